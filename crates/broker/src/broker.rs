@@ -18,6 +18,7 @@ use tokio::sync::{Notify, Semaphore};
 use crate::admission::LogBudget;
 use crate::caches::{self, Caches};
 use crate::channels::Listeners;
+use crate::checking::Checking;
 use crate::connection_limits::ConnectionLimits;
 use crate::defaults::Defaults;
 use crate::doors::Doors;
@@ -53,6 +54,7 @@ pub struct Broker {
     /// all of one or to a pattern, so that none of them misses another. Taken before `topics`.
     pub(crate) listeners: Mutex<Listeners>,
     pub(crate) joining: Joining,
+    pub(crate) checking: Checking,
     groups: Coordinator,
     transactions: transactions::Coordinator,
     security: Security,
@@ -121,6 +123,7 @@ impl Broker {
             topics: RwLock::new(topics.into_iter().collect()),
             listeners: Mutex::default(),
             joining: Joining::default(),
+            checking: Checking::default(),
             groups: Coordinator::default(),
             transactions: transactions::Coordinator::default(),
             security,
@@ -279,6 +282,7 @@ impl Broker {
         self.expose_streams(out)?;
         self.expose_channels(out)?;
         self.joining.expose(out)?;
+        self.checking.expose(out)?;
         out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
         out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
         if let Some(store) = &self.store {

@@ -5,6 +5,7 @@ mod alteration;
 mod broker;
 mod caches;
 mod channels;
+mod checking;
 mod connection_limits;
 mod defaults;
 mod doors;

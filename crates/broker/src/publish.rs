@@ -79,7 +79,8 @@ impl Drop for Wakes {
 /// What became of a publish that does not wait.
 pub enum Attempt {
     Done(Published),
-    /// A subscriber whose overflow policy is to block has no room, or the journal: [`WaitingPublish::finish`] waits.
+    /// A subscriber whose overflow policy is to block has no room, or the journal, or its records are looked into on
+    /// another thread: [`WaitingPublish::finish`] waits.
     Waits(Box<WaitingPublish>),
     /// It has its place, and is acknowledged when it is on the disk: [`CommittingPublish::finish`] waits for that.
     Commits(CommittingPublish),
@@ -92,13 +93,20 @@ pub struct CommittingPublish {
     begin: Option<Instant>,
 }
 
-/// A batch on its way into a partition for which somebody has no room yet.
+/// A batch on its way into a partition which it may not enter yet.
 pub struct WaitingPublish {
     cell: Arc<PartitionCell>,
     how: How,
     batch: DraftBatch,
-    blocking: Blocking,
+    waits: Waits,
     begin: Option<Instant>,
+}
+
+/// What a batch waits for.
+enum Waits {
+    /// The topic looks into it.
+    Check(Arc<Topic>),
+    Room(Blocking),
 }
 
 /// What one append is about beside its batch.
@@ -322,14 +330,17 @@ impl Broker {
 
     fn append_to_topic(
         &self,
-        topic: &Topic,
+        topic: &Arc<Topic>,
         partition: Option<PartitionId>,
         acks: Acks,
         mut batch: DraftBatch,
         begin: Option<Instant>,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
-        topic.admit(&mut batch)?;
+        let is_slow = topic.admits_slowly(&batch);
+        if !is_slow {
+            topic.admit(&mut batch)?;
+        }
         let cell = match partition {
             Some(partition) => topic.partition(partition)?,
             None => topic.partition_of(&batch)?,
@@ -341,6 +352,11 @@ impl Broker {
         };
         let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
         let how = How { arrival_ms, ..How::of(topic, awaits_commit, now_ms()) };
+        if is_slow {
+            self.metrics().publish_waits.add(1);
+            let waits = Waits::Check(topic.clone());
+            return Ok(Attempt::Waits(Box::new(WaitingPublish { cell, how, batch, waits, begin })));
+        }
         self.attempt(&cell, how, batch, begin, wakes)
     }
 
@@ -360,7 +376,8 @@ impl Broker {
             Err(Refused::Failed(error)) => Err(error),
             Err(Refused::Blocked(batch, blocking)) => {
                 self.metrics().publish_waits.add(1);
-                Ok(Attempt::Waits(Box::new(WaitingPublish { cell: cell.clone(), how, batch, blocking, begin })))
+                let waits = Waits::Room(blocking);
+                Ok(Attempt::Waits(Box::new(WaitingPublish { cell: cell.clone(), how, batch, waits, begin })))
             }
         }
     }
@@ -443,19 +460,25 @@ impl WaitingPublish {
     }
 
     async fn append(self, broker: &Broker, wakes: &mut Wakes) -> Result<Published> {
-        let Self { cell, mut how, mut batch, mut blocking, .. } = self;
+        let Self { cell, mut how, mut batch, mut waits, .. } = self;
         let deadline = tokio::time::Instant::now() + broker.settings().publish_wait;
         loop {
             wakes.flush();
-            match &blocking {
-                Blocking::Subscriber(subscriber) => wait_for_room(subscriber, &cell, batch.len(), deadline).await?,
-                Blocking::Journal(full) => broker.wait_for_journal(&cell, full, deadline).await?,
+            match &waits {
+                Waits::Check(topic) => {
+                    batch = broker.checking.admit(topic, batch, deadline).await?;
+                    how.arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
+                }
+                Waits::Room(Blocking::Subscriber(subscriber)) => {
+                    wait_for_room(subscriber, &cell, batch.len(), deadline).await?;
+                }
+                Waits::Room(Blocking::Journal(full)) => broker.wait_for_journal(&cell, full, deadline).await?,
             }
             how.now_ms = now_ms();
-            (batch, blocking) = match broker.append_to(&cell, &how, batch, wakes) {
+            (batch, waits) = match broker.append_to(&cell, &how, batch, wakes) {
                 Ok((published, commit)) => return finish_commit(published, commit).await,
                 Err(Refused::Failed(error)) => return Err(error),
-                Err(Refused::Blocked(batch, blocking)) => (batch, blocking),
+                Err(Refused::Blocked(batch, blocking)) => (batch, Waits::Room(blocking)),
             };
         }
     }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Settings, Wakes};
-use engine::{Acks, ErrorKind, FeedLimits, Overflow, TopicSettings};
+use broker::{Attempt, Settings, Wakes};
+use engine::{Acks, BatchBuilder, Codec, DraftBatch, ErrorKind, FeedLimits, Overflow, Storage, TopicSettings};
 
+use crate::durable::open;
 use crate::support::{Follow, ask, batch, metric, publish, read_to, start, subscribe, within};
 
 /// However many topics fill up at once, the logs together never hold more than they may, and what is
@@ -107,4 +108,62 @@ async fn a_full_lane_makes_publishers_wait() {
     within("the publisher", waiting).await.expect("no panic").expect("published");
     let mut follow = Follow::of(&idle);
     read_to(&mut idle, &mut follow, 1, 1).await;
+}
+
+/// A batch of one record that compresses to next to nothing.
+fn bomb(key: Option<&[u8]>, bytes: usize) -> DraftBatch {
+    let mut builder = BatchBuilder::new();
+    builder.push(1, key, Some(&vec![7; bytes]), &[]).expect("a record");
+    builder.finish_with(Codec::Zstd, None).expect("a record")
+}
+
+/// The thread that publishes looks into no compressed batch: others publish in the meantime, and what waits is counted
+/// and has its turn in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn compressed_batches_are_looked_into_elsewhere_one_at_a_time() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let broker = open(dir.path());
+    let compact = TopicSettings { compact: true, storage: Storage::Disk, ..TopicSettings::of_broker() };
+    broker.create_topic("compact", compact).await.expect("created");
+    let gzip = TopicSettings { compression: Some(Codec::Gzip), ..TopicSettings::of_broker() };
+    broker.create_topic("recompressed", gzip).await.expect("created");
+    let begin = |topic: &str, batch| {
+        let attempt = broker.try_publish(topic, Some(0), Acks::Default, batch, &mut Wakes::default());
+        match attempt.expect("it may be taken") {
+            Attempt::Waits(waiting) => Some(waiting),
+            Attempt::Done(_) | Attempt::Commits(_) => None,
+        }
+    };
+    let mut waiting = Vec::new();
+    for topic in ["compact", "recompressed", "compact"] {
+        let attempt = begin(topic, bomb(Some(b"k"), 4 << 20)).expect("it is looked into elsewhere");
+        let broker = broker.clone();
+        waiting.push(tokio::spawn(async move { attempt.finish(&broker, &mut Wakes::default()).await }));
+    }
+    let all_wait = async {
+        while metric(&broker, "thalweg_batches_checking") < 3 {
+            tokio::task::yield_now().await;
+            // They may have been faster.
+            if waiting.iter().all(|waiting| waiting.is_finished()) {
+                break;
+            }
+        }
+    };
+    within("their turn", all_wait).await;
+    // Those that nobody has to look into pass.
+    let mut plain = BatchBuilder::new();
+    plain.push(1, Some(b"k"), Some(b"v"), &[]).expect("a record");
+    assert!(begin("compact", plain.finish().expect("a record")).is_none());
+    let mut offsets = Vec::new();
+    for waiting in waiting {
+        offsets.push(within("a batch", waiting).await.expect("no panic").expect("published").base_offset);
+    }
+    assert!(offsets[1] == 0 && offsets[0] < offsets[2] && offsets[2] <= 2, "{offsets:?}");
+    assert_eq!(metric(&broker, "thalweg_batches_checking"), 0);
+    // They are held to the same rules.
+    let no_key = begin("compact", bomb(None, 1 << 20)).expect("it is looked into elsewhere");
+    let refused = within("a batch", no_key.finish(&broker, &mut Wakes::default())).await;
+    assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::Invalid));
+    assert!(begin("recompressed", batch(1, 100)).is_none(), "few bytes are compressed at once");
+    assert!(begin("recompressed", batch(1, 100_000)).is_some());
 }
