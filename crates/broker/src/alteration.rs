@@ -6,6 +6,10 @@ use crate::broker::Broker;
 use crate::timers::now_ms;
 use crate::topics::{Lasts, Topic, TopicStatus, refuse_internal};
 
+/// What the records of a batch may have in any topic, decompressed: Kafka's clients hold what they compress to that
+/// (`max.request.size`), so that a topic for small batches still takes theirs.
+const EXPANDED_BYTES_MIN: usize = 1 << 20;
+
 impl Broker {
     /// Changes settings of a topic. What is published after it is taken by the new ones, and the next sweep of
     /// retention and the next compaction go by them. Of a topic on disk they last when this is over.
@@ -53,7 +57,8 @@ impl Broker {
 
 impl Topic {
     /// Makes a batch what the settings ask for, or refuses it. Its records are looked at only where keys matter.
-    pub(crate) fn admit(&self, batch: &mut DraftBatch) -> Result<()> {
+    /// Decompressed, they may have `expansion` times what a batch of the topic may have.
+    pub(crate) fn admit(&self, batch: &mut DraftBatch, expansion: usize) -> Result<()> {
         let (name, settings) = (&self.name, &self.settings);
         let check_len = |batch: &DraftBatch| match batch.len() <= settings.batch_bytes_max as usize {
             true => Ok(()),
@@ -64,6 +69,15 @@ impl Topic {
             ))),
         };
         check_len(batch)?;
+        let expanded_max = (settings.batch_bytes_max as usize * expansion).max(EXPANDED_BYTES_MIN);
+        if !batch.expands_within(expanded_max) {
+            return Err(Error::too_large(format!(
+                "topic {name} takes batches whose records have up to {expanded_max} bytes once they are decompressed, \
+                 and those of this batch of {} bytes have more: send them in more than one batch, or raise \
+                 record_expansion_max",
+                batch.len()
+            )));
+        }
         if settings.compact && !batch.has_all_keys()? {
             return Err(Error::invalid(format!(
                 "topic {name} keeps the newest record of each key, and a record of this batch has no key"
@@ -101,6 +115,25 @@ mod tests {
         let limits = FetchLimits { bytes_min: 0, bytes_max: 1 << 20, wait, isolation: Isolation::Uncommitted };
         let fetched = broker.fetch_many(&[from], limits).await.pop().expect("one").expect("readable");
         fetched.batches.iter().map(|batch| batch.codec().expect("known")).collect()
+    }
+
+    /// Kafka refuses with MESSAGE_TOO_LARGE what does not fit (`max.message.bytes`), and its producer splits a batch
+    /// that is refused so (`Sender.completeBatch`).
+    #[tokio::test]
+    async fn a_small_batch_that_stands_for_much_is_refused_by_the_limit_of_its_topic() {
+        let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
+        let settings = TopicSettings { batch_bytes_max: 2 << 20, ..TopicSettings::of_broker() };
+        broker.create_topic("t", settings).await.expect("created");
+        for codec in Codec::ALL {
+            let publish = async |bytes| {
+                let batch = batch(codec, bytes);
+                broker.publish("t", Some(0), Acks::Default, batch, &mut Wakes::default()).await.map(drop)
+            };
+            publish((2 << 20) - 200).await.expect("it fits");
+            let refused = publish(2 << 20).await.expect_err("too large");
+            assert_eq!(refused.kind, ErrorKind::TooLarge, "{refused}");
+            assert!(codec == Codec::None || refused.message.contains("record_expansion_max"), "{refused}");
+        }
     }
 
     /// As Kafka's `compression.type` on a topic.

@@ -56,6 +56,7 @@ impl Checking {
         &self,
         topic: &Arc<Topic>,
         mut batch: DraftBatch,
+        expansion: usize,
         deadline: Instant,
     ) -> Result<DraftBatch> {
         self.pending.fetch_add(1, Ordering::Relaxed);
@@ -70,7 +71,7 @@ impl Checking {
         let topic = topic.clone();
         let admitted = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            topic.admit(&mut batch).map(|()| batch)
+            topic.admit(&mut batch, expansion).map(|()| batch)
         });
         admitted.await.unwrap_or_else(|error| {
             Err(Error::new(ErrorKind::ShuttingDown, format!("the batch was not looked into: {error}")))

@@ -233,7 +233,7 @@ impl Broker {
         now_ms: u64,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
-        topic.admit(&mut batch)?;
+        topic.admit(&mut batch, self.settings().record_expansion_max)?;
         let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
         let how = How { arrival_ms, dedup, ..How::of(topic, self.settings().ack_on_commit, now_ms) };
         self.attempt(cell, how, batch, None, wakes)
@@ -249,7 +249,7 @@ impl Broker {
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
         let begin = self.settings().timings.then(Instant::now);
-        topic.admit(&mut batch)?;
+        topic.admit(&mut batch, self.settings().record_expansion_max)?;
         let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
         let how = How { arrival_ms, at: Some(at), ..How::of(topic, self.settings().ack_on_commit, now_ms()) };
         let attempt = self.attempt(cell, how, batch, begin, wakes);
@@ -339,7 +339,7 @@ impl Broker {
     ) -> Result<Attempt> {
         let is_slow = topic.admits_slowly(&batch);
         if !is_slow {
-            topic.admit(&mut batch)?;
+            topic.admit(&mut batch, self.settings().record_expansion_max)?;
         }
         let cell = match partition {
             Some(partition) => topic.partition(partition)?,
@@ -466,7 +466,8 @@ impl WaitingPublish {
             wakes.flush();
             match &waits {
                 Waits::Check(topic) => {
-                    batch = broker.checking.admit(topic, batch, deadline).await?;
+                    let expansion = broker.settings().record_expansion_max;
+                    batch = broker.checking.admit(topic, batch, expansion, deadline).await?;
                     how.arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
                 }
                 Waits::Room(Blocking::Subscriber(subscriber)) => {

@@ -19,6 +19,8 @@ pub struct Settings {
     pub log_bytes_max: usize,
     /// Bytes that all caches may hold together.
     pub cache_bytes_max: u64,
+    /// How many times what its topic takes the records of a batch may have once they are decompressed.
+    pub record_expansion_max: usize,
     /// What `acks = default` means: committed if true, else accepted.
     pub ack_on_commit: bool,
     /// Publishes of one connection that wait for the broker before it is no longer read.
@@ -60,6 +62,7 @@ impl Default for Settings {
             disk_topic_defaults: TopicSettings::on_disk(),
             log_bytes_max: 1 << 30,
             cache_bytes_max: 1 << 30,
+            record_expansion_max: 1,
             ack_on_commit: true,
             pub_queue_depth: 1024,
             pub_workers_per_conn: 4,

@@ -7,6 +7,8 @@ use bytes::Bytes;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::RECORDS_EXPANDED_BYTES_MAX;
 
+mod size;
+
 /// What the records of a batch are compressed with. The number is that in the batch's attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
@@ -69,35 +71,35 @@ impl Codec {
     pub fn decompress(self, small: &Bytes) -> Result<Bytes> {
         match self {
             Self::None => Ok(small.clone()),
-            Self::Gzip => self.expand(flate2::bufread::MultiGzDecoder::new(&small[..]), small.len()),
+            Self::Gzip => self.expand(flate2::bufread::MultiGzDecoder::new(&small[..]), small),
             Self::Snappy => unsnappy(small),
             Self::Lz4 => {
                 let mut frame = lz4_flex::frame::FrameDecoder::new(&small[..]);
-                let plain = self.expand(&mut frame, small.len())?;
+                let plain = self.expand(&mut frame, small)?;
                 match frame.get_ref().len() {
                     0 => Ok(plain),
                     left => Err(self.damaged(format!("{left} bytes are left after its frame"))),
                 }
             }
-            Self::Zstd => {
-                let frames = zstd::stream::read::Decoder::with_buffer(&small[..]).and_then(|mut frames| {
-                    frames.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
-                    Ok(frames)
-                });
-                self.expand(frames.map_err(|e| self.damaged(e))?, small.len())
-            }
+            Self::Zstd => self.expand(zstd_frames(small).map_err(|e| self.damaged(e))?, small),
         }
     }
 
-    /// Reads to the end, and no further than the limit.
-    fn expand(self, reader: impl Read, small_bytes: usize) -> Result<Bytes> {
+    /// Reads to the end, and no further than the limit, or than the bytes say that they reach.
+    fn expand(self, reader: impl Read, small: &[u8]) -> Result<Bytes> {
+        let said = self.size_bound(small).unwrap_or(RECORDS_EXPANDED_BYTES_MAX);
+        let bytes_max = said.min(RECORDS_EXPANDED_BYTES_MAX);
         // What text comes to. Memory beyond it is reserved as it fills.
-        let mut plain = Vec::with_capacity((small_bytes * 4).min(RECORDS_EXPANDED_BYTES_MAX));
-        let mut bounded = reader.take(RECORDS_EXPANDED_BYTES_MAX as u64 + 1);
+        let mut plain = Vec::with_capacity((small.len() * 4).min(bytes_max));
+        let mut bounded = reader.take(bytes_max as u64 + 1);
         bounded.read_to_end(&mut plain).map_err(|e| self.damaged(e))?;
-        if plain.len() > RECORDS_EXPANDED_BYTES_MAX {
-            return Err(self.too_large(small_bytes));
+        match plain.len() {
+            length if length <= bytes_max => {}
+            _ if said >= RECORDS_EXPANDED_BYTES_MAX => return Err(self.too_large(small.len())),
+            _ => return Err(self.damaged(format!("they have more than the {said} bytes that they say"))),
         }
+        // Whoever keeps it pays for what it has, not for what it was given room for.
+        plain.shrink_to_fit();
         Ok(plain.into())
     }
 
@@ -123,6 +125,12 @@ impl std::str::FromStr for Codec {
             .find(|codec| codec.name() == text)
             .ok_or_else(|| Error::invalid(format!("compression is none, gzip, snappy, lz4 or zstd, not '{text}'")))
     }
+}
+
+fn zstd_frames(small: &[u8]) -> std::io::Result<zstd::stream::read::Decoder<'static, &[u8]>> {
+    let mut frames = zstd::stream::read::Decoder::with_buffer(small)?;
+    frames.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
+    Ok(frames)
 }
 
 fn gzip(plain: &[u8], out: &mut Vec<u8>) -> std::io::Result<()> {

@@ -49,6 +49,12 @@ impl DraftBatch {
         })
     }
 
+    /// Whether its records, decompressed, have no more than so many bytes. Of a codec that nobody knows nothing is
+    /// said.
+    pub fn expands_within(&self, bytes_max: usize) -> bool {
+        self.codec().map_or(true, |codec| codec.expands_within(&self.bytes[BATCH_HEADER_BYTES..], bytes_max))
+    }
+
     /// Looks at the records, so many of them, one behind the other.
     fn look<T>(&self, work: impl FnOnce(&mut &[u8], u32) -> Result<T>) -> Result<T> {
         let records = &self.bytes[BATCH_HEADER_BYTES..];

@@ -8,7 +8,7 @@ use super::{
 use crate::codec::Codec;
 use crate::error::{Error, Result};
 use crate::ids::Offset;
-use crate::limits::HEADERS_MAX;
+use crate::limits::{HEADERS_MAX, RECORDS_EXPANDED_BYTES_MAX};
 
 impl RecordBatch {
     /// The records, decompressed if need be. They share the batch's bytes if not. A control batch has none.
@@ -18,11 +18,34 @@ impl RecordBatch {
 
     /// The same without those before an offset: who asks for one gets the whole batch that holds it.
     pub fn records_from(&self, first: Offset) -> Result<Records> {
-        let (bytes, count) = match self.is_control() {
-            true => (Bytes::new(), 0),
-            false => (self.codec()?.decompress(&self.bytes.slice(BATCH_HEADER_BYTES..))?, self.count()),
-        };
-        Ok(Records {
+        Ok(self.records_in(self.expand()?, first))
+    }
+
+    /// The bytes of the records, decompressed if need be. A control batch has none.
+    pub fn expand(&self) -> Result<Bytes> {
+        match self.is_control() {
+            true => Ok(Bytes::new()),
+            false => self.codec()?.decompress(&self.bytes.slice(BATCH_HEADER_BYTES..)),
+        }
+    }
+
+    /// The most that [`RecordBatch::expand`] takes in memory beside the batch itself: nothing where it shares its
+    /// bytes.
+    pub fn expansion_bytes_max(&self) -> usize {
+        match self.codec() {
+            Ok(Codec::None) | Err(_) => 0,
+            Ok(_) if self.is_control() => 0,
+            Ok(codec) => {
+                let bound = codec.size_bound(&self.bytes[BATCH_HEADER_BYTES..]);
+                bound.map_or(RECORDS_EXPANDED_BYTES_MAX, |bound| bound.min(RECORDS_EXPANDED_BYTES_MAX))
+            }
+        }
+    }
+
+    /// The records from an offset on, in bytes that [`RecordBatch::expand`] has given.
+    pub fn records_in(&self, bytes: Bytes, first: Offset) -> Records {
+        let count = if self.is_control() { 0 } else { self.count() };
+        Records {
             bytes,
             at: 0,
             left: count,
@@ -31,7 +54,7 @@ impl RecordBatch {
             base_offset: self.base_offset(),
             base_timestamp: self.base_timestamp_ms(),
             arrival: self.arrival_ms(),
-        })
+        }
     }
 }
 

@@ -20,6 +20,11 @@ async fn jobs(client: &Client, new: NewQueue) -> Queue {
     client.queue("jobs")
 }
 
+/// A server that takes messages which are larger than a batch once they are decompressed.
+fn larger() -> Server {
+    Server::with(&["record_expansion_max=2"])
+}
+
 /// To the topic of the queue.
 async fn send_large(server: &Server) {
     let mut raw = Raw::connect(server).await;
@@ -40,7 +45,7 @@ fn one() -> Receive {
 /// The leases that a connection has are still its own after each step.
 #[tokio::test]
 async fn what_does_not_fit_into_an_answer_is_named_and_is_for_nobody_for_a_while() {
-    let server = Server::start();
+    let server = larger();
     let client = server.client("tcp").await;
     let queue = jobs(&client, NewQueue::new("jobs")).await;
     queue.send(OutMessage::new("first")).await.expect("sent");
@@ -74,7 +79,7 @@ async fn what_does_not_fit_into_an_answer_is_named_and_is_for_nobody_for_a_while
 /// Its attempts come to an end as those of any other, and it arrives whole.
 #[tokio::test]
 async fn what_does_not_fit_into_an_answer_gets_to_the_dead_letters() {
-    let server = Server::start();
+    let server = larger();
     let client = server.client("tcp").await;
     let queue = jobs(&client, NewQueue::new("jobs").with("attempts_max", "1").with("dead_letter", "dead")).await;
     client.create_queue(NewQueue::new("dead")).await.expect("created");
@@ -90,7 +95,7 @@ async fn what_does_not_fit_into_an_answer_gets_to_the_dead_letters() {
 
 #[tokio::test]
 async fn an_export_says_what_is_not_in_it() {
-    let server = Server::start();
+    let server = larger();
     let queue = jobs(&server.client("tcp").await, NewQueue::new("jobs")).await;
     send_large(&server).await;
     queue.send(OutMessage::new("last")).await.expect("sent");
@@ -103,7 +108,7 @@ async fn an_export_says_what_is_not_in_it() {
 
 #[tokio::test]
 async fn a_worker_goes_on_behind_a_message_that_does_not_fit() {
-    let server = Server::start();
+    let server = larger();
     let queue = jobs(&server.client("tcp").await, NewQueue::new("jobs")).await;
     send_large(&server).await;
     queue.send_many(["a", "b"].map(OutMessage::new).to_vec()).await;

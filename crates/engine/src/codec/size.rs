@@ -1,0 +1,277 @@
+//! The size of what was compressed, from the heads of its blocks: nothing is decompressed to learn it.
+
+use std::io::{self, Read};
+
+use super::{Codec, SNAPPY_RATIO_MAX, XERIAL_HEADER, XERIAL_MAGIC_BYTES};
+use crate::limits::RECORDS_EXPANDED_BYTES_MAX;
+
+/// No byte of DEFLATE stands for more than so many (RFC 1951: 258 bytes in two bits).
+const DEFLATE_RATIO_MAX: usize = 1032;
+/// How a member of gzip begins: its magic and the only method that there is (RFC 1952).
+const GZIP_MEMBER: [u8; 3] = [0x1f, 0x8b, 8];
+/// No byte of an LZ4 block stands for more than so many.
+const LZ4_RATIO_MAX: usize = 255;
+const LZ4_MAGIC: u32 = 0x184d_2204;
+const ZSTD_MAGIC: u32 = 0xfd2f_b528;
+/// Frames of zstd that hold nothing: the lowest four bits are free (RFC 8878, 3.1.2).
+const ZSTD_SKIPPABLE: u32 = 0x184d_2a50;
+/// A compressed block of zstd stands for no more (RFC 8878, 3.1.1.2.4).
+const ZSTD_BLOCK_BYTES_MAX: usize = 128 << 10;
+/// What is decompressed together where only counting helps.
+const COUNTED_BYTES: usize = 32 << 10;
+
+impl Codec {
+    /// An upper bound of what the bytes stand for; `None` where only decompressing tells. [`Codec::decompress`] refuses
+    /// whatever turns out to be more.
+    pub fn size_bound(self, small: &[u8]) -> Option<usize> {
+        match self {
+            Self::None => Some(small.len()),
+            Self::Gzip => gzip(small),
+            Self::Snappy => snappy(small),
+            Self::Lz4 => lz4(small),
+            Self::Zstd => zstd(small),
+        }
+    }
+
+    /// Whether the bytes stand for no more than `bytes_max`. Decompresses only where the bound leaves that open, and
+    /// no further than `bytes_max`. Bytes that nobody can read stand for nothing.
+    pub fn expands_within(self, small: &[u8], bytes_max: usize) -> bool {
+        if self.size_bound(small).is_some_and(|bound| bound <= bytes_max) {
+            return true;
+        }
+        let counted = match self {
+            Self::None => Ok(small.len()),
+            // Its bound is what its blocks say they are.
+            Self::Snappy => Ok(snappy(small).unwrap_or(0)),
+            Self::Gzip => count(flate2::bufread::MultiGzDecoder::new(small), bytes_max),
+            Self::Lz4 => count(lz4_flex::frame::FrameDecoder::new(small), bytes_max),
+            Self::Zstd => super::zstd_frames(small).and_then(|frames| count(frames, bytes_max)),
+        };
+        !counted.is_ok_and(|bytes| bytes > bytes_max)
+    }
+}
+
+/// Bytes that a reader has, up to the first that is too many.
+fn count(mut reader: impl Read, bytes_max: usize) -> io::Result<usize> {
+    let mut scratch = vec![0; COUNTED_BYTES];
+    let mut bytes = 0;
+    while bytes <= bytes_max {
+        match reader.read(&mut scratch)? {
+            0 => break,
+            read => bytes += read,
+        }
+    }
+    Ok(bytes)
+}
+
+/// One member says at its end how long it was. Where another may follow it, that is only the last one's length.
+fn gzip(small: &[u8]) -> Option<usize> {
+    let by_ratio = small.len().saturating_mul(DEFLATE_RATIO_MAX);
+    let (rest, length) = small.split_last_chunk::<4>()?;
+    let has_more = rest.get(1..)?.windows(GZIP_MEMBER.len()).any(|part| part == GZIP_MEMBER);
+    Some(if has_more { by_ratio } else { by_ratio.min(u32::from_le_bytes(*length) as usize) })
+        .filter(|bound| *bound <= RECORDS_EXPANDED_BYTES_MAX)
+}
+
+/// Each block says how long it was.
+fn snappy(small: &[u8]) -> Option<usize> {
+    if small.len() < XERIAL_HEADER.len() || small[..XERIAL_MAGIC_BYTES] != XERIAL_HEADER[..XERIAL_MAGIC_BYTES] {
+        return snappy_block(small);
+    }
+    let (mut rest, mut bytes) = (&small[XERIAL_HEADER.len()..], 0usize);
+    while !rest.is_empty() {
+        let (length, tail) = rest.split_first_chunk::<4>()?;
+        let (block, tail) = tail.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        bytes = bytes.saturating_add(snappy_block(block)?);
+        rest = tail;
+    }
+    Some(bytes)
+}
+
+/// A block that promises more than it can hold is not believed by its reader either.
+fn snappy_block(block: &[u8]) -> Option<usize> {
+    let length = snap::raw::decompress_len(block).ok()?;
+    Some(length.min(block.len().saturating_mul(SNAPPY_RATIO_MAX)))
+}
+
+/// The frame says how long a block is at most, each block whether it is compressed.
+fn lz4(small: &[u8]) -> Option<usize> {
+    let mut rest = Rest(small);
+    if rest.u32()? != LZ4_MAGIC {
+        return None;
+    }
+    let [flags, blocks] = *rest.take(2)? else {
+        return None;
+    };
+    let block_max = match blocks >> 4 & 7 {
+        size @ 4..=7 => 1usize << (2 * size + 8),
+        _ => return None,
+    };
+    let has = |bit: u8| usize::from(flags >> bit & 1);
+    // The length of the whole, the number of a dictionary, and the checksum of the head.
+    rest.take(8 * has(3) + 4 * has(0) + 1)?;
+    let mut bytes = 0usize;
+    while let Some(head) = rest.u32().filter(|head| *head != 0) {
+        let length = (head & 0x7fff_ffff) as usize;
+        let is_plain = head >> 31 == 1;
+        bytes = bytes.saturating_add(if is_plain { length } else { block_max.min(length * LZ4_RATIO_MAX) });
+        rest.take(length + 4 * has(4))?;
+    }
+    Some(bytes)
+}
+
+/// A frame may say how long it is; a block is never longer than the largest that there may be.
+fn zstd(small: &[u8]) -> Option<usize> {
+    let (mut rest, mut bytes) = (Rest(small), 0usize);
+    while !rest.0.is_empty() {
+        let magic = rest.u32()?;
+        if magic & !0xf == ZSTD_SKIPPABLE {
+            let length = rest.u32()?;
+            rest.take(length as usize)?;
+            continue;
+        }
+        if magic != ZSTD_MAGIC {
+            return None;
+        }
+        bytes = bytes.saturating_add(zstd_frame(&mut rest)?);
+    }
+    Some(bytes)
+}
+
+fn zstd_frame(rest: &mut Rest<'_>) -> Option<usize> {
+    let [flags] = *rest.take(1)? else {
+        return None;
+    };
+    let is_single = flags >> 5 & 1 == 1;
+    // The size of the window, and the number of a dictionary.
+    rest.take(usize::from(!is_single) + [0, 1, 2, 4][usize::from(flags & 3)])?;
+    let said = match (flags >> 6, is_single) {
+        (0, false) => None,
+        (0, true) => Some(rest.le(1)?),
+        (1, _) => Some(rest.le(2)? + 256),
+        (2, _) => Some(rest.le(4)?),
+        (_, _) => Some(rest.le(8)?),
+    };
+    let mut blocks = 0usize;
+    loop {
+        let head = rest.le(3)?;
+        let (is_last, length) = (head & 1 == 1, (head >> 3) as usize);
+        let (stands_for, has) = match head >> 1 & 3 {
+            0 => (length, length),
+            1 => (length, 1),
+            2 => (ZSTD_BLOCK_BYTES_MAX, length),
+            _ => return None,
+        };
+        rest.take(has)?;
+        blocks = blocks.saturating_add(stands_for);
+        if is_last {
+            break;
+        }
+    }
+    // A checksum.
+    rest.take(4 * usize::from(flags >> 2 & 1))?;
+    Some(said.map_or(blocks, |said| blocks.min(usize::try_from(said).unwrap_or(usize::MAX))))
+}
+
+/// Bytes that are still to be looked at.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (head, tail) = self.0.split_at_checked(length)?;
+        self.0 = tail;
+        Some(head)
+    }
+
+    /// A number of up to 8 bytes, the lowest first.
+    fn le(&mut self, length: usize) -> Option<u64> {
+        let bytes = self.take(length)?;
+        Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.le(4).map(|number| number as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn compressed(codec: Codec, plain: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        codec.compress(plain, &mut out).expect("compressed");
+        out
+    }
+
+    fn noise(length: usize) -> Vec<u8> {
+        let step = |state: &u64| Some(state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1));
+        std::iter::successors(Some(1), step).map(|state| (state >> 56) as u8).take(length).collect()
+    }
+
+    #[test]
+    fn the_bound_is_never_below_the_size_and_near_it() {
+        let text: Vec<u8> = (0..50_000).flat_map(|i| format!("line {i} of a text\n").into_bytes()).collect();
+        for codec in Codec::ALL {
+            for plain in [vec![], vec![7], text.clone(), vec![0; 3 << 20], noise(700_000), noise(5)] {
+                let small = compressed(codec, &plain);
+                let bound = codec.size_bound(&small).expect("whole");
+                assert!(bound >= plain.len(), "{}: {bound} of {}", codec.name(), plain.len());
+                assert!(bound <= plain.len() + (128 << 10), "{}: {bound} of {}", codec.name(), plain.len());
+                assert!(codec.expands_within(&small, plain.len()), "{} {}", codec.name(), plain.len());
+                assert!(plain.is_empty() || !codec.expands_within(&small, plain.len() - 1), "{}", codec.name());
+            }
+        }
+    }
+
+    /// As streams of other writers are: nothing at the front says how long they are.
+    #[test]
+    fn a_stream_of_zstd_is_bounded_by_its_blocks() {
+        let plain = vec![1; 80 << 20];
+        let small = zstd::stream::encode_all(&plain[..], 3).expect("compressed");
+        let bound = Codec::Zstd.size_bound(&small).expect("whole");
+        assert!((plain.len()..plain.len() + (128 << 10)).contains(&bound), "{bound}");
+        assert!(!Codec::Zstd.expands_within(&small, 10 << 20));
+        assert!(Codec::Zstd.expands_within(&small, 81 << 20));
+        // Two frames and one that holds nothing.
+        let skippable = [&ZSTD_SKIPPABLE.to_le_bytes()[..], &3u32.to_le_bytes(), b"abc"].concat();
+        let one = compressed(Codec::Zstd, &[7; 1000]);
+        assert_eq!(Codec::Zstd.size_bound(&[&one[..], &skippable, &one].concat()), Some(2000));
+    }
+
+    #[test]
+    fn members_of_gzip_are_counted_together() {
+        let (large, small) = (compressed(Codec::Gzip, &vec![1; 20 << 20]), compressed(Codec::Gzip, b"x"));
+        let both = [&large[..], &small].concat();
+        assert!(!Codec::Gzip.expands_within(&both, 10 << 20), "its last member says 1");
+        assert!(Codec::Gzip.expands_within(&both, (20 << 20) + 1));
+        assert_eq!(Codec::Gzip.decompress(&Bytes::from(both)).map(|plain| plain.len()), Ok((20 << 20) + 1));
+    }
+
+    /// What lies about its length is refused before it is all there.
+    #[test]
+    fn what_is_longer_than_it_says_is_refused() {
+        let mut lies = compressed(Codec::Gzip, &vec![1; 20 << 20]);
+        let at = lies.len() - 4;
+        lies[at..].copy_from_slice(&10u32.to_le_bytes());
+        assert!(Codec::Gzip.expands_within(&lies, 10));
+        let read = Codec::Gzip.decompress(&Bytes::from(lies)).map_err(|e| e.kind);
+        assert_eq!(read, Err(crate::ErrorKind::Malformed));
+    }
+
+    #[test]
+    fn what_is_cut_or_of_another_codec_does_not_panic() {
+        for codec in Codec::ALL {
+            let whole = compressed(codec, &noise(3000));
+            for length in 0..whole.len() {
+                codec.size_bound(&whole[..length]);
+                assert!(codec.expands_within(&whole[..length], 3000));
+            }
+            for other in Codec::ALL {
+                other.size_bound(&whole);
+            }
+        }
+    }
+}
