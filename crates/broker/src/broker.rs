@@ -16,6 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::admission::LogBudget;
+use crate::answers::Answers;
 use crate::caches::{self, Caches};
 use crate::channels::Listeners;
 use crate::checking::Checking;
@@ -45,6 +46,7 @@ pub struct Broker {
     metrics: Arc<Metrics>,
     lanes: Lanes,
     budget: LogBudget,
+    answers: Answers,
     /// Where topics on disk are kept.
     store: Option<Arc<Store>>,
     /// Its journal has room again.
@@ -112,6 +114,7 @@ impl Broker {
         let broker = Arc::new(Self {
             peers: Peers::new(settings.peer_limits.clone()),
             budget: LogBudget::new(settings.log_bytes_max),
+            answers: Answers::new(settings.response_bytes_max),
             caches: Caches::new(settings.cache_bytes_max, !has_caches),
             settings: Arc::new(settings),
             defaults,
@@ -248,6 +251,11 @@ impl Broker {
         &self.budget
     }
 
+    /// What answers on their way to clients may hold.
+    pub fn answers(&self) -> &Answers {
+        &self.answers
+    }
+
     pub(crate) fn next_subscriber_id(&self) -> u64 {
         self.subscriber_ids.fetch_add(1, Ordering::Relaxed)
     }
@@ -283,6 +291,7 @@ impl Broker {
         self.expose_channels(out)?;
         self.joining.expose(out)?;
         self.checking.expose(out)?;
+        self.answers.expose(out)?;
         out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
         out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
         if let Some(store) = &self.store {

@@ -21,6 +21,8 @@ pub struct Settings {
     pub cache_bytes_max: u64,
     /// How many times what its topic takes the records of a batch may have once they are decompressed.
     pub record_expansion_max: usize,
+    /// Bytes that answers on their way to clients may hold together.
+    pub response_bytes_max: u64,
     /// What `acks = default` means: committed if true, else accepted.
     pub ack_on_commit: bool,
     /// Publishes of one connection that wait for the broker before it is no longer read.
@@ -63,6 +65,7 @@ impl Default for Settings {
             log_bytes_max: 1 << 30,
             cache_bytes_max: 1 << 30,
             record_expansion_max: 1,
+            response_bytes_max: 160 << 20,
             ack_on_commit: true,
             pub_queue_depth: 1024,
             pub_workers_per_conn: 4,

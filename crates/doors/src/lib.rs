@@ -6,6 +6,7 @@
 mod fields;
 pub mod http;
 pub mod kafka;
+mod ledger;
 pub mod native;
 #[cfg(feature = "pubsub")]
 pub mod pubsub;

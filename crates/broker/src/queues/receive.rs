@@ -162,6 +162,13 @@ impl Broker {
         }
     }
 
+    /// Messages go back as if they had not been received: there was no room to show them.
+    pub async fn untake(&self, queue: &str, received: Vec<Received>) -> Result<()> {
+        let bound = self.bound_queue(queue).await?;
+        drop(Answer { broker: self, cell: &bound.cell, topic: &bound.topic, found: received, bytes: 0, bytes_max: 0 });
+        Ok(())
+    }
+
     fn note_received(&self, cell: &QueueCell, found: &[Received]) {
         if !found.is_empty() {
             self.queues_there().counts.received.add(found.len() as u64);

@@ -15,12 +15,13 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use broker::{Published, TopicStatus};
+use broker::{Held, Published, TopicStatus};
 use bytes::{Bytes, BytesMut};
 use engine::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX};
 use engine::queue::QueueName;
-use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, RecordView, SettingsChange, TopicSettings};
+use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordView, SettingsChange, TopicSettings};
 use http_body_util::BodyExt;
+use net::http::Charge;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -29,8 +30,6 @@ use super::errors::{ErrorBody, Failure, Result};
 
 /// How long a client may take for the body of one request.
 const BODY_WAIT_MAX: Duration = Duration::from_secs(60);
-/// JSON in one answer, beyond its first record.
-const PAGE_BYTES_MAX: usize = 4 << 20;
 
 /// The topic, or the pattern, in the path of a request.
 pub(super) struct Topic(pub String);
@@ -543,56 +542,6 @@ pub(super) struct GapOut<'a> {
     pub why: Option<ErrorBody<'a>>,
 }
 
-/// One page of a log: records from an offset on, at most so many, and where the next page begins.
-pub(super) fn page(
-    partition: PartitionId,
-    batches: &[RecordBatch],
-    from: Offset,
-    records_max: usize,
-) -> Result<Vec<u8>> {
-    let mut body = b"{\"records\":[".to_vec();
-    let (mut next_offset, mut count) = (from, 0);
-    'page: for batch in batches {
-        let records = match batch.records_from(next_offset) {
-            Ok(records) => records,
-            // The page ends before what it cannot show; the next one says why.
-            Err(_) if count > 0 => break,
-            Err(error) => return Err(unreadable(&error, batch)),
-        };
-        for view in &records {
-            let view = match view {
-                Ok(view) => view,
-                Err(_) if count > 0 => break 'page,
-                Err(error) => return Err(unreadable(&error, batch)),
-            };
-            if count == records_max || body.len() > PAGE_BYTES_MAX {
-                break 'page;
-            }
-            if count > 0 {
-                body.push(b',');
-            }
-            write_json(&mut body, &RecordOut::new(None, partition, &view));
-            next_offset = view.offset + 1;
-            count += 1;
-        }
-        // It may end with what compaction took, or be no more than a transaction's marker.
-        next_offset = next_offset.max(batch.next_offset());
-    }
-    body.extend_from_slice(format!("],\"next_offset\":{next_offset}}}").as_bytes());
-    Ok(body)
-}
-
-fn unreadable(error: &Error, batch: &RecordBatch) -> Failure {
-    let message = format!("{}; the log goes on at offset {}", error.message, batch.next_offset());
-    Error::new(error.kind, message).into()
-}
-
-/// The first record of the batch that is not older than this.
-pub(super) fn offset_for_time(batch: &RecordBatch, timestamp_ms: i64) -> Option<Offset> {
-    let records = batch.records().ok()?;
-    records.iter().flatten().find(|view| view.timestamp_ms >= timestamp_ms).map(|view| view.offset)
-}
-
 #[derive(Serialize)]
 pub(super) struct TopicOut<'a> {
     topic: &'a str,
@@ -671,6 +620,15 @@ impl<'a> TopicOut<'a> {
 /// An answer with a JSON body.
 pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     bytes(status, "application/json", to_json(body))
+}
+
+/// An answer that holds its memory until it was written.
+pub(super) fn charged(content_type: &'static str, body: Vec<u8>, held: Option<Held>) -> Response {
+    let mut response = bytes(StatusCode::OK, content_type, body);
+    if let Some(held) = held {
+        response.extensions_mut().insert(Charge::new(held));
+    }
+    response
 }
 
 pub(super) fn bytes(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {

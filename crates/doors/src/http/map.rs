@@ -11,11 +11,11 @@ use axum::http::header::HOST;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use broker::{Broker, Fetched, Origin, Subscribe, TopicStatus, Wakes};
+use broker::{Broker, FREE_BYTES, Fetched, Held, Origin, Subscribe, TopicStatus, Wakes};
 use engine::partitioner::for_key;
 use engine::{
-    Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Missing, Offset, PartitionId, Pattern, Record, Start,
-    TopicSettings,
+    Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Missing, Offset, PartitionId, Pattern, Record, RecordBatch,
+    Start, TopicSettings,
 };
 use tokio::sync::Semaphore;
 
@@ -23,6 +23,7 @@ use super::codec::{
     self, AlterIn, BodyKind, DeletedOut, PublishedOut, Query, ResultOut, SettingsIn, Topic, TopicOut, TopicsOut,
 };
 use super::errors::{Failure, Result};
+use super::page::Page;
 use super::stream::{self, Events, Session};
 use super::{Http, OPENAPI, Peer, StreamKind};
 use crate::strangers::Stranger;
@@ -31,6 +32,12 @@ use crate::strangers::Stranger;
 const FETCH_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Bytes of batches that one fetch reads, beyond its first batch.
 const FETCH_BYTES_MAX: usize = 1 << 20;
+/// What a page of metrics takes until its length is known.
+const METRICS_BYTES: usize = 256 << 10;
+/// How long an answer waits until there is memory for it.
+pub(super) const ROOM_WAIT: Duration = Duration::from_secs(5);
+/// How often a fetch is read again for which there was too little: the log may have grown while it waited.
+const ROOM_TRIES_MAX: usize = 4;
 const FETCH_RECORDS_DEFAULT: usize = 100;
 const FETCH_RECORDS_MAX: usize = 10_000;
 /// Topics up to which a page of them is found by the thread of the connection.
@@ -142,13 +149,36 @@ pub(super) async fn fetch(
     };
     let wait = Duration::from_millis(query.get("wait_ms")?.unwrap_or_default()).min(FETCH_WAIT_MAX);
 
-    let mut offset = first_offset(&http.broker, &topic, partition, &from)?;
-    let fetched = fetch_batches(&http.broker, &topic, partition, offset, wait, peer).await?;
-    if let (From::Time(timestamp_ms), Some(batch)) = (from, fetched.batches.first()) {
-        offset = codec::offset_for_time(batch, timestamp_ms).unwrap_or(offset).max(offset);
+    let first = first_offset(&http.broker, &topic, partition, &from)?;
+    let not_before = if let From::Time(timestamp_ms) = from { Some(timestamp_ms) } else { None };
+    let (answers, address) = (http.broker.answers(), Some(peer.address));
+    let (mut held, mut wait): (Option<Held>, _) = (None, wait);
+    for _ in 0..ROOM_TRIES_MAX {
+        let Fetched { batches, .. } = fetch_batches(&http.broker, &topic, partition, first, wait, peer.clone()).await?;
+        let page = Page { partition, batches, from: first, not_before, records_max };
+        let bytes = page.bytes_max();
+        if bytes <= FREE_BYTES {
+            return Ok(codec::charged("application/json", page.write(answers, None).await?, None));
+        }
+        let room = held.take().filter(|held| held.bytes() >= bytes).or_else(|| answers.try_take(address, bytes));
+        if let Some(mut room) = room {
+            let body = page.write(answers, Some(&mut room)).await?;
+            room.shrink(body.len());
+            return Ok(codec::charged("application/json", body, Some(room)));
+        }
+        let next_offset = page.batches.first().map_or(first, RecordBatch::next_offset);
+        // Who waits holds no batches, and reads them again.
+        drop(page);
+        let taken = answers.take(address, bytes, ROOM_WAIT).await;
+        held = Some(taken.map_err(|error| match error.kind {
+            ErrorKind::TooLarge => {
+                Error { message: format!("{}; the next batch has next_offset {next_offset}", error.message), ..error }
+            }
+            _ => error,
+        })?);
+        wait = Duration::ZERO;
     }
-    let page = codec::page(partition, &fetched.batches, offset, records_max)?;
-    Ok(codec::bytes(StatusCode::OK, "application/json", page))
+    Err(answers.refuse().into())
 }
 
 fn first_offset(broker: &Broker, topic: &str, partition: PartitionId, from: &From) -> Result<Offset> {
@@ -192,7 +222,7 @@ pub(super) async fn events(
         let text = last.to_str().map_err(|error| Error::invalid(format!("{LAST_EVENT_ID}: {error}")))?;
         request.start = resume(text)?;
     }
-    let events = Events::new(http.broker.subscribe(request).await?);
+    let events = Events::new(http.broker.subscribe(request).await?, http.broker.answers(), &peer);
     Ok(stream::events(events, is_resumable, peer, http.open(StreamKind::Events)))
 }
 
@@ -208,7 +238,7 @@ pub(super) async fn web_socket(
         let error = Error::invalid(format!("this path is a WebSocket: {}", rejection.body_text()));
         Failure::with_status(error, rejection.status())
     })?;
-    let events = Events::new(http.broker.subscribe(request).await?);
+    let events = Events::new(http.broker.subscribe(request).await?, http.broker.answers(), &peer);
     let open = http.open(StreamKind::WebSocket);
     let frame_bytes_max = http.bodies.bytes_max;
     let session = Session { http, topic: topic.into(), events, peer, _open: open };
@@ -353,9 +383,14 @@ pub(super) async fn openapi(uri: Uri) -> Result<Response> {
     Ok(codec::bytes(StatusCode::OK, "application/json", OPENAPI))
 }
 
-pub(super) async fn metrics(State(http): State<Arc<Http>>) -> Result<Response> {
+pub(super) async fn metrics(State(http): State<Arc<Http>>, peer: Peer) -> Result<Response> {
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok(codec::bytes(StatusCode::OK, content_type, http.broker.stats()?))
+    let answers = http.broker.answers();
+    // Before it is made: that takes longer than to refuse it.
+    let mut held = answers.try_take(Some(peer.address), METRICS_BYTES).ok_or_else(|| answers.refuse())?;
+    let text = http.broker.stats()?;
+    held.shrink(text.len());
+    Ok(codec::charged(content_type, text.into_bytes(), Some(held)))
 }
 
 /// The process answers.

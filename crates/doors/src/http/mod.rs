@@ -6,11 +6,12 @@ mod cors;
 mod errors;
 mod groups;
 mod map;
+mod page;
 mod queues;
 mod stream;
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -28,8 +29,8 @@ use bytes::Bytes;
 use engine::{Error, ErrorKind};
 use hyper::service::service_fn;
 use net::http::{
-    Caller, Connection, HttpServer, HttpSettings, HttpStats, IpNetwork, Plaintext, Reason, Refusal, RequestBody,
-    SecurityHeaders,
+    Caller, Connection, HttpServer, HttpSettings, HttpStats, IpNetwork, Ledger, Plaintext, Reason, Refusal,
+    RequestBody, SecurityHeaders,
 };
 use net::tls::Tls;
 use net::{Acceptor, Connections, Drain};
@@ -39,7 +40,7 @@ use tower::ServiceExt;
 use codec::BodyLimits;
 use errors::{Failure, Result};
 
-use crate::strangers;
+use crate::{ledger, strangers};
 
 /// The description of the interface, which has every route of this door and no other.
 const OPENAPI: &str = include_str!("../../openapi.json");
@@ -91,8 +92,9 @@ impl Default for Settings {
 }
 
 impl Settings {
-    fn runtime(&self, doors: &Arc<Doors>) -> HttpSettings {
+    fn runtime(&self, doors: &Arc<Doors>, ledger: Ledger) -> HttpSettings {
         HttpSettings {
+            ledger,
             header_timeout: self.header_timeout,
             idle_timeout: self.header_timeout,
             write_timeout: WRITE_TIMEOUT,
@@ -241,12 +243,15 @@ struct Peer {
     is_secure: bool,
     drain: Drain,
     connection: Arc<Connection>,
+    /// The client's, behind proxies that are trusted.
+    address: IpAddr,
 }
 
 impl Peer {
     fn of(caller: &Caller) -> Self {
         let connection = caller.connection.clone();
-        Self { id: connection.id, is_secure: caller.is_secure, drain: connection.drain(), connection }
+        let (is_secure, address) = (caller.is_secure, caller.address);
+        Self { id: connection.id, is_secure, drain: connection.drain(), connection, address }
     }
 }
 
@@ -340,7 +345,7 @@ fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
         Reason::Method => ErrorKind::Unsupported,
         Reason::HeaderTimeout | Reason::BodyTimeout => ErrorKind::Timeout,
         Reason::BodySize | Reason::UriSize | Reason::HeaderSize => ErrorKind::TooLarge,
-        Reason::Rate | Reason::Connections => ErrorKind::Busy,
+        Reason::Rate | Reason::Connections | Reason::Memory => ErrorKind::Busy,
         Reason::Service => ErrorKind::Internal,
     };
     let key = if refusal.reason == Reason::BodySize { " (key http_body_max_bytes)" } else { "" };
@@ -370,7 +375,7 @@ pub async fn open(
 ) -> io::Result<SocketAddr> {
     let acceptor = Acceptor::bind(settings.address)?;
     let address = acceptor.local_addr()?;
-    let runtime = settings.runtime(broker.doors());
+    let runtime = settings.runtime(broker.doors(), ledger::of_answers(&broker));
     let http = Http::new(settings, broker);
     let router = router(http.clone());
     let service = service_fn(move |request: hyper::Request<RequestBody>| {

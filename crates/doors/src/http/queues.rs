@@ -10,7 +10,8 @@ use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use broker::{
-    Broker, NewQueue, OutMessage, QueueStart, Receipt, Receive, Received, Redrive, RedriveState, SEND_MAX, SeekTo, Sent,
+    Broker, FREE_BYTES, Held, NewQueue, OutMessage, QueueStart, Receipt, Receive, Received, Redrive, RedriveState,
+    SEND_MAX, SeekTo, Sent, off_thread,
 };
 use bytes::Bytes;
 use engine::queue::{
@@ -23,6 +24,8 @@ use serde_json::{Map, Value, json};
 
 use super::codec::{self, BodyKind, Encoding, Query, Topic};
 use super::errors::{Failure, Result};
+use super::map::ROOM_WAIT;
+use super::page::{json_bytes, json_bytes_max};
 use super::{Http, Peer};
 
 /// Bytes of messages in one answer, beyond the first.
@@ -380,7 +383,19 @@ pub(super) async fn receive(
         wait: Duration::from_millis(query.get("wait_ms")?.unwrap_or_default()),
     };
     let definition = http.broker.queue(&queue).await?;
+    let (answers, address) = (http.broker.answers(), Some(peer.address));
+    answers.wait_for_turn(address, ROOM_WAIT).await?;
     let received = wait_for_messages(&http.broker, &queue, &wanted, peer).await?;
+    let held = match answer_bytes_max(&received) {
+        ..=FREE_BYTES => None,
+        bytes => match answers.take(address, bytes, ROOM_WAIT).await {
+            Ok(held) => Some(held),
+            Err(error) => {
+                http.broker.untake(&queue, received).await?;
+                return Err(error.into());
+            }
+        },
+    };
     let mut messages = Vec::with_capacity(received.len());
     for one in &received {
         let receipt = http.broker.seal(&definition, &one.receipt)?;
@@ -391,7 +406,38 @@ pub(super) async fn receive(
         });
     }
     let lease_ms = wanted.lease_ms.unwrap_or(definition.settings.lease_ms);
-    Ok(codec::json(StatusCode::OK, &json!({ "lease_ms": lease_ms, "messages": messages })))
+    let bytes = held.as_ref().map_or(0, Held::bytes);
+    let mut body = off_thread(bytes, || codec::to_json(&ReceivedOut { lease_ms, messages }));
+    body.shrink_to_fit();
+    let held = held.map(|mut held| {
+        held.shrink(body.len());
+        held
+    });
+    Ok(codec::charged("application/json", body, held))
+}
+
+#[derive(Serialize)]
+struct ReceivedOut<'a> {
+    lease_ms: u64,
+    messages: Vec<MessageOut<'a>>,
+}
+
+/// What an answer with these messages takes at most: the texts of values in base64, and JSON.
+fn answer_bytes_max(received: &[Received]) -> usize {
+    let of = |one: &Received| {
+        let bytes = one.message.bytes();
+        // Most are small, and then it does not matter how many bytes are escaped.
+        match json_bytes_max(bytes, 1) {
+            most @ ..=FREE_BYTES => most,
+            _ => {
+                let body = one.message.body();
+                let encoding = Encoding::of([body].into_iter());
+                let rest = bytes.saturating_sub(body.len());
+                bytes.div_ceil(3) * 4 + json_bytes(encoding, body).max(bytes.div_ceil(3) * 4) + json_bytes_max(rest, 1)
+            }
+        }
+    };
+    received.iter().map(of).sum()
 }
 
 /// Waits as long as the client asks, but not past the begin of the drain.

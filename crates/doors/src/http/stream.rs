@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::pending;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
 use axum::http::header::CACHE_CONTROL;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
-use broker::{SourceStart, Subscription};
+use broker::{Answers, FREE_BYTES, Held, SourceStart, Subscription, off_thread};
 use bytes::Bytes;
 use engine::{Delivery, Error, ErrorKind, Offset, PartitionId, RecordBatch, Records, TopicName};
 use futures_util::{SinkExt, stream};
@@ -20,12 +21,15 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::codec::{self, FrameIn, FrameOut, GapOut, RecordOut};
 use super::errors::{Failure, Result, close_code_of};
+use super::page::{LARGE_BATCH_BYTES, RECORD_JSON_BYTES_MAX, is_too_large, json_bytes_max, size_of};
 use super::{CLOSE_WAIT_MAX, Http, Open, Peer, map};
 
 /// After so long without an event the client is shown that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// What is written before the client has to take some of it.
 const CHUNK_BYTES: usize = 256 << 10;
+/// How long a stream waits until there is memory for its next chunk. Then its client is told to come again.
+const ROOM_WAIT: Duration = Duration::from_secs(30);
 /// What a WebSocket's close frame has room for.
 const CLOSE_REASON_BYTES_MAX: usize = 123;
 /// Proxies hold events back unless they are asked not to.
@@ -41,6 +45,8 @@ pub(super) struct Events {
     taken: Vec<Delivery>,
     /// Deliveries of `taken` that are written to their end.
     written: usize,
+    answers: Answers,
+    address: IpAddr,
 }
 
 struct Source {
@@ -50,7 +56,7 @@ struct Source {
     /// A batch may begin before it: those records are not for this subscriber, or it has them already.
     next: Offset,
     /// What is left of a batch that is longer than a chunk.
-    rest: Option<Records>,
+    rest: Option<engine::Result<Records>>,
 }
 
 /// Where events are written to.
@@ -62,14 +68,15 @@ trait Output {
 }
 
 impl Events {
-    pub fn new(subscription: Subscription) -> Self {
+    pub fn new(subscription: Subscription, answers: &Answers, peer: &Peer) -> Self {
         let mut sources = Vec::with_capacity(subscription.starts.len());
         for start in &subscription.starts {
             let topic = subscription.is_pattern().then(|| start.topic.clone());
             sources.resize_with(start.source as usize, || None);
             sources.push(Some(Source { topic, partition: start.partition, next: start.start, rest: None }));
         }
-        Self { subscription, sources, taken: Vec::new(), written: 0 }
+        let (answers, address) = (answers.clone(), peer.address);
+        Self { subscription, sources, taken: Vec::new(), written: 0, answers, address }
     }
 
     /// Where the subscription began, if it reads one partition.
@@ -97,20 +104,91 @@ impl Events {
         self.subscription.next(&mut self.taken).await
     }
 
-    /// Writes what was taken, until that is a chunk.
+    /// Writes what was taken, until that is a chunk, in memory that is held for it: whoever has what was written keeps
+    /// that until the client has it. Small chunks are free.
+    async fn chunk(&mut self, out: &mut impl Output) -> engine::Result<Option<Held>> {
+        let bytes = self.chunk_bytes_max();
+        if bytes <= FREE_BYTES {
+            self.write(out);
+            return Ok(None);
+        }
+        let mut held = match self.answers.try_take(Some(self.address), bytes) {
+            Some(held) => held,
+            None => {
+                // Who waits holds nothing.
+                self.sources.iter_mut().flatten().for_each(|source| source.rest = None);
+                let bytes = self.chunk_bytes_max();
+                self.answers.take(Some(self.address), bytes, ROOM_WAIT).await?
+            }
+        };
+        self.open(&mut held).await;
+        off_thread(bytes, || self.write(out));
+        held.shrink(out.len());
+        Ok(Some(held).filter(|_| out.len() > FREE_BYTES))
+    }
+
+    /// What the next chunk takes at most: batches that are decompressed on the way, and JSON.
+    fn chunk_bytes_max(&self) -> usize {
+        let (mut all, mut count, mut largest, mut expanded) = (0usize, 0, 0, 0);
+        for (i, delivery) in self.taken[self.written..].iter().enumerate() {
+            count += 1;
+            if let Delivery::Batch { source, batch } = delivery {
+                let size = size_of(batch);
+                let is_open = self.sources.get(*source as usize).and_then(Option::as_ref).is_some_and(Source::is_open);
+                if batch.expansion_bytes_max() > LARGE_BATCH_BYTES && i > 0 {
+                    // The chunk ends before it.
+                    break;
+                }
+                expanded = expanded.max(if is_open && i == 0 { 0 } else { batch.expansion_bytes_max() });
+                (all, count, largest) = (all + size, count + batch.count() as usize, largest.max(size));
+            }
+            if all >= CHUNK_BYTES {
+                break;
+            }
+        }
+        let last = json_bytes_max(largest, 1).min(RECORD_JSON_BYTES_MAX);
+        // The text of a value in base64 is there beside its JSON.
+        expanded + 2 * largest.min(last) + json_bytes_max(all, count).min(CHUNK_BYTES + last)
+    }
+
+    /// Decompresses the batch that is next, if it is large, for all who read it now.
+    async fn open(&mut self, held: &mut Held) {
+        let Some(Delivery::Batch { source, batch }) = self.taken.get(self.written).cloned() else {
+            return;
+        };
+        let bytes = batch.expansion_bytes_max();
+        if bytes <= LARGE_BATCH_BYTES || self.source(source).is_open() {
+            return;
+        }
+        let plain = self.answers.expand(&batch, held.split(bytes)).await;
+        let source = self.source(source);
+        source.rest = Some(plain.map(|plain| batch.records_in(plain, source.next)));
+    }
+
+    fn source(&mut self, number: u32) -> &mut Source {
+        let at = number as usize;
+        if self.sources.len() <= at {
+            self.sources.resize_with(at + 1, || None);
+        }
+        let subscription = &self.subscription;
+        self.sources[at].get_or_insert_with(|| {
+            let (topic, partition) = subscription.handle().source(number);
+            Source { topic: subscription.is_pattern().then_some(topic), partition, next: 0, rest: None }
+        })
+    }
+
+    /// Writes what was taken, until that is a chunk, or a large batch comes that is still to be decompressed.
     fn write(&mut self, out: &mut impl Output) {
         while self.has_taken() && out.len() < CHUNK_BYTES {
             let delivery = self.taken[self.written].clone();
             let (Delivery::Batch { source, .. } | Delivery::Gap { source, .. }) = delivery;
-            let at = source as usize;
-            if self.sources.len() <= at {
-                self.sources.resize_with(at + 1, || None);
+            let source = self.source(source);
+            if let Delivery::Batch { batch, .. } = &delivery
+                && batch.expansion_bytes_max() > LARGE_BATCH_BYTES
+                && !source.is_open()
+            {
+                return;
             }
-            let subscription = &self.subscription;
-            let source = self.sources[at].get_or_insert_with(|| {
-                let (topic, partition) = subscription.handle().source(source);
-                Source { topic: subscription.is_pattern().then_some(topic), partition, next: 0, rest: None }
-            });
             let is_whole = match delivery {
                 Delivery::Gap { from, to, .. } => {
                     source.write_gap(from, to, None, out);
@@ -131,6 +209,11 @@ impl Events {
 }
 
 impl Source {
+    /// Whether a batch of it is decompressed and not at its end.
+    fn is_open(&self) -> bool {
+        self.rest.is_some()
+    }
+
     fn write_gap(&mut self, from: Offset, to: Offset, why: Option<Error>, out: &mut impl Output) {
         let failure = why.map(Failure::from);
         let why = failure.as_ref().map(Failure::body);
@@ -148,20 +231,27 @@ impl Source {
     /// cannot decode are a gap.
     fn write_batch(&mut self, batch: &RecordBatch, out: &mut impl Output) -> bool {
         let topic = self.topic.as_ref().map(TopicName::as_str);
-        let records = self.rest.take().map_or_else(|| batch.records_from(self.next), Ok);
+        let records = self.rest.take().unwrap_or_else(|| batch.records_from(self.next));
         let error = match records {
             Err(error) => Some(error),
             Ok(mut records) => loop {
                 if out.len() >= CHUNK_BYTES {
-                    self.rest = Some(records);
+                    self.rest = Some(Ok(records));
                     return false;
                 }
                 match records.advance() {
                     None => break None,
                     Some(Err(undecoded)) => break Some(undecoded),
                     Some(Ok(view)) => {
-                        out.record(&RecordOut::new(topic, self.partition, &view));
                         self.next = view.offset + 1;
+                        match is_too_large(&view) {
+                            None => out.record(&RecordOut::new(topic, self.partition, &view)),
+                            Some(error) => {
+                                let failure = Failure::from(error);
+                                let (from, to, why) = (view.offset, self.next, Some(failure.body()));
+                                out.gap(&GapOut { topic, partition: self.partition, from, to, why });
+                            }
+                        }
                     }
                 }
             },
@@ -265,11 +355,22 @@ impl EventStream {
         loop {
             if self.events.has_taken() {
                 let mut out = EventText { text: Vec::new(), is_resumable: self.is_resumable };
-                self.events.write(&mut out);
+                let held = match self.events.chunk(&mut out).await {
+                    Ok(held) => held,
+                    Err(error) => {
+                        self.is_over = true;
+                        return Some(last(error));
+                    }
+                };
                 if !out.text.is_empty() {
                     self.keep_alive.reset();
-                    return Some(out.text.into());
+                    out.text.shrink_to_fit();
+                    return Some(match held {
+                        Some(held) => held.charge(out.text),
+                        None => out.text.into(),
+                    });
                 }
+                continue;
             }
             tokio::select! {
                 biased;
@@ -397,7 +498,7 @@ impl Session {
         loop {
             while self.events.has_taken() {
                 let mut out = Frames { frames: Vec::new(), bytes: 0 };
-                self.events.write(&mut out);
+                let _held = self.events.chunk(&mut out).await.map_err(End::Error)?;
                 for frame in out.frames {
                     socket.feed(frame).await?;
                 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
+use broker::Held;
 use bytes::{Buf, Bytes, BytesMut};
 use flate2::read::GzDecoder;
 use http_body_util::BodyExt;
@@ -64,24 +65,42 @@ pub(super) fn timeout(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// A message with room for the prefix before it: REST leaves that out.
-pub(super) struct Encoded(BytesMut);
+pub(super) struct Encoded {
+    bytes: BytesMut,
+    /// What it holds on its way to the client.
+    held: Option<Held>,
+}
 
 impl Encoded {
     pub fn new(message: &impl Message) -> Self {
         let mut bytes = BytesMut::with_capacity(PREFIX_BYTES + message.encoded_len());
         bytes.resize(PREFIX_BYTES, 0);
         message.encode_raw(&mut bytes);
-        Self(bytes)
+        Self { bytes, held: None }
+    }
+
+    /// The same, in memory that was taken for it.
+    pub fn charged(message: &impl Message, held: Option<Held>) -> Self {
+        let encoded = Self::new(message);
+        let held = held.map(|mut held| {
+            held.shrink(encoded.bytes.len());
+            held
+        });
+        Self { held, ..encoded }
     }
 
     pub fn message(&self) -> &[u8] {
-        &self.0[PREFIX_BYTES..]
+        &self.bytes[PREFIX_BYTES..]
     }
 
-    fn into_frame(mut self) -> Bytes {
-        let len = (self.0.len() - PREFIX_BYTES) as u32;
-        self.0[1..PREFIX_BYTES].copy_from_slice(&len.to_be_bytes());
-        self.0.freeze()
+    fn into_frame(self) -> Bytes {
+        let Self { mut bytes, held } = self;
+        let len = (bytes.len() - PREFIX_BYTES) as u32;
+        bytes[1..PREFIX_BYTES].copy_from_slice(&len.to_be_bytes());
+        match held {
+            Some(held) => held.charge(bytes),
+            None => bytes.freeze(),
+        }
     }
 }
 
@@ -265,6 +284,14 @@ pub(super) enum Answer {
 }
 
 impl Answer {
+    /// Bytes that are there to be sent.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Frames(frames) => frames.iter().filter_map(Frame::data_ref).map(Bytes::len).sum(),
+            Self::Stream(_) | Self::Ended => 0,
+        }
+    }
+
     pub fn of_bytes(bytes: impl Into<Bytes>) -> Self {
         Self::Frames([Frame::data(bytes.into())].into())
     }

@@ -1,10 +1,11 @@
 //! Every call of Google's API and the function that answers it, for gRPC and REST alike.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 
-use broker::{Broker, now_ms};
+use broker::{Broker, Held, now_ms};
 use bytes::Bytes;
 use engine::queue::{QueueDefinition, QueueId};
 use net::Drain;
@@ -76,6 +77,10 @@ impl Door {
 #[derive(Clone)]
 pub(super) struct Ask {
     pub door: Arc<Door>,
+    /// Where the client is.
+    pub address: IpAddr,
+    /// What the answer holds, where its call takes that before it is there.
+    pub held: Arc<Mutex<Option<Held>>>,
     pub drain: Drain,
     /// Until when the client waits, where it says so.
     pub deadline: Option<Instant>,

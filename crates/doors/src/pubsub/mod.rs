@@ -29,14 +29,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::metrics::{Collect, Exposition};
-use broker::{Broker, Doors};
+use broker::{Broker, Doors, FREE_BYTES};
 use bytes::Bytes;
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use net::http::{
-    Caller, HttpServer, HttpSettings, HttpStats, Plaintext, Reason, Refusal, RequestBody, SecurityHeaders,
+    Caller, Charge, HttpServer, HttpSettings, HttpStats, Ledger, Plaintext, Reason, Refusal, RequestBody,
+    SecurityHeaders,
 };
 use net::tls::Tls;
 use net::{Acceptor, Connections, Drain};
@@ -49,6 +50,7 @@ pub use names::is_project;
 use map::{Ask, Door, Rpc};
 use names::Names;
 
+use crate::ledger;
 use crate::strangers::{self, Stranger};
 
 /// Bytes of requests that all connections together may have on their way.
@@ -99,8 +101,9 @@ impl Default for Settings {
 }
 
 impl Settings {
-    fn runtime(&self, doors: &Arc<Doors>) -> HttpSettings {
+    fn runtime(&self, doors: &Arc<Doors>, ledger: Ledger) -> HttpSettings {
         HttpSettings {
+            ledger,
             header_timeout: self.header_timeout,
             idle_timeout: IDLE_TIMEOUT,
             write_timeout: WRITE_TIMEOUT,
@@ -120,10 +123,12 @@ impl Settings {
 
 /// What the runtime refuses, worded as any other failure.
 fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
-    let failure = match refusal.reason {
-        Reason::Host | Reason::Origin => Failure::new(Code::PermissionDenied, refusal.message.clone()),
-        _ => Failure::invalid(refusal.message.clone()),
+    let code = match refusal.reason {
+        Reason::Host | Reason::Origin => Code::PermissionDenied,
+        Reason::Memory => Code::ResourceExhausted,
+        _ => Code::InvalidArgument,
     };
+    let failure = Failure::new(code, refusal.message.clone());
     (HeaderValue::from_static("application/json; charset=UTF-8"), failure.json().into())
 }
 
@@ -174,7 +179,7 @@ pub async fn open(
 ) -> io::Result<SocketAddr> {
     let acceptor = Acceptor::bind(settings.address)?;
     let address = acceptor.local_addr()?;
-    let runtime = settings.runtime(broker.doors());
+    let runtime = settings.runtime(broker.doors(), ledger::of_answers(&broker));
     // Before the first push, which must not come here.
     broker.doors().opened(broker::Door::Pubsub, address);
     let door = Door::new(broker, Names::new(settings.project.clone()), BODIES_BYTES_MAX, settings.push_allow.clone());
@@ -222,13 +227,29 @@ async fn serve(door: Arc<Door>, request: Request<RequestBody>) -> Response<Answe
     let asked = caller_of(&head).map(|caller| {
         let wait = codec::timeout(&head.headers).filter(|_| is_grpc);
         let deadline = wait.map(|wait| Instant::now() + wait);
-        Ask { door, drain: caller.connection.drain(), deadline }
+        Ask { door, address: caller.address, held: Arc::default(), drain: caller.connection.drain(), deadline }
     });
-    match asked {
-        Err(failure) if is_grpc => codec::unary(Err(failure)),
-        Err(failure) => rest::refuse(&failure),
-        Ok(ask) if is_grpc => serve_grpc(ask, &head, body).await,
-        Ok(ask) => serve_rest(ask, &head, body).await,
+    let refuse = |failure| if is_grpc { codec::unary(Err(failure)) } else { rest::refuse(&failure) };
+    let ask = match asked {
+        Ok(ask) => ask,
+        Err(failure) => return refuse(failure),
+    };
+    let (answers, address, held) = (ask.door.broker.answers().clone(), ask.address, ask.held.clone());
+    let mut answer = if is_grpc { serve_grpc(ask, &head, body).await } else { serve_rest(ask, &head, body).await };
+    let bytes = answer.body().len();
+    let held = held.lock().take().map(|mut held| {
+        held.shrink(bytes);
+        held
+    });
+    if held.is_none() && bytes <= FREE_BYTES {
+        return answer;
+    }
+    match held.or_else(|| answers.try_take(Some(address), bytes)) {
+        Some(held) => {
+            answer.extensions_mut().insert(Charge::new(held));
+            answer
+        }
+        None => refuse(answers.refuse().into()),
     }
 }
 

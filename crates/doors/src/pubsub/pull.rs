@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use broker::{Receipt, Receive, Received};
+use broker::{FREE_BYTES, Receipt, Receive, Received};
 use engine::queue::{LeaseError, QueueDefinition, header};
 use tokio::time::Instant;
 
@@ -22,6 +22,10 @@ use super::transforms::Delivery;
 const PULL_WAIT: Duration = Duration::from_secs(10);
 /// How much earlier it answers than its client gives up.
 const MARGIN: Duration = Duration::from_millis(200);
+/// How long an answer waits until there is memory for it.
+pub(super) const ROOM_WAIT: Duration = Duration::from_secs(5);
+/// What an answer has beside the contents of a message: ids and times.
+const MESSAGE_REST_BYTES: usize = 512;
 const PULL_MESSAGES_MAX: usize = 1000;
 const PULL_BYTES_MAX: usize = 10 << 20;
 
@@ -69,7 +73,20 @@ pub(super) async fn pull(ask: Ask, request: PullRequest) -> Result<PullResponse>
     }
     let receive = Receive { max, bytes_max: PULL_BYTES_MAX, lease_ms: None, wait };
     ask.door.is_active(&queue);
+    let answers = ask.door.broker.answers().clone();
+    answers.wait_for_turn(Some(ask.address), ROOM_WAIT).await?;
     let deliveries = drain.or_begun(ask.door.receive(&queue, &receive)).await.transpose()?.unwrap_or_default();
+    let bytes = answer_bytes_max(&deliveries);
+    if bytes > FREE_BYTES {
+        match answers.take(Some(ask.address), bytes, ROOM_WAIT).await {
+            Ok(held) => *ask.held.lock() = Some(held),
+            Err(error) => {
+                let received = deliveries.into_iter().map(|delivery| delivery.received).collect();
+                ask.door.broker.untake(queue.name.as_str(), received).await?;
+                return Err(error.into());
+            }
+        }
+    }
     let messages = deliveries.into_iter().map(|delivery| given(&ask.door, &queue, delivery));
     Ok(PullResponse { received_messages: messages.collect::<Result<_>>()? })
 }
@@ -80,6 +97,16 @@ pub(super) fn is_pushed(door: &Door, queue: &QueueDefinition) -> Result<bool> {
         return Ok(false);
     }
     Ok(door.subscription_of(queue)?.push_config.is_some_and(|push| !push.push_endpoint.is_empty()))
+}
+
+/// What an answer with these messages takes at most: the message of gRPC, and for REST its JSON, where bytes are in
+/// base64 and texts may be escaped.
+pub(super) fn answer_bytes_max(deliveries: &[Delivery]) -> usize {
+    let of = |Delivery { message, .. }: &Delivery| {
+        let texts = message.attributes.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        4 * message.data.len() + 12 * (texts + message.ordering_key.len()) + MESSAGE_REST_BYTES
+    };
+    deliveries.iter().map(of).sum()
 }
 
 /// A message as its receiver gets it.

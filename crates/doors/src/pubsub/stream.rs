@@ -3,11 +3,12 @@
 //! A client acknowledges on its stream or by a call of its own, so streams are found by their queue: see [`Streams`].
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use broker::{Receipt, Receive};
+use broker::{FREE_BYTES, Receipt, Receive};
 use engine::queue::QueueDefinition;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
@@ -21,7 +22,7 @@ use super::proto::streaming_pull_response::{
     AcknowledgeConfirmation, ModifyAckDeadlineConfirmation, SubscriptionProperties,
 };
 use super::proto::{StreamingPullRequest, StreamingPullResponse};
-use super::pull::{Outcome, Said, given, holds, is_pushed};
+use super::pull::{Outcome, ROOM_WAIT, Said, answer_bytes_max, given, holds, is_pushed};
 use super::subscriptions::{ACK_DEADLINE_S_MAX, ACK_DEADLINE_S_MIN, missing};
 use super::times::SECOND_MS;
 use super::transforms::Delivery;
@@ -35,6 +36,8 @@ const HELD_MAX: usize = 100_000;
 const HELD_BYTES_MAX: usize = 1 << 30;
 /// How often a client that asks for it hears from a stream on which nothing goes on.
 const HEARTBEAT: Duration = Duration::from_secs(20);
+/// How long a stream that found no room in the line for memory waits.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// From this version on clients expect to hear from it.
 const HEARTBEAT_VERSION: i64 = 1;
 /// What a client still has when its stream ends goes to others after this time: it may be about to acknowledge some.
@@ -193,6 +196,7 @@ struct Dialogue {
     door: Arc<Door>,
     queue: Arc<QueueDefinition>,
     stream: Arc<Stream>,
+    address: IpAddr,
     answers: mpsc::Sender<Result<Encoded>>,
     hears_heartbeats: bool,
 }
@@ -225,6 +229,7 @@ pub(super) async fn open(ask: Ask, mut messages: Messages) -> Result<mpsc::Recei
         door: ask.door.clone(),
         queue,
         stream,
+        address: ask.address,
         answers,
         hears_heartbeats: first.protocol_version >= HEARTBEAT_VERSION,
     };
@@ -336,6 +341,12 @@ impl Dialogue {
             let Ok(place) = self.answers.reserve().await else {
                 return Ok(());
             };
+            let memory = self.door.broker.answers();
+            if memory.wait_for_turn(Some(self.address), ROOM_WAIT).await.is_err() {
+                // Where the line is full nobody waits in it: the stream looks again a little later.
+                tokio::time::sleep(LOOK_AGAIN).await;
+                continue;
+            }
             let lease_ms = self.stream.lease_ms.load(Ordering::Relaxed);
             let receive = Receive {
                 max: max.min(TOGETHER_MAX),
@@ -351,11 +362,24 @@ impl Dialogue {
             if deliveries.is_empty() && !self.hears_heartbeats {
                 continue;
             }
+            let held = match answer_bytes_max(&deliveries) {
+                ..=FREE_BYTES => None,
+                bytes => match memory.take(Some(self.address), bytes, ROOM_WAIT).await {
+                    Ok(held) => Some(held),
+                    Err(error) if error.kind == engine::ErrorKind::Busy => {
+                        let received = deliveries.into_iter().map(|delivery| delivery.received).collect();
+                        self.door.broker.untake(self.queue.name.as_str(), received).await?;
+                        tokio::time::sleep(LOOK_AGAIN).await;
+                        continue;
+                    }
+                    Err(error) => return Err(error.into()),
+                },
+            };
             self.stream.hold(&deliveries, Duration::from_millis(lease_ms));
             let messages = deliveries.into_iter().map(|delivery| given(&self.door, &self.queue, delivery));
             let received_messages = messages.collect::<Result<_>>()?;
             let answer = StreamingPullResponse { received_messages, ..StreamingPullResponse::default() };
-            place.send(Ok(Encoded::new(&self.with_properties(answer))));
+            place.send(Ok(Encoded::charged(&self.with_properties(answer), held)));
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use broker::{Door, Doors};
+use bytes::Bytes;
 use net::service::{Decoded, Fault, FaultKind, Input, Order, Out, Peer, Protocol};
 use smallvec::SmallVec;
 
@@ -100,6 +101,8 @@ pub(super) type Args<'a> = SmallVec<[&'a [u8]; 8]>;
 pub(super) enum Answer {
     Fixed(&'static [u8]),
     Written(Vec<u8>),
+    /// The same, in memory that was taken for it.
+    Charged(Bytes),
     /// The client asked not to be answered, or is told otherwise.
     Nothing,
 }
@@ -196,6 +199,7 @@ impl Protocol for RedisProtocol {
         match answer {
             Answer::Fixed(bytes) => out.put(bytes),
             Answer::Written(bytes) => out.put_vec(bytes),
+            Answer::Charged(bytes) => out.put_shared(bytes),
             Answer::Nothing => {}
         }
     }
@@ -254,6 +258,7 @@ impl Answer {
         let bytes = match self {
             Self::Fixed(bytes) => *bytes,
             Self::Written(bytes) => bytes.as_slice(),
+            Self::Charged(bytes) => bytes,
             Self::Nothing => return None,
         };
         (bytes.first() == Some(&b'-')).then_some(bytes)

@@ -2,12 +2,13 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use broker::{Broker, Cache, CacheCommit, Finished, LockedCache, Waiting, Wakes, now_ms};
+use broker::{Answers, Broker, Cache, CacheCommit, FREE_BYTES, Finished, LockedCache, Waiting, Wakes, now_ms};
 use engine::cache::CacheSettings;
 use engine::security::UserName;
 use futures_util::FutureExt;
@@ -30,7 +31,7 @@ use super::errors::{Done, Fail};
 use super::pause::Pause;
 use super::shard_channels::{ShardChannels, ShardListener};
 use super::stats::{Stats, Tally};
-use super::writer::Writer;
+use super::writer::{ANSWER_BYTES_MAX, NO_ROOM, Writer, no_room};
 
 /// Databases of every connection.
 pub(super) const DATABASES: usize = 16;
@@ -93,6 +94,7 @@ pub(super) struct Session {
     ending: Option<Rc<Notify>>,
     /// It has killed itself: what it asked for is answered, and nothing more is read.
     pub(super) is_over: bool,
+    answers: Answers,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -173,6 +175,7 @@ impl Handler<RedisProtocol> for Door {
             request_bytes: 0,
             ending: None,
             is_over: false,
+            answers: self.broker.answers().clone(),
         }
     }
 
@@ -200,7 +203,11 @@ impl Handler<RedisProtocol> for Door {
             Ok(command) => {
                 let number = command.number_of(&args);
                 session.client.note(number, up_s);
-                let reply = self.serve(session, command, &args);
+                let reply = match session.find_room(command, &args) {
+                    Ok(()) => self.serve(session, command, &args),
+                    Err(fail) => session.fail(&fail),
+                };
+                let reply = session.charged(reply, command.is_write);
                 self.count(session, number, &args, began, reply)
             }
             Err(fail) if commands::find(args[0]).is_some_and(|command| command.name == "EXEC") => {
@@ -373,6 +380,7 @@ impl Door {
         let (number, is_resp3) = (session.database, session.is_resp3);
         let other_number = keys::other_database(args).filter(|other| *other != number);
         let other_cache = other_number.map(|other| session.database_of(&self.broker, other)).transpose()?;
+        let room = if command.is_write { ANSWER_BYTES_MAX } else { session.room() };
         let cache = session.database(&self.broker)?;
         if command.is_write {
             cache.admit()?;
@@ -389,6 +397,7 @@ impl Door {
             }
             let guests = Guests::let_in(&self.broker, number, &mut locked, command, args)?;
             let mut writer = Writer::new(is_resp3);
+            writer.bytes_max = room;
             let mut step = Step { other: other.as_mut(), may_slice: true, ..Step::new(&mut locked, &mut writer) };
             let done = run(&mut step, args).and_then(|()| step.out.check());
             let (block, sliced) = (step.block, step.sliced);
@@ -402,6 +411,9 @@ impl Door {
                     continue;
                 }
                 Err(fail) => {
+                    if fail.text.starts_with(NO_ROOM.as_bytes()) {
+                        drop(self.broker.answers().refuse());
+                    }
                     writer.bytes.clear();
                     writer.error(&fail);
                 }
@@ -441,6 +453,7 @@ impl Door {
     fn slice(&self, session: &mut Session, sliced: Sliced, commit: CacheCommit) -> Reply<Answer, Later> {
         let cache = session.databases[session.database].clone().expect("invariant: its keys were looked at");
         let (slices, mut writer, mut failed) = (self.slices.clone(), session.writer(), session.writer());
+        writer.bytes_max = session.room();
         let (ending, mut ended) = (Rc::new(Notify::new()), session.writer());
         session.ending = Some(ending.clone());
         let work = async move {
@@ -483,7 +496,7 @@ async fn combine_in_slices(cache: &Cache, combination: &Combination, out: &mut W
     if let Some(key) = combination.kept() {
         let keep = || {
             let mut locked = cache.lock_one(key);
-            let mut unused = Writer::default();
+            let mut unused = Writer::new(false);
             let kept = keys::store(&mut Step::new(&mut locked, &mut unused), key, result.clone());
             (kept, locked.finish())
         };
@@ -650,6 +663,43 @@ impl Session {
         Reply::Now(Answer::Written(writer.bytes))
     }
 
+    /// Bytes that an answer may have now. Small ones are free.
+    pub(super) fn room(&self) -> usize {
+        self.answers.room(self.address()).clamp(FREE_BYTES, ANSWER_BYTES_MAX)
+    }
+
+    fn address(&self) -> Option<IpAddr> {
+        self.peer.address.map(|address| address.ip())
+    }
+
+    /// Refuses a command that changes data and answers with as much of it as it likes, while there is no memory for
+    /// answers: once it is done it cannot be refused any more.
+    fn find_room(&self, command: &Command, args: &[&[u8]]) -> Done {
+        if self.answers.is_full(self.address()) && command.returns_what_it_changes(args) {
+            drop(self.answers.refuse());
+            return Err(no_room(0));
+        }
+        Ok(())
+    }
+
+    /// The answer in memory that is taken for it until it was written. Where there is none, what was only read is
+    /// refused.
+    fn charged(&self, reply: Reply<Answer, Later>, is_write: bool) -> Reply<Answer, Later> {
+        let (answers, address, writer) = (&self.answers, self.address(), self.is_resp3);
+        match reply {
+            Reply::Now(Answer::Written(bytes)) if bytes.len() > FREE_BYTES => {
+                Reply::Now(charge(answers, address, bytes, is_write, writer))
+            }
+            Reply::Last(Answer::Written(bytes)) if bytes.len() > FREE_BYTES => {
+                Reply::Last(charge(answers, address, bytes, is_write, writer))
+            }
+            Reply::Alone(later) => Reply::Alone(charge_later(answers.clone(), address, later, is_write, writer)),
+            Reply::Blocked(later) => Reply::Blocked(charge_later(answers.clone(), address, later, is_write, writer)),
+            // What waits until it lasts was charged before.
+            reply => reply,
+        }
+    }
+
     /// Changes what others are told of it.
     pub(super) fn tell(&self, change: impl FnOnce(&mut About)) {
         change(&mut self.client.about.lock());
@@ -660,6 +710,12 @@ impl Session {
         if commit.is_reached() {
             return Reply::Now(answer);
         }
+        let answer = match answer {
+            Answer::Written(bytes) if bytes.len() > FREE_BYTES => {
+                charge(&self.answers, self.address(), bytes, true, self.is_resp3)
+            }
+            answer => answer,
+        };
         let (is_late, writer) = (commit.is_late(), self.writer());
         let lasts = once(lasting(answer, commit, writer).boxed_local());
         if is_late { Reply::Alone(lasts) } else { Reply::Later(lasts) }
@@ -722,6 +778,37 @@ impl Session {
             Reply::Blocked(later) => Reply::Blocked(silent(later)),
         }
     }
+}
+
+/// An answer in memory that is taken for it, or why there is none.
+fn charge(answers: &Answers, address: Option<IpAddr>, mut bytes: Vec<u8>, is_write: bool, is_resp3: bool) -> Answer {
+    let held = match is_write {
+        true => Some(answers.overdraw(address, bytes.len())),
+        false => answers.try_take(address, bytes.len()),
+    };
+    match held {
+        Some(held) => {
+            bytes.shrink_to_fit();
+            Answer::Charged(held.charge(bytes))
+        }
+        None => {
+            drop(answers.refuse());
+            let mut writer = Writer::new(is_resp3);
+            writer.error(&no_room(answers.room(address)));
+            Answer::Written(writer.bytes)
+        }
+    }
+}
+
+fn charge_later(answers: Answers, address: Option<IpAddr>, mut later: Later, is_write: bool, is_resp3: bool) -> Later {
+    use futures_util::StreamExt;
+    let charged = async move {
+        match later.next().await.unwrap_or(Answer::Nothing) {
+            Answer::Written(bytes) if bytes.len() > FREE_BYTES => charge(&answers, address, bytes, is_write, is_resp3),
+            answer => answer,
+        }
+    };
+    once(charged.boxed_local())
 }
 
 fn silent(mut later: Later) -> Later {

@@ -10,7 +10,7 @@ pub(super) const ANSWER_BYTES_MAX: usize = 256 << 20;
 /// Most answers are smaller.
 const SMALL_BYTES: usize = 64;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Writer {
     pub(super) bytes: Vec<u8>,
     pub(super) is_resp3: bool,
@@ -18,11 +18,14 @@ pub(super) struct Writer {
     pub(super) is_too_large: bool,
     /// Members, keys and items that the commands of a transaction have looked at.
     pub(super) looked: u64,
+    /// What it may grow to: less than an answer may have, where other answers hold the memory.
+    pub(super) bytes_max: usize,
 }
 
 impl Writer {
     pub(super) fn new(is_resp3: bool) -> Self {
-        Self { bytes: Vec::with_capacity(SMALL_BYTES), is_resp3, is_too_large: false, looked: 0 }
+        let bytes = Vec::with_capacity(SMALL_BYTES);
+        Self { bytes, is_resp3, is_too_large: false, looked: 0, bytes_max: ANSWER_BYTES_MAX }
     }
 
     pub(super) fn ok(&mut self) {
@@ -65,6 +68,7 @@ impl Writer {
     /// Fails where the answer is too large.
     pub(super) fn check(&mut self) -> Result<(), Fail> {
         match std::mem::take(&mut self.is_too_large) {
+            true if self.bytes_max < ANSWER_BYTES_MAX => Err(no_room(self.bytes_max)),
             true => {
                 Err(Fail::new(format!("ERR the answer has more than {ANSWER_BYTES_MAX} bytes: ask for less at once")))
             }
@@ -141,7 +145,7 @@ impl Writer {
     }
 
     fn is_full(&mut self, more: usize) -> bool {
-        self.is_too_large |= self.bytes.len() + more > ANSWER_BYTES_MAX;
+        self.is_too_large |= self.bytes.len() + more > self.bytes_max;
         self.is_too_large
     }
 
@@ -162,6 +166,17 @@ impl Writer {
         self.put(text);
         self.put(b"\r\n");
     }
+}
+
+/// How the error begins of an answer for which there is no memory now.
+pub(super) const NO_ROOM: &str = "TRYAGAIN the answer has more than";
+
+/// What a client is told for whose answer there is no memory now.
+pub(super) fn no_room(bytes: usize) -> Fail {
+    Fail::new(format!(
+        "{NO_ROOM} the {bytes} bytes that are free: answers that clients have not read hold the \
+         others (response_memory_max; one address has half). Read them, ask for less at once, or try again later"
+    ))
 }
 
 /// A score as Redis writes it: whole numbers as such, others with 17 digits, as C's `%.17g` does.

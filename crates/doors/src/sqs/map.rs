@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use broker::{Broker, Received};
+use broker::{Broker, Held, Received};
 use engine::queue::{QueueDefinition, QueueId};
 use net::Drain;
 use parking_lot::Mutex;
@@ -104,6 +105,10 @@ pub(super) struct Asker<'t> {
     /// The trace that the request belongs to.
     pub trace: Option<&'t str>,
     pub drain: Drain,
+    /// Where the client is.
+    pub address: IpAddr,
+    /// What the answer holds, where its call takes that before it is there.
+    pub held: Mutex<Option<Held>>,
 }
 
 /// A queue that a request is about.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use broker::{OutMessage, Receipt, Receive, Received};
+use broker::{FREE_BYTES, OutMessage, Receipt, Receive, Received};
 use bytes::Bytes;
 use engine::ErrorKind;
 use engine::queue::{LeaseError, Message, MessageId, header};
@@ -16,7 +16,7 @@ use super::attributes::{self, VISIBILITY_S_MAX, WAIT_S_MAX};
 use super::check::{self, Outgoing, TRACE, check_batch, check_send_batch, fifo_id};
 use super::codec::{Answer, Sent, Shown, ShownAttribute, sequence_number};
 use super::digest;
-use super::errors::{Failure, INVALID_ATTRIBUTE_NAME, INVALID_RECEIPT, OVER_LIMIT, Result};
+use super::errors::{Failure, INVALID_ATTRIBUTE_NAME, INVALID_RECEIPT, OVER_LIMIT, Result, THROTTLED};
 use super::map::{Asker, Found, Sqs};
 use super::model::{
     Action, DeleteMessage, DeleteMessageBatch, Int, List, ReceiptEntry, ReceiveMessage, SendEntry, SendMessage,
@@ -28,6 +28,13 @@ use crate::fields;
 const RECEIVE_MAX: i64 = 10;
 /// Bodies of one answer, beyond the first.
 const RECEIVE_BYTES_MAX: usize = 11 << 20;
+
+/// How long an answer waits until there is memory for it.
+const ROOM_WAIT: Duration = Duration::from_secs(5);
+/// What a byte takes more where it is escaped: `&quot;`.
+const ESCAPE_BYTES_MAX: usize = 5;
+/// What an answer has beside the contents of a message: ids, digests and a receipt.
+const MESSAGE_REST_BYTES: usize = 1024;
 
 /// What a receiver may ask to be told of a message.
 const SYSTEM: [&str; 9] = [
@@ -192,10 +199,22 @@ impl Sqs {
             lease_ms: lease_s.map(|seconds| seconds * 1000),
             wait: Duration::from_secs(wait_s.unwrap_or_else(|| attributes::wait_s(&found.definition.notes))),
         };
+        let answers = self.broker.answers();
+        answers.wait_for_turn(Some(asker.address), ROOM_WAIT).await.map_err(throttled)?;
         let messages = match attempt {
             None => Arc::new(self.take(asker, &found, &receive).await?),
             Some(id) => self.take_again(asker, &found, &receive, id).await?,
         };
+        let bytes = messages.iter().map(|received| shown_bytes_max(&received.message)).sum();
+        if bytes > FREE_BYTES {
+            match answers.take(Some(asker.address), bytes, ROOM_WAIT).await {
+                Ok(held) => *asker.held.lock() = Some(held),
+                Err(error) => {
+                    self.broker.untake(found.name(), messages.to_vec()).await?;
+                    return Err(throttled(error));
+                }
+            }
+        }
         let shown = messages.iter().map(|received| {
             let receipt = self.broker.seal(&found.definition, &received.receipt)?;
             let known = Known {
@@ -339,6 +358,29 @@ impl Sqs {
             }
             _ => error.into(),
         })
+    }
+}
+
+/// What a message takes in an answer at most: where all of it is escaped in XML, or made base64 first.
+fn shown_bytes_max(message: &Message) -> usize {
+    let body = message.body();
+    let is_escaped = |byte: &&u8| matches!(byte, b'"' | b'\\' | b'&' | b'<' | b'>' | b'\'' | 0..0x20);
+    let escaped = body.iter().filter(is_escaped).count();
+    let rest = message.bytes().saturating_sub(body.len());
+    // A body that is no text is there in base64, too, before it is a part of the answer.
+    let shown = (body.len() + ESCAPE_BYTES_MAX * escaped).max(if std::str::from_utf8(body).is_ok() {
+        0
+    } else {
+        3 * body.len()
+    });
+    shown + (1 + ESCAPE_BYTES_MAX) * rest + MESSAGE_REST_BYTES
+}
+
+/// Clients with the retry rules of the SDKs come again.
+fn throttled(error: engine::Error) -> Failure {
+    match error.kind {
+        ErrorKind::Busy => Failure::new(&THROTTLED, error.message),
+        _ => error.into(),
     }
 }
 

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use broker::metrics::{Collect, Exposition};
-use broker::{Broker, Doors, LoginSource};
+use broker::{Broker, Doors, Held, LoginSource, off_thread};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
@@ -37,10 +37,12 @@ use hyper::http::request::Parts;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response};
 use net::http::{
-    Caller, HttpServer, HttpSettings, HttpStats, IpNetwork, Plaintext, Reason, Refusal, RequestBody, SecurityHeaders,
+    Caller, Charge, HttpServer, HttpSettings, HttpStats, IpNetwork, Ledger, Plaintext, Reason, Refusal, RequestBody,
+    SecurityHeaders,
 };
 use net::tls::Tls;
 use net::{Acceptor, Connections, Drain};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use address::{Home, Place};
@@ -52,6 +54,7 @@ use model::Action;
 use query::Form;
 use sigv4::Auth;
 
+use crate::ledger;
 use crate::strangers::{self, Stranger};
 
 /// A message of a MiB takes three times as much where each of its bytes is escaped.
@@ -124,8 +127,9 @@ impl Settings {
         hosts
     }
 
-    fn runtime(&self, doors: &Arc<Doors>) -> HttpSettings {
+    fn runtime(&self, doors: &Arc<Doors>, ledger: Ledger) -> HttpSettings {
         HttpSettings {
+            ledger,
             header_timeout: self.header_timeout,
             idle_timeout: IDLE_TIMEOUT,
             write_timeout: WRITE_TIMEOUT,
@@ -180,6 +184,8 @@ struct Answered {
     protocol: Protocol,
     action: Option<Action>,
     answer: Result<Answer>,
+    /// What the answer holds until it was written.
+    held: Option<Held>,
 }
 
 impl Door {
@@ -188,10 +194,18 @@ impl Door {
         let id = self.ids.next();
         let answered = match self.read(body).await {
             Ok((body, _permit)) => self.answer(&head, &body).await,
-            Err(failure) => Answered { protocol: spoken_by(&head.headers), action: None, answer: Err(failure) },
+            Err(failure) => {
+                Answered { protocol: spoken_by(&head.headers), action: None, answer: Err(failure), held: None }
+            }
         };
-        let Answered { protocol, action, answer } = answered;
-        codec::respond(protocol, action, &answer, &id).map(Full::new)
+        let Answered { protocol, action, answer, held } = answered;
+        let bytes = held.as_ref().map_or(0, Held::bytes);
+        let mut response = off_thread(bytes, || codec::respond(protocol, action, &answer, &id));
+        if let Some(mut held) = held {
+            held.shrink(response.body().len());
+            response.extensions_mut().insert(Charge::new(held));
+        }
+        response.map(Full::new)
     }
 
     /// The whole body, and the right to its bytes.
@@ -225,7 +239,8 @@ impl Door {
     }
 
     async fn answer(&self, head: &Parts, body: &[u8]) -> Answered {
-        let failed = |failure| Answered { protocol: spoken_by(&head.headers), action: None, answer: Err(failure) };
+        let failed =
+            |failure| Answered { protocol: spoken_by(&head.headers), action: None, answer: Err(failure), held: None };
         let asker = match self.asker(head, body) {
             Ok(asker) => asker,
             Err(failure) => {
@@ -261,7 +276,7 @@ impl Door {
         if let Some(action) = action {
             self.calls[action as usize].fetch_add(1, Ordering::Relaxed);
         }
-        Answered { protocol: call.protocol, action, answer }
+        Answered { protocol: call.protocol, action, answer, held: asker.held.into_inner() }
     }
 
     /// Refuses a change that a link or an image of a web page could ask for, or a fetcher of URLs.
@@ -310,7 +325,7 @@ impl Door {
             Ok(wanted) => Box::pin(self.sqs.peek(asker, &wanted)).await,
             Err(failure) => Err(failure),
         };
-        Answered { protocol: peek::protocol(&head.headers), action: Some(Action::ReceiveMessage), answer }
+        Answered { protocol: peek::protocol(&head.headers), action: Some(Action::ReceiveMessage), answer, held: None }
     }
 
     /// Who makes a request, as far as that is so.
@@ -341,7 +356,8 @@ impl Door {
             Some(url) => url.clone(),
             None => format!("{}://{host}", if caller.is_secure { "https" } else { "http" }),
         };
-        Ok(Asker { home, base, host, trace: header(&head.headers, TRACE), drain: caller.connection.drain() })
+        let (trace, drain) = (header(&head.headers, TRACE), caller.connection.drain());
+        Ok(Asker { home, base, host, trace, drain, address: caller.address, held: Mutex::default() })
     }
 
     /// Shows what the door does among the broker's metrics.
@@ -398,7 +414,9 @@ fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
     let code = match refusal.reason {
         Reason::Malformed | Reason::Method | Reason::UriSize | Reason::HeaderSize | Reason::BodySize => &SERIALIZATION,
         Reason::Plaintext | Reason::Host | Reason::Origin => &ACCESS_DENIED,
-        Reason::HeaderTimeout | Reason::BodyTimeout | Reason::Rate | Reason::Connections => &UNAVAILABLE,
+        Reason::HeaderTimeout | Reason::BodyTimeout | Reason::Rate | Reason::Connections | Reason::Memory => {
+            &UNAVAILABLE
+        }
         Reason::Service => &errors::INTERNAL,
     };
     let failure = Failure::new(code, refusal.message.clone());
@@ -434,7 +452,7 @@ pub async fn open(
 ) -> io::Result<SocketAddr> {
     let acceptor = Acceptor::bind(settings.address)?;
     let address = acceptor.local_addr()?;
-    let runtime = settings.runtime(broker.doors());
+    let runtime = settings.runtime(broker.doors(), ledger::of_answers(&broker));
     let Settings { account, region, url, cooldown, auth, tls, .. } = settings;
     let door = Arc::new(Door {
         sqs: Sqs::new(broker, Home { account, region }, url, cooldown),

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep};
 
+use super::Charge;
 use super::activity::PROGRESS_BYTES;
 use super::connection::Connection;
 use super::exchange::Exchange;
@@ -187,6 +188,22 @@ impl Drop for RequestBody {
     }
 }
 
+/// Bytes that hold a charge until the last of them is dropped.
+struct Charged {
+    bytes: Bytes,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn charged(bytes: Bytes, charge: &Charge) -> Bytes {
+    Bytes::from_owner(Charged { bytes, _charge: charge.clone() })
+}
+
 pin_project_lite::pin_project! {
     /// The body of an answer: what the service gives, or what is said in its place.
     pub struct Answer<B> {
@@ -194,16 +211,17 @@ pin_project_lite::pin_project! {
         service: Option<B>,
         own: Option<Bytes>,
         exchange: Exchange,
+        charge: Option<Charge>,
     }
 }
 
 impl<B> Answer<B> {
-    pub(super) fn of_service(body: B, exchange: Exchange) -> Self {
-        Self { service: Some(body), own: None, exchange }
+    pub(super) fn of_service(body: B, exchange: Exchange, charge: Option<Charge>) -> Self {
+        Self { service: Some(body), own: None, exchange, charge }
     }
 
     pub(super) fn own(body: Bytes, exchange: Exchange) -> Self {
-        Self { service: None, own: Some(body).filter(|body| !body.is_empty()), exchange }
+        Self { service: None, own: Some(body).filter(|body| !body.is_empty()), exchange, charge: None }
     }
 }
 
@@ -224,6 +242,11 @@ impl<B: Body<Data = Bytes>> Body for Answer<B> {
         if frame.is_none() || is_whole {
             this.exchange.is_whole();
         }
+        let frame = match (this.charge, frame) {
+            // What was handed over waits in the connection's buffers, and holds the charge there.
+            (Some(charge), Some(Ok(frame))) => Some(Ok(frame.map_data(|bytes| charged(bytes, charge)))),
+            (_, frame) => frame,
+        };
         Poll::Ready(frame)
     }
 

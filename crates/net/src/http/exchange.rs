@@ -17,9 +17,15 @@ use super::connection::{Caller, Connection};
 use super::forwarded::origin;
 use super::refusal::{Reason, Refusal, is_grpc};
 use super::server::Shared;
+use super::{Charge, HttpSettings, NoRoom};
 
 /// Where the access log goes.
 pub const ACCESS_LOG: &str = "net::access";
+
+/// Answers up to this size are free: a connection costs more by itself.
+const FREE_BYTES: usize = 4 << 10;
+const NO_ROOM: &str = "answers that clients have not read hold all the memory that there is for them \
+                       (response_memory_max): read them, or try again later";
 
 /// A request that was begun. It is over when this is dropped.
 pub(super) struct Exchange {
@@ -167,17 +173,37 @@ where
     if status == StatusCode::SWITCHING_PROTOCOLS || is_connect && status.is_success() {
         exchange.connection.activity.set_upgraded();
     }
-    exchange.answered(status, !is_head && !answer.body().is_end_stream());
     let (mut head, body) = answer.into_parts();
+    let Ok(charge) = shared.settings.charge(&mut head, &body, is_head, client.address) else {
+        return Ok(shared.refuse_request(Refusal::new(Reason::Memory, NO_ROOM), exchange, is_head, is_grpc));
+    };
+    exchange.answered(status, !is_head && !body.is_end_stream());
     shared.add_headers(&mut head.headers);
     let body = match is_head {
         true => {
             set_length(&mut head.headers, body.size_hint().exact());
             Answer::own(Bytes::new(), exchange)
         }
-        false => Answer::of_service(body, exchange),
+        false => Answer::of_service(body, exchange, charge),
     };
     Ok(Response::from_parts(head, body))
+}
+
+impl HttpSettings {
+    /// What an answer holds, or why there is no room for it. It was made by then, so nobody waits.
+    fn charge(
+        &self,
+        head: &mut hyper::http::response::Parts,
+        body: &impl Body,
+        is_head: bool,
+        client: IpAddr,
+    ) -> Result<Option<Charge>, NoRoom> {
+        if let Some(charge) = head.extensions.remove::<Charge>() {
+            return Ok(Some(charge));
+        }
+        let bytes = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
+        if is_head || bytes <= FREE_BYTES { Ok(None) } else { self.ledger.take(client, bytes) }
+    }
 }
 
 /// Says how long the body would be of an answer that has none. HTTP/2 would send it all the same.

@@ -22,6 +22,7 @@ mod wire;
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,6 +97,8 @@ pub struct HttpSettings {
     pub first_bytes: FirstBytes,
     /// How a refusal is worded.
     pub refusal_body: RefusalBody,
+    /// Who accounts for answers that were made without a [`Charge`].
+    pub ledger: Ledger,
 }
 
 impl Default for HttpSettings {
@@ -124,7 +127,47 @@ impl Default for HttpSettings {
             plaintext: Plaintext::FromLoopback,
             first_bytes: FirstBytes::default(),
             refusal_body: plain_text,
+            ledger: Ledger::default(),
         }
+    }
+}
+
+/// What an answer holds until its last byte was written: a service puts it into the extensions of its answer.
+#[derive(Clone)]
+pub struct Charge {
+    _held: Arc<dyn Send + Sync>,
+}
+
+impl Charge {
+    pub fn new(held: impl Send + Sync + 'static) -> Self {
+        Self { _held: Arc::new(held) }
+    }
+}
+
+/// Takes memory for answers of known length whose service did not: a permit for so many bytes for an address, or `None`
+/// where there is no room. Then the client is told to come again ([`Reason::Memory`]).
+#[derive(Clone, Default)]
+pub struct Ledger(Option<Arc<TakeBytes>>);
+
+type TakeBytes = dyn Fn(IpAddr, usize) -> Option<Charge> + Send + Sync;
+
+impl Ledger {
+    pub fn new(take: impl Fn(IpAddr, usize) -> Option<Charge> + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(take)))
+    }
+
+    /// `Ok(None)` where nobody accounts for anything.
+    fn take(&self, client: IpAddr, bytes: usize) -> Result<Option<Charge>, NoRoom> {
+        self.0.as_ref().map(|take| take(client, bytes).ok_or(NoRoom)).transpose()
+    }
+}
+
+/// There is no memory for an answer.
+struct NoRoom;
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Ledger(..)" } else { "Ledger(none)" })
     }
 }
 

@@ -39,10 +39,12 @@ pub enum Reason {
     Service,
     /// As many connections as there may be are open.
     Connections,
+    /// Answers that were not read yet hold all the memory that there is for them.
+    Memory,
 }
 
 impl Reason {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Malformed,
         Self::Plaintext,
         Self::Method,
@@ -56,6 +58,7 @@ impl Reason {
         Self::HeaderSize,
         Self::Service,
         Self::Connections,
+        Self::Memory,
     ];
 
     pub fn status(self) -> StatusCode {
@@ -70,7 +73,7 @@ impl Reason {
             Self::Rate => StatusCode::TOO_MANY_REQUESTS,
             Self::HeaderSize => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Service => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Connections => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Connections | Self::Memory => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -90,6 +93,7 @@ impl Reason {
             Self::HeaderSize => "header_size",
             Self::Service => "service",
             Self::Connections => "connections",
+            Self::Memory => "memory",
         }
     }
 }
@@ -116,7 +120,7 @@ impl Refusal {
 
     /// How many seconds to wait before the next try, where that would help.
     pub fn retry_after(&self) -> Option<u32> {
-        matches!(self.reason, Reason::Rate | Reason::Connections).then_some(1)
+        matches!(self.reason, Reason::Rate | Reason::Connections | Reason::Memory).then_some(1)
     }
 
     /// The headers and the body of the answer.
@@ -139,7 +143,7 @@ impl Refusal {
             Reason::Malformed | Reason::Method | Reason::UriSize => 3,
             Reason::HeaderTimeout | Reason::BodyTimeout => 4,
             Reason::Plaintext | Reason::Host | Reason::Origin => 7,
-            Reason::BodySize | Reason::HeaderSize | Reason::Rate => 8,
+            Reason::BodySize | Reason::HeaderSize | Reason::Rate | Reason::Memory => 8,
             Reason::Service => 13,
             Reason::Connections => 14,
         };

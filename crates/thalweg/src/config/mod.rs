@@ -446,6 +446,7 @@ impl Config {
             log_bytes_max: self.size("memory_max"),
             cache_bytes_max: self.bytes("cache_memory_max"),
             record_expansion_max: self.size("record_expansion_max"),
+            response_bytes_max: self.bytes("response_memory_max"),
             ack_on_commit: self.bool("ack_on_commit"),
             pub_queue_depth: self.size("pub_queue_depth"),
             pub_workers_per_conn: self.size("pub_workers_per_conn"),

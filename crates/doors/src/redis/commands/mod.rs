@@ -95,6 +95,32 @@ pub(super) struct Command {
     pub(super) number: u16,
 }
 
+/// Commands that change data and answer with it.
+const RETURNING: [&str; 22] = [
+    "GETDEL",
+    "GETEX",
+    "GETSET",
+    "LPOP",
+    "RPOP",
+    "LMPOP",
+    "BLMPOP",
+    "BLPOP",
+    "BRPOP",
+    "RPOPLPUSH",
+    "BRPOPLPUSH",
+    "LMOVE",
+    "BLMOVE",
+    "SPOP",
+    "ZPOPMIN",
+    "ZPOPMAX",
+    "ZMPOP",
+    "BZMPOP",
+    "HGETDEL",
+    "HGETEX",
+    "XREADGROUP",
+    "XAUTOCLAIM",
+];
+
 /// A row of a table of commands.
 pub(super) const fn read(
     name: &'static str,
@@ -273,6 +299,15 @@ impl Command {
     /// Whether it waits while clients are paused that write. What is in a transaction is not looked at.
     pub(super) fn waits_with_writes(&self) -> bool {
         self.is_write || matches!(self.name, "PUBLISH" | "SPUBLISH" | "EXEC" | "FLUSHALL")
+    }
+
+    /// Whether it answers with data that it takes away or replaces, and so with any number of bytes.
+    pub(super) fn returns_what_it_changes(&self, args: &[&[u8]]) -> bool {
+        match self.name {
+            "EXEC" => true,
+            "SET" => args.iter().skip(3).any(|arg| arg.eq_ignore_ascii_case(b"GET")),
+            name => self.is_write && RETURNING.contains(&name),
+        }
     }
 
     /// Whether its answers are news of channels.

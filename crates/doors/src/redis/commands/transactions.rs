@@ -237,6 +237,9 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
     }
 }
 
+/// What the answer to a transaction has room for, whatever other answers hold.
+const EXEC_ANSWER_BYTES_MIN: usize = 1 << 20;
+
 /// What is locked of each database.
 pub(super) type Held<'c> = BTreeMap<usize, LockedCache<'c>>;
 
@@ -259,6 +262,8 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
     room_for(queued, &borrowed, &caches);
     let mut held: Held<'_> = named.iter().map(|(number, named)| (*number, lock(&caches[number], named))).collect();
     let mut writer = session.writer();
+    // A part for which there is no room is refused alone, as one that is too large.
+    writer.bytes_max = session.room().max(EXEC_ANSWER_BYTES_MIN);
     if !watched.is_unchanged(&door.broker, &mut held) {
         writer.null_array();
         return Ok((writer, finish(held, &caches)));

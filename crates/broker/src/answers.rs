@@ -1,0 +1,519 @@
+//! What answers on their way to clients may hold together, at all doors: nothing large is decompressed or written out
+//! for a client without a permit for its bytes, which goes back when the last of them was written to its socket.
+//!
+//! An address has a share of it, so that one that does not read leaves room for the others. Whoever finds no room
+//! waits in line, holding nothing, for as long as its door lets it; then it is refused, and told to come again.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::{Error, RecordBatch, Result};
+use parking_lot::Mutex;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::metrics::{Counter, Exposition};
+
+/// Answers up to this size are free: what a connection costs by itself is more.
+pub const FREE_BYTES: usize = 4 << 10;
+/// From this size on bytes are decompressed and written out where nobody else waits for the thread.
+const LARGE_BYTES: usize = 1 << 20;
+/// How many may wait. Who comes then is refused at once.
+const WAITERS_MAX: usize = 1024;
+/// The part of the budget that one address has.
+const SHARE_PART: u64 = 2;
+/// Large batches that are decompressed at a time.
+const EXPANDING_MAX: usize = 2;
+
+/// The budget of all answers. Cloning it shares it.
+#[derive(Clone)]
+pub struct Answers(Arc<Budget>);
+
+struct Budget {
+    max: u64,
+    state: Mutex<State>,
+    /// What [`State::used`] was after its last change: most of the time it is nothing, and nobody needs the lock to
+    /// know.
+    used: AtomicU64,
+    /// Batches that are decompressed for readers now, by where their bytes lie. Each holds those, so that no other
+    /// batch comes to lie there.
+    expanded: Mutex<HashMap<(usize, usize), Weak<Expanded>>>,
+    expanding: Semaphore,
+    waits: Counter,
+    refused: Counter,
+    shared: Counter,
+}
+
+#[derive(Default)]
+struct State {
+    used: u64,
+    peers: HashMap<IpAddr, u64>,
+    /// In the order in which they came.
+    queue: VecDeque<Waiting>,
+    next_ticket: u64,
+}
+
+struct Waiting {
+    ticket: u64,
+    peer: IpAddr,
+    bytes: u64,
+    told: oneshot::Sender<Held>,
+}
+
+/// The right to so many bytes, given back when it is dropped.
+#[must_use = "what is not held is given back"]
+pub struct Held {
+    budget: Arc<Budget>,
+    peer: IpAddr,
+    bytes: u64,
+}
+
+/// The records of a batch, decompressed, for all who read them at this time.
+struct Expanded {
+    plain: Bytes,
+    /// Invariant: as long as it is here, no other batch has its place in memory.
+    _batch: Bytes,
+    _held: Held,
+}
+
+impl AsRef<[u8]> for Expanded {
+    fn as_ref(&self) -> &[u8] {
+        &self.plain
+    }
+}
+
+impl Answers {
+    pub fn new(max: u64) -> Self {
+        Self(Arc::new(Budget {
+            max,
+            state: Mutex::default(),
+            used: AtomicU64::new(0),
+            expanded: Mutex::default(),
+            expanding: Semaphore::new(EXPANDING_MAX),
+            waits: Counter::default(),
+            refused: Counter::default(),
+            shared: Counter::default(),
+        }))
+    }
+
+    /// A permit for so many bytes, if there is room now and nobody waits for it. Whoever has no address is on this
+    /// machine.
+    pub fn try_take(&self, peer: Option<IpAddr>, bytes: usize) -> Option<Held> {
+        let peer = peer.unwrap_or(Ipv4Addr::LOCALHOST.into());
+        let mut state = self.0.state.lock();
+        let (max, bytes) = (self.0.max, bytes as u64);
+        let is_next = !state.queue.iter().any(|first| state.has_share(max, first.peer, first.bytes));
+        if !is_next || !state.has_share(max, peer, bytes) || state.used.saturating_add(bytes) > max {
+            return None;
+        }
+        self.0.add(&mut state, peer, bytes);
+        Some(Held { budget: self.0.clone(), peer, bytes })
+    }
+
+    /// The same, in its turn, if that comes within this time.
+    pub async fn take(&self, peer: Option<IpAddr>, bytes: usize, wait: Duration) -> Result<Held> {
+        if bytes as u64 > self.0.max {
+            self.0.refused.add(1);
+            return Err(Error::too_large(format!(
+                "an answer takes {bytes} bytes of memory, and all together may have {}: ask for less at once, or raise \
+                 response_memory_max",
+                self.0.max
+            )));
+        }
+        if let Some(held) = self.try_take(peer, bytes) {
+            return Ok(held);
+        }
+        self.wait_in_line(peer, bytes as u64, wait).await
+    }
+
+    async fn wait_in_line(&self, peer: Option<IpAddr>, bytes: u64, wait: Duration) -> Result<Held> {
+        let Some((place, granted)) = self.stand_in_line(peer, bytes) else {
+            return Err(self.refuse());
+        };
+        self.0.waits.add(1);
+        let held = tokio::time::timeout(wait, granted).await;
+        drop(place);
+        match held {
+            Ok(Ok(held)) => Ok(held),
+            Ok(Err(_)) | Err(_) => Err(self.refuse()),
+        }
+    }
+
+    /// Returns when it is the turn of an address, if others wait or nothing is free now. Whoever is going to take
+    /// something that costs others, as a message, asks here before: who waits here holds nothing.
+    pub async fn wait_for_turn(&self, peer: Option<IpAddr>, wait: Duration) -> Result<()> {
+        if !self.is_full(peer) {
+            return Ok(());
+        }
+        self.wait_in_line(peer, FREE_BYTES as u64, wait).await.map(drop)
+    }
+
+    /// The same for what has to be answered now, because what it tells of has been done: it may be more than the
+    /// maximum, and then nobody gets anything before it is read.
+    pub fn overdraw(&self, peer: Option<IpAddr>, bytes: usize) -> Held {
+        let peer = peer.unwrap_or(Ipv4Addr::LOCALHOST.into());
+        self.0.add(&mut self.0.state.lock(), peer, bytes as u64);
+        Held { budget: self.0.clone(), peer, bytes: bytes as u64 }
+    }
+
+    /// Bytes that can be had now for an address.
+    pub fn room(&self, peer: Option<IpAddr>) -> usize {
+        if self.0.used.load(Ordering::Relaxed) == 0 {
+            return usize::try_from(self.0.max).unwrap_or(usize::MAX);
+        }
+        let peer = peer.unwrap_or(Ipv4Addr::LOCALHOST.into());
+        let state = self.0.state.lock();
+        let free = self.0.max.saturating_sub(state.used);
+        let share = state.peers.get(&peer).map_or(free, |used| (self.0.max / SHARE_PART).saturating_sub(*used));
+        usize::try_from(free.min(share)).unwrap_or(usize::MAX)
+    }
+
+    /// Whether nothing can be had now, or others of the address wait for it.
+    pub fn is_full(&self, peer: Option<IpAddr>) -> bool {
+        if self.0.used.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let peer = peer.unwrap_or(Ipv4Addr::LOCALHOST.into());
+        let state = self.0.state.lock();
+        let has_share = state.peers.get(&peer).is_none_or(|used| *used < self.0.max / SHARE_PART);
+        !has_share || state.used >= self.0.max || state.queue.iter().any(|first| first.peer == peer)
+    }
+
+    /// The error of who finds no room, which is counted.
+    pub fn refuse(&self) -> Error {
+        self.0.refused.add(1);
+        let (used, max) = (self.0.state.lock().used, self.0.max);
+        Error::busy(format!(
+            "answers that clients have not read hold {used} of {max} bytes (response_memory_max; one address has half): read \
+             what was asked for, ask for less at once, or try again later"
+        ))
+    }
+
+    fn stand_in_line(&self, peer: Option<IpAddr>, bytes: u64) -> Option<(Place, oneshot::Receiver<Held>)> {
+        let (told, granted) = oneshot::channel();
+        let ticket = {
+            let mut state = self.0.state.lock();
+            if state.queue.len() >= WAITERS_MAX {
+                return None;
+            }
+            let ticket = state.next_ticket;
+            state.next_ticket += 1;
+            state.queue.push_back(Waiting { ticket, peer: peer.unwrap_or(Ipv4Addr::LOCALHOST.into()), bytes, told });
+            ticket
+        };
+        // There may have been room just now.
+        self.0.serve();
+        Some((Place { budget: self.0.clone(), ticket }, granted))
+    }
+
+    /// The records of a batch, decompressed, shared with all who read them now. `held` has room for them
+    /// ([`RecordBatch::expansion_bytes_max`]), and goes with them.
+    pub async fn expand(&self, batch: &RecordBatch, held: Held) -> Result<Bytes> {
+        let key = (batch.bytes().as_ptr() as usize, batch.len());
+        if let Some(there) = self.find_expanded(key) {
+            return Ok(there);
+        }
+        let Ok(_turn) = self.0.expanding.acquire().await else {
+            return batch.expand();
+        };
+        if let Some(there) = self.find_expanded(key) {
+            return Ok(there);
+        }
+        let plain = off_thread(held.bytes as usize, || batch.expand())?;
+        let expanded = Arc::new(Expanded { plain, _batch: batch.bytes().clone(), _held: held });
+        let mut all = self.0.expanded.lock();
+        all.retain(|_, there| there.strong_count() > 0);
+        all.insert(key, Arc::downgrade(&expanded));
+        Ok(Bytes::from_owner(Owner(expanded)))
+    }
+
+    fn find_expanded(&self, key: (usize, usize)) -> Option<Bytes> {
+        let there = self.0.expanded.lock().get(&key).and_then(Weak::upgrade)?;
+        self.0.shared.add(1);
+        Some(Bytes::from_owner(Owner(there)))
+    }
+
+    pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
+        let Budget { max, state, waits, refused, shared, .. } = &*self.0;
+        let (used, queued) = {
+            let state = state.lock();
+            (state.used, state.queue.len() as u64)
+        };
+        out.gauge("thalweg_response_bytes", "Bytes that answers on their way to clients hold", used)?;
+        out.gauge("thalweg_response_bytes_max", "Bytes that they may hold: response_memory_max", *max)?;
+        out.gauge("thalweg_response_waiting", "Answers that wait for room in that", queued)?;
+        out.counter("thalweg_response_waits", "Answers that waited for room", waits.get())?;
+        out.counter("thalweg_response_refused", "Answers that were refused for want of room", refused.get())?;
+        out.counter("thalweg_response_shared", "Batches that were found decompressed by another reader", shared.get())
+    }
+}
+
+struct Owner(Arc<Expanded>);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_ref().as_ref()
+    }
+}
+
+/// Does work on so many bytes. Large ones do not keep other connections of this thread waiting, where the runtime has
+/// others to take them over.
+pub fn off_thread<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+    let has_others = Handle::try_current().is_ok_and(|here| here.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if bytes > LARGE_BYTES && has_others { tokio::task::block_in_place(work) } else { work() }
+}
+
+impl State {
+    /// Whether the address may have so much: what is in its share, or its only answer.
+    fn has_share(&self, max: u64, peer: IpAddr, bytes: u64) -> bool {
+        self.peers.get(&peer).is_none_or(|used| used.saturating_add(bytes) <= max / SHARE_PART)
+    }
+}
+
+impl Budget {
+    fn add(&self, state: &mut State, peer: IpAddr, bytes: u64) {
+        state.used += bytes;
+        *state.peers.entry(peer).or_default() += bytes;
+        self.used.store(state.used, Ordering::Relaxed);
+    }
+
+    fn release(self: &Arc<Self>, peer: IpAddr, bytes: u64) {
+        let is_awaited = {
+            let mut state = self.state.lock();
+            state.used -= bytes;
+            if let Some(used) = state.peers.get_mut(&peer) {
+                *used -= bytes;
+                if *used == 0 {
+                    state.peers.remove(&peer);
+                }
+            }
+            self.used.store(state.used, Ordering::Relaxed);
+            !state.queue.is_empty()
+        };
+        if is_awaited {
+            self.serve();
+        }
+    }
+
+    /// Hands out what is free, in the order of the line. An address that has its share already is passed over.
+    fn serve(self: &Arc<Self>) {
+        let mut granted = Vec::new();
+        {
+            let mut state = self.state.lock();
+            let (mut at, mut passed_over) = (0, HashSet::new());
+            while let Some(Waiting { peer, bytes, .. }) = state.queue.get(at) {
+                let (peer, bytes) = (*peer, *bytes);
+                if passed_over.contains(&peer) || !state.has_share(self.max, peer, bytes) {
+                    passed_over.insert(peer);
+                    at += 1;
+                    continue;
+                }
+                if state.used.saturating_add(bytes) > self.max {
+                    break;
+                }
+                self.add(&mut state, peer, bytes);
+                granted.extend(state.queue.remove(at));
+            }
+        }
+        for Waiting { peer, bytes, told, .. } in granted {
+            // Who has gone gives it back by dropping it.
+            drop(told.send(Held { budget: self.clone(), peer, bytes }));
+        }
+    }
+}
+
+/// A place in the line, left when this is dropped.
+struct Place {
+    budget: Arc<Budget>,
+    ticket: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let left = {
+            let mut state = self.budget.state.lock();
+            let at = state.queue.binary_search_by_key(&self.ticket, |waiting| waiting.ticket).ok();
+            at.and_then(|at| state.queue.remove(at))
+        };
+        if left.is_some() {
+            self.budget.serve();
+        }
+    }
+}
+
+impl Held {
+    pub fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+
+    /// Gives back what is beyond so many bytes.
+    pub fn shrink(&mut self, bytes: usize) {
+        let over = self.bytes.saturating_sub(bytes as u64);
+        if over > 0 {
+            self.bytes -= over;
+            self.budget.release(self.peer, over);
+        }
+    }
+
+    /// Takes more where there is room now.
+    pub fn try_grow(&mut self, more: usize) -> bool {
+        let more = more as u64;
+        let mut state = self.budget.state.lock();
+        let own = state.peers.get(&self.peer).copied().unwrap_or(0);
+        // A single answer may have more than the share of its address.
+        let has_share = own == self.bytes || own.saturating_add(more) <= self.budget.max / SHARE_PART;
+        let has_room = has_share && state.used.saturating_add(more) <= self.budget.max;
+        if has_room {
+            self.budget.add(&mut state, self.peer, more);
+            self.bytes += more;
+        }
+        has_room
+    }
+
+    /// Takes more, whether or not there is room.
+    pub fn overdraw(&mut self, more: usize) {
+        self.budget.add(&mut self.budget.state.lock(), self.peer, more as u64);
+        self.bytes += more as u64;
+    }
+
+    /// A part of it, of its own; no more than there is.
+    pub fn split(&mut self, bytes: usize) -> Self {
+        let bytes = self.bytes.min(bytes as u64);
+        self.bytes -= bytes;
+        Self { budget: self.budget.clone(), peer: self.peer, bytes }
+    }
+
+    /// Bytes that hold it until the last of them is dropped.
+    pub fn charge(self, bytes: impl Into<Bytes>) -> Bytes {
+        Bytes::from_owner(Charged { bytes: bytes.into(), _held: self })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.budget.release(self.peer, self.bytes);
+        }
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Held({} of {})", self.bytes, self.peer)
+    }
+}
+
+struct Charged {
+    bytes: Bytes,
+    _held: Held,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::{BatchBuilder, Codec, ErrorKind};
+
+    use super::*;
+
+    const A: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
+    const B: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)));
+    const C: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3)));
+
+    fn used(answers: &Answers) -> u64 {
+        answers.0.state.lock().used
+    }
+
+    #[test]
+    fn an_address_has_its_share_or_one_answer() {
+        let answers = Answers::new(100);
+        let first = answers.try_take(A, 80).expect("its only one");
+        assert!(answers.try_take(A, 1).is_none(), "it has more than its share");
+        let second = answers.try_take(B, 20).expect("there is room");
+        assert!(answers.try_take(B, 1).is_none(), "there is no room");
+        drop(first);
+        let mut third = answers.try_take(B, 30).expect("half");
+        assert!(answers.try_take(B, 1).is_none() && !third.try_grow(1));
+        third.shrink(10);
+        assert!(third.try_grow(20));
+        assert_eq!(used(&answers), 50);
+        drop((second, third));
+        assert!(answers.0.state.lock().peers.is_empty());
+    }
+
+    #[test]
+    fn bytes_hold_their_permit_until_the_last_of_them_is_gone() {
+        let answers = Answers::new(100);
+        let mut held = answers.try_take(A, 60).expect("room");
+        let part = held.split(20);
+        let bytes = held.charge(vec![7; 40]);
+        let rest = bytes.slice(39..);
+        drop((bytes, part));
+        assert_eq!(used(&answers), 40);
+        drop(rest);
+        assert_eq!(used(&answers), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_gets_it_in_turn_and_is_refused_in_the_end() {
+        let answers = Answers::new(100);
+        let held = answers.try_take(A, 90).expect("room");
+        let wait = Duration::from_secs(5);
+        let large = tokio::spawn({
+            let answers = answers.clone();
+            async move { answers.take(B, 40, wait).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(answers.try_take(C, 5).is_none(), "nobody overtakes who waits for room");
+        // Of the address that has its share nobody holds others up.
+        let blocked = tokio::spawn({
+            let answers = answers.clone();
+            async move { answers.take(A, 10, wait).await }
+        });
+        tokio::task::yield_now().await;
+        let refused = answers.take(C, 5, Duration::from_secs(1)).await.expect_err("it is not its turn");
+        assert_eq!(refused.kind, ErrorKind::Busy);
+        assert!(refused.retry_after_ms > 0, "{refused}");
+        drop(held);
+        let large = large.await.expect("done").expect("its turn");
+        let blocked = blocked.await.expect("done").expect("its turn");
+        assert_eq!((used(&answers), large.bytes(), blocked.bytes()), (50, 40, 10));
+        drop((large, blocked));
+        let beyond = answers.take(A, 101, wait).await.expect_err("more than there is");
+        assert_eq!(beyond.kind, ErrorKind::TooLarge);
+        assert_eq!((used(&answers), answers.0.state.lock().queue.len()), (0, 0));
+        assert_eq!((answers.0.waits.get(), answers.0.refused.get()), (3, 2));
+    }
+
+    #[tokio::test]
+    async fn readers_of_a_batch_share_what_it_stands_for() {
+        let mut builder = BatchBuilder::new();
+        builder.push(1, None, Some(&[1; 100_000]), &[]).expect("it fits");
+        let batch = builder.finish_with(Codec::Zstd, None).expect("a record").stamp(0);
+        let answers = Answers::new(1 << 20);
+        let expand = async || {
+            let held = answers.try_take(A, batch.expansion_bytes_max()).expect("room");
+            answers.expand(&batch, held).await.expect("it decodes")
+        };
+        let (first, second) = (expand().await, expand().await);
+        assert_eq!(first.as_ptr(), second.as_ptr());
+        assert!(first.len() > 100_000);
+        let once = used(&answers);
+        assert!(once < 150_000, "{once}");
+        let count = batch.records_in(second, 0).iter().count();
+        assert_eq!((count, used(&answers)), (1, once));
+        drop(first);
+        assert_eq!(used(&answers), 0);
+        expand().await;
+        assert_eq!(answers.0.shared.get(), 1);
+    }
+}
