@@ -18,7 +18,7 @@ use engine::{
 
 use super::acquire::read;
 use super::receipt::{KEY_BYTES, ReceiptKey};
-use super::{DOCUMENT_BYTES_MAX, DOCUMENTS_MAX, NOTES_BYTES_MAX, QUEUES_MAX, QueueCell, QueueView, check_users};
+use super::{QUEUES_MAX, QueueCell, QueueView, check_users};
 use crate::broker::Broker;
 use crate::internal::Appended;
 use crate::log::Log;
@@ -77,7 +77,7 @@ impl Broker {
     /// The same, and whether it begins with that: it was not there, or over a topic that was deleted.
     pub(crate) async fn make_queue(&self, new: NewQueue) -> Result<(Arc<QueueDefinition>, bool)> {
         new.settings.validate()?;
-        check_notes(&new.notes)?;
+        self.queues_there().check_notes(&new.notes, &BTreeMap::new())?;
         self.restored_queues().await?;
         let queues = self.queues_there();
         let _control = queues.control.lock().await;
@@ -188,7 +188,7 @@ impl Broker {
         let mut definition = (*before).clone();
         change(&mut definition)?;
         definition.settings.validate()?;
-        check_notes(&definition.notes)?;
+        queues.check_notes(&definition.notes, &before.notes)?;
         let fixed = |definition: &QueueDefinition| {
             (definition.id, definition.name.clone(), definition.topic.clone(), definition.owns_topic)
         };
@@ -369,22 +369,13 @@ impl Broker {
         let documents = &self.queues_there().documents;
         let key = (kind.to_owned(), name.to_owned());
         if let Some(value) = &value {
-            if value.len() > DOCUMENT_BYTES_MAX {
-                return Err(Error::too_large(format!("a definition has at most {DOCUMENT_BYTES_MAX} bytes")));
-            }
-            let there = documents.read();
-            if there.len() >= DOCUMENTS_MAX && !there.contains_key(&key) {
-                return Err(Error::busy(format!("there are {DOCUMENTS_MAX} definitions, which is all there may be")));
-            }
+            documents.read().check(&key, value)?;
         }
         let document = value.as_ref().map(|value| value.to_vec());
         let record = QueueRecord::Document { kind: kind.into(), name: name.into(), value: document };
         let saved = self.append_queues(name.as_bytes(), [record], &mut Wakes::default())?;
         saved.lasts().await?;
-        match value {
-            Some(value) => documents.write().insert(key, value),
-            None => documents.write().remove(&key),
-        };
+        documents.write().put(key, value);
         Ok(())
     }
 
@@ -472,7 +463,7 @@ impl Broker {
             self.read_internal(&topic, each).await?;
         }
         let queues = self.queues_there();
-        *queues.documents.write() = saved.documents;
+        *queues.documents.write() = saved.documents.into();
         if !saved.definitions.is_empty() {
             self.set_receipt_key().await?;
         }
@@ -745,14 +736,6 @@ fn is_there(there: &QueueDefinition, new: &NewQueue) -> Error {
     let differences = differences.join("; ");
     let message = format!("queue {} is there already, with other settings: {differences}", there.name);
     Error::new(ErrorKind::AlreadyExists, message)
-}
-
-fn check_notes(notes: &BTreeMap<String, String>) -> Result<()> {
-    let bytes: usize = notes.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
-    match bytes <= NOTES_BYTES_MAX {
-        true => Ok(()),
-        false => Err(Error::too_large(format!("what is kept with a queue has at most {NOTES_BYTES_MAX} bytes"))),
-    }
 }
 
 /// What the topic says, as its newest records have it.

@@ -7,6 +7,7 @@
 mod acquire;
 mod dead;
 mod definitions;
+mod documents;
 mod near;
 mod receipt;
 mod receive;
@@ -25,11 +26,10 @@ mod tests;
 #[cfg(test)]
 mod transaction_tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use bytes::Bytes;
 use engine::queue::{QueueDefinition, QueueId, QueueName, QueueSettings};
 use engine::{Error, Isolation, Result, TopicId, TopicName, nearest};
 use parking_lot::RwLock;
@@ -39,6 +39,7 @@ use crate::broker::Broker;
 use crate::metrics::Counter;
 use crate::timers::now_ms;
 use crate::topics::Topic;
+use documents::Documents;
 
 pub use acquire::{AcquireFrom, AcquireLimits, Acquired, QueuePosition, Settlement};
 pub use dead::{Redrive, RedriveId, RedriveState};
@@ -50,11 +51,6 @@ pub(crate) use view::{LogEnds, QueueView};
 
 /// Queues of one broker.
 pub const QUEUES_MAX: usize = 65_536;
-/// Documents of all doors together, and the bytes of one.
-pub const DOCUMENTS_MAX: usize = 65_536;
-pub const DOCUMENT_BYTES_MAX: usize = 1 << 20;
-/// What doors keep with one queue.
-pub const NOTES_BYTES_MAX: usize = 64 << 10;
 
 /// How long whoever was woken may take until it looks, before others are woken for that.
 const IDLE_MS_MAX: u64 = 1000;
@@ -63,7 +59,7 @@ const IDLE_MS_MAX: u64 = 1000;
 pub(crate) struct Queues {
     by_name: RwLock<HashMap<QueueName, Arc<QueueCell>, foldhash::fast::RandomState>>,
     near: near::Near,
-    documents: RwLock<BTreeMap<(String, String), Bytes>>,
+    documents: RwLock<Documents>,
     /// Set once all were read from their topic.
     is_restored: OnceCell<()>,
     /// Held by whoever creates, alters or deletes a queue or a document.

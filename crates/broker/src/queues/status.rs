@@ -7,6 +7,7 @@ use engine::queue::{Counts, DedupRule, Message, MessageId, Phase};
 use engine::{Error, ErrorKind, Offset, PartitionId, Result};
 
 use super::acquire::read;
+use super::documents::DOCUMENTS_BYTES_MAX;
 use super::{QueueCell, check_users};
 use crate::broker::Broker;
 use crate::metrics::Exposition;
@@ -224,6 +225,9 @@ impl Broker {
         let queues = self.queues_there();
         let counts = &queues.counts;
         out.gauge("thalweg_queues", "Queues", queues.by_name.read().len() as u64)?;
+        let documents = queues.documents.read().bytes() as u64;
+        out.gauge("thalweg_definition_bytes", "Bytes of policies, schemas and other definitions", documents)?;
+        out.gauge("thalweg_definition_bytes_max", "Bytes that they may have", DOCUMENTS_BYTES_MAX as u64)?;
         out.counter("thalweg_queue_sent", "Messages sent to queues", counts.sent.get())?;
         out.counter(
             "thalweg_queue_duplicates",

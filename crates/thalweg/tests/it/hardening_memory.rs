@@ -360,3 +360,26 @@ async fn pages_of_metrics_over_closed_windows_hold_no_more_than_there_is_for_ans
     until("their memory", async || metric(&client, "thalweg_response_bytes").await == 0).await;
     assert_eq!(call(http, "GET", "/metrics", &Value::Null).await.0, 200);
 }
+
+#[tokio::test]
+async fn policies_have_a_maximum_together() {
+    let server = server(&[]);
+    let pubsub = server.pubsub();
+    let policy = json!({"policy": {"bindings": [{"role": "roles/x", "members": ["a".repeat(900_000)]}]}});
+    let mut refused = None;
+    for i in 0..60 {
+        let topic = format!("/v1/projects/project/topics/t{i:02}");
+        assert_eq!(call(pubsub, "PUT", &topic, &json!({})).await.0, 200);
+        let (status, body) = call(pubsub, "POST", &format!("{topic}:setIamPolicy"), &policy).await;
+        if status != 200 {
+            refused = Some((i, status, body));
+            break;
+        }
+    }
+    let (kept, status, body) = refused.expect("60 of them have 54 MB");
+    assert!((40..60).contains(&kept) && status == 429 && body.contains("RESOURCE_EXHAUSTED"), "{kept} {status} {body}");
+    // With one of them gone there is room for another.
+    assert_eq!(call(pubsub, "DELETE", "/v1/projects/project/topics/t00", &Value::Null).await.0, 200);
+    let topic = format!("/v1/projects/project/topics/t{kept:02}:setIamPolicy");
+    assert_eq!(call(pubsub, "POST", &topic, &policy).await.0, 200);
+}

@@ -1,0 +1,158 @@
+//! What doors define and the broker keeps for them: policies, schemas and the like, each and all together bounded in
+//! bytes.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+
+use bytes::Bytes;
+use engine::{Error, Result};
+
+use super::Queues;
+
+/// Documents of all doors together.
+pub const DOCUMENTS_MAX: usize = 65_536;
+/// One of them.
+pub const DOCUMENT_BYTES_MAX: usize = 1 << 20;
+/// All of them, with their names.
+pub const DOCUMENTS_BYTES_MAX: usize = 48 << 20;
+/// What doors keep with one queue.
+const NOTES_BYTES_MAX: usize = 64 << 10;
+/// What they keep with all queues, beyond [`FREE_NOTES_BYTES`] of each.
+const ALL_NOTES_BYTES_MAX: usize = 16 << 20;
+/// What is kept with a queue and is not counted.
+const FREE_NOTES_BYTES: usize = 2 << 10;
+
+/// The kind of documents that are the broker's own: a few, and small.
+const OWN: &str = "broker";
+
+type Key = (String, String);
+type Notes = BTreeMap<String, String>;
+
+/// The documents by kind and name.
+#[derive(Default)]
+pub(super) struct Documents {
+    all: BTreeMap<Key, Bytes>,
+    bytes: usize,
+}
+
+impl From<BTreeMap<Key, Bytes>> for Documents {
+    fn from(all: BTreeMap<Key, Bytes>) -> Self {
+        let bytes = all.iter().map(|(key, value)| size_of(key, value)).sum();
+        Self { all, bytes }
+    }
+}
+
+impl Deref for Documents {
+    type Target = BTreeMap<Key, Bytes>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.all
+    }
+}
+
+impl Documents {
+    /// Refuses a document for which there is no room.
+    pub fn check(&self, key: &Key, value: &Bytes) -> Result<()> {
+        if value.len() > DOCUMENT_BYTES_MAX {
+            let message = format!("a definition has at most {DOCUMENT_BYTES_MAX} bytes, not {}", value.len());
+            return Err(Error::too_large(message));
+        }
+        let before = self.all.get(key);
+        if self.all.len() >= DOCUMENTS_MAX && before.is_none() {
+            return Err(Error::busy(format!("there are {DOCUMENTS_MAX} definitions, which is all there may be")));
+        }
+        let others = self.bytes - before.map_or(0, |before| size_of(key, before));
+        let bytes = others + size_of(key, value);
+        // What gets smaller is never refused, nor what the broker itself cannot do without.
+        if bytes > DOCUMENTS_BYTES_MAX && bytes > self.bytes && key.0 != OWN {
+            return Err(Error::busy(format!(
+                "policies, schemas and other definitions have {others} of {DOCUMENTS_BYTES_MAX} bytes, and this one of \
+                 {} does not fit: delete some first",
+                value.len()
+            )));
+        }
+        Ok(())
+    }
+
+    pub fn put(&mut self, key: Key, value: Option<Bytes>) {
+        self.bytes += value.as_ref().map_or(0, |value| size_of(&key, value));
+        let before = match value {
+            Some(value) => self.all.insert(key.clone(), value),
+            None => self.all.remove(&key),
+        };
+        self.bytes -= before.map_or(0, |before| size_of(&key, &before));
+    }
+
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+fn size_of((kind, name): &Key, value: &Bytes) -> usize {
+    kind.len() + name.len() + value.len()
+}
+
+impl Queues {
+    /// Refuses what a door would keep with a queue, as its tags and its policy, in place of what it kept before, for
+    /// want of room.
+    pub(super) fn check_notes(&self, notes: &Notes, before: &Notes) -> Result<()> {
+        let (bytes, before) = (size_of_notes(notes), size_of_notes(before));
+        if bytes > NOTES_BYTES_MAX {
+            return Err(Error::too_large(format!("what is kept with a queue has at most {NOTES_BYTES_MAX} bytes")));
+        }
+        // Most have little, and nobody else's is looked at then.
+        if bytes <= FREE_NOTES_BYTES.max(before) {
+            return Ok(());
+        }
+        let beyond = |bytes: usize| bytes.saturating_sub(FREE_NOTES_BYTES);
+        let all = self.by_name.read();
+        let there: usize = all.values().map(|cell| beyond(size_of_notes(&cell.definition().notes))).sum();
+        match there + beyond(bytes) - beyond(before) <= ALL_NOTES_BYTES_MAX {
+            true => Ok(()),
+            false => Err(Error::busy(format!(
+                "what is kept with queues, as tags and policies, has {there} of {ALL_NOTES_BYTES_MAX} bytes beyond \
+                 {FREE_NOTES_BYTES} of each: remove some first"
+            ))),
+        }
+    }
+}
+
+fn size_of_notes(notes: &Notes) -> usize {
+    notes.iter().map(|(name, value)| name.len() + value.len() + 4).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::ErrorKind;
+
+    use super::*;
+
+    fn key(i: usize) -> Key {
+        ("policy".to_owned(), format!("name {i:06}"))
+    }
+
+    #[test]
+    fn documents_are_bounded_one_by_one_and_together() {
+        let mut documents = Documents::default();
+        let large = Bytes::from(vec![7; DOCUMENT_BYTES_MAX]);
+        let beyond = Bytes::from(vec![7; DOCUMENT_BYTES_MAX + 1]);
+        assert_eq!(documents.check(&key(0), &beyond).map_err(|error| error.kind), Err(ErrorKind::TooLarge));
+        let mut count = 0;
+        while documents.check(&key(count), &large).is_ok() {
+            documents.put(key(count), Some(large.clone()));
+            count += 1;
+        }
+        assert_eq!(count, DOCUMENTS_BYTES_MAX / DOCUMENT_BYTES_MAX - 1, "names count, too");
+        let refused = documents.check(&key(count), &large).expect_err("no room");
+        assert_eq!(refused.kind, ErrorKind::Busy);
+        assert!(refused.message.contains("delete some first"), "{refused}");
+        // One in its place, a smaller one, and one in the place of another.
+        documents.check(&key(0), &large).expect("no more than before");
+        documents.check(&key(count), &Bytes::from_static(b"small")).expect("there is that much room");
+        documents.put(key(0), None);
+        documents.check(&key(count), &large).expect("room again");
+        (1..count).for_each(|i| documents.put(key(i), None));
+        assert_eq!((documents.bytes(), documents.len()), (0, 0));
+    }
+}
