@@ -9,6 +9,8 @@ use crate::limits::RECORDS_EXPANDED_BYTES_MAX;
 const DEFLATE_RATIO_MAX: usize = 1032;
 /// How a member of gzip begins: its magic and the only method that there is (RFC 1952).
 const GZIP_MEMBER: [u8; 3] = [0x1f, 0x8b, 8];
+/// Flags that no member has, right behind that (RFC 1952, 2.3.1.2: a reader has to refuse them).
+const GZIP_FLAGS_RESERVED: u8 = 0xe0;
 /// No byte of an LZ4 block stands for more than so many.
 const LZ4_RATIO_MAX: usize = 255;
 const LZ4_MAGIC: u32 = 0x184d_2204;
@@ -64,13 +66,19 @@ fn count(mut reader: impl Read, bytes_max: usize) -> io::Result<usize> {
     Ok(bytes)
 }
 
-/// One member says at its end how long it was. Where another may follow it, that is only the last one's length.
+/// Each member says at its end how long it was, and most streams are one. Where other members begin is searched for,
+/// not found by decompressing: what only looks like one adds to the bound, unless no reader would take it for one.
 fn gzip(small: &[u8]) -> Option<usize> {
+    let said_before = |end: usize| {
+        let length = small.get(..end)?.last_chunk::<4>()?;
+        Some(u32::from_le_bytes(*length) as usize).filter(|said| *said <= end.saturating_mul(DEFLATE_RATIO_MAX))
+    };
     let by_ratio = small.len().saturating_mul(DEFLATE_RATIO_MAX);
-    let (rest, length) = small.split_last_chunk::<4>()?;
-    let has_more = rest.get(1..)?.windows(GZIP_MEMBER.len()).any(|part| part == GZIP_MEMBER);
-    Some(if has_more { by_ratio } else { by_ratio.min(u32::from_le_bytes(*length) as usize) })
-        .filter(|bound| *bound <= RECORDS_EXPANDED_BYTES_MAX)
+    let last = said_before(small.len()).unwrap_or(by_ratio);
+    let is_head = |at: &usize| small.get(at + GZIP_MEMBER.len()).is_some_and(|flags| flags & GZIP_FLAGS_RESERVED == 0);
+    let heads = memchr::memmem::find_iter(small, &GZIP_MEMBER).filter(|at| *at > 0).filter(is_head);
+    let bytes = heads.filter_map(said_before).fold(last, usize::saturating_add);
+    Some(bytes.min(by_ratio)).filter(|bound| *bound <= RECORDS_EXPANDED_BYTES_MAX)
 }
 
 /// Each block says how long it was.
@@ -247,7 +255,30 @@ mod tests {
         let both = [&large[..], &small].concat();
         assert!(!Codec::Gzip.expands_within(&both, 10 << 20), "its last member says 1");
         assert!(Codec::Gzip.expands_within(&both, (20 << 20) + 1));
+        assert_eq!(Codec::Gzip.size_bound(&both), Some((20 << 20) + 1));
         assert_eq!(Codec::Gzip.decompress(&Bytes::from(both)).map(|plain| plain.len()), Ok((20 << 20) + 1));
+    }
+
+    /// Bytes that are not compressed may have the magic of a member by chance.
+    #[test]
+    fn what_no_reader_takes_for_a_member_of_gzip_adds_nothing() {
+        let stored = |plain: &[u8]| {
+            let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+            std::io::Write::write_all(&mut out, plain).expect("written");
+            out.finish().expect("written")
+        };
+        let too_long = [&[0xff; 4][..], &GZIP_MEMBER, &[0; 4]].concat();
+        let reserved = [&[0; 4][..], &GZIP_MEMBER, &[0x20; 4]].concat();
+        for part in [too_long, reserved] {
+            let plain = part.repeat(1000);
+            assert_eq!(Codec::Gzip.size_bound(&stored(&plain)), Some(plain.len()));
+        }
+        // What might be one is counted, and the bytes are decompressed where that leaves it open.
+        let plausible = [&[0, 1, 0, 0][..], &GZIP_MEMBER, &[0; 4]].concat().repeat(1000);
+        let small = stored(&plausible);
+        assert!(Codec::Gzip.size_bound(&small).is_some_and(|bound| bound > plausible.len()));
+        assert!(Codec::Gzip.expands_within(&small, plausible.len()));
+        assert!(!Codec::Gzip.expands_within(&small, plausible.len() - 1));
     }
 
     /// What lies about its length is refused before it is all there.
