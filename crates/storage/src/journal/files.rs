@@ -55,7 +55,7 @@ pub(crate) struct Files {
     state: Mutex<State>,
     changed: Condvar,
     room: Arc<Room>,
-    /// No file is ready, and none can be made.
+    /// No file is ready, and none can be made because the disk is full.
     is_stuck: AtomicBool,
 }
 
@@ -172,13 +172,15 @@ impl Files {
         !spares.is_empty()
     }
 
-    /// Whether no file is ready and none can be made.
+    /// Whether no file is ready and none can be made because the disk is full. After other errors what is appended has to
+    /// reach the disk, so that the journal notices whether that still works.
     pub(crate) fn is_stuck(&self) -> bool {
         self.is_stuck.load(Ordering::Relaxed)
     }
 
     fn note_change(&self, state: &State) {
-        self.is_stuck.store(state.spare.is_empty() && state.trouble.is_some(), Ordering::Relaxed);
+        let is_full = state.trouble.as_ref().is_some_and(|trouble| trouble.kind == ErrorKind::DiskFull);
+        self.is_stuck.store(state.spare.is_empty() && is_full, Ordering::Relaxed);
         self.changed.notify_all();
     }
 
