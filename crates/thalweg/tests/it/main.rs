@@ -17,6 +17,7 @@ mod consumer_commands;
 mod consumers;
 mod durable;
 mod fixture;
+mod full_disk;
 mod hardening_memory;
 mod idempotence;
 mod inspect;

@@ -11,7 +11,7 @@ use crate::pubsub_push::done;
 use crate::server::{PATIENCE, Server, metric, until};
 
 /// The status and the body of an answer of HTTP.
-fn ask(door: SocketAddr, request: &str) -> (u16, String) {
+pub fn ask(door: SocketAddr, request: &str) -> (u16, String) {
     let mut socket = TcpStream::connect(door).expect("connected");
     socket.set_read_timeout(Some(PATIENCE)).expect("a time limit");
     socket.write_all(request.as_bytes()).expect("written");
