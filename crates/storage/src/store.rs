@@ -13,6 +13,7 @@
 //! syncs the segments, replaces the file, and lets the journal use its old files again. A third one compacts topics.
 
 mod checkpoint;
+mod waits;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -24,9 +25,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use checkpoint::Deletion;
+use waits::Waits;
 
 use crate::background::Background;
 use crate::catalog::{self, Change, Checkpoint, NotACheckpoint};
@@ -49,8 +51,6 @@ const GATE_FACTOR: u64 = 4;
 /// How often it is looked what there is to compact, and how long that waits after an error.
 const COMPACT_EVERY: Duration = Duration::from_secs(1);
 const COMPACT_AGAIN: Duration = Duration::from_secs(60);
-/// How long somebody stands still for the journal.
-const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Bytes of a partition's segments that wait for a sync.
 const SYNC_BYTES: u64 = 8 << 20;
 
@@ -735,42 +735,6 @@ impl Store {
             0 => 0,
             _ => self.all_partitions().iter().map(|(_, partition)| partition.age_tail()).sum(),
         }
-    }
-}
-
-/// Stands still until the journal has said what became of an entry.
-#[derive(Default)]
-struct Waits {
-    outcome: Mutex<Option<Result<()>>>,
-    said: Condvar,
-}
-
-impl Waits {
-    fn wait(&self) -> Result<()> {
-        let mut outcome = self.outcome.lock();
-        loop {
-            if let Some(outcome) = &*outcome {
-                return outcome.clone();
-            }
-            if self.said.wait_for(&mut outcome, WAIT_MAX).timed_out() && outcome.is_none() {
-                return Err(Error::busy("the journal takes too long; is the disk full?"));
-            }
-        }
-    }
-
-    fn say(&self, outcome: Result<()>) {
-        *self.outcome.lock() = Some(outcome);
-        self.said.notify_all();
-    }
-}
-
-impl Owner for Waits {
-    fn committed(&self, _mark: u64) {
-        self.say(Ok(()));
-    }
-
-    fn failed(&self, error: &Error) {
-        self.say(Err(error.clone()));
     }
 }
 

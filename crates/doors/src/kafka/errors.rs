@@ -127,8 +127,8 @@ pub(super) fn code(error: &Error) -> Code {
         ErrorKind::Busy if error.is_throttled() => Code::THROTTLING_QUOTA_EXCEEDED,
         // Clients try these again.
         ErrorKind::Busy | ErrorKind::Timeout | ErrorKind::SlowSubscriber => Code::REQUEST_TIMED_OUT,
-        // And this one, which says why: to Kafka's own clients `KafkaStorageException` is an `InvalidMetadataException`,
-        // which are retriable, and librdkafka's producer sends again.
+        // And this one, which says why: to Kafka's own clients `KafkaStorageException` is an
+        // `InvalidMetadataException`, which are retriable, and librdkafka's producer sends again.
         ErrorKind::DiskFull => Code::KAFKA_STORAGE_ERROR,
         ErrorKind::ShuttingDown | ErrorKind::Disconnected => Code::NOT_LEADER_OR_FOLLOWER,
         ErrorKind::OutOfSequence => Code::OUT_OF_ORDER_SEQUENCE_NUMBER,

@@ -172,8 +172,8 @@ impl Files {
         !spares.is_empty()
     }
 
-    /// Whether no file is ready and none can be made because the disk is full. After other errors what is appended has to
-    /// reach the disk, so that the journal notices whether that still works.
+    /// Whether no file is ready and none can be made because the disk is full. After other errors what is appended has
+    /// to reach the disk, so that the journal notices whether that still works.
     pub(crate) fn is_stuck(&self) -> bool {
         self.is_stuck.load(Ordering::Relaxed)
     }

@@ -67,9 +67,9 @@ impl Store {
         }
     }
 
-    /// Takes one. On a full disk the journal's spare files are given up for it. Where that is not enough for all that is
-    /// in no segment, one that has the journal be read from where the last one says still lets go of segments
-    /// that retention removed.
+    /// Takes one. On a full disk the journal's spare files are given up for it. Where that is not enough for all that
+    /// is in no segment, one that has the journal be read from where the last one says still lets go of segments that
+    /// retention removed.
     fn take_checkpoint(&self, last: Option<Origin>) -> Result<Origin> {
         let journal = self.shared.journal.get().ok_or_else(|| Error::busy("the journal is not open yet"))?;
         let is_full = |taken: &Result<Origin>| taken.as_ref().is_err_and(|error| error.kind == ErrorKind::DiskFull);

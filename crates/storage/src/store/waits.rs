@@ -1,0 +1,47 @@
+//! A thread that waits until a change of the catalog is durable.
+
+use std::time::Duration;
+
+use engine::{Error, Result};
+use parking_lot::{Condvar, Mutex};
+
+use crate::journal::Owner;
+
+/// How long somebody stands still for the journal.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Stands still until the journal has said what became of an entry.
+#[derive(Default)]
+pub(super) struct Waits {
+    outcome: Mutex<Option<Result<()>>>,
+    said: Condvar,
+}
+
+impl Waits {
+    pub(super) fn wait(&self) -> Result<()> {
+        let mut outcome = self.outcome.lock();
+        loop {
+            if let Some(outcome) = &*outcome {
+                return outcome.clone();
+            }
+            if self.said.wait_for(&mut outcome, WAIT_MAX).timed_out() && outcome.is_none() {
+                return Err(Error::busy("the journal takes too long; is the disk full?"));
+            }
+        }
+    }
+
+    fn say(&self, outcome: Result<()>) {
+        *self.outcome.lock() = Some(outcome);
+        self.said.notify_all();
+    }
+}
+
+impl Owner for Waits {
+    fn committed(&self, _mark: u64) {
+        self.say(Ok(()));
+    }
+
+    fn failed(&self, error: &Error) {
+        self.say(Err(error.clone()));
+    }
+}
