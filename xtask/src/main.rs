@@ -104,6 +104,11 @@ const COMMANDS: &[Command] = &[
         run: soak::run,
     },
     Command {
+        usage: "soak hardening [--minutes N]",
+        about: "The tests of hostile clients with more connections, topics and calls than in ci, 10 minutes by default",
+        run: soak::run,
+    },
+    Command {
         usage: "data",
         about: "Fetch the data sets that the demo and the benchmarks use",
         run: |_| Call::new("bash").arg("scripts/fetch-data.sh").run(),

@@ -1,4 +1,5 @@
-//! `cargo xtask soak`: the tests that follow seeds, again and again with other ones.
+//! `cargo xtask soak`: tests that are worth more the longer they run: those that follow seeds, and those of hostile
+//! clients with other sizes than in `ci`.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -8,9 +9,36 @@ const MINUTES: u64 = 10;
 /// What one round does before another seed: long enough to be worth starting, short enough to end in time.
 const CYCLES: u64 = 20;
 const SUITES: [&str; 6] = ["power::", "faults::", "damage::", "repair::", "reads::", "kill::"];
+/// Tests of hostile clients: the package, what its tests are called, and what they do more of than in `ci`.
+const HARDENING: [(&str, &str, &[(&str, u64)]); 9] = [
+    ("thalweg-broker", "joining::", &[("HARDENING_TOPICS", 50_000)]),
+    ("thalweg-broker", "limits::", &[]),
+    ("thalweg-doors", "redis::", &[]),
+    ("thalweg", "redis_work::", &[("HARDENING_CONNECTIONS", 40), ("HARDENING_CALLS", 1000)]),
+    ("thalweg", "logins::", &[("HARDENING_GUESSES", 900)]),
+    ("thalweg", "serve::", &[("HARDENING_DATAGRAMS", 100_000)]),
+    ("thalweg", "hardening", &[]),
+    ("thalweg", "web::", &[]),
+    ("thalweg", "peers::", &[]),
+];
 
 pub fn run(args: &[&str]) -> Outcome {
-    let minutes = minutes(args)?;
+    match args {
+        ["storage", rest @ ..] => storage(minutes(rest)?),
+        ["hardening", rest @ ..] => hardening(minutes(rest)?),
+        _ => Err("it takes a suite, storage or hardening, and --minutes N".into()),
+    }
+}
+
+fn minutes(args: &[&str]) -> Outcome<u64> {
+    match args {
+        [] => Ok(MINUTES),
+        ["--minutes", minutes] => minutes.parse().map_err(|e| format!("'{minutes}' minutes: {e}")),
+        _ => Err("after the suite it takes --minutes N".into()),
+    }
+}
+
+fn storage(minutes: u64) -> Outcome {
     let begin = Instant::now();
     // Seeds that nobody has tried, and that one can say.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|e| format!("the clock: {e}"))?;
@@ -23,14 +51,6 @@ pub fn run(args: &[&str]) -> Outcome {
         println!("== soak: {rounds} rounds passed, {} s of {} s", begin.elapsed().as_secs(), 60 * minutes);
     }
     Ok(())
-}
-
-fn minutes(args: &[&str]) -> Outcome<u64> {
-    match args {
-        ["storage"] => Ok(MINUTES),
-        ["storage", "--minutes", minutes] => minutes.parse().map_err(|e| format!("'{minutes}' minutes: {e}")),
-        _ => Err("it takes a suite, storage, and --minutes N".into()),
-    }
 }
 
 fn round(seed: u64) -> Outcome {
@@ -46,15 +66,87 @@ fn round(seed: u64) -> Outcome {
     })
 }
 
+/// Each suite once, then all of them again as long as there is time. One that fails does not keep the others from their
+/// turn.
+fn hardening(minutes: u64) -> Outcome {
+    let begin = Instant::now();
+    for package in ["thalweg-broker", "thalweg-doors", "thalweg"] {
+        Call::line("cargo test --test it --no-run -p").arg(package).run()?;
+    }
+    let mut tallies = HARDENING.map(|_| Tally::default());
+    let mut rounds = 0;
+    while rounds == 0 || begin.elapsed() < Duration::from_secs(60 * minutes) {
+        rounds += 1;
+        for ((package, suite, sizes), tally) in HARDENING.iter().zip(&mut tallies) {
+            let began = Instant::now();
+            let outcome = hardening_call(package, suite, sizes).run();
+            tally.add(&outcome, began.elapsed());
+            let how = outcome.map_or_else(|error| error, |()| "passed".to_owned());
+            println!(
+                "== soak: round {rounds}, {package} {suite} {how} in {} s; {} s of {} s",
+                began.elapsed().as_secs(),
+                begin.elapsed().as_secs(),
+                60 * minutes
+            );
+        }
+    }
+    for ((package, suite, sizes), tally) in HARDENING.iter().zip(&tallies) {
+        println!("== soak: {package} {suite} {}", tally.summary(sizes));
+    }
+    match tallies.iter().filter(|tally| tally.failed > 0).count() {
+        0 => Ok(()),
+        failed => Err(format!("{failed} of {} suites failed: the lines above say which", HARDENING.len())),
+    }
+}
+
+/// The tests of one suite, one after the other: what they measure is about their own load.
+fn hardening_call(package: &str, suite: &str, sizes: &[(&'static str, u64)]) -> Call {
+    let call = Call::line("cargo test --quiet --test it -p").arg(package);
+    let call = call.args(["--", "--test-threads=1", suite]);
+    sizes.iter().fold(call, |call, (name, size)| call.env(name, size.to_string()))
+}
+
+/// What came of the runs of one suite.
+#[derive(Default)]
+struct Tally {
+    passed: u32,
+    failed: u32,
+    longest: Duration,
+}
+
+impl Tally {
+    fn add(&mut self, outcome: &Outcome, took: Duration) {
+        *(if outcome.is_ok() { &mut self.passed } else { &mut self.failed }) += 1;
+        self.longest = self.longest.max(took);
+    }
+
+    fn summary(&self, sizes: &[(&str, u64)]) -> String {
+        let sizes: String = sizes.iter().map(|(name, size)| format!(" {name}={size}")).collect();
+        format!("passed {}, failed {}, at most {} s{sizes}", self.passed, self.failed, self.longest.as_secs())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_it_takes_is_checked() {
-        assert_eq!(minutes(&["storage"]), Ok(MINUTES));
-        assert_eq!(minutes(&["storage", "--minutes", "90"]), Ok(90));
-        assert!(minutes(&[]).is_err() && minutes(&["broker"]).is_err());
-        assert!(minutes(&["storage", "--minutes", "long"]).is_err());
+        assert_eq!(minutes(&[]), Ok(MINUTES));
+        assert_eq!(minutes(&["--minutes", "90"]), Ok(90));
+        assert!(minutes(&["--minutes", "long"]).is_err() && minutes(&["90"]).is_err());
+        assert!(run(&[]).is_err() && run(&["broker"]).is_err());
+        assert!(run(&["hardening", "--minutes", "long"]).is_err());
+    }
+
+    #[test]
+    fn sizes_are_passed_to_the_tests_and_shown_in_the_summary() {
+        let (package, suite, sizes) = HARDENING[0];
+        let shown = hardening_call(package, suite, sizes).to_string();
+        assert!(shown.contains("HARDENING_TOPICS=50000") && shown.ends_with(suite), "{shown}");
+        let mut tally = Tally::default();
+        tally.add(&Ok(()), Duration::from_secs(3));
+        tally.add(&Err("no".into()), Duration::from_secs(2));
+        assert_eq!(tally.summary(sizes), "passed 1, failed 1, at most 3 s HARDENING_TOPICS=50000");
     }
 }

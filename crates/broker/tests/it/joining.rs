@@ -7,7 +7,7 @@ use broker::{Broker, Settings, Subscribe};
 use engine::{Start, TopicSettings};
 use futures_util::FutureExt;
 
-use crate::support::{Follow, ask, metric, publish, read_to, start, subscribe, within};
+use crate::support::{Follow, ask, metric, publish, read_to, size, start, subscribe, within};
 
 const PARTITIONS: u32 = 2;
 
@@ -93,12 +93,15 @@ async fn what_retention_takes_from_a_reader_is_told() {
     assert_eq!(crate::support::metric(&broker, "thalweg_dropped_records_total"), missed);
 }
 
-const MANY: usize = 3_000;
+/// More than are joined in a few slices.
+fn many() -> usize {
+    size("HARDENING_TOPICS", 3_000)
+}
 
 /// A broker with so many topics, some of them with more partitions than are joined in a slice.
 async fn with_many_topics() -> Arc<Broker> {
     let broker = start(Settings::default());
-    for i in 0..MANY {
+    for i in 0..many() {
         let partitions = if i % 1000 == 0 { 150 } else { 1 };
         let settings = TopicSettings { partitions, ..TopicSettings::default() };
         broker.create_topic(&format!("many.{i}"), settings).await.expect("created");
@@ -123,13 +126,13 @@ async fn a_pattern_joins_many_topics_in_slices_and_each_of_them_once() {
         if metric(&broker, "thalweg_subscriptions_joining") == 1 && turns % 4 == 0 {
             // One that is new, and one of those that were there before, wherever the subscription is by now.
             publish(&broker, &format!("many.new{turns}"), 0).await.expect("published");
-            publish(&broker, &format!("many.{}", turns % MANY), 0).await.expect("published");
+            publish(&broker, &format!("many.{}", turns % many()), 0).await.expect("published");
             let grown = broker.describe_topic("many.1").expect("there").settings.partitions + 1;
             broker.grow_topic("many.1", grown).await.expect("grown");
-            broker.delete_topic(&format!("many.{}", MANY - turns)).await.expect("deleted");
+            broker.delete_topic(&format!("many.{}", many() - turns)).await.expect("deleted");
         }
     }
-    assert!(turns > MANY / 64, "{turns} turns");
+    assert!(turns > many() / 64, "{turns} turns");
     let mut subscription = within("the end", joining).await.expect("no panic").expect("subscribed");
     let topics = broker.list_topics("", usize::MAX).0;
     for topic in &topics {
@@ -175,7 +178,7 @@ async fn subscriptions_to_many_topics_take_turns_and_may_be_given_up() {
     drop(all.drain(..2));
     for subscribing in all {
         let subscription = within("its turn", subscribing).await.expect("subscribed");
-        assert!(subscription.starts.len() >= MANY);
+        assert!(subscription.starts.len() >= many());
         drop(subscription);
     }
     let all_over = async {

@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 
 use crate::kafka::security::log_in;
 use crate::redis::{Redis, server};
-use crate::server::{metric, until};
+use crate::server::{metric, size, until};
 
 /// More than the logins of an address that wait for their turn.
-const GUESSES: usize = 400;
+fn guesses() -> usize {
+    size("HARDENING_GUESSES", 400)
+}
 
 /// Connections that each try another password, whose answers no one reads.
 fn guess(server: &crate::server::Server, round: usize) -> Vec<Redis> {
@@ -18,7 +20,7 @@ fn guess(server: &crate::server::Server, round: usize) -> Vec<Redis> {
         redis.ask(&format!("AUTH admin guess-{round}-{number}"));
         redis
     };
-    (0..GUESSES).map(guesser).collect()
+    (0..guesses()).map(guesser).collect()
 }
 
 #[tokio::test]

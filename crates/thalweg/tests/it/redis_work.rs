@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::redis::{Redis, request, server};
-use crate::server::{metric, until};
+use crate::server::{metric, size, until};
 
 const MEMBERS: usize = 20_000;
 
@@ -39,12 +39,14 @@ async fn commands_over_many_members_leave_others_their_turn_and_end_with_their_c
     let client = server.client("tcp").await;
     let mut other = Redis::open(&server);
     fill(&mut other, "s", "m", 0..MEMBERS, false);
-    let mut busy: Vec<Redis> = (0..4).map(|_| Redis::open(&server)).collect();
+    let connections = size("HARDENING_CONNECTIONS", 4);
+    let mut busy: Vec<Redis> = (0..connections).map(|_| Redis::open(&server)).collect();
     // Each of them takes minutes.
     busy.iter_mut().for_each(|redis| redis.send(&many("ZUNION", "s", 800)));
-    until("commands in slices", async || metric(&client, "thalweg_redis_slices_waiting").await == 4).await;
+    until("commands in slices", async || metric(&client, "thalweg_redis_slices_waiting").await == connections as u64)
+        .await;
     let mut longest = Duration::ZERO;
-    for _ in 0..50 {
+    for _ in 0..size("HARDENING_CALLS", 50) {
         let begin = Instant::now();
         assert_eq!(other.call("SET k v"), "+OK");
         assert_eq!(other.call("SADD s more"), if longest.is_zero() { ":1" } else { ":0" });

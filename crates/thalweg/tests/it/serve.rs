@@ -17,7 +17,7 @@ use crate::bystander::Bystander;
 use crate::command::thalweg;
 use crate::raw::{Incoming, Raw, subscribe};
 use crate::reading::{self, spans, values};
-use crate::server::{Launch, Server, metric, program, until, within};
+use crate::server::{Launch, Server, metric, program, size, until, within};
 
 /// A port that is taken, for TCP or for UDP: exit code 1, and a message that names the address and the flag.
 #[test]
@@ -301,7 +301,7 @@ async fn garbage_datagrams_are_ignored() {
     let mut bystander = Bystander::of(&server).await;
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let mut state = 0x5eed_u32;
-    for i in 0..3_000usize {
+    for i in 0..size("HARDENING_DATAGRAMS", 3_000) {
         let datagram: Vec<u8> = (0..i % 1_500)
             .map(|_| {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

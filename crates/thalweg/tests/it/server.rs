@@ -32,6 +32,12 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     }
 }
 
+/// How much a test does, unless the variable of the environment asks for another number. `cargo xtask soak hardening`
+/// does.
+pub fn size(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |number| number.parse().expect("a number"))
+}
+
 /// The binary, with nothing of this process's configuration.
 pub fn program() -> Command {
     clean(Command::new(env!("CARGO_BIN_EXE_thalweg")))
