@@ -283,7 +283,6 @@ impl<S: Source> Task<S> {
         };
         let took = began.elapsed();
         stats.seconds.record(took);
-        stats.outcomes[outcome as usize].add(1);
         let told = match outcome {
             Outcome::Acked => self.source.ack(received.receipt).await,
             _ => self.source.nack(received.receipt).await,
@@ -297,6 +296,8 @@ impl<S: Source> Task<S> {
 
     async fn post(&self, message: &Message) -> io::Result<StatusCode> {
         let pusher = &self.pusher;
+        // Of what is counted as acknowledged nothing comes again after a crash.
+        stats.outcomes[outcome as usize].add(1);
         let kib = (KIB_PER_KIB * message.data.len()).div_ceil(1024) as u32 + 1;
         let _request = pusher.requests.acquire().await.map_err(io::Error::other)?;
         let _kib = pusher.kib.acquire_many(kib.min(REQUESTS_KIB_MAX)).await.map_err(io::Error::other)?;
