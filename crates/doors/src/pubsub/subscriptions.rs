@@ -20,7 +20,7 @@ use super::proto::{
     ExpirationPolicy, GetSubscriptionRequest, ListSubscriptionsRequest, ListSubscriptionsResponse, MessageTransform,
     ModifyPushConfigRequest, PushConfig, RetryPolicy, Subscription, UpdateSubscriptionRequest,
 };
-use super::push::Endpoint;
+use super::push::{Endpoint, Pusher};
 use super::times::{Bounds, DAY_MS, MINUTE_MS, SECOND_MS, duration, duration_ms, shown};
 use super::topics::check_labels;
 use super::{policies, rest, transforms};
@@ -171,7 +171,7 @@ impl Door {
             self.check_dead_letters(policy)?;
         }
         check_expiration(subscription.expiration_policy.get_or_insert_with(default_expiration))?;
-        check_push(subscription.push_config.get_or_insert_default())?;
+        check_push(&self.pusher, subscription.push_config.get_or_insert_default())?;
         let is_push = subscription.push_config.as_ref().is_some_and(|push| !push.push_endpoint.is_empty());
         if is_push && subscription.enable_exactly_once_delivery {
             return Err(Failure::invalid("Exactly once delivery is not supported for push subscriptions."));
@@ -365,7 +365,7 @@ fn check_retry(policy: &mut RetryPolicy) -> Result<()> {
     }
 }
 
-fn check_push(push: &PushConfig) -> Result<()> {
+fn check_push(pusher: &Pusher, push: &PushConfig) -> Result<()> {
     let endpoint = push.push_endpoint.as_str();
     if endpoint.is_empty() {
         return Ok(());
@@ -374,7 +374,9 @@ fn check_push(push: &PushConfig) -> Result<()> {
         return Err(Failure::invalid("Unsupported push_endpoint"));
     }
     match endpoint.parse::<Endpoint>() {
-        Ok(_) if endpoint.len() <= ENDPOINT_BYTES_MAX => Ok(()),
+        Ok(known) if endpoint.len() <= ENDPOINT_BYTES_MAX => {
+            pusher.check(&known).map_err(|why| Failure::invalid(format!("Invalid push_endpoint: {why}")))
+        }
         _ => Err(Failure::invalid("Invalid push_endpoint")),
     }
 }

@@ -139,12 +139,22 @@ async fn messages_are_pushed_until_they_are_taken_also_after_a_crash() {
 async fn an_address_that_the_operator_does_not_allow_gets_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let port = listener.local_addr().expect("bound").port();
-    let server = Server::with(&["pubsub=127.0.0.1:0", "pubsub_push_allow=*.example.com,10.0.0.0/8"]);
-    let address = server.pubsub();
-    done(address, "PUT", "/v1/projects/thalweg/topics/orders", json!({})).await;
+    let data = tempfile::tempdir().expect("a folder");
+    let data = format!("data={}", data.path().display());
     let push = json!({ "pushEndpoint": format!("http://localhost:{port}/") });
     let subscription = json!({ "topic": "projects/thalweg/topics/orders", "pushConfig": push });
-    done(address, "PUT", "/v1/projects/thalweg/subscriptions/push", subscription).await;
+    {
+        let server = Server::with(&["pubsub=127.0.0.1:0", "pubsub_push_allow=127.0.0.0/8", &data]);
+        let address = server.pubsub();
+        done(address, "PUT", "/v1/projects/thalweg/topics/orders", json!({})).await;
+        done(address, "PUT", "/v1/projects/thalweg/subscriptions/push", subscription.clone()).await;
+    }
+    // It was allowed when the subscription was created, and is no longer.
+    let server = Server::with(&["pubsub=127.0.0.1:0", "pubsub_push_allow=*.example.com,10.0.0.0/8", &data]);
+    let address = server.pubsub();
+    let (status, refused) = call(address, "PUT", "/v1/projects/thalweg/subscriptions/more", &subscription).await;
+    assert_eq!(status, 400, "{refused}");
+    assert!(refused["error"]["message"].as_str().is_some_and(|why| why.contains("pubsub_push_allow")), "{refused}");
     done(address, "POST", "/v1/projects/thalweg/topics/orders:publish", publish("one")).await;
     let client = server.client("tcp").await;
     until("it is refused", async || {

@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
-use crate::pubsub_push::done;
+use crate::pubsub_push::{call, done};
 use crate::server::{PATIENCE, Server, metric, until};
 
 /// The status and the body of an answer of HTTP.
@@ -127,12 +127,21 @@ async fn nothing_is_pushed_to_the_doors_of_the_broker() {
 #[tokio::test]
 async fn nothing_is_pushed_to_this_machine_unless_a_key_allows_it() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
-    let server = Server::with(&["pubsub=127.0.0.1:0"]);
-    let pubsub = server.pubsub();
-    done(pubsub, "PUT", "/v1/projects/p/topics/top", json!({})).await;
+    let data = tempfile::tempdir().expect("a folder");
+    let data = format!("data={}", data.path().display());
     let push = json!({ "pushEndpoint": format!("http://{}/", listener.local_addr().expect("bound")) });
     let subscription = json!({ "topic": "projects/p/topics/top", "pushConfig": push });
-    done(pubsub, "PUT", "/v1/projects/p/subscriptions/sub", subscription).await;
+    {
+        let server = Server::with(&["pubsub=127.0.0.1:0", "pubsub_push_allow=127.0.0.0/8", &data]);
+        done(server.pubsub(), "PUT", "/v1/projects/p/topics/top", json!({})).await;
+        done(server.pubsub(), "PUT", "/v1/projects/p/subscriptions/sub", subscription.clone()).await;
+    }
+    let server = Server::with(&["pubsub=127.0.0.1:0", &data]);
+    let pubsub = server.pubsub();
+    let (status, refused) = call(pubsub, "PUT", "/v1/projects/p/subscriptions/more", &subscription).await;
+    assert_eq!(status, 400, "{refused}");
+    assert!(refused["error"]["message"].as_str().is_some_and(|why| why.contains("pubsub_push_allow")), "{refused}");
+    // Nor is anything pushed to one that was created while it was allowed.
     done(pubsub, "POST", "/v1/projects/p/topics/top:publish", json!({ "messages": [{ "data": "YQ==" }] })).await;
     let client = server.client("tcp").await;
     until("it is denied", async || metric(&client, "thalweg_pubsub_pushes_total{result=\"denied\"}").await >= 1).await;

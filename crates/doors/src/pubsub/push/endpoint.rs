@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::str::FromStr;
 
 use broker::{Door, Doors};
@@ -136,6 +136,23 @@ impl Allow {
         self.names.iter().any(matches) && is_public(address)
     }
 
+    /// Refuses an endpoint none of whose addresses is allowed, if they are known without a resolver: an address, and the
+    /// names that are always this machine (RFC 6761, 6.3).
+    pub(super) fn check(&self, endpoint: &Endpoint) -> Result<(), String> {
+        let host = endpoint.host.as_str();
+        let addresses = match host.parse::<IpAddr>() {
+            Ok(address) => vec![address],
+            Err(_) if host == "localhost" || host.ends_with(".localhost") => {
+                vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
+            }
+            Err(_) => return Ok(()),
+        };
+        match addresses.into_iter().any(|address| self.allows(host, address)) {
+            true => Ok(()),
+            false => Err(not_allowed(host)),
+        }
+    }
+
     /// The addresses of an endpoint that may be connected to, at least one. None of them is a door of this broker,
     /// whatever is allowed: a message would be a command there.
     pub(super) async fn resolve(&self, endpoint: &Endpoint, doors: &Doors) -> io::Result<Vec<SocketAddr>> {
@@ -156,8 +173,7 @@ impl Allow {
             } else if self.allows(&endpoint.host, address.ip()) {
                 allowed.push(address);
             } else {
-                let address = address.ip();
-                refused = Some(format!("{address} is not in pubsub_push_allow; whoever runs the broker can add it"));
+                refused = Some(not_allowed(&address.ip().to_string()));
             }
         }
         allowed.truncate(ADDRESSES_MAX);
@@ -167,6 +183,10 @@ impl Allow {
             (true, None) => Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
         }
     }
+}
+
+fn not_allowed(address: &str) -> String {
+    format!("{address} is not in pubsub_push_allow; whoever runs the broker can add it")
 }
 
 /// Whether a connection to this address would come to the broker itself.
@@ -277,6 +297,21 @@ mod tests {
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
         assert!(refused.to_string().contains("127.0.0.1 is not in pubsub_push_allow"), "{refused}");
         assert!(allow.choose(&endpoint, &doors, std::iter::empty()).is_err());
+    }
+
+    #[test]
+    fn addresses_are_checked_before_anything_is_pushed_and_names_then() {
+        let check = |allow: &str, host: &str| {
+            let allow: Allow = allow.parse().expect("a list");
+            allow.check(&format!("http://{host}:1/").parse().expect("a URL"))
+        };
+        for host in ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "localhost", "LOCALHOST", "a.localhost", "10.0.0.1"] {
+            let refused = check("*.example.com,*.localhost,localhost", host).expect_err("not allowed");
+            assert!(refused.contains("is not in pubsub_push_allow"), "{refused}");
+            assert_eq!(check("127.0.0.0/8,::1,10.0.0.0/8", host), Ok(()), "{host}");
+        }
+        assert_eq!(check("::1", "localhost"), Ok(()), "one of its addresses is enough");
+        assert_eq!(check("", "a.example.com"), Ok(()), "its addresses may change");
     }
 
     #[test]

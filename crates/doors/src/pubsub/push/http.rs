@@ -121,6 +121,10 @@ impl Http {
         }
     }
 
+    pub fn check(&self, endpoint: &Endpoint) -> Result<(), String> {
+        self.allow.check(endpoint)
+    }
+
     async fn connect(&self, endpoint: &Endpoint) -> io::Result<Sender> {
         let mut failed = io::Error::other("no address");
         for address in self.allow.resolve(endpoint, &self.doors).await? {

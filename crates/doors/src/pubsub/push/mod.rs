@@ -171,6 +171,11 @@ impl Pusher {
         })
     }
 
+    /// Refuses an endpoint to which nothing would be pushed, if that is known without looking up its name.
+    pub fn check(&self, endpoint: &Endpoint) -> Result<(), String> {
+        self.http.check(endpoint)
+    }
+
     pub fn key(&self) -> Option<&SigningKey> {
         self.key.get()
     }
@@ -291,13 +296,13 @@ impl<S: Source> Task<S> {
             // It comes again once its lease is over.
             tracing::debug!(%error, subscription = %self.target.subscription, "a pushed message was not settled");
         }
+        // Of what is counted as acknowledged nothing comes again after a crash.
+        stats.outcomes[outcome as usize].add(1);
         (outcome, took)
     }
 
     async fn post(&self, message: &Message) -> io::Result<StatusCode> {
         let pusher = &self.pusher;
-        // Of what is counted as acknowledged nothing comes again after a crash.
-        stats.outcomes[outcome as usize].add(1);
         let kib = (KIB_PER_KIB * message.data.len()).div_ceil(1024) as u32 + 1;
         let _request = pusher.requests.acquire().await.map_err(io::Error::other)?;
         let _kib = pusher.kib.acquire_many(kib.min(REQUESTS_KIB_MAX)).await.map_err(io::Error::other)?;
