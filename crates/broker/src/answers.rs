@@ -15,20 +15,20 @@ use bytes::Bytes;
 use engine::{Error, RecordBatch, Result};
 use parking_lot::Mutex;
 use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use crate::metrics::{Counter, Exposition};
 
 /// Answers up to this size are free: what a connection costs by itself is more.
 pub const FREE_BYTES: usize = 4 << 10;
-/// From this size on bytes are decompressed and written out where nobody else waits for the thread.
-const LARGE_BYTES: usize = 1 << 20;
+/// From this size on bytes are decompressed and written out off the threads that serve others, and in turn.
+const LARGE_BYTES: usize = 64 << 10;
+/// Large pieces of work that are done at a time.
+const WORK_MAX: usize = 2;
 /// How many may wait. Who comes then is refused at once.
 const WAITERS_MAX: usize = 1024;
 /// The part of the budget that one address has.
 const SHARE_PART: u64 = 2;
-/// Large batches that are decompressed at a time.
-const EXPANDING_MAX: usize = 2;
 
 /// The budget of all answers. Cloning it shares it.
 #[derive(Clone)]
@@ -43,7 +43,7 @@ struct Budget {
     /// Batches that are decompressed for readers now, by where their bytes lie. Each holds those, so that no other
     /// batch comes to lie there.
     expanded: Mutex<HashMap<(usize, usize), Weak<Expanded>>>,
-    expanding: Semaphore,
+    working: Semaphore,
     waits: Counter,
     refused: Counter,
     shared: Counter,
@@ -94,7 +94,7 @@ impl Answers {
             state: Mutex::default(),
             used: AtomicU64::new(0),
             expanded: Mutex::default(),
-            expanding: Semaphore::new(EXPANDING_MAX),
+            working: Semaphore::new(WORK_MAX),
             waits: Counter::default(),
             refused: Counter::default(),
             shared: Counter::default(),
@@ -218,18 +218,31 @@ impl Answers {
         if let Some(there) = self.find_expanded(key) {
             return Ok(there);
         }
-        let Ok(_turn) = self.0.expanding.acquire().await else {
-            return batch.expand();
-        };
+        let _turn = self.turn().await;
         if let Some(there) = self.find_expanded(key) {
             return Ok(there);
         }
-        let plain = off_thread(held.bytes as usize, || batch.expand())?;
+        let plain = off_thread(|| batch.expand())?;
         let expanded = Arc::new(Expanded { plain, _batch: batch.bytes().clone(), _held: held });
         let mut all = self.0.expanded.lock();
         all.retain(|_, there| there.strong_count() > 0);
         all.insert(key, Arc::downgrade(&expanded));
         Ok(Bytes::from_owner(Owner(expanded)))
+    }
+
+    /// Does work on so many bytes, as decompressing them or writing them out. What is large is done in turn, a few at a
+    /// time, so that it never takes all threads from small requests. Whoever waits for its turn holds no thread.
+    pub async fn work<T>(&self, bytes: usize, work: impl FnOnce() -> T) -> T {
+        if bytes <= LARGE_BYTES {
+            return work();
+        }
+        let _turn = self.turn().await;
+        off_thread(work)
+    }
+
+    /// `None` is never seen: nobody closes the semaphore.
+    async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.0.working.acquire().await.ok()
     }
 
     fn find_expanded(&self, key: (usize, usize)) -> Option<Bytes> {
@@ -261,11 +274,11 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-/// Does work on so many bytes. Large ones do not keep other connections of this thread waiting, where the runtime has
-/// others to take them over.
-pub fn off_thread<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+/// Does large work. Other connections of this thread do not wait for it, where the runtime has threads to take them
+/// over.
+fn off_thread<T>(work: impl FnOnce() -> T) -> T {
     let has_others = Handle::try_current().is_ok_and(|here| here.runtime_flavor() == RuntimeFlavor::MultiThread);
-    if bytes > LARGE_BYTES && has_others { tokio::task::block_in_place(work) } else { work() }
+    if has_others { tokio::task::block_in_place(work) } else { work() }
 }
 
 impl State {
@@ -492,6 +505,17 @@ mod tests {
         assert_eq!(beyond.kind, ErrorKind::TooLarge);
         assert_eq!((used(&answers), answers.0.state.lock().queue.len()), (0, 0));
         assert_eq!((answers.0.waits.get(), answers.0.refused.get()), (3, 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_work_is_done_in_turn_and_small_work_at_once() {
+        let answers = Answers::new(100);
+        let turns = [answers.turn().await, answers.turn().await];
+        assert_eq!(answers.work(LARGE_BYTES, || 1).await, 1);
+        let large = tokio::time::timeout(Duration::from_secs(1), answers.work(LARGE_BYTES + 1, || 2)).await;
+        assert!(large.is_err(), "two others have their turn");
+        drop(turns);
+        assert_eq!(answers.work(LARGE_BYTES + 1, || 2).await, 2);
     }
 
     #[tokio::test]

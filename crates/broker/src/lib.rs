@@ -34,7 +34,7 @@ mod timers;
 mod topics;
 mod transactions;
 
-pub use answers::{Answers, FREE_BYTES, Held, off_thread};
+pub use answers::{Answers, FREE_BYTES, Held};
 pub use broker::Broker;
 pub use caches::{
     Attempt as CacheAttempt, Cache, CacheCommit, Finished, Keyed, Locked as LockedCache, StreamMark, Taken, Waiting,

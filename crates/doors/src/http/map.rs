@@ -17,6 +17,7 @@ use engine::{
     Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Missing, Offset, PartitionId, Pattern, Record, RecordBatch,
     Start, TopicSettings,
 };
+use net::http::Charge;
 use tokio::sync::Semaphore;
 
 use super::codec::{
@@ -32,8 +33,6 @@ use crate::strangers::Stranger;
 const FETCH_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Bytes of batches that one fetch reads, beyond its first batch.
 const FETCH_BYTES_MAX: usize = 1 << 20;
-/// What a page of metrics takes until its length is known.
-const METRICS_BYTES: usize = 256 << 10;
 /// How long an answer waits until there is memory for it.
 pub(super) const ROOM_WAIT: Duration = Duration::from_secs(5);
 /// How often a fetch is read again for which there was too little: the log may have grown while it waited.
@@ -385,12 +384,10 @@ pub(super) async fn openapi(uri: Uri) -> Result<Response> {
 
 pub(super) async fn metrics(State(http): State<Arc<Http>>, peer: Peer) -> Result<Response> {
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let answers = http.broker.answers();
-    // Before it is made: that takes longer than to refuse it.
-    let mut held = answers.try_take(Some(peer.address), METRICS_BYTES).ok_or_else(|| answers.refuse())?;
-    let text = http.broker.stats()?;
-    held.shrink(text.len());
-    Ok(codec::charged(content_type, text.into_bytes(), Some(held)))
+    let page = http.metrics.read(&http.broker, peer.address).await?;
+    let mut response = codec::bytes(StatusCode::OK, content_type, page.text.clone());
+    response.extensions_mut().insert(Charge::new(page));
+    Ok(response)
 }
 
 /// The process answers.

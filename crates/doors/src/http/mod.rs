@@ -6,6 +6,7 @@ mod cors;
 mod errors;
 mod groups;
 mod map;
+mod metrics;
 mod page;
 mod queues;
 mod stream;
@@ -39,6 +40,7 @@ use tower::ServiceExt;
 
 use codec::BodyLimits;
 use errors::{Failure, Result};
+use metrics::MetricsPages;
 
 use crate::{ledger, strangers};
 
@@ -212,6 +214,7 @@ struct Http {
     broker: Arc<Broker>,
     bodies: BodyLimits,
     open: Arc<OpenStreams>,
+    metrics: MetricsPages,
 }
 
 /// How many streams of each kind are open.
@@ -259,7 +262,7 @@ impl Http {
     fn new(settings: &Settings, broker: Arc<Broker>) -> Arc<Self> {
         let all = Arc::new(Semaphore::new(BODIES_BYTES_MAX.max(settings.body_bytes_max)));
         let bodies = BodyLimits { bytes_max: settings.body_bytes_max, all };
-        Arc::new(Self { broker, bodies, open: Arc::default() })
+        Arc::new(Self { broker, bodies, open: Arc::default(), metrics: MetricsPages::default() })
     }
 
     fn open(&self, kind: StreamKind) -> Open {

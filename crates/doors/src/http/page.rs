@@ -1,6 +1,6 @@
 //! One page of a log as JSON, and how much memory that takes before it is there.
 
-use broker::{Answers, Held, off_thread};
+use broker::{Answers, Held};
 use bytes::Bytes;
 use engine::{Error, Offset, PartitionId, RecordBatch, RecordView};
 
@@ -51,7 +51,7 @@ impl Page {
                 _ => batch.expand(),
             };
             let not_before = self.not_before.filter(|_| at == 0);
-            off_thread(size_of(batch), || text.write(&self, batch, plain, not_before))?;
+            answers.work(size_of(batch), || text.write(&self, batch, plain, not_before)).await?;
             // Its bytes went with those that share it.
             if text.is_whole || is_large && text.count > 0 {
                 break;

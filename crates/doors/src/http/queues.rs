@@ -11,7 +11,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use broker::{
     Broker, FREE_BYTES, Held, NewQueue, OutMessage, QueueStart, Receipt, Receive, Received, Redrive, RedriveState,
-    SEND_MAX, SeekTo, Sent, off_thread,
+    SEND_MAX, SeekTo, Sent,
 };
 use bytes::Bytes;
 use engine::queue::{
@@ -386,7 +386,8 @@ pub(super) async fn receive(
     let (answers, address) = (http.broker.answers(), Some(peer.address));
     answers.wait_for_turn(address, ROOM_WAIT).await?;
     let received = wait_for_messages(&http.broker, &queue, &wanted, peer).await?;
-    let held = match answer_bytes_max(&received) {
+    let stored = received.iter().map(|one| one.message.bytes()).sum();
+    let held = match answers.work(stored, || answer_bytes_max(&received)).await {
         ..=FREE_BYTES => None,
         bytes => match answers.take(address, bytes, ROOM_WAIT).await {
             Ok(held) => Some(held),
@@ -407,7 +408,7 @@ pub(super) async fn receive(
     }
     let lease_ms = wanted.lease_ms.unwrap_or(definition.settings.lease_ms);
     let bytes = held.as_ref().map_or(0, Held::bytes);
-    let mut body = off_thread(bytes, || codec::to_json(&ReceivedOut { lease_ms, messages }));
+    let mut body = answers.work(bytes, || codec::to_json(&ReceivedOut { lease_ms, messages })).await;
     body.shrink_to_fit();
     let held = held.map(|mut held| {
         held.shrink(body.len());

@@ -12,7 +12,7 @@ use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
 use axum::http::header::CACHE_CONTROL;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
-use broker::{Answers, FREE_BYTES, Held, SourceStart, Subscription, off_thread};
+use broker::{Answers, FREE_BYTES, Held, SourceStart, Subscription};
 use bytes::Bytes;
 use engine::{Delivery, Error, ErrorKind, Offset, PartitionId, RecordBatch, Records, TopicName};
 use futures_util::{SinkExt, stream};
@@ -122,7 +122,8 @@ impl Events {
             }
         };
         self.open(&mut held).await;
-        off_thread(bytes, || self.write(out));
+        let answers = self.answers.clone();
+        answers.work(bytes, || self.write(out)).await;
         held.shrink(out.len());
         Ok(Some(held).filter(|_| out.len() > FREE_BYTES))
     }

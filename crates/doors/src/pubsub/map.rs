@@ -179,8 +179,11 @@ where
     A: Message,
     F: Future<Output = Result<A>>,
 {
-    let request = decode(message, function)?;
-    Ok(Encoded::new(&function(ask, request).await?))
+    let door = ask.door.clone();
+    let memory = door.broker.answers();
+    let request = memory.work(message.len(), || decode(message, function)).await?;
+    let answer = function(ask, request).await?;
+    Ok(memory.work(answer.encoded_len(), || Encoded::new(&answer)).await)
 }
 
 /// What a function is asked.

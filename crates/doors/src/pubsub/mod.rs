@@ -311,15 +311,19 @@ async fn serve_rest(ask: Ask, head: &Parts, body: RequestBody) -> Response<Answe
         };
         return rest::refuse(&Failure::not_found(message));
     };
+    let door = ask.door.clone();
+    let memory = door.broker.answers();
     let asked = async {
         let (body, held) = codec::collect(body, &ask.door.bodies).await?;
-        Ok((rest::read(found, &head.uri, &body)?, held))
+        let asked = memory.work(body.len(), || rest::read(found, &head.uri, &body)).await?;
+        Ok((asked, held))
     };
     match asked.await {
         Ok((mut asked, _held)) => {
             let message = std::mem::take(&mut asked.message);
             let answer = call(asked.rpc, ask, message).await;
-            asked.answer(answer)
+            let bytes = answer.as_ref().map_or(0, |answer| answer.message().len());
+            memory.work(bytes, || asked.answer(answer)).await
         }
         Err(failure) => rest::refuse(&failure),
     }

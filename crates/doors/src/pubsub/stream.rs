@@ -11,6 +11,7 @@ use std::time::Duration;
 use broker::{FREE_BYTES, Receipt, Receive};
 use engine::queue::QueueDefinition;
 use parking_lot::Mutex;
+use prost::Message;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
@@ -379,7 +380,9 @@ impl Dialogue {
             let messages = deliveries.into_iter().map(|delivery| given(&self.door, &self.queue, delivery));
             let received_messages = messages.collect::<Result<_>>()?;
             let answer = StreamingPullResponse { received_messages, ..StreamingPullResponse::default() };
-            place.send(Ok(Encoded::charged(&self.with_properties(answer), held)));
+            let answer = self.with_properties(answer);
+            let encoded = memory.work(answer.encoded_len(), || Encoded::charged(&answer, held)).await;
+            place.send(Ok(encoded));
         }
     }
 

@@ -205,7 +205,9 @@ impl Sqs {
             None => Arc::new(self.take(asker, &found, &receive).await?),
             Some(id) => self.take_again(asker, &found, &receive, id).await?,
         };
-        let bytes = messages.iter().map(|received| shown_bytes_max(&received.message)).sum();
+        let stored = messages.iter().map(|received| received.message.bytes()).sum();
+        let shown_bytes = || messages.iter().map(|received| shown_bytes_max(&received.message)).sum();
+        let bytes = answers.work(stored, shown_bytes).await;
         if bytes > FREE_BYTES {
             match answers.take(Some(asker.address), bytes, ROOM_WAIT).await {
                 Ok(held) => *asker.held.lock() = Some(held),
@@ -215,7 +217,7 @@ impl Sqs {
                 }
             }
         }
-        let shown = messages.iter().map(|received| {
+        let show = |received: &Received| {
             let receipt = self.broker.seal(&found.definition, &received.receipt)?;
             let known = Known {
                 id: received.id,
@@ -223,8 +225,9 @@ impl Sqs {
                 first_received_ms: Some(received.first_received_ms),
             };
             Ok(self.show(&found.place, &view, &received.message, &known, receipt))
-        });
-        Ok(Answer::Messages(shown.collect::<Result<_>>()?))
+        };
+        let shown = answers.work(stored, || messages.iter().map(show).collect::<Result<_>>()).await?;
+        Ok(Answer::Messages(shown))
     }
 
     /// Waits for messages as long as the client asks, but not past the begin of the drain.

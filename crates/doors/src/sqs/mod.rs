@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use broker::metrics::{Collect, Exposition};
-use broker::{Broker, Doors, Held, LoginSource, off_thread};
+use broker::{Broker, Doors, Held, LoginSource};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
@@ -200,7 +200,8 @@ impl Door {
         };
         let Answered { protocol, action, answer, held } = answered;
         let bytes = held.as_ref().map_or(0, Held::bytes);
-        let mut response = off_thread(bytes, || codec::respond(protocol, action, &answer, &id));
+        let answers = self.sqs.broker.answers();
+        let mut response = answers.work(bytes, || codec::respond(protocol, action, &answer, &id)).await;
         if let Some(mut held) = held {
             held.shrink(response.body().len());
             response.extensions_mut().insert(Charge::new(held));
