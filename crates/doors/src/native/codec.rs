@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use broker::{Door, Doors, SourceStart};
+use broker::{Door, Doors, Held, SourceStart};
 use bytes::{Bytes, BytesMut};
 use engine::{Acks, Delivery, DraftBatch, Error, ErrorKind, PartitionId, Result, SourceId, TopicName};
 use net::service::{Decoded, Fault, FaultKind, Input, Order, Out, Peer, Protocol};
@@ -36,13 +36,21 @@ pub(super) struct Codec {
 /// What the peer hears of a request.
 pub(super) enum Answer {
     Response(Response),
+    /// The same, in memory that was taken for it.
+    Charged(Response, Held),
     /// Why the stream is closed.
     LastWords(Error),
 }
 
-impl From<Result<Response>> for Answer {
-    fn from(result: Result<Response>) -> Self {
-        Self::Response(result.unwrap_or_else(Response::Error))
+impl From<Response> for Answer {
+    fn from(response: Response) -> Self {
+        Self::Response(response)
+    }
+}
+
+impl<T: Into<Answer>> From<Result<T>> for Answer {
+    fn from(result: Result<T>) -> Self {
+        result.map_or_else(|error| Self::Response(Response::Error(error)), Into::into)
     }
 }
 
@@ -95,6 +103,11 @@ impl Protocol for NativeProtocol {
     fn encode(&self, _codec: &mut Codec, correlation: u32, answer: Answer, out: &mut Out) {
         match answer {
             Answer::Response(response) => response.encode(correlation, out.buf()),
+            Answer::Charged(response, held) => {
+                let mut bytes = BytesMut::with_capacity(held.bytes());
+                response.encode(correlation, &mut bytes);
+                out.put_shared(held.charge(bytes));
+            }
             Answer::LastWords(error) => Response::Error(error).encode(NO_CORRELATION, out.buf()),
         }
     }

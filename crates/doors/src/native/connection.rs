@@ -22,6 +22,7 @@ use wire::{CacheRequest, GroupRequest, QueueRequest, Request, Response, Subscrib
 
 use super::codec::{self, Answer, DeliveryEncoder, NativeProtocol};
 use super::errors::{self, Verdict};
+use super::room::Room;
 use super::{caches, groups, map, queues, security};
 
 /// Fetches of one connection that wait for records at once.
@@ -47,6 +48,7 @@ pub(super) struct NativeHandler {
 pub(super) struct Connection {
     broker: Arc<Broker>,
     peer: Rc<Peer>,
+    room: Room,
     shared: Arc<Shared>,
 }
 
@@ -91,7 +93,8 @@ impl Handler<NativeProtocol> for NativeHandler {
             held: Mutex::default(),
             is_leaving: watch::Sender::new(false),
         };
-        Connection { broker: self.broker.clone(), peer: peer.clone(), shared: Arc::new(shared) }
+        let room = Room::of(&self.broker, peer);
+        Connection { broker: self.broker.clone(), peer: peer.clone(), room, shared: Arc::new(shared) }
     }
 
     fn open(&self, connection: &Rc<Connection>, outbox: &Arc<Outbox>) -> Stream {
@@ -216,7 +219,8 @@ impl NativeHandler {
                 let turn = turn.ok_or_else(|| {
                     Error::busy(format!("{FETCHES_MAX} fetches of this connection are waiting already"))
                 })?;
-                let fetch = map::fetch(broker.clone(), topic, partition, offset, bytes_max, wait_ms);
+                let room = stream.connection.room.clone();
+                let fetch = map::fetch(broker.clone(), room, topic, partition, offset, bytes_max, wait_ms);
                 later(async move { turn.wait(fetch).await })
             }
             Request::TopicCreate { topic, settings } => {
@@ -280,9 +284,12 @@ impl NativeHandler {
                 later(async move { turn.wait(watch).await })
             }
             Request::Cache(request) => {
+                let room = &stream.connection.room;
+                room.check(&request)?;
                 let (response, commit) = caches::answer(broker, &mut stream.caches, request)?;
+                let response = room.charge(response);
                 if commit.is_reached() {
-                    return Ok(now(response));
+                    return Ok(Reply::Now(response));
                 }
                 let is_late = commit.is_late();
                 let lasts = async move { commit.lasts().await.map(|()| response) };
@@ -299,6 +306,7 @@ impl NativeHandler {
     /// What changes which queues there are is over before the next request; the others go on side by side.
     fn queue(&self, stream: &Stream, request: QueueRequest) -> Result<Reply<Answer, Later>> {
         let (broker, shared) = (self.broker.clone(), stream.connection.shared.clone());
+        let room = stream.connection.room.clone();
         let turn = match &request {
             QueueRequest::Receive(receive) if receive.wait_ms > 0 => {
                 let turn = WaitTurn::take(&shared, |shared| &shared.receives, RECEIVES_MAX);
@@ -311,7 +319,7 @@ impl NativeHandler {
         let is_alone =
             matches!(request, QueueRequest::Create(_) | QueueRequest::Alter { .. } | QueueRequest::Delete { .. });
         let work = async move {
-            let answer = queues::answer(&broker, &shared.held, request);
+            let answer = queues::answer(&broker, &shared.held, &room, request);
             match turn {
                 Some(turn) => turn.wait(answer).await,
                 None => answer.await,
@@ -384,12 +392,12 @@ fn now(response: Response) -> Reply<Answer, Later> {
     Reply::Now(Answer::Response(response))
 }
 
-fn later(work: impl Future<Output = Result<Response>> + 'static) -> Reply<Answer, Later> {
+fn later<T: Into<Answer> + 'static>(work: impl Future<Output = Result<T>> + 'static) -> Reply<Answer, Later> {
     Reply::Later(once(work.map(Answer::from).boxed_local()))
 }
 
 /// For what has to be over before the next request of the stream, which may depend on it.
-fn alone(work: impl Future<Output = Result<Response>> + 'static) -> Reply<Answer, Later> {
+fn alone<T: Into<Answer> + 'static>(work: impl Future<Output = Result<T>> + 'static) -> Reply<Answer, Later> {
     Reply::Alone(once(work.map(Answer::from).boxed_local()))
 }
 

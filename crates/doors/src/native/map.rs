@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use broker::{Attempt, Broker, TopicStatus, Wakes};
 use bytes::BytesMut;
-use engine::{Acks, Error, PartitionId, Pattern, Result};
+use engine::{Acks, Error, PartitionId, Pattern, RecordBatch, Result};
 use wire::Subscribe;
 use wire::response::{Level, PartitionInfo, Published, Response, TopicInfo};
 
-use super::codec;
+use super::codec::{self, Answer};
+use super::room::Room;
 
 /// Topics in one answer to a list.
 const LIST_COUNT_MAX: u32 = 1000;
@@ -61,15 +62,21 @@ pub(super) fn subscribe(request: Subscribe) -> Result<broker::Subscribe> {
 
 pub(super) async fn fetch(
     broker: Arc<Broker>,
+    room: Room,
     topic: String,
     partition: PartitionId,
     offset: u64,
     bytes_max: u32,
     wait_ms: u32,
-) -> Result<Response> {
+) -> Result<Answer> {
     let wait = Duration::from_millis(wait_ms.into());
     let fetched = broker.fetch(&topic, partition, offset, bytes_max as usize, wait).await?;
-    Ok(Response::Fetched { start: fetched.start, end: fetched.end, batches: fetched.batches })
+    let held = room.take(fetched.batches.iter().map(RecordBatch::len).sum()).await?;
+    let response = Response::Fetched { start: fetched.start, end: fetched.end, batches: fetched.batches };
+    Ok(match held {
+        Some(held) => Answer::Charged(response, held),
+        None => Answer::Response(response),
+    })
 }
 
 pub(super) async fn init_producer(broker: Arc<Broker>) -> Result<Response> {

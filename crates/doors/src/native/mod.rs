@@ -7,6 +7,7 @@ mod errors;
 mod groups;
 mod map;
 mod queues;
+mod room;
 mod security;
 
 use std::io;

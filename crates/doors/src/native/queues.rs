@@ -18,6 +18,9 @@ use wire::queues::{
 };
 use wire::{QueueRequest, QueueResponse, Response};
 
+use super::codec::Answer;
+use super::room::Room;
+
 /// Queues in one answer to a list.
 const LIST_COUNT_MAX: u32 = 1000;
 /// Bytes of messages in one answer, beyond the first.
@@ -88,7 +91,12 @@ impl Held {
 }
 
 /// What the broker says to a request.
-pub(super) async fn answer(broker: &Arc<Broker>, held: &Mutex<Held>, request: QueueRequest) -> Result<Response> {
+pub(super) async fn answer(
+    broker: &Arc<Broker>,
+    held: &Mutex<Held>,
+    room: &Room,
+    request: QueueRequest,
+) -> Result<Answer> {
     let response = match request {
         QueueRequest::Create(new) => {
             let definition = broker.create_queue(new_queue(new)?).await?;
@@ -109,7 +117,14 @@ pub(super) async fn answer(broker: &Arc<Broker>, held: &Mutex<Held>, request: Qu
         }
         QueueRequest::List { prefix, after, count_max } => list(broker, &prefix, &after, count_max).await?,
         QueueRequest::Send { queue, is_move, messages } => send(broker, &queue, is_move, &messages).await?,
-        QueueRequest::Receive(receive) => self::receive(broker, held, receive).await?,
+        QueueRequest::Receive(receive) => {
+            let (received, memory) = self::receive(broker, held, room, receive).await?;
+            let response = Response::Queue(received);
+            return Ok(match memory {
+                Some(memory) => Answer::Charged(response, memory),
+                None => Answer::Response(response),
+            });
+        }
         QueueRequest::Ack { queue, receipts } => {
             let leases = receipts.into_iter().map(|receipt| (receipt, ())).collect();
             let (_, answers) = settle(broker, Some(held), &queue, leases, async |leases: &[(Receipt, ())]| {
@@ -147,7 +162,7 @@ pub(super) async fn answer(broker: &Arc<Broker>, held: &Mutex<Held>, request: Qu
             QueueResponse::RedriveCancelled(redrive(broker.cancel_redrive(id)?))
         }
     };
-    Ok(Response::Queue(response))
+    Ok(Response::Queue(response).into())
 }
 
 fn set(settings: &mut QueueSettings, named: &Named) -> Result<()> {
@@ -243,7 +258,12 @@ async fn send(
     Ok(QueueResponse::Sent(sent.collect()))
 }
 
-async fn receive(broker: &Arc<Broker>, held: &Mutex<Held>, receive: Receive) -> Result<QueueResponse> {
+async fn receive(
+    broker: &Arc<Broker>,
+    held: &Mutex<Held>,
+    room: &Room,
+    receive: Receive,
+) -> Result<(QueueResponse, Option<broker::Held>)> {
     let Receive { queue, count_max, bytes_max, lease_ms, wait_ms, outlives_connection } = receive;
     let definition = broker.queue(&queue).await?;
     let max = (count_max as usize).clamp(1, broker::RECEIVE_MAX);
@@ -256,7 +276,15 @@ async fn receive(broker: &Arc<Broker>, held: &Mutex<Held>, receive: Receive) -> 
         lease_ms,
         wait: Duration::from_millis(wait_ms.into()),
     };
+    room.turn().await?;
     let received = broker.receive(&queue, &wanted).await?;
+    let memory = match room.take(received.iter().map(|received| received.message.bytes()).sum()).await {
+        Ok(memory) => memory,
+        Err(error) => {
+            broker.untake(&queue, received).await?;
+            return Err(error);
+        }
+    };
     let lease_ms = lease_ms.unwrap_or(definition.settings.lease_ms);
     let (mut messages, mut bytes) = (Vec::with_capacity(received.len()), 0);
     // What has no room beside the others, and what has none at all.
@@ -293,7 +321,7 @@ async fn receive(broker: &Arc<Broker>, held: &Mutex<Held>, receive: Receive) -> 
              HTTP; it is back after {UNFIT_AGAIN_MS} ms"
         )));
     }
-    Ok(QueueResponse::Received { lease_ms, messages })
+    Ok((QueueResponse::Received { lease_ms, messages }, memory))
 }
 
 /// The message where an answer has room for it, else only which one it is.

@@ -4,9 +4,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use broker::metrics::Exposition;
-use broker::{Broker, Direct, Origin, Subscribe, Subscription, SubscriptionHandle};
+use broker::{Answers, Broker, Direct, Held, Origin, Subscribe, Subscription, SubscriptionHandle};
+use bytes::Bytes;
 use engine::streams::ID_HEADER;
 use engine::{
     Delivery, ErrorKind, Missing, Overflow, PartitionId, Pattern, RecordView, Result, Rule, SourceId, Start, TopicName,
@@ -21,6 +23,11 @@ use crate::fields;
 
 /// Messages that wait for a subscriber who reads slowly. It is disconnected then, as in Redis.
 const QUEUE_BATCHES_MAX: usize = 16_384;
+
+/// What waits for one connection and is free: a connection costs more by itself.
+const FREE_BYTES: usize = 16 << 10;
+/// How long a connection waits until there is memory for what it did not read.
+const ROOM_WAIT: Duration = Duration::from_secs(10);
 
 /// Who listens, over all connections of this door.
 #[derive(Default)]
@@ -75,6 +82,7 @@ impl Ready {
 /// Where what is heard is written.
 struct Mouth {
     client: Arc<Client>,
+    answers: Answers,
     heard: Heard,
     /// The answer is written that says that it listens: from then on publishers write to it themselves.
     is_open: AtomicBool,
@@ -83,12 +91,34 @@ struct Mouth {
 }
 
 impl Mouth {
-    /// Whether the connection is there.
-    fn say(&self, deliveries: &mut Vec<Delivery>, topic_of: &dyn Fn(SourceId) -> TopicName) -> bool {
+    /// Whether the connection is there. What is said is in the memory that was taken for it; where none was, it is taken
+    /// in any case.
+    fn say(
+        &self,
+        deliveries: &mut Vec<Delivery>,
+        topic_of: &dyn Fn(SourceId) -> TopicName,
+        held: Option<Held>,
+    ) -> bool {
         let mut writer = Writer::new(self.client.about.lock().is_resp3);
         deliveries.drain(..).for_each(|delivery| write_delivery(&mut writer, delivery, &self.heard, topic_of));
         let is_over = self.is_over.lock();
-        !*is_over && self.client.outbox.push([writer.bytes.into()])
+        !*is_over && self.client.outbox.push([self.charged(writer.bytes, held)])
+    }
+
+    fn charged(&self, mut bytes: Vec<u8>, held: Option<Held>) -> Bytes {
+        let mut held = match held {
+            Some(held) => held,
+            None if self.is_free(bytes.len()) => return bytes.into(),
+            None => self.answers.overdraw(self.client.ip, bytes.len()),
+        };
+        bytes.shrink_to_fit();
+        held.overdraw(bytes.len().saturating_sub(held.bytes()));
+        held.shrink(bytes.len());
+        held.charge(bytes)
+    }
+
+    fn is_free(&self, bytes: usize) -> bool {
+        self.client.outbox.waiting() + bytes <= FREE_BYTES
     }
 }
 
@@ -97,11 +127,13 @@ struct AtOnce(Arc<Mouth>);
 
 impl Direct for AtOnce {
     fn has_room(&self) -> bool {
-        self.0.is_open.load(Ordering::Acquire) && self.0.client.outbox.has_room()
+        let Mouth { client, answers, is_open, .. } = &*self.0;
+        // Where there is no memory for it, what comes waits in the queue.
+        is_open.load(Ordering::Acquire) && client.outbox.has_room() && !answers.is_full(client.ip)
     }
 
     fn deliver(&self, deliveries: &mut Vec<Delivery>, source: &dyn Fn(SourceId) -> (TopicName, PartitionId)) {
-        self.0.say(deliveries, &|id| source(id).0);
+        self.0.say(deliveries, &|id| source(id).0, None);
     }
 
     fn flush(&self) {
@@ -147,7 +179,8 @@ impl Channels {
             }
         };
         let (is_open, is_over) = (AtomicBool::new(false), Mutex::new(false));
-        let mouth = Arc::new(Mouth { client: client.clone(), heard, is_open, is_over });
+        let (client, answers) = (client.clone(), broker.answers().clone());
+        let mouth = Arc::new(Mouth { client, answers, heard, is_open, is_over });
         let subscription = broker.subscribe(Subscribe {
             pattern,
             partition: None,
@@ -194,9 +227,13 @@ impl Channels {
         let mut deliveries = Vec::new();
         loop {
             outbox.room().await;
-            match subscription.next(&mut deliveries).await {
-                Ok(()) => {
-                    if !mouth.say(&mut deliveries, &|source| handle.source(source).0) {
+            let heard = match subscription.next(&mut deliveries).await {
+                Ok(()) => room_for(&mouth, &deliveries).await,
+                Err(error) => Err(error),
+            };
+            match heard {
+                Ok(held) => {
+                    if !mouth.say(&mut deliveries, &|source| handle.source(source).0, held) {
                         break;
                     }
                     outbox.flush();
@@ -205,7 +242,7 @@ impl Channels {
                     // It does not hear any more what it asked for: only so it learns that.
                     if !*mouth.is_over.lock() {
                         tracing::info!(client = mouth.client.address, %error, "closed a connection that listens");
-                        let is_slow = error.kind == ErrorKind::SlowSubscriber;
+                        let is_slow = matches!(error.kind, ErrorKind::SlowSubscriber | ErrorKind::Busy);
                         self.slow.fetch_add(u64::from(is_slow), Ordering::Relaxed);
                         outbox.close();
                     }
@@ -240,6 +277,20 @@ impl Channels {
         let slow = self.slow.load(Ordering::Relaxed);
         out.counter("thalweg_redis_slow_subscribers", "Connections that did not read their channels", slow)
     }
+}
+
+/// Memory for what is said next, if it needs any. A connection for which there is none in time does not read, or its
+/// address has others that do not.
+async fn room_for(mouth: &Mouth, deliveries: &[Delivery]) -> Result<Option<Held>> {
+    let of = |delivery: &Delivery| match delivery {
+        Delivery::Batch { batch, .. } => batch.len().max(batch.expansion_bytes_max()),
+        Delivery::Gap { .. } => 0,
+    };
+    let bytes = deliveries.iter().map(of).sum();
+    if mouth.is_free(bytes) {
+        return Ok(None);
+    }
+    mouth.answers.take(mouth.client.ip, bytes, ROOM_WAIT).await.map(Some)
 }
 
 /// The message of a record without a value: its headers, if it has any.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -24,6 +25,8 @@ pub(super) struct Clients {
 pub(super) struct Client {
     pub(super) id: u64,
     pub(super) address: String,
+    /// Whose share of the memory for answers it takes; a client of this machine may have none.
+    pub(super) ip: Option<IpAddr>,
     pub(super) local: String,
     pub(super) about: Mutex<About>,
     pub(super) database: AtomicUsize,

@@ -142,6 +142,7 @@ impl Handler<RedisProtocol> for Door {
         let client = Arc::new(Client {
             id: peer.id,
             address: text(peer.address),
+            ip: peer.address.map(|address| address.ip()),
             local: text(peer.local),
             about: Mutex::new(About::default()),
             database: AtomicUsize::new(0),
@@ -669,7 +670,7 @@ impl Session {
     }
 
     fn address(&self) -> Option<IpAddr> {
-        self.peer.address.map(|address| address.ip())
+        self.client.ip
     }
 
     /// Refuses a command that changes data and answers with as much of it as it likes, while there is no memory for

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use broker::Answers;
 use broker::metrics::Exposition;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -86,8 +87,9 @@ impl ShardChannels {
         ShardListener { channels: self.clone(), name: name.to_vec(), mouth }
     }
 
-    /// How many got the message.
-    pub(super) fn publish(&self, name: &[u8], message: &[u8]) -> usize {
+    /// How many got the message. Its bytes, which they share, are held until the last one has read them; a connection
+    /// that has others to read, and no memory for more, is disconnected.
+    pub(super) fn publish(&self, answers: &Answers, name: &[u8], message: &[u8]) -> usize {
         let mouths = self.by_name.lock().get(name).cloned().unwrap_or_default();
         let mut written: [Option<Bytes>; 2] = [None, None];
         for mouth in &mouths {
@@ -96,9 +98,10 @@ impl ShardChannels {
                 let mut writer = Writer::new(is_resp3);
                 writer.push(3);
                 [&b"smessage"[..], name, message].iter().for_each(|part| writer.bulk(part));
-                writer.bytes.into()
+                answers.overdraw(mouth.client.ip, writer.bytes.len()).charge(writer.bytes)
             });
-            if !mouth.say(bytes.clone()) {
+            let has_no_room = !mouth.client.outbox.is_empty() && answers.is_full(mouth.client.ip);
+            if has_no_room || !mouth.say(bytes.clone()) {
                 tracing::info!(client = mouth.client.address, "closed a connection that reads its channels slowly");
                 self.slow.fetch_add(1, Ordering::Relaxed);
                 mouth.client.outbox.close();

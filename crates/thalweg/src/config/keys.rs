@@ -164,7 +164,7 @@ pub const KEYS: &[Key] = &[
     // What topics keep.
     key("memory_max", Broker, bytes(1 << 20, 1 << 44), "1GiB", "Bytes that all logs in memory hold together"),
     key("cache_memory_max", Broker, bytes(1 << 20, 1 << 44), "1GiB", "Bytes that all caches hold together"),
-    key("response_memory_max", Broker, bytes(1 << 20, 1 << 44), "160MiB", "Bytes that answers on their way to clients, and what is decompressed for them, hold together; one address has half of it"),
+    key("response_memory_max", Broker, bytes(1 << 20, 1 << 44), "160MiB", "Bytes that answers which clients have not read, and what is decompressed for them, hold together at all doors (but fetches of Kafka, which have their own 1 GiB); one address has half of it"),
     key("record_expansion_max", Broker, count(1, 8), "1", "How many times the largest batch of its topic the records of a compressed batch may have once they are decompressed"),
     key("auto_create_topics", Broker, Kind::Bool, "true", "Create a topic when a client publishes to it, and a cache when a client uses it"),
     key("default_partitions", Broker, count(1, 1024), "1", "Partitions of a topic that names none"),

@@ -12,8 +12,10 @@ use engine::{DraftBatch, Record};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use wire::Request;
 
 use crate::kafka::raw::{Raw, batch, produce, produced};
+use crate::raw::{encode, hello};
 use crate::server::{Server, metric, until, within};
 use crate::sqs::client::Sqs;
 
@@ -383,4 +385,57 @@ async fn policies_have_a_maximum_together() {
     assert_eq!(call(pubsub, "DELETE", "/v1/projects/project/topics/t00", &Value::Null).await.0, 200);
     let topic = format!("/v1/projects/project/topics/t{kept:02}:setIamPolicy");
     assert_eq!(call(pubsub, "POST", &topic, &policy).await.0, 200);
+}
+
+#[tokio::test]
+async fn fetches_over_the_native_door_that_are_not_read_hold_no_more_than_there_is_for_answers() {
+    let server = server(&["response_memory_max=32MiB"]);
+    let mut raw = Raw::connect(&server).await;
+    raw.create("t").await;
+    let large = batch(Codec::None, &[Record::new(vec![7; 9 << 20])]);
+    assert_eq!(produced(&raw.call(9, produce("t", 0, -1, large)).await).0, 0);
+    let client = server.client("tcp").await;
+    let peak = Peak::of(&server);
+    let fetch = Request::Fetch { topic: "t".into(), partition: 0, offset: 0, bytes_max: 1, wait_ms: 0 };
+    let requests = [encode(&hello(), 1), encode(&fetch, 2)].concat();
+    let mut unread = Vec::new();
+    for _ in 0..40 {
+        unread.push(ask(server.address, &requests).await);
+    }
+    until("answers that wait", async || metric(&client, "thalweg_response_waits_total").await >= 30).await;
+    assert_eq!(call(server.door("http"), "PUT", "/v1/topics/other", &json!({})).await.0, 201);
+    peak.is_within(32 * MIB);
+    drop(unread);
+    until("their memory", async || metric(&client, "thalweg_response_bytes").await == 0).await;
+}
+
+/// As Redis does to those who leave too much unread (`client-output-buffer-limit pubsub`).
+#[tokio::test]
+async fn listeners_of_redis_that_do_not_read_are_disconnected_when_there_is_no_memory_for_answers() {
+    const LISTENERS: usize = 20;
+    let server = server(&["response_memory_max=8MiB"]);
+    let redis = server.door("redis");
+    let client = server.client("tcp").await;
+    let mut unread = Vec::new();
+    for _ in 0..LISTENERS {
+        let mut listener = ask(redis, b"SUBSCRIBE channel\r\n").await;
+        let mut first = [0; 4];
+        within("an answer", listener.read_exact(&mut first)).await.expect("read");
+        unread.push(listener);
+    }
+    let mut publisher = ask(redis, b"").await;
+    let request = format!("PUBLISH channel {}\r\n", "x".repeat(60_000));
+    // More than the system keeps for a socket, and less than a queue has room for.
+    for _ in 0..160 {
+        publisher.write_all(request.as_bytes()).await.expect("sent");
+        while within("an answer", publisher.read_u8()).await.expect("read") != b'\n' {}
+    }
+    let held = metric(&client, "thalweg_response_bytes").await;
+    assert!(held <= 8 * MIB + (1 << 20), "{held}");
+    until("a listener that is disconnected", async || {
+        metric(&client, "thalweg_redis_slow_subscribers_total").await > 0
+    })
+    .await;
+    drop(unread);
+    until("their memory", async || metric(&client, "thalweg_response_bytes").await == 0).await;
 }

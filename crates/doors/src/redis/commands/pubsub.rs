@@ -204,7 +204,7 @@ fn stop(
 
 fn spublish(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
     written(session, |writer| {
-        writer.len(door.shard_channels.publish(args[1], args[2]));
+        writer.len(door.shard_channels.publish(door.broker.answers(), args[1], args[2]));
         Ok(())
     })
 }
