@@ -2,13 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use broker::{Answers, Broker, Cache, CacheCommit, FREE_BYTES, Finished, LockedCache, Waiting, Wakes, now_ms};
+use broker::{Answers, Broker, Cache, CacheCommit, Finished, LockedCache, Waiting, Wakes, now_ms};
 use engine::cache::CacheSettings;
 use engine::security::UserName;
 use futures_util::FutureExt;
@@ -31,7 +30,7 @@ use super::errors::{Done, Fail};
 use super::pause::Pause;
 use super::shard_channels::{ShardChannels, ShardListener};
 use super::stats::{Stats, Tally};
-use super::writer::{ANSWER_BYTES_MAX, NO_ROOM, Writer, no_room};
+use super::writer::{ANSWER_BYTES_MAX, NO_ROOM, Writer};
 
 /// Databases of every connection.
 pub(super) const DATABASES: usize = 16;
@@ -94,7 +93,7 @@ pub(super) struct Session {
     ending: Option<Rc<Notify>>,
     /// It has killed itself: what it asked for is answered, and nothing more is read.
     pub(super) is_over: bool,
-    answers: Answers,
+    pub(super) answers: Answers,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -664,43 +663,6 @@ impl Session {
         Reply::Now(Answer::Written(writer.bytes))
     }
 
-    /// Bytes that an answer may have now. Small ones are free.
-    pub(super) fn room(&self) -> usize {
-        self.answers.room(self.address()).clamp(FREE_BYTES, ANSWER_BYTES_MAX)
-    }
-
-    fn address(&self) -> Option<IpAddr> {
-        self.client.ip
-    }
-
-    /// Refuses a command that changes data and answers with as much of it as it likes, while there is no memory for
-    /// answers: once it is done it cannot be refused any more.
-    fn find_room(&self, command: &Command, args: &[&[u8]]) -> Done {
-        if self.answers.is_full(self.address()) && command.returns_what_it_changes(args) {
-            drop(self.answers.refuse());
-            return Err(no_room(0));
-        }
-        Ok(())
-    }
-
-    /// The answer in memory that is taken for it until it was written. Where there is none, what was only read is
-    /// refused.
-    fn charged(&self, reply: Reply<Answer, Later>, is_write: bool) -> Reply<Answer, Later> {
-        let (answers, address, writer) = (&self.answers, self.address(), self.is_resp3);
-        match reply {
-            Reply::Now(Answer::Written(bytes)) if bytes.len() > FREE_BYTES => {
-                Reply::Now(charge(answers, address, bytes, is_write, writer))
-            }
-            Reply::Last(Answer::Written(bytes)) if bytes.len() > FREE_BYTES => {
-                Reply::Last(charge(answers, address, bytes, is_write, writer))
-            }
-            Reply::Alone(later) => Reply::Alone(charge_later(answers.clone(), address, later, is_write, writer)),
-            Reply::Blocked(later) => Reply::Blocked(charge_later(answers.clone(), address, later, is_write, writer)),
-            // What waits until it lasts was charged before.
-            reply => reply,
-        }
-    }
-
     /// Changes what others are told of it.
     pub(super) fn tell(&self, change: impl FnOnce(&mut About)) {
         change(&mut self.client.about.lock());
@@ -711,12 +673,7 @@ impl Session {
         if commit.is_reached() {
             return Reply::Now(answer);
         }
-        let answer = match answer {
-            Answer::Written(bytes) if bytes.len() > FREE_BYTES => {
-                charge(&self.answers, self.address(), bytes, true, self.is_resp3)
-            }
-            answer => answer,
-        };
+        let answer = self.charged_change(answer);
         let (is_late, writer) = (commit.is_late(), self.writer());
         let lasts = once(lasting(answer, commit, writer).boxed_local());
         if is_late { Reply::Alone(lasts) } else { Reply::Later(lasts) }
@@ -779,37 +736,6 @@ impl Session {
             Reply::Blocked(later) => Reply::Blocked(silent(later)),
         }
     }
-}
-
-/// An answer in memory that is taken for it, or why there is none.
-fn charge(answers: &Answers, address: Option<IpAddr>, mut bytes: Vec<u8>, is_write: bool, is_resp3: bool) -> Answer {
-    let held = match is_write {
-        true => Some(answers.overdraw(address, bytes.len())),
-        false => answers.try_take(address, bytes.len()),
-    };
-    match held {
-        Some(held) => {
-            bytes.shrink_to_fit();
-            Answer::Charged(held.charge(bytes))
-        }
-        None => {
-            drop(answers.refuse());
-            let mut writer = Writer::new(is_resp3);
-            writer.error(&no_room(answers.room(address)));
-            Answer::Written(writer.bytes)
-        }
-    }
-}
-
-fn charge_later(answers: Answers, address: Option<IpAddr>, mut later: Later, is_write: bool, is_resp3: bool) -> Later {
-    use futures_util::StreamExt;
-    let charged = async move {
-        match later.next().await.unwrap_or(Answer::Nothing) {
-            Answer::Written(bytes) if bytes.len() > FREE_BYTES => charge(&answers, address, bytes, is_write, is_resp3),
-            answer => answer,
-        }
-    };
-    once(charged.boxed_local())
 }
 
 fn silent(mut later: Later) -> Later {

@@ -10,6 +10,7 @@ mod errors;
 mod long_double;
 mod names;
 mod pause;
+mod room;
 mod shard_channels;
 mod stats;
 mod writer;

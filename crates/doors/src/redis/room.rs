@@ -1,0 +1,92 @@
+//! Memory for the answers of a connection, which they hold until they were written to its socket.
+
+use std::net::IpAddr;
+
+use broker::{Answers, FREE_BYTES};
+use futures_util::{FutureExt, StreamExt};
+use net::service::{Reply, once};
+
+use super::codec::Answer;
+use super::commands::Command;
+use super::connection::{Later, Session};
+use super::errors::Done;
+use super::writer::{ANSWER_BYTES_MAX, Writer, no_room};
+
+impl Session {
+    /// Bytes that an answer may have now. Small ones are free.
+    pub(super) fn room(&self) -> usize {
+        self.answers.room(self.address()).clamp(FREE_BYTES, ANSWER_BYTES_MAX)
+    }
+
+    fn address(&self) -> Option<IpAddr> {
+        self.client.ip
+    }
+
+    /// Refuses a command that changes data and answers with as much of it as it likes, while there is no memory for
+    /// answers: once it is done it cannot be refused any more.
+    pub(super) fn find_room(&self, command: &Command, args: &[&[u8]]) -> Done {
+        if self.answers.is_full(self.address()) && command.returns_what_it_changes(args) {
+            drop(self.answers.refuse());
+            return Err(no_room(0));
+        }
+        Ok(())
+    }
+
+    /// The answer in memory that is taken for it until it was written. Where there is none, what was only read is
+    /// refused.
+    pub(super) fn charged(&self, reply: Reply<Answer, Later>, is_write: bool) -> Reply<Answer, Later> {
+        let (answers, address, writer) = (&self.answers, self.address(), self.is_resp3);
+        match reply {
+            Reply::Now(Answer::Written(bytes)) if bytes.len() > FREE_BYTES => {
+                Reply::Now(charge(answers, address, bytes, is_write, writer))
+            }
+            Reply::Last(Answer::Written(bytes)) if bytes.len() > FREE_BYTES => {
+                Reply::Last(charge(answers, address, bytes, is_write, writer))
+            }
+            Reply::Alone(later) => Reply::Alone(charge_later(answers.clone(), address, later, is_write, writer)),
+            Reply::Blocked(later) => Reply::Blocked(charge_later(answers.clone(), address, later, is_write, writer)),
+            // What waits until it lasts was charged before.
+            reply => reply,
+        }
+    }
+
+    /// The answer of a command that has changed something: it is given in any case.
+    pub(super) fn charged_change(&self, answer: Answer) -> Answer {
+        match answer {
+            Answer::Written(bytes) if bytes.len() > FREE_BYTES => {
+                charge(&self.answers, self.address(), bytes, true, self.is_resp3)
+            }
+            answer => answer,
+        }
+    }
+}
+
+/// An answer in memory that is taken for it, or why there is none.
+fn charge(answers: &Answers, address: Option<IpAddr>, mut bytes: Vec<u8>, is_write: bool, is_resp3: bool) -> Answer {
+    let held = match is_write {
+        true => Some(answers.overdraw(address, bytes.len())),
+        false => answers.try_take(address, bytes.len()),
+    };
+    match held {
+        Some(held) => {
+            bytes.shrink_to_fit();
+            Answer::Charged(held.charge(bytes))
+        }
+        None => {
+            drop(answers.refuse());
+            let mut writer = Writer::new(is_resp3);
+            writer.error(&no_room(answers.room(address)));
+            Answer::Written(writer.bytes)
+        }
+    }
+}
+
+fn charge_later(answers: Answers, address: Option<IpAddr>, mut later: Later, is_write: bool, is_resp3: bool) -> Later {
+    let charged = async move {
+        match later.next().await.unwrap_or(Answer::Nothing) {
+            Answer::Written(bytes) if bytes.len() > FREE_BYTES => charge(&answers, address, bytes, is_write, is_resp3),
+            answer => answer,
+        }
+    };
+    once(charged.boxed_local())
+}
