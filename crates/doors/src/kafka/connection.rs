@@ -13,7 +13,7 @@ use net::service::{Handler, Held, Peer, Reply, Standing, once};
 use super::codec::{self, Answer, Body, Call, FETCH, KafkaProtocol, PRODUCE};
 use super::errors::Code;
 use super::fetch::FetchBudget;
-use super::map::{self, Attempts, Caller, Leaving, Refusal};
+use super::map::{self, Attempts, Caller, Leaving, Refusal, Tried};
 use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, Produced};
 use super::security::Login;
@@ -152,7 +152,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         }
         let caller = session.caller(String::new(), 0);
         let mut waiting = Vec::new();
-        for (topic, _, attempt) in map::publish(&self.broker, &caller, &mut session.wakes, request) {
+        for Tried { topic, attempt, .. } in map::publish(&self.broker, &caller, &mut session.wakes, request) {
             match attempt {
                 // Nobody is told whether it is committed.
                 Ok(Attempt::Done(_) | Attempt::Commits(_)) => {}
@@ -216,7 +216,7 @@ impl KafkaHandler {
             return Reply::Now(Answer::Produced(map::refuse_all(request, Code::INVALID_REQUIRED_ACKS)));
         }
         let attempts = map::publish(&self.broker, caller, &mut session.wakes, request);
-        let is_waiting = attempts.iter().any(|(.., attempt)| matches!(attempt, Ok(Attempt::Waits(_))));
+        let is_waiting = attempts.iter().any(|tried| matches!(tried.attempt, Ok(Attempt::Waits(_))));
         let mut answer = finish(self.broker.clone(), attempts).boxed_local();
         // Where nothing has to be waited for it is over at its first look.
         match (&mut answer).now_or_never() {
@@ -240,12 +240,13 @@ fn written(address: SocketAddr) -> String {
 /// Waits for what became of every batch.
 async fn finish(broker: Arc<Broker>, attempts: Attempts) -> Answer {
     let mut topics: Vec<(Arc<str>, Vec<PartitionProduced>)> = Vec::new();
-    for (topic, partition, attempt) in attempts {
+    for Tried { topic, partition, attempt, sent } in attempts {
         let published = match attempt {
             Ok(Attempt::Done(published)) => Ok(published),
-            Ok(Attempt::Waits(waiting)) => {
-                waiting.finish(&broker, &mut Wakes::default()).await.map_err(Refusal::of_batch)
-            }
+            Ok(Attempt::Waits(waiting)) => match waiting.finish(&broker, &mut Wakes::default()).await {
+                Ok(published) => Ok(published),
+                Err(error) => Err(Refusal::after_wait(error, &topic, sent).await),
+            },
             Ok(Attempt::Commits(committing)) => committing.finish(&broker).await.map_err(Refusal::of_batch),
             Err(refusal) => Err(refusal),
         };

@@ -71,7 +71,16 @@ impl Leaving {
 }
 
 /// What became of each batch so far, in the order of the request.
-pub(super) type Attempts = Vec<(Arc<str>, PartitionId, Result<Attempt, Refusal>)>;
+pub(super) type Attempts = Vec<Tried>;
+
+/// What became of a batch so far.
+pub(super) struct Tried {
+    pub topic: Arc<str>,
+    pub partition: PartitionId,
+    pub attempt: Result<Attempt, Refusal>,
+    /// The batch as it came, if it waits for a topic that wants a key in each record.
+    pub sent: Option<DraftBatch>,
+}
 
 /// Why something was not done.
 #[derive(Clone, Debug)]
@@ -95,6 +104,18 @@ impl Refusal {
     /// Of a batch.
     pub(super) fn of_batch(error: Error) -> Self {
         Self::new(errors::of_produce(&error), error.message)
+    }
+
+    /// Of a batch that had to wait. Its records are decompressed to name those without a key, which is done on a thread
+    /// that serves no connection.
+    pub(super) async fn after_wait(error: Error, topic: &Arc<str>, sent: Option<DraftBatch>) -> Self {
+        let Some(sent) = sent.filter(|_| error.kind == ErrorKind::Invalid) else {
+            return Self::of_batch(error);
+        };
+        let (refusal, topic) = (Self::of_batch(error), topic.clone());
+        let plain = refusal.clone();
+        let named = tokio::task::spawn_blocking(move || refusal.for_want_of_keys(&topic, &sent));
+        named.await.unwrap_or(plain)
     }
 
     /// Of a batch for a topic that wants a key in each record: says which have none, so that a client knows which of
@@ -126,6 +147,7 @@ pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, reque
         let name: Arc<str> = name.into();
         let may_publish = may_write.clone().and_then(|()| may_publish(broker, caller, &name));
         for (partition, batch) in partitions {
+            let mut sent = None;
             let attempt = may_publish.clone().and_then(|is_compacted| {
                 let batch = DraftBatch::parse(batch).inspect_err(|_| broker.metrics().publish_errors.add(1));
                 let batch = batch.map_err(Refusal::of_batch)?;
@@ -134,18 +156,19 @@ pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, reque
                 if batch.is_transactional() && !names_transaction {
                     return Err(Refusal::denied(Code::TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "an unnamed transaction"));
                 }
-                let sent = is_compacted.then(|| batch.clone());
+                sent = is_compacted.then(|| batch.clone());
                 let attempt = broker.try_publish(&name, Some(partition), acks, batch, wakes);
                 attempt.map_err(|error| {
                     let is_of_records = error.kind == ErrorKind::Invalid;
                     let refusal = Refusal::of_batch(error);
-                    match sent.filter(|_| is_of_records) {
+                    match sent.take().filter(|_| is_of_records) {
                         Some(sent) => refusal.for_want_of_keys(&name, &sent),
                         None => refusal,
                     }
                 })
             });
-            attempts.push((name.clone(), partition, attempt));
+            let sent = sent.filter(|_| matches!(attempt, Ok(Attempt::Waits(_))));
+            attempts.push(Tried { topic: name.clone(), partition, attempt, sent });
         }
     }
     attempts
