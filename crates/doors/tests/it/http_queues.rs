@@ -124,8 +124,10 @@ async fn bodies_that_are_no_json_are_messages_as_they_are() {
 
 /// As a client that compresses may publish it.
 #[tokio::test]
-async fn a_message_may_be_larger_than_a_batch_that_is_not_compressed() {
-    let server = with_queue(json!({})).await;
+async fn a_message_may_be_larger_than_a_batch_where_a_key_allows_it() {
+    let of_broker = broker::Settings { record_expansion_max: 2, ..broker::Settings::default() };
+    let server = start_with(of_broker, settings(), 100).await;
+    assert_eq!(server.send("PUT", QUEUE, &[JSON], "{}").await.status, 201);
     let body = "x".repeat(BATCH_BYTES_MAX + 1);
     let batch = DraftBatch::of_one(1000, None, Some(body.as_bytes()), &[]).expect("it gets small");
     server.publish_batch("jobs", batch).await;
