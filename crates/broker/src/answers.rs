@@ -189,7 +189,7 @@ impl Answers {
         self.0.refused.add(1);
         let (used, max) = (self.0.state.lock().used, self.0.max);
         Error::busy(format!(
-            "answers that clients have not read hold {used} of {max} bytes (response_memory_max; one address has half): \
+            "answers that clients have not read hold {used} of {max} bytes (response_memory_max; an address has half): \
              read what was asked for, ask for less at once, or try again later"
         ))
     }

@@ -14,9 +14,9 @@ use crate::topics::Topic;
 /// Bytes that the thread of a connection compresses itself: some 100 us.
 const COMPRESSED_AT_ONCE: usize = 16 << 10;
 
-/// Who looks into batches: one at a time, so that most of the processor is left to connections, and the memory is that of
-/// one batch. The rest waits in the order in which it came, each with a connection that publishes nothing else, no
-/// longer than a publish may wait.
+/// The turns of those who look into batches: one at a time, so that most of the processor is left to connections, and
+/// the memory is that of one batch. The rest waits in the order in which it came, each with a connection that publishes
+/// nothing else, no longer than a publish may wait.
 pub(crate) struct Checking {
     turns: Arc<Semaphore>,
     /// Batches that are looked into or wait for their turn.

@@ -1,5 +1,5 @@
-//! Subscriptions of patterns that mean many partitions: those are joined, and left, in slices, between which others have
-//! the locks and the thread.
+//! Subscriptions of patterns that mean many partitions: those are joined, and left, in slices, between which others
+//! have the locks and the thread.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ pub(crate) const JOINED_AT_ONCE: usize = 512;
 /// Partitions that are joined, or left, before others have their turn: some 50 us.
 const JOINED_PER_TURN: usize = 64;
 
-/// Who joins many partitions: one subscription at a time, so that the others of a thread wait for one slice however many
-/// subscribe. The rest waits in the order in which it came, each with a request of its client.
+/// The turns of those who join many partitions: one subscription at a time, so that the others of a thread wait for one
+/// slice however many subscribe. The rest waits in the order in which it came, each with a request of its client.
 pub(crate) struct Joining {
     turns: Semaphore,
     /// Subscriptions that join partitions or wait for their turn.

@@ -151,7 +151,7 @@ pub(super) fn is_too_large(view: &RecordView<'_>) -> Option<Error> {
     let bytes: usize = parts().map(|part| json_bytes(encoding, part)).sum();
     (bytes > RECORD_JSON_BYTES_MAX).then(|| {
         Error::too_large(format!(
-            "the record at offset {} has {bytes} bytes as JSON, of {RECORD_JSON_BYTES_MAX} that a record may have here: \
+            "the record at offset {} has {bytes} bytes as JSON, of {RECORD_JSON_BYTES_MAX} that one may have here: \
              read it at another door; next_offset is {}",
             view.offset,
             view.offset + 1

@@ -91,8 +91,8 @@ struct Mouth {
 }
 
 impl Mouth {
-    /// Whether the connection is there. What is said is in the memory that was taken for it; where none was, it is taken
-    /// in any case.
+    /// Whether the connection is there. What is said is in the memory that was taken for it; where none was, it is
+    /// taken in any case.
     fn say(
         &self,
         deliveries: &mut Vec<Delivery>,

@@ -30,6 +30,7 @@ use super::errors::{Done, Fail};
 use super::pause::Pause;
 use super::shard_channels::{ShardChannels, ShardListener};
 use super::stats::{Stats, Tally};
+use super::wait::{Wait, begin_to_wait};
 use super::writer::{ANSWER_BYTES_MAX, NO_ROOM, Writer};
 
 /// Databases of every connection.
@@ -588,34 +589,6 @@ pub fn answers(cache: &Cache, requests: &[Vec<Vec<u8>>], is_resp3: bool) -> Vec<
     requests.iter().filter_map(answer).collect()
 }
 
-/// It is tried again each time that one of its keys may have more.
-fn begin_to_wait(
-    locked: &LockedCache<'_>,
-    command: &'static Command,
-    run: Data,
-    args: &[&[u8]],
-    is_resp3: bool,
-) -> Arc<Waiting> {
-    let owned: Vec<Box<[u8]>> = args.iter().map(|arg| (*arg).into()).collect();
-    let attempt = move |locked: &mut LockedCache<'_>, key: &[u8]| {
-        let args: SmallVec<[&[u8]; 8]> = owned.iter().map(|arg| &**arg).collect();
-        let mut writer = Writer::new(is_resp3);
-        let mut step = Step { again: Some(key), ..Step::new(locked, &mut writer) };
-        let done = run(&mut step, &args).and_then(|()| step.out.check());
-        let is_blocked = step.block.is_some();
-        if let Err(fail) = done {
-            writer.bytes.clear();
-            writer.error(&fail);
-        }
-        (!is_blocked).then_some(writer.bytes)
-    };
-    let keys = match command.keys(args) {
-        Named::These(keys) => keys,
-        Named::All => SmallVec::new(),
-    };
-    locked.wait(&keys, Box::new(attempt))
-}
-
 impl Session {
     /// The cache of the database that is selected.
     pub(super) fn database(&mut self, broker: &Arc<Broker>) -> Done<&Arc<Cache>> {
@@ -750,20 +723,6 @@ fn silent(mut later: Later) -> Later {
 impl Drop for Session {
     fn drop(&mut self) {
         self.clients.remove(self.client.id);
-    }
-}
-
-/// Ends its wait where the connection ends.
-pub(super) struct Wait {
-    pub(super) cache: Arc<Cache>,
-    pub(super) waiting: Arc<Waiting>,
-    client: Arc<Client>,
-}
-
-impl Drop for Wait {
-    fn drop(&mut self) {
-        self.cache.stop_waiting(&self.waiting);
-        *self.client.waiting.lock() = None;
     }
 }
 

@@ -13,6 +13,7 @@ mod pause;
 mod room;
 mod shard_channels;
 mod stats;
+mod wait;
 mod writer;
 
 use std::io;

@@ -105,8 +105,8 @@ async fn a_transaction_that_takes_too_long_is_refused_from_there_on() {
     assert_eq!(redis.transaction(&["SET k v", "XADD s 1-1 a 1", "EXISTS k s"]).await, "(+OK 1-1 :2)");
 }
 
-/// A pattern over thousands of topics is answered when all of them are joined, hears nothing before that, and everything
-/// after it. In the meantime others are served.
+/// A pattern over thousands of topics is answered when all of them are joined, hears nothing before that, and
+/// everything after it. In the meantime others are served.
 #[tokio::test]
 async fn a_pattern_listens_to_thousands_of_topics_and_a_transaction_does_not_begin_to() {
     const MANY: usize = 3_000;

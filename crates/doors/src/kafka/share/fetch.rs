@@ -67,8 +67,8 @@ struct Settled {
     takes: Option<(Vec<Place>, AcquireLimits)>,
 }
 
-/// Does what a member says of messages that it had, and takes others for it. The first part is done also if the wait for
-/// the other is given up.
+/// Does what a member says of messages that it had, and takes others for it. The first part is done also if the wait
+/// for the other is given up.
 pub(in super::super) fn fetch(
     broker: Arc<Broker>,
     budget: FetchBudget,

@@ -136,8 +136,8 @@ impl Allow {
         self.names.iter().any(matches) && is_public(address)
     }
 
-    /// Refuses an endpoint none of whose addresses is allowed, if they are known without a resolver: an address, and the
-    /// names that are always this machine (RFC 6761, 6.3).
+    /// Refuses an endpoint none of whose addresses is allowed, if they are known without a resolver: an address, and
+    /// the names that are always this machine (RFC 6761, 6.3).
     pub(super) fn check(&self, endpoint: &Endpoint) -> Result<(), String> {
         let host = endpoint.host.as_str();
         let addresses = match host.parse::<IpAddr>() {

@@ -11,9 +11,10 @@ use super::groups::no_group;
 use super::{Context, Owned, failed, ids, owned};
 use crate::redis::codec::Answer;
 use crate::redis::commands::args::{is, parse_int};
-use crate::redis::connection::{Door, Later, Session, Wait};
+use crate::redis::connection::{Door, Later, Session};
 use crate::redis::errors::{Done, Fail, SYNTAX, WRONG_TYPE};
 use crate::redis::names::stream_topic;
+use crate::redis::wait::Wait;
 use crate::redis::writer::Writer;
 
 /// Entries that one who waited is given, where nothing else is said: its id may have been far back.

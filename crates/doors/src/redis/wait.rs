@@ -1,0 +1,52 @@
+//! Clients that wait for a key: what is tried for them again, and what ends their wait.
+
+use std::sync::Arc;
+
+use broker::{Cache, LockedCache, Waiting};
+use smallvec::SmallVec;
+
+use super::clients::Client;
+use super::commands::{Command, Data, Named, Step};
+use super::writer::Writer;
+
+/// It is tried again each time that one of its keys may have more.
+pub(super) fn begin_to_wait(
+    locked: &LockedCache<'_>,
+    command: &'static Command,
+    run: Data,
+    args: &[&[u8]],
+    is_resp3: bool,
+) -> Arc<Waiting> {
+    let owned: Vec<Box<[u8]>> = args.iter().map(|arg| (*arg).into()).collect();
+    let attempt = move |locked: &mut LockedCache<'_>, key: &[u8]| {
+        let args: SmallVec<[&[u8]; 8]> = owned.iter().map(|arg| &**arg).collect();
+        let mut writer = Writer::new(is_resp3);
+        let mut step = Step { again: Some(key), ..Step::new(locked, &mut writer) };
+        let done = run(&mut step, &args).and_then(|()| step.out.check());
+        let is_blocked = step.block.is_some();
+        if let Err(fail) = done {
+            writer.bytes.clear();
+            writer.error(&fail);
+        }
+        (!is_blocked).then_some(writer.bytes)
+    };
+    let keys = match command.keys(args) {
+        Named::These(keys) => keys,
+        Named::All => SmallVec::new(),
+    };
+    locked.wait(&keys, Box::new(attempt))
+}
+
+/// Ends its wait where the connection ends.
+pub(super) struct Wait {
+    pub(super) cache: Arc<Cache>,
+    pub(super) waiting: Arc<Waiting>,
+    pub(super) client: Arc<Client>,
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.cache.stop_waiting(&self.waiting);
+        *self.client.waiting.lock() = None;
+    }
+}
