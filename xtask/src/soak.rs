@@ -9,8 +9,11 @@ const MINUTES: u64 = 10;
 /// What one round does before another seed: long enough to be worth starting, short enough to end in time.
 const CYCLES: u64 = 20;
 const SUITES: [&str; 6] = ["power::", "faults::", "damage::", "repair::", "reads::", "kill::"];
+
 /// Tests of hostile clients: the package, what its tests are called, and what they do more of than in `ci`.
-const HARDENING: [(&str, &str, &[(&str, u64)]); 9] = [
+type Hardening = (&'static str, &'static str, &'static [(&'static str, u64)]);
+
+const HARDENING: [Hardening; 10] = [
     ("thalweg-broker", "joining::", &[("HARDENING_TOPICS", 50_000)]),
     ("thalweg-broker", "limits::", &[]),
     ("thalweg-doors", "redis::", &[]),
@@ -20,6 +23,7 @@ const HARDENING: [(&str, &str, &[(&str, u64)]); 9] = [
     ("thalweg", "hardening", &[]),
     ("thalweg", "web::", &[]),
     ("thalweg", "peers::", &[]),
+    ("thalweg", "full_disk::", &[]),
 ];
 
 pub fn run(args: &[&str]) -> Outcome {

@@ -23,7 +23,7 @@ fn say(broker: &Broker, to: &str, bytes: usize) -> Result<Option<u32>> {
 
 fn listen(broker: &Arc<Broker>, to: &str) -> Subscription {
     let request = Subscribe { missing: Missing::Wait, is_channel: true, ..ask(to) };
-    subscribe(&broker, request).expect("subscribed")
+    subscribe(broker, request).expect("subscribed")
 }
 
 /// The next deliveries, by their topics.

@@ -52,7 +52,7 @@ impl Peak {
     }
 
     /// Ends it. What came on top of the memory before is within what answers may hold.
-    fn is_within(mut self, budget: u64) {
+    fn ends_within(mut self, budget: u64) {
         self.is_over.store(true, Ordering::Relaxed);
         let peak = self.looks.take().expect("it looks").join().expect("it looked");
         let grown = peak.saturating_sub(self.before);
@@ -148,7 +148,7 @@ async fn fetches_over_http_that_are_not_read_hold_no_more_than_there_is_for_answ
     for stream in &mut unread {
         answered.push(status(stream).await);
     }
-    peak.is_within(64 * MIB);
+    peak.ends_within(64 * MIB);
     assert!(answered.contains(&200) && answered.contains(&503), "{answered:?}");
     assert!(answered.iter().all(|status| matches!(status, 200 | 503)), "{answered:?}");
     drop(unread);
@@ -171,7 +171,7 @@ async fn events_that_are_not_read_hold_no_more_than_there_is_for_answers() {
     }
     until("streams that wait", async || metric(&client, "thalweg_response_waits_total").await >= 30).await;
     assert_eq!(call(http, "PUT", "/v1/topics/other", &json!({})).await.0, 201);
-    peak.is_within(64 * MIB);
+    peak.ends_within(64 * MIB);
     drop(unread);
     until("their memory", async || metric(&client, "thalweg_response_bytes").await == 0).await;
     let mut stream = ask(http, &get("/v1/topics/bomb/events?start=earliest")).await;
@@ -228,7 +228,7 @@ async fn messages_of_sqs_that_are_not_read_hold_no_more_than_there_is_for_answer
     for stream in &mut unread {
         answered.push(status(stream).await);
     }
-    peak.is_within(32 * MIB);
+    peak.ends_within(32 * MIB);
     // RequestThrottled, upon which SDKs come again.
     assert!(answered.contains(&200) && answered.contains(&403), "{answered:?}");
     drop(unread);
@@ -262,7 +262,7 @@ async fn answers_of_redis_that_are_not_read_hold_no_more_than_there_is_for_answe
         within("an answer", stream.read_exact(&mut first)).await.expect("read");
         answered.push(String::from_utf8_lossy(&first).into_owned());
     }
-    peak.is_within(64 * MIB);
+    peak.ends_within(64 * MIB);
     assert!(answered.iter().any(|first| first.starts_with("*8")), "{answered:?}");
     assert!(answered.iter().any(|first| first == "-TRYAGAIN"), "{answered:?}");
     // Who asks for little is answered, and what is changed is not lost.
@@ -338,7 +338,7 @@ async fn streams_of_one_connection_of_grpc_hold_no_more_than_there_is_for_answer
     until("streams that wait", async || metric(&client, "thalweg_response_waits_total").await >= 10).await;
     let other = call(pubsub, "GET", &format!("{project}/topics/topic"), &Value::Null).await;
     assert_eq!(other.0, 200, "{other:?}");
-    peak.is_within(32 * MIB);
+    peak.ends_within(32 * MIB);
     drop(unread);
     until("their memory", async || metric(&client, "thalweg_response_bytes").await == 0).await;
 }
@@ -358,7 +358,7 @@ async fn pages_of_metrics_over_closed_windows_hold_no_more_than_there_is_for_ans
     let answered = async |class| metric(&client, &format!("thalweg_http_requests_total{{status=\"{class}\"}}")).await;
     until("answers to most", async || answered("2xx").await + answered("5xx").await >= 2000).await;
     assert_eq!(call(http, "GET", "/readyz", &Value::Null).await.0, 200);
-    peak.is_within(16 * MIB);
+    peak.ends_within(16 * MIB);
     drop(unread);
     until("their memory", async || metric(&client, "thalweg_response_bytes").await == 0).await;
     assert_eq!(call(http, "GET", "/metrics", &Value::Null).await.0, 200);
@@ -404,7 +404,7 @@ async fn fetches_over_the_native_door_that_are_not_read_hold_no_more_than_there_
     }
     until("answers that wait", async || metric(&client, "thalweg_response_waits_total").await >= 30).await;
     assert_eq!(call(server.door("http"), "PUT", "/v1/topics/other", &json!({})).await.0, 201);
-    peak.is_within(32 * MIB);
+    peak.ends_within(32 * MIB);
     drop(unread);
     until("their memory", async || metric(&client, "thalweg_response_bytes").await == 0).await;
 }
