@@ -56,6 +56,11 @@ impl Broker {
 }
 
 impl Topic {
+    /// Bytes that the records of a batch may have once they are decompressed.
+    pub(crate) fn expanded_max(&self, expansion: usize) -> usize {
+        (self.settings.batch_bytes_max as usize * expansion).max(EXPANDED_BYTES_MIN)
+    }
+
     /// Makes a batch what the settings ask for, or refuses it. Its records are looked at only where keys matter.
     /// Decompressed, they may have `expansion` times what a batch of the topic may have.
     pub(crate) fn admit(&self, batch: &mut DraftBatch, expansion: usize) -> Result<()> {
@@ -69,7 +74,7 @@ impl Topic {
             ))),
         };
         check_len(batch)?;
-        let expanded_max = (settings.batch_bytes_max as usize * expansion).max(EXPANDED_BYTES_MIN);
+        let expanded_max = self.expanded_max(expansion);
         if !batch.expands_within(expanded_max) {
             return Err(Error::too_large(format!(
                 "topic {name} takes batches whose records have up to {expanded_max} bytes once they are decompressed, \

@@ -40,13 +40,14 @@ impl Drop for Pending<'_> {
 impl Topic {
     /// Whether a batch has to be decompressed or compressed to be admitted. What comes of few bytes is not known
     /// before.
-    pub(crate) fn admits_slowly(&self, batch: &DraftBatch) -> bool {
+    pub(crate) fn admits_slowly(&self, batch: &DraftBatch, expansion: usize) -> bool {
         let Ok(codec) = batch.codec() else {
             return false;
         };
         let is_compressed = codec != Codec::None;
         let changes_codec = self.settings.compression.is_some_and(|wanted| wanted != codec);
-        is_compressed && (self.settings.compact || changes_codec) || changes_codec && batch.len() > COMPRESSED_AT_ONCE
+        is_compressed && (self.settings.compact || changes_codec || batch.has_to_count(self.expanded_max(expansion)))
+            || changes_codec && batch.len() > COMPRESSED_AT_ONCE
     }
 }
 

@@ -337,9 +337,10 @@ impl Broker {
         begin: Option<Instant>,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
-        let is_slow = topic.admits_slowly(&batch);
+        let expansion = self.settings().record_expansion_max;
+        let is_slow = topic.admits_slowly(&batch, expansion);
         if !is_slow {
-            topic.admit(&mut batch, self.settings().record_expansion_max)?;
+            topic.admit(&mut batch, expansion)?;
         }
         let cell = match partition {
             Some(partition) => topic.partition(partition)?,

@@ -35,6 +35,11 @@ impl Codec {
         }
     }
 
+    /// Whether [`Codec::expands_within`] has to decompress to know.
+    pub fn has_to_count(self, small: &[u8], bytes_max: usize) -> bool {
+        !matches!(self, Self::None | Self::Snappy) && self.size_bound(small).is_none_or(|bound| bound > bytes_max)
+    }
+
     /// Whether the bytes stand for no more than `bytes_max`. Decompresses only where the bound leaves that open, and
     /// no further than `bytes_max`. Bytes that nobody can read stand for nothing.
     pub fn expands_within(self, small: &[u8], bytes_max: usize) -> bool {

@@ -55,6 +55,11 @@ impl DraftBatch {
         self.codec().map_or(true, |codec| codec.expands_within(&self.bytes[BATCH_HEADER_BYTES..], bytes_max))
     }
 
+    /// Whether [`DraftBatch::expands_within`] has to decompress to know.
+    pub fn has_to_count(&self, bytes_max: usize) -> bool {
+        self.codec().is_ok_and(|codec| codec.has_to_count(&self.bytes[BATCH_HEADER_BYTES..], bytes_max))
+    }
+
     /// Looks at the records, so many of them, one behind the other.
     fn look<T>(&self, work: impl FnOnce(&mut &[u8], u32) -> Result<T>) -> Result<T> {
         let records = &self.bytes[BATCH_HEADER_BYTES..];
