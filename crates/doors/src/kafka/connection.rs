@@ -1,5 +1,6 @@
 //! What is kept for a connection, and how each request of it is served.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -47,7 +48,7 @@ pub(super) struct Session {
     wakes: Wakes,
     /// Records were refused of which nobody asked to hear. The connection ends, as it does in Kafka: only so does the
     /// client learn that it has to look anew where its topics are.
-    has_lost: bool,
+    has_lost: Rc<Cell<bool>>,
 }
 
 type Later = futures_util::stream::Once<LocalBoxFuture<'static, Answer>>;
@@ -73,7 +74,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
             leaving: Rc::default(),
             shares: Rc::new(ShareConnection::new(self.shares.clone(), Arc::downgrade(&self.broker))),
             wakes: Wakes::default(),
-            has_lost: false,
+            has_lost: Rc::default(),
         }
     }
 
@@ -159,18 +160,19 @@ impl Handler<KafkaProtocol> for KafkaHandler {
                 Ok(Attempt::Waits(batch)) => waiting.push((topic, batch)),
                 Err(refusal) => {
                     map::publish_lost(&self.broker, &topic, &refusal.message);
-                    session.has_lost = true;
+                    session.has_lost.set(true);
                 }
             }
         }
         if waiting.is_empty() {
             return None;
         }
-        let broker = self.broker.clone();
+        let (broker, has_lost) = (self.broker.clone(), session.has_lost.clone());
         Some(Box::pin(async move {
             for (topic, batch) in waiting {
                 if let Err(error) = batch.finish(&broker, &mut Wakes::default()).await {
                     map::publish_lost(&broker, &topic, &error.message);
+                    has_lost.set(true);
                 }
             }
         }))
@@ -182,7 +184,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
     }
 
     fn standing(&self, session: &Session) -> Standing {
-        if session.has_lost { Standing::Over } else { session.login.standing() }
+        if session.has_lost.get() { Standing::Over } else { session.login.standing() }
     }
 
     /// The broker goes away: whoever waits for others, or for records, is answered.
