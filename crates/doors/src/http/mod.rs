@@ -25,12 +25,14 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use broker::metrics::{Collect, Exposition};
-use broker::{Broker, Doors};
+use broker::{Answers, Broker, Doors, FREE_BYTES};
 use bytes::Bytes;
 use engine::{Error, ErrorKind};
+use futures_util::TryFutureExt;
+use hyper::body::Body as _;
 use hyper::service::service_fn;
 use net::http::{
-    Caller, Connection, HttpServer, HttpSettings, HttpStats, IpNetwork, Ledger, Plaintext, Reason, Refusal,
+    Caller, Charge, Connection, HttpServer, HttpSettings, HttpStats, IpNetwork, Ledger, Plaintext, Reason, Refusal,
     RequestBody, SecurityHeaders,
 };
 use net::tls::Tls;
@@ -369,6 +371,16 @@ fn router(http: Arc<Http>) -> Router {
         .with_state(http)
 }
 
+/// The answer to a request that has changed something: it is given in any case, because whoever is refused sends the
+/// request again.
+fn charged_change(mut answer: Response, answers: &Answers, address: Option<IpAddr>) -> Response {
+    let bytes = answer.body().size_hint().exact().unwrap_or(0) as usize;
+    if bytes > FREE_BYTES && answer.extensions().get::<Charge>().is_none() {
+        answer.extensions_mut().insert(Charge::new(answers.overdraw(address, bytes)));
+    }
+    answer
+}
+
 /// Opens the door. It serves until the drain begins. The address is the bound one.
 pub async fn open(
     settings: &Settings,
@@ -381,9 +393,12 @@ pub async fn open(
     let runtime = settings.runtime(broker.doors(), ledger::of_answers(&broker));
     let http = Http::new(settings, broker);
     let router = router(http.clone());
+    let answers = http.broker.answers().clone();
     let service = service_fn(move |request: hyper::Request<RequestBody>| {
         let address = request.extensions().get::<Caller>().map(|caller| caller.address);
-        broker::for_peer(address, router.clone().oneshot(request.map(Body::new)))
+        let (is_change, answers) = (!request.method().is_safe(), answers.clone());
+        let answered = broker::for_peer(address, router.clone().oneshot(request.map(Body::new)));
+        answered.map_ok(move |answer| if is_change { charged_change(answer, &answers, address) } else { answer })
     });
     let server = HttpServer::new(runtime, settings.tls.as_deref(), limit, service)?;
     http.register(server.stats());

@@ -208,7 +208,8 @@ impl Handler<RedisProtocol> for Door {
                     Ok(()) => self.serve(session, command, &args),
                     Err(fail) => session.fail(&fail),
                 };
-                let reply = session.charged(reply, command.is_write);
+                // What a transaction has done cannot be refused any more.
+                let reply = session.charged(reply, command.is_write || command.name == "EXEC");
                 self.count(session, number, &args, began, reply)
             }
             Err(fail) if commands::find(args[0]).is_some_and(|command| command.name == "EXEC") => {
