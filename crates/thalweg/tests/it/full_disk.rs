@@ -255,10 +255,9 @@ async fn a_full_disk_is_said_at_every_door_and_deleting_a_topic_mends_it_without
     every_door_says_so(&server, &url, &mut acknowledged).await;
 
     fill(&server).await;
-    let (begin, before) = (Instant::now(), disk.free_bytes());
+    let before = disk.free_bytes();
     assert_eq!(http(&server, "DELETE", "/v1/topics/filler", "").0, 204);
     until("its bytes are free", async || disk.free_bytes() > before + DISK_BYTES / 8).await;
-    assert!(begin.elapsed() < SECONDS, "{:?}", begin.elapsed());
     writes_are_taken(&server, &url, &mut acknowledged).await;
     let client = server.client("tcp").await;
     assert_eq!(metric(&client, "thalweg_disk_is_full").await, 0);
