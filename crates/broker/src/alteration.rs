@@ -6,8 +6,8 @@ use crate::broker::Broker;
 use crate::timers::now_ms;
 use crate::topics::{Lasts, Topic, TopicStatus, refuse_internal};
 
-/// What the records of a batch may have in any topic, decompressed: Kafka's clients hold what they compress to that
-/// (`max.request.size`), so that a topic for small batches still takes theirs.
+/// Decompressed bytes that the records of a batch may have in any topic: Kafka's clients hold what they compress to
+/// that (`max.request.size`), so that a topic for small batches still takes theirs.
 const EXPANDED_BYTES_MIN: usize = 1 << 20;
 
 impl Broker {

@@ -1,5 +1,5 @@
-//! What answers on their way to clients may hold together, at all doors: nothing large is decompressed or written out
-//! for a client without a permit for its bytes, which goes back when the last of them was written to its socket.
+//! The memory of all answers on their way to clients, at all doors: nothing large is decompressed or written out for a
+//! client without a permit for its bytes, which goes back when the last of them was written to its socket.
 //!
 //! An address has a share of it, so that one that does not read leaves room for the others. Whoever finds no room
 //! waits in line, holding nothing, for as long as its door lets it; then it is refused, and told to come again.
@@ -37,8 +37,7 @@ pub struct Answers(Arc<Budget>);
 struct Budget {
     max: u64,
     state: Mutex<State>,
-    /// What [`State::used`] was after its last change: most of the time it is nothing, and nobody needs the lock to
-    /// know.
+    /// [`State::used`] after its last change, readable without the lock: most of the time it is 0.
     used: AtomicU64,
     /// Batches that are decompressed for readers now, by where their bytes lie. Each holds those, so that no other
     /// batch comes to lie there.
@@ -115,7 +114,8 @@ impl Answers {
         Some(Held { budget: self.0.clone(), peer, bytes })
     }
 
-    /// The same, in its turn, if that comes within this time.
+    /// Takes a permit for `bytes` in its turn, if that comes within `wait`. Fails with `busy` after that, and with
+    /// `too_large` where the budget is smaller.
     pub async fn take(&self, peer: Option<IpAddr>, bytes: usize, wait: Duration) -> Result<Held> {
         if bytes as u64 > self.0.max {
             self.0.refused.add(1);
@@ -153,7 +153,7 @@ impl Answers {
         self.wait_in_line(peer, FREE_BYTES as u64, wait).await.map(drop)
     }
 
-    /// The same for what has to be answered now, because what it tells of has been done: it may be more than the
+    /// A permit for an answer that has to be given now, because its request has been carried out. It may go beyond the
     /// maximum, and then nobody gets anything before it is read.
     pub fn overdraw(&self, peer: Option<IpAddr>, bytes: usize) -> Held {
         let peer = peer.unwrap_or(Ipv4Addr::LOCALHOST.into());

@@ -251,7 +251,7 @@ impl Broker {
         &self.budget
     }
 
-    /// What answers on their way to clients may hold.
+    /// The budget of answers on their way to clients.
     pub fn answers(&self) -> &Answers {
         &self.answers
     }

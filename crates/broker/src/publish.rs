@@ -102,7 +102,7 @@ pub struct WaitingPublish {
     begin: Option<Instant>,
 }
 
-/// What a batch waits for.
+/// The reason for which a batch waits.
 enum Waits {
     /// The topic looks into it.
     Check(Arc<Topic>),
@@ -282,7 +282,7 @@ impl Broker {
         Ok(Appended::new(published, count, commit))
     }
 
-    /// The same of what has happened already, where nobody asks this batch when it is on the disk: the caller has asked
+    /// Places a batch of what has happened already and that nobody waits for: the caller has asked
     /// [`PartitionCell::admit`] before it did.
     pub(crate) fn place_admitted(
         &self,

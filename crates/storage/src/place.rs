@@ -3,7 +3,8 @@
 //! A directory that is removed, or moved away, under a running broker would take what nobody finds any more; one that
 //! was replaced is another broker's. Its files are named by paths, so the broker looks whether the path of the lock
 //! still leads to the file that it locked: before it says that something lasts, and before it removes or makes files.
-//! What is removed between the look and what follows it, or while the lock is still there, is not noticed by it.
+//! A directory that is removed between the look and the write that follows, or while the lock is still there, is not
+//! noticed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use crate::disk::{Disk, LOCK_NAME, failed};
 pub(crate) struct Place {
     disk: Arc<dyn Disk>,
     lock: PathBuf,
-    /// What the lock was when the directory was opened; nothing where the disk does not tell files apart.
+    /// The identity of the lock when the directory was opened; none where the disk does not tell files apart.
     identity: Option<u128>,
 }
 

@@ -1,5 +1,5 @@
-//! What doors define and the broker keeps for them: policies, schemas and the like, each and all together bounded in
-//! bytes.
+//! Documents that doors define and the broker keeps for them: policies, schemas and the like, each and all together
+//! bounded in bytes.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -15,11 +15,11 @@ pub const DOCUMENTS_MAX: usize = 65_536;
 pub const DOCUMENT_BYTES_MAX: usize = 1 << 20;
 /// All of them, with their names.
 pub const DOCUMENTS_BYTES_MAX: usize = 48 << 20;
-/// What doors keep with one queue.
+/// Bytes that doors may keep with one queue.
 const NOTES_BYTES_MAX: usize = 64 << 10;
-/// What they keep with all queues, beyond [`FREE_NOTES_BYTES`] of each.
+/// Bytes that doors may keep with all queues, beyond [`FREE_NOTES_BYTES`] of each.
 const ALL_NOTES_BYTES_MAX: usize = 16 << 20;
-/// What is kept with a queue and is not counted.
+/// Bytes that doors keep with a queue and that are not counted.
 const FREE_NOTES_BYTES: usize = 2 << 10;
 
 /// The kind of documents that are the broker's own: a few, and small.

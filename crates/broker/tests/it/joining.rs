@@ -159,7 +159,7 @@ async fn a_pattern_joins_many_topics_in_slices_and_each_of_them_once() {
     within("its end", left).await;
 }
 
-/// Who gives up while it waits, or is in the middle of it, leaves nothing behind, and the next has its turn.
+/// A subscription that is given up while it waits or joins leaves nothing behind, and the next has its turn.
 #[tokio::test]
 async fn subscriptions_to_many_topics_take_turns_and_may_be_given_up() {
     let broker = with_many_topics().await;

@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 
 use super::errors::Result;
 
-/// What a page takes until its length is known.
+/// Bytes that a page takes until its length is known.
 const PAGE_BYTES: usize = 256 << 10;
 
 /// Gives pages to those who ask.

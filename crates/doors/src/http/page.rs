@@ -13,7 +13,7 @@ const PAGE_BYTES_MAX: usize = 4 << 20;
 pub(super) const RECORD_JSON_BYTES_MAX: usize = 16 << 20;
 /// A byte as JSON has no more: `\u0001`.
 const JSON_RATIO_MAX: usize = 6;
-/// What is around the values of a record in JSON.
+/// Bytes of a record in JSON beside its values.
 const RECORD_REST_BYTES: usize = 512;
 /// A batch that stands for more is decompressed once for all who read it, and off the thread.
 pub(super) const LARGE_BATCH_BYTES: usize = 1 << 20;
@@ -29,7 +29,7 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// What it takes at most, with all that is decompressed and written out on the way.
+    /// Bytes that the page takes at most, with all that is decompressed and written out on the way.
     pub fn bytes_max(&self) -> usize {
         let there: usize = self.batches.iter().map(RecordBatch::len).sum();
         let (all, largest) =
@@ -63,7 +63,7 @@ impl Page {
     }
 }
 
-/// What a batch stands for.
+/// Bytes of a batch once it is decompressed, at most.
 pub(super) fn size_of(batch: &RecordBatch) -> usize {
     batch.expansion_bytes_max().max(batch.len())
 }

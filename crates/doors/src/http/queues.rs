@@ -423,7 +423,7 @@ struct ReceivedOut<'a> {
     messages: Vec<MessageOut<'a>>,
 }
 
-/// What an answer with these messages takes at most: the texts of values in base64, and JSON.
+/// Bytes that an answer with these messages takes at most: the texts of values in base64, and JSON.
 fn answer_bytes_max(received: &[Received]) -> usize {
     let of = |one: &Received| {
         let bytes = one.message.bytes();

@@ -128,7 +128,7 @@ impl Events {
         Ok(Some(held).filter(|_| out.len() > FREE_BYTES))
     }
 
-    /// What the next chunk takes at most: batches that are decompressed on the way, and JSON.
+    /// Bytes that the next chunk takes at most: batches that are decompressed on the way, and JSON.
     fn chunk_bytes_max(&self) -> usize {
         let (mut all, mut count, mut largest, mut expanded) = (0usize, 0, 0, 0);
         for (i, delivery) in self.taken[self.written..].iter().enumerate() {

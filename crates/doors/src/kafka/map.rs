@@ -73,7 +73,7 @@ impl Leaving {
 /// What became of each batch so far, in the order of the request.
 pub(super) type Attempts = Vec<Tried>;
 
-/// What became of a batch so far.
+/// The outcome of a batch so far.
 pub(super) struct Tried {
     pub topic: Arc<str>,
     pub partition: PartitionId,

@@ -14,7 +14,7 @@ use super::codec::Answer;
 /// How long an answer waits until there is memory for it.
 const ROOM_WAIT: Duration = Duration::from_secs(5);
 
-/// What all answers may hold, for one client.
+/// The budget of all answers, for one client.
 #[derive(Clone)]
 pub(super) struct Room {
     answers: Answers,

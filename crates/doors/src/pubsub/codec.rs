@@ -67,7 +67,7 @@ pub(super) fn timeout(headers: &HeaderMap) -> Option<Duration> {
 /// A message with room for the prefix before it: REST leaves that out.
 pub(super) struct Encoded {
     bytes: BytesMut,
-    /// What it holds on its way to the client.
+    /// The permit that it holds on its way to the client.
     held: Option<Held>,
 }
 

@@ -79,7 +79,7 @@ pub(super) struct Ask {
     pub door: Arc<Door>,
     /// Where the client is.
     pub address: IpAddr,
-    /// What the answer holds, where its call takes that before it is there.
+    /// The permit of the answer, where its call takes one before the answer is there.
     pub held: Arc<Mutex<Option<Held>>>,
     pub drain: Drain,
     /// Until when the client waits, where it says so.

@@ -24,7 +24,7 @@ const PULL_WAIT: Duration = Duration::from_secs(10);
 const MARGIN: Duration = Duration::from_millis(200);
 /// How long an answer waits until there is memory for it.
 pub(super) const ROOM_WAIT: Duration = Duration::from_secs(5);
-/// What an answer has beside the contents of a message: ids and times.
+/// Bytes of an answer beside the contents of a message: ids and times.
 const MESSAGE_REST_BYTES: usize = 512;
 const PULL_MESSAGES_MAX: usize = 1000;
 const PULL_BYTES_MAX: usize = 10 << 20;
@@ -99,8 +99,8 @@ pub(super) fn is_pushed(door: &Door, queue: &QueueDefinition) -> Result<bool> {
     Ok(door.subscription_of(queue)?.push_config.is_some_and(|push| !push.push_endpoint.is_empty()))
 }
 
-/// What an answer with these messages takes at most: the message of gRPC, and for REST its JSON, where bytes are in
-/// base64 and texts may be escaped.
+/// Bytes that an answer with these messages takes at most: the message of gRPC, and for REST its JSON, where bytes
+/// are in base64 and texts may be escaped.
 pub(super) fn answer_bytes_max(deliveries: &[Delivery]) -> usize {
     let of = |Delivery { message, .. }: &Delivery| {
         let texts = message.attributes.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();

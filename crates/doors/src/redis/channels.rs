@@ -24,7 +24,7 @@ use crate::fields;
 /// Messages that wait for a subscriber who reads slowly. It is disconnected then, as in Redis.
 const QUEUE_BATCHES_MAX: usize = 16_384;
 
-/// What waits for one connection and is free: a connection costs more by itself.
+/// Bytes that may wait for one connection and are not counted: a connection costs more by itself.
 const FREE_BYTES: usize = 16 << 10;
 /// How long a connection waits until there is memory for what it did not read.
 const ROOM_WAIT: Duration = Duration::from_secs(10);

@@ -18,7 +18,7 @@ pub(super) struct Writer {
     pub(super) is_too_large: bool,
     /// Members, keys and items that the commands of a transaction have looked at.
     pub(super) looked: u64,
-    /// What it may grow to: less than an answer may have, where other answers hold the memory.
+    /// Bytes to which it may grow: fewer than an answer may have, where other answers hold the memory.
     pub(super) bytes_max: usize,
 }
 
@@ -171,7 +171,7 @@ impl Writer {
 /// How the error begins of an answer for which there is no memory now.
 pub(super) const NO_ROOM: &str = "TRYAGAIN the answer has more than";
 
-/// What a client is told for whose answer there is no memory now.
+/// The error for a client for whose answer there is no memory now.
 pub(super) fn no_room(bytes: usize) -> Fail {
     Fail::new(format!(
         "{NO_ROOM} the {bytes} bytes that are free: answers that clients have not read hold the \

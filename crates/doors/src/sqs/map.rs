@@ -107,7 +107,7 @@ pub(super) struct Asker<'t> {
     pub drain: Drain,
     /// Where the client is.
     pub address: IpAddr,
-    /// What the answer holds, where its call takes that before it is there.
+    /// The permit of the answer, where its call takes one before the answer is there.
     pub held: Mutex<Option<Held>>,
 }
 

@@ -31,9 +31,9 @@ const RECEIVE_BYTES_MAX: usize = 11 << 20;
 
 /// How long an answer waits until there is memory for it.
 const ROOM_WAIT: Duration = Duration::from_secs(5);
-/// What a byte takes more where it is escaped: `&quot;`.
+/// Bytes that a byte takes more where it is escaped: `&quot;`.
 const ESCAPE_BYTES_MAX: usize = 5;
-/// What an answer has beside the contents of a message: ids, digests and a receipt.
+/// Bytes of an answer beside the contents of a message: ids, digests and a receipt.
 const MESSAGE_REST_BYTES: usize = 1024;
 
 /// What a receiver may ask to be told of a message.
@@ -364,7 +364,7 @@ impl Sqs {
     }
 }
 
-/// What a message takes in an answer at most: where all of it is escaped in XML, or made base64 first.
+/// Bytes that a message takes in an answer at most: where all of it is escaped in XML, or made base64 first.
 fn shown_bytes_max(message: &Message) -> usize {
     let body = message.body();
     let is_escaped = |byte: &&u8| matches!(byte, b'"' | b'\\' | b'&' | b'<' | b'>' | b'\'' | 0..0x20);

@@ -184,7 +184,7 @@ struct Answered {
     protocol: Protocol,
     action: Option<Action>,
     answer: Result<Answer>,
-    /// What the answer holds until it was written.
+    /// The permit that the answer holds until it was written.
     held: Option<Held>,
 }
 

@@ -76,7 +76,7 @@ impl Redis {
         self.answer().await
     }
 
-    /// What EXEC answers to these.
+    /// The answer of EXEC to these commands.
     async fn transaction(&mut self, lines: &[&str]) -> String {
         assert_eq!(self.call("MULTI").await, "+OK");
         for line in lines {

@@ -19,7 +19,7 @@ const ZSTD_MAGIC: u32 = 0xfd2f_b528;
 const ZSTD_SKIPPABLE: u32 = 0x184d_2a50;
 /// A compressed block of zstd stands for no more (RFC 8878, 3.1.1.2.4).
 const ZSTD_BLOCK_BYTES_MAX: usize = 128 << 10;
-/// What is decompressed together where only counting helps.
+/// Bytes that are decompressed together where only counting helps.
 const COUNTED_BYTES: usize = 32 << 10;
 
 impl Codec {

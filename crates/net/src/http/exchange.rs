@@ -190,7 +190,7 @@ where
 }
 
 impl HttpSettings {
-    /// What an answer holds, or why there is no room for it. It was made by then, so nobody waits.
+    /// The permit of an answer that is made already, so that nobody waits for it. Fails where there is no room.
     fn charge(
         &self,
         head: &mut hyper::http::response::Parts,

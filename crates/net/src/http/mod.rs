@@ -97,7 +97,7 @@ pub struct HttpSettings {
     pub first_bytes: FirstBytes,
     /// How a refusal is worded.
     pub refusal_body: RefusalBody,
-    /// Who accounts for answers that were made without a [`Charge`].
+    /// Accounts for answers that were made without a [`Charge`].
     pub ledger: Ledger,
 }
 
@@ -132,7 +132,8 @@ impl Default for HttpSettings {
     }
 }
 
-/// What an answer holds until its last byte was written: a service puts it into the extensions of its answer.
+/// The permit that an answer holds until its last byte was written: a service puts it into the extensions of its
+/// answer.
 #[derive(Clone)]
 pub struct Charge {
     _held: Arc<dyn Send + Sync>,

@@ -23,7 +23,7 @@ use crate::web::ask;
 
 const DISK_BYTES: u64 = 160 << 20;
 const FILLER_BYTES: usize = 512 << 10;
-/// What "within seconds" means on a busy machine.
+/// The unit of waits, long enough for a busy machine.
 const SECONDS: Duration = Duration::from_secs(10);
 
 /// A file system of its own that lives as long as this: a tmpfs in a mount namespace that needs no rights of root.
@@ -84,7 +84,7 @@ fn request(door: SocketAddr, method: &str, path: &str, kind: &str, body: &str) -
     ask(door, &format!("{head}Content-Length: {length}\r\n\r\n{body}"))
 }
 
-/// What was acknowledged at each door.
+/// The changes that were acknowledged at each door.
 #[derive(Default)]
 struct Acknowledged {
     http: Vec<String>,

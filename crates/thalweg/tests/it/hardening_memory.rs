@@ -19,8 +19,8 @@ use crate::raw::{encode, hello};
 use crate::server::{Server, metric, until, within};
 use crate::sqs::client::Sqs;
 
-/// What a process grows by beside the answers that it holds: threads, buffers of connections, and what an allocator
-/// keeps.
+/// Bytes by which a process grows beside the answers that it holds: threads, buffers of connections, and what an
+/// allocator keeps.
 const SLACK_BYTES: u64 = 96 << 20;
 const MIB: u64 = 1 << 20;
 /// Kafka's code for a batch that is too large: its producers split it.

@@ -237,7 +237,7 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
     }
 }
 
-/// What the answer to a transaction has room for, whatever other answers hold.
+/// Bytes that the answer to a transaction may have, whatever other answers hold.
 const EXEC_ANSWER_BYTES_MIN: usize = 1 << 20;
 
 /// What is locked of each database.
