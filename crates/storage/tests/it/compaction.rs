@@ -435,8 +435,9 @@ fn compaction_comes_no_later_and_no_earlier_than_a_topic_says() {
     site.alter(|settings| settings.compaction_lag_ms = (3 * hour, 0));
     assert_eq!(site.store.compact().expect("looked at").turns, 0, "nothing says that it has to");
     site.alter(|settings| settings.compaction_lag_ms = (0, hour));
-    let done = site.store.compact().expect("compacted");
-    assert_eq!((done.turns, done.records_removed), (1, 1));
+    site.store.compact().expect("compacted");
+    // A thread in the background may have been faster.
+    assert_eq!(site.store.stats().compaction.records_removed, 1);
     assert_eq!(site.store.compact().expect("looked at").turns, 0, "all is compacted");
     // What is too young is left alone, though something before it is overdue.
     site.alter(|settings| settings.compaction_lag_ms = (hour, hour));
@@ -453,8 +454,9 @@ fn compaction_by_age_writes_what_is_in_no_segment_yet() {
     site.alter(|settings| settings.compaction_lag_ms = (0, hour));
     site.append(now - 2 * hour, 10);
     site.append(now - 2 * hour, 10);
-    let done = site.store.compact().expect("compacted");
-    assert_eq!((done.turns, done.records_removed), (1, 1));
+    site.store.compact().expect("compacted");
+    // A thread in the background may have been faster.
+    assert_eq!(site.store.stats().compaction.records_removed, 1);
 }
 
 /// As Kafka's `segment.ms` and `segment.bytes`: a batch that is so much newer than the first one of a segment, or too
