@@ -2,8 +2,8 @@
 //!
 //! A full disk is noticed when a write fails for want of room. From then on partitions take no records; deletions, new
 //! starts of partitions and other changes of the catalog go on, because the journal keeps room for them in the file
-//! that it writes. A file of zeros, `reserve`, holds room for a checkpoint and for the next start of a broker: it is
-//! given up when they need it, and made again when there is room.
+//! that it writes. A file of zeros, `reserve`, holds room for a checkpoint and for the next start of a broker: a
+//! quarter of it is given up for the first, all of it for the second, and it is made whole again when there is room.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,10 @@ use parking_lot::Mutex;
 
 use crate::disk::{Disk, failed};
 
-/// The part of a small disk that is kept back at most.
-const DISK_PART: u64 = 8;
+/// The part of a small disk that is kept back at most, and that a file of the journal takes at most.
+pub(crate) const DISK_PART: u64 = 8;
+/// The part of the reserve that is given up for a checkpoint.
+const CHECKPOINT_PART: u64 = 4;
 /// The name of the file that holds room.
 pub(crate) const RESERVE_NAME: &str = "reserve";
 
@@ -26,6 +28,8 @@ pub(crate) struct Room {
     /// Bytes of the reserve, and bytes that have to be free beside it before records are taken again, and after a
     /// journal file was made ahead of its use.
     bytes: u64,
+    /// Bytes of a file of the journal.
+    journal_file_bytes: u64,
     is_full: AtomicBool,
     /// Why nothing is taken, as long as that is so.
     why: Mutex<Option<Error>>,
@@ -33,11 +37,12 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, bytes: u64) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, bytes: u64, journal_file_bytes: u64) -> Self {
         Self {
             disk,
             dir: dir.to_path_buf(),
             bytes,
+            journal_file_bytes,
             is_full: AtomicBool::new(false),
             why: Mutex::default(),
             times_full: AtomicU64::new(0),
@@ -66,11 +71,14 @@ impl Room {
         }
         let mut why = self.why.lock();
         if why.is_none() {
+            let reserve = self.look().map_or(self.bytes, |(reserve, _)| reserve);
+            // The reserve, as much beside it, and a file for the journal where it is at the end of its own.
+            let enough = 2 * reserve + self.journal_file_bytes;
             let message = format!(
                 "the disk is full, so no records are taken: {}. Free space on it, or delete topics or records; the \
-                 broker goes on by itself when {} MiB are free",
+                 broker goes on by itself at the latest when {} MiB are free",
                 error.message,
-                (2 * self.bytes).div_ceil(1 << 20)
+                enough.div_ceil(1 << 20)
             );
             tracing::error!("{message}");
             *why = Some(Error::new(ErrorKind::DiskFull, message));
@@ -112,6 +120,24 @@ impl Room {
         self.dir.join(RESERVE_NAME)
     }
 
+    /// Gives a part of the reserve up, for a checkpoint, which leaves the rest for the next start. Returns whether it
+    /// was whole.
+    pub(crate) fn release_part(&self) -> bool {
+        let released = self.look().and_then(|(reserve, _)| {
+            let kept = reserve - reserve / CHECKPOINT_PART;
+            let file = self.disk.open(&self.path()).map_err(failed("open", &self.path()))?;
+            let is_whole = file.size().map_err(failed("look at", &self.path()))? > kept;
+            if is_whole {
+                file.set_len(kept).map_err(failed("cut", &self.path()))?;
+            }
+            Ok(is_whole)
+        });
+        released.unwrap_or_else(|error| {
+            tracing::debug!(%error, "there is no reserve to give up");
+            false
+        })
+    }
+
     /// Gives the reserve up. Returns whether there was one.
     pub(crate) fn release(&self) -> bool {
         match self.disk.remove(&self.path()) {
@@ -131,16 +157,19 @@ impl Room {
             return Ok(true);
         }
         let (path, (reserve, free)) = (self.path(), self.look()?);
-        match self.disk.open(&path).and_then(|file| file.size()) {
-            Ok(bytes) if bytes > 0 => return Ok(free >= reserve),
-            // A crash came between its name and its bytes.
-            Ok(_) => drop(self.release()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        let held = match self.disk.open(&path).and_then(|file| file.size()) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
             Err(error) => return Err(failed("open", &path)(error)),
+        };
+        if held >= reserve {
+            return Ok(free >= reserve);
         }
-        if free < 2 * reserve {
+        if free.saturating_add(held) < 2 * reserve {
             return Ok(false);
         }
+        // A part of it, or what a crash left between its name and its bytes.
+        self.release();
         // Its name is durable as well: what a power cut takes back somebody else may have.
         let made = self.disk.create(&path).and_then(|file| {
             file.allocate(reserve).and_then(|()| file.sync()).and_then(|()| self.disk.sync_dir(&self.dir))

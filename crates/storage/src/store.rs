@@ -38,7 +38,7 @@ use crate::journal::recover::{self, Origin, Progress, Recovery, Tail};
 use crate::journal::{Entry, EntryKind, Gate, Journal, JournalSettings, JournalStats, Owner};
 use crate::partition::{CompactionSettings, CompactionStats, DiskPartition, FLUSH_BYTES, TailBytes};
 use crate::place::Place;
-use crate::room::Room;
+use crate::room::{DISK_PART, Room};
 use crate::sqlite::{self, SqliteSettings, SqliteStats, SqliteStore};
 use crate::state::State;
 
@@ -187,7 +187,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, settings: &StoreSettings) -> Self {
         Self {
-            room: Arc::new(Room::new(disk.clone(), dir, settings.reserve_bytes)),
+            room: Arc::new(Room::new(disk.clone(), dir, settings.reserve_bytes, settings.journal.file_bytes)),
             place: Arc::new(Place::new(disk.clone(), dir)),
             disk,
             dir: dir.to_path_buf(),
@@ -254,6 +254,9 @@ impl Store {
     ) -> Result<(Arc<Self>, Vec<StoredTopic>)> {
         make_dir(&*disk, dir).map_err(failed("make", dir))?;
         let lock = take_lock(&*disk, dir)?;
+        let mut settings = settings;
+        let (disk_bytes, _) = disk.volume(dir).map_err(failed("look at", dir))?;
+        settings.journal.limit(disk_bytes / DISK_PART);
         if let Err(error) = disk.make_private(dir, &ENTRIES) {
             tracing::warn!(
                 %error,
@@ -263,16 +266,15 @@ impl Store {
         let (mut store, mut topics) = match Self::bring_back(&disk, dir, settings, clock, refused, false, progress) {
             Err(error) if error.kind == ErrorKind::DiskFull => {
                 tracing::warn!(%error, "the disk is full: starting with the room that was kept back");
-                Self::bring_back(&disk, dir, settings, clock, refused, true, progress)?
+                let opened = Self::bring_back(&disk, dir, settings, clock, refused, true, progress);
+                opened.inspect(|(store, _)| store.shared.room.note(&error))?
             }
             opened => opened?,
         };
         store.lock = Some(lock);
         let store = Arc::new(store);
         store.open_sqlite(&mut topics)?;
-        if let Err(error) = store.shared.room.restore() {
-            tracing::warn!(%error, "no room is kept back for a full disk; it is tried again when it is one");
-        }
+        store.keep_reserve();
         let background = &store.shared.background;
         background.spawn("segments", Arc::downgrade(&store), true, Self::look_what_to_flush)?;
         background.spawn("checkpoints", Arc::downgrade(&store), false, Self::look_whether_to_checkpoint)?;
@@ -604,6 +606,7 @@ impl Store {
             return LOOK_EVERY;
         }
         self.remove_deleted();
+        self.look_whether_stuck();
         self.look_for_room();
         let (last, since) = (*self.checkpoint.lock(), self.journal_bytes_since_checkpoint());
         let is_full = || self.shared.journal.get().is_some_and(|journal| journal.stats().is_full);
@@ -619,6 +622,9 @@ impl Store {
             && let Err(error) = self.checkpoint()
         {
             tracing::error!(%error, "no checkpoint; the journal keeps all since the last one, and it is tried again");
+        }
+        if is_due && !self.shared.room.is_full() {
+            self.keep_reserve();
         }
         LOOK_EVERY
     }

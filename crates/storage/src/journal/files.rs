@@ -6,13 +6,13 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use engine::{Error, ErrorKind, Result};
 use parking_lot::{Condvar, Mutex};
 
-use super::JournalSettings;
 use super::block::{FileHead, PAGE_BYTES};
+use super::{BLOCK_PART, JournalSettings};
 use crate::disk::{Disk, DiskFile, failed};
 use crate::room::Room;
 
@@ -57,6 +57,8 @@ pub(crate) struct Files {
     room: Arc<Room>,
     /// No file is ready, and none can be made because the disk is full.
     is_stuck: AtomicBool,
+    /// Bytes that all that are ready take in any case.
+    spare_bytes: AtomicU64,
 }
 
 #[derive(Default)]
@@ -97,6 +99,7 @@ impl Files {
         Self {
             room,
             is_stuck: AtomicBool::new(false),
+            spare_bytes: AtomicU64::new(0),
             disk,
             dir: dir.to_path_buf(),
             file_bytes: settings.file_bytes,
@@ -132,6 +135,7 @@ impl Files {
                 self.disk.remove(&slot.path).map_err(failed("remove", &slot.path))?;
             }
         }
+        self.note_change(&state);
         // A broker that was killed may have made files whose names do not last yet.
         self.disk.sync_dir(&self.dir).map_err(failed("sync", &self.dir))
     }
@@ -156,11 +160,13 @@ impl Files {
         self.prepare(self.file_bytes, is_urgent).map(|()| true)
     }
 
-    /// Removes the files that are ready and empty, for the room that they take. None is made before a checkpoint.
-    /// Returns whether there were any.
-    pub(crate) fn give_up_spares(&self) -> bool {
+    /// Removes the files that are ready and empty, for the room that they take, as long as the others take so many
+    /// bytes. None is made before a checkpoint. Returns whether there were any.
+    pub(crate) fn give_up_spares(&self, needed_bytes: u64) -> bool {
         let mut state = self.state.lock();
-        let spares = std::mem::take(&mut state.spare);
+        let kept = (0..state.spare.len()).find(|kept| taken_by(state.spare.range(..*kept)) >= needed_bytes);
+        let kept = kept.unwrap_or(state.spare.len());
+        let spares = state.spare.split_off(kept);
         for spare in &spares {
             if let Err(error) = self.disk.remove(&spare.path) {
                 tracing::warn!(path = %spare.path.display(), %error, "cannot give up a spare journal file");
@@ -178,9 +184,14 @@ impl Files {
         self.is_stuck.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn spare_bytes(&self) -> u64 {
+        self.spare_bytes.load(Ordering::Relaxed)
+    }
+
     fn note_change(&self, state: &State) {
         let is_full = state.trouble.as_ref().is_some_and(|trouble| trouble.kind == ErrorKind::DiskFull);
         self.is_stuck.store(state.spare.is_empty() && is_full, Ordering::Relaxed);
+        self.spare_bytes.store(taken_by(state.spare.iter()), Ordering::Relaxed);
         self.changed.notify_all();
     }
 
@@ -313,6 +324,11 @@ impl Files {
         self.state.lock().is_stopped = true;
         self.changed.notify_all();
     }
+}
+
+/// Bytes that these files take in any case: the end of one may stay unused.
+fn taken_by<'a>(files: impl Iterator<Item = &'a Arc<JournalFile>>) -> u64 {
+    files.map(|file| file.bytes - file.bytes / BLOCK_PART).sum()
 }
 
 fn write_zeros(file: &dyn DiskFile, len: u64) -> io::Result<()> {

@@ -11,7 +11,7 @@ pub(crate) mod salvage;
 
 use std::io::IoSlice;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -35,6 +35,12 @@ const REST: Duration = Duration::from_millis(20);
 const FILE_BYTES_MIN: u64 = 16 * PAGE_BYTES;
 /// The part of a file that is not for records where no other file can be made: changes of the catalog go on there.
 const KEPT_PART: u64 = 2;
+/// The part that is not even for records that were admitted while there was room, all at once.
+const KEPT_FOR_CHANGES_PART: u64 = 4;
+/// The part of a file that has to be left for records before they are taken again where no other file can be made.
+const LEFT_PART: u64 = 4;
+/// The part of a file that a block of several entries takes at most, and so what may stay unused at a file's end.
+const BLOCK_PART: u64 = 4;
 /// How often a file that could not be made is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
@@ -67,6 +73,13 @@ impl Default for JournalSettings {
 impl JournalSettings {
     pub(crate) fn threads(&self) -> usize {
         self.syncs_in_flight.max(1)
+    }
+
+    /// Has no file take more than so many bytes, as far as there are files so small.
+    pub(crate) fn limit(&mut self, bytes: u64) {
+        let bytes = (bytes / PAGE_BYTES * PAGE_BYTES).max(FILE_BYTES_MIN);
+        self.file_bytes = self.file_bytes.min(bytes);
+        self.first_file_bytes = self.first_file_bytes.min(bytes);
     }
 
     fn check(&self) -> Result<()> {
@@ -170,8 +183,15 @@ struct Shared {
     is_next: Condvar,
     /// All before it is synced.
     synced: AtomicU64,
-    /// Bytes of the current file that records may take where there is no other.
+    /// Bytes of the current file that records may take where no other is ready.
     left: AtomicU64,
+    /// The same of records that were admitted already.
+    left_for_admitted: AtomicU64,
+    /// Bytes that are in the queue no more and, as far as `left` says, in no file yet. Changed while holding the queue,
+    /// or by the writer.
+    writing: AtomicU64,
+    /// A record was refused because the disk has no room for a file.
+    is_refused: AtomicBool,
     /// Invariant: whoever finds it empty while holding the queue may append; what is in the queue then is told.
     broken: OnceLock<Error>,
     counts: Counts,
@@ -248,7 +268,7 @@ impl Journal {
         file.sync(0)?;
         let previous_end = start + PAGE_BYTES;
         let writer = Writer { file, head, at: PAGE_BYTES, previous_end, turn: 0, is_sealed: true, buf: Vec::new() };
-        let (origin, left) = (origin(&writer.head, &writer.file, PAGE_BYTES), left(&writer.head, PAGE_BYTES));
+        let origin = origin(&writer.head, &writer.file, PAGE_BYTES);
         let shared = Arc::new(Shared {
             directory,
             file_bytes: settings.file_bytes,
@@ -260,7 +280,10 @@ impl Journal {
             queue: Mutex::default(),
             has_work: Condvar::new(),
             synced: AtomicU64::new(origin.position),
-            left: AtomicU64::new(left),
+            left: AtomicU64::new(left(&writer.head, PAGE_BYTES, KEPT_PART)),
+            left_for_admitted: AtomicU64::new(left(&writer.head, PAGE_BYTES, KEPT_FOR_CHANGES_PART)),
+            writing: AtomicU64::new(0),
+            is_refused: AtomicBool::new(false),
             finished: Mutex::new(Finished { turn: 0, origin, is_over: false }),
             writer: Mutex::new(writer),
             is_next: Condvar::new(),
@@ -296,7 +319,9 @@ impl Journal {
         if queue.is_stopped {
             return Err(stopped());
         }
-        if entry.kind == EntryKind::Batch && self.shared.files.is_stuck() && !self.shared.has_left(entry.body.len()) {
+        let is_stuck = entry.kind == EntryKind::Batch && self.shared.files.is_stuck();
+        let left = || self.shared.left_for_admitted.load(Ordering::Relaxed);
+        if is_stuck && (queue.bytes + entry.body.len()) as u64 >= left() {
             drop(queue);
             return Err(self.no_room());
         }
@@ -315,8 +340,8 @@ impl Journal {
     pub fn admit(&self) -> Result<()> {
         let mut queue = self.shared.queue.lock();
         let queued = queue.bytes;
-        let has_left = !self.shared.files.is_stuck() || self.shared.has_left(queued);
-        if queued < self.shared.queue_bytes_max && has_left {
+        // More than there are files for is not taken: whether another can be made is known only when it is.
+        if queued < self.shared.queue_bytes_max && self.shared.has_left(queued) {
             return Ok(());
         }
         queue.is_missed = true;
@@ -330,12 +355,25 @@ impl Journal {
     fn no_room(&self) -> Error {
         let trouble = self.shared.files.trouble();
         let is_full = trouble.as_ref().is_some_and(|trouble| trouble.kind == ErrorKind::DiskFull);
+        self.shared.is_refused.fetch_or(is_full, Ordering::Relaxed);
         let kind = if is_full { ErrorKind::DiskFull } else { ErrorKind::Busy };
         let why = trouble.map_or_else(String::new, |trouble| format!(": {}", trouble.message));
         Error::new(kind, format!("the journal has no room for more{why}"))
     }
 
-    /// `tell` is called whenever half of the queue is free again after [`Journal::admit`] refused somebody.
+    /// Whether a record was refused because the disk has no room for a file, since this was asked last.
+    pub(crate) fn take_refused(&self) -> bool {
+        self.shared.is_refused.swap(false, Ordering::Relaxed)
+    }
+
+    /// Why there is next to no room for records: the current file is at its end, and the disk has none for another.
+    pub(crate) fn stuck(&self) -> Option<Error> {
+        let is_at_end = || !self.shared.has_left((self.shared.file_bytes / LEFT_PART) as usize);
+        (self.shared.files.is_stuck() && is_at_end()).then(|| self.no_room())
+    }
+
+    /// `tell` is called whenever half of the queue is free again, or a file is ready, after [`Journal::admit`] refused
+    /// somebody.
     pub fn on_room(&self, tell: Box<dyn Fn() + Send + Sync>) {
         if self.shared.on_room.set(tell).is_err() {
             tracing::error!("somebody else is told already when the journal has room");
@@ -352,14 +390,19 @@ impl Journal {
         self.shared.finished.lock().origin
     }
 
-    /// Removes files that are ready and empty, for the room that they take. Returns whether there were any.
+    /// Removes files that are ready and empty, for the room that they take, but for those that what was admitted needs.
+    /// Returns whether there were any.
     pub(crate) fn give_up_spares(&self) -> bool {
-        self.shared.files.give_up_spares()
+        // Nothing is admitted meanwhile.
+        let queue = self.shared.queue.lock();
+        let waiting = queue.bytes as u64 + self.shared.writing.load(Ordering::Relaxed);
+        self.shared.files.give_up_spares(waiting.saturating_sub(self.shared.left.load(Ordering::Relaxed)))
     }
 
     /// Nothing before this position is needed any more.
     pub(crate) fn release(&self, position: u64) {
         self.shared.files.release(position);
+        self.shared.tell_room();
     }
 
     /// Fails where the data directory is not where it was, and takes nothing more then.
@@ -422,8 +465,8 @@ fn no_file() -> Error {
 }
 
 /// Bytes of a file that records may still take where no other can be made.
-fn left(head: &FileHead, at: u64) -> u64 {
-    head.bytes.saturating_sub(at + head.bytes / KEPT_PART)
+fn left(head: &FileHead, at: u64, kept_part: u64) -> u64 {
+    head.bytes.saturating_sub(at + head.bytes / kept_part)
 }
 
 fn origin(head: &FileHead, file: &JournalFile, at: u64) -> Origin {
@@ -444,9 +487,26 @@ fn next_block(head: &FileHead, position: u64, previous_end: u64, synced: u64, ne
 }
 
 impl Shared {
-    /// Whether so many bytes and one more fit into the part of the current file that is for records.
+    /// Whether so many bytes that wait, with those that are being written and one more, fit into the part of the
+    /// current file that is for records, and into those that are ready.
     fn has_left(&self, bytes: usize) -> bool {
-        (bytes as u64) < self.left.load(Ordering::Relaxed)
+        let waiting = bytes as u64 + self.writing.load(Ordering::Relaxed);
+        waiting < self.left.load(Ordering::Relaxed) + self.files.spare_bytes()
+    }
+
+    /// Tells those who were refused that there is room again, if there is.
+    fn tell_room(&self) {
+        {
+            let mut queue = self.queue.lock();
+            let has_room = queue.bytes < self.queue_bytes_max / 2 && self.has_left(queue.bytes);
+            if !queue.is_missed || !has_room {
+                return;
+            }
+            queue.is_missed = false;
+        }
+        if let Some(tell) = self.on_room.get() {
+            tell();
+        }
     }
 
     fn run(&self, thread: usize) {
@@ -457,7 +517,9 @@ impl Shared {
                 let Some(entries) = self.gather(&mut writer) else {
                     return;
                 };
-                self.write(&mut writer, entries, thread)
+                let written = self.write(&mut writer, entries, thread);
+                self.writing.store(0, Ordering::Relaxed);
+                written
             };
             self.finish(written, thread);
         }
@@ -480,7 +542,7 @@ impl Shared {
         if self.broken.get().is_some() {
             return None;
         }
-        let room = BODIES_BYTES_MAX.min(self.file_bytes as usize / 4);
+        let room = BODIES_BYTES_MAX.min((self.file_bytes / BLOCK_PART) as usize);
         let (mut count, mut bytes) = (0, 0);
         for entry in queue.entries.iter().take(ENTRIES_MAX) {
             if count > 0 && bytes + entry.body.len() + count * ROW_BYTES > room {
@@ -490,6 +552,7 @@ impl Shared {
             bytes += entry.body.len();
         }
         queue.bytes -= bytes;
+        self.writing.store(bytes as u64, Ordering::Relaxed);
         let has_room = queue.is_missed && queue.bytes < self.queue_bytes_max / 2;
         queue.is_missed &= !has_room;
         let entries = queue.entries.drain(..count).collect();
@@ -544,7 +607,8 @@ impl Shared {
         written?;
         writer.at += block.block_bytes();
         writer.previous_end = block.end();
-        self.left.store(left(&writer.head, writer.at), Ordering::Relaxed);
+        self.left.store(left(&writer.head, writer.at, KEPT_PART), Ordering::Relaxed);
+        self.left_for_admitted.store(left(&writer.head, writer.at, KEPT_FOR_CHANGES_PART), Ordering::Relaxed);
         // It seals only what was synced when it was written.
         writer.is_sealed = entries.is_empty() && block.synced >= block.previous_end;
         self.counts.entries.fetch_add(entries.len() as u64, Ordering::Relaxed);
@@ -647,6 +711,7 @@ impl Shared {
             match prepared {
                 Ok(true) => {
                     trouble = None;
+                    self.tell_room();
                     continue;
                 }
                 Ok(false) => {}

@@ -34,15 +34,39 @@ impl Store {
 
     /// Removes the files of deleted topics. Returns those that are left.
     fn remove_doomed(&self, doomed: Vec<Doomed>) -> Vec<Doomed> {
+        let close = |doomed: &Doomed| doomed.partitions.iter().for_each(|partition| partition.close());
         let is_left = |doomed: &Doomed| {
+            // A write that has begun ends first: it may make the directory. None begins after it.
+            close(doomed);
             let removed = self.shared.remove_topic(doomed.id);
-            // A file that is open keeps its bytes, whether it has a name or not.
-            doomed.partitions.iter().for_each(|partition| partition.close());
+            // A file that a read has opened since keeps its bytes, whether it has a name or not.
+            close(doomed);
             removed
                 .inspect_err(|error| tracing::warn!(%error, "cannot remove a deleted topic; it is tried again"))
                 .is_err()
         };
         doomed.into_iter().filter(is_left).collect()
+    }
+
+    /// Makes the reserve where it is not there, or not whole, and there is room.
+    pub(super) fn keep_reserve(&self) {
+        if let Err(error) = self.shared.room.restore() {
+            tracing::warn!(%error, "no room is kept back for a full disk; it is tried again after the next checkpoint");
+        }
+    }
+
+    /// Says that the disk is full where the journal refused a record because there is no room for a file, and where a
+    /// checkpoint frees none.
+    pub(super) fn look_whether_stuck(&self) {
+        let Some(journal) = self.shared.journal.get() else { return };
+        if journal.take_refused()
+            && !self.shared.room.is_full()
+            && self.broken().is_none()
+            && self.checkpoint().is_ok()
+            && let Some(error) = journal.stuck()
+        {
+            self.shared.room.note(&error);
+        }
     }
 
     /// Has records be taken again after the disk was full, once all that waits has found its place, and there is room.
@@ -60,6 +84,9 @@ impl Store {
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => return tracing::debug!(%error, "there is no room yet"),
+        }
+        if self.shared.journal.get().is_some_and(|journal| journal.stuck().is_some()) {
+            return;
         }
         self.shared.room.end();
         if let Some(tell) = self.on_room.get() {
@@ -89,7 +116,7 @@ impl Store {
     }
 
     /// `only_from`: partitions that cannot be written now stay as they are, so that the journal is still needed from
-    /// there on, and the reserve is given up for the file where there is no other room.
+    /// there on, and a part of the reserve is given up for the file where there is no other room.
     fn write_checkpoint(&self, journal: &Journal, only_from: Option<Origin>) -> Result<Origin> {
         let (origin, bytes) = (only_from.unwrap_or_else(|| journal.origin()), journal.stats().bytes);
         let mut partitions = self.all_partitions();
@@ -120,7 +147,7 @@ impl Store {
         let write = || replace(&*self.shared.disk, &path, &checkpoint.encode()).map_err(failed("write", &path));
         let is_full = |error: &Error| error.kind == ErrorKind::DiskFull;
         let mut written = write();
-        if only_from.is_some() && written.as_ref().is_err_and(is_full) && self.shared.room.release() {
+        if only_from.is_some() && written.as_ref().is_err_and(is_full) && self.shared.room.release_part() {
             written = write();
         }
         if let Err(error) = written {

@@ -4,8 +4,9 @@ use std::io::ErrorKind as Io;
 use std::path::Path;
 
 use engine::ErrorKind;
+use storage::StoreSettings;
 
-use crate::faults::{DIR, Site, append_until_committed, append_until_full, fault};
+use crate::faults::{DIR, Site, append_until_committed, append_until_full, fault, try_append};
 use crate::power::repeatable;
 use crate::sim::{Doing, SimDisk};
 use crate::workload::{open, small, wait_until};
@@ -23,7 +24,8 @@ fn a_topic_that_is_deleted_on_a_full_disk_frees_its_bytes_without_a_checkpoint()
         let filler = site.work.create(1).expect("a topic")[0].clone();
         let other = site.work.create(1).expect("a topic")[0].clone();
         append_until_committed(&site, &other);
-        site.disk.set_bytes_max(Some(site.disk.bytes() + 100_000 + 20_000 * seed));
+        // With the topic gone, there is room for another file of the journal beside the reserve.
+        site.disk.set_bytes_max(Some(site.disk.bytes() + 600_000 + 20_000 * seed));
         append_until_full(&site, &filler);
         // What has no room even when all of the topic is gone.
         site.disk.add_fault(fault(Doing::Create, "checkpoint", 0, u64::MAX, Io::StorageFull));
@@ -33,6 +35,27 @@ fn a_topic_that_is_deleted_on_a_full_disk_frees_its_bytes_without_a_checkpoint()
         append_until_committed(&site, &other);
         site.check(|disk| if seed.is_multiple_of(2) { disk.cut(seed) } else { disk.kill() });
     });
+}
+
+#[test]
+fn a_write_that_is_under_way_when_its_topic_is_deleted_leaves_no_files() {
+    let site = Site::new(small(2));
+    let writer = site.work.create(1).expect("a topic")[0].clone();
+    let dir = Path::new(DIR).join("topics/0");
+    site.disk.set_late(&dir);
+    wait_until("it is written to a segment", || {
+        try_append(&site, &writer).unwrap_or_default();
+        site.disk.is_late()
+    });
+    let id = site.work.delete_named("t0").expect("it is deleted");
+    // The thread that writes to segments is through with the first topic when it writes the second.
+    let other = site.work.create(1).expect("a topic")[0].clone();
+    wait_until("another topic is written to a segment", || {
+        try_append(&site, &other).unwrap_or_default();
+        topic_bytes(&site.disk, id + 1) > 0
+    });
+    wait_until("its files are removed", || topic_bytes(&site.disk, id) == 0);
+    site.check(SimDisk::kill);
 }
 
 #[test]
@@ -104,9 +127,10 @@ fn a_topic_whose_files_went_before_the_next_checkpoint_is_not_missed() {
 #[test]
 fn no_journal_file_is_made_ahead_where_less_than_the_reserve_would_stay_free() {
     let disk = SimDisk::new();
-    let settings = small(1);
+    let mut settings = small(1);
+    settings.journal.file_bytes = settings.journal.first_file_bytes;
     // Room for the first file of the journal, and for another that would leave a little less than it has to.
-    disk.set_bytes_max(Some((64 << 10) + settings.journal.file_bytes + (40 << 10)));
+    disk.set_bytes_max(Some(2 * settings.journal.file_bytes + (16 << 10)));
     let (store, _) = open(&disk, Path::new(DIR), settings).expect("a new directory");
     wait_until("it was tried", || store.stats().journal.is_full);
     let journal = || disk.files().iter().filter(|(path, _)| path.extension() == Some("journal".as_ref())).count();
@@ -118,14 +142,36 @@ fn no_journal_file_is_made_ahead_where_less_than_the_reserve_would_stay_free() {
 }
 
 #[test]
+fn files_of_the_journal_take_at_most_an_eighth_of_a_small_disk() {
+    let settings = StoreSettings::default();
+    let disk = SimDisk::new();
+    disk.set_bytes_max(Some(16 << 20));
+    let (store, _) = open(&disk, Path::new(DIR), settings).expect("a new directory");
+    wait_until("the journal has files ahead", || store.stats().journal.files_spare == 2);
+    let sizes: Vec<u64> = disk
+        .files()
+        .iter()
+        .filter(|(path, _)| path.extension() == Some("journal".as_ref()))
+        .map(|(_, bytes)| *bytes)
+        .collect();
+    assert_eq!(sizes, [2 << 20; 3]);
+    store.stop().expect("it stops");
+}
+
+#[test]
 fn a_broker_starts_on_a_disk_that_it_has_filled_and_nothing_acknowledged_is_lost() {
     repeatable(10, |seed| {
         let mut site = Site::new(small(2));
+        // Others have files on the disk as well: an eighth of it is all of the reserve.
+        site.disk.add_file(Path::new("/other"), &[0; 2 << 20]);
         let writer = site.work.create(2).expect("a topic")[0].clone();
         append_until_committed(&site, &writer);
         site.disk.set_bytes_max(Some(site.disk.bytes() + 40_000 * (seed % 10)));
-        append_until_full(&site, &writer);
-        wait_until("it is said why", || site.work.store.full().is_some());
+        // One after the other: the reserve holds no room for very many records that are in no segment yet.
+        wait_until("it is said why", || {
+            try_append(&site, &writer).ok().map(|end| writer.wait(end));
+            site.work.store.full().is_some()
+        });
         site.heard.tell(&mut site.model);
         let (settings, incarnation) = (site.settings, site.incarnation);
         let (disk, mut model) = site.end(|disk| if seed.is_multiple_of(2) { disk.cut(seed) } else { disk.kill() });
@@ -145,14 +191,17 @@ fn records_are_refused_as_long_as_the_disk_is_full_and_taken_again_by_themselves
         let writer = site.work.create(1).expect("a topic")[0].clone();
         for times in 1..=2 {
             site.disk.set_bytes_max(Some(site.disk.bytes() + 30_000 * seed));
-            append_until_full(&site, &writer);
-            wait_until("it is said", || site.work.store.stats().is_disk_full);
+            // What was given up may have made room after a refusal.
+            wait_until("it is said", || {
+                append_until_full(&site, &writer);
+                let stats = site.work.store.stats();
+                stats.is_disk_full && stats.disk_full >= times
+            });
             let end = writer.committed_end();
             crate::workload::read_all(&writer.log, 0, end, 10_000).expect("what was committed is read");
             site.disk.set_bytes_max(None);
             wait_until("records are taken", || site.work.store.full().is_none());
             append_until_committed(&site, &writer);
-            assert!(site.work.store.stats().disk_full <= times);
         }
         site.check(SimDisk::kill);
     });

@@ -10,6 +10,7 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use storage::{Disk, DiskFile};
@@ -107,6 +108,10 @@ struct World {
     operations: u64,
     /// The power goes before this operation.
     off_at: Option<u64>,
+    /// A directory that is not made before it was removed, or half a second has gone by.
+    late: Option<PathBuf>,
+    /// Somebody is making it.
+    is_late: bool,
 }
 
 #[derive(Clone)]
@@ -166,6 +171,26 @@ impl SimDisk {
         let next_file = world.next_file;
         let synced_nodes = nodes.clone();
         Self(Arc::new(Mutex::new(World { nodes, synced_nodes, files, next_file, bytes, ..World::default() })))
+    }
+
+    /// Whoever makes this directory next is overtaken by whoever removes it, if that one does not wait.
+    pub fn set_late(&self, path: &Path) {
+        self.0.lock().late = Some(path.to_owned());
+    }
+
+    /// Whether somebody is making that directory.
+    pub fn is_late(&self) -> bool {
+        self.0.lock().is_late
+    }
+
+    fn let_removals_by(&self, path: &Path) {
+        let is_late = |world: &World| world.late.as_ref().is_some_and(|late| late == path);
+        let begin = Instant::now();
+        while is_late(&self.0.lock()) && begin.elapsed() < Duration::from_millis(500) {
+            self.0.lock().is_late = true;
+            std::thread::yield_now();
+        }
+        self.0.lock().late.take_if(|late| late == path);
     }
 
     pub fn add_fault(&self, fault: Fault) {
@@ -414,6 +439,7 @@ impl Disk for SimDisk {
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.let_removals_by(path);
         let mut world = self.0.lock();
         world.begin(Doing::Create, path)?;
         world.make_dir(path)
@@ -443,6 +469,7 @@ impl Disk for SimDisk {
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
         let mut world = self.0.lock();
         world.begin(Doing::Create, path)?;
+        world.late.take_if(|late| late == path);
         if world.nodes.get(path) != Some(&Node::Dir) {
             return Err(io::ErrorKind::NotFound.into());
         }
