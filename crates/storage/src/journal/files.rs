@@ -57,7 +57,7 @@ pub(crate) struct Files {
     room: Arc<Room>,
     /// No file is ready, and none can be made because the disk is full.
     is_stuck: AtomicBool,
-    /// Bytes that all that are ready take in any case.
+    /// Bytes of entries for which there is room in the files that are ready.
     spare_bytes: AtomicU64,
 }
 
@@ -184,6 +184,7 @@ impl Files {
         self.is_stuck.load(Ordering::Relaxed)
     }
 
+    /// Bytes of entries for which there is room in the files that are ready.
     pub(crate) fn spare_bytes(&self) -> u64 {
         self.spare_bytes.load(Ordering::Relaxed)
     }
@@ -326,7 +327,7 @@ impl Files {
     }
 }
 
-/// Bytes that these files take in any case: the end of one may stay unused.
+/// Bytes of entries for which there is room in these files: the end of one may stay unused.
 fn taken_by<'a>(files: impl Iterator<Item = &'a Arc<JournalFile>>) -> u64 {
     files.map(|file| file.bytes - file.bytes / BLOCK_PART).sum()
 }

@@ -35,7 +35,7 @@ const REST: Duration = Duration::from_millis(20);
 const FILE_BYTES_MIN: u64 = 16 * PAGE_BYTES;
 /// The part of a file that is not for records where no other file can be made: changes of the catalog go on there.
 const KEPT_PART: u64 = 2;
-/// The part that is not even for records that were admitted while there was room, all at once.
+/// The part of a file that is not for records where no other file can be made, even if they were admitted before.
 const KEPT_FOR_CHANGES_PART: u64 = 4;
 /// The part of a file that has to be left for records before they are taken again where no other file can be made.
 const LEFT_PART: u64 = 4;
@@ -75,7 +75,7 @@ impl JournalSettings {
         self.syncs_in_flight.max(1)
     }
 
-    /// Has no file take more than so many bytes, as far as there are files so small.
+    /// Limits the bytes of a file, rounded down to whole pages; a file has at least [`FILE_BYTES_MIN`].
     pub(crate) fn limit(&mut self, bytes: u64) {
         let bytes = (bytes / PAGE_BYTES * PAGE_BYTES).max(FILE_BYTES_MIN);
         self.file_bytes = self.file_bytes.min(bytes);
@@ -185,7 +185,7 @@ struct Shared {
     synced: AtomicU64,
     /// Bytes of the current file that records may take where no other is ready.
     left: AtomicU64,
-    /// The same of records that were admitted already.
+    /// Bytes of the current file that records may take where no other is ready, if they were admitted before.
     left_for_admitted: AtomicU64,
     /// Bytes that are in the queue no more and, as far as `left` says, in no file yet. Changed while holding the queue,
     /// or by the writer.

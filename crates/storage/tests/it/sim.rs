@@ -173,7 +173,7 @@ impl SimDisk {
         Self(Arc::new(Mutex::new(World { nodes, synced_nodes, files, next_file, bytes, ..World::default() })))
     }
 
-    /// Whoever makes this directory next is overtaken by whoever removes it, if that one does not wait.
+    /// Lets a removal of this directory overtake whoever makes it next, unless the removal waits.
     pub fn set_late(&self, path: &Path) {
         self.0.lock().late = Some(path.to_owned());
     }
