@@ -6,9 +6,10 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-/// What follows on the beginning of a page.
+/// Follows the head of a page: explains the marks of its tables.
 const MARKS: &str = "
-✓ passed, – skipped, ✗ failed, with the reasons [below](#why-not); nothing: the client has no such scenario.
+✓ passed, – skipped, ✗ failed, with the [reasons](#skipped-and-failed-scenarios). An empty cell
+means that the client has no such scenario.
 
 ";
 
@@ -155,7 +156,7 @@ pub fn page(begin: &str, reports: &[Report]) -> String {
         let failed = failed(std::slice::from_ref(report));
         let _ = writeln!(out, "| {} | {} | {passed} | {skipped} | {failed} |", report.client, report.version);
     }
-    out.push_str("\n## Scenario by scenario\n\n");
+    out.push_str("\n## Scenarios\n\n");
     let row = |head: &str, cells: Vec<&str>| format!("| {head} | {} |\n", cells.join(" | "));
     out.push_str(&row("", reports.iter().map(|report| report.client.as_str()).collect()));
     out.push_str(&format!("|---|{}\n", ":-:|".repeat(reports.len())));
@@ -169,7 +170,7 @@ pub fn page(begin: &str, reports: &[Report]) -> String {
         out.push_str(&row(&format!("`{name}`"), reports.iter().map(mark).collect()));
     }
     out.push_str(&calls(reports));
-    out.push_str("\n## Why not\n\n");
+    out.push_str("\n## Skipped and failed scenarios\n\n");
     for report in reports {
         for (why, names) in whys(report) {
             let _ = writeln!(out, "- **{}**, `{}`: {why}", report.client, names.join("`, `"));
@@ -187,7 +188,7 @@ fn calls(reports: &[Report]) -> String {
     if calls.is_empty() {
         return String::new();
     }
-    let mut out = "\n## Call by call\n\n| Call | Scenarios that make it |\n|---|---|\n".to_owned();
+    let mut out = "\n## Calls\n\n| Call | Scenarios that make it |\n|---|---|\n".to_owned();
     for (call, scenarios) in calls {
         let scenarios: Vec<&str> = scenarios.into_iter().collect();
         let _ = writeln!(out, "| `{call}` | `{}` |", scenarios.join("`, `"));

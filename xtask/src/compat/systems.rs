@@ -70,13 +70,15 @@ static KAFKA: System = System {
         ("--user", "COMPAT_USER"),
         ("--password", "COMPAT_PASSWORD"),
     ],
-    page: "# Kafka's clients: what was tried
+    page: "# Kafka clients: test results
 
 <!-- Written by `cargo xtask compat kafka --table FILE`: run the clients, do not change this file. -->
 
-Clients and tools as their registries have them, unchanged, against a broker of this tree with a data directory, and
-one more that asks for users and takes TLS. Each scenario looks at contents, not only at counts, and is proved against
-Apache Kafka itself. How to run them and what they do: [compat/kafka](../../compat/kafka/README.md).
+This page lists the tests of unmodified Kafka clients and tools from the public registries. They ran
+against a broker of this source tree with a data directory, and against a second one that requires
+logins and accepts TLS. Each scenario checks contents, not only counts, and also passes against
+Apache Kafka. [compat/kafka](../../compat/kafka/README.md) describes the scenarios and how to run
+them.
 ",
 };
 
@@ -119,14 +121,15 @@ static SQS: System = System {
         Peer { name: "elasticmq", only: &[], install: || ELASTICMQ_JARS.install(), start: elasticmq },
     ],
     options: &[("--signed-address", "COMPAT_SIGNED"), ("--user", "COMPAT_USER"), ("--password", "COMPAT_PASSWORD")],
-    page: "# SQS clients: what was tried
+    page: "# SQS clients: test results
 
 <!-- Written by `cargo xtask compat sqs --table FILE`: run the clients, do not change this file. -->
 
-Clients as their registries have them, unchanged, against a broker of this tree with a data directory. All but Celery
-go through the same scenarios, call by call with the names that AWS gives them. Each scenario looks at contents and at
-the library's own class of an error; moto and ElasticMQ prove it, but for what they lack themselves. How to run them
-and what they do: [compat/sqs](../../compat/sqs/README.md).
+This page lists the tests of unmodified SQS clients from the public registries. They ran against a
+broker of this source tree with a data directory. All clients except Celery run the same scenarios;
+calls have the names that AWS gives them. Each scenario checks contents and the error class of the
+library. The scenarios also pass against moto and ElasticMQ, except for features that these lack.
+[compat/sqs](../../compat/sqs/README.md) describes the scenarios and how to run them.
 ",
 };
 
@@ -184,14 +187,16 @@ static PUBSUB: System = System {
         },
     ],
     options: &[],
-    page: "# Google Pub/Sub's clients: what was tried
+    page: "# Google Pub/Sub clients: test results
 
 <!-- Written by `cargo xtask compat pubsub --table FILE`: run the clients, do not change this file. -->
 
-Clients as their registries have them, unchanged, against a broker of this tree with a data directory, to which they
-are led by `PUBSUB_EMULATOR_HOST`; and the same calls over REST by hand. All go through the same scenarios, which look
-at contents; Google's own emulator proves them, and its fake for Go, but for what these lack themselves. How to run
-them and what they do: [compat/pubsub](../../compat/pubsub/README.md).
+This page lists the tests of unmodified Google Pub/Sub clients from the public registries, and of
+the same calls over REST without a client library. They ran against a broker of this source tree
+with a data directory; the clients find it through `PUBSUB_EMULATOR_HOST`. All clients run the same
+scenarios, which check contents. The scenarios also pass against Google's emulator and Google's fake
+for Go, except for features that these lack.
+[compat/pubsub](../../compat/pubsub/README.md) describes the scenarios and how to run them.
 ",
 };
 
@@ -233,15 +238,20 @@ static REDIS: System = System {
         },
     }],
     options: &[("--empty-address", "COMPAT_EMPTY")],
-    page: "# Redis's clients: what was tried
+    page: "# Redis clients: test results
 
 <!-- Written by `cargo xtask compat redis --table FILE`: run the clients, do not change this file. -->
 
-Clients as their registries have them, unchanged, against a broker of this tree with a data directory. All go through
-the same scenarios, which look at contents and at the texts of errors; redis-server itself proves them. `differential`
-asks a broker of its own and a redis-server the same random things, `linearizability` looks for an order of what
-several clients did at once, and `pressure` has ten thousand wait and a million keys expire together.
-How to run them and what they do: [compat/redis](../../compat/redis/README.md).
+This page lists the tests of unmodified Redis clients from the public registries. They ran against a
+broker of this source tree with a data directory. All clients run the same scenarios, which check
+contents and the texts of errors, and which also pass against redis-server. Three further programs
+test the broker as a whole:
+
+- `differential` sends the same random commands to a separate broker and to a redis-server.
+- `linearizability` searches for an order that explains the replies to several concurrent clients.
+- `pressure` blocks ten thousand clients, and lets a million keys expire at the same time.
+
+[compat/redis](../../compat/redis/README.md) describes the scenarios and how to run them.
 ",
 };
 
