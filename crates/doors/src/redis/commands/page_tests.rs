@@ -1,4 +1,4 @@
-//! The page of commands: those that are served, and those of Redis that are not.
+//! The page of commands: those that are supported, and those of Redis that are not.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -6,34 +6,36 @@ use std::path::PathBuf;
 use super::*;
 
 const HEAD: &str = "\
-# Redis: what is served
+# Redis commands
 
-The commands of Redis 7.0, group by group, and which of them are served. After a change
-`UPDATE=1 cargo test -p thalweg-doors redis` writes this page anew. How to come from Redis is in
-[its guide](../guides/coming-from-redis.md), what streams are in [their own page](redis-streams.md). `COMMAND DOCS` says
-the same to clients.
+This page lists the commands of Redis 7.0 by group, and which of them the Redis door supports.
+`COMMAND DOCS` returns the same descriptions to clients.
+
+- [Coming from Redis](../guides/coming-from-redis.md) describes how to move from Redis.
+- [Redis streams](redis-streams.md) describes how streams are implemented.
+- `UPDATE=1 cargo test -p thalweg-doors redis` writes this page after a change to the commands.
 
 ";
-/// Commands of Redis that there are not, and what to do instead.
+/// Commands of Redis that are not supported, with their replacements.
 const MISSING: &[(&str, &str, &str)] = &[
-    ("generic", "DUMP, RESTORE, MIGRATE", "the bytes are Redis's own: COPY, MOVE, or read and write"),
-    ("generic", "WAITAOF, WAIT for replicas", "there are no replicas: WAIT answers 0"),
-    ("connection", "SWAPDB", "databases keep their numbers"),
-    ("connection", "CLIENT TRACKING ON", "the near cache of the native client follows a watch"),
+    ("generic", "DUMP, RESTORE, MIGRATE", "the format is internal to Redis: use COPY, MOVE, or read and write"),
+    ("generic", "WAITAOF, WAIT for replicas", "there are no replicas: WAIT returns 0"),
+    ("connection", "SWAPDB", "refused: the numbers of databases are fixed"),
+    ("connection", "CLIENT TRACKING ON", "the near cache of the native client"),
     ("scripting", "EVAL, EVALSHA, SCRIPT LOAD, FCALL, FUNCTION LOAD", "MULTI with WATCH"),
-    ("geo", "GEO*", "none"),
-    ("hyperloglog", "PF*", "none"),
+    ("geo", "GEO*", "no replacement"),
+    ("hyperloglog", "PF*", "no replacement"),
     (
         "server",
-        "CONFIG SET of what the broker decides (maxmemory, save, requirepass, ..), CONFIG REWRITE",
+        "CONFIG SET of parameters that the broker controls (maxmemory, save, requirepass, ..), CONFIG REWRITE",
         "[keys](config.md) of the broker, `thalweg cache create`",
     ),
-    ("server", "ACL but ACL WHOAMI", "`thalweg user`"),
-    ("server", "SAVE, BGSAVE, BGREWRITEAOF", "`redis_durable`: what was acknowledged is on the disk"),
+    ("server", "ACL except ACL WHOAMI", "`thalweg user`"),
+    ("server", "SAVE, BGSAVE, BGREWRITEAOF", "`redis_durable`: acknowledged writes are on disk"),
     ("server", "MONITOR, MODULE LOAD, SHUTDOWN", "metrics at `/metrics`, signals"),
     ("server", "LATENCY of events (LATEST, HISTORY, GRAPH)", "SLOWLOG, LATENCY HISTOGRAM"),
-    ("cluster", "CLUSTER, READONLY, READWRITE, ASKING", "refused as by a Redis without a cluster"),
-    ("replication", "REPLICAOF, PSYNC, FAILOVER", "none so far"),
+    ("cluster", "CLUSTER, READONLY, READWRITE, ASKING", "refused, as by a Redis server without cluster mode"),
+    ("replication", "REPLICAOF, PSYNC, FAILOVER", "no replacement yet"),
 ];
 
 fn page() -> String {
@@ -49,7 +51,7 @@ fn page() -> String {
         }
         page.push('\n');
     }
-    page.push_str("## Not served\n\n| Group | Commands | Instead |\n|---|---|---|\n");
+    page.push_str("## Unsupported commands\n\n| Group | Commands | Instead |\n|---|---|---|\n");
     for (group, commands, instead) in MISSING {
         writeln!(page, "| {group} | {commands} | {instead} |").expect("written");
     }
