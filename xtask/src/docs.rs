@@ -19,7 +19,7 @@ const PAGES: [Page; 3] = [
 Every key with its default in the profile `balanced`, as `thalweg config show --help-keys` prints
 them. `thalweg config show` prints the active values on your machine and where each comes from; its output is a file
 that `--config` reads. Topics and queues that exist from the start are [defined after the
-keys](../guides/queues.md#queues-from-the-start).
+keys](../guides/queues.md#define-queues-in-the-configuration-file).
 
 A time is a number of the unit that its key ends with, or a text with a unit: `500ms`, `90s`, `5m`, `2h`,
 `7d`. A size is a number of bytes, or a text with a unit: `64KiB`, `16MiB`, `1GiB`. An address is `host:port`,
