@@ -9,6 +9,8 @@ const MACHINE_FOLDERS: [&str; 3] = [concat!("/", "work"), concat!("/", "root"), 
 
 /// Documents that lead through the repository.
 const GUIDES: [&str; 2] = ["ARCHITECTURE.md", "CONTRIBUTING.md"];
+/// The design of one part, next to its code. Its paths begin at its own folder, or at the root.
+const DESIGN: &str = "/DESIGN.md";
 
 pub fn check(files: &[TextFile]) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -21,15 +23,21 @@ pub fn check(files: &[TextFile]) -> Vec<Violation> {
         }
     }
     let places = Places::new(files);
-    for file in files.iter().filter(|file| GUIDES.contains(&file.path.as_str())) {
+    for file in files.iter().filter(|file| is_guide(&file.path)) {
+        let folder = file.path.rsplit_once('/').map(|(folder, _)| folder);
         for (line, path) in quoted_words(&file.text) {
-            if !places.has(path) {
+            let is_beside = || folder.is_some_and(|folder| places.has(&format!("{folder}/{path}")));
+            if !places.has(path) && !is_beside() {
                 let advice = format!("mend `{path}`: the repository has no such path");
                 violations.push(Violation::new(&file.path, line, "guide-path", advice));
             }
         }
     }
     violations
+}
+
+fn is_guide(path: &str) -> bool {
+    GUIDES.contains(&path) || path.ends_with(DESIGN)
 }
 
 /// Whether a line has this folder at the root, rather than as a part of a longer path or word.
@@ -126,5 +134,14 @@ mod tests {
             assert_eq!(found("ARCHITECTURE.md", bad), ["guide-path"], "{bad}");
         }
         assert!(found("README.md", "`crates/none`").is_empty());
+    }
+
+    #[test]
+    fn paths_in_a_design_begin_at_its_folder_or_at_the_root() {
+        let path = "crates/engine/DESIGN.md";
+        assert!(found(path, "`src/record.rs`, `src`, `crates/engine/src/record.rs`").is_empty());
+        for bad in ["`src/none.rs`", "`crates/engine/src/none.rs`"] {
+            assert_eq!(found(path, bad), ["guide-path"], "{bad}");
+        }
     }
 }
