@@ -1,5 +1,5 @@
 //! What one call to a queue costs inside the process, for each place where messages are kept:
-//! `cargo bench -p thalweg-broker --bench storage_benchmarks`. What the rows mean is in `docs/benchmarks-queues.md`.
+//! `cargo bench -p thalweg-broker --bench storage_benchmarks`. What the rows mean is in `docs/benchmarks/queues.md`.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! What the parts of one message cost on their way through the SQS door, with what that door is made of:
-//! `cargo bench -p thalweg-doors --bench message_benchmarks`. The rows are those of `docs/benchmarks-queues.md`.
+//! `cargo bench -p thalweg-doors --bench message_benchmarks`. The rows are those of `docs/benchmarks/queues.md`.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
