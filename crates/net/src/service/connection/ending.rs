@@ -10,7 +10,7 @@ use super::super::out::Out;
 use super::super::protocol::{Fault, FaultKind, Handler, Protocol};
 use super::super::scratch::Scratch;
 use super::super::transport::Transport;
-use super::{Connection, End, Stage};
+use super::{Connection, End, ROUNDS_MAX, Stage};
 use crate::limits::coarse_ns;
 
 /// A tick that does not come.
@@ -185,15 +185,19 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             return Poll::Ready(());
         }
         let (buf, ..) = scratch.split(0);
-        loop {
+        for _ in 0..ROUNDS_MAX {
             let mut buf = ReadBuf::new(buf);
             match Pin::new(self.transport.reader()).poll_read(cx, &mut buf) {
                 Poll::Ready(Ok(())) if !buf.filled().is_empty() => {}
                 Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending => break,
+                Poll::Pending => {
+                    self.set_timer(cx, now);
+                    return Poll::Pending;
+                }
             }
         }
-        self.set_timer(cx, now);
+        // There is more, and others have their turn first.
+        cx.waker().wake_by_ref();
         Poll::Pending
     }
 }
