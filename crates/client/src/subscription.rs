@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use engine::{Error, ErrorKind, Missing, Offset, Overflow, PartitionId, Record, RecordBatch, Records, Result, Start};
+use engine::{
+    Error, ErrorKind, Missing, Offset, Overflow, PartitionId, Record, RecordBatch, Records, Result, Start, Storage,
+};
 use wire::{Push, Request, Response, SourceInfo, Subscribe};
 
 use crate::backoff::Backoff;
@@ -63,8 +65,8 @@ pub enum Event {
         from: Offset,
         to: Offset,
     },
-    /// The broker was started anew, or the topic was deleted and made again: what comes now is of
-    /// another log, which begins at offset 0.
+    /// The broker was restarted and the topic was in memory, or the topic was deleted and created
+    /// again: the next records are of another log, which begins at offset 0.
     Restarted,
     /// The connection broke, and a subscription of a pattern or a queue group goes on live: what was
     /// published meanwhile did not come.
@@ -318,8 +320,10 @@ impl Subscription {
         } else if !self.next.is_empty() {
             request.missing = Missing::Refuse;
         }
-        if is_restarted && matches!(request.start, Start::Offsets(_)) {
-            // What the new broker has is all new.
+        let has_offsets = matches!(request.start, Start::Offsets(_));
+        let is_kept = is_restarted && has_offsets && self.is_kept().await?;
+        if is_restarted && has_offsets && !is_kept {
+            // All records of the restarted broker are new.
             request.start = Start::Earliest;
         }
         let reopened = Open::new(&self.client, self.turn, &request).await;
@@ -344,13 +348,22 @@ impl Subscription {
             let mut sources = self.open.sources.iter();
             sources.any(|source| source.partition == position.partition && source.end < position.next)
         };
-        if is_restarted || (!self.is_pattern() && self.next.iter().any(is_anew)) {
+        if (is_restarted && !is_kept) || (!self.is_pattern() && self.next.iter().any(is_anew)) {
             self.next = self.open.positions(&request.start);
             self.pending.push_back(Event::Restarted);
         } else if request.start == Start::Live {
             self.pending.push_back(Event::Reconnected);
         }
         Ok(())
+    }
+
+    /// Whether the topic and its offsets survive a restart of the broker.
+    async fn is_kept(&self) -> Result<bool> {
+        match self.client.describe_topic(&self.request.topic).await {
+            Ok(topic) => Ok(topic.settings.storage != Storage::Memory),
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn is_pattern(&self) -> bool {

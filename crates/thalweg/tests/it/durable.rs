@@ -1,6 +1,6 @@
 //! Topics on disk: what was acknowledged is there after any end of the broker.
 
-use client::{Acks, ErrorKind, Missing, Record, Start, Storage, TopicSettings};
+use client::{Acks, ErrorKind, Event, Missing, Record, Start, Storage, TopicSettings};
 
 use rustix::process::Signal;
 
@@ -54,6 +54,43 @@ async fn what_was_acknowledged_survives_the_broker() {
                 assert!(server.ended().await.success());
             }
         }
+    }
+}
+
+/// A subscription continues after its last record when the broker comes back with the topic, and is told of no
+/// restart: the offsets are those of before. A topic in memory begins again.
+#[tokio::test]
+async fn a_subscription_continues_after_its_last_record_when_the_broker_comes_back() {
+    for storage in [Storage::Disk, Storage::Sqlite, Storage::Memory] {
+        let data = tempfile::tempdir().expect("a folder");
+        let mut server = Server::launch(on(&data));
+        let client = server.client("tcp").await;
+        let settings = TopicSettings { storage, ..TopicSettings::default() };
+        within("create", client.create_topic("kept", settings)).await.expect("created");
+        publish(&client, "kept", 0..5).await;
+        let opened = client.subscribe("kept").start(Start::Earliest).open();
+        let mut subscription = within("subscribe", opened).await.expect("a subscription");
+        for _ in 0..5 {
+            within("a record", subscription.next()).await.expect("a record");
+        }
+        server.crash_and_restart();
+        let publisher = server.client("tcp").await;
+        if storage == Storage::Memory {
+            within("create", publisher.create_topic("kept", settings)).await.expect("created");
+        }
+        publish(&publisher, "kept", 5..7).await;
+        let mut after = Vec::new();
+        while after.len() < 2 {
+            match within("an event", subscription.next_event()).await.expect("an event") {
+                Event::Batch(batch) => {
+                    let records = batch.records().expect("records");
+                    after.extend(records.iter().map(|record| record.expect("a record").offset));
+                }
+                Event::Restarted => assert_eq!(storage, Storage::Memory, "it is the same log"),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(after, if storage == Storage::Memory { [0, 1] } else { [5, 6] }, "{storage:?}");
     }
 }
 
