@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Attempt, Broker, TopicStatus, Wakes};
+use broker::{Attempt, Broker, FREE_BYTES, Fetched, Held, TopicStatus, Wakes};
 use bytes::BytesMut;
 use engine::{Acks, Error, PartitionId, Pattern, RecordBatch, Result};
 use wire::Subscribe;
@@ -14,6 +14,8 @@ use super::room::Room;
 
 /// Topics in one answer to a list.
 const LIST_COUNT_MAX: u32 = 1000;
+/// Reads of one fetch that waits for memory: records may be appended while it waits, so that it needs more the next time.
+const ROOM_TRIES_MAX: usize = 4;
 
 pub(super) fn publish(
     broker: &Broker,
@@ -69,14 +71,26 @@ pub(super) async fn fetch(
     bytes_max: u32,
     wait_ms: u32,
 ) -> Result<Answer> {
-    let wait = Duration::from_millis(wait_ms.into());
-    let fetched = broker.fetch(&topic, partition, offset, bytes_max as usize, wait).await?;
-    let held = room.take(fetched.batches.iter().map(RecordBatch::len).sum()).await?;
-    let response = Response::Fetched { start: fetched.start, end: fetched.end, batches: fetched.batches };
-    Ok(match held {
-        Some(held) => Answer::Charged(response, held),
-        None => Answer::Response(response),
-    })
+    let (mut held, mut wait) = (None, Duration::from_millis(wait_ms.into()));
+    for _ in 0..ROOM_TRIES_MAX {
+        let fetched = broker.fetch(&topic, partition, offset, bytes_max as usize, wait).await?;
+        let bytes = fetched.batches.iter().map(RecordBatch::len).sum();
+        let response =
+            |fetched: Fetched| Response::Fetched { start: fetched.start, end: fetched.end, batches: fetched.batches };
+        if bytes <= FREE_BYTES {
+            return Ok(Answer::Response(response(fetched)));
+        }
+        let memory = held.take().filter(|held: &Held| held.bytes() >= bytes).or_else(|| room.try_take(bytes));
+        if let Some(mut memory) = memory {
+            memory.shrink(bytes);
+            return Ok(Answer::Charged(response(fetched), memory));
+        }
+        // A waiting fetch holds no batches. It reads them again when it has memory for them.
+        drop(fetched);
+        held = room.take(bytes).await?;
+        wait = Duration::ZERO;
+    }
+    Err(room.refuse())
 }
 
 pub(super) async fn init_producer(broker: Arc<Broker>) -> Result<Response> {

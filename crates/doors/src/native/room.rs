@@ -39,6 +39,16 @@ impl Room {
         self.answers.take(self.address, bytes, ROOM_WAIT).await.map(Some)
     }
 
+    /// Memory for `bytes`, if it can be had without waiting.
+    pub fn try_take(&self, bytes: usize) -> Option<Held> {
+        self.answers.try_take(self.address, bytes)
+    }
+
+    /// The error for a request that got no memory.
+    pub fn refuse(&self) -> engine::Error {
+        self.answers.refuse()
+    }
+
     /// Refuses a request for values of a cache while there is no room.
     pub fn check(&self, request: &CacheRequest) -> Result<()> {
         let reads = matches!(

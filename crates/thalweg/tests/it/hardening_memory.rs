@@ -409,6 +409,32 @@ async fn fetches_over_the_native_door_that_are_not_read_hold_no_more_than_there_
     until("their memory", async || metric(&client, "thalweg_response_bytes").await == 0).await;
 }
 
+/// Batches from a file take memory of the broker from the moment at which they are read.
+#[tokio::test]
+async fn native_fetches_that_wait_for_memory_hold_nothing_that_they_read_from_a_file() {
+    let data = tempfile::tempdir().expect("a directory");
+    let data = format!("data={}", data.path().display());
+    let mut server = server(&["response_memory_max=32MiB", &data]);
+    let mut raw = Raw::connect(&server).await;
+    raw.create("t").await;
+    let large = batch(Codec::None, &[Record::new(vec![7; 9 << 20])]);
+    assert_eq!(produced(&raw.call(9, produce("t", 0, -1, large)).await).0, 0);
+    // After a restart nothing is in memory.
+    server.crash_and_restart();
+    let client = server.client("tcp").await;
+    let peak = Peak::of(&server);
+    let fetch = Request::Fetch { topic: "t".into(), partition: 0, offset: 0, bytes_max: 1, wait_ms: 0 };
+    let requests = [encode(&hello(), 1), encode(&fetch, 2)].concat();
+    let mut unread = Vec::new();
+    for _ in 0..60 {
+        unread.push(ask(server.address, &requests).await);
+    }
+    until("fetches that wait", async || metric(&client, "thalweg_response_waits_total").await >= 50).await;
+    peak.ends_within(32 * MIB);
+    drop(unread);
+    until("their memory", async || metric(&client, "thalweg_response_bytes").await == 0).await;
+}
+
 /// As Redis does to those who leave too much unread (`client-output-buffer-limit pubsub`).
 #[tokio::test]
 async fn listeners_of_redis_that_do_not_read_are_disconnected_when_there_is_no_memory_for_answers() {
