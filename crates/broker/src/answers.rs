@@ -29,6 +29,8 @@ const WORK_MAX: usize = 2;
 const WAITERS_MAX: usize = 1024;
 /// The part of the budget that one address has.
 const SHARE_PART: u64 = 2;
+/// The part of the budget by which answers to requests that were carried out may exceed it, and the share of an address.
+const OVERDRAFT_PART: u64 = 4;
 
 /// The budget of all answers. Cloning it shares it.
 #[derive(Clone)]
@@ -159,6 +161,23 @@ impl Answers {
         let peer = peer.unwrap_or(Ipv4Addr::LOCALHOST.into());
         self.0.add(&mut self.0.state.lock(), peer, bytes as u64);
         Held { budget: self.0.clone(), peer, bytes: bytes as u64 }
+    }
+
+    /// A permit for the answer to a request that was carried out, so that refusing it would repeat the request. It may
+    /// exceed the maximum and the share of its address by a quarter of the maximum; beyond that there is none.
+    pub fn try_overdraw(&self, peer: Option<IpAddr>, bytes: usize) -> Option<Held> {
+        if let Some(held) = self.try_take(peer, bytes) {
+            return Some(held);
+        }
+        let peer = peer.unwrap_or(Ipv4Addr::LOCALHOST.into());
+        let mut state = self.0.state.lock();
+        let (overdraft, bytes) = (self.0.max / OVERDRAFT_PART, bytes as u64);
+        let of_peer = state.peers.get(&peer).copied().unwrap_or_default().saturating_add(bytes);
+        if state.used.saturating_add(bytes) > self.0.max + overdraft || of_peer > self.0.max / SHARE_PART + overdraft {
+            return None;
+        }
+        self.0.add(&mut state, peer, bytes);
+        Some(Held { budget: self.0.clone(), peer, bytes })
     }
 
     /// Bytes that can be had now for an address.
@@ -461,6 +480,19 @@ mod tests {
         assert_eq!(used(&answers), 50);
         drop((second, third));
         assert!(answers.0.state.lock().peers.is_empty());
+    }
+
+    #[test]
+    fn answers_to_what_was_carried_out_exceed_the_budget_by_a_quarter_at_most() {
+        let answers = Answers::new(100);
+        let first = answers.try_overdraw(A, 50).expect("its share");
+        let second = answers.try_overdraw(A, 25).expect("a quarter more");
+        assert!(answers.try_overdraw(A, 1).is_none(), "no more than that for one address");
+        let third = answers.try_overdraw(B, 50).expect("125 of all");
+        assert!(answers.try_overdraw(C, 1).is_none(), "no more than that for all");
+        assert_eq!(used(&answers), 125);
+        drop((first, second, third));
+        assert_eq!(used(&answers), 0);
     }
 
     #[test]

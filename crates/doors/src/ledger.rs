@@ -5,10 +5,11 @@ use std::sync::Arc;
 use broker::Broker;
 use net::http::{Charge, Ledger};
 
-/// Takes from what all answers may hold, for the address of the client.
+/// Charges answers to the budget of all answers, for the address of the client. These answers are small or belong to
+/// requests that were carried out, so they may overdraw the budget.
 pub(crate) fn of_answers(broker: &Arc<Broker>) -> Ledger {
     let answers = broker.answers().clone();
-    Ledger::new(move |client, bytes| match answers.try_take(Some(client), bytes) {
+    Ledger::new(move |client, bytes| match answers.try_overdraw(Some(client), bytes) {
         Some(held) => Some(Charge::new(held)),
         None => {
             // It counts as refused; the words for it are those of the door.

@@ -371,13 +371,20 @@ fn router(http: Arc<Http>) -> Router {
         .with_state(http)
 }
 
-/// The answer to a request that has changed something: it is given in any case, because whoever is refused sends the
-/// request again.
+/// Charges the answer to a request that changed something. It may overdraw the budget of all answers, because a client
+/// that is refused sends its request again; beyond that the client learns that the request was carried out.
 fn charged_change(mut answer: Response, answers: &Answers, address: Option<IpAddr>) -> Response {
     let bytes = answer.body().size_hint().exact().unwrap_or(0) as usize;
-    if bytes > FREE_BYTES && answer.extensions().get::<Charge>().is_none() {
-        answer.extensions_mut().insert(Charge::new(answers.overdraw(address, bytes)));
+    if bytes <= FREE_BYTES || answer.extensions().get::<Charge>().is_some() {
+        return answer;
     }
+    let Some(held) = answers.try_overdraw(address, bytes) else {
+        let mut error = answers.refuse();
+        error.message =
+            format!("the request was carried out, but there is no memory for its answer: {}", error.message);
+        return Failure::half_done(error).into_response();
+    };
+    answer.extensions_mut().insert(Charge::new(held));
     answer
 }
 

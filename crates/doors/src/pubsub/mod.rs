@@ -68,9 +68,6 @@ const STREAMS_MAX: u32 = 256;
 
 /// The public key of the tokens that pushes carry.
 const CERTS: &str = "/oauth2/v3/certs";
-/// How the path of a publish ends, in gRPC and REST.
-const PUBLISH: &str = ".Publisher/Publish";
-const PUBLISH_REST: &str = ":publish";
 
 /// How the door is set up.
 pub struct Settings {
@@ -227,7 +224,6 @@ fn register(door: &Arc<Door>, stats: Arc<HttpStats>) {
 async fn serve(door: Arc<Door>, request: Request<RequestBody>) -> Response<Answer> {
     let (head, body) = request.into_parts();
     let is_grpc = codec::is_grpc(&head.headers);
-    let is_publish = [PUBLISH, PUBLISH_REST].iter().any(|end| head.uri.path().ends_with(end));
     let asked = caller_of(&head).map(|caller| {
         let wait = codec::timeout(&head.headers).filter(|_| is_grpc);
         let deadline = wait.map(|wait| Instant::now() + wait);
@@ -248,12 +244,8 @@ async fn serve(door: Arc<Door>, request: Request<RequestBody>) -> Response<Answe
     if held.is_none() && bytes <= FREE_BYTES {
         return answer;
     }
-    // Whoever publishes is answered in any case: a client that is refused sends its messages again.
-    let take = || match is_publish {
-        true => Some(answers.overdraw(Some(address), bytes)),
-        false => answers.try_take(Some(address), bytes),
-    };
-    match held.or_else(take) {
+    // A client whose publish is refused sends its messages again.
+    match held.or_else(|| answers.try_overdraw(Some(address), bytes)) {
         Some(held) => {
             answer.extensions_mut().insert(Charge::new(held));
             answer
