@@ -383,7 +383,7 @@ async fn caches_are_made_described_and_deleted() {
 async fn who_waits_for_a_key_is_done_with_its_cache() {
     let broker = broker();
     let cache = broker.create_cache("c", CacheSettings::default()).expect("made");
-    let wait = || cache.lock([&b"k"[..]]).wait(&[b"k"], Box::new(|_, _| None));
+    let wait = || cache.lock([&b"k"[..]]).wait(&[b"k"], Box::new(|_, _| None)).expect("room");
     let before = wait();
     assert!(!before.is_over() && cache.waiting() == 1);
     drop(broker.delete_cache("c").expect("deleted"));
@@ -393,6 +393,23 @@ async fn who_waits_for_a_key_is_done_with_its_cache() {
     let after = wait();
     after.answered().await;
     assert!(cache.stop_waiting(&after).is_none() && cache.waiting() == 0);
+}
+
+#[tokio::test]
+async fn waiters_of_a_cache_wait_for_a_limited_number_of_keys() {
+    let broker = broker();
+    let cache = broker.create_cache("c", CacheSettings::default()).expect("made");
+    let keys: Vec<Vec<u8>> = (0..1 << 12).map(|number: u32| number.to_be_bytes().to_vec()).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    let wait = || cache.lock(keys.iter().copied()).wait(&keys, Box::new(|_, _| None));
+    let mut waiting: Vec<_> = (0..1 << 8).map(|_| wait().expect("room")).collect();
+    let refused = wait().err().expect("2^20 keys are waited for");
+    assert!(refused.is_throttled() && refused.message.contains("1048576"), "{refused}");
+    let last = waiting.pop().expect("one");
+    cache.stop_waiting(&last);
+    waiting.push(wait().expect("its room"));
+    waiting.iter().for_each(|waiting| drop(cache.stop_waiting(waiting)));
+    assert_eq!(cache.waiting(), 0);
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use engine::{Error, Result};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -12,13 +13,21 @@ use super::{Cache, CacheCommit, Locked};
 /// Takes what a key has for one who waits, and returns its answer; `None` where there is nothing yet.
 pub type Attempt = Box<dyn FnMut(&mut Locked<'_>, &[u8]) -> Option<Vec<u8>> + Send>;
 
-/// Those who wait for each key, in their order.
-type Queues = HashMap<Box<[u8]>, VecDeque<Arc<Waiting>>>;
+/// Keys that all waiters of a cache wait for together, each counted once for each waiter.
+const WAITED_KEYS_MAX: usize = 1 << 20;
+
+/// The waiters of each key, in their order.
+#[derive(Default)]
+struct Queues {
+    by_key: HashMap<Box<[u8]>, VecDeque<Arc<Waiting>>>,
+    /// Places in all queues: at most [`WAITED_KEYS_MAX`].
+    places: usize,
+}
 
 /// Those who wait for keys of one cache: one for each connection at most, so there are no more of them than those.
 #[derive(Default)]
 pub(super) struct Waiters {
-    by_key: Mutex<Queues>,
+    queues: Mutex<Queues>,
     /// Changed under the lock of the shards of its keys, so that who holds those sees it.
     count: AtomicUsize,
 }
@@ -45,7 +54,7 @@ impl Waiters {
     }
 
     pub(super) fn awaits(&self, key: &[u8]) -> bool {
-        self.is_waited_for() && self.by_key.lock().contains_key(key)
+        self.is_waited_for() && self.queues.lock().by_key.contains_key(key)
     }
 
     pub(super) fn count(&self) -> usize {
@@ -54,58 +63,71 @@ impl Waiters {
 
     /// Those who wait for a key, in their order.
     fn of(&self, key: &[u8]) -> Vec<Arc<Waiting>> {
-        self.by_key.lock().get(key).map(|queue| queue.iter().cloned().collect()).unwrap_or_default()
+        self.queues.lock().by_key.get(key).map(|queue| queue.iter().cloned().collect()).unwrap_or_default()
     }
 
-    fn add(&self, waiting: &Arc<Waiting>) {
-        let mut by_key = self.by_key.lock();
+    fn add(&self, waiting: &Arc<Waiting>) -> Result<()> {
+        let mut queues = self.queues.lock();
+        let places = queues.places + waiting.keys.len();
+        if places > WAITED_KEYS_MAX {
+            let message = format!(
+                "blocked clients of this cache wait for {} keys, at most {WAITED_KEYS_MAX} are allowed: wait for \
+                 fewer keys, or try again later",
+                queues.places
+            );
+            return Err(Error::throttled(message, 0));
+        }
+        queues.places = places;
         self.count.fetch_add(1, Ordering::Relaxed);
         for key in &waiting.keys {
-            by_key.entry(key.clone()).or_default().push_back(waiting.clone());
+            queues.by_key.entry(key.clone()).or_default().push_back(waiting.clone());
         }
+        Ok(())
     }
 
     /// Nothing comes to any key any more.
     pub(super) fn end(&self) {
-        let all: Vec<Arc<Waiting>> = self.by_key.lock().values().flatten().cloned().collect();
+        let all: Vec<Arc<Waiting>> = self.queues.lock().by_key.values().flatten().cloned().collect();
         for waiting in all {
             waiting.give_up();
         }
     }
 
     fn remove(&self, waiting: &Arc<Waiting>) {
-        let mut by_key = self.by_key.lock();
-        let mut was_there = false;
+        let mut queues = self.queues.lock();
+        let mut removed = 0;
         for key in &waiting.keys {
-            let Some(queue) = by_key.get_mut(key) else {
+            let Some(queue) = queues.by_key.get_mut(key) else {
                 continue;
             };
             // The one who is served was first, as a rule.
             if let Some(at) = queue.iter().position(|other| Arc::ptr_eq(other, waiting)) {
                 queue.remove(at);
-                was_there = true;
+                removed += 1;
             }
             if queue.is_empty() {
-                by_key.remove(key);
+                queues.by_key.remove(key);
             }
         }
-        self.count.fetch_sub(usize::from(was_there), Ordering::Relaxed);
+        queues.places -= removed;
+        self.count.fetch_sub(usize::from(removed > 0), Ordering::Relaxed);
     }
 }
 
 impl Locked<'_> {
     /// Begins to wait for these keys, whose shards are locked: nothing that comes to them from here on is missed.
-    pub fn wait(&self, keys: &[&[u8]], attempt: Attempt) -> Arc<Waiting> {
+    /// Fails with `busy` when the waiters of the cache wait for too many keys.
+    pub fn wait(&self, keys: &[&[u8]], attempt: Attempt) -> Result<Arc<Waiting>> {
         let mut keys: Vec<Box<[u8]>> = keys.iter().map(|key| (*key).into()).collect();
         keys.sort_unstable();
         keys.dedup();
         let state = Mutex::new(State::Waiting(attempt));
         let waiting = Arc::new(Waiting { keys, state, is_answered: Notify::new() });
-        self.cache().waiters.add(&waiting);
+        self.cache().waiters.add(&waiting)?;
         if self.cache().is_deleted() {
             waiting.give_up();
         }
-        waiting
+        Ok(waiting)
     }
 }
 

@@ -427,7 +427,7 @@ impl Door {
                 return Err(Fail::new(format!("ERR one waits for at most {WAITED_KEYS_MAX} keys")));
             }
             if let Some(block) = block {
-                return Ok(Ran::Waits(begin_to_wait(&locked, command, run, args, is_resp3), block));
+                return Ok(Ran::Waits(begin_to_wait(&locked, command, run, args, is_resp3)?, block));
             }
             if let Some(sliced) = sliced {
                 return Ok(Ran::Sliced(sliced, locked.finish().commit));

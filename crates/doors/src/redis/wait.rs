@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use broker::{Cache, LockedCache, Waiting};
+use engine::Result;
 use smallvec::SmallVec;
 
 use super::clients::Client;
@@ -16,7 +17,7 @@ pub(super) fn begin_to_wait(
     run: Data,
     args: &[&[u8]],
     is_resp3: bool,
-) -> Arc<Waiting> {
+) -> Result<Arc<Waiting>> {
     let owned: Vec<Box<[u8]>> = args.iter().map(|arg| (*arg).into()).collect();
     let attempt = move |locked: &mut LockedCache<'_>, key: &[u8]| {
         let args: SmallVec<[&[u8]; 8]> = owned.iter().map(|arg| &**arg).collect();

@@ -41,7 +41,10 @@ impl Locked<'_> {
             Some(Value::Structure(Structure::Stream(topic))) => Some(*topic),
             _ => None,
         };
-        self.drop_streams();
+        // A key that has just expired may have been a stream.
+        let cache = self.cache;
+        let dropped = cache.dropped_streams(self.shard(key).0);
+        self.later.extend(dropped);
         found
     }
 
@@ -153,7 +156,10 @@ impl Cache {
     /// Deletes the streams of a shard whose keys are gone. What to wait for.
     fn dropped_streams(&self, shard: &mut Kept) -> Vec<Later> {
         let lost = shard.take_lost();
-        match self.broker.upgrade().filter(|_| !lost.is_empty()) {
+        if lost.is_empty() {
+            return Vec::new();
+        }
+        match self.broker.upgrade() {
             Some(broker) => lost.into_iter().filter_map(|id| broker.drop_stream(id)).collect(),
             None => Vec::new(),
         }

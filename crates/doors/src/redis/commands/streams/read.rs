@@ -114,9 +114,12 @@ pub(super) fn begin(door: &Door, session: &mut Session, args: &[&[u8]], has_grou
     let wait = ask.block.map(|_| {
         let keys: Vec<&[u8]> = ask.keys.iter().map(|key| &**key).collect();
         // Nothing in the cache is what it waits for.
-        let waiting = cache.lock(keys.iter().copied()).wait(&keys, Box::new(|_, _| None));
-        session.begin_wait(cache.clone(), waiting)
+        cache.lock(keys.iter().copied()).wait(&keys, Box::new(|_, _| None))
     });
+    let wait = match wait.transpose() {
+        Ok(waiting) => waiting.map(|waiting| session.begin_wait(cache.clone(), waiting)),
+        Err(error) => return session.fail(&Fail::from(error)),
+    };
     let is_blocked = wait.is_some();
     let work = async move {
         let done = match &wait {
