@@ -29,7 +29,8 @@ const WORK_MAX: usize = 2;
 const WAITERS_MAX: usize = 1024;
 /// The part of the budget that one address has.
 const SHARE_PART: u64 = 2;
-/// The part of the budget by which answers to requests that were carried out may exceed it, and the share of an address.
+/// The part of the budget by which answers to requests that were carried out may exceed it, and the share of an
+/// address.
 const OVERDRAFT_PART: u64 = 4;
 
 /// The budget of all answers. Cloning it shares it.

@@ -14,7 +14,8 @@ use super::room::Room;
 
 /// Topics in one answer to a list.
 const LIST_COUNT_MAX: u32 = 1000;
-/// Reads of one fetch that waits for memory: records may be appended while it waits, so that it needs more the next time.
+/// Reads of one fetch that waits for memory: records may be appended while it waits, so that it needs more the next
+/// time.
 const ROOM_TRIES_MAX: usize = 4;
 
 pub(super) fn publish(
