@@ -4,6 +4,7 @@
 //! bytes without owning buffers while nothing comes, and writes chunks without copying them.
 
 pub mod accept;
+mod heavy;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod limits;

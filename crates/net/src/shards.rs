@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Handle, LocalOptions};
 use tokio::sync::{Notify, mpsc, watch};
 
+use crate::heavy::HeavyTurns;
 use crate::wheel::{Key, Wheel};
 
 /// The step of a shard's clock. A timeout is up to one step late.
@@ -156,6 +157,7 @@ impl Drop for Place {
 
 async fn run(shard: Rc<Shard>, mut jobs: mpsc::UnboundedReceiver<Job>, mut stopped: watch::Receiver<bool>) {
     tokio::task::spawn_local(run_clock(shard.clone()));
+    tokio::task::spawn_local(HeavyTurns::run(shard.clone()));
     loop {
         tokio::select! {
             job = jobs.recv() => match job {
@@ -183,6 +185,7 @@ pub struct Shard {
     changed: Notify,
     timers: RefCell<Wheel<Waker>>,
     chores: RefCell<Vec<Chore>>,
+    pub(crate) heavy: HeavyTurns,
 }
 
 /// What is done at each tick while the clock runs, told whether it is the last one before the clock stops.
@@ -200,6 +203,7 @@ impl Shard {
             changed: Notify::new(),
             timers: RefCell::default(),
             chores: RefCell::default(),
+            heavy: HeavyTurns::default(),
         }
     }
 

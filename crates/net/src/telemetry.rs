@@ -76,6 +76,8 @@ counts! {
     requests_completed,
     /// Requests that were answered with `busy` at a limit, and frames that found no memory.
     requests_refused,
+    /// Turns that waited in line, because they were likely to take long.
+    turns_waited,
     messages,
     bytes_read,
     bytes_written,

@@ -238,6 +238,11 @@ impl Server {
             out.counter(&name("requests"), "Requests that were begun", totals.requests_started)?;
             out.counter(&name("requests_completed"), "Requests that were answered", totals.requests_completed)?;
             out.counter(&name("requests_refused"), "Requests that were refused at a limit", totals.requests_refused)?;
+            out.counter(
+                &name("turns_waited"),
+                "Heavy turns that waited for those of other connections",
+                totals.turns_waited,
+            )?;
             out.counter(&name("messages"), "Requests that ask for no answer", totals.messages)?;
             out.counter(&name("read_bytes"), "Bytes read from connections", totals.bytes_read)?;
             out.counter(&name("written_bytes"), "Bytes written to connections", totals.bytes_written)?;

@@ -28,6 +28,7 @@ use super::scratch::{self, Batch, Scratch};
 use super::transport::Transport;
 use super::{Live, Peer, Phase};
 use crate::Outbox;
+use crate::heavy::Turns;
 use crate::limits::{Permit, coarse_ns};
 use crate::shards::Timer;
 use crate::telemetry::{self, Lap};
@@ -59,6 +60,9 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     held: Option<Held>,
     stage: Stage,
     timer: Timer,
+    turns: Turns,
+    /// It stands in the line of heavy turns: nothing is read or handled until it is called.
+    is_in_line: bool,
     /// The tick at which the stream began.
     opened: u64,
     /// The tick of the last byte in either direction, or of the end of what held the stream up.
@@ -158,7 +162,11 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Future for Connection<P, H, T> {
         if self.live.phase.get() == Phase::Aborting {
             return Poll::Ready(());
         }
-        scratch::with(|scratch| self.poll_turn(cx, scratch))
+        self.is_in_line = self.turns.waits(cx);
+        let clock = self.turns.clock();
+        let polled = scratch::with(|scratch| self.poll_turn(cx, scratch));
+        self.turns.end(&clock);
+        polled
     }
 }
 
@@ -204,6 +212,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             held: None,
             stage: Stage::Opening,
             timer: Timer::new(live.shard.clone()),
+            turns: Turns::new(live.shard.clone()),
+            is_in_line: false,
             opened: live.shard.now(),
             active: live.shard.now(),
             frame_began: 0,
@@ -354,7 +364,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 self.is_held_up |= !has_room;
                 break Work::OutOfRoom;
             }
-            if !self.is_reading() {
+            if !self.is_reading() || self.is_in_line {
                 break Work::Done;
             }
             if !self.may_handle(cx, &scratch.out) {
@@ -380,7 +390,13 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                     }
                     self.bodies.clear();
                 }
+                Read::Own if self.stands_in_line(cx, self.rest.len()) => break Work::Done,
                 Read::Own => self.handle_own(cx, scratch, now, at)?,
+                Read::Scratch(bytes) if self.stands_in_line(cx, bytes) => {
+                    let (buf, ..) = scratch.split(bytes);
+                    self.rest.keep(cx, &buf[..bytes], &Self::memory(&self.live, now))?;
+                    break Work::Done;
+                }
                 Read::Scratch(bytes) => self.handle_scratch(cx, scratch, bytes, now, at)?,
             }
             lap.end(telemetry::Phase::Handle, &self.live.cells);
@@ -391,6 +407,16 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
         self.write(cx, scratch, now)?;
         Ok(why)
+    }
+
+    /// Whether what was read is handled later, because it is likely to take long and others have their turn before.
+    fn stands_in_line(&mut self, cx: &Context<'_>, read_bytes: usize) -> bool {
+        self.is_in_line = self.turns.begin(cx, read_bytes);
+        if self.is_in_line {
+            self.live.cells.turns_waited.add(1);
+            self.is_held_up = true;
+        }
+        self.is_in_line
     }
 
     /// Whether another frame may be handled: nothing has to be written, answered or taken before. Requests that wait

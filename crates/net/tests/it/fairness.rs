@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::harness::framed::{call, tell};
 use crate::harness::stand::{Plan, Stand};
-use crate::harness::{Way, until};
+use crate::harness::{Peer, Said, Way, until};
 
 /// A peer that says the same again and again, without a pause, and takes everything at once.
 struct Tireless {
@@ -72,4 +72,111 @@ async fn a_peer_that_never_stops_telling_leaves_time() {
 async fn an_answer_without_end_leaves_time() {
     let first = call(1, &format!("flood-quietly x {} 10000", usize::MAX));
     leaves_time(Tireless { first, then: Vec::new() }, |stand| stand.world.noted("begin x") > 0).await;
+}
+
+/// Sends these requests, each from a connection of its own, while the thread of the shard is taken: it finds all of
+/// them at the same time. Returns what was noted from then on.
+async fn found_together(stand: &Stand, peers: &mut [Peer], requests: &[String]) -> Vec<String> {
+    let mut stopper = stand.dial(Way::Tcp).await;
+    let (stopped, before) = (stand.world.noted("stopped"), stand.world.noted("go"));
+    assert_eq!(before, 0, "a stand is stopped once");
+    stopper.send(&call(1, "stop go")).await;
+    stand.world.until_times("stopped", stopped + 1).await;
+    for (peer, request) in peers.iter_mut().zip(requests) {
+        peer.send(&call(1, request)).await;
+    }
+    let noted = stand.world.notes().len();
+    stand.world.note("go");
+    for peer in peers {
+        peer.hear().await;
+    }
+    stand.world.notes().split_off(noted + 1)
+}
+
+/// The number of heavy requests that are handled before a light one when all of them are found together. `first` is
+/// what the heavy connections ask for before that.
+async fn heavy_ones_before_a_light_one(first: &[&str], heavy: &str) -> usize {
+    const HEAVY: usize = 40;
+    let stand = Stand::build(Plan { shards: 1, is_in_order: false, ..Plan::default() });
+    let mut peers = Vec::new();
+    for _ in 0..HEAVY {
+        let mut peer = stand.dial(Way::Tcp).await;
+        for request in first {
+            peer.ask(1, request).await;
+        }
+        peers.push(peer);
+    }
+    peers.push(stand.dial(Way::Tcp).await);
+    peers[HEAVY].is_served().await;
+    let mut requests = vec![heavy.to_owned(); HEAVY];
+    requests.push("stall light".to_owned());
+    let noted = found_together(&stand, &mut peers, &requests).await;
+    assert_eq!(noted.len(), HEAVY + 1, "none is lost");
+    let place = noted.iter().position(|what| what == "light").expect("it was handled");
+    assert!(place > 3 || stand.totals().turns_waited as usize >= HEAVY - place);
+    place
+}
+
+/// The light connection itself is taken for a heavy one if other threads have the processor during its first turns.
+async fn leave_time(first: &[&str], heavy: &str) {
+    let mut places = Vec::new();
+    for _ in 0..4 {
+        places.push(heavy_ones_before_a_light_one(first, heavy).await);
+        if places.last().is_some_and(|place| *place <= 3) {
+            return;
+        }
+    }
+    panic!("so many were handled before the light one: {places:?}");
+}
+
+#[tokio::test]
+async fn many_large_requests_leave_time_for_a_light_one() {
+    leave_time(&["echo served"], &format!("stall heavy {}", "x".repeat(5000))).await;
+}
+
+#[tokio::test]
+async fn connections_that_took_long_before_leave_time_for_a_light_one() {
+    leave_time(&["stall before", "stall before"], "stall heavy").await;
+}
+
+/// A connection that ends in the line leaves it, and those behind it are served.
+#[tokio::test]
+async fn the_line_goes_on_when_connections_in_it_end() {
+    const HEAVY: usize = 20;
+    let stand = Stand::build(Plan { shards: 1, is_in_order: false, ..Plan::default() });
+    let mut peers = Vec::new();
+    for _ in 0..HEAVY {
+        peers.push(stand.dial(Way::Tcp).await);
+    }
+    let request = call(1, &format!("stall heavy {}", "x".repeat(5000)));
+    for _ in 0..20 {
+        let mut leaving = Vec::new();
+        for _ in 0..HEAVY {
+            leaving.push(stand.dial(Way::Tcp).await);
+        }
+        for (peer, leaving) in peers.iter_mut().zip(&mut leaving) {
+            leaving.send(&request).await;
+            peer.send(&request).await;
+        }
+        drop(leaving);
+        for peer in &mut peers {
+            assert_eq!(peer.hear().await, Said::Answer(1, b"stalled".into()));
+        }
+    }
+}
+
+/// Heavy turns that nothing can put off, as those that write an answer without end, do not keep others in the line.
+#[tokio::test]
+async fn answers_without_end_do_not_keep_others_in_the_line() {
+    let stand = Stand::build(Plan { shards: 1, is_in_order: false, ..Plan::default() });
+    for _ in 0..3 {
+        let first = call(1, &format!("flood-quietly x {} 10000", usize::MAX));
+        stand.server.serve_pipe(Tireless { first, then: Vec::new() });
+    }
+    until("they are at it", || stand.world.noted("begin x") == 3).await;
+    let mut peer = stand.dial(Way::Tcp).await;
+    for _ in 0..10 {
+        peer.ask(1, &format!("stall heavy {}", "x".repeat(5000))).await;
+    }
+    assert!(!stand.end(std::time::Duration::ZERO).await.is_clean());
 }

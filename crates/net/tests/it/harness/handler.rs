@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::stream::{LocalBoxStream, StreamExt, once, pending, unfold};
@@ -160,6 +161,24 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
                     vec![Bytes::from(noise(i as u64, bytes))]
                 });
                 Reply::Later(answers.boxed_local())
+            }
+            // Takes the processor for a while.
+            "stall" => {
+                let until = Instant::now() + Duration::from_millis(2);
+                while Instant::now() < until {
+                    std::hint::spin_loop();
+                }
+                world.note(next().expect("a name"));
+                Reply::Now(text("stalled"))
+            }
+            // Takes the thread until this is noted.
+            "stop" => {
+                let name = next().expect("a name");
+                world.note("stopped");
+                while world.noted(name) == 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Reply::Now(text("stopped"))
             }
             "panic" => panic!("told to panic"),
             "panic-later" => Reply::Later(once(async { panic!("told to panic") }).boxed_local()),
