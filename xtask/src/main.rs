@@ -2,6 +2,7 @@
 
 mod ci;
 mod codegen;
+mod compare;
 mod compat;
 mod corpus;
 mod deny;
@@ -97,6 +98,11 @@ const COMMANDS: &[Command] = &[
         usage: "compat redis [client..]",
         about: "The same with clients of Redis (--peer: against redis-server)",
         run: compat::run,
+    },
+    Command {
+        usage: "compare OLD_COMMIT",
+        about: "Measure whether this tree is as fast as that commit (--rounds N, --only NAME, --quick, --least 0.98)",
+        run: compare::run,
     },
     Command {
         usage: "soak storage [--minutes N]",

@@ -1,0 +1,124 @@
+//! One run of one tree: its server, and the load from another process.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::Child;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::THALWEG;
+use super::figures::{Kind, Run};
+use super::trees::Tree;
+use crate::run::{Call, Outcome, root};
+
+/// A load that takes longer has failed: its servers and subscribers have given up long before.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(300);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_EVERY: Duration = Duration::from_millis(5);
+
+/// Every run has only the native door. Its loads are lossless: a publisher waits for slow subscribers.
+const BROKER: &str = "serve --native 127.0.0.1:0 --http off --kafka off --pubsub off --redis off --sqs off \
+                      --set log=warn --set publish_queue_wait_timeout_ms=20000 --ready-file {ready}";
+const RPC: &str = "bench rpc serve --bind 127.0.0.1:0";
+
+/// Runs the load against the server of this tree, and returns the output of the load. The load of a server that it can
+/// connect to is the program of the new tree.
+pub fn sample(run: &Run, is_quick: bool, tree: &Tree, new: &Tree) -> Outcome<String> {
+    let size = if is_quick { run.quick.unwrap_or_default() } else { run.size };
+    let load = format!("{} {size}", run.load);
+    let bench = |tree: &Tree| Ok::<_, String>(Call::new(tree.program(THALWEG)?).arg("--json"));
+    let (server, load_of) = match run.kind {
+        Kind::Bench(target) => {
+            return Call::new(tree.program(target)?).args(load.split_whitespace()).within(LOAD_TIMEOUT).output();
+        }
+        Kind::Own => {
+            return bench(tree)?.arg("bench").args(load.split_whitespace()).within(LOAD_TIMEOUT).output();
+        }
+        Kind::Broker(flags) => (format!("{BROKER} {flags}"), "--server {server} bench"),
+        Kind::Rpc(flags) => (format!("{RPC} {flags}"), "bench"),
+    };
+    let server = Server::start(&tree.program(THALWEG)?, &server)?;
+    server.load(bench(new)?, &format!("{load_of} {load}"))
+}
+
+/// A server in its own process, with a folder for its data and its output. Both end with it.
+struct Server {
+    child: Child,
+    folder: PathBuf,
+    /// The native door of a broker, or the port of a server of the service runtime.
+    address: String,
+}
+
+impl Server {
+    /// Starts it and waits until it says where it listens.
+    fn start(program: &str, line: &str) -> Outcome<Self> {
+        let folder = root().join(format!("target/compare/run-{}", std::process::id()));
+        fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        let [data, ready, output] = ["data", "ready.json", "output"].map(|name| folder.join(name));
+        let path = |word: &str| {
+            word.replace("{data}", &data.display().to_string()).replace("{ready}", &ready.display().to_string())
+        };
+        let call = Call::new(program).args(line.split_whitespace().map(path));
+        let file = File::create(&output).map_err(|e| format!("{}: {e}", output.display()))?;
+        let errors = file.try_clone().map_err(|e| format!("{}: {e}", output.display()))?;
+        let child = call.command().stdout(file).stderr(errors).spawn().map_err(|e| format!("{call}: {e}"))?;
+        let mut server = Self { child, folder, address: String::new() };
+        let begin = Instant::now();
+        loop {
+            if let Some(address) = server.listens_at() {
+                server.address = address;
+                return Ok(server);
+            }
+            let ended = server.child.try_wait().map_err(|e| format!("{call}: {e}"))?;
+            if ended.is_some() || begin.elapsed() > START_TIMEOUT {
+                return Err(format!("`{call}` is not ready ({ended:?}):\n{}", server.output()));
+            }
+            sleep(POLL_EVERY);
+        }
+    }
+
+    /// A broker writes its addresses into the ready file, another server prints its port.
+    fn listens_at(&self) -> Option<String> {
+        if let Ok(text) = fs::read_to_string(self.folder.join("ready.json")) {
+            let ready: Value = serde_json::from_str(&text).ok()?;
+            return ready["native"].as_str().map(str::to_owned);
+        }
+        let output = self.output();
+        let (line, _) = output.strip_prefix("listening ")?.split_once('\n')?;
+        Some(line.to_owned())
+    }
+
+    fn output(&self) -> String {
+        fs::read_to_string(self.folder.join("output")).unwrap_or_default()
+    }
+
+    /// Runs a load and returns its output, if this server has survived it.
+    fn load(mut self, call: Call, line: &str) -> Outcome<String> {
+        let pid = self.child.id().to_string();
+        let words = line.split_whitespace().map(|word| word.replace("{server}", &self.address).replace("{pid}", &pid));
+        let output = call.args(words).within(LOAD_TIMEOUT).output()?;
+        let ended = self.child.try_wait().map_err(|e| format!("the server: {e}"))?;
+        let printed = self.output();
+        if ended.is_some() || printed.contains("panicked at") {
+            return Err(format!("the server did not survive the load ({ended:?}):\n{printed}"));
+        }
+        Ok(output)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        Call::new("kill").arg(self.child.id().to_string()).succeeds();
+        let begin = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) && begin.elapsed() < STOP_TIMEOUT {
+            sleep(POLL_EVERY);
+        }
+        // It may have ended by itself.
+        self.child.kill().unwrap_or_default();
+        self.child.wait().map(drop).unwrap_or_default();
+        fs::remove_dir_all(&self.folder).unwrap_or_default();
+    }
+}
