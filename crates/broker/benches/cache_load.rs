@@ -118,7 +118,7 @@ fn speed(broker: &Broker) {
                 put_of(&cache, key, length);
             });
             println!(
-                "{name}, {threads} thread(s): get {get:.1}, put {put:.1}, of another length {longer:.1} M/s a thread"
+                "{name}, {threads} thread(s): get {get:.3}, put {put:.3}, of another length {longer:.3} M/s a thread"
             );
         }
         broker.delete_cache(eviction.name()).expect("there");
@@ -135,7 +135,7 @@ fn speed_of_quick_cache() {
             black_box(cache.get(key));
         });
         let put = rate(threads, &trace, |key| cache.insert(*key, VALUE));
-        println!("quick_cache, {threads} thread(s): get {get:.1}, put {put:.1} M/s a thread");
+        println!("quick_cache, {threads} thread(s): get {get:.3}, put {put:.3} M/s a thread");
     }
 }
 
