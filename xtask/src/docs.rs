@@ -16,15 +16,19 @@ const PAGES: [Page; 3] = [
         path: "docs/reference/config.md",
         head: "# Configuration keys
 
-Every key with its default in the profile `balanced`, as `thalweg config show --help-keys` prints
-them. `thalweg config show` prints the active values on your machine and where each comes from; its output is a file
-that `--config` reads. Topics and queues that exist from the start are [defined after the
+This page lists every key with its default in the profile `balanced`, as
+`thalweg config show --help-keys` prints them. `thalweg config show` prints the active values on
+your machine and the source of each; its output is a file that `--config` reads. Topics and queues
+that the broker creates on startup are [defined after the
 keys](../guides/queues.md#define-queues-in-the-configuration-file).
 
-A time is a number of the unit that its key ends with, or a text with a unit: `500ms`, `90s`, `5m`, `2h`,
-`7d`. A size is a number of bytes, or a text with a unit: `64KiB`, `16MiB`, `1GiB`. An address is `host:port`,
-a port of this machine alone (`7500` is `127.0.0.1:7500`), or `off`. The same holds for variables
-(`THALWEG_RETENTION_MS=1h`) and flags (`--set retention_ms=1h`).
+| Type | Values |
+|---|---|
+| time | a number in the unit that the key ends with, or a text with a unit: `500ms`, `90s`, `5m`, `2h`, `7d` |
+| size | a number of bytes, or a text with a unit: `64KiB`, `16MiB`, `1GiB` |
+| address | `host:port`, a port on this machine only (`7500` is `127.0.0.1:7500`), or `off` |
+
+Variables (`THALWEG_RETENTION_MS=1h`) and flags (`--set retention_ms=1h`) take the same values.
 ",
         body: config,
     },
@@ -38,11 +42,12 @@ What `--help` prints for the program and each of its commands.
     },
     Page {
         path: "docs/reference/kafka.md",
-        head: "# Kafka: what is served
+        head: "# Kafka APIs and versions
 
-The APIs of Kafka's protocol with their versions, as a broker that was just built says them to a client that asks
-(`ApiVersions`). Clients choose from these by themselves. What that means for programs, tools and settings:
-[Coming from Kafka](../guides/coming-from-kafka.md).
+This page lists the APIs of Kafka's protocol that the Kafka door supports, with their versions. It
+shows the answer of this version of the broker to an `ApiVersions` request. Clients choose a version
+from it automatically. [Coming from Kafka](../guides/coming-from-kafka.md) describes the effects on
+programs, tools and settings.
 ",
         body: crate::kafka_apis::page,
     },

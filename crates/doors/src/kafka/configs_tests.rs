@@ -13,14 +13,18 @@ use super::*;
 const HEAD: &str = "\
 # Kafka's settings and permissions
 
-What settings of topics mean here under Kafka's names, and what a user has to be allowed for each request. After a
-change `UPDATE=1 cargo test -p thalweg-doors kafka` writes this page anew. How to come from Kafka is in
-[its guide](../guides/coming-from-kafka.md), users and access control in [theirs](../guides/security.md).
+This page lists the topic settings that the Kafka door supports under Kafka's names, and the
+permissions that each request needs.
+
+- [Coming from Kafka](../guides/coming-from-kafka.md) describes how to move from Kafka.
+- [Security](../guides/security.md) describes users and access control.
+- `UPDATE=1 cargo test -p thalweg-doors kafka` writes this page after a change to the tables.
 
 ## Settings of topics
 
-`kafka-configs.sh`, `kafka-topics.sh --config` and the admin clients read and write them. A name that is not here is
-refused with `INVALID_CONFIG`, as is a value that is not taken; the message says why.
+`kafka-configs.sh`, `kafka-topics.sh --config` and the admin clients read and write these settings.
+The broker refuses a setting that is not listed, and a value that is not allowed, with
+`INVALID_CONFIG`; the message says why.
 
 | Name | Value here | When it is set | Why |
 |---|---|---|---|
@@ -28,8 +32,11 @@ refused with `INVALID_CONFIG`, as is a value that is not taken; the message says
 const PERMISSIONS: &str = "
 ## Permissions
 
-With `authorization = true` a request needs these operations, for each resource that it names. Who may read, write,
-delete or alter may describe, and who may alter settings may describe them. Super users may do everything.
+With `authorization = true` a request needs these operations for each resource that it names.
+
+- `Read`, `Write`, `Delete` and `Alter` each include `Describe`.
+- `AlterConfigs` includes `DescribeConfigs`.
+- Super users may do everything.
 
 | Key | Request | Operation |
 |---|---|---|
@@ -37,11 +44,12 @@ delete or alter may describe, and who may alter settings may describe them. Supe
 /// What needs another look beside the table.
 const NOTES: &str = "
 - CreateTopics: `Create` on the cluster allows every name.
-- Metadata creates a topic by asking for it only for who may `Create` it. Topics that a user may not describe are left
-  out.
-- Produce needs the operation on a transaction only where the batch is of one.
-- InitProducerId without a transaction: whoever may write to some topic may, too.
-- Answers that list things, as ListGroups and ListTransactions, leave out what may not be described.
+- Metadata: a request creates a missing topic only if the user may `Create` it. The answer omits
+  topics that the user may not describe.
+- Produce: the operation on a transaction is needed only if the batch belongs to one.
+- InitProducerId without a transaction: `Write` on any topic is sufficient.
+- ListGroups, ListTransactions and other answers with lists omit the resources that the user may not
+  describe.
 ";
 
 fn page() -> String {
