@@ -13,12 +13,13 @@ use super::*;
 const HEAD: &str = "\
 # Kafka's settings and permissions
 
+<!-- Written by `UPDATE=1 cargo test -p thalweg-doors kafka`: change the program, not this file. -->
+
 This page lists the topic settings that the Kafka door supports under Kafka's names, and the
 permissions that each request needs.
 
 - [Coming from Kafka](../guides/coming-from-kafka.md) describes how to move from Kafka.
 - [Security](../guides/security.md) describes users and access control.
-- `UPDATE=1 cargo test -p thalweg-doors kafka` writes this page after a change to the tables.
 
 ## Settings of topics
 

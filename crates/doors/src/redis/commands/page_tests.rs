@@ -8,12 +8,13 @@ use super::*;
 const HEAD: &str = "\
 # Redis commands
 
+<!-- Written by `UPDATE=1 cargo test -p thalweg-doors redis`: change the program, not this file. -->
+
 This page lists the commands of Redis 7.0 by group, and which of them the Redis door supports.
 `COMMAND DOCS` returns the same descriptions to clients.
 
 - [Coming from Redis](../guides/coming-from-redis.md) describes how to move from Redis.
 - [Redis streams](redis-streams.md) describes how streams are implemented.
-- `UPDATE=1 cargo test -p thalweg-doors redis` writes this page after a change to the commands.
 
 ";
 /// Commands of Redis that are not supported, with their replacements.
