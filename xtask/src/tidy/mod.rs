@@ -2,6 +2,7 @@
 
 mod arrows;
 mod code;
+mod prose;
 mod source;
 mod text;
 
@@ -57,7 +58,8 @@ pub fn run() -> Outcome {
 /// All violations, in the order of their places.
 pub fn check(files: &[TextFile]) -> Vec<Violation> {
     let sources = Source::read_all(files);
-    let mut violations = [arrows::check(files, &sources), code::check(&sources), text::check(files)].concat();
+    let mut violations =
+        [arrows::check(files, &sources), code::check(&sources), text::check(files), prose::check(files)].concat();
     violations.sort();
     violations
 }
