@@ -446,7 +446,7 @@ fn config_shows_origins() {
     let line = text.lines().find(|line| line.contains("pub_queue_depth")).expect("a key");
     assert!(line.contains("= 512") && line.contains("profile latency"), "{line}");
     let help = show(&["config", "show", "--help-keys"]).ok();
-    assert!(help.contains("Publishes of a connection before the first is answered"));
+    assert!(help.contains("Publishes in flight per connection; announced to clients, not enforced"));
     let read_back: String =
         text.lines().filter(|line| !line.starts_with('[')).map(|line| format!("{line}\n")).collect();
     assert!(read_back.contains("native"), "{read_back}");
