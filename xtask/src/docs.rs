@@ -1,10 +1,10 @@
-//! `cargo xtask docs`: the pages of `docs/reference` that a command of the program writes.
+//! `cargo xtask docs`: writes the pages of `docs/reference` that are generated from the output of the program.
 
 use std::path::Path;
 
 use crate::run::{Call, Outcome, root};
 
-/// A page: its file, its beginning, and what comes after it.
+/// A page: its file, its written beginning and the function that generates the rest.
 struct Page {
     path: &'static str,
     head: &'static str,
@@ -36,7 +36,7 @@ Variables (`THALWEG_RETENTION_MS=1h`) and flags (`--set retention_ms=1h`) take t
         path: "docs/reference/cli.md",
         head: "# Command line
 
-What `--help` prints for the program and each of its commands.
+This page lists the output of `--help` for the program and each of its commands.
 ",
         body: command_line,
     },
@@ -55,7 +55,7 @@ programs, tools and settings.
 
 const GENERATED: &str = "<!-- Written by `cargo xtask docs`: change the program, not this file. -->";
 
-/// The program as it was just built. It runs where no configuration file is.
+/// The newly built program. It runs in a directory without a configuration file.
 pub struct Program {
     pub path: String,
 }
@@ -63,13 +63,13 @@ pub struct Program {
 impl Program {
     fn build() -> Outcome<Self> {
         Call::line("cargo build --quiet -p thalweg --bin thalweg").run()?;
-        // Both programs are in the target directory, whichever that is.
+        // Both programs are in the same target directory.
         let this = std::env::current_exe().map_err(|e| format!("the path of this program: {e}"))?;
         Ok(Self { path: this.with_file_name("thalweg").display().to_string() })
     }
 
     fn output(&self, args: &[&str]) -> Outcome<String> {
-        // Neither the width of a terminal nor its colours; no file to read.
+        // The output must not depend on a terminal's width or colours, or on a configuration file.
         let text = Call::new("env")
             .args(["--unset=COLUMNS", "--chdir=target", &self.path])
             .args(args.iter().copied())
@@ -83,7 +83,7 @@ pub fn run(args: &[&str]) -> Outcome {
     let is_check = match args {
         [] => false,
         ["--check"] => true,
-        _ => return Err("it takes no argument but --check".into()),
+        _ => return Err("unknown arguments: the only argument is --check".into()),
     };
     let program = Program::build()?;
     for Page { path, head, body } in PAGES {
@@ -91,8 +91,8 @@ pub fn run(args: &[&str]) -> Outcome {
         let page = format!("{title}\n\n{GENERATED}\n\n{about}\n{}", body(&program)?);
         let file = root().join(path);
         if is_check {
-            compare(&file, &page).map_err(|e| format!("{path} {e}; write it anew with: cargo xtask docs"))?;
-            println!("{path} is as the program writes it");
+            compare(&file, &page).map_err(|e| format!("{path} {e}; regenerate it with: cargo xtask docs"))?;
+            println!("{path} is up to date");
         } else {
             let written = std::fs::create_dir_all(file.with_file_name("")).and_then(|()| std::fs::write(&file, page));
             written.map_err(|e| format!("{path}: {e}"))?;
@@ -102,7 +102,7 @@ pub fn run(args: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// Says where a file differs from what it should be.
+/// Checks that a file has the generated contents; the error names the first different line.
 fn compare(file: &Path, page: &str) -> Outcome {
     let found = std::fs::read_to_string(file).map_err(|e| format!("cannot be read ({e})"))?;
     if found == page {
@@ -135,7 +135,7 @@ fn command_line(program: &Program) -> Outcome<String> {
     Ok(format!("{}\n", page.trim_end()))
 }
 
-/// The names below "Commands:", or below the titles of groups of commands, without that of the help itself.
+/// The names of the subcommands below "Commands:" or below the title of a group, except `help`.
 fn subcommands(help: &str) -> Vec<&str> {
     let (mut names, mut is_listed) = (Vec::new(), false);
     for line in help.lines() {
