@@ -1,4 +1,4 @@
-//! The command line: what may be typed.
+//! The command line: commands, options and arguments.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -31,12 +31,12 @@ Examples:
   thalweg serve                              start a broker; then, in other terminals:
   thalweg subscribe greetings --create       print what is published from now on
   echo hello | thalweg publish greetings     publish a record per line
-  thalweg subscribe greetings --from -10     the last ten records, then what follows
+  thalweg subscribe greetings --from -10     print the last ten records, then new ones
   thalweg queue work jobs -- ./handle.sh     run a command for each message of a queue
-  thalweg status                             what the broker has, and where its doors are
+  thalweg status                             show the broker's doors, topics and queues
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 no broker there, 4 no such thing,
-5 records were lost, 6 a data directory is damaged.")]
+Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 broker unreachable,
+4 not found, 5 records lost, 6 data directory damaged.")]
 pub struct Cli {
     #[command(flatten)]
     pub global: Global,
@@ -47,16 +47,16 @@ pub struct Cli {
 #[derive(Args)]
 #[command(next_help_heading = "Global options")]
 pub struct Global {
-    /// Configuration file; without one `thalweg.toml` in this directory is read if it is there
+    /// Configuration file; by default `thalweg.toml` in the current directory, if it exists
     #[arg(long, global = true, value_name = "FILE", env = "THALWEG_CONFIG")]
     pub config: Option<PathBuf>,
-    /// The broker to talk to: [quic://|tcp://|tls://]host[:port] [default: 127.0.0.1:7400] [env: THALWEG_SERVER=]
+    /// Address of the broker: [quic://|tcp://|tls://]host[:port] [default: 127.0.0.1:7400] [env: THALWEG_SERVER=]
     #[arg(long, short, global = true, value_name = "ADDRESS")]
     pub server: Option<String>,
-    /// Certificates to trust, PEM
+    /// PEM file with trusted certificates
     #[arg(long, global = true, value_name = "FILE")]
     pub ca_file: Option<String>,
-    /// Set any key of the configuration; may be repeated
+    /// Set a configuration key; may be repeated
     #[arg(long, global = true, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Write results as JSON
@@ -77,7 +77,7 @@ pub enum Command {
     /// Run a broker
     #[command(visible_alias = "start")]
     Serve(Serve),
-    /// Start a broker, publish a real data set through a pipe, fan it out, and say how fast
+    /// Start a broker, publish a real data set, deliver it to several subscribers, and report the rates
     Demo(Demo),
     /// Publish records from the standard input, a file or the command line
     #[command(visible_aliases = ["pub", "produce"])]
@@ -87,7 +87,7 @@ Examples:
   tail -f /var/log/syslog | thalweg publish logs --compression zstd --linger-ms 5
   thalweg publish users --file users.txt --key-separator :")]
     Publish(Publish),
-    /// Print records as they come
+    /// Print records as they arrive
     #[command(visible_aliases = ["sub", "consume"])]
     Subscribe(Subscribe),
     /// Publish one record and print the answer
@@ -96,9 +96,9 @@ Examples:
   thalweg reply time -- date &
   thalweg request time now")]
     Request(Request),
-    /// Answer requests: with a text, with what they ask, or with the output of a command
+    /// Answer requests with a fixed text, with the request itself, or with the output of a command
     Reply(Reply),
-    /// Show a broker: its doors with their addresses, and how much it has of everything
+    /// Show a broker's doors with their addresses, and counts of its topics, queues, groups and caches
     Status,
     /// Create, list, describe, alter and delete topics
     #[command(subcommand)]
@@ -106,22 +106,22 @@ Examples:
     /// List, describe, reset and delete consumer groups
     #[command(subcommand)]
     Group(Group),
-    /// Send to queues, receive from them, work through them, and look after them
+    /// Send and receive messages, run a command for each message, and manage queues
     #[command(subcommand)]
     Queue(Queue),
-    /// Caches and their entries
+    /// Read and write entries of caches, and manage caches
     #[command(subcommand)]
     Cache(Cache),
     /// Add, list and delete users and their passwords
     #[command(subcommand)]
     User(User),
-    /// Add, list and delete what users may do
+    /// Add, list and delete access control entries
     #[command(subcommand)]
     Acl(AclCommand),
     /// Show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Measure
+    /// Run benchmarks
     #[command(subcommand)]
     Bench(Bench),
     /// Watch rates, queues and latencies live
@@ -130,7 +130,7 @@ Examples:
     Inspect(Inspect),
     /// Print a completion script for a shell
     Completions { shell: clap_complete::Shell },
-    /// Write man pages, a file per command
+    /// Write man pages, one file per command
     Man {
         /// The directory to write them to
         directory: PathBuf,
@@ -139,48 +139,48 @@ Examples:
 
 #[derive(Args)]
 pub struct Serve {
-    /// Where data is kept; without it everything is in memory
+    /// Data directory; without one everything is kept in memory
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Defaults to start from
+    /// Set of defaults: balanced, latency or throughput
     #[arg(long, value_name = "NAME")]
     pub profile: Option<String>,
-    /// The native door, QUIC and TCP: host:port, or off; port 0 takes a free one
+    /// Address of the native door, QUIC and TCP: host:port, or off; port 0 selects a free port
     #[arg(long, value_name = "ADDR")]
     pub native: Option<String>,
-    /// The HTTP door: host:port, or off
+    /// Address of the HTTP door: host:port, or off
     #[arg(long, value_name = "ADDR")]
     pub http: Option<String>,
-    /// The Kafka door: host:port, or off
+    /// Address of the Kafka door: host:port, or off
     #[arg(long, value_name = "ADDR")]
     pub kafka: Option<String>,
-    /// The Google Pub/Sub door: host:port, or off
+    /// Address of the Google Pub/Sub door: host:port, or off
     #[arg(long, value_name = "ADDR")]
     pub pubsub: Option<String>,
-    /// The Redis door: host:port, or off
+    /// Address of the Redis door: host:port, or off
     #[arg(long, value_name = "ADDR")]
     pub redis: Option<String>,
-    /// The SQS door: host:port, or off
+    /// Address of the SQS door: host:port, or off
     #[arg(long, value_name = "ADDR")]
     pub sqs: Option<String>,
-    /// Allow other machines without TLS
+    /// Allow other machines to connect without TLS
     #[arg(long)]
     pub insecure: bool,
-    /// Write the bound addresses here, as JSON, once every door accepts
+    /// File to write the bound addresses to, as JSON, once every door accepts connections
     #[arg(long, value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub struct Demo {
-    /// Subscribers that get everything, beside one of a pattern and a queue group of two
+    /// Subscribers that receive all records, in addition to one of a pattern and a queue group of two
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub subscribers: u16,
-    /// A file with one record a line; by default the flights that `scripts/fetch-data.sh` put into ./data,
-    /// else the weather of Seattle, which comes with the program
+    /// File with one record per line; by default the flights that `scripts/fetch-data.sh` stores in ./data,
+    /// or, without them, the weather of Seattle, which is built into the program
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Read the records from the standard input, one a line
+    /// Read the records from the standard input, one per line
     #[arg(long, conflicts_with = "file")]
     pub stdin: bool,
 }
@@ -188,59 +188,59 @@ pub struct Demo {
 #[derive(Args)]
 pub struct Publish {
     pub topic: String,
-    /// One record; without it each line of the input is one
+    /// Value of the record; without it each line of the input is published as a record
     pub value: Option<String>,
     /// Read from a file instead of the standard input
     #[arg(long, short, value_name = "FILE", conflicts_with = "value")]
     pub file: Option<PathBuf>,
-    /// The key of every record
+    /// Key of every record
     #[arg(long, short)]
     pub key: Option<String>,
-    /// Each line is a key, this text and the value
+    /// Split each line at this text into a key and a value
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["key", "value"])]
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub key_separator: Option<String>,
-    /// A header of every record; may be repeated
+    /// Header of every record; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub header: Vec<String>,
-    /// Always this partition
+    /// Publish to this partition only
     #[arg(long, short)]
     pub partition: Option<u32>,
-    /// What an acknowledgement means: none, accepted, committed or default
+    /// When a record is acknowledged: none, accepted, committed or default
     #[arg(long, default_value = "default")]
     pub acks: Acks,
-    /// Stop after so many records; with a value, publish it so many times
+    /// Stop after this number of records; with VALUE, publish it this number of times
     #[arg(long, short = 'n')]
     pub count: Option<u64>,
-    /// Records a second at most
+    /// Maximum number of records per second
     #[arg(long, short)]
     pub rate: Option<f64>,
-    /// How batches are compressed: none, gzip, snappy, lz4 or zstd
+    /// Compression of batches: none, gzip, snappy, lz4 or zstd
     #[arg(long, default_value = "none", value_name = "CODEC")]
     pub compression: Codec,
-    /// Send records that have gathered at this size, as 64KiB, instead of at publish_chunk_bytes
+    /// Send collected records at this size, such as 64KiB, instead of at publish_chunk_bytes
     #[arg(long, value_name = "BYTES")]
     pub batch_bytes: Option<String>,
-    /// How long a batch waits for more records while others are on the way, ms; a lone record never waits
+    /// How long a batch waits for more records while others are in flight, ms; a lone record never waits
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub linger_ms: u64,
-    /// How long a record may take with all tries, ms, instead of request_timeout_ms
+    /// Time limit for a record, including all attempts, ms, instead of request_timeout_ms
     #[arg(long, value_name = "MS", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     pub delivery_timeout_ms: Option<u64>,
-    /// Do not number batches: what is not acknowledged is not sent again
+    /// Do not number batches; unacknowledged batches are then not sent again
     #[arg(long)]
     pub no_idempotence: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// The value, one a line
+    /// The value, one per line
     Text,
-    /// The topic, a tab and the value, one a line
+    /// The topic, a tab and the value, one per line
     Named,
-    /// The bytes of the values and nothing between them
+    /// The bytes of the values without separators
     Raw,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
     /// Topic, partition, offset, time, key and value in columns
     Table,
@@ -260,7 +260,7 @@ impl FromStr for End {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "now" => Ok(Self::Now),
-            offset => offset.parse().ok().map(Self::At).ok_or_else(|| "write now, or an offset as 200".to_owned()),
+            offset => offset.parse().ok().map(Self::At).ok_or_else(|| "write now, or an offset such as 200".to_owned()),
         }
     }
 }
@@ -268,31 +268,31 @@ impl FromStr for End {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  thalweg subscribe orders                                 # what is published from now on
-  thalweg subscribe orders --from -10                      # the last ten, then what follows
+  thalweg subscribe orders                                 # records published from now on
+  thalweg subscribe orders --from -10                      # the last ten, then new records
   thalweg subscribe orders --from @-1h --end               # the last hour, then stop
   thalweg subscribe 'orders.>' --from earliest             # all topics below orders, with history
   thalweg subscribe orders --from 100 --end=200 -O json    # records 100 to 199
-  thalweg subscribe orders --consumer-group billing        # a share of the topic")]
+  thalweg subscribe orders --consumer-group billing        # share partitions with other members")]
 pub struct Subscribe {
-    /// A topic, or a pattern: orders.*, orders.>
+    /// Topic, or a pattern such as orders.* or orders.>
     pub topic: String,
-    /// Create the topic if it does not exist, with the broker's defaults; without this option that is an error
+    /// Create the topic with the broker's defaults if it does not exist; without this option that is an error
     #[arg(long)]
     pub create: bool,
-    /// Where to begin: live or latest, earliest, an offset, -10 for the last ten records of each partition, or a time
-    /// as @2026-11-21T08:00:00Z or @-5m; in a consumer group only where it has committed nothing [default: live; in a
-    /// consumer group earliest]
+    /// Where to start: live or latest, earliest, an offset, -10 for the last ten records of each partition, or a time
+    /// such as @2026-11-21T08:00:00Z or @-5m; in a consumer group only for partitions without a committed offset
+    /// [default: live; in a consumer group earliest]
     #[arg(long, visible_alias = "offset", value_name = "START", allow_negative_numbers = true)]
     pub from: Option<String>,
-    /// As `--from earliest`
+    /// Same as `--from earliest`
     #[arg(long, conflicts_with = "from", hide = true)]
     pub from_beginning: bool,
-    /// Stop after so many records
+    /// Stop after this number of records
     #[arg(long, short = 'n')]
     pub count: Option<u64>,
-    /// Stop at the end that the log has now, or before this offset; in a consumer group once that holds for all
-    /// partitions that this member has
+    /// Stop at the current end of the log, or before this offset; in a consumer group once that holds for all
+    /// partitions of this member
     #[arg(
         long,
         visible_alias = "until-end",
@@ -302,37 +302,37 @@ pub struct Subscribe {
         default_missing_value = "now"
     )]
     pub end: Option<End>,
-    /// How records are printed [default: text; for a pattern table on a terminal, and else named]
+    /// Format of the output [default: text; for a pattern table on a terminal, otherwise named]
     #[arg(long, short = 'O', value_enum)]
     pub output: Option<Output>,
-    /// Print records as this template says, one a line: '{{offset}} {{partition}} {{key}} {{value}} {{time}}
+    /// Print each record with this template, one per line: '{{offset}} {{partition}} {{key}} {{value}} {{time}}
     /// {{topic}}', with \n and \t
     #[arg(long, short = 'F', value_name = "TEMPLATE", conflicts_with = "output")]
     pub format: Option<String>,
-    /// Only this partition
+    /// Read this partition only
     #[arg(long, short)]
     pub partition: Option<u32>,
-    /// Read as a member of this consumer group: each partition is with one member, and the group goes on after what
-    /// it has committed. What was printed is committed every second and at the end
+    /// Read as a member of this consumer group. Each partition is assigned to one member, and the group resumes after
+    /// its committed offsets. Offsets of printed records are committed every second and at the end
     #[arg(long, value_name = "GROUP", conflicts_with_all = ["group", "partition", "overflow"])]
     pub consumer_group: Option<String>,
-    /// An id of this member's own: started again with it in time, it gets its partitions back, and the other members
-    /// notice nothing
+    /// Unique id of this member. A member restarted with the same id within the session timeout keeps its partitions,
+    /// and the group does not rebalance
     #[arg(long, value_name = "ID", requires = "consumer_group")]
     pub instance_id: Option<String>,
-    /// How long this member may be silent before others get its partitions, ms [default: 30000]
+    /// Time without heartbeats after which this member's partitions are reassigned, ms [default: 30000]
     #[arg(long, value_name = "MS", requires = "consumer_group")]
     pub session_timeout_ms: Option<u64>,
-    /// Share the topic with the other members of this queue group, which keeps no offsets
+    /// Share the records with the other members of this queue group, which keeps no offsets
     #[arg(long, short)]
     pub group: Option<String>,
-    /// When this subscriber is too slow: replay, block, drop_new, drop_old or disconnect_slow
+    /// Policy for when this subscriber is too slow: replay, block, drop_new, drop_old or disconnect_slow
     #[arg(long, default_value = "replay")]
     pub overflow: Overflow,
 }
 
 impl Subscribe {
-    /// What is to happen where the topic does not exist.
+    /// What the broker does if the topic does not exist.
     pub fn missing(&self) -> Missing {
         if self.create { Missing::Create } else { Missing::Refuse }
     }
@@ -342,15 +342,15 @@ impl Subscribe {
 pub struct Request {
     pub topic: String,
     pub value: String,
-    /// How long to wait for the answer, ms
+    /// Time limit for the answer, ms
     #[arg(long, default_value_t = 5000)]
     pub timeout_ms: u64,
 }
 
 #[derive(Args)]
 #[command(after_help = "\
-A command gets the request on its standard input; what it prints is the answer. One that fails sends no
-answer, and its requester waits in vain. Several repliers with one --group share the requests.
+The command reads the request from its standard input, and its output is the answer. If it fails, no
+answer is sent, and the request times out. Several repliers with the same --group share the requests.
 
 Examples:
   thalweg reply time -- date
@@ -358,7 +358,7 @@ Examples:
   thalweg reply sums --group calculators -- bc")]
 pub struct Reply {
     pub topic: String,
-    /// The answer to every request
+    /// Answer to every request
     #[arg(conflicts_with_all = ["echo", "command"], required_unless_present_any = ["echo", "command"])]
     pub value: Option<String>,
     /// Answer with the request itself
@@ -367,18 +367,18 @@ pub struct Reply {
     /// Share the requests with the other members of this queue group
     #[arg(long, short)]
     pub group: Option<String>,
-    /// Stop after so many answers
+    /// Stop after this number of answers
     #[arg(long, short = 'n')]
     pub count: Option<u64>,
-    /// Run this for each request
+    /// Command to run for each request
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }
 
-/// Deletions ask before they begin, if a person can answer.
+/// Deletions ask for confirmation on a terminal.
 #[derive(Args, Clone, Copy)]
 pub struct Yes {
-    /// Do not ask. Only a terminal is asked: without one on the standard input nothing is
+    /// Do not ask for confirmation; there is no question if the standard input is not a terminal
     #[arg(long, short)]
     pub yes: bool,
 }
@@ -398,54 +398,54 @@ pub enum Topic {
         partitions: Option<u32>,
         #[command(flatten)]
         options: TopicOptions,
-        /// Where its records are kept: memory, disk, sqlite, or auto for what the broker can
+        /// Storage of its records: memory, disk, sqlite, or auto (disk if the broker has a data directory)
         #[arg(long, default_value = "auto")]
         storage: client::Storage,
-        /// Keep only the newest record of each key; one without a value removes its key. On disk only
+        /// Keep only the newest record of each key; a record without a value deletes its key. On disk only
         #[arg(long)]
         compact: bool,
-        /// Only say what would be created, and what speaks against it
+        /// Only print what would be created, and what would prevent it
         #[arg(long)]
         dry_run: bool,
     },
-    /// Change settings of a topic while it is in use; what is not named stays
+    /// Change settings of a topic in use; omitted settings stay as they are
     Alter {
         topic: String,
         #[command(flatten)]
         options: TopicOptions,
-        /// Whether only the newest record of each key stays. On disk only
+        /// Whether only the newest record of each key is kept. On disk only
         #[arg(long, value_name = "YES_OR_NO", value_parser = clap::builder::BoolishValueParser::new())]
         compact: Option<bool>,
     },
-    /// Give a topic more partitions; they only grow, and keys may come to other ones from then on
+    /// Add partitions to a topic; they cannot be removed, and keys may map to other partitions afterwards
     AddPartitions {
         topic: String,
-        /// How many more
+        /// Number of partitions to add
         #[arg(value_parser = clap::value_parser!(u32).range(1..))]
         count: u32,
     },
     /// List topics
     #[command(visible_alias = "ls")]
     List {
-        /// Those of the broker itself, too: their names begin with _
+        /// Include the broker's internal topics, whose names begin with _
         #[arg(long, short)]
         all: bool,
     },
     /// Show a topic's settings and partitions
     Describe { topic: String },
-    /// Delete a topic with all it holds
+    /// Delete a topic and all its records
     #[command(visible_alias = "rm")]
     Delete {
         topic: String,
         #[command(flatten)]
         yes: Yes,
     },
-    /// Delete the oldest records of a partition for good
+    /// Permanently delete the oldest records of a partition
     DeleteRecords {
         topic: String,
         #[arg(long, short, default_value_t = 0)]
         partition: u32,
-        /// Those before this offset, or `end` for all that are there
+        /// Delete the records before this offset, or `end` for all records
         #[arg(long)]
         before: String,
         #[command(flatten)]
@@ -463,9 +463,9 @@ pub enum Group {
     /// List consumer groups with their members and their lag
     #[command(visible_alias = "ls")]
     List,
-    /// Show a group's members, and how far it is in each partition: committed, end, lag
+    /// Show a group's members, and the committed offset, the end and the lag of each partition
     Describe { group: String },
-    /// Set where a group goes on; it must have no members, and one that is not there is made
+    /// Set the offsets of a group without members; a group that does not exist is created
     Reset(GroupReset),
     /// Delete a group without members, with its offsets
     #[command(visible_alias = "rm")]
@@ -482,24 +482,24 @@ pub struct GroupReset {
     pub group: String,
     #[arg(long, short)]
     pub topic: String,
-    /// Only this partition; may be repeated
+    /// Reset this partition only; may be repeated
     #[arg(long, short)]
     pub partition: Vec<u32>,
-    /// earliest, latest, an offset, a time as @2026-11-21T08:00:00Z or @-5m, or none, as if the group had never read
+    /// earliest, latest, an offset, a time such as @2026-11-21T08:00:00Z or @-5m, or none to delete the offsets
     #[arg(long, value_name = "START")]
     pub to: String,
-    /// Only say what would be
+    /// Only print the new offsets
     #[arg(long)]
     pub dry_run: bool,
 }
 
 #[derive(Subcommand)]
 pub enum ConfigCommand {
-    /// Print the configuration as a file that --config can read, with the origin of each value
+    /// Print the configuration as a file that --config can read, with the source of each value
     Show {
-        /// Only these keys
+        /// Print only these keys
         keys: Vec<String>,
-        /// With what each key is for
+        /// Print the help of each key
         #[arg(long)]
         help_keys: bool,
     },
@@ -507,11 +507,11 @@ pub enum ConfigCommand {
 
 #[derive(Args)]
 pub struct Top {
-    /// Milliseconds between two looks
+    /// Milliseconds between two updates
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
     pub interval_ms: u64,
-    /// Print so many looks, one a line, instead of a screen; with --json as objects, without end unless
-    /// this says how many
+    /// Print this number of updates, one per line, instead of a screen; with --json as objects, and without
+    /// this option endlessly
     #[arg(long, value_name = "LOOKS", value_parser = clap::value_parser!(u64).range(1..))]
     pub plain: Option<u64>,
 }
@@ -519,11 +519,11 @@ pub struct Top {
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "\
-Nothing is changed without `repair --yes`. A broker that has the directory has to be stopped first.
-  thalweg inspect /srv/data                            what is in it
-  thalweg inspect /srv/data --verify                   read all of it: 0 where it is whole, 6 where it is damaged
+Nothing is changed without `repair --yes`. Stop the broker that uses the directory first.
+  thalweg inspect /srv/data                            list its contents
+  thalweg inspect /srv/data --verify                   read everything: exit code 0 if intact, 6 if damaged
   thalweg inspect dump /srv/data/journal/000001.journal --json
-  thalweg inspect repair /srv/data                     what a repair would do and lose
+  thalweg inspect repair /srv/data                     print what a repair would do and lose
   thalweg inspect repair /srv/data --yes")]
 pub struct Inspect {
     #[command(subcommand)]
@@ -540,25 +540,25 @@ pub struct Inspect {
 pub enum InspectCommand {
     /// Print what is in one file: entries of a journal, batches of a segment, rows of an index
     Dump {
-        /// A .journal, .salvage, .log or .index file, wherever it lies
+        /// A .journal, .salvage, .log or .index file in any directory
         file: PathBuf,
     },
-    /// Say what is lost and what can be kept of a damaged directory, and do it if asked to
+    /// Print what a repair of a damaged directory keeps and loses, and with --yes repair it
     #[command(after_help = "\
-Damaged files stay beside the new ones as <name>.damaged. Offsets do not change: those of lost records stay empty.
-  thalweg inspect repair /srv/data                     say what would be done
-  thalweg inspect repair /srv/data --yes               do it
-  thalweg inspect repair /srv/data --yes --drop-journal  give up what cannot be read of the journal")]
+Damaged files are kept next to the new ones as <name>.damaged. Offsets do not change: lost records leave gaps.
+  thalweg inspect repair /srv/data                     print what would be done
+  thalweg inspect repair /srv/data --yes               repair it
+  thalweg inspect repair /srv/data --yes --drop-journal  discard the unreadable part of the journal")]
     Repair {
         /// The data directory
         dir: PathBuf,
-        /// Only say what would be done; it is the default
+        /// Only print what would be done; this is the default
         #[arg(long, conflicts_with = "yes")]
         dry_run: bool,
-        /// Do it
+        /// Repair the directory
         #[arg(long)]
         yes: bool,
-        /// Begin the journal anew where it cannot be read, with all entries that can
+        /// Discard unreadable parts of the journal: start a new one with all readable entries
         #[arg(long)]
         drop_journal: bool,
     },

@@ -1,4 +1,4 @@
-//! What is said on the command line about settings of topics, users and access control.
+//! Arguments of commands about topic settings, users and access control.
 
 use std::str::FromStr;
 
@@ -9,22 +9,22 @@ use thalweg::config::units::{parse_bytes, parse_duration};
 
 use crate::output::{Failure, Result, USAGE};
 
-/// Settings that a topic gets when it is created, and that may be changed later.
+/// Settings of a topic that can be set on creation and changed later.
 #[derive(Args, Default)]
 pub struct TopicOptions {
-    /// Bytes that a partition keeps, as 64MiB; 0 is no limit, `default` what the broker is set to
+    /// Bytes that a partition retains, such as 64MiB; 0: no limit, `default`: the broker's setting
     #[arg(long)]
     pub retention_bytes: Option<String>,
-    /// How long a batch stays, as 90s, 5m, 2h or 7d; 0s is no limit, `default` what the broker is set to
+    /// How long a batch is retained, such as 90s, 5m, 2h or 7d; 0s: no limit, `default`: the broker's setting
     #[arg(long, value_name = "TIME", conflicts_with = "retention_ms")]
     pub retention: Option<String>,
-    /// The same in ms
+    /// How long a batch is retained, ms; 0: no limit
     #[arg(long)]
     pub retention_ms: Option<u64>,
-    /// The largest batch that is taken, as 1MiB; `default` for as large as the broker takes any
+    /// Maximum size of a batch, such as 1MiB; `default`: the broker's maximum
     #[arg(long, value_name = "BYTES")]
     pub batch_bytes_max: Option<String>,
-    /// Whose clock records go by: their publisher's, or the broker's when they arrive
+    /// Source of the records' timestamps: the publisher's clock, or the broker's clock on arrival
     #[arg(long, value_enum)]
     pub timestamps: Option<Timestamps>,
 }
@@ -56,7 +56,7 @@ impl TopicOptions {
             retention_bytes: bytes("--retention-bytes", &self.retention_bytes, TopicSettings::DEFAULT)?,
             retention_ms,
             compact: None,
-            // The broker says what is too large.
+            // The broker refuses a value that is too large.
             batch_bytes_max: batch_bytes_max.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
             arrival_times: self.timestamps.map(|timestamps| timestamps == Timestamps::Arrival),
             ..SettingsChange::default()
@@ -70,20 +70,20 @@ Examples:
   thalweg user add billing                        # asks for the password
   thalweg user add billing < password.txt")]
 pub enum User {
-    /// Give a user a password, or another one: the first line of the standard input
+    /// Add a user or change a password; the password is the first line of the standard input
     Add {
         user: String,
-        /// Only for this mechanism; else for both
+        /// Only for this mechanism; by default for both
         #[arg(long, value_enum)]
         mechanism: Option<MechanismArg>,
-        /// How often the password is hashed, 4096 to 16384
+        /// Number of hash iterations, 4096 to 16384
         #[arg(long, default_value_t = client::security::ITERATIONS_DEFAULT)]
         iterations: u32,
     },
     /// List users
     #[command(visible_alias = "ls")]
     List,
-    /// Take a user's password away; their connections end when they ask for something next
+    /// Delete a user's password; the user's connections are closed with their next request
     #[command(visible_alias = "rm")]
     Delete {
         user: String,
@@ -119,43 +119,43 @@ Examples:
   thalweg acl list --principal User:billing
   thalweg acl delete --kind topic --name orders.eu")]
 pub enum AclCommand {
-    /// Add entries: who may do what to which topics, groups or transactions. One that denies wins
+    /// Add entries that allow or deny operations on topics, groups or transactions; a denial takes precedence
     Add {
         /// User:NAME, or User:* for everyone
         principal: String,
-        /// all, read, write, create, delete, alter, describe, describe_configs, alter_configs, cluster_action or
-        /// idempotent_write; several with commas
+        /// Comma-separated: all, read, write, create, delete, alter, describe, describe_configs, alter_configs,
+        /// cluster_action, idempotent_write
         operations: Operations,
         /// topic, group, transaction or cluster
         kind: ResourceKind,
-        /// The name of the resource, or * for all; the cluster has none
+        /// Name of the resource, or * for all; omitted for the cluster
         #[arg(required_if_eq_any = [("kind", "topic"), ("kind", "group"), ("kind", "transaction")])]
         name: Option<String>,
-        /// All whose names begin so
+        /// Apply to all resources whose names begin with NAME
         #[arg(long)]
         prefix: bool,
-        /// Deny it, whatever else allows it
+        /// Deny the operations, even if other entries allow them
         #[arg(long)]
         deny: bool,
-        /// Only from this address
+        /// Only for clients at this address
         #[arg(long, default_value = "*")]
         host: String,
     },
     /// List entries
     #[command(visible_alias = "ls")]
     List(AclFilterArgs),
-    /// Delete entries, and print them
+    /// Delete entries and print them
     #[command(visible_alias = "rm")]
     Delete {
         #[command(flatten)]
         filter: AclFilterArgs,
-        /// All there are
+        /// Delete all entries
         #[arg(long)]
         all: bool,
     },
 }
 
-/// Operations with commas between them.
+/// Operations, comma-separated.
 #[derive(Clone, Debug)]
 pub struct Operations(pub Vec<Operation>);
 
@@ -169,18 +169,18 @@ impl FromStr for Operations {
 
 #[derive(Args, Default)]
 pub struct AclFilterArgs {
-    /// Of this principal: User:NAME, or User:* for those of everyone
+    /// Entries of this principal: User:NAME, or User:* for the entries of everyone
     #[arg(long)]
     pub principal: Option<String>,
     #[arg(long)]
     pub operation: Option<Operation>,
-    /// About topics, groups, transactions or the cluster
+    /// Entries for this kind of resource: topic, group, transaction or cluster
     #[arg(long)]
     pub kind: Option<ResourceKind>,
-    /// Of this name or prefix
+    /// Entries with this name or prefix
     #[arg(long)]
     pub name: Option<String>,
-    /// All that are about the resource of this name
+    /// Entries that apply to the resource with this name, including prefixes and *
     #[arg(long, value_name = "NAME", conflicts_with = "name")]
     pub about: Option<String>,
     #[arg(long)]

@@ -1,4 +1,4 @@
-//! What is said on the command line about caches.
+//! Arguments of the cache commands.
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
@@ -16,88 +16,88 @@ Examples:
   thalweg cache create thumbnails --bytes-max 256MiB --eviction s3-fifo
   thalweg cache watch sessions a")]
 pub enum Cache {
-    /// Create a cache; one that is used and not there has no limit but that of all caches, and evicts nothing
+    /// Create a cache; a cache created by its first use has only the limit of all caches, and evicts nothing
     Create {
         cache: String,
-        /// What it may hold, as 256MiB
+        /// Maximum size of the cache, such as 256MiB
         #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
         bytes_max: Option<u64>,
-        /// What goes when it is full: none (a put is refused), s3-fifo (what is asked for least), ttl-first (what
-        /// expires next)
+        /// Eviction policy of a full cache: none (a put is refused), s3-fifo (evicts rarely used entries), ttl-first
+        /// (evicts the entry that expires next)
         #[arg(long, default_value = "none")]
         eviction: String,
-        /// How long an entry stays that is put without a time, as 90s
+        /// Time to live of entries that are put without one, such as 90s
         #[arg(long, value_name = "TIME", value_parser = millis)]
         ttl: Option<u64>,
-        /// Keep its entries in the data directory: they are there after a restart
+        /// Store the entries in the data directory, so that they survive a restart
         #[arg(long)]
         durable: bool,
     },
-    /// Delete a cache with all that is in it; `del` deletes entries
+    /// Delete a cache and all its entries; `del` deletes single entries
     #[command(visible_alias = "rm")]
     Delete {
         cache: String,
         #[command(flatten)]
         yes: Yes,
     },
-    /// List caches and what is in them
+    /// List caches with their settings and statistics
     #[command(visible_alias = "ls")]
     List,
-    /// Show a cache's settings, and what it holds and did
+    /// Show a cache's settings and statistics
     Stats { cache: String },
-    /// Print the values of keys, a line each; exit code 4 if one does not exist
+    /// Print the values of keys, one per line; exit code 4 if a key does not exist
     Get {
         cache: String,
         #[arg(required = true)]
         key: Vec<String>,
     },
-    /// Put a value; from the standard input where none is given
+    /// Put a value; without VALUE it is read from the standard input
     Put(CachePut),
     /// Delete entries
     Del {
         cache: String,
         #[arg(required = true)]
         key: Vec<String>,
-        /// Only if it is there in this version
+        /// Only if the entry has this version
         #[arg(long, value_name = "VERSION")]
         if_version: Option<u64>,
     },
-    /// Add to a counter, and print what it is then
+    /// Add to a counter and print its new value
     Incr {
         cache: String,
         key: String,
         #[arg(default_value_t = 1, allow_negative_numbers = true)]
         by: i64,
-        /// How long a counter stays that is made by this
+        /// Time to live of the counter, if this creates it
         #[arg(long, value_name = "TIME", value_parser = millis)]
         ttl: Option<u64>,
     },
-    /// Keep an entry for another time
+    /// Change the time to live of an entry
     Touch {
         cache: String,
         key: String,
-        /// For so long, as 30m; for ever where that is not said
+        /// New time to live, such as 30m; without it the entry does not expire
         #[arg(long, value_name = "TIME", value_parser = millis)]
         ttl: Option<u64>,
     },
-    /// Print entries whose keys begin so
+    /// Print the entries whose keys begin with PREFIX
     Scan {
         cache: String,
         #[arg(default_value = "")]
         prefix: String,
-        /// The keys alone
+        /// Print only the keys
         #[arg(long)]
         keys: bool,
     },
-    /// Print what is there, then what changes, until stopped
+    /// Print the current entries, then all changes, until stopped
     Watch {
         cache: String,
         #[arg(default_value = "")]
         prefix: String,
-        /// Only what changes from now on
+        /// Print only changes from now on
         #[arg(long)]
         changes: bool,
-        /// Stop after so many
+        /// Stop after this number of entries and changes
         #[arg(long, short = 'n', value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
         max: Option<u64>,
     },
@@ -114,19 +114,19 @@ pub struct CachePut {
     pub cache: String,
     pub key: String,
     pub value: Option<String>,
-    /// How long it stays, as 500ms, 90s, 5m, 2h or 7d; as the cache is set where that is not said
+    /// Time to live, such as 500ms, 90s, 5m, 2h or 7d; by default that of the cache
     #[arg(long, value_name = "TIME", value_parser = millis)]
     pub ttl: Option<u64>,
-    /// For ever, whatever the cache is set to
+    /// The entry never expires, whatever the default of the cache is
     #[arg(long, conflicts_with = "ttl")]
     pub forever: bool,
-    /// Only if it is not there
+    /// Only if the key does not exist
     #[arg(long, conflicts_with_all = ["if_version", "if_present"])]
     pub if_absent: bool,
-    /// Only if it is there
+    /// Only if the key exists
     #[arg(long, conflicts_with = "if_version")]
     pub if_present: bool,
-    /// Only if it is there in this version
+    /// Only if the entry has this version
     #[arg(long, value_name = "VERSION")]
     pub if_version: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! The command line as a whole: its commands in groups, and hints for what people type elsewhere.
+//! The whole command line: its commands in groups, and hints for habits from other programs.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -18,23 +18,23 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Shell commands", &["completions", "man", "help"]),
 ];
 
-/// What is typed by habit, and what it is here: of a command, or of any.
+/// Options of other programs: the command (empty: any), the option, and the hint that is printed.
 const HABITS: [(&str, &str, &str); 5] = [
     ("", "--topic", "the topic is an argument: thalweg publish TOPIC VALUE, thalweg subscribe TOPIC"),
-    ("serve", "--port", "each door has its own: --native, --http, --kafka, --pubsub, --redis and --sqs HOST:PORT"),
-    ("start", "--port", "each door has its own: --native, --http, --kafka, --pubsub, --redis and --sqs HOST:PORT"),
+    ("serve", "--port", "each door has an option: --native, --http, --kafka, --pubsub, --redis and --sqs HOST:PORT"),
+    ("start", "--port", "each door has an option: --native, --http, --kafka, --pubsub, --redis and --sqs HOST:PORT"),
     ("user", "--password", "the password is the first line of the standard input: thalweg user add NAME < FILE"),
-    ("", "--bootstrap-server", "the broker is named by --server HOST:PORT"),
+    ("", "--bootstrap-server", "use --server HOST:PORT"),
 ];
 
-/// What other programs call their commands, and the command for it here.
+/// Commands of other programs, and the hint that is printed.
 const COMMAND_HABITS: [(&str, &str); 14] = [
     ("ls", "thalweg topic ls, thalweg queue ls, thalweg cache ls, thalweg group ls"),
     ("list", "thalweg topic list, thalweg queue list, thalweg cache list, thalweg group list"),
     ("rm", "thalweg topic rm NAME, thalweg queue rm NAME, thalweg cache rm NAME, thalweg group rm NAME"),
     ("delete", "thalweg topic delete NAME, thalweg queue delete NAME, thalweg cache delete NAME"),
     ("create", "thalweg topic create NAME, thalweg queue create NAME, thalweg cache create NAME"),
-    ("init", "nothing needs to be set up: thalweg serve; thalweg config show > thalweg.toml writes a file to change"),
+    ("init", "no setup is needed: thalweg serve; thalweg config show > thalweg.toml writes a file to edit"),
     ("info", "thalweg status shows a broker, thalweg topic describe NAME a topic"),
     ("stop", "Ctrl-C, or SIGTERM to the process of thalweg serve, stops a broker"),
     ("send", "thalweg queue send QUEUE, thalweg publish TOPIC"),
@@ -45,7 +45,7 @@ const COMMAND_HABITS: [(&str, &str); 14] = [
     ("version", "thalweg --version"),
 ];
 
-/// Words of Rust's own parsers, and what a user can act upon.
+/// Messages of Rust's own parsers, and messages that a user can act on.
 const REWORDED: [(&str, &str); 4] = [
     ("invalid digit found in string", "write a whole number"),
     ("number too large to fit in target type", "the number is too large"),
@@ -89,7 +89,7 @@ fn about_of(command: &clap::Command) -> String {
     }
 }
 
-/// Prints what is wrong with a command line, as all other errors are printed; or the help that was asked for.
+/// Prints the error of a command line in the format of all other errors, or the requested help.
 pub fn explain(mut error: clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         // An output that is closed has seen enough.

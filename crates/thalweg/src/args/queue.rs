@@ -1,4 +1,4 @@
-//! What is said on the command line about queues.
+//! Arguments of the queue commands.
 
 use std::path::PathBuf;
 
@@ -18,90 +18,90 @@ Examples:
   thalweg queue work jobs --concurrency 4 -- ./handle.sh
   thalweg queue export jobs > jobs.jsonl; thalweg --server other queue import < jobs.jsonl")]
 pub enum Queue {
-    /// Create a queue, with a topic of its own or over one that is there
+    /// Create a queue, with its own topic or over an existing one
     Create(QueueCreate),
-    /// Change settings of a queue while it is in use; what is not named stays
+    /// Change settings of a queue in use; omitted settings stay as they are
     Alter {
         queue: String,
         #[command(flatten)]
         options: QueueOptions,
     },
-    /// Delete a queue, with its messages if its topic came with it
+    /// Delete a queue; its topic with the messages is deleted only if it was created with the queue
     #[command(visible_alias = "rm")]
     Delete {
         queue: String,
         #[command(flatten)]
         yes: Yes,
     },
-    /// List queues and what is in them
+    /// List queues with their numbers of messages
     #[command(visible_alias = "ls")]
     List {
-        /// Only those whose names begin so
+        /// Only queues whose names begin with this
         #[arg(default_value = "")]
         prefix: String,
     },
-    /// Show a queue's settings, and how many messages it has of each kind
+    /// Show a queue's settings, and its numbers of visible, leased and delayed messages
     Stats { queue: String },
     /// Send messages from the command line, the standard input or a file
     Send(QueueSend),
     /// Receive messages and print them, each with its receipt
     Receive(QueueReceive),
-    /// Say that messages are done with
+    /// Acknowledge messages
     Ack {
         queue: String,
         #[arg(required = true)]
         receipt: Vec<String>,
     },
-    /// Give messages back for others
+    /// Return messages to the queue before their leases expire
     Nack {
         queue: String,
         #[arg(required = true)]
         receipt: Vec<String>,
-        /// After so long, as 10s; else as the queue is set
+        /// Delay before redelivery, such as 10s; by default the queue's backoff
         #[arg(long, value_name = "TIME", value_parser = millis)]
         delay: Option<u64>,
     },
-    /// Keep messages longer
+    /// Extend the leases of messages
     Extend {
         queue: String,
         #[arg(required = true)]
         receipt: Vec<String>,
-        /// From now on, as 60s
+        /// New lease, from now on, such as 60s
         #[arg(long, value_name = "TIME", value_parser = millis)]
         lease: u64,
     },
-    /// Show messages without taking them
+    /// Show messages without leasing them
     Peek {
         queue: String,
-        /// So many at most
+        /// Maximum number of messages
         #[arg(long, short = 'n', default_value_t = 10)]
         max: u32,
     },
-    /// Drop all messages, those that somebody has, too
+    /// Delete all messages, including leased ones
     Purge {
         queue: String,
         #[command(flatten)]
         yes: Yes,
     },
-    /// Go on elsewhere in the topic, with all that is there
+    /// Continue at another position of the topic, with all messages after it
     Seek {
         queue: String,
-        /// earliest, latest, or a time as @2026-11-21T08:00:00Z or @-5m
+        /// earliest, latest, or a time such as @2026-11-21T08:00:00Z or @-5m
         #[arg(long, value_name = "START")]
         to: String,
     },
-    /// Move dead letters back to where they came from, or all messages to another queue
+    /// Move dead letters back to their original queues, or all messages to another queue
     Redrive(QueueRedrive),
-    /// Run a command for each message: 0 acknowledges it, 75 gives it back with a delay, others give it back
+    /// Run a command for each message: exit code 0 acknowledges it, 75 returns it with a delay, others return it
     Work(QueueWork),
-    /// Write a queue with all its messages to the standard output, a JSON object a line
+    /// Write a queue with all its messages to the standard output, one JSON object per line
     Export { queue: String },
-    /// Create a queue, and send it the messages, that an export wrote
+    /// Create a queue from an export and send it the exported messages
     Import {
-        /// Under another name
+        /// Name of the new queue, by default that of the exported one
         #[arg(long, value_name = "QUEUE")]
         name: Option<String>,
-        /// Where its topic is kept: memory, disk, sqlite, or auto for what the broker can
+        /// Storage of its topic: memory, disk, sqlite, or auto (disk if the broker has a data directory)
         #[arg(long, default_value = "auto")]
         storage: client::Storage,
         /// Read from a file instead of the standard input
@@ -113,81 +113,81 @@ pub enum Queue {
 #[derive(Args)]
 pub struct QueueCreate {
     pub queue: String,
-    /// Over this topic, which is there; else the queue gets one of its own
+    /// Existing topic to use; by default the queue gets its own topic
     #[arg(long)]
     pub topic: Option<String>,
-    /// Begin with what is published from now on
+    /// Begin with records published from now on
     #[arg(long, requires = "topic")]
     pub live: bool,
-    /// Where its own topic is kept: memory, disk, sqlite, or auto for what the broker can
+    /// Storage of its own topic: memory, disk, sqlite, or auto (disk if the broker has a data directory)
     #[arg(long, default_value = "auto", conflicts_with = "topic")]
     pub storage: client::Storage,
     #[command(flatten)]
     pub options: QueueOptions,
 }
 
-/// Settings of a queue. Times are as 500ms, 90s, 5m, 2h or 7d.
+/// Settings of a queue. Times are written as 500ms, 90s, 5m, 2h or 7d.
 #[derive(Args, Default)]
 pub struct QueueOptions {
-    /// How long a receiver has a message [default: 30s]
+    /// How long a received message is leased to its receiver [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = millis)]
     lease: Option<u64>,
-    /// How long a message is for nobody after it was sent
+    /// How long a new message is invisible to receivers
     #[arg(long, value_name = "TIME", value_parser = millis)]
     delay: Option<u64>,
-    /// How long a message waits for a receiver before it is dropped [default: 4d]
+    /// How long a message stays in the queue before it is dropped [default: 4d]
     #[arg(long, value_name = "TIME", value_parser = millis)]
     retention: Option<u64>,
-    /// any, groups (messages of one group in their order) or fair [default: any]
+    /// Order of delivery: any, groups (each group in order) or fair [default: any]
     #[arg(long)]
     order: Option<String>,
-    /// Whether what is sent again within 5 minutes is taken: off, queue, or group for the same group [default: off]
+    /// Scope in which repeated messages are dropped for 5 minutes: off, queue or group [default: off]
     #[arg(long, value_name = "SCOPE")]
     dedup: Option<String>,
-    /// How often a message is given out before it goes to the dead letters; 0 is no limit
+    /// Maximum number of deliveries of a message before it is dead-lettered; 0: no limit
     #[arg(long, value_name = "N")]
     attempts_max: Option<u32>,
-    /// The queue or topic of dead letters, or none
+    /// Queue or topic for dead letters, or none
     #[arg(long, value_name = "TOPIC")]
     dead_letter: Option<String>,
-    /// The shortest delay of a message that comes back; it doubles with each attempt
+    /// Delay before the first redelivery of a message; it doubles with each attempt
     #[arg(long, value_name = "TIME", value_parser = millis)]
     backoff_min: Option<u64>,
-    /// The longest
+    /// Maximum delay before a redelivery
     #[arg(long, value_name = "TIME", value_parser = millis)]
     backoff_max: Option<u64>,
-    /// Messages that receivers have at a time [default: 120000]
+    /// Maximum number of messages leased at a time [default: 120000]
     #[arg(long, value_name = "N")]
     in_flight_max: Option<u32>,
-    /// Messages in the queue; 0 is no limit of its own
+    /// Maximum number of messages in the queue; 0: no limit
     #[arg(long, value_name = "N")]
     messages_max: Option<u64>,
-    /// Their bytes, as 64MiB; 0 is no limit of its own
+    /// Maximum size of the messages in the queue, such as 64MiB; 0: no limit
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     bytes_max: Option<u64>,
-    /// What happens when it is full: reject or drop_oldest [default: reject]
+    /// Policy for a full queue: reject or drop_oldest [default: reject]
     #[arg(long)]
     overflow: Option<String>,
-    /// Only messages whose headers match, as 'attributes.kind = "order"'; only when it is created
+    /// Receive only messages whose headers match, such as 'attributes.kind = "order"'; cannot be changed later
     #[arg(long)]
     filter: Option<String>,
-    /// Whether only the newest receipt of a lease that still runs counts
+    /// Whether only the newest receipt of a message with an unexpired lease is valid
     #[arg(long, value_name = "YES_OR_NO", value_parser = clap::builder::BoolishValueParser::new())]
     strict: Option<bool>,
-    /// Whether messages of its group that were given out after one that comes back do so, too
+    /// Whether the return of a message also returns the messages of its group that were delivered after it
     #[arg(long, value_name = "YES_OR_NO", value_parser = clap::builder::BoolishValueParser::new())]
     returns_following: Option<bool>,
-    /// Whether what is done with stays as long as its topic keeps it, for seek
+    /// Whether acknowledged messages are kept for seek, for as long as the topic retains them
     #[arg(long, value_name = "YES_OR_NO", value_parser = clap::builder::BoolishValueParser::new())]
     keeps_acked: Option<bool>,
-    /// Whether records of open and aborted transactions are messages, too: committed or uncommitted [default:
+    /// Whether to deliver records of open and aborted transactions: committed (no) or uncommitted (yes) [default:
     /// committed]
     #[arg(long)]
     isolation: Option<String>,
 }
 
 impl QueueOptions {
-    /// What was said, by the names of the settings.
+    /// Returns the given settings with their names.
     pub fn named(&self) -> Vec<(String, String)> {
         fn text<T: ToString>(value: &Option<T>) -> Option<String> {
             value.as_ref().map(T::to_string)
@@ -220,21 +220,21 @@ impl QueueOptions {
 #[derive(Args)]
 pub struct QueueSend {
     pub queue: String,
-    /// One message; without it each line of the input is one
+    /// Body of the message; without it each line of the input is sent as a message
     pub body: Option<String>,
     /// Read from a file instead of the standard input
     #[arg(long, short, value_name = "FILE", conflicts_with = "body")]
     pub file: Option<PathBuf>,
-    /// The group of every message
+    /// Group of every message
     #[arg(long, short)]
     pub group: Option<String>,
-    /// What the message is known by if it is sent again
+    /// Deduplication id of the message
     #[arg(long, value_name = "ID", requires = "body")]
     pub dedup: Option<String>,
-    /// How long every message is for nobody, as 10s
+    /// How long every message is invisible to receivers, such as 10s
     #[arg(long, value_name = "TIME", value_parser = millis)]
     pub delay: Option<u64>,
-    /// A header of every message; may be repeated
+    /// Header of every message; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub header: Vec<String>,
 }
@@ -242,19 +242,19 @@ pub struct QueueSend {
 #[derive(Args)]
 pub struct QueueReceive {
     pub queue: String,
-    /// Create the queue if it does not exist, with a topic of its own; without this option that is an error
+    /// Create the queue with its own topic if it does not exist; without this option that is an error
     #[arg(long)]
     pub create: bool,
-    /// So many messages at most
+    /// Maximum number of messages
     #[arg(long, short = 'n', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub max: u32,
-    /// How long to wait for the first, as 20s; 60s at most
+    /// How long to wait for the first message, such as 20s; at most 60s
     #[arg(long, value_name = "TIME", value_parser = millis)]
     pub wait: Option<u64>,
-    /// How long to have them, as 60s; else as the queue is set
+    /// Lease of the messages, such as 60s; by default that of the queue
     #[arg(long, value_name = "TIME", value_parser = millis)]
     pub lease: Option<u64>,
-    /// Acknowledge them once they are printed; then a line is a body, without a receipt
+    /// Acknowledge the messages after printing them; a line is then the body alone, without a receipt
     #[arg(long)]
     pub ack: bool,
 }
@@ -262,16 +262,16 @@ pub struct QueueReceive {
 #[derive(Args)]
 pub struct QueueRedrive {
     pub queue: String,
-    /// To this queue, whatever they came from
+    /// Move the messages to this queue, whatever their original queues are
     #[arg(long, value_name = "QUEUE")]
     pub to: Option<String>,
-    /// Messages a second, at most 500
+    /// Maximum number of messages per second, at most 500
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=500))]
     pub rate: Option<u32>,
-    /// Return once it is over
+    /// Wait until the move is finished
     #[arg(long)]
     pub wait: bool,
-    /// Only show what is being moved out of the queue, and what was
+    /// Only list the current and earlier moves out of the queue
     #[arg(long, conflicts_with_all = ["to", "rate", "wait", "cancel"])]
     pub list: bool,
     /// Stop the move with this number
@@ -281,7 +281,7 @@ pub struct QueueRedrive {
 
 #[derive(Args)]
 #[command(after_help = "\
-The command reads the body from its standard input. Its environment has
+The command reads the body from its standard input. Its environment contains
   THALWEG_MESSAGE_ID, THALWEG_MESSAGE_QUEUE, THALWEG_MESSAGE_ATTEMPTS, THALWEG_MESSAGE_SENT_MS,
   THALWEG_MESSAGE_RECEIPT, THALWEG_MESSAGE_GROUP, THALWEG_MESSAGE_SOURCE,
   and each header as THALWEG_MESSAGE_HEADER_NAME
@@ -294,13 +294,13 @@ Examples:
   thalweg queue work jobs --concurrency 8 -- sh -c 'jq .id'")]
 pub struct QueueWork {
     pub queue: String,
-    /// Commands that run side by side
+    /// Number of commands that run concurrently
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = side_by_side())]
     pub concurrency: usize,
-    /// How long the broker waits for a sign of life, as 60s; else as the queue is set
+    /// Lease of a message, extended while its command runs, such as 60s; by default that of the queue
     #[arg(long, value_name = "TIME", value_parser = millis)]
     pub lease: Option<u64>,
-    /// After how long a message comes back whose command ended with 75
+    /// Delay before the redelivery of a message whose command exited with 75
     #[arg(long, value_name = "TIME", value_parser = millis, default_value = "30s")]
     pub retry_delay: u64,
     /// The command and its arguments
@@ -312,7 +312,7 @@ fn side_by_side() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=1000)
 }
 
-/// `500ms`, or `90s`, `5m`, `2h`, `7d`.
+/// Parses a time such as `500ms`, `90s`, `5m`, `2h` or `7d`.
 pub(super) fn millis(text: &str) -> Result<u64, String> {
     let ms = parse_duration(text).and_then(|time| u64::try_from(time.as_millis()).ok());
     ms.ok_or_else(|| "write 500ms, 90s, 5m, 2h or 7d".to_owned())

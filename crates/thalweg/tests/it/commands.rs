@@ -579,5 +579,5 @@ fn commands_of_other_programs_are_known() {
         assert!(message.contains("tip: ") && message.contains(tip), "{message}");
     }
     let message = crate::command::thalweg(["queue", "init"]).failed(USAGE);
-    assert!(!message.contains("nothing needs to be set up"), "{message}");
+    assert!(!message.contains("no setup is needed"), "{message}");
 }
