@@ -277,12 +277,16 @@ impl Answers {
             let state = state.lock();
             (state.used, state.queue.len() as u64)
         };
-        out.gauge("thalweg_response_bytes", "Bytes that answers on their way to clients hold", used)?;
-        out.gauge("thalweg_response_bytes_max", "Bytes that they may hold: response_memory_max", *max)?;
-        out.gauge("thalweg_response_waiting", "Answers that wait for room in that", queued)?;
-        out.counter("thalweg_response_waits", "Answers that waited for room", waits.get())?;
-        out.counter("thalweg_response_refused", "Answers that were refused for want of room", refused.get())?;
-        out.counter("thalweg_response_shared", "Batches that were found decompressed by another reader", shared.get())
+        out.gauge(
+            "thalweg_response_bytes",
+            "Bytes of responses that clients have not read, and of data decompressed for them",
+            used,
+        )?;
+        out.gauge("thalweg_response_bytes_max", "Maximum of thalweg_response_bytes: response_memory_max", *max)?;
+        out.gauge("thalweg_response_waiting", "Responses that wait for memory", queued)?;
+        out.counter("thalweg_response_waits", "Responses that waited for memory", waits.get())?;
+        out.counter("thalweg_response_refused", "Responses refused for lack of memory", refused.get())?;
+        out.counter("thalweg_response_shared", "Batches already decompressed for another reader", shared.get())
     }
 }
 

@@ -292,47 +292,47 @@ impl Broker {
         self.joining.expose(out)?;
         self.checking.expose(out)?;
         self.answers.expose(out)?;
-        out.gauge("thalweg_log_bytes", "Bytes that the logs in memory hold", self.budget.used() as u64)?;
-        out.gauge("thalweg_log_bytes_max", "Bytes that the logs in memory may hold", self.budget.max() as u64)?;
+        out.gauge("thalweg_log_bytes", "Bytes of all logs in memory", self.budget.used() as u64)?;
+        out.gauge("thalweg_log_bytes_max", "Maximum of thalweg_log_bytes: memory_max", self.budget.max() as u64)?;
         if let Some(store) = &self.store {
             crate::metrics::expose_store(out, &store.stats())?;
         }
-        out.gauge("thalweg_topics", "Topics, inboxes included", self.topics.read().len() as u64)?;
+        out.gauge("thalweg_topics", "Topics, including inboxes", self.topics.read().len() as u64)?;
         let rows = |value: &dyn Fn(&crate::lanes::LaneLoad) -> u64| -> Vec<(String, u64)> {
             self.lanes.loads().map(|(lane, load)| (lane.to_string(), value(load))).collect()
         };
         out.gauges(
             "thalweg_lane_subscribers",
-            "Subscribers pinned to a lane",
+            "Subscriptions pinned to a lane",
             "lane",
             &rows(&|load| load.subscribers.load(Ordering::Relaxed) as u64),
         )?;
         out.gauges(
             "thalweg_lane_queued",
-            "Batches that wait in a lane",
+            "Batches queued in a lane",
             "lane",
             &rows(&|load| load.queued.load(Ordering::Relaxed) as u64),
         )?;
         out.gauges(
             "thalweg_lane_queued_high_water",
-            "The most batches that ever waited in a lane",
+            "Maximum number of batches queued in a lane so far",
             "lane",
             &rows(&|load| load.queued_high_water.load(Ordering::Relaxed)),
         )?;
         out.gauge(
             "thalweg_lane_queue_depth",
-            "Batches that may wait in a lane",
+            "Maximum of thalweg_lane_queued: subscriber_lane_queue_depth",
             self.settings.lane_queue_depth as u64,
         )?;
         out.counters(
             "thalweg_lane_enqueued",
-            "Batches that were queued in a lane",
+            "Batches queued in a lane by appends",
             "lane",
             &rows(&|load| load.enqueued.get()),
         )?;
         out.counters(
             "thalweg_lane_dropped",
-            "Records that were dropped in a lane",
+            "Records dropped because a queue of a lane was full",
             "lane",
             &rows(&|load| load.dropped.get()),
         )

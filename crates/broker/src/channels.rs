@@ -194,9 +194,13 @@ impl Broker {
             let listeners = self.listeners.lock();
             (listeners.channels.len(), listeners.named.len(), listeners.refused.get())
         };
-        out.gauge("thalweg_channels", "Names without a topic that messages were published to", channels as u64)?;
-        out.gauge("thalweg_channels_max", "Names without a topic that may be in use", CHANNELS_MAX as u64)?;
-        out.gauge("thalweg_listened_names", "Names that subscriptions wait for or listen to", named as u64)?;
-        out.counter("thalweg_channels_refused", "Messages refused because too many channels were in use", refused)
+        out.gauge("thalweg_channels", "Names without a topic that messages are published to", channels as u64)?;
+        out.gauge("thalweg_channels_max", "Maximum of thalweg_channels", CHANNELS_MAX as u64)?;
+        out.gauge(
+            "thalweg_listened_names",
+            "Names that subscriptions wait for, or listen to as channels",
+            named as u64,
+        )?;
+        out.counter("thalweg_channels_refused", "Messages refused because the maximum of channels was reached", refused)
     }
 }

@@ -82,7 +82,7 @@ impl Checking {
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         out.gauge(
             "thalweg_batches_checking",
-            "Compressed batches that are looked into before they are taken, or wait for that",
+            "Compressed batches that are being checked before they are accepted, or wait for it",
             self.pending.load(Ordering::Relaxed) as u64,
         )
     }

@@ -64,7 +64,7 @@ impl Doors {
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
         let open = Door::ALL.into_iter().filter_map(|door| Some((door, self.address(door)?)));
         let rows: Vec<[String; 2]> = open.map(|(door, at)| [door.key().to_owned(), at.to_string()]).collect();
-        out.facts("thalweg_door", "Doors that are open, with the address of each", ["door", "address"], &rows)
+        out.facts("thalweg_door", "Open doors with their listening addresses", ["door", "address"], &rows)
     }
 }
 

@@ -39,7 +39,7 @@ impl Joining {
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         out.gauge(
             "thalweg_subscriptions_joining",
-            "Subscriptions of patterns that join many topics or wait for their turn to",
+            "Subscriptions of patterns that are joining many topics, or wait for their turn",
             self.pending.load(Ordering::Relaxed) as u64,
         )
     }

@@ -244,8 +244,12 @@ impl Logins {
             let state = self.turns.0.lock();
             (state.waiting as u64, state.pushed_out)
         };
-        out.gauge("thalweg_logins_waiting", "Logins that wait for their password to be checked", waiting)?;
-        out.counter("thalweg_logins_pushed_out", "Logins refused because newer ones took their place", pushed_out)?;
+        out.gauge("thalweg_logins_waiting", "Logins that wait for the check of their password", waiting)?;
+        out.counter(
+            "thalweg_logins_pushed_out",
+            "Logins refused because newer logins of their address took their place",
+            pushed_out,
+        )?;
         let [by_address, by_name] = {
             let failures = self.failures.lock();
             failures.each_ref().map(|counts| counts.all.len() as u64)

@@ -213,44 +213,48 @@ where
 impl Metrics {
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
         let load = |n: &AtomicUsize| n.load(Ordering::Relaxed) as u64;
-        out.counter("thalweg_published_batches", "Record batches taken in", self.published_batches.get())?;
-        out.counter("thalweg_published_records", "Records taken in", self.published_records.get())?;
-        out.counter("thalweg_published_bytes", "Bytes of the batches taken in", self.published_bytes.get())?;
+        out.counter("thalweg_published_batches", "Record batches accepted", self.published_batches.get())?;
+        out.counter("thalweg_published_records", "Records accepted", self.published_records.get())?;
+        out.counter("thalweg_published_bytes", "Bytes of accepted batches", self.published_bytes.get())?;
         out.counter(
             "thalweg_publish_duplicates",
-            "Batches that were sent again and were there already",
+            "Batches sent again that were already in the log",
             self.publish_duplicates.get(),
         )?;
-        out.counter("thalweg_publish_errors", "Publishes that were refused", self.publish_errors.get())?;
+        out.counter("thalweg_publish_errors", "Refused publishes", self.publish_errors.get())?;
         out.counter("thalweg_publish_lost", "Refused publishes that asked for no answer", self.publish_lost.get())?;
         out.counter(
             "thalweg_publish_waits",
-            "Publishes that waited for a blocking subscriber",
+            "Publishes that had to wait: for a subscriber, a check or the disk",
             self.publish_waits.get(),
         )?;
-        out.counter("thalweg_delivered_batches", "Record batches handed to connections", self.delivered_batches.get())?;
-        out.counter("thalweg_delivered_records", "Records handed to connections", self.delivered_records.get())?;
+        out.counter(
+            "thalweg_delivered_batches",
+            "Record batches delivered to connections",
+            self.delivered_batches.get(),
+        )?;
+        out.counter("thalweg_delivered_records", "Records delivered to connections", self.delivered_records.get())?;
         out.counter(
             "thalweg_delivered_bytes",
-            "Bytes of the batches handed to connections",
+            "Bytes of batches delivered to connections",
             self.delivered_bytes.get(),
         )?;
-        out.counter("thalweg_dropped_records", "Records that a subscriber misses", self.dropped_records.get())?;
+        out.counter("thalweg_dropped_records", "Records that a subscription misses", self.dropped_records.get())?;
         out.counter(
             "thalweg_slow_subscribers",
-            "Times that a subscriber's queue overflowed",
+            "Appends that found the queue of a subscription full",
             self.slow_subscribers.get(),
         )?;
-        out.gauge("thalweg_subscribers", "Subscriptions that are open", load(&self.subscribers))?;
+        out.gauge("thalweg_subscribers", "Open subscriptions", load(&self.subscribers))?;
         out.gauge(
             "thalweg_subscriber_queue_high_water",
-            "The most batches that ever waited in one subscriber's queue",
+            "Maximum number of batches queued for one subscription so far",
             self.queue_high_water.load(Ordering::Relaxed),
         )?;
-        out.histogram("thalweg_publish_seconds", "From publish to its place in the log", &self.publish_seconds)?;
+        out.histogram("thalweg_publish_seconds", "Duration of successful publishes", &self.publish_seconds)?;
         out.histogram(
             "thalweg_delivery_wait_seconds",
-            "From the log to the subscriber's connection",
+            "How long a subscription's queue was not empty before batches were taken from it",
             &self.delivery_wait_seconds,
         )
     }
@@ -262,42 +266,54 @@ pub(crate) fn expose_store(out: &mut Exposition<'_>, stats: &storage::StoreStats
     out.counter("thalweg_journal_entries", "Entries written to the journal", journal.entries)?;
     out.counter("thalweg_journal_bytes", "Bytes written to the journal", journal.bytes)?;
     out.counter("thalweg_journal_syncs", "Syncs of the journal", journal.syncs)?;
-    out.counter("thalweg_journal_sync_nanoseconds", "Time spent in them", journal.sync_nanos)?;
-    out.gauge("thalweg_journal_queued_bytes", "Bytes that wait for the journal", journal.queued_bytes)?;
-    out.gauge("thalweg_journal_files", "Journal files with what no checkpoint has", journal.files_in_use)?;
-    out.gauge("thalweg_journal_files_spare", "Journal files that are ready", journal.files_spare)?;
-    out.gauge("thalweg_journal_is_full", "Whether appends wait for a journal file", u64::from(journal.is_full))?;
-    out.gauge("thalweg_tail_bytes", "Bytes of newest batches in memory, of topics on disk", stats.tail_bytes)?;
-    out.gauge("thalweg_unflushed_bytes", "Committed bytes that are in no segment yet", stats.unflushed_bytes)?;
+    out.counter("thalweg_journal_sync_nanoseconds", "Time spent in syncs of the journal", journal.sync_nanos)?;
+    out.gauge("thalweg_journal_queued_bytes", "Bytes queued for the journal", journal.queued_bytes)?;
+    out.gauge("thalweg_journal_files", "Journal files with entries that no checkpoint covers", journal.files_in_use)?;
+    out.gauge("thalweg_journal_files_spare", "Journal files that are ready to be written", journal.files_spare)?;
+    out.gauge(
+        "thalweg_journal_is_full",
+        "1 if publishes wait for a checkpoint or for disk space",
+        u64::from(journal.is_full),
+    )?;
+    out.gauge("thalweg_tail_bytes", "Bytes of the newest batches in memory, of topics on disk", stats.tail_bytes)?;
+    out.gauge("thalweg_unflushed_bytes", "Committed bytes that are not in a segment yet", stats.unflushed_bytes)?;
     out.counter("thalweg_segment_bytes_written", "Bytes written to segments", stats.flushed_bytes)?;
     out.counter("thalweg_checkpoints", "Checkpoints taken", stats.checkpoints)?;
-    out.counter("thalweg_checkpoint_errors", "Checkpoints that failed", stats.checkpoint_errors)?;
+    out.counter("thalweg_checkpoint_errors", "Failed checkpoints", stats.checkpoint_errors)?;
     out.counter("thalweg_checkpoint_nanoseconds", "Time spent on checkpoints", stats.checkpoint_nanos)?;
     let (is_disk_full, is_broken) = (u64::from(stats.is_disk_full), u64::from(stats.is_broken));
-    out.gauge("thalweg_disk_is_full", "Whether records are refused because the disk is full", is_disk_full)?;
+    out.gauge("thalweg_disk_is_full", "1 if records are refused because the disk is full", is_disk_full)?;
     out.counter("thalweg_disk_full", "Times that the disk became full", stats.disk_full)?;
-    out.gauge("thalweg_journal_is_broken", "Whether nothing is taken any more until a restart", is_broken)?;
+    out.gauge("thalweg_journal_is_broken", "1 if all writes are refused until a restart", is_broken)?;
     let compaction = &stats.compaction;
     out.counter("thalweg_compactions", "Compactions of partitions", compaction.turns)?;
-    out.counter("thalweg_compaction_errors", "Compactions that failed", stats.compaction_errors)?;
-    out.counter("thalweg_compaction_bytes_read", "Bytes read to compact", compaction.read_bytes)?;
-    out.counter("thalweg_compaction_bytes_written", "Bytes that compaction left", compaction.written_bytes)?;
-    out.counter("thalweg_compaction_records_removed", "Records that compaction removed", compaction.records_removed)?;
+    out.counter("thalweg_compaction_errors", "Failed compactions", stats.compaction_errors)?;
+    out.counter("thalweg_compaction_bytes_read", "Bytes read by compaction", compaction.read_bytes)?;
+    out.counter("thalweg_compaction_bytes_written", "Bytes written back by compaction", compaction.written_bytes)?;
+    out.counter("thalweg_compaction_records_removed", "Records removed by compaction", compaction.records_removed)?;
     stats.sqlite.map_or(Ok(()), |sqlite| expose_sqlite(out, &sqlite))
 }
 
 /// What the database of topics in SQLite does, where there is one.
 fn expose_sqlite(out: &mut Exposition<'_>, stats: &storage::SqliteStats) -> fmt::Result {
-    out.counter("thalweg_sqlite_operations", "Batches and changes written to the database", stats.operations)?;
-    out.counter("thalweg_sqlite_commits", "Transactions that made them last", stats.commits)?;
-    out.counter("thalweg_sqlite_commit_nanoseconds", "Time spent in transactions", stats.commit_nanos)?;
-    out.gauge("thalweg_sqlite_queued_bytes", "Bytes that wait for the database", stats.queued_bytes)?;
-    out.gauge("thalweg_sqlite_recent_bytes", "Bytes of newest batches in memory", stats.recent_bytes)?;
-    out.counter("thalweg_sqlite_forgotten_records", "Records removed once done with", stats.forgotten_records)?;
+    out.counter(
+        "thalweg_sqlite_operations",
+        "Batches and changes of topics written to the database",
+        stats.operations,
+    )?;
+    out.counter("thalweg_sqlite_commits", "Transactions committed to the database", stats.commits)?;
+    out.counter("thalweg_sqlite_commit_nanoseconds", "Time spent in transactions of the database", stats.commit_nanos)?;
+    out.gauge("thalweg_sqlite_queued_bytes", "Bytes queued for the database", stats.queued_bytes)?;
+    out.gauge("thalweg_sqlite_recent_bytes", "Bytes of the newest batches in memory", stats.recent_bytes)?;
+    out.counter(
+        "thalweg_sqlite_forgotten_records",
+        "Records removed because every reader has finished with them",
+        stats.forgotten_records,
+    )?;
     let is_held_up = u64::from(stats.is_held_up);
     out.gauge(
         "thalweg_sqlite_is_held_up",
-        "Whether another process locks the database, or the disk is full",
+        "1 if publishes wait because another process locks the database or the disk is full",
         is_held_up,
     )
 }

@@ -283,12 +283,12 @@ impl Peers {
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
         let rows: Vec<_> =
             Created::ALL.iter().map(|kind| (kind.name().to_owned(), self.refused[*kind as usize].get())).collect();
-        let help = "Creations refused because an address had created as many in a minute as it may";
+        let help = "Creations refused by a limit per address and minute";
         out.counters("thalweg_peer_creations_refused", help, "kind", &rows)?;
-        let help = "Subscriptions refused because their address may not make publishers wait";
+        let help = "Subscriptions with overflow = block refused because their address is not in overflow_block_allow";
         out.counter("thalweg_peer_blocking_refused", help, self.refused_blocking.get())?;
         let peers = self.windows.lock().all.len() as u64;
-        out.gauge("thalweg_peers_counted", "Addresses whose creations are counted", peers)
+        out.gauge("thalweg_peers_counted", "Addresses whose creations in the last minute are counted", peers)
     }
 }
 

@@ -443,17 +443,13 @@ impl Broker {
             "1 if access control entries are effective",
             security.is_authorizing.into(),
         )?;
-        out.counter(
-            "thalweg_authentications",
-            "Connections whose user was found to be who they say",
-            counts.authentications.get(),
-        )?;
+        out.counter("thalweg_authentications", "Successful logins", counts.authentications.get())?;
         out.counter(
             "thalweg_authentication_errors",
-            "Connections with a wrong user or password",
+            "Logins with a wrong user or password",
             counts.authentication_errors.get(),
         )?;
-        out.counter("thalweg_denied", "Requests that access control did not allow", counts.denied.get())?;
+        out.counter("thalweg_denied", "Requests denied by access control", counts.denied.get())?;
         security.logins.expose(out)
     }
 }

@@ -58,8 +58,8 @@ pub async fn run(settings: OtlpSettings, broker: Arc<Broker>, mut drain: Drain) 
     let (sent, failed) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
     let shown = (sent.clone(), failed.clone());
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
-        out.counter("thalweg_otlp_exports", "Times that metrics were sent to a collector", shown.0.get())?;
-        out.counter("thalweg_otlp_export_errors", "Times that a collector did not take metrics", shown.1.get())
+        out.counter("thalweg_otlp_exports", "Exports of metrics to the collector", shown.0.get())?;
+        out.counter("thalweg_otlp_export_errors", "Exports of metrics that the collector did not accept", shown.1.get())
     })));
     let began = unix_nanos();
     let mut was_failing = false;

@@ -235,19 +235,19 @@ impl Server {
         self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
             let totals = telemetry.totals();
             let name = |what: &str| format!("thalweg_{door}_{what}");
-            out.counter(&name("requests"), "Requests that were begun", totals.requests_started)?;
-            out.counter(&name("requests_completed"), "Requests that were answered", totals.requests_completed)?;
-            out.counter(&name("requests_refused"), "Requests that were refused at a limit", totals.requests_refused)?;
+            out.counter(&name("requests"), "Requests started", totals.requests_started)?;
+            out.counter(&name("requests_completed"), "Requests answered", totals.requests_completed)?;
+            out.counter(&name("requests_refused"), "Requests refused at a limit", totals.requests_refused)?;
             out.counter(
                 &name("turns_waited"),
                 "Heavy turns that waited for those of other connections",
                 totals.turns_waited,
             )?;
-            out.counter(&name("messages"), "Requests that ask for no answer", totals.messages)?;
+            out.counter(&name("messages"), "Requests without a response", totals.messages)?;
             out.counter(&name("read_bytes"), "Bytes read from connections", totals.bytes_read)?;
             out.counter(&name("written_bytes"), "Bytes written to connections", totals.bytes_written)?;
-            out.counter(&name("faults"), "Connections closed for what they sent", totals.faults)?;
-            out.counter(&name("timeouts"), "Connections and requests that took too long", totals.timeouts)?;
+            out.counter(&name("faults"), "Connections closed because of the data they sent", totals.faults)?;
+            out.counter(&name("timeouts"), "Connections and requests that exceeded a timeout", totals.timeouts)?;
             out.counter(&name("panics"), "Connections closed by a defect of the broker", totals.panics)
         })));
     }
@@ -356,16 +356,11 @@ impl Server {
         });
         self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
             let name = |what: &str| format!("thalweg_{door}_connections{what}");
-            out.gauge(&name(""), "Connections that are open", shown.open() as u64)?;
-            out.gauge(&name("_max"), "Connections that may be open", shown.max() as u64)?;
-            out.counter(&name("_refused"), "Connections that were refused at the limit", shown.refused())?;
+            out.gauge(&name(""), "Open connections", shown.open() as u64)?;
+            out.gauge(&name("_max"), "Maximum number of open connections", shown.max() as u64)?;
+            out.counter(&name("_refused"), "Connections refused at a limit", shown.refused())?;
             let by_limit = shown.refused_by_limit().map(|(limit, count)| (limit.to_owned(), count));
-            out.counters(
-                &name("_refused_by_limit"),
-                "Refused connections by the limit that they met",
-                "limit",
-                &by_limit,
-            )
+            out.counters(&name("_refused_by_limit"), "Connections refused, by limit", "limit", &by_limit)
         })));
         connections
     }
@@ -387,15 +382,11 @@ impl Server {
         let tls = self.tls.clone();
         self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
             let expiry = tls.expires_at().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-            out.counter("thalweg_tls_reloads", "Times that new certificates came into force", tls.reloads())?;
-            out.counter(
-                "thalweg_tls_reload_errors",
-                "Times that files of certificates could not be used",
-                tls.failed_reloads(),
-            )?;
+            out.counter("thalweg_tls_reloads", "Activations of new certificates", tls.reloads())?;
+            out.counter("thalweg_tls_reload_errors", "Certificate files that could not be used", tls.failed_reloads())?;
             out.gauge(
                 "thalweg_tls_certificate_expiry_timestamp_seconds",
-                "When the certificate in force expires, in seconds since 1970",
+                "Expiry time of the active certificate, in seconds since 1970",
                 expiry,
             )
         })));
@@ -409,22 +400,22 @@ impl Server {
             let accept = net::accept::stats();
             out.counter(
                 "thalweg_accepted_connections",
-                "Connections that the system handed over",
+                "TCP connections accepted from the system",
                 accept.accepted.load(Ordering::Relaxed),
             )?;
             out.counter(
                 "thalweg_accept_errors",
-                "Times that the system failed to hand one over",
+                "Failures of the system to hand over a connection",
                 accept.failed.load(Ordering::Relaxed),
             )?;
             out.counter(
                 "thalweg_accept_shed",
-                "Connections closed because no descriptor was left",
+                "Connections closed because no file descriptor was left",
                 accept.shed.load(Ordering::Relaxed),
             )?;
             out.gauge(
                 "thalweg_outbox_bytes_high_water",
-                "The most bytes that ever waited for one connection",
+                "Maximum number of unsent bytes of one connection so far",
                 net::outbox::bytes_high_water(),
             )?;
             if let Some(shards) = shards.upgrade() {
@@ -433,15 +424,15 @@ impl Server {
                 out.gauges("thalweg_shard_connections", "Connections of each shard", "shard", &rows)?;
             }
             let build = [[crate::VERSION.to_owned(), crate::COMMIT.to_owned()]];
-            out.facts("thalweg_build", "The version and the commit of this program", ["version", "commit"], &build)?;
-            out.gauge_f64("process_start_time_seconds", "When the server began, in seconds since 1970", began_s)?;
+            out.facts("thalweg_build", "Version and commit of this program", ["version", "commit"], &build)?;
+            out.gauge_f64("process_start_time_seconds", "Start time of the server, in seconds since 1970", began_s)?;
             if let Some(usage) = crate::server::process_usage() {
                 out.gauge("process_resident_memory_bytes", "Resident memory", usage.resident_bytes)?;
                 out.counter_f64("process_cpu_seconds", "CPU time, user and system", usage.cpu_seconds)?;
                 out.gauge("process_open_fds", "Open file descriptors", usage.open_files)?;
                 out.gauge(
                     "process_max_fds",
-                    "File descriptors that may be open",
+                    "Maximum number of open file descriptors",
                     usage.files_max.min(i64::MAX as u64),
                 )?;
             }

@@ -369,29 +369,28 @@ impl Broker {
         };
         let budget = &self.caches().budget;
         out.gauge("thalweg_caches", "Caches", all.len() as u64)?;
-        out.gauge("thalweg_cache_memory_bytes", "Bytes that caches have taken together", budget.taken())?;
-        out.gauge("thalweg_cache_memory_bytes_max", "Bytes that caches may take together", budget.max())?;
+        out.gauge("thalweg_cache_memory_bytes", "Bytes of all caches", budget.taken())?;
+        out.gauge(
+            "thalweg_cache_memory_bytes_max",
+            "Maximum of thalweg_cache_memory_bytes: cache_memory_max",
+            budget.max(),
+        )?;
         let watched = self.caches().watched_bytes.load(Ordering::Relaxed);
-        out.gauge("thalweg_cache_watch_bytes", "Bytes of changes that are kept for watchers", watched as u64)?;
+        out.gauge("thalweg_cache_watch_bytes", "Bytes of changes retained for watchers", watched as u64)?;
         let (log, restored) = (self.caches().log.get(), self.caches().restored_entries.load(Ordering::Relaxed));
         let of_log = |value: fn(&CacheLog) -> &AtomicU64| log.map_or(0, |log| value(log).load(Ordering::Relaxed));
         out.gauge("thalweg_cache_log_bytes", "Bytes of the log of durable caches", of_log(|log| &log.bytes))?;
-        out.counter("thalweg_cache_log_dumps", "Times that the log of caches was cut", of_log(|log| &log.dumps))?;
-        out.gauge("thalweg_cache_restored_entries", "Entries that were there at the start", restored)?;
+        out.counter("thalweg_cache_log_dumps", "Truncations of the log of durable caches", of_log(|log| &log.dumps))?;
+        out.gauge("thalweg_cache_restored_entries", "Entries of durable caches restored on startup", restored)?;
         let waiting: Vec<_> =
             self.caches().all().iter().map(|cache| (cache.name.to_string(), cache.waiting() as u64)).collect();
-        out.gauges("thalweg_cache_waiting", "Who waits for a key of a cache", "cache", &waiting)?;
+        out.gauges("thalweg_cache_waiting", "Clients blocked on a key of a cache", "cache", &waiting)?;
         out.gauges("thalweg_cache_entries", "Entries of a cache", "cache", &rows(|stats| stats.entries))?;
-        out.gauges("thalweg_cache_bytes", "Bytes that a cache holds", "cache", &rows(|stats| stats.bytes))?;
+        out.gauges("thalweg_cache_bytes", "Bytes of a cache", "cache", &rows(|stats| stats.bytes))?;
         out.counters("thalweg_cache_hits", "Gets that found an entry", "cache", &rows(|stats| stats.hits))?;
-        out.counters("thalweg_cache_misses", "Gets that found none", "cache", &rows(|stats| stats.misses))?;
-        out.counters("thalweg_cache_expired", "Entries whose time came", "cache", &rows(|stats| stats.expired))?;
-        out.counters(
-            "thalweg_cache_evicted",
-            "Entries that made room for others",
-            "cache",
-            &rows(|stats| stats.evicted),
-        )
+        out.counters("thalweg_cache_misses", "Gets that found no entry", "cache", &rows(|stats| stats.misses))?;
+        out.counters("thalweg_cache_expired", "Expired entries", "cache", &rows(|stats| stats.expired))?;
+        out.counters("thalweg_cache_evicted", "Evicted entries", "cache", &rows(|stats| stats.evicted))
     }
 }
 

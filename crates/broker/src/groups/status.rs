@@ -197,28 +197,29 @@ impl Broker {
         out.gauge("thalweg_share_group_members", "Members of all share groups", sharers as u64)?;
         out.gauge(
             "thalweg_group_partitions_left_out",
-            "Partitions that no member gets because their group subscribes to too many",
+            "Partitions assigned to no member because their group subscribes to too many",
             left_out,
         )?;
         cells.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         cells.truncate(LAG_ROWS_MAX);
         let lag: Vec<(String, u64)> =
             cells.iter().map(|cell| (cell.name.to_string(), self.summary(cell).lag)).collect();
-        out.gauges("thalweg_group_lag", "Records behind the committed offsets of a group", "group", &lag)?;
+        out.gauges(
+            "thalweg_group_lag",
+            "Records between the committed offsets of a group and the ends of its partitions",
+            "group",
+            &lag,
+        )?;
         let offsets = coordinator.offsets.load(Ordering::Relaxed) as u64;
-        out.gauge("thalweg_committed_offsets", "Committed offsets that are kept", offsets)?;
+        out.gauge("thalweg_committed_offsets", "Committed offsets of all groups", offsets)?;
         let counts = &coordinator.counts;
-        out.counter("thalweg_group_rebalances", "Times that partitions were shared out anew", counts.rebalances.get())?;
+        out.counter("thalweg_group_rebalances", "Rebalances of groups", counts.rebalances.get())?;
         out.counter(
             "thalweg_group_members_expired",
-            "Members that were put out because they were silent or gave nothing up",
+            "Members removed because they were silent, or did not release a partition",
             counts.expired_members.get(),
         )?;
-        out.counter("thalweg_offset_commits", "Commits of offsets", counts.commits.get())?;
-        out.counter(
-            "thalweg_offset_commit_errors",
-            "Commits of offsets that were refused",
-            counts.refused_commits.get(),
-        )
+        out.counter("thalweg_offset_commits", "Offset commits", counts.commits.get())?;
+        out.counter("thalweg_offset_commit_errors", "Refused offset commits", counts.refused_commits.get())
     }
 }

@@ -227,29 +227,33 @@ impl Broker {
         out.gauge("thalweg_queues", "Queues", queues.by_name.read().len() as u64)?;
         let documents = queues.documents.read().bytes() as u64;
         out.gauge("thalweg_definition_bytes", "Bytes of policies, schemas and other definitions", documents)?;
-        out.gauge("thalweg_definition_bytes_max", "Bytes that they may have", DOCUMENTS_BYTES_MAX as u64)?;
+        out.gauge("thalweg_definition_bytes_max", "Maximum of thalweg_definition_bytes", DOCUMENTS_BYTES_MAX as u64)?;
         out.counter("thalweg_queue_sent", "Messages sent to queues", counts.sent.get())?;
         out.counter(
             "thalweg_queue_duplicates",
-            "Messages that were sent before and not taken again",
+            "Messages not accepted because they were sent before",
             counts.duplicates.get(),
         )?;
-        out.counter("thalweg_queue_refused", "Messages that queues did not take", counts.refused.get())?;
-        out.counter("thalweg_queue_received", "Messages given to receivers", counts.received.get())?;
-        out.counter("thalweg_queue_acknowledged", "Messages that receivers are done with", counts.acked.get())?;
-        out.counter("thalweg_queue_returned", "Messages that receivers gave back", counts.returned.get())?;
-        out.counter("thalweg_queue_dead", "Messages moved to dead letters", counts.dead.get())?;
+        out.counter("thalweg_queue_refused", "Messages refused by queues", counts.refused.get())?;
+        out.counter("thalweg_queue_received", "Messages delivered to receivers", counts.received.get())?;
+        out.counter("thalweg_queue_acknowledged", "Messages acknowledged by receivers", counts.acked.get())?;
+        out.counter("thalweg_queue_returned", "Messages returned by receivers", counts.returned.get())?;
+        out.counter("thalweg_queue_dead", "Messages moved to dead-letter topics", counts.dead.get())?;
         let sum = self.counts_of_all();
-        out.gauge("thalweg_queue_visible", "Messages that can be given to receivers", sum.visible)?;
-        out.gauge("thalweg_queue_in_flight", "Messages that receivers have", sum.in_flight)?;
-        out.gauge("thalweg_queue_delayed", "Messages that are for nobody yet", sum.delayed)?;
+        out.gauge("thalweg_queue_visible", "Messages that can be received", sum.visible)?;
+        out.gauge("thalweg_queue_in_flight", "Messages leased to receivers", sum.in_flight)?;
+        out.gauge("thalweg_queue_delayed", "Messages whose delay has not ended", sum.delayed)?;
         out.gauge(
             "thalweg_queue_skipped_ranges",
-            "Ranges of offsets without a message that queues keep, each at most 65,536 for a partition",
+            "Ranges of offsets without a message that queues keep, at most 65,536 per partition of a queue",
             sum.skipped_ranges,
         )?;
         out.gauge("thalweg_queue_waiting_receivers", "Receivers that wait for a message", sum.waiting)?;
-        out.gauge("thalweg_queue_oldest_age_seconds", "How long the oldest message is not done with", sum.oldest_s)
+        out.gauge(
+            "thalweg_queue_oldest_age_seconds",
+            "Age of the oldest unacknowledged message in memory",
+            sum.oldest_s,
+        )
     }
 
     /// Sums over all queues, as of the last look at each: nothing is counted before somebody asks.

@@ -176,12 +176,12 @@ impl Broker {
             pending += state.groups.values().map(|group| group.pending_count() as u64).sum::<u64>();
             deleted += state.deleted.len() as u64;
         }
-        out.gauge("thalweg_streams", "Topics that were used as streams", cells.len() as u64)?;
+        out.gauge("thalweg_streams", "Topics used as streams", cells.len() as u64)?;
         let keys = self.streams_there().keys.len() as u64;
-        out.gauge("thalweg_stream_keys", "Streams that are keys of caches: at most one for each topic", keys)?;
+        out.gauge("thalweg_stream_keys", "Streams that are keys of caches, at most one for each topic", keys)?;
         out.gauge("thalweg_stream_groups", "Groups of streams", groups)?;
-        out.gauge("thalweg_stream_pending", "Entries that were given out and not acknowledged", pending)?;
-        out.gauge("thalweg_stream_deleted", "Entries that were deleted behind others that are there", deleted)
+        out.gauge("thalweg_stream_pending", "Entries delivered to a group and not acknowledged", pending)?;
+        out.gauge("thalweg_stream_deleted", "Entries deleted while older entries exist", deleted)
     }
 }
 

@@ -75,24 +75,24 @@ impl Broker {
         };
         let open = in_phase(&|phase| phase == Phase::Open);
         let prepared = in_phase(&|phase| matches!(phase, Phase::Prepared(_)));
-        out.gauge("thalweg_transactional_ids", "Transactional ids that are kept", cells.len() as u64)?;
-        out.gauge("thalweg_transactions_open", "Transactions that are open", open)?;
+        out.gauge("thalweg_transactional_ids", "Transactional ids kept", cells.len() as u64)?;
+        out.gauge("thalweg_transactions_open", "Open transactions", open)?;
         out.gauge(
             "thalweg_transactions_prepared",
-            "Transactions that are decided and could not be carried out everywhere yet",
+            "Decided transactions that are not completed in all partitions yet",
             prepared,
         )?;
         let counts = &coordinator.counts;
-        out.counter("thalweg_transactions_committed", "Transactions that were committed", counts.committed.get())?;
-        out.counter("thalweg_transactions_aborted", "Transactions that were aborted", counts.aborted.get())?;
+        out.counter("thalweg_transactions_committed", "Committed transactions", counts.committed.get())?;
+        out.counter("thalweg_transactions_aborted", "Aborted transactions", counts.aborted.get())?;
         out.counter(
             "thalweg_transactions_timed_out",
-            "Transactions that were aborted because they took too long",
+            "Transactions aborted because they exceeded their timeout",
             counts.timed_out.get(),
         )?;
         out.counter(
             "thalweg_transactions_fenced",
-            "Steps of transactions that were refused because another has taken over",
+            "Requests of transactions refused because another program has taken over the transactional id",
             counts.fenced.get(),
         )
     }

@@ -282,27 +282,27 @@ impl Http {
 fn expose(stats: &HttpStats, open: &OpenStreams, out: &mut Exposition<'_>) -> std::fmt::Result {
     let requests: Vec<(String, u64)> =
         (1..).zip(stats.requests()).map(|(class, count)| (format!("{class}xx"), count)).collect();
-    out.counters("thalweg_http_requests", "Requests answered over HTTP", "status", &requests)?;
+    out.counters("thalweg_http_requests", "Answered HTTP requests", "status", &requests)?;
     let open = |kind: StreamKind| open[kind as usize].load(Ordering::Relaxed) as u64;
     out.gauges(
         "thalweg_http_streams",
-        "Streams that are open over HTTP",
+        "Open HTTP streams",
         "kind",
         &[("events".into(), open(StreamKind::Events)), ("websocket".into(), open(StreamKind::WebSocket))],
     )?;
     out.counter(
         "thalweg_http_answered_refusals",
-        "Connections that were refused at the limit or for speaking without TLS",
+        "Connections refused at the limit or for lack of TLS, with an answer",
         stats.refused(Reason::Connections) + stats.refused(Reason::Plaintext),
     )?;
     let refused: Vec<(String, u64)> =
         Reason::ALL.iter().map(|reason| (reason.name().to_owned(), stats.refused(*reason))).collect();
     out.counters("thalweg_http_refused", "Requests and connections refused by the door", "reason", &refused)?;
     let cut = [("stalled".to_owned(), stats.stalled()), ("overdue".to_owned(), stats.overdue())];
-    out.counters("thalweg_http_cut", "Connections that were cut", "reason", &cut)?;
+    out.counters("thalweg_http_cut", "Connections that were disconnected", "reason", &cut)?;
     let (read, written) = stats.bytes();
-    out.counter("thalweg_http_read_bytes", "Bytes that came over HTTP", read)?;
-    out.counter("thalweg_http_written_bytes", "Bytes that went out over HTTP", written)?;
+    out.counter("thalweg_http_read_bytes", "Bytes received over HTTP", read)?;
+    out.counter("thalweg_http_written_bytes", "Bytes sent over HTTP", written)?;
     out.counter(
         "thalweg_http_failed_handshakes",
         "TLS handshakes that failed or took too long",

@@ -202,10 +202,26 @@ impl FetchBudget {
     pub(super) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
         let Budget { units, units_max, waits, withheld } = &*self.0;
         let bytes = (units_max - units.available_permits()) * BUDGET_UNIT_BYTES;
-        out.gauge("thalweg_kafka_fetched_bytes", "Answers to Kafka fetches on their way to clients", bytes as u64)?;
-        out.gauge("thalweg_kafka_fetched_bytes_max", "What they may come to", (units_max * BUDGET_UNIT_BYTES) as u64)?;
-        out.counter("thalweg_kafka_fetch_waits", "Kafka fetches that waited for room for their answer", waits.get())?;
-        out.counter("thalweg_kafka_fetches_withheld", "Kafka fetches answered empty for want of room", withheld.get())
+        out.gauge(
+            "thalweg_kafka_fetched_bytes",
+            "Bytes of responses to Kafka fetches that clients have not read",
+            bytes as u64,
+        )?;
+        out.gauge(
+            "thalweg_kafka_fetched_bytes_max",
+            "Maximum of thalweg_kafka_fetched_bytes",
+            (units_max * BUDGET_UNIT_BYTES) as u64,
+        )?;
+        out.counter(
+            "thalweg_kafka_fetch_waits",
+            "Kafka fetches that waited for memory for their response",
+            waits.get(),
+        )?;
+        out.counter(
+            "thalweg_kafka_fetches_withheld",
+            "Kafka fetches answered without records for lack of memory",
+            withheld.get(),
+        )
     }
 }
 

@@ -203,17 +203,12 @@ fn register(door: &Arc<Door>, stats: Arc<HttpStats>) {
     door.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
         let requests: Vec<(String, u64)> =
             (1..).zip(stats.requests()).map(|(class, count)| (format!("{class}xx"), count)).collect();
-        out.counters(
-            "thalweg_pubsub_requests",
-            "Requests of Pub/Sub's clients that were answered",
-            "status",
-            &requests,
-        )?;
+        out.counters("thalweg_pubsub_requests", "Answered requests of Pub/Sub clients", "status", &requests)?;
         let streams = shown.upgrade().map_or(0, |door| door.streams.count());
-        out.gauge("thalweg_pubsub_streams", "Streams on which messages are pulled", streams as u64)?;
+        out.gauge("thalweg_pubsub_streams", "Open streaming pulls", streams as u64)?;
         let (read, written) = stats.bytes();
-        out.counter("thalweg_pubsub_read_bytes", "Bytes that came from Pub/Sub's clients", read)?;
-        out.counter("thalweg_pubsub_written_bytes", "Bytes that went to Pub/Sub's clients", written)?;
+        out.counter("thalweg_pubsub_read_bytes", "Bytes received from Pub/Sub clients", read)?;
+        out.counter("thalweg_pubsub_written_bytes", "Bytes sent to Pub/Sub clients", written)?;
         shown.upgrade().map_or(Ok(()), |door| {
             door.transforms.expose(out)?;
             door.pusher.expose(out)

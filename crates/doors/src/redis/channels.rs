@@ -272,10 +272,14 @@ impl Channels {
             let state = self.state.lock();
             (state.channels.len(), state.patterns.len())
         };
-        out.gauge("thalweg_redis_channels", "Channels that Redis's clients listen to", channels as u64)?;
-        out.gauge("thalweg_redis_patterns", "Patterns of channels that Redis's clients listen to", patterns as u64)?;
+        out.gauge("thalweg_redis_channels", "Channels that Redis clients subscribe to", channels as u64)?;
+        out.gauge("thalweg_redis_patterns", "Patterns of channels that Redis clients subscribe to", patterns as u64)?;
         let slow = self.slow.load(Ordering::Relaxed);
-        out.counter("thalweg_redis_slow_subscribers", "Connections that did not read their channels", slow)
+        out.counter(
+            "thalweg_redis_slow_subscribers",
+            "Connections closed because they did not read their channels",
+            slow,
+        )
     }
 }
 

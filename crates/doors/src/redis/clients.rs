@@ -120,8 +120,12 @@ impl Clients {
     pub(super) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         let all = self.all();
         let blocked = all.iter().filter(|client| client.is_blocked()).count();
-        out.gauge("thalweg_redis_clients", "Connections of Redis's clients", all.len() as u64)?;
-        out.gauge("thalweg_redis_blocked_clients", "Those of them that wait for a key", blocked as u64)
+        out.gauge("thalweg_redis_clients", "Connections of Redis clients", all.len() as u64)?;
+        out.gauge(
+            "thalweg_redis_blocked_clients",
+            "Connections of Redis clients blocked on a key or a stream",
+            blocked as u64,
+        )
     }
 }
 

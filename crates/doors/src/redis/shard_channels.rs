@@ -121,8 +121,12 @@ impl ShardChannels {
 
     pub(super) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         let count = self.by_name.lock().len() as u64;
-        out.gauge("thalweg_redis_shard_channels", "Shard channels that Redis's clients listen to", count)?;
+        out.gauge("thalweg_redis_shard_channels", "Shard channels that Redis clients subscribe to", count)?;
         let slow = self.slow.load(Ordering::Relaxed);
-        out.counter("thalweg_redis_slow_shard_subscribers", "Connections that did not read their shard channels", slow)
+        out.counter(
+            "thalweg_redis_slow_shard_subscribers",
+            "Connections closed because they did not read their shard channels",
+            slow,
+        )
     }
 }

@@ -374,11 +374,11 @@ impl Stats {
             failed += counted.failed;
             rejected += counted.rejected;
         }
-        out.counter("thalweg_redis_commands", "Commands of Redis's clients that were called", calls)?;
-        out.counter("thalweg_redis_failed_commands", "Those of them that were answered with an error", failed)?;
-        out.counter("thalweg_redis_rejected_commands", "Commands that were refused before they began", rejected)?;
+        out.counter("thalweg_redis_commands", "Executed commands of Redis clients", calls)?;
+        out.counter("thalweg_redis_failed_commands", "Commands answered with an error", failed)?;
+        out.counter("thalweg_redis_rejected_commands", "Commands refused before execution", rejected)?;
         let slow = self.slow_count.load(Ordering::Relaxed);
-        out.counter("thalweg_redis_slow_commands", "Commands that the slow log has had", slow)?;
+        out.counter("thalweg_redis_slow_commands", "Commands recorded in the slow log so far", slow)?;
         out.gauge("thalweg_redis_slow_log_entries", "Entries of the slow log", self.slow_len() as u64)
     }
 }

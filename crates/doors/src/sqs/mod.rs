@@ -371,18 +371,18 @@ impl Door {
         let calls = Action::ALL.iter().zip(&self.calls);
         let calls: Vec<_> =
             calls.map(|(action, count)| (action.name().to_owned(), count.load(Ordering::Relaxed))).collect();
-        out.counters("thalweg_sqs_calls", "Requests of SQS clients by what they asked for", "action", &calls)?;
+        out.counters("thalweg_sqs_calls", "Requests of SQS clients by action", "action", &calls)?;
         let requests: Vec<(String, u64)> =
             (1..).zip(stats.requests()).map(|(class, count)| (format!("{class}xx"), count)).collect();
-        out.counters("thalweg_sqs_requests", "Requests of SQS clients answered", "status", &requests)?;
+        out.counters("thalweg_sqs_requests", "Answered requests of SQS clients", "status", &requests)?;
         let refused: Vec<(String, u64)> =
             Reason::ALL.iter().map(|reason| (reason.name().to_owned(), stats.refused(*reason))).collect();
         out.counters("thalweg_sqs_refused", "Requests and connections refused by the SQS door", "reason", &refused)?;
         let cut = [("stalled".to_owned(), stats.stalled()), ("overdue".to_owned(), stats.overdue())];
-        out.counters("thalweg_sqs_cut", "Connections of SQS clients that were cut", "reason", &cut)?;
+        out.counters("thalweg_sqs_cut", "Disconnected connections of SQS clients", "reason", &cut)?;
         let (read, written) = stats.bytes();
-        out.counter("thalweg_sqs_read_bytes", "Bytes that came from SQS clients", read)?;
-        out.counter("thalweg_sqs_written_bytes", "Bytes that went to SQS clients", written)
+        out.counter("thalweg_sqs_read_bytes", "Bytes received from SQS clients", read)?;
+        out.counter("thalweg_sqs_written_bytes", "Bytes sent to SQS clients", written)
     }
 }
 

@@ -183,7 +183,7 @@ impl ShareSessions {
 
     pub(in super::super) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
         let count = self.sessions.lock().by_key.len() as u64;
-        out.gauge("thalweg_kafka_share_sessions", "Sessions in which members of share groups take messages", count)
+        out.gauge("thalweg_kafka_share_sessions", "Sessions in which members of share groups receive messages", count)
     }
 }
 

@@ -195,16 +195,12 @@ impl Pusher {
         let load = |gauge: &AtomicUsize| gauge.load(Ordering::Relaxed) as u64;
         let outcomes: Vec<(String, u64)> =
             Outcome::ALL.iter().map(|o| (o.name().to_owned(), stats.outcomes[*o as usize].get())).collect();
-        out.counters("thalweg_pubsub_pushes", "Messages that were pushed to endpoints", "result", &outcomes)?;
-        out.gauge(
-            "thalweg_pubsub_push_subscriptions",
-            "Push subscriptions that are served",
-            load(&stats.subscriptions),
-        )?;
-        out.gauge("thalweg_pubsub_pushes_in_flight", "Pushes that wait for their answers", load(&stats.in_flight))?;
+        out.counters("thalweg_pubsub_pushes", "Messages pushed to endpoints", "result", &outcomes)?;
+        out.gauge("thalweg_pubsub_push_subscriptions", "Push subscriptions served", load(&stats.subscriptions))?;
+        out.gauge("thalweg_pubsub_pushes_in_flight", "Pushes not answered yet", load(&stats.in_flight))?;
         out.counter("thalweg_pubsub_push_pauses", "Pauses for endpoints that fail", stats.pauses.get())?;
         out.counter("thalweg_pubsub_push_connections", "Connections opened to endpoints", self.http.opened.get())?;
-        out.histogram("thalweg_pubsub_push_seconds", "From a push to its answer", &stats.seconds)
+        out.histogram("thalweg_pubsub_push_seconds", "Time from a push to its response", &stats.seconds)
     }
 }
 

@@ -229,13 +229,17 @@ impl Transforms {
     pub fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
         let results: Vec<(String, u64)> =
             RESULTS.iter().zip(&self.stats.results).map(|(name, count)| ((*name).to_owned(), count.get())).collect();
-        out.counters("thalweg_pubsub_transforms", "Messages that functions were applied to", "result", &results)?;
+        out.counters("thalweg_pubsub_transforms", "Messages processed by message transforms", "result", &results)?;
         out.gauge(
             "thalweg_pubsub_transform_threads_stuck",
-            "Threads whose function does not end",
+            "Replaced threads whose function does not end",
             self.stuck.count() as u64,
         )?;
-        out.histogram("thalweg_pubsub_transform_seconds", "All functions for one message", &self.stats.seconds)
+        out.histogram(
+            "thalweg_pubsub_transform_seconds",
+            "Duration of all functions for one message",
+            &self.stats.seconds,
+        )
     }
 
     /// Brokers without transforms have no threads for them.

@@ -81,12 +81,8 @@ impl Slices {
 
     pub(in crate::redis) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        out.counter(
-            "thalweg_redis_sliced",
-            "Commands over many members or keys that were done in slices",
-            get(&self.begun),
-        )?;
-        out.gauge("thalweg_redis_slices_waiting", "Commands in slices that wait or are being done", get(&self.waiting))
+        out.counter("thalweg_redis_sliced", "Commands over many members or keys that ran in slices", get(&self.begun))?;
+        out.gauge("thalweg_redis_slices_waiting", "Commands in slices that wait or run", get(&self.waiting))
     }
 }
 
