@@ -63,7 +63,7 @@ impl Codec {
             Self::Lz4 => lz4(plain, out),
             Self::Zstd => zstd::bulk::compress(plain, ZSTD_LEVEL).and_then(|small| out.write_all(&small)),
         };
-        done.map_err(|e| Error::new(ErrorKind::Internal, format!("{} does not compress this: {e}", self.name())))
+        done.map_err(|e| Error::new(ErrorKind::Internal, format!("cannot compress with {}: {e}", self.name())))
     }
 
     /// The bytes that were compressed. No more than [`RECORDS_EXPANDED_BYTES_MAX`] of them: a batch that
@@ -96,7 +96,7 @@ impl Codec {
         match plain.len() {
             length if length <= bytes_max => {}
             _ if said >= RECORDS_EXPANDED_BYTES_MAX => return Err(self.too_large(small.len())),
-            _ => return Err(self.damaged(format!("they have more than the {said} bytes that they say"))),
+            _ => return Err(self.damaged(format!("they decompress to more than the {said} bytes that they announce"))),
         }
         // Whoever keeps it pays for what it has, not for what it was given room for.
         plain.shrink_to_fit();
@@ -104,13 +104,13 @@ impl Codec {
     }
 
     fn damaged(self, why: impl std::fmt::Display) -> Error {
-        Error::malformed(format!("the batch says {}, but its records are not: {why}", self.name()))
+        Error::malformed(format!("the records of the batch cannot be decompressed with {}: {why}", self.name()))
     }
 
     fn too_large(self, small_bytes: usize) -> Error {
         Error::too_large(format!(
-            "{small_bytes} bytes of {} stand for more than the {RECORDS_EXPANDED_BYTES_MAX} bytes that the records \
-             of a batch may have",
+            "{small_bytes} bytes of {} decompress to more than {RECORDS_EXPANDED_BYTES_MAX} bytes, the limit for the \
+             records of a batch",
             self.name()
         ))
     }
@@ -183,7 +183,7 @@ fn unsnappy_block(block: &[u8], small_bytes: usize, plain: &mut Vec<u8>) -> Resu
     let codec = Codec::Snappy;
     let length = snap::raw::decompress_len(block).map_err(|e| codec.damaged(e))?;
     if length > block.len().saturating_mul(SNAPPY_RATIO_MAX) {
-        return Err(codec.damaged(format!("{} bytes cannot stand for {length}", block.len())));
+        return Err(codec.damaged(format!("{} bytes cannot decompress to {length}", block.len())));
     }
     let at = plain.len();
     if at + length > RECORDS_EXPANDED_BYTES_MAX {

@@ -22,7 +22,7 @@ pub(crate) fn put_long(out: &mut Vec<u8>, bytes: &[u8]) {
 
 /// A key or a value with a version that only a later broker can have written.
 pub(crate) fn unknown_version(what: &str, version: u16) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("the {what} has version {version}, which is not known here"))
+    Error::new(ErrorKind::Unsupported, format!("the {what} has the unknown version {version}"))
 }
 
 /// Reads fields one after the other.
@@ -57,7 +57,7 @@ impl<'a> Fields<'a> {
     }
 
     fn run(&mut self, length: usize) -> Result<&'a [u8]> {
-        let cut = || Error::malformed("a field is longer than what is there");
+        let cut = || Error::malformed("a field is longer than the remaining bytes");
         let (bytes, rest) = self.0.split_at_checked(length).ok_or_else(cut)?;
         self.0 = rest;
         Ok(bytes)
@@ -70,7 +70,7 @@ impl<'a> Fields<'a> {
     /// A number that stands for something.
     pub(crate) fn code<T>(&mut self, from_code: impl Fn(u8) -> Option<T>) -> Result<T> {
         let code = self.u8()?;
-        from_code(code).ok_or_else(|| Error::malformed(format!("code {code} is not known here")))
+        from_code(code).ok_or_else(|| Error::malformed(format!("unknown code {code}")))
     }
 
     pub(crate) fn flag(&mut self) -> Result<bool> {

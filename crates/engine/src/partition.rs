@@ -79,12 +79,12 @@ impl Partition {
             // After a restart one may be open that is not begun again yet.
             (false, None) if self.producers.open(id).is_none() => Ok(()),
             (true, _) => {
-                let message = format!("producer {id}, epoch {epoch}, has no transaction here, or no longer");
+                let message = format!("producer {id}, epoch {epoch}, has no open transaction in this partition");
                 Err(Error::new(ErrorKind::Fenced, message))
             }
-            (false, _) => {
-                Err(Error::invalid(format!("producer {id} has a transaction here: this batch is not part of it")))
-            }
+            (false, _) => Err(Error::invalid(format!(
+                "producer {id} has an open transaction in this partition, and this batch is not part of it"
+            ))),
         }
     }
 
@@ -94,12 +94,14 @@ impl Partition {
         if !self.begun.contains_key(&id) {
             let (begun, aborted) = (self.begun.len(), self.producers.aborted_len());
             if begun >= PARTITION_TRANSACTIONS_MAX {
-                return Err(Error::busy(format!("{begun} transactions are open in this partition")));
+                return Err(Error::busy(format!(
+                    "{begun} transactions are open in this partition, which is the limit: try again later"
+                )));
             }
             if begun + aborted >= PARTITION_ABORTED_MAX {
                 return Err(Error::busy(format!(
-                    "this partition has records of {aborted} aborted transactions: it takes others when retention or \
-                     compaction has removed some"
+                    "this partition has records of {aborted} aborted transactions, which is the limit: it accepts new \
+                     transactions after retention or compaction has removed some"
                 )));
             }
         }

@@ -205,7 +205,7 @@ impl Producers {
                 return Ok(Step::Next);
             }
             let message = format!(
-                "producer {id}, epoch {epoch}, is not known here, or no longer: expected sequence 0, found {sequence}"
+                "producer {id}, epoch {epoch}, is unknown or has expired: expected sequence 0, found {sequence}"
             );
             return Err(Error::new(ErrorKind::OutOfSequence, message));
         };
@@ -472,7 +472,7 @@ impl State {
 }
 
 fn fenced(id: i64, epoch: i16, current: i16) -> Error {
-    let message = format!("producer {id} goes on with epoch {current}: epoch {epoch} is over");
+    let message = format!("producer {id} now has epoch {current}: epoch {epoch} is fenced");
     Error::new(ErrorKind::Fenced, message)
 }
 

@@ -548,7 +548,7 @@ fn check(bytes: &[u8]) -> Result<()> {
     let length = u32_at(bytes, AT_LENGTH) as usize;
     if length + LENGTH_OVERHEAD != bytes.len() {
         return Err(Error::malformed(format!(
-            "the batch says it has {length} bytes after its length, it has {}",
+            "the length field of the batch is {length}, but {} bytes follow it",
             bytes.len() - LENGTH_OVERHEAD
         )));
     }
@@ -557,7 +557,7 @@ fn check(bytes: &[u8]) -> Result<()> {
     if crc != actual {
         return Err(Error::new(
             ErrorKind::Corrupt,
-            format!("the batch's checksum is {crc:#010x}, its bytes have {actual:#010x}"),
+            format!("the batch has the checksum {crc:#010x}, but that of its bytes is {actual:#010x}"),
         ));
     }
     // Only what the checksum vouches for is the sender's own mistake.
@@ -575,8 +575,7 @@ fn miscounted(count: u32, last_offset_delta: u32) -> Error {
 /// What the attributes say of the codec.
 fn codec_of(batch: &[u8]) -> Result<Codec> {
     let code = batch[AT_ATTRIBUTES + 1] & CODEC_BITS;
-    let unknown =
-        || Error::new(ErrorKind::Unsupported, format!("this batch has codec {code}, which nobody knows here"));
+    let unknown = || Error::new(ErrorKind::Unsupported, format!("the batch has the unknown codec {code}"));
     Codec::from_code(code).ok_or_else(unknown)
 }
 

@@ -132,7 +132,7 @@ impl<'a> Effect<'a> {
                 let operation = OperationId { client: fields.u64()?, sequence: fields.u64()? };
                 Self::Answered { operation, answer: OperationAnswer::decode(fields)? }
             }
-            other => return Err(Error::malformed(format!("effect {other} is not known here"))),
+            other => return Err(Error::malformed(format!("unknown effect {other}"))),
         })
     }
 }

@@ -62,7 +62,7 @@ impl Operations {
             let (sequence, newest) = (id.sequence, client.newest);
             return Err(Error::new(
                 ErrorKind::OutOfRange,
-                format!("operation {sequence} is too old, after operation {newest}: its answer is not known any more"),
+                format!("operation {sequence} is too old: the newest is {newest}, and its answer is no longer kept"),
             ));
         }
         Ok(client.answers.get(&id.sequence).copied())
@@ -126,7 +126,7 @@ impl OperationAnswer {
                 version: fields.u64()?,
                 expires_ms: number(fields.u64()?),
             }),
-            other => return Err(Error::malformed(format!("answer {other} is not known here"))),
+            other => return Err(Error::malformed(format!("unknown answer {other}"))),
         })
     }
 }

@@ -169,7 +169,11 @@ impl Classic {
         if self.pending.len() >= GROUP_PENDING_MEMBERS_MAX {
             return Err(GroupError::new(
                 Reason::GroupFull,
-                format!("{GROUP_PENDING_MEMBERS_MAX} members of group {} have an id and did not join yet", self.name),
+                format!(
+                    "{GROUP_PENDING_MEMBERS_MAX} members of group {} have an id and have not joined yet, which is the \
+                     limit: try again later",
+                    self.name
+                ),
             ));
         }
         self.pending.insert(join.fresh.clone(), now.steady_ms + u64::from(join.session_timeout_ms));
@@ -237,7 +241,8 @@ impl Classic {
         let freed = before.and_then(|id| self.members.get(id)).map_or(0, Member::held_bytes);
         if self.held_bytes - freed + join.held_bytes() > GROUP_PROTOCOLS_BYTES_MAX {
             return Err(Error::too_large(format!(
-                "what the members of group {} say to their leader has at most {GROUP_PROTOCOLS_BYTES_MAX} bytes",
+                "the protocol metadata of the members of group {} has at most {GROUP_PROTOCOLS_BYTES_MAX} bytes \
+                 together",
                 self.name
             ))
             .into());
@@ -523,7 +528,10 @@ impl Classic {
         if generation != is_at {
             return Err(GroupError::new(
                 Reason::StaleGeneration,
-                format!("member {} of group {name} shows generation {generation}, the group is at {is_at}", who.member),
+                format!(
+                    "member {} of group {name} sent generation {generation}, but the group is at {is_at}",
+                    who.member
+                ),
             ));
         }
         Ok(member)
@@ -537,12 +545,13 @@ impl Classic {
         let is_ours = |theirs: &Option<Box<str>>, ours: &str| theirs.as_deref().is_none_or(|theirs| theirs == ours);
         if !is_ours(&sync.protocol_type, &self.protocol_type) || !is_ours(&sync.protocol, &self.protocol) {
             let ours = &self.protocol;
-            let message = format!("group {} shares out by '{ours}' in this generation", self.name);
+            let message = format!("group {} uses the protocol '{ours}' in this generation", self.name);
             return Err(GroupError::new(Reason::InconsistentProtocol, message));
         }
         let bytes: usize = sync.shares.iter().map(|share| share.bytes.len()).sum();
         if bytes > GROUP_PROTOCOLS_BYTES_MAX {
-            let message = format!("what a leader says has at most {GROUP_PROTOCOLS_BYTES_MAX} bytes, not {bytes}");
+            let message =
+                format!("the assignments of a leader have at most {GROUP_PROTOCOLS_BYTES_MAX} bytes, not {bytes}");
             return Err(Error::too_large(message).into());
         }
         let name = self.name.clone();

@@ -99,7 +99,7 @@ pub(super) fn check_topics(topics: &[Pattern]) -> Result<()> {
     }
     let is_name = |topic: &&Pattern| !matches!(topic, Pattern::Rule(_));
     match topics.iter().filter(is_name).find(|topic| is_internal(topic.as_str()) || is_inbox(topic.as_str())) {
-        Some(topic) => Err(Error::invalid(format!("a group cannot share the internal topic {topic}"))),
+        Some(topic) => Err(Error::invalid(format!("a group cannot consume the internal topic {topic}"))),
         None => Ok(()),
     }
 }
@@ -587,7 +587,7 @@ impl Group {
             return Err(GroupError::new(
                 reason,
                 format!(
-                    "member {} of group {name} shows epoch {epoch} and is at {}: join again",
+                    "member {} of group {name} sent epoch {epoch}, but is at {}: join again",
                     who.member, member.epoch
                 ),
             ));
@@ -622,7 +622,7 @@ impl Group {
                     }
                     return Err(GroupError::new(
                         Reason::NotOwner,
-                        format!("partition {} is not with member {}", foreign.partition, who.member),
+                        format!("partition {} is not assigned to member {}", foreign.partition, who.member),
                     ));
                 }
             }

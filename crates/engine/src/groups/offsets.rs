@@ -77,7 +77,9 @@ impl Offsets {
     /// Whether there is room for these changes beside those on their way.
     pub(super) fn check(&self, changes: &[Change]) -> Result<()> {
         if self.staged.len() >= GROUP_COMMITS_IN_FLIGHT_MAX {
-            return Err(Error::busy(format!("{GROUP_COMMITS_IN_FLIGHT_MAX} commits of this group are on their way")));
+            return Err(Error::busy(format!(
+                "{GROUP_COMMITS_IN_FLIGHT_MAX} commits of this group are in flight: try again later"
+            )));
         }
         let is_too_long = |change: &&Change| {
             change.committed.as_ref().is_some_and(|committed| committed.metadata.len() > OFFSET_METADATA_BYTES_MAX)

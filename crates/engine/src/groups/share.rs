@@ -169,7 +169,7 @@ impl ShareGroup {
         let name = &self.name;
         let member = self.members.get_mut(id).ok_or_else(|| wait::unknown(name, id.as_str()))?;
         if epoch != member.epoch && epoch != member.epoch_before {
-            let message = format!("member {id} of group {name} shows epoch {epoch} and is at {}", member.epoch);
+            let message = format!("member {id} of group {name} sent epoch {epoch}, but is at {}", member.epoch);
             return Err(GroupError::new(Reason::StaleEpoch, format!("{message}: join again")));
         }
         let in_full = topics.is_some() || epoch != member.epoch;

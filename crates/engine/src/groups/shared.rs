@@ -143,14 +143,15 @@ impl Group {
             return Err(GroupError::new(Reason::GroupFull, message));
         }
         if bytes > GROUP_PROTOCOLS_BYTES_MAX {
-            let message = format!("what members say of themselves has at most {GROUP_PROTOCOLS_BYTES_MAX} bytes");
+            let message = format!("the protocol metadata of all members has at most {GROUP_PROTOCOLS_BYTES_MAX} bytes");
             return Err(crate::error::Error::too_large(message).into());
         }
         Ok(())
     }
 
     fn cannot_share(&self) -> GroupError {
-        let message = format!("group {} has members of another kind, which cannot share with this one", self.name);
+        let message =
+            format!("group {} has members of another protocol, which cannot share partitions with this one", self.name);
         GroupError::new(Reason::InconsistentProtocol, message)
     }
 

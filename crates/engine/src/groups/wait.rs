@@ -45,14 +45,14 @@ impl<T> Wait<T> {
 }
 
 pub(super) fn rebalancing(group: &GroupName) -> GroupError {
-    GroupError::new(Reason::RebalanceInProgress, format!("group {group} shares out anew: join again"))
+    GroupError::new(Reason::RebalanceInProgress, format!("group {group} is rebalancing: join again"))
 }
 
 pub(super) fn unknown(group: &GroupName, id: &str) -> GroupError {
-    GroupError::new(Reason::UnknownMember, format!("'{id}' is no member of group {group}: join again"))
+    GroupError::new(Reason::UnknownMember, format!("'{id}' is not a member of group {group}: join again"))
 }
 
 pub(super) fn replaced(group: &GroupName, id: &MemberId) -> GroupError {
-    let message = format!("another member of group {group} came with the instance id of member {id}");
+    let message = format!("another member of group {group} has joined with the instance id of member {id}");
     GroupError::new(Reason::ReplacedInstance, message)
 }

@@ -45,7 +45,7 @@ impl Filter {
         let root = parser.expression()?;
         parser.skip_space();
         if parser.at < text.len() {
-            return Err(parser.wrong("AND, OR or the end should come here; operators are in capitals"));
+            return Err(parser.wrong("expected AND, OR or the end; operators are in capitals"));
         }
         Ok(Self { text: text.into(), root })
     }
@@ -107,7 +107,7 @@ impl<'a> Parser<'a> {
             };
             if *operator.get_or_insert(found) != found {
                 self.at = begin;
-                return Err(self.wrong("AND and OR beside each other need parentheses"));
+                return Err(self.wrong("AND and OR next to each other need parentheses"));
             }
             parts.push(self.term()?);
         }
@@ -147,7 +147,7 @@ impl<'a> Parser<'a> {
             return Ok(Expression::HasPrefix(key, prefix));
         }
         if !self.take_word("attributes") {
-            return Err(self.wrong("attributes, hasPrefix, NOT or a parenthesis should come here"));
+            return Err(self.wrong("expected attributes, hasPrefix, NOT or a parenthesis"));
         }
         if self.take(":") {
             return self.key().map(Expression::Has);
@@ -156,7 +156,7 @@ impl<'a> Parser<'a> {
         let key = self.key()?;
         let is_negated = self.take("!=");
         if !is_negated && !self.take("=") {
-            return Err(self.wrong("= or != should come here; that a key is there is written attributes:KEY"));
+            return Err(self.wrong("expected = or !=; to test whether a key exists, write attributes:KEY"));
         }
         let equals = Expression::Equals(key, self.string("a value")?);
         Ok(if is_negated { Expression::Not(Box::new(equals)) } else { equals })
@@ -164,7 +164,7 @@ impl<'a> Parser<'a> {
 
     fn attribute(&mut self) -> Result<Box<str>> {
         if !self.take_word("attributes") {
-            return Err(self.wrong("attributes.KEY should come here"));
+            return Err(self.wrong("expected attributes.KEY"));
         }
         self.must_take(".")?;
         self.key()
@@ -177,7 +177,7 @@ impl<'a> Parser<'a> {
         }
         let word = self.word();
         if word.is_empty() {
-            return Err(self.wrong("a key should come here"));
+            return Err(self.wrong("expected a key"));
         }
         self.at += word.len();
         match self.rest().chars().next() {
@@ -194,7 +194,7 @@ impl<'a> Parser<'a> {
         self.skip_space();
         let begin = self.at;
         let Some(quote) = self.rest().chars().next().filter(|c| matches!(c, '"' | '\'')) else {
-            return Err(self.wrong(format!("{what} should come here, in quotes")));
+            return Err(self.wrong(format!("expected {what}, in quotes")));
         };
         self.at += 1;
         let mut string = String::new();
@@ -209,7 +209,7 @@ impl<'a> Parser<'a> {
                     return Ok(string.into());
                 }
                 Some(c) if c.is_control() => {
-                    return Err(self.wrong(format!("this character is written {}", c.escape_default())));
+                    return Err(self.wrong(format!("this character must be written {}", c.escape_default())));
                 }
                 Some('\\') => string.push(self.escape()?),
                 Some(c) => {
@@ -285,7 +285,7 @@ impl<'a> Parser<'a> {
     }
 
     fn must_take(&mut self, sign: &str) -> Result<()> {
-        if self.take(sign) { Ok(()) } else { Err(self.wrong(format!("'{sign}' should come here"))) }
+        if self.take(sign) { Ok(()) } else { Err(self.wrong(format!("expected '{sign}'"))) }
     }
 
     fn wrong(&self, what: impl fmt::Display) -> Error {

@@ -86,7 +86,7 @@ impl FromStr for MessageId {
     type Err = crate::error::Error;
 
     fn from_str(text: &str) -> crate::error::Result<Self> {
-        let invalid = || crate::error::Error::invalid(format!("'{text}' is no message id"));
+        let invalid = || crate::error::Error::invalid(format!("'{text}' is not a message id"));
         let digits: String = text.split('-').collect();
         if digits.len() != 32 || text.len() != 36 {
             return Err(invalid());

@@ -66,7 +66,7 @@ impl QueueName {
         let topic = TopicName::parse(name)
             .map_err(|error| Error::new(error.kind, error.message.replace("topic name", "queue name")))?;
         match topic.is_hidden() {
-            true => Err(Error::invalid(format!("queue name '{name}' is one of the broker's own"))),
+            true => Err(Error::invalid(format!("queue name '{name}' is reserved for the broker"))),
             false => Ok(Self(Arc::from(name))),
         }
     }
@@ -292,7 +292,7 @@ impl QueueSettings {
             return Err(Error::invalid("dedup by group needs order = groups"));
         }
         if let Some(topic) = self.dead_letter.as_ref().filter(|topic| topic.is_internal()) {
-            return Err(Error::invalid(format!("dead_letter: '{topic}' is a topic of the broker itself")));
+            return Err(Error::invalid(format!("dead_letter: '{topic}' is an internal topic of the broker")));
         }
         Ok(())
     }

@@ -47,7 +47,8 @@ impl SnapshotPartition {
         match runs.len() <= RUNS_MAX {
             true => Ok(Self { next, pending: runs }),
             false => Err(Error::too_large(format!(
-                "the messages that wait are in {} runs, and a snapshot has at most {RUNS_MAX}: acknowledge some first",
+                "the unacknowledged messages form {} ranges of offsets, and a snapshot has at most {RUNS_MAX}: \
+                 acknowledge some first",
                 runs.len()
             ))),
         }

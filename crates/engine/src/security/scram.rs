@@ -131,7 +131,7 @@ impl Credential {
     pub fn of_password(mechanism: Mechanism, password: &str, salt: Vec<u8>, iterations: u32) -> Result<Self> {
         check(&salt, iterations)?;
         if password.is_empty() {
-            return Err(Error::invalid("a password is not empty"));
+            return Err(Error::invalid("a password must not be empty"));
         }
         Self::of_salted(mechanism, mechanism.salted(password, &salt, iterations).get(), salt, iterations)
     }
@@ -232,7 +232,7 @@ impl ClientFirst {
         let (binding, rest) = text.split_once(',').ok_or_else(cut_short)?;
         match binding {
             "n" | "y" => {}
-            _ => return Err(Error::malformed("channel binding is not offered here: begin with 'n,'")),
+            _ => return Err(Error::malformed("channel binding is not supported: begin with 'n,'")),
         }
         let (authzid, bare) = rest.split_once(',').ok_or_else(cut_short)?;
         let mut fields = bare.split(',');
@@ -242,7 +242,7 @@ impl ClientFirst {
             return Err(Error::malformed("a nonce is of printable characters"));
         }
         if !authzid.is_empty() && authzid.strip_prefix("a=").map(name_of).transpose()?.as_ref() != Some(&user) {
-            return Err(denied("nobody acts for another user here"));
+            return Err(denied("logging in for another user is not supported"));
         }
         let gs2_header = text[..text.len() - bare.len()].to_owned();
         Ok(Self { user, gs2_header, bare: bare.to_owned(), nonce })
@@ -281,12 +281,12 @@ impl Exchange {
         let mut fields = without_proof.split(',');
         let binding = decode(field(&mut fields, 'c')?)?;
         if binding != self.gs2_header.as_bytes() {
-            return Err(Error::malformed("the last message is of another exchange: its header differs"));
+            return Err(Error::malformed("the last message belongs to another exchange: its header differs"));
         }
         if field(&mut fields, 'r')? != self.nonce {
             return Err(Error::malformed(
-                "the last message is of another exchange: its nonce differs (librdkafka before 2.6 sends such a one: \
-                 use a newer client, or PLAIN over TLS)",
+                "the last message belongs to another exchange: its nonce differs (librdkafka before 2.6 sends a wrong \
+                 nonce: use a newer client, or PLAIN over TLS)",
             ));
         }
         let (proof, mechanism) = (decode(proof)?, self.credential.mechanism);
@@ -323,7 +323,7 @@ fn text_of(message: &[u8]) -> Result<&str> {
 /// The value of the next field, which has to have this name.
 fn field<'a>(fields: &mut impl Iterator<Item = &'a str>, name: char) -> Result<&'a str> {
     let field = fields.next().and_then(|field| field.strip_prefix(name)?.strip_prefix('='));
-    field.ok_or_else(|| Error::malformed(format!("a SCRAM message has no '{name}=' where that has to be")))
+    field.ok_or_else(|| Error::malformed(format!("a SCRAM message lacks the field '{name}=' at its position")))
 }
 
 /// A user's name, in which commas and equals signs are written otherwise.
@@ -345,7 +345,7 @@ fn name_of(written: &str) -> Result<UserName> {
 }
 
 fn decode(text: &str) -> Result<Vec<u8>> {
-    BASE64.decode(text).map_err(|error| Error::malformed(format!("a field of a SCRAM message is no base64: {error}")))
+    BASE64.decode(text).map_err(|error| Error::malformed(format!("a field of a SCRAM message is not base64: {error}")))
 }
 
 fn is_printable(text: &str) -> bool {

@@ -92,11 +92,11 @@ pub fn parse_plain(message: &[u8]) -> Result<(UserName, &str)> {
     let (Some(acts_for), Some(user), Some(password), None) =
         (fields.next(), fields.next(), fields.next(), fields.next())
     else {
-        return Err(Error::malformed("the message of PLAIN has three fields with a zero byte between them"));
+        return Err(Error::malformed("the message of PLAIN must have three fields, separated by zero bytes"));
     };
     let user = UserName::parse(user)?;
     if !acts_for.is_empty() && acts_for != user.as_str() {
-        return Err(denied("nobody acts for another user here"));
+        return Err(denied("logging in for another user is not supported"));
     }
     if password.is_empty() {
         return Err(wrong_password());

@@ -303,12 +303,12 @@ impl Transaction {
     }
 
     fn fenced(&self, producer: ProducerEpoch) -> TransactionError {
-        let message = format!("{producer} is over: {} has this transactional id", self.producer);
+        let message = format!("{producer} is fenced: {} now has this transactional id", self.producer);
         TransactionError::new(TransactionReason::Fenced, message)
     }
 
     fn concurrent(&self) -> TransactionError {
-        let message = format!("the last transaction of {} is not carried out yet", self.producer);
+        let message = format!("the previous transaction of {} is not completed yet: try again", self.producer);
         TransactionError::new(TransactionReason::Concurrent, message)
     }
 

@@ -84,7 +84,7 @@ async fn a_flipped_bit_is_found_and_only_its_batch_is_lost() {
     flip(&path, at as usize + 64);
     assert!(inspect(&[dir]).ok().contains("were not read"), "lengths are right");
     let found = inspect(&[dir, "--verify"]);
-    let damage = format!("damage (a partition 0): {name} is damaged at byte {at}: the batch's checksum");
+    let damage = format!("damage (a partition 0): {name} is damaged at byte {at}: the batch has the checksum");
     assert!(found.code == Some(6) && found.out.contains(&damage), "{found:?}");
     let dumped = inspect(&["dump", name]);
     assert!(dumped.code == Some(6) && dumped.out.contains("DAMAGE"), "{dumped:?}");

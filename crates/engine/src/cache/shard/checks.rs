@@ -7,10 +7,10 @@ use crate::error::{Error, Result};
 /// Refuses what is no key, and no value.
 pub fn check_size(key: &[u8], value_bytes: usize) -> Result<()> {
     if key.len() > KEY_BYTES_MAX {
-        return Err(Error::too_large(format!("a key of {} bytes; at most {KEY_BYTES_MAX}", key.len())));
+        return Err(Error::too_large(format!("a key has at most {KEY_BYTES_MAX} bytes, not {}", key.len())));
     }
     if value_bytes > VALUE_BYTES_MAX {
-        return Err(Error::too_large(format!("a value of {value_bytes} bytes; at most {VALUE_BYTES_MAX}")));
+        return Err(Error::too_large(format!("a value has at most {VALUE_BYTES_MAX} bytes, not {value_bytes}")));
     }
     Ok(())
 }
@@ -19,7 +19,7 @@ pub fn check_size(key: &[u8], value_bytes: usize) -> Result<()> {
 pub(super) fn check_structure(bytes: u64, room: u64) -> Result<()> {
     if room > 0 && bytes + room > STRUCTURE_BYTES_MAX {
         return Err(Error::too_large(format!(
-            "a value with parts that would take {} bytes; at most {STRUCTURE_BYTES_MAX}",
+            "a value with elements takes at most {STRUCTURE_BYTES_MAX} bytes, not {}",
             bytes + room
         )));
     }
@@ -31,5 +31,5 @@ pub(super) fn wrong_kind(is: Kind, wanted: Kind) -> Error {
 }
 
 pub(super) fn full() -> Error {
-    Error::busy("the cache is full: let it hold more bytes, delete some, or let it evict what is used least")
+    Error::busy("the cache is full: raise its bytes_max, delete entries, or choose an eviction policy")
 }

@@ -275,5 +275,5 @@ fn put_one(out: &mut Vec<u8>, edit: u8, member: &[u8]) {
 }
 
 fn unknown(edit: u8) -> Error {
-    Error::malformed(format!("edit {edit} of a structure is not known here"))
+    Error::malformed(format!("unknown edit {edit} of a structure"))
 }
