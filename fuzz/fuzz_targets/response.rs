@@ -8,7 +8,7 @@ use bytes::BytesMut;
 use engine::Error;
 use libfuzzer_sys::fuzz_target;
 use support::{frame_of, read_one, seal_fetched};
-use wire::response::kind::FETCHED;
+use wire::kind::response::FETCHED;
 use wire::{Push, Response};
 
 fuzz_target!(|input: &[u8]| {

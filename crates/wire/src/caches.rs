@@ -10,8 +10,7 @@ use engine::cache::{
 use engine::{Error, Result};
 
 use crate::field::{Fields, put_list, put_str};
-use crate::request::kind as request;
-use crate::response::kind as response;
+use crate::kind::{request, response};
 
 /// A number of 64 bits that is not there.
 const NONE_U64: u64 = u64::MAX;

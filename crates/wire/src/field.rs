@@ -17,6 +17,19 @@ pub(crate) fn put_list<T>(buf: &mut BytesMut, entries: &[T], put: impl Fn(&mut B
     entries.iter().for_each(|entry| put(buf, entry));
 }
 
+/// A byte with a bit for each, the first one lowest.
+pub(crate) fn put_flags(b: &mut BytesMut, flags: &[bool]) {
+    b.put_u8(flags.iter().rev().fold(0, |byte, flag| byte << 1 | u8::from(*flag)));
+}
+
+/// An option: a u8 that says whether the value follows, then the value.
+pub(crate) fn put_option<T>(b: &mut BytesMut, value: Option<&T>, put: impl Fn(&mut BytesMut, &T)) {
+    b.put_u8(u8::from(value.is_some()));
+    if let Some(value) = value {
+        put(b, value);
+    }
+}
+
 /// Reads the fields of one body. What is left at the end is an error, so that nothing is ignored.
 pub(crate) struct Fields<B> {
     body: B,
@@ -96,6 +109,29 @@ impl<B: Buf> Fields<B> {
             left => Err(Error::malformed(format!("{left} bytes are left after the last field"))),
         }
     }
+}
+
+pub(crate) fn get_flags<const N: usize, B: Buf>(f: &mut Fields<B>) -> Result<[bool; N]> {
+    let byte = f.u8()?;
+    if byte >> N != 0 {
+        return Err(Error::malformed(format!("flags {byte:#04x} of settings are not known here")));
+    }
+    Ok(std::array::from_fn(|i| byte >> i & 1 == 1))
+}
+
+pub(crate) fn get_option<B: Buf, T>(f: &mut Fields<B>, get: impl Fn(&mut Fields<B>) -> Result<T>) -> Result<Option<T>> {
+    if f.bool()? { Ok(Some(get(f)?)) } else { Ok(None) }
+}
+
+/// A text that is written as an empty one if there is none.
+pub(crate) fn non_empty(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+/// A byte that stands for one of a few values; `what` names them in the error.
+pub(crate) fn get_code<B: Buf, T>(f: &mut Fields<B>, what: &str, from_code: impl Fn(u8) -> Option<T>) -> Result<T> {
+    let code = f.u8()?;
+    from_code(code).ok_or_else(|| Error::malformed(format!("{code} is no {what}")))
 }
 
 fn cut_short() -> Error {

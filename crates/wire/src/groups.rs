@@ -4,9 +4,9 @@ use bytes::{Buf, BufMut, BytesMut};
 use engine::groups::{Assignor, GroupState, MemberState};
 use engine::{Error, Offset, PartitionId, Result, Start};
 
-use crate::field::{Fields, put_list, put_str};
-use crate::request::{get_start, kind as request, put_start};
-use crate::response::kind as response;
+use crate::field::{Fields, get_option, put_list, put_option, put_str};
+use crate::kind::{request, response};
+use crate::values::{get_start, put_start};
 
 /// In place of an offset, an owner or a time that there is not.
 const NONE_U64: u64 = u64::MAX;
@@ -471,18 +471,6 @@ fn put_partitions(b: &mut BytesMut, partitions: &ByTopic<PartitionId>) {
 
 fn get_partitions<B: Buf>(f: &mut Fields<B>) -> Result<ByTopic<PartitionId>> {
     get_by_topic(f, 4, Fields::u32)
-}
-
-/// A u8 that says whether the value follows, and the value.
-fn put_option<T>(b: &mut BytesMut, value: Option<&T>, put: impl Fn(&mut BytesMut, &T)) {
-    b.put_u8(u8::from(value.is_some()));
-    if let Some(value) = value {
-        put(b, value);
-    }
-}
-
-fn get_option<B: Buf, T>(f: &mut Fields<B>, get: impl Fn(&mut Fields<B>) -> Result<T>) -> Result<Option<T>> {
-    if f.bool()? { Ok(Some(get(f)?)) } else { Ok(None) }
 }
 
 fn get_assignor<B: Buf>(f: &mut Fields<B>) -> Result<Assignor> {

@@ -6,11 +6,13 @@ pub mod caches;
 mod field;
 pub mod frame;
 pub mod groups;
+pub mod kind;
 pub mod negotiate;
 pub mod queues;
 pub mod request;
 pub mod response;
 pub mod security;
+mod values;
 
 pub use caches::{CacheRequest, CacheResponse};
 pub use frame::{Assembler, Frame, Header};

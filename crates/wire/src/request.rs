@@ -2,80 +2,18 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use engine::{
-    Acks, Codec, Error, ErrorKind, Missing, Offset, Overflow, PartitionId, Result, SettingsChange, Start, Storage,
-    TopicSettings,
+    Acks, Error, ErrorKind, Missing, Offset, Overflow, PartitionId, Result, SettingsChange, Start, TopicSettings,
 };
 
 use crate::caches::CacheRequest;
-use crate::field::{Fields, put_str};
+use crate::field::{Fields, get_flags, put_flags, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupRequest;
+use crate::kind::request as kind;
 use crate::negotiate::{Features, MAGIC};
 use crate::queues::QueueRequest;
 use crate::security::SecurityRequest;
-
-/// The kinds of frames that clients send. An answer has the kind of its request with the highest bit set.
-pub mod kind {
-    pub const HELLO: u8 = 0x01;
-    pub const PUBLISH: u8 = 0x02;
-    pub const SUBSCRIBE: u8 = 0x03;
-    pub const UNSUBSCRIBE: u8 = 0x04;
-    pub const CREDIT: u8 = 0x05;
-    pub const FETCH: u8 = 0x06;
-    pub const TOPIC_CREATE: u8 = 0x07;
-    pub const TOPIC_DELETE: u8 = 0x08;
-    pub const TOPIC_DESCRIBE: u8 = 0x09;
-    pub const TOPIC_LIST: u8 = 0x0a;
-    pub const STATS: u8 = 0x0b;
-    pub const PING: u8 = 0x0c;
-    pub const INIT_PRODUCER: u8 = 0x0d;
-    pub const TOPIC_GROW: u8 = 0x0e;
-    pub const RECORDS_DELETE: u8 = 0x0f;
-    pub const GROUP_HEARTBEAT: u8 = 0x10;
-    pub const OFFSET_COMMIT: u8 = 0x11;
-    pub const OFFSET_FETCH: u8 = 0x12;
-    pub const GROUP_LIST: u8 = 0x13;
-    pub const GROUP_DESCRIBE: u8 = 0x14;
-    pub const GROUP_DELETE: u8 = 0x15;
-    pub const OFFSET_RESET: u8 = 0x16;
-    pub const CACHE_GET: u8 = 0x17;
-    pub const CACHE_MULTI_GET: u8 = 0x18;
-    pub const CACHE_PUT: u8 = 0x19;
-    pub const CACHE_REMOVE: u8 = 0x1a;
-    pub const CACHE_ADD: u8 = 0x1b;
-    pub const CACHE_TOUCH: u8 = 0x1c;
-    pub const CACHE_SCAN: u8 = 0x1d;
-    pub const CACHE_WATCH: u8 = 0x1e;
-    pub const CACHE_FLUSH: u8 = 0x1f;
-    pub const TOPIC_ALTER: u8 = 0x20;
-    pub const USER_PUT: u8 = 0x21;
-    pub const USER_DELETE: u8 = 0x22;
-    pub const USER_LIST: u8 = 0x23;
-    pub const ACL_CREATE: u8 = 0x24;
-    pub const ACL_DELETE: u8 = 0x25;
-    pub const ACL_LIST: u8 = 0x26;
-    pub const CACHE_CREATE: u8 = 0x28;
-    pub const CACHE_OPEN: u8 = 0x29;
-    pub const CACHE_DELETE: u8 = 0x2a;
-    pub const CACHE_DESCRIBE: u8 = 0x2b;
-    pub const CACHE_LIST: u8 = 0x2c;
-    pub const QUEUE_CREATE: u8 = 0x30;
-    pub const QUEUE_ALTER: u8 = 0x31;
-    pub const QUEUE_DELETE: u8 = 0x32;
-    pub const QUEUE_DESCRIBE: u8 = 0x33;
-    pub const QUEUE_LIST: u8 = 0x34;
-    pub const QUEUE_SEND: u8 = 0x35;
-    pub const QUEUE_RECEIVE: u8 = 0x36;
-    pub const QUEUE_ACK: u8 = 0x37;
-    pub const QUEUE_NACK: u8 = 0x38;
-    pub const QUEUE_EXTEND: u8 = 0x39;
-    pub const QUEUE_PEEK: u8 = 0x3a;
-    pub const QUEUE_PURGE: u8 = 0x3b;
-    pub const QUEUE_SEEK: u8 = 0x3c;
-    pub const REDRIVE_START: u8 = 0x3d;
-    pub const REDRIVE_LIST: u8 = 0x3e;
-    pub const REDRIVE_CANCEL: u8 = 0x3f;
-}
+use crate::values::{get_settings, get_start, put_settings, put_start};
 
 /// Stands for "no partition named" where a partition is expected.
 const ANY_PARTITION: u32 = u32::MAX;
@@ -356,110 +294,8 @@ impl Subscribe {
     }
 }
 
-pub(crate) fn put_start(b: &mut BytesMut, start: &Start) {
-    match start {
-        Start::Live => b.put_u8(0),
-        Start::Earliest => b.put_u8(1),
-        Start::Offset(offset) => {
-            b.put_u8(2);
-            b.put_u64(*offset);
-        }
-        Start::Time(timestamp_ms) => {
-            b.put_u8(3);
-            b.put_i64(*timestamp_ms);
-        }
-        Start::Offsets(offsets) => {
-            b.put_u8(4);
-            b.put_u32(offsets.len() as u32);
-            for (partition, offset) in offsets {
-                b.put_u32(*partition);
-                b.put_u64(*offset);
-            }
-        }
-    }
-}
-
-/// What follows the code of a start.
-pub(crate) fn get_start<B: Buf>(code: u8, f: &mut Fields<B>) -> Result<Start> {
-    Ok(match code {
-        0 => Start::Live,
-        1 => Start::Earliest,
-        2 => Start::Offset(f.u64()?),
-        3 => Start::Time(f.i64()?),
-        4 => {
-            let count = f.count(12)?;
-            Start::Offsets((0..count).map(|_| Ok((f.u32()?, f.u64()?))).collect::<Result<_>>()?)
-        }
-        other => return Err(Error::malformed(format!("a start is 0 to 4, not {other}"))),
-    })
-}
-
 fn get_partition<B: Buf>(f: &mut Fields<B>) -> Result<Option<PartitionId>> {
     Ok(Some(f.u32()?).filter(|partition| *partition != ANY_PARTITION))
-}
-
-pub(crate) fn put_settings(b: &mut BytesMut, settings: &TopicSettings) {
-    b.put_u32(settings.partitions);
-    b.put_u64(settings.retention_bytes);
-    b.put_u64(settings.retention_ms);
-    b.put_u8(settings.storage as u8);
-    let is_largest_said = settings.batch_bytes_max != TopicSettings::default().batch_bytes_max;
-    let rest = Rest::of(settings);
-    let has_rest = rest != Rest::of(&TopicSettings::default());
-    put_flags(b, &[settings.compact, is_largest_said, settings.arrival_times, has_rest]);
-    if is_largest_said {
-        b.put_u32(settings.batch_bytes_max);
-    }
-    if has_rest {
-        rest.put(b);
-    }
-}
-
-/// Settings that most topics leave as the broker has them.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Rest {
-    compression: Option<Codec>,
-    segment_bytes: u64,
-    segment_ms: u64,
-    compaction_lag_ms: (u64, u64),
-}
-
-impl Rest {
-    /// In place of a codec: batches stay as they were published.
-    const AS_PUBLISHED: u8 = 255;
-
-    fn of(settings: &TopicSettings) -> Self {
-        let TopicSettings { compression, segment_bytes, segment_ms, compaction_lag_ms, .. } = *settings;
-        Self { compression, segment_bytes, segment_ms, compaction_lag_ms }
-    }
-
-    fn put(self, b: &mut BytesMut) {
-        b.put_u8(self.compression.map_or(Self::AS_PUBLISHED, |codec| codec as u8));
-        let (least, most) = self.compaction_lag_ms;
-        [self.segment_bytes, self.segment_ms, least, most].into_iter().for_each(|value| b.put_u64(value));
-    }
-
-    fn get<B: Buf>(f: &mut Fields<B>) -> Result<Self> {
-        let compression = match f.u8()? {
-            Self::AS_PUBLISHED => None,
-            code => Some(Codec::from_code(code).ok_or_else(|| Error::malformed(format!("{code} is not a codec")))?),
-        };
-        let (segment_bytes, segment_ms) = (f.u64()?, f.u64()?);
-        Ok(Self { compression, segment_bytes, segment_ms, compaction_lag_ms: (f.u64()?, f.u64()?) })
-    }
-}
-
-/// A byte with a bit for each, the first one lowest.
-pub(crate) fn put_flags(b: &mut BytesMut, flags: &[bool]) {
-    b.put_u8(flags.iter().rev().fold(0, |byte, flag| byte << 1 | u8::from(*flag)));
-}
-
-pub(crate) fn get_flags<const N: usize, B: Buf>(f: &mut Fields<B>) -> Result<[bool; N]> {
-    let byte = f.u8()?;
-    if byte >> N != 0 {
-        return Err(Error::malformed(format!("flags {byte:#04x} of settings are not known here")));
-    }
-    Ok(std::array::from_fn(|i| byte >> i & 1 == 1))
 }
 
 fn put_change(b: &mut BytesMut, change: &SettingsChange) {
@@ -487,30 +323,6 @@ fn get_change<B: Buf>(f: &mut Fields<B>) -> Result<SettingsChange> {
         batch_bytes_max: has[3].then(|| f.u32()).transpose()?,
         arrival_times: has[4].then(|| f.bool()).transpose()?,
         ..SettingsChange::default()
-    })
-}
-
-pub(crate) fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<TopicSettings> {
-    let (partitions, retention_bytes, retention_ms, storage) = (f.u32()?, f.u64()?, f.u64()?, f.u8()?);
-    let storage = Storage::from_code(storage)
-        .ok_or_else(|| Error::malformed(format!("a topic's storage is 0 to 3, not {storage}")))?;
-    let [compact, is_largest_said, arrival_times, has_rest] = get_flags(f)?;
-    let batch_bytes_max = if is_largest_said { f.u32()? } else { TopicSettings::default().batch_bytes_max };
-    let rest = if has_rest { Rest::get(f)? } else { Rest::of(&TopicSettings::default()) };
-    let Rest { compression, segment_bytes, segment_ms, compaction_lag_ms } = rest;
-    Ok(TopicSettings {
-        compression,
-        segment_bytes,
-        segment_ms,
-        compaction_lag_ms,
-        partitions,
-        retention_bytes,
-        retention_ms,
-        storage,
-        compact,
-        batch_bytes_max,
-        arrival_times,
-        ..TopicSettings::default()
     })
 }
 

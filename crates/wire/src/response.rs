@@ -1,88 +1,17 @@
 //! What a broker answers, and what it sends unasked.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, RetryClass, TopicSettings};
+use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, TopicSettings};
 
 use crate::caches::CacheResponse;
-use crate::field::{Fields, put_str};
+use crate::field::{Fields, get_flags, put_flags, put_str};
 use crate::frame::{Frame, put_frame, put_frame_before};
 use crate::groups::GroupResponse;
+use crate::kind::response as kind;
 use crate::negotiate::Features;
 use crate::queues::QueueResponse;
-use crate::request::{get_flags, get_settings, put_flags, put_settings};
 use crate::security::SecurityResponse;
-
-/// The kinds of frames that brokers send.
-pub mod kind {
-    use crate::request::kind as request;
-
-    /// Set in the kind of an answer.
-    pub const ANSWER: u8 = 0x80;
-    pub const HELLO_OK: u8 = ANSWER | request::HELLO;
-    pub const PUBLISHED: u8 = ANSWER | request::PUBLISH;
-    pub const SUBSCRIBED: u8 = ANSWER | request::SUBSCRIBE;
-    pub const UNSUBSCRIBED: u8 = ANSWER | request::UNSUBSCRIBE;
-    pub const FETCHED: u8 = ANSWER | request::FETCH;
-    pub const TOPIC_CREATED: u8 = ANSWER | request::TOPIC_CREATE;
-    pub const TOPIC_DELETED: u8 = ANSWER | request::TOPIC_DELETE;
-    pub const TOPIC_DESCRIBED: u8 = ANSWER | request::TOPIC_DESCRIBE;
-    pub const TOPICS: u8 = ANSWER | request::TOPIC_LIST;
-    pub const STATS: u8 = ANSWER | request::STATS;
-    pub const PONG: u8 = ANSWER | request::PING;
-    pub const PRODUCER: u8 = ANSWER | request::INIT_PRODUCER;
-    pub const TOPIC_GROWN: u8 = ANSWER | request::TOPIC_GROW;
-    pub const RECORDS_DELETED: u8 = ANSWER | request::RECORDS_DELETE;
-    pub const GROUP_TURN: u8 = ANSWER | request::GROUP_HEARTBEAT;
-    pub const OFFSETS_COMMITTED: u8 = ANSWER | request::OFFSET_COMMIT;
-    pub const OFFSETS: u8 = ANSWER | request::OFFSET_FETCH;
-    pub const GROUPS: u8 = ANSWER | request::GROUP_LIST;
-    pub const GROUP_DESCRIBED: u8 = ANSWER | request::GROUP_DESCRIBE;
-    pub const GROUP_DELETED: u8 = ANSWER | request::GROUP_DELETE;
-    pub const OFFSETS_RESET: u8 = ANSWER | request::OFFSET_RESET;
-    pub const TOPIC_ALTERED: u8 = ANSWER | request::TOPIC_ALTER;
-    pub const USER_PUT: u8 = ANSWER | request::USER_PUT;
-    pub const USER_DELETED: u8 = ANSWER | request::USER_DELETE;
-    pub const USERS: u8 = ANSWER | request::USER_LIST;
-    pub const ACLS_CREATED: u8 = ANSWER | request::ACL_CREATE;
-    pub const ACLS_DELETED: u8 = ANSWER | request::ACL_DELETE;
-    pub const ACLS: u8 = ANSWER | request::ACL_LIST;
-    pub const QUEUE_CREATED: u8 = ANSWER | request::QUEUE_CREATE;
-    pub const QUEUE_ALTERED: u8 = ANSWER | request::QUEUE_ALTER;
-    pub const QUEUE_DELETED: u8 = ANSWER | request::QUEUE_DELETE;
-    pub const QUEUE_DESCRIBED: u8 = ANSWER | request::QUEUE_DESCRIBE;
-    pub const QUEUES: u8 = ANSWER | request::QUEUE_LIST;
-    pub const QUEUE_SENT: u8 = ANSWER | request::QUEUE_SEND;
-    pub const QUEUE_RECEIVED: u8 = ANSWER | request::QUEUE_RECEIVE;
-    pub const QUEUE_ACKED: u8 = ANSWER | request::QUEUE_ACK;
-    pub const QUEUE_NACKED: u8 = ANSWER | request::QUEUE_NACK;
-    pub const QUEUE_EXTENDED: u8 = ANSWER | request::QUEUE_EXTEND;
-    pub const QUEUE_PEEKED: u8 = ANSWER | request::QUEUE_PEEK;
-    pub const QUEUE_PURGED: u8 = ANSWER | request::QUEUE_PURGE;
-    pub const QUEUE_SOUGHT: u8 = ANSWER | request::QUEUE_SEEK;
-    pub const REDRIVE_STARTED: u8 = ANSWER | request::REDRIVE_START;
-    pub const REDRIVES: u8 = ANSWER | request::REDRIVE_LIST;
-    pub const REDRIVE_CANCELLED: u8 = ANSWER | request::REDRIVE_CANCEL;
-    pub const CACHE_CREATED: u8 = ANSWER | request::CACHE_CREATE;
-    pub const CACHE_OPENED: u8 = ANSWER | request::CACHE_OPEN;
-    pub const CACHE_DELETED: u8 = ANSWER | request::CACHE_DELETE;
-    pub const CACHE_DESCRIBED: u8 = ANSWER | request::CACHE_DESCRIBE;
-    pub const CACHES: u8 = ANSWER | request::CACHE_LIST;
-    pub const CACHE_GOT: u8 = ANSWER | request::CACHE_GET;
-    pub const CACHE_MULTI_GOT: u8 = ANSWER | request::CACHE_MULTI_GET;
-    pub const CACHE_STORED: u8 = ANSWER | request::CACHE_PUT;
-    pub const CACHE_REMOVED: u8 = ANSWER | request::CACHE_REMOVE;
-    pub const CACHE_ADDED: u8 = ANSWER | request::CACHE_ADD;
-    pub const CACHE_TOUCHED: u8 = ANSWER | request::CACHE_TOUCH;
-    pub const CACHE_SCANNED: u8 = ANSWER | request::CACHE_SCAN;
-    pub const CACHE_WATCHED: u8 = ANSWER | request::CACHE_WATCH;
-    pub const CACHE_FLUSHED: u8 = ANSWER | request::CACHE_FLUSH;
-    pub const ERROR: u8 = 0xff;
-
-    pub const DELIVER: u8 = 0x40;
-    pub const GAP: u8 = 0x41;
-    pub const ENDED: u8 = 0x42;
-    pub const GO_AWAY: u8 = 0x43;
-}
+use crate::values::{get_error, get_settings, put_error, put_settings};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
@@ -406,30 +335,6 @@ pub fn put_deliver_head(
 
 fn unknown_kind(kind: u8) -> Error {
     Error::new(ErrorKind::Unsupported, format!("answer kind {kind:#04x} is not known here"))
-}
-
-pub(crate) fn put_error(b: &mut BytesMut, error: &Error) {
-    b.put_u16(error.kind.code());
-    b.put_u8(error.retry_class().code());
-    b.put_u32(error.retry_after_ms);
-    // A message is for people; its end is the least of it.
-    let end = error.message.floor_char_boundary(1024);
-    put_str(b, &error.message[..end]);
-}
-
-pub(crate) fn get_error<B: Buf>(f: &mut Fields<B>) -> Result<Error> {
-    let code = f.u16()?;
-    let class = f.u8()?;
-    let retry_after_ms = f.u32()?;
-    let message = f.str()?;
-    // A kind of a later version is read as one that asks the same of the caller.
-    let kind = ErrorKind::from_code(code).unwrap_or(match RetryClass::from_code(class) {
-        Some(RetryClass::Retry) => ErrorKind::Corrupt,
-        Some(RetryClass::RetryAfter) => ErrorKind::Busy,
-        Some(RetryClass::Fatal) => ErrorKind::Unsupported,
-        Some(RetryClass::Redirect | RetryClass::OutcomeUnknown) | None => ErrorKind::Internal,
-    });
-    Ok(Error { kind, retry_after_ms, message })
 }
 
 fn get_source<B: Buf>(f: &mut Fields<B>) -> Result<SourceInfo> {

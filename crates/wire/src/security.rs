@@ -6,9 +6,8 @@ use engine::security::{
 };
 use engine::{Error, Result};
 
-use crate::field::{Fields, put_list, put_str};
-use crate::request::kind as request;
-use crate::response::kind as response;
+use crate::field::{Fields, get_code, non_empty, put_list, put_str};
+use crate::kind::{request, response};
 
 /// In a filter: any.
 const ANY: u8 = 0;
@@ -146,11 +145,6 @@ fn get_user<B: Buf>(f: &mut Fields<B>) -> Result<UserName> {
     UserName::parse(&f.str()?)
 }
 
-fn get_code<B: Buf, T>(f: &mut Fields<B>, what: &str, from_code: impl Fn(u8) -> Option<T>) -> Result<T> {
-    let code = f.u8()?;
-    from_code(code).ok_or_else(|| Error::malformed(format!("{code} is no {what}")))
-}
-
 fn get_mechanism<B: Buf>(f: &mut Fields<B>) -> Result<Mechanism> {
     get_code(f, "mechanism", Mechanism::from_code)
 }
@@ -214,14 +208,13 @@ fn get_filter<B: Buf>(f: &mut Fields<B>) -> Result<AclFilter> {
     fn or_any<T>(from_code: impl Fn(u8) -> Option<T>) -> impl Fn(u8) -> Option<Option<T>> {
         move |code| if code == ANY { Some(None) } else { from_code(code).map(Some) }
     }
-    let said = |text: String| Some(text).filter(|text| !text.is_empty());
     let is_allowed = |code| [false, true].get(usize::from(code) - 1).copied();
     Ok(AclFilter {
         kind: get_code(f, "kind of resource", or_any(ResourceKind::from_code))?,
-        name: said(f.str()?),
+        name: non_empty(f.str()?),
         matching: get_code(f, "way to match a name", Match::from_code)?,
-        principal: said(f.str()?).as_deref().map(Principal::parse).transpose()?,
-        host: said(f.str()?),
+        principal: non_empty(f.str()?).as_deref().map(Principal::parse).transpose()?,
+        host: non_empty(f.str()?),
         operation: get_code(f, "operation", or_any(Operation::from_code))?,
         is_allowed: get_code(f, "permission", or_any(is_allowed))?,
     })

@@ -6,28 +6,13 @@ use engine::{Error, Result};
 use super::{
     LeaseAnswer, MessageInfo, NONE_U32, Named, OutMessage, QueueCounts, QueueInfo, RedriveInfo, RedriveState, Sent,
 };
-use crate::field::{Fields, put_list, put_str};
-use crate::response::get_error;
+use crate::field::{Fields, get_code, get_option, non_empty, put_list, put_option, put_str};
+use crate::values::get_error;
 
 pub(super) const OUT_MESSAGE_BYTES_MIN: usize = 11;
 pub(super) const MESSAGE_BYTES_MIN: usize = 35;
 pub(super) const INFO_BYTES_MIN: usize = 30;
 pub(super) const REDRIVE_BYTES_MIN: usize = 43;
-
-pub(super) fn put_option<T>(b: &mut BytesMut, value: Option<&T>, put: impl Fn(&mut BytesMut, &T)) {
-    b.put_u8(u8::from(value.is_some()));
-    if let Some(value) = value {
-        put(b, value);
-    }
-}
-
-pub(super) fn get_option<B: Buf, T>(f: &mut Fields<B>, get: impl Fn(&mut Fields<B>) -> Result<T>) -> Result<Option<T>> {
-    if f.bool()? { Ok(Some(get(f)?)) } else { Ok(None) }
-}
-
-pub(super) fn said(text: String) -> Option<String> {
-    Some(text).filter(|text| !text.is_empty())
-}
 
 pub(super) fn get_flags<B: Buf>(f: &mut Fields<B>, known: u8) -> Result<u8> {
     let flags = f.u8()?;
@@ -35,11 +20,6 @@ pub(super) fn get_flags<B: Buf>(f: &mut Fields<B>, known: u8) -> Result<u8> {
         0 => Ok(flags),
         unknown => Err(Error::malformed(format!("flags {unknown:#04x} are not known here"))),
     }
-}
-
-pub(super) fn get_code<B: Buf, T>(f: &mut Fields<B>, what: &str, from_code: impl Fn(u8) -> Option<T>) -> Result<T> {
-    let code = f.u8()?;
-    from_code(code).ok_or_else(|| Error::malformed(format!("{code} is no {what}")))
 }
 
 pub(super) fn put_named(b: &mut BytesMut, named: &[(String, String)]) {
@@ -177,12 +157,12 @@ pub(super) fn get_redrive<B: Buf>(f: &mut Fields<B>) -> Result<RedriveInfo> {
     Ok(RedriveInfo {
         redrive: f.u64()?,
         from: f.str()?,
-        to: said(f.str()?),
+        to: non_empty(f.str()?),
         rate: Some(f.u32()?).filter(|rate| *rate != NONE_U32),
         started_ms: f.u64()?,
         state: get_code(f, "state of a move", state)?,
         moved: f.u64()?,
         to_move: f.u64()?,
-        failure: said(f.str()?),
+        failure: non_empty(f.str()?),
     })
 }

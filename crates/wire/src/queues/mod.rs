@@ -6,13 +6,13 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use engine::queue::header;
 use engine::{Offset, PartitionId, Result, Start, Storage};
 
-use crate::field::{Fields, put_list, put_str};
-use crate::request::{get_start, kind as request, put_start};
-use crate::response::{kind as response, put_error};
+use crate::field::{Fields, get_code, get_option, non_empty, put_list, put_option, put_str};
+use crate::kind::{request, response};
+use crate::values::{get_start, put_error, put_start};
 use fields::{
-    INFO_BYTES_MIN, MESSAGE_BYTES_MIN, OUT_MESSAGE_BYTES_MIN, REDRIVE_BYTES_MIN, get_answer, get_code, get_flags,
-    get_info, get_message, get_named, get_option, get_out_message, get_redrive, get_sent, put_info, put_message,
-    put_named, put_option, put_out_message, put_redrive, said,
+    INFO_BYTES_MIN, MESSAGE_BYTES_MIN, OUT_MESSAGE_BYTES_MIN, REDRIVE_BYTES_MIN, get_answer, get_flags, get_info,
+    get_message, get_named, get_out_message, get_redrive, get_sent, put_info, put_message, put_named, put_out_message,
+    put_redrive,
 };
 
 /// Settings of a queue, or what is kept with it, each by its name.
@@ -438,7 +438,7 @@ impl QueueRequest {
             }
             request::REDRIVE_START => Self::StartRedrive {
                 queue: f.str()?,
-                to: said(f.str()?),
+                to: non_empty(f.str()?),
                 rate: Some(f.u32()?).filter(|rate| *rate != NONE_U32),
             },
             request::REDRIVE_LIST => Self::ListRedrives { queue: f.str()? },

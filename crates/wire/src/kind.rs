@@ -1,0 +1,136 @@
+//! Kinds of frames: the byte in a header that says which request, answer or push the body is.
+
+/// The kinds of frames that clients send. An answer has the kind of its request with the highest bit set.
+pub mod request {
+    pub const HELLO: u8 = 0x01;
+    pub const PUBLISH: u8 = 0x02;
+    pub const SUBSCRIBE: u8 = 0x03;
+    pub const UNSUBSCRIBE: u8 = 0x04;
+    pub const CREDIT: u8 = 0x05;
+    pub const FETCH: u8 = 0x06;
+    pub const TOPIC_CREATE: u8 = 0x07;
+    pub const TOPIC_DELETE: u8 = 0x08;
+    pub const TOPIC_DESCRIBE: u8 = 0x09;
+    pub const TOPIC_LIST: u8 = 0x0a;
+    pub const STATS: u8 = 0x0b;
+    pub const PING: u8 = 0x0c;
+    pub const INIT_PRODUCER: u8 = 0x0d;
+    pub const TOPIC_GROW: u8 = 0x0e;
+    pub const RECORDS_DELETE: u8 = 0x0f;
+    pub const GROUP_HEARTBEAT: u8 = 0x10;
+    pub const OFFSET_COMMIT: u8 = 0x11;
+    pub const OFFSET_FETCH: u8 = 0x12;
+    pub const GROUP_LIST: u8 = 0x13;
+    pub const GROUP_DESCRIBE: u8 = 0x14;
+    pub const GROUP_DELETE: u8 = 0x15;
+    pub const OFFSET_RESET: u8 = 0x16;
+    pub const CACHE_GET: u8 = 0x17;
+    pub const CACHE_MULTI_GET: u8 = 0x18;
+    pub const CACHE_PUT: u8 = 0x19;
+    pub const CACHE_REMOVE: u8 = 0x1a;
+    pub const CACHE_ADD: u8 = 0x1b;
+    pub const CACHE_TOUCH: u8 = 0x1c;
+    pub const CACHE_SCAN: u8 = 0x1d;
+    pub const CACHE_WATCH: u8 = 0x1e;
+    pub const CACHE_FLUSH: u8 = 0x1f;
+    pub const TOPIC_ALTER: u8 = 0x20;
+    pub const USER_PUT: u8 = 0x21;
+    pub const USER_DELETE: u8 = 0x22;
+    pub const USER_LIST: u8 = 0x23;
+    pub const ACL_CREATE: u8 = 0x24;
+    pub const ACL_DELETE: u8 = 0x25;
+    pub const ACL_LIST: u8 = 0x26;
+    pub const CACHE_CREATE: u8 = 0x28;
+    pub const CACHE_OPEN: u8 = 0x29;
+    pub const CACHE_DELETE: u8 = 0x2a;
+    pub const CACHE_DESCRIBE: u8 = 0x2b;
+    pub const CACHE_LIST: u8 = 0x2c;
+    pub const QUEUE_CREATE: u8 = 0x30;
+    pub const QUEUE_ALTER: u8 = 0x31;
+    pub const QUEUE_DELETE: u8 = 0x32;
+    pub const QUEUE_DESCRIBE: u8 = 0x33;
+    pub const QUEUE_LIST: u8 = 0x34;
+    pub const QUEUE_SEND: u8 = 0x35;
+    pub const QUEUE_RECEIVE: u8 = 0x36;
+    pub const QUEUE_ACK: u8 = 0x37;
+    pub const QUEUE_NACK: u8 = 0x38;
+    pub const QUEUE_EXTEND: u8 = 0x39;
+    pub const QUEUE_PEEK: u8 = 0x3a;
+    pub const QUEUE_PURGE: u8 = 0x3b;
+    pub const QUEUE_SEEK: u8 = 0x3c;
+    pub const REDRIVE_START: u8 = 0x3d;
+    pub const REDRIVE_LIST: u8 = 0x3e;
+    pub const REDRIVE_CANCEL: u8 = 0x3f;
+}
+
+/// The kinds of frames that brokers send.
+pub mod response {
+    use super::request;
+
+    /// Set in the kind of an answer.
+    pub const ANSWER: u8 = 0x80;
+    pub const HELLO_OK: u8 = ANSWER | request::HELLO;
+    pub const PUBLISHED: u8 = ANSWER | request::PUBLISH;
+    pub const SUBSCRIBED: u8 = ANSWER | request::SUBSCRIBE;
+    pub const UNSUBSCRIBED: u8 = ANSWER | request::UNSUBSCRIBE;
+    pub const FETCHED: u8 = ANSWER | request::FETCH;
+    pub const TOPIC_CREATED: u8 = ANSWER | request::TOPIC_CREATE;
+    pub const TOPIC_DELETED: u8 = ANSWER | request::TOPIC_DELETE;
+    pub const TOPIC_DESCRIBED: u8 = ANSWER | request::TOPIC_DESCRIBE;
+    pub const TOPICS: u8 = ANSWER | request::TOPIC_LIST;
+    pub const STATS: u8 = ANSWER | request::STATS;
+    pub const PONG: u8 = ANSWER | request::PING;
+    pub const PRODUCER: u8 = ANSWER | request::INIT_PRODUCER;
+    pub const TOPIC_GROWN: u8 = ANSWER | request::TOPIC_GROW;
+    pub const RECORDS_DELETED: u8 = ANSWER | request::RECORDS_DELETE;
+    pub const GROUP_TURN: u8 = ANSWER | request::GROUP_HEARTBEAT;
+    pub const OFFSETS_COMMITTED: u8 = ANSWER | request::OFFSET_COMMIT;
+    pub const OFFSETS: u8 = ANSWER | request::OFFSET_FETCH;
+    pub const GROUPS: u8 = ANSWER | request::GROUP_LIST;
+    pub const GROUP_DESCRIBED: u8 = ANSWER | request::GROUP_DESCRIBE;
+    pub const GROUP_DELETED: u8 = ANSWER | request::GROUP_DELETE;
+    pub const OFFSETS_RESET: u8 = ANSWER | request::OFFSET_RESET;
+    pub const TOPIC_ALTERED: u8 = ANSWER | request::TOPIC_ALTER;
+    pub const USER_PUT: u8 = ANSWER | request::USER_PUT;
+    pub const USER_DELETED: u8 = ANSWER | request::USER_DELETE;
+    pub const USERS: u8 = ANSWER | request::USER_LIST;
+    pub const ACLS_CREATED: u8 = ANSWER | request::ACL_CREATE;
+    pub const ACLS_DELETED: u8 = ANSWER | request::ACL_DELETE;
+    pub const ACLS: u8 = ANSWER | request::ACL_LIST;
+    pub const QUEUE_CREATED: u8 = ANSWER | request::QUEUE_CREATE;
+    pub const QUEUE_ALTERED: u8 = ANSWER | request::QUEUE_ALTER;
+    pub const QUEUE_DELETED: u8 = ANSWER | request::QUEUE_DELETE;
+    pub const QUEUE_DESCRIBED: u8 = ANSWER | request::QUEUE_DESCRIBE;
+    pub const QUEUES: u8 = ANSWER | request::QUEUE_LIST;
+    pub const QUEUE_SENT: u8 = ANSWER | request::QUEUE_SEND;
+    pub const QUEUE_RECEIVED: u8 = ANSWER | request::QUEUE_RECEIVE;
+    pub const QUEUE_ACKED: u8 = ANSWER | request::QUEUE_ACK;
+    pub const QUEUE_NACKED: u8 = ANSWER | request::QUEUE_NACK;
+    pub const QUEUE_EXTENDED: u8 = ANSWER | request::QUEUE_EXTEND;
+    pub const QUEUE_PEEKED: u8 = ANSWER | request::QUEUE_PEEK;
+    pub const QUEUE_PURGED: u8 = ANSWER | request::QUEUE_PURGE;
+    pub const QUEUE_SOUGHT: u8 = ANSWER | request::QUEUE_SEEK;
+    pub const REDRIVE_STARTED: u8 = ANSWER | request::REDRIVE_START;
+    pub const REDRIVES: u8 = ANSWER | request::REDRIVE_LIST;
+    pub const REDRIVE_CANCELLED: u8 = ANSWER | request::REDRIVE_CANCEL;
+    pub const CACHE_CREATED: u8 = ANSWER | request::CACHE_CREATE;
+    pub const CACHE_OPENED: u8 = ANSWER | request::CACHE_OPEN;
+    pub const CACHE_DELETED: u8 = ANSWER | request::CACHE_DELETE;
+    pub const CACHE_DESCRIBED: u8 = ANSWER | request::CACHE_DESCRIBE;
+    pub const CACHES: u8 = ANSWER | request::CACHE_LIST;
+    pub const CACHE_GOT: u8 = ANSWER | request::CACHE_GET;
+    pub const CACHE_MULTI_GOT: u8 = ANSWER | request::CACHE_MULTI_GET;
+    pub const CACHE_STORED: u8 = ANSWER | request::CACHE_PUT;
+    pub const CACHE_REMOVED: u8 = ANSWER | request::CACHE_REMOVE;
+    pub const CACHE_ADDED: u8 = ANSWER | request::CACHE_ADD;
+    pub const CACHE_TOUCHED: u8 = ANSWER | request::CACHE_TOUCH;
+    pub const CACHE_SCANNED: u8 = ANSWER | request::CACHE_SCAN;
+    pub const CACHE_WATCHED: u8 = ANSWER | request::CACHE_WATCH;
+    pub const CACHE_FLUSHED: u8 = ANSWER | request::CACHE_FLUSH;
+    pub const ERROR: u8 = 0xff;
+
+    pub const DELIVER: u8 = 0x40;
+    pub const GAP: u8 = 0x41;
+    pub const ENDED: u8 = 0x42;
+    pub const GO_AWAY: u8 = 0x43;
+}

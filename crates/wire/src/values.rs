@@ -1,0 +1,143 @@
+//! Values that several requests and answers contain: errors, where reading begins, settings of a topic.
+
+use bytes::{Buf, BufMut, BytesMut};
+use engine::{Codec, Error, ErrorKind, Result, RetryClass, Start, Storage, TopicSettings};
+
+use crate::field::{Fields, get_flags, put_flags, put_str};
+
+pub(crate) fn put_error(b: &mut BytesMut, error: &Error) {
+    b.put_u16(error.kind.code());
+    b.put_u8(error.retry_class().code());
+    b.put_u32(error.retry_after_ms);
+    // A message is for people; its end is the least of it.
+    let end = error.message.floor_char_boundary(1024);
+    put_str(b, &error.message[..end]);
+}
+
+pub(crate) fn get_error<B: Buf>(f: &mut Fields<B>) -> Result<Error> {
+    let code = f.u16()?;
+    let class = f.u8()?;
+    let retry_after_ms = f.u32()?;
+    let message = f.str()?;
+    // A kind of a later version is read as one that asks the same of the caller.
+    let kind = ErrorKind::from_code(code).unwrap_or(match RetryClass::from_code(class) {
+        Some(RetryClass::Retry) => ErrorKind::Corrupt,
+        Some(RetryClass::RetryAfter) => ErrorKind::Busy,
+        Some(RetryClass::Fatal) => ErrorKind::Unsupported,
+        Some(RetryClass::Redirect | RetryClass::OutcomeUnknown) | None => ErrorKind::Internal,
+    });
+    Ok(Error { kind, retry_after_ms, message })
+}
+
+pub(crate) fn put_start(b: &mut BytesMut, start: &Start) {
+    match start {
+        Start::Live => b.put_u8(0),
+        Start::Earliest => b.put_u8(1),
+        Start::Offset(offset) => {
+            b.put_u8(2);
+            b.put_u64(*offset);
+        }
+        Start::Time(timestamp_ms) => {
+            b.put_u8(3);
+            b.put_i64(*timestamp_ms);
+        }
+        Start::Offsets(offsets) => {
+            b.put_u8(4);
+            b.put_u32(offsets.len() as u32);
+            for (partition, offset) in offsets {
+                b.put_u32(*partition);
+                b.put_u64(*offset);
+            }
+        }
+    }
+}
+
+/// What follows the code of a start.
+pub(crate) fn get_start<B: Buf>(code: u8, f: &mut Fields<B>) -> Result<Start> {
+    Ok(match code {
+        0 => Start::Live,
+        1 => Start::Earliest,
+        2 => Start::Offset(f.u64()?),
+        3 => Start::Time(f.i64()?),
+        4 => {
+            let count = f.count(12)?;
+            Start::Offsets((0..count).map(|_| Ok((f.u32()?, f.u64()?))).collect::<Result<_>>()?)
+        }
+        other => return Err(Error::malformed(format!("a start is 0 to 4, not {other}"))),
+    })
+}
+
+pub(crate) fn put_settings(b: &mut BytesMut, settings: &TopicSettings) {
+    b.put_u32(settings.partitions);
+    b.put_u64(settings.retention_bytes);
+    b.put_u64(settings.retention_ms);
+    b.put_u8(settings.storage as u8);
+    let has_batch_bytes_max = settings.batch_bytes_max != TopicSettings::default().batch_bytes_max;
+    let rest = Rest::of(settings);
+    let has_rest = rest != Rest::of(&TopicSettings::default());
+    put_flags(b, &[settings.compact, has_batch_bytes_max, settings.arrival_times, has_rest]);
+    if has_batch_bytes_max {
+        b.put_u32(settings.batch_bytes_max);
+    }
+    if has_rest {
+        rest.put(b);
+    }
+}
+
+pub(crate) fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<TopicSettings> {
+    let (partitions, retention_bytes, retention_ms, storage) = (f.u32()?, f.u64()?, f.u64()?, f.u8()?);
+    let storage = Storage::from_code(storage)
+        .ok_or_else(|| Error::malformed(format!("a topic's storage is 0 to 3, not {storage}")))?;
+    let [compact, has_batch_bytes_max, arrival_times, has_rest] = get_flags(f)?;
+    let batch_bytes_max = if has_batch_bytes_max { f.u32()? } else { TopicSettings::default().batch_bytes_max };
+    let rest = if has_rest { Rest::get(f)? } else { Rest::of(&TopicSettings::default()) };
+    let Rest { compression, segment_bytes, segment_ms, compaction_lag_ms } = rest;
+    Ok(TopicSettings {
+        compression,
+        segment_bytes,
+        segment_ms,
+        compaction_lag_ms,
+        partitions,
+        retention_bytes,
+        retention_ms,
+        storage,
+        compact,
+        batch_bytes_max,
+        arrival_times,
+        ..TopicSettings::default()
+    })
+}
+
+/// Settings that most topics leave as the broker has them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Rest {
+    compression: Option<Codec>,
+    segment_bytes: u64,
+    segment_ms: u64,
+    compaction_lag_ms: (u64, u64),
+}
+
+impl Rest {
+    /// In place of a codec: batches stay as they were published.
+    const AS_PUBLISHED: u8 = 255;
+
+    fn of(settings: &TopicSettings) -> Self {
+        let TopicSettings { compression, segment_bytes, segment_ms, compaction_lag_ms, .. } = *settings;
+        Self { compression, segment_bytes, segment_ms, compaction_lag_ms }
+    }
+
+    fn put(self, b: &mut BytesMut) {
+        b.put_u8(self.compression.map_or(Self::AS_PUBLISHED, |codec| codec as u8));
+        let (least, most) = self.compaction_lag_ms;
+        [self.segment_bytes, self.segment_ms, least, most].into_iter().for_each(|value| b.put_u64(value));
+    }
+
+    fn get<B: Buf>(f: &mut Fields<B>) -> Result<Self> {
+        let compression = match f.u8()? {
+            Self::AS_PUBLISHED => None,
+            code => Some(Codec::from_code(code).ok_or_else(|| Error::malformed(format!("{code} is not a codec")))?),
+        };
+        let (segment_bytes, segment_ms) = (f.u64()?, f.u64()?);
+        Ok(Self { compression, segment_bytes, segment_ms, compaction_lag_ms: (f.u64()?, f.u64()?) })
+    }
+}
