@@ -1,18 +1,48 @@
-//! The native protocol as values, without sockets: frames, requests, responses, negotiation.
+//! The native protocol as values: frames, requests, answers, pushes, and how two sides agree on a version.
 //!
-//! The byte layout of everything here is documented in `docs/reference/protocol.md`.
+//! The layout of every byte is documented in `docs/reference/protocol.md`, with examples in `tests/vectors`.
+//!
+//! This crate refuses to:
+//!
+//! - open sockets, read clocks or start tasks: bytes go in and values come out
+//! - decide anything about topics, queues or caches: `thalweg-engine` has their rules and their limits
+//! - reserve memory for an announced length: it reserves for the bytes that arrived, or up to a small constant
+//! - ignore what it does not know: unknown kinds, flags, codes and bytes after the last field are errors
+//!
+//! The modules below are in the order in which to read them.
 
-pub mod caches;
-mod field;
+// Frames: a header, a body, and how they are found in a stream of bytes.
 pub mod frame;
-pub mod groups;
+
+// The kind that a header names.
 pub mod kind;
+
+// The version and the features that both sides agree on first.
 pub mod negotiate;
-pub mod queues;
-pub mod request;
-pub mod response;
-pub mod security;
+
+// Fields: integers, strings, lists, options.
+mod field;
+
+// Values of several fields that several bodies contain.
 mod values;
+
+// Consumer groups: bodies of requests and answers.
+pub mod groups;
+
+// Queues: bodies of requests and answers.
+pub mod queues;
+
+// Caches: bodies of requests and answers.
+pub mod caches;
+
+// Users and access control lists: bodies of requests and answers.
+pub mod security;
+
+// All requests.
+pub mod request;
+
+// All answers and pushes.
+pub mod response;
 
 pub use caches::{CacheRequest, CacheResponse};
 pub use frame::{Assembler, Frame, Header};
