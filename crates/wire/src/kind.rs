@@ -65,7 +65,7 @@ pub mod request {
 
 /// The kinds of frames that brokers send.
 pub mod response {
-    use super::request;
+    use crate::kind::request;
 
     /// Set in the kind of an answer.
     pub const ANSWER: u8 = 0x80;
