@@ -118,7 +118,7 @@ impl Client {
 
     /// Caches have streams of their own: a large value holds up no publisher.
     async fn ask_caches(&self, request: CacheRequest) -> Result<CacheResponse> {
-        let link = self.shared.caches.link(self.shared.caches.next_turn()).await?;
+        let link = self.session.caches.link(self.session.caches.next_turn()).await?;
         match link.request(&Request::Cache(request), self.settings().request_timeout).await? {
             Response::Cache(response) => Ok(response),
             other => Err(unexpected(&other)),
@@ -336,7 +336,7 @@ impl Cache {
         if !is_numbered {
             return self.ask(|cache| request(cache, None)).await;
         }
-        let operation = self.client.shared.operations.begin().await;
+        let operation = self.client.session.operations.begin().await;
         let deadline = tokio::time::Instant::now() + self.client.settings().request_timeout;
         let mut backoff = Backoff::new();
         loop {

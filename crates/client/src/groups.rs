@@ -8,6 +8,7 @@ use wire::{GroupRequest, GroupResponse, Request, Response};
 
 use crate::client::Client;
 use crate::link::unexpected;
+use crate::session::Session;
 
 /// Groups in one answer.
 const LIST_COUNT: u32 = 500;
@@ -18,7 +19,7 @@ impl Client {
         let mut found: Vec<GroupSummary> = Vec::new();
         loop {
             let after = found.last().map_or(String::new(), |group| group.group.clone());
-            match self.ask_groups(GroupRequest::List { after, count_max: LIST_COUNT }).await? {
+            match call(&self.session, GroupRequest::List { after, count_max: LIST_COUNT }).await? {
                 GroupResponse::Groups { groups, is_last } => {
                     found.extend(groups);
                     if is_last {
@@ -32,7 +33,7 @@ impl Client {
 
     /// The members of a group, who of them reads what, and how far the group is in each partition.
     pub async fn describe_group(&self, group: &str) -> Result<GroupInfo> {
-        match self.ask_groups(GroupRequest::Describe { group: group.to_owned() }).await? {
+        match call(&self.session, GroupRequest::Describe { group: group.to_owned() }).await? {
             GroupResponse::Described(info) => Ok(info),
             other => Err(unexpected(&Response::Group(other))),
         }
@@ -40,7 +41,7 @@ impl Client {
 
     /// Deletes a group with its offsets. One that has members is `busy`.
     pub async fn delete_group(&self, group: &str) -> Result<()> {
-        match self.ask_groups(GroupRequest::Delete { group: group.to_owned() }).await? {
+        match call(&self.session, GroupRequest::Delete { group: group.to_owned() }).await? {
             GroupResponse::Deleted => Ok(()),
             other => Err(unexpected(&Response::Group(other))),
         }
@@ -48,7 +49,7 @@ impl Client {
 
     /// Sets or forgets the offsets of a group without members, and returns what they are then, or would be.
     pub async fn reset_offsets(&self, reset: OffsetReset) -> Result<Vec<(PartitionId, Option<Offset>)>> {
-        match self.ask_groups(GroupRequest::Reset(reset)).await? {
+        match call(&self.session, GroupRequest::Reset(reset)).await? {
             GroupResponse::Reset(offsets) => Ok(offsets),
             other => Err(unexpected(&Response::Group(other))),
         }
@@ -61,52 +62,60 @@ impl Client {
         group: &str,
         partitions: &[TopicPartition],
     ) -> Result<Vec<(TopicPartition, CommittedOffset)>> {
-        let partitions = by_topic(partitions.iter().map(|at| (at, at.partition)));
-        match self.ask_groups(GroupRequest::Fetch { group: group.to_owned(), partitions }).await? {
-            GroupResponse::Offsets(topics) => {
-                let mut found = Vec::new();
-                for (topic, offsets) in topics {
-                    let topic = TopicName::parse(&topic)?;
-                    let of = |offset: CommittedOffset| {
-                        (TopicPartition { topic: topic.clone(), partition: offset.partition }, offset)
-                    };
-                    found.extend(offsets.into_iter().map(of));
-                }
-                Ok(found)
-            }
-            other => Err(unexpected(&Response::Group(other))),
-        }
+        committed_offsets(&self.session, group, partitions).await
     }
 
     /// Commits offsets for a group that has no members, such as one whose partitions a program chooses itself.
     pub async fn commit_offsets(&self, group: &str, offsets: &[(TopicPartition, Offset)]) -> Result<()> {
-        let commit = OffsetCommit {
+        let new = OffsetCommit {
             group: group.to_owned(),
             member: String::new(),
             instance: String::new(),
             epoch: 0,
             offsets: by_topic(offsets.iter().map(|(at, offset)| (at, new_offset(at, *offset, "")))),
         };
-        self.send_commit(commit).await
+        commit(&self.session, new).await
     }
+}
 
-    pub(crate) async fn send_commit(&self, commit: OffsetCommit) -> Result<()> {
-        match self.ask_groups(GroupRequest::Commit(commit)).await? {
-            GroupResponse::Committed => Ok(()),
-            other => Err(unexpected(&Response::Group(other))),
+pub(crate) async fn committed_offsets(
+    session: &Session,
+    group: &str,
+    partitions: &[TopicPartition],
+) -> Result<Vec<(TopicPartition, CommittedOffset)>> {
+    let partitions = by_topic(partitions.iter().map(|at| (at, at.partition)));
+    match call(session, GroupRequest::Fetch { group: group.to_owned(), partitions }).await? {
+        GroupResponse::Offsets(topics) => {
+            let mut found = Vec::new();
+            for (topic, offsets) in topics {
+                let topic = TopicName::parse(&topic)?;
+                let of = |offset: CommittedOffset| {
+                    (TopicPartition { topic: topic.clone(), partition: offset.partition }, offset)
+                };
+                found.extend(offsets.into_iter().map(of));
+            }
+            Ok(found)
         }
+        other => Err(unexpected(&Response::Group(other))),
     }
+}
 
-    async fn ask_groups(&self, request: GroupRequest) -> Result<GroupResponse> {
-        self.ask_groups_within(request, self.settings().request_timeout).await
+pub(crate) async fn commit(session: &Session, commit: OffsetCommit) -> Result<()> {
+    match call(session, GroupRequest::Commit(commit)).await? {
+        GroupResponse::Committed => Ok(()),
+        other => Err(unexpected(&Response::Group(other))),
     }
+}
 
-    pub(crate) async fn ask_groups_within(&self, request: GroupRequest, timeout: Duration) -> Result<GroupResponse> {
-        let connection = self.control().await?;
-        match connection.control.request(&Request::Group(request), timeout).await? {
-            Response::Group(response) => Ok(response),
-            other => Err(unexpected(&other)),
-        }
+async fn call(session: &Session, request: GroupRequest) -> Result<GroupResponse> {
+    call_within(session, request, session.settings().request_timeout).await
+}
+
+/// Calls with a request whose answer the broker may keep back, such as a heartbeat.
+pub(crate) async fn call_within(session: &Session, request: GroupRequest, timeout: Duration) -> Result<GroupResponse> {
+    match session.call_within(&Request::Group(request), timeout).await? {
+        Response::Group(response) => Ok(response),
+        other => Err(unexpected(&other)),
     }
 }
 

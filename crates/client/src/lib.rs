@@ -31,10 +31,13 @@ mod pool;
 mod probe;
 mod publisher;
 mod queue;
+mod replies;
 mod request;
+mod session;
 mod settings;
 mod subscription;
 mod tls;
+mod topics;
 mod users;
 
 pub use address::{Address, Pipes};

@@ -14,15 +14,17 @@ use crate::client::Client;
 use crate::connection::{Connection, Events};
 use crate::link::unexpected;
 use crate::pool::is_transient;
+use crate::session::Session;
+use crate::topics::describe_topic;
 
 pub struct SubscriptionBuilder {
-    client: Client,
+    session: Arc<Session>,
     request: Subscribe,
 }
 
 /// An open subscription. Dropping it closes it.
 pub struct Subscription {
-    client: Client,
+    session: Arc<Session>,
     /// What was asked for; its start is only that of the first time.
     request: Subscribe,
     turn: usize,
@@ -111,9 +113,16 @@ impl Batch {
     }
 }
 
+impl Client {
+    /// Begins a subscription to a topic, or to a pattern: `orders.*`, `orders.>`.
+    pub fn subscribe(&self, topic: &str) -> SubscriptionBuilder {
+        SubscriptionBuilder::new(self.session.clone(), topic)
+    }
+}
+
 impl SubscriptionBuilder {
-    pub(crate) fn new(client: Client, topic: &str) -> Self {
-        let credit = client.settings().event_stream_recv_window;
+    pub(crate) fn new(session: Arc<Session>, topic: &str) -> Self {
+        let credit = session.settings().event_stream_recv_window;
         let request = Subscribe {
             subscription: 0,
             topic: topic.to_owned(),
@@ -125,7 +134,7 @@ impl SubscriptionBuilder {
             credit,
             missing: Missing::Refuse,
         };
-        Self { client, request }
+        Self { session, request }
     }
 
     /// Where to begin; by default with what is published from now on.
@@ -166,10 +175,10 @@ impl SubscriptionBuilder {
     }
 
     pub async fn open(self) -> Result<Subscription> {
-        let turn = self.client.shared.events.next_turn();
-        let open = Open::new(&self.client, turn, &self.request).await?;
+        let turn = self.session.events.next_turn();
+        let open = Open::new(&self.session, turn, &self.request).await?;
         let mut subscription = Subscription {
-            client: self.client,
+            session: self.session,
             request: self.request,
             turn,
             next: Vec::new(),
@@ -284,7 +293,7 @@ impl Subscription {
     }
 
     async fn resume(&mut self) -> Result<()> {
-        let deadline = tokio::time::Instant::now() + self.client.settings().request_timeout;
+        let deadline = tokio::time::Instant::now() + self.session.settings().request_timeout;
         let instance = self.open.connection.hello.instance;
         let mut backoff = Backoff::new();
         loop {
@@ -310,7 +319,7 @@ impl Subscription {
     }
 
     async fn reopen(&mut self, request: &Subscribe, instance: u64) -> Result<()> {
-        let connection = self.client.shared.events.connection(self.turn).await?;
+        let connection = self.session.events.connection(self.turn).await?;
         let is_restarted = connection.hello.instance != instance;
         let mut request = request.clone();
         // A broker that was started again has no topics in memory: this one continues when its topic is used again.
@@ -326,7 +335,7 @@ impl Subscription {
             // All records of the restarted broker are new.
             request.start = Start::Earliest;
         }
-        let reopened = Open::new(&self.client, self.turn, &request).await;
+        let reopened = Open::new(&self.session, self.turn, &request).await;
         self.open = reopened.map_err(|error| match error.kind {
             ErrorKind::NotFound if !self.is_pattern() => {
                 Error::not_found(format!("topic {} was deleted while the connection was broken", self.request.topic))
@@ -339,7 +348,7 @@ impl Subscription {
             if !added.is_empty() {
                 // The topic has grown meanwhile: all of what these have is new.
                 known.extend(added);
-                self.open = Open::new(&self.client, self.turn, &request).await?;
+                self.open = Open::new(&self.session, self.turn, &request).await?;
             }
         }
         self.unreported_bytes = 0;
@@ -359,7 +368,7 @@ impl Subscription {
 
     /// Whether the topic and its offsets survive a restart of the broker.
     async fn is_kept(&self) -> Result<bool> {
-        match self.client.describe_topic(&self.request.topic).await {
+        match describe_topic(&self.session, &self.request.topic).await {
             Ok(topic) => Ok(topic.settings.storage != Storage::Memory),
             Err(error) if error.kind == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
@@ -392,12 +401,12 @@ impl Open {
             .collect()
     }
 
-    pub(crate) async fn new(client: &Client, turn: usize, request: &Subscribe) -> Result<Self> {
-        let connection = client.shared.events.connection(turn).await?;
+    pub(crate) async fn new(session: &Session, turn: usize, request: &Subscribe) -> Result<Self> {
+        let connection = session.events.connection(turn).await?;
         let id = connection.next_subscription();
         let events = connection.expect_events(id)?;
         let request = Request::Subscribe(Subscribe { subscription: id, ..request.clone() });
-        let answer = connection.control.request(&request, client.settings().request_timeout).await;
+        let answer = connection.control.request(&request, session.settings().request_timeout).await;
         match answer {
             Ok(Response::Subscribed { sources, .. }) => Ok(Self { connection, events, id, sources }),
             Ok(other) => Err(unexpected(&other)),

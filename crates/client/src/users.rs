@@ -56,7 +56,7 @@ impl Client {
     }
 
     async fn security(&self, request: SecurityRequest) -> Result<SecurityResponse> {
-        match self.call(&Request::Security(request)).await? {
+        match self.session.call(&Request::Security(request)).await? {
             Response::Security(response) => Ok(response),
             other => Err(unexpected(&other)),
         }

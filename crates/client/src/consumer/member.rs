@@ -15,10 +15,10 @@ use wire::groups::{Heartbeat, OffsetCommit, Step};
 use wire::{GroupRequest, GroupResponse, Response};
 
 use crate::backoff::Backoff;
-use crate::client::Client;
-use crate::groups::{by_topic, new_offset, partitions_of};
+use crate::groups::{self, by_topic, new_offset, partitions_of};
 use crate::link::unexpected;
 use crate::pool::is_transient;
+use crate::session::Session;
 
 /// Heartbeats are answered so many times in a session, if not sooner.
 const BEATS_PER_SESSION: u32 = 3;
@@ -44,7 +44,7 @@ pub(super) struct Member {
 
 /// What the task and the consumer share.
 pub(super) struct Link {
-    client: Client,
+    session: Arc<Session>,
     terms: Terms,
     id: String,
     state: Mutex<State>,
@@ -80,12 +80,12 @@ pub(super) struct View {
 
 impl Member {
     /// Joins. The first assignment is there when this returns.
-    pub(super) async fn join(client: Client, terms: Terms) -> Result<Self> {
+    pub(super) async fn join(session: Arc<Session>, terms: Terms) -> Result<Self> {
         // A new hasher is keyed at random, and that is all the randomness that is needed here.
         let random = RandomState::new();
         let id = format!("{:016x}{:016x}", random.hash_one(0), random.hash_one(1));
         let link = Arc::new(Link {
-            client,
+            session,
             terms,
             id,
             state: Mutex::default(),
@@ -158,7 +158,7 @@ impl Link {
                 epoch,
                 offsets: by_topic(new),
             };
-            let sent = self.client.send_commit(commit).await;
+            let sent = groups::commit(&self.session, commit).await;
             let is_fenced = sent.as_ref().is_err_and(|error| error.kind == ErrorKind::Fenced);
             // A heartbeat with a later epoch has overtaken it.
             if !(is_fenced && self.epoch_of(generation)? != epoch) {
@@ -267,7 +267,7 @@ impl Link {
             };
             told = None;
             if let Err(error) = result
-                && let Err(error) = trouble.wait(error, self.client.settings().request_timeout).await
+                && let Err(error) = trouble.wait(error, self.session.settings().request_timeout).await
             {
                 return error;
             }
@@ -289,7 +289,7 @@ impl Link {
     async fn join(&self) -> Result<()> {
         let terms = &self.terms;
         let step = Step::Join {
-            client: self.client.settings().name.clone(),
+            client: self.session.settings().name.clone(),
             session_timeout_ms: terms.session_timeout.as_millis().try_into().unwrap_or(u32::MAX),
             rebalance_timeout_ms: terms.rebalance_timeout.as_millis().try_into().unwrap_or(u32::MAX),
             assignor: terms.assignor,
@@ -318,8 +318,8 @@ impl Link {
             step,
         });
         // A connection that hangs is given up before the session is over.
-        let timeout = wait + (self.terms.session_timeout / 2).min(self.client.settings().request_timeout);
-        match self.client.ask_groups_within(request, timeout).await? {
+        let timeout = wait + (self.terms.session_timeout / 2).min(self.session.settings().request_timeout);
+        match groups::call_within(&self.session, request, timeout).await? {
             GroupResponse::Turn { epoch, assignment } => Ok((epoch, assignment.map(partitions_of).transpose()?)),
             other => Err(unexpected(&Response::Group(other))),
         }

@@ -15,8 +15,11 @@ use wire::TopicInfo;
 
 use crate::backoff::Backoff;
 use crate::client::Client;
+use crate::groups::committed_offsets;
 use crate::pool::is_transient;
-use crate::subscription::{Batch, Message};
+use crate::session::Session;
+use crate::subscription::{Batch, Message, SubscriptionBuilder};
+use crate::topics::describe_topic;
 use member::{Member, Terms};
 use reader::{Read, Reader, Readers};
 
@@ -33,7 +36,7 @@ const CREDIT_BYTES_MIN: u64 = 64 << 10;
 
 /// A [`Consumer`] before it joins its group.
 pub struct ConsumerBuilder {
-    client: Client,
+    session: Arc<Session>,
     terms: Terms,
     start: Start,
     auto_commit: Option<Duration>,
@@ -52,7 +55,7 @@ pub struct ConsumerBuilder {
 /// deleted is such an error, once: with the next call the consumer waits for another topic of the name. All that waits
 /// may be dropped and asked for again.
 pub struct Consumer {
-    client: Client,
+    session: Arc<Session>,
     member: Member,
     /// Where partitions begin of which nothing is committed.
     start: Start,
@@ -129,8 +132,16 @@ pub enum ConsumerEvent {
     Lost(Vec<TopicPartition>),
 }
 
+impl Client {
+    /// Begins a member of a consumer group: it reads its share of the group's topics, each record once in the group,
+    /// and commits how far it is.
+    pub fn consumer(&self, group: &str) -> ConsumerBuilder {
+        ConsumerBuilder::new(self.session.clone(), group)
+    }
+}
+
 impl ConsumerBuilder {
-    pub(crate) fn new(client: Client, group: &str) -> Self {
+    fn new(session: Arc<Session>, group: &str) -> Self {
         let terms = Terms {
             group: group.to_owned(),
             instance: String::new(),
@@ -139,9 +150,9 @@ impl ConsumerBuilder {
             session_timeout: SESSION_TIMEOUT,
             rebalance_timeout: REBALANCE_TIMEOUT,
         };
-        let buffer_bytes = client.settings().event_stream_recv_window;
+        let buffer_bytes = session.settings().event_stream_recv_window;
         let (start, auto_commit, missing) = (Start::Earliest, Some(AUTO_COMMIT), Missing::Refuse);
-        Self { client, terms, start, auto_commit, buffer_bytes, missing }
+        Self { session, terms, start, auto_commit, buffer_bytes, missing }
     }
 
     /// A topic, or a pattern: `orders.*`, `orders.>`. May be said several times.
@@ -210,11 +221,11 @@ impl ConsumerBuilder {
         self.find_topics().await?;
         let is_awaited = self.missing == Missing::Wait;
         let named = self.named().filter_map(|topic| Some((TopicName::parse(topic).ok()?, is_awaited))).collect();
-        let member = Member::join(self.client.clone(), self.terms).await?;
+        let member = Member::join(self.session.clone(), self.terms).await?;
         Ok(Consumer {
-            turn: self.client.shared.events.next_turn(),
+            turn: self.session.events.next_turn(),
             commit_due: Instant::now() + self.auto_commit.unwrap_or_default(),
-            client: self.client,
+            session: self.session,
             member,
             start: self.start,
             auto_commit: self.auto_commit,
@@ -243,8 +254,11 @@ impl ConsumerBuilder {
     async fn find_topics(&self) -> Result<()> {
         for topic in self.named() {
             match self.missing {
-                Missing::Refuse => drop(self.client.describe_topic(topic).await?),
-                Missing::Create => drop(self.client.subscribe(topic).missing(Missing::Create).open().await?),
+                Missing::Refuse => drop(describe_topic(&self.session, topic).await?),
+                Missing::Create => {
+                    let topic = SubscriptionBuilder::new(self.session.clone(), topic);
+                    drop(topic.missing(Missing::Create).open().await?);
+                }
                 Missing::Wait => {}
             }
         }
@@ -331,7 +345,7 @@ impl Consumer {
             // Partitions of a topic are neighbours.
             let info = match ends.take() {
                 Some(info) if info.topic == topic => info,
-                _ => self.client.describe_topic(topic).await?,
+                _ => describe_topic(&self.session, topic).await?,
             };
             let end = info.partitions.get(at.partition as usize).map(|partition| partition.end);
             if let (Some(end), Some(position)) = (end, self.position(topic, at.partition)) {
@@ -367,7 +381,7 @@ impl Consumer {
         if let Some(owned) = self.owned.get_mut(&at) {
             *owned = Owned { committed: owned.committed, is_paused: owned.is_paused, ..Owned::default() };
         }
-        self.readers.put(Reader::new(&self.client, self.turn, at, to, credit));
+        self.readers.put(Reader::new(&self.session, self.turn, at, to, credit));
         Ok(())
     }
 
@@ -568,7 +582,7 @@ impl Consumer {
         let unsure = self.named.iter().filter(|(topic, is_told)| !**is_told && !is_owned(topic));
         for topic in unsure.map(|(topic, _)| topic.clone()).collect::<Vec<_>>() {
             // Any other error is that of the connection, which the membership notices.
-            if let Err(Error { kind: ErrorKind::NotFound, .. }) = self.client.describe_topic(topic.as_str()).await {
+            if let Err(Error { kind: ErrorKind::NotFound, .. }) = describe_topic(&self.session, topic.as_str()).await {
                 self.report_deleted(&topic)?;
             }
         }
@@ -597,10 +611,10 @@ impl Consumer {
 
     async fn gain(&mut self, gained: Vec<TopicPartition>) -> Result<()> {
         let group = self.member.link.group().to_owned();
-        let deadline = Instant::now() + self.client.settings().request_timeout;
+        let deadline = Instant::now() + self.session.settings().request_timeout;
         let mut backoff = Backoff::new();
         let committed = loop {
-            match self.client.committed_offsets(&group, &gained).await {
+            match committed_offsets(&self.session, &group, &gained).await {
                 Ok(committed) => break committed,
                 Err(error) if is_transient(&error) && Instant::now() < deadline => {
                     tokio::time::sleep(backoff.next()).await;
@@ -614,7 +628,7 @@ impl Consumer {
             let committed = committed.get(at).copied();
             let start = committed.map_or(self.start.clone(), |offset| Start::Offsets(vec![(at.partition, offset)]));
             self.owned.insert(at.clone(), Owned { committed, ..Owned::default() });
-            self.readers.put(Reader::new(&self.client, self.turn, at.clone(), start, credit));
+            self.readers.put(Reader::new(&self.session, self.turn, at.clone(), start, credit));
         }
         self.own();
         self.pending.push_back(ConsumerEvent::Assigned(gained));

@@ -9,13 +9,13 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use wire::{Push, Subscribe};
 
 use crate::backoff::Backoff;
-use crate::client::Client;
 use crate::pool::is_transient;
+use crate::session::Session;
 use crate::subscription::{Batch, Open};
 
 /// Reads one partition, over as many connections as it takes.
 pub(super) struct Reader {
-    client: Client,
+    session: Arc<Session>,
     /// The connection that all partitions of a consumer share.
     turn: usize,
     pub at: TopicPartition,
@@ -53,9 +53,9 @@ pub(super) enum Read {
 }
 
 impl Reader {
-    pub(super) fn new(client: &Client, turn: usize, at: TopicPartition, start: Start, credit: u64) -> Self {
+    pub(super) fn new(session: &Arc<Session>, turn: usize, at: TopicPartition, start: Start, credit: u64) -> Self {
         Self {
-            client: client.clone(),
+            session: session.clone(),
             turn,
             topic: at.topic.as_str().into(),
             at,
@@ -106,7 +106,7 @@ impl Reader {
     }
 
     async fn reopen(&mut self) -> Result<Option<Read>> {
-        let connection = self.client.shared.events.connection(self.turn).await?;
+        let connection = self.session.events.connection(self.turn).await?;
         if *self.instance.get_or_insert(connection.hello.instance) != connection.hello.instance {
             return Ok(Some(Read::Over));
         }
@@ -125,7 +125,7 @@ impl Reader {
             credit: self.credit,
             missing: Missing::Refuse,
         };
-        let open = Open::new(&self.client, self.turn, &request).await?;
+        let open = Open::new(&self.session, self.turn, &request).await?;
         let Some(source) = open.sources.first() else {
             return Err(Error::malformed("a subscription to a partition reads none"));
         };

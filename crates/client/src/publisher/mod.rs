@@ -15,8 +15,11 @@ use wire::request::publish_frame;
 use wire::response::Published;
 use wire::{Response, TopicInfo};
 
-use crate::client::{Client, Shared};
+use crate::client::Client;
 use crate::link::unexpected;
+use crate::session::Session;
+use crate::subscription::SubscriptionBuilder;
+use crate::topics::describe_topic;
 
 use delivery::Callback;
 pub use delivery::{Delivered, Delivery};
@@ -74,7 +77,7 @@ struct Settings {
 }
 
 pub struct PublisherBuilder {
-    client: Client,
+    session: Arc<Session>,
     settings: Settings,
     is_idempotent: bool,
 }
@@ -88,9 +91,21 @@ pub struct Publisher {
     task: tokio::task::JoinHandle<()>,
 }
 
+impl Client {
+    /// Publishes one record and waits for its acknowledgement. For many, use a [`Publisher`].
+    pub async fn publish(&self, topic: &str, record: Record) -> Result<Published> {
+        publish_once(&self.session, topic, record, Acks::Default).await
+    }
+
+    /// Begins a publisher: it gathers records into batches and keeps many on the way.
+    pub fn publisher(&self, topic: &str) -> PublisherBuilder {
+        PublisherBuilder::new(self.session.clone(), topic)
+    }
+}
+
 impl PublisherBuilder {
-    fn new(client: Client, topic: &str) -> Self {
-        let given = client.settings();
+    fn new(session: Arc<Session>, topic: &str) -> Self {
+        let given = session.settings();
         let settings = Settings {
             topic: topic.into(),
             acks: Acks::Default,
@@ -103,7 +118,7 @@ impl PublisherBuilder {
             batches_in_flight_max: given.publishes_in_flight_max,
             delivery_timeout: given.request_timeout,
         };
-        Self { client, settings, is_idempotent: true }
+        Self { session, settings, is_idempotent: true }
     }
 
     /// What an acknowledgement shall mean; by default what the broker is set to. Without acknowledgements nothing
@@ -167,30 +182,30 @@ impl PublisherBuilder {
     /// Connects, and learns the topic's partitions. A topic that does not exist yet is created where the
     /// broker does that on the way; else the first publish says that it is missing.
     pub async fn open(self) -> Result<Publisher> {
-        let Self { client, mut settings, is_idempotent } = self;
-        let turn = client.shared.publish.next_turn();
-        let taken_at_once = client.shared.publish.connection(turn).await?.hello.publishes_in_flight_max as usize;
-        let link = client.shared.publish.link(turn).await?;
-        let partitions = partitions(&client, &settings.topic).await?.unwrap_or(1);
+        let Self { session, mut settings, is_idempotent } = self;
+        let turn = session.publish.next_turn();
+        let taken_at_once = session.publish.connection(turn).await?.hello.publishes_in_flight_max as usize;
+        let link = session.publish.link(turn).await?;
+        let partitions = partitions(&session, &settings.topic).await?.unwrap_or(1);
         if let Some(partition) = settings.partition.filter(|partition| *partition >= partitions) {
             return Err(Error::no_partition(&settings.topic, partitions as usize, partition.into()));
         }
         let identity = match is_idempotent && settings.acks != Acks::None {
-            true => Some(sender::init_producer(&client).await?),
+            true => Some(sender::init_producer(&session).await?),
             false => None,
         };
         settings.batches_in_flight_max = settings.batches_in_flight_max.min(taken_at_once).max(1);
         let ledger = Ledger::new(settings, partitions, identity, (turn as u64) << 32 | 0x9e37_79b9);
-        let sender = Arc::new(Sender::new(Arc::new(ledger), client, turn, link));
+        let sender = Arc::new(Sender::new(Arc::new(ledger), session, turn, link));
         let task = tokio::spawn(sender::run(sender.clone()));
         Ok(Publisher { sender, task })
     }
 }
 
 /// How many partitions a topic has; `None` where there is no such topic and none is made.
-async fn partitions(client: &Client, topic: &str) -> Result<Option<u32>> {
+async fn partitions(session: &Arc<Session>, topic: &str) -> Result<Option<u32>> {
     let describe = async || -> Result<Option<TopicInfo>> {
-        match client.describe_topic(topic).await {
+        match describe_topic(session, topic).await {
             Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
             info => info.map(Some),
         }
@@ -200,7 +215,7 @@ async fn partitions(client: &Client, topic: &str) -> Result<Option<u32>> {
     }
     // Only the broker knows how many a new topic gets, and a key must not change its partition after
     // the first batch: a subscription makes the topic as a publish would.
-    match client.subscribe(topic).missing(Missing::Create).open().await {
+    match SubscriptionBuilder::new(session.clone(), topic).missing(Missing::Create).open().await {
         Ok(_) => Ok(describe().await?.map(|info| info.settings.partitions)),
         Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -208,10 +223,6 @@ async fn partitions(client: &Client, topic: &str) -> Result<Option<u32>> {
 }
 
 impl Publisher {
-    pub(crate) fn builder(client: Client, topic: &str) -> PublisherBuilder {
-        PublisherBuilder::new(client, topic)
-    }
-
     /// Adds a record. It is sent with others as soon as they fill a batch or there is nothing else to do. Waits
     /// while too much is held. What became of it the returned value says, and of all [`Publisher::flush`].
     pub async fn send(&self, record: &Record) -> Result<Delivery> {
@@ -336,17 +347,17 @@ impl Drop for Publisher {
 }
 
 /// One record by itself, on the pool's first stream.
-pub(crate) async fn publish_once(shared: &Shared, topic: &str, record: Record, acks: Acks) -> Result<Published> {
-    let link = shared.publish.link(0).await?;
+pub(crate) async fn publish_once(session: &Session, topic: &str, record: Record, acks: Acks) -> Result<Published> {
+    let link = session.publish.link(0).await?;
     let mut builder = builder_of(std::slice::from_ref(&record))?;
     let batch = builder.finish().ok_or_else(no_record)?;
     let correlation = link.next_correlation();
     let answer = link.call(correlation, publish_frame(correlation, topic, None, acks, batch.into_bytes()))?;
-    acknowledged(shared, answer).await
+    acknowledged(session, answer).await
 }
 
-async fn acknowledged(shared: &Shared, answer: oneshot::Receiver<Result<Response>>) -> Result<Published> {
-    let timeout = shared.dialer.settings.request_timeout;
+async fn acknowledged(session: &Session, answer: oneshot::Receiver<Result<Response>>) -> Result<Published> {
+    let timeout = session.settings().request_timeout;
     let answer = tokio::time::timeout(timeout, answer).await.map_err(|e| {
         Error::new(ErrorKind::Timeout, format!("no acknowledgement in {} ms: {e}", timeout.as_millis()))
     })?;

@@ -11,16 +11,17 @@ use wire::{Request, Response};
 use super::lane::Identity;
 use super::ledger::{Ledger, Next};
 use crate::backoff::Backoff;
-use crate::client::Client;
 use crate::link::{Link, Waiter, unexpected};
 use crate::pool::is_transient;
+use crate::session::Session;
+use crate::topics::describe_topic;
 
 /// How often a publisher without acknowledgements asks how many partitions its topic has.
 const PARTITIONS_LOOK_EVERY: Duration = Duration::from_secs(10);
 
 pub(super) struct Sender {
     pub ledger: Arc<Ledger>,
-    client: Client,
+    session: Arc<Session>,
     /// Its place in the pool: one stream, which keeps the order.
     turn: usize,
     /// Held from when a batch is taken from the ledger until it is on its way, so that none overtakes another.
@@ -39,8 +40,8 @@ enum Stop {
 }
 
 impl Sender {
-    pub fn new(ledger: Arc<Ledger>, client: Client, turn: usize, link: Arc<Link>) -> Self {
-        Self { ledger, client, turn, link: tokio::sync::Mutex::new(link) }
+    pub fn new(ledger: Arc<Ledger>, session: Arc<Session>, turn: usize, link: Arc<Link>) -> Self {
+        Self { ledger, session, turn, link: tokio::sync::Mutex::new(link) }
     }
 
     /// Sends what can go without waiting; the task does the rest.
@@ -107,7 +108,7 @@ impl Sender {
                 }
                 Stop::Closed => self.reconnect(&mut link).await,
                 Stop::Identity(lane) => {
-                    init_producer(&self.client).await.map(|identity| self.ledger.identify(lane, identity))
+                    init_producer(&self.session).await.map(|identity| self.ledger.identify(lane, identity))
                 }
             };
             let unreachable = mended.err();
@@ -122,13 +123,13 @@ impl Sender {
 
     /// How many partitions the topic has: acknowledgements say it, and without any somebody has to ask.
     async fn look_at_partitions(&self) {
-        if let Ok(info) = self.client.describe_topic(&self.ledger.settings.topic).await {
+        if let Ok(info) = describe_topic(&self.session, &self.ledger.settings.topic).await {
             self.ledger.learn(info.settings.partitions);
         }
     }
 
     async fn reconnect(&self, link: &mut Arc<Link>) -> Result<()> {
-        *link = self.client.shared.publish.link(self.turn).await?;
+        *link = self.session.publish.link(self.turn).await?;
         Ok(())
     }
 }
@@ -175,8 +176,8 @@ fn arm(timer: &mut Pin<&mut tokio::time::Sleep>, armed: &mut Option<Instant>, at
 }
 
 /// An identity that nobody else has.
-pub(super) async fn init_producer(client: &Client) -> Result<Identity> {
-    match client.call(&Request::InitProducer).await? {
+pub(super) async fn init_producer(session: &Session) -> Result<Identity> {
+    match session.call(&Request::InitProducer).await? {
         Response::Producer { id, epoch } => Ok((id, epoch)),
         other => Err(unexpected(&other)),
     }

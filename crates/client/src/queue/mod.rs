@@ -14,6 +14,7 @@ use wire::{QueueRequest, QueueResponse, Request, Response};
 
 use crate::client::Client;
 use crate::link::unexpected;
+use crate::session::Session;
 
 pub use worker::{Outcome, WorkReport, Worker};
 
@@ -43,7 +44,7 @@ const SENDS_IN_FLIGHT_MAX: usize = 16;
 /// ```
 #[derive(Clone)]
 pub struct Queue {
-    client: Client,
+    session: Arc<Session>,
     name: Arc<str>,
 }
 
@@ -77,12 +78,12 @@ pub struct Received {
 impl Client {
     /// A queue of this name, which may be there or not.
     pub fn queue(&self, name: &str) -> Queue {
-        Queue { client: self.clone(), name: name.into() }
+        Queue { session: self.session.clone(), name: name.into() }
     }
 
     /// Creates a queue. One that is there already with the same settings is fine.
     pub async fn create_queue(&self, new: NewQueue) -> Result<QueueInfo> {
-        match self.ask_queues(QueueRequest::Create(new)).await? {
+        match call(&self.session, QueueRequest::Create(new)).await? {
             QueueResponse::Created(info) => Ok(info),
             other => Err(unexpected_of_queues(other)),
         }
@@ -94,7 +95,7 @@ impl Client {
         loop {
             let after = found.last().map_or(String::new(), |queue| queue.queue.clone());
             let request = QueueRequest::List { prefix: prefix.to_owned(), after, count_max: LIST_COUNT };
-            match self.ask_queues(request).await? {
+            match call(&self.session, request).await? {
                 QueueResponse::Queues { queues, is_last } => {
                     found.extend(queues);
                     if is_last {
@@ -108,17 +109,17 @@ impl Client {
 
     /// Stops a move of messages that runs.
     pub async fn cancel_redrive(&self, redrive: u64) -> Result<RedriveInfo> {
-        match self.ask_queues(QueueRequest::CancelRedrive { redrive }).await? {
+        match call(&self.session, QueueRequest::CancelRedrive { redrive }).await? {
             QueueResponse::RedriveCancelled(redrive) => Ok(redrive),
             other => Err(unexpected_of_queues(other)),
         }
     }
+}
 
-    async fn ask_queues(&self, request: QueueRequest) -> Result<QueueResponse> {
-        match self.call(&Request::Queue(request)).await? {
-            Response::Queue(response) => Ok(response),
-            other => Err(unexpected(&other)),
-        }
+async fn call(session: &Session, request: QueueRequest) -> Result<QueueResponse> {
+    match session.call(&Request::Queue(request)).await? {
+        Response::Queue(response) => Ok(response),
+        other => Err(unexpected(&other)),
     }
 }
 
@@ -136,7 +137,7 @@ impl Queue {
     }
 
     async fn ask(&self, request: QueueRequest) -> Result<QueueResponse> {
-        self.client.ask_queues(request).await
+        call(&self.session, request).await
     }
 
     /// Changes settings, and leaves those that are not named.
@@ -205,9 +206,8 @@ impl Queue {
             wait_ms: u32::try_from(wait.as_millis()).unwrap_or(u32::MAX),
             outlives_connection,
         }));
-        let connection = self.client.control().await?;
-        let timeout = self.client.settings().request_timeout.saturating_add(wait);
-        match connection.control.request(&request, timeout).await? {
+        let timeout = self.session.settings().request_timeout.saturating_add(wait);
+        match self.session.call_within(&request, timeout).await? {
             Response::Queue(QueueResponse::Received { lease_ms, messages }) => {
                 Ok(Received { lease: Duration::from_millis(lease_ms), messages })
             }
@@ -290,7 +290,7 @@ impl Queue {
 
     /// The same queue over a connection of its own.
     fn sibling(&self) -> Self {
-        Self { client: self.client.sibling(), name: self.name.clone() }
+        Self { session: self.session.sibling(), name: self.name.clone() }
     }
 }
 

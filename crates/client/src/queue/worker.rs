@@ -104,7 +104,7 @@ impl Worker {
         }
         let report = work(&queue, lease, self.in_flight_max, handler, stop).await;
         // With it goes back what it has not answered.
-        queue.client.close().await;
+        queue.session.close().await;
         report
     }
 }
