@@ -1,22 +1,20 @@
 //! Caches: the latest value of each key, and what changes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::cache::operations::OperationId;
 use engine::cache::{
     Added, CacheSettings, CacheStatus, Change, Condition, KEY_BYTES_MAX, ScanCursor, Stored, Ttl, VALUE_BYTES_MAX,
     WatchFrom,
 };
 use engine::{Error, ErrorKind, Result};
-use wire::caches::{Entry, OpenCache, Value};
-use wire::{CacheRequest, CacheResponse, Request, Response};
+use wire::caches::{Entry, Value};
+use wire::{CacheRequest, CacheResponse};
 
 use crate::backoff::Backoff;
+use crate::cache_calls::{CacheCalls, call, unexpected_of_caches};
 use crate::client::Client;
-use crate::link::unexpected;
 use crate::near::{Near, NearSettings, NearStats, News};
 use crate::pool::is_transient;
 
@@ -25,8 +23,6 @@ const LIST_COUNT: u32 = 500;
 /// How long one request for changes waits.
 const WATCH_WAIT: Duration = Duration::from_secs(20);
 const CHANGES_MAX: u32 = 1000;
-/// A cache that was not opened yet.
-const NOT_OPEN: u64 = 0;
 
 /// A cache of a broker.
 ///
@@ -47,16 +43,13 @@ const NOT_OPEN: u64 = 0;
 /// ```
 #[derive(Clone)]
 pub struct Cache {
-    pub(crate) client: Client,
-    name: Arc<str>,
-    /// What the broker calls it by.
-    id: Arc<AtomicU64>,
+    calls: CacheCalls,
     near: Option<Arc<Near>>,
 }
 
 /// What is there, then what changes.
 pub struct CacheWatch {
-    cache: Cache,
+    calls: CacheCalls,
     prefix: Bytes,
     from: WatchFrom,
 }
@@ -74,26 +67,26 @@ pub struct Changes {
 impl Client {
     /// A cache of this name, which is made with the first use where it is not there.
     pub fn cache(&self, name: &str) -> Cache {
-        Cache { client: self.clone(), name: name.into(), id: Arc::new(AtomicU64::new(NOT_OPEN)), near: None }
+        Cache { calls: CacheCalls::new(self.session.clone(), name), near: None }
     }
 
     /// Creates a cache. One that is there already with the same settings is fine.
     pub async fn create_cache(&self, name: &str, settings: CacheSettings) -> Result<CacheStatus> {
-        match self.ask_caches(CacheRequest::Create { cache: name.to_owned(), settings }).await? {
+        match call(&self.session, CacheRequest::Create { cache: name.to_owned(), settings }).await? {
             CacheResponse::Created(open) => Ok(open.status),
             other => Err(unexpected_of_caches(other)),
         }
     }
 
     pub async fn delete_cache(&self, name: &str) -> Result<()> {
-        match self.ask_caches(CacheRequest::Delete { cache: name.to_owned() }).await? {
+        match call(&self.session, CacheRequest::Delete { cache: name.to_owned() }).await? {
             CacheResponse::Deleted => Ok(()),
             other => Err(unexpected_of_caches(other)),
         }
     }
 
     pub async fn describe_cache(&self, name: &str) -> Result<CacheStatus> {
-        match self.ask_caches(CacheRequest::Describe { cache: name.to_owned() }).await? {
+        match call(&self.session, CacheRequest::Describe { cache: name.to_owned() }).await? {
             CacheResponse::Described(status) => Ok(status),
             other => Err(unexpected_of_caches(other)),
         }
@@ -104,7 +97,7 @@ impl Client {
         let mut found: Vec<CacheStatus> = Vec::new();
         loop {
             let after = found.last().map_or(String::new(), |cache| cache.name.to_string());
-            match self.ask_caches(CacheRequest::List { after, count_max: LIST_COUNT }).await? {
+            match call(&self.session, CacheRequest::List { after, count_max: LIST_COUNT }).await? {
                 CacheResponse::Caches { caches, is_last } => {
                     found.extend(caches);
                     if is_last {
@@ -115,20 +108,11 @@ impl Client {
             }
         }
     }
-
-    /// Caches have streams of their own: a large value holds up no publisher.
-    async fn ask_caches(&self, request: CacheRequest) -> Result<CacheResponse> {
-        let link = self.session.caches.link(self.session.caches.next_turn()).await?;
-        match link.request(&Request::Cache(request), self.settings().request_timeout).await? {
-            Response::Cache(response) => Ok(response),
-            other => Err(unexpected(&other)),
-        }
-    }
 }
 
 impl Cache {
     pub fn name(&self) -> &str {
-        &self.name
+        self.calls.name()
     }
 
     /// The same cache with a copy near by: what is asked for stays in this process, in so many bytes, and is asked of
@@ -161,8 +145,7 @@ impl Cache {
     /// # }
     /// ```
     pub fn near(&self, settings: NearSettings) -> Self {
-        let there = Self { near: None, ..self.clone() };
-        Self { near: Some(Arc::new(Near::new(there, settings))), ..self.clone() }
+        Self { near: Some(Arc::new(Near::new(self.calls.clone(), settings))), calls: self.calls.clone() }
     }
 
     /// What became of gets near by, where that was asked for ([`Cache::near`]).
@@ -175,15 +158,7 @@ impl Cache {
         check_key(&key)?;
         match &self.near {
             Some(near) => near.get(key).await,
-            None => self.get_there(key).await,
-        }
-    }
-
-    /// What the broker has.
-    pub(crate) async fn get_there(&self, key: Bytes) -> Result<Option<Value>> {
-        match self.ask(|cache| CacheRequest::Get { cache, key: key.clone() }).await? {
-            CacheResponse::Got(value) => Ok(value),
-            other => Err(unexpected_of_caches(other)),
+            None => self.calls.get(key).await,
         }
     }
 
@@ -193,14 +168,7 @@ impl Cache {
         keys.iter().try_for_each(check_key)?;
         match &self.near {
             Some(near) => near.multi_get(keys).await,
-            None => self.multi_get_there(keys).await,
-        }
-    }
-
-    pub(crate) async fn multi_get_there(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Value>>> {
-        match self.ask(|cache| CacheRequest::MultiGet { cache, keys: keys.clone() }).await? {
-            CacheResponse::MultiGot(values) => Ok(values),
-            other => Err(unexpected_of_caches(other)),
+            None => self.calls.multi_get(keys).await,
         }
     }
 
@@ -228,7 +196,7 @@ impl Cache {
             let (key, value) = (key.clone(), value.clone());
             CacheRequest::Put { cache, condition, ttl, operation, key, value }
         };
-        let stored = self.ask_once(condition != Condition::Always, put).await.and_then(|answer| match answer {
+        let stored = self.calls.call_once(condition != Condition::Always, put).await.and_then(|answer| match answer {
             CacheResponse::Put(stored) => Ok(stored),
             other => Err(unexpected_of_caches(other)),
         });
@@ -248,10 +216,11 @@ impl Cache {
         let key = key.into();
         check_key(&key)?;
         let remove = |cache, operation| CacheRequest::Remove { cache, condition, operation, key: key.clone() };
-        let stored = self.ask_once(condition != Condition::Always, remove).await.and_then(|answer| match answer {
-            CacheResponse::Removed(stored) => Ok(stored),
-            other => Err(unexpected_of_caches(other)),
-        });
+        let stored =
+            self.calls.call_once(condition != Condition::Always, remove).await.and_then(|answer| match answer {
+                CacheResponse::Removed(stored) => Ok(stored),
+                other => Err(unexpected_of_caches(other)),
+            });
         if let Some(near) = &self.near {
             near.stored(&key, &stored, News::Gone);
         }
@@ -263,7 +232,7 @@ impl Cache {
         let key = key.into();
         check_key(&key)?;
         let add = |cache, operation| CacheRequest::Add { cache, delta, ttl, operation, key: key.clone() };
-        let added = self.ask_once(true, add).await.and_then(|answer| match answer {
+        let added = self.calls.call_once(true, add).await.and_then(|answer| match answer {
             CacheResponse::Added(added) => Ok(added),
             other => Err(unexpected_of_caches(other)),
         });
@@ -277,7 +246,7 @@ impl Cache {
     pub async fn touch(&self, key: impl Into<Bytes>, ttl: Ttl) -> Result<bool> {
         let key = key.into();
         check_key(&key)?;
-        let touched = self.ask(|cache| CacheRequest::Touch { cache, ttl, key: key.clone() }).await;
+        let touched = self.calls.call(|cache| CacheRequest::Touch { cache, ttl, key: key.clone() }).await;
         if let Some(near) = &self.near {
             near.forget(&key);
         }
@@ -298,7 +267,7 @@ impl Cache {
         let prefix = prefix.into();
         let scan =
             |cache| CacheRequest::Scan { cache, from, count_max: LIST_COUNT, with_values, prefix: prefix.clone() };
-        match self.ask(scan).await? {
+        match self.calls.call(scan).await? {
             CacheResponse::Scanned { entries, next } => Ok((entries, next)),
             other => Err(unexpected_of_caches(other)),
         }
@@ -311,12 +280,12 @@ impl Cache {
 
     /// The same from where another watch was ([`CacheWatch::position`]).
     pub fn watch_from(&self, prefix: impl Into<Bytes>, from: WatchFrom) -> CacheWatch {
-        CacheWatch { cache: self.clone(), prefix: prefix.into(), from }
+        CacheWatch { calls: self.calls.clone(), prefix: prefix.into(), from }
     }
 
     /// Removes all entries. How many there were.
     pub async fn flush(&self) -> Result<u64> {
-        let flushed = self.ask(|cache| CacheRequest::Flush { cache }).await;
+        let flushed = self.calls.call(|cache| CacheRequest::Flush { cache }).await;
         if let Some(near) = &self.near {
             near.clear();
         }
@@ -324,50 +293,6 @@ impl Cache {
             CacheResponse::Flushed(count) => Ok(count),
             other => Err(unexpected_of_caches(other)),
         }
-    }
-
-    /// Asks, and asks again after a connection that broke where the request depends on what is there: the broker
-    /// knows it by its number, and does it once.
-    async fn ask_once(
-        &self,
-        is_numbered: bool,
-        request: impl Fn(u64, Option<OperationId>) -> CacheRequest,
-    ) -> Result<CacheResponse> {
-        if !is_numbered {
-            return self.ask(|cache| request(cache, None)).await;
-        }
-        let operation = self.client.session.operations.begin().await;
-        let deadline = tokio::time::Instant::now() + self.client.settings().request_timeout;
-        let mut backoff = Backoff::new();
-        loop {
-            match self.ask(|cache| request(cache, Some(operation.id))).await {
-                Err(error) if matches!(error.kind, ErrorKind::Disconnected | ErrorKind::ShuttingDown) => {
-                    let wait = backoff.next();
-                    if tokio::time::Instant::now() + wait >= deadline {
-                        return Err(error);
-                    }
-                    tokio::time::sleep(wait).await;
-                }
-                answer => return answer,
-            }
-        }
-    }
-
-    /// Asks by the number of the cache, which is another after the broker was restarted or the cache made anew.
-    pub(crate) async fn ask(&self, request: impl Fn(u64) -> CacheRequest) -> Result<CacheResponse> {
-        let known = self.id.load(Ordering::Relaxed);
-        if known != NOT_OPEN {
-            match self.client.ask_caches(request(known)).await {
-                Err(error) if error.kind == ErrorKind::NotFound => {}
-                answer => return answer,
-            }
-        }
-        let opened = self.client.ask_caches(CacheRequest::Open { cache: self.name.to_string() }).await?;
-        let CacheResponse::Opened(OpenCache { cache, .. }) = opened else {
-            return Err(unexpected_of_caches(opened));
-        };
-        self.id.store(cache, Ordering::Relaxed);
-        self.client.ask_caches(request(cache)).await
     }
 }
 
@@ -380,7 +305,7 @@ impl CacheWatch {
             let wait_ms = WATCH_WAIT.as_millis() as u32;
             let watch =
                 |cache| CacheRequest::Watch { cache, from, count_max: CHANGES_MAX, wait_ms, prefix: prefix.clone() };
-            match self.cache.ask(watch).await {
+            match self.calls.call(watch).await {
                 Ok(CacheResponse::Watched(watched)) => {
                     let was_scanning = !matches!(from, WatchFrom::Changes { .. });
                     let is_caught_up = matches!(watched.next, WatchFrom::Changes { .. });
@@ -416,8 +341,4 @@ fn put_news(value: &[u8], ttl: Ttl) -> News<'_> {
         Ttl::Until(at_ms) => News::Value { value, expires_ms: Some(at_ms) },
         Ttl::Default | Ttl::For(_) | Ttl::Kept => News::Unseen,
     }
-}
-
-pub(crate) fn unexpected_of_caches(response: CacheResponse) -> Error {
-    unexpected(&Response::Cache(response))
 }

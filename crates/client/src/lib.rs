@@ -20,6 +20,7 @@
 mod address;
 mod backoff;
 mod cache;
+mod cache_calls;
 mod client;
 mod connection;
 mod consumer;

@@ -17,7 +17,7 @@ use wire::caches::Value;
 use wire::{CacheRequest, CacheResponse};
 
 use crate::backoff::Backoff;
-use crate::cache::{Cache, unexpected_of_caches};
+use crate::cache_calls::{CacheCalls, unexpected_of_caches};
 use kept::{CHANGES_MAX, Kept, Look, Mark, Now};
 
 pub(crate) use kept::News;
@@ -71,8 +71,8 @@ pub struct NearStats {
 }
 
 pub(crate) struct Near {
-    /// The cache itself.
-    cache: Cache,
+    /// What calls the broker.
+    calls: CacheCalls,
     settings: NearSettings,
     state: Arc<Mutex<State>>,
     /// The task that watches. It begins with the first get.
@@ -94,10 +94,10 @@ struct Asked {
 type Answer = BoxFuture<'static, Result<Option<Value>>>;
 
 impl Near {
-    pub(crate) fn new(cache: Cache, settings: NearSettings) -> Self {
+    pub(crate) fn new(calls: CacheCalls, settings: NearSettings) -> Self {
         let settings = NearSettings { stale_max: settings.stale_max.max(STALE_MIN), ..settings };
         let state = State { kept: Kept::new(&settings), asked: HashMap::new() };
-        Self { cache, settings, state: Arc::new(Mutex::new(state)), watcher: Mutex::default() }
+        Self { calls, settings, state: Arc::new(Mutex::new(state)), watcher: Mutex::default() }
     }
 
     pub(crate) fn stats(&self) -> NearStats {
@@ -117,7 +117,7 @@ impl Near {
             return answer.await;
         }
         self.watch();
-        let answer = self.cache.get_there(key.clone()).await?;
+        let answer = self.calls.get(key.clone()).await?;
         self.state.lock().kept.answered(&key, None, answer.as_ref(), now());
         Ok(answer)
     }
@@ -145,7 +145,7 @@ impl Near {
         if missing.is_empty() {
             return Ok(values);
         }
-        let answers = self.cache.multi_get_there(missing.iter().map(|(at, _)| keys[*at].clone()).collect()).await?;
+        let answers = self.calls.multi_get(missing.iter().map(|(at, _)| keys[*at].clone()).collect()).await?;
         if answers.len() != missing.len() {
             return Err(Error::malformed("the broker did not answer for each key"));
         }
@@ -194,9 +194,9 @@ impl Near {
             state.kept.joined();
             return answer;
         }
-        let (cache, question) = (self.cache.clone(), Question { state: self.state.clone(), key: key.clone(), mark });
+        let (calls, question) = (self.calls.clone(), Question { state: self.state.clone(), key: key.clone(), mark });
         let answer: Answer = Box::pin(async move {
-            let answer = cache.get_there(question.key.clone()).await?;
+            let answer = calls.get(question.key.clone()).await?;
             question.state.lock().kept.answered(&question.key, Some(mark), answer.as_ref(), now());
             Ok(answer)
         });
@@ -211,7 +211,7 @@ impl Near {
     fn watch(&self) {
         let mut watcher = self.watcher.lock();
         if watcher.as_ref().is_none_or(JoinHandle::is_finished) {
-            *watcher = Some(tokio::spawn(watch(self.cache.clone(), self.settings.clone(), self.state.clone())));
+            *watcher = Some(tokio::spawn(watch(self.calls.clone(), self.settings.clone(), self.state.clone())));
         }
     }
 }
@@ -241,9 +241,9 @@ impl Drop for Question {
 }
 
 /// Has the broker tell what changes, for as long as it lives. While that fails nothing is answered from here.
-async fn watch(cache: Cache, settings: NearSettings, state: Arc<Mutex<State>>) {
+async fn watch(calls: CacheCalls, settings: NearSettings, state: Arc<Mutex<State>>) {
     let (mut from, mut backoff) = (WatchFrom::Snapshot, Backoff::new());
-    let wait = (settings.stale_max / 4).min(cache.client.settings().request_timeout / 2).min(WAIT_MAX);
+    let wait = (settings.stale_max / 4).min(calls.timeout() / 2).min(WAIT_MAX);
     loop {
         // What is there at the beginning is of no use: a place to go on from is.
         let (count_max, prefix) = match from {
@@ -255,7 +255,7 @@ async fn watch(cache: Cache, settings: NearSettings, state: Arc<Mutex<State>>) {
         let wait_ms = if state.lock().kept.is_live(asked_at) { wait.as_millis() as u32 } else { 0 };
         let request = |cache| CacheRequest::Watch { cache, from, count_max, wait_ms, prefix: prefix.clone() };
         // A connection that is silent is not waited for as long as another request would.
-        let answer = match tokio::time::timeout(wait.saturating_add(settings.stale_max), cache.ask(request)).await {
+        let answer = match tokio::time::timeout(wait.saturating_add(settings.stale_max), calls.call(request)).await {
             Ok(Ok(CacheResponse::Watched(watched))) => Ok(watched),
             Ok(Ok(other)) => Err(unexpected_of_caches(other)),
             Ok(Err(error)) => Err(error),
@@ -268,7 +268,7 @@ async fn watch(cache: Cache, settings: NearSettings, state: Arc<Mutex<State>>) {
             }
             Err(error) => {
                 state.lock().kept.cut();
-                tracing::debug!(%error, cache = cache.name(), "the watch of a near cache is cut");
+                tracing::debug!(%error, cache = calls.name(), "the watch of a near cache is cut");
                 tokio::time::sleep(backoff.next()).await;
             }
         }
