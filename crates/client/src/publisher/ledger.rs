@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use engine::limits::PARTITIONS_MAX;
@@ -15,7 +15,7 @@ use wire::Response;
 
 use super::delivery::{Callback, Delivery, Receipt, of_record};
 use super::lane::{Contents, Identity, Lane, Open, Outcome, Settled, Step};
-use super::{Partitioner, Settings, now_ms};
+use super::settings::{Partitioner, Settings};
 use crate::link::{BatchTag, OnAck, unexpected};
 
 /// What is owed for a batch.
@@ -606,6 +606,11 @@ fn begin(contents: Contents, is_flushed: bool, settings: &Settings) -> Open<Owed
     let held = contents.len();
     let owed = Owed { receipt: Arc::default(), callbacks: Vec::new(), is_flushed };
     Open { contents, owed, opened, deadline: opened + settings.delivery_timeout, held }
+}
+
+/// Milliseconds since 1970.
+pub(super) fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64
 }
 
 #[cfg(test)]

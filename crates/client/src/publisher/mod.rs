@@ -4,10 +4,10 @@ mod delivery;
 mod lane;
 mod ledger;
 mod sender;
+mod settings;
 
-use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use engine::{Acks, BatchBuilder, Codec, DraftBatch, Error, ErrorKind, Missing, PartitionId, Record, Result};
 use tokio::sync::oneshot;
@@ -24,57 +24,13 @@ use crate::topics::describe_topic;
 use delivery::Callback;
 pub use delivery::{Delivered, Delivery};
 use lane::Contents;
-use ledger::{Gathered, Ledger, Wake};
+use ledger::{Gathered, Ledger, Wake, now_ms};
 use sender::Sender;
+use settings::Settings;
+pub use settings::{ChoosePartition, Partitioner};
 
 /// What a publisher holds of records that are not acknowledged, unless it is told otherwise.
 const BUFFER_BYTES: usize = 4 << 20;
-
-/// Which partition a record goes to.
-#[derive(Clone, Default)]
-pub enum Partitioner {
-    /// That of its key, as Kafka's clients compute it; records without one stay together until a batch has
-    /// gathered, then they go elsewhere.
-    #[default]
-    Key,
-    /// Keys do not count: all records do as those without one.
-    Sticky,
-    /// What this says of a record and the number of partitions.
-    Custom(Arc<ChoosePartition>),
-}
-
-/// The partition of a record among so many.
-pub type ChoosePartition = dyn Fn(&Record, u32) -> PartitionId + Send + Sync;
-
-impl Partitioner {
-    fn ignores_keys(&self) -> bool {
-        matches!(self, Self::Sticky)
-    }
-}
-
-impl fmt::Debug for Partitioner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Key => "Key",
-            Self::Sticky => "Sticky",
-            Self::Custom(_) => "Custom",
-        })
-    }
-}
-
-/// How a publisher works.
-struct Settings {
-    topic: Arc<str>,
-    acks: Acks,
-    partition: Option<PartitionId>,
-    partitioner: Partitioner,
-    codec: Codec,
-    batch_bytes: usize,
-    linger: Duration,
-    buffer_bytes: usize,
-    batches_in_flight_max: usize,
-    delivery_timeout: Duration,
-}
 
 pub struct PublisherBuilder {
     session: Arc<Session>,
@@ -378,9 +334,4 @@ fn builder_of(records: &[Record]) -> Result<BatchBuilder> {
 
 fn no_record() -> Error {
     Error::invalid("a batch has at least one record")
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64
 }
