@@ -14,6 +14,7 @@ pub type Pipes = Arc<dyn Fn() -> DuplexStream + Send + Sync>;
 const DEFAULT_PORT: u16 = 7400;
 
 #[derive(Clone)]
+#[non_exhaustive]
 pub enum Address {
     /// QUIC: several independent streams, always TLS.
     Quic {

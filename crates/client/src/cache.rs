@@ -56,6 +56,7 @@ pub struct CacheWatch {
 
 /// What a watcher hears together.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Changes {
     pub changes: Vec<Change>,
     /// All that is there is told from here on: what is known beside that is gone.

@@ -17,6 +17,8 @@ use crate::pool::is_transient;
 use crate::session::Session;
 use crate::topics::describe_topic;
 
+/// A [`Subscription`] before it is opened.
+#[must_use = "it does nothing until it is opened"]
 pub struct SubscriptionBuilder {
     session: Arc<Session>,
     request: Subscribe,
@@ -77,6 +79,7 @@ pub enum Event {
 
 /// Records as they were published together.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Batch {
     pub topic: Arc<str>,
     pub partition: PartitionId,
@@ -87,6 +90,7 @@ pub struct Batch {
 
 /// One record, with where it comes from.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Message {
     pub topic: Arc<str>,
     pub partition: PartitionId,

@@ -35,6 +35,7 @@ const IDLE_CHECK: Duration = Duration::from_secs(5);
 const CREDIT_BYTES_MIN: u64 = 64 << 10;
 
 /// A [`Consumer`] before it joins its group.
+#[must_use = "it does nothing until it is opened"]
 pub struct ConsumerBuilder {
     session: Arc<Session>,
     terms: Terms,

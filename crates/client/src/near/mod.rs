@@ -48,6 +48,7 @@ impl Default for NearSettings {
 
 /// What a near cache did so far, and what it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NearStats {
     /// Gets that were answered from here, also that there is nothing.
     pub hits: u64,

@@ -10,6 +10,7 @@ use super::lane::Outcome;
 
 /// Where a record is in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Delivered {
     pub partition: PartitionId,
     pub offset: Offset,

@@ -32,6 +32,8 @@ pub use settings::{ChoosePartition, Partitioner};
 /// What a publisher holds of records that are not acknowledged, unless it is told otherwise.
 const BUFFER_BYTES: usize = 4 << 20;
 
+/// A [`Publisher`] before it is opened.
+#[must_use = "it does nothing until it is opened"]
 pub struct PublisherBuilder {
     session: Arc<Session>,
     settings: Settings,

@@ -8,6 +8,7 @@ use engine::{Acks, Codec, PartitionId, Record};
 
 /// Which partition a record goes to.
 #[derive(Clone, Default)]
+#[non_exhaustive]
 pub enum Partitioner {
     /// That of its key, as Kafka's clients compute it; records without one stay together until a batch has
     /// gathered, then they go elsewhere.

@@ -69,6 +69,7 @@ impl Default for Receive {
 
 /// What a receiver has now.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Received {
     /// From the receipt of each message on.
     pub lease: Duration,

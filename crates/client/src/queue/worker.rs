@@ -19,6 +19,7 @@ const WAIT: Duration = Duration::from_secs(20);
 
 /// What came of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Outcome {
     /// It is done with.
     Done,
@@ -66,6 +67,7 @@ pub struct WorkReport {
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "it does nothing until it runs"]
 pub struct Worker {
     queue: Queue,
     in_flight_max: usize,
