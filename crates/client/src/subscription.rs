@@ -7,6 +7,7 @@ use bytes::BytesMut;
 use engine::{
     Error, ErrorKind, Missing, Offset, Overflow, PartitionId, Record, RecordBatch, Records, Result, Start, Storage,
 };
+use futures_util::stream::{self, Stream};
 use wire::{Push, Request, Response, SourceInfo, Subscribe};
 
 use crate::backoff::Backoff;
@@ -217,6 +218,25 @@ impl Subscription {
                 }
             }
         }
+    }
+
+    /// Records as a stream. It ends after the first error; the subscription can be used again when the stream is
+    /// dropped.
+    ///
+    /// ```no_run
+    /// # async fn example(client: client::Client) -> Result<(), client::Error> {
+    /// use futures_util::TryStreamExt;
+    ///
+    /// let mut orders = client.subscribe("orders").open().await?;
+    /// let mut large = orders.stream().try_filter(|message| std::future::ready(message.record.value().len() > 100));
+    /// while let Some(message) = large.try_next().await? {
+    ///     println!("{} bytes at {}", message.record.value().len(), message.record.offset);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn stream(&mut self) -> impl Stream<Item = Result<Message>> + Send + Unpin + use<'_> {
+        Box::pin(stream::try_unfold(self, async |this: &mut Self| Ok(Some((this.next().await?, this)))))
     }
 
     /// The next batch, gap or restart. A broken connection is made again, and the subscription goes on

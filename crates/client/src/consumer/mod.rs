@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use engine::groups::Assignor;
 use engine::{Error, ErrorKind, Missing, Offset, PartitionId, Result, Start, TopicName, TopicPartition};
+use futures_util::stream::{self, Stream};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use wire::TopicInfo;
@@ -302,6 +303,28 @@ impl Consumer {
                 | ConsumerEvent::Lost(_) => {}
             }
         }
+    }
+
+    /// Records as a stream, as [`Consumer::next`] returns them. An error does not end it: partitions that the error does
+    /// not concern follow. The consumer can be used again, to commit or to close it, when the stream is dropped.
+    ///
+    /// A record counts as done when the next one is polled. So process each before that: what a combinator such as
+    /// `buffered` has read ahead may be committed before it is processed.
+    ///
+    /// ```no_run
+    /// # async fn example(client: client::Client) -> Result<(), client::Error> {
+    /// use futures_util::TryStreamExt;
+    ///
+    /// let mut billing = client.consumer("billing").topic("orders").open().await?;
+    /// let mut orders = billing.stream();
+    /// while let Some(order) = orders.try_next().await? {
+    ///     println!("{} at {}", order.partition, order.record.offset);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn stream(&mut self) -> impl Stream<Item = Result<Message>> + Send + Unpin + use<'_> {
+        Box::pin(stream::unfold(self, async |this: &mut Self| Some((this.next().await, this))))
     }
 
     /// The next batch, gap, end or change of the assignment.
