@@ -19,12 +19,13 @@ pub(crate) fn get_error<B: Buf>(f: &mut Fields<B>) -> Result<Error> {
     let class = f.u8()?;
     let retry_after_ms = f.u32()?;
     let message = f.str()?;
-    // A kind of a later version is read as one that asks the same of the caller.
+    // A kind of a later version is read as one that asks the same of the caller. No kind leads to another broker: this
+    // one has not carried the request out, and would refuse it again.
     let kind = ErrorKind::from_code(code).unwrap_or(match RetryClass::from_code(class) {
         Some(RetryClass::Retry) => ErrorKind::Corrupt,
         Some(RetryClass::RetryAfter) => ErrorKind::Busy,
-        Some(RetryClass::Fatal) => ErrorKind::Unsupported,
-        Some(RetryClass::Redirect | RetryClass::OutcomeUnknown) | None => ErrorKind::Internal,
+        Some(RetryClass::Redirect | RetryClass::Fatal) => ErrorKind::Unsupported,
+        Some(RetryClass::OutcomeUnknown) | None => ErrorKind::Internal,
     });
     Ok(Error { kind, retry_after_ms, message })
 }
