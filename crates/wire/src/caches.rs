@@ -21,130 +21,202 @@ const ENTRY_BYTES_MIN: usize = KEY_BYTES_MIN + 20;
 const CHANGE_BYTES_MIN: usize = KEY_BYTES_MIN + 17;
 const STATUS_BYTES_MIN: usize = 77;
 
+/// Request about caches and their entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheRequest {
+    /// Creates a cache.
     Create {
+        /// Name of the cache.
         cache: String,
+        /// Settings of the cache.
         settings: CacheSettings,
     },
-    /// It is made if it is not there, where topics are.
+    /// Requests the number of a cache. A missing cache is created, unless `auto_create_topics` is off.
     Open {
+        /// Name of the cache.
         cache: String,
     },
+    /// Deletes a cache with its entries.
     Delete {
+        /// Name of the cache.
         cache: String,
     },
+    /// Requests the settings and counters of a cache.
     Describe {
+        /// Name of the cache.
         cache: String,
     },
-    /// Caches in the order of their names, after this one.
+    /// Lists caches in the order of their names.
     List {
+        /// Name after which the list begins; empty for the first page.
         after: String,
+        /// Caches in the answer, at most.
         count_max: u32,
     },
+    /// Requests the value of a key.
     Get {
+        /// Number of the cache.
         cache: u64,
+        /// Key of the entry.
         key: Bytes,
     },
+    /// Requests the values of several keys.
     MultiGet {
+        /// Number of the cache.
         cache: u64,
+        /// Keys of the entries.
         keys: Vec<Bytes>,
     },
+    /// Puts a value.
     Put {
+        /// Number of the cache.
         cache: u64,
+        /// Condition that the entry has to meet.
         condition: Condition,
+        /// How long the entry is kept.
         ttl: Ttl,
-        /// Where it may be sent again.
+        /// Id of the operation, if it may be sent again.
         operation: Option<OperationId>,
+        /// Key of the entry.
         key: Bytes,
+        /// Value of the entry.
         value: Bytes,
     },
+    /// Removes an entry.
     Remove {
+        /// Number of the cache.
         cache: u64,
+        /// Condition that the entry has to meet.
         condition: Condition,
+        /// Id of the operation, if it may be sent again.
         operation: Option<OperationId>,
+        /// Key of the entry.
         key: Bytes,
     },
-    /// The time is that of a counter that is made by this.
+    /// Adds to a counter, which is created if it does not exist.
     Add {
+        /// Number of the cache.
         cache: u64,
+        /// Number to add.
         delta: i64,
+        /// How long a counter is kept that this request creates.
         ttl: Ttl,
+        /// Id of the operation, if it may be sent again.
         operation: Option<OperationId>,
+        /// Key of the counter.
         key: Bytes,
     },
+    /// Changes how long an entry is kept.
     Touch {
+        /// Number of the cache.
         cache: u64,
+        /// How long the entry is kept from now on.
         ttl: Ttl,
+        /// Key of the entry.
         key: Bytes,
     },
-    /// Entries whose keys begin so, from a place on.
+    /// Requests some of the entries whose keys have a prefix.
     Scan {
+        /// Number of the cache.
         cache: u64,
+        /// Where the scan continues.
         from: ScanCursor,
+        /// Entries in the answer, at most.
         count_max: u32,
+        /// Whether the entries include their values.
         with_values: bool,
+        /// Prefix of the keys.
         prefix: Bytes,
     },
-    /// What changes for keys that begin so; where nothing did yet, the answer waits.
+    /// Requests changes of keys that have a prefix. If there is none yet, the answer waits.
     Watch {
+        /// Number of the cache.
         cache: u64,
+        /// Where the watch continues.
         from: WatchFrom,
+        /// Changes in the answer, at most.
         count_max: u32,
+        /// How long the answer waits for a change, in ms.
         wait_ms: u32,
+        /// Prefix of the keys.
         prefix: Bytes,
     },
+    /// Removes all entries.
     Flush {
+        /// Number of the cache.
         cache: u64,
     },
 }
 
+/// Answer about caches and their entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheResponse {
+    /// Answers [`CacheRequest::Create`].
     Created(OpenCache),
+    /// Answers [`CacheRequest::Open`].
     Opened(OpenCache),
+    /// Answers [`CacheRequest::Delete`].
     Deleted,
+    /// Answers [`CacheRequest::Describe`].
     Described(CacheStatus),
+    /// Answers [`CacheRequest::List`].
     Caches {
+        /// Caches in the order of their names.
         caches: Vec<CacheStatus>,
+        /// Whether no cache follows the last one.
         is_last: bool,
     },
+    /// Answers [`CacheRequest::Get`]; `None` if the key has no entry.
     Got(Option<Value>),
-    /// Of each key, in their order.
+    /// Answers [`CacheRequest::MultiGet`], in the order of the keys.
     MultiGot(Vec<Option<Value>>),
+    /// Answers [`CacheRequest::Put`].
     Put(Stored),
+    /// Answers [`CacheRequest::Remove`].
     Removed(Stored),
+    /// Answers [`CacheRequest::Add`].
     Added(Added),
-    /// Whether it is there.
+    /// Answers [`CacheRequest::Touch`]: whether the key has an entry.
     Touched(bool),
+    /// Answers [`CacheRequest::Scan`].
     Scanned {
+        /// Entries that the scan found.
         entries: Vec<Entry>,
+        /// Where the scan continues; `None` at its end.
         next: Option<ScanCursor>,
     },
+    /// Answers [`CacheRequest::Watch`].
     Watched(Watched),
-    /// How many entries there were.
+    /// Answers [`CacheRequest::Flush`] with the number of removed entries.
     Flushed(u64),
 }
 
-/// A cache, and the number that entries of it are asked for by.
+/// Cache with its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenCache {
+    /// Number by which requests for entries name the cache.
     pub cache: u64,
+    /// Settings and counters of the cache.
     pub status: CacheStatus,
 }
 
+/// Value of an entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Value {
+    /// Bytes of the value.
     pub value: Bytes,
+    /// Version of the entry, for conditions.
     pub version: u64,
-    /// Ms since 1970.
+    /// When the entry expires, in ms since 1970; `None` if it does not.
     pub expires_ms: Option<u64>,
 }
 
+/// Entry that a scan found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// Key of the entry.
     pub key: Bytes,
-    /// Without its bytes where they were not asked for.
+    /// Value of the entry, without its bytes if the scan did not request them.
     pub value: Value,
 }
 

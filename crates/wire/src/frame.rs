@@ -16,6 +16,8 @@ const RESERVE_BYTES_MAX: usize = 512 << 10;
 /// From this on the rest of a body is worth reading straight into its place.
 const LARGE_REST_BYTES: usize = 16 << 10;
 
+/// Header of a frame, in 12 bytes:
+///
 /// | at | bytes | field |
 /// |---|---|---|
 /// | 0 | 4 | length of the body |
@@ -25,12 +27,16 @@ const LARGE_REST_BYTES: usize = 16 << 10;
 /// | 8 | 4 | correlation id: an answer carries that of its request; 0 on pushes |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
+    /// Length of the body in bytes.
     pub length: u32,
+    /// Kind of the body: see [`crate::kind`].
     pub kind: u8,
+    /// Number that an answer repeats from its request; 0 on pushes.
     pub correlation: u32,
 }
 
 impl Header {
+    /// Appends the 12 bytes of the header.
     pub fn put(self, buf: &mut BytesMut) {
         buf.put_u32(self.length);
         buf.put_u8(self.kind);
@@ -39,6 +45,7 @@ impl Header {
         buf.put_u32(self.correlation);
     }
 
+    /// Reads a header. Flags and reserved bytes that this version does not know are `unsupported`.
     pub fn parse(bytes: [u8; HEADER_BYTES]) -> Result<Self> {
         let u32_at = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         if bytes[5] != 0 || bytes[6] != 0 || bytes[7] != 0 {
@@ -60,10 +67,14 @@ impl Header {
     }
 }
 
+/// Frame whose body has arrived completely.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame {
+    /// Kind of the body: see [`crate::kind`].
     pub kind: u8,
+    /// Number that an answer repeats from its request; 0 on pushes.
     pub correlation: u32,
+    /// Body without the header.
     pub body: BytesMut,
 }
 
@@ -78,10 +89,12 @@ pub struct Assembler {
 }
 
 impl Assembler {
+    /// Returns an assembler that refuses frames whose header announces a larger body than this.
     pub fn new(body_bytes_max: usize) -> Self {
         Self { body_bytes_max, head: [0; HEADER_BYTES], head_filled: 0, open: None }
     }
 
+    /// Sets the largest body of the frames that begin from now on.
     pub fn set_body_bytes_max(&mut self, body_bytes_max: usize) {
         self.body_bytes_max = body_bytes_max;
     }
@@ -158,7 +171,7 @@ pub fn put_frame(buf: &mut BytesMut, kind: u8, correlation: u32, fill: impl FnOn
     put_frame_before(buf, kind, correlation, 0, fill);
 }
 
-/// The same, for a frame that goes on with `tail` bytes which follow elsewhere.
+/// Writes a frame up to its last `tail` bytes, which the caller sends after it.
 pub fn put_frame_before(buf: &mut BytesMut, kind: u8, correlation: u32, tail: usize, fill: impl FnOnce(&mut BytesMut)) {
     let at = buf.len();
     Header { length: 0, kind, correlation }.put(buf);

@@ -17,164 +17,238 @@ const FORGET: u8 = 5;
 /// Topics with something for each of their partitions.
 pub type ByTopic<T> = Vec<(String, Vec<T>)>;
 
+/// Request about consumer groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupRequest {
+    /// Message of a member to its group.
     Heartbeat(Heartbeat),
+    /// Commits offsets.
     Commit(OffsetCommit),
-    /// The committed offsets of these partitions; of all where none is named.
+    /// Requests committed offsets of partitions; of all partitions if the list is empty.
     Fetch {
+        /// Name of the group.
         group: String,
+        /// Partitions of each topic.
         partitions: ByTopic<PartitionId>,
     },
-    /// Groups in the order of their names, after this one.
+    /// Lists groups in the order of their names.
     List {
+        /// Name after which the list begins; empty for the first page.
         after: String,
+        /// Groups in the answer, at most.
         count_max: u32,
     },
+    /// Requests the members and the progress of a group.
     Describe {
+        /// Name of the group.
         group: String,
     },
+    /// Deletes a group with its offsets.
     Delete {
+        /// Name of the group.
         group: String,
     },
+    /// Sets or deletes offsets of a group.
     Reset(OffsetReset),
 }
 
-/// Joining, a sign of life, what a member reads, and leaving: all that a member says of itself.
+/// Message of a member: it joins, it is alive, or it leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
+    /// Name of the group.
     pub group: String,
-    /// Chosen by the client, unique in its group, new with each start.
+    /// Id that the client generates on each start, unique in its group.
     pub member: String,
-    /// Of a static member; else empty.
+    /// Id of a static member; empty for other members.
     pub instance: String,
+    /// What the member does.
     pub step: Step,
 }
 
+/// What a member does with its heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// Joins the group.
     Join {
+        /// Name of the client, for people.
         client: String,
+        /// How long the member may be silent, in ms.
         session_timeout_ms: u32,
+        /// How long the member may take to release a partition, in ms.
         rebalance_timeout_ms: u32,
+        /// Assignor that the member requests.
         assignor: Assignor,
+        /// Topics and patterns that the member subscribes to.
         topics: Vec<String>,
     },
+    /// Keeps the membership and says what has changed.
     Alive {
+        /// Epoch that the member has.
         epoch: u32,
-        /// How long the answer may wait for news.
+        /// How long the answer waits for a change, in ms.
         wait_ms: u32,
-        /// All that the member reads, whenever that has changed.
+        /// All partitions that the member reads, if they have changed.
         owned: Option<ByTopic<PartitionId>>,
-        /// What it subscribes to from now on.
+        /// Topics that the member subscribes to from now on, if they have changed.
         topics: Option<Vec<String>>,
     },
+    /// Leaves the group.
     Leave,
-    /// A static member leaves and may come back within its session timeout.
+    /// Leaves as a static member, which may return within its session timeout.
     Away,
 }
 
+/// Offsets to commit for a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffsetCommit {
+    /// Name of the group.
     pub group: String,
-    /// Empty for one that is no member, while the group has none.
+    /// Id of the member; empty for a client that is no member, while the group has none.
     pub member: String,
+    /// Id of a static member; empty for other members.
     pub instance: String,
+    /// Epoch that the member has.
     pub epoch: u32,
+    /// Offsets of each topic.
     pub offsets: ByTopic<NewOffset>,
 }
 
+/// Offset to commit for one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewOffset {
+    /// Number of the partition.
     pub partition: PartitionId,
+    /// Offset of the next record to read.
     pub offset: Offset,
+    /// Note that is returned with the offset.
     pub metadata: String,
 }
 
-/// Sets or forgets offsets of a group that has no members.
+/// Offsets to set or delete for a group that has no members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffsetReset {
+    /// Name of the group.
     pub group: String,
+    /// Name of the topic.
     pub topic: String,
-    /// None names all.
+    /// Partitions of the topic; all if the list is empty.
     pub partitions: Vec<PartitionId>,
-    /// `None` forgets.
+    /// Where the group continues; `None` deletes its offsets.
     pub to: Option<Start>,
-    /// Only say what would be.
+    /// Whether the answer only shows the result and nothing changes.
     pub is_dry_run: bool,
 }
 
+/// Answer about consumer groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupResponse {
-    /// What a member is told: its epoch and, where that is new or it asked, all that it may read.
+    /// Answers a heartbeat.
     Turn {
+        /// Epoch of the member from now on.
         epoch: u32,
+        /// All partitions that the member may read, if they are new or the heartbeat contained `owned`.
         assignment: Option<ByTopic<PartitionId>>,
     },
+    /// Answers [`GroupRequest::Commit`].
     Committed,
+    /// Answers [`GroupRequest::Fetch`].
     Offsets(ByTopic<CommittedOffset>),
+    /// Answers [`GroupRequest::List`].
     Groups {
+        /// Groups in the order of their names.
         groups: Vec<GroupSummary>,
+        /// Whether no group follows the last one.
         is_last: bool,
     },
+    /// Answers [`GroupRequest::Describe`].
     Described(GroupInfo),
+    /// Answers [`GroupRequest::Delete`].
     Deleted,
+    /// Answers [`GroupRequest::Reset`] with the offset of each partition; `None` if it has none.
     Reset(Vec<(PartitionId, Option<Offset>)>),
 }
 
+/// Committed offset of one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommittedOffset {
+    /// Number of the partition.
     pub partition: PartitionId,
+    /// Offset of the next record to read.
     pub offset: Offset,
+    /// When it was committed, in ms since 1970.
     pub committed_ms: u64,
+    /// Note that was committed with it.
     pub metadata: String,
 }
 
+/// Group in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSummary {
+    /// Name of the group.
     pub group: String,
+    /// State of the group.
     pub state: GroupState,
+    /// Number of members.
     pub members: u32,
-    /// Partitions with a committed offset.
+    /// Number of partitions with a committed offset.
     pub offsets: u32,
-    /// Records behind them.
+    /// Records after the committed offsets, of all partitions together.
     pub lag: u64,
 }
 
+/// Description of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupInfo {
+    /// Name of the group.
     pub group: String,
+    /// State of the group.
     pub state: GroupState,
+    /// Epoch of the group.
     pub epoch: u32,
+    /// Assignor that the group uses.
     pub assignor: Assignor,
+    /// Members of the group.
     pub members: Vec<MemberInfo>,
+    /// Partitions of each topic that are assigned or have a committed offset.
     pub partitions: ByTopic<GroupPartition>,
 }
 
+/// Member of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberInfo {
+    /// Id that the client generated.
     pub member: String,
+    /// Id of a static member; empty for other members.
     pub instance: String,
+    /// Name of the client.
     pub client: String,
+    /// State of the member.
     pub state: MemberState,
+    /// Epoch of the member.
     pub epoch: u32,
+    /// Topics and patterns that the member subscribes to.
     pub topics: Vec<String>,
 }
 
+/// Partition that is assigned to a member or has a committed offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupPartition {
+    /// Number of the partition.
     pub partition: PartitionId,
-    /// The place of the member that may read it in the list of members.
+    /// Index of the member that may read it in [`GroupInfo::members`].
     pub owner: Option<u32>,
+    /// Committed offset, if there is one.
     pub committed: Option<Offset>,
-    /// When that was committed, ms since 1970.
+    /// When the offset was committed, in ms since 1970.
     pub committed_ms: u64,
+    /// Offset of the oldest record.
     pub start: Offset,
+    /// Offset after the newest record.
     pub end: Offset,
 }
 
 impl GroupPartition {
-    /// Records that the group has still to read, where it has committed anything.
+    /// Returns the number of records after the committed offset, if there is one.
     pub fn lag(&self) -> Option<u64> {
         self.committed.map(|committed| self.end.saturating_sub(committed))
     }

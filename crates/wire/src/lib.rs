@@ -11,6 +11,8 @@
 //!
 //! The modules below are in the order in which to read them.
 
+#![warn(missing_docs)]
+
 // Frames: a header, a body, and how they are found in a stream of bytes.
 pub mod frame;
 

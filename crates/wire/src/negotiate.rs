@@ -17,6 +17,7 @@ impl Features {
     /// What this implementation knows: nothing beyond version 1 so far.
     pub const KNOWN: Self = Self(0);
 
+    /// Returns whether all bits of `other` are set.
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }

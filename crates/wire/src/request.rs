@@ -18,104 +18,146 @@ use crate::values::{get_settings, get_start, put_settings, put_start};
 /// Stands for "no partition named" where a partition is expected.
 const ANY_PARTITION: u32 = u32::MAX;
 
+/// Request of a client, with the fields of its body.
 #[derive(Debug)]
 pub enum Request {
+    /// First request of a connection: it selects the version and the features.
     Hello {
+        /// Version of the protocol that the client speaks.
         version: u16,
+        /// Features without which the client does not continue.
         required: Features,
+        /// Features that the client can use.
         offered: Features,
+        /// Name of the client, for people.
         client: String,
     },
+    /// Appends a batch to a partition.
     Publish {
+        /// Topic to publish to.
         topic: String,
+        /// Partition; `None` lets the broker choose.
         partition: Option<PartitionId>,
+        /// What the acknowledgement has to promise.
         acks: Acks,
+        /// Bytes of one record batch, not yet checked.
         batch: BytesMut,
     },
+    /// Begins a subscription.
     Subscribe(Subscribe),
+    /// Ends a subscription.
     Unsubscribe {
+        /// Number of the subscription on its connection.
         subscription: u32,
     },
-    /// The subscriber may be sent this many bytes more. Not answered.
+    /// Credit for more bytes of a subscription. It has no answer.
     Credit {
+        /// Number of the subscription on its connection.
         subscription: u32,
+        /// Bytes of batches that the broker may send in addition.
         bytes: u64,
     },
-    /// Batches from an offset on; where there are none yet, the answer waits up to `wait_ms`.
+    /// Reads batches of a partition from an offset. If there is none yet, the answer waits up to `wait_ms`.
     Fetch {
+        /// Topic to read.
         topic: String,
+        /// Partition to read.
         partition: PartitionId,
+        /// Offset of the first record to return.
         offset: Offset,
+        /// Total size of the batches in bytes; the first one is returned whole even if it is larger.
         bytes_max: u32,
+        /// How long the answer waits for a batch, in ms.
         wait_ms: u32,
     },
+    /// Creates a topic.
     TopicCreate {
+        /// Name of the topic.
         topic: String,
+        /// Settings of the topic.
         settings: TopicSettings,
     },
+    /// Deletes a topic with its records.
     TopicDelete {
+        /// Name of the topic.
         topic: String,
     },
+    /// Requests the settings and the partitions of a topic.
     TopicDescribe {
+        /// Name of the topic.
         topic: String,
     },
-    /// The topic shall have so many partitions in all.
+    /// Adds partitions to a topic.
     TopicGrow {
+        /// Name of the topic.
         topic: String,
+        /// Number of partitions afterwards.
         partitions: u32,
     },
-    /// The topic shall have other settings.
+    /// Changes settings of a topic.
     TopicAlter {
+        /// Name of the topic.
         topic: String,
+        /// Settings to change; the others keep their values.
         change: SettingsChange,
     },
-    /// Records of a partition before an offset shall go; with `Offset::MAX` all that are there.
+    /// Deletes the records of a partition before an offset; with `Offset::MAX` all records.
     RecordsDelete {
+        /// Name of the topic.
         topic: String,
+        /// Partition to delete from.
         partition: PartitionId,
+        /// Offset of the first record to keep.
         before: Offset,
     },
-    /// Topics in the order of their names, after this one.
+    /// Lists topics in the order of their names.
     TopicList {
+        /// Name after which the list begins; empty for the first page.
         after: String,
+        /// Topics in the answer, at most.
         count_max: u32,
     },
-    /// The broker's metrics, as Prometheus reads them.
+    /// Requests the metrics of the broker in the text format of Prometheus.
     Stats,
+    /// Requests a sign of life.
     Ping,
-    /// An identity for a publisher that numbers its batches.
+    /// Requests an identity for a publisher that numbers its batches.
     InitProducer,
-    /// Consumer groups and their offsets.
+    /// Request about consumer groups and their offsets.
     Group(GroupRequest),
-    /// Users, and what they may do.
+    /// Request about users and access control entries.
     Security(SecurityRequest),
-    /// Queues and their messages.
+    /// Request about queues and their messages.
     Queue(QueueRequest),
-    /// Caches and their entries.
+    /// Request about caches and their entries.
     Cache(CacheRequest),
 }
 
+/// Subscription that a client requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscribe {
-    /// Chosen by the client, unique on its connection.
+    /// Number that the client chooses, unique on its connection.
     pub subscription: u32,
-    /// A topic or a pattern.
+    /// Name of a topic, or a pattern.
     pub topic: String,
-    /// One partition, or all.
+    /// Partition to read; `None` reads all.
     pub partition: Option<PartitionId>,
+    /// Where reading begins.
     pub start: Start,
+    /// What happens if the subscriber reads too slowly.
     pub overflow: Overflow,
-    /// Queue size in batches; 0 for the broker's default.
+    /// Batches that the broker queues for the subscriber; 0 for its default.
     pub queue_batches: u32,
-    /// The queue group, empty for none.
+    /// Queue group; empty for none.
     pub group: String,
-    /// Bytes that may be sent before the first grant.
+    /// Bytes that the broker may send before the first grant.
     pub credit: u64,
-    /// What happens where the topic does not exist.
+    /// What happens if the topic does not exist.
     pub missing: Missing,
 }
 
 impl Request {
+    /// Appends the request as one frame.
     pub fn encode(&self, correlation: u32, buf: &mut BytesMut) {
         match self {
             Self::Hello { version, required, offered, client } => {
@@ -183,6 +225,7 @@ impl Request {
         }
     }
 
+    /// Reads a request from its frame. An unknown kind is `unsupported`, a wrong body is `malformed`.
     pub fn decode(frame: Frame) -> Result<Self> {
         // A publish keeps its batch in the bytes in which it came.
         if frame.kind == kind::PUBLISH {

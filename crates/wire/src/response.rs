@@ -13,66 +13,100 @@ use crate::queues::QueueResponse;
 use crate::security::SecurityResponse;
 use crate::values::{get_error, get_settings, put_error, put_settings};
 
+/// Answer of a broker, with the fields of its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
+    /// Answers [`Request::Hello`](crate::Request::Hello).
     Hello(HelloOk),
+    /// Acknowledges [`Request::Publish`](crate::Request::Publish).
     Published(Published),
+    /// Answers [`Request::Subscribe`](crate::Request::Subscribe).
     Subscribed {
+        /// Number of the subscription that the client chose.
         subscription: u32,
+        /// Partitions that the subscription reads; for a pattern those that match now.
         sources: Vec<SourceInfo>,
     },
+    /// Answers [`Request::Unsubscribe`](crate::Request::Unsubscribe).
     Unsubscribed,
+    /// Answers [`Request::Fetch`](crate::Request::Fetch).
     Fetched {
+        /// Offset at which the log begins.
         start: Offset,
+        /// Offset at which the log ends.
         end: Offset,
+        /// Batches in the order of their offsets; the first may begin before the requested offset.
         batches: Vec<RecordBatch>,
     },
+    /// Answers [`Request::TopicCreate`](crate::Request::TopicCreate).
     TopicCreated(TopicInfo),
+    /// Answers [`Request::TopicDelete`](crate::Request::TopicDelete).
     TopicDeleted,
+    /// Answers [`Request::TopicDescribe`](crate::Request::TopicDescribe).
     TopicDescribed(TopicInfo),
+    /// Answers [`Request::TopicGrow`](crate::Request::TopicGrow).
     TopicGrown(TopicInfo),
+    /// Answers [`Request::TopicAlter`](crate::Request::TopicAlter).
     TopicAltered(TopicInfo),
-    /// Where the partition begins now.
+    /// Answers [`Request::RecordsDelete`](crate::Request::RecordsDelete).
     RecordsDeleted {
+        /// Offset at which the partition begins now.
         start: Offset,
     },
+    /// Answers [`Request::TopicList`](crate::Request::TopicList).
     Topics {
+        /// Topics in the order of their names.
         topics: Vec<TopicInfo>,
+        /// Whether no topic follows the last one.
         is_last: bool,
     },
+    /// Answers [`Request::Stats`](crate::Request::Stats).
     Stats(String),
+    /// Answers [`Request::Ping`](crate::Request::Ping).
     Pong,
-    /// An identity that nobody was given before.
+    /// Identity that no other publisher has.
     Producer {
+        /// Id of the producer.
         id: i64,
+        /// Epoch of the producer.
         epoch: i16,
     },
+    /// Answer about consumer groups.
     Group(GroupResponse),
+    /// Answer about users and access control entries.
     Security(SecurityResponse),
+    /// Answer about queues.
     Queue(QueueResponse),
+    /// Answer about caches.
     Cache(CacheResponse),
+    /// Error of a request; with correlation id 0 the last frame of a stream.
     Error(Error),
 }
 
+/// Properties of the connection and of the broker, after a hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HelloOk {
+    /// Version of the protocol on this connection.
     pub version: u16,
+    /// Features on this connection.
     pub features: Features,
+    /// Bytes of the largest body that the broker accepts.
     pub body_bytes_max: u32,
-    /// Publishes that the broker takes on one connection before the first is answered.
+    /// Publishes that the broker accepts on one connection before it has answered the first.
     pub publishes_in_flight_max: u32,
-    /// Differs after every start of the broker: offsets of memory topics begin anew with it.
+    /// Number that differs after each start of the broker: offsets of topics in memory begin again with it.
     pub instance: u64,
+    /// Name and version of the broker.
     pub server: String,
 }
 
-/// What an acknowledgement promises, in rising order.
+/// Promise of an acknowledgement, in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
-    /// In the broker's memory, in its place.
+    /// Batch is in the broker's memory, with its offset.
     Accepted = 1,
-    /// Synced to disk, and on a majority where there is a cluster.
+    /// Disk has confirmed the batch: it survives a killed broker and a power cut.
     Committed = 2,
 }
 
@@ -85,6 +119,7 @@ impl Level {
         }
     }
 
+    /// Returns the name for people: `accepted` or `committed`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Accepted => "accepted",
@@ -93,58 +128,103 @@ impl Level {
     }
 }
 
+/// Acknowledgement of one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
+    /// Partition that has the batch.
     pub partition: PartitionId,
+    /// Offset of the first record.
     pub base_offset: Offset,
+    /// What the acknowledgement promises.
     pub level: Level,
-    /// Live subscribers and queue groups that the batch was handed to.
+    /// Subscriptions and queue groups that read the partition at that moment; 0 for a duplicate batch.
     pub receivers: u32,
-    /// Partitions that the topic has: a publisher learns here that it has grown.
+    /// Number of partitions of the topic, so that a publisher notices that it has grown.
     pub partitions: u32,
 }
 
+/// Partition that a subscription reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceInfo {
+    /// Name of the topic.
     pub topic: String,
+    /// Number of the partition.
     pub partition: PartitionId,
-    /// The first offset that comes.
+    /// Offset of the first record to arrive.
     pub start: Offset,
-    /// The end of the log at that moment.
+    /// Offset at which the log ended when the subscription began.
     pub end: Offset,
 }
 
+/// Description of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicInfo {
+    /// Name of the topic.
     pub topic: String,
+    /// Settings of the topic.
     pub settings: TopicSettings,
-    /// The queue that the topic belongs to; empty if it belongs to none.
+    /// Queue that owns the topic; empty if none does.
     pub owner: String,
+    /// Partitions in the order of their numbers.
     pub partitions: Vec<PartitionInfo>,
 }
 
+/// Extent of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionInfo {
+    /// Offset of the oldest record.
     pub start: Offset,
+    /// Offset after the newest record.
     pub end: Offset,
+    /// Bytes of all batches.
     pub bytes: u64,
+    /// Number of live subscribers.
     pub subscribers: u32,
 }
 
-/// What a broker sends without being asked each time.
+/// Frame that a broker sends without a request for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Push {
-    /// Records. The topic is named only to subscriptions of a pattern.
-    Deliver { subscription: u32, partition: PartitionId, topic: String, batch: Bytes },
-    /// The records from `from` up to, not including, `to` do not come.
-    Gap { subscription: u32, partition: PartitionId, topic: String, from: Offset, to: Offset },
-    /// The subscription is over.
-    Ended { subscription: u32, error: Error },
-    /// The broker is about to close the connection.
-    GoAway { error: Error },
+    /// Batch for a subscription.
+    Deliver {
+        /// Number of the subscription.
+        subscription: u32,
+        /// Partition that has the batch.
+        partition: PartitionId,
+        /// Topic that has the batch, for subscriptions of a pattern; otherwise empty.
+        topic: String,
+        /// Bytes of one record batch, not yet checked.
+        batch: Bytes,
+    },
+    /// Records that the subscription does not receive.
+    Gap {
+        /// Number of the subscription.
+        subscription: u32,
+        /// Partition with the gap.
+        partition: PartitionId,
+        /// Topic with the gap, for subscriptions of a pattern; otherwise empty.
+        topic: String,
+        /// Offset of the first missing record.
+        from: Offset,
+        /// Offset after the last missing record.
+        to: Offset,
+    },
+    /// End of a subscription.
+    Ended {
+        /// Number of the subscription.
+        subscription: u32,
+        /// Why it ended.
+        error: Error,
+    },
+    /// Announcement that the broker is about to close the connection.
+    GoAway {
+        /// Why it closes.
+        error: Error,
+    },
 }
 
 impl Response {
+    /// Appends the answer as one frame.
     pub fn encode(&self, correlation: u32, buf: &mut BytesMut) {
         match self {
             Self::Hello(hello) => put_frame(buf, kind::HELLO_OK, correlation, |b| {
@@ -209,6 +289,7 @@ impl Response {
         }
     }
 
+    /// Reads an answer from its frame. An unknown kind is `unsupported`, a wrong body is `malformed`.
     pub fn decode(frame: Frame) -> Result<Self> {
         let mut f = Fields::new(frame.body.freeze());
         let response = match frame.kind {
@@ -278,6 +359,7 @@ impl Push {
         frame_kind & 0xc0 == 0x40
     }
 
+    /// Appends the push as one frame.
     pub fn encode(&self, buf: &mut BytesMut) {
         match self {
             Self::Deliver { subscription, partition, topic, batch } => {
@@ -299,6 +381,7 @@ impl Push {
         }
     }
 
+    /// Reads a push from its frame. An unknown kind is `unsupported`, a wrong body is `malformed`.
     pub fn decode(frame: Frame) -> Result<Self> {
         let mut f = Fields::new(frame.body.freeze());
         let push = match frame.kind {

@@ -12,43 +12,60 @@ use crate::kind::{request, response};
 /// In a filter: any.
 const ANY: u8 = 0;
 
+/// Request about users and access control entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecurityRequest {
-    /// The user shall have these credentials, in the place of those for the same mechanisms.
+    /// Creates a user, or replaces the credentials for the same mechanisms.
     PutUser {
+        /// Name of the user.
         user: UserName,
+        /// Credentials, at least one.
         credentials: Vec<Credential>,
     },
-    /// The user shall have none for these mechanisms any more; for none where none is named.
+    /// Deletes credentials of a user; all credentials if no mechanism is named.
     DeleteUser {
+        /// Name of the user.
         user: UserName,
+        /// Mechanisms whose credentials are deleted.
         mechanisms: Vec<Mechanism>,
     },
+    /// Lists all users.
     ListUsers,
+    /// Creates access control entries.
     CreateAcls(Vec<Acl>),
-    /// All entries that the filter means.
+    /// Deletes all entries that match the filter.
     DeleteAcls(AclFilter),
+    /// Lists all entries that match the filter.
     ListAcls(AclFilter),
 }
 
+/// Answer about users and access control entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecurityResponse {
+    /// Answers [`SecurityRequest::PutUser`].
     UserPut,
+    /// Answers [`SecurityRequest::DeleteUser`].
     UserDeleted,
+    /// Answers [`SecurityRequest::ListUsers`].
     Users(Vec<UserInfo>),
+    /// Answers [`SecurityRequest::CreateAcls`].
     AclsCreated,
-    /// Those that are gone.
+    /// Entries that were deleted.
     AclsDeleted(Vec<Acl>),
+    /// Answers [`SecurityRequest::ListAcls`].
     Acls(Vec<Acl>),
 }
 
+/// User of a broker, without passwords.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserInfo {
+    /// Name of the user.
     pub name: UserName,
-    /// What there is a password for, with its iterations.
+    /// Mechanisms that the user has a password for, each with its number of iterations.
     pub mechanisms: Vec<(Mechanism, u32)>,
-    /// The configuration names the user, and requests change nothing.
+    /// Whether the configuration names the user; requests cannot change such a user.
     pub is_configured: bool,
+    /// Whether the user may do everything.
     pub is_super: bool,
 }
 

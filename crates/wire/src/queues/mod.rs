@@ -15,7 +15,7 @@ use fields::{
     put_redrive,
 };
 
-/// Settings of a queue, or what is kept with it, each by its name.
+/// Settings or notes of a queue, each with its name.
 pub type Named = Vec<(String, String)>;
 
 /// A number of 32 bits that is not there.
@@ -25,193 +25,277 @@ const OUTLIVES_CONNECTION: u8 = 1;
 /// In the flags of a send: messages were elsewhere, and say so in headers that are the broker's own.
 const IS_MOVE: u8 = 1;
 
+/// Request about queues and their messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueRequest {
+    /// Creates a queue.
     Create(NewQueue),
-    /// These settings shall be different, and the others as they are.
+    /// Changes settings of a queue; the others keep their values.
     Alter {
+        /// Name of the queue.
         queue: String,
+        /// Settings to change.
         settings: Named,
     },
+    /// Deletes a queue, and the topic that it owns.
     Delete {
+        /// Name of the queue.
         queue: String,
     },
+    /// Requests the settings and counts of a queue.
     Describe {
+        /// Name of the queue.
         queue: String,
     },
-    /// Queues whose names begin so, in the order of their names, after this one.
+    /// Lists queues whose names have a prefix, in the order of their names.
     List {
+        /// Prefix of the names.
         prefix: String,
+        /// Name after which the list begins; empty for the first page.
         after: String,
+        /// Queues in the answer, at most.
         count_max: u32,
     },
+    /// Sends messages.
     Send {
+        /// Name of the queue.
         queue: String,
+        /// Whether the messages are moved from elsewhere and may have headers that are reserved for the broker.
         is_move: bool,
+        /// Messages in their order.
         messages: Vec<OutMessage>,
     },
+    /// Leases messages.
     Receive(Receive),
-    /// Messages are done with.
+    /// Acknowledges messages, which are then not delivered again.
     Ack {
+        /// Name of the queue.
         queue: String,
+        /// Receipts of the messages.
         receipts: Vec<String>,
     },
-    /// Messages go back, for others after so long: as the queue is set where that is not said.
+    /// Returns messages to the queue.
     Nack {
+        /// Name of the queue.
         queue: String,
+        /// Receipt of each message, and the delay before it is visible in ms; `None` for the queue's.
         leases: Vec<(String, Option<u64>)>,
     },
-    /// Leases end so many ms from now.
+    /// Extends leases.
     Extend {
+        /// Name of the queue.
         queue: String,
+        /// Receipt of each message, and how long its lease lasts from now on in ms.
         leases: Vec<(String, u64)>,
     },
-    /// Messages that are not done with, after this one, as they are.
+    /// Requests messages that are not acknowledged, without a lease.
     Peek {
+        /// Name of the queue.
         queue: String,
+        /// Partition and offset after which to begin; `None` for the beginning.
         after: Option<(PartitionId, Offset)>,
+        /// Messages in the answer, at most.
         count_max: u32,
     },
+    /// Removes all messages.
     Purge {
+        /// Name of the queue.
         queue: String,
     },
+    /// Continues at another place of the topic.
     Seek {
+        /// Name of the queue.
         queue: String,
+        /// Where the queue continues.
         to: Start,
     },
-    /// Messages of a queue go to another, or each to where it came from, so many a second.
+    /// Moves the messages of a queue to another queue, or each to the queue that it came from.
     StartRedrive {
+        /// Name of the queue with the messages.
         queue: String,
+        /// Name of the destination; `None` for the queue of origin.
         to: Option<String>,
+        /// Messages per second, at most; `None` for no limit.
         rate: Option<u32>,
     },
+    /// Lists moves of a queue's messages.
     ListRedrives {
+        /// Name of the queue.
         queue: String,
     },
+    /// Cancels a move.
     CancelRedrive {
+        /// Number of the move.
         redrive: u64,
     },
 }
 
+/// Answer about queues and their messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueResponse {
+    /// Answers [`QueueRequest::Create`].
     Created(QueueInfo),
+    /// Answers [`QueueRequest::Alter`].
     Altered(QueueInfo),
+    /// Answers [`QueueRequest::Delete`].
     Deleted,
+    /// Answers [`QueueRequest::Describe`].
     Described(QueueInfo),
+    /// Answers [`QueueRequest::List`].
     Queues {
+        /// Queues in the order of their names, without their notes.
         queues: Vec<QueueInfo>,
+        /// Whether no queue follows the last one.
         is_last: bool,
     },
-    /// Of each message, in their order.
+    /// Answers [`QueueRequest::Send`] for each message, in their order.
     Sent(Vec<Result<Sent>>),
+    /// Answers [`QueueRequest::Receive`].
     Received {
-        /// How long the receiver has them.
+        /// Duration of the leases, in ms.
         lease_ms: u64,
+        /// Leased messages.
         messages: Vec<ReceivedMessage>,
     },
-    /// Of each receipt, in their order.
+    /// Answers [`QueueRequest::Ack`] for each receipt, in their order.
     Acked(Vec<LeaseAnswer>),
+    /// Answers [`QueueRequest::Nack`] for each receipt, in their order.
     Nacked(Vec<LeaseAnswer>),
+    /// Answers [`QueueRequest::Extend`] for each receipt, in their order.
     Extended(Vec<LeaseAnswer>),
+    /// Answers [`QueueRequest::Peek`].
     Peeked(Vec<PeekedMessage>),
-    /// How many messages there were.
+    /// Answers [`QueueRequest::Purge`] with the number of removed messages.
     Purged(u64),
+    /// Answers [`QueueRequest::Seek`].
     Sought,
+    /// Answers [`QueueRequest::StartRedrive`] with the number of the move.
     RedriveStarted(u64),
-    /// The newest first.
+    /// Answers [`QueueRequest::ListRedrives`], the newest first.
     Redrives(Vec<RedriveInfo>),
+    /// Answers [`QueueRequest::CancelRedrive`].
     RedriveCancelled(RedriveInfo),
 }
 
+/// Queue to create.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewQueue {
+    /// Name of the queue.
     pub queue: String,
-    /// A topic that is there; empty for one of its own.
+    /// Name of an existing topic; empty for a separate topic with the name of the queue.
     pub topic: String,
-    /// It begins with what is published from now on.
+    /// Whether the queue begins with messages that are published from now on.
     pub is_live: bool,
-    /// Where its own topic is kept.
+    /// Storage of the separate topic.
     pub storage: Storage,
+    /// Settings; those that are not named have their defaults.
     pub settings: Named,
+    /// Notes that doors keep with the queue.
     pub notes: Named,
 }
 
+/// Message to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutMessage {
+    /// Body of the message.
     pub body: Bytes,
-    /// The key of its group, or of its order.
+    /// Key of the message group.
     pub group: Option<Bytes>,
-    /// What it is known by if it is sent again.
+    /// Deduplication id, by which a message that is sent again is recognized.
     pub dedup: Option<String>,
-    /// How long it is for nobody; as the queue is set where that is not said.
+    /// How long the message is delayed, in ms; `None` for the queue's setting.
     pub delay_ms: Option<u64>,
+    /// Headers in their order.
     pub headers: Vec<(String, Bytes)>,
 }
 
+/// Messages that a receiver requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receive {
+    /// Name of the queue.
     pub queue: String,
+    /// Messages in the answer, at most.
     pub count_max: u32,
-    /// Beyond the first message.
+    /// Bytes of messages in the answer, at most; it applies from the second message on.
     pub bytes_max: u32,
-    /// As the queue is set where that is not said.
+    /// Duration of the leases, in ms; `None` for the queue's setting.
     pub lease_ms: Option<u64>,
-    /// How long the answer may wait for a message.
+    /// How long the answer waits for a message, in ms.
     pub wait_ms: u32,
-    /// Else the messages go back at once when the connection ends.
+    /// Whether the leases outlive the connection; otherwise its end returns the messages immediately.
     pub outlives_connection: bool,
 }
 
+/// Place of a sent message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
+    /// Id of the message.
     pub id: String,
+    /// Partition that has the message.
     pub partition: PartitionId,
+    /// Offset of the message.
     pub offset: Offset,
-    /// It was there already.
+    /// Whether the queue had the message already.
     pub is_duplicate: bool,
 }
 
-/// What a message is, wherever it is shown.
+/// Message as a queue shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageInfo {
+    /// Id of the message.
     pub id: String,
+    /// Partition that has the message.
     pub partition: PartitionId,
+    /// Offset of the message.
     pub offset: Offset,
-    /// When it was sent first, ms since 1970.
+    /// When it was first sent, in ms since 1970.
     pub sent_ms: u64,
-    /// How often it was given out.
+    /// Number of deliveries, including this one.
     pub attempts: u32,
+    /// Body of the message.
     pub body: Bytes,
+    /// Key of the message group, if there is one.
     pub group: Option<Bytes>,
-    /// Those that begin with `thalweg.` are the broker's own.
+    /// Headers in their order. Those that begin with `thalweg.` are the broker's.
     pub headers: Vec<(String, Bytes)>,
 }
 
+/// Message with its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceivedMessage {
+    /// Receipt of the lease, which acknowledgements name.
     pub receipt: String,
+    /// When it was first delivered, in ms since 1970.
     pub first_received_ms: u64,
+    /// Message that is leased.
     pub message: MessageInfo,
 }
 
+/// Message with its phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeekedMessage {
+    /// Phase of the message.
     pub phase: MessagePhase,
-    /// When its lease or its delay ends.
+    /// When its lease or its delay ends, in ms since 1970.
     pub due_ms: Option<u64>,
+    /// Message that the phase is about.
     pub message: MessageInfo,
 }
 
+/// Phase of a message that is not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum MessagePhase {
+    /// A receiver holds a lease on the message.
     Leased = 1,
+    /// No receiver holds the message, and it can be delivered.
     Waiting = 2,
+    /// The message becomes visible later.
     Delayed = 3,
 }
 
 impl MessagePhase {
+    /// Returns the name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Leased => "leased",
@@ -225,27 +309,28 @@ impl MessagePhase {
     }
 }
 
-/// What became of a lease that a request was about.
+/// Result of a request for one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LeaseAnswer {
+    /// Request was carried out.
     Done = 0,
-    /// There is no such message any more.
+    /// Message was acknowledged, purged or dropped.
     Gone = 1,
-    /// The lease is over, or another has the message.
+    /// Another receiver holds the message, or the lease has expired and the queue is strict.
     Expired = 2,
-    /// Nobody has the message.
+    /// No receiver holds the message.
     NotLeased = 3,
-    /// The message would be held longer than anybody may.
+    /// Lease would be longer than allowed.
     TooLong = 4,
-    /// The receipt is none of this queue.
+    /// Receipt is not one of this queue.
     Invalid = 5,
 }
 
 impl LeaseAnswer {
     const ALL: [Self; 6] = [Self::Done, Self::Gone, Self::Expired, Self::NotLeased, Self::TooLong, Self::Invalid];
 
-    /// What a person is told; nothing where it was done.
+    /// Returns why the request was refused, for people; `None` if it was carried out.
     pub fn refusal(self) -> Option<&'static str> {
         match self {
             Self::Done => None,
@@ -258,61 +343,88 @@ impl LeaseAnswer {
     }
 }
 
+/// Description of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueInfo {
+    /// Name of the queue.
     pub queue: String,
+    /// Name of its topic.
     pub topic: String,
-    /// The topic came with the queue, and goes with it.
+    /// Whether the queue owns the topic, which is then deleted with it.
     pub owns_topic: bool,
+    /// When the queue was created, in ms since 1970.
     pub created_ms: u64,
+    /// When its settings were last changed, in ms since 1970.
     pub altered_ms: u64,
+    /// All settings.
     pub settings: Named,
-    /// What doors keep with it; not in lists.
+    /// Notes that doors keep with the queue; empty in lists.
     pub notes: Named,
-    /// Unknown where its topic is gone.
+    /// Numbers of messages; `None` if the topic was deleted.
     pub counts: Option<QueueCounts>,
 }
 
+/// Numbers of a queue's messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounts {
+    /// Messages that can be delivered now.
     pub visible: u64,
+    /// Messages that are leased.
     pub in_flight: u64,
+    /// Messages that become visible later.
     pub delayed: u64,
+    /// Bytes of the log from the oldest message on.
     pub bytes: u64,
-    /// When the oldest message was sent, where that is known.
+    /// When the oldest message was sent, in ms since 1970, if that is known.
     pub oldest_ms: Option<u64>,
-    /// Groups that step back behind others.
+    /// Message groups that are delivered after the others.
     pub noisy_groups: u64,
 }
 
+/// Move of messages between queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedriveInfo {
+    /// Number of the move.
     pub redrive: u64,
+    /// Name of the queue with the messages.
     pub from: String,
+    /// Name of the destination; `None` for the queue of origin.
     pub to: Option<String>,
-    /// Messages a second.
+    /// Messages per second, at most; `None` for no limit.
     pub rate: Option<u32>,
+    /// When the move began, in ms since 1970.
     pub started_ms: u64,
+    /// State of the move.
     pub state: RedriveState,
+    /// Messages that were moved so far.
     pub moved: u64,
-    /// Messages that there were to move when it began.
+    /// Messages to move when it began.
     pub to_move: u64,
+    /// Why the move failed, if it did.
     pub failure: Option<String>,
 }
 
+/// State of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RedriveState {
+    /// Messages are being moved.
     Running = 0,
+    /// All messages were moved.
     Completed = 1,
+    /// A request to cancel arrived, and the move still runs.
     Cancelling = 2,
+    /// The move was cancelled.
     Cancelled = 3,
+    /// The move ended with an error.
     Failed = 4,
 }
 
 impl RedriveState {
+    /// All states.
     pub const ALL: [Self; 5] = [Self::Running, Self::Completed, Self::Cancelling, Self::Cancelled, Self::Failed];
 
+    /// Returns the name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -594,12 +706,12 @@ impl Receive {
 }
 
 impl NewQueue {
-    /// A queue with a topic of its own, and with the settings that queues have where nobody says.
+    /// Returns a queue with a separate topic and the default settings.
     pub fn new(queue: impl Into<String>) -> Self {
         Self { queue: queue.into(), ..Self::default() }
     }
 
-    /// The same with a setting, as `with("lease_ms", "60000")`.
+    /// Adds a setting, as `with("lease_ms", "60000")`.
     pub fn with(mut self, name: &str, value: impl Into<String>) -> Self {
         self.settings.push((name.to_owned(), value.into()));
         self
@@ -607,28 +719,33 @@ impl NewQueue {
 }
 
 impl OutMessage {
+    /// Returns a message with this body and nothing else.
     pub fn new(body: impl Into<Bytes>) -> Self {
         Self { body: body.into(), ..Self::default() }
     }
 
+    /// Sets the key of the message group.
     pub fn with_group(self, group: impl Into<Bytes>) -> Self {
         Self { group: Some(group.into()), ..self }
     }
 
+    /// Sets the id by which a message that is sent again is recognized.
     pub fn with_dedup(self, dedup: impl Into<String>) -> Self {
         Self { dedup: Some(dedup.into()), ..self }
     }
 
+    /// Sets the delay, in whole milliseconds.
     pub fn with_delay(self, delay: std::time::Duration) -> Self {
         Self { delay_ms: Some(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)), ..self }
     }
 
+    /// Adds a header.
     pub fn with_header(mut self, name: impl Into<String>, value: impl Into<Bytes>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    /// Bytes that it takes on the wire, or a few more.
+    /// Returns the bytes that the message takes on the wire, or a few more.
     pub fn wire_bytes(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(name, value)| 6 + name.len() + value.len()).sum();
         let (group, dedup) = (self.group.as_ref().map_or(0, Bytes::len), self.dedup.as_ref().map_or(0, String::len));
@@ -637,25 +754,25 @@ impl OutMessage {
 }
 
 impl MessageInfo {
-    /// The headers that its sender gave it.
+    /// Returns the headers that the sender set.
     pub fn sender_headers(&self) -> impl Iterator<Item = (&str, &Bytes)> {
         let headers = self.headers.iter().filter(|(name, _)| !name.starts_with(header::PREFIX));
         headers.map(|(name, value)| (&name[..], value))
     }
 
-    /// The queue whose dead letter it is.
+    /// Returns the queue that the dead letter comes from, if it is one.
     pub fn source(&self) -> Option<&str> {
         let (_, value) = self.headers.iter().find(|(name, _)| name == header::SOURCE)?;
         std::str::from_utf8(value).ok()
     }
 
-    /// How many bytes it has, where it is shown without body, group and headers: no answer has room for them.
+    /// Returns the size of a message that is shown without body, group and headers since no answer can hold it.
     pub fn left_out_bytes(&self) -> Option<u64> {
         let (_, value) = self.headers.iter().find(|(name, _)| name == header::LEFT_OUT)?;
         std::str::from_utf8(value).ok()?.parse().ok()
     }
 
-    /// Bytes that it takes on the wire, or a few more.
+    /// Returns the bytes that the message takes on the wire, or a few more.
     pub fn wire_bytes(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(name, value)| 6 + name.len() + value.len()).sum();
         let group = self.group.as_ref().map_or(0, Bytes::len);
