@@ -94,11 +94,6 @@ impl Assembler {
         Self { body_bytes_max, head: [0; HEADER_BYTES], head_filled: 0, open: None }
     }
 
-    /// Sets the largest body of the frames that begin from now on.
-    pub fn set_body_bytes_max(&mut self, body_bytes_max: usize) {
-        self.body_bytes_max = body_bytes_max;
-    }
-
     /// Whether the stream could end here without cutting a frame.
     pub fn is_between_frames(&self) -> bool {
         self.head_filled == 0 && self.open.is_none()
