@@ -4,17 +4,17 @@
 //! came of it at once. Between frames it owns no buffer.
 
 mod ending;
+mod reading;
 
 use std::future::Future;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use bytes::{Buf, BufMut};
-use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use bytes::Buf;
 
 use self::ending::Pace;
 use super::bodies::{Bodies, Incoming};
@@ -23,7 +23,7 @@ use super::input::Input;
 use super::out::Out;
 use super::pending::{Answer, Begun, Pending};
 use super::protocol::{Decoded, Fault, FaultKind, Handler, Held, Order, Protocol, Reply, Standing};
-use super::rest::{self, Rest};
+use super::rest::Rest;
 use super::scratch::{self, Batch, Scratch};
 use super::transport::Transport;
 use super::{Live, Peer, Phase};
@@ -37,10 +37,6 @@ use crate::telemetry::{self, Lap};
 const FLUSH_BYTES: usize = 64 << 10;
 /// What one turn reads, answers and writes at most so many times. Then others have theirs, whatever is left to do.
 const ROUNDS_MAX: usize = 16;
-/// What is read ahead of a request that is given up when the peer is gone, so that it is seen to go.
-const AHEAD_BYTES_MAX: usize = 4 << 10;
-/// From this on the rest of a frame is read straight into the connection's own buffer.
-const LARGE_REST_BYTES: usize = 16 << 10;
 
 pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     live: Rc<Live<P, H>>,
@@ -433,79 +429,6 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     fn begin_anew(&mut self, now: u64) {
         self.frame_began = now;
         self.bodies.begin_anew(now);
-    }
-
-    fn read(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<Read, End> {
-        loop {
-            let before = self.rest.len();
-            // What lies in a buffer of its own stays there: moving it for its last bytes, one by one if the peer
-            // wants it so, would cost the square of its length.
-            let is_large = before >= LARGE_REST_BYTES || self.rest.wanted >= before + LARGE_REST_BYTES;
-            let read = if is_large {
-                let Some(room) = self.rest.poll_room(cx, &Self::memory(&self.live, now))? else {
-                    return Ok(Read::Pending);
-                };
-                let mut room = (&mut self.rest.bytes).limit(room);
-                match pin!(self.transport.reader().read_buf(&mut room)).poll(cx) {
-                    Poll::Ready(read) => read?,
-                    Poll::Pending => return Ok(Read::Pending),
-                }
-            } else {
-                let (buf, ..) = scratch.split(before + LARGE_REST_BYTES);
-                // What is read and not handled may have to wait for memory: of that there is little while it is short.
-                let room_max = if self.live.memory.is_short() { LARGE_REST_BYTES } else { buf.len() - before };
-                let mut buf = ReadBuf::new(&mut buf[before..before + room_max]);
-                match Pin::new(self.transport.reader()).poll_read(cx, &mut buf) {
-                    Poll::Ready(read) => read?,
-                    Poll::Pending => return Ok(Read::Pending),
-                }
-                buf.filled().len()
-            };
-            if read == 0 {
-                return Ok(Read::Eof);
-            }
-            self.active = now;
-            scratch.batch.bytes_read += read as u64;
-            if !is_large {
-                if before > 0 {
-                    let (buf, ..) = scratch.split(before);
-                    buf[..before].copy_from_slice(&self.rest.bytes);
-                }
-                return Ok(Read::Scratch(before + read));
-            }
-            if self.rest.is_ready() {
-                return Ok(Read::Own);
-            }
-        }
-    }
-
-    /// Reads a little of what will be handled later, to see whether the peer is still there.
-    fn read_ahead(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<(), End> {
-        while self.rest.len() < AHEAD_BYTES_MAX {
-            let before = self.rest.len();
-            let (buf, ..) = scratch.split(AHEAD_BYTES_MAX);
-            let mut buf = ReadBuf::new(&mut buf[before..AHEAD_BYTES_MAX]);
-            match Pin::new(self.transport.reader()).poll_read(cx, &mut buf) {
-                Poll::Ready(read) => read?,
-                Poll::Pending => return Ok(()),
-            }
-            let read = buf.filled().len();
-            if read == 0 {
-                return Err(End::Over);
-            }
-            (self.active, scratch.batch.bytes_read) = (now, scratch.batch.bytes_read + read as u64);
-            let (buf, ..) = scratch.split(before + read);
-            buf[..before].copy_from_slice(&self.rest.bytes);
-            let bytes = &buf[..before + read];
-            self.rest.keep(cx, bytes, &Self::memory(&self.live, now))?;
-        }
-        Ok(())
-    }
-
-    /// Where `rest` has its memory from.
-    fn memory(live: &Live<P, H>, now: u64) -> rest::Source<'_> {
-        let may_wait = !live.settings.memory_wait.is_zero();
-        rest::Source { memory: &live.memory, due: may_wait.then(|| now.saturating_add(live.ticks.memory_wait)) }
     }
 
     fn handle_own(

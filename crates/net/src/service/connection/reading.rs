@@ -1,0 +1,95 @@
+//! Reading a stream: into the scratch buffer that all streams of a thread share, or into a buffer of its own for the
+//! rest of a large frame.
+
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use bytes::BufMut;
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+
+use super::super::Live;
+use super::super::protocol::{Handler, Protocol};
+use super::super::rest;
+use super::super::scratch::Scratch;
+use super::super::transport::Transport;
+use super::{Connection, End, Read};
+
+/// What is read ahead of a request that is given up when the peer is gone, so that it is seen to go.
+const AHEAD_BYTES_MAX: usize = 4 << 10;
+/// From this on the rest of a frame is read straight into the connection's own buffer.
+const LARGE_REST_BYTES: usize = 16 << 10;
+
+impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
+    pub(super) fn read(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<Read, End> {
+        loop {
+            let before = self.rest.len();
+            // What lies in a buffer of its own stays there: moving it for its last bytes, one by one if the peer
+            // wants it so, would cost the square of its length.
+            let is_large = before >= LARGE_REST_BYTES || self.rest.wanted >= before + LARGE_REST_BYTES;
+            let read = if is_large {
+                let Some(room) = self.rest.poll_room(cx, &Self::memory(&self.live, now))? else {
+                    return Ok(Read::Pending);
+                };
+                let mut room = (&mut self.rest.bytes).limit(room);
+                match pin!(self.transport.reader().read_buf(&mut room)).poll(cx) {
+                    Poll::Ready(read) => read?,
+                    Poll::Pending => return Ok(Read::Pending),
+                }
+            } else {
+                let (buf, ..) = scratch.split(before + LARGE_REST_BYTES);
+                // What is read and not handled may have to wait for memory: of that there is little while it is short.
+                let room_max = if self.live.memory.is_short() { LARGE_REST_BYTES } else { buf.len() - before };
+                let mut buf = ReadBuf::new(&mut buf[before..before + room_max]);
+                match Pin::new(self.transport.reader()).poll_read(cx, &mut buf) {
+                    Poll::Ready(read) => read?,
+                    Poll::Pending => return Ok(Read::Pending),
+                }
+                buf.filled().len()
+            };
+            if read == 0 {
+                return Ok(Read::Eof);
+            }
+            self.active = now;
+            scratch.batch.bytes_read += read as u64;
+            if !is_large {
+                if before > 0 {
+                    let (buf, ..) = scratch.split(before);
+                    buf[..before].copy_from_slice(&self.rest.bytes);
+                }
+                return Ok(Read::Scratch(before + read));
+            }
+            if self.rest.is_ready() {
+                return Ok(Read::Own);
+            }
+        }
+    }
+
+    /// Reads a little of what will be handled later, to see whether the peer is still there.
+    pub(super) fn read_ahead(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<(), End> {
+        while self.rest.len() < AHEAD_BYTES_MAX {
+            let before = self.rest.len();
+            let (buf, ..) = scratch.split(AHEAD_BYTES_MAX);
+            let mut buf = ReadBuf::new(&mut buf[before..AHEAD_BYTES_MAX]);
+            match Pin::new(self.transport.reader()).poll_read(cx, &mut buf) {
+                Poll::Ready(read) => read?,
+                Poll::Pending => return Ok(()),
+            }
+            let read = buf.filled().len();
+            if read == 0 {
+                return Err(End::Over);
+            }
+            (self.active, scratch.batch.bytes_read) = (now, scratch.batch.bytes_read + read as u64);
+            let (buf, ..) = scratch.split(before + read);
+            buf[..before].copy_from_slice(&self.rest.bytes);
+            let bytes = &buf[..before + read];
+            self.rest.keep(cx, bytes, &Self::memory(&self.live, now))?;
+        }
+        Ok(())
+    }
+
+    /// Where `rest` has its memory from.
+    pub(super) fn memory(live: &Live<P, H>, now: u64) -> rest::Source<'_> {
+        let may_wait = !live.settings.memory_wait.is_zero();
+        rest::Source { memory: &live.memory, due: may_wait.then(|| now.saturating_add(live.ticks.memory_wait)) }
+    }
+}
