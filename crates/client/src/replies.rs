@@ -26,7 +26,7 @@ pub(crate) struct Waiting(Mutex<HashMap<u64, oneshot::Sender<Record>>>);
 
 impl Replies {
     /// Numbers a request and waits for its reply from now on, until [`Replies::give_up`].
-    pub(crate) fn expect(&self) -> (u64, oneshot::Receiver<Record>) {
+    pub(crate) fn begin(&self) -> (u64, oneshot::Receiver<Record>) {
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
         self.waiting.0.lock().insert(id, sender);

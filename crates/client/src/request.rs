@@ -23,7 +23,7 @@ impl Client {
     pub async fn request(&self, topic: &str, record: Record, timeout: Duration) -> Result<Record> {
         let replies = &self.replies;
         let inbox = replies.inbox.get_or_try_init(|| open_inbox(&self.session, replies)).await?;
-        let (id, answer) = replies.expect();
+        let (id, answer) = replies.begin();
         let record = record.with_header(REPLY_TO, inbox.clone()).with_header(CORRELATION_ID, id.to_string());
         let result = async {
             let published = publish_once(&self.session, topic, record, Acks::Accepted).await?;

@@ -305,7 +305,7 @@ impl Consumer {
         }
     }
 
-    /// Records as a stream, as [`Consumer::next`] returns them. An error does not end it: partitions that the error does
+    /// Records as a stream, as [`Consumer::next`] returns them. An error does not end it: partitions that it does
     /// not concern follow. The consumer can be used again, to commit or to close it, when the stream is dropped.
     ///
     /// A record counts as done when the next one is polled. So process each before that: what a combinator such as
