@@ -24,7 +24,7 @@ impl Broker {
         refuse_internal(name)?;
         let topic = self.topic(name)?;
         if topic.name.is_inbox() {
-            return Err(Error::invalid(format!("{name}: the settings of an inbox do not change")));
+            return Err(Error::invalid(format!("{name}: the settings of an inbox cannot be changed")));
         }
         let settings = change.of(&topic.settings).or(&self.topic_defaults(topic.settings.storage));
         settings.validate()?;
@@ -68,7 +68,7 @@ impl Topic {
         let check_len = |batch: &DraftBatch| match batch.len() <= settings.batch_bytes_max as usize {
             true => Ok(()),
             false => Err(Error::too_large(format!(
-                "topic {name} takes batches of up to {} bytes, this one has {}",
+                "topic {name} accepts batches of at most {} bytes, this one has {}",
                 settings.batch_bytes_max,
                 batch.len()
             ))),
@@ -77,15 +77,14 @@ impl Topic {
         let expanded_max = self.expanded_max(expansion);
         if !batch.expands_within(expanded_max) {
             return Err(Error::too_large(format!(
-                "topic {name} takes batches whose records have up to {expanded_max} bytes once they are decompressed, \
-                 and those of this batch of {} bytes have more: send them in more than one batch, or raise \
-                 record_expansion_max",
+                "topic {name} accepts batches whose records have at most {expanded_max} bytes after decompression, \
+                 and those of this batch of {} bytes have more: send smaller batches, or raise record_expansion_max",
                 batch.len()
             )));
         }
         if settings.compact && !batch.has_all_keys()? {
             return Err(Error::invalid(format!(
-                "topic {name} keeps the newest record of each key, and a record of this batch has no key"
+                "topic {name} is compacted and needs a key in every record: a record of this batch has no key"
             )));
         }
         if let Some(codec) = settings.compression {

@@ -123,8 +123,8 @@ impl Answers {
         if bytes as u64 > self.0.max {
             self.0.refused.add(1);
             return Err(Error::too_large(format!(
-                "an answer takes {bytes} bytes of memory, and all together may have {}: ask for less at once, or raise \
-                 response_memory_max",
+                "the response needs {bytes} bytes of memory, and all responses together may use {}: request less at a \
+                 time, or raise response_memory_max",
                 self.0.max
             )));
         }
@@ -209,8 +209,8 @@ impl Answers {
         self.0.refused.add(1);
         let (used, max) = (self.0.state.lock().used, self.0.max);
         Error::busy(format!(
-            "answers that clients have not read hold {used} of {max} bytes (response_memory_max; an address has half): \
-             read what was asked for, ask for less at once, or try again later"
+            "responses that clients have not read hold {used} of {max} bytes (response_memory_max; one address may \
+             use half): read pending responses, request less at a time, or try again later"
         ))
     }
 

@@ -65,7 +65,8 @@ impl Checking {
         // It is never closed.
         let turn = timeout_at(deadline, self.turns.clone().acquire_owned()).await.map_err(|elapsed| {
             Error::busy(format!(
-                "topic {} looks into compressed batches, and others are before this one ({elapsed}): try again later",
+                "topic {} checks compressed batches one after the other, and this one has waited too long \
+                 ({elapsed}): try again later",
                 topic.name
             ))
         })?;
@@ -75,7 +76,7 @@ impl Checking {
             topic.admit(&mut batch, expansion).map(|()| batch)
         });
         admitted.await.unwrap_or_else(|error| {
-            Err(Error::new(ErrorKind::ShuttingDown, format!("the batch was not looked into: {error}")))
+            Err(Error::new(ErrorKind::ShuttingDown, format!("the batch was not checked: {error}")))
         })
     }
 

@@ -202,7 +202,10 @@ impl PartitionCell {
         if let Some(at) = context.at
             && at != state.order.end()
         {
-            let message = format!("the next offset is {}, not {at}: others have written meanwhile", state.order.end());
+            let message = format!(
+                "the next offset is {}, not {at}: another producer has published in the meantime",
+                state.order.end()
+            );
             return Err(Refused::Failed(Error::new(ErrorKind::OutOfSequence, message)));
         }
         let (count, log_bytes) = (u64::from(batch.count()), state.log.extent().bytes);
@@ -493,7 +496,7 @@ impl PartitionCell {
         if let Log::Disk(log) = &state.log
             && !log.takes_transactions()
         {
-            let message = format!("topic {} is kept in SQLite, which has no part in transactions", self.topic);
+            let message = format!("topic {} is stored in SQLite, which does not support transactions", self.topic);
             return Err(Error::new(ErrorKind::Unsupported, format!("{message}; use storage disk")));
         }
         state.order.begin(id, epoch)
@@ -600,7 +603,7 @@ impl PartitionCell {
         let view = state.queues.iter_mut().find(|view| view.cell.id == id);
         match view {
             Some(view) => Ok(work(view, &mut state.log)),
-            None => Err(Error::not_found(format!("the queue has nothing over topic {} any more", self.topic))),
+            None => Err(Error::not_found(format!("the queue no longer reads topic {}", self.topic))),
         }
     }
 

@@ -67,7 +67,7 @@ impl Broker {
     pub(crate) async fn next_producer_id(self: &Arc<Self>) -> Result<i64> {
         let broker = self.clone();
         let given = tokio::task::spawn_blocking(move || broker.producer_ids().next()).await;
-        given.map_err(|error| Error::new(ErrorKind::Internal, format!("no producer's id: {error}")))?
+        given.map_err(|error| Error::new(ErrorKind::Internal, format!("cannot assign a producer id: {error}")))?
     }
 }
 

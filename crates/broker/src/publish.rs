@@ -322,7 +322,7 @@ impl Broker {
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
         if batch.is_transactional() && !self.transactions().is_restored() {
-            return Err(Error::busy("the broker has just started and still learns which transactions are open"));
+            return Err(Error::busy("the broker has just started and is still restoring open transactions"));
         }
         let topic = self.topic_or_create(topic)?;
         self.append_to_topic(&topic, partition, acks, batch, begin, wakes)
@@ -508,7 +508,7 @@ pub(crate) async fn committed(commit: Commit) -> Result<()> {
         return Ok(());
     };
     committed.await.unwrap_or_else(|gone| {
-        Err(Error::new(ErrorKind::Internal, format!("the partition ended before its record was on the disk: {gone}")))
+        Err(Error::new(ErrorKind::Internal, format!("the partition was closed before its record was durable: {gone}")))
     })
 }
 

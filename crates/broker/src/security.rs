@@ -145,8 +145,8 @@ impl Security {
 
 fn no_reader(topic: &str) -> Error {
     let message = format!(
-        "'{topic}' is a topic of the broker itself and may hold secrets: only a user of the Kafka door to whom an \
-         access control entry grants it by this name reads it, with authorization = true"
+        "'{topic}' is a topic of the broker itself and may hold secrets: to read it, use the Kafka door with \
+         authorization = true and an access control entry for exactly this name"
     );
     Error::new(ErrorKind::Denied, message)
 }
@@ -154,8 +154,9 @@ fn no_reader(topic: &str) -> Error {
 /// Bytes that nobody can foresee.
 fn random(bytes: usize) -> Result<Vec<u8>> {
     let mut random = vec![0; bytes];
-    rand::fill(&mut random)
-        .map_err(|error| Error::new(ErrorKind::Internal, format!("the system gives no random numbers: {error}")))?;
+    rand::fill(&mut random).map_err(|error| {
+        Error::new(ErrorKind::Internal, format!("cannot get random numbers from the system: {error}"))
+    })?;
     Ok(random)
 }
 

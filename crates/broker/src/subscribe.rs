@@ -74,12 +74,14 @@ impl Broker {
     /// Opens a subscription. It waits only where a pattern means many partitions, which are joined in slices.
     pub async fn subscribe(self: &Arc<Self>, mut request: Subscribe) -> Result<Subscription> {
         if self.metrics().subscribers.load(Ordering::Relaxed) >= SUBSCRIPTIONS_MAX {
-            return Err(Error::busy(format!("this broker has {SUBSCRIPTIONS_MAX} subscriptions open")));
+            return Err(Error::busy(format!(
+                "this broker has {SUBSCRIPTIONS_MAX} open subscriptions, which is the limit"
+            )));
         }
         let is_wildcard = !matches!(request.pattern, Pattern::Topic(_));
         if is_wildcard && matches!(request.start, Start::Offset(_) | Start::Offsets(_)) {
-            let message =
-                "a pattern begins with live, earliest or a time: an offset is of one topic, so name that topic";
+            let message = "a subscription to a pattern starts at live, earliest or a time: an offset is valid for one \
+                           topic only, so name that topic";
             return Err(Error::invalid(message));
         }
         if is_wildcard && request.partition.is_some() {

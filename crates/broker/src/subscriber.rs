@@ -146,7 +146,10 @@ impl Subscriber {
         }
         if state.sources.len() >= PARTITIONS_TOTAL_MAX {
             // Only a pattern meets so many, over a long time: those of deleted topics stay in the list.
-            self.end_locked(&mut state, Error::busy("the subscription has met too many partitions; subscribe again"));
+            self.end_locked(
+                &mut state,
+                Error::busy("the subscription has read from too many partitions; subscribe again"),
+            );
             return None;
         }
         state.sources.push(cell.clone());

@@ -171,7 +171,7 @@ impl Topic {
         if self.partitions.len() > 1 && batch.producer().is_some() {
             // Sent again it might go elsewhere, and so be taken twice.
             return Err(Error::invalid(format!(
-                "topic {} has {} partitions: a batch with a producer has to name its own",
+                "topic {} has {} partitions: a batch with a producer id must name its partition",
                 self.name,
                 self.partitions.len()
             )));
@@ -394,7 +394,7 @@ impl Broker {
         let names = topics.values().filter(|topic| !topic.name.is_hidden()).map(|topic| topic.name.as_str());
         match nearest(name, names) {
             Some(nearest) => Error::not_found(format!(
-                "there is no topic '{name}'; did you mean '{nearest}'? Else create it, or list those that exist"
+                "there is no topic '{name}'; did you mean '{nearest}'? Otherwise create it, or list those that exist"
             )),
             None => Error::not_found(format!("there is no topic '{name}'; create it, or list those that exist")),
         }
@@ -405,7 +405,7 @@ impl Broker {
             return Ok(topic.clone());
         }
         if is_inbox(name) {
-            return Err(Error::not_found(format!("nobody waits for an answer at {name} any more")));
+            return Err(Error::not_found(format!("no client waits for an answer at {name} any more")));
         }
         if is_internal(name) || !self.settings().auto_create_topics {
             TopicName::parse(name)?;
@@ -509,7 +509,10 @@ impl Lasts {
             return Ok(());
         };
         heard.await.unwrap_or_else(|gone| {
-            Err(Error::new(ErrorKind::Internal, format!("the journal ended before the change was on the disk: {gone}")))
+            Err(Error::new(
+                ErrorKind::Internal,
+                format!("the journal was closed before the change was durable: {gone}"),
+            ))
         })
     }
 }

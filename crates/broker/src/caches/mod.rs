@@ -217,7 +217,11 @@ impl Broker {
     /// The cache of a number, as long as it is there.
     pub fn cache_of(&self, id: u64) -> Result<Arc<Cache>> {
         let cache = self.caches().by_id.read().get(&id).cloned();
-        cache.ok_or_else(|| Error::not_found(format!("no cache has number {id} any more: open it again by its name")))
+        cache.ok_or_else(|| {
+            Error::not_found(format!(
+                "there is no cache with the number {id} any more: open the cache again by its name"
+            ))
+        })
     }
 
     /// A new cache; one that is there with these settings is as good. It lasts as [`Cache::settled`] says.
@@ -226,7 +230,7 @@ impl Broker {
         check_settings(&settings)?;
         let cache = self.make_cache(name, settings)?;
         if cache.settings != settings {
-            let message = format!("cache '{}' is there with other settings", cache.name);
+            let message = format!("cache '{}' already exists with other settings", cache.name);
             return Err(Error::new(ErrorKind::AlreadyExists, message));
         }
         Ok(cache)
@@ -307,10 +311,10 @@ impl Broker {
             return Ok(cache.clone());
         }
         if by_name.len() == CACHES_MAX {
-            return Err(Error::busy(format!("there are {CACHES_MAX} caches, which is all there may be; delete some")));
+            return Err(Error::busy(format!("cache limit reached ({CACHES_MAX}): delete one first")));
         }
         if !caches.is_restored.load(Ordering::Acquire) {
-            return Err(Error::busy("the broker has just started and still reads its durable caches"));
+            return Err(Error::busy("the broker has just started and is still restoring its durable caches"));
         }
         caches.check_served(name.as_str(), settings.is_durable)?;
         self.peers().admit(Created::Cache)?;
@@ -646,9 +650,9 @@ impl Cache {
 
     fn expires(&self, ttl: Ttl) -> Result<Expires> {
         let after = |ms: u64| match ms {
-            0 => Err(Error::invalid("an entry is kept for 1 ms at least; delete it where it shall go")),
+            0 => Err(Error::invalid("a time to live is at least 1 ms; to remove the entry, delete it")),
             1..=TTL_MS_MAX => Ok(Expires::At(now_ms() + ms)),
-            _ => Err(Error::invalid(format!("an entry is kept for {TTL_MS_MAX} ms at most, or for ever"))),
+            _ => Err(Error::invalid(format!("a time to live is at most {TTL_MS_MAX} ms, or unlimited"))),
         };
         match ttl {
             Ttl::Default => self.settings.ttl_ms.map_or(Ok(Expires::Never), after),
@@ -698,10 +702,10 @@ pub(crate) async fn keep_time(broker: Weak<Broker>) {
 
 fn check_settings(settings: &CacheSettings) -> Result<()> {
     if settings.bytes_max == Some(0) {
-        return Err(Error::invalid("a cache has room for 1 byte at least"));
+        return Err(Error::invalid("bytes_max of a cache is at least 1"));
     }
     if settings.ttl_ms.is_some_and(|ms| ms == 0 || ms > TTL_MS_MAX) {
-        return Err(Error::invalid(format!("entries are kept for 1 to {TTL_MS_MAX} ms, or for ever")));
+        return Err(Error::invalid(format!("the time to live of a cache is 1 to {TTL_MS_MAX} ms, or unlimited")));
     }
     Ok(())
 }

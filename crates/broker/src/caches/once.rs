@@ -82,5 +82,5 @@ fn stored(answer: OperationAnswer, operation: OperationId) -> Result<Stored> {
 }
 
 fn another(operation: OperationId) -> Error {
-    Error::invalid(format!("another operation was done with number {}, which is not used again", operation.sequence))
+    Error::invalid(format!("operation number {} was used for another operation: use a new number", operation.sequence))
 }

@@ -57,7 +57,7 @@ impl Coordinator {
     fn check_bytes(&self, bytes: usize) -> Result<()> {
         if self.protocols_bytes.load(Ordering::Relaxed) + bytes > GROUPS_PROTOCOLS_BYTES_MAX {
             let max = GROUPS_PROTOCOLS_BYTES_MAX >> 20;
-            return Err(Error::busy(format!("members of groups say more than {max} MiB to each other")));
+            return Err(Error::busy(format!("the protocol metadata and assignments of all groups exceed {max} MiB")));
         }
         Ok(())
     }

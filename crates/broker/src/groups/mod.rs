@@ -184,7 +184,7 @@ impl Coordinator {
 
     /// A group that is not there has no members: after a restart of a broker in memory they join again.
     fn find_for(&self, name: &GroupName, who: &Identity) -> Outcome<Arc<Cell>> {
-        let unknown = format!("{} is no member of group {name}: join again", who.member);
+        let unknown = format!("{} is not a member of group {name}: join again", who.member);
         self.groups.read().get(name).cloned().ok_or_else(|| GroupError::new(Reason::UnknownMember, unknown))
     }
 
@@ -505,7 +505,7 @@ impl Broker {
         // Whoever commits may go before the log is safe, and then it counts all the same.
         let committed = tokio::spawn(async move { cell.commit_through(appended).await });
         Ok(committed.await.unwrap_or_else(|gone| {
-            Err(Error::new(ErrorKind::Internal, format!("the broker ended before a commit was on the disk: {gone}")))
+            Err(Error::new(ErrorKind::Internal, format!("the broker stopped before the commit was durable: {gone}")))
         })?)
     }
 

@@ -118,12 +118,15 @@ impl Broker {
         join.check()?;
         let coordinator = self.restored_groups().await?;
         if coordinator.groups.read().contains_key(name) {
-            return Err(GroupError::new(Reason::NoSuchGroup, format!("group '{name}' is no share group")));
+            return Err(GroupError::new(Reason::NoSuchGroup, format!("group '{name}' is not a share group")));
         }
         let turn = {
             let mut groups = coordinator.shares.0.lock();
             if groups.len() >= GROUPS_MAX && !groups.contains_key(name) {
-                return Err(Error::busy(format!("this broker has {GROUPS_MAX} share groups with members")).into());
+                return Err(Error::busy(format!(
+                    "this broker has {GROUPS_MAX} share groups with members, which is the limit"
+                ))
+                .into());
             }
             if !groups.contains_key(name) {
                 self.peers().admit(Created::Group)?;
@@ -147,7 +150,8 @@ impl Broker {
         let turn = {
             let mut groups = coordinator.shares.0.lock();
             // After a restart its members join again.
-            let unknown = || GroupError::new(Reason::UnknownMember, format!("{member} is no member of group {name}"));
+            let unknown =
+                || GroupError::new(Reason::UnknownMember, format!("{member} is not a member of group {name}"));
             let group = groups.get_mut(name).ok_or_else(unknown)?;
             if group.set_session_timeout(&member, session_timeout_ms) {
                 // Its deadline may be the next one.
@@ -259,7 +263,7 @@ impl Broker {
         }
         let coordinator = self.restored_groups().await?;
         if coordinator.groups.read().contains_key(name) {
-            return Err(GroupError::new(Reason::NoSuchGroup, format!("group '{name}' is no share group")));
+            return Err(GroupError::new(Reason::NoSuchGroup, format!("group '{name}' is not a share group")));
         }
         Ok(self.put_document(SHARE_GROUP, name.as_str(), Some(Bytes::new())).await?)
     }

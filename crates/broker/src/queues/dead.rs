@@ -209,12 +209,13 @@ impl Broker {
             if all.iter().any(|running| running.shown.lock().from == from && of(running)) {
                 return Err(Error::new(
                     ErrorKind::AlreadyExists,
-                    format!("messages of {from} are being moved already"),
+                    format!("messages of {from} are already being moved"),
                 ));
             }
             if all.iter().filter(|running| of(running)).count() >= REDRIVES_RUNNING_MAX {
                 return Err(Error::busy(format!(
-                    "{REDRIVES_RUNNING_MAX} queues are being moved: wait until one is done"
+                    "messages of {REDRIVES_RUNNING_MAX} queues are being moved, which is the limit: wait until one \
+                     move is finished"
                 )));
             }
             while all.len() >= REDRIVES_MAX {
@@ -278,7 +279,11 @@ impl Broker {
     async fn move_back(&self, topic: &Topic, message: &Received, to: Option<&str>) -> Result<()> {
         let to = match to.or(message.source()) {
             Some(to) => self.queue(to).await?.topic.clone(),
-            None => return Err(Error::invalid("a message does not say which queue it came from: name one")),
+            None => {
+                return Err(Error::invalid(
+                    "a message does not contain the name of its original queue: name a target queue",
+                ));
+            }
         };
         let partition = topic.partition(message.receipt.partition)?;
         self.move_message(topic, &partition, &message.message, to.as_str(), None).await

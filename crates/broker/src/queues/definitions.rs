@@ -93,7 +93,7 @@ impl Broker {
             return Ok((now.definition(), now.id != there.id));
         }
         if queues.by_name.read().len() >= QUEUES_MAX {
-            return Err(Error::busy(format!("there are {QUEUES_MAX} queues, which is all there may be")));
+            return Err(Error::busy(format!("queue limit reached ({QUEUES_MAX}): delete one first")));
         }
         self.peers().admit(Created::Queue)?;
         self.set_receipt_key().await?;
@@ -193,13 +193,13 @@ impl Broker {
             (definition.id, definition.name.clone(), definition.topic.clone(), definition.owns_topic)
         };
         if fixed(&definition) != fixed(&before) {
-            return Err(Error::invalid("the name of a queue and its topic are what it was created with"));
+            return Err(Error::invalid("the name and the topic of a queue cannot be changed"));
         }
         if definition.settings.order != before.settings.order {
-            return Err(Error::invalid("the order of a queue is what it was created with"));
+            return Err(Error::invalid("the order of a queue cannot be changed"));
         }
         if definition.settings.filter != before.settings.filter {
-            return Err(Error::invalid("the filter of a queue is what it was created with"));
+            return Err(Error::invalid("the filter of a queue cannot be changed"));
         }
         definition.altered_ms = now_ms();
         if let Ok(topic) = self.topic(definition.topic.as_str()) {
@@ -600,7 +600,7 @@ impl Broker {
         let searched = partition.clone();
         let found = tokio::task::spawn_blocking(move || searched.offset_for_time(since)).await;
         let mut at = found.unwrap_or_else(|error| {
-            Err(Error::new(ErrorKind::Internal, format!("a time could not be looked for: {error}")))
+            Err(Error::new(ErrorKind::Internal, format!("a time could not be looked up: {error}")))
         })?;
         at = at.max(from);
         let mut dedup = Dedup::default();
@@ -646,8 +646,9 @@ impl Broker {
             return Ok(ReceiptKey::new(&bytes));
         }
         let mut fresh = vec![0; KEY_BYTES];
-        rand::fill(&mut fresh)
-            .map_err(|error| Error::new(ErrorKind::Internal, format!("the system gives no random numbers: {error}")))?;
+        rand::fill(&mut fresh).map_err(|error| {
+            Error::new(ErrorKind::Internal, format!("cannot get random numbers from the system: {error}"))
+        })?;
         // A broker without a disk has no receipts of before.
         if self.store().is_some() {
             self.write_document(kind, name, Some(fresh.clone().into())).await?;
@@ -717,7 +718,7 @@ impl Drop for Birth<'_> {
 fn check_dedup(definition: &QueueDefinition, partitions: u32) -> Result<()> {
     match definition.settings.dedup == DedupRule::Queue && partitions > 1 {
         true => Err(Error::invalid(format!(
-            "queue {} knows what was sent before among all its messages: topic {} has one partition for that",
+            "queue {} deduplicates over the whole queue (dedup = queue), which needs one partition: topic {} has more",
             definition.name, definition.topic
         ))),
         false => Ok(()),
@@ -734,7 +735,7 @@ fn is_there(there: &QueueDefinition, new: &NewQueue) -> Error {
     let topic = new.topic.iter().filter(|topic| **topic != there.topic);
     differences.extend(topic.map(|topic| format!("topic is {}, not {topic}", there.topic)));
     let differences = differences.join("; ");
-    let message = format!("queue {} is there already, with other settings: {differences}", there.name);
+    let message = format!("queue {} already exists with other settings: {differences}", there.name);
     Error::new(ErrorKind::AlreadyExists, message)
 }
 

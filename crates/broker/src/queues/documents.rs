@@ -59,7 +59,7 @@ impl Documents {
         }
         let before = self.all.get(key);
         if self.all.len() >= DOCUMENTS_MAX && before.is_none() {
-            return Err(Error::busy(format!("there are {DOCUMENTS_MAX} definitions, which is all there may be")));
+            return Err(Error::busy(format!("definition limit reached ({DOCUMENTS_MAX}): delete one first")));
         }
         let others = self.bytes - before.map_or(0, |before| size_of(key, before));
         let bytes = others + size_of(key, value);
@@ -99,7 +99,9 @@ impl Queues {
     pub(super) fn check_notes(&self, notes: &Notes, before: &Notes) -> Result<()> {
         let (bytes, before) = (size_of_notes(notes), size_of_notes(before));
         if bytes > NOTES_BYTES_MAX {
-            return Err(Error::too_large(format!("what is kept with a queue has at most {NOTES_BYTES_MAX} bytes")));
+            return Err(Error::too_large(format!(
+                "the tags and policies of a queue have at most {NOTES_BYTES_MAX} bytes"
+            )));
         }
         // Most have little, and nobody else's is looked at then.
         if bytes <= FREE_NOTES_BYTES.max(before) {
@@ -111,8 +113,8 @@ impl Queues {
         match there + beyond(bytes) - beyond(before) <= ALL_NOTES_BYTES_MAX {
             true => Ok(()),
             false => Err(Error::busy(format!(
-                "what is kept with queues, as tags and policies, has {there} of {ALL_NOTES_BYTES_MAX} bytes beyond \
-                 {FREE_NOTES_BYTES} of each: remove some first"
+                "the tags and policies of all queues have {there} of {ALL_NOTES_BYTES_MAX} bytes beyond \
+                 {FREE_NOTES_BYTES} bytes of each queue: remove some first"
             ))),
         }
     }

@@ -221,9 +221,9 @@ impl Queues {
         let names = queues.keys().filter(|name| !name.is_internal()).map(QueueName::as_str);
         match nearest(name, names) {
             Some(nearest) => Error::not_found(format!(
-                "there is no queue {name}; did you mean {nearest}? Else create it, or list the queues there are"
+                "there is no queue {name}; did you mean {nearest}? Otherwise create it, or list the existing queues"
             )),
-            None => Error::not_found(format!("there is no queue {name}; create it, or list the queues there are")),
+            None => Error::not_found(format!("there is no queue {name}; create it, or list the existing queues")),
         }
     }
 }
@@ -231,7 +231,7 @@ impl Queues {
 /// Whether a queue of a user can have this name.
 fn check_users(name: &str) -> Result<()> {
     match QueueName::is_internal_name(name) {
-        true => Err(Error::not_found(format!("there is no queue {name}; create it, or list the queues there are"))),
+        true => Err(Error::not_found(format!("there is no queue {name}; create it, or list the existing queues"))),
         false => Ok(()),
     }
 }

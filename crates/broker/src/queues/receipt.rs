@@ -65,6 +65,6 @@ impl Broker {
 
     fn receipt_key(&self) -> Result<&super::receipt::ReceiptKey> {
         let key = self.queues_there().receipt_key.get();
-        key.ok_or_else(|| Error::busy("the broker has just started and still reads its queues"))
+        key.ok_or_else(|| Error::busy("the broker has just started and is still restoring its queues"))
     }
 }

@@ -635,7 +635,7 @@ impl Received {
 
 fn in_flight_full(definition: &QueueDefinition) -> Error {
     Error::busy(format!(
-        "queue {} has {} messages in flight, which is all it may: acknowledge some, or raise in_flight_max",
+        "queue {} has {} messages in flight, which is the limit: acknowledge some, or raise in_flight_max",
         definition.name, definition.settings.in_flight_max
     ))
 }

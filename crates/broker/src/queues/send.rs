@@ -200,7 +200,7 @@ impl Broker {
 fn check_count(messages: usize) -> Result<()> {
     match messages {
         1..=SEND_MAX => Ok(()),
-        _ => Err(Error::invalid(format!("1 to {SEND_MAX} messages are sent at a time, not {messages}"))),
+        _ => Err(Error::invalid(format!("a request sends 1 to {SEND_MAX} messages, not {messages}"))),
     }
 }
 

@@ -20,10 +20,10 @@ impl Broker {
         let (cell, topic) = self.queue_cell(queue).await?;
         let _control = self.queues_there().control.lock().await;
         if self.read_document(SNAPSHOT, name).is_some() {
-            return Err(Error::new(ErrorKind::AlreadyExists, format!("snapshot {name} is there already")));
+            return Err(Error::new(ErrorKind::AlreadyExists, format!("snapshot {name} already exists")));
         }
         if self.read_documents(SNAPSHOT, "").len() >= SNAPSHOTS_MAX {
-            return Err(Error::busy(format!("there are {SNAPSHOTS_MAX} snapshots, which is all there may be")));
+            return Err(Error::busy(format!("snapshot limit reached ({SNAPSHOTS_MAX}): delete one first")));
         }
         let now = now_ms();
         let mut partitions = Vec::new();
@@ -71,12 +71,15 @@ impl Broker {
         let (cell, topic) = self.queue_cell(queue).await?;
         if snapshot.topic != topic.name {
             return Err(Error::invalid(format!(
-                "snapshot {name} is of topic {}, and queue {queue} is over topic {}",
+                "snapshot {name} belongs to topic {}, but queue {queue} reads topic {}",
                 snapshot.topic, topic.name
             )));
         }
         if snapshot.topic_id != topic.id {
-            let message = format!("snapshot {name} is of a topic {} that is gone: this is another", topic.name);
+            let message = format!(
+                "snapshot {name} belongs to a deleted topic {}; the topic that has this name now is another one",
+                topic.name
+            );
             return Err(Error::not_found(message));
         }
         let mut saved = Vec::new();

@@ -217,7 +217,7 @@ impl Broker {
     async fn offset_at(&self, partition: &Arc<PartitionCell>, at_ms: i64) -> Result<Offset> {
         let partition = partition.clone();
         tokio::task::spawn_blocking(move || partition.offset_for_time(at_ms)).await.unwrap_or_else(|error| {
-            Err(Error::new(ErrorKind::Internal, format!("a time could not be looked for: {error}")))
+            Err(Error::new(ErrorKind::Internal, format!("a time could not be looked up: {error}")))
         })
     }
 

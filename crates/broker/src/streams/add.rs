@@ -92,7 +92,7 @@ impl LockedStream {
                     };
                     waited.map_err(|why| {
                         let name = &self.stream.topic.name;
-                        Error::busy(format!("others publish to topic {name}, or have transactions open ({why})"))
+                        Error::busy(format!("other clients publish to topic {name}, or have transactions open ({why})"))
                     })?;
                 }
                 Err(error) => return Err(error),
@@ -127,7 +127,7 @@ impl LockedStream {
             Attempt::Done(_) => None,
             Attempt::Commits(commit) => Some(commit),
             Attempt::Waits(_) if !may_wait => {
-                return Err(Error::busy(format!("topic {} has no room for what is published now", topic.name)));
+                return Err(Error::busy(format!("topic {} has no room for new records", topic.name)));
             }
             Attempt::Waits(waits) => {
                 waits.finish(&self.stream.broker, &mut wakes).await?;
@@ -166,7 +166,8 @@ impl LockedStream {
         }
         if self.state.deleted.len() + offsets.len() > DELETED_MAX {
             return Err(Error::busy(format!(
-                "{DELETED_MAX} entries were deleted behind others that are there: trim the stream first"
+                "{DELETED_MAX} entries were deleted while older entries exist, which is the limit: trim the stream \
+                 first"
             )));
         }
         self.stream.cell.deletions.fetch_add(1, Ordering::Relaxed);

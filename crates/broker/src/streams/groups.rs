@@ -73,7 +73,9 @@ impl LockedStream {
         };
         let count = if keeps { count.min(room) } else { count };
         if count == 0 {
-            return Err(Error::busy("the group has as many entries as it may that nobody acknowledged"));
+            return Err(Error::busy(
+                "the group has reached its limit of unacknowledged entries: acknowledge some first",
+            ));
         }
         let (entries, extent) = (self.range(from, EntryId::MAX, count).await?, self.extent().await?);
         if entries.is_empty() {

@@ -81,7 +81,8 @@ impl Broker {
         if !self.settings().auto_create_topics {
             return Err(self.no_such_topic(name));
         }
-        let taken = || Error::new(ErrorKind::AlreadyExists, format!("topic {name} exists, and another door made it"));
+        let taken =
+            || Error::new(ErrorKind::AlreadyExists, format!("topic {name} exists and was created at another door"));
         if self.has_topic(name) {
             return Err(taken());
         }

@@ -124,10 +124,10 @@ impl Broker {
 
     fn stream_of(self: &Arc<Self>, topic: Arc<Topic>) -> Result<Stream> {
         if self.store().is_some() && !self.streams_there().is_restored.load(Ordering::Acquire) {
-            return Err(Error::busy("the broker has just started and still reads what it knows of streams"));
+            return Err(Error::busy("the broker has just started and is still restoring its streams"));
         }
         if let Some(why) = why_no_stream(&topic) {
-            return Err(Error::invalid(format!("topic {} is no stream: it {why}", topic.name)));
+            return Err(Error::invalid(format!("topic {} is not a stream: it {why}", topic.name)));
         }
         let (partition, cell) = (topic.partition(0)?, self.streams_there().cell(topic.id));
         Ok(Stream { broker: self.clone(), topic, partition, cell })
@@ -193,9 +193,9 @@ fn why_no_stream(topic: &Topic) -> Option<String> {
     } else if settings.partitions != 1 {
         Some(format!("has {} partitions, and a stream has one", settings.partitions))
     } else if settings.compact {
-        Some("is compacted, and a stream keeps all entries that nobody deletes".to_owned())
+        Some("is compacted, and a stream keeps all entries until they are deleted".to_owned())
     } else if settings.drop_consumed {
-        Some("is that of a queue: use it as such".to_owned())
+        Some("belongs to a queue: use it as a queue".to_owned())
     } else {
         None
     }

@@ -156,7 +156,7 @@ impl Carried {
             return self.finish().await;
         }
         tokio::spawn(self.finish()).await.unwrap_or_else(|gone| {
-            Err(Error::new(ErrorKind::Internal, format!("the broker ended before a decision was on the disk: {gone}")))
+            Err(Error::new(ErrorKind::Internal, format!("the broker stopped before the decision was durable: {gone}")))
         })
     }
 
@@ -178,7 +178,7 @@ impl Carried {
 }
 
 fn other_producer(id: &TransactionalId) -> TransactionError {
-    TransactionError::new(TransactionReason::OtherProducer, format!("nobody has the transactional id '{id}'"))
+    TransactionError::new(TransactionReason::OtherProducer, format!("there is no transactional id '{id}'"))
 }
 
 impl Broker {
@@ -303,7 +303,10 @@ impl Broker {
             return Ok(Begun::NotYet);
         }
         if cells.len() >= TRANSACTIONS_MAX {
-            return Err(Error::busy(format!("this broker has {TRANSACTIONS_MAX} transactional ids")).into());
+            return Err(Error::busy(format!(
+                "this broker has {TRANSACTIONS_MAX} transactional ids, which is the limit"
+            ))
+            .into());
         }
         let appended = self.append_transaction(id, Some(&transaction), &mut wakes)?;
         let producer = transaction.producer;

@@ -42,7 +42,7 @@ impl Broker {
     pub async fn describe_transaction(&self, id: &TransactionalId) -> Outcome<Transaction> {
         let found = self.restored_transactions().await?.find(id);
         found.map(|cell| cell.state.lock().transaction.clone()).ok_or_else(|| {
-            TransactionError::new(TransactionReason::NoSuchId, format!("nobody has the transactional id '{id}'"))
+            TransactionError::new(TransactionReason::NoSuchId, format!("there is no transactional id '{id}'"))
         })
     }
 

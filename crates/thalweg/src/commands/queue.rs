@@ -50,7 +50,7 @@ async fn dispatch(client: &Client, command: Queue, is_json: bool) -> Result {
         Queue::Alter { queue, options } => {
             let settings = options.named();
             if settings.is_empty() {
-                return Err(Failure::new(USAGE, "say what is to be different, as --lease 60s; see --help"));
+                return Err(Failure::new(USAGE, "name at least one setting to change, such as --lease 60s; see --help"));
             }
             let info = client.queue(&queue).alter(settings).await?;
             match is_json {

@@ -61,7 +61,7 @@ fn say(is_json: bool, json: Value, text: &str) -> Result {
 fn salt() -> client::Result<Vec<u8>> {
     let mut salt = vec![0; SALT_BYTES];
     rand::fill(&mut salt).map_err(|error| {
-        Error::new(client::ErrorKind::Internal, format!("the system gives no random numbers: {error}"))
+        Error::new(client::ErrorKind::Internal, format!("cannot get random numbers from the system: {error}"))
     })?;
     Ok(salt)
 }

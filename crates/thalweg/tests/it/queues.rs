@@ -265,10 +265,7 @@ fn the_command_line_has_every_verb() {
     assert_eq!(told, "created queue jobs with its own topic\n");
     on(&server, ["queue", "create", "jobs", "--lease", "90s"]).ok();
     let other = on(&server, ["queue", "create", "jobs", "--lease", "91s"]).failed(FAILED);
-    assert!(
-        other.contains("queue jobs is there already, with other settings: lease_ms is 90000, not 91000"),
-        "{other}"
-    );
+    assert!(other.contains("queue jobs already exists with other settings: lease_ms is 90000, not 91000"), "{other}");
 
     assert_eq!(on(&server, ["queue", "send", "jobs", "one", "--delay", "0s"]).ok().len(), 37, "an id and a line's end");
     assert_eq!(feed(&server, ["--json", "queue", "send", "jobs"], "two\nthree\nfour").json()["sent"], 3);
@@ -314,7 +311,7 @@ fn the_command_line_has_every_verb() {
         (&["queue", "create", "x", "--order", "random"], USAGE, "order is any, groups or fair, not 'random'"),
         (&["queue", "create", "x", "--topic", "absent"], NOT_FOUND, "absent"),
         (&["queue", "create", "x", "--filter", "nonsense"], USAGE, ""),
-        (&["queue", "alter", "jobs"], USAGE, "say what is to be different"),
+        (&["queue", "alter", "jobs"], USAGE, "name at least one setting to change"),
         (&["queue", "seek", "jobs", "--to", "7"], USAGE, "not to an offset"),
         (&["queue", "receive", "jobs", "-n", "0"], USAGE, "0 is not in 1..=1000"),
         (&["queue", "send", "jobs", "x", "--header", "y"], USAGE, "--header y: write NAME=VALUE"),
