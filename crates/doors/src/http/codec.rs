@@ -50,9 +50,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
         let caller = parts.extensions.get::<net::http::Caller>();
-        caller
-            .map(Self::of)
-            .ok_or_else(|| Error::new(ErrorKind::Internal, "a request came without its connection").into())
+        caller.map(Self::of).ok_or_else(|| Error::new(ErrorKind::Internal, "a request has no connection").into())
     }
 }
 
@@ -178,7 +176,7 @@ pub(super) async fn read_body(body: Body, limits: &BodyLimits) -> Result<WholeBo
     match tokio::time::timeout(BODY_WAIT_MAX, read_frames(body, limits)).await {
         Ok(read) => read,
         Err(elapsed) => {
-            let error = Error::new(ErrorKind::Timeout, format!("the body did not come in time ({elapsed})"));
+            let error = Error::new(ErrorKind::Timeout, format!("the body did not arrive in time ({elapsed})"));
             Err(Failure::with_status(error, StatusCode::REQUEST_TIMEOUT))
         }
     }
@@ -198,7 +196,8 @@ async fn read_frames(mut body: Body, limits: &BodyLimits) -> Result<WholeBody> {
             return Err(body_too_large(limits));
         }
         let right = u32::try_from(data.len()).ok().and_then(|n| limits.all.clone().try_acquire_many_owned(n).ok());
-        let right = right.ok_or_else(|| Error::busy("too many bytes of request bodies are on their way already"))?;
+        let right =
+            right.ok_or_else(|| Error::busy("too many bytes of request bodies are in flight: try again later"))?;
         match &mut permit {
             Some(permit) => permit.merge(right),
             None => permit = Some(right),
@@ -328,7 +327,7 @@ pub(super) fn parse_records(kind: BodyKind, body: &Bytes, key: Option<&str>) -> 
         }
         BodyKind::Json => {
             if key.is_some() {
-                return Err(Error::invalid("key: with application/json the keys stand in the records").into());
+                return Err(Error::invalid("key: with application/json each record contains its key").into());
             }
             let RecordsIn { records } = parse_json(body).map_err(|failure| records_expected(body, failure))?;
             let numbered = records.into_iter().enumerate().map(|(i, record)| {
@@ -368,7 +367,7 @@ fn records_expected(body: &Bytes, failure: Failure) -> Failure {
 pub(super) fn parse_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|error| {
         // What begins as `true`, `false` or `null` does, and is none of them.
-        let words = error.to_string().replace("expected ident", "no value of JSON, or a word without quotes,");
+        let words = error.to_string().replace("expected ident", "not a JSON value, or a word without quotes,");
         Error::malformed(format!("the JSON: {words}")).into()
     })
 }

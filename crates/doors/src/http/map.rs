@@ -341,7 +341,9 @@ pub(super) async fn alter_topic(
     let wanted: AlterIn = codec::parse_json(&body.bytes)?;
     let change = wanted.settings();
     if wanted.partitions.is_none() && change.is_empty() {
-        return Err(Error::invalid("say what is to be different: partitions, retention_ms, compact, ...").into());
+        return Err(
+            Error::invalid("name at least one setting to change: partitions, retention_ms, compact, ...").into()
+        );
     }
     let mut status = http.broker.describe_topic(&topic)?;
     if !change.is_empty() {
@@ -363,7 +365,7 @@ pub(super) async fn delete_records(State(http): State<Arc<Http>>, Topic(topic): 
     let query = Query::parse(&uri, &["partition", "before"])?;
     let partition: PartitionId = query.get("partition")?.unwrap_or_default();
     let before = match query.text("before") {
-        None => return Err(Error::invalid("before: an offset, or `end` for all records that are there").into()),
+        None => return Err(Error::invalid("before: an offset, or `end` for all records").into()),
         Some("end") => Offset::MAX,
         Some(offset) => codec::parse("before", offset)?,
     };
@@ -449,7 +451,7 @@ pub(super) async fn no_such_method(State(http): State<Arc<Http>>, request: Reque
     if let Some(answer) = stranger(&http, &head, ErrorKind::Unsupported, status) {
         return answer;
     }
-    let message = format!("{} does not know {method}; the header Allow lists what it knows", uri.path());
+    let message = format!("{} does not support {method}; the header Allow lists the supported methods", uri.path());
     Failure::with_status(Error::new(ErrorKind::Unsupported, message), status).into_response()
 }
 

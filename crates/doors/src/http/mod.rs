@@ -336,7 +336,7 @@ async fn gate(request: Request, next: Next) -> Response {
 /// Refuses new work once the drain has begun.
 fn expect_open(connection: &Connection) -> Result<()> {
     if connection.is_listener_draining() {
-        let message = "the broker is shutting down; ask another one, or this one a little later";
+        let message = "the broker is shutting down; use another one, or try again later";
         return Err(Error::new(ErrorKind::ShuttingDown, message).into());
     }
     Ok(())
@@ -380,8 +380,7 @@ fn charged_change(mut answer: Response, answers: &Answers, address: Option<IpAdd
     }
     let Some(held) = answers.try_overdraw(address, bytes) else {
         let mut error = answers.refuse();
-        error.message =
-            format!("the request was carried out, but there is no memory for its answer: {}", error.message);
+        error.message = format!("the request was executed, but there is no memory for its response: {}", error.message);
         return Failure::half_done(error).into_response();
     };
     answer.extensions_mut().insert(Charge::new(held));

@@ -134,7 +134,7 @@ impl Text {
 }
 
 fn unreadable(error: &Error, batch: &RecordBatch) -> Failure {
-    let message = format!("{}; the log goes on at offset {}", error.message, batch.next_offset());
+    let message = format!("{}; the log continues at offset {}", error.message, batch.next_offset());
     Error::new(error.kind, message).into()
 }
 
@@ -151,8 +151,8 @@ pub(super) fn is_too_large(view: &RecordView<'_>) -> Option<Error> {
     let bytes: usize = parts().map(|part| json_bytes(encoding, part)).sum();
     (bytes > RECORD_JSON_BYTES_MAX).then(|| {
         Error::too_large(format!(
-            "the record at offset {} has {bytes} bytes as JSON, of {RECORD_JSON_BYTES_MAX} that one may have here: \
-             read it at another door; next_offset is {}",
+            "the record at offset {} has {bytes} bytes as JSON, more than the limit of {RECORD_JSON_BYTES_MAX}: read \
+             it at another door; next_offset is {}",
             view.offset,
             view.offset + 1
         ))

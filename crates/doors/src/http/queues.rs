@@ -75,7 +75,9 @@ pub(super) async fn alter(State(http): State<Arc<Http>>, Topic(queue): Topic, re
     Query::parse(request.uri(), &[])?;
     let wanted: Map<String, Value> = codec::whole_json(&http.bodies, request).await?;
     if wanted.is_empty() {
-        return Err(Error::invalid("say what is to be different: lease_ms, attempts_max, dead_letter, ...").into());
+        return Err(
+            Error::invalid("name at least one setting to change: lease_ms, attempts_max, dead_letter, ...").into()
+        );
     }
     let change = |definition: &mut QueueDefinition| {
         wanted.iter().try_for_each(|(name, value)| set(&mut definition.settings, name, value))
@@ -216,7 +218,7 @@ impl MessageIn {
         let Self { body, group, dedup, delay_ms, headers, encoding } = self;
         let header = |(name, value): (String, String)| {
             if name.starts_with(header::PREFIX) {
-                let message = format!("header {name}: those that begin with thalweg. are the broker's own");
+                let message = format!("header {name}: names that begin with thalweg. are reserved for the broker");
                 return Err(Error::invalid(message));
             }
             Ok((name, encoding.decode("header", value)?))
@@ -255,8 +257,8 @@ fn drafts(kind: BodyKind, body: &Bytes, query: &Query) -> Result<Vec<Draft>> {
             check_count(count)?;
             if dedup.is_some() && count > 1 {
                 let message = format!(
-                    "dedup is what one message is known by, and there are {count} lines: send application/json, where \
-                     each message has its own"
+                    "dedup is the id of one message, and the body has {count} lines: send application/json, in which \
+                     each message has its own id"
                 );
                 return Err(Error::invalid(message).into());
             }
@@ -264,9 +266,10 @@ fn drafts(kind: BodyKind, body: &Bytes, query: &Query) -> Result<Vec<Draft>> {
         }
         BodyKind::Json => {
             if ["group", "dedup", "delay_ms"].iter().any(|name| query.text(name).is_some()) {
-                return Err(
-                    Error::invalid("with application/json, group, dedup and delay_ms stand in the messages").into()
-                );
+                return Err(Error::invalid(
+                    "with application/json, each message contains its group, dedup and delay_ms",
+                )
+                .into());
             }
             decode_messages(body)
         }
@@ -277,7 +280,7 @@ fn drafts(kind: BodyKind, body: &Bytes, query: &Query) -> Result<Vec<Draft>> {
 fn check_count(messages: usize) -> engine::Result<()> {
     match messages {
         1..=SEND_MAX => Ok(()),
-        _ => Err(Error::invalid(format!("1 to {SEND_MAX} messages are sent at a time, not {messages}"))),
+        _ => Err(Error::invalid(format!("a request sends 1 to {SEND_MAX} messages, not {messages}"))),
     }
 }
 
@@ -622,7 +625,7 @@ pub(super) async fn start_redrive(
     let redrive = http.broker.start_redrive(&queue, to.as_deref(), rate).await?;
     let begun = http.broker.redrives(&queue).into_iter().find(|begun| begun.id == redrive);
     let begun =
-        begun.ok_or_else(|| Error::new(ErrorKind::Internal, "a move of messages was begun and is not known"))?;
+        begun.ok_or_else(|| Error::new(ErrorKind::Internal, "a move of messages was started and cannot be found"))?;
     Ok(codec::json(StatusCode::ACCEPTED, &shown_redrive(&begun)))
 }
 
@@ -690,7 +693,7 @@ mod tests {
     #[test]
     fn too_many_messages_are_counted_and_nothing_else() {
         let many = SEND_MAX + 2;
-        let told = Err(format!("1 to {SEND_MAX} messages are sent at a time, not {many}"));
+        let told = Err(format!("a request sends 1 to {SEND_MAX} messages, not {many}"));
         assert_eq!(parsed(BodyKind::Lines, b"x\n".repeat(many), "").map(drop), told);
         let json = |last: &str| format!("{{\"messages\":[{}{last}]}}", "{\"body\":\"\"},".repeat(many - 1));
         assert_eq!(parsed(BodyKind::Json, json("{\"body\":\"\"}").into(), "").map(drop), told);
@@ -703,6 +706,6 @@ mod tests {
     fn a_deduplication_id_is_for_one_message() {
         assert_eq!(parsed(BodyKind::Lines, b"a\n\n".to_vec(), "?dedup=d").map(|drafts| drafts.len()), Ok(1));
         let told = parsed(BodyKind::Lines, b"a\nb".to_vec(), "?dedup=d").map(drop).expect_err("two messages");
-        assert!(told.contains("there are 2 lines: send application/json"), "{told}");
+        assert!(told.contains("the body has 2 lines: send application/json"), "{told}");
     }
 }

@@ -534,7 +534,7 @@ impl Session {
         let frame: FrameIn = match &frame {
             Message::Text(text) => codec::parse_json(text.as_bytes())?,
             Message::Binary(_) => {
-                let message = "a binary frame means nothing here; send text frames";
+                let message = "binary frames are not supported; send text frames";
                 return Err(Error::new(ErrorKind::Unsupported, message).into());
             }
             Message::Ping(_) | Message::Pong(_) | Message::Close(_) => return Ok(None),

@@ -110,7 +110,7 @@ fn of_caches(broker: &Broker, request: CacheRequest) -> Result<(CacheResponse, C
 /// A watch, which may wait.
 pub(super) async fn watch(broker: Arc<Broker>, request: CacheRequest) -> Result<Response> {
     let CacheRequest::Watch { cache, from, count_max, wait_ms, prefix } = request else {
-        return Err(Error::invalid("this is no watch"));
+        return Err(Error::invalid("this is not a watch"));
     };
     let cache = broker.cache_of(cache)?;
     let wait = Duration::from_millis(wait_ms.into()).min(WAIT_MAX);
@@ -145,7 +145,7 @@ fn value(found: Found<'_>) -> Result<Value> {
 
 fn multi_get(cache: &Cache, keys: &[Bytes]) -> Result<CacheResponse> {
     if keys.len() > KEYS_MAX {
-        return Err(Error::too_large(format!("{} keys in one request; at most {KEYS_MAX}", keys.len())));
+        return Err(Error::too_large(format!("a request has at most {KEYS_MAX} keys, not {}", keys.len())));
     }
     let (mut bytes, mut values) = (0, Vec::with_capacity(keys.len()));
     for key in keys {

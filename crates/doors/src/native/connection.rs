@@ -171,7 +171,7 @@ impl Handler<NativeProtocol> for NativeHandler {
 impl NativeHandler {
     fn hello(&self, stream: &Stream, request: Request) -> Result<Reply<Answer, Later>> {
         let Request::Hello { version, required, offered, client } = request else {
-            return Err(Error::malformed("the first request of a connection is hello"));
+            return Err(Error::malformed("the first request of a connection must be hello"));
         };
         let features = negotiate::agree(version, required, offered)?;
         let peer = &stream.connection.peer;
@@ -217,7 +217,9 @@ impl NativeHandler {
             Request::Fetch { topic, partition, offset, bytes_max, wait_ms } => {
                 let turn = WaitTurn::take(&stream.connection.shared, |shared| &shared.fetches, FETCHES_MAX);
                 let turn = turn.ok_or_else(|| {
-                    Error::busy(format!("{FETCHES_MAX} fetches of this connection are waiting already"))
+                    Error::busy(format!(
+                        "{FETCHES_MAX} fetches of this connection are already waiting, which is the limit"
+                    ))
                 })?;
                 let room = stream.connection.room.clone();
                 let fetch = map::fetch(broker.clone(), room, topic, partition, offset, bytes_max, wait_ms);
@@ -278,7 +280,9 @@ impl NativeHandler {
             Request::Cache(request @ CacheRequest::Watch { .. }) => {
                 let turn = WaitTurn::take(&stream.connection.shared, |shared| &shared.watches, WATCHES_MAX);
                 let turn = turn.ok_or_else(|| {
-                    Error::busy(format!("{WATCHES_MAX} watches of this connection are waiting already"))
+                    Error::busy(format!(
+                        "{WATCHES_MAX} watches of this connection are already waiting, which is the limit"
+                    ))
                 })?;
                 let watch = caches::watch(broker.clone(), request);
                 later(async move { turn.wait(watch).await })
@@ -298,7 +302,7 @@ impl NativeHandler {
             Request::Stats => now(Response::Stats(broker.stats()?)),
             Request::Ping => now(Response::Pong),
             Request::InitProducer => later(map::init_producer(broker.clone())),
-            Request::Hello { .. } => return Err(Error::malformed("hello was said already")),
+            Request::Hello { .. } => return Err(Error::malformed("hello was already sent")),
             Request::Credit { .. } => return Err(Error::malformed("a grant of credit has no answer")),
         })
     }
@@ -311,7 +315,9 @@ impl NativeHandler {
             QueueRequest::Receive(receive) if receive.wait_ms > 0 => {
                 let turn = WaitTurn::take(&shared, |shared| &shared.receives, RECEIVES_MAX);
                 Some(turn.ok_or_else(|| {
-                    Error::busy(format!("{RECEIVES_MAX} receives of this connection are waiting already"))
+                    Error::busy(format!(
+                        "{RECEIVES_MAX} receives of this connection are already waiting, which is the limit"
+                    ))
                 })?)
             }
             _ => None,
@@ -529,7 +535,7 @@ async fn drain_to_stream(
             }
         };
         if let Err(error) = send.write_all_chunks(&mut chunks).await {
-            tracing::debug!(subscription = id, %error, "the subscription's stream is gone");
+            tracing::debug!(subscription = id, %error, "the stream of the subscription is closed");
             return;
         }
         chunks.clear();

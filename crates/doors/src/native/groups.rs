@@ -135,7 +135,7 @@ fn identity(member: &str, instance: &str) -> Result<Identity> {
 
 fn patterns(topics: &[String]) -> Result<Vec<Pattern>> {
     if topics.is_empty() {
-        return Err(Error::invalid("a member subscribes to one topic or pattern at least"));
+        return Err(Error::invalid("a member must subscribe to at least one topic or pattern"));
     }
     topics.iter().map(|topic| Pattern::parse(topic)).collect()
 }
@@ -154,7 +154,9 @@ fn partitions(topics: &ByTopic<PartitionId>) -> Result<Vec<TopicPartition>> {
 
 fn check_count(partitions: usize) -> Result<()> {
     if partitions > GROUP_PARTITIONS_MAX {
-        return Err(Error::too_large(format!("{partitions} partitions are more than a group has")));
+        return Err(Error::too_large(format!(
+            "{partitions} partitions are more than a group can have ({GROUP_PARTITIONS_MAX})"
+        )));
     }
     Ok(())
 }

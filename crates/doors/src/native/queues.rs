@@ -53,7 +53,8 @@ impl Held {
         match self.0.len() + more <= HELD_MAX {
             true => Ok(()),
             false => Err(Error::busy(format!(
-                "a connection has at most {HELD_MAX} messages at a time: acknowledge some, or connect once more"
+                "a connection holds at most {HELD_MAX} leased messages at a time: acknowledge some, or open another \
+                 connection"
             ))),
         }
     }
@@ -223,7 +224,9 @@ async fn list(broker: &Broker, prefix: &str, after: &str, count_max: u32) -> Res
 fn check_header(name: &str, is_move: bool) -> Result<()> {
     let is_own = name.starts_with(header::PREFIX);
     match is_own && (!is_move || name == header::DUE) {
-        true => Err(Error::invalid(format!("header {name}: those that begin with thalweg. are the broker's own"))),
+        true => {
+            Err(Error::invalid(format!("header {name}: names that begin with thalweg. are reserved for the broker")))
+        }
         false => Ok(()),
     }
 }
@@ -318,7 +321,7 @@ async fn receive(
     if let (true, Some((Receipt { partition, offset, .. }, _))) = (messages.is_empty(), unfit.first()) {
         return Err(Error::too_large(format!(
             "the message at offset {offset} of partition {partition} does not fit into an answer: receive it over \
-             HTTP; it is back after {UNFIT_AGAIN_MS} ms"
+             HTTP; it is redelivered after {UNFIT_AGAIN_MS} ms"
         )));
     }
     Ok((QueueResponse::Received { lease_ms, messages }, memory))
@@ -426,7 +429,7 @@ fn seek_to(to: &Start) -> Result<SeekTo> {
         Start::Live => Ok(SeekTo::End),
         Start::Time(at_ms) => Ok(SeekTo::Time(*at_ms)),
         Start::Offset(_) | Start::Offsets(_) => {
-            Err(Error::invalid("a queue goes to the earliest message, to a time or to its end, not to an offset"))
+            Err(Error::invalid("a queue can seek to its earliest message, to a time or to its end, not to an offset"))
         }
     }
 }

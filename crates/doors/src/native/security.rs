@@ -12,7 +12,7 @@ pub(super) async fn answer(broker: &Arc<Broker>, request: SecurityRequest) -> Re
     let answer = match request {
         SecurityRequest::PutUser { user, credentials } => {
             if credentials.is_empty() {
-                return Err(Error::invalid("a user needs a password for one mechanism at least"));
+                return Err(Error::invalid("a user needs a password for at least one mechanism"));
             }
             let of_user = credentials.into_iter().map(|credential| (user.clone(), credential));
             broker.put_credentials(of_user.collect()).await?;

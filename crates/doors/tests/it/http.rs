@@ -367,7 +367,7 @@ const MISTAKES: &[Mistake] = &[
     ("PUT", "/v1/topics/n", TEXT, "{}", 415, "unsupported", "application/json"),
     ("PATCH", "/v1/topics/t", JSON, r#"{"partitions":0}"#, 400, "invalid", "has 1 partitions: they can only grow"),
     ("PATCH", "/v1/topics/t", JSON, r#"{"partitions":1025}"#, 400, "invalid", "1 to 1024"),
-    ("PATCH", "/v1/topics/t", JSON, "{}", 400, "invalid", "say what is to be different"),
+    ("PATCH", "/v1/topics/t", JSON, "{}", 400, "invalid", "name at least one setting to change"),
     ("PATCH", "/v1/topics/t", JSON, r#"{"partitions":2,"storage":"disk"}"#, 400, "malformed", "`storage`"),
     ("PATCH", "/v1/topics/t", JSON, r#"{"compact":true}"#, 400, "invalid", "--data DIR"),
     ("PATCH", "/v1/topics/t", JSON, r#"{"batch_bytes_max":1}"#, 400, "invalid", "128 to 10485760"),
@@ -380,7 +380,7 @@ const MISTAKES: &[Mistake] = &[
     ("GET", "/v1/topics/t/events?start=soon", TEXT, "", 400, "invalid", "start: 'soon'"),
     ("GET", "/v1/topics/t/events?overflow=never", TEXT, "", 400, "invalid", "overflow: 'never'"),
     ("GET", "/v1/topics/t/events?partition=9", TEXT, "", 404, "not_found", "not 9"),
-    ("GET", "/v1/topics/t.*/events?start=5", TEXT, "", 400, "invalid", "an offset is of one topic"),
+    ("GET", "/v1/topics/t.*/events?start=5", TEXT, "", 400, "invalid", "an offset is valid for one topic only"),
     ("GET", "/v1/topics/t/ws", TEXT, "", 400, "invalid", "WebSocket"),
     ("GET", "/nowhere", TEXT, "", 404, "not_found", "/nowhere"),
 ];

@@ -164,7 +164,7 @@ async fn a_queue_is_over_a_topic_or_has_its_own() {
     assert_eq!(server.send("PUT", QUEUE, &[JSON], live.to_string()).await.status, 200);
     let other = server.send("PUT", QUEUE, &[JSON], json!({ "lease_ms": 1 }).to_string()).await;
     let differences = "lease_ms is 30000, not 1; order is groups, not any";
-    let message = format!("queue jobs is there already, with other settings: {differences}");
+    let message = format!("queue jobs already exists with other settings: {differences}");
     assert_eq!(refused(&other), json!([409, "already_exists", message]));
     let empty = server.send("POST", &format!("{QUEUE}/messages"), &[TEXT], "").await;
     assert_eq!(empty.status, 400);
@@ -215,10 +215,10 @@ async fn what_is_wrong_is_said_and_changes_nothing() {
         ("PUT", "", json!({ "lease": 1 }), (400, "a queue has no setting 'lease'; it has lease_ms, ")),
         ("PUT", "", json!({ "lease_ms": "1" }), (400, "lease_ms: \"1\" is not valid here")),
         ("PUT", "", json!({ "lease_ms": -1 }), (400, "lease_ms: '-1' is not valid here")),
-        ("PUT", "", json!({ "topic": "absent" }), (409, "queue jobs is there already")),
-        ("PATCH", "", json!({}), (400, "say what is to be different")),
-        ("PATCH", "", json!({ "order": "fair" }), (400, "the order of a queue is what it was created with")),
-        ("POST", "/messages", json!({ "messages": [] }), (400, "1 to 1000 messages are sent at a time, not 0")),
+        ("PUT", "", json!({ "topic": "absent" }), (409, "queue jobs already exists with other settings")),
+        ("PATCH", "", json!({}), (400, "name at least one setting to change")),
+        ("PATCH", "", json!({ "order": "fair" }), (400, "the order of a queue cannot be changed")),
+        ("POST", "/messages", json!({ "messages": [] }), (400, "a request sends 1 to 1000 messages, not 0")),
         ("POST", "/messages", json!({ "messages": [{}] }), (400, "the JSON: missing field `body`")),
         (
             "POST",
