@@ -77,7 +77,7 @@ pub async fn run(settings: OtlpSettings, broker: Arc<Broker>, mut drain: Drain) 
             Some(error) => {
                 failed.add(1);
                 if !was_failing {
-                    tracing::warn!(endpoint = %settings.endpoint, %error, "metrics cannot be exported; trying on");
+                    tracing::warn!(endpoint = %settings.endpoint, %error, "metrics cannot be exported; retrying");
                 }
             }
         }

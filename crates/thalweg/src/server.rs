@@ -130,7 +130,7 @@ impl Server {
         broker.restore_streams(doors::redis::place_of).await.map_err(io::Error::other)?;
         // Where they cannot be read, topics stay as they are rather than lose records to other defaults.
         if let Err(error) = doors::kafka::restore_settings(&broker).await {
-            tracing::error!(%error, "settings of the broker that Kafka's clients changed are not effective");
+            tracing::error!(%error, "settings of the broker that Kafka clients changed are not effective");
         }
         config.definitions().create(&broker).await.map_err(io::Error::other)?;
         let tls = tls.await.map_err(io::Error::other)??;
@@ -373,7 +373,7 @@ impl Server {
     pub fn reload_certificates(&self) {
         match self.tls.reload() {
             Ok(Reloaded::Changed) => {}
-            Ok(Reloaded::Same) => tracing::info!("the files have the certificates that are in force"),
+            Ok(Reloaded::Same) => tracing::info!("the files contain the active certificates"),
             Err(error) => tracing::debug!(%error, "certificates that cannot be used"),
         }
     }
@@ -521,7 +521,7 @@ fn in_use(taken: &[(Door, SocketAddr)]) -> io::Error {
     let ports = if taken.len() == 1 { "a port is" } else { "ports are" };
     io::Error::new(
         io::ErrorKind::AddrInUse,
-        format!("{ports} in use by another program (port 0 takes a free one):{rows}"),
+        format!("{ports} in use by another program (port 0 selects a free one):{rows}"),
     )
 }
 

@@ -18,7 +18,7 @@ pub fn run(config: &Config, command: AclCommand, is_json: bool) -> Result {
             AclCommand::Add { principal, operations, kind, name, prefix, deny, host } => {
                 let name = name.unwrap_or_else(|| Resource::CLUSTER_NAME.to_owned());
                 if kind == ResourceKind::Cluster && name != Resource::CLUSTER_NAME {
-                    return Err(Failure::new(USAGE, "the cluster has no name: leave it out"));
+                    return Err(Failure::new(USAGE, "the cluster has no name: omit it"));
                 }
                 let (principal, pattern) = (Principal::parse(&principal)?, Pattern { kind, name, is_prefix: prefix });
                 let acl = |operation| Acl {
@@ -44,7 +44,10 @@ pub fn run(config: &Config, command: AclCommand, is_json: bool) -> Result {
             AclCommand::Delete { filter, all } => {
                 let filter = filter.get()?;
                 if (filter == AclFilter::default()) != all {
-                    return Err(Failure::new(USAGE, "say which entries, as --principal User:NAME, or --all"));
+                    return Err(Failure::new(
+                        USAGE,
+                        "name the entries to delete, such as --principal User:NAME, or use --all",
+                    ));
                 }
                 let gone = client.delete_acls(filter).await?;
                 print(&gone, is_json, "there were no such entries")?;

@@ -85,7 +85,7 @@ fn pubsub(global: &Global, args: &BenchPubsub) -> Result {
         }
     }
     if has_lost {
-        return Err(Failure::new(LOST, "records were lost: the rates of this run do not count"));
+        return Err(Failure::new(LOST, "records were lost: the rates of this run are not valid"));
     }
     Ok(())
 }

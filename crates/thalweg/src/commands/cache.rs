@@ -37,7 +37,7 @@ async fn dispatch(client: &Client, command: Cache, is_json: bool) -> Result {
             tell(out, is_json, &to_json(&status), &format!("created cache {cache}"))
         }
         Cache::Delete { cache, yes } => {
-            confirm::ask(yes, &format!("Delete cache {cache} with all that is in it?"))?;
+            confirm::ask(yes, &format!("Delete cache {cache} with all its entries?"))?;
             client.delete_cache(&cache).await?;
             tell(out, is_json, &json!({ "deleted": cache }), &format!("deleted cache {cache}"))
         }
@@ -184,7 +184,7 @@ async fn watch(
     loop {
         let news = watch.next().await?;
         if news.is_reset {
-            note("more changed than is written down: what follows is all that is there");
+            note("changes were missed: all current entries follow");
         }
         for change in &news.changes {
             if changes_only && !is_caught_up && !news.is_reset {

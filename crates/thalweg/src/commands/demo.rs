@@ -93,7 +93,7 @@ async fn demonstrate(source: Source, server: &str, subscribers: usize) -> Result
         }
     };
     if digest.records == 0 {
-        return Err(Failure::new(USAGE, format!("no record came from {origin}; give it one a line")));
+        return Err(Failure::new(USAGE, format!("{origin} has no records; write one per line")));
     }
     // Nobody listens any more only where every reader failed, which they say themselves.
     total.send(Some(digest.records)).unwrap_or_default();
@@ -133,10 +133,7 @@ fn publish(source: Source, server: String) -> oneshot::Receiver<Result<(Digest, 
 }
 
 fn ended(error: impl std::fmt::Display) -> Failure {
-    Failure::new(
-        FAILED,
-        format!("a part of the demonstration ended early: {error}; this is a defect, please report it"),
-    )
+    Failure::new(FAILED, format!("a part of the demo ended early: {error}; this is a defect, please report it"))
 }
 
 /// The subscribers at work, those of the group last.
@@ -185,8 +182,8 @@ impl Progress {
             None => ProgressBar::new_spinner(),
         };
         let template = match bytes {
-            Some(_) => "{bar:40} {bytes} of {total_bytes} delivered to everyone, {bytes_per_sec}",
-            None => "{spinner} {bytes} delivered to everyone, {bytes_per_sec}",
+            Some(_) => "{bar:40} {bytes} of {total_bytes} delivered to all subscribers, {bytes_per_sec}",
+            None => "{spinner} {bytes} delivered to all subscribers, {bytes_per_sec}",
         };
         // A template that cannot be read leaves the ordinary look.
         let style = ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar());

@@ -20,7 +20,7 @@ use crate::args::{Inspect, InspectCommand};
 use crate::output::{DAMAGED, Failure, Result};
 
 /// Where it stands what each damage means.
-const GUIDE: &str = "docs/guides/data-directory.md says what to do";
+const GUIDE: &str = "docs/guides/data-directory.md explains what to do";
 
 pub fn run(config: &Config, args: Inspect, is_json: bool) -> Result {
     match args {
@@ -124,7 +124,8 @@ fn tell(out: &mut impl Write, dir: &Path, report: &Report) -> Result {
     match &report.verified {
         None => writeln!(
             out,
-            "lengths are right, contents and what only the journal has were not read; --verify reads all"
+            "lengths are right; contents, and entries that only the journal has, were not read; --verify reads \
+             everything"
         )?,
         Some(read) => writeln!(
             out,
@@ -292,7 +293,7 @@ fn item_text(item: &Item) -> String {
                 What::Catalog(change) => line(at, "catalog", format!("{change:?}")),
                 What::Start(start) => line(at, "start", format!("{place}begins at offset {start}")),
                 What::View => line(at, "view", place),
-                What::Next(number, slot) => line(at, "next", format!("goes on in file {number}, {slot:06}.journal")),
+                What::Next(number, slot) => line(at, "next", format!("continues in file {number}, {slot:06}.journal")),
                 What::Damaged(kind, why) => line(at, "DAMAGE", format!("{place}{kind:?}: {why}")),
             }
         }
@@ -318,8 +319,8 @@ fn repair(config: &Config, dir: &Path, yes: bool, drop_journal: bool, is_json: b
     Err(Failure::new(
         DAMAGED,
         match (plan.journal.is_some() && !drop_journal, yes) {
-            (true, _) => "nothing was changed; --yes --drop-journal gives up what cannot be read of the journal",
-            (false, _) => "nothing was changed; --yes does it",
+            (true, _) => "nothing was changed; --yes --drop-journal discards the unreadable part of the journal",
+            (false, _) => "nothing was changed; --yes repairs the directory",
         },
     ))
 }
@@ -344,8 +345,8 @@ fn tell_plan(out: &mut impl Write, plan: &Plan, is_done: bool) -> Result {
     }
     let (is, are) = if is_done { ("was", "were") } else { ("would be", "would be") };
     if let Some(why) = &plan.journal {
-        writeln!(out, "the journal {is} begun anew, with all entries that can be read: {why}")?;
-        writeln!(out, "  what its unreadable blocks had is lost, and nobody knows whose it was")?;
+        writeln!(out, "a new journal {is} started, with all readable entries: {why}")?;
+        writeln!(out, "  the contents of its unreadable blocks are lost, and their topics are unknown")?;
     }
     for mend in &plan.mends {
         writeln!(out, "{} partition {} {is} written again; it ends at {}", mend.topic, mend.partition, mend.end)?;
@@ -353,14 +354,14 @@ fn tell_plan(out: &mut impl Write, plan: &Plan, is_done: bool) -> Result {
             writeln!(out, "  lost: {} records, offsets {from} to {}", to - from, to - 1)?;
         }
         if mend.lost_at_end > 0 {
-            writeln!(out, "  lost: {} entries of the journal behind offset {}", mend.lost_at_end, mend.end)?;
+            writeln!(out, "  lost: {} entries of the journal after offset {}", mend.lost_at_end, mend.end)?;
         }
         if mend.lost.is_empty() && mend.lost_at_end == 0 {
             writeln!(out, "  no record is lost")?;
         }
     }
     for path in &plan.indexes {
-        writeln!(out, "{} {is} removed; the broker makes it again", path.display())?;
+        writeln!(out, "{} {is} removed; the broker creates it again", path.display())?;
     }
     Ok(writeln!(out, "{} records {are} lost in all", plan.records_lost())?)
 }

@@ -50,7 +50,10 @@ async fn dispatch(client: &Client, command: Queue, is_json: bool) -> Result {
         Queue::Alter { queue, options } => {
             let settings = options.named();
             if settings.is_empty() {
-                return Err(Failure::new(USAGE, "name at least one setting to change, such as --lease 60s; see --help"));
+                return Err(Failure::new(
+                    USAGE,
+                    "name at least one setting to change, such as --lease 60s; see --help",
+                ));
             }
             let info = client.queue(&queue).alter(settings).await?;
             match is_json {
@@ -97,7 +100,7 @@ async fn dispatch(client: &Client, command: Queue, is_json: bool) -> Result {
             let start = parse_start("--to", &to)?;
             client.queue(&queue).seek(start).await?;
             let told = json!({ "queue": queue, "to": to });
-            tell(out, is_json, &told, &format!("queue {queue} goes on at {to}"))
+            tell(out, is_json, &told, &format!("queue {queue} continues at {to}"))
         }
         Queue::Redrive(args) => redrive(out, client, &args, is_json).await,
         Queue::Work(args) => work::run(out, &client.queue(&args.queue), &args, is_json).await,
@@ -206,7 +209,7 @@ fn all_sent(answers: Vec<client::Result<Sent>>, before: u64) -> Result<u64> {
         Some(error) => {
             let failure = Failure::from(error);
             let sent = before + taken;
-            Err(Failure::new(failure.code, format!("{sent} messages were sent, then not all: {failure}")))
+            Err(Failure::new(failure.code, format!("{sent} messages were sent, then sending failed: {failure}")))
         }
     }
 }
@@ -303,7 +306,7 @@ async fn redrive(out: &mut impl Write, client: &Client, args: &QueueRedrive, is_
     let found = loop {
         let found = queue.redrives().await?.into_iter().find(|redrive| redrive.redrive == number);
         let Some(found) = found else {
-            return Err(Failure::new(FAILED, "the broker does not know the move of messages that it began"));
+            return Err(Failure::new(FAILED, "the broker does not know the move of messages that it started"));
         };
         if !args.wait || !matches!(found.state, RedriveState::Running | RedriveState::Cancelling) {
             break found;
@@ -360,7 +363,7 @@ fn list(out: &mut impl Write, queues: &[QueueInfo], is_json: bool) -> Result {
         return Ok(writeln!(out, "{}", Value::Array(queues.iter().map(to_json).collect()))?);
     }
     if queues.is_empty() {
-        return Ok(writeln!(out, "no queues; `thalweg queue create NAME` makes one")?);
+        return Ok(writeln!(out, "no queues; `thalweg queue create NAME` creates one")?);
     }
     let mut table = units::table();
     table.set_header(["QUEUE", "TOPIC", "VISIBLE", "IN FLIGHT", "DELAYED", "OLDEST"]);

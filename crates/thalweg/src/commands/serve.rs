@@ -102,7 +102,7 @@ fn banner(config: &Config, server: &Server) {
     }
     match config.data() {
         Some(data) => line(&format!("  data    {}", data.display())),
-        None => line("  data    in memory only: a restart begins empty"),
+        None => line("  data    in memory only: a restart loses all data"),
     }
     line("Stop with Ctrl-C.");
 }

@@ -79,7 +79,7 @@ impl Begin {
             () => return Ok(Some(Self::Last(count))),
         };
         let words =
-            format!("--from {from}: the last records are of one topic; {of} begins with earliest, live or a time");
+            format!("--from {from}: the last records are those of one topic; {of} starts at earliest, live or a time");
         Err(Failure::new(USAGE, words))
     }
 }

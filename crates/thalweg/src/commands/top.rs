@@ -74,7 +74,7 @@ impl Watcher {
         })?;
         // A client that failed is left behind with its connection, which may be one to nobody.
         self.client = Some(client);
-        let words = "the broker's answer holds no metrics; is it of another version?";
+        let words = "the broker's answer contains no metrics; is it another version?";
         Look::new(&samples, items, Instant::now()).ok_or_else(|| Failure::new(FAILED, words))
     }
 }
@@ -110,7 +110,7 @@ async fn lines(mut watcher: Watcher, mut board: Board, looks: u64, is_json: bool
 fn trouble(board: &Board) -> String {
     match &board.link {
         Link::Lost(_) => format!("no broker at {}, trying again", board.address),
-        _ => format!("the broker at {} is there again, measuring", board.address),
+        _ => format!("the broker at {} is reachable again, measuring", board.address),
     }
 }
 
@@ -150,13 +150,13 @@ async fn live(watcher: Watcher, mut board: Board) -> Result {
                 Some(look) => {
                     board.take(look);
                 }
-                None => return Err(Failure::new(FAILED, "nobody looks at the broker any more; this is a defect")),
+                None => return Err(Failure::new(FAILED, "the broker is no longer watched; this is a defect")),
             },
             event = keys.recv() => match event {
                 Some(event) => if act(&event?, &mut board).is_break() {
                     break;
                 },
-                None => return Err(Failure::new(FAILED, "the terminal is gone")),
+                None => return Err(Failure::new(FAILED, "the terminal was closed")),
             },
             () = end.received() => break,
         }

@@ -58,7 +58,10 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
             Topic::Alter { topic, options, compact } => {
                 let change = SettingsChange { compact, ..options.change()? };
                 if change.is_empty() {
-                    return Err(Failure::new(USAGE, "name at least one setting to change, such as --retention 7d; see --help"));
+                    return Err(Failure::new(
+                        USAGE,
+                        "name at least one setting to change, such as --retention 7d; see --help",
+                    ));
                 }
                 let info = client.alter_topic(&topic, change).await?;
                 if is_json {

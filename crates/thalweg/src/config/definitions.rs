@@ -52,7 +52,7 @@ impl Definitions {
             };
             let place = format!("{}: [[{list}]] {name}", path.display());
             if !names.insert(name) {
-                return Err(ConfigError(format!("{place}: it is written twice")));
+                return Err(ConfigError(format!("{place}: it is defined twice")));
             }
             self.tables.push((list, table.clone()));
             match list {
@@ -130,7 +130,8 @@ fn check_same(place: &str, command: &str, differences: &[String]) -> Result<()> 
     match differences.is_empty() {
         true => Ok(()),
         false => Err(ConfigError(format!(
-            "{place}: it is there already, with other settings: {}; write what is there, or change it by `{command}`",
+            "{place}: it already exists with other settings: {}; write the existing settings, or change them with \
+             `{command}`",
             differences.join(", ")
         ))),
     }

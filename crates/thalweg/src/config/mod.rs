@@ -183,7 +183,7 @@ impl Config {
     /// What no single key can show to be wrong.
     fn check_whole(&self) -> Result<()> {
         if self.text("tls_cert").is_empty() != self.text("tls_key").is_empty() {
-            return Err(ConfigError("tls_cert and tls_key belong together: name both or none".into()));
+            return Err(ConfigError("tls_cert and tls_key belong together: set both or neither".into()));
         }
         let windows = [
             ("event_stream_recv_window", "event_conn_recv_window"),
@@ -197,13 +197,13 @@ impl Config {
             if !is_safe && self.text("tls_cert").is_empty() {
                 let door = door.key();
                 return Err(ConfigError(format!(
-                    "{door} = {address} can be reached from other machines without a certificate that they can \
-                     trust; bind it to 127.0.0.1, name tls_cert and tls_key, or say --insecure"
+                    "{door} = {address} can be reached from other machines without a certificate that they can trust; \
+                     bind it to 127.0.0.1, set tls_cert and tls_key, or use --insecure"
                 )));
             }
         }
         if let Some(wrong) = self.list("http_hosts").find(|host| host.contains('/') || host.contains(' ')) {
-            return Err(ConfigError(format!("http_hosts: '{wrong}' is no host; write name, *.domain or name:port")));
+            return Err(ConfigError(format!("http_hosts: '{wrong}' is not a host; write name, *.domain or name:port")));
         }
         let is_origin = |origin: &&str| {
             let site = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
@@ -216,10 +216,7 @@ impl Config {
             )));
         }
         if !doors::pubsub::is_project(self.text("pubsub_project")) {
-            return Err(ConfigError(format!(
-                "pubsub_project: '{}' is no id of a project",
-                self.text("pubsub_project")
-            )));
+            return Err(ConfigError(format!("pubsub_project: '{}' is not a project id", self.text("pubsub_project"))));
         }
         self.trusted_proxies()?;
         self.push_allow()?;
@@ -238,7 +235,7 @@ impl Config {
             Some((user, password)) if !password.is_empty() => {
                 Ok(ConfiguredUser { name: name("users", user)?, password: password.to_owned() })
             }
-            _ => Err(ConfigError("users: write name:password, with commas between users".into())),
+            _ => Err(ConfigError("users: write name:password, comma-separated".into())),
         };
         Ok(broker::SecuritySettings {
             users: self.list("users").map(user).collect::<Result<_>>()?,
@@ -266,8 +263,9 @@ impl Config {
             .unzip();
         if !open.is_empty() {
             return Err(ConfigError(format!(
-                "authorization = true, but {} would let every client do everything: these doors check no access \
-                 control lists yet; turn them off ({}), or say --insecure if all who reach them may do everything",
+                "authorization = true, but {} would let every client do everything: these doors do not check access \
+                 control lists yet; turn them off ({}), or use --insecure if every client that reaches them may do \
+                 everything",
                 open.join(", "),
                 off.join(", ")
             )));
@@ -279,7 +277,7 @@ impl Config {
             let (or, door) = (if door == Door::Sqs { "set sqs_auth = verify, " } else { "" }, door.key());
             return Err(ConfigError(format!(
                 "{door} = {address} can be reached from other machines: auth = required, but this door does not \
-                 authenticate its clients; {or}bind it to 127.0.0.1, turn it off with {door} = off, or say --insecure"
+                 authenticate its clients; {or}bind it to 127.0.0.1, turn it off with {door} = off, or use --insecure"
             )));
         }
         Ok(())
@@ -297,14 +295,14 @@ impl Config {
     fn check_sqs(&self) -> Result<()> {
         let (account, region, url) = (self.text("sqs_account"), self.text("sqs_region"), self.text("sqs_url"));
         if !is_account(account) {
-            return Err(ConfigError(format!("sqs_account: '{account}' is no account; write 12 digits")));
+            return Err(ConfigError(format!("sqs_account: '{account}' is not an account; write 12 digits")));
         }
         if !is_region(region) {
-            return Err(ConfigError(format!("sqs_region: '{region}' is no region; write it like us-east-1")));
+            return Err(ConfigError(format!("sqs_region: '{region}' is not a region; write a name such as us-east-1")));
         }
         let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
         if !url.is_empty() && host.is_none_or(|host| host.is_empty() || host.contains(['/', ' ', '?'])) {
-            return Err(ConfigError(format!("sqs_url: '{url}' is no URL; write http://host:port")));
+            return Err(ConfigError(format!("sqs_url: '{url}' is not a URL; write http://host:port")));
         }
         self.sqs_auth().map(drop)
     }
@@ -315,7 +313,7 @@ impl Config {
             .map_err(|e| ConfigError(format!("sqs_credentials: {}", e.message)))?;
         match self.text("sqs_auth") {
             "verify" if credentials.is_empty() => {
-                Err(ConfigError("sqs_auth = verify, but nobody has an access key: name sqs_credentials, too".into()))
+                Err(ConfigError("sqs_auth = verify needs at least one access key: set sqs_credentials".into()))
             }
             "verify" => Ok(Auth::Verify(credentials)),
             _ => Ok(Auth::Off),
@@ -331,7 +329,7 @@ impl Config {
         let parts = written.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
         match parts {
             Some((host, port)) if !host.is_empty() => Ok(Some((host.trim_matches(['[', ']']).to_owned(), port))),
-            _ => Err(ConfigError(format!("kafka_advertised: '{written}' is no address; write host:port"))),
+            _ => Err(ConfigError(format!("kafka_advertised: '{written}' is not an address; write host:port"))),
         }
     }
 
@@ -407,7 +405,10 @@ impl Config {
         let mut found = text.to_socket_addrs().map_err(|e| {
             ConfigError(format!("{name} = {text}: {e}; write host:port, a port of this machine, or off"))
         })?;
-        found.next().map(Some).ok_or_else(|| ConfigError(format!("{name} = {text}: this name has no address")))
+        found
+            .next()
+            .map(Some)
+            .ok_or_else(|| ConfigError(format!("{name} = {text}: the name does not resolve to an address")))
     }
 
     /// The doors that are not off, with their addresses.
@@ -579,7 +580,7 @@ fn read_file(path: &Path, definitions: &mut Definitions) -> Result<Vec<(&'static
                 }
             }
             ("broker", toml::Value::Table(_)) => {
-                let message = "keys of the broker are at the top of the file: take the line [broker] out";
+                let message = "keys of the broker are at the top of the file: remove the line [broker]";
                 return Err(ConfigError(format!("{}: {message}", path.display())));
             }
             _ if definitions.read(path, name, value)? => {}
@@ -645,7 +646,7 @@ fn check(key: &Key, value: &str) -> std::result::Result<String, String> {
         },
         Kind::Choice(choices) => match choices.iter().find(|choice| **choice == value) {
             Some(choice) => Ok((*choice).to_owned()),
-            None => Err(format!("'{value}' is none of {}", choices.join(", "))),
+            None => Err(format!("'{value}' is not one of {}", choices.join(", "))),
         },
         Kind::Address => Ok(address(value)),
         Kind::Text | Kind::Secret => Ok(value.to_owned()),

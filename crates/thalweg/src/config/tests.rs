@@ -70,7 +70,7 @@ fn a_wrong_value_names_its_key_and_its_range() {
         ("memory_max = 1", "1 is not within 1MiB to 16TiB"),
         ("retention_ms = \"1y\"", "write 500ms, 90s, 5m, 2h or 7d, or a number of milliseconds"),
         ("hello_timeout_ms = \"2d\"", "2d is not within 1ms to 1d"),
-        ("[broker]\nshards = 1", "take the line [broker] out"),
+        ("[broker]\nshards = 1", "remove the line [broker]"),
         ("ack_on_commit = \"yes\"", "neither true nor false"),
         ("subscriber_lane_shard = \"best\"", "auto, subscriber_id_hash"),
         ("native = \"nowhere\"", "host:port"),
@@ -187,7 +187,7 @@ fn topics_and_queues_are_defined_key_by_key() {
     for (file, why) in [
         ("queues = 1", "queues is a list: begin each with [[queues]]"),
         ("[[queues]]\nlease_ms = 1", "[[queues]] number 1: name is missing"),
-        ("[[queues]]\nname = \"a\"\n[[queues]]\nname = \"a\"", "[[queues]] a: it is written twice"),
+        ("[[queues]]\nname = \"a\"\n[[queues]]\nname = \"a\"", "[[queues]] a: it is defined twice"),
         ("[[queues]]\nname = \"a/b\"", "[[queues]] a/b: name: "),
         ("[[queues]]\nname = \"a\"\nlease = 1", "[[queues]] a: a queue has no setting 'lease'; it has lease_ms, "),
         ("[[queues]]\nname = \"a\"\nlease_ms = 1.5", "[[queues]] a: lease_ms is a text, a number or a bool, not 1.5"),
@@ -209,7 +209,7 @@ fn sqs_requests_are_checked_where_there_are_credentials() {
     let both = "sqs_auth = \"verify\"\nsqs_credentials = \"AKIDEXAMPLE:geheim, 111122223333:test\"";
     let Ok(Auth::Verify(known)) = auth(both) else { panic!("it is valid") };
     assert!(!known.is_empty() && !format!("{known:?}").contains("geheim"));
-    assert!(message(load("sqs_auth = \"verify\"", &[], &[])).contains("name sqs_credentials"));
+    assert!(message(load("sqs_auth = \"verify\"", &[], &[])).contains("set sqs_credentials"));
     let wrong = message(load("sqs_credentials = \"AKIDEXAMPLE\"", &[], &[]));
     assert!(wrong.starts_with("sqs_credentials: write key:secret"), "{wrong}");
 }

@@ -476,7 +476,7 @@ fn a_command_that_cannot_be_run_for_one_message_is_run_for_the_next() {
     let before = prlimit(worker, Resource::Nofile, Rlimit { current: Some(1), ..getrlimit(Resource::Nofile) });
     send("second");
     let told = working.note();
-    assert!(told.contains(" goes back: cannot run sh: "), "{told}");
+    assert!(told.contains(" returns to the queue: cannot run sh: "), "{told}");
     prlimit(worker, Resource::Nofile, before.expect("limited")).expect("as before");
     send("third");
     assert_eq!(working.line(), "third");
@@ -564,9 +564,9 @@ async fn a_queue_moves_between_brokers_and_kinds_of_storage() {
     assert_eq!(got[1].message.sender_headers().count(), 1, "what tells of the move is the broker's own");
 
     for (input, why) in [
-        ("", "line 1: there is nothing"),
+        ("", "line 1: the input is empty"),
         ("{}", "line 1: missing field `thalweg_queue`"),
-        (&exported.replace("\"thalweg_queue\":1", "\"thalweg_queue\":2"), "line 1: version 2 of this form"),
+        (&exported.replace("\"thalweg_queue\":1", "\"thalweg_queue\":2"), "line 1: version 2 of this format"),
         (&exported.replace("\"base64\"", "\"hex\""), "line 3: the encoding is utf8 or base64, not 'hex'"),
         (&format!("{}\nnonsense", exported.lines().next().expect("a line")), "line 2: this is not JSON (column 2)"),
     ] {
@@ -631,12 +631,12 @@ async fn what_the_configuration_defines_is_there_from_the_start() {
         (
             "lease_ms = 60_000",
             "lease_ms = 1",
-            "[[queues]] jobs: it is there already, with other settings: lease_ms is 60000, not 1;",
+            "[[queues]] jobs: it already exists with other settings: lease_ms is 60000, not 1;",
         ),
         (
             "partitions = 2",
             "partitions = 3",
-            "[[topics]] orders: it is there already, with other settings: partitions is 2, not 3;",
+            "[[topics]] orders: it already exists with other settings: partitions is 2, not 3;",
         ),
         (
             "topic = \"orders\"",

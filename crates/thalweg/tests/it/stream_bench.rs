@@ -123,7 +123,7 @@ fn a_topic_on_disk_is_measured_as_one() {
 #[test]
 fn what_cannot_be_measured_is_refused() {
     let message = thalweg(["bench", "stream", "--acks", "none"]).failed(2);
-    assert!(message.contains("nothing to time"), "{message}");
+    assert!(message.contains("no acknowledgement to measure"), "{message}");
     thalweg(["bench", "stream", "--record-bytes", "31"]).failed(2);
     thalweg(["bench", "stream", "--mode", "everything"]).failed(2);
     let server = Server::with(&["memory_max=1MiB"]);

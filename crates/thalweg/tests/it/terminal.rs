@@ -110,7 +110,7 @@ fn deletions_ask_on_a_terminal() {
         (&["queue", "purge", "jobs"], "Delete all messages of queue jobs?"),
         (&["queue", "rm", "jobs"], "Delete queue jobs with its messages?"),
         (&["cache", "flush", "c"], "Delete all entries of cache c?"),
-        (&["cache", "delete", "c"], "Delete cache c with all that is in it?"),
+        (&["cache", "delete", "c"], "Delete cache c with all its entries?"),
     ] {
         let mut terminal = Terminal::run(&server, args);
         terminal.shows(question);

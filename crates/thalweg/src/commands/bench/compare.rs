@@ -98,7 +98,7 @@ fn install(folder: &Path) -> Result {
     let script = folder.join("install.sh");
     if !script.is_file() {
         let message = format!(
-            "{} does not exist; run this in a checkout of the sources, or name its peers by --peers",
+            "{} does not exist; run this in a checkout of the sources, or name the scripts with --peers",
             script.display()
         );
         return Err(Failure::new(FAILED, message));
@@ -106,9 +106,10 @@ fn install(folder: &Path) -> Result {
     let status = Command::new("bash").arg(&script).stdout(Stdio::null()).status();
     match status {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => {
-            Err(Failure::new(FAILED, format!("{} failed ({status}): what it needs it printed above", script.display())))
-        }
+        Ok(status) => Err(Failure::new(
+            FAILED,
+            format!("{} failed ({status}): its requirements are printed above", script.display()),
+        )),
         Err(e) => Err(Failure::new(FAILED, format!("cannot run {} with bash: {e}", script.display()))),
     }
 }

@@ -94,7 +94,7 @@ fn keep_little_memory() -> Result {
         return Ok(());
     }
     let error = Command::new(std::env::current_exe()?).args(std::env::args_os().skip(1)).envs(missing).exec();
-    Err(Failure::new(FAILED, format!("low_memory: cannot start anew: {error}")))
+    Err(Failure::new(FAILED, format!("low_memory: cannot restart: {error}")))
 }
 
 async fn serve_until_stopped(settings: ServerSettings) -> Result {
@@ -162,7 +162,7 @@ fn target(global: &Global, args: &RpcLoad) -> Result<Target> {
     let place = if args.place.contains(':') { args.place.clone() } else { format!("127.0.0.1:{}", args.place) };
     let wrong = |why: String| Failure::new(USAGE, format!("{place}: {why}; write a port, or host:port"));
     let address = place.to_socket_addrs().map_err(|e| wrong(e.to_string()))?.next();
-    let address = address.ok_or_else(|| wrong("this name has no address".to_owned()))?;
+    let address = address.ok_or_else(|| wrong("the name does not resolve to an address".to_owned()))?;
     if !args.tls && !args.quic {
         return Ok(Target::Tcp(address));
     }
@@ -170,7 +170,7 @@ fn target(global: &Global, args: &RpcLoad) -> Result<Target> {
         (Some(path), _) => Trust::File(path.into()),
         (None, true) => Trust::Anyone,
         (None, false) => {
-            let why = "who vouches for the server? Name its --ca-file, or say --tls-insecure to believe anyone";
+            let why = "no trusted certificate: name a --ca-file, or use --tls-insecure to accept any certificate";
             return Err(Failure::new(USAGE, why));
         }
     };

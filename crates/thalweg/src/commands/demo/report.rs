@@ -64,7 +64,7 @@ impl Report {
         match (self.lost(), self.is_same()) {
             (0, true) => None,
             (0, false) => {
-                Some("records came twice, altered or out of order; this is a defect, please report it".into())
+                Some("records were duplicated, altered or out of order; this is a defect, please report it".into())
             }
             (lost, _) => Some(format!("{} records were lost; this is a defect, please report it", grouped(lost))),
         }
@@ -122,10 +122,10 @@ impl Report {
     fn write_check(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_same() {
             let members: Vec<String> = self.group.iter().map(|member| grouped(member.digest.records)).collect();
-            writeln!(f, "  checked    every subscriber got every record, in order and unaltered;")?;
+            writeln!(f, "  checked    every subscriber received every record, in order and unaltered;")?;
             writeln!(f, "             the two of the group shared them, {}, none twice", members.join(" and "))?;
         } else {
-            writeln!(f, "  checked    WHAT CAME IS NOT WHAT WAS PUBLISHED")?;
+            writeln!(f, "  checked    THE RECEIVED RECORDS ARE NOT THE PUBLISHED ONES")?;
             for (i, tally) in self.everyone().enumerate().filter(|(_, tally)| tally.digest != self.source) {
                 let order = if tally.is_in_order { "" } else { ", offsets out of order" };
                 writeln!(f, "             subscriber {}: {} records{order}", i + 1, grouped(tally.digest.records))?;
@@ -139,10 +139,10 @@ impl Report {
             Some(file) => format!("thalweg publish {} --file {file}", self.topic),
             None => format!("echo hello | thalweg publish {}", self.topic),
         };
-        writeln!(f, "Next, each in a terminal of its own:")?;
+        writeln!(f, "Next, each in its own terminal:")?;
         for (command, what) in [
             ("thalweg serve", "a broker that stays"),
-            (&format!("thalweg subscribe {}", self.topic), "prints what comes"),
+            (&format!("thalweg subscribe {}", self.topic), "prints new records"),
             (&publish, "publishes each line"),
         ] {
             writeln!(f, "  {command:<50}  # {what}")?;

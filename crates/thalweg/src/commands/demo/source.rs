@@ -46,7 +46,7 @@ impl Source {
 
     fn stdin() -> Self {
         if io::stdin().is_terminal() {
-            note("type records, one a line, and end with Ctrl-D");
+            note("type records, one per line, and end with Ctrl-D");
         }
         Self {
             title: "records".to_owned(),
@@ -60,7 +60,7 @@ impl Source {
     fn file(path: &Path, title: &str) -> Result<Self> {
         let shown = path.display();
         let refuse = |why: &dyn std::fmt::Display| {
-            Failure::new(USAGE, format!("cannot read {shown}: {why}; name a file that has one record a line"))
+            Failure::new(USAGE, format!("cannot read {shown}: {why}; name a file with one record per line"))
         };
         let file = File::open(path).map_err(|error| refuse(&error))?;
         let metadata = file.metadata().map_err(|error| refuse(&error))?;

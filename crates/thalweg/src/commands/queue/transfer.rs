@@ -103,7 +103,7 @@ pub async fn export(out: &mut impl Write, queue: &Queue) -> Result {
     };
     let message = format!(
         "{} not in the export, because of the size: the first is at offset {offset} of partition {partition}; receive \
-         over HTTP what is that large",
+         large messages over HTTP",
         match left_out.len() {
             1 => "1 message is".to_owned(),
             count => format!("{count} messages are"),
@@ -150,7 +150,7 @@ impl MessageLine {
         };
         for (name, value) in self.headers {
             if OWN_MEMBERS.contains(&name.as_str()) {
-                return Err(format!("header {name} has a member of its own"));
+                return Err(format!("header {name} has its own member"));
             }
             message = message.with_header(name, encoding.decode(value)?);
         }
@@ -172,11 +172,11 @@ pub async fn import(
     let mut lines = input(file)?.lines();
     let wrong = |number: u64, why: &dyn std::fmt::Display| Failure::new(FAILED, format!("line {number}: {why}"));
     let Some(first) = lines.next_line().await? else {
-        return Err(wrong(1, &"there is nothing; `thalweg queue export` writes what is read here"));
+        return Err(wrong(1, &"the input is empty; `thalweg queue export` writes its format"));
     };
     let head: QueueLine = serde_json::from_str(&first).map_err(|e| wrong(1, &units::json_fault(&e)))?;
     if head.thalweg_queue != VERSION {
-        return Err(wrong(1, &format!("version {} of this form is not known here", head.thalweg_queue)));
+        return Err(wrong(1, &format!("version {} of this format is unknown", head.thalweg_queue)));
     }
     let queue = name.unwrap_or(&head.queue);
     let text = |(name, value): (String, Value)| match value {
@@ -213,7 +213,7 @@ pub async fn import(
         }
     }
     let told = serde_json::json!({ "queue": queue.name(), "imported": sent });
-    tell(out, is_json, &told, &format!("queue {} has {sent} messages more", queue.name()))
+    tell(out, is_json, &told, &format!("queue {} has {sent} more messages", queue.name()))
 }
 
 fn now_ms() -> u64 {

@@ -47,11 +47,14 @@ pub async fn run(out: &mut impl Write, queue: &Queue, args: &QueueWork, is_json:
             Outcome::Return { delay: Some(Duration::from_millis(args.retry_delay)) }
         }
         Ok(status) => {
-            note(&format!("message {} goes back: its command ended with {status}", received.message.id));
+            note(&format!("message {} returns to the queue: its command ended with {status}", received.message.id));
             Outcome::Return { delay: None }
         }
         Err(error) if !is_of_command(&error) => {
-            note(&format!("message {} goes back: cannot run {}: {error}", received.message.id, args.command[0]));
+            note(&format!(
+                "message {} returns to the queue: cannot run {}: {error}",
+                received.message.id, args.command[0]
+            ));
             Outcome::Return { delay: None }
         }
         Err(error) => {
@@ -74,7 +77,8 @@ pub async fn run(out: &mut impl Write, queue: &Queue, args: &QueueWork, is_json:
             () = has_failed.notified() => stopped.notify_one(),
             () = async { tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} } } => {
                 if is_asked {
-                    return Err(Failure::new(FAILED, "what was running was stopped; its messages go back"));
+                    return Err(Failure::new(FAILED, "the running commands were stopped; their messages return to the \
+                                                     queue"));
                 }
                 is_asked = true;
                 stopped.notify_one();

@@ -152,7 +152,7 @@ fn parse(template: &str) -> Result<Vec<Piece>, String> {
         }
     }
     if pieces.is_empty() {
-        return Err("it has no placeholder, as {{value}} is one; text, raw, json and table are for --output".to_owned());
+        return Err("it has no placeholder such as {{value}}; text, raw, json and table are for --output".to_owned());
     }
     if !literal.is_empty() {
         pieces.push(Piece::Literal(literal));
@@ -231,7 +231,7 @@ mod tests {
             ("{{ofset}}", "{{ofset}} is unknown; did you mean {{offset}}?"),
             ("{{headers of it}}", "{{headers of it}} is unknown; there are topic, partition, offset, time, key, value"),
             ("{{value}} {{key", "'{{' has no '}}' after it"),
-            ("json", "it has no placeholder, as {{value}} is one; text, raw, json and table are for --output"),
+            ("json", "it has no placeholder such as {{value}}; text, raw, json and table are for --output"),
             ("a\\", "a backslash ends it; write \\\\ for one"),
             ("\\r", "'\\r' is unknown; \\n, \\t and \\\\ are known"),
         ] {

@@ -106,7 +106,8 @@ impl Member {
             }
             ConsumerEvent::Lost(lost) => {
                 lost.iter().for_each(|at| self.forget(at));
-                printer.note("the broker put this member out; what was not committed comes again")?;
+                printer
+                    .note("the broker removed this member from its group; uncommitted records will be redelivered")?;
             }
         }
         Ok(())

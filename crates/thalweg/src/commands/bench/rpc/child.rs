@@ -64,7 +64,7 @@ impl Server {
         }
         let mut said = String::new();
         self.out.read_to_string(&mut said)?;
-        last_json(&said).ok_or_else(|| Failure::new(FAILED, "the server did not say what it did"))
+        last_json(&said).ok_or_else(|| Failure::new(FAILED, "the server did not report its statistics"))
     }
 }
 

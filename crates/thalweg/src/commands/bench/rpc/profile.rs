@@ -164,12 +164,12 @@ fn idle_timeout(start: &mut Start, value: &Value) -> Result<(), String> {
 }
 
 fn address(value: &Value) -> Result<SocketAddr, String> {
-    let text = value.as_str().ok_or("it is an address as \"127.0.0.1:7878\"")?;
+    let text = value.as_str().ok_or("must be an address such as \"127.0.0.1:7878\"")?;
     text.parse().map_err(|e| format!("'{text}': {e}; write it as 127.0.0.1:7878"))
 }
 
 fn flag(value: &Value) -> Result<bool, String> {
-    value.as_bool().ok_or_else(|| format!("it is true or false, not {value}"))
+    value.as_bool().ok_or_else(|| format!("must be true or false, not {value}"))
 }
 
 /// A number of bytes, also as "512MiB".
@@ -179,14 +179,14 @@ fn bytes(value: &Value) -> Result<u64, String> {
         value => value
             .as_integer()
             .and_then(|n| u64::try_from(n).ok())
-            .ok_or_else(|| format!("it is a number of bytes, not {value}")),
+            .ok_or_else(|| format!("must be a number of bytes, not {value}")),
     }
 }
 
 /// A number that has to be at least one.
 fn count(value: &Value) -> Result<usize, String> {
     let n = value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
-    n.ok_or_else(|| format!("it is a whole number from 1 on, not {value}"))
+    n.ok_or_else(|| format!("must be a whole number of at least 1, not {value}"))
 }
 
 fn millis(value: &Value) -> Result<Duration, String> {
@@ -250,9 +250,9 @@ mod tests {
     #[test]
     fn a_value_that_cannot_be_is_refused_with_its_key() {
         for (text, why) in [
-            ("server_threads = 0", "server_threads: it is a whole number from 1 on, not 0"),
+            ("server_threads = 0", "server_threads: must be a whole number of at least 1, not 0"),
             ("bind = \"localhost\"", "bind: 'localhost': invalid socket address syntax; write it as 127.0.0.1:7878"),
-            ("byte_metrics = 1", "byte_metrics: it is true or false, not 1"),
+            ("byte_metrics = 1", "byte_metrics: must be true or false, not 1"),
             (
                 "[limits]\nmax_memory_bytes = \"5 potatoes\"",
                 "limits.max_memory_bytes: '5 potatoes' is not a number of bytes: write 4096, 64KiB, 16MiB or 1GiB",
