@@ -77,8 +77,8 @@ pub async fn run(out: &mut impl Write, queue: &Queue, args: &QueueWork, is_json:
             () = has_failed.notified() => stopped.notify_one(),
             () = async { tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} } } => {
                 if is_asked {
-                    return Err(Failure::new(FAILED, "the running commands were stopped; their messages return to the \
-                                                     queue"));
+                    let message = "the running commands were stopped; their messages return to the queue";
+                    return Err(Failure::new(FAILED, message));
                 }
                 is_asked = true;
                 stopped.notify_one();
