@@ -349,8 +349,8 @@ pub struct Request {
 
 #[derive(Args)]
 #[command(after_help = "\
-The command reads the request from its standard input, and its output is the answer. If it fails, no
-answer is sent, and the request times out. Several repliers with the same --group share the requests.
+The command reads the request from its standard input, and its output is the answer. If it fails,
+no answer is sent, and the request times out. Repliers with the same --group share the requests.
 
 Examples:
   thalweg reply time -- date
@@ -521,7 +521,7 @@ pub struct Top {
 #[command(after_help = "\
 Nothing is changed without `repair --yes`. Stop the broker that uses the directory first.
   thalweg inspect /srv/data                            list its contents
-  thalweg inspect /srv/data --verify                   read everything: exit code 0 if intact, 6 if damaged
+  thalweg inspect /srv/data --verify                   read everything: 0 if intact, 6 if damaged
   thalweg inspect dump /srv/data/journal/000001.journal --json
   thalweg inspect repair /srv/data                     print what a repair would do and lose
   thalweg inspect repair /srv/data --yes")]
@@ -545,10 +545,11 @@ pub enum InspectCommand {
     },
     /// Print what a repair of a damaged directory keeps and loses, and with --yes repair it
     #[command(after_help = "\
-Damaged files are kept next to the new ones as <name>.damaged. Offsets do not change: lost records leave gaps.
-  thalweg inspect repair /srv/data                     print what would be done
-  thalweg inspect repair /srv/data --yes               repair it
-  thalweg inspect repair /srv/data --yes --drop-journal  discard the unreadable part of the journal")]
+Damaged files are kept next to the new ones as <name>.damaged. Offsets do not change: lost records
+leave gaps.
+  thalweg inspect repair /srv/data                       print what would be done
+  thalweg inspect repair /srv/data --yes                 repair it
+  thalweg inspect repair /srv/data --yes --drop-journal  discard unreadable parts of the journal")]
     Repair {
         /// The data directory
         dir: PathBuf,
