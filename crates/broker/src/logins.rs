@@ -213,7 +213,8 @@ impl Logins {
     pub(crate) async fn refused(&self, source: LoginSource, name: &str, error: &Error) {
         self.by_door[source.door as usize].add(1);
         if error.kind == ErrorKind::Busy {
-            return tracing::debug!(door = %source.door, address = %source, %error, "a login was pushed out");
+            return tracing::debug!(door = %source.door, address = %source, %error, "a login was displaced by newer \
+                                                                                    ones");
         }
         let (now, lane, name_hash) = (Instant::now(), self.lane(source), self.hash_of(name));
         let (failures, is_logged) = {

@@ -37,7 +37,7 @@ pub async fn sweep_retention(broker: Weak<Broker>) {
         if let Some(broker) = broker.upgrade() {
             broker.look_at_queues().await;
             if let Err(error) = broker.expire_snapshots(now_ms()).await {
-                tracing::warn!(%error, "snapshots of queues could not be looked through");
+                tracing::warn!(%error, "snapshots of queues could not be checked");
             }
         }
     }

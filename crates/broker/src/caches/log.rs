@@ -124,7 +124,7 @@ impl CacheLog {
     fn appended(&self, appended: Result<Offset>) -> Offset {
         appended.unwrap_or_else(|error| {
             if self.broken.set(error.clone()).is_ok() {
-                tracing::error!(%error, "durable caches take nothing any more");
+                tracing::error!(%error, "durable caches accept no more changes");
             }
             LOST
         })
@@ -158,7 +158,7 @@ impl CacheLog {
 
     fn place(&self, mut batch: BatchBuilder) -> Result<Offset> {
         let batch = batch.finish().ok_or_else(|| Error::invalid("there is nothing to write"))?;
-        let gone = || Error::new(ErrorKind::ShuttingDown, "the broker is gone");
+        let gone = || Error::new(ErrorKind::ShuttingDown, "the broker has stopped");
         let broker = self.broker.upgrade().ok_or_else(gone)?;
         let (bytes, count) = (batch.len() as u64, u64::from(batch.count()));
         let end = broker.place_admitted(&self.topic, 0, batch, &mut Wakes::default())?.base_offset + count;

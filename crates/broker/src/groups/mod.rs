@@ -668,7 +668,7 @@ impl Broker {
             let result = match changed.await {
                 Ok(expired) => {
                     for member in &expired {
-                        tracing::info!(group = %cell.name, %member, "a member of a consumer group was put out");
+                        tracing::info!(group = %cell.name, %member, "a member was removed from its consumer group");
                     }
                     coordinator.counts.expired_members.add(expired.len() as u64);
                     coordinator.recount(&cell);

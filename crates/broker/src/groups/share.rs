@@ -89,7 +89,7 @@ impl ShareGroups {
         self.0.lock().retain(|name, group| {
             group.refresh(&Topics(broker));
             for member in group.expire(now) {
-                tracing::info!(group = %name, %member, "a member of a share group was put out");
+                tracing::info!(group = %name, %member, "a member was removed from its share group");
                 count += 1;
             }
             !group.is_empty()

@@ -106,7 +106,7 @@ impl Drop for Held {
         let back = |view: &mut QueueView, _: &mut Log| self.leases.iter().for_each(|lease| view.queue.untake(lease));
         // Of a partition that is gone there is nothing to give back.
         if let Err(error) = self.broker.change_view(&self.place.partition, self.place.cell.id, back) {
-            tracing::debug!(%error, "what was not given out is gone");
+            tracing::debug!(%error, "undelivered messages were not returned");
         }
         self.place.cell.returned.notify_waiters();
     }

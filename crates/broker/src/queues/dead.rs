@@ -85,7 +85,7 @@ impl Burial {
         match tokio::time::timeout(BURIAL_WAIT_MAX, task).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "messages could not be moved to the dead letters"),
-            Err(_) => tracing::warn!("messages are still on their way to the dead letters"),
+            Err(_) => tracing::warn!("messages are still being moved to the dead letters"),
         }
     }
 }
@@ -116,7 +116,7 @@ impl Broker {
                             view.queue.keep_dead(lease.offset, now_ms(), AGAIN_MS);
                         });
                         if let Err(error) = kept {
-                            tracing::debug!(%queue, %error, "its topic was deleted meanwhile");
+                            tracing::debug!(%queue, %error, "the topic was deleted in the meantime");
                         }
                     }
                 }
@@ -130,7 +130,8 @@ impl Broker {
                 };
                 match lasts {
                     Ok(()) => broker.drop_consumed(&topic, &partition, [offset]),
-                    Err(error) => tracing::warn!(%queue, offset, %error, "that it was moved may not last"),
+                    Err(error) => tracing::warn!(%queue, offset, %error, "the move to the dead letters may not be \
+                                                                          durable"),
                 }
             }
         })))
@@ -145,7 +146,7 @@ impl Broker {
     ) -> Result<Option<Appended>> {
         let definition = cell.definition();
         let Some(to) = definition.settings.dead_letter.clone() else {
-            return Err(Error::not_found("the queue has no dead letters any more"));
+            return Err(Error::not_found("the queue no longer has a dead-letter topic"));
         };
         if let Some(record) = self.read_record(cell.id, partition, lease.offset).await? {
             let message = Message::from(record);

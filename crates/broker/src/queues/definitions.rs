@@ -561,14 +561,14 @@ impl Broker {
         partition.attach_view(view);
         // One partition that cannot be read does not keep the others from being served. Receivers try again.
         if let Err(error) = self.look_through(cell, partition).await {
-            tracing::warn!(queue = %definition.name, partition = partition.id, %error, "messages cannot be looked at");
+            tracing::warn!(queue = %definition.name, partition = partition.id, %error, "messages cannot be read");
         }
         if definition.settings.dedup != DedupRule::Off
             && let Err(error) =
                 self.restore_dedup(&definition, partition, cursor.map_or(0, |cursor| cursor.dedup_from)).await
         {
             let (queue, partition) = (&definition.name, partition.id);
-            tracing::warn!(%queue, partition, %error, "it is not known what was sent lately");
+            tracing::warn!(%queue, partition, %error, "the ids of recently sent messages cannot be read");
         }
         Ok(())
     }

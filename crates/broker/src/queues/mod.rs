@@ -255,7 +255,7 @@ impl Broker {
                 // Receivers try again, and are told.
                 if let Err(error) = self.look_through(&cell, partition).await {
                     let queue = cell.definition().name.clone();
-                    tracing::debug!(%queue, partition = partition.id, %error, "messages cannot be looked at");
+                    tracing::debug!(%queue, partition = partition.id, %error, "messages cannot be read");
                 }
             }
         }

@@ -114,7 +114,7 @@ impl Drop for Unread<'_> {
         };
         // Of a partition that is gone there is nothing to give back.
         if let Err(error) = self.broker.change_view(self.partition, self.cell.id, back) {
-            tracing::debug!(queue = %self.cell.definition().name, %error, "what was not given out is gone");
+            tracing::debug!(queue = %self.cell.definition().name, %error, "undelivered messages were not returned");
         }
         self.cell.wake();
     }
@@ -331,7 +331,7 @@ impl Broker {
                 }
             });
             if let Err(error) = changed {
-                tracing::debug!(queue = %cell.definition().name, %error, "what was not given out is gone");
+                tracing::debug!(queue = %cell.definition().name, %error, "undelivered messages were not returned");
             }
         }
     }

@@ -486,7 +486,7 @@ impl Broker {
         let (mut carried, outcome) = self.carry_out(cell, state, wakes);
         carried.appended.push(decided);
         if let Err(error) = outcome {
-            tracing::warn!(id = %cell.id, %error, "what was decided of a transaction is carried out later");
+            tracing::warn!(id = %cell.id, %error, "a decided transaction is not completed yet; it is retried");
         }
         Ok(carried)
     }
@@ -573,7 +573,7 @@ impl Broker {
                 } else if let Phase::Prepared(_) = state.transaction.phase {
                     let (carried, outcome) = self.carry_out(&cell, &mut state, &mut wakes);
                     if let Err(error) = outcome {
-                        tracing::debug!(id = %cell.id, %error, "what was decided of a transaction still waits");
+                        tracing::debug!(id = %cell.id, %error, "a decided transaction is still not completed");
                     }
                     Ok(carried)
                 } else if retention_ms > 0 && state.transaction.is_expired(retention_ms, now_ms) {
@@ -612,7 +612,7 @@ impl Broker {
         drop(self.append_transaction(&cell.id, None, wakes)?);
         state.is_gone = true;
         self.transactions().cells.write().remove(&cell.id);
-        tracing::info!(id = %cell.id, "a transactional id that nobody used is forgotten");
+        tracing::info!(id = %cell.id, "an unused transactional id was removed");
         Ok(())
     }
 }
@@ -646,7 +646,7 @@ pub(crate) async fn keep_time(broker: Weak<Broker>) {
             return;
         };
         if let Err(error) = broker.look_through_transactions().await {
-            tracing::error!(%error, "transactions cannot be looked through");
+            tracing::error!(%error, "transactions cannot be checked");
         }
     }
 }

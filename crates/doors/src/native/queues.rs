@@ -84,7 +84,8 @@ impl Held {
             let broker = broker.clone();
             runtime.spawn(async move {
                 if let Err(error) = broker.release(queue.as_str(), &receipts).await {
-                    tracing::debug!(%queue, %error, "leases of a connection that is gone end by themselves");
+                    tracing::debug!(%queue, %error, "the leases of a closed connection were not released and will \
+                                                     expire");
                 }
             });
         }

@@ -187,5 +187,5 @@ impl Cache {
 }
 
 fn gone() -> Error {
-    Error::new(ErrorKind::ShuttingDown, "the broker is gone")
+    Error::new(ErrorKind::ShuttingDown, "the broker has stopped")
 }
