@@ -181,9 +181,9 @@ fn subscribe_begins_and_ends_where_it_is_told() {
     assert_eq!(from("-2").ok(), "3\n4\n", "the last two");
     assert_eq!(from("-100").ok(), "0\n1\n2\n3\n4\n", "as many as there are");
     assert_eq!(on(&server, ["subscribe", "t", "--from-beginning", "--end"]).ok(), "0\n1\n2\n3\n4\n");
-    for args in [["subscribe", "t.>", "--from", "-2"], ["subscribe", "t.>", "--from", "3"]] {
-        let message = on(&server, args).failed(USAGE);
-        assert!(message.contains("one topic"), "{message}");
+    for (from, why) in [("-2", "are those of one topic"), ("3", "an offset is valid for one topic only")] {
+        let message = on(&server, ["subscribe", "t.>", "--from", from]).failed(USAGE);
+        assert!(message.contains(why), "{message}");
     }
     on(&server, ["subscribe", "nothing", "--from", "-2"]).failed(NOT_FOUND);
     assert_eq!(from("live").ok(), "", "nothing is before the end");
