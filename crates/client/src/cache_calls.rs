@@ -17,12 +17,12 @@ use crate::session::Session;
 /// A cache that was not opened yet.
 const NOT_OPEN: u64 = 0;
 
-/// What calls the broker for a [`Cache`](crate::Cache) and for its near cache. Clones share the cache's number.
+/// Calls of the broker for a [`Cache`](crate::Cache) and for its near cache. Clones share the cache's number.
 #[derive(Clone)]
 pub(crate) struct CacheCalls {
     session: Arc<Session>,
     name: Arc<str>,
-    /// What the broker calls it by.
+    /// The number by which the broker knows the cache.
     id: Arc<AtomicU64>,
 }
 

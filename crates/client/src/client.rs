@@ -17,7 +17,7 @@ use crate::settings::ClientSettings;
 #[derive(Clone)]
 pub struct Client {
     pub(crate) session: Arc<Session>,
-    /// What waits for the answers to [`Client::request`]. Only clients hold it: when the last one is dropped, the
+    /// Requests that wait for answers to [`Client::request`]. Only clients hold it: when the last one is dropped, the
     /// inbox closes.
     pub(crate) replies: Arc<Replies>,
 }

@@ -20,7 +20,7 @@ pub(crate) struct Replies {
     task: Mutex<Option<AbortHandle>>,
 }
 
-/// Who waits for which reply, by the number of the request.
+/// Requests that wait for a reply, by their number.
 #[derive(Default)]
 pub(crate) struct Waiting(Mutex<HashMap<u64, oneshot::Sender<Record>>>);
 

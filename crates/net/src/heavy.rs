@@ -16,7 +16,7 @@ use crate::shards::Shard;
 
 /// A turn that takes this long is heavy.
 const HEAVY: Duration = Duration::from_micros(100);
-/// What one heavy turn adds to the weight of its connection, and each other turn takes from it in ones.
+/// Weight that a heavy turn adds to its connection. Each light turn removes 1.
 const HEAVY_WEIGHT: u8 = 4;
 /// The next turn of a connection is taken for heavy above this: after two heavy turns. The first one was measured by
 /// the clock alone, and another thread may have had the processor.
@@ -24,7 +24,7 @@ const SUSPECT_WEIGHT: u8 = 4;
 const WEIGHT_MAX: u8 = 16;
 /// Bytes of requests in one read that are taken for a heavy turn.
 const HEAVY_READ_BYTES: usize = 4 << 10;
-/// What they add to the weight: in line, they come after all that is known of a connection.
+/// Weight that [`HEAVY_READ_BYTES`] add: in line, it counts more than the turns before.
 const READ_WEIGHT: u8 = WEIGHT_MAX;
 /// A connection whose last turns, at least this many, were light may read more without being taken for heavy.
 const TRUSTED_TURNS: u8 = 32;

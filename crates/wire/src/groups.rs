@@ -61,11 +61,11 @@ pub struct Heartbeat {
     pub member: String,
     /// Id of a static member; empty for other members.
     pub instance: String,
-    /// What the member does.
+    /// The action of the member.
     pub step: Step,
 }
 
-/// What a member does with its heartbeat.
+/// The action of a member with its heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Joins the group.

@@ -72,7 +72,7 @@ pub struct NearStats {
 }
 
 pub(crate) struct Near {
-    /// What calls the broker.
+    /// The calls of the broker.
     calls: CacheCalls,
     settings: NearSettings,
     state: Arc<Mutex<State>>,

@@ -16,7 +16,7 @@ pub enum Partitioner {
     Key,
     /// Keys do not count: all records do as those without one.
     Sticky,
-    /// What this says of a record and the number of partitions.
+    /// The partition for a record, given the number of partitions.
     Custom(Arc<ChoosePartition>),
 }
 

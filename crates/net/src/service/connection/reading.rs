@@ -14,7 +14,7 @@ use super::super::scratch::Scratch;
 use super::super::transport::Transport;
 use super::{Connection, End, Read};
 
-/// What is read ahead of a request that is given up when the peer is gone, so that it is seen to go.
+/// Bytes that are read ahead while a request waits that ends with its peer, to notice that the peer has closed.
 const AHEAD_BYTES_MAX: usize = 4 << 10;
 /// From this on the rest of a frame is read straight into the connection's own buffer.
 const LARGE_REST_BYTES: usize = 16 << 10;
