@@ -1,4 +1,4 @@
-//! What is said about a topic: its settings, checked as a whole.
+//! Settings of a topic, validated as a whole.
 
 use std::ops::RangeInclusive;
 
@@ -6,18 +6,19 @@ use crate::codec::Codec;
 use crate::error::{Error, Result};
 use crate::limits::{BATCH_BYTES_MAX, PARTITIONS_MAX};
 
-/// Where a topic's records are kept.
+/// Storage of a topic's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Storage {
-    /// On disk where the broker has a data directory, else in memory. The broker decides when it creates the topic.
+    /// On disk if the broker has a data directory, else in memory. The broker decides when it creates the topic.
     #[default]
     Auto = 0,
-    /// Gone after a restart.
+    /// In memory: deleted by a restart.
     Memory = 1,
-    /// Kept, and committed only when it is on the disk.
+    /// On disk: survives a restart; a record is committed once it is on the disk.
     Disk = 2,
-    /// The same, in one database file that users may open with SQLite's own tools while the broker runs.
+    /// In one SQLite database file, as durable as `Disk`. Users may open it with SQLite's own tools while the broker
+    /// runs.
     Sqlite = 3,
 }
 
@@ -47,13 +48,13 @@ impl std::str::FromStr for Storage {
     }
 }
 
-/// Bytes of a segment that a topic may ask for, as Kafka has them: smaller ones would be a great many files.
+/// Allowed sizes in bytes of a segment of a topic, as in Kafka: smaller segments would be a great many files.
 pub const SEGMENT_BYTES: RangeInclusive<u64> = 1 << 20..=i32::MAX as u64;
 
-/// What a topic may ask of a batch at the least: its own head, and a small record.
+/// Minimum of a topic's largest batch size, in bytes: a batch header and a small record.
 pub const BATCH_BYTES_MIN: u32 = 128;
 
-/// Settings that a topic has of its own, out of those that may follow the broker's: see [`TopicSettings::or`].
+/// Set of the settings that a topic overrides, out of those that may follow the broker's: see [`TopicSettings::or`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnSettings(u16);
 
@@ -89,38 +90,40 @@ impl OwnSettings {
     }
 }
 
-/// The settings of one topic. For both kinds of retention zero means no limit, and [`TopicSettings::DEFAULT`] what
-/// the broker is set to; so it does for partitions.
+/// Settings of one topic. For both kinds of retention, 0 means no limit and [`TopicSettings::DEFAULT`] means the
+/// broker's setting. For partitions, [`TopicSettings::DEFAULT_PARTITIONS`] means the broker's setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopicSettings {
     pub partitions: u32,
-    /// Bytes that one partition keeps. The newest batch always stays.
+    /// Maximum bytes that one partition keeps. The newest batch is never removed.
     pub retention_bytes: u64,
-    /// How long a batch stays after it arrived.
+    /// Time in ms that a batch is kept after its arrival.
     pub retention_ms: u64,
     pub storage: Storage,
-    /// Of each key only the newest record stays, and a key whose newest record has no value goes. On disk only.
+    /// `true` if only the newest record of each key is kept, and keys whose newest record has no value are deleted. On
+    /// disk only.
     pub compact: bool,
-    /// What a batch that is published may have at most.
+    /// Maximum size of a published batch in bytes.
     pub batch_bytes_max: u32,
-    /// Records carry the time at which they arrived, in place of the one that their publisher gave them.
+    /// `true` if records carry the time of their arrival in place of the time that their publisher set.
     pub arrival_times: bool,
-    /// Records go once all queues over the topic are done with them, and at once where there is none.
+    /// `true` if records are deleted once all queues over the topic have finished with them, and immediately if there
+    /// is no queue.
     pub drop_consumed: bool,
-    /// Retention removes no record that a queue over the topic has not acknowledged, and neither does a lack of memory:
-    /// publishing is refused instead.
+    /// `true` if neither retention nor a lack of memory removes records that a queue over the topic has not
+    /// acknowledged: publishing is refused instead.
     pub keeps_unacked: bool,
-    /// What batches are compressed with in the log; `None` for what each publisher compressed them with.
+    /// Codec of batches in the log; `None` keeps the codec of each publisher.
     pub compression: Option<Codec>,
-    /// Bytes after which a file of the log ends; 0 is as the broker is set. On disk only.
+    /// Size in bytes at which a segment ends; 0 is the broker's setting. On disk only.
     pub segment_bytes: u64,
-    /// How much newer than its first batch a batch may be in one file of the log, in ms; 0 is no limit. On disk only.
+    /// Maximum difference in ms between the first and any other batch of a segment; 0 is no limit. On disk only.
     pub segment_ms: u64,
-    /// The age in ms at which a record is compacted at the earliest, and at which compaction has to come; 0 is no
+    /// Minimum age in ms at which a record is compacted, and maximum age at which it has to be compacted; 0 is no
     /// limit.
     pub compaction_lag_ms: (u64, u64),
-    /// Which of these the topic has of its own; the others follow the broker's. `None` where nobody has said: those are
-    /// the topic's own that are not as [`TopicSettings::of_broker`] has them.
+    /// Settings that the topic overrides; the others follow the broker's. With `None` the topic overrides the settings
+    /// that differ from [`TopicSettings::of_broker`].
     pub own: Option<OwnSettings>,
 }
 
@@ -149,7 +152,7 @@ impl TopicSettings {
     pub const DEFAULT: u64 = u64::MAX;
     pub const DEFAULT_PARTITIONS: u32 = u32::MAX;
 
-    /// All as the broker is set.
+    /// Returns settings that all follow the broker's.
     pub fn of_broker() -> Self {
         Self {
             partitions: Self::DEFAULT_PARTITIONS,
@@ -159,13 +162,13 @@ impl TopicSettings {
         }
     }
 
-    /// Kept for a week, whatever it takes.
+    /// Returns settings that keep records on disk for a week, whatever their size.
     pub fn on_disk() -> Self {
         Self { retention_bytes: 0, retention_ms: 7 * 24 * 3_600_000, storage: Storage::Disk, ..Self::default() }
     }
 
-    /// Returns the settings with the broker's in the place of those that the topic does not have of its own. A topic
-    /// that only compacts has no retention by default: its newest records may be old.
+    /// Returns the settings with the broker's values for those that the topic does not override. A topic that is only
+    /// compacted has no retention by default: its newest records may be old.
     pub fn or(self, defaults: &Self) -> Self {
         let mut own = self.own.unwrap_or_else(|| self.differences(&Self::of_broker()));
         let only_compacts = self.compact && self.retention_bytes == 0 && self.retention_ms == 0;
@@ -201,7 +204,7 @@ impl TopicSettings {
         }
     }
 
-    /// Returns which of the settings that may follow the broker's differ between the two.
+    /// Returns the settings that differ between the two, out of those that may follow the broker's.
     pub fn differences(&self, other: &Self) -> OwnSettings {
         OwnSettings::NONE
             .with(OwnSettings::RETENTION_BYTES, self.retention_bytes != other.retention_bytes)
@@ -215,7 +218,7 @@ impl TopicSettings {
             .with(OwnSettings::LAG_MS_MAX, self.compaction_lag_ms.1 != other.compaction_lag_ms.1)
     }
 
-    /// Whether a topic with these does the same as one with the others, whichever of them are its own.
+    /// Returns `true` if all settings have equal values, regardless of which of them the topic overrides.
     pub fn is_as(&self, other: &Self) -> bool {
         Self { own: None, ..*self } == Self { own: None, ..*other }
     }
@@ -259,7 +262,7 @@ impl TopicSettings {
     }
 }
 
-/// What is to be different about a topic. `None` stays as it is. A retention may be [`TopicSettings::DEFAULT`].
+/// Change of the settings of a topic. `None` keeps a setting. A retention may be [`TopicSettings::DEFAULT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SettingsChange {
     pub retention_bytes: Option<u64>,
@@ -273,7 +276,8 @@ pub struct SettingsChange {
     pub segment_bytes: Option<u64>,
     pub segment_ms: Option<u64>,
     pub compaction_lag_ms: Option<(u64, u64)>,
-    /// Which settings are the topic's own afterwards. `None`: those that were, and those that the change names.
+    /// Settings that the topic overrides after the change. `None` keeps the present ones and adds those that the change
+    /// names.
     pub own: Option<OwnSettings>,
 }
 
@@ -282,7 +286,7 @@ impl SettingsChange {
         *self == Self::default()
     }
 
-    /// The settings with the change made.
+    /// Returns the settings after the change.
     pub fn of(&self, settings: &TopicSettings) -> TopicSettings {
         TopicSettings {
             own: self.own.or_else(|| settings.own.map(|own| self.owned(own))),
@@ -301,7 +305,8 @@ impl SettingsChange {
         }
     }
 
-    /// Adds the settings that the change names.
+    /// Returns the overridden settings after the change: adds the settings that the change names, and removes a
+    /// retention that is set to [`TopicSettings::DEFAULT`].
     fn owned(&self, own: OwnSettings) -> OwnSettings {
         let is_set = |value: Option<u64>, own: OwnSettings, bit| match value {
             Some(value) => own.with(bit, value != TopicSettings::DEFAULT),
@@ -370,14 +375,14 @@ mod tests {
         let follows = TopicSettings::of_broker().or(&hour);
         assert_eq!((follows.retention_ms, follows.own), (5, Some(OwnSettings::NONE)));
         assert_eq!((follows.or(&later).retention_ms, follows.or(&later).batch_bytes_max), (day, 4096));
-        // One that has the broker's value of its own keeps it.
+        // A topic that overrides a setting with the broker's value keeps that value.
         let own = TopicSettings { retention_ms: 5, ..TopicSettings::of_broker() }.or(&hour);
         assert_eq!((own.retention_ms, own.or(&later).retention_ms), (5, 5));
         let named = SettingsChange { retention_ms: Some(5), ..SettingsChange::default() }.of(&follows);
         assert_eq!(named.or(&later).retention_ms, 5);
         let given_back = SettingsChange { retention_ms: Some(TopicSettings::DEFAULT), ..Default::default() }.of(&own);
         assert_eq!((given_back.or(&hour).retention_ms, given_back.or(&hour).or(&later).retention_ms), (5, day));
-        // What is only compacted keeps its newest records.
+        // A topic that is only compacted keeps its newest records.
         let compacted = TopicSettings { compact: true, ..TopicSettings::of_broker() }.or(&hour);
         assert_eq!((compacted.retention_ms, compacted.or(&later).retention_ms), (0, 0));
         let both = TopicSettings { retention_ms: 5, own: Some(OwnSettings::NONE), ..compacted };

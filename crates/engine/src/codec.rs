@@ -1,4 +1,4 @@
-//! How the records of a batch are compressed: Kafka's codecs, each in the form that Kafka's clients write.
+//! Compression of the records of a batch: Kafka's codecs, each in the format that Kafka's clients write.
 
 use std::io::{Read, Write};
 
@@ -9,32 +9,33 @@ use crate::limits::RECORDS_EXPANDED_BYTES_MAX;
 
 mod size;
 
-/// What the records of a batch are compressed with. The number is that in the batch's attributes.
+/// Codec that compresses the records of a batch. The number is that in the batch's attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Codec {
     #[default]
     None = 0,
     Gzip = 1,
-    /// Blocks of snappy behind xerial's header, as Kafka's clients write them; a bare block is read too.
+    /// Snappy blocks after xerial's header, as Kafka's clients write them; a bare block can be read too.
     Snappy = 2,
-    /// One frame of LZ4 with blocks that do not depend on each other: Kafka's own reader takes no other.
+    /// LZ4 frame with independent blocks: Kafka's own reader accepts no other.
     Lz4 = 3,
     Zstd = 4,
 }
 
-/// How xerial's snappy begins: its magic, its version and the oldest version that reads it.
+/// Header of xerial's snappy format: magic, version and the oldest version that can read it.
 const XERIAL_HEADER: [u8; 16] = *b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01";
-/// Of it, what tells that the rest is blocks. Some writers have the versions the wrong way round.
+/// Length of the magic in the header, which alone identifies the format: some writers swap the byte order of the
+/// versions.
 const XERIAL_MAGIC_BYTES: usize = 8;
-/// Bytes that one block of snappy stands for: xerial's default.
+/// Uncompressed bytes per snappy block: xerial's default.
 const XERIAL_BLOCK_BYTES: usize = 32 << 10;
-/// Snappy makes at most 64 bytes of 3. A block that promises more is not believed, so that nothing is
-/// reserved for it.
+/// Maximum ratio of a snappy block: 3 bytes expand to at most 64. A block that announces more is refused before memory
+/// is reserved for it.
 const SNAPPY_RATIO_MAX: usize = 22;
-/// zstd's default, which is also Kafka's.
+/// zstd's default level, which is also Kafka's.
 const ZSTD_LEVEL: i32 = 3;
-/// What a reader of zstd keeps of what it has written, as a power of two.
+/// Maximum window of a zstd reader, as a power of two: the history that it keeps of its output.
 const ZSTD_WINDOW_LOG_MAX: u32 = RECORDS_EXPANDED_BYTES_MAX.ilog2();
 
 impl Codec {
@@ -66,8 +67,8 @@ impl Codec {
         done.map_err(|e| Error::new(ErrorKind::Internal, format!("cannot compress with {}: {e}", self.name())))
     }
 
-    /// The bytes that were compressed. No more than [`RECORDS_EXPANDED_BYTES_MAX`] of them: a batch that
-    /// stands for more is refused before they are there.
+    /// Returns the decompressed bytes. Fails if there would be more than [`RECORDS_EXPANDED_BYTES_MAX`] of them, before
+    /// it allocates memory for more.
     pub fn decompress(self, small: &Bytes) -> Result<Bytes> {
         match self {
             Self::None => Ok(small.clone()),
@@ -85,11 +86,12 @@ impl Codec {
         }
     }
 
-    /// Reads to the end, and no further than the limit, or than the bytes say that they reach.
+    /// Reads to the end of the stream. Fails if it yields more bytes than the limit, or than the compressed bytes
+    /// announce.
     fn expand(self, reader: impl Read, small: &[u8]) -> Result<Bytes> {
         let said = self.size_bound(small).unwrap_or(RECORDS_EXPANDED_BYTES_MAX);
         let bytes_max = said.min(RECORDS_EXPANDED_BYTES_MAX);
-        // What text comes to. Memory beyond it is reserved as it fills.
+        // Typical size of text. Memory beyond it is reserved as it fills.
         let mut plain = Vec::with_capacity((small.len() * 4).min(bytes_max));
         let mut bounded = reader.take(bytes_max as u64 + 1);
         bounded.read_to_end(&mut plain).map_err(|e| self.damaged(e))?;
@@ -98,7 +100,7 @@ impl Codec {
             _ if said >= RECORDS_EXPANDED_BYTES_MAX => return Err(self.too_large(small.len())),
             _ => return Err(self.damaged(format!("they decompress to more than the {said} bytes that they announce"))),
         }
-        // Whoever keeps it pays for what it has, not for what it was given room for.
+        // Memory is accounted by length, so no spare capacity is kept.
         plain.shrink_to_fit();
         Ok(plain.into())
     }
@@ -197,7 +199,7 @@ fn unsnappy_block(block: &[u8], small_bytes: usize, plain: &mut Vec<u8>) -> Resu
 mod tests {
     use super::*;
 
-    /// Like text, like noise, like nothing, and across the borders of the blocks.
+    /// Returns text, noise, empty and constant bytes, and lengths around the borders of the blocks.
     fn samples() -> Vec<Vec<u8>> {
         let mut state = 7u32;
         let mut noise = || {
@@ -250,8 +252,8 @@ mod tests {
         }
     }
 
-    /// Cut or longer: refused, or at least not the whole text. An LZ4 frame does not miss its end mark, nor
-    /// framed snappy a block; who reads the records misses them.
+    /// Cut or extended bytes are refused, or at least do not decompress to the whole text. A cut LZ4 frame may only
+    /// lack its end mark, and framed snappy may lack whole blocks; the reader of the records detects that.
     #[test]
     fn what_is_cut_is_not_taken_for_the_whole() {
         let text = &samples()[2];
@@ -285,16 +287,16 @@ mod tests {
         let text = &samples()[2];
         let bare = snap::raw::Encoder::new().compress_vec(text).expect("compressed");
         assert_eq!(Codec::Snappy.decompress(&bare.into()).as_deref(), Ok(&text[..]));
-        // The versions the wrong way round.
+        // The versions in the other byte order.
         let mut swapped = compressed(Codec::Snappy, text).to_vec();
         swapped[8..16].copy_from_slice(&[1, 0, 0, 0, 1, 0, 0, 0]);
         assert_eq!(Codec::Snappy.decompress(&swapped.into()).as_deref(), Ok(&text[..]));
-        // A promise of 60 MB in six bytes.
+        // A block that announces 60 MB in six bytes.
         let promise = Bytes::from_static(&[0x80, 0x87, 0xa7, 0x1c, 0, 0]);
         assert_eq!(Codec::Snappy.decompress(&promise).map_err(|e| e.kind), Err(ErrorKind::Malformed));
     }
 
-    /// What Kafka's reader of LZ4 asks for: version 1, independent blocks, no dictionary.
+    /// Requirements of Kafka's LZ4 reader: version 1, independent blocks, no dictionary.
     #[test]
     fn an_lz4_frame_is_one_that_kafka_reads() {
         let frame = compressed(Codec::Lz4, &[7; 300_000]);

@@ -1,66 +1,66 @@
-//! The few kinds of error, each saying whether to try again and who has to act.
+//! Error kinds: each tells the caller whether to retry and who has to act.
 
 use std::fmt;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, coarse enough to act upon. Detail for people is in the message.
+/// Kind of an error, coarse enough to act upon. The message has the details for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum ErrorKind {
-    /// Bytes that do not follow the protocol or the batch layout. The sender has a defect.
+    /// Bytes do not follow the protocol or the batch layout. The sender has a defect.
     Malformed = 1,
-    /// A checksum does not match: send the same again.
+    /// Checksum mismatch: send the same bytes again.
     Corrupt = 2,
-    /// Larger than a named limit. Send less at once.
+    /// Request exceeds a named limit. Send less per request.
     TooLarge = 3,
-    /// A kind, feature, version or codec that this side does not know.
+    /// Kind, feature, version or codec is unknown to this side.
     Unsupported = 4,
-    /// A value that can never be right: a bad name, a bad setting.
+    /// Value can never be valid: a bad name or a bad setting.
     Invalid = 5,
-    /// No such topic, partition or subscription.
+    /// Topic, partition or subscription does not exist.
     NotFound = 6,
-    /// It is there already, with other settings.
+    /// Resource already exists with other settings.
     AlreadyExists = 7,
-    /// The offset is not, or no longer, in the log.
+    /// Offset is not in the log, or no longer.
     OutOfRange = 8,
-    /// A limit on work in progress is reached: come back later.
+    /// Limit on work in progress is reached: retry later.
     Busy = 9,
-    /// No answer in time. The request may have been carried out.
+    /// No response in time. The request may have been carried out.
     Timeout = 10,
-    /// Not allowed for this caller.
+    /// Operation is not allowed for this caller.
     Denied = 11,
-    /// The broker is going away: reconnect.
+    /// Broker is shutting down: reconnect.
     ShuttingDown = 12,
-    /// A request reached nobody who could answer.
+    /// No receiver could answer the request.
     NoResponders = 13,
-    /// The connection is gone. The request may have been carried out.
+    /// Connection is closed. The request may have been carried out.
     Disconnected = 14,
-    /// The subscriber read too slowly and asked to be cut off rather than to miss records.
+    /// Subscriber read too slowly and had chosen to be disconnected rather than to miss records.
     SlowSubscriber = 15,
-    /// A defect of the broker. The request may have been carried out.
+    /// Defect of the broker. The request may have been carried out.
     Internal = 16,
-    /// Batches of this producer are missing before this one. It was not taken.
+    /// Earlier batches of this producer are missing. The batch was not appended.
     OutOfSequence = 17,
-    /// Another has taken over: what this one does no longer counts.
+    /// Another instance has taken over; requests of this one have no effect any more.
     Fenced = 18,
-    /// The broker's disk is full: nothing was written. The same may succeed when somebody has made room.
+    /// Disk of the broker is full: nothing was written. The request may succeed after an operator has freed space.
     DiskFull = 19,
 }
 
-/// What a caller does next.
+/// Action that a caller takes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RetryClass {
-    /// The same request may succeed at once.
+    /// Request may succeed if it is sent again immediately.
     Retry = 1,
-    /// The same request may succeed after the time that comes with the error.
+    /// Request may succeed if it is sent again after the time that comes with the error.
     RetryAfter = 2,
-    /// Another broker answers this.
+    /// Request has to be sent to another broker.
     Redirect = 3,
-    /// It may have been carried out; a retry may do it twice.
+    /// Request may have been carried out; a retry may carry it out twice.
     OutcomeUnknown = 4,
-    /// The same request fails again.
+    /// Request fails again if it is sent again.
     Fatal = 5,
 }
 
@@ -162,24 +162,24 @@ impl RetryClass {
     }
 }
 
-/// The time that a client waits at least that is to slow down. Whatever else is busy asks for less.
+/// Minimum time in ms that a throttled client waits. Other busy errors specify less.
 const THROTTLED_MS_MIN: u32 = 1000;
 
-/// An error with its kind and a sentence for the person who has to act.
+/// Error with its kind and a message for the person who has to act.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     pub kind: ErrorKind,
-    /// How long to wait before trying again, where the kind asks for that; 0 otherwise.
+    /// Time in ms to wait before a retry if the kind is retried after a delay; 0 otherwise.
     pub retry_after_ms: u32,
     pub message: String,
 }
 
-/// All that make one are cold: the compiler keeps them out of the way of what goes well.
+/// Constructors are cold: the compiler moves them out of the path of success.
 impl Error {
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let retry_after_ms = match kind.retry_class() {
-            // Somebody has to delete something first.
+            // An operator has to free disk space first.
             RetryClass::RetryAfter if kind == ErrorKind::DiskFull => 1000,
             RetryClass::RetryAfter => 100,
             _ => 0,
@@ -202,7 +202,7 @@ impl Error {
         Self::new(ErrorKind::TooLarge, message)
     }
 
-    /// The error of a partition that a topic with so many has not.
+    /// Returns the error for a partition that a topic with `partitions` partitions does not have.
     #[cold]
     pub fn no_partition(topic: &str, partitions: usize, asked: i64) -> Self {
         Self::not_found(match partitions {
@@ -221,13 +221,13 @@ impl Error {
         Self::new(ErrorKind::Busy, message)
     }
 
-    /// A limit of one client on how often is reached: it is to slow down, for `retry_after_ms`.
+    /// Returns the error for a client that has reached a rate limit and has to wait `retry_after_ms`, at least 1 s.
     #[cold]
     pub fn throttled(message: impl Into<String>, retry_after_ms: u32) -> Self {
         Self { retry_after_ms: retry_after_ms.max(THROTTLED_MS_MIN), ..Self::busy(message) }
     }
 
-    /// Whether it is the client that is to slow down, rather than the broker that has much to do.
+    /// Returns `true` if the client has to slow down, `false` if the broker is busy or for any other error.
     pub fn is_throttled(&self) -> bool {
         self.kind == ErrorKind::Busy && self.retry_after_ms >= THROTTLED_MS_MIN
     }

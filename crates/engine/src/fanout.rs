@@ -1,8 +1,8 @@
-//! View 1: what each live subscriber of a partition may still receive.
+//! Live subscriptions: the batches that each subscriber of a partition may still receive.
 //!
-//! A [`Feed`] is one subscription's bounded queue with its credit and its overflow policy. Each of
-//! its sources (a partition) is either *live*, fed by every append, or *behind*, reading the log until
-//! it meets the end. A [`Fanout`] is the list of who gets an append of one partition.
+//! A [`Feed`] is the bounded queue of one subscription, with its credit and its overflow policy. Each of its sources (a
+//! partition) is either *live*, fed by every append, or *behind*, reading the log until it reaches the end. A
+//! [`Fanout`] is the list of receivers of the appends of one partition.
 
 use std::collections::VecDeque;
 
@@ -10,20 +10,20 @@ use crate::error::{Error, Result};
 use crate::ids::{Offset, SourceId};
 use crate::record::RecordBatch;
 
-/// What happens when a subscriber's queue is full.
+/// Policy for a full subscriber queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Overflow {
-    /// The queue is emptied and the subscriber reads on from the log: it misses only what retention removed.
+    /// Queue is emptied and the subscriber continues from the log: it misses only records that retention removed.
     #[default]
     Replay = 0,
-    /// The publisher waits, at most as long as the broker lets it.
+    /// Publisher waits, at most as long as the broker allows.
     Block = 1,
-    /// What comes is not queued.
+    /// New batch is not queued.
     DropNew = 2,
-    /// The oldest in the queue makes room.
+    /// Oldest batches in the queue are dropped to make room.
     DropOld = 3,
-    /// The subscription ends with `slow_subscriber`.
+    /// Subscription ends with `slow_subscriber`.
     DisconnectSlow = 4,
 }
 
@@ -55,21 +55,21 @@ impl std::str::FromStr for Overflow {
     }
 }
 
-/// How much a feed holds before its overflow policy decides.
+/// Limits of a feed, beyond which its overflow policy applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedLimits {
     pub batches_max: usize,
     pub bytes_max: usize,
 }
 
-/// What a subscriber gets next.
+/// Next item for a subscriber.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
     Batch {
         source: SourceId,
         batch: RecordBatch,
     },
-    /// The records from `from` up to, not including, `to` do not come.
+    /// Records from `from` up to, not including, `to` will not be delivered.
     Gap {
         source: SourceId,
         from: Offset,
@@ -77,56 +77,57 @@ pub enum Delivery {
     },
 }
 
-/// What became of a batch that was offered to a feed.
+/// Result of offering a batch to a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// In the queue. `first` where the queue was empty: someone has to be woken.
+    /// Batch is in the queue. `first` is `true` if the queue was empty: the writer has to be woken.
     Queued { first: bool },
-    /// This many records were dropped, older ones or these.
+    /// Number of records that were dropped, older ones or those of this batch.
     Dropped { records: u64 },
-    /// The source is behind and reads it from the log later.
+    /// Source is behind and reads the batch from the log later.
     Behind,
-    /// The queue overflowed and the source went behind.
+    /// Queue overflowed and all sources that still exist are behind now.
     FellBehind,
-    /// The subscription has to end.
+    /// Subscription has to end.
     Disconnect,
 }
 
 #[derive(Debug)]
 struct Source {
-    /// Where it began; the batch that holds this offset comes whole, and nothing before it is missed.
+    /// First offset of the source. The batch that holds this offset is delivered whole, and nothing before it counts as
+    /// missed.
     start: Offset,
-    /// The offset that the feed expects next from this source.
+    /// Offset that the feed expects next from this source.
     next: Offset,
     is_live: bool,
     is_removed: bool,
 }
 
-/// The bounded queue of one subscription.
+/// Bounded queue of one subscription.
 #[derive(Debug)]
 pub struct Feed {
     sources: Vec<Source>,
     queue: VecDeque<Delivery>,
-    /// Batches at the front of `queue` that were read from a log. A log is read only when the queue is
-    /// empty, and one step of it, so history needs no limit and takes no room from what is live.
+    /// Batches at the front of `queue` that were read from a log. A log is read only when the queue is empty, one step
+    /// at a time, so history needs no limit and takes no room from live batches.
     history_batches: usize,
-    /// Live batches in `queue`; notices of gaps do not count, they merge with their neighbours.
+    /// Live batches in `queue`; gap notices do not count, since they merge with their neighbours.
     batches: usize,
     /// Bytes of the live batches in `queue`.
     bytes: usize,
-    /// Bytes that may still be taken. A batch may overdraw it once.
+    /// Bytes that may still be taken. One batch may overdraw it.
     credit: i64,
     limits: FeedLimits,
     overflow: Overflow,
-    /// A member of a queue group: it gets a share of each source, so that an offset that does not come
-    /// means nothing, and reading a log again would bring the others' share.
+    /// `true` for a member of a queue group: it gets a share of each source. A missing offset therefore means nothing
+    /// to it, and reading a log again would deliver the other members' share.
     is_shared: bool,
     dropped_records: u64,
-    /// The behind source that reads next, so that each has its turn.
+    /// Source at which the search for the next source that is behind begins, so that each has its turn.
     turn: usize,
-    /// Sources that are behind.
+    /// Number of sources that are behind.
     behind: usize,
-    /// Sources that were removed.
+    /// Sources whose partitions were removed.
     removed: Vec<SourceId>,
 }
 
@@ -149,21 +150,22 @@ impl Feed {
         }
     }
 
-    /// Adds a source in the place of one that was removed and of which nothing is queued; `None` where there is none.
+    /// Adds a source in the slot of a removed one. Returns `None` if no source was removed, or if anything is still
+    /// queued.
     pub fn reuse_source(&mut self, next: Offset) -> Option<SourceId> {
         let source = self.removed.pop_if(|_| self.queue.is_empty())?;
         self.sources[source as usize] = Source { start: next, next, is_live: true, is_removed: false };
         Some(source)
     }
 
-    /// Adds a source that starts at `next`. A source that starts at the end of its log is live at once.
+    /// Adds a source that starts at `next`. A source that starts at the end of its log is live immediately.
     pub fn add_source(&mut self, next: Offset, is_live: bool) -> SourceId {
         self.sources.push(Source { start: next, next, is_live, is_removed: false });
         self.behind += usize::from(!is_live);
         (self.sources.len() - 1) as SourceId
     }
 
-    /// The partition is gone; what is queued from it still comes.
+    /// Removes the source of a deleted partition; its queued batches are still delivered.
     pub fn remove_source(&mut self, source: SourceId) {
         let removed = &mut self.sources[source as usize];
         if !removed.is_removed {
@@ -173,17 +175,17 @@ impl Feed {
         (removed.is_removed, removed.is_live) = (true, true);
     }
 
-    /// Whether the partition of a source still exists.
+    /// Returns `true` if the partition of a source still exists.
     pub fn is_source(&self, source: SourceId) -> bool {
         self.sources.get(source as usize).is_some_and(|source| !source.is_removed)
     }
 
-    /// Sources whose partitions still exist.
+    /// Returns the number of sources whose partitions still exist.
     pub fn source_count(&self) -> usize {
         self.sources.len() - self.removed.len()
     }
 
-    /// The same of a log that ends here and can be read no longer: what is still unread is told as a gap.
+    /// Removes a source whose log ends at `end` and can no longer be read: its unread records are reported as a gap.
     pub fn close_source(&mut self, source: SourceId, end: Offset) {
         if !self.sources[source as usize].is_live {
             self.catch_up(source, end);
@@ -203,12 +205,12 @@ impl Feed {
         self.dropped_records
     }
 
-    /// Whether a live batch of `bytes` fits without the overflow policy. An empty queue takes any batch.
+    /// Returns `true` if a live batch of `bytes` fits without the overflow policy. An empty queue takes any batch.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.batches == 0 || (self.batches < self.limits.batches_max && self.bytes + bytes <= self.limits.bytes_max)
     }
 
-    /// Whether a publisher has to wait for this feed.
+    /// Returns `true` if a publisher has to wait for this feed.
     pub fn blocks(&self, source: SourceId, bytes: usize) -> bool {
         self.overflow == Overflow::Block && self.sources[source as usize].is_live && !self.has_room(bytes)
     }
@@ -221,12 +223,12 @@ impl Feed {
         self.credit > 0
     }
 
-    /// Whether `take` would return something.
+    /// Returns `true` if `take` would return something.
     pub fn is_ready(&self) -> bool {
         !self.queue.is_empty() && self.has_credit()
     }
 
-    /// An append of a live source, in offset order.
+    /// Offers an append of a source, in offset order. The feed queues it if the source is live.
     pub fn offer(&mut self, source: SourceId, batch: &RecordBatch) -> Offer {
         let state = &mut self.sources[source as usize];
         if !state.is_live {
@@ -239,8 +241,8 @@ impl Feed {
         }
         let before = self.dropped_records;
         match self.overflow {
-            // It was asked before the append, but another of its partitions may have taken the room since:
-            // it holds at most one batch of each partition too many.
+            // `blocks` was checked before the append, but another of its partitions may have taken the room since: the
+            // queue exceeds its limits by at most one batch per partition.
             Overflow::Block => {
                 self.push_live(source, batch.clone());
                 return Offer::Queued { first };
@@ -264,8 +266,8 @@ impl Feed {
         Offer::Dropped { records: self.dropped_records - before }
     }
 
-    /// Takes what goes out together: at most this many records and bytes, but always at least one
-    /// delivery where there is one and credit for it.
+    /// Takes deliveries for one write: at most `records_max` records and `bytes_max` bytes, but at least one delivery
+    /// if one is queued and there is credit.
     pub fn take(&mut self, records_max: usize, bytes_max: usize, out: &mut Vec<Delivery>) {
         let (mut records, mut bytes) = (0usize, 0usize);
         while self.has_credit() {
@@ -292,12 +294,12 @@ impl Feed {
         }
     }
 
-    /// Whether a source reads its log.
+    /// Returns `true` if a source is behind and reads its log.
     pub fn has_behind(&self) -> bool {
         self.behind > 0
     }
 
-    /// A source that has to read its log now, and from where. Only an empty queue takes history.
+    /// Returns a source that has to read its log now, and its next offset. Only an empty queue accepts history.
     pub fn behind(&mut self) -> Option<(SourceId, Offset)> {
         if !self.queue.is_empty() || self.behind == 0 {
             return None;
@@ -308,9 +310,9 @@ impl Feed {
         Some((found as SourceId, self.sources[found].next))
     }
 
-    /// History of a source that is behind, read from its log at the offset that `behind` gave.
+    /// Queues history of a source that is behind, read from its log at the offset that `behind` returned.
     pub fn backfill(&mut self, source: SourceId, batches: impl IntoIterator<Item = RecordBatch>) {
-        // What other sources appended while the log was read comes after it.
+        // Batches that other sources appended while the log was read come after it.
         let mut live = self.queue.split_off(self.first_live());
         for batch in batches {
             let next = self.sources[source as usize].next;
@@ -325,7 +327,8 @@ impl Feed {
         self.queue.append(&mut live);
     }
 
-    /// A source has read its whole log. The caller holds the partition, so that no append slips between.
+    /// Makes a source live that has read its whole log. The caller holds the partition, so that no append can
+    /// intervene.
     pub fn catch_up(&mut self, source: SourceId, end: Offset) {
         let state = &mut self.sources[source as usize];
         if state.next < end {
@@ -347,8 +350,8 @@ impl Feed {
         self.queue.push_back(Delivery::Batch { source, batch });
     }
 
-    /// Forgets what the log has as well; each source reads on from its first batch that was forgotten.
-    /// Gaps before that batch are still told, and a partition that is gone has no log to read.
+    /// Drops all batches that the logs still have; each source resumes from its first dropped batch. Gaps before that
+    /// batch are kept, and so is everything of a deleted partition, which has no log to read.
     fn fall_behind(&mut self) {
         let mut is_forgotten = vec![false; self.sources.len()];
         let (mut history_left, mut history_batches, mut batches, mut bytes) = (self.history_batches, 0, 0, 0);
@@ -384,14 +387,14 @@ impl Feed {
         self.bytes = bytes;
     }
 
-    /// Where the first live batch is in the queue, or the queue's end.
+    /// Returns the position of the first live batch in the queue, or the queue's end.
     fn first_live(&self) -> usize {
         let batches = self.queue.iter().enumerate().filter(|(_, delivery)| matches!(delivery, Delivery::Batch { .. }));
         batches.map(|(at, _)| at).nth(self.history_batches).unwrap_or(self.queue.len())
     }
 
     fn drop_oldest(&mut self) {
-        // History takes no room, so dropping it makes none.
+        // Dropping history would make no room, since it takes none.
         let at = self.first_live();
         let Some(Delivery::Batch { source, batch }) = self.queue.remove(at) else {
             return;
@@ -414,8 +417,8 @@ impl Feed {
     }
 }
 
-/// Extends a gap of the same source among the neighbouring gaps, nearest first. They are at most one
-/// a source, which bounds the notices.
+/// Extends a gap of the same source among the adjacent gaps, nearest first. There is at most one per source, which
+/// bounds the notices.
 fn merge_gap<'a>(near: impl Iterator<Item = &'a mut Delivery>, source: SourceId, from: Offset, to: Offset) -> bool {
     for delivery in near {
         match delivery {
@@ -430,14 +433,14 @@ fn merge_gap<'a>(near: impl Iterator<Item = &'a mut Delivery>, source: SourceId,
     false
 }
 
-/// Who gets the appends of one partition. `H` is the caller's handle of a subscriber.
+/// Receivers of the appends of one partition. `H` is the caller's handle of a subscriber.
 #[derive(Debug)]
 pub struct Fanout<H> {
     each: Vec<Member<H>>,
     groups: Vec<Group<H>>,
 }
 
-/// A subscriber of the partition, and which of its sources the partition is.
+/// Subscriber of the partition, and the partition's position among its sources.
 #[derive(Clone, Debug)]
 pub struct Member<H> {
     pub handle: H,
@@ -486,12 +489,13 @@ impl<H> Fanout<H> {
         self.each.iter().chain(self.groups.iter().flat_map(|group| &group.members))
     }
 
-    /// How many will get an append: every plain subscriber and one of each group.
+    /// Returns the number of receivers of an append: every plain subscriber and one member of each group.
     pub fn receivers(&self) -> usize {
         self.each.len() + self.groups.len()
     }
 
-    /// Whether every receiver passes; of a group one member has to.
+    /// Returns `Ok` if every receiver accepts, where one accepting member is enough for a group. Otherwise returns a
+    /// member that does not accept.
     pub fn all_accept(&self, accepts: impl Fn(&Member<H>) -> bool) -> Result<(), &Member<H>> {
         for member in &self.each {
             if !accepts(member) {
@@ -506,8 +510,8 @@ impl<H> Fanout<H> {
         Ok(())
     }
 
-    /// Hands an append to every receiver. Of a group it is the next in turn that accepts, or the next
-    /// in turn where none does: then its policy decides.
+    /// Delivers an append to every receiver. In a group that is the next member in turn that accepts. If no member
+    /// accepts, it is the next in turn, whose overflow policy then decides.
     pub fn deliver(&mut self, accepts: impl Fn(&Member<H>) -> bool, mut deliver: impl FnMut(&Member<H>)) {
         for member in &self.each {
             deliver(member);

@@ -1,19 +1,18 @@
 //! Scripts for feeds and fanouts (`testdata/*.txt`), and feeds against a naive model. The commands:
 //!
-//! - `feed overflow=P batches=N bytes=N credit=N [shared=yes]`: a new feed, which drops all sources;
-//!   `shared` is that of a queue group's member
-//! - `source [log=N,N] [at=N]`: adds a source whose log has batches of so many records; it starts at
-//!   an offset, or live
+//! - `feed overflow=P batches=N bytes=N credit=N [shared=yes]`: creates a feed and drops all sources; `shared` is for
+//!   the member of a queue group
+//! - `source [log=N,N] [at=N]`: adds a source whose log has batches of `N` records each; it starts at an offset, or
+//!   live
 //! - `offer S N [bytes=N]`: appends a batch of N records (of 100 bytes) to the log of source S and
 //!   offers it
-//! - `elsewhere S N`: N records of source S go to another member of its queue group
+//! - `elsewhere S N`: N records of source S are delivered to another member of its queue group
 //! - `take [records=N] [bytes=N]`, `credit N`, `blocks S [bytes=N]`, `behind`, `catch_up S`, `remove S`
-//! - `backfill S [batches=N]`: reads so many batches of the log from where source S is; what is between
-//!   it and its `behind` happens while the log is read
-//! - `trim S N`: retention removes what is before offset N
-//! - `state`: what is in the queue and what was counted; `history` is what was read from a log and
-//!   takes no room
-//! - `fanout`: a new fanout; `join NAME [group=G]`, `leave NAME`, `members`
+//! - `backfill S [batches=N]`: reads `N` batches of the log from the position of source S; commands between it and its
+//!   `behind` happen while the log is read
+//! - `trim S N`: retention removes the records before offset N
+//! - `state`: shows the queue and the counts; `history` was read from a log and takes no room
+//! - `fanout`: creates a fanout; `join NAME [group=G]`, `leave NAME`, `members`
 //! - `deliver [full=NAME,NAME]`, `all_accept [full=NAME,NAME]`: an append while some are full
 
 use std::collections::BTreeSet;
@@ -25,7 +24,7 @@ use super::*;
 use crate::record::BatchBuilder;
 use crate::script::{self, Command};
 
-/// A batch of as many bytes as asked for, or as few less as the layout allows.
+/// Returns a batch of `bytes` bytes, or as few less as the layout allows.
 fn batch_of(base: Offset, records: u32, bytes: usize) -> RecordBatch {
     let build = |filler: usize| {
         let mut builder = BatchBuilder::new();
@@ -39,7 +38,7 @@ fn batch_of(base: Offset, records: u32, bytes: usize) -> RecordBatch {
     (0..=most).rev().map(build).find(|batch| batch.len() <= bytes).expect("room for the records")
 }
 
-/// The log of a partition, as far as retention left it.
+/// Log of a partition, as far as retention has left it.
 #[derive(Debug, Default)]
 struct Log {
     batches: VecDeque<RecordBatch>,
@@ -111,7 +110,7 @@ impl Script {
         }
     }
 
-    /// The commands whose first word is a source.
+    /// Runs the commands whose first word is a source.
     fn run_source(&mut self, command: &Command<'_>) -> String {
         let source = command.number(1) as SourceId;
         let log = &mut self.logs[source as usize];
@@ -253,41 +252,40 @@ fn policies_have_names_and_codes_that_lead_back() {
     assert!("drop".parse::<Overflow>().is_err());
 }
 
-/// One source as the model sees it: every record from `start` up to `told` was delivered or told as
-/// missing, each once.
+/// Source of the model: every record from `start` up to `told` was delivered or reported as missing, exactly once.
 #[derive(Debug, Default)]
 struct ModelSource {
     log: Log,
     is_live: bool,
     is_removed: bool,
     start: Offset,
-    /// Up to here records are told, queued or lost.
+    /// Offset up to which records are delivered, queued or lost.
     next: Offset,
     told: Offset,
-    /// Records that will never come and that nobody was told of: of a shared feed nobody ever is.
+    /// Records that will never be delivered and were not reported: a shared feed never reports any.
     lost: BTreeSet<Offset>,
-    /// Records that another member of the queue group got.
+    /// Records that another member of the queue group received.
     elsewhere: BTreeSet<Offset>,
 }
 
-/// A feed, and what it should do, in the plainest terms: lists of batches and sets of lost records.
+/// Model of a feed and its expected behavior: lists of batches and sets of lost records.
 #[derive(Debug)]
 struct Model {
     feed: Feed,
     limits: FeedLimits,
     is_shared: bool,
     credit: i64,
-    /// What was read from logs. It comes before what is live and takes none of its room.
+    /// Batches that were read from logs. They precede live batches and take none of their room.
     history: VecDeque<(SourceId, RecordBatch)>,
     live: VecDeque<(SourceId, RecordBatch)>,
     sources: Vec<ModelSource>,
-    /// The source whose log is being read, and from where.
+    /// Source whose log is being read, and the offset that the read starts at.
     reading: Option<(SourceId, Offset)>,
     gaps_told: u64,
     is_over: bool,
 }
 
-/// A source of that many batches of two records, and the offset to start at: its end at the latest.
+/// Source with `batches` batches of two records, and the offset to start at: at most its end.
 #[derive(Clone, Copy, Debug)]
 struct Beginning {
     batches: usize,
@@ -310,9 +308,9 @@ enum Op {
         bytes_max: usize,
     },
     Credit(u64),
-    /// The reader looks which log to read.
+    /// The reader queries which log to read.
     Behind,
-    /// It has read so many batches of it. All that comes between the two happens meanwhile.
+    /// The reader has read this many batches of it. All operations between the two happen concurrently.
     Read {
         batches_max: usize,
     },
@@ -433,7 +431,7 @@ impl Model {
         let (first, mut dropped) = (self.is_empty(), 0);
         if !self.has_room(batch.len()) {
             match self.feed.overflow() {
-                // Whoever did not ask first: nothing is lost.
+                // The publisher did not check `blocks` first: nothing is lost.
                 Overflow::Block => {}
                 Overflow::Replay if !self.is_shared => {
                     self.fall_behind();
@@ -461,7 +459,7 @@ impl Model {
         if dropped == 0 { Offer::Queued { first } } else { Offer::Dropped { records: dropped } }
     }
 
-    /// Of partitions that are gone everything stays, of the others the gaps before the first batch.
+    /// Everything of deleted partitions is kept, and of the others the gaps before the first batch.
     fn fall_behind(&mut self) {
         let sources = &mut self.sources;
         self.history.retain(|(source, _)| sources[*source as usize].is_removed);
@@ -500,7 +498,7 @@ impl Model {
                     bytes += batch.len();
                     self.credit -= batch.len() as i64;
                     let source = &mut self.sources[source as usize];
-                    // A start in the middle of a batch gets the batch whole.
+                    // A start in the middle of a batch delivers the batch whole.
                     let from = batch.base_offset().max(source.start);
                     if self.is_shared {
                         source.told = source.after_missing(from);
@@ -570,7 +568,7 @@ impl Model {
             assert_eq!(feed.has_room(bytes), self.has_room(bytes), "for {bytes} bytes");
         }
         let is_within = self.live.len() <= self.limits.batches_max && self.live_bytes() <= self.limits.bytes_max;
-        // A blocking feed holds what its publishers did not ask for, as one of several partitions may.
+        // A blocking feed may hold batches of publishers that did not check first, at most one per partition.
         let is_blocking = self.feed.overflow() == Overflow::Block;
         assert!(is_within || self.live.len() == 1 || is_blocking, "more than the limits allow");
         assert_eq!(feed.dropped_records(), self.gaps_told + self.lost());
@@ -588,7 +586,7 @@ impl Model {
         assert_eq!(told, if self.is_shared { 0 } else { self.lost() });
     }
 
-    /// Reads all there is: afterwards each source is told to its end.
+    /// Reads everything: afterwards each source is delivered or reported up to its end.
     fn finish(mut self) {
         self.apply(&Op::Credit(1 << 40));
         loop {
@@ -610,7 +608,7 @@ impl Model {
 }
 
 impl ModelSource {
-    /// How far it is told where nobody tells what is missing.
+    /// Returns the offset up to which it is delivered if missing records are not reported.
     fn after_missing(&self, up_to: Offset) -> Offset {
         let is_missing = |offset: &Offset| self.lost.contains(offset) || self.elsewhere.contains(offset);
         (self.told..up_to).find(|offset| !is_missing(offset)).unwrap_or(up_to.max(self.told))
@@ -664,7 +662,7 @@ proptest! {
     }
 }
 
-/// A feed with room for one batch, which the first of its sources, all of them live, has filled.
+/// Returns a feed with room for one batch, filled by the first of its sources, which are all live.
 fn filled(overflow: Overflow, is_shared: bool, sources: &[Offset]) -> Feed {
     let limits = FeedLimits { batches_max: 1, bytes_max: 1000 };
     let mut feed = Feed::new(limits, overflow, 1 << 40, is_shared);
@@ -694,7 +692,7 @@ fn a_gap_is_counted_once_however_often_its_source_falls_behind() {
         // History takes no room, so it is the second of the live batches that does not fit.
         assert_eq!(feed.offer(source, &log[log.len() - 2]), Offer::Queued { first: false });
         assert_eq!(feed.offer(source, &log[log.len() - 1]), Offer::FellBehind);
-        // The gap is before what is forgotten: it stays, and the log is not asked for it again.
+        // The gap is before the forgotten batches: it stays, and its log is not read again.
         assert_eq!(feed.behind().is_none(), !gap.is_empty());
         assert_eq!(take_all(&mut feed), gap);
     }
@@ -717,7 +715,7 @@ fn what_a_closed_log_still_had_is_told_as_a_gap() {
     assert_eq!(feed.offer(0, &batch_of(1, 1, 100)), Offer::FellBehind);
     feed.close_source(0, 7);
     assert_eq!((take_all(&mut feed), feed.dropped_records()), ("0: gap 0..7\n".to_owned(), 7));
-    // One that had all of it misses nothing.
+    // A feed that received everything misses nothing.
     let mut feed = filled(Overflow::Replay, false, &[0]);
     feed.close_source(0, 1);
     assert_eq!((take_all(&mut feed), feed.dropped_records()), ("0: batch 0..1\n".to_owned(), 0));
@@ -740,11 +738,11 @@ fn the_notices_of_a_stalled_group_member_are_bounded() {
     for overflow in [Overflow::Replay, Overflow::DropNew, Overflow::DropOld] {
         let mut feed = filled(overflow, true, &[0]);
         for i in 1..1000 {
-            // Every other record of the partition went to the other member of the group.
+            // Every other record of the partition was delivered to the other member of the group.
             assert_eq!(feed.offer(0, &batch_of(2 * i, 1, 100)), Offer::Dropped { records: 1 });
         }
-        // An offset that does not come may be another member's, so that a notice would tell nothing: there
-        // is none at all, and what was lost is only counted.
+        // A missing offset may have been delivered to another member, so that a notice would be meaningless: no gap is
+        // reported, and lost records are only counted.
         assert_eq!((feed.queue.len(), feed.dropped_records()), (1, 999), "{}", overflow.name());
     }
 }

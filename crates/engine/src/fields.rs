@@ -1,5 +1,5 @@
-//! The fields of the records in the broker's own topics: all integers are big-endian, a text or a run of bytes is its
-//! length (2 bytes) and its bytes, texts UTF-8.
+//! Fields of the records in the broker's own topics. All integers are big-endian; a text or a byte string is its length
+//! (2 bytes) and its bytes. Texts are UTF-8.
 
 use bytes::{Buf, BufMut};
 
@@ -14,18 +14,18 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     put_bytes(out, text.as_bytes());
 }
 
-/// What may be longer: its length has 4 bytes.
+/// Writes a byte string that may be longer: its length has 4 bytes.
 pub(crate) fn put_long(out: &mut Vec<u8>, bytes: &[u8]) {
     out.put_u32(bytes.len() as u32);
     out.put_slice(bytes);
 }
 
-/// A key or a value with a version that only a later broker can have written.
+/// Returns the error for a key or a value with a version that only a later broker can have written.
 pub(crate) fn unknown_version(what: &str, version: u16) -> Error {
     Error::new(ErrorKind::Unsupported, format!("the {what} has the unknown version {version}"))
 }
 
-/// Reads fields one after the other.
+/// Reader of fields, one after the other.
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -50,7 +50,7 @@ impl<'a> Fields<'a> {
         self.run(length)
     }
 
-    /// The same with a length of 4 bytes.
+    /// Reads a byte string with a length of 4 bytes.
     pub(crate) fn long(&mut self) -> Result<&'a [u8]> {
         let length = self.u32()? as usize;
         self.run(length)
@@ -67,7 +67,7 @@ impl<'a> Fields<'a> {
         std::str::from_utf8(self.bytes()?).map_err(|e| Error::malformed(format!("a text is not UTF-8: {e}")))
     }
 
-    /// A number that stands for something.
+    /// Reads a one-byte code. Fails if `from_code` does not know it.
     pub(crate) fn code<T>(&mut self, from_code: impl Fn(u8) -> Option<T>) -> Result<T> {
         let code = self.u8()?;
         from_code(code).ok_or_else(|| Error::malformed(format!("unknown code {code}")))
@@ -77,7 +77,7 @@ impl<'a> Fields<'a> {
         self.code(|code| [false, true].get(usize::from(code)).copied())
     }
 
-    /// The version that a value begins with: there is one so far.
+    /// Checks the version at the beginning of a value: only one version exists so far.
     pub(crate) fn check_version(&mut self, what: &str, known: u16) -> Result<()> {
         match self.u16()? {
             version if version == known => Ok(()),
@@ -85,7 +85,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Nothing may be left.
+    /// Checks that no bytes are left.
     pub(crate) fn end(self) -> Result<()> {
         match self.0.len() {
             0 => Ok(()),

@@ -1,4 +1,4 @@
-//! Names and numbers of things: parsed once, at the edge, and valid ever after.
+//! Names and ids: parsed once, at the edge, and valid from then on.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,23 +6,23 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::limits::TOPIC_NAME_BYTES_MAX;
 
-/// The place of a record in its partition, counted from 0 without holes.
+/// Position of a record in its partition, counted from 0 without gaps.
 pub type Offset = u64;
 
-/// A partition of a topic, counted from 0.
+/// Number of a partition within its topic, counted from 0.
 pub type PartitionId = u32;
 
-/// The place of a partition among the partitions that one subscription reads.
+/// Position of a partition among the partitions that one subscription reads.
 pub type SourceId = u32;
 
-/// What tells a topic from every other that there ever was, also from one of the same name that was deleted before.
-/// Never all zero and never 1, which mean no topic and one of the broker's own where such ids are on a wire.
+/// Unique id of a topic. A topic that is deleted and created again with the same name gets another id. Never zero and
+/// never 1: protocols with such ids reserve them for "no topic" and for a topic of the broker itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicId(u128);
 
 impl TopicId {
-    /// The id of the topic that has this number where ids come from. `origin` is random, and has never been that of
-    /// another place; its highest bit does not count, so that no way to write ids makes one begin with a dash.
+    /// Returns the id of the topic with this number among the ids of one origin. `origin` is random and unique per
+    /// origin. Its highest bit is ignored, so that no text encoding of an id begins with a dash.
     pub fn new(origin: u64, number: u64) -> Self {
         Self(u128::from((origin & (u64::MAX >> 1)).max(1)) << 64 | u128::from(number))
     }
@@ -37,7 +37,7 @@ impl TopicId {
 }
 
 impl fmt::Display for TopicId {
-    /// As UUIDs are written.
+    /// Formats the id like a UUID.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let part = |from: u32, bits: u32| self.0 >> from & ((1 << bits) - 1);
         let (a, b, c, d, e) = (part(96, 32), part(80, 16), part(64, 16), part(48, 16), part(0, 48));
@@ -51,7 +51,7 @@ impl fmt::Debug for TopicId {
     }
 }
 
-/// A partition, with the topic that it is of.
+/// Partition together with its topic.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicPartition {
     pub topic: TopicName,
@@ -64,24 +64,24 @@ impl fmt::Display for TopicPartition {
     }
 }
 
-/// Where a subscription begins in each partition.
+/// Position at which a subscription begins in each partition.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Start {
-    /// With what is published from now on.
+    /// First record that is published from now on.
     #[default]
     Live,
-    /// With the oldest record that is still there.
+    /// Oldest record that is still in the log.
     Earliest,
-    /// With this offset.
+    /// Record at this offset.
     Offset(Offset),
-    /// With the first batch that has a record at or after this time, ms since 1970.
+    /// First batch that has a record at or after this time, ms since 1970.
     Time(i64),
-    /// Each partition with its own offset, those that are not named live: how a subscription resumes.
+    /// Separate offset for each partition, by which a subscription resumes; partitions that are not listed start live.
     Offsets(Vec<(PartitionId, Offset)>),
 }
 
-/// The name of a topic: 1 to 249 of `A-Z a-z 0-9 . _ -`, neither `.` nor `..` (Kafka's rule).
-/// Dots split it into the tokens that wildcards match, so no token is empty.
+/// Name of a topic: 1 to 249 of `A-Z a-z 0-9 . _ -`, neither `.` nor `..` (Kafka's rule). Dots split it into the tokens
+/// that wildcards match, so no token is empty.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicName(Arc<str>);
 
@@ -95,43 +95,44 @@ impl TopicName {
         &self.0
     }
 
-    /// Whether it is the broker's own: clients read it and do not publish to it.
+    /// Returns `true` for a topic of the broker itself: clients cannot publish to it, and not all of these topics can
+    /// be read by clients.
     pub fn is_internal(&self) -> bool {
         is_internal(&self.0)
     }
 
-    /// Whether no pattern means it: internal topics and inboxes.
+    /// Returns `true` if no pattern matches the topic: internal topics and inboxes.
     pub fn is_hidden(&self) -> bool {
         self.is_internal() || self.is_inbox()
     }
 
-    /// Inboxes carry the answers of request/reply. They live as long as their subscriber.
+    /// Returns `true` for an inbox. Inboxes carry the responses of request/reply and exist as long as their subscriber.
     pub fn is_inbox(&self) -> bool {
         is_inbox(&self.0)
     }
 }
 
-/// Whether a name is that of an inbox, which only its owner's subscription creates.
+/// Returns `true` if a name is that of an inbox, which only its owner's subscription creates.
 pub fn is_inbox(name: &str) -> bool {
     name.starts_with(INBOX_PREFIX)
 }
 
-/// Whether a name is that of a topic of the broker itself.
+/// Returns `true` if a name is that of a topic of the broker itself.
 pub fn is_internal(name: &str) -> bool {
     INTERNAL_TOPICS.contains(&name)
 }
 
-/// Where the broker keeps what it has to know after a restart: committed offsets, transactions, users and rules,
-/// queues, caches, streams.
+/// Topics in which the broker persists its own state: committed offsets, transactions, users and access control
+/// entries, queues, caches, streams.
 pub const INTERNAL_TOPICS: [&str; 6] = ["_offsets", "_transactions", "_security", "_queues", "_caches", "_streams"];
 
-/// Whether a topic of the broker itself may hold secrets: endpoints with tokens in their URLs, policies, or what
-/// durable caches keep for clients.
+/// Returns `true` if a topic of the broker itself may hold secrets: endpoints with tokens in their URLs, policies, or
+/// entries of clients in durable caches.
 pub fn may_hold_secrets(name: &str) -> bool {
     matches!(name, "_security" | "_queues" | "_caches")
 }
 
-/// How the name of every inbox begins.
+/// Prefix of the name of every inbox.
 pub const INBOX_PREFIX: &str = "_inbox.";
 
 fn check_topic_name(name: &str) -> Result<()> {

@@ -1,7 +1,7 @@
-//! What a topic is: pure state machines, without clock, socket, file or task.
+//! State machines of the broker: pure, without clock, socket, file or task.
 //!
-//! Time and identities come in as arguments and decisions go out as values, so that a script, a
-//! property test or a simulation can drive them as well as a broker. Read the modules in this order.
+//! Time and identities come in as arguments and decisions go out as values, so that a script, a property test or a
+//! simulation can drive them as well as a broker can. Read the modules in this order.
 
 pub mod cache;
 pub mod catalog;

@@ -1,108 +1,120 @@
-//! Every hard maximum, in one place, with the sums that relate them.
+//! Hard limits of the broker, all in one place, with assertions that relate them.
 
-/// Kafka's limit; a name also becomes a directory.
+/// Maximum length of a topic name in bytes; Kafka's limit. The name is also the name of a directory.
 pub const TOPIC_NAME_BYTES_MAX: usize = 249;
-/// Partitions of one topic.
+/// Maximum number of partitions per topic.
 pub const PARTITIONS_MAX: u32 = 1024;
-/// Topics of one broker: each costs memory even when it is empty.
+/// Maximum number of topics per broker: each topic costs memory even when it is empty.
 pub const TOPICS_MAX: usize = 65_536;
-/// Partitions of one broker.
+/// Maximum number of partitions per broker.
 pub const PARTITIONS_TOTAL_MAX: usize = 131_072;
-/// A record batch, which is also the largest record and nearly the largest frame.
+/// Maximum size of a record batch in bytes. It also bounds the size of a record and, apart from the frame header, of a
+/// frame.
 pub const BATCH_BYTES_MAX: usize = 10 << 20;
-/// What the records of a compressed batch may come to: text gets to a quarter of its size or less, and nobody
-/// gives a reader more than this to hold for one batch.
+/// Maximum size in bytes of the decompressed records of a batch. Text compresses to a quarter of its size or better,
+/// and this is the most that a reader has to hold for one batch.
 pub const RECORDS_EXPANDED_BYTES_MAX: usize = 8 * BATCH_BYTES_MAX;
-/// Records of one batch.
+/// Maximum number of records per batch.
 pub const BATCH_RECORDS_MAX: usize = 1 << 20;
-/// Headers of one record.
+/// Maximum number of headers per record.
 pub const HEADERS_MAX: usize = 1024;
-/// Producers that one partition remembers. Beyond that it forgets who was silent the longest.
+/// Maximum number of producers that one partition remembers. At the limit the producer that has been silent the longest
+/// is forgotten.
 pub const PRODUCERS_MAX: usize = 4096;
-/// Batches of a producer that one partition tells apart from new ones, at least; a producer has no more of them
-/// unanswered at a time. Kafka's clients keep to five.
+/// Number of a producer's latest batches that one partition recognizes when they are sent again, at least. A producer
+/// therefore has at most this many unacknowledged batches; Kafka's clients have at most five.
 pub const PRODUCER_BATCHES_MAX: usize = 64;
-/// Producers that have a transaction open in one partition.
+/// Maximum number of producers with an open transaction in one partition.
 pub const PARTITION_TRANSACTIONS_MAX: usize = 2048;
-/// Aborted transactions of which one partition still has records. Beyond that it lets none begin until retention or
-/// compaction has removed some.
+/// Maximum number of aborted transactions whose records are still in one partition. At the limit no transaction can
+/// begin there until retention or compaction has removed some of these records.
 pub const PARTITION_ABORTED_MAX: usize = 65_536;
-/// Transactional ids of one broker: each costs memory also while nothing is open.
+/// Maximum number of transactional ids per broker: each costs memory even without an open transaction.
 pub const TRANSACTIONS_MAX: usize = 16_384;
-/// A transactional id.
+/// Maximum length of a transactional id in bytes.
 pub const TRANSACTIONAL_ID_BYTES_MAX: usize = 255;
-/// Partitions of one transaction, and offsets that it commits.
+/// Maximum number of partitions in one transaction, and of offsets that it commits.
 pub const TRANSACTION_PARTITIONS_MAX: usize = 4096;
-/// Consumer groups whose offsets one transaction commits.
+/// Maximum number of consumer groups whose offsets one transaction commits.
 pub const TRANSACTION_GROUPS_MAX: usize = 64;
-/// What is written beside the offsets that one transaction commits, together.
+/// Maximum size in bytes of the metadata of all offsets that one transaction commits, together.
 pub const TRANSACTION_METADATA_BYTES_MAX: usize = 1 << 20;
-/// How long a transaction may stay open at most; Kafka's limit.
+/// Maximum time in ms that a transaction may stay open; Kafka's limit.
 pub const TRANSACTION_TIMEOUT_MS_MAX: u32 = 900_000;
-/// What a subscription may ask for in its queue, in batches.
+/// Maximum queue size, in batches, that a subscription may request.
 pub const SUBSCRIBER_QUEUE_BATCHES_MAX: usize = 65_536;
-/// Subscriptions of one broker.
+/// Maximum number of subscriptions per broker.
 pub const SUBSCRIPTIONS_MAX: usize = 262_144;
-/// Names without a topic that messages are published to while subscriptions listen, on one broker.
+/// Maximum number of channels per broker: names without a topic that messages are published to while subscriptions
+/// listen.
 pub const CHANNELS_MAX: usize = 16_384;
-/// Lanes that write to subscribers.
+/// Maximum number of lanes that write to subscribers.
 pub const WRITER_LANES_MAX: usize = 64;
-/// The name of a consumer group, the id of a member and that of its instance.
+/// Maximum length in bytes of the name of a consumer group, of a member id and of an instance id.
 pub const GROUP_NAME_BYTES_MAX: usize = 255;
-/// Consumer groups of one broker: each costs memory also while it has no members.
+/// Maximum number of consumer groups per broker: each costs memory even without members.
 pub const GROUPS_MAX: usize = 16_384;
-/// Members of one consumer group.
+/// Maximum number of members of one consumer group.
 pub const GROUP_MEMBERS_MAX: usize = 512;
-/// Topics and patterns that one member subscribes to, and their names together.
+/// Maximum number of topics and patterns that one member subscribes to.
 pub const GROUP_TOPICS_MAX: usize = 256;
+/// Maximum length in bytes of all names of topics and patterns that one member subscribes to, together.
 pub const GROUP_TOPICS_BYTES_MAX: usize = 4096;
-/// Partitions that one consumer group shares out, and those that it has committed offsets of.
+/// Maximum number of partitions that one consumer group assigns, and of partitions with a committed offset in one
+/// group.
 pub const GROUP_PARTITIONS_MAX: usize = 16_384;
-/// What a member may write beside a committed offset; Kafka's limit.
+/// Maximum size in bytes of the metadata that a member may commit with an offset; Kafka's limit.
 pub const OFFSET_METADATA_BYTES_MAX: usize = 4096;
-/// The same of all offsets of a group together, so that one answer has room for them.
+/// Maximum size in bytes of the metadata of all offsets of one group together, so that one response has room for them.
 pub const GROUP_METADATA_BYTES_MAX: usize = 2 << 20;
-/// Commits of one group that are on their way into the log of committed offsets.
+/// Maximum number of commits of one group that are in flight to the log of committed offsets.
 pub const GROUP_COMMITS_IN_FLIGHT_MAX: usize = 1024;
-/// Committed offsets of one broker.
+/// Maximum number of committed offsets per broker.
 pub const COMMITTED_OFFSETS_MAX: usize = 1 << 20;
-/// How long a member may be silent before its partitions go to others, at least and at most.
+/// Minimum session timeout in ms: a member that is silent for longer than its session timeout loses its partitions.
 pub const SESSION_TIMEOUT_MS_MIN: u32 = 100;
+/// Maximum session timeout in ms.
 pub const SESSION_TIMEOUT_MS_MAX: u32 = 1_800_000;
-/// How long a member may take to give up partitions, at most.
+/// Maximum time in ms that a member may take to release partitions.
 pub const REBALANCE_TIMEOUT_MS_MAX: u32 = 3_600_000;
-/// Ids that one group has given out to members that did not join yet.
+/// Maximum number of ids that one group has assigned to members that have not joined yet.
 pub const GROUP_PENDING_MEMBERS_MAX: usize = GROUP_MEMBERS_MAX;
-/// Ways to share out that one member knows, and the name of one.
+/// Maximum number of assignment protocols that one member supports.
 pub const GROUP_PROTOCOLS_MAX: usize = 32;
+/// Maximum length in bytes of the name of an assignment protocol.
 pub const GROUP_PROTOCOL_NAME_BYTES_MAX: usize = 255;
-/// What the members of one group say to their leader, and what that says to them.
+/// Maximum size in bytes of the protocol metadata that the members of one group send to their leader, and of the
+/// assignments that the leader returns.
 pub const GROUP_PROTOCOLS_BYTES_MAX: usize = 4 << 20;
-/// The same of all groups of one broker together.
+/// Maximum size in bytes of the protocol metadata and assignments of all groups of one broker together.
 pub const GROUPS_PROTOCOLS_BYTES_MAX: usize = 256 << 20;
-/// Users of one broker.
+/// Maximum number of users per broker.
 pub const USERS_MAX: usize = 4096;
-/// The name of a user.
+/// Maximum length of a user name in bytes.
 pub const USER_NAME_BYTES_MAX: usize = 255;
-/// Access control entries of one broker, and the name of a resource or a host in one.
+/// Maximum number of access control entries per broker.
 pub const ACLS_MAX: usize = 8192;
-/// Secrets of the broker itself, such as the key of its tokens, and the bytes of each. No client adds any.
+/// Maximum number of secrets of the broker itself, such as the key of its tokens. No client adds any.
 pub const SECRETS_MAX: usize = 64;
+/// Maximum size of a secret of the broker in bytes.
 pub const SECRET_BYTES_MAX: usize = 8 << 10;
+/// Maximum length in bytes of the name of a resource or of a host in an access control entry.
 pub const ACL_NAME_BYTES_MAX: usize = 255;
-/// What waits for the database of topics in SQLite, and what of their newest batches stays in memory.
+/// Maximum size in bytes of the writes queued for the SQLite database of topics.
 pub const SQLITE_QUEUE_BYTES_MAX: usize = 16 << 20;
+/// Maximum size in bytes of the newest batches of SQLite topics that stay in memory.
 pub const SQLITE_RECENT_BYTES_MAX: u64 = 16 << 20;
-/// What the connection that writes it keeps of it in memory.
+/// Page cache in bytes of the connection that writes the SQLite database.
 pub const SQLITE_WRITER_CACHE_BYTES: usize = 8 << 20;
-/// Connections that read it at once, and what each of them keeps of it in memory.
+/// Maximum number of connections that read the SQLite database concurrently.
 pub const SQLITE_READERS_MAX: usize = 4;
+/// Page cache in bytes of each connection that reads the SQLite database.
 pub const SQLITE_READER_CACHE_BYTES: usize = 2 << 20;
-/// The text of a filter of messages; Google Pub/Sub's limit.
+/// Maximum length of the text of a message filter in bytes; Google Pub/Sub's limit.
 pub const FILTER_BYTES_MAX: usize = 256;
-/// Parentheses within parentheses in it.
+/// Maximum nesting of parentheses in a message filter.
 pub const FILTER_NESTING_MAX: usize = 32;
-/// Bytes of history that one read hands to a subscriber's queue.
+/// Maximum number of bytes of history that one read adds to a subscriber's queue.
 pub const BACKFILL_BYTES: usize = 1 << 20;
 
 const _: () = assert!(BACKFILL_BYTES <= BATCH_BYTES_MAX, "a backfill step is at most one large batch");

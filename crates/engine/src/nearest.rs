@@ -1,9 +1,9 @@
-//! The name that was meant: the nearest of those that exist to one that does not.
+//! Suggestions for unknown names: the nearest of the names that exist.
 
-/// Names that one search compares; a broker may have many more.
+/// Maximum number of names that one search compares; a broker may have many more.
 const NAMES_COMPARED_MAX: usize = 4096;
 
-/// Returns the known name that another one may have been meant for: at most two edits away, and one more for every four
+/// Returns the known name that is nearest to an unknown one: at most two edits away, plus one more for every four
 /// characters.
 pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = |known: &str| 2 + known.len() / 4;
@@ -12,7 +12,7 @@ pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&
     (distance <= allowed(nearest) && distance < name.len().max(nearest.len())).then_some(nearest)
 }
 
-/// Returns Levenshtein's distance.
+/// Returns the Levenshtein distance.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {

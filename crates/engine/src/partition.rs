@@ -1,6 +1,7 @@
-//! Gives offsets to batches, in order and without holes: the one place where a partition grows.
+//! Offsets of a partition: batches get them in order and without gaps. Only this code extends a partition.
 //!
-//! A batch of a transaction is taken only if the coordinator has *begun* that transaction here, and ends with a marker.
+//! A batch of a transaction is accepted only if the coordinator has *begun* that transaction here. The transaction ends
+//! with a marker.
 
 use std::collections::HashMap;
 
@@ -10,29 +11,29 @@ use crate::limits::{PARTITION_ABORTED_MAX, PARTITION_TRANSACTIONS_MAX};
 use crate::producers::{Aborted, Producers, Step};
 use crate::record::{DraftBatch, Producer, RecordBatch};
 
-/// The order of one partition.
+/// Append order of one partition.
 #[derive(Debug, Default)]
 pub struct Partition {
-    /// The offset that the next record gets. Invariant: every smaller offset was given exactly once.
+    /// Offset of the next record. Invariant: every smaller offset was assigned exactly once.
     end: Offset,
     producers: Producers,
-    /// Producers that the coordinator lets write transactions here, and with which epoch. It says so again after a
-    /// restart.
+    /// Epochs of the producers that the coordinator allows to write transactions here, by producer id. The coordinator
+    /// begins open transactions again after a restart.
     begun: HashMap<i64, i16, foldhash::fast::RandomState>,
 }
 
-/// Where a batch is after an append.
+/// Place of a batch after an append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placed {
-    /// Behind all others.
+    /// Batch was appended after all others.
     New(RecordBatch),
-    /// Where it has been since its producer sent it before.
+    /// Batch was sent before and is in the log at this offset.
     Duplicate { base_offset: Offset },
 }
 
 impl Partition {
-    /// A partition that goes on after a restart: what a snapshot of its producers covers ends at `end`, and what
-    /// the log has beyond is told by [`Partition::replay`].
+    /// Returns a partition that resumes after a restart. The snapshot of its producers covers the log up to `end`;
+    /// [`Partition::replay`] adds the batches after it.
     pub fn resume(end: Offset, producers: Producers) -> Self {
         Self { end, producers, begun: HashMap::default() }
     }
@@ -45,19 +46,20 @@ impl Partition {
         &self.producers
     }
 
-    /// Where the batch would be: behind all others, unless its producer sent it before or left something out. Its
-    /// bytes are not copied: the base offset lies outside its checksum.
+    /// Returns the place that the batch would get: after all others, unless it is a duplicate. Fails if batches of its
+    /// producer are missing before it, or if it does not belong to the transaction that is open here. The bytes are not
+    /// copied: the base offset lies outside the checksum.
     pub fn place(&self, draft: DraftBatch) -> Result<Placed> {
         let is_transactional = draft.is_transactional();
         match draft.producer() {
-            // The coordinator's word is final, whatever epoch somebody has written with.
+            // The coordinator's decision is final, even if a client has written with a larger epoch.
             Some(_) if draft.is_control() => {}
             Some(producer) => {
                 let step = self.producers.check(producer, draft.count());
                 if let Ok(Step::Duplicate { base_offset }) = step {
                     return Ok(Placed::Duplicate { base_offset });
                 }
-                // What is of no transaction here is refused for that, whatever its number.
+                // A batch without a transaction begun here fails for that reason, whatever its sequence.
                 if is_transactional {
                     self.check_begun(producer, is_transactional)?;
                 }
@@ -70,13 +72,13 @@ impl Partition {
         Ok(Placed::New(draft.stamp(self.end)))
     }
 
-    /// A transaction that was not begun here, or is over, takes nothing; and as long as one is, its producer writes
-    /// nothing else.
+    /// Checks a batch against the transactions that were begun here. A transaction that was not begun here, or has
+    /// ended, accepts no batches; while one is open, its producer writes nothing else.
     fn check_begun(&self, producer: Producer, is_transactional: bool) -> Result<()> {
         let Producer { id, epoch, .. } = producer;
         match (is_transactional, self.begun.get(&id)) {
             (true, Some(begun)) if *begun == epoch => Ok(()),
-            // After a restart one may be open that is not begun again yet.
+            // After a restart a transaction may be open that was not begun again yet.
             (false, None) if self.producers.open(id).is_none() => Ok(()),
             (true, _) => {
                 let message = format!("producer {id}, epoch {epoch}, has no open transaction in this partition");
@@ -88,7 +90,8 @@ impl Partition {
         }
     }
 
-    /// The coordinator has decided that a producer's transaction may write here.
+    /// Allows a producer's transaction to write here, as the coordinator has decided. Fails if the epoch is fenced, or
+    /// if the limit of open or aborted transactions is reached.
     pub fn begin(&mut self, id: i64, epoch: i16) -> Result<()> {
         self.producers.check_epoch(id, epoch)?;
         if !self.begun.contains_key(&id) {
@@ -109,29 +112,30 @@ impl Partition {
         Ok(())
     }
 
-    /// Nothing more is taken of a producer's transaction. Where something was, it needs a marker: with the timestamp of
-    /// its last batch, so that no search by time meets a marker before the records that it is about.
+    /// Stops accepting batches of a producer's transaction. Returns the timestamp of its last batch if the transaction
+    /// has batches here and therefore needs a marker. The marker gets this timestamp, so that a search by time finds no
+    /// marker before the records that it ends.
     pub fn close(&mut self, id: i64) -> Option<i64> {
         self.begun.remove(&id);
         self.producers.open_timestamp_ms(id)
     }
 
-    /// What is before this offset was committed or aborted for good.
+    /// Returns the offset before which every transaction is committed or aborted for good.
     pub fn stable_end(&self) -> Offset {
         self.producers.first_open().unwrap_or(self.end)
     }
 
-    /// Aborted transactions that may have records from an offset up to another.
+    /// Returns the aborted transactions that may have records at or after `from` and before `to`.
     pub fn aborted(&self, from: Offset, to: Offset) -> Vec<Aborted> {
         self.producers.aborted(from, to)
     }
 
-    /// The log has no records any more of transactions that were aborted before this offset.
+    /// Forgets transactions that were aborted before this offset: the log has no records of them any more.
     pub fn forget_aborted(&mut self, before: Offset) {
         self.producers.forget_aborted(before);
     }
 
-    /// The same, and the batch is in the log.
+    /// Places the batch and records it as appended.
     pub fn append(&mut self, draft: DraftBatch) -> Result<Placed> {
         let placed = self.place(draft)?;
         if let Placed::New(batch) = &placed {
@@ -140,7 +144,7 @@ impl Partition {
         Ok(placed)
     }
 
-    /// A batch is in the log, behind all others.
+    /// Records a batch that was appended to the log after all others.
     pub fn replay(&mut self, batch: &RecordBatch) {
         self.producers.replay(batch);
         self.end = batch.next_offset();

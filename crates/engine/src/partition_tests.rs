@@ -1,4 +1,4 @@
-//! Transactions in one partition: what is taken, what is stable and what is void, against a naive model.
+//! Transactions in one partition: accepted batches, the stable end and void records, against a naive model.
 
 use std::collections::BTreeMap;
 
@@ -43,12 +43,12 @@ fn a_transaction_is_taken_only_where_it_was_begun_and_until_it_is_closed() {
     assert_eq!((partition.stable_end(), partition.end()), (0, 2));
     assert_eq!(partition.close(7), Some(5), "something was written");
     assert_eq!(kind(partition.append(transactional(7, 1, 2))), ErrorKind::Fenced);
-    // What it sent before it may send again.
+    // Batches that it sent before may be sent again.
     assert_eq!(partition.append(transactional(7, 1, 0)), Ok(Placed::Duplicate { base_offset: 0 }));
     assert!(partition.append(marker(7, 1, Decision::Commit)).is_ok());
     assert_eq!((partition.stable_end(), partition.end()), (3, 3));
     assert_eq!(partition.close(7), None);
-    // The next transaction of the same epoch goes on with the numbers of the last.
+    // The next transaction of the same epoch continues the sequence of the last.
     partition.begin(7, 1).expect("begun");
     assert!(partition.append(transactional(7, 1, 2)).is_ok());
 }
@@ -68,8 +68,8 @@ fn a_marker_fences_smaller_epochs_and_numbers_begin_anew() {
     assert_eq!(partition.aborted(0, 10), [Aborted { producer: 7, first: 0, last: 2 }]);
 }
 
-/// Nobody keeps the end of an open transaction away with a larger epoch, also while it is not begun again after a
-/// restart.
+/// No client can prevent the end of an open transaction with a larger epoch, also before the transaction is begun again
+/// after a restart.
 #[test]
 fn an_open_transaction_can_always_be_ended() {
     let mut before = Partition::default();
@@ -82,7 +82,7 @@ fn an_open_transaction_can_always_be_ended() {
     assert!(partition.append(marker(7, 0, Decision::Commit)).is_ok());
     assert_eq!(partition.stable_end(), partition.end());
 
-    // Where a repair has left the coordinator with an older epoch than the log.
+    // A repair may have left the coordinator with an older epoch than the log.
     assert!(partition.append(draft(Some(stranger), 1)).is_ok());
     assert!(partition.append(marker(7, 1, Decision::Abort)).is_ok());
     assert_eq!(kind(partition.append(draft(Some(Producer { id: 7, epoch: 1, sequence: 0 }), 1))), ErrorKind::Fenced);
@@ -110,11 +110,11 @@ enum Op {
         commits: bool,
         bumps: bool,
     },
-    /// From the epoch before.
+    /// From an earlier epoch.
     Zombie(i64),
-    /// What was known so far comes from a snapshot of so many batches ago.
+    /// The state is restored from a snapshot of this many batches ago.
     Restart(usize),
-    /// The log begins later.
+    /// The start of the log moves.
     Trim(u64),
 }
 
@@ -130,17 +130,17 @@ fn an_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The log in the plainest terms.
+/// Naive model of the log.
 #[derive(Default)]
 struct Model {
     log: Vec<RecordBatch>,
-    /// Of each batch the transaction that it is of, if any: its number.
+    /// Number of the transaction of each batch, if any.
     of: Vec<Option<usize>>,
-    /// How each transaction ended.
+    /// Decision on each transaction.
     ended: Vec<Option<Decision>>,
     /// Epoch, next sequence, and the transaction that is begun.
     producers: BTreeMap<i64, (i16, i32, Option<usize>)>,
-    /// What is gone of the log.
+    /// Offset before which the log was removed.
     start: Offset,
 }
 
@@ -151,7 +151,7 @@ impl Model {
         open.map(|(_, batch)| batch.base_offset()).min().unwrap_or(end)
     }
 
-    /// Batches that count, from an offset on.
+    /// Returns the committed batches from an offset on.
     fn committed(&self, from: Offset) -> Vec<Offset> {
         let stable_end = self.stable_end();
         let counts = |of: &Option<usize>| of.is_none_or(|at| self.ended[at] == Some(Decision::Commit));
@@ -166,7 +166,8 @@ impl Model {
         self.of.push(of);
     }
 
-    /// What a reader is left with that takes a part of the log, and does with it as Kafka's consumers do.
+    /// Returns the batches that a reader keeps of a part of the log if it handles aborted transactions as Kafka's
+    /// consumers do.
     fn read(&self, partition: &Partition, from: usize, count: usize) -> Vec<Offset> {
         let batches: Vec<RecordBatch> = self.log.iter().skip(from).take(count).cloned().collect();
         assert!(batches.iter().all(|batch| batch.base_offset() >= self.start));
@@ -276,7 +277,7 @@ proptest! {
             let kept: Vec<Offset> = there.filter(|batch| !void.has(batch)).map(RecordBatch::base_offset).collect();
             prop_assert_eq!(kept, model.committed(model.start));
         }
-        // Whatever part of the log somebody reads: what is left to them is what counts in it.
+        // A reader of any part of the log keeps exactly the committed batches in it.
         let first = model.log.iter().position(|batch| batch.base_offset() >= model.start).unwrap_or(model.log.len());
         for from in first..model.log.len() {
             for count in [1, 3, 10, usize::MAX] {

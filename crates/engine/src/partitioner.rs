@@ -1,9 +1,9 @@
-//! Which partition a record goes to: Kafka's murmur2 for keys, sticky for records without one.
+//! Choice of the partition of a record: Kafka's murmur2 for records with a key, sticky for records without one.
 
 use crate::ids::PartitionId;
 
-/// The 32-bit murmur2 of Kafka's Java client (seed 0x9747b28c), so that a key lands in the same
-/// partition whichever client published it.
+/// Returns the 32-bit murmur2 of Kafka's Java client (seed 0x9747b28c), so that a key maps to the same partition
+/// whichever client publishes it.
 pub fn murmur2(data: &[u8]) -> u32 {
     const SEED: u32 = 0x9747_b28c;
     const M: u32 = 0x5bd1_e995;
@@ -30,20 +30,20 @@ pub fn murmur2(data: &[u8]) -> u32 {
     hash ^ (hash >> 15)
 }
 
-/// The partition of a key among `partitions`, as Kafka's default partitioner computes it.
+/// Returns the partition of a key among `partitions`, as Kafka's default partitioner computes it.
 pub fn for_key(key: &[u8], partitions: u32) -> PartitionId {
     (murmur2(key) & 0x7fff_ffff) % partitions.max(1)
 }
 
-/// Records without a key stay in one partition until their batch is full, then move on: batches
-/// get large, and over time the partitions get equal shares.
+/// Partitioner for records without a key. They stay in one partition until their batch is full, then move to another:
+/// batches get large, and over time the partitions get equal shares.
 #[derive(Debug, Clone)]
 pub struct Sticky {
     state: u64,
 }
 
 impl Sticky {
-    /// The seed spreads publishers over the partitions from their first batch.
+    /// Creates a partitioner. The seed spreads publishers over the partitions from their first batch on.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
@@ -52,7 +52,7 @@ impl Sticky {
         ((self.state >> 32) as u32) % partitions.max(1)
     }
 
-    /// A batch is full: move to another partition (a step of a 64-bit linear congruential generator).
+    /// Moves to another partition because a batch is full (a step of a 64-bit linear congruential generator).
     pub fn advance(&mut self, partitions: u32) {
         let before = self.current(partitions);
         self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,4 +1,4 @@
-//! Which topics a subscription means: one name, or a pattern with `*` and `>`.
+//! Topics of a subscription: one name, or a pattern with `*` and `>`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::ids::{TopicName, is_name_char};
 use crate::limits::TOPIC_NAME_BYTES_MAX;
 
-/// `orders.*` matches one token, `orders.>` one or more to the end; without a wildcard it is a name.
+/// Name or pattern: `orders.*` matches one token, `orders.>` one or more to the end; text without a wildcard is a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Pattern {
     Topic(TopicName),
@@ -15,16 +15,16 @@ pub enum Pattern {
     Rule(Rule),
 }
 
-/// What a subscription does where the topic that it names does not exist.
+/// Behavior of a subscription whose named topic does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Missing {
-    /// It is refused: reading creates nothing, and a typo is an error.
+    /// Subscription is refused: reading creates nothing, and a typo is an error.
     #[default]
     Refuse = 0,
-    /// The topic is created with the broker's settings for topics that are used for the first time.
+    /// Topic is created with the broker's settings for topics that are used for the first time.
     Create = 1,
-    /// It waits: it begins with the first record of the topic once that is created.
+    /// Subscription waits and begins with the first record of the topic once that is created.
     Wait = 2,
 }
 
@@ -36,11 +36,11 @@ impl Missing {
     }
 }
 
-/// Topics that a subscriber of another protocol describes in words that only its door knows.
+/// Topics that a subscriber of another protocol describes in a syntax that only its door knows.
 #[derive(Clone)]
 pub struct Rule {
     text: Arc<str>,
-    /// Whose rule it is, where it depends on that: the same text then means something else for others.
+    /// Owner of the rule if its meaning depends on that: the same text may match other topics for another owner.
     whose: Arc<str>,
     takes: Arc<dyn Fn(&TopicName) -> bool + Send + Sync>,
 }

@@ -1,12 +1,12 @@
-//! What a partition knows of its producers, so that it takes each of their batches once and in order.
+//! Producers of a partition, and the state by which each of their batches is appended once and in order.
 //!
-//! A producer numbers its records of a partition from 0; after `i32::MAX` comes 0 again. Its next batch has to
-//! begin with the number after the last one that was taken. One that was taken before is a duplicate and gets
-//! the offset that it got then; anything else is refused. So a producer may send whatever is unanswered again.
+//! A producer numbers its records of a partition from 0; 0 follows `i32::MAX`. Its next batch has to begin with the
+//! number after the last appended one. A batch that was appended before is a duplicate and gets its original offset;
+//! anything else is refused. So a producer may send all its unanswered batches again.
 //!
-//! What a producer writes as a transaction is *open* from its first batch to the marker that ends it. Before the
-//! first batch of the oldest open transaction the log is *stable*: what is committed there and what is aborted changes
-//! no more.
+//! A producer's transaction is *open* in a partition from its first batch to the marker that ends it. The log is
+//! *stable* before the first batch of the oldest open transaction: whether a record there is committed or aborted no
+//! longer changes.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::str::FromStr;
@@ -24,26 +24,26 @@ pub use aborted::{Aborted, AbortedIndex};
 
 /// Sequences are 31 bits wide.
 const SEQUENCE_MASK: u32 = i32::MAX as u32;
-/// Records of a producer that are remembered at most, half of all sequences: so what is behind and what is ahead
-/// stay apart.
+/// Maximum number of records of a producer that are remembered: half of all sequences, so that sequences before and
+/// after the next one stay distinguishable.
 const REMEMBERED_MAX: u32 = 1 << 30;
 const SNAPSHOT_VERSION: u8 = 3;
-/// Snapshots without transactions, which are still read.
+/// Version of snapshots without transactions, which can still be read.
 const SNAPSHOT_VERSION_PLAIN: u8 = 1;
-/// Snapshots that do not say where the last marker is, which are still read.
+/// Version of snapshots without the offset after the last marker, which can still be read.
 const SNAPSHOT_VERSION_UNMARKED: u8 = 2;
-/// In place of an offset that there is not.
+/// Encoding of a missing offset.
 const NONE: Offset = Offset::MAX;
-/// In place of a time that is not known.
+/// Encoding of an unknown time.
 const NO_TIME: i64 = -1;
 
-/// Which records a reader sees.
+/// Records that a reader sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// All of them.
+    /// All records.
     #[default]
     Uncommitted,
-    /// Only those before the first transaction that is still open, without those of transactions that were aborted.
+    /// Records before the first transaction that is still open, without those of aborted transactions.
     Committed,
 }
 
@@ -67,59 +67,59 @@ impl FromStr for Isolation {
     }
 }
 
-/// What a batch is to its partition.
+/// Relation of a batch to the earlier batches of its producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The next one of its producer.
+    /// Batch is the next one of its producer.
     Next,
-    /// It is in the log since then, with this offset.
+    /// Batch is already in the log, at this offset.
     Duplicate { base_offset: Offset },
 }
 
-/// The producers of one partition. All of it follows from the log, batch by batch.
+/// Producers of one partition. The state follows from the log, batch by batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Producers {
     states: HashMap<i64, State, foldhash::fast::RandomState>,
-    /// The first offsets of open transactions, and whose they are.
+    /// First offsets of open transactions, with the ids of their producers.
     open: BTreeSet<(Offset, i64)>,
-    /// Aborted transactions that the log may still have records of, in the order of their markers.
+    /// Aborted transactions that may still have records in the log, in the order of their markers.
     aborted: VecDeque<Aborted>,
-    /// The offset after the last marker of a transaction; 0 if there was none.
+    /// Offset after the last marker of a transaction; 0 if there was none.
     markers_end: Offset,
 }
 
-/// Invariant: each run goes on in sequence where the one before it ends, and later in the log. All together have at
-/// most [`REMEMBERED_MAX`] records. There is none after a marker that began an epoch.
+/// Invariant: each run continues the sequence of the run before it, and is later in the log. Together they have at most
+/// [`REMEMBERED_MAX`] records. A marker that began an epoch clears the runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
     epoch: i16,
     runs: VecDeque<Run>,
-    /// After the last batch that it wrote, or that was written about it.
+    /// Offset after the last batch that the producer wrote, or that was written about it.
     next_offset: Offset,
-    /// Of its last batch.
+    /// Timestamp of its last batch.
     timestamp_ms: i64,
-    /// The first offset of its transaction that is open.
+    /// First offset of its open transaction.
     open: Option<Offset>,
 }
 
-/// What a partition knows of a producer, as people want to see it.
+/// State of a producer in a partition, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerStatus {
     pub id: i64,
     pub epoch: i16,
-    /// Of its last record; `None` where it has written none in this epoch.
+    /// Sequence of its last record; `None` if it has written no record in this epoch.
     pub last_sequence: Option<i32>,
-    /// Of its last batch, ms since 1970.
+    /// Timestamp of its last batch, ms since 1970.
     pub timestamp_ms: Option<i64>,
-    /// The first offset of its transaction that is open.
+    /// First offset of its open transaction.
     pub open: Option<Offset>,
 }
 
-/// Batches that follow each other in sequence and in the log: while nobody else writes to the partition, all
-/// that a producer wrote is one run.
+/// Batches that are consecutive in sequence and in the log: while no other client writes to the partition, all batches
+/// of a producer are one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
-    /// Of its first record.
+    /// Sequence of its first record.
     sequence: u32,
     count: u32,
     base_offset: Offset,
@@ -134,7 +134,7 @@ impl Run {
         self.base_offset + Offset::from(self.count)
     }
 
-    /// The offset of records that are all in this run.
+    /// Returns the offset of the first of `count` records if all of them are in this run.
     fn offset_of(&self, sequence: u32, count: u32) -> Option<Offset> {
         let before = sequence.wrapping_sub(self.sequence) & SEQUENCE_MASK;
         let is_inside = before < self.count && count <= self.count - before;
@@ -151,7 +151,7 @@ impl State {
         self.runs.back().map_or(0, Run::next_sequence)
     }
 
-    /// Adds a batch in its order.
+    /// Adds the next batch.
     fn push(&mut self, batch: Run) {
         match self.runs.back_mut().filter(|last| last.next_offset() == batch.base_offset) {
             Some(last) => last.count += batch.count,
@@ -180,7 +180,7 @@ impl State {
 }
 
 impl Producers {
-    /// How many there are.
+    /// Returns the number of producers.
     pub fn len(&self) -> usize {
         self.states.len()
     }
@@ -189,7 +189,8 @@ impl Producers {
         self.states.is_empty()
     }
 
-    /// What a batch of so many records is. Nothing changes: [`Producers::note`] tells that it was appended.
+    /// Classifies a batch of `count` records. Fails if it is out of sequence or fenced. Changes nothing:
+    /// [`Producers::note`] records the append.
     pub fn check(&self, producer: Producer, count: u32) -> Result<Step> {
         let Producer { id, epoch, sequence } = producer;
         if epoch < 0 || sequence < 0 {
@@ -222,7 +223,7 @@ impl Producers {
         }
     }
 
-    /// Whether a producer of this epoch may still write here.
+    /// Returns an error if the epoch is fenced here.
     pub fn check_epoch(&self, id: i64, epoch: i16) -> Result<()> {
         match self.states.get(&id).filter(|state| epoch < state.epoch) {
             Some(state) => Err(fenced(id, epoch, state.epoch)),
@@ -230,13 +231,13 @@ impl Producers {
         }
     }
 
-    /// A batch of so many records, whose turn it was, is in the log.
+    /// Records that the next batch of a producer, with `count` records, is in the log.
     pub fn note(&mut self, producer: Producer, count: u32, base_offset: Offset) {
         let Producer { id, epoch, sequence } = producer;
         let run = Run { sequence: sequence as u32, count, base_offset };
         let state = self.state(id, epoch);
         if state.epoch != epoch || state.next_sequence() != run.sequence {
-            // Another epoch, or a log of which something is missing: what was before says nothing.
+            // The epoch is new, or batches are missing in the log: the earlier runs say nothing about later batches.
             state.epoch = epoch;
             state.runs.clear();
         }
@@ -244,8 +245,8 @@ impl Producers {
         state.push(run);
     }
 
-    /// The state of a producer, which may be new. Who was silent the longest makes room, unless its transaction is
-    /// open.
+    /// Returns the state of a producer, which may be new. At the limit the producer that has been silent the longest is
+    /// forgotten, unless its transaction is open.
     fn state(&mut self, id: i64, epoch: i16) -> &mut State {
         if self.states.len() >= PRODUCERS_MAX && !self.states.contains_key(&id) {
             let idle = self.states.iter().filter(|(_, state)| state.open.is_none());
@@ -255,14 +256,14 @@ impl Producers {
         self.states.entry(id).or_insert_with(|| State::new(epoch))
     }
 
-    /// A batch that is in the log already, after a restart: what was taken once is not questioned.
+    /// Applies a batch that is already in the log, after a restart or an append: it is not checked again.
     pub fn replay(&mut self, batch: &RecordBatch) {
         let Some(producer) = batch.producer().filter(|producer| producer.epoch >= 0) else {
             return;
         };
         if batch.is_control() {
             self.markers_end = batch.next_offset();
-            // Of one that nobody can read nothing is known.
+            // An unreadable marker changes nothing else.
             if let Ok(Some(marker)) = batch.marker() {
                 self.end_transaction(producer, marker.decision, batch);
             }
@@ -294,27 +295,27 @@ impl Producers {
         }
     }
 
-    /// Where the log stops being stable; `None` where no transaction is open.
+    /// Returns the offset where the log stops being stable; `None` if no transaction is open.
     pub fn first_open(&self) -> Option<Offset> {
         self.open.first().map(|(first, _)| *first)
     }
 
-    /// Returns the offset after the last marker: from there on no record is aborted, unless a later marker says so.
+    /// Returns the offset after the last marker: records from there on are aborted only by a later marker.
     pub fn markers_end(&self) -> Offset {
         self.markers_end
     }
 
-    /// The first offset of a producer's open transaction.
+    /// Returns the first offset of a producer's open transaction.
     pub fn open(&self, id: i64) -> Option<Offset> {
         self.states.get(&id)?.open
     }
 
-    /// The timestamp of the last batch of a producer's open transaction.
+    /// Returns the timestamp of the last batch of a producer's open transaction.
     pub fn open_timestamp_ms(&self, id: i64) -> Option<i64> {
         self.states.get(&id).filter(|state| state.open.is_some()).map(|state| state.timestamp_ms)
     }
 
-    /// Aborted transactions that may have records from an offset up to another.
+    /// Returns the aborted transactions that may have records at or after `from` and before `to`.
     pub fn aborted(&self, from: Offset, to: Offset) -> Vec<Aborted> {
         let after = self.aborted.partition_point(|aborted| aborted.last < from);
         self.aborted.iter().skip(after).filter(|aborted| aborted.first < to).copied().collect()
@@ -324,7 +325,7 @@ impl Producers {
         self.aborted.len()
     }
 
-    /// The log has no records any more of transactions that were aborted before this offset.
+    /// Forgets transactions that were aborted before this offset: the log has no records of them any more.
     pub fn forget_aborted(&mut self, before: Offset) {
         while self.aborted.pop_front_if(|aborted| aborted.last < before).is_some() {}
         if self.aborted.capacity() > 1024 && self.aborted.len() < self.aborted.capacity() / 4 {
@@ -332,7 +333,7 @@ impl Producers {
         }
     }
 
-    /// All producers, in the order of their ids.
+    /// Returns the state of all producers, in the order of their ids.
     pub fn status(&self) -> Vec<ProducerStatus> {
         let status = |(id, state): (&i64, &State)| ProducerStatus {
             id: *id,
@@ -346,7 +347,7 @@ impl Producers {
         all
     }
 
-    /// All of it as bytes, all integers big-endian:
+    /// Encodes all producers, all integers big-endian:
     ///
     /// | bytes | field |
     /// |---|---|
@@ -355,7 +356,7 @@ impl Producers {
     /// | 8 | . id |
     /// | 2 | . epoch |
     /// | 8 | . the offset after its last batch (not in version 1) |
-    /// | 8 | . the timestamp of its last batch, ms, -1 where it is not known (not in version 1) |
+    /// | 8 | . the timestamp of its last batch, ms, -1 if it is unknown (not in version 1) |
     /// | 8 | . the first offset of its open transaction, all ones for none (not in version 1) |
     /// | 1 | . number of runs; of each, the oldest first: |
     /// | 4 | . . sequence of its first record |
@@ -390,7 +391,7 @@ impl Producers {
         out.put_u64(self.markers_end);
     }
 
-    /// What [`Producers::encode`] wrote, also that of before it knew transactions, and nothing else.
+    /// Decodes the output of [`Producers::encode`] of this or an earlier version. Trailing bytes are refused.
     pub fn decode(mut bytes: Bytes) -> Result<Self> {
         let version = bytes.try_get_u8().map_err(cut_short)?;
         if ![SNAPSHOT_VERSION_PLAIN, SNAPSHOT_VERSION_UNMARKED, SNAPSHOT_VERSION].contains(&version) {
@@ -418,7 +419,7 @@ impl Producers {
         }
         producers.markers_end = match version {
             SNAPSHOT_VERSION_PLAIN => 0,
-            // A producer is forgotten only for one that wrote later: no marker is after the last batch of all.
+            // A producer is forgotten only in favor of one that wrote later: no marker is after the last batch of all.
             SNAPSHOT_VERSION_UNMARKED => producers.states.values().map(|state| state.next_offset).max().unwrap_or(0),
             _ => bytes.try_get_u64().map_err(cut_short)?,
         };

@@ -1,12 +1,12 @@
-//! Scripts for the producers of a partition (`testdata/producers`), and any sequence of sends against a naive
-//! model. The commands:
+//! Scripts for the producers of a partition (`testdata/producers`), and random sends against a naive model. The
+//! commands:
 //!
-//! - `send ID SEQUENCE COUNT [epoch=N]`: a batch comes to the partition
-//! - `others N`: as many records from somewhere else
-//! - `mixed ID SEQUENCE N`: as many batches of one record, each with one from somewhere else behind it
-//! - `crowd N`: as many producers, from 1000 on, each with one record
-//! - `restart`: all of it as bytes and back
-//! - `state`: the producers and what is known of each
+//! - `send ID SEQUENCE COUNT [epoch=N]`: a batch arrives at the partition
+//! - `others N`: N records of other producers are appended
+//! - `mixed ID SEQUENCE N`: N batches of one record, each followed by a record of another producer
+//! - `crowd N`: N producers, from id 1000 on, each with one record
+//! - `restart`: the state is encoded and decoded
+//! - `state`: shows the producers and their states
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -159,7 +159,7 @@ fn a_damaged_snapshot_is_refused() {
     }
     let longer = Bytes::from([&whole[..], &[0]].concat());
     assert_eq!(Producers::decode(longer).map_err(|e| e.kind), Err(ErrorKind::Malformed));
-    // Whatever is changed: refused, or it says something else and is written as it was read.
+    // Any changed bit is refused, or yields another state that is encoded as it was read.
     for bit in 0..whole.len() * 8 {
         let mut bytes = whole.to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
@@ -174,7 +174,7 @@ fn a_damaged_snapshot_is_refused() {
     assert_eq!(Producers::decode(many.into()).map_err(|e| e.kind), Err(ErrorKind::TooLarge));
 }
 
-/// Sequences in the plainest terms: a list of what was taken, each record by itself.
+/// Naive model of sequences: a list of all appended records.
 #[derive(Default)]
 struct Model {
     /// Epoch, and the offset of every record since it began.
@@ -183,7 +183,7 @@ struct Model {
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    /// A batch whose sequence is so far from the next one, in an epoch so far from the present one.
+    /// A batch with the given distances of its sequence from the next one, and of its epoch from the present one.
     Send {
         id: i64,
         away: i64,
@@ -204,7 +204,7 @@ fn an_op() -> impl Strategy<Value = Op> {
 }
 
 impl Model {
-    /// What has to come of a batch; `None` where it is refused.
+    /// Returns the expected placement of a batch; `None` if it is refused.
     fn expect(&mut self, producer: Producer, count: u32, end: Offset) -> Option<Placement> {
         let (epoch, taken) = self.producers.get(&producer.id).cloned().unwrap_or((-1, Vec::new()));
         let sequence = producer.sequence as usize;
@@ -216,7 +216,7 @@ impl Model {
         match is_known {
             _ if producer.epoch < epoch => None,
             _ if sequence == taken.len() => Some(Placement::New),
-            // Records that another producer's are between were never one batch.
+            // Records that are separated by those of another producer were never one batch.
             Some(known) if known.windows(2).all(|pair| pair[1] == pair[0] + 1) => Some(Placement::At(known[0])),
             _ => None,
         }
@@ -273,7 +273,7 @@ proptest! {
                 }
             }
         }
-        // The log alone says as much, and so does a snapshot with what came after it.
+        // The log alone yields the same state, and so does a snapshot with the batches after it.
         let mut replayed = Partition::default();
         let mut resumed = Partition::default();
         for (i, batch) in log.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Records, and the one layout in which they are published, kept, replicated and delivered:
-//! Kafka's record batch, version 2 (<https://kafka.apache.org/documentation/#recordbatch>).
+//! Records, and the one layout in which they are published, stored, replicated and delivered: Kafka's record batch,
+//! version 2 (<https://kafka.apache.org/documentation/#recordbatch>).
 //!
 //! All integers are big-endian:
 //!
@@ -18,7 +18,7 @@
 //! | 51 | 2 | producer epoch |
 //! | 53 | 4 | base sequence |
 //! | 57 | 4 | number of records |
-//! | 61 | | the records, compressed as a whole where the codec says so |
+//! | 61 | | the records, compressed as a whole if the attributes name a codec |
 //!
 //! A record is: length (varint), attributes (1 byte), timestamp delta (varint), offset delta
 //! (varint), key, value, number of headers (varint), headers. A key, a value or a header's value is a
@@ -57,24 +57,24 @@ const AT_PRODUCER_EPOCH: usize = 51;
 const AT_BASE_SEQUENCE: usize = 53;
 const AT_RECORD_COUNT: usize = 57;
 const MAGIC: u8 = 2;
-/// Of the second byte of the attributes.
+/// Bits of the codec in the second byte of the attributes.
 const CODEC_BITS: u8 = 0x07;
 const TRANSACTIONAL_BIT: u8 = 0x10;
 const CONTROL_BIT: u8 = 0x20;
-/// The length field counts from after itself.
+/// Bytes of a batch up to and including the length field, which counts only the bytes after itself.
 const LENGTH_OVERHEAD: usize = 12;
 
-/// What an acknowledgement of a publish shall mean.
+/// Guarantee that an acknowledgement of a publish gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Acks {
-    /// No answer at all.
+    /// No response at all.
     None = 0,
-    /// The broker has it in memory and gave it an offset.
+    /// Record is in the broker's memory and has an offset.
     Accepted = 1,
-    /// It is as safe as its topic can make it: for a memory topic the same as accepted.
+    /// Record is as durable as its topic can make it: for a memory topic the same as accepted.
     Committed = 2,
-    /// What the broker is set to (`ack_on_commit`).
+    /// Broker's setting (`ack_on_commit`).
     #[default]
     Default = 3,
 }
@@ -105,23 +105,24 @@ impl std::str::FromStr for Acks {
     }
 }
 
-/// Who wrote a batch, and its place among all that this producer wrote to the same partition. With it a
-/// partition takes a batch once, however often it is sent.
+/// Producer of a batch, and the position of the batch among all that this producer wrote to the partition. It lets a
+/// partition append a batch once, however often it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Producer {
-    /// Given by the broker, to nobody else ever.
+    /// Id that the broker has assigned to this producer only, ever.
     pub id: i64,
-    /// Rises when another takes over the id.
+    /// Epoch, which rises when another instance takes over the id.
     pub epoch: i16,
-    /// The number of the batch's first record. The others follow; after `i32::MAX` comes 0.
+    /// Number of the batch's first record. The others follow; 0 follows `i32::MAX`.
     pub sequence: i32,
 }
 
-/// A record that owns its bytes: what a publisher gives and a subscriber gets.
+/// Record that owns its bytes: the form that publishers send and subscribers receive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     pub offset: Offset,
-    /// Milliseconds since 1970, as the publisher says. 0 on the way in asks the client for the present.
+    /// Milliseconds since 1970, as set by the publisher. 0 in a record to publish makes the client set the current
+    /// time.
     pub timestamp_ms: i64,
     pub key: Option<Bytes>,
     pub value: Option<Bytes>,
@@ -143,7 +144,7 @@ impl Record {
         self
     }
 
-    /// The value, empty where it is null.
+    /// Returns the value, empty if it is null.
     pub fn value(&self) -> &[u8] {
         self.value.as_deref().unwrap_or_default()
     }
@@ -153,7 +154,7 @@ impl Record {
     }
 }
 
-/// A record in place, inside its batch.
+/// Record in place, inside its batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordView<'a> {
     pub offset: Offset,
@@ -164,24 +165,24 @@ pub struct RecordView<'a> {
     header_count: usize,
 }
 
-/// A header: its name and its value.
+/// Header: its name and its value.
 pub type HeaderView<'a> = (&'a [u8], Option<&'a [u8]>);
 
 impl<'a> RecordView<'a> {
-    /// The headers in their order. They were checked when the record was read.
+    /// Returns the headers in their order. They were checked when the record was read.
     pub fn headers(&self) -> impl Iterator<Item = HeaderView<'a>> + use<'a> {
         let mut rest = self.headers;
         (0..self.header_count).map_while(move |_| read_header(&mut rest).ok())
     }
 }
 
-/// Writes records one after the other into a batch that nobody has placed yet.
+/// Builder of a batch that has no offsets yet.
 #[derive(Debug)]
 pub struct BatchBuilder {
     buf: BytesMut,
-    /// Bytes that are reserved with the first record, at least.
+    /// Minimum number of bytes that are reserved with the first record.
     room: usize,
-    /// Bytes that the batch may have, before it is compressed.
+    /// Maximum size of the batch in bytes, before it is compressed.
     bytes_max: usize,
     count: u32,
     base_timestamp: i64,
@@ -199,7 +200,7 @@ impl BatchBuilder {
         Self::with_room(0)
     }
 
-    /// A builder for batches of about so many bytes beside their header.
+    /// Creates a builder for batches of about `bytes` bytes in addition to their header.
     pub fn with_room(bytes: usize) -> Self {
         let room = BATCH_HEADER_BYTES + bytes.min(BATCH_BYTES_MAX);
         let bytes_max = BATCH_BYTES_MAX;
@@ -214,7 +215,7 @@ impl BatchBuilder {
         self.count
     }
 
-    /// Bytes of the batch so far, its header included.
+    /// Returns the size of the batch so far in bytes, its header included.
     pub fn len(&self) -> usize {
         self.buf.len().max(BATCH_HEADER_BYTES)
     }
@@ -237,7 +238,7 @@ impl BatchBuilder {
         self.push(timestamp_ms, record.key.as_deref(), record.value.as_deref(), &headers)
     }
 
-    /// Adds a record. On an error the batch is as it was before.
+    /// Adds a record. On an error the batch is unchanged.
     pub fn push(
         &mut self,
         timestamp_ms: i64,
@@ -269,7 +270,7 @@ impl BatchBuilder {
         }
         let bytes = varint_len(body as i64) + body;
         if self.buf.is_empty() {
-            // Exactly what is needed: a batch of one record has nothing beside its bytes then.
+            // Exactly the required capacity: a batch of one record then has no spare memory.
             let room = self.room.max(BATCH_HEADER_BYTES + bytes);
             match self.buf.capacity() {
                 0 => self.buf = BytesMut::with_capacity(room),
@@ -301,13 +302,13 @@ impl BatchBuilder {
         Ok(())
     }
 
-    /// Closes the batch and leaves the builder empty for the next one. `None` without records.
+    /// Closes the batch and leaves the builder empty for the next one. Returns `None` without records.
     pub fn finish(&mut self) -> Option<DraftBatch> {
         self.finish_with(Codec::None, None)
     }
 
-    /// The same, with the records compressed and the producer named. Records that do not get smaller stay
-    /// as they are.
+    /// Closes the batch with its records compressed and its producer set. Records that do not get smaller stay
+    /// uncompressed.
     pub fn finish_with(&mut self, codec: Codec, producer: Option<Producer>) -> Option<DraftBatch> {
         if self.count == 0 {
             return None;
@@ -319,7 +320,7 @@ impl BatchBuilder {
                 small
             }
             None => {
-                // The next one is likely to be as large.
+                // The next batch is likely to have a similar size.
                 self.room = self.buf.len();
                 std::mem::take(&mut self.buf)
             }
@@ -337,8 +338,8 @@ impl BatchBuilder {
         Some(DraftBatch { bytes: buf })
     }
 
-    /// The batch with its records compressed, its header still empty but for the codec; `None` where that is
-    /// no gain.
+    /// Returns the batch with its records compressed and its header empty except for the codec; `None` if compression
+    /// saves nothing.
     fn compressed(&self, codec: Codec) -> Option<BytesMut> {
         if codec == Codec::None {
             return None;
@@ -351,14 +352,15 @@ impl BatchBuilder {
     }
 }
 
-/// A checked batch that has no place in a log yet.
+/// Checked batch that has no place in a log yet.
 #[derive(Clone, Debug)]
 pub struct DraftBatch {
     bytes: BytesMut,
 }
 
 impl DraftBatch {
-    /// A batch of one record: compressed where only that makes it small enough, as it may have come.
+    /// Returns a batch of one record. It is compressed only if the record does not fit otherwise: it may have come from
+    /// a compressed batch.
     pub fn of_one(
         timestamp_ms: i64,
         key: Option<&[u8]>,
@@ -373,7 +375,7 @@ impl DraftBatch {
         Ok(batch)
     }
 
-    /// Takes one whole batch, checks its frame and its checksum, and looks at no record.
+    /// Parses one whole batch: checks its frame and its checksum, but none of its records.
     pub fn parse(bytes: BytesMut) -> Result<Self> {
         check(&bytes)?;
         // Only a log may hold batches that have lost records.
@@ -399,39 +401,39 @@ impl DraftBatch {
         u32_at(&self.bytes, AT_RECORD_COUNT)
     }
 
-    /// What the records are compressed with.
+    /// Returns the codec of the records.
     pub fn codec(&self) -> Result<Codec> {
         codec_of(&self.bytes)
     }
 
-    /// Who wrote the batch; `None` where nobody numbers it.
+    /// Returns the producer of the batch; `None` if the batch is not numbered.
     pub fn producer(&self) -> Option<Producer> {
         producer_of(&self.bytes)
     }
 
-    /// Whether the batch counts only once the transaction of its producer is committed.
+    /// Returns `true` if the batch takes effect only when the transaction of its producer is committed.
     pub fn is_transactional(&self) -> bool {
         has_bit(&self.bytes, TRANSACTIONAL_BIT)
     }
 
-    /// Whether it is the broker's own word about a transaction, a [`Marker`].
+    /// Returns `true` for a control batch of the broker, a [`Marker`].
     pub fn is_control(&self) -> bool {
         has_bit(&self.bytes, CONTROL_BIT)
     }
 
-    /// Makes the batch a part of its producer's transaction.
+    /// Marks the batch as part of its producer's transaction.
     pub fn set_transactional(&mut self) {
         self.bytes[AT_ATTRIBUTES + 1] |= TRANSACTIONAL_BIT;
         seal(&mut self.bytes);
     }
 
-    /// Names another producer, or another place among its batches.
+    /// Sets the producer and the sequence of the batch.
     pub fn set_producer(&mut self, producer: Producer) {
         put_producer(&mut self.bytes, Some(producer));
         seal(&mut self.bytes);
     }
 
-    /// The key of the first record, where there is one and no codec hides it.
+    /// Returns the key of the first record if it has one and the batch is not compressed.
     pub fn first_key(&self) -> Option<&[u8]> {
         if self.codec() != Ok(Codec::None) {
             return None;
@@ -439,13 +441,13 @@ impl DraftBatch {
         read_record(&mut &self.bytes[BATCH_HEADER_BYTES..], 0, 0).ok()?.key
     }
 
-    /// The bytes as they go over a wire before a broker has given them offsets.
+    /// Returns the bytes in the form that is sent before a broker has assigned offsets.
     pub fn into_bytes(self) -> Bytes {
         self.bytes.freeze()
     }
 
-    /// Gives the batch its place: the two fields that the checksum does not cover. The leader epoch is 0, as there is
-    /// only one leader.
+    /// Sets the offset and the leader epoch of the batch, the two fields that the checksum does not cover. The leader
+    /// epoch is 0, as there is only one leader.
     pub fn stamp(mut self, base_offset: Offset) -> RecordBatch {
         put_at(&mut self.bytes, 0, &base_offset.to_be_bytes());
         put_at(&mut self.bytes, AT_LEADER_EPOCH, &0u32.to_be_bytes());
@@ -453,7 +455,7 @@ impl DraftBatch {
     }
 }
 
-/// A checked batch in its place. Cloning it shares its bytes.
+/// Checked batch with its offsets. A clone shares its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordBatch {
     bytes: Bytes,
@@ -462,7 +464,7 @@ pub struct RecordBatch {
 impl RecordBatch {
     pub fn parse(bytes: Bytes) -> Result<Self> {
         check(&bytes)?;
-        // Offsets are signed where other systems read them, and so the last one still has a next.
+        // Other systems read offsets as signed numbers, and even the last offset needs a next one.
         if u64_at(&bytes, 0) > i64::MAX as u64 - i32::MAX as u64 {
             return Err(Error::malformed(format!("a batch begins at offset {}", u64_at(&bytes, 0))));
         }
@@ -485,12 +487,12 @@ impl RecordBatch {
         u64_at(&self.bytes, 0)
     }
 
-    /// Its records. Compaction may have left fewer of them than it has offsets, or none.
+    /// Returns the number of records. After compaction a batch may have fewer records than offsets, or none.
     pub fn count(&self) -> u32 {
         u32_at(&self.bytes, AT_RECORD_COUNT)
     }
 
-    /// The offset after the last record, also where compaction took that.
+    /// Returns the offset after the last record, even if compaction removed that record.
     pub fn next_offset(&self) -> Offset {
         self.base_offset() + u64::from(u32_at(&self.bytes, AT_LAST_OFFSET_DELTA)) + 1
     }
@@ -503,22 +505,22 @@ impl RecordBatch {
         u64_at(&self.bytes, AT_MAX_TIMESTAMP) as i64
     }
 
-    /// What the records are compressed with.
+    /// Returns the codec of the records.
     pub fn codec(&self) -> Result<Codec> {
         codec_of(&self.bytes)
     }
 
-    /// Who wrote the batch; `None` where nobody numbers it.
+    /// Returns the producer of the batch; `None` if the batch is not numbered.
     pub fn producer(&self) -> Option<Producer> {
         producer_of(&self.bytes)
     }
 
-    /// Whether the batch counts only if the transaction of its producer was committed.
+    /// Returns `true` if the batch takes effect only when the transaction of its producer was committed.
     pub fn is_transactional(&self) -> bool {
         has_bit(&self.bytes, TRANSACTIONAL_BIT)
     }
 
-    /// Whether it is the broker's own word about a transaction, a [`Marker`]: nothing that readers are shown.
+    /// Returns `true` for a control batch of the broker, a [`Marker`], which is not delivered to readers.
     pub fn is_control(&self) -> bool {
         has_bit(&self.bytes, CONTROL_BIT)
     }
@@ -560,7 +562,7 @@ fn check(bytes: &[u8]) -> Result<()> {
             format!("the batch has the checksum {crc:#010x}, but that of its bytes is {actual:#010x}"),
         ));
     }
-    // Only what the checksum vouches for is the sender's own mistake.
+    // The checksum matches: any error from here on is the sender's own mistake.
     let (count, last) = (u32_at(bytes, AT_RECORD_COUNT), u32_at(bytes, AT_LAST_OFFSET_DELTA));
     if count as usize > BATCH_RECORDS_MAX || last > i32::MAX as u32 || count > last + 1 {
         return Err(miscounted(count, last));
@@ -572,7 +574,7 @@ fn miscounted(count: u32, last_offset_delta: u32) -> Error {
     Error::malformed(format!("the batch has {count} records and a last offset delta of {last_offset_delta}"))
 }
 
-/// What the attributes say of the codec.
+/// Returns the codec that the attributes name.
 fn codec_of(batch: &[u8]) -> Result<Codec> {
     let code = batch[AT_ATTRIBUTES + 1] & CODEC_BITS;
     let unknown = || Error::new(ErrorKind::Unsupported, format!("the batch has the unknown codec {code}"));
@@ -599,7 +601,7 @@ fn put_producer(batch: &mut [u8], producer: Option<Producer>) {
     put_at(batch, AT_BASE_SEQUENCE, &sequence.to_be_bytes());
 }
 
-/// Writes the checksum, once everything that it covers is there.
+/// Writes the checksum after all fields that it covers.
 fn seal(batch: &mut [u8]) {
     let crc = checksum(batch);
     put_at(batch, AT_CRC, &crc.to_be_bytes());
@@ -630,9 +632,9 @@ fn varint_len(value: i64) -> usize {
     bits.div_ceil(7)
 }
 
-/// Numbers of a record that were not written yet: they go together with the bytes that follow them.
+/// Numbers of a record that are not written yet: they are written together with the bytes that follow them.
 struct Pending {
-    /// Room for seven numbers, one of ten bytes and the others of five: no more come without bytes between them.
+    /// Room for seven numbers, one of ten bytes and the others of five: at most this many are pending between bytes.
     bytes: [u8; 40],
     len: usize,
 }
@@ -656,7 +658,7 @@ impl Pending {
         self.len += 1;
     }
 
-    /// Writes them and what they announce, if that is anything.
+    /// Writes the pending numbers and `bytes`, unless `bytes` is `None`.
     fn put(&mut self, buf: &mut BytesMut, bytes: Option<&[u8]>) {
         if let Some(bytes) = bytes {
             buf.put_slice(&self.bytes[..self.len]);
@@ -672,7 +674,7 @@ fn nullable_len(bytes: Option<&[u8]>) -> usize {
 
 #[inline]
 fn read_varint(rest: &mut &[u8]) -> Result<i64> {
-    // Most have one byte or two.
+    // Most numbers have one byte or two.
     let (value, behind) = match **rest {
         [byte, ref behind @ ..] if byte < 0x80 => (u64::from(byte), behind),
         [low, high, ref behind @ ..] if high < 0x80 => (u64::from(low & 0x7f) | u64::from(high) << 7, behind),
@@ -694,7 +696,7 @@ fn read_long_varint(rest: &mut &[u8]) -> Result<i64> {
     Err(Error::malformed("a number in a record is cut short or too long"))
 }
 
-/// A length: `None` for -1.
+/// Reads a length: `None` for -1.
 #[inline]
 fn read_length(rest: &mut &[u8]) -> Result<Option<usize>> {
     match read_varint(rest)? {

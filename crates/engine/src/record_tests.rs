@@ -1,10 +1,10 @@
-//! Batches: what is written is read back, and what is damaged is refused.
+//! Batches: written batches can be read back, and damaged ones are refused.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// With room for the records of any batch before the offsets leave the range of an `i64`.
+/// Largest base offset that leaves room for the records of any batch in the range of an `i64`.
 const BASE_OFFSET_MAX: u64 = i64::MAX as u64 - i32::MAX as u64;
 
 fn record(timestamp_ms: i64, key: Option<&'static [u8]>, value: Option<&'static [u8]>) -> Record {
@@ -44,7 +44,7 @@ fn small() -> RecordBatch {
     batch_of(&[with_header, record(1_699_999_999_999, None, None)], 7)
 }
 
-/// The batch after a change, with the length and the checksum that its bytes now ask for.
+/// Returns the batch after a change, with the length and the checksum of its new bytes.
 fn resealed(batch: &RecordBatch, change: impl FnOnce(&mut Vec<u8>)) -> Bytes {
     let mut bytes = batch.bytes().to_vec();
     change(&mut bytes);
@@ -55,8 +55,8 @@ fn resealed(batch: &RecordBatch, change: impl FnOnce(&mut Vec<u8>)) -> Bytes {
     bytes.into()
 }
 
-/// What both ways to take a batch from elsewhere say about it. They differ only in that a draft has no
-/// place yet: what stands where the base offset will be is the same to it.
+/// Returns the result of both ways to parse a received batch. They differ only in that a draft has no place yet: the
+/// bytes of the base offset do not matter to it.
 fn parse(bytes: &[u8]) -> Result<RecordBatch, ErrorKind> {
     let batch = RecordBatch::parse(Bytes::copy_from_slice(bytes)).map_err(|e| e.kind);
     let draft = DraftBatch::parse(BytesMut::from(bytes)).map(|draft| draft.count()).map_err(|e| e.kind);
@@ -147,7 +147,7 @@ fn a_batch_cut_at_any_byte_is_refused() {
     }
     let longer = [whole.bytes(), &[0][..]].concat();
     assert_eq!(parse(&longer), Err(ErrorKind::Malformed));
-    // Records that miss their end under a checksum that is right.
+    // Records that lack their end, under a valid checksum.
     for length in BATCH_HEADER_BYTES..whole.len() {
         let cut = parse(&resealed(&whole, |bytes| bytes.truncate(length))).expect("the frame is whole");
         assert_eq!(owned(&cut).map_err(|e| e.kind), Err(ErrorKind::Malformed), "{length} bytes");
@@ -230,11 +230,11 @@ fn a_wrong_header_is_refused_under_a_checksum_that_is_right() {
         })
     };
     assert_eq!(parse(&counted(BATCH_RECORDS_MAX as u32 + 1)), Err(ErrorKind::Malformed));
-    // More records than there are: only who reads them sees it.
+    // With more records than exist only a reader of the records detects the error.
     let batch = parse(&counted(3)).expect("the frame is right");
     let read: Vec<_> = batch.records().expect("not compressed").iter().map(|record| record.is_ok()).collect();
     assert_eq!(read, [true, true, false]);
-    // Fewer: the last of them is not the end.
+    // With fewer records the last of them is not at the end.
     let batch = parse(&counted(1)).expect("the frame is right");
     assert_eq!(owned(&batch).map_err(|e| e.kind), Err(ErrorKind::Malformed));
 }
@@ -248,7 +248,7 @@ fn bytes_after_the_last_record_are_refused() {
         let batch = parse(&bytes).expect("the frame is right");
         let records = batch.records().expect("not compressed");
         let read: Vec<_> = records.iter().map(|view| view.map(|_| ())).collect();
-        // They stand in for the last record: who has got all of them has got nothing else.
+        // The error takes the place of the last record: a reader that received every record received nothing else.
         assert_eq!(read.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false], "{rest:?}");
         assert_eq!(read[1].as_ref().map_err(|e| e.kind), Err(ErrorKind::Malformed));
     }
@@ -261,7 +261,7 @@ fn a_wrong_checksum_says_to_send_again() {
     assert_eq!(parse(&bytes), Err(ErrorKind::Corrupt));
 }
 
-/// Enough of the same for every codec to make it smaller.
+/// Returns records that are similar enough for every codec to make them smaller.
 fn alike() -> Vec<Record> {
     (0..50).map(|i| record(1_700_000_000_000 + i, Some(b"key"), Some(b"a value like the others"))).collect()
 }
@@ -289,7 +289,7 @@ fn records_that_get_no_smaller_stay_as_they_are() {
         let mut builder = builder_of(&[record(1, None, Some(b"v"))]);
         let batch = builder.finish_with(codec, None).expect("a record").stamp(0);
         assert_eq!(batch, batch_of(&[record(1, None, Some(b"v"))], 0), "{}", codec.name());
-        // The builder is as good as new.
+        // The builder can be used like a new one.
         builder.push(1, None, Some(b"v"), &[]).expect("a small record");
         assert_eq!(builder.finish().map(|draft| draft.stamp(0)), Some(batch));
     }
@@ -342,7 +342,7 @@ fn compressed_records_that_are_damaged_or_unknown_are_refused() {
     }
     for codec in &Codec::ALL[1..] {
         let batch = builder_of(&alike()).finish_with(*codec, None).expect("records").stamp(0);
-        // Fewer and more records than the header says.
+        // Fewer and more records than the header specifies.
         for count in [49u32, 51] {
             let other = resealed(&batch, |bytes| {
                 put_at(bytes, AT_RECORD_COUNT, &count.to_be_bytes());
@@ -404,7 +404,7 @@ fn the_largest_batch_that_can_be_written_can_be_read() {
     assert_eq!(parse(&[0; BATCH_BYTES_MAX + 1]), Err(ErrorKind::TooLarge));
 }
 
-/// As the batch that it came in was.
+/// A record from a compressed batch may be too large for an uncompressed one.
 #[test]
 fn a_record_that_is_too_large_for_a_batch_is_compressed_into_one() {
     let of_one = |value: &[u8]| DraftBatch::of_one(7, Some(b"k"), Some(value), &[(b"h", None)]);
@@ -416,7 +416,7 @@ fn a_record_that_is_too_large_for_a_batch_is_compressed_into_one() {
     assert_eq!((records.len(), records[0].offset, records[0].timestamp_ms), (1, 3, 7));
     assert_eq!(records[0].value.as_deref(), Some(&large[..]));
 
-    // The top bits of a generator, which no codec sees through.
+    // The top bits of a generator, which no codec can compress.
     let step = |state: &u64| Some(state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1));
     let noise: Vec<u8> =
         std::iter::successors(Some(1), step).map(|state| (state >> 56) as u8).take(large.len()).collect();
@@ -441,8 +441,8 @@ fn numbers_have_the_size_they_say() {
     assert!(read_varint(&mut &[0x80; 11][..]).is_err());
 }
 
-/// Survival alone is not enough: other systems read offsets as signed numbers, so that whatever leaves
-/// their range is refused, and with it whatever has no next offset.
+/// Other systems read offsets as signed numbers, so any batch that leaves their range is refused, and with it any batch
+/// that has no next offset.
 #[test]
 fn an_offset_past_the_last_is_refused() {
     let placed = |base_offset: u64| {
@@ -453,7 +453,7 @@ fn an_offset_past_the_last_is_refused() {
     for base_offset in [BASE_OFFSET_MAX + 1, i64::MAX as u64, 1 << 63, u64::MAX] {
         let bytes = placed(base_offset);
         assert_eq!(parse(&bytes), Err(ErrorKind::Malformed), "{base_offset}");
-        // A broker takes it all the same and gives it an offset of its own.
+        // A broker accepts it and assigns its own offset.
         let draft = DraftBatch::parse(BytesMut::from(&bytes[..])).expect("the frame is right");
         assert_eq!(draft.stamp(7), small());
     }
@@ -483,7 +483,7 @@ proptest! {
         assert_round_trip(records, base_offset);
     }
 
-    /// Whatever stands in a batch under a right checksum: reading it ends, and gives parts of the batch.
+    /// With any content under a valid checksum the reader terminates and returns parts of the batch.
     #[test]
     fn nonsense_in_records_is_survived(
         records in prop::collection::vec(a_record(), 1..5),

@@ -1,10 +1,10 @@
-//! Scripts for state machines: commands, each followed by its output, indented by two spaces. After a change
-//! that is meant, `UPDATE=1 cargo test -p thalweg-engine` writes the outputs anew.
+//! Scripts for state machines: commands, each followed by its output, indented by two spaces. After an intended change,
+//! `UPDATE=1 cargo test -p thalweg-engine` rewrites the outputs.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-/// The words of a command, and its `name=value` pairs.
+/// Words of a command, and its `name=value` pairs.
 pub(crate) struct Command<'a> {
     pub words: Vec<&'a str>,
     named: Vec<(&'a str, &'a str)>,
@@ -33,7 +33,7 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Plays every script of a folder of `testdata`, each with a state machine of its own.
+/// Plays every script of a folder of `testdata`, each with its own state machine.
 pub(crate) fn check<S>(folder: &str, new: impl Fn() -> S, run: impl Fn(&mut S, &str) -> String) {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata").join(folder);
     let mut seen = 0;
@@ -58,7 +58,7 @@ pub(crate) fn check<S>(folder: &str, new: impl Fn() -> S, run: impl Fn(&mut S, &
     assert!(seen > 0, "no scripts in {}", folder.display());
 }
 
-/// The script with the outputs as they are now.
+/// Returns the script with its actual outputs.
 fn play(text: &str, mut run: impl FnMut(&str) -> String) -> String {
     let mut played = String::new();
     for line in text.lines().filter(|line| !line.starts_with("  ")) {

@@ -1,4 +1,4 @@
-//! Which member shall have which partition: pure functions of topics, members and what they had.
+//! Assignors: pure functions of the topics, the members and the previous assignment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -8,18 +8,18 @@ use crate::error::{Error, Result};
 use crate::ids::{PartitionId, TopicName, TopicPartition};
 use crate::pattern::Pattern;
 
-/// The partitions of each member.
+/// Partitions of each member.
 pub type Assignment = BTreeMap<MemberId, BTreeSet<TopicPartition>>;
 
-/// How partitions are shared out.
+/// Strategy by which partitions are assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[repr(u8)]
 pub enum Assignor {
-    /// As equal shares as possible, with as few moves as that takes.
+    /// Shares that are as equal as possible, with as few moves as possible.
     #[default]
     Uniform = 0,
-    /// Each topic in runs by the order of the members, so that the partitions of the same number of
-    /// topics of the same size meet at one member.
+    /// Contiguous ranges of each topic, in the order of the members, so that partitions with the same number in topics
+    /// of the same size belong to the same member.
     Range = 1,
 }
 
@@ -37,8 +37,8 @@ impl Assignor {
         }
     }
 
-    /// The new target. Invariant: every partition that a member subscribes to has exactly one owner,
-    /// and that one subscribes to it.
+    /// Returns the new target. Invariant: every partition that a member subscribes to has exactly one owner, which
+    /// subscribes to it.
     pub(super) fn assign(
         self,
         topics: &BTreeMap<TopicName, u32>,
@@ -63,16 +63,16 @@ impl FromStr for Assignor {
     }
 }
 
-/// A member as assignors see it.
+/// Member as assignors see it.
 pub(super) struct Subscriber<'a> {
     pub id: &'a MemberId,
-    /// What orders members for `range`: the same after a restart where it is an instance id.
+    /// Key by which `range` orders members: an instance id if there is one, since that survives a restart.
     pub rank: &'a str,
     pub topics: BTreeSet<TopicName>,
 }
 
 impl<'a> Subscriber<'a> {
-    /// One that subscribes to what these patterns mean of the topics.
+    /// Creates a subscriber to those of `topics` that the patterns match.
     pub(super) fn new(
         id: &'a MemberId,
         rank: &'a str,
@@ -112,21 +112,21 @@ fn range(topics: &BTreeMap<TopicName, u32>, members: &[Subscriber<'_>]) -> Assig
     assignment
 }
 
-/// Topics with the same subscribers: within one, any partition can be with any of its members.
+/// Topics with the same subscribers: any partition of a class can be assigned to any of its members.
 struct Class {
-    /// Places in `Uniform::members`.
+    /// Positions in `Uniform::members`.
     readers: Vec<usize>,
     topics: BTreeSet<TopicName>,
-    /// What each member has of this class.
+    /// Partitions of this class that each member holds.
     held: BTreeMap<usize, BTreeSet<TopicPartition>>,
 }
 
 struct Uniform<'a> {
     topics: &'a BTreeMap<TopicName, u32>,
     members: &'a [Subscriber<'a>],
-    /// Those with the fewest readers first, for they have the least choice.
+    /// Classes in ascending number of readers, since members of small classes have the least choice.
     classes: Vec<Class>,
-    /// Partitions of each member over all classes.
+    /// Number of partitions of each member over all classes.
     counts: Vec<usize>,
 }
 
@@ -150,7 +150,7 @@ impl<'a> Uniform<'a> {
         for (at, free) in free.into_iter().enumerate() {
             self.hand_out(at, free);
         }
-        // Each move makes the sum of the squared counts smaller, so this ends.
+        // Each move makes the sum of the squared counts smaller, so the loop terminates.
         while (0..self.classes.len()).any(|at| self.balance(at)) {}
         let mut assignment: Assignment = self.members.iter().map(|m| (m.id.clone(), BTreeSet::new())).collect();
         for class in self.classes {
@@ -161,7 +161,8 @@ impl<'a> Uniform<'a> {
         assignment
     }
 
-    /// Leaves with each member what it had and still subscribes to. Returns what nobody has, by class.
+    /// Leaves each member the partitions that it had and still subscribes to. Returns the partitions without an owner,
+    /// by class.
     fn keep(&mut self, before: &Assignment) -> Vec<Vec<TopicPartition>> {
         let mut free = Vec::new();
         for class in &mut self.classes {
@@ -184,7 +185,7 @@ impl<'a> Uniform<'a> {
         free
     }
 
-    /// The readers of a class, those with the fewest partitions first.
+    /// Returns the readers of a class, in ascending number of partitions.
     fn by_count(&self, class: usize) -> BTreeSet<(usize, usize)> {
         self.classes[class].readers.iter().map(|member| (self.counts[*member], *member)).collect()
     }
@@ -200,8 +201,8 @@ impl<'a> Uniform<'a> {
         }
     }
 
-    /// Moves partitions from those who have the most to those who have the fewest, while they differ by
-    /// two or more. Among the same readers who gains never loses, so no partition moves that could stay.
+    /// Moves partitions from the members with the most to those with the fewest, while they differ by two or more.
+    /// Among the same readers a member that gains never loses, so no partition moves unnecessarily.
     fn balance(&mut self, class: usize) -> bool {
         let mut by_count = self.by_count(class);
         let mut has_moved = false;

@@ -1,8 +1,10 @@
-//! Members that share out among themselves: the group finds out who is there, one member, the *leader*, says what
-//! each gets, and the group hands that on without reading it. Kafka calls this the classic protocol.
+//! Classic members, which assign partitions among themselves: the group collects the members, one of them, the
+//! *leader*, assigns partitions to all, and the group forwards the assignments without reading them. Kafka calls this
+//! the classic protocol.
 //!
-//! All join, then all ask for their share; whoever joins or goes makes all join again. Each round is a *generation*.
-//! An answer that has to wait for others is asked for with the ticket of its request until it is there.
+//! All members join, then all request their assignments; whenever a member joins or leaves, all have to join again.
+//! Each round is a *generation*. A response that has to wait for other members is polled with the ticket of its request
+//! until it exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,20 +27,20 @@ pub(super) struct Member {
     pub host: String,
     pub session_timeout_ms: u32,
     pub rebalance_timeout_ms: u32,
-    /// Those it likes best first.
+    /// Assignment protocols, in order of preference.
     pub protocols: Vec<Protocol>,
-    /// What it subscribes to, where its door could read that.
+    /// Topics that it subscribes to, if its door could decode them.
     pub topics: Option<Vec<Pattern>>,
-    /// What it reads, as far as its door could read what it said or was given. What it had when it joined and nobody
-    /// else was given it reads until it joins again.
+    /// Partitions that it reads, as far as its door could decode its subscription and its assignment. Partitions that
+    /// it owned when it joined, and that no other member was assigned, remain until it joins again.
     pub reads: BTreeSet<TopicPartition>,
-    /// What the leader gave it in this generation.
+    /// Assignment from the leader in this generation.
     pub assignment: Bytes,
     join: Wait<Joined>,
     sync: Wait<Synced>,
-    /// It knows of this generation and has not asked for its share.
+    /// `true` if it knows this generation and has not requested its assignment.
     owes_sync: bool,
-    /// Does not count while an answer waits: then the member cannot be heard.
+    /// Ignored while a response is pending: the member then cannot send heartbeats.
     session_ends_ms: u64,
 }
 
@@ -60,7 +62,7 @@ impl Member {
         protocols + self.client.len() + self.host.len()
     }
 
-    /// What it was told it reads on, until it is told otherwise.
+    /// Returns `true` if the member has received an assignment, which it reads until it receives another.
     pub(super) fn has_share(&self) -> bool {
         !self.is_waiting() && !self.owes_sync
     }
@@ -81,18 +83,19 @@ impl Member {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Empty,
-    /// Members join. It is over when all have, and not before `quiet_until_ms`; at `ends_ms` without the rest.
+    /// Members join. The phase ends when all have joined, but not before `quiet_until_ms`; at `ends_ms` it ends without
+    /// the rest.
     Preparing {
         quiet_until_ms: u64,
         ends_ms: u64,
     },
-    /// All wait for what the leader says.
+    /// All members wait for the assignments from the leader.
     Completing,
     Stable,
 }
 
-/// Invariants: the phase is `Empty` exactly while there are no members; answers to joins wait only in `Preparing`,
-/// and answers to syncs only in `Completing`; `instances` has every member that has one.
+/// Invariants: the phase is `Empty` exactly while there are no members; responses to joins wait only in `Preparing`,
+/// and responses to syncs only in `Completing`; `instances` has every member with an instance id.
 #[derive(Debug)]
 pub(super) struct Classic {
     name: GroupName,
@@ -100,17 +103,17 @@ pub(super) struct Classic {
     generation: u32,
     pub members: BTreeMap<MemberId, Member>,
     instances: BTreeMap<InstanceId, MemberId>,
-    /// Ids that were given out and not used yet, with when they are void.
+    /// Ids that were assigned and not used yet, with the times at which they expire.
     pending: BTreeMap<MemberId, u64>,
     leader: Option<MemberId>,
     protocol_type: Box<str>,
     protocol: Box<str>,
-    /// Who owes a sync by then is put out.
+    /// Deadline for syncs: members that owe one are removed.
     sync_ends_ms: u64,
     tickets: u64,
-    /// Rises whenever there is an answer for somebody who waits.
+    /// Number that rises whenever there is a response for a waiting request.
     pub news: u64,
-    /// Of all members, without assignments.
+    /// Bytes that all members hold, without assignments.
     held_bytes: usize,
 }
 
@@ -154,7 +157,7 @@ impl Classic {
         &self.protocol
     }
 
-    /// What members made it hold, in bytes.
+    /// Returns the number of bytes that its members hold.
     pub(super) fn held_bytes(&self) -> usize {
         self.held_bytes + self.members.values().map(|member| member.assignment.len()).sum::<usize>()
     }
@@ -164,7 +167,7 @@ impl Classic {
         self.tickets
     }
 
-    /// Gives out an id under which somebody has to come again.
+    /// Assigns an id with which the client has to join again.
     pub(super) fn name_member(&mut self, join: ClassicJoin, now: Now) -> Outcome<Entry> {
         if self.pending.len() >= GROUP_PENDING_MEMBERS_MAX {
             return Err(GroupError::new(
@@ -180,12 +183,12 @@ impl Classic {
         Ok(Entry::Named(join.fresh))
     }
 
-    /// Whether this id was given out and not used yet. Then it is used now.
+    /// Uses up an assigned id. Returns `true` if it was assigned and not used yet.
     pub(super) fn use_name(&mut self, id: &MemberId) -> bool {
         self.pending.remove(id).is_some()
     }
 
-    /// A member joins, or joins again.
+    /// Adds a member, or lets it join again.
     pub(super) fn join(
         &mut self,
         join: ClassicJoin,
@@ -220,7 +223,8 @@ impl Classic {
         }
     }
 
-    /// Whether the others could share out with it, and there is room. `before` is what it was until now.
+    /// Checks that the other members have a protocol in common with it, and that there is room. `before` is the member
+    /// that joins again, or that it replaces.
     fn check_join(&self, join: &ClassicJoin, before: Option<&MemberId>) -> Outcome {
         let is_other = |id: &&MemberId| Some(*id) != before;
         let others = self.members.keys().filter(is_other).count();
@@ -250,14 +254,14 @@ impl Classic {
         Ok(())
     }
 
-    /// What all members know, but for one.
+    /// Returns the protocols that all members but one support.
     fn common_protocols(&self, without: Option<&MemberId>) -> BTreeSet<&str> {
         let members = self.members.iter().filter(|(id, _)| Some(*id) != without);
         let names = members.map(|(_, m)| m.protocols.iter().map(|p| &*p.name).collect::<BTreeSet<_>>());
         names.reduce(|common, names| common.intersection(&names).copied().collect()).unwrap_or_default()
     }
 
-    /// The one that most members like best of those that all know.
+    /// Returns the protocol that most members prefer among those that all support.
     fn elected_protocol(&self) -> Option<&str> {
         let common = self.common_protocols(None);
         let favourite = |member: &'_ Member| -> Option<Box<str>> {
@@ -327,13 +331,13 @@ impl Classic {
         let is_same = member.protocols == join.protocols;
         let is_leader = self.leader.as_ref() == Some(&id);
         let keeps = match self.phase {
-            // The answer was lost.
+            // The response was lost.
             Phase::Completing => is_same,
-            // A leader that joins has seen something that changes what it would say.
+            // A leader joins again because of a change that affects the assignment.
             Phase::Stable => is_same && !is_leader,
             Phase::Empty | Phase::Preparing { .. } => false,
         };
-        // Whoever waits for the answer to the last one waits in vain.
+        // A request that waits for the response to the previous join has to fail.
         self.news += u64::from(member.join.is_open());
         if keeps {
             member.hear(now);
@@ -348,7 +352,7 @@ impl Classic {
         Ok(Entry::Waits { who, ticket })
     }
 
-    /// This member waits for a new generation.
+    /// Makes the member wait for a new generation.
     fn begin_round(&mut self, id: &MemberId, ticket: u64, now: Now, epoch: &mut u32) {
         if !matches!(self.phase, Phase::Preparing { .. }) {
             self.prepare(now);
@@ -359,13 +363,14 @@ impl Classic {
         self.try_complete(now, epoch);
     }
 
-    /// A static member is started anew, under another id. What it had is its own again; the earlier one is fenced.
+    /// Replaces a static member that was restarted, under another id. It keeps its assignment; the earlier member is
+    /// fenced.
     fn replace(&mut self, before: &MemberId, join: ClassicJoin, now: Now, epoch: &mut u32) -> Outcome<Entry> {
         let ticket = self.ticket();
         let Some(mut member) = self.members.remove(before) else {
             return Err(unknown(&self.name, before.as_str()));
         };
-        // Whoever waits for an answer to the earlier one finds it fenced.
+        // Requests that wait for a response to the earlier member fail: it is fenced.
         self.news += 1;
         let (id, may_skip) = (join.fresh.clone(), join.may_skip);
         let who = Identity { member: id.clone(), instance: member.instance.clone() };
@@ -400,8 +405,8 @@ impl Classic {
         Ok(Entry::Waits { who, ticket })
     }
 
-    /// A leader that comes back finds everything shared out. One that does not know of that is told that another
-    /// leads, which it does not ask about.
+    /// Completes the join of a restarted leader, whose assignment stays. A leader that does not support this receives
+    /// another member as the leader and therefore does not assign.
     fn skip_assignment(&mut self, id: &MemberId, other: Option<&MemberId>) {
         let Some(Member { join: Wait::Done(_, Ok(joined)), .. }) = self.members.get_mut(id) else {
             return;
@@ -414,12 +419,12 @@ impl Classic {
         }
     }
 
-    /// The longest that any member may take.
+    /// Returns the longest rebalance timeout of any member.
     fn rebalance_timeout_ms(&self) -> u64 {
         self.members.values().map(|member| u64::from(member.rebalance_timeout_ms)).max().unwrap_or_default()
     }
 
-    /// All have to join again.
+    /// Starts a round in which all members have to join again.
     fn prepare(&mut self, now: Now) {
         for member in self.members.values_mut() {
             if member.sync.is_open() {
@@ -444,7 +449,7 @@ impl Classic {
         }
     }
 
-    /// The next generation, of those who are there.
+    /// Starts the next generation with the members that have joined.
     fn complete(&mut self, now: Now, epoch: &mut u32) {
         if self.members.is_empty() {
             *epoch += 1;
@@ -458,7 +463,7 @@ impl Classic {
         let is_there = |id: &MemberId| self.members.get(id).is_some_and(|member| member.join.is_open());
         let leader = self.leader.clone().filter(is_there);
         let Some(leader) = leader.or_else(|| self.members.keys().find(|id| is_there(id)).cloned()) else {
-            // Only static members that may come back until their session is over.
+            // Only static members are left, which may return until their session expires.
             let ends_ms = now.steady_ms + self.rebalance_timeout_ms();
             self.phase = Phase::Preparing { quiet_until_ms: now.steady_ms, ends_ms };
             return;
@@ -483,7 +488,7 @@ impl Classic {
         self.news += 1;
     }
 
-    /// Tells a member of this generation, if it waits for that.
+    /// Sends this generation to a member if its join waits.
     fn answer_join(&mut self, id: &MemberId) {
         let is_leader = self.leader.as_ref() == Some(id);
         let members = self.members.iter().filter(|_| is_leader).map(|(id, member)| JoinedMember {
@@ -505,13 +510,13 @@ impl Classic {
         }
     }
 
-    /// The answer to a join, once it is there.
+    /// Returns the response to a join once it exists.
     pub(super) fn joined(&mut self, who: &Identity, ticket: u64) -> Outcome<Option<Joined>> {
         let name = self.name.clone();
         self.find(who)?.join.fetch(ticket, &name)
     }
 
-    /// The member. One whose instance came again is told so.
+    /// Returns the member. Fails if another member has taken over its instance id.
     fn find(&mut self, who: &Identity) -> Outcome<&mut Member> {
         let (name, id) = (&self.name, &who.member);
         let known = who.instance.as_ref().and_then(|instance| self.instances.get(instance));
@@ -521,7 +526,7 @@ impl Classic {
         self.members.get_mut(id).ok_or_else(|| unknown(name, id.as_str()))
     }
 
-    /// The member, if it knows of this generation.
+    /// Returns the member if it knows this generation.
     fn member(&mut self, who: &Identity, generation: u32) -> Outcome<&mut Member> {
         let (name, is_at) = (self.name.clone(), self.generation);
         let member = self.find(who)?;
@@ -537,7 +542,7 @@ impl Classic {
         Ok(member)
     }
 
-    /// A member asks for its share; the leader says what that is for all.
+    /// Handles the request of a member for its assignment; the leader sends the assignments of all members.
     pub(super) fn sync(&mut self, sync: ClassicSync, now: Now) -> Outcome<u64> {
         let ticket = self.ticket();
         let (phase, is_leader) = (self.phase, self.leader.as_ref() == Some(&sync.who.member));
@@ -574,12 +579,12 @@ impl Classic {
                 self.answer_sync(&sync.who.member);
             }
         }
-        // Whoever waits for the answer to the last one waits in vain.
+        // A request that waits for the response to the previous sync has to fail.
         self.news += u64::from(was_open);
         Ok(ticket)
     }
 
-    /// What the leader says counts.
+    /// Applies the assignments from the leader.
     fn share_out(&mut self, sync: ClassicSync, now: Now) {
         let taken: BTreeSet<&TopicPartition> =
             sync.shares.iter().filter_map(|share| share.partitions.as_ref()).flatten().collect();
@@ -589,7 +594,7 @@ impl Classic {
                 member.assignment = share.bytes;
                 match share.partitions {
                     Some(partitions) => member.reads.extend(partitions),
-                    // Until it joins again nobody knows what it reads.
+                    // The partitions that it reads are unknown until it joins again.
                     None => member.topics = None,
                 }
             }
@@ -617,13 +622,13 @@ impl Classic {
         }
     }
 
-    /// The answer to a sync, once it is there.
+    /// Returns the response to a sync once it exists.
     pub(super) fn synced(&mut self, who: &Identity, ticket: u64) -> Outcome<Option<Synced>> {
         let name = self.name.clone();
         self.find(who)?.sync.fetch(ticket, &name)
     }
 
-    /// A sign of life.
+    /// Handles a heartbeat.
     pub(super) fn heartbeat(&mut self, who: &Identity, generation: u32, now: Now) -> Outcome {
         self.member(who, generation)?.hear(now);
         match self.phase {
@@ -632,17 +637,17 @@ impl Classic {
         }
     }
 
-    /// Whether a member may commit offsets in this generation.
+    /// Checks that a member may commit offsets in this generation.
     pub(super) fn check_commit(&mut self, who: &Identity, generation: u32) -> Outcome {
         self.member(who, generation)?;
         match self.phase {
-            // What it commits may already be with another.
+            // Its partitions may already belong to another member.
             Phase::Completing => Err(rebalancing(&self.name)),
             Phase::Empty | Phase::Preparing { .. } | Phase::Stable => Ok(()),
         }
     }
 
-    /// Who is meant by one that goes.
+    /// Removes a member at its own request. Returns its id.
     pub(super) fn leave(&mut self, leaver: &Leaver, now: Now, epoch: &mut u32) -> Outcome<MemberId> {
         let known = leaver.instance.as_ref().and_then(|instance| self.instances.get(instance)).cloned();
         let id = match (&leaver.member, known) {
@@ -683,7 +688,7 @@ impl Classic {
         self.try_complete(now, epoch);
     }
 
-    /// Puts out whoever is late with anything, and goes on without them.
+    /// Removes members that missed a deadline and continues without them. Returns their ids.
     pub(super) fn expire(&mut self, now: Now, epoch: &mut u32) -> Vec<MemberId> {
         let is_due = |at: u64| at <= now.steady_ms;
         self.pending.retain(|_, ends_ms| !is_due(*ends_ms));
@@ -699,7 +704,7 @@ impl Classic {
         if is_sync_over {
             self.sync_ends_ms = u64::MAX;
         }
-        // Without them all the others may be there.
+        // Without them all remaining members may have joined.
         let before = self.generation;
         self.remove(over.clone(), now, epoch);
         if is_preparing_over && self.generation == before && matches!(self.phase, Phase::Preparing { .. }) {
@@ -708,7 +713,7 @@ impl Classic {
         over
     }
 
-    /// When [`Classic::expire`] has something to do, if nothing is heard until then.
+    /// Returns the time at which [`Classic::expire`] has something to do if no request arrives until then.
     pub(super) fn next_deadline_ms(&self) -> Option<u64> {
         let sessions = self.members.values().filter(|member| !member.is_waiting()).map(|m| m.session_ends_ms);
         let mut ends: Vec<u64> = sessions.chain(self.pending.values().copied()).collect();
@@ -722,17 +727,17 @@ impl Classic {
         ends.into_iter().min()
     }
 
-    /// A topic was deleted: nobody reads it.
+    /// Forgets a deleted topic, which no member reads any more.
     pub(super) fn forget_topic(&mut self, topic: &TopicName) {
         self.members.values_mut().for_each(|member| member.reads.retain(|partition| partition.topic != *topic));
     }
 
-    /// Whether somebody else could share out for all of them.
+    /// Returns `true` if the subscriptions of all members are known, so that the broker could assign for them.
     pub(super) fn is_readable(&self) -> bool {
         self.members.values().all(|member| member.topics.is_some())
     }
 
-    /// Hands its members over to the broker: from now on that shares out.
+    /// Removes all members and returns them: the broker assigns for them from now on.
     pub(super) fn hand_over(&mut self) -> Vec<(MemberId, Member)> {
         let ids: Vec<MemberId> = self.members.keys().cloned().collect();
         let members = ids.into_iter().filter_map(|id| Some((id.clone(), self.take_out(&id)?))).collect();
@@ -744,7 +749,7 @@ impl Classic {
 }
 
 impl Member {
-    /// The ticket of a join that waits.
+    /// Returns the ticket of a join that waits.
     pub(super) fn open_join(&self) -> Option<u64> {
         match self.join {
             Wait::Open(ticket) => Some(ticket),

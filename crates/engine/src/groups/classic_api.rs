@@ -1,4 +1,4 @@
-//! What members say that share out among themselves, and what they are told.
+//! Requests of classic members, which assign partitions among themselves, and the responses to them.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use crate::limits::{
 };
 use crate::pattern::Pattern;
 
-/// What a member may call its program, and its address.
+/// Maximum length in bytes of the client name of a member, and of its host.
 pub(super) const CLIENT_BYTES_MAX: usize = 255;
 
-/// A way to share out that a member knows, with what its leader has to know of it for that.
+/// Assignment protocol that a member supports, with the metadata that its leader needs for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Protocol {
     pub name: Box<str>,
@@ -28,7 +28,7 @@ impl Protocol {
     }
 }
 
-/// What a member wants and has, where its door can read that: then the broker can share out for it.
+/// Subscription and owned partitions of a member, if its door can decode them: the broker can then assign for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscription {
     pub(super) topics: Vec<Pattern>,
@@ -43,32 +43,31 @@ impl Subscription {
     }
 }
 
-/// What a member says when it joins.
+/// Request of a classic member to join.
 #[derive(Clone, Debug)]
 pub struct ClassicJoin {
-    /// `None`: it has no id yet, or is a static member that is started anew.
+    /// Id of the member; `None` if it has no id yet, or is a static member after a restart.
     pub member: Option<MemberId>,
-    /// The id that it gets if it has none: one that nobody had before.
+    /// Id that a member without an id gets: one that no member had before.
     pub fresh: MemberId,
     pub instance: Option<InstanceId>,
     pub client: String,
     pub host: String,
     pub session_timeout_ms: u32,
     pub rebalance_timeout_ms: u32,
-    /// What kind of things the group shares out. All members have the same.
+    /// Type of resource that the group assigns; all members have the same type.
     pub protocol_type: Box<str>,
-    /// Those it likes best first.
+    /// Assignment protocols, in order of preference.
     pub protocols: Vec<Protocol>,
     pub subscription: Option<Subscription>,
-    /// A new member is given an id first and joins with that, so that one whose answer is lost is not there twice.
+    /// `true` if a new member first gets an id and then joins with it, so that a lost response leaves no duplicate.
     pub comes_twice: bool,
-    /// A leader that is started anew knows that it need not share out.
+    /// `true` if a restarted leader supports being told that it need not assign again.
     pub may_skip: bool,
 }
 
 impl ClassicJoin {
-    /// Whether every value is in its range. Texts for people are cut, and a rebalance timeout is brought into its
-    /// range.
+    /// Checks that every value is in its range. Texts for display are truncated, and the rebalance timeout is clamped.
     pub fn check(&mut self) -> Result<(), GroupError> {
         if let Err(error) = super::group::check_session(self.session_timeout_ms) {
             return Err(GroupError { reason: Reason::InvalidTimeout, error });
@@ -98,27 +97,27 @@ impl ClassicJoin {
     }
 }
 
-/// What becomes of a join.
+/// Result of a join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// It has to join again, under this id.
+    /// Member has to join again, with this id.
     Named(MemberId),
-    /// Its answer is there, or waits for other members.
+    /// Response is available, or waits for other members.
     Waits { who: Identity, ticket: u64 },
 }
 
-/// What a member is told of a generation.
+/// Generation that a member has joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joined {
     pub generation: u32,
     pub protocol_type: Box<str>,
     pub protocol: Box<str>,
-    /// `None`: the broker shares out.
+    /// Leader of the generation; `None` if the broker assigns.
     pub leader: Option<MemberId>,
     pub member: MemberId,
-    /// All members; only the leader is told.
+    /// All members, for the leader only.
     pub members: Vec<JoinedMember>,
-    /// It leads, and what was shared out in this generation stays as it is.
+    /// `true` if the member is the leader and the present assignment of this generation stays.
     pub is_assigned: bool,
 }
 
@@ -129,15 +128,15 @@ pub struct JoinedMember {
     pub metadata: Bytes,
 }
 
-/// A member asks for its share.
+/// Request of a member for its assignment.
 #[derive(Clone, Debug)]
 pub struct ClassicSync {
     pub who: Identity,
     pub generation: u32,
-    /// What it believes that is shared out, and how, where it says so.
+    /// Protocol type and protocol that the member expects, if it specifies them.
     pub protocol_type: Option<Box<str>>,
     pub protocol: Option<Box<str>>,
-    /// Of the leader: what each member gets.
+    /// Assignment of every member, sent by the leader.
     pub shares: Vec<Share>,
 }
 
@@ -145,11 +144,11 @@ pub struct ClassicSync {
 pub struct Share {
     pub member: MemberId,
     pub bytes: Bytes,
-    /// The same, where its door can read it.
+    /// Decoded assignment, if its door can decode it.
     pub partitions: Option<Vec<TopicPartition>>,
 }
 
-/// A member's share.
+/// Assignment of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Synced {
     pub protocol_type: Box<str>,
@@ -159,26 +158,26 @@ pub struct Synced {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Given {
-    /// As the leader wrote it.
+    /// Bytes as the leader sent them.
     Bytes(Bytes),
-    /// As the broker shared it out.
+    /// Partitions as the broker assigned them.
     Partitions(Vec<TopicPartition>),
 }
 
-/// Who leaves: by its id, by its instance, or by both, which then have to belong together.
+/// Member that leaves, by its id, by its instance id, or by both, which then have to match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaver {
     pub member: Option<MemberId>,
     pub instance: Option<InstanceId>,
 }
 
-/// How far a generation is.
+/// Phase of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassicPhase {
     Empty,
     /// Members join.
     Preparing,
-    /// The leader has been told who is there, and has not said what each gets.
+    /// Leader knows the members and has not sent their assignments.
     Completing,
     Stable,
 }

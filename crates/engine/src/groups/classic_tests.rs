@@ -1,14 +1,14 @@
-//! Scripts for members that share out among themselves (`testdata/classic/*.txt`), alone and beside others, and what
-//! has to hold whatever they do.
+//! Scripts for classic members (`testdata/classic/*.txt`), alone and together with others, and invariants under random
+//! operations.
 //!
-//! The commands of the scripts; after each one all answers are printed that are there now:
+//! The commands of the scripts; after each one all available responses are printed:
 //!
-//! - `group [delay=MS]`: a new group, at time 0; topics stay; `topic NAME N`, `at MS`, `deadline`, `state`
+//! - `group [delay=MS]`: creates a group, at time 0; topics stay; `topic NAME N`, `at MS`, `deadline`, `state`
 //! - `join M [knows=x,y] [type=T] [topics=A,B] [owns=A/0] [instance=I] [session=MS] [rebalance=MS] [twice=1] [skip=1]`
 //! - `sync M [M:SHARE ..] [generation=N] [protocol=P]`, `beat M [generation=N]`, `leave M [instance=I]`
 //! - `commit M A/0 [generation=N]`
-//! - `native M topics=A,B` and `alive M`: a member that the broker shares out for, and its heartbeat, which says that
-//!   it reads what it was told last
+//! - `native M topics=A,B` and `alive M`: a member for which the broker assigns, and its heartbeat, which reports the
+//!   partitions that it received last
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -176,7 +176,7 @@ impl Script {
         Ok(text)
     }
 
-    /// All answers that wait no more.
+    /// Prints all responses that no longer wait.
     fn answers(&mut self, text: &mut String) {
         for (name, member) in &mut self.members {
             if let Some((who, ticket)) = &member.joining {
@@ -257,15 +257,15 @@ fn scripts() {
     script::check("classic", Script::new, Script::run);
 }
 
-/// What is done to members, by their number.
+/// Operation on members, by their number.
 #[derive(Clone, Debug)]
 enum Op {
-    /// It is started, or joins again, and knows some of three protocols.
+    /// Starts the member, or lets it join again, with some of three protocols.
     Join(usize, usize),
-    /// It goes on: fetches its answer, asks for its share, beats.
+    /// Continues: the member fetches its response, syncs, sends a heartbeat.
     Step(usize),
     Leave(usize),
-    /// Ends without a word.
+    /// Ends the program without leaving.
     Kill(usize),
     Pass(u64),
 }
@@ -286,14 +286,14 @@ fn ops(members: usize) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..120)
 }
 
-/// How a program takes part.
+/// Kind of participation of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Gives everything up before it joins.
+    /// Releases everything before it joins.
     Eager,
-    /// Goes on with what it keeps.
+    /// Continues to read the partitions that it keeps.
     Cooperative,
-    /// Leaves it to the broker.
+    /// Leaves the assignment to the broker.
     Native,
 }
 
@@ -304,7 +304,7 @@ enum Step {
     Joined,
     Syncing(u64),
     In,
-    /// It was told to join again.
+    /// Program has to join again.
     Out,
 }
 
@@ -322,10 +322,10 @@ struct World {
     topics: Topics,
     group: Group,
     kinds: Vec<Kind>,
-    /// Static members: those with an odd number.
+    /// `true` if members with an odd number are static.
     has_instances: bool,
     programs: Vec<Option<Program>>,
-    /// Who leads each generation, and what it said.
+    /// Leader of each generation that has sent assignments.
     leaders: BTreeMap<u32, MemberId>,
     starts: usize,
     now: Now,
@@ -491,7 +491,7 @@ impl World {
         }
     }
 
-    /// Whoever has a partition keeps it, up to a fair share; what nobody has goes to those with the fewest.
+    /// Assigns partitions: owners keep theirs, up to a fair share; others are assigned to the members with the fewest.
     fn share_out(&mut self, member: usize, joined: &Joined) {
         let knows = |other: &JoinedMember| {
             let known = usize::from(other.metadata[0] - b'0');
@@ -504,7 +504,7 @@ impl World {
             let text = String::from_utf8_lossy(&other.metadata).into_owned();
             let owned = text.split_once(' ').map_or("", |(_, owned)| owned).split(',').filter(|text| !text.is_empty());
             let share = shares.entry(other.member.clone()).or_default();
-            // One of two members that believe to have the same is wrong, and the broker has put it out before.
+            // Of two members that claim the same partition one is wrong, and the broker has removed it before.
             let fair = (PARTITIONS as usize).div_ceil(joined.members.len());
             share.extend(owned.map(partition).filter(|at| free.remove(at)).take(fair));
         }
@@ -554,13 +554,13 @@ impl World {
                 program.reads = shown.assigned.clone();
             }
         }
-        // Who keeps on reading says what it has given up.
+        // A cooperative member reports which partitions it has released.
         let has_given_up = !before.is_subset(&program.reads);
         let is_cooperative = self.kinds[member] == Kind::Cooperative;
         program.step = if has_given_up && is_cooperative { Step::Out } else { Step::In };
     }
 
-    /// What has to hold at any moment.
+    /// Checks the invariants that hold at any moment.
     fn check(&mut self) {
         assert!(self.group.epoch() >= self.epoch, "the epoch goes backwards");
         self.epoch = self.group.epoch();
@@ -580,7 +580,7 @@ impl World {
         }
     }
 
-    /// All that run go on until nothing is left to do.
+    /// Continues all running programs until nothing is left to do.
     fn settle(&mut self) {
         for _ in 0..40 {
             self.pass(1_000);
@@ -604,8 +604,8 @@ impl World {
 }
 
 proptest! {
-    /// Every generation has one leader, every member got what that said of it in this generation, no answer is
-    /// forgotten, no two members read the same, and in the end all is read.
+    /// Every generation has one leader, every member gets its leader's assignment of this generation, no response is
+    /// lost, no two members read the same partition, and in the end all are read.
     #[test]
     fn generations_have_one_leader_and_nobody_waits_for_ever(ops in ops(MEMBERS)) {
         use Kind::{Cooperative, Eager};
@@ -614,7 +614,7 @@ proptest! {
         world.settle();
     }
 
-    /// The same with static members, which come back under other ids.
+    /// Static members return under other ids to the partitions that they had.
     #[test]
     fn static_members_come_back_to_what_they_had(ops in ops(MEMBERS)) {
         let mut world = World::new(&[Kind::Eager; MEMBERS], true);
@@ -622,7 +622,7 @@ proptest! {
         world.settle();
     }
 
-    /// Members of all kinds in one group: never do two read the same, and in the end all is read.
+    /// Members of all kinds share a group: no two ever read the same partition, and in the end all are read.
     #[test]
     fn members_of_all_kinds_share_a_group(ops in ops(6)) {
         use Kind::{Cooperative, Eager, Native};
@@ -632,7 +632,7 @@ proptest! {
     }
 }
 
-/// What members say is bounded, and freed when they go.
+/// Metadata of members is bounded, and freed when they leave.
 #[test]
 fn what_members_say_is_bounded() {
     use crate::limits::{GROUP_MEMBERS_MAX, GROUP_PENDING_MEMBERS_MAX, GROUP_PROTOCOLS_BYTES_MAX};

@@ -1,4 +1,4 @@
-//! One consumer group: its members, what each shall have and has, and its committed offsets.
+//! A consumer group: its members, their targets and assigned partitions, and its committed offsets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,50 +18,50 @@ use crate::limits::{
 };
 use crate::pattern::Pattern;
 
-/// Epochs that one record in the topic of offsets allows.
+/// Number of epochs that one record in the topic of offsets allows.
 const EPOCH_BLOCK: u32 = 1024;
-/// How long a group stays that has neither members nor offsets.
+/// Time in ms after which a group with neither members nor offsets is deleted.
 const IDLE_MS: u64 = 10 * 60 * 1000;
-/// Epochs that begin with one change at most: topics are looked at, and then members go.
+/// Maximum number of epochs that begin with one change: the topics are resolved, and then members are removed.
 const EPOCHS_PER_CHANGE: u32 = 2;
 
-/// One moment on two clocks.
+/// Point in time on two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// A clock that never steps back: for timeouts.
+    /// Monotonic clock, for timeouts.
     pub steady_ms: u64,
-    /// Since 1970: for what outlives the process.
+    /// Milliseconds since 1970, for times that outlive the process.
     pub unix_ms: u64,
 }
 
-/// Who speaks.
+/// Identity of a member that sends a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub member: MemberId,
-    /// Of a static member only.
+    /// Instance id of a static member; `None` for any other.
     pub instance: Option<InstanceId>,
 }
 
-/// What a member says when it joins.
+/// Request of a member to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join {
     pub who: Identity,
-    /// How its program calls itself, for people.
+    /// Name of its program, for display.
     pub client: String,
-    /// Where that runs, for people.
+    /// Host of its program, for display.
     pub host: String,
     pub topics: Vec<Pattern>,
     pub assignor: Assignor,
-    /// How long it may be silent.
+    /// Time in ms for which the member may be silent.
     pub session_timeout_ms: u32,
-    /// How long it may take to give up partitions.
+    /// Time in ms that the member may take to release partitions.
     pub rebalance_timeout_ms: u32,
-    /// Whether it comes in the place of a member with its instance id that is still there.
+    /// `true` if it replaces a member with its instance id that is still in the group.
     pub takes_over: bool,
 }
 
 impl Join {
-    /// Whether every value is in its range.
+    /// Checks that every value is in its range.
     pub fn check(&self) -> Result<()> {
         check_topics(&self.topics)?;
         check_session(self.session_timeout_ms)?;
@@ -104,28 +104,28 @@ pub(super) fn check_topics(topics: &[Pattern]) -> Result<()> {
     }
 }
 
-/// By name, each once.
+/// Sorts patterns by name and removes duplicates.
 pub(super) fn sort<P: std::borrow::Borrow<Pattern>>(patterns: &mut Vec<P>) {
     patterns.sort_unstable_by(|a, b| a.borrow().as_str().cmp(b.borrow().as_str()));
     patterns.dedup_by(|a, b| a.borrow() == b.borrow());
 }
 
-/// Who commits.
+/// Sender of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Committer {
-    /// A member, of its own partitions.
+    /// Member, for its own partitions.
     Member { who: Identity, epoch: u32 },
-    /// Somebody else, while the group has no members.
+    /// Client that is not a member, while the group has no members.
     Outsider,
-    /// Somebody else, of topics that no member subscribes to.
+    /// Client that is not a member, for topics that no member subscribes to.
     Cleaner,
 }
 
-/// What a member is told.
+/// Response to a heartbeat of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
     pub epoch: u32,
-    /// All that it may read, where that has changed or it asked.
+    /// All partitions that the member may read; `None` if they have not changed and were not requested.
     pub assignment: Option<Vec<TopicPartition>>,
 }
 
@@ -138,55 +138,55 @@ pub(super) struct Member {
     pub(super) assignor: Assignor,
     pub(super) session_timeout_ms: u32,
     pub(super) rebalance_timeout_ms: u32,
-    /// The epoch whose target this member has reached, or reaches as others give up partitions.
+    /// Epoch whose target this member has reached, or reaches as other members release partitions.
     pub(super) epoch: u32,
-    /// The epoch that it showed last. An answer may be lost, so it may show any from this to `epoch`.
+    /// Epoch that it sent last. A response may be lost, so it may send any epoch from this one to `epoch`.
     pub(super) shown_epoch: u32,
-    /// What it may read.
+    /// Partitions that it may read.
     pub(super) assigned: BTreeSet<TopicPartition>,
-    /// What it was asked to give up and may still read. Nobody else gets it before it says so.
+    /// Partitions that it has to release and may still read. No other member gets them before it confirms the release.
     pub(super) revoking: BTreeSet<TopicPartition>,
-    /// Those of `revoking` whose topic was deleted: offsets of them mean nothing any more.
+    /// Subset of `revoking` whose topic was deleted: their offsets have no meaning any more.
     pub(super) gone: BTreeSet<TopicPartition>,
     pub(super) session_ends_ms: u64,
-    /// While `revoking` is not empty.
+    /// Deadline of the release while `revoking` is not empty.
     pub(super) revocation_ends_ms: Option<u64>,
     pub(super) is_away: bool,
-    /// Rises whenever there is something new to tell.
+    /// Number that rises whenever there is something new to send to the member.
     pub(super) news: u64,
     pub(super) told: u64,
-    /// Heartbeats of this member: an older one that still waits has nothing more to say.
+    /// Number of heartbeats of this member: the response to an earlier one that still waits carries no news.
     pub(super) beats: u64,
-    /// Of one that joins, syncs and beats the classic way.
+    /// State of a member that uses the classic protocol.
     pub(super) face: Option<Box<Face>>,
 }
 
-/// Invariants: a partition is in `assigned` or `revoking` of at most one member, and then that one is its
-/// owner; `target` has every member and every partition of `topics` that somebody subscribes to, once; `members`
-/// or `classic` has members, never both.
+/// Invariants: a partition is in `assigned` or `revoking` of at most one member, and then that member is its owner;
+/// `target` has every member, and every partition of `topics` that a member subscribes to exactly once; either
+/// `members` or `classic` has members, never both.
 #[derive(Debug)]
 pub struct Group {
     pub(super) name: GroupName,
     pub(super) epoch: u32,
     pub(super) members: BTreeMap<MemberId, Member>,
     pub(super) instances: BTreeMap<InstanceId, MemberId>,
-    /// Members that share out among themselves.
+    /// Members that assign partitions among themselves.
     pub(super) classic: Classic,
-    /// What `version` has seen of the news there.
+    /// Value of `classic.news` that `version` already accounts for.
     pub(super) classic_news: u64,
-    /// The topics that members subscribe to, with their partitions, as of `catalog_version`.
+    /// Topics that members subscribe to, with their numbers of partitions, as of `catalog_version`.
     pub(super) topics: BTreeMap<TopicName, u32>,
     pub(super) catalog_version: u64,
-    /// Partitions beyond the limit, which nobody is assigned.
+    /// Number of partitions beyond the limit, which are not assigned.
     pub(super) left_out: usize,
     pub(super) target: Assignment,
     pub(super) owners: BTreeMap<TopicPartition, MemberId>,
     pub(super) offsets: Offsets,
-    /// Since 1970, while there are no members.
+    /// Milliseconds since 1970 at which the group became empty; `None` while it has members.
     pub(super) empty_since_ms: Option<u64>,
-    /// What the topic of offsets has.
+    /// State of the group in the topic of offsets.
     pub(super) saved: Option<SavedGroup>,
-    /// Rises whenever members other than the one that spoke may have something new.
+    /// Number that rises whenever there may be something new for members other than the one that sent a request.
     pub(super) version: u64,
 }
 
@@ -211,15 +211,15 @@ impl Group {
         }
     }
 
-    /// A group as it was when the broker stopped: its members have to join again.
+    /// Restores the state of the group before a restart of the broker: its members have to join again.
     pub fn restore(&mut self, saved: SavedGroup) {
         self.epoch = saved.epoch_bound;
-        // One that had members then may get them back now.
+        // A group that had members then counts as empty only from now on: they may return.
         self.empty_since_ms = saved.empty_since_ms.or(self.empty_since_ms);
         self.saved = Some(saved);
     }
 
-    /// A change that was found in the topic of offsets.
+    /// Restores a change from the topic of offsets.
     pub fn restore_offset(&mut self, change: Change) {
         self.offsets.apply(change);
     }
@@ -236,7 +236,7 @@ impl Group {
         self.version
     }
 
-    /// Partitions that nobody gets because there are too many.
+    /// Returns the number of partitions that are not assigned because there are too many.
     pub fn left_out(&self) -> usize {
         self.left_out
     }
@@ -245,8 +245,8 @@ impl Group {
         self.members.len() + self.classic.members.len()
     }
 
-    /// What has to be in the topic of offsets before the next change: epochs are given out only up to a
-    /// bound that is there, so that none comes twice, also after a restart.
+    /// Returns the state that has to be in the topic of offsets before the next change. Epochs are assigned only up to
+    /// a persisted bound, so that none is assigned twice, even after a restart.
     pub fn to_save(&self, is_joining: bool) -> Option<SavedGroup> {
         let empty_since_ms = self.empty_since_ms.filter(|_| !is_joining);
         let has_room = |bound: &u32| *bound >= self.epoch + EPOCHS_PER_CHANGE;
@@ -259,8 +259,8 @@ impl Group {
         self.saved = Some(saved);
     }
 
-    /// A member joins, or begins anew. A static member takes over what its earlier self had. Returns the
-    /// number of this heartbeat.
+    /// Adds a member, or restarts its membership. A static member takes over the partitions of its earlier instance.
+    /// Returns the number of this heartbeat.
     pub fn join(&mut self, join: Join, catalog: &dyn Catalog, now: Now) -> Outcome<u64> {
         join.check()?;
         let is_adopting = self.adopt_classic(now)?;
@@ -304,8 +304,8 @@ impl Group {
         Ok(self.hear(&id, now))
     }
 
-    /// Whoever joins reads nothing yet, so what it shall not have any more is free at once. Epochs of before are
-    /// those of an earlier membership, whose commits mean nothing any more.
+    /// Starts a membership. A member that joins reads nothing yet, so partitions outside its target are released
+    /// immediately. Earlier epochs belong to an earlier membership, whose commits are void.
     pub(super) fn begin_anew(&mut self, id: &MemberId) {
         if let Some(member) = self.members.get_mut(id) {
             (member.epoch, member.shown_epoch) = (self.epoch, self.epoch);
@@ -318,14 +318,14 @@ impl Group {
         }
     }
 
-    /// Another member that has the instance id of this one and has not said that it stops. One of the classic kind
-    /// never says so.
+    /// Returns another member that has the instance id of this one and has not left. A classic member does not announce
+    /// that it leaves, so it does not count.
     fn instance_in_use(&self, who: &Identity) -> Option<&MemberId> {
         let there = self.instances.get(who.instance.as_ref()?).filter(|there| **there != who.member)?;
         self.members.get(there).is_some_and(|member| !member.is_away && member.face.is_none()).then_some(there)
     }
 
-    /// The member that came last with an instance id is the one.
+    /// Transfers the state of the earlier member with this instance id: the latest member with the id is valid.
     pub(super) fn take_over(&mut self, who: &Identity) {
         let Some(before) = who.instance.as_ref().and_then(|instance| self.instances.get(instance)).cloned() else {
             return;
@@ -342,12 +342,12 @@ impl Group {
         if let Some(target) = self.target.remove(&before) {
             self.target.insert(who.member.clone(), target);
         }
-        // The earlier one may wait for an answer.
+        // The earlier member may wait for a response.
         self.version += 1;
     }
 
-    /// A member is alive. `owned` is what it reads, where it says so; whatever it was asked to give up and
-    /// does not read is free. Returns the number of this heartbeat.
+    /// Handles a heartbeat. `owned` are the partitions that the member reads, if it reports them; revoked partitions
+    /// that it does not read are released. Returns the number of this heartbeat.
     pub fn beat(
         &mut self,
         who: &Identity,
@@ -364,7 +364,7 @@ impl Group {
         Ok(self.hear(&who.member, now))
     }
 
-    /// A member subscribes to something else.
+    /// Replaces the subscription of a member.
     pub fn resubscribe(
         &mut self,
         who: &Identity,
@@ -383,7 +383,7 @@ impl Group {
         Ok(())
     }
 
-    /// How long a member may be silent from now on. Whether that is new.
+    /// Sets the session timeout of a member. Returns `true` if it changed.
     pub fn set_session_timeout(&mut self, who: &Identity, epoch: u32, timeout_ms: u32) -> Outcome<bool> {
         let member = self.member(who, epoch)?;
         Ok(std::mem::replace(&mut member.session_timeout_ms, timeout_ms) != timeout_ms)
@@ -399,7 +399,7 @@ impl Group {
         member.beats
     }
 
-    /// A member goes. A static one that is only `away` keeps its partitions until its session is over.
+    /// Removes a member. A static member that is only `away` keeps its partitions until its session expires.
     pub fn leave(&mut self, who: &Identity, is_away: bool, now: Now) -> Outcome {
         let member = self.find(who)?;
         if is_away && member.instance.is_some() {
@@ -411,7 +411,7 @@ impl Group {
         Ok(())
     }
 
-    /// Removes members whose session is over, or who do not give up what they were asked for.
+    /// Removes members whose session has expired, or that did not release partitions in time. Returns their ids.
     pub fn expire(&mut self, now: Now) -> Vec<MemberId> {
         let is_over = |member: &Member| member.ends_ms() <= now.steady_ms;
         let mut over: Vec<MemberId> =
@@ -421,7 +421,7 @@ impl Group {
         over
     }
 
-    /// When [`Group::expire`] has something to do, if nothing is heard until then.
+    /// Returns the time at which [`Group::expire`] has something to do if no request arrives until then.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         self.members.values().map(Member::ends_ms).chain(self.classic.next_deadline_ms()).min()
     }
@@ -453,12 +453,12 @@ impl Group {
         }
     }
 
-    /// Whether topics may have changed since the group looked at them.
+    /// Returns `true` if topics may have changed since the group resolved its subscriptions.
     pub fn is_outdated(&self, catalog: &dyn Catalog) -> bool {
         catalog.version() != self.catalog_version && !self.members.is_empty()
     }
 
-    /// Looks at the topics again if they may have changed.
+    /// Resolves the subscriptions again if topics may have changed.
     pub fn refresh(&mut self, catalog: &dyn Catalog) {
         if !self.is_outdated(catalog) {
             return;
@@ -470,9 +470,9 @@ impl Group {
         }
     }
 
-    /// The topics of all subscriptions, by name, as far as the limit goes.
+    /// Resolves all subscriptions to topics, in the order of their names, up to the limit of partitions.
     pub(super) fn resolve(&mut self, catalog: &dyn Catalog) {
-        // First: what comes meanwhile is seen the next time.
+        // The version is read first: concurrent changes are noticed the next time.
         let version = catalog.version();
         let mut patterns: Vec<&Pattern> = self.members.values().flat_map(|member| &member.topics).collect();
         sort(&mut patterns);
@@ -490,7 +490,7 @@ impl Group {
         self.catalog_version = version;
     }
 
-    /// A new epoch with a new target. Members move to it as they are heard.
+    /// Starts an epoch with a new target. Members move to it with their next heartbeats.
     pub(super) fn rebalance(&mut self) {
         debug_assert!(self.saved.is_some_and(|saved| self.epoch < saved.epoch_bound), "invariant: saved beforehand");
         self.epoch += 1;
@@ -500,13 +500,13 @@ impl Group {
         self.target = self.assignor().assign(&self.topics, &subscribers, &self.target);
     }
 
-    /// The one that most members ask for.
+    /// Returns the assignor that most members prefer.
     pub fn assignor(&self) -> Assignor {
         let votes = |assignor: Assignor| self.members.values().filter(|member| member.assignor == assignor).count();
         if votes(Assignor::Range) > votes(Assignor::Uniform) { Assignor::Range } else { Assignor::Uniform }
     }
 
-    /// What the member was asked to give up and does not read any more is free.
+    /// Releases the revoked partitions that the member no longer reads.
     pub(super) fn release(&mut self, id: &MemberId, owned: &BTreeSet<TopicPartition>) {
         let Some(member) = self.members.get_mut(id) else {
             return;
@@ -523,7 +523,8 @@ impl Group {
         self.version += u64::from(!freed.is_empty());
     }
 
-    /// Moves a member towards its target, as far as it goes now. Whether there is something to tell it.
+    /// Moves a member towards its target, as far as possible now. Returns `true` if there is something new to send to
+    /// it.
     pub fn reconcile(&mut self, who: &Identity, now: Now) -> Outcome<bool> {
         let epoch = self.epoch;
         self.find(who)?;
@@ -552,8 +553,8 @@ impl Group {
         Ok(member.news > member.told)
     }
 
-    /// What a member is told now as the answer to this heartbeat. `in_full` names its partitions also where they
-    /// did not change. The member listens only to the answer of its last heartbeat; an earlier one tells nothing.
+    /// Returns the response to this heartbeat of a member. `in_full` includes its partitions even if they did not
+    /// change. The member reads only the response to its last heartbeat, so that an earlier one carries no news.
     pub fn answer(&mut self, who: &Identity, beat: u64, in_full: bool) -> Outcome<Turn> {
         let member = self.find(who)?;
         if member.beats != beat {
@@ -565,7 +566,7 @@ impl Group {
         Ok(Turn { epoch: member.epoch, assignment })
     }
 
-    /// Whether the member has not been heard since this heartbeat.
+    /// Returns `true` if no heartbeat of the member arrived after this one.
     pub fn is_last_beat(&self, id: &MemberId, beat: u64) -> bool {
         self.members.get(id).is_some_and(|member| member.beats == beat)
     }
@@ -578,7 +579,7 @@ impl Group {
         self.members.get_mut(id).ok_or_else(|| wait::unknown(name, id.as_str()))
     }
 
-    /// A member that shows an epoch which it may have been told.
+    /// Returns a member whose epoch is one that it may have received.
     pub(super) fn member(&mut self, who: &Identity, epoch: u32) -> Outcome<&mut Member> {
         let name = self.name.clone();
         let member = self.find(who)?;
@@ -595,7 +596,8 @@ impl Group {
         Ok(member)
     }
 
-    /// Whether these changes may be committed. They count once [`Group::committed_through`] was told so.
+    /// Checks whether these changes may be committed. They take effect when [`Group::committed_through`] reaches their
+    /// position.
     pub fn check_commit(&mut self, committer: &Committer, changes: &[Change]) -> Outcome {
         match committer {
             Committer::Member { who, epoch } if !self.classic.members.is_empty() => {
@@ -606,7 +608,8 @@ impl Group {
                 let Some(member) = self.members.get(&who.member) else {
                     return Ok(());
                 };
-                // What nobody shares, and of one of the classic kind also what nobody was given.
+                // Partitions of topics that are not assigned here, and for a classic member also partitions without an
+                // owner.
                 let is_free = |partition: &TopicPartition| {
                     let is_shared = self.topics.contains_key(&partition.topic);
                     !self.owners.contains_key(partition) && (member.face.is_some() || !is_shared)
@@ -638,8 +641,8 @@ impl Group {
         Ok(())
     }
 
-    /// Whether a member of this epoch is told where the group has read up to. Where members share out among
-    /// themselves, or there are none, nobody has to be one.
+    /// Checks that a member of this epoch may fetch committed offsets. If members assign partitions among themselves,
+    /// or if the group has no members, any client may.
     pub fn check_fetch(&mut self, who: &Identity, epoch: u32) -> Outcome {
         if self.members.is_empty() {
             return Ok(());
@@ -647,20 +650,20 @@ impl Group {
         self.member(who, epoch).map(drop)
     }
 
-    /// Whether there is room for these changes, whoever commits them.
+    /// Checks that there is room for these changes, regardless of their committer.
     pub fn check_offsets(&self, changes: &[Change]) -> Outcome {
         self.offsets.check(changes)?;
         Ok(())
     }
 
-    /// Whether a member subscribes to a topic, or may: what some of the classic kind want is not known.
+    /// Returns `true` if a member subscribes to a topic, or may: the subscriptions of some classic members are unknown.
     pub fn subscribes(&self, topic: &TopicName) -> bool {
         let is_meant = |topics: &Vec<Pattern>| topics.iter().any(|pattern| pattern.matches(topic));
         self.members.values().any(|member| member.subscribes(topic))
             || self.classic.members.values().any(|member| member.topics.as_ref().is_none_or(is_meant))
     }
 
-    /// That nobody is in the group.
+    /// Checks that the group has no members.
     pub fn check_empty(&self, what: &str) -> Outcome {
         match self.members_len() {
             0 => Ok(()),
@@ -671,38 +674,38 @@ impl Group {
         }
     }
 
-    /// The record of these changes is at this position of the log.
+    /// Stages these changes, whose record is at this position of the log.
     pub fn stage(&mut self, position: Offset, changes: Vec<Change>) {
         self.offsets.stage(position, changes);
     }
 
-    /// The log is safe up to and with this position.
+    /// Commits the staged changes up to and including this position, which are now durable in the log.
     pub fn committed_through(&mut self, position: Offset) {
         self.offsets.commit_through(position);
     }
 
-    /// What is committed, and nothing that is only on its way.
+    /// Returns the committed offsets, without those that are still in flight.
     pub fn committed(&self) -> &BTreeMap<TopicPartition, Committed> {
         self.offsets.committed()
     }
 
-    /// What is committed in a partition, or will be once the log is safe for it.
+    /// Returns the offset that is committed in a partition, or will be once the log is durable that far.
     pub fn newest(&self, partition: &TopicPartition) -> Option<&Committed> {
         self.offsets.newest(partition)
     }
 
-    /// Partitions of commits that have their place in the log and do not count yet.
+    /// Returns the partitions of commits that have their place in the log but are not effective yet.
     pub fn on_their_way(&self) -> impl Iterator<Item = &TopicPartition> {
         self.offsets.on_their_way()
     }
 
-    /// The changes that make the log forget the offsets of a topic, or all.
+    /// Returns the changes that delete the offsets of a topic, or of all topics, from the log.
     pub fn tombstones(&self, topic: Option<&TopicName>) -> Vec<Change> {
         self.offsets.tombstones(topic)
     }
 
-    /// A topic was deleted: its offsets go at once, those on their way too. Members give up what they had of it, and
-    /// commit nothing of it, before they get anything of a topic that comes with the same name.
+    /// Forgets a deleted topic. Its offsets are deleted immediately, including those in flight. Members release its
+    /// partitions, and cannot commit offsets of them, before they get partitions of a new topic with the same name.
     pub fn forget_topic(&mut self, topic: &TopicName, now: Now) {
         self.offsets.forget(topic);
         self.classic.forget_topic(topic);
@@ -717,18 +720,18 @@ impl Group {
         }
     }
 
-    /// Whether the group had no members for so long that it goes, with its offsets if it has some.
+    /// Returns `true` if the group has been empty for so long that it is to be deleted, together with its offsets.
     pub fn is_expired(&self, retention_ms: u64, now: Now) -> bool {
         let retention_ms = if self.offsets.is_empty() { retention_ms.min(IDLE_MS) } else { retention_ms };
         self.empty_since_ms.is_some_and(|since| since.saturating_add(retention_ms) <= now.unix_ms)
     }
 
-    /// Who may read a partition.
+    /// Returns the member that may read a partition.
     pub fn owner(&self, partition: &TopicPartition) -> Option<&MemberId> {
         self.owners.get(partition)
     }
 
-    /// Every partition of the topics that members subscribe to.
+    /// Returns every partition of the topics that members subscribe to.
     pub fn partitions(&self) -> impl Iterator<Item = TopicPartition> + '_ {
         self.topics
             .iter()
@@ -750,14 +753,14 @@ impl Member {
         self.topics.iter().any(|pattern| pattern.matches(topic))
     }
 
-    /// When it is put out, if nothing is heard until then.
+    /// Returns the time at which the member is removed if no request arrives until then.
     fn ends_ms(&self) -> u64 {
         let sync_ends_ms = self.face.as_ref().and_then(|face| face.ends_ms);
         let ends = [self.revocation_ends_ms, sync_ends_ms].into_iter().flatten().min();
         ends.unwrap_or(u64::MAX).min(self.session_ends_ms)
     }
 
-    /// Asks it to give these up.
+    /// Requires the member to release these partitions.
     fn revoke(&mut self, partitions: Vec<TopicPartition>, now: Now) {
         for partition in partitions {
             self.assigned.remove(&partition);

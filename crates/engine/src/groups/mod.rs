@@ -1,16 +1,16 @@
-//! View 2: who of a consumer group reads which partition, and up to where the group has read.
+//! Consumer groups: the assignment of partitions to members, and the committed offsets.
 //!
-//! The broker assigns. A [`Group`] counts an *epoch* that rises whenever its members, what they
-//! subscribe to or those topics change; for each epoch there is a *target*, the partitions that each
-//! member shall have. A member moves to its target in its own time: it first gives up what it must,
-//! says so, and only then gets what others have given up. What it keeps it reads on all the while.
-//! Kafka knows the same as KIP-848.
+//! The broker assigns partitions. A [`Group`] counts an *epoch*, which rises whenever its members, their subscriptions
+//! or the subscribed topics change. Each epoch has a *target*: the partitions that each member is to have. A member
+//! moves to its target at its own pace: it first releases partitions that it has to give up and confirms that, and only
+//! then gets partitions that others have released. It continues to read the partitions that it keeps. Kafka describes
+//! the same protocol as KIP-848.
 //!
-//! Members may also share out among themselves, as older clients of Kafka do (`classic.rs`), until one comes that
-//! leaves it to the broker (`shared.rs`).
+//! Members may also assign partitions among themselves, as older clients of Kafka do (`classic.rs`), until a member
+//! joins for which the broker assigns (`shared.rs`).
 //!
-//! How far the group has read are its *committed offsets*. They count once their record is in the
-//! topic [`OFFSETS_TOPIC`], from which they can be read again.
+//! The progress of the group is its *committed offsets*. A commit takes effect once its record is in the topic
+//! [`OFFSETS_TOPIC`], from which the offsets are restored.
 
 mod assign;
 mod classic;
@@ -42,7 +42,7 @@ pub use record::{OffsetsRecord, SavedGroup};
 pub use share::{ShareGroup, ShareJoin, ShareMember};
 pub use status::{ClassicStatus, GroupState, MemberState, MemberStatus};
 
-/// The topic that holds the committed offsets and the epochs of all groups.
+/// Name of the topic that holds the committed offsets and the epochs of all groups.
 pub const OFFSETS_TOPIC: &str = "_offsets";
 
 macro_rules! name {
@@ -77,17 +77,17 @@ macro_rules! name {
 }
 
 name! {
-    /// The name of a consumer group: any text of 1 to 255 bytes without control characters.
+    /// Name of a consumer group: any text of 1 to 255 bytes without control characters.
     GroupName, "the name of a consumer group"
 }
 
 name! {
-    /// What a member calls itself, unique in its group and new with each start of its program.
+    /// Id of a member, unique in its group and new with each start of its program.
     MemberId, "the id of a member"
 }
 
 name! {
-    /// The id of a static member, which stays the same when its program is started anew.
+    /// Id of a static member, which stays the same when its program is restarted.
     InstanceId, "an instance id"
 }
 
@@ -101,48 +101,49 @@ fn check_name(what: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What topics there are. A group asks again when they may have changed.
+/// Existing topics. A group resolves its subscriptions again when they may have changed.
 pub trait Catalog {
-    /// Rises whenever a topic comes, goes or grows.
+    /// Returns a number that rises whenever a topic is created, deleted or gets more partitions.
     fn version(&self) -> u64;
 
-    /// The topics that a pattern means, with their partitions. No wildcard means an internal topic.
+    /// Returns the topics that a pattern matches, with their numbers of partitions. No wildcard matches an internal
+    /// topic.
     fn matching(&self, pattern: &Pattern) -> Vec<(TopicName, u32)>;
 }
 
-/// Why a group refused, as finely as any protocol has to tell it.
+/// Reason for which a group refused a request, as detailed as any protocol has to report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     NoSuchGroup,
-    /// Not, or no longer, in the group: it has to join.
+    /// Member is not in the group, or no longer: it has to join.
     UnknownMember,
-    /// The epoch is not one that this member may still show: it has to join.
+    /// Epoch is not valid for this member, or no longer: it has to join.
     StaleEpoch,
-    /// The same of a member of the classic kind.
+    /// Generation is not valid for this classic member, or no longer: it has to join.
     StaleGeneration,
-    /// Another member came with the same instance id.
+    /// Another member has joined with the same instance id.
     ReplacedInstance,
-    /// The member with this instance id has not gone.
+    /// Another member has this instance id and has not left.
     InstanceInUse,
-    /// A commit of a partition that the member does not have.
+    /// Commit names a partition that the member does not own.
     NotOwner,
-    /// Not while the group has members.
+    /// Operation is refused while the group has members.
     HasMembers,
-    /// Not while members subscribe to the topic.
+    /// Operation is refused while members subscribe to the topic.
     Subscribed,
-    /// The partitions are shared out anew: it has to join again.
+    /// Group is rebalancing: the member has to join again.
     RebalanceInProgress,
-    /// The member and the others do not know how to share with each other.
+    /// Member has no assignment protocol in common with the other members.
     InconsistentProtocol,
-    /// The group has as many members as there may be.
+    /// Group has the maximum number of members.
     GroupFull,
-    /// A session timeout that is not in its range.
+    /// Session timeout is out of range.
     InvalidTimeout,
-    /// The error's kind says it.
+    /// Reason is given by the kind of the error.
     Other,
 }
 
-/// A refusal, with its reason and the sentence for people.
+/// Refusal with its reason and an error message for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupError {
     pub reason: Reason,

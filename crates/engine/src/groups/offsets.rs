@@ -1,4 +1,4 @@
-//! How far a group has read: what is committed, and commits whose record is not yet safe.
+//! Offsets of a group: those that are committed, and commits whose record is not durable yet.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -8,22 +8,22 @@ use crate::limits::{
     GROUP_COMMITS_IN_FLIGHT_MAX, GROUP_METADATA_BYTES_MAX, GROUP_PARTITIONS_MAX, OFFSET_METADATA_BYTES_MAX,
 };
 
-/// The leader epoch of a commit that names none.
+/// Leader epoch of a commit that specifies none.
 pub const NO_LEADER_EPOCH: i32 = -1;
 
-/// Where a group goes on in one partition.
+/// Position from which a group resumes in one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// The next record to read: all before it are done.
+    /// Offset of the next record to read: all records before it were processed.
     pub offset: Offset,
     pub leader_epoch: i32,
-    /// The committer's own note.
+    /// Metadata that the committer attached.
     pub metadata: Box<str>,
     /// Milliseconds since 1970.
     pub committed_ms: u64,
 }
 
-/// What a commit does to one partition: `None` forgets its offset.
+/// Change of one partition by a commit: `None` deletes its offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub partition: TopicPartition,
@@ -35,18 +35,18 @@ pub struct Change {
 struct Staged {
     position: Offset,
     changes: Vec<Change>,
-    /// Partitions that had no committed offset when this was staged.
+    /// Number of partitions that had no committed offset when this was staged.
     fresh: usize,
     metadata_bytes: usize,
 }
 
-/// Invariant: `committed` is what a reader of the log up to the last position that is safe would find.
+/// Invariant: `committed` is the state that a reader of the log up to the last durable position would restore.
 #[derive(Debug, Default)]
 pub(super) struct Offsets {
     committed: BTreeMap<TopicPartition, Committed>,
-    /// Of all that is committed.
+    /// Total size of the metadata of all committed offsets.
     metadata_bytes: usize,
-    /// In the order of the log.
+    /// Commits in flight, in the order of the log.
     staged: VecDeque<Staged>,
 }
 
@@ -55,12 +55,12 @@ impl Offsets {
         &self.committed
     }
 
-    /// Whether none is committed or on its way.
+    /// Returns `true` if no offset is committed or in flight.
     pub(super) fn is_empty(&self) -> bool {
         self.committed.is_empty() && self.staged.is_empty()
     }
 
-    /// What a partition's offset is once all commits on their way are safe.
+    /// Returns the offset that a partition will have once all commits in flight are durable.
     pub(super) fn newest(&self, partition: &TopicPartition) -> Option<&Committed> {
         let staged = self.staged.iter().rev().flat_map(|staged| staged.changes.iter().rev());
         match staged.into_iter().find(|change| change.partition == *partition) {
@@ -69,12 +69,12 @@ impl Offsets {
         }
     }
 
-    /// Partitions of commits on their way.
+    /// Returns the partitions of commits in flight.
     pub(super) fn on_their_way(&self) -> impl Iterator<Item = &TopicPartition> {
         self.staged.iter().flat_map(|staged| &staged.changes).map(|change| &change.partition)
     }
 
-    /// Whether there is room for these changes beside those on their way.
+    /// Checks that there is room for these changes in addition to those in flight.
     pub(super) fn check(&self, changes: &[Change]) -> Result<()> {
         if self.staged.len() >= GROUP_COMMITS_IN_FLIGHT_MAX {
             return Err(Error::busy(format!(
@@ -108,7 +108,7 @@ impl Offsets {
         Ok(())
     }
 
-    /// Partitions and bytes of metadata that these changes add.
+    /// Returns the number of partitions and of bytes of metadata that these changes add.
     fn growth(&self, changes: &[Change]) -> (usize, usize) {
         let fresh = changes
             .iter()
@@ -127,7 +127,7 @@ impl Offsets {
         self.staged.push_back(Staged { position, changes, fresh, metadata_bytes });
     }
 
-    /// The log is safe up to and with this position.
+    /// Applies all changes up to and including this position, which are now durable in the log.
     pub(super) fn commit_through(&mut self, position: Offset) {
         while self.staged.front().is_some_and(|staged| staged.position <= position)
             && let Some(staged) = self.staged.pop_front()
@@ -147,18 +147,18 @@ impl Offsets {
         self.metadata_bytes -= before.map_or(0, |before| before.metadata.len());
     }
 
-    /// Partitions that have a committed offset, or will have one.
+    /// Returns the partitions that have a committed offset, or will have one.
     fn partitions(&self) -> BTreeSet<&TopicPartition> {
         self.committed.keys().chain(self.on_their_way()).collect()
     }
 
-    /// What the log has to be told for it to forget these partitions.
+    /// Returns the changes that delete the offsets of a topic, or of all topics, from the log.
     pub(super) fn tombstones(&self, topic: Option<&TopicName>) -> Vec<Change> {
         let partitions = self.partitions().into_iter().filter(|p| topic.is_none_or(|topic| p.topic == *topic));
         partitions.map(|partition| Change { partition: partition.clone(), committed: None }).collect()
     }
 
-    /// Forgets a topic at once: there is nothing any more that its offsets could mean.
+    /// Forgets the offsets of a deleted topic immediately, since they have no meaning any more.
     pub(super) fn forget(&mut self, topic: &TopicName) {
         for staged in &mut self.staged {
             staged.changes.retain(|change| change.partition.topic != *topic);

@@ -1,4 +1,4 @@
-//! The records of the topic `_offsets`: each key once, its newest value counts, null deletes it.
+//! Records of the topic `_offsets`: the newest value of each key is valid, null deletes the key.
 //!
 //! All integers are big-endian; a text is its length (2 bytes) and its bytes, UTF-8.
 //!
@@ -23,19 +23,19 @@ use crate::ids::{TopicName, TopicPartition};
 const KEY_OFFSET: u16 = 1;
 const KEY_GROUP: u16 = 2;
 const VALUE_VERSION: u16 = 1;
-/// In place of a time that there is not.
+/// Encoding of a missing time.
 const NEVER: u64 = u64::MAX;
 
-/// What of a group is kept beside its offsets.
+/// Persisted state of a group apart from its offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavedGroup {
-    /// No epoch above this was given out.
+    /// Upper bound of all epochs that were assigned.
     pub epoch_bound: u32,
-    /// Since when it has no members, ms since 1970.
+    /// Time since which the group has no members, ms since 1970.
     pub empty_since_ms: Option<u64>,
 }
 
-/// One record of the topic.
+/// Record of the topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OffsetsRecord {
     Offset { group: GroupName, change: Change },

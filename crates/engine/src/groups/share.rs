@@ -1,7 +1,8 @@
-//! A share group: members that take messages of the same partitions, each message going to one of them.
+//! Share groups: members receive messages of the same partitions, each message one member.
 //!
-//! Nobody owns a partition here, so nobody has to give one up: a member has what the newest epoch gives it as soon as
-//! it hears of it. Kafka knows the same as KIP-932. Who has which message is for the group's queues to say.
+//! No member owns a partition, so none has to release one: a member has its partitions of the newest epoch as soon as
+//! it receives them. Kafka describes the same protocol as KIP-932. The queues of the group track which member has which
+//! message.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,27 +16,27 @@ use crate::ids::{TopicName, TopicPartition};
 use crate::limits::{GROUP_MEMBERS_MAX, GROUP_PARTITIONS_MAX};
 use crate::pattern::Pattern;
 
-/// What a member says when it joins.
+/// Request of a member to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareJoin {
     pub member: MemberId,
-    /// How its program calls itself, and where that runs, for people.
+    /// Name of its program and its host, for display.
     pub client: String,
     pub host: String,
     pub topics: Vec<Pattern>,
-    /// How long it may be silent.
+    /// Time in ms for which the member may be silent.
     pub session_timeout_ms: u32,
 }
 
 impl ShareJoin {
-    /// Whether every value is in its range.
+    /// Checks that every value is in its range.
     pub fn check(&self) -> Result<()> {
         check_topics(&self.topics)?;
         check_session(self.session_timeout_ms)
     }
 }
 
-/// A member as it is shown.
+/// Status of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareMember<'a> {
     pub id: &'a MemberId,
@@ -53,18 +54,18 @@ struct Member {
     topics: Vec<Pattern>,
     session_timeout_ms: u32,
     session_ends_ms: u64,
-    /// What it was told last, and before that: an answer may be lost.
+    /// Epoch that it received last, and the one before: a response may be lost.
     epoch: u32,
     epoch_before: u32,
 }
 
-/// Invariant: `target` has every member, and every partition of `topics` with at least one who subscribes to it.
+/// Invariant: `target` has every member, and every partition of `topics` with at least one of its subscribers.
 #[derive(Debug)]
 pub struct ShareGroup {
     name: GroupName,
     epoch: u32,
     members: BTreeMap<MemberId, Member>,
-    /// The topics that members subscribe to, with their partitions, as of `catalog_version`.
+    /// Topics that members subscribe to, with their numbers of partitions, as of `catalog_version`.
     topics: BTreeMap<TopicName, u32>,
     catalog_version: u64,
     target: Assignment,
@@ -98,7 +99,7 @@ impl ShareGroup {
         self.members.len()
     }
 
-    /// The topics that members subscribe to and that are there.
+    /// Returns the existing topics that members subscribe to.
     pub fn topics(&self) -> impl Iterator<Item = &TopicName> {
         self.topics.keys()
     }
@@ -122,7 +123,7 @@ impl ShareGroup {
         self.target.get(id).into_iter().flatten().cloned().collect()
     }
 
-    /// That nobody is in the group.
+    /// Checks that the group has no members.
     pub fn check_empty(&self, what: &str) -> Outcome {
         match self.members.len() {
             0 => Ok(()),
@@ -133,7 +134,7 @@ impl ShareGroup {
         }
     }
 
-    /// A member joins, or begins anew.
+    /// Adds a member, or restarts its membership.
     pub fn join(&mut self, join: ShareJoin, catalog: &dyn Catalog, now: Now) -> Outcome<Turn> {
         join.check()?;
         let ShareJoin { member: id, mut client, host, mut topics, session_timeout_ms } = join;
@@ -156,8 +157,8 @@ impl ShareGroup {
         self.turn(&id, true, now)
     }
 
-    /// A member is alive, and may subscribe to something else. It is told what it has where that is new, or where it
-    /// says what it subscribes to.
+    /// Handles a heartbeat, which may change the subscription. The response has the member's partitions if they are new
+    /// to it, or if it sent its subscription.
     pub fn beat(
         &mut self,
         id: &MemberId,
@@ -188,7 +189,7 @@ impl ShareGroup {
         self.turn(id, in_full, now)
     }
 
-    /// How long a member may be silent from now on. Whether that is new.
+    /// Sets the session timeout of a member. Returns `true` if it changed.
     pub fn set_session_timeout(&mut self, id: &MemberId, timeout_ms: u32) -> bool {
         let member = self.members.get_mut(id);
         member.is_some_and(|member| std::mem::replace(&mut member.session_timeout_ms, timeout_ms) != timeout_ms)
@@ -211,7 +212,7 @@ impl ShareGroup {
         Ok(())
     }
 
-    /// Removes members whose session is over.
+    /// Removes members whose session has expired. Returns their ids.
     pub fn expire(&mut self, now: Now) -> Vec<MemberId> {
         let is_over = |(_, member): &(&MemberId, &Member)| member.session_ends_ms <= now.steady_ms;
         let over: Vec<MemberId> = self.members.iter().filter(is_over).map(|(id, _)| id.clone()).collect();
@@ -229,19 +230,19 @@ impl ShareGroup {
         self.rebalance();
     }
 
-    /// A topic was deleted: one that comes with the same name is another, which members are told of.
+    /// Forgets a deleted topic: a new topic with the same name is another one, about which members are notified.
     pub fn forget_topic(&mut self, topic: &TopicName) {
         if self.topics.remove(topic).is_some() {
             self.rebalance();
         }
     }
 
-    /// When [`ShareGroup::expire`] has something to do, if nothing is heard until then.
+    /// Returns the time at which [`ShareGroup::expire`] has something to do if no request arrives until then.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         self.members.values().map(|member| member.session_ends_ms).min()
     }
 
-    /// Looks at the topics again if they may have changed.
+    /// Resolves the subscriptions again if topics may have changed.
     pub fn refresh(&mut self, catalog: &dyn Catalog) {
         if catalog.version() == self.catalog_version || self.members.is_empty() {
             return;
@@ -253,9 +254,9 @@ impl ShareGroup {
         }
     }
 
-    /// The topics of all subscriptions, by name, as far as the limit goes.
+    /// Resolves all subscriptions to topics, in the order of their names, up to the limit of partitions.
     fn resolve(&mut self, catalog: &dyn Catalog) {
-        // First: what comes meanwhile is seen the next time.
+        // The version is read first: concurrent changes are noticed the next time.
         self.catalog_version = catalog.version();
         let mut patterns: Vec<&Pattern> = self.members.values().flat_map(|member| &member.topics).collect();
         sort(&mut patterns);
@@ -278,11 +279,11 @@ impl ShareGroup {
     }
 }
 
-/// Gives every partition to as many of those who subscribe to its topic as it takes for each of them to have one, and
-/// those with more partitions than members in equal shares.
+/// Assigns partitions to their subscribers. With at least as many subscribers as partitions every subscriber has one
+/// partition, and a partition may have several; otherwise the partitions are divided into equal shares.
 fn share_out(topics: &BTreeMap<TopicName, u32>, members: &[Subscriber<'_>]) -> Assignment {
     let mut target: Assignment = members.iter().map(|member| (member.id.clone(), BTreeSet::new())).collect();
-    // Topics with the same readers are shared out as one.
+    // Topics with the same readers are assigned together.
     let mut classes: BTreeMap<Vec<&MemberId>, Vec<TopicPartition>> = BTreeMap::new();
     for (topic, partitions) in topics {
         let readers = members.iter().filter(|member| member.topics.contains(topic)).map(|member| member.id).collect();
@@ -346,7 +347,7 @@ mod tests {
         join(group, "a", "many", &catalog);
         join(group, "b", "many", &catalog);
         assert_eq!(shares(group), ["a: many/0 many/2 many/4", "b: many/1 many/3"]);
-        // More members than partitions: each has one, and every partition has somebody.
+        // More members than partitions: each member has one, and every partition has a member.
         for member in ["a", "b", "c"] {
             join(group, member, "two", &catalog);
         }
@@ -369,7 +370,7 @@ mod tests {
         assert_eq!(beat(group, 1, &catalog), Ok(Turn { epoch: 1, assignment: None }));
         join(group, "b", "t", &catalog);
         for _ in 0..2 {
-            // It shows the epoch of before, as who has not heard of the new one does.
+            // The member sends the earlier epoch, as if the response with the new one was lost.
             let turn = beat(group, 1, &catalog).expect("a member");
             assert_eq!((turn.epoch, turn.assignment.map(show)), (2, Some("t/0".into())));
         }
@@ -377,7 +378,7 @@ mod tests {
         for stale in [0, 3] {
             assert_eq!(beat(group, stale, &catalog).map_err(|refused| refused.reason), Err(Reason::StaleEpoch));
         }
-        // A topic that came later.
+        // A topic that was created later.
         catalog.set("later", 1);
         let turn = beat(group, 2, &catalog).expect("a member");
         assert_eq!((turn.epoch, turn.assignment.map(show)), (3, Some("later/0 t/0".into())));

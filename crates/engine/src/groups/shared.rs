@@ -1,7 +1,7 @@
-//! Members of both kinds in one group: those that share out among themselves ([`Classic`]) and those that the broker
-//! shares out for. As soon as there is one of the second kind it shares out for all. Members of the first kind
-//! notice only that none of them leads: a heartbeat tells them to join again whenever they shall read something
-//! else. It stays so until the group has no members.
+//! Members of both kinds in one group: classic members, which assign partitions among themselves ([`Classic`]), and
+//! members for which the broker assigns. As soon as the group has a member of the second kind, the broker assigns for
+//! all, until the group has no members. Classic members only notice that none of them is the leader: a heartbeat tells
+//! them to rejoin whenever their assignment changes.
 
 use std::collections::BTreeSet;
 
@@ -12,17 +12,17 @@ use super::{Catalog, GroupError, Identity, InstanceId, MemberId, Now, Reason};
 use crate::ids::TopicPartition;
 use crate::limits::{GROUP_MEMBERS_MAX, GROUP_PROTOCOLS_BYTES_MAX};
 
-/// What there is more of a member that the broker shares out for and that joins, syncs and beats the classic way.
+/// Additional state of a member for which the broker assigns and that uses the classic protocol.
 #[derive(Debug)]
 pub(super) struct Face {
     pub protocol_type: Box<str>,
     pub protocols: Vec<Protocol>,
-    /// Of its last join, and its last sync.
+    /// Tickets of its last join and its last sync.
     joined: u64,
     synced: u64,
-    /// What it was told that it reads; `None` since it joined.
+    /// Partitions that it received last; `None` since it joined.
     reads: Option<BTreeSet<TopicPartition>>,
-    /// It has to have asked for its share by then.
+    /// Deadline for it to request its assignment.
     pub ends_ms: Option<u64>,
 }
 
@@ -37,12 +37,12 @@ impl Face {
 }
 
 impl Group {
-    /// Whether the broker shares out.
+    /// Returns `true` if the broker assigns.
     fn is_shared(&self) -> bool {
         !self.members.is_empty()
     }
 
-    /// A member joins that knows how to share out itself. The answer is fetched with [`Group::joined`].
+    /// Adds a classic member. The response is fetched with [`Group::joined`].
     pub fn join_classic(
         &mut self,
         mut join: ClassicJoin,
@@ -59,7 +59,7 @@ impl Group {
         entry
     }
 
-    /// What waits looks again, and whether there are members is known.
+    /// Wakes waiting requests if there are new responses, and updates the time since which the group is empty.
     fn note_classic(&mut self, now: Now) {
         if self.classic.news != self.classic_news {
             self.classic_news = self.classic.news;
@@ -71,7 +71,7 @@ impl Group {
         }
     }
 
-    /// A member that knows how to share out joins a group in which the broker does.
+    /// Adds a classic member to a group in which the broker assigns.
     fn join_shared(&mut self, mut join: ClassicJoin, catalog: &dyn Catalog, now: Now) -> Outcome<Entry> {
         let Some(subscription) = join.subscription.take() else {
             return Err(self.cannot_share());
@@ -83,7 +83,7 @@ impl Group {
             Some(id) if known.is_some() || !self.classic.use_name(&id) => {
                 let who = Identity { member: id, instance: join.instance.clone() };
                 self.find_face(&who)?;
-                // It has the instance id that it came with.
+                // The request has to name the same instance id as its first join.
                 if self.find(&who)?.instance != who.instance {
                     return Err(unknown(&self.name, who.member.as_str()));
                 }
@@ -122,7 +122,7 @@ impl Group {
         if is_fresh {
             self.begin_anew(&id);
         } else {
-            // What it shall not have any more and does not read is free at once.
+            // Revoked partitions that the member does not read are released immediately.
             self.reconcile(&who, now)?;
             self.release(&id, &subscription.owned);
         }
@@ -130,7 +130,7 @@ impl Group {
         Ok(Entry::Waits { who, ticket })
     }
 
-    /// `before` is the member that this one is, or comes instead of.
+    /// Checks the limits for a join. `before` is the member that joins again, or that it replaces.
     fn check_room(&self, join: &ClassicJoin, before: &MemberId) -> Outcome {
         let others = self.members.iter().filter(|(id, _)| *id != before);
         let (mut count, mut bytes) = (0, join.held_bytes());
@@ -161,8 +161,8 @@ impl Group {
         face.ok_or_else(|| unknown(&name, who.member.as_str()))
     }
 
-    /// The broker shares out from now on: members that did so among themselves keep what they read.
-    /// Whether there were any.
+    /// Makes the broker assign from now on: classic members keep the partitions that they read. Returns `true` if there
+    /// were any. Fails if the subscription of one of them is unknown.
     pub(super) fn adopt_classic(&mut self, now: Now) -> Outcome<bool> {
         if self.classic.members.is_empty() {
             return Ok(false);
@@ -174,7 +174,7 @@ impl Group {
         for (id, member) in self.classic.hand_over() {
             let mut adopted = Member::new(member.instance.clone());
             for partition in &member.reads {
-                // One that two believe to read is with the first.
+                // A partition that two members claim is assigned to the first.
                 if !self.owners.contains_key(partition) {
                     self.owners.insert(partition.clone(), id.clone());
                     adopted.assigned.insert(partition.clone());
@@ -205,7 +205,7 @@ impl Group {
         Ok(true)
     }
 
-    /// The answer to a join, once it is there.
+    /// Returns the response to a join once it exists.
     pub fn joined(&mut self, who: &Identity, ticket: u64, now: Now) -> Outcome<Option<Joined>> {
         if !self.is_shared() {
             return self.classic.joined(who, ticket);
@@ -228,8 +228,8 @@ impl Group {
         }))
     }
 
-    /// A member asks for its share; a leader says what that is for all. The answer is fetched with
-    /// [`Group::synced`].
+    /// Handles the request of a member for its assignment; a leader sends the assignment of all members. The response
+    /// is fetched with [`Group::synced`].
     pub fn sync_classic(&mut self, sync: ClassicSync, now: Now) -> Outcome<u64> {
         if !self.is_shared() {
             let ticket = self.classic.sync(sync, now);
@@ -244,7 +244,7 @@ impl Group {
         Ok(ticket)
     }
 
-    /// The answer to a sync, once it is there.
+    /// Returns the response to a sync once it exists.
     pub fn synced(&mut self, who: &Identity, ticket: u64, now: Now) -> Outcome<Option<Synced>> {
         if !self.is_shared() {
             return self.classic.synced(who, ticket);
@@ -264,7 +264,7 @@ impl Group {
         }))
     }
 
-    /// A sign of life. The member is told to join again where it shall read something else.
+    /// Handles a heartbeat. Fails if the member has to rejoin because its assignment has changed.
     pub fn heartbeat_classic(&mut self, who: &Identity, generation: u32, catalog: &dyn Catalog, now: Now) -> Outcome {
         if !self.is_shared() {
             return self.classic.heartbeat(who, generation, now);
@@ -281,7 +281,7 @@ impl Group {
         let Some(face) = &mut member.face else {
             return Ok(());
         };
-        // One that has joined hears of all when it asks for its share.
+        // A member that has joined gets its current assignment when it syncs.
         let is_as_told = face.reads.as_ref().is_none_or(|reads| !has_to_give_up && reads == assigned);
         if is_as_told {
             return Ok(());
@@ -290,7 +290,7 @@ impl Group {
         Err(rebalancing(&name))
     }
 
-    /// Somebody leaves, or is made to.
+    /// Removes a member, at its own request or at that of an administrator.
     pub fn leave_classic(&mut self, leaver: &Leaver, now: Now) -> Outcome<MemberId> {
         if !self.is_shared() {
             let left = self.classic.leave(leaver, now, &mut self.epoch);
@@ -311,7 +311,7 @@ impl Group {
         Ok(who.member)
     }
 
-    /// Bytes that members of the classic kind made the group hold.
+    /// Returns the number of bytes that classic members make the group hold.
     pub fn protocols_bytes(&self) -> usize {
         let faces = self.members.values().filter_map(|member| member.face.as_ref());
         self.classic.held_bytes() + faces.map(|face| face.held_bytes()).sum::<usize>()

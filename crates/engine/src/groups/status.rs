@@ -1,4 +1,4 @@
-//! What is shown of a group and its members.
+//! Status of a group and of its members, for display.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub enum GroupState {
     Empty = 0,
     /// Every member has its target.
     Stable = 1,
-    /// Some give up partitions or wait for them.
+    /// Some members have to release partitions or wait for them.
     Reconciling = 2,
 }
 
@@ -24,15 +24,15 @@ pub enum GroupState {
 #[repr(u8)]
 pub enum MemberState {
     Stable = 0,
-    /// It was asked to give up partitions and has not said that it did.
+    /// Member has to release partitions and has not confirmed it.
     Revoking = 1,
-    /// What it shall have is still with others.
+    /// Some partitions of its target still belong to other members.
     Waiting = 2,
-    /// A static member that has left and may come back.
+    /// Static member that has left and may return.
     Away = 3,
 }
 
-/// A member as it is shown.
+/// Status of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberStatus<'a> {
     pub id: &'a MemberId,
@@ -42,24 +42,24 @@ pub struct MemberStatus<'a> {
     pub epoch: u32,
     pub state: MemberState,
     pub topics: &'a [Pattern],
-    /// What it may read.
+    /// Partitions that it may read.
     pub assigned: &'a BTreeSet<TopicPartition>,
-    /// What it was asked to give up.
+    /// Partitions that it has to release.
     pub revoking: &'a BTreeSet<TopicPartition>,
-    /// What it shall have.
+    /// Partitions that it is to have.
     pub target: &'a BTreeSet<TopicPartition>,
-    /// How it can share out with others, if it can.
+    /// Assignment protocols that it supports, if any.
     pub protocols: &'a [Protocol],
-    /// What its leader gave it, if it has one.
+    /// Assignment that its leader gave it, if it has a leader.
     pub assignment: Option<&'a Bytes>,
 }
 
-/// A group whose members share out among themselves.
+/// Status of a group whose members assign partitions among themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassicStatus<'a> {
     pub phase: ClassicPhase,
     pub protocol_type: &'a str,
-    /// Empty before the first generation.
+    /// Protocol of the generation; empty before the first one.
     pub protocol: &'a str,
 }
 
@@ -83,7 +83,7 @@ impl Group {
         }
     }
 
-    /// `None` where the broker shares out, or there are no members.
+    /// Returns `None` if the broker assigns, or if there are no members.
     pub fn classic_status(&self) -> Option<ClassicStatus<'_>> {
         let (protocol_type, protocol) = (self.classic.protocol_type(), self.classic.protocol());
         let status = ClassicStatus { phase: self.classic.phase(), protocol_type, protocol };

@@ -1,20 +1,20 @@
-//! Scripts for consumer groups (`testdata/groups/*.txt`), and groups against what has to hold always.
+//! Scripts for consumer groups (`testdata/groups/*.txt`), and groups against invariants.
 //!
 //! The commands of the scripts:
 //!
-//! - `group`: a new group, at time 0; topics stay
-//! - `topic NAME N`: a topic has N partitions from now on; `delete NAME`
-//! - `join M topics=A,B [instance=I [yields=1]] [assignor=range] [session=MS] [rebalance=MS]`: prints the answer, the
-//!   epoch and, where it is told, what the member may read
-//! - `beat M [owns=A/0,A/1|none|told] [epoch=N] [instance=I]`: a heartbeat; `told` is what it was told last
-//! - `topics M A,B`: it subscribes to something else
+//! - `group`: creates a group, at time 0; topics stay
+//! - `topic NAME N`: sets the number of partitions of a topic to N; `delete NAME`
+//! - `join M topics=A,B [instance=I [yields=1]] [assignor=range] [session=MS] [rebalance=MS]`: prints the response, the
+//!   epoch and, if it is included, the member's assignment
+//! - `beat M [owns=A/0,A/1|none|told] [epoch=N] [instance=I]`: a heartbeat; `told` is the assignment received last
+//! - `topics M A,B`: changes the subscription
 //! - `leave M`, `away M`
-//! - `settle`: all members that are not away beat until nothing changes; prints the state
-//! - `at MS`: the time, and who is expired by it; `deadline`: when the next one is
-//! - `commit M A/0:5 [epoch=N]`, `outsider A/0:5`: staged at a position of the log; `safe N`: the log is safe
-//!   up to there; `forget A`: the topic was deleted
+//! - `settle`: all members that are not away send heartbeats until nothing changes; prints the state
+//! - `at MS`: sets the time and prints expired members; `deadline`: time of the next expiry
+//! - `commit M A/0:5 [epoch=N]`, `outsider A/0:5`: staged at a position of the log; `safe N`: the log is durable up to
+//!   there; `forget A`: the topic was deleted
 //! - `committed`, `state`, `expired RETENTION_MS`
-//! - `restart`: the group as the log has it
+//! - `restart`: restores the group from the log
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -73,7 +73,7 @@ pub(super) fn show(partitions: impl IntoIterator<Item = impl fmt::Display>) -> S
         .fold(String::new(), |text, p| if text.is_empty() { p.to_string() } else { text + " " + &p.to_string() })
 }
 
-/// What a member knows.
+/// State of a member at its client.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     pub who: Identity,
@@ -321,7 +321,7 @@ fn ids(count: usize) -> Vec<MemberId> {
     (0..count).map(|i| MemberId::parse(&format!("m{i:03}")).expect("an id")).collect()
 }
 
-/// A topic of some partitions, shared by members that all subscribe to it.
+/// Assigns the partitions of a topic to members that all subscribe to it.
 fn assign_all(ids: &[MemberId], partitions: u32, before: &Assignment) -> Assignment {
     let topics = BTreeMap::from([(topic("t"), partitions)]);
     let subscriber = |id| Subscriber { id, rank: "", topics: topics.keys().cloned().collect() };
@@ -329,13 +329,13 @@ fn assign_all(ids: &[MemberId], partitions: u32, before: &Assignment) -> Assignm
     Assignor::Uniform.assign(&topics, &members, before)
 }
 
-/// Partitions that are with another member than before, of those that had one who is still there.
+/// Counts the partitions that moved to another member although their previous owner is still a member.
 fn moves(ids: &[MemberId], before: &Assignment, after: &Assignment) -> usize {
     ids.iter().filter_map(|id| Some(before.get(id)?.difference(&after[id]).count())).sum()
 }
 
 proptest! {
-    /// Shares differ by one at most, and no partition moves that could have stayed.
+    /// Shares differ by one at most, and no partition moves unnecessarily.
     #[test]
     fn uniform_moves_as_little_as_it_can(
         owners in prop::collection::vec(prop::option::of(0usize..12), 0..60),
@@ -359,8 +359,8 @@ proptest! {
         prop_assert_eq!(&assign_all(&all[..count], owners.len() as u32, &after), &after, "nothing moves twice");
     }
 
-    /// Who joins gets its share, and the others exchange nothing among themselves; who leaves takes along
-    /// nothing of theirs.
+    /// A joining member gets its share, and the others exchange nothing among themselves; when a member leaves, the
+    /// others keep all of theirs.
     #[test]
     fn a_join_and_a_leave_move_only_their_share(count in 1usize..12, partitions in 0u32..60) {
         let all = ids(count + 1);
@@ -372,8 +372,8 @@ proptest! {
         prop_assert_eq!(moves(&all[..count], &joined, &left), 0);
     }
 
-    /// With any subscriptions, both assignors give every partition to exactly one member that subscribes to
-    /// its topic, and nobody could take one from another who has two more.
+    /// With any subscriptions, both assignors give every partition to exactly one member that subscribes to its topic,
+    /// and no move to a member with two fewer partitions is possible.
     #[test]
     fn every_partition_has_one_owner_that_subscribes(
         partitions in prop::collection::vec(0u32..9, 1..5),
@@ -442,7 +442,7 @@ proptest! {
                 let longer = [&value[..], &[0]].concat();
                 prop_assert!(OffsetsRecord::decode(&key, Some(&longer)).is_err());
             }
-            // Whatever comes is read or refused.
+            // Any bytes are decoded or refused.
             drop(OffsetsRecord::decode(&noise, value.as_deref()));
             drop(OffsetsRecord::decode(&key, Some(&noise)));
         }
@@ -463,7 +463,7 @@ fn names_are_bounded_text() {
     }
 }
 
-/// What is done to a group and its members, by the number of the member.
+/// Operation on a group and its members, by the number of the member.
 #[derive(Clone, Debug)]
 enum Op {
     /// With one of four subscriptions.
@@ -471,7 +471,7 @@ enum Op {
         member: usize,
         topics: usize,
     },
-    /// A heartbeat, whose answer may be lost.
+    /// A heartbeat, whose response may be lost.
     Beat {
         member: usize,
         says_owned: bool,
@@ -479,7 +479,7 @@ enum Op {
     },
     Leave(usize),
     Away(usize),
-    /// The program ends without a word. A static one comes back under another id, with the same instance.
+    /// The program ends without leaving. A static member returns under another id, with the same instance id.
     Kill {
         member: usize,
         topics: usize,
@@ -517,20 +517,20 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..80)
 }
 
-/// A program: what it knows, and the partitions that it reads.
+/// Program with its state, and the partitions that it reads.
 struct Program {
     who: Identity,
     epoch: u32,
     reads: BTreeSet<TopicPartition>,
-    /// Those of `reads` whose topic was deleted meanwhile.
+    /// Subset of `reads` whose topic was deleted in the meantime.
     gone: BTreeSet<TopicPartition>,
 }
 
-/// A group with programs that behave as the protocol says.
+/// Group with programs that follow the protocol.
 struct World {
     topics: Topics,
     group: Group,
-    /// The even ones are static members.
+    /// Programs, of which the even ones are static members.
     programs: Vec<Option<Program>>,
     starts: usize,
     now: Now,
@@ -560,7 +560,7 @@ impl World {
             Op::Leave(member) => {
                 if let Some(program) = self.programs[*member].take() {
                     self.save(false);
-                    // It may be expired, or replaced.
+                    // The member may have expired or been replaced.
                     self.group.leave(&program.who, false, self.now).unwrap_or_default();
                 }
             }
@@ -586,7 +586,7 @@ impl World {
         self.check();
     }
 
-    /// No partitions: it is deleted.
+    /// Sets the number of partitions; zero deletes the topic.
     fn set_topic(&mut self, name: &str, partitions: u32) {
         self.topics.set(name, partitions);
         if partitions == 0 {
@@ -606,7 +606,7 @@ impl World {
         }
         self.save(true);
         let program = self.programs[member].as_mut().expect("it runs");
-        // It begins anew.
+        // Its membership starts again.
         program.reads.clear();
         program.gone.clear();
         let join = join_of(program.who.clone(), patterns(SUBSCRIPTIONS[topics]));
@@ -626,7 +626,7 @@ impl World {
                 self.group.answer(&program.who, beat, says_owned).expect("a member");
             }
             Ok(beat) => self.hear(member, beat, says_owned),
-            // It was put out: it stops to read.
+            // It was removed: it stops reading.
             Err(_) => self.programs[member] = None,
         }
     }
@@ -674,7 +674,7 @@ impl World {
         self.group.members().any(|member| *member.id == program.who.member)
     }
 
-    /// What has to hold at any moment.
+    /// Checks the invariants that hold at any moment.
     fn check(&mut self) {
         assert!(self.group.epoch() >= self.epoch, "the epoch goes backwards");
         self.epoch = self.group.epoch();
@@ -694,9 +694,9 @@ impl World {
         }
     }
 
-    /// All that run go on until nothing is left to do.
+    /// Continues all running programs until nothing is left to do.
     fn settle(&mut self) {
-        // Who has ended without a word is found out.
+        // Programs that ended without leaving expire.
         for _ in 0..10 {
             self.now.steady_ms += 2_000;
             self.save(false);
@@ -714,7 +714,7 @@ impl World {
 }
 
 proptest! {
-    /// Never two members have one partition, whatever comes between them; none that was put out commits; and
+    /// No two members ever have the same partition, under any sequence of operations; no removed member can commit; and
     /// in the end every partition is read.
     #[test]
     fn partitions_have_one_reader_at_any_moment_and_in_the_end(ops in ops()) {
@@ -724,7 +724,7 @@ proptest! {
     }
 }
 
-/// Topics change and members are silent at the same time: one change has two epochs, wherever in a block it begins.
+/// Topics change while members expire: one change starts two epochs, wherever in a block it begins.
 #[test]
 fn a_change_may_rebalance_twice() {
     let mut topics = Topics::default();

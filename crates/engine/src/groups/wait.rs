@@ -1,13 +1,13 @@
-//! Answers that wait for other members, and the refusals that all kinds of members share.
+//! Responses that wait for other members, and the refusals that all kinds of members share.
 
 use super::{GroupError, GroupName, MemberId, Reason};
 
 pub(super) type Outcome<T = ()> = Result<T, GroupError>;
 
-/// The answer to a request that waits for other members.
+/// Response to a request that waits for other members.
 #[derive(Debug)]
 pub(super) enum Wait<T> {
-    /// Nothing was asked, or the answer was fetched.
+    /// No request was made, or its response was fetched.
     None,
     Open(u64),
     Done(u64, Outcome<T>),
@@ -31,7 +31,8 @@ impl<T> Wait<T> {
         }
     }
 
-    /// The answer, once it is there. Nobody but the last who asked gets one.
+    /// Returns the response, or `None` while it is pending. Only the latest request gets a response: an earlier one
+    /// fails.
     pub(super) fn fetch(&mut self, ticket: u64, group: &GroupName) -> Outcome<Option<T>> {
         match std::mem::replace(self, Self::None) {
             Self::Done(of, outcome) if of == ticket => outcome.map(Some),

@@ -1,5 +1,5 @@
-//! Transactions that were aborted: their records stay in the log until retention or compaction removes them, and who
-//! reads only what is committed passes them over.
+//! Aborted transactions: their records stay in the log until retention or compaction removes them, and readers of
+//! committed records skip them.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,13 +12,13 @@ use crate::record::RecordBatch;
 
 const ABORTED_BYTES: usize = 24;
 
-/// What a producer wrote into a partition from one offset to another is void.
+/// Span of a partition in which the records of one producer are void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Aborted {
     pub producer: i64,
-    /// Of its first record.
+    /// Offset of the first record of the transaction.
     pub first: Offset,
-    /// Of the marker that ended it.
+    /// Offset of the marker that ended it.
     pub last: Offset,
 }
 
@@ -29,7 +29,7 @@ impl Aborted {
         out.put_u64(self.last);
     }
 
-    /// Keeps those of which there is something among these batches, which are in the order of the log.
+    /// Keeps the transactions that have a batch among `batches`, which are in the order of the log.
     pub fn retain_among(aborted: &mut Vec<Self>, batches: &[RecordBatch]) {
         if aborted.is_empty() {
             return;
@@ -69,10 +69,10 @@ pub(super) fn decode_all(bytes: &mut Bytes) -> Result<VecDeque<Aborted>> {
     Ok(all)
 }
 
-/// Aborted transactions, to be asked of any batch.
+/// Index of aborted transactions, which tells for any batch whether it is void.
 #[derive(Clone, Debug, Default)]
 pub struct AbortedIndex {
-    /// From the first to the last offset of each, in the order of the log.
+    /// First and last offset of each transaction, by producer, in the order of the log.
     spans: HashMap<i64, Vec<(Offset, Offset)>>,
 }
 
@@ -86,7 +86,7 @@ impl AbortedIndex {
         Self { spans }
     }
 
-    /// Whether the batch's records are void.
+    /// Returns `true` if the batch's records are void.
     pub fn has(&self, batch: &RecordBatch) -> bool {
         if self.spans.is_empty() || !batch.is_transactional() || batch.is_control() {
             return false;

@@ -1,4 +1,4 @@
-//! What was sent within the last minutes, so that nothing is taken twice.
+//! Deduplication of messages that are sent again within a few minutes.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::ids::Offset;
 
-/// How long a message is known by its deduplication id.
+/// Time in ms for which a message is recognized by its deduplication id.
 pub const DEDUP_WINDOW_MS: u64 = 300_000;
-/// Ids that one partition knows at a time. Beyond that nothing with an id is taken.
+/// Maximum number of ids that one partition knows at a time. At the limit no message with an id is accepted.
 const IDS_MAX: usize = 1 << 20;
 
-/// The ids of one partition.
+/// Deduplication ids of one partition.
 ///
 /// Invariant: both have the same ids, `by_age` in the order in which they were sent.
 #[derive(Debug, Default)]
@@ -21,13 +21,14 @@ pub struct Dedup {
 }
 
 impl Dedup {
-    /// An id among those of its scope: of a key, or of the whole queue.
+    /// Returns the id within its scope: a key, or the whole queue.
     pub fn id(scope: &[u8], id: &[u8]) -> Arc<[u8]> {
         let length = (scope.len() as u32).to_be_bytes();
         [&length[..], scope, id].concat().into()
     }
 
-    /// Where the message is that was sent with this id, if it was lately. Fails where there is no room for one more.
+    /// Returns the offset of the message that was sent with this id within the window. Fails if there is no room for
+    /// another id.
     pub fn find(&mut self, id: &[u8], now_ms: u64) -> Result<Option<Offset>> {
         self.forget(now_ms);
         match self.seen.get(id) {
@@ -39,7 +40,7 @@ impl Dedup {
         }
     }
 
-    /// Ids that are older than the window, and those of a time that is far off: the clock was wrong then.
+    /// Forgets ids that are older than the window, and ids from the far future, when the clock was wrong.
     fn forget(&mut self, now_ms: u64) {
         let known = now_ms.saturating_sub(DEDUP_WINDOW_MS - 1)..now_ms.saturating_add(DEDUP_WINDOW_MS);
         while let Some((_, old)) = self.by_age.pop_front_if(|(at_ms, _)| !known.contains(at_ms)) {
@@ -47,19 +48,19 @@ impl Dedup {
         }
     }
 
-    /// What was sent before this offset may be sent again.
+    /// Forgets the messages before this offset, which may be sent again.
     pub fn forget_before(&mut self, offset: Offset) {
         self.seen.retain(|_, at| *at >= offset);
         self.by_age.retain(|(_, id)| self.seen.contains_key(id));
     }
 
-    /// The oldest message that is known by its id: after a restart it is found there.
+    /// Returns the oldest message that is recognized: a restart has to read the log from there.
     pub fn oldest(&mut self, now_ms: u64) -> Option<Offset> {
         self.forget(now_ms);
         self.by_age.front().and_then(|(_, id)| self.seen.get(id)).copied()
     }
 
-    /// A message was sent with this id, which [`Dedup::find`] did not know.
+    /// Adds a message that was sent with an id that [`Dedup::find`] did not know.
     pub fn insert(&mut self, id: Arc<[u8]>, offset: Offset, now_ms: u64) {
         if self.seen.insert(id.clone(), offset).is_none() {
             self.by_age.push_back((now_ms, id));

@@ -1,4 +1,4 @@
-//! Which messages a queue takes, by what their attributes say: Google Pub/Sub's filter language.
+//! Filters of messages by their attributes: Google Pub/Sub's filter language.
 //!
 //! ```text
 //! expression = term { "AND" term } | term { "OR" term }
@@ -15,14 +15,14 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::limits::{FILTER_BYTES_MAX, FILTER_NESTING_MAX};
 
-/// A filter: its text, and what that says.
+/// Filter: its text, and the expression that was parsed from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     text: Box<str>,
     root: Expression,
 }
 
-/// At most [`FILTER_NESTING_MAX`] deep, and `All` and `Any` have two parts or more.
+/// Expression tree. It is at most [`FILTER_NESTING_MAX`] deep, and `All` and `Any` have two parts or more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Expression {
     Has(Box<str>),
@@ -50,7 +50,7 @@ impl Filter {
         Ok(Self { text: text.into(), root })
     }
 
-    /// Whether a message with these attributes is taken.
+    /// Returns `true` if a message with these attributes matches.
     pub fn matches<'a>(&self, attribute: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.root.matches(&attribute)
     }
@@ -89,9 +89,9 @@ impl std::str::FromStr for Filter {
 
 struct Parser<'a> {
     text: &'a str,
-    /// Bytes that are read; always between two characters.
+    /// Number of bytes that were read; always between two characters.
     at: usize,
-    /// Parentheses that are open.
+    /// Number of open parentheses.
     nesting: usize,
 }
 
@@ -220,7 +220,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What stands behind a backslash, and the backslash.
+    /// Reads an escape sequence, with its backslash.
     fn escape(&mut self) -> Result<char> {
         let escaped = &self.rest()[1..];
         let (skipped, digits, radix) = match escaped.bytes().next() {
@@ -258,14 +258,14 @@ impl<'a> Parser<'a> {
         self.at += rest.len() - rest.trim_ascii_start().len();
     }
 
-    /// What is a word from here on, if only of no letters.
+    /// Returns the word at the current position, which may be empty.
     fn word(&self) -> &'a str {
         let rest = self.rest();
         let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '-');
         &rest[..end.unwrap_or(rest.len())]
     }
 
-    /// Whether this whole word is next; then it is read.
+    /// Reads this word if it is next as a whole. Returns `true` if it was.
     fn take_word(&mut self, word: &str) -> bool {
         self.skip_space();
         let is_next = self.word() == word;
@@ -294,7 +294,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// What a letter behind a backslash means, where no number follows.
+/// Meanings of the letters after a backslash, for escapes without a number.
 const ESCAPES: [(u8, char); 12] = [
     (b'a', '\x07'),
     (b'b', '\x08'),

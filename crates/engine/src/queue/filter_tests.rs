@@ -1,4 +1,4 @@
-//! What filters mean and where they are wrong; random ones against a naive model, whatever their spacing.
+//! Semantics and syntax errors of filters; random filters against a naive model, with any spacing.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ fn filters_take_what_they_say() {
         (r#"attributes.domain = "Com""#, false),
         (r#"attributes.domain != "org""#, true),
         (r#"attributes.domain != "com""#, false),
-        // Whoever does not have it does not have that value.
+        // A message without the attribute does not have that value.
         (r#"attributes.name != "com""#, true),
         (r#"hasPrefix(attributes.domain, "co")"#, true),
         (r#"hasPrefix ( attributes . domain , "")"#, true),
@@ -37,7 +37,7 @@ fn filters_take_what_they_say() {
         ("NOT attributes:domain", false),
         ("-attributes:name", true),
         ("NOT(attributes:name)", true),
-        // NOT is for the one test behind it.
+        // NOT applies to the one test after it.
         (r#"NOT attributes:name AND attributes.domain = "org""#, false),
         (r#"NOT (attributes:domain AND attributes.domain = "org")"#, true),
         (r#"attributes:domain AND (attributes.domain = "net" OR attributes.domain = "com")"#, true),
@@ -125,7 +125,7 @@ fn filters_are_short_and_flat() {
     assert!(error.message.contains("deep"), "{error}");
 }
 
-/// A filter as the model has it: printed by [`Tree::print`], decided by [`Tree::takes`].
+/// Filter of the model: printed by [`Tree::print`], evaluated by [`Tree::takes`].
 #[derive(Clone, Debug)]
 enum Tree {
     Has(String),
@@ -149,7 +149,7 @@ impl Tree {
         }
     }
 
-    /// With `space` where spaces may be, in parentheses unless it is one test.
+    /// Prints the filter with `space` wherever spaces are allowed, in parentheses unless it is a single test.
     fn print(&self, space: &str) -> String {
         let key = |key: &str| {
             let is_word = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
@@ -185,7 +185,7 @@ fn quote(text: &str) -> String {
     format!("\"{}\"", escaped.collect::<String>())
 }
 
-/// Few keys and values, so that they meet.
+/// Returns few different keys and values, so that they often match.
 fn texts() -> impl Strategy<Value = String> {
     prop::sample::select(vec!["", "a", "b-", "a b", "a\"", "\\ä", "\n", "😀", "NOT", "=é"]).prop_map(str::to_owned)
 }
@@ -223,7 +223,7 @@ proptest! {
         prop_assert_eq!(is_taken, tree.takes(&attributes), "{} of {:?}", printed, attributes);
     }
 
-    /// Whatever it is, it is a filter or an error that points into it.
+    /// Any text is a filter or an error that points into the text.
     #[test]
     fn any_text_is_read_or_refused(
         parts in prop::collection::vec(

@@ -1,4 +1,4 @@
-//! The state machine of a queue over one partition: who holds which message until when, and what is next.
+//! State machine of a queue over one partition: leases of messages, and the cursor of delivery.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, hash_map};
@@ -9,26 +9,26 @@ use super::voids::Voids;
 use super::{DELAY_MS_MAX, LEASE_TOTAL_MS_MAX, QueueSettings};
 use crate::ids::Offset;
 
-/// What is written of a lease that the broker itself holds, while it moves the message elsewhere: no time ends it.
+/// Due time of a lease that the broker itself holds while it moves the message elsewhere: it does not expire.
 pub(super) const NEVER: u64 = u64::MAX;
-/// Timers that may be out of date before they are sorted out.
+/// Number of timers, beyond twice the active ones, at which stale timers are removed.
 const STALE_TIMERS_MIN: usize = 1024;
-/// A clock that is so much behind what it was has been set back.
+/// Minimum step back of the clock in ms that is treated as a clock that was set back.
 const SET_BACK_MS_MIN: u64 = 60_000;
-/// A lease is the time at which it was given, ms since 1970, and so many bits that tell those of a moment apart.
+/// Number of low bits of a lease, which distinguish leases of the same ms; the high bits are its time, ms since 1970.
 const LEASE_COUNT_BITS: u32 = 16;
 
-/// Where a message is, that is not done with and not simply next.
+/// State of a message that has an entry: neither finished nor simply the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Phase {
-    /// Somebody has it until it is due.
+    /// Receiver holds the message until it is due.
     Leased = 1,
-    /// It can be given out.
+    /// Message can be delivered.
     Waiting = 2,
-    /// It can be given out once it is due.
+    /// Message can be delivered once it is due.
     Delayed = 3,
-    /// Nobody shall have it; the cursor did not come by yet.
+    /// Message is not to be delivered; the cursor has not passed it yet.
     Left = 4,
 }
 
@@ -47,23 +47,23 @@ impl Phase {
     }
 }
 
-/// What is known of a message beside its record.
+/// State of a message apart from its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub phase: Phase,
-    /// When the lease or the delay ends, ms since 1970.
+    /// End of the lease or of the delay, ms since 1970.
     pub due_ms: u64,
-    /// The newest lease; 0 where there was none.
+    /// Newest lease; 0 if there was none.
     pub lease: u64,
-    /// How often it was given out.
+    /// Number of deliveries.
     pub attempts: u32,
-    /// When it was given out first.
+    /// Time of the first delivery, ms since 1970.
     pub first_ms: u64,
     pub group: Option<GroupId>,
 }
 
 impl Entry {
-    /// Whether a receipt of a lease counts.
+    /// Checks whether a receipt of a lease is valid.
     fn check(&self, settings: &QueueSettings, lease: u64, now_ms: u64) -> Result<(), LeaseError> {
         if self.lease == 0 {
             return Err(LeaseError::Gone);
@@ -74,7 +74,7 @@ impl Entry {
     }
 }
 
-/// A message that was given out.
+/// Message that was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     pub offset: Offset,
@@ -83,32 +83,33 @@ pub struct Lease {
     pub first_ms: u64,
 }
 
-/// Why a receipt does not count.
+/// Reason for which a receipt is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseError {
-    /// There is no such message any more.
+    /// Message no longer exists.
     Gone,
-    /// The lease is over, or another has the message.
+    /// Lease has expired, or another receiver holds the message.
     Expired,
-    /// Nobody has the message.
+    /// No receiver holds the message.
     NotLeased,
-    /// The message would be held longer than anybody may.
+    /// Lease would exceed the maximum time that a receiver may hold a message.
     TooLong,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Can be given out.
+    /// Number of messages that can be delivered.
     pub visible: u64,
     pub leased: u64,
     pub delayed: u64,
 }
 
-/// Leases over the messages of one partition.
+/// Queue of the messages of one partition.
 ///
-/// Invariants: what is before `floor` is done with. From `floor` to `next` an offset has an entry or is done with. From
-/// `next` on an offset without an entry was given to nobody yet; one with an entry is [`Phase::Delayed`] or
-/// [`Phase::Left`], and `ahead` counts those, or is one of `voids`. They are not saved: the log says what they are.
+/// Invariants: messages before `floor` are finished. From `floor` to `next` an offset has an entry or is finished. From
+/// `next` on an offset without an entry was never delivered, or is one of `voids`; one with an entry is
+/// [`Phase::Delayed`] or [`Phase::Left`], and `ahead` counts those. Entries from `next` on are not saved: they follow
+/// from the log.
 #[derive(Debug)]
 pub struct Queue {
     pub(super) settings: QueueSettings,
@@ -116,17 +117,17 @@ pub struct Queue {
     pub(super) next: Offset,
     pub(super) end: Offset,
     pub(super) entries: HashMap<Offset, Entry, foldhash::fast::RandomState>,
-    /// Offsets from `next` to `end` that hold no message. None of them has an entry, and `next` is none of them.
+    /// Offsets from `next` to `end` that hold no message. No such offset has an entry, or is `next`.
     voids: Voids,
     pub(super) line: Line,
-    /// When leases and delays end, in the order of the leases, and of what. Some are out of date: the entry decides.
+    /// Times at which leases and delays end, with the lease and the offset. Some are stale: the entry decides.
     timers: BinaryHeap<Reverse<(u64, u64, Offset)>>,
     pub(super) counts: PhaseCounts,
     pub(super) ahead: u64,
     last_lease: u64,
-    /// The time of the last look.
+    /// Time of the last call, to detect a clock that was set back.
     looked_ms: u64,
-    /// Offsets whose entries changed since they were saved, where they are saved.
+    /// Offsets whose entries changed since they were saved; `None` if the queue is not saved.
     changes: Option<Vec<Offset>>,
 }
 
@@ -149,7 +150,8 @@ impl PhaseCounts {
 }
 
 impl Queue {
-    /// A queue that begins at an offset of a log that ends at `end`. One that is saved says what changes.
+    /// Creates a queue that begins at offset `start` of a log that ends at `end`. If `is_saved`, it records changes for
+    /// [`Queue::take_changes`].
     pub fn new(settings: QueueSettings, start: Offset, end: Offset, is_saved: bool) -> Self {
         let mut queue = Self {
             line: Line::new(settings.order),
@@ -170,7 +172,7 @@ impl Queue {
         queue
     }
 
-    /// Everything before it is done with.
+    /// Returns the offset before which all messages are finished.
     pub fn floor(&mut self) -> Offset {
         if self.entries.len() as u64 == self.ahead {
             self.floor = self.next;
@@ -181,7 +183,7 @@ impl Queue {
         self.floor
     }
 
-    /// The first message that nobody was ever given.
+    /// Returns the offset of the first message that was never delivered.
     pub fn next(&self) -> Offset {
         self.next
     }
@@ -206,30 +208,31 @@ impl Queue {
         self.line.noisy_groups()
     }
 
-    /// How many there are of each kind at this time.
+    /// Returns the number of messages in each state at this time.
     pub fn counts(&mut self, now_ms: u64) -> Counts {
         self.expire(now_ms);
         self.counts_kept()
     }
 
-    /// The same as of the last look: what ended since then is still as it was.
+    /// Returns the number of messages in each state as of the last call: leases and delays that ended since then are
+    /// not considered.
     pub fn counts_kept(&self) -> Counts {
         let PhaseCounts { leased, waiting, delayed } = self.counts;
         Counts { visible: self.ahead_messages() + waiting, leased, delayed }
     }
 
-    /// How many messages are not done with.
+    /// Returns the number of unfinished messages.
     pub fn undone(&self) -> u64 {
         let PhaseCounts { leased, waiting, delayed } = self.counts;
         self.ahead_messages() + waiting + leased + delayed
     }
 
-    /// Messages that nobody was given yet, which are neither delayed nor left out.
+    /// Returns the number of messages that were never delivered and are neither delayed nor left out.
     fn ahead_messages(&self) -> u64 {
         self.end - self.next - self.ahead - self.voids.count()
     }
 
-    /// The oldest message that is not done with is dropped, whoever has it.
+    /// Drops the oldest unfinished message, even if it is leased.
     pub fn drop_oldest(&mut self) {
         let oldest = self.floor();
         if oldest >= self.end {
@@ -243,18 +246,18 @@ impl Queue {
         self.floor = oldest + 1;
     }
 
-    /// When something changes by itself the next time, at the earliest.
+    /// Returns the earliest time at which a lease or a delay may end.
     pub fn next_due_ms(&self) -> Option<u64> {
         self.timers.peek().map(|Reverse((due_ms, ..))| *due_ms)
     }
 
-    /// The log has grown to this offset.
+    /// Extends the queue to the new end of the log.
     pub fn append(&mut self, end: Offset) {
         self.end = self.end.max(end);
         self.line.reach(self.end);
     }
 
-    /// The log has grown to the end of a range that holds no message.
+    /// Extends the queue to the end of a range of the log that holds no message.
     pub fn append_void(&mut self, range: Range<Offset>) {
         let start = range.start.max(self.next);
         if start < range.end {
@@ -264,22 +267,22 @@ impl Queue {
         }
     }
 
-    /// Returns how many ranges without messages the queue keeps.
+    /// Returns the number of ranges without messages that the queue keeps.
     pub fn skipped_ranges(&self) -> usize {
         self.voids.ranges()
     }
 
-    /// Whether there is room to append another range without messages.
+    /// Returns `true` if there is room to append another range without messages.
     pub fn has_room_for_voids(&self) -> bool {
         !self.voids.is_full()
     }
 
-    /// The cursor goes by one message, and by what follows that holds none.
+    /// Moves the cursor past one message, and past following offsets that hold none.
     pub(super) fn advance(&mut self) {
         self.next = self.voids.skip(self.next + 1);
     }
 
-    /// A message at or after the cursor is for nobody before this time.
+    /// Delays a message at or after the cursor until this time.
     pub fn delay(&mut self, offset: Offset, due_ms: u64) {
         if offset >= self.next && !self.entries.contains_key(&offset) {
             self.ahead += 1;
@@ -287,7 +290,7 @@ impl Queue {
         }
     }
 
-    /// A message at or after the cursor is for nobody.
+    /// Leaves out a message at or after the cursor: it is never delivered.
     pub fn leave_out(&mut self, offset: Offset) {
         if offset >= self.next && !self.entries.contains_key(&offset) {
             self.ahead += 1;
@@ -300,7 +303,7 @@ impl Queue {
         self.last_lease
     }
 
-    /// A message that came back and has no attempt left: from now on only whoever moves it to the dead letters has it.
+    /// Leases a message that returned and has no attempt left to the broker, which moves it to the dead-letter topic.
     pub fn take_dead(&mut self, offset: Offset, now_ms: u64) -> Option<Lease> {
         if !self.settings.has_last_attempt() {
             return None;
@@ -315,13 +318,13 @@ impl Queue {
         Some(Lease { offset, lease, attempts: entry.attempts, first_ms: entry.first_ms })
     }
 
-    /// Whether the lease still runs, and how often its message was given out.
+    /// Returns the number of deliveries of a message if this lease still runs.
     pub fn held(&self, offset: Offset, lease: u64, now_ms: u64) -> Option<u32> {
         let entry = self.entries.get(&offset).filter(|entry| entry.lease == lease && entry.phase == Phase::Leased)?;
         (entry.due_ms > now_ms).then_some(entry.attempts)
     }
 
-    /// A message is done with. Says whether it was there.
+    /// Acknowledges a message. Returns `false` if it was already finished; a strict queue refuses that.
     pub fn ack(&mut self, offset: Offset, lease: u64, now_ms: u64) -> Result<bool, LeaseError> {
         let checked = match self.entries.entry(offset) {
             hash_map::Entry::Occupied(there) => {
@@ -339,13 +342,13 @@ impl Queue {
         }
     }
 
-    /// Whether a lease may end so long from now: nobody has a message longer than anybody may.
+    /// Returns `true` if a lease may end `lease_ms` from now: a receiver may hold a message for [`LEASE_TOTAL_MS_MAX`].
     pub fn may_extend(lease: u64, now_ms: u64, lease_ms: u64) -> bool {
         now_ms.saturating_add(lease_ms) <= (lease >> LEASE_COUNT_BITS).saturating_add(LEASE_TOTAL_MS_MAX)
     }
 
-    /// A lease ends so long from now, in the place of when it would have. One that has expired runs again if nobody was
-    /// given the message since, unless only leases that still run count.
+    /// Sets the end of a lease to `lease_ms` from now. A lease that has expired becomes active again if the message was
+    /// not delivered since, unless the queue is strict.
     pub fn extend(&mut self, offset: Offset, lease: u64, now_ms: u64, lease_ms: u64) -> Result<(), LeaseError> {
         match self.settings.is_strict {
             true => self.extend_running(offset, lease, now_ms, lease_ms),
@@ -353,7 +356,7 @@ impl Queue {
         }
     }
 
-    /// Extends a lease, and whatever the settings are one that has expired, if nobody was given the message since.
+    /// Extends a lease, even an expired one if the message was not delivered since, and even in a strict queue.
     pub fn renew(&mut self, offset: Offset, lease: u64, now_ms: u64, lease_ms: u64) -> Result<(), LeaseError> {
         self.expire(now_ms);
         let has_expired =
@@ -386,7 +389,7 @@ impl Queue {
         Ok(())
     }
 
-    /// A message goes back, for others after a delay: that of the queue where none is named.
+    /// Returns a message to the queue after a delay: by default that of the queue's backoff.
     pub fn nack(&mut self, offset: Offset, lease: u64, now_ms: u64, delay_ms: Option<u64>) -> Result<(), LeaseError> {
         let entry = self.check_leased(offset, lease, now_ms)?;
         let delay_ms = delay_ms.unwrap_or_else(|| self.settings.backoff_after(entry.attempts));
@@ -394,7 +397,8 @@ impl Queue {
         Ok(())
     }
 
-    /// A message that was given out just now goes back as if it had not been: its receiver never saw it.
+    /// Undoes the delivery of a message whose receiver never got it: the attempt is not counted, and its group keeps
+    /// its place.
     pub fn untake(&mut self, lease: &Lease) {
         let Some(entry) = self.entries.get(&lease.offset).copied().filter(|entry| entry.lease == lease.lease) else {
             return;
@@ -407,7 +411,8 @@ impl Queue {
         self.change(lease.offset, Entry { phase: Phase::Waiting, due_ms: 0, attempts, first_ms, ..entry });
     }
 
-    /// Whoever has a message is gone: it goes back at once, if it still is theirs.
+    /// Returns a message to the queue immediately because its receiver has disconnected. Returns `false` if that
+    /// receiver no longer held the message.
     pub fn release(&mut self, offset: Offset, lease: u64, now_ms: u64) -> bool {
         self.expire(now_ms);
         let held = self.entries.get(&offset).copied();
@@ -418,7 +423,7 @@ impl Queue {
         })
     }
 
-    /// A message that was given out just now, for the first time here, was given out elsewhere before.
+    /// Adds earlier deliveries in another queue to a message that was just delivered for the first time here.
     pub fn carry(&mut self, lease: &mut Lease, attempts: u32) {
         if let Some(entry) = self.entries.get_mut(&lease.offset).filter(|entry| entry.lease == lease.lease) {
             entry.attempts = entry.attempts.saturating_add(attempts);
@@ -427,7 +432,7 @@ impl Queue {
         }
     }
 
-    /// What the broker was to move could not be moved: it may try again after a while.
+    /// Returns a message to the queue whose move to the dead-letter topic failed: the broker retries after `delay_ms`.
     pub fn keep_dead(&mut self, offset: Offset, now_ms: u64, delay_ms: u64) {
         if let Some(entry) = self.entries.get(&offset).copied().filter(|entry| entry.due_ms == NEVER) {
             self.give_back(offset, entry, now_ms, delay_ms);
@@ -439,20 +444,20 @@ impl Queue {
         let entry = self.entries.get(&offset).copied().ok_or(LeaseError::Gone)?;
         entry.check(&self.settings, lease, now_ms)?;
         match entry.phase {
-            // An older lease may acknowledge. Only the newest decides how long its receiver has the message.
+            // An older lease may acknowledge. Only the newest decides how long its receiver holds the message.
             Phase::Leased if entry.lease != lease => Err(LeaseError::Expired),
             Phase::Leased => Ok(entry),
             Phase::Waiting | Phase::Delayed | Phase::Left => Err(LeaseError::NotLeased),
         }
     }
 
-    /// A leased message goes back. Whoever had it has nothing to do with it any more.
+    /// Returns a leased message to the queue. A new lease cuts off its former receiver.
     fn give_back(&mut self, offset: Offset, entry: Entry, now_ms: u64, delay_ms: u64) {
         let lease = self.new_lease(now_ms);
         self.go_back(offset, Entry { lease, ..entry }, now_ms, delay_ms);
     }
 
-    /// A message, and where order asks for it those of its group after it that are leased, go back.
+    /// Returns a message to the queue, and if the settings require it also the leased messages of its group after it.
     fn go_back(&mut self, offset: Offset, entry: Entry, now_ms: u64, delay_ms: u64) {
         let mut back = vec![(offset, entry)];
         if self.settings.returns_following {
@@ -468,7 +473,7 @@ impl Queue {
         }
     }
 
-    /// Ends the leases and delays whose time has come. Nobody has to write that down: after a restart it has come, too.
+    /// Ends expired leases and delays. These changes need not be saved: after a restart they have expired as well.
     pub fn expire(&mut self, now_ms: u64) {
         if now_ms.saturating_add(SET_BACK_MS_MIN) < self.looked_ms {
             self.set_back(self.looked_ms - now_ms);
@@ -479,14 +484,14 @@ impl Queue {
         self.changes = changes;
     }
 
-    /// The clock was set back: what lasts for so long from when it began does not last any longer for that.
+    /// Adjusts to a clock that was set back, so that no lease or delay takes longer than its duration.
     fn set_back(&mut self, by_ms: u64) {
         self.timers.clear();
         for (offset, entry) in &mut self.entries {
             if !matches!(entry.phase, Phase::Leased | Phase::Delayed) || entry.due_ms == NEVER {
                 continue;
             }
-            // One that was never given out is delayed until a time, and not for a while.
+            // A message that was never delivered is delayed until a point in time, not for a duration.
             if entry.lease > 0 {
                 entry.due_ms = entry.due_ms.saturating_sub(by_ms);
             }
@@ -506,12 +511,12 @@ impl Queue {
                 continue;
             }
             match entry.phase {
-                // It keeps its lease, under which its receiver may still come back.
+                // It keeps its lease, with which its former receiver may still acknowledge or extend.
                 Phase::Leased => {
                     let delay_ms = self.settings.backoff_after(entry.attempts);
                     self.go_back(offset, entry, now_ms, delay_ms);
                 }
-                // It is a message like any other that nobody was given yet.
+                // It becomes an ordinary message that was never delivered.
                 Phase::Delayed if offset >= self.next => {
                     self.ahead -= 1;
                     self.drop_entry(offset);
@@ -522,7 +527,7 @@ impl Queue {
         }
     }
 
-    /// Everything up to an offset is done with, everything from there on is as if nobody had been given it.
+    /// Marks all messages before an offset as finished, and all from there on as never delivered.
     pub fn seek(&mut self, to: Offset) {
         let offsets: Vec<Offset> = self.entries.keys().copied().collect();
         for offset in offsets {
@@ -536,7 +541,7 @@ impl Queue {
         self.append(to);
     }
 
-    /// What is known of the messages that nobody was ever given is found out anew: they are appended once more.
+    /// Forgets the state of messages that were never delivered, which have to be appended again.
     pub fn forget_ahead(&mut self) {
         let next = self.next;
         let ahead: Vec<Offset> = self.entries.keys().copied().filter(|offset| *offset >= next).collect();
@@ -545,7 +550,7 @@ impl Queue {
         (self.ahead, self.end) = (0, next);
     }
 
-    /// Messages that are not done with, before the cursor, wait again; the others are done with.
+    /// Restores unfinished messages before the cursor as waiting; all others before it are finished.
     pub fn restore_pending(&mut self, pending: impl IntoIterator<Item = Offset>, next: Offset) {
         self.seek(next);
         for offset in pending.into_iter().filter(|offset| *offset < next) {
@@ -557,19 +562,19 @@ impl Queue {
         }
     }
 
-    /// Offsets that something is known of.
+    /// Returns the offsets that have an entry.
     pub fn offsets(&self) -> impl Iterator<Item = Offset> {
         self.entries.keys().copied()
     }
 
-    /// Offsets before the cursor that are not done with, in their order.
+    /// Returns the offsets of unfinished messages before the cursor, in ascending order.
     pub fn pending(&self) -> Vec<Offset> {
         let mut pending: Vec<Offset> = self.entries.keys().copied().filter(|offset| *offset < self.next).collect();
         pending.sort_unstable();
         pending
     }
 
-    /// The log has nothing before this offset any more.
+    /// Drops the messages before this offset, which were removed from the log.
     pub fn trim(&mut self, start: Offset) {
         if start <= self.floor() {
             return;
@@ -587,7 +592,7 @@ impl Queue {
         self.append(self.next);
     }
 
-    /// Other settings count from now on. The order stays.
+    /// Replaces the settings. The order stays.
     pub fn alter(&mut self, settings: QueueSettings) {
         let order = self.settings.order;
         self.settings = QueueSettings { order, ..settings };
@@ -600,7 +605,7 @@ impl Queue {
         self.note(offset);
     }
 
-    /// Something else is known of a message than before. It stays in the group that it was in.
+    /// Replaces the entry of a message, which stays in its group.
     pub(super) fn change(&mut self, offset: Offset, entry: Entry) {
         let Some(before) = self.entries.insert(offset, entry) else {
             return self.put(offset, entry);
@@ -622,7 +627,7 @@ impl Queue {
 
     fn count_in(&mut self, offset: Offset, entry: &Entry) {
         if let Some(stand) = entry.phase.stand() {
-            // What the cursor did not come by yet is in no line: its group is not known.
+            // A message that the cursor has not passed is in no line: its group is unknown.
             if offset < self.next {
                 self.line.add(offset, entry.group, stand);
             }
@@ -638,7 +643,7 @@ impl Queue {
         Some(entry)
     }
 
-    /// An entry was removed.
+    /// Updates line and counts after an entry was removed.
     fn count_out(&mut self, offset: Offset, entry: &Entry) {
         if let Some(stand) = entry.phase.stand() {
             self.line.remove(offset, entry.group, stand);
@@ -674,7 +679,7 @@ impl Queue {
         }
     }
 
-    /// Entries that changed since the last call, with what is known now; without an entry, nothing is.
+    /// Returns the entries that changed since the last call; `None` for an entry that was removed.
     pub fn take_changes(&mut self) -> Vec<(Offset, Option<Entry>)> {
         let Some(changes) = self.changes.as_mut().filter(|changes| !changes.is_empty()) else {
             return Vec::new();
@@ -685,14 +690,14 @@ impl Queue {
         offsets.into_iter().map(|offset| (offset, self.entries.get(&offset).copied())).collect()
     }
 
-    /// Changes could not be saved: the next call has them again.
+    /// Keeps changes that could not be saved: the next call of [`Queue::take_changes`] returns them again.
     pub fn keep_changes(&mut self, offsets: impl IntoIterator<Item = Offset>) {
         if let Some(changes) = &mut self.changes {
             changes.extend(offsets);
         }
     }
 
-    /// An entry as it was saved. [`Queue::resume`] comes after the last.
+    /// Restores a saved entry. [`Queue::resume`] has to be called after the last one.
     pub fn restore(&mut self, offset: Offset, entry: Option<Entry>) {
         match entry {
             Some(entry) => self.entries.insert(offset, entry),
@@ -700,28 +705,28 @@ impl Queue {
         };
     }
 
-    /// Where the cursor was when it was saved last.
+    /// Restores the saved position of the cursor.
     pub fn restore_next(&mut self, next: Offset) {
         self.next = self.next.max(next);
     }
 
-    /// Goes on with what was restored, over a log that has this.
+    /// Resumes with the restored state, over a log from `start` to `end`.
     pub fn resume(&mut self, start: Offset, end: Offset) {
-        // A crash may have come between what is saved of messages, in their order, and the cursor behind it.
+        // A crash may have happened between saving the messages, in their order, and saving the cursor after them.
         let after = self.entries.keys().max().map_or(start, |offset| offset + 1);
         let gone: Vec<Offset> = self.entries.keys().copied().filter(|offset| !(start..end).contains(offset)).collect();
-        // A log that lost its end has lost what was known of it.
+        // A log that lost its end has lost the state of these messages, too.
         self.entries.retain(|offset, _| (start..end).contains(offset));
         self.next = self.next.max(after).max(start).min(end.max(start));
         self.end = start;
         self.append(end);
         self.floor = self.entries.keys().min().map_or(self.next, |offset| *offset);
         let mut entries: Vec<(Offset, Entry)> = self.entries.iter().map(|(offset, entry)| (*offset, *entry)).collect();
-        // Groups have their places by their first messages.
+        // The place of a group is that of its first message.
         entries.sort_unstable_by_key(|(offset, _)| *offset);
         for (offset, mut entry) in entries {
             if entry.due_ms == NEVER {
-                // Whoever moved it is gone.
+                // The move of the message was interrupted by the restart.
                 entry = Entry { phase: Phase::Waiting, due_ms: 0, ..entry };
                 self.entries.insert(offset, entry);
             }

@@ -1,31 +1,31 @@
-//! Which of the waiting messages of a queue is next, where messages belong to groups and where not.
+//! Order of the waiting messages of a queue, with and without groups.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use super::Order;
 use crate::ids::Offset;
 
-/// What stands for the key of a group. Messages without a key have none, and never wait for each other.
+/// Hash of the key of a group. Messages without a key have no group, and never wait for each other.
 pub type GroupId = u64;
 
-/// A group with more of its messages leased than this, and than its share, is noisy: others are served before it.
+/// Number of leased messages from which a group may be noisy: others are served before it if it also exceeds its share.
 const NOISY_LEASED_MIN: usize = 30;
-/// One in so many of all that is leased is a group's share.
+/// Divisor of the leased messages of all groups that yields the share of one group.
 const NOISY_SHARE: usize = 10;
-/// Groups that are looked at for one that is not noisy.
+/// Maximum number of groups that are searched for one that is not noisy.
 const QUIET_SEARCH_MAX: usize = 1024;
-/// Groups without a known message whose place is remembered. Beyond that the oldest begin again as new ones.
+/// Maximum number of emptied groups whose place is remembered. Beyond that the oldest ones start as new groups again.
 const EMPTIED_MAX: usize = 65_536;
 
-/// A group: for the key of a record, always the same (FNV-1a).
+/// Returns the group of a record key, which never changes (FNV-1a).
 pub fn group_of(key: &[u8]) -> GroupId {
     key.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The place of a group among the others, in the order of the log and then of the count.
+/// Place of a group among the others, ordered by offset and then by a counter.
 ///
-/// A new group has the place of its first message. One that can be had again has a place after every message that the
-/// log had then, and before those that came later.
+/// A new group has the place of its first message. A group that becomes available again gets a place after every
+/// message that the log had then, and before later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place(Offset, u64);
 
@@ -35,43 +35,43 @@ impl Place {
     }
 }
 
-/// Messages that wait, in the order in which they are to go.
+/// Waiting messages in the order in which they are delivered.
 ///
 /// Invariant: `open` has every group that may be served, at its place, and no other.
 #[derive(Debug)]
 pub(super) struct Line {
     order: Order,
-    /// Those without a group.
+    /// Waiting messages without a group.
     waiting: BTreeSet<Offset>,
     groups: HashMap<GroupId, Group, foldhash::fast::RandomState>,
     open: BTreeSet<(Place, GroupId)>,
-    /// Leased messages of all groups.
+    /// Number of leased messages of all groups.
     leased: usize,
-    /// The end of the log, where groups go that can be had again.
+    /// End of the log, the place of groups that become available again.
     end: Offset,
-    /// How many groups could be had again so far.
+    /// Number of times that a group became available again.
     returns: u64,
-    /// Places of groups without a known message: others of theirs may be in the log after the cursor.
+    /// Places of groups without an entry: the log may have more of their messages after the cursor.
     emptied: HashMap<GroupId, Place, foldhash::fast::RandomState>,
-    /// The same in the order of their places. Some are out of date: `emptied` decides.
+    /// Emptied groups in the order of their places. Some are stale: `emptied` decides.
     emptied_by_age: VecDeque<(Place, GroupId)>,
 }
 
-/// Invariant: none is empty in all three sets.
+/// Invariant: at least one of the three sets is not empty.
 #[derive(Debug, Default)]
 struct Group {
     waiting: BTreeSet<Offset>,
     delayed: BTreeSet<Offset>,
     leased: BTreeSet<Offset>,
-    /// Its place in `open`.
+    /// Place in `open`.
     listed: Option<Place>,
-    /// Its place the next time that it is listed, if that is not behind all others.
+    /// Place when it is listed the next time, unless that is after all others.
     next: Option<Place>,
-    /// Its place the last time that it was listed.
+    /// Place when it was listed the last time.
     last: Option<Place>,
 }
 
-/// What a message of a group is doing.
+/// State of a message within its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stand {
     Waiting,
@@ -79,13 +79,13 @@ pub(super) enum Stand {
     Leased,
 }
 
-/// What follows a message in its group.
+/// Next message of a group after a given one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Following {
     Waiting(Offset),
-    /// One that somebody has, or that is delayed: nothing goes before it is done with or can be had again.
+    /// Message is leased or delayed: no message is delivered before it is finished or available again.
     Held,
-    /// Nothing that is known.
+    /// No further message is known.
     Nothing,
 }
 
@@ -102,7 +102,7 @@ impl Group {
         self.waiting.is_empty() && self.delayed.is_empty() && self.leased.is_empty()
     }
 
-    /// What is first among its messages from an offset on.
+    /// Returns the first of its messages from an offset on.
     fn from(&self, offset: Offset) -> Following {
         let first = |set: &BTreeSet<Offset>| set.range(offset..).next().copied();
         let held = [first(&self.leased), first(&self.delayed)].into_iter().flatten().min();
@@ -129,12 +129,12 @@ impl Line {
         }
     }
 
-    /// Whether the group of a message has to be known.
+    /// Returns `true` if the groups of messages have to be known.
     pub(super) fn has_groups(&self) -> bool {
         self.order != Order::Any
     }
 
-    /// The log has grown to this offset.
+    /// Sets the end of the log.
     pub(super) fn reach(&mut self, end: Offset) {
         self.end = end;
     }
@@ -174,7 +174,7 @@ impl Line {
         }
     }
 
-    /// A message does something else from now on.
+    /// Changes the state of a message.
     pub(super) fn shift(&mut self, offset: Offset, group: Option<GroupId>, from: Stand, to: Stand) {
         let Some((id, group)) = group.and_then(|id| Some((id, self.groups.get_mut(&id)?))) else {
             self.remove(offset, group, from);
@@ -187,8 +187,8 @@ impl Line {
         self.list(id);
     }
 
-    /// A message that was given out just now waits again as if it had not been: if its group can be had by that, it is
-    /// at the place where it was.
+    /// Makes a message wait again as if it had not been delivered: if its group becomes available by that, it gets its
+    /// former place.
     pub(super) fn untake(&mut self, offset: Offset, group: Option<GroupId>) {
         if let Some(group) = group.and_then(|id| self.groups.get_mut(&id)) {
             group.next = group.last;
@@ -199,7 +199,7 @@ impl Line {
         }
     }
 
-    /// Brings `open` up to date with a group.
+    /// Updates the place of a group in `open`.
     fn list(&mut self, id: GroupId) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
@@ -227,7 +227,7 @@ impl Line {
         }
     }
 
-    /// Nothing is known of a group any more. What comes of it after the cursor is behind all others.
+    /// Remembers the place of an emptied group: its messages after the cursor come after all other groups.
     fn forget_later(&mut self, id: GroupId) {
         if self.order != Order::Groups {
             return;
@@ -249,14 +249,15 @@ impl Line {
         }
     }
 
-    /// The cursor is here: what comes from here on is newer than groups that were emptied before.
+    /// Drops places that are not after the cursor: messages from there on are newer than these groups.
     pub(super) fn pass(&mut self, next: Offset) {
         while self.emptied_by_age.front().is_some_and(|(place, _)| place.0 <= next) {
             self.forget_oldest();
         }
     }
 
-    /// Whether a message that nobody was given yet may go before all that wait: its group is not known, or not noisy.
+    /// Returns `true` if a message that was never delivered may be delivered before all waiting ones: its group has no
+    /// entry, or is not noisy.
     pub(super) fn admits(&self, group: Option<GroupId>) -> bool {
         let Some(id) = group else {
             return true;
@@ -272,7 +273,7 @@ impl Line {
         group.leased.len() >= NOISY_LEASED_MIN && group.leased.len() * NOISY_SHARE > self.leased
     }
 
-    /// The message that is next; of noisy groups only if `takes_noisy`.
+    /// Returns the next message; with `takes_noisy` also one of a noisy group.
     pub(super) fn first(&self, takes_noisy: bool) -> Option<(Offset, Option<GroupId>)> {
         let alone = self.waiting.first().map(|offset| (*offset, None));
         let is_fit = |(_, id): &&(Place, GroupId)| {
@@ -286,7 +287,7 @@ impl Line {
         }
     }
 
-    /// The message that is next by the places of groups, and its place; none of the groups that are `served` already.
+    /// Returns the next message by the places of groups, and its place; groups that are already served are skipped.
     pub(super) fn first_by_place(
         &self,
         is_served: impl Fn(GroupId) -> bool,
@@ -297,12 +298,12 @@ impl Line {
         alone.into_iter().chain(grouped).min()
     }
 
-    /// What follows a message in its group.
+    /// Returns the message after a given one in its group.
     pub(super) fn following(&self, id: GroupId, offset: Offset) -> Following {
         self.groups.get(&id).map_or(Following::Nothing, |group| group.from(offset + 1))
     }
 
-    /// Leased messages of a group that come after one of its messages.
+    /// Returns the leased messages of a group after one of its messages.
     pub(super) fn leased_after(&self, offset: Offset, group: Option<GroupId>) -> Vec<Offset> {
         let group = group.and_then(|id| self.groups.get(&id));
         group.map_or(Vec::new(), |group| group.leased.range(offset + 1..).copied().collect())

@@ -1,4 +1,5 @@
-//! A record as queues see it: what else a message is than key, value and headers is in headers of reserved names.
+//! Records as queues see them: all properties of a message besides key, value and headers are in headers with reserved
+//! names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,61 +9,62 @@ use bytes::Bytes;
 use crate::ids::{Offset, PartitionId, TopicId};
 use crate::record::{Record, RecordView};
 
-/// The names of headers that are the broker's own. All are text.
+/// Names of the headers that are reserved for the broker. All values are text.
 pub mod header {
-    /// How all of them begin.
+    /// Prefix of all reserved names.
     pub const PREFIX: &str = "thalweg.";
-    /// The types of the other headers, where they are not text: `name=type`, separated by commas.
+    /// Types of those other headers that are not text: `name=type`, separated by commas.
     pub const TYPES: &str = "thalweg.types";
-    /// Until when the message is for nobody, ms since 1970.
+    /// Time before which the message is not delivered, ms since 1970.
     pub const DUE: &str = "thalweg.due";
-    /// What it is known by, if it is sent again.
+    /// Deduplication id, by which a repeated send is recognized.
     pub const DEDUP: &str = "thalweg.dedup";
-    /// Its id, where it was moved here: else that comes from its place.
+    /// Id of a message that was moved here; otherwise the id follows from its place.
     pub const ID: &str = "thalweg.id";
-    /// When it was sent first, where it was moved here, ms since 1970.
+    /// Time of the first send of a message that was moved here, ms since 1970.
     pub const SENT: &str = "thalweg.sent";
-    /// The queue that it was moved from.
+    /// Queue that the message was moved from.
     pub const SOURCE: &str = "thalweg.source";
-    /// How often it was given out there.
+    /// Number of deliveries in that queue.
     pub const DELIVERIES: &str = "thalweg.deliveries";
-    /// How often it was given out in all queues that it was moved here from as a dead letter.
+    /// Number of deliveries in all queues that it was moved here from as a dead letter.
     pub const RECEIVED: &str = "thalweg.received";
-    /// How often it was given out before it was moved here as it was.
+    /// Number of deliveries before it was moved here unchanged.
     pub const ATTEMPTS: &str = "thalweg.attempts";
-    /// Who sent it, as their protocol says it.
+    /// Sender, in the form of its protocol.
     pub const SENDER: &str = "thalweg.sender";
-    /// The bytes of a message that is shown without what it holds, as no answer has room for it.
+    /// Size in bytes of a message that is shown without its content, which exceeds the limit of a response.
     pub const LEFT_OUT: &str = "thalweg.left_out";
-    /// The trace that it belongs to.
+    /// Trace that the message belongs to.
     pub const TRACE: &str = "thalweg.trace";
 }
 
-/// What tells a message from every other.
+/// Unique id of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId([u8; 16]);
 
-/// Bits of an id that say what kind of UUID it is: version 8, whose other bits are anybody's own.
+/// Bits of an id that specify its kind of UUID: version 8, whose other bits are application-defined.
 const VERSION_BITS: u128 = 0xf << 76;
 const VERSION: u128 = 0x8 << 76;
 const VARIANT_BITS: u128 = 0b11 << 62;
 const VARIANT: u128 = 0b10 << 62;
-/// The bits that are left of each half.
+/// Remaining bits of each half.
 const LOW_BITS: u64 = (1 << 62) - 1;
 
 impl MessageId {
-    /// The id of the message at a place. No two places have the same, and neighbours look nothing alike.
+    /// Returns the id of the message at a place. Ids of different places differ, and ids of adjacent places look
+    /// unrelated.
     pub fn at(topic: TopicId, partition: PartitionId, offset: Offset) -> Self {
         let topic = u128::from_be_bytes(topic.to_bytes());
         let high = scattered((topic >> 64) as u64 ^ scattered(topic as u64 ^ u64::from(partition) << 40));
-        // An odd factor and a difference lose nothing of the offset.
+        // An odd factor and a xor are invertible: distinct offsets stay distinct.
         let low = (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ scattered(high)) & LOW_BITS;
         let bits = u128::from(high) << 64 | u128::from(low);
         Self((bits & !(VERSION_BITS | VARIANT_BITS) | VERSION | VARIANT).to_be_bytes())
     }
 }
 
-/// The finisher of SplitMix64.
+/// Returns the finalizer of SplitMix64.
 fn scattered(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -70,7 +72,7 @@ fn scattered(number: u64) -> u64 {
 }
 
 impl fmt::Display for MessageId {
-    /// As UUIDs are written.
+    /// Formats the id like a UUID.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         TopicId::from_bytes(self.0).fmt(f)
     }
@@ -95,7 +97,7 @@ impl FromStr for MessageId {
     }
 }
 
-/// A message that shares the bytes of its batch.
+/// Message that shares the bytes of its batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message(Record);
 
@@ -115,48 +117,48 @@ impl Message {
         self.0.value.as_ref().unwrap_or(&EMPTY)
     }
 
-    /// The key that its group or its order goes by.
+    /// Returns the key, which is the group of the message.
     pub fn group(&self) -> Option<&Bytes> {
         self.0.key.as_ref()
     }
 
-    /// The headers that its sender gave it.
+    /// Returns the headers that its sender set.
     pub fn headers(&self) -> impl Iterator<Item = (&Bytes, &Bytes)> {
         let shown = self.0.headers.iter().filter(|(name, _)| !name.starts_with(header::PREFIX.as_bytes()));
         shown.filter_map(|(name, value)| Some((name, value.as_ref()?)))
     }
 
-    /// A header of one of the names in [`header`], or of its sender.
+    /// Returns the value of a header: one of [`header`], or one of its sender.
     pub fn header(&self, name: &str) -> Option<&str> {
         std::str::from_utf8(self.0.header(name)?).ok()
     }
 
-    /// When it was sent first, ms since 1970.
+    /// Returns the time of its first send, ms since 1970.
     pub fn sent_ms(&self) -> u64 {
         let moved = self.header(header::SENT).and_then(|sent| sent.parse().ok());
         moved.unwrap_or(self.0.timestamp_ms.max(0) as u64)
     }
 
-    /// Its id, where it is at this place.
+    /// Returns the id of the message at this place.
     pub fn id(&self, topic: TopicId, partition: PartitionId) -> MessageId {
         let moved = self.header(header::ID).and_then(|id| id.parse().ok());
         moved.unwrap_or_else(|| MessageId::at(topic, partition, self.0.offset))
     }
 
-    /// What it takes beside its place: its body, its group and its headers.
+    /// Returns the size in bytes of its body, its group and its headers.
     pub fn bytes(&self) -> usize {
         let header = |(name, value): &(Bytes, Option<Bytes>)| name.len() + value.as_ref().map_or(0, Bytes::len);
         let group = self.group().map_or(0, Bytes::len);
         self.body().len() + group + self.0.headers.iter().map(header).sum::<usize>()
     }
 
-    /// The record that it is.
+    /// Returns the underlying record.
     pub fn record(&self) -> &Record {
         &self.0
     }
 }
 
-/// A header of a record in place, as text.
+/// Returns a header of a record in place, as text.
 pub fn header_of<'a>(record: &RecordView<'a>, name: &str) -> Option<&'a str> {
     let mut found = record.headers().filter(|(key, _)| *key == name.as_bytes());
     found.find_map(|(_, value)| std::str::from_utf8(value?).ok())

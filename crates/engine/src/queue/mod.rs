@@ -1,8 +1,9 @@
-//! Queues: views of a topic whose messages are given out one by one, each to one receiver at a time.
+//! Queues: views of a topic whose messages are delivered one by one, each to one receiver at a time.
 //!
-//! A receiver *leases* a message. It acknowledges it, and it is done with; or returns it, or lets the lease end, and
-//! another receives it. [`Queue`] is the state machine of one queue over one partition, [`Dedup`] knows what was sent
-//! before, [`Message`] is a record as queues see it, and [`QueueRecord`] is what a restart begins with.
+//! A receiver *leases* a message. It acknowledges the message, which is then finished; or it returns the message or
+//! lets the lease expire, and another receiver gets it. [`Queue`] is the state machine of one queue over one partition,
+//! [`Dedup`] recognizes messages that were sent before, [`Message`] is a record as queues see it, and [`QueueRecord`]
+//! is the persisted state that a restart begins with.
 
 mod dedup;
 pub mod filter;
@@ -36,28 +37,28 @@ pub use record::{Cursor, QueueDefinition, QueueId, QueueRecord};
 pub use snapshot::{Snapshot, SnapshotPartition};
 pub use taking::{Call, LOOK_AHEAD_MAX, Look, Taken};
 
-/// The topic that the definitions of queues and what was given out are kept in.
+/// Topic that persists the definitions of queues and their delivered messages.
 pub const QUEUES_TOPIC: &str = "_queues";
 
-/// Messages of a partition that wait behind others of their group, at most. Behind so many nobody looks further.
+/// Maximum number of messages of a partition that wait behind others of their group. At the limit a scan stops.
 pub const WAITING_MAX: u64 = 120_000;
-/// How long one receiver may hold a message, however often its lease is extended: 12 hours.
+/// Maximum time in ms that one receiver may hold a message, however often its lease is extended: 12 hours.
 pub const LEASE_TOTAL_MS_MAX: u64 = 12 * 3_600_000;
-/// A delay of a message, or of a queue.
+/// Maximum delay in ms of a message, or of a queue.
 pub const DELAY_MS_MAX: u64 = 7 * 24 * 3_600_000;
-/// Attempts after which a message goes to the dead letters.
+/// Maximum number of attempts after which a message is moved to the dead-letter topic.
 pub const ATTEMPTS_MAX: u32 = 1000;
-/// How long a message may wait for a receiver.
+/// Maximum time in ms that a message may wait for a receiver.
 pub const RETENTION_MS_MAX: u64 = 31 * 24 * 3_600_000;
-/// Leases of one queue in one partition.
+/// Maximum number of leases of one queue in one partition.
 pub const IN_FLIGHT_MAX: u32 = 1_000_000;
 
-/// What names of topics do not have: the names of the queues of share groups begin with it.
+/// Prefix of the names of the queues of share groups. No topic name can begin with it.
 const SHARE_PREFIX: &str = "_share/";
-/// Between the topic, which does not have it either, and the group.
+/// Separator between the topic, whose name cannot contain it, and the group.
 const SHARE_SEPARATOR: char = '/';
 
-/// The name of a queue. It follows the rules of the names of topics, unless it is that of a share group.
+/// Name of a queue. It follows the rules of topic names, unless the queue belongs to a share group.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueueName(Arc<str>);
 
@@ -71,18 +72,18 @@ impl QueueName {
         }
     }
 
-    /// The name of the queue of a share group over a topic. No other queue can have it.
+    /// Returns the name of the queue of a share group over a topic. No other queue can have this name.
     pub fn of_share(group: &GroupName, topic: &TopicName) -> Self {
         Self(Arc::from(format!("{SHARE_PREFIX}{topic}{SHARE_SEPARATOR}{group}")))
     }
 
-    /// The share group whose queue this is.
+    /// Returns the share group to which the queue belongs.
     pub fn share_group(&self) -> Option<GroupName> {
         let (_, group) = self.0.strip_prefix(SHARE_PREFIX)?.split_once(SHARE_SEPARATOR)?;
         GroupName::parse(group).ok()
     }
 
-    /// Whether it is the broker's own, and is not shown among the queues of users.
+    /// Returns `true` if the queue belongs to the broker and is not listed among the queues of users.
     pub fn is_internal(&self) -> bool {
         Self::is_internal_name(&self.0)
     }
@@ -91,7 +92,7 @@ impl QueueName {
         name.starts_with(SHARE_PREFIX)
     }
 
-    /// A name as it was kept.
+    /// Parses a name that was persisted.
     fn kept(name: &str) -> Result<Self> {
         let kept = Self(Arc::from(name));
         if kept.share_group().is_some() { Ok(kept) } else { Self::parse(name) }
@@ -120,16 +121,16 @@ impl std::borrow::Borrow<str> for QueueName {
     }
 }
 
-/// Which message goes next.
+/// Order in which messages are delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Order {
-    /// The oldest that can be had.
+    /// Oldest available message first.
     #[default]
     Any = 0,
-    /// The messages of one key in their order, and none of them while another receiver has some.
+    /// Messages of one key in their order, and none of them while another receiver holds one.
     Groups = 1,
-    /// A key that has much of what is leased steps back behind others.
+    /// Oldest available message first, except that keys with a large share of the leased messages come after others.
     Fair = 2,
 }
 
@@ -158,15 +159,15 @@ impl std::str::FromStr for Order {
     }
 }
 
-/// Among which messages a deduplication id is told again.
+/// Scope of a deduplication id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum DedupRule {
     #[default]
     Off = 0,
-    /// All of the queue.
+    /// All messages of the queue.
     Queue = 1,
-    /// Those of the same key.
+    /// Messages with the same key.
     Group = 2,
 }
 
@@ -178,14 +179,14 @@ impl DedupRule {
     }
 }
 
-/// What happens to a message for which a queue has no room.
+/// Handling of a message for which a queue has no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum QueueOverflow {
-    /// It is refused.
+    /// Message is refused.
     #[default]
     Reject = 0,
-    /// The oldest make room for it.
+    /// Oldest messages are dropped to make room.
     DropOldest = 1,
 }
 
@@ -213,37 +214,38 @@ impl std::str::FromStr for QueueOverflow {
     }
 }
 
-/// The settings of one queue.
+/// Settings of one queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueSettings {
-    /// How long a receiver has a message where it does not say.
+    /// Lease duration in ms if the receiver specifies none.
     pub lease_ms: u64,
-    /// How long a message is for nobody where its sender does not say.
+    /// Delay of a message in ms if its sender specifies none.
     pub delay_ms: u64,
-    /// How long a message waits for a receiver before it is dropped.
+    /// Time in ms that a message waits for a receiver before it is dropped.
     pub retention_ms: u64,
     pub order: Order,
-    /// How often a message is given out before it goes to the dead letters; 0 is no limit.
+    /// Number of deliveries after which a message is moved to the dead-letter topic; 0 is no limit.
     pub attempts_max: u32,
-    /// The topic of the dead letters.
+    /// Dead-letter topic.
     pub dead_letter: Option<TopicName>,
-    /// Whether records of open and aborted transactions are messages, too.
+    /// Isolation, which decides whether records of open and aborted transactions are messages, too.
     pub isolation: Isolation,
-    /// The shortest and the longest delay of a message that comes back, growing with its attempts.
+    /// Shortest and longest delay in ms of a message that returns to the queue; the delay doubles with each attempt.
     pub backoff_ms: (u64, u64),
-    /// Only the newest receipt of a lease that still runs counts.
+    /// `true` if only the newest receipt of a message is valid, and only while its lease runs.
     pub is_strict: bool,
-    /// Where a message comes back, those of its key that were given out after it do too.
+    /// `true` if a message that returns to the queue also returns those of its key that were delivered after it.
     pub returns_following: bool,
-    /// Leases at a time, in each partition.
+    /// Maximum number of concurrent leases in each partition.
     pub in_flight_max: u32,
-    /// Messages that are not done with, and bytes of the log, in each partition; 0 is no limit of its own.
+    /// Maximum number of unfinished messages in each partition; 0 is no separate limit.
     pub messages_max: u64,
+    /// Maximum size of the log in bytes in each partition; 0 is no separate limit.
     pub bytes_max: u64,
     pub overflow: QueueOverflow,
-    /// Messages that it does not match are for nobody.
+    /// Filter of the queue: messages that it does not match are not delivered.
     pub filter: Option<Filter>,
-    /// What is done with stays as long as the topic keeps it, so that the queue can go back to it.
+    /// `true` if finished messages are kept as long as the topic keeps them, so that the queue can seek back to them.
     pub keeps_acked: bool,
     pub dedup: DedupRule,
 }
@@ -297,17 +299,18 @@ impl QueueSettings {
         Ok(())
     }
 
-    /// Whether a message that was given out so often goes to the dead letters in place of being given out again.
+    /// Returns `true` if a message with this number of deliveries is moved to the dead-letter topic instead of being
+    /// delivered again.
     pub(crate) fn is_last_attempt(&self, attempts: u32) -> bool {
         self.has_last_attempt() && attempts >= self.attempts_max
     }
 
-    /// Whether any message goes there.
+    /// Returns `true` if messages are moved to a dead-letter topic at all.
     pub(crate) fn has_last_attempt(&self) -> bool {
         self.attempts_max > 0 && self.dead_letter.is_some()
     }
 
-    /// The delay of a message that comes back after so many attempts: twice as long each time.
+    /// Returns the delay in ms of a message that returns after this number of attempts: it doubles each time.
     pub(crate) fn backoff_after(&self, attempts: u32) -> u64 {
         let (least, most) = self.backoff_ms;
         least.saturating_mul(1u64 << attempts.saturating_sub(1).min(32)).min(most)

@@ -1,4 +1,4 @@
-//! The settings of a queue by their names, as requests, options and files say them.
+//! Settings of a queue by name, as in requests, options and files.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,12 +7,12 @@ use super::{DedupRule, Filter, QueueSettings};
 use crate::error::{Error, Result};
 use crate::ids::TopicName;
 
-/// What one setting is.
+/// Value of one setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettingValue {
     Count(u64),
     Flag(bool),
-    /// Empty where there is none.
+    /// Text; empty if the setting is not set.
     Text(String),
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for SettingValue {
 }
 
 impl QueueSettings {
-    /// All of them, each by its name.
+    /// Returns all settings with their names.
     pub fn named(&self) -> [(&'static str, SettingValue); 18] {
         use SettingValue::{Count, Flag, Text};
         let text = |text: &dyn ToString| Text(text.to_string());
@@ -53,7 +53,7 @@ impl QueueSettings {
         ]
     }
 
-    /// Every setting that the other has another value of, as `lease_ms is 30000, not 60000`.
+    /// Describes every setting that differs in `other`, as `lease_ms is 30000, not 60000`.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let shown = |value: SettingValue| match value {
             SettingValue::Text(text) if text.is_empty() => "not set".to_owned(),
@@ -64,7 +64,7 @@ impl QueueSettings {
         differ.map(|((name, this), (_, other))| format!("{name} is {}, not {}", shown(this), shown(other))).collect()
     }
 
-    /// Sets one by its name. Whether all of them go together is for [`QueueSettings::validate`] to say.
+    /// Sets one setting by name. [`QueueSettings::validate`] checks the combination of all settings.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match name {
             "lease_ms" => self.lease_ms = parse(name, value)?,

@@ -1,28 +1,27 @@
-//! What the topic of queues keeps: definitions of queues, what was given out of them, and what doors define.
+//! Records of the topic of queues: definitions of queues, the state of their messages, and documents of doors.
 //!
-//! Each record is about one thing, which is its key; the newest record of a key counts, and one without a value says
-//! that there is nothing (any more). All integers are big-endian, a text is its length (2 bytes) and UTF-8.
+//! Each record is identified by its key; the newest record of a key is valid, and one without a value deletes the key.
+//! All integers are big-endian; a text is its length (2 bytes) and UTF-8.
 //!
 //! | Key | version | fields |
 //! |---|---|---|
 //! | a queue | 1 | name (text) |
-//! | a message that is not simply next | 2 | queue (u64), partition (u32), offset (u64) |
+//! | a message with an entry | 2 | queue (u64), partition (u32), offset (u64) |
 //! | a cursor | 3 | queue (u64), partition (u32) |
 //! | a document of a door | 4 | kind (text), name (text) |
 //!
 //! | Value | version | fields |
 //! |---|---|---|
 //! | a queue | 1 | id (u64), topic (text), its id (16), owns it (1), created, altered (u64 each), settings, notes |
-//! | a message | 1 | phase (1), due, lease (u64 each), attempts (u32), first given (u64), has a group (1), it (u64) |
+//! | a message | 1 | phase (1), due, lease (u64 each), attempts (u32), first delivery (u64), has group (1), it (u64) |
 //! | a cursor | 1 | the next offset (u64), flags (1: 1 with delays, 2 the next field), dedup from (u64) |
 //! | a document | 1 | its bytes, to the end |
 //!
-//! Times are ms, since 1970 where they are not lengths.
-//! Notes are how many (u16), and of each its name and its value
-//! (texts). Settings are: lease, delay and retention (u64 each), order (1), attempts (u32), the topic of dead letters
-//! (text, empty for none), shortest and longest backoff (u64 each), flags (1: 1 strict, 2 returns what follows, 4 keeps
-//! what is acknowledged, 8 reads what is not committed), in flight (u32), messages and bytes (u64 each), overflow (1),
-//! filter (text, empty for none), dedup (1).
+//! Times are ms: points in time since 1970, or durations. Notes are their number (u16), and for each its name and its
+//! value (texts). Settings are: lease, delay and retention (u64 each), order (1), attempts (u32), the dead-letter topic
+//! (text, empty for none), shortest and longest backoff (u64 each), flags (1: 1 strict, 2 returns following messages, 4
+//! keeps acknowledged messages, 8 reads uncommitted records), in flight (u32), messages and bytes (u64 each), overflow
+//! (1), filter (text, empty for none), dedup (1).
 
 use std::collections::BTreeMap;
 
@@ -46,38 +45,38 @@ const KEEPS_ACKED: u8 = 4;
 const READS_UNCOMMITTED: u8 = 8;
 const FLAGS: u8 = STRICT | RETURNS_FOLLOWING | KEEPS_ACKED | READS_UNCOMMITTED;
 
-/// What tells a queue from every other that there ever was, also of the same name.
+/// Unique id of a queue. A queue that is deleted and created again with the same name gets another id.
 pub type QueueId = u64;
 
-/// A queue as it was defined.
+/// Definition of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueDefinition {
     pub id: QueueId,
     pub name: QueueName,
     pub topic: TopicName,
-    /// Another topic of the same name is not the one that it is over.
+    /// Id of the topic: the queue does not belong to another topic with the same name.
     pub topic_id: TopicId,
-    /// The topic came with the queue, and goes with it.
+    /// `true` if the topic was created with the queue and is deleted with it.
     pub owns_topic: bool,
     pub created_ms: u64,
     pub altered_ms: u64,
     pub settings: QueueSettings,
-    /// What doors keep with it, under names of their own.
+    /// Notes that doors keep with the queue, under names of their choice.
     pub notes: BTreeMap<String, String>,
 }
 
-/// How far a queue has come in one partition.
+/// Progress of a queue in one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// The first message that nobody was ever given.
+    /// Offset of the first message that was never delivered.
     pub next: Offset,
-    /// Among the messages from there on some may be delayed: they say so themselves.
+    /// `true` if some messages from there on may be delayed, which only their headers tell.
     pub has_delays: bool,
-    /// Messages before this one may be sent again: deduplication does not know them.
+    /// Offset from which deduplication applies: messages before it may be sent again.
     pub dedup_from: Offset,
 }
 
-/// One record of the topic.
+/// Record of the topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueRecord {
     Queue { name: QueueName, definition: Option<Box<QueueDefinition>> },
@@ -114,7 +113,7 @@ impl QueueRecord {
         key
     }
 
-    /// `None` where there is nothing any more.
+    /// Returns `None` for a record that deletes its key.
     pub fn value(&self) -> Option<Vec<u8>> {
         let mut value = Vec::with_capacity(64);
         value.put_u16(VALUE_VERSION);
@@ -287,7 +286,7 @@ mod tests {
     use crate::error::ErrorKind;
     use crate::groups::GroupName;
 
-    /// With a name of a group that a queue of a user could not have.
+    /// Returns a queue name with a group name that no queue of a user could have.
     fn of_share_group() -> QueueName {
         let group = GroupName::parse("a/b c").expect("a name");
         let name = QueueName::of_share(&group, &TopicName::parse("t").expect("a name"));

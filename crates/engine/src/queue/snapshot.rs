@@ -1,8 +1,8 @@
-//! A queue as it was at one moment: what was not done with, to go back to.
+//! Snapshots of queues: the unfinished messages at one point in time, to seek back to.
 //!
 //! All integers are big-endian: version (u16), topic (text), its id (16 bytes), created and kept until, ms since 1970
-//! (u64 each), number of partitions (u32), and of each: the first offset that nobody was given (u64), number of runs
-//! (u32), and of each run of offsets before it that were not done with: its first (u64) and how many (u32).
+//! (u64 each), number of partitions (u32). Each partition: the first offset that was never delivered (u64), number of
+//! runs (u32), and for each run of unfinished offsets before it: its first offset (u64) and its length (u32).
 
 use bytes::BufMut;
 
@@ -11,19 +11,19 @@ use crate::fields::{Fields, put_text};
 use crate::ids::{Offset, TopicId, TopicName};
 
 const VERSION: u16 = 2;
-/// Runs of one partition. A queue that is more scattered than this has to be worked off first.
+/// Maximum number of runs of one partition. A snapshot of a more fragmented queue is refused.
 const RUNS_MAX: usize = 16_384;
 
-/// Neighbouring offsets: the first, and how many.
+/// Consecutive offsets: the first one, and their number.
 pub type Run = (Offset, u32);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     pub topic: TopicName,
-    /// Of another topic of this name the offsets say nothing.
+    /// Id of the topic: the offsets are not valid for another topic with this name.
     pub topic_id: TopicId,
     pub created_ms: u64,
-    /// It goes by itself then.
+    /// Time of deletion, ms since 1970.
     pub expires_ms: u64,
     pub partitions: Vec<SnapshotPartition>,
 }
@@ -35,7 +35,7 @@ pub struct SnapshotPartition {
 }
 
 impl SnapshotPartition {
-    /// Of offsets in their order, all before `next`.
+    /// Builds the snapshot from the pending offsets, in ascending order and all before `next`.
     pub fn of(next: Offset, pending: impl IntoIterator<Item = Offset>) -> Result<Self> {
         let mut runs: Vec<Run> = Vec::new();
         for offset in pending {
@@ -54,7 +54,7 @@ impl SnapshotPartition {
         }
     }
 
-    /// Nothing before it is needed.
+    /// Returns the offset before which the log is not needed.
     pub fn floor(&self) -> Offset {
         self.pending.first().map_or(self.next, |(first, _)| *first)
     }

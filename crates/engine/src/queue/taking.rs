@@ -1,4 +1,4 @@
-//! What one look at a queue gives out, and what all looks of one call together do.
+//! Delivery of messages: a scan (a *look*) of a queue, and a receive call of several scans.
 
 use std::collections::HashMap;
 
@@ -7,47 +7,48 @@ use super::line::{Following, GroupId, Line, Place, Stand};
 use super::{LEASE_TOTAL_MS_MAX, Order, WAITING_MAX};
 use crate::ids::Offset;
 
-/// Messages that one look hands over to be moved to the dead letters.
+/// Maximum number of messages that one scan returns to be moved to the dead-letter topic.
 const DEAD_PER_LOOK_MAX: usize = 64;
-/// Messages that one look goes by at most, without giving them out.
+/// Maximum number of messages that one scan skips without delivering them.
 const PASSED_PER_LOOK_MAX: usize = 4096;
-/// With so many messages waiting nobody looks further for more of a group, or for a group that goes before another.
+/// Number of waiting messages at which a scan no longer searches ahead for more of a group, or for a group with an
+/// earlier place.
 pub const LOOK_AHEAD_MAX: u64 = 4096;
 
-/// What is seen of a message where its group has to be known.
+/// Result of reading a message to determine its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     Message(Option<GroupId>),
-    /// There is none at this offset: compaction took it, or it is no message.
+    /// No message is at this offset: compaction removed it, or the record is no message.
     Absent,
-    /// It has to be read from a file first.
+    /// Message has to be read from a file first.
     Cold,
 }
 
-/// What one look at the queue gives out.
+/// Result of one scan of the queue.
 #[derive(Debug, Default)]
 pub struct Taken {
     pub leases: Vec<Lease>,
-    /// Messages with no attempt left: leased to the broker, to be moved to the dead letters.
+    /// Messages with no attempt left: leased to the broker, to be moved to the dead-letter topic.
     pub dead: Vec<Lease>,
-    /// The message at which it had to stop, because it has to be read first.
+    /// Message at which the scan stopped, because it has to be read first.
     pub cold: Option<Offset>,
-    /// As many are leased as may be.
+    /// `true` if the maximum number of messages is leased.
     pub is_full: bool,
-    /// It has gone by so many that it stopped: the next look goes on.
+    /// `true` if the scan stopped because it skipped the maximum number of messages: the next scan continues.
     pub is_cut: bool,
 }
 
-/// A call of a receiver, which may take several looks. It is given each message once, also if the lease of one ends
-/// before the call does, and all that there is of a group before the next group.
+/// Receive call, which may take several scans. It gets each message at most once, even if the lease of one ends before
+/// the call does, and all available messages of a group before the next group.
 #[derive(Debug, Default)]
 pub struct Call {
-    /// The first lease of the call.
+    /// First lease of the call.
     since: u64,
     given: Vec<Offset>,
-    /// Of each group that it was given messages of, the last one; where groups have an order.
+    /// Last message that the call got of each group, if groups are ordered.
     groups: HashMap<GroupId, Offset, foldhash::fast::RandomState>,
-    /// The group that it is given messages of now.
+    /// Group whose messages the call gets at present.
     group: Option<GroupId>,
 }
 
@@ -68,43 +69,44 @@ impl Call {
     }
 }
 
-/// The message that is next.
+/// Message that was picked for delivery.
 struct Picked {
     offset: Offset,
     group: Option<GroupId>,
-    /// Nobody was given it yet, and nothing is known of it.
+    /// `true` if the message was never delivered and has no entry.
     is_new: bool,
 }
 
-/// How one look goes.
+/// State of one scan.
 struct Walk<'a, L> {
-    /// Nothing from here on that nobody was ever given.
+    /// Offset from which no message is delivered for the first time.
     until: Offset,
     look: L,
     taken: &'a mut Taken,
-    /// Messages that it has gone by.
+    /// Number of messages that were skipped.
     passed: usize,
 }
 
-/// What became of the message at the cursor.
+/// Result for the message at the cursor.
 enum Step {
-    /// It may be given out.
+    /// Message may be delivered.
     Found(Picked),
-    /// The cursor has gone by it.
+    /// Cursor has passed the message.
     Passed,
-    /// It has to be read first.
+    /// Message has to be read first.
     Cold,
-    /// As many messages wait as may.
+    /// Maximum number of messages is waiting.
     Full,
 }
 
 impl Queue {
-    /// Gives out up to `max` messages until `lease_ms` from now. Where messages have groups, `look` says which.
+    /// Leases up to `max` messages until `lease_ms` from now. If messages have groups, `look` returns the group of a
+    /// message.
     pub fn take(&mut self, now_ms: u64, max: usize, lease_ms: u64, look: impl FnMut(Offset) -> Look) -> Taken {
         self.take_before(Offset::MAX, now_ms, max, lease_ms, look)
     }
 
-    /// The same, and nothing from `until` on that nobody was ever given.
+    /// Leases messages like [`Queue::take`], but delivers none at or after `until` for the first time.
     pub fn take_before(
         &mut self,
         until: Offset,
@@ -116,7 +118,7 @@ impl Queue {
         self.take_for(&mut Call::default(), until, now_ms, max, lease_ms, look)
     }
 
-    /// The same for a call that may have been given messages before.
+    /// Leases messages like [`Queue::take_before`], for a call that may already have got some.
     pub fn take_for(
         &mut self,
         call: &mut Call,
@@ -164,7 +166,7 @@ impl Queue {
                 self.change(offset, entry);
                 continue;
             }
-            // How much of a group is leased counts for the next look, not for this one.
+            // The leased share of a group takes effect in the next scan, not in this one.
             if known.is_some() {
                 self.drop_entry(offset);
             }
@@ -186,7 +188,7 @@ impl Queue {
         taken
     }
 
-    /// The message that is next: the oldest that can be had.
+    /// Picks the oldest available message.
     fn pick(&mut self, walk: &mut Walk<'_, impl FnMut(Offset) -> Look>) -> Option<Picked> {
         let waiting = |(offset, group)| Picked { offset, group, is_new: false };
         if let Some(first) = self.line.first(false) {
@@ -206,15 +208,15 @@ impl Queue {
         self.line.first(true).map(waiting)
     }
 
-    /// The message that is next where groups have an order: one of the group that the call is at, as long as there is
-    /// one, else the first of the group with the first place.
+    /// Picks the next message if groups are ordered: one of the call's present group while it has any, else the first
+    /// of the group with the first place.
     fn pick_by_place(&mut self, call: &mut Call, walk: &mut Walk<'_, impl FnMut(Offset) -> Look>) -> Option<Picked> {
         loop {
             if let Some(id) = call.group {
                 let last = call.groups.get(&id).copied().unwrap_or(0);
                 match self.line.following(id, last) {
                     Following::Waiting(offset) => return Some(Picked { offset, group: Some(id), is_new: false }),
-                    // More of it may come after the cursor.
+                    // More of its messages may come after the cursor.
                     Following::Nothing if self.may_look_ahead(walk) => {}
                     Following::Nothing | Following::Held => {
                         call.group = None;
@@ -249,14 +251,15 @@ impl Queue {
         }
     }
 
-    /// Whether messages after the cursor are looked at though others could be given out.
+    /// Returns `true` if messages after the cursor are read even though others could be delivered.
     fn may_look_ahead<L>(&self, walk: &Walk<'_, L>) -> bool {
         self.next < self.end.min(walk.until)
             && self.counts.waiting < LOOK_AHEAD_MAX
             && walk.passed < PASSED_PER_LOOK_MAX
     }
 
-    /// The cursor goes by one message. One that is not wanted now waits where it is found without looking again.
+    /// Moves the cursor past one message. A message that is not wanted now becomes waiting, so that it is found without
+    /// another read.
     fn step(
         &mut self,
         walk: &mut Walk<'_, impl FnMut(Offset) -> Look>,
@@ -294,7 +297,7 @@ impl Queue {
         Step::Passed
     }
 
-    /// The cursor goes by a message that is not to be given out now.
+    /// Moves the cursor past a message that is not to be delivered now.
     fn pass(&mut self, offset: Offset, group: Option<GroupId>) {
         self.advance();
         // It is in no line yet.

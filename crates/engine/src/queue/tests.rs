@@ -1,4 +1,4 @@
-//! The queue against a naive model of itself, with restarts anywhere, and what each kind of order means.
+//! The queue against a naive model, with restarts at any point, and the semantics of each order.
 
 use std::collections::BTreeMap;
 
@@ -75,13 +75,13 @@ enum Is {
 struct Modelled {
     is: Is,
     attempts: u32,
-    /// The lease that was given out last.
+    /// Lease of the last delivery.
     lease: u64,
     group: Option<u64>,
     is_void: bool,
 }
 
-/// Every message there ever was, looked through from the first each time.
+/// Model of every message ever sent, which is searched from the first one each time.
 #[derive(Debug, Default)]
 struct Model {
     messages: Vec<Modelled>,
@@ -107,7 +107,7 @@ impl Model {
         }
     }
 
-    /// The messages that could be given out, in the order of the log.
+    /// Returns the messages that could be delivered, in the order of the log.
     fn next(&self, order: Order) -> Vec<Offset> {
         let is_free = |offset: usize, message: &Modelled| {
             let before = self.messages[..offset].iter().filter(|other| other.group == message.group);
@@ -118,8 +118,8 @@ impl Model {
         free.map(|(offset, _)| offset as Offset).collect()
     }
 
-    /// Checks what one look gave out of what it could have: the oldest, or where groups have an order all that there is
-    /// of one group before the next.
+    /// Checks which of the available messages one scan delivered: the oldest, or with ordered groups all of one group
+    /// before the next.
     fn check(&self, given: &[Offset], free: &[Offset], order: Order) {
         if order != Order::Groups {
             assert!(free.starts_with(given), "{given:?} of {free:?}: {self:?}");
@@ -146,7 +146,7 @@ fn settings(order: Order) -> QueueSettings {
     QueueSettings { order, attempts_max: ATTEMPTS, dead_letter, is_strict: true, ..QueueSettings::default() }
 }
 
-/// What a broker would find after a restart.
+/// State that a broker would restore after a restart.
 #[derive(Default)]
 struct Kept {
     entries: BTreeMap<Offset, Entry>,
@@ -270,7 +270,7 @@ fn run(order: Order, ops: Vec<Op>) {
             Op::Restart => {
                 kept.save(&mut queue);
                 queue = kept.restored(order, start, model.messages.len() as Offset);
-                // What nobody was given yet says itself that it is delayed, or no message.
+                // Messages that were never delivered tell by their headers that they are delayed, or no message.
                 queue.forget_ahead();
                 for (offset, message) in (0..).zip(&model.messages).skip(queue.next() as usize) {
                     match message.is {
@@ -307,7 +307,7 @@ proptest! {
     }
 }
 
-/// A queue of messages of these groups, all of them appended.
+/// Returns a queue with one message for each of these groups.
 fn queue_of(order: Order, groups: &[Option<u64>]) -> Queue {
     let mut queue = Queue::new(QueueSettings { order, ..QueueSettings::default() }, 0, 0, false);
     queue.append(groups.len() as Offset);
@@ -377,7 +377,7 @@ fn what_came_after_a_message_of_its_group_comes_back_with_it() {
     assert_eq!(take(&mut queue, &groups, 3), [1, 2]);
 }
 
-/// Whatever part of a save comes through a crash, no message is lost and none that was done with comes back.
+/// If a crash cuts a save short at any point, no message is lost and no finished message is delivered again.
 #[test]
 fn a_save_that_was_cut_short_loses_nothing() {
     let groups: Vec<Option<u64>> = (0..40).map(|offset| Some(offset % 3)).collect();
@@ -461,8 +461,8 @@ fn a_clock_that_is_set_back_holds_nothing_longer() {
     assert_eq!(queue.counts(9000), Counts { visible: 3, leased: 0, delayed: 0 });
 }
 
-/// Whatever a clock does that is set an hour forward and back: a lease or a delay that is looked at lasts no longer
-/// than it should, none is lost, and what is done with does not come back.
+/// With a clock that is set an hour forward and back at random, no lease or delay takes longer than it should, none is
+/// lost, and no finished message is delivered again.
 #[test]
 fn a_clock_that_jumps_both_ways_loses_nothing_and_holds_nothing_longer() {
     let (count, lease_ms, delay_ms, hour_ms) = (50, 30_000, 10_000, 3_600_000_u64);
@@ -473,7 +473,7 @@ fn a_clock_that_jumps_both_ways_loses_nothing_and_holds_nothing_longer() {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 16) % below
         };
-        // The clock is some hours off the time that passes.
+        // The clock is some hours off the elapsed time.
         let (mut passed_ms, mut off_ms) = (0_u64, 10 * hour_ms);
         let (mut held, mut done) = (Vec::new(), std::collections::BTreeSet::new());
         for _ in 0..400 {
@@ -493,7 +493,7 @@ fn a_clock_that_jumps_both_ways_loses_nothing_and_holds_nothing_longer() {
                 answer if !held.is_empty() => {
                     let at = random(held.len() as u32) as usize;
                     let lease: Lease = held.swap_remove(at);
-                    // Its time may be over, or another have it.
+                    // The lease may have expired, or another receiver may hold the message.
                     let said = match answer {
                         1 => queue.ack(lease.offset, lease.lease, now_ms).map(drop),
                         _ => queue.nack(lease.offset, lease.lease, now_ms, Some(delay_ms)),
@@ -512,7 +512,7 @@ fn a_clock_that_jumps_both_ways_loses_nothing_and_holds_nothing_longer() {
     }
 }
 
-/// A call that takes several looks, of a queue whose leases end as soon as they were given.
+/// A call takes several scans of a queue whose leases end as soon as they begin.
 #[test]
 fn a_call_is_given_each_message_once_though_its_lease_has_ended() {
     let dead_letter = Some(TopicName::parse("dead").expect("a name"));
@@ -538,7 +538,7 @@ fn a_call_is_given_each_message_once_though_its_lease_has_ended() {
 }
 
 /// "SQS first attempts to return as many messages with the same message group ID as possible." (Amazon SQS Developer
-/// Guide, "FIFO queue delivery logic"), also those that were sent after messages of other groups.
+/// Guide, "FIFO queue delivery logic"), including those that were sent after messages of other groups.
 #[test]
 fn a_look_takes_all_of_one_group_before_the_next() {
     let groups = [Some(1), Some(2), Some(1), Some(2), Some(3), Some(1), Some(2)];
@@ -561,11 +561,11 @@ fn a_group_that_can_be_had_again_goes_behind_the_others() {
     let second = queue.take(1, 1, 1000, look).leases[0];
     assert_eq!(second.offset, 3);
     assert_eq!(queue.nack(3, second.lease, 1, Some(0)), Ok(()));
-    // What comes later is behind both.
+    // Later messages come after both.
     queue.append(8);
     let order: Vec<Offset> = queue.take(1, 10, 1000, look).leases.iter().map(|lease| lease.offset).collect();
     assert_eq!(order, [5, 1, 2, 4, 3, 6, 7]);
-    // Those whose leases end at the same time go back in the order in which they were given.
+    // Messages whose leases end at the same time return in the order in which they were delivered.
     let order: Vec<Offset> = queue.take(1001, 10, 1000, look).leases.iter().map(|lease| lease.offset).collect();
     assert_eq!(order, [5, 1, 2, 4, 3, 6, 7]);
 }
@@ -590,7 +590,7 @@ fn what_its_receiver_never_saw_goes_back_to_its_place() {
     assert_eq!(take(&mut queue, &groups, 3), [0, 1, 2]);
 }
 
-/// Two groups whose messages are far apart: neither memory nor time goes into what is too far.
+/// Two groups have messages that are far apart: neither memory nor time is spent on distant messages.
 #[test]
 fn a_look_for_more_of_a_group_has_an_end() {
     let mut groups = vec![Some(1)];
@@ -601,8 +601,9 @@ fn a_look_for_more_of_a_group_has_an_end() {
     assert!(queue.next() <= LOOK_AHEAD_MAX + 10, "{}", queue.next());
 }
 
-/// `ChangeMessageVisibility` of SQS returns 200 for a receipt that has expired, as long as nobody received the message
-/// since: recorded of AWS in LocalStack's `test_change_message_visibility_after_visibility_timeout_expiration`.
+/// `ChangeMessageVisibility` of SQS returns 200 for a receipt that has expired, as long as no client received the
+/// message since: recorded from AWS in LocalStack's
+/// `test_change_message_visibility_after_visibility_timeout_expiration`.
 #[test]
 fn a_lease_that_has_expired_runs_again_unless_another_was_given_the_message() {
     for backoff_ms in [(0, 0), (5000, 5000)] {
@@ -624,9 +625,9 @@ fn a_lease_that_has_expired_runs_again_unless_another_was_given_the_message() {
     assert_eq!(queue.counts(1).visible, 1);
 }
 
-/// A receipt of before the newest receive must neither hold nor give back what another receiver has: "each time you
-/// receive a message, you get a different receipt handle" (Amazon SQS Developer Guide, "SQS queue and message
-/// identifiers"). It still acknowledges.
+/// A receipt from before the newest receive must neither hold nor return a message that another receiver holds: "each
+/// time you receive a message, you get a different receipt handle" (Amazon SQS Developer Guide, "SQS queue and message
+/// identifiers"). It can still acknowledge the message.
 #[test]
 fn an_older_lease_acknowledges_but_neither_extends_nor_returns_what_another_has() {
     let mut queue = Queue::new(QueueSettings::default(), 0, 1, false);

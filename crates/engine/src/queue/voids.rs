@@ -6,27 +6,27 @@ use std::ops::Range;
 
 use crate::ids::Offset;
 
-/// Ranges that one queue keeps in one partition. At this number it looks no further ahead until its cursor has passed
-/// some.
+/// Maximum number of ranges that one queue keeps in one partition. At the limit it reads no further ahead until its
+/// cursor has passed some.
 const RANGES_MAX: usize = 65_536;
 
 /// Ranges of offsets without a message.
 ///
-/// Invariant: they are in ascending order, none is empty, and no two touch.
+/// Invariant: the ranges are in ascending order, none is empty, and no two touch.
 #[derive(Debug, Default)]
 pub(super) struct Voids {
     ranges: VecDeque<Range<Offset>>,
-    /// The offsets of all ranges.
+    /// Number of offsets in all ranges.
     count: u64,
 }
 
 impl Voids {
-    /// Returns how many offsets hold no message.
+    /// Returns the number of offsets that hold no message.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Returns how many ranges there are.
+    /// Returns the number of ranges.
     pub(super) fn ranges(&self) -> usize {
         self.ranges.len()
     }
@@ -35,7 +35,7 @@ impl Voids {
         self.ranges.len() >= RANGES_MAX
     }
 
-    /// Adds a range. What it has in common with the ranges before is there already.
+    /// Adds a range. Its overlap with earlier ranges is ignored.
     pub(super) fn push(&mut self, range: Range<Offset>) {
         let start = self.ranges.back().map_or(range.start, |last| range.start.max(last.end));
         if start >= range.end {

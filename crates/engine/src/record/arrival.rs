@@ -1,4 +1,5 @@
-//! What a topic may ask of a batch before it takes it: the time of its arrival, and keys.
+//! Requirements that a topic may have for a batch before it accepts it: arrival times, keys, and the size of its
+//! records.
 
 use bytes::Bytes;
 
@@ -8,23 +9,23 @@ use super::{
 use crate::codec::Codec;
 use crate::error::Result;
 
-/// Of the second byte of the attributes: all records have the largest timestamp, which is when they arrived.
+/// Bit in the second byte of the attributes: all records have the largest timestamp, which is their arrival time.
 const ARRIVAL_BIT: u8 = 0x08;
 
 impl DraftBatch {
-    /// Gives all records the time at which they arrived.
+    /// Sets the arrival time as the timestamp of all records.
     pub fn set_arrival(&mut self, now_ms: i64) {
         self.bytes[AT_ATTRIBUTES + 1] |= ARRIVAL_BIT;
         put_at(&mut self.bytes, AT_MAX_TIMESTAMP, &now_ms.to_be_bytes());
         seal(&mut self.bytes);
     }
 
-    /// The largest time of its records; where they have that of their arrival, the time of all.
+    /// Returns the largest timestamp of the records; with arrival times it is the timestamp of all of them.
     pub fn max_timestamp_ms(&self) -> i64 {
         u64_at(&self.bytes, AT_MAX_TIMESTAMP) as i64
     }
 
-    /// Whether every record has a key. Decompresses them, within the limits of a reader.
+    /// Returns `true` if every record has a key. Decompresses the records, within the limits of a reader.
     pub fn has_all_keys(&self) -> Result<bool> {
         self.look(|records, count| {
             for _ in 0..count {
@@ -36,7 +37,7 @@ impl DraftBatch {
         })
     }
 
-    /// The records without a key, by their place in the batch.
+    /// Returns the positions in the batch of the records without a key.
     pub fn without_keys(&self) -> Result<Vec<u32>> {
         self.look(|records, count| {
             let mut without = Vec::new();
@@ -49,18 +50,17 @@ impl DraftBatch {
         })
     }
 
-    /// Whether its records, decompressed, have no more than so many bytes. Of a codec that nobody knows nothing is
-    /// said.
+    /// Returns `true` if the decompressed records have at most `bytes_max` bytes, and also if the codec is unknown.
     pub fn expands_within(&self, bytes_max: usize) -> bool {
         self.codec().map_or(true, |codec| codec.expands_within(&self.bytes[BATCH_HEADER_BYTES..], bytes_max))
     }
 
-    /// Whether [`DraftBatch::expands_within`] has to decompress to know.
+    /// Returns `true` if [`DraftBatch::expands_within`] has to decompress the records.
     pub fn has_to_count(&self, bytes_max: usize) -> bool {
         self.codec().is_ok_and(|codec| codec.has_to_count(&self.bytes[BATCH_HEADER_BYTES..], bytes_max))
     }
 
-    /// Looks at the records, so many of them, one behind the other.
+    /// Calls `work` with the decompressed records and their count.
     fn look<T>(&self, work: impl FnOnce(&mut &[u8], u32) -> Result<T>) -> Result<T> {
         let records = &self.bytes[BATCH_HEADER_BYTES..];
         match self.codec()? {
@@ -71,7 +71,7 @@ impl DraftBatch {
 }
 
 impl RecordBatch {
-    /// When the batch arrived, where that is the time of its records.
+    /// Returns the arrival time of the batch if it is the timestamp of its records.
     pub fn arrival_ms(&self) -> Option<i64> {
         (self.bytes[AT_ATTRIBUTES + 1] & ARRIVAL_BIT != 0).then(|| self.max_timestamp_ms())
     }

@@ -1,4 +1,4 @@
-//! Control batches: what a broker writes into a log to say how the transaction of a producer ended there.
+//! Control batches: written by a broker into a log to record how a producer's transaction ended there.
 //!
 //! A marker is a batch with one record, all integers big-endian:
 //!
@@ -19,26 +19,27 @@ use crate::codec::Codec;
 use crate::error::{Error, Result};
 
 const VERSION: i16 = 0;
-/// A marker has no place among the batches of its producer.
+/// Sequence of a marker, which is not numbered among the batches of its producer.
 const NO_SEQUENCE: i32 = -1;
 
-/// How a transaction ended.
+/// Outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Decision {
     Abort,
     Commit,
 }
 
-/// The end of a producer's transaction in one partition.
+/// End of a producer's transaction in one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marker {
     pub decision: Decision,
-    /// How often the coordinator has changed hands.
+    /// Number of times that the coordinator has changed.
     pub coordinator_epoch: i32,
 }
 
 impl Marker {
-    /// The batch that says so of a producer. Whoever has a smaller epoch writes no more there.
+    /// Returns the control batch of this marker for a producer. After it, producers with a smaller epoch are fenced in
+    /// the partition.
     pub fn draft(&self, id: i64, epoch: i16, timestamp_ms: i64) -> Result<DraftBatch> {
         let (mut key, mut value) = (Vec::with_capacity(4), Vec::with_capacity(6));
         key.put_i16(VERSION);
@@ -56,7 +57,7 @@ impl Marker {
 }
 
 impl RecordBatch {
-    /// What the batch says of a transaction; `None` where it is no marker, or of a kind that is not known here.
+    /// Returns the marker that the batch holds; `None` if it is no marker, or one of an unknown kind.
     pub fn marker(&self) -> Result<Option<Marker>> {
         if !self.is_control() || self.count() == 0 {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Batches compressed otherwise than their publisher did it, where their topic asks for that.
+//! Recompression of batches whose topic sets another codec than their publisher used.
 
 use bytes::Bytes;
 
@@ -8,8 +8,8 @@ use crate::codec::Codec;
 use crate::error::Result;
 
 impl DraftBatch {
-    /// Compresses the records with a codec, in place of the one that they have. All else of the batch stays: its
-    /// records, its times and its producer.
+    /// Compresses the records with another codec. Everything else in the batch is unchanged: its records, its
+    /// timestamps and its producer.
     pub fn recompress(&mut self, codec: Codec) -> Result<()> {
         let before = self.codec()?;
         if before == codec {
@@ -57,7 +57,7 @@ mod tests {
                 draft.recompress(to).expect("compressed");
                 assert_eq!((draft.codec(), draft.count(), draft.producer()), (Ok(to), 100, Some(producer)));
                 assert!(draft.is_transactional());
-                // Its frame and its checksum are right.
+                // Its frame and its checksum are valid.
                 let parsed = RecordBatch::parse(draft.stamp(9).bytes().clone()).expect("a batch");
                 assert_eq!((read(&parsed), parsed.max_timestamp_ms()), (expected.clone(), 1099), "{from:?} to {to:?}");
             }

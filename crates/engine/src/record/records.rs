@@ -1,4 +1,4 @@
-//! The records of a batch, read in place one after the other.
+//! Records of a batch, read in place one after the other.
 
 use bytes::Bytes;
 
@@ -11,17 +11,18 @@ use crate::ids::Offset;
 use crate::limits::{HEADERS_MAX, RECORDS_EXPANDED_BYTES_MAX};
 
 impl RecordBatch {
-    /// The records, decompressed if need be. They share the batch's bytes if not. A control batch has none.
+    /// Returns the records, decompressed if necessary. Otherwise they share the batch's bytes. A control batch has
+    /// none.
     pub fn records(&self) -> Result<Records> {
         self.records_from(0)
     }
 
-    /// The same without those before an offset: who asks for one gets the whole batch that holds it.
+    /// Returns the records at or after an offset: a read at an offset gets the whole batch that holds it.
     pub fn records_from(&self, first: Offset) -> Result<Records> {
         Ok(self.records_in(self.expand()?, first))
     }
 
-    /// The bytes of the records, decompressed if need be. A control batch has none.
+    /// Returns the bytes of the records, decompressed if necessary; no bytes for a control batch.
     pub fn expand(&self) -> Result<Bytes> {
         match self.is_control() {
             true => Ok(Bytes::new()),
@@ -29,8 +30,8 @@ impl RecordBatch {
         }
     }
 
-    /// The most that [`RecordBatch::expand`] takes in memory beside the batch itself: nothing where it shares its
-    /// bytes.
+    /// Returns the maximum memory in bytes that [`RecordBatch::expand`] allocates in addition to the batch itself: 0 if
+    /// it shares the batch's bytes.
     pub fn expansion_bytes_max(&self) -> usize {
         match self.codec() {
             Ok(Codec::None) | Err(_) => 0,
@@ -42,7 +43,7 @@ impl RecordBatch {
         }
     }
 
-    /// The records from an offset on, in bytes that [`RecordBatch::expand`] has given.
+    /// Returns the records from an offset on, in bytes that [`RecordBatch::expand`] has returned.
     pub fn records_in(&self, bytes: Bytes, first: Offset) -> Records {
         let count = if self.is_control() { 0 } else { self.count() };
         Records {
@@ -59,8 +60,8 @@ impl RecordBatch {
 }
 
 impl RecordBatch {
-    /// The record of a batch that has no other, which is neither compressed nor the broker's own; `None` for any other
-    /// batch, and where it does not decode. All that is shared is what the record is made of.
+    /// Returns the record of a batch with exactly one record that is neither compressed nor a control record; `None`
+    /// for any other batch, and if it does not decode. The record shares the batch's bytes.
     pub fn alone(&self) -> Option<Record> {
         if self.count() != 1 || self.is_control() || self.codec() != Ok(Codec::None) {
             return None;
@@ -77,24 +78,24 @@ impl RecordBatch {
     }
 }
 
-/// The records of a batch, to be read in place.
+/// Records of a batch, to be read in place.
 #[derive(Clone, Debug)]
 pub struct Records {
     bytes: Bytes,
-    /// Where [`Records::advance`] goes on, and how many records it has left.
+    /// Byte position at which [`Records::advance`] continues, and the number of records left after it.
     at: usize,
     left: u32,
     count: u32,
-    /// Records before it are passed over.
+    /// Offset before which records are skipped.
     first: Offset,
     base_offset: Offset,
     base_timestamp: i64,
-    /// The time of every record, where they do not have their own.
+    /// Timestamp of every record if the topic sets arrival times.
     arrival: Option<i64>,
 }
 
 impl Records {
-    /// All records in their order. One that does not decode ends the iteration with its error.
+    /// Returns all records in their order. A record that does not decode ends the iteration with its error.
     pub fn iter(&self) -> RecordIter<'_> {
         RecordIter {
             rest: &self.bytes,
@@ -106,12 +107,12 @@ impl Records {
         }
     }
 
-    /// The bytes that the records are in: what is behind the head of the batch, decompressed.
+    /// Returns the bytes of the records: everything after the header of the batch, decompressed.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// The record after the one that the last call returned, for who cannot borrow the batch in between.
+    /// Returns the next record after the last call, for callers that cannot borrow the batch in between.
     pub fn advance(&mut self) -> Option<Result<RecordView<'_>>> {
         let mut iter = RecordIter { rest: &self.bytes[self.at..], left: self.left, ..self.iter() };
         let next = iter.next();
@@ -120,7 +121,8 @@ impl Records {
         next
     }
 
-    /// The record at an offset; `None` where there is none. Goes on from where it was, so ask in the order of offsets.
+    /// Returns the record at an offset, if it exists. Continues after the last call, so call it in the order
+    /// of offsets.
     pub fn find(&mut self, offset: Offset) -> Option<Record> {
         loop {
             let mut iter = RecordIter { rest: &self.bytes[self.at..], left: self.left, ..self.iter() };
@@ -137,13 +139,13 @@ impl Records {
         }
     }
 
-    /// A record of these that shares their bytes.
+    /// Returns a record of this batch that shares its bytes.
     pub fn own(&self, view: &RecordView<'_>) -> Record {
         own(&self.bytes, view)
     }
 }
 
-/// A record that shares the bytes that it is in.
+/// Returns a record that shares the bytes it is read from.
 fn own(bytes: &Bytes, view: &RecordView<'_>) -> Record {
     let share = |part: &[u8]| bytes.slice_ref(part);
     Record {
@@ -167,7 +169,7 @@ impl<'a> IntoIterator for &'a Records {
     }
 }
 
-/// The records of a batch, one after the other.
+/// Iterator over the records of a batch.
 pub struct RecordIter<'a> {
     rest: &'a [u8],
     left: u32,

@@ -1,5 +1,5 @@
-//! Batches that lose records to compaction, and keep their place: the records that stay keep their offsets, and a batch
-//! still reaches from its base offset to the one after its last, so that a log has no holes between batches.
+//! Batches that lose records to compaction and keep their place: the remaining records keep their offsets. A batch
+//! still spans from its base offset to the one after its last, so that a log has no gaps between batches.
 
 use bytes::{BufMut, BytesMut};
 
@@ -12,7 +12,8 @@ use crate::ids::Offset;
 use crate::limits::BATCH_BYTES_MAX;
 
 impl RecordBatch {
-    /// The batch with those records that `keep` wants, in the same codec. It is the same where none is lost.
+    /// Returns the batch with only the records for which `keep` returns `true`, in the same codec. If no record is
+    /// dropped, the result shares its bytes.
     pub fn thinned(&self, mut keep: impl FnMut(&RecordView<'_>) -> bool) -> Result<Self> {
         let codec = self.codec()?;
         let records = codec.decompress(&self.bytes.slice(BATCH_HEADER_BYTES..))?;
@@ -35,7 +36,7 @@ impl RecordBatch {
         let mut bytes = self.bytes[..BATCH_HEADER_BYTES].to_vec();
         codec.compress(&kept, &mut bytes)?;
         if bytes.len() > BATCH_BYTES_MAX {
-            // Its producer compressed it better than this does.
+            // The producer's compressor was better than this one.
             let from = self.base_offset();
             return Err(Error::too_large(format!(
                 "the batch at offset {from} has {} bytes with fewer records",
@@ -44,7 +45,7 @@ impl RecordBatch {
         }
         let length = (bytes.len() - LENGTH_OVERHEAD) as i32;
         put_at(&mut bytes, AT_LENGTH, &length.to_be_bytes());
-        // The time of arrival is there, for all that stay.
+        // The largest timestamp is the arrival time, which all remaining records share.
         if self.arrival_ms().is_none() {
             put_at(&mut bytes, AT_MAX_TIMESTAMP, &max_timestamp.unwrap_or(self.base_timestamp_ms()).to_be_bytes());
         }
@@ -53,10 +54,10 @@ impl RecordBatch {
         Ok(Self { bytes: bytes.into() })
     }
 
-    /// The batch without any record, whatever it had.
+    /// Returns the batch without its records. The records are not read.
     pub fn emptied(&self) -> Self {
         let mut bytes = self.bytes[..BATCH_HEADER_BYTES].to_vec();
-        // No codec has anything to say about no bytes.
+        // An empty batch needs no codec.
         bytes[AT_ATTRIBUTES + 1] &= !CODEC_BITS;
         put_at(&mut bytes, AT_LENGTH, &((BATCH_HEADER_BYTES - LENGTH_OVERHEAD) as i32).to_be_bytes());
         put_at(&mut bytes, AT_MAX_TIMESTAMP, &self.base_timestamp_ms().to_be_bytes());
@@ -65,8 +66,8 @@ impl RecordBatch {
         Self { bytes: bytes.into() }
     }
 
-    /// A batch without records in the place of offsets of which no record is left: the first of them, or all up to
-    /// another one where a batch can reach so far.
+    /// Returns a batch without records in the place of offsets whose records were all removed: from `from` to `to`, or
+    /// as far as one batch can span.
     pub fn hole(from: Offset, to: Offset) -> Self {
         let mut builder = BatchBuilder::new();
         builder.push(0, None, None, &[]).expect("invariant: nothing is small");
@@ -75,13 +76,13 @@ impl RecordBatch {
         batch.reaching(to).expect("invariant: so far a batch can reach")
     }
 
-    /// Whether the batch can stand in the place of itself and of the offsets behind it up to this one.
+    /// Returns `true` if the batch can span its own offsets and the following ones up to `next_offset`.
     pub fn can_reach(&self, next_offset: Offset) -> bool {
         next_offset >= self.next_offset() && next_offset - self.base_offset() - 1 <= i32::MAX as u64
     }
 
-    /// The batch in the place of itself and of the offsets behind it up to this one, of which no record is left; `None`
-    /// where a batch cannot reach so far.
+    /// Returns the batch extended over the following offsets, up to `next_offset`, whose records were all removed;
+    /// `None` if a batch cannot span that many offsets.
     pub fn reaching(&self, next_offset: Offset) -> Option<Self> {
         if next_offset == self.next_offset() {
             return Some(self.clone());
@@ -129,7 +130,7 @@ mod tests {
             assert_eq!((thin.max_timestamp_ms(), thin.codec()), (1093, Ok(codec)));
             assert_eq!(thin.producer(), whole.producer());
             assert!(thin.len() < whole.len());
-            // Who asks from the middle gets what is left from there.
+            // A read from the middle returns the remaining records from there on.
             let from = thin.records_from(5050).expect("it decodes");
             assert_eq!(from.iter().next().map(|record| record.expect("it decodes").offset), Some(5053));
         }

@@ -1,7 +1,7 @@
-//! Access control lists: who may do what to which topics, groups and transactions, and from where.
+//! Access control lists: permissions of users on topics, groups and transactions, by host.
 //!
-//! An entry allows or denies. One that denies wins; without any that allows, nothing is allowed. Some operations come
-//! with others: who may read a topic may also see that it is there.
+//! An entry allows or denies. An entry that denies takes precedence; without one that allows, nothing is allowed. Some
+//! operations imply others: a user who may read a topic may also describe it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::ids::is_internal;
 use crate::limits::{ACL_NAME_BYTES_MAX, ACLS_MAX};
 
-/// In the place of a name: all.
+/// Wildcard that stands for any name.
 const ALL: &str = "*";
 
 macro_rules! named {
@@ -53,19 +53,19 @@ macro_rules! named {
 }
 
 named! {
-    /// What something is done to.
+    /// Type of a resource.
     ResourceKind, "a resource", {
         Topic = 1, "topic";
         Group = 2, "group";
-        /// The broker as a whole; its name is [`Resource::CLUSTER`].
+        /// The broker as a whole; its name is [`Resource::CLUSTER_NAME`].
         Cluster = 3, "cluster";
-        /// The transactions of a producer, by the id that it gives them.
+        /// Transactions of a producer, by their transactional id.
         Transaction = 4, "transaction";
     }
 }
 
 named! {
-    /// What is done.
+    /// Operation on a resource.
     Operation, "an operation", {
         All = 1, "all";
         Read = 2, "read";
@@ -82,7 +82,7 @@ named! {
 }
 
 impl Operation {
-    /// Whether who may do this may do that as well.
+    /// Returns `true` if permission for this operation includes the wanted one.
     fn implies(self, wanted: Self) -> bool {
         match wanted {
             _ if self == wanted || self == Self::All => true,
@@ -93,7 +93,7 @@ impl Operation {
     }
 }
 
-/// One thing that something is done to.
+/// Resource that an operation acts on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resource<'a> {
     pub kind: ResourceKind,
@@ -101,7 +101,7 @@ pub struct Resource<'a> {
 }
 
 impl<'a> Resource<'a> {
-    /// The name of the only resource of its kind.
+    /// Name of the only resource of its kind.
     pub const CLUSTER_NAME: &'static str = "cluster";
     pub const CLUSTER: Resource<'static> = Resource { kind: ResourceKind::Cluster, name: Self::CLUSTER_NAME };
 
@@ -118,7 +118,7 @@ impl<'a> Resource<'a> {
     }
 }
 
-/// The resources that an entry is about: one, all (`*`), or those whose names begin so.
+/// Resources of an access control entry: one name, all (`*`), or all names with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pattern {
     pub kind: ResourceKind,
@@ -135,14 +135,15 @@ impl Pattern {
             }
     }
 
-    /// Whether an entry that allows counts for a resource that it covers: a topic of the broker itself has to be named,
-    /// so that who may read all topics does not read what the broker keeps in them.
+    /// Returns `true` if an entry that allows may apply to a resource that it covers. A topic of the broker itself has
+    /// to be named literally, so that a user who may read all topics cannot read the state that the broker keeps in
+    /// them.
     fn may_open(&self, resource: &Resource<'_>) -> bool {
         let is_named = !self.is_prefix && self.name == resource.name;
         is_named || resource.kind != ResourceKind::Topic || !is_internal(resource.name)
     }
 
-    /// Whether every resource of the other is one of these.
+    /// Returns `true` if every resource of the other pattern matches this one.
     fn covers_all_of(&self, other: &Self) -> bool {
         self.kind == other.kind
             && match (self.is_prefix, other.is_prefix) {
@@ -154,7 +155,7 @@ impl Pattern {
     }
 }
 
-/// Whom an entry is about.
+/// Principal of an access control entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Principal {
     Everyone,
@@ -164,7 +165,7 @@ pub enum Principal {
 impl Principal {
     const PREFIX: &'static str = "User:";
 
-    /// `User:name`, or `User:*` for everyone.
+    /// Parses `User:name`, or `User:*` for everyone.
     pub fn parse(text: &str) -> Result<Self> {
         match text.strip_prefix(Self::PREFIX) {
             Some(ALL) => Ok(Self::Everyone),
@@ -183,12 +184,12 @@ impl fmt::Display for Principal {
     }
 }
 
-/// One entry.
+/// Access control entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Acl {
     pub pattern: Pattern,
     pub principal: Principal,
-    /// The address that the principal comes from, as text, or `*`.
+    /// Address of the principal's host as text, or `*`.
     pub host: String,
     pub operation: Operation,
     pub is_allowed: bool,
@@ -215,7 +216,7 @@ impl Acl {
         self.host == ALL || self.host == host
     }
 
-    /// Whether it speaks against this: what is denied is only what is named, or all.
+    /// Returns `true` if the entry denies this. It denies only the operation that it names, or all.
     fn denies(&self, host: &str, operation: Operation) -> bool {
         !self.is_allowed && self.is_from(host) && (self.operation == operation || self.operation == Operation::All)
     }
@@ -225,17 +226,17 @@ impl Acl {
     }
 }
 
-/// How the names of entries that are looked for are taken.
+/// Interpretation of the name in a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Match {
-    /// Entries of this name, whether it is one or a prefix.
+    /// Entries with this name, whether literal or a prefix.
     Any = 1,
-    /// Entries that are about this resource.
+    /// Entries that apply to this resource.
     Covering = 2,
-    /// Entries of this one name.
+    /// Entries with this literal name.
     Literal = 3,
-    /// Entries of this prefix.
+    /// Entries with this prefix.
     Prefix = 4,
 }
 
@@ -245,7 +246,7 @@ impl Match {
     }
 }
 
-/// Which entries are meant. `None` is any.
+/// Filter of access control entries. `None` matches any value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AclFilter {
     pub kind: Option<ResourceKind>,
@@ -258,7 +259,7 @@ pub struct AclFilter {
 }
 
 impl Default for AclFilter {
-    /// All.
+    /// Returns a filter that matches all entries.
     fn default() -> Self {
         Self {
             kind: None,
@@ -297,7 +298,7 @@ impl AclFilter {
     }
 }
 
-/// All entries, by whom they are about.
+/// Table of all entries, by principal.
 #[derive(Debug, Default)]
 pub struct Acls {
     by_principal: BTreeMap<Principal, BTreeSet<Acl>>,
@@ -313,7 +314,7 @@ impl Acls {
         self.count == 0
     }
 
-    /// Whether so many entries more have room.
+    /// Checks that there is room for `more` entries.
     pub fn check_room(&self, more: usize) -> Result<()> {
         if self.count + more > ACLS_MAX {
             return Err(Error::busy(format!("this broker keeps {ACLS_MAX} access control entries; delete some first")));
@@ -346,7 +347,7 @@ impl Acls {
         self.iter().filter(|acl| filter.means(acl)).cloned().collect()
     }
 
-    /// Whether a user from a host may do this.
+    /// Returns `true` if a user at a host may perform this operation.
     pub fn allow(&self, user: &UserName, host: &str, operation: Operation, resource: &Resource<'_>) -> bool {
         let mut is_allowed = false;
         for acl in self.of(user).filter(|acl| acl.pattern.covers(resource)) {
@@ -358,8 +359,8 @@ impl Acls {
         is_allowed
     }
 
-    /// Whether there may be a resource of this kind to which the user from the host may do this: something is allowed
-    /// that is not denied as a whole.
+    /// Returns `true` if there may be a resource of this kind on which a user at a host may perform this operation: an
+    /// entry allows it that no other entry denies as a whole.
     pub fn allow_any(&self, user: &UserName, host: &str, operation: Operation, kind: ResourceKind) -> bool {
         let of_kind = || self.of(user).filter(|acl| acl.pattern.kind == kind);
         let denied: Vec<&Pattern> =

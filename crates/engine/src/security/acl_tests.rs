@@ -1,4 +1,4 @@
-//! What entries allow and deny, and which of them a filter means.
+//! Decisions of access control entries, and the entries that a filter matches.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn user(name: &str) -> UserName {
     UserName::parse(name).expect("a name")
 }
 
-/// `allow|deny PRINCIPAL OPERATION KIND NAME HOST`; a name that ends with `...` is a prefix.
+/// Parses `allow|deny PRINCIPAL OPERATION KIND NAME HOST`; a name that ends with `...` is a prefix.
 fn acl(text: &str) -> Acl {
     let [is_allowed, principal, operation, kind, name, host] = text.split(' ').collect::<Vec<_>>()[..] else {
         panic!("six words: {text}");
@@ -60,7 +60,7 @@ fn what_denies_wins_over_whatever_allows() {
     let may = |name, host, operation, topic| acls.allow(&user(name), host, operation, &Resource::topic(topic));
     assert!(!may("ann", "h", Operation::Read, "secret.plans"));
     assert!(may("bob", "h", Operation::Read, "secret.plans"));
-    // Only what is named is denied: not what comes with it.
+    // Only the named operation is denied, not the ones that it implies.
     assert!(may("ann", "h", Operation::Describe, "secret.plans"));
     assert!(!may("bob", "10.0.0.9", Operation::Write, "frozen") && may("bob", "10.0.0.8", Operation::Write, "frozen"));
 }
@@ -150,7 +150,7 @@ fn entries_that_make_no_sense_are_refused() {
     assert!(Principal::parse("Group:a").is_err() && Principal::parse("User:").is_err());
 }
 
-/// Topics of the broker itself hold what the broker keeps for others: who may read all topics does not read them.
+/// Topics of the broker itself hold data of others: a user who may read all topics cannot read them.
 #[test]
 fn a_topic_of_the_broker_itself_is_allowed_by_its_name_alone() {
     let all = ["allow User:ann all topic * *", "allow User:ann all topic _... *", "allow User:* read topic _q... *"];

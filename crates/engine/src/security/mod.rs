@@ -1,8 +1,8 @@
-//! Who may come, and what each may do: users with their credentials, and access control lists.
+//! Authentication and authorization: users with their credentials, and access control lists.
 //!
-//! A password is never kept: of it there is a [`Credential`] for each [`Mechanism`], with which a user can be known by
-//! their password but not be played by whoever reads it. [`Users`] and [`Acls`] are tables that a broker changes by
-//! [`SecurityRecord`]s, once those are in the topic [`SECURITY_TOPIC`].
+//! Passwords are never stored: each has a [`Credential`] for each [`Mechanism`], which can verify a user's password but
+//! does not let anyone who reads it log in as that user. [`Users`] and [`Acls`] are tables that a broker changes by
+//! [`SecurityRecord`]s once those are in the topic [`SECURITY_TOPIC`].
 
 mod acl;
 mod record;
@@ -22,14 +22,14 @@ pub use scram::{
 };
 pub use users::{Authenticated, User, Users, parse_plain};
 
-/// The topic that users, access control lists and the broker's own secrets are kept in. It is no topic of clients: what
-/// is in it lets whoever has it try passwords as fast as they can, and sign in the broker's name.
+/// Topic that persists users, access control lists and the broker's own secrets. Clients cannot read it: with its
+/// contents anyone could test passwords offline, and sign in the broker's name.
 pub const SECURITY_TOPIC: &str = "_security";
 
-/// Whoever did not say who they are.
+/// Name of clients that have not authenticated.
 pub const ANONYMOUS: &str = "ANONYMOUS";
 
-/// The name of a user: 1 to 255 bytes without control characters.
+/// Name of a user: 1 to 255 bytes without control characters.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UserName(Arc<str>);
 
@@ -43,7 +43,7 @@ impl UserName {
         Ok(Self(Arc::from(name)))
     }
 
-    /// Whoever did not say who they are.
+    /// Returns the name of clients that have not authenticated.
     pub fn anonymous() -> Self {
         Self(Arc::from(ANONYMOUS))
     }

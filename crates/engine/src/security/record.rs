@@ -1,6 +1,6 @@
-//! The records of the topic `_security`: each key once, its newest value counts, null deletes it.
+//! Records of the topic `_security`: the newest value of each key is valid, null deletes the key.
 //!
-//! All integers are big-endian; a text or a run of bytes is its length (2 bytes) and its bytes, texts UTF-8.
+//! All integers are big-endian; a text or a byte string is its length (2 bytes) and its bytes. Texts are UTF-8.
 //!
 //! | key | version (u16) | then |
 //! |---|---|---|
@@ -29,7 +29,7 @@ const KEY_ACL: u16 = 2;
 const KEY_SECRET: u16 = 3;
 const VALUE_VERSION: u16 = 1;
 
-/// One record of the topic: what is there from then on, or no longer.
+/// Record of the topic, which adds an entry of a table or removes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecurityRecord {
     Credential { user: UserName, mechanism: Mechanism, credential: Option<Credential> },
@@ -37,7 +37,7 @@ pub enum SecurityRecord {
     Secret { name: String, value: Option<Vec<u8>> },
 }
 
-/// Secrets of the broker by their names.
+/// Secrets of the broker by name.
 pub type Secrets = BTreeMap<String, Vec<u8>>;
 
 impl SecurityRecord {
@@ -107,7 +107,7 @@ impl SecurityRecord {
         Ok(record)
     }
 
-    /// Makes it so in the tables.
+    /// Applies the record to the tables.
     pub fn apply(self, users: &mut Users, acls: &mut Acls, secrets: &mut Secrets) {
         match self {
             Self::Credential { user, credential: Some(credential), .. } => users.put(user, credential),

@@ -1,8 +1,8 @@
-//! SCRAM (RFC 5802, RFC 7677): a user shows that they know a password, and the broker that it knows them, and neither
-//! the password nor anything that could stand for it crosses the wire.
+//! SCRAM (RFC 5802, RFC 7677): a user proves knowledge of a password, and the broker proves knowledge of its
+//! credential. Neither the password nor anything equivalent to it crosses the wire.
 //!
 //! The broker's side is [`ClientFirst::parse`], [`ClientFirst::challenge`] and [`Exchange::finish`], in this order.
-//! Randomness comes in as an argument. An unknown user gets a challenge like any other, and fails as late.
+//! Randomness comes in as an argument. An unknown user gets a challenge like any other, and fails at the same step.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -14,17 +14,19 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use super::{UserName, denied};
 use crate::error::{Error, Result};
 
-/// How often a password is hashed: each try of a guess costs as much.
+/// Minimum number of iterations of the hash of a password. Each guess of a password costs as many.
 pub const ITERATIONS_MIN: u32 = 4096;
+/// Maximum number of iterations of the hash of a password.
 pub const ITERATIONS_MAX: u32 = 16_384;
+/// Default number of iterations of the hash of a password.
 pub const ITERATIONS_DEFAULT: u32 = 4096;
-/// Bytes of a salt. Kafka takes what its clients send, without a minimum.
+/// Maximum length of a salt in bytes. Kafka accepts the salts of its clients without a minimum.
 const SALT_BYTES_MAX: usize = 255;
-/// A message of a client: its user's name may take three bytes for one.
+/// Maximum length of a client's message in bytes: an escaped character of the user name takes three bytes.
 const MESSAGE_BYTES_MAX: usize = 2048;
 const KEY_BYTES_MAX: usize = 64;
 
-/// The hash that an exchange goes by.
+/// Hash function of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Mechanism {
@@ -39,7 +41,7 @@ impl Mechanism {
         Self::ALL.into_iter().find(|mechanism| *mechanism as u8 == code)
     }
 
-    /// As it is registered for SASL.
+    /// Returns the name that is registered for SASL.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sha256 => "SCRAM-SHA-256",
@@ -72,7 +74,7 @@ impl Mechanism {
         Key::of(digest::digest(algorithm, bytes).as_ref())
     }
 
-    /// The password, hashed so often.
+    /// Returns the password, salted and hashed with this number of iterations.
     fn salted(self, password: &str, salt: &[u8], iterations: u32) -> Key {
         let algorithm = match self {
             Self::Sha256 => pbkdf2::PBKDF2_HMAC_SHA256,
@@ -85,7 +87,7 @@ impl Mechanism {
     }
 }
 
-/// A hash, in place.
+/// Hash value, stored inline.
 #[derive(Clone, Copy)]
 struct Key {
     bytes: [u8; KEY_BYTES_MAX],
@@ -109,7 +111,7 @@ impl Key {
     }
 }
 
-/// What is kept of a password for one mechanism.
+/// Stored form of a password for one mechanism.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credential {
     mechanism: Mechanism,
@@ -120,14 +122,14 @@ pub struct Credential {
 }
 
 impl fmt::Debug for Credential {
-    /// Keys are for nobody's log.
+    /// Formats the credential without its keys, which must not be logged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} with {} iterations", self.mechanism.name(), self.iterations)
     }
 }
 
 impl Credential {
-    /// Of a password. The salt has to be random.
+    /// Derives a credential from a password. The salt has to be random.
     pub fn of_password(mechanism: Mechanism, password: &str, salt: Vec<u8>, iterations: u32) -> Result<Self> {
         check(&salt, iterations)?;
         if password.is_empty() {
@@ -136,7 +138,7 @@ impl Credential {
         Self::of_salted(mechanism, mechanism.salted(password, &salt, iterations).get(), salt, iterations)
     }
 
-    /// Of a password that was salted and hashed elsewhere.
+    /// Derives a credential from a password that was salted and hashed elsewhere.
     pub fn of_salted(mechanism: Mechanism, salted: &[u8], salt: Vec<u8>, iterations: u32) -> Result<Self> {
         if salted.len() != mechanism.key_bytes() {
             return Err(Error::invalid(format!(
@@ -151,7 +153,7 @@ impl Credential {
         Self::of_keys(mechanism, iterations, salt, stored.get().to_vec(), server.get().to_vec())
     }
 
-    /// As it is kept.
+    /// Returns a credential from its stored parts.
     pub fn of_keys(
         mechanism: Mechanism,
         iterations: u32,
@@ -186,7 +188,7 @@ impl Credential {
         &self.server_key
     }
 
-    /// Whether this is the password. Takes as long for a wrong one.
+    /// Returns `true` if this is the password. Takes the same time for a wrong one.
     pub fn fits(&self, password: &str) -> bool {
         let salted = self.mechanism.salted(password, &self.salt, self.iterations);
         self.is_client_key(&self.mechanism.hmac(salted.get(), &[b"Client Key"]))
@@ -196,7 +198,8 @@ impl Credential {
         constant_time::verify_slices_are_equal(self.mechanism.hash(key.get()).get(), &self.stored_key).is_ok()
     }
 
-    /// What a user gets that there is not: always the same, as long as the secret is, and no password fits.
+    /// Returns a credential for an unknown user. It stays the same as long as the secret does, and no password matches
+    /// it.
     pub(super) fn decoy(mechanism: Mechanism, user: &str, secret: &[u8]) -> Self {
         let part = |what: &[u8]| mechanism.hmac(secret, &[what, user.as_bytes()]).get().to_vec();
         let mut salt = part(b"salt");
@@ -216,11 +219,11 @@ fn check(salt: &[u8], iterations: u32) -> Result<()> {
     Ok(())
 }
 
-/// What a client begins with: who it wants to be.
+/// First message of a client, which names the user.
 #[derive(Clone, Debug)]
 pub struct ClientFirst {
     pub user: UserName,
-    /// Up to the message that counts, which the last message repeats.
+    /// Part of the message before the bare message, which the last message repeats.
     gs2_header: String,
     bare: String,
     nonce: String,
@@ -248,7 +251,8 @@ impl ClientFirst {
         Ok(Self { user, gs2_header, bare: bare.to_owned(), nonce })
     }
 
-    /// What the client has to answer. The nonce has to be random, of printable characters without commas.
+    /// Returns the exchange and the challenge for the client. The nonce has to be random, of printable characters
+    /// without commas.
     pub fn challenge(self, credential: Credential, is_known: bool, server_nonce: &str) -> (Exchange, Vec<u8>) {
         let nonce = format!("{}{server_nonce}", self.nonce);
         let said = format!("r={nonce},s={},i={}", BASE64.encode(&credential.salt), credential.iterations);
@@ -258,7 +262,7 @@ impl ClientFirst {
     }
 }
 
-/// An exchange that waits for the client's proof.
+/// Exchange that waits for the client's proof.
 pub struct Exchange {
     user: UserName,
     gs2_header: String,
@@ -269,12 +273,12 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Who the client says that it is.
+    /// Returns the name of the user that the client claims to be.
     pub fn user(&self) -> &UserName {
         &self.user
     }
 
-    /// Who it was, and the broker's own proof, if the client's is right.
+    /// Returns the user and the broker's own proof if the client's proof is right.
     pub fn finish(self, message: &[u8]) -> Result<(UserName, Vec<u8>)> {
         let text = text_of(message)?;
         let (without_proof, proof) = text.rsplit_once(",p=").ok_or_else(cut_short)?;
@@ -308,7 +312,7 @@ impl Exchange {
     }
 }
 
-/// The refusal of a login. Says no more than that, whatever is wrong.
+/// Returns the error of a failed login. It does not reveal whether the user or the password is wrong.
 pub fn wrong_password() -> Error {
     denied("the name of the user or the password is wrong")
 }
@@ -320,13 +324,13 @@ fn text_of(message: &[u8]) -> Result<&str> {
     std::str::from_utf8(message).map_err(|error| Error::malformed(format!("a SCRAM message is not UTF-8: {error}")))
 }
 
-/// The value of the next field, which has to have this name.
+/// Returns the value of the next field, which has to have this name.
 fn field<'a>(fields: &mut impl Iterator<Item = &'a str>, name: char) -> Result<&'a str> {
     let field = fields.next().and_then(|field| field.strip_prefix(name)?.strip_prefix('='));
     field.ok_or_else(|| Error::malformed(format!("a SCRAM message lacks the field '{name}=' at its position")))
 }
 
-/// A user's name, in which commas and equals signs are written otherwise.
+/// Decodes a user name, in which commas and equals signs are escaped.
 fn name_of(written: &str) -> Result<UserName> {
     let mut name = String::with_capacity(written.len());
     let mut rest = written;

@@ -1,4 +1,4 @@
-//! The published exchange, and what becomes of messages that differ from it.
+//! The published exchange, and messages that differ from it.
 
 use proptest::prelude::*;
 
@@ -10,8 +10,8 @@ const FIRST: &str = "n,,n=user,r=rOprNGfwEbeRWgbNEkqO";
 const SERVER_NONCE: &str = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0";
 const CHALLENGE: &str = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
 const LAST: &str = "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=";
-/// The proofs of the client and of the server: for SHA-256 as RFC 7677 has them, for SHA-512 as Python's hashlib has
-/// them of the same messages.
+/// Proofs of the client and of the server: for SHA-256 from RFC 7677, for SHA-512 computed by Python's hashlib for the
+/// same messages.
 const PROOFS: [(Mechanism, &str, &str); 2] = [
     (
         Mechanism::Sha256,

@@ -1,4 +1,4 @@
-//! Users and their credentials, and how somebody is found to be one of them.
+//! Users and their credentials, and the authentication of clients.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,28 @@ use super::{UserName, denied};
 use crate::error::{Error, Result};
 use crate::limits::USERS_MAX;
 
-/// What is kept of one user: a credential for each mechanism that they have a password for.
+/// Credentials of one user, one for each mechanism that the user has a password for.
 pub type User = BTreeMap<Mechanism, Credential>;
 
-/// Who somebody is, by their word and their password.
+/// Name of a user whose password was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authenticated(pub UserName);
 
-/// All users. Invariant: each has at least one credential.
+/// Table of all users. Invariant: each user has at least one credential.
 #[derive(Debug)]
 pub struct Users {
     users: BTreeMap<UserName, User>,
-    /// What the credentials of those come from who are not here.
+    /// Secret from which the credentials of unknown users are derived.
     secret: Vec<u8>,
 }
 
 impl Users {
-    /// The secret is random and known to nobody.
+    /// Creates an empty table. The secret has to be random and kept private.
     pub fn new(secret: Vec<u8>) -> Self {
         Self { users: BTreeMap::new(), secret }
     }
 
-    /// Whether one more credential of this user has room.
+    /// Checks that there is room for one more credential of this user.
     pub fn check_room(&self, user: &UserName) -> Result<()> {
         if self.users.len() >= USERS_MAX && !self.users.contains_key(user) {
             return Err(Error::busy(format!("this broker has {USERS_MAX} users; delete some first")));
@@ -40,7 +40,7 @@ impl Users {
         self.users.entry(user).or_default().insert(credential.mechanism(), credential);
     }
 
-    /// Removes a credential, and the user with the last one. Whether it was there.
+    /// Removes a credential, and the user with the last one. Returns `true` if the credential existed.
     pub fn remove(&mut self, user: &UserName, mechanism: Mechanism) -> bool {
         let Some(credentials) = self.users.get_mut(user) else {
             return false;
@@ -56,12 +56,12 @@ impl Users {
         self.users.get(user)
     }
 
-    /// In the order of their names.
+    /// Returns all users in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&UserName, &User)> {
         self.users.iter()
     }
 
-    /// Begins an exchange by this mechanism, also for somebody who is not here.
+    /// Starts an exchange with this mechanism, also for an unknown user.
     pub fn challenge(&self, mechanism: Mechanism, first: ClientFirst, nonce: &str) -> (Exchange, Vec<u8>) {
         let known = self.get(first.user.as_str()).and_then(|user| user.get(&mechanism)).cloned();
         let is_known = known.is_some();
@@ -69,8 +69,8 @@ impl Users {
         first.challenge(credential, is_known, nonce)
     }
 
-    /// What a password of this user has to fit, also for somebody who is not here: nothing fits then. To hash a
-    /// password takes milliseconds, so that is for the caller to do where nobody waits.
+    /// Returns the credential to verify a password of this user against. For an unknown user it is one that no password
+    /// matches. Hashing a password takes milliseconds, so the caller has to verify it where it delays no other work.
     pub fn credential_of(&self, user: &UserName) -> Credential {
         let known = self.users.get(user).and_then(|user| user.values().next_back()).cloned();
         known.unwrap_or_else(|| Credential::decoy(Mechanism::Sha512, user.as_str(), &self.secret))
@@ -78,13 +78,13 @@ impl Users {
 }
 
 impl Credential {
-    /// Lets a user in who has this password.
+    /// Authenticates a user who has this password.
     pub fn admit(&self, user: UserName, password: &str) -> Result<Authenticated> {
         if self.fits(password) { Ok(Authenticated(user)) } else { Err(wrong_password()) }
     }
 }
 
-/// Who somebody says that they are, and their password, as SASL's mechanism PLAIN has them (RFC 4616).
+/// Returns the name and the password in a message of SASL's mechanism PLAIN (RFC 4616).
 pub fn parse_plain(message: &[u8]) -> Result<(UserName, &str)> {
     let text = std::str::from_utf8(message)
         .map_err(|error| Error::malformed(format!("the message of PLAIN is not UTF-8: {error}")))?;

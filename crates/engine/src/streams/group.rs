@@ -1,4 +1,4 @@
-//! The state machine of a group of a stream: how far it has come, and who has which entries.
+//! State machine of a stream's group: its progress, and the entries that its consumers hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use super::{EntryId, StreamRecord};
 use crate::error::{Error, Result};
 use crate::ids::TopicId;
 
-/// Consumers of one group.
+/// Maximum number of consumers of one group.
 pub const CONSUMERS_MAX: usize = 4096;
-/// Entries of one group that were given out and not acknowledged.
+/// Maximum number of entries of one group that were delivered and not acknowledged.
 pub const PENDING_MAX: usize = 1 << 20;
 
-/// An entry that was given to a consumer who has not acknowledged it.
+/// Entry that was delivered to a consumer and not acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
     pub consumer: Arc<[u8]>,
-    /// When it was given out last, ms since 1970.
+    /// Time of the last delivery, ms since 1970.
     pub delivered_ms: u64,
     pub deliveries: u64,
 }
@@ -27,7 +27,7 @@ struct Consumer {
     pending: BTreeSet<EntryId>,
 }
 
-/// Invariant: each entry in `pending` is in the set of its consumer, and in no other.
+/// Consumer group of a stream. Invariant: each entry in `pending` is in the set of its consumer, and in no other.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
     last: EntryId,
@@ -37,7 +37,7 @@ pub struct Group {
     changes: Changes,
 }
 
-/// What is not written down yet.
+/// Changes that are not persisted yet.
 #[derive(Clone, Debug, Default)]
 struct Changes {
     is_group_changed: bool,
@@ -46,18 +46,19 @@ struct Changes {
 }
 
 impl Group {
-    /// A group that is given what is behind this id; so many entries were ever added up to it, where that is known.
+    /// Creates a group that receives entries after the id `last`. `read` is the number of entries that were ever added
+    /// up to that id, if it is known.
     pub fn new(last: EntryId, read: Option<u64>) -> Self {
         let changes = Changes { is_group_changed: true, ..Changes::default() };
         Self { last, read, changes, ..Self::default() }
     }
 
-    /// The id of the last entry that was given out.
+    /// Returns the id of the last entry that was delivered.
     pub fn last(&self) -> EntryId {
         self.last
     }
 
-    /// Entries of all that were ever added that the group has come by, where that is known.
+    /// Returns the number of entries ever added that the group has passed, if it is known.
     pub fn read(&self) -> Option<u64> {
         self.read
     }
@@ -67,7 +68,7 @@ impl Group {
         self.changes.is_group_changed = true;
     }
 
-    /// Names, when each was seen last, and how many entries it has, by name.
+    /// Returns the consumers by name, with the time at which each was last seen and the number of its pending entries.
     pub fn consumers(&self) -> impl ExactSizeIterator<Item = (&Arc<[u8]>, u64, usize)> {
         self.consumers.iter().map(|(name, consumer)| (name, consumer.seen_ms, consumer.pending.len()))
     }
@@ -76,7 +77,7 @@ impl Group {
         self.consumers.contains_key(name)
     }
 
-    /// Sees a consumer, which is made where there is none. Whether it was.
+    /// Updates the time at which a consumer was last seen. Creates it if it does not exist, and then returns `true`.
     pub fn see(&mut self, name: &[u8], now_ms: u64) -> Result<bool> {
         if let Some(consumer) = self.consumers.get_mut(name) {
             consumer.seen_ms = now_ms;
@@ -91,7 +92,7 @@ impl Group {
         Ok(true)
     }
 
-    /// Removes a consumer, with what it has, which nobody is given any more. How much that was.
+    /// Removes a consumer with its pending entries, which are not delivered again. Returns their number.
     pub fn remove_consumer(&mut self, name: &[u8]) -> usize {
         let Some((name, consumer)) = self.consumers.remove_entry(name) else {
             return 0;
@@ -104,19 +105,19 @@ impl Group {
         consumer.pending.len()
     }
 
-    /// Entries that may be given out before some are acknowledged.
+    /// Returns the number of entries that may be delivered before some are acknowledged.
     pub fn room(&self) -> usize {
         PENDING_MAX - self.pending.len().min(PENDING_MAX)
     }
 
-    /// Has come by an entry; `read` as for [`Group::new`].
+    /// Moves the group past an entry; `read` is as in [`Group::new`].
     pub fn come_by(&mut self, id: EntryId, read: Option<u64>) {
         if id > self.last {
             self.set(id, read);
         }
     }
 
-    /// Gives an entry to a consumer that is there, whoever had it.
+    /// Assigns an entry to an existing consumer, also if another consumer held it.
     pub fn give(&mut self, id: EntryId, name: &[u8], delivered_ms: u64, deliveries: u64) {
         let Some((name, _)) = self.consumers.get_key_value(name) else {
             return;
@@ -137,7 +138,7 @@ impl Group {
         self.consumers.entry(name).or_default().pending.insert(id);
     }
 
-    /// Nobody has the entry any more. Whether somebody had.
+    /// Acknowledges an entry. Returns `true` if it was pending.
     pub fn ack(&mut self, id: EntryId) -> bool {
         let Some(pending) = self.pending.remove(&id) else {
             return false;
@@ -153,13 +154,13 @@ impl Group {
         self.pending.get(&id)
     }
 
-    /// What was given out and not acknowledged, from one id to another.
+    /// Returns the pending entries whose ids are in a range, both ends included.
     pub fn all_pending(&self, from: EntryId, to: EntryId) -> impl Iterator<Item = (EntryId, &Pending)> {
         let range = (from <= to).then(|| self.pending.range(from..=to));
         range.into_iter().flatten().map(|(id, pending)| (*id, pending))
     }
 
-    /// The same of one consumer.
+    /// Returns the pending entries of one consumer whose ids are in a range, both ends included.
     pub fn pending_of<'g>(
         &'g self,
         name: &[u8],
@@ -175,12 +176,12 @@ impl Group {
         self.pending.len()
     }
 
-    /// The smallest and the largest id of what is pending.
+    /// Returns the smallest and the largest id of the pending entries.
     pub fn pending_extent(&self) -> Option<(EntryId, EntryId)> {
         Some((*self.pending.first_key_value()?.0, *self.pending.last_key_value()?.0))
     }
 
-    /// What has to be written down of all that changed since it was asked last.
+    /// Returns the records that persist all changes since the last call.
     pub fn take_changes(&mut self, topic: TopicId, name: &[u8]) -> Vec<StreamRecord> {
         let Changes { is_group_changed, consumers, pending } = std::mem::take(&mut self.changes);
         let group: Box<[u8]> = name.into();
@@ -200,14 +201,14 @@ impl Group {
         records
     }
 
-    /// The same group of another stream, of which nothing is written down yet.
+    /// Returns a copy of the group for another stream, with all of its state to be persisted.
     pub fn copied(&self) -> Self {
         let consumers = self.consumers.keys().cloned().collect();
         let pending = self.pending.keys().copied().collect();
         Self { changes: Changes { is_group_changed: true, consumers, pending }, ..self.clone() }
     }
 
-    /// What has to be written down where the group is gone.
+    /// Returns the records that delete the persisted state of the group.
     pub fn gone(&self, topic: TopicId, name: &[u8]) -> Vec<StreamRecord> {
         let group: Box<[u8]> = name.into();
         let consumers = self.consumers.keys().map(|name| StreamRecord::Consumer {
@@ -222,7 +223,7 @@ impl Group {
         consumers.chain(pending).chain([group]).collect()
     }
 
-    /// What was written down, in the order in which it was.
+    /// Restores a persisted record. Records have to be restored in the order in which they were written.
     pub fn restore(&mut self, record: StreamRecord) {
         match record {
             StreamRecord::Group { saved: Some((last, read)), .. } => (self.last, self.read) = (last, read),

@@ -1,32 +1,32 @@
-//! Which offsets the ids of a stream are at: marks at some entries, from which the others are counted.
+//! Index from ids to offsets: marks at some entries, from which the others are counted.
 
 use std::collections::VecDeque;
 
 use super::EntryId;
 use crate::ids::Offset;
 
-/// Entries from one mark to the next, at first.
+/// Initial number of entries from one mark to the next.
 const SPACING_MIN: u64 = 64;
-/// Marks of one stream. Beyond that every other one goes, and the distance between them doubles.
+/// Maximum number of marks of one stream. Beyond that every other mark is removed, and their distance doubles.
 const MARKS_MAX: usize = 1 << 16;
 
-/// A place from which entries are read in their order.
+/// Position from which entries can be read in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     pub offset: Offset,
-    /// Of the entry before it: the ids of what follows depend on it.
+    /// Id of the entry before it, on which the ids of the following entries depend.
     pub prev: EntryId,
-    /// Entries before it, of all that were counted.
+    /// Number of entries before it, of all that were counted.
     pub before: u64,
 }
 
-/// Invariants: the first mark is where the stream begins; marks grow in offset, and neither `prev` nor `before` falls
-/// from one to the next.
+/// Index of one stream. Invariants: the first mark is at the start of the stream; marks ascend by offset, and neither
+/// `prev` nor `before` decreases from one mark to the next.
 #[derive(Clone, Debug)]
 pub struct Index {
     marks: VecDeque<Mark>,
     spacing: u64,
-    /// All records before it are counted.
+    /// Offset before which all records are counted.
     next: Offset,
     last: EntryId,
     newest: EntryId,
@@ -34,7 +34,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Of a stream that begins at an offset, behind an entry with this id.
+    /// Creates the index of a stream that begins at an offset, after an entry with the id `prev`.
     pub fn new(start: Offset, prev: EntryId) -> Self {
         let marks = VecDeque::from([Mark { offset: start, prev, before: 0 }]);
         Self { marks, spacing: SPACING_MIN, next: start, last: prev, newest: prev, count: 0 }
@@ -44,17 +44,17 @@ impl Index {
         self.first().offset
     }
 
-    /// Where what is not counted yet begins.
+    /// Returns the offset of the first record that is not counted yet.
     pub fn next(&self) -> Offset {
         self.next
     }
 
-    /// The next id is larger than this one.
+    /// Returns the id that the next id has to exceed.
     pub fn last(&self) -> EntryId {
         self.last
     }
 
-    /// Entries from the start on.
+    /// Returns the number of entries from the start on.
     pub fn len(&self) -> u64 {
         self.count - self.first().before
     }
@@ -63,7 +63,7 @@ impl Index {
         self.len() == 0
     }
 
-    /// Another entry, behind all others.
+    /// Adds an entry after all others.
     pub fn push(&mut self, offset: Offset, id: EntryId) {
         let newest = self.marks.back().expect("invariant: there is a first mark");
         if self.count - newest.before >= self.spacing {
@@ -77,12 +77,12 @@ impl Index {
         self.next = offset + 1;
     }
 
-    /// There are no more entries before this offset.
+    /// Notes that there are no more entries before this offset.
     pub fn reach(&mut self, next: Offset) {
         self.next = self.next.max(next);
     }
 
-    /// Ids from here on are larger than this one, which is not below that of any entry: see [`Index::newest`].
+    /// Sets the id that the next ids have to exceed. It must not be below the id of any entry: see [`Index::newest`].
     pub fn set_last(&mut self, last: EntryId) {
         self.last = last;
         if self.marks.len() == 1 && self.is_empty() {
@@ -90,12 +90,12 @@ impl Index {
         }
     }
 
-    /// The largest id of an entry from the start on, those among them that were deleted; 0-0 where there is none.
+    /// Returns the largest id of an entry from the start on, deleted ones included; 0-0 if there is no entry.
     pub fn newest(&self) -> EntryId {
         if self.is_empty() { EntryId::ZERO } else { self.newest }
     }
 
-    /// The stream begins at a later offset, before which there are so many entries of those from the start on.
+    /// Moves the start of the stream to a later offset, with `gone` entries between the old and the new start.
     pub fn begin_at(&mut self, start: Offset, gone: u64, prev: EntryId) {
         let before = self.first().before + gone;
         while self.marks.front().is_some_and(|mark| mark.offset <= start) {
@@ -106,7 +106,7 @@ impl Index {
         self.count = self.count.max(before);
     }
 
-    /// How many there are.
+    /// Returns the number of marks.
     pub fn marks(&self) -> usize {
         self.marks.len()
     }
@@ -115,25 +115,25 @@ impl Index {
         *self.marks.front().expect("invariant: there is a first mark")
     }
 
-    /// The last mark before which no entry has this id or a larger one.
+    /// Returns the last mark before which no entry has this id or a larger one.
     pub fn mark_before(&self, id: EntryId) -> Mark {
         let at = self.marks.partition_point(|mark| mark.prev < id);
         self.marks[at.saturating_sub(1)]
     }
 
-    /// The first mark from an offset on.
+    /// Returns the first mark at or after an offset.
     pub fn mark_from(&self, offset: Offset) -> Option<Mark> {
         let at = self.marks.partition_point(|mark| mark.offset < offset);
         self.marks.get(at).copied()
     }
 
-    /// The mark before another one.
+    /// Returns the mark before another one.
     pub fn mark_behind(&self, mark: Mark) -> Option<Mark> {
         let at = self.marks.partition_point(|other| other.offset < mark.offset);
         at.checked_sub(1).map(|at| self.marks[at])
     }
 
-    /// The last mark with at most so many entries between the start and it.
+    /// Returns the last mark with at most `entries` entries between the start and it.
     pub fn mark_after(&self, entries: u64) -> Mark {
         let before = self.first().before + entries;
         let at = self.marks.partition_point(|mark| mark.before <= before);

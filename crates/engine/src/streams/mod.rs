@@ -1,8 +1,8 @@
-//! Streams: views of a topic of one partition whose records, the *entries*, are found by ids that grow.
+//! Streams: views of a topic with one partition whose records, the *entries*, are found by ascending ids.
 //!
-//! An id is a time in ms and a number that tells entries of one time apart. [`Index`] finds entries by their ids,
-//! [`Group`] is who was given which entries and has not acknowledged them, and [`StreamRecord`] is what a restart
-//! begins with.
+//! An id is a time in ms and a number that distinguishes entries of the same ms. [`Index`] finds entries by their ids,
+//! [`Group`] tracks the entries that were delivered to consumers and not acknowledged, and [`StreamRecord`] is the
+//! persisted state that a restart begins with.
 
 mod group;
 mod index;
@@ -19,19 +19,19 @@ pub use group::{CONSUMERS_MAX, Group, PENDING_MAX, Pending};
 pub use index::{Index, Mark};
 pub use record::{SavedStream, StreamPlace, StreamRecord};
 
-/// The topic that keeps what is known of streams beside their entries.
+/// Topic that persists the state of streams apart from their entries.
 pub const STREAMS_TOPIC: &str = "_streams";
-/// The header that has the id of an entry that was added as such. It is the first one of its record.
+/// Header with the id of an entry that was added with one. It is the first header of its record.
 pub const ID_HEADER: &str = "thalweg.entry";
 
-/// Groups of one stream.
+/// Maximum number of groups of one stream.
 pub const STREAM_GROUPS_MAX: usize = 1024;
-/// The name of a group of a stream, or of a consumer in one.
+/// Maximum length in bytes of the name of a stream's group, or of a consumer in one.
 pub const STREAM_NAME_BYTES_MAX: usize = 1024;
-/// Entries of one stream that were deleted while older ones are still there.
+/// Maximum number of deleted entries of one stream that are newer than its oldest entry.
 pub const DELETED_MAX: usize = 1 << 20;
 
-/// What an entry is found by. None is 0-0.
+/// Id of an entry. No entry has the id 0-0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EntryId {
     pub ms: u64,
@@ -46,7 +46,7 @@ impl EntryId {
         Self { ms, seq }
     }
 
-    /// The smallest one above.
+    /// Returns the next larger id.
     pub fn next(self) -> Option<Self> {
         match self.seq.checked_add(1) {
             Some(seq) => Some(Self { seq, ..self }),
@@ -54,7 +54,7 @@ impl EntryId {
         }
     }
 
-    /// The largest one below.
+    /// Returns the next smaller id.
     pub fn prev(self) -> Option<Self> {
         match self.seq.checked_sub(1) {
             Some(seq) => Some(Self { seq, ..self }),
@@ -62,13 +62,14 @@ impl EntryId {
         }
     }
 
-    /// The id of an entry that is added at a time behind one with this id.
+    /// Returns the id of an entry that is added at this time after an entry with the id `self`.
     pub fn at(self, now_ms: u64) -> Option<Self> {
         if now_ms > self.ms { Some(Self::new(now_ms, 0)) } else { self.next() }
     }
 
-    /// The id of a record behind an entry with this id: what it was added with, else its time and its offset. What is
-    /// not above that of the entry before follows that.
+    /// Returns the id of a record after an entry with the id `self`: the id that it was added with, else its timestamp
+    /// and its offset. If that is not larger than `self`, the id has the time of `self`, and as its number the record's
+    /// offset or the next number, whichever is larger.
     pub fn of_record(self, view: &RecordView<'_>) -> Self {
         if let Some(id) = id_in(view.headers().next()).filter(|id| *id > self) {
             return id;
@@ -83,14 +84,14 @@ impl EntryId {
         }
     }
 
-    /// `ms-seq`, both in digits only.
+    /// Parses `ms-seq`, where both parts consist of digits only.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let at = text.iter().position(|byte| *byte == b'-')?;
         Some(Self::new(parse_part(&text[..at])?, parse_part(&text[at + 1..])?))
     }
 }
 
-/// A number in digits only.
+/// Parses a number that consists of digits only.
 pub fn parse_part(text: &[u8]) -> Option<u64> {
     let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     is_number.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()
@@ -107,7 +108,7 @@ fn id_in(header: Option<(&[u8], Option<&[u8]>)>) -> Option<EntryId> {
     if name == ID_HEADER.as_bytes() { EntryId::parse(value?) } else { None }
 }
 
-/// A record that is found by its id.
+/// Record that is found by its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub id: EntryId,
@@ -115,34 +116,35 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whether it was added as an entry, and not published by somebody who knows of none.
+    /// Returns `true` if the record was added as an entry, and not published to the topic by other means.
     pub fn is_own(&self) -> bool {
         self.record.headers.first().is_some_and(|(name, _)| name == ID_HEADER)
     }
 }
 
-/// What is known of a stream as a whole.
+/// Size and id range of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     pub len: u64,
-    /// Entries that were ever added.
+    /// Number of entries that were ever added.
     pub added: u64,
-    /// Of the first entry that is there; 0-0 where there is none.
+    /// Id of the first existing entry; 0-0 if the stream is empty.
     pub first: EntryId,
-    /// No entry had a larger one.
+    /// Largest id that any entry had.
     pub last: EntryId,
-    /// The largest one of those that were deleted.
+    /// Largest id of a deleted entry.
     pub max_deleted: EntryId,
 }
 
 impl Extent {
-    /// Whether an entry was deleted from an id on: what is behind that cannot be counted by what was added.
+    /// Returns `true` if an entry at or after an id was deleted, so that the entries after it cannot be counted by
+    /// `added`.
     pub fn has_gap_from(&self, id: EntryId) -> bool {
         let has_deleted = self.len > 0 && self.max_deleted != EntryId::ZERO && self.first <= self.max_deleted;
         has_deleted && id <= self.max_deleted
     }
 
-    /// How many entries were ever added up to the one with this id, where that can be told.
+    /// Returns the number of entries that were ever added up to the one with this id; `None` if it is unknown.
     pub fn count_up_to(&self, id: EntryId) -> Option<u64> {
         if self.added == 0 {
             return Some(0);

@@ -1,28 +1,28 @@
-//! What the topic of streams keeps. Each record is about one thing, which is its key; the newest record of a key
-//! counts, and one without a value says that there is nothing any more. All integers are big-endian, names are their
-//! length (2 bytes) and their bytes, an id is its time and its number (u64 each). Every key begins with its version
-//! (u16) and the id of the stream's topic (16 bytes).
+//! Records of the topic of streams. Each record is identified by its key; the newest record of a key is valid, and one
+//! without a value deletes the key. All integers are big-endian; a name is its length (2 bytes) and its bytes; an id is
+//! its time and its number (u64 each). Every key begins with its version (u16) and the id of the stream's topic (16
+//! bytes).
 //!
 //! | Key | version | fields |
 //! |---|---|---|
 //! | a stream | 1 | |
 //! | a group | 2 | name |
 //! | a consumer | 3 | group, name |
-//! | an entry that was given out | 4 | group, id |
-//! | an entry that was deleted | 5 | offset (u64) |
+//! | a pending entry | 4 | group, id |
+//! | a deleted entry | 5 | offset (u64) |
 //! | the key of a stream | 6 | |
 //!
 //! | Value | version | fields |
 //! |---|---|---|
-//! | a stream | 1 | made as one (1), start (u64), id before it, offset (u64), last id, added (u64), deleted id |
-//! | a group | 1 | last id, whether it is known how many entries it has come by (1), how many (u64) |
-//! | a consumer | 1 | when it was seen (u64) |
-//! | an entry that was given out | 1 | consumer, when (u64), how often (u64) |
-//! | an entry that was deleted | 1 | |
+//! | a stream | 1 | owns its topic (1), start (u64), id before it, offset (u64), last id, added (u64), deleted id |
+//! | a group | 1 | last id, whether the number of entries that it has passed is known (1), that number (u64) |
+//! | a consumer | 1 | time at which it was last seen (u64) |
+//! | a pending entry | 1 | consumer, time of delivery (u64), number of deliveries (u64) |
+//! | a deleted entry | 1 | |
 //! | the key of a stream | 1 | the name of its cache, the key, when it expires (u64; never at 2^64 - 1) |
 //!
-//! The last id of a stream, how many entries were ever added, and the largest id of those that were deleted are those
-//! of the moment when the next record was to get the offset in front of them.
+//! The last id of a stream, the number of entries ever added and the largest deleted id are those at the time when the
+//! next record was to get the offset that precedes them.
 
 use std::sync::Arc;
 
@@ -43,39 +43,39 @@ const VALUE_VERSION: u16 = 1;
 
 const NEVER: u64 = u64::MAX;
 
-/// What cannot be told from the entries of a stream.
+/// State of a stream that cannot be derived from its entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SavedStream {
-    /// Its topic was made for it, and goes with it.
+    /// `true` if its topic was created for it and is deleted with it.
     pub is_own: bool,
-    /// Where it began, and the id of the entry before that.
+    /// Offset at which the stream began, and the id of the entry before that.
     pub start: Offset,
     pub before_start: EntryId,
-    /// What follows was so when this was the offset of the next record.
+    /// Offset of the next record at the time when the following fields were saved.
     pub at: Offset,
     pub last: EntryId,
     pub added: u64,
     pub max_deleted: EntryId,
 }
 
-/// The key under which a cache lists a stream.
+/// Key under which a cache lists a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamPlace {
-    /// The name of the cache.
+    /// Name of the cache.
     pub cache: Box<[u8]>,
     pub key: Box<[u8]>,
-    /// In ms since 1970.
+    /// Expiry time, ms since 1970; `None` if the key does not expire.
     pub expires_ms: Option<u64>,
 }
 
-/// One record of the topic.
+/// Record of the topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamRecord {
     Stream {
         topic: TopicId,
         saved: Option<SavedStream>,
     },
-    /// How far it has come, and how many entries that is.
+    /// Progress of a group: the last id, and the number of entries that it has passed.
     Group {
         topic: TopicId,
         group: Box<[u8]>,
@@ -147,7 +147,7 @@ impl StreamRecord {
         key
     }
 
-    /// `None` where there is nothing any more.
+    /// Returns `None` for a record that deletes its key.
     pub fn value(&self) -> Option<Vec<u8>> {
         let mut value = Vec::with_capacity(80);
         value.put_u16(VALUE_VERSION);

@@ -1,4 +1,4 @@
-//! Ids, the index and groups against naive ones.
+//! Ids, the index and groups against naive models.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::*;
 use crate::ids::TopicId;
 use crate::record::BatchBuilder;
 
-/// Numbers that look like chance and are the same each time.
+/// Pseudorandom numbers, the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -34,7 +34,7 @@ fn ids_are_read_as_they_are_written_and_have_neighbours() {
     assert_eq!((id(5, 3).at(5), id(5, 3).at(4), id(5, 3).at(6)), (Some(id(5, 4)), Some(id(5, 4)), Some(id(6, 0))));
 }
 
-/// The ids of records with these times and headers, one behind the other, from offset 0 on.
+/// Returns the ids of records with these times and headers, one after the other, from offset 0 on.
 fn ids_of(records: &[(i64, Option<&str>)]) -> Vec<EntryId> {
     let mut builder = BatchBuilder::new();
     for (time, header) in records {
@@ -55,7 +55,7 @@ fn ids_of(records: &[(i64, Option<&str>)]) -> Vec<EntryId> {
 fn ids_of_records_grow_whatever_their_times_and_headers_are() {
     let ids = ids_of(&[(7, None), (7, None), (3, None), (9, None), (-1, None)]);
     assert_eq!(ids, [id(7, 0), id(7, 1), id(7, 2), id(9, 3), id(9, 4)]);
-    // What an entry was added with counts, unless that is not above what is there.
+    // The id that an entry was added with is valid unless it is not above the last one.
     let ids = ids_of(&[(7, Some("100-5")), (7, Some("100-5")), (100, None), (0, Some("x")), (8, Some("101-0"))]);
     assert_eq!(ids, [id(100, 5), id(100, 6), id(100, 7), id(100, 8), id(101, 0)]);
     assert_eq!(ids_of(&[(0, None)]), [id(0, 1)]);
@@ -72,7 +72,7 @@ fn an_index_finds_places_from_which_all_entries_follow() {
         index.push(offset, last);
         model.insert(offset, last);
         if round % 997 == 0 {
-            // What is before some entry goes.
+            // Everything before some entry is deleted.
             let at = *model.keys().nth(dice.roll(model.len() as u64) as usize).expect("an entry");
             let rest = model.split_off(&at);
             let prev = model.last_key_value().map_or(index.first().prev, |(_, id)| *id);
@@ -135,7 +135,7 @@ fn records_of_the_topic_are_read_as_they_are_written() {
     }
 }
 
-/// What a group is restored to from all that it ever said.
+/// Returns the group that a restart restores from all of its records.
 fn restored(said: &BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> Group {
     let mut group = Group::default();
     for (key, value) in said {
@@ -144,7 +144,7 @@ fn restored(said: &BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> Group {
     group
 }
 
-/// Against a map from ids to who has them: whatever is done, it says the same, and so does what a restart finds.
+/// A group agrees with a map from ids to their consumers after every operation, and after a restart.
 #[test]
 fn a_group_is_what_a_naive_one_is_also_after_a_restart() {
     let topic = TopicId::new(1, 1);
@@ -189,7 +189,7 @@ fn a_group_is_what_a_naive_one_is_also_after_a_restart() {
             assert_eq!(back.consumers().len(), group.consumers().len());
         }
     }
-    // What it says when it is gone leaves nothing.
+    // The records that delete a group leave nothing.
     for record in group.gone(topic, b"g") {
         said.insert(record.key(), record.value());
     }

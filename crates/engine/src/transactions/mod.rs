@@ -1,10 +1,10 @@
-//! Transactions: what a producer writes to several partitions, and the offsets of consumer groups that go with it, all
-//! count together or not at all.
+//! Transactions: records that a producer writes to several partitions, and offsets of consumer groups, take effect
+//! together or not at all.
 //!
-//! A program that takes over a *transactional id* gets a producer's id with an epoch, and fences whoever had it before.
-//! Its transaction names each partition before it writes there. The decision to commit or to abort counts once its
-//! record is in the topic [`TRANSACTIONS_TOPIC`]; it is then carried out in each partition, whatever happens. Kafka
-//! knows the same as KIP-98, with the recovery of producers of KIP-360.
+//! A program that takes over a *transactional id* gets a producer id with an epoch, and fences the program that had it
+//! before. Its transaction names each partition before it writes there. The decision to commit or to abort takes effect
+//! once its record is in the topic [`TRANSACTIONS_TOPIC`]; it is then carried out in every partition, regardless of
+//! failures. Kafka describes the same protocol as KIP-98, with the recovery of producers of KIP-360.
 //!
 //! ```text
 //!            add             end, timeout, takeover             all markers are written
@@ -14,7 +14,7 @@
 //!    └──────────────────────────────────────── init ───────────────────────────────────────────┘
 //! ```
 //!
-//! Each step makes another [`Transaction`] out of one, which counts when its record has its place.
+//! Each step creates another [`Transaction`] from the present one, which takes effect when its record is in the log.
 
 mod record;
 
@@ -33,13 +33,13 @@ use crate::record::Decision;
 
 pub use record::TransactionRecord;
 
-/// The topic that holds the state of all transactional ids.
+/// Name of the topic that holds the state of all transactional ids.
 pub const TRANSACTIONS_TOPIC: &str = "_transactions";
-/// The last epoch that is given to anyone: after it comes a new id. One more is left to fence who has it.
+/// Last epoch that a producer gets; after it comes a new id. One more epoch is left to fence the producer that has it.
 const EPOCH_MAX: i16 = i16::MAX - 1;
 
-/// What programs that write the same transactions one after the other call themselves: any text of 1 to 255 bytes
-/// without control characters.
+/// Name that is shared by successive programs which write the same transactions: any text of 1 to 255 bytes without
+/// control characters.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TransactionalId(Arc<str>);
 
@@ -72,27 +72,27 @@ impl fmt::Debug for TransactionalId {
     }
 }
 
-/// Why a transaction's step was refused, as finely as any protocol has to tell it.
+/// Reason for which a transaction's step was refused, as detailed as any protocol has to report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionReason {
-    /// Nobody has this transactional id.
+    /// Transactional id does not exist.
     NoSuchId,
-    /// The transactional id belongs to another producer's id.
+    /// Transactional id belongs to another producer id.
     OtherProducer,
-    /// Another has taken over, or the transaction was aborted because it took too long.
+    /// Another program has taken over, or the transaction was aborted because it exceeded its timeout.
     Fenced,
-    /// The step before it is not over yet: try again.
+    /// Previous step is not completed yet: try again.
     Concurrent,
-    /// Not in this phase.
+    /// Step is not allowed in this phase.
     WrongPhase,
     InvalidTimeout,
-    /// The group whose offsets it commits refused.
+    /// Group whose offsets the transaction commits has refused them.
     Group(Reason),
-    /// The error's kind says it.
+    /// Reason is given by the kind of the error.
     Other,
 }
 
-/// A refusal, with its reason and the sentence for people.
+/// Refusal with its reason and an error message for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionError {
     pub reason: TransactionReason,
@@ -138,10 +138,10 @@ type Outcome<T = ()> = Result<T, TransactionError>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Somebody has the id and has written nothing yet.
+    /// Id has a producer that has written nothing yet.
     Empty,
     Open,
-    /// It is decided, and not yet carried out everywhere.
+    /// Transaction is decided, and the decision not yet carried out in every partition.
     Prepared(Decision),
     Complete(Decision),
 }
@@ -168,7 +168,7 @@ impl Phase {
     }
 }
 
-/// Whose a transaction is: an older epoch of the same id may do nothing any more.
+/// Producer of a transaction: older epochs of the same id are fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerEpoch {
     pub id: i64,
@@ -184,49 +184,49 @@ impl fmt::Display for ProducerEpoch {
 /// Offsets that a transaction commits with its records.
 pub type StagedOffsets = BTreeMap<TopicPartition, Committed>;
 
-/// The state of one transactional id.
+/// State of one transactional id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction {
     pub phase: Phase,
-    /// Who may write. While an abort of a takeover is carried out it is who fenced the one before.
+    /// Producer that may write. During the abort of a takeover it already has the epoch that fences the earlier one.
     pub producer: ProducerEpoch,
-    /// Who it was before, as long as that one may ask for its new epoch again.
+    /// Earlier producer, kept as long as it may request its new epoch again.
     pub before: Option<ProducerEpoch>,
-    /// How long a transaction may stay open.
+    /// Time in ms that a transaction may stay open.
     pub timeout_ms: u32,
-    /// When the transaction was opened, ms since 1970.
+    /// Time at which the transaction was opened, ms since 1970.
     pub opened_ms: Option<u64>,
-    /// When this state began, ms since 1970.
+    /// Time at which this state began, ms since 1970.
     pub changed_ms: u64,
-    /// Where the open or prepared transaction writes.
+    /// Partitions that the open or prepared transaction writes to.
     pub partitions: BTreeSet<TopicPartition>,
-    /// The groups whose offsets it may commit, with those that it does.
+    /// Groups whose offsets it may commit, with the offsets that it commits.
     pub offsets: BTreeMap<GroupName, StagedOffsets>,
 }
 
-/// What becomes of a producer that takes over, or goes on with another epoch.
+/// Result for a producer that takes over, or that continues with another epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Init {
-    /// It begins.
+    /// Producer can start.
     Begins(Transaction),
-    /// It has begun before, and asks again.
+    /// Producer has already received this epoch and requested it again.
     Again(ProducerEpoch),
-    /// What is open has to be aborted before: then it asks again.
+    /// Open transaction has to be aborted first; then the producer has to repeat the request.
     Aborts(Transaction),
-    /// Its epochs are used up: it asks again with a new id.
+    /// Epochs of the id are used up: the producer has to repeat the request with a new id.
     WantsId,
 }
 
-/// What a request to end a transaction comes to.
+/// Result of a request to end a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     Prepares(Transaction),
-    /// It has ended so before.
+    /// Transaction has already ended this way.
     Again,
 }
 
 impl Transaction {
-    /// A transactional id that nobody had before.
+    /// Returns the state of a new transactional id.
     pub fn new(id: i64, timeout_ms: u32, now_ms: u64) -> Outcome<Self> {
         check_timeout(timeout_ms)?;
         Ok(Self {
@@ -241,7 +241,7 @@ impl Transaction {
         })
     }
 
-    /// The same with nothing in it.
+    /// Returns the state without partitions and offsets, in another phase.
     fn cleared(&self, phase: Phase, now_ms: u64) -> Self {
         Self {
             phase,
@@ -255,7 +255,8 @@ impl Transaction {
         }
     }
 
-    /// A program takes over, or one that had an error goes on: then it says who it was.
+    /// Takes over the transactional id, or continues after an error: then `expected` is the producer's last id and
+    /// epoch.
     pub fn init(
         &self,
         expected: Option<ProducerEpoch>,
@@ -317,7 +318,7 @@ impl Transaction {
         TransactionError::new(TransactionReason::WrongPhase, message)
     }
 
-    /// The open transaction, which may be a new one.
+    /// Returns the open transaction, which may be a new one.
     fn opened(&self, producer: ProducerEpoch, now_ms: u64) -> Outcome<Self> {
         self.check_producer(producer)?;
         match self.phase {
@@ -329,7 +330,7 @@ impl Transaction {
         }
     }
 
-    /// Whether this producer may ask whether partitions are in its transaction.
+    /// Checks that this producer may query whether partitions are in its transaction.
     pub fn check_open(&self, producer: ProducerEpoch) -> Outcome {
         self.check_producer(producer)?;
         match self.phase {
@@ -339,7 +340,7 @@ impl Transaction {
         }
     }
 
-    /// The transaction writes to these partitions, too; `None` where it is known that it does.
+    /// Adds partitions to the transaction. Returns `None` if all were added before.
     pub fn add_partitions(
         &self,
         producer: ProducerEpoch,
@@ -355,7 +356,7 @@ impl Transaction {
         Ok((opened != *self).then_some(opened))
     }
 
-    /// The transaction commits offsets of this group, too; `None` where it is known that it does.
+    /// Adds a group whose offsets the transaction commits. Returns `None` if it was added before.
     pub fn add_group(&self, producer: ProducerEpoch, group: &GroupName, now_ms: u64) -> Outcome<Option<Self>> {
         let mut opened = self.opened(producer, now_ms)?;
         opened.offsets.entry(group.clone()).or_default();
@@ -366,7 +367,7 @@ impl Transaction {
         Ok((opened != *self).then_some(opened))
     }
 
-    /// Offsets of a group that was added, which count when the transaction is committed.
+    /// Stages offsets of a group that was added. They take effect when the transaction is committed.
     pub fn stage_offsets(
         &self,
         producer: ProducerEpoch,
@@ -405,15 +406,15 @@ impl Transaction {
         }
     }
 
-    /// The transaction is aborted where it took too long. Its producer is fenced, and may go on once it has asked for
-    /// its new epoch.
+    /// Aborts the transaction if its timeout has elapsed. Its producer is fenced, and may continue once it has
+    /// requested its new epoch.
     pub fn expire(&self, now_ms: u64) -> Option<Self> {
         let deadline_ms = self.opened_ms?.saturating_add(self.timeout_ms.into());
         let is_late = self.phase == Phase::Open && deadline_ms <= now_ms;
         is_late.then(|| self.prepared(Decision::Abort, true, now_ms))
     }
 
-    /// Offsets of a transaction that is aborted are void at once.
+    /// Returns the prepared transaction. Offsets of an aborted transaction are void immediately.
     fn prepared(&self, decision: Decision, is_fencing: bool, now_ms: u64) -> Self {
         let mut prepared = Self { phase: Phase::Prepared(decision), changed_ms: now_ms, ..self.clone() };
         if decision == Decision::Abort {
@@ -421,20 +422,20 @@ impl Transaction {
         }
         if is_fencing {
             prepared.before = Some(self.producer);
-            // Nobody writes with the last epoch: see `EPOCH_MAX`.
+            // No producer writes with the last epoch: see `EPOCH_MAX`.
             prepared.producer.epoch = self.producer.epoch.saturating_add(1);
         }
         prepared
     }
 
-    /// The same with offsets that count from then on, ms since 1970.
+    /// Returns the transaction with all of its offsets committed at this time, ms since 1970.
     pub fn decided_at(mut self, decided_ms: u64) -> Self {
         self.offsets.values_mut().flatten().for_each(|(_, committed)| committed.committed_ms = decided_ms);
         self
     }
 
-    /// The same without a topic that is gone, `None` where it has nothing of it: in one that comes with the same name
-    /// neither its partitions nor its offsets mean anything.
+    /// Returns the transaction without a deleted topic; `None` if it has no partition and no offset of it. Both are
+    /// void for a new topic with the same name.
     pub fn without_topic(&self, topic: &TopicName, now_ms: u64) -> Option<Self> {
         let mut all = self.partitions.iter().chain(self.offsets.values().flatten().map(|(at, _)| at));
         if all.all(|at| at.topic != *topic) {
@@ -446,7 +447,8 @@ impl Transaction {
         Some(without)
     }
 
-    /// It is carried out everywhere; `None` where nothing was decided.
+    /// Returns the completed transaction after its decision was carried out in every partition; `None` if it was not
+    /// prepared.
     pub fn completed(&self, now_ms: u64) -> Option<Self> {
         match self.phase {
             Phase::Prepared(decision) => Some(self.cleared(Phase::Complete(decision), now_ms)),
@@ -454,7 +456,7 @@ impl Transaction {
         }
     }
 
-    /// Whether nobody has used the id for so long that it is forgotten.
+    /// Returns `true` if the id has been unused for so long that it is to be forgotten.
     pub fn is_expired(&self, retention_ms: u64, now_ms: u64) -> bool {
         matches!(self.phase, Phase::Empty | Phase::Complete(_))
             && self.changed_ms.saturating_add(retention_ms) <= now_ms

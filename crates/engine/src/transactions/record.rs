@@ -1,4 +1,4 @@
-//! The records of the topic `_transactions`: each transactional id once, its newest value counts, null forgets it.
+//! Records of the topic `_transactions`: the newest value of each transactional id is valid, null deletes the id.
 //!
 //! All integers are big-endian; a text is its length (2 bytes) and its bytes, UTF-8.
 //!
@@ -11,7 +11,7 @@
 //! | | 1 | phase (u8), producer (i64), epoch (i16) |
 //! | | | the producer before (i64) and its epoch (i16), -1 for none |
 //! | | | timeout, ms (u32) |
-//! | | | opened, ms since 1970 (u64, 2^64 - 1 while nothing is), changed, ms since 1970 (u64) |
+//! | | | opened, ms since 1970 (u64, 2^64 - 1 if none is open), changed, ms since 1970 (u64) |
 //! | | | partitions, groups |
 //! | partitions | | number of topics (u32), of each its name (text), number of partitions (u32), the partitions (u32) |
 //! | groups | | number (u32), of each its name (text), number of offsets (u32), the offsets |
@@ -30,12 +30,12 @@ use crate::ids::{TopicName, TopicPartition};
 use crate::record::Decision;
 
 const VERSION: u16 = 1;
-/// In place of a time that there is not.
+/// Encoding of a missing time.
 const NEVER: u64 = u64::MAX;
-/// In place of a producer that there is not.
+/// Encoding of a missing producer.
 const NOBODY: ProducerEpoch = ProducerEpoch { id: -1, epoch: -1 };
 
-/// The state of a transactional id, or that it is forgotten.
+/// State of a transactional id; `None` deletes the id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionRecord {
     pub id: TransactionalId,

@@ -1,4 +1,4 @@
-//! A transactional id step by step, and any sequence of steps against what has to hold of it.
+//! A transactional id step by step, and random sequences of steps against invariants.
 
 use proptest::prelude::*;
 
@@ -46,7 +46,7 @@ fn a_transaction_goes_from_open_to_complete() {
         let Ok(End::Prepares(prepared)) = staged.end(staged.producer, decision, 300) else { panic!("not prepared") };
         assert_eq!(prepared.phase, Phase::Prepared(decision));
         assert_eq!(prepared.partitions, open().partitions);
-        // What is aborted is not kept for later.
+        // Offsets of an aborted transaction are not kept.
         assert_eq!(prepared.offsets.is_empty(), decision == Decision::Abort);
         assert_eq!(reason(prepared.end(prepared.producer, decision, 300)), TransactionReason::Concurrent);
         assert_eq!(reason(prepared.add_partitions(prepared.producer, &[at(1)], 300)), TransactionReason::Concurrent);
@@ -83,9 +83,9 @@ fn a_producer_that_goes_on_after_an_error_asks_as_often_as_it_likes() {
     let first = new();
     let Ok(Init::Begins(next)) = first.init(Some(first.producer), None, TIMEOUT_MS, 200) else { panic!("it goes on") };
     assert_eq!(next.producer.epoch, 1);
-    // Its answer was lost.
+    // Its response was lost.
     assert_eq!(next.init(Some(first.producer), None, TIMEOUT_MS, 210), Ok(Init::Again(next.producer)));
-    // Once it has written with the new epoch, whoever shows the old one is another.
+    // Once it has written with the new epoch, a producer with the old epoch is another program.
     let opened = next.add_partitions(next.producer, &[at(0)], 220).expect("its own").expect("a change");
     assert_eq!(reason(opened.init(Some(first.producer), None, TIMEOUT_MS, 230)), TransactionReason::Fenced);
     let Ok(Init::Aborts(aborting)) = opened.init(Some(next.producer), None, TIMEOUT_MS, 240) else { panic!("open") };
@@ -102,7 +102,7 @@ fn a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() {
     assert_eq!((aborting.phase, aborting.producer.epoch), (Phase::Prepared(Decision::Abort), 1));
     assert_eq!(reason(aborting.end(late.producer, Decision::Commit, 1300)), TransactionReason::Fenced);
     assert_eq!(prepared(Decision::Commit).expire(u64::MAX), None, "it is decided");
-    // As nobody has taken over, it goes on when it has asked for its new epoch.
+    // No other program has taken over, so it continues after it has requested its new epoch.
     let aborted = aborting.completed(1300).expect("prepared");
     assert_eq!(aborted.init(Some(late.producer), None, TIMEOUT_MS, 1400), Ok(Init::Again(aborted.producer)));
 }
@@ -116,7 +116,7 @@ fn after_the_last_epoch_comes_a_new_id() {
     let Ok(Init::Begins(next)) = transaction.init(Some(was), Some(99), TIMEOUT_MS, 200) else { panic!("it begins") };
     assert_eq!(next.producer, ProducerEpoch { id: 99, epoch: 0 });
     assert_eq!(next.init(Some(was), None, TIMEOUT_MS, 210), Ok(Init::Again(next.producer)));
-    // Who has the last one can still be fenced, and nobody gets the one after it.
+    // The producer with the last epoch can still be fenced, and no producer gets the epoch after it.
     let opened = transaction.add_partitions(was, &[at(0)], 220).expect("its own").expect("a change");
     let Ok(Init::Aborts(aborting)) = opened.init(None, None, TIMEOUT_MS, 230) else { panic!("it was open") };
     assert_eq!(aborting.producer.epoch, i16::MAX);
@@ -203,7 +203,7 @@ proptest! {
                 Op::Late => transaction.expire(now_ms + u64::from(TIMEOUT_MS)),
             };
             let Some(next) = next else { continue };
-            // A decision is taken once, and only carried out after that.
+            // The decision is final, and is carried out only after it is prepared.
             if let Phase::Prepared(decision) = transaction.phase {
                 prop_assert_eq!(next.phase, Phase::Complete(decision));
                 prop_assert_eq!(next.producer, producer);
