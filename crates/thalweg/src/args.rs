@@ -19,7 +19,7 @@ pub use cache::*;
 pub use help::{command, explain};
 pub use queue::*;
 
-/// The version and the commit of this program.
+/// Version and commit of this program.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMIT"), ")");
 
 /// One durable log behind Kafka, Amazon SQS, Google Pub/Sub, Redis, HTTP and a native protocol.
@@ -246,10 +246,10 @@ pub enum Output {
     Table,
 }
 
-/// Where reading stops.
+/// Bound at which reading stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The end that the log has now.
+    /// Current end of the log.
     Now,
     At(u64),
 }
@@ -332,7 +332,7 @@ pub struct Subscribe {
 }
 
 impl Subscribe {
-    /// What the broker does if the topic does not exist.
+    /// Returns the action of the broker if the topic does not exist.
     pub fn missing(&self) -> Missing {
         if self.create { Missing::Create } else { Missing::Refuse }
     }

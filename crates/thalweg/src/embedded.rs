@@ -1,4 +1,4 @@
-//! A broker inside your own program, without a socket.
+//! Broker inside your own program, without a socket.
 
 use std::io;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use net::{ConnectionLimits, Connections, Shards, Shutdown};
 
 use crate::config::Config;
 
-/// Bytes that are on the way between a client and the broker, in each direction.
+/// Bytes in flight between a client and the broker, in each direction.
 const PIPE_BYTES: usize = 256 << 10;
 
-/// A broker on a thread of its own. Its clients are ordinary [`Client`]s.
+/// Broker on a separate thread. Its clients are ordinary [`Client`]s.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -50,7 +50,7 @@ impl Embedded {
         Ok(Self { broker, native: Arc::new(native), settings: config.client() })
     }
 
-    /// A new client, with connections of its own.
+    /// Returns a new client with its own connections.
     pub fn client(&self) -> Client {
         let native = self.native.clone();
         let pipes = move || {
@@ -61,12 +61,12 @@ impl Embedded {
         Client::lazy(Address::Pipe(Arc::new(pipes)), self.settings.clone())
     }
 
-    /// The door that clients come through.
+    /// Returns the native door, which serves the clients.
     pub fn native(&self) -> &Native {
         &self.native
     }
 
-    /// The broker itself, for what clients have no word for.
+    /// Returns the broker itself, for operations that clients do not offer.
     pub fn broker(&self) -> &Arc<Broker> {
         &self.broker
     }

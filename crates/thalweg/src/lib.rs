@@ -5,9 +5,9 @@ mod embedded;
 mod otlp;
 pub mod server;
 
-/// The version of this program.
+/// Version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The commit that it was built from; `unknown` if the sources have no history.
+/// Commit that this program was built from; `unknown` if the sources have no history.
 pub const COMMIT: &str = env!("BUILD_COMMIT");
 
 pub use embedded::Embedded;

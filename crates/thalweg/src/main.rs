@@ -16,9 +16,9 @@ use output::{Failure, Result, USAGE};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Turns on the log of commands that are no server.
+/// Environment variable that turns on the log of commands other than `serve`.
 const LOG_VARIABLE: &str = "THALWEG_LOG";
-/// Read from the working directory where no file is named.
+/// Configuration file that is read from the working directory if no file is named.
 const DEFAULT_FILE: &str = "thalweg.toml";
 
 fn main() -> ExitCode {
@@ -35,12 +35,12 @@ fn main() -> ExitCode {
 
 fn run(mut cli: Cli) -> Result {
     if matches!(cli.command, Command::Bench(Bench::Rpc(_))) {
-        // There it names something else, which the command has, too.
+        // In `bench rpc` this option names a profile, which the arguments of the command contain, too.
         cli.global.config = None;
     }
     let global = &cli.global;
     if !matches!(cli.command, Command::Serve(_)) && std::env::var_os(LOG_VARIABLE).is_some() {
-        // A client has nothing to log unless it is asked to.
+        // A client logs nothing unless this variable is set.
         commands::serve::start_log(&load(global, Vec::new())?)?;
     }
     match cli.command {
@@ -73,7 +73,7 @@ fn run(mut cli: Cli) -> Result {
     }
 }
 
-/// The configuration of a command: its flags, the environment, the file.
+/// Loads the configuration of a command from its flags, the environment and the file.
 fn load(global: &Global, mut flags: Vec<(&'static str, String)>) -> Result<Config> {
     let named = |name: &'static str, value: &Option<String>| value.clone().map(|value| (name, value));
     flags.extend(named("server", &global.server));

@@ -1,6 +1,6 @@
-//! Sends the metrics to an OpenTelemetry collector: OTLP over HTTP, in its JSON encoding.
+//! Export of the metrics to an OpenTelemetry collector: OTLP over HTTP, in its JSON encoding.
 //!
-//! What is sent is what `/metrics` shows, read from the same text, so that the two never tell different things.
+//! The exported values are read from the text of `/metrics`, so that the two never differ.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,18 +18,18 @@ use net::Drain;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-/// Where a collector takes metrics, below its address.
+/// Path for metrics below the address of a collector.
 const METRICS_PATH: &str = "/v1/metrics";
-/// How long one export may take.
+/// Time limit for one export.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// And how long the one that a stop waits for.
+/// Time limit for the last export, which a stop waits for.
 const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
-/// What an answer may have to say for itself.
+/// Maximum size of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// The values sent are totals since the start.
+/// Aggregation temporality: the exported values are totals since the start.
 const CUMULATIVE: u32 = 2;
 
-/// Where to, and how often.
+/// Collector and export interval.
 #[derive(Clone, Debug)]
 pub struct OtlpSettings {
     pub endpoint: Uri,
@@ -37,7 +37,7 @@ pub struct OtlpSettings {
 }
 
 impl OtlpSettings {
-    /// An endpoint as `http://host:port`, with or without the path.
+    /// Parses an endpoint such as `http://host:port`, with or without the path.
     pub fn parse(endpoint: &str, every: Duration) -> io::Result<Self> {
         let invalid = |why: &str| io::Error::other(format!("otlp_endpoint {endpoint}: {why}"));
         let uri: Uri = endpoint.parse().map_err(|error| invalid(&format!("{error}")))?;
@@ -53,7 +53,8 @@ impl OtlpSettings {
     }
 }
 
-/// Exports until the drain begins, and once more then. A collector that does not answer costs nothing but its metrics.
+/// Exports until the drain begins, and once more at that time. If a collector does not answer, only its metrics are
+/// lost.
 pub async fn run(settings: OtlpSettings, broker: Arc<Broker>, mut drain: Drain) {
     let (sent, failed) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
     let shown = (sent.clone(), failed.clone());
@@ -106,7 +107,7 @@ async fn export(endpoint: &Uri, broker: &Broker, began: u64) -> io::Result<()> {
         .header(CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body)))
         .map_err(io::Error::other)?;
-    // Ends with the sender, and then the connection does.
+    // The exchange owns the sender: when it ends, the connection closes.
     let exchange = async move {
         let answer = sender.send_request(request).await.map_err(io::Error::other)?;
         let status = answer.status();
@@ -125,7 +126,7 @@ fn unix_nanos() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// One family of the text format.
+/// Metric family of the text format.
 #[derive(Default)]
 struct Family<'t> {
     kind: &'t str,
@@ -134,13 +135,14 @@ struct Family<'t> {
 }
 
 struct Sample<'t> {
-    /// What comes after the family's name: `total`, `bucket`, `sum`, `count` or nothing.
+    /// Text after the family's name: `total`, `bucket`, `sum`, `count` or nothing.
     suffix: &'t str,
     labels: Vec<(&'t str, &'t str)>,
     value: f64,
 }
 
-/// The text format of Prometheus as an OTLP request, taken at `now` and counted since `began` (Unix time in ns).
+/// Converts the text format of Prometheus to an OTLP request, measured at `now` and counted since `began` (Unix time in
+/// ns).
 fn to_otlp(text: &str, began: u64, now: u64) -> Value {
     let mut families: BTreeMap<&str, Family<'_>> = BTreeMap::new();
     for line in text.lines() {
@@ -177,7 +179,7 @@ fn is_of(name: &str, family: &str) -> bool {
     suffix.is_some_and(|suffix| matches!(suffix, "" | "_total" | "_bucket" | "_sum" | "_count"))
 }
 
-/// `name{label="value",...} number`
+/// Parses `name{label="value",...} number`.
 fn parse_sample(line: &str) -> Option<(&str, Sample<'_>)> {
     let (name_and_labels, value) = line.rsplit_once(' ')?;
     let (name, labels) = match name_and_labels.split_once('{') {
@@ -188,7 +190,7 @@ fn parse_sample(line: &str) -> Option<(&str, Sample<'_>)> {
     Some((name, Sample { suffix: "", labels, value }))
 }
 
-/// Values of labels here hold no quotes or commas of their own: they are names that the broker gives.
+/// Parses labels. Their values contain no quotes or commas, as the broker chooses them.
 fn parse_labels(labels: &str) -> Vec<(&str, &str)> {
     let pairs = labels.split("\",").filter_map(|pair| pair.trim_end_matches('"').split_once("=\""));
     pairs.collect()
@@ -224,7 +226,7 @@ fn metric(name: &str, family: &Family<'_>, began: u64, now: u64) -> Option<Value
     }
 }
 
-/// The buckets of the text format are added up; those of OTLP are not.
+/// Converts a histogram: the buckets of the text format are cumulative, those of OTLP are not.
 fn histogram(family: &Family<'_>, began: u64, now: u64) -> Value {
     let (mut bounds, mut counts, mut before) = (Vec::new(), Vec::new(), 0.0);
     let (mut sum, mut count) = (0.0, 0.0);

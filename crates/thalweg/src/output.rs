@@ -1,4 +1,4 @@
-//! How commands end and how they print.
+//! Exit codes and output of commands.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use client::ErrorKind;
 use thalweg::config::ConfigError;
 
-/// Why a command failed, with the exit code that scripts can act upon.
+/// Failure of a command, with the exit code for scripts.
 #[derive(Debug)]
 pub struct Failure {
     pub code: u8,
@@ -57,7 +57,7 @@ impl From<ConfigError> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        // A reader that has seen enough is no failure.
+        // A reader that closes the pipe early is not a failure.
         let code = if is_broken_pipe(&error) { DONE } else { FAILED };
         Self::new(code, error.to_string())
     }
@@ -75,19 +75,19 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Tells the user something beside the results. Nothing can be done about an error output that is gone.
+/// Prints a message to the standard error. A closed standard error is ignored.
 pub fn note(message: &str) {
     writeln!(io::stderr(), "thalweg: {message}").unwrap_or_default();
 }
 
-/// Tells a person what goes on. In a script there is nobody who waits, and nothing is said.
+/// Prints a progress message for a person. Prints nothing in a script.
 pub fn remark(message: &str) {
     if io::stderr().is_terminal() {
         note(message);
     }
 }
 
-/// Whether the reader of our output has gone: then there is nothing left to do.
+/// Returns `true` if the reader of the output has closed it, so that the command can end.
 pub fn is_broken_pipe(failure: &io::Error) -> bool {
     failure.kind() == io::ErrorKind::BrokenPipe
 }

@@ -1,4 +1,4 @@
-//! A server: shards, a broker and its doors, wired from top to bottom.
+//! Server: shards, a broker and its doors, wired from top to bottom.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,68 +22,69 @@ use storage::{RealDisk, Store, StoreSettings, StoredTopic};
 use crate::config::Config;
 use crate::otlp::{self, OtlpSettings};
 
-/// QUIC windows of the broker's side: what publishers may have on the way to it on one connection and
-/// on one stream, and what may be on the way to one connection of subscribers. They stay within what
-/// a UDP socket buffers (4 MiB on stock Linux): more is not faster on a short way, only lost and sent
-/// again. On a long way they allow 40 MB/s a connection at 100 ms.
+/// QUIC windows of the broker: the bytes that publishers may have in flight to it on one connection and on one stream,
+/// and the bytes that may be in flight to one connection of subscribers. They stay within the buffer of a UDP socket (4
+/// MiB on stock Linux): with a short round trip, larger windows are not faster, but packets are lost and sent again.
+/// With a round trip of 100 ms they allow 40 MB/s per connection.
 const PUBLISH_CONNECTION_WINDOW: u64 = 4 << 20;
 const PUBLISH_STREAM_WINDOW: u64 = 2 << 20;
 const EVENT_SEND_WINDOW: u64 = 4 << 20;
-/// How often the files of certificates are looked at. That costs one call of the system for each.
+/// Interval between checks of the certificate files. A check costs one system call per file.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(5);
-/// How often a long recovery says how far it is.
+/// Interval between log lines on the progress of a long recovery.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
-/// What the server itself is set to, beside its broker.
+/// Settings of the server itself, in addition to those of its broker.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
     pub shards: usize,
     pub quic_endpoints: usize,
     pub connections_max: usize,
-    /// Of one address, at each door.
+    /// Maximum number of connections from one address at each door.
     pub connections_per_peer_max: usize,
-    /// The same of an address of another machine.
+    /// Maximum number of connections from one address of another machine at each door.
     pub connections_per_remote_peer_max: usize,
     pub hello_timeout: Duration,
     pub shutdown_timeout: Duration,
     pub http_body_bytes_max: usize,
-    /// Hosts that the doors of HTTP answer for; empty: any, and on loopback those of this machine.
+    /// Hosts that the HTTP doors answer for. If the list is empty: any host. On loopback, the names of this machine are
+    /// always accepted, and no others if the list is empty.
     pub http_hosts: Vec<String>,
-    /// Origins whose pages may use HTTP, beside its own.
+    /// Origins whose pages may use HTTP, in addition to the broker's own origin.
     pub http_cors_origins: Vec<String>,
     pub http_trusted_proxies: Vec<IpNetwork>,
     pub http_access_log: bool,
-    /// The certificate's file and its key's.
+    /// Certificate file and private key file.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Where Kafka's clients are told to connect, if not where they did.
+    /// Address that Kafka clients are told to connect to; by default the one they connected to.
     pub kafka_advertised: Option<(String, u16)>,
-    /// Whose Pub/Sub topics have the names of topics.
+    /// Google project in which the Pub/Sub topics have the same names as the topics of the broker.
     pub pubsub_project: String,
-    /// Where messages may be pushed to.
+    /// Addresses to which messages may be pushed.
     pub pubsub_push_allow: doors::pubsub::push::Allow,
-    /// Whether databases of Redis's clients are durable.
+    /// `true` if the databases of Redis clients are durable.
     pub redis_durable: bool,
     pub sqs: SqsSettings,
-    /// Whether other machines may come without TLS.
+    /// `true` if other machines may connect without TLS.
     pub allow_plain: bool,
-    /// Whether clients have to log in, where their protocol can.
+    /// `true` if clients have to log in, as far as their protocol supports it.
     pub is_login_required: bool,
 }
 
-/// What the SQS door is set to, beside who may come.
+/// Settings of the SQS door, except for authentication.
 #[derive(Clone, Debug)]
 pub struct SqsSettings {
     pub account: String,
     pub region: String,
-    /// How the URLs of queues begin, if not with where the request came to.
+    /// Beginning of queue URLs; by default the address that the request was sent to.
     pub url: Option<String>,
-    /// How long a deleted queue's name is taken, and a queue cannot be purged again.
+    /// Time for which the name of a deleted queue stays reserved, and for which a queue cannot be purged again.
     pub cooldown: Duration,
 }
 
-/// A running server, with all its doors, inside the program that started it.
+/// Running server, with all its doors, inside the program that started it.
 ///
-/// Tests start one on free ports and point the clients of their program at it:
+/// Tests start a server on free ports and point the clients of their program at it:
 ///
 /// ```no_run
 /// # #[tokio::main]
@@ -100,7 +101,7 @@ pub struct SqsSettings {
 /// ```
 pub struct Server {
     pub broker: Arc<Broker>,
-    /// Bound addresses, where the door is open.
+    /// Bound addresses of the doors; `None` for a door that is off.
     pub native: Option<SocketAddr>,
     pub http: Option<SocketAddr>,
     pub kafka: Option<SocketAddr>,
@@ -114,11 +115,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts everything. Returns once every door accepts.
+    /// Starts the server. Returns once every door accepts connections.
     pub async fn start(config: &Config) -> io::Result<Self> {
         let settings = config.server();
         let doors = config.doors().map_err(io::Error::other)?;
-        // The first key of a process takes tens of milliseconds, as opening a directory does: both at once.
+        // The first key of a process takes tens of milliseconds to create, and so does opening a directory: both run
+        // concurrently.
         let tls = tokio::task::spawn_blocking({
             let settings = settings.clone();
             move || tls(&settings, doors.into_iter().map(|(_, address)| address))
@@ -128,7 +130,7 @@ impl Server {
         broker.open_security().await.map_err(io::Error::other)?;
         broker.restore_caches().await.map_err(io::Error::other)?;
         broker.restore_streams(doors::redis::place_of).await.map_err(io::Error::other)?;
-        // Where they cannot be read, topics stay as they are rather than lose records to other defaults.
+        // If these settings cannot be read, topics keep their settings: other defaults could delete their records.
         if let Err(error) = doors::kafka::restore_settings(&broker).await {
             tracing::error!(%error, "settings of the broker that Kafka clients changed are not effective");
         }
@@ -161,7 +163,8 @@ impl Server {
     async fn open_doors(&mut self, config: &Config, settings: &ServerSettings) -> io::Result<()> {
         let mut taken = Vec::new();
         let mut doors = config.doors().map_err(io::Error::other)?;
-        // What is pushed must not reach any other door, so it begins once those are known.
+        // Pushed messages must not reach any other door, so the Pub/Sub door opens after the addresses of all others
+        // are known.
         doors.sort_by_key(|(door, _)| *door == Door::Pubsub);
         for (door, address) in doors {
             let opened = match door {
@@ -184,7 +187,7 @@ impl Server {
         if taken.is_empty() { Ok(()) } else { Err(in_use(&taken)) }
     }
 
-    /// Tells each door where the others are.
+    /// Registers the addresses of the open doors, so that each door knows the others.
     fn tell_doors(&self) {
         let doors = self.broker.doors();
         for door in Door::ALL {
@@ -194,7 +197,7 @@ impl Server {
         }
     }
 
-    /// The bound address of a door that is open.
+    /// Returns the bound address of an open door.
     pub fn address(&self, door: Door) -> Option<SocketAddr> {
         match door {
             Door::Native => self.native,
@@ -218,7 +221,7 @@ impl Server {
                 connection_receive: PUBLISH_CONNECTION_WINDOW,
                 stream_receive: PUBLISH_STREAM_WINDOW,
                 send: EVENT_SEND_WINDOW,
-                // One more than the workers: the stream for everything else.
+                // One stream more than workers, for all other requests.
                 bidirectional_streams: streams + 1,
                 unidirectional_streams: 0,
             },
@@ -230,7 +233,7 @@ impl Server {
         Ok(())
     }
 
-    /// Shows what a service counts among the broker's metrics.
+    /// Adds the counters of a service to the broker's metrics.
     fn show(&self, door: &'static str, telemetry: Arc<Telemetry>) {
         self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
             let totals = telemetry.totals();
@@ -341,7 +344,7 @@ impl Server {
         Ok(())
     }
 
-    /// The connections of a door, which show in the metrics.
+    /// Creates the connection limits of a door, and adds its connections to the metrics.
     fn connections(&self, door: &'static str, settings: &ServerSettings) -> Arc<Connections> {
         let connections = Connections::new(ConnectionLimits {
             per_peer_max: settings.connections_per_peer_max,
@@ -369,7 +372,7 @@ impl Server {
         self.shutdown.drain()
     }
 
-    /// Reads the files of certificates anew, whether or not they were changed.
+    /// Reads the certificate files again, even if they are unchanged.
     pub fn reload_certificates(&self) {
         match self.tls.reload() {
             Ok(Reloaded::Changed) => {}
@@ -392,7 +395,7 @@ impl Server {
         })));
     }
 
-    /// Shows what the process and its listeners do among the broker's metrics.
+    /// Adds the state of the process and its listeners to the broker's metrics.
     pub fn register_process_metrics(&self) {
         let shards = Arc::downgrade(&self.shards);
         let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
@@ -440,7 +443,8 @@ impl Server {
         })));
     }
 
-    /// Finishes what is begun, within the deadline. `false` if something was cut off.
+    /// Finishes requests in flight, within the deadline. Returns `false` if some were cut off, or if the broker did not
+    /// stop cleanly.
     pub async fn shut_down(self) -> bool {
         let ended = self.shutdown.run(self.shutdown_timeout).await;
         let broker = self.broker.clone();
@@ -453,7 +457,7 @@ impl Server {
     }
 }
 
-/// A broker with its data directory, if it has one. What is in there is brought back first.
+/// Starts a broker with its data directory, if it has one. The contents of the directory are recovered first.
 pub(crate) fn start_broker(config: &Config, shards: &Shards) -> io::Result<Arc<Broker>> {
     let stored = config.data().map(|data| open_data(&data, config.store())).transpose().map_err(io::Error::other)?;
     Broker::start_with(config.broker(), &shards.handles(), stored).map_err(io::Error::other)
@@ -475,7 +479,7 @@ fn open_data(data: &Path, settings: StoreSettings) -> engine::Result<(Arc<Store>
     };
     let opened = Store::open(Arc::new(RealDisk), data, settings, broker::now_ms, &mut progress);
     let opened = opened.map_err(|error| match error.kind {
-        // The fault of the name, and none of the broker.
+        // The configured name is wrong, not the broker.
         engine::ErrorKind::Internal if !data.is_dir() => engine::Error::invalid(format!(
             "data = {}: {}; name a directory that can be created",
             data.display(),
@@ -488,7 +492,7 @@ fn open_data(data: &Path, settings: StoreSettings) -> engine::Result<(Arc<Store>
     Ok(opened)
 }
 
-/// TLS of all doors: with the certificate that is named, or with one for these addresses.
+/// Creates the TLS settings of all doors: from the named certificate, or from one generated for these addresses.
 fn tls(settings: &ServerSettings, addresses: impl Iterator<Item = SocketAddr>) -> io::Result<Arc<Tls>> {
     let source = match settings.identity.clone() {
         Some((certificate, key)) => IdentitySource::Files { certificate, key },
@@ -511,7 +515,7 @@ fn at(door: &str, address: SocketAddr, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot open the {door} door at {address}: {error}{hint}"))
 }
 
-/// Says which ports are in use, and how to move or turn off the door of each.
+/// Lists the ports in use, and how to move or turn off the door of each.
 fn in_use(taken: &[(Door, SocketAddr)]) -> io::Error {
     let row = |(door, address): &(Door, SocketAddr)| {
         let door = door.key();
@@ -525,7 +529,7 @@ fn in_use(taken: &[(Door, SocketAddr)]) -> io::Error {
     )
 }
 
-/// What the process uses now.
+/// Resources that the process uses now.
 pub struct Usage {
     pub resident_bytes: u64,
     pub cpu_seconds: f64,
@@ -533,7 +537,7 @@ pub struct Usage {
     pub files_max: u64,
 }
 
-/// Reads what Linux says of this process; `None` elsewhere.
+/// Reads the resource usage of this process on Linux. Returns `None` on other systems.
 pub fn process_usage() -> Option<Usage> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;

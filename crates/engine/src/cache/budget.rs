@@ -1,9 +1,10 @@
-//! Bytes that a cache may hold, and that all caches may hold together.
+//! Limits on the bytes that a cache may hold, and on the bytes of all caches together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A maximum that shards take from in blocks, so that they seldom meet here. One within another takes from both.
+/// Byte limit from which shards reserve in blocks, so that they seldom contend for its counter. A nested budget also
+/// reserves from the budget that contains it.
 #[derive(Debug)]
 pub struct Budget {
     max: u64,
@@ -24,7 +25,7 @@ impl Budget {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// What may still be taken.
+    /// Returns the number of bytes that may still be reserved.
     pub fn free(&self) -> u64 {
         let free = self.max.saturating_sub(self.taken());
         self.within.as_ref().map_or(free, |within| within.free().min(free))
@@ -50,11 +51,11 @@ impl Budget {
     }
 }
 
-/// What one shard took, and how much of it is in use.
+/// Bytes that one shard has reserved from its budget, and the part of them that is in use.
 #[derive(Debug)]
 pub(super) struct Share {
     budget: Arc<Budget>,
-    /// What is taken at once, and what is kept at hand beyond what is used.
+    /// Bytes that are reserved per step, and the reserve that is kept beyond the bytes in use.
     block: u64,
     taken: u64,
     used: u64,
@@ -69,19 +70,19 @@ impl Share {
         self.used
     }
 
-    /// Whether there is room for so many bytes more.
+    /// Returns `true` if there is room for `bytes` more, after reserving from the budget as needed.
     pub(super) fn has_room(&mut self, bytes: u64) -> bool {
         let missing = (self.used + bytes).saturating_sub(self.taken);
         if missing == 0 || bytes == 0 {
             return true;
         }
-        // The last bytes of a maximum are there for whoever needs no more than them.
+        // If no whole block is left, the exact number of missing bytes may still be free.
         let got = [missing.next_multiple_of(self.block), missing].into_iter().find(|bytes| self.budget.take(*bytes));
         self.taken += got.unwrap_or_default();
         got.is_some()
     }
 
-    /// They are used, whether or not there was room.
+    /// Adds bytes to those in use, even if there was no room for them.
     pub(super) fn use_more(&mut self, bytes: u64) {
         self.used += bytes;
     }

@@ -1,17 +1,17 @@
-//! What the changes of a cache come to, so that they can be done again: values and times as they are then, and of
-//! structures what was changed.
+//! Results of the changes of a cache, recorded so that they can be replayed: values and expiry times as they are after
+//! the change, and the edits of structures.
 //!
-//! An effect is its number and its fields; all integers are big-endian, a key is its length (2 bytes) and it, a value
-//! or edits are their length (4 bytes) and they. What has no time expires at 2^64 - 1.
+//! An effect is its number, followed by its fields. All integers are big-endian. A key is prefixed with its length (2
+//! bytes), a value or edits with their length (4 bytes). An entry that never expires has the expiry time 2^64 - 1.
 //!
 //! | Effect | | |
 //! |---|---|---|
 //! | 1 | put | version, expires (u64 each), key, value |
 //! | 2 | deleted, or evicted | version (u64), key |
-//! | 3 | another time | expires (u64), key |
-//! | 4 | a structure changed | version (u64), kind (1), whether nothing was there before (1), key, edits |
-//! | 5 | all entries went | |
-//! | 6 | an operation was done, with what is before it in its step | its client, its number (u64 each), its answer |
+//! | 3 | expiry time changed | expires (u64), key |
+//! | 4 | structure changed | version (u64), kind (1), 1 if the key had no entry before (1), key, edits |
+//! | 5 | all entries removed | |
+//! | 6 | operation completed, with the preceding effects of its step | its client, its number (u64 each), its answer |
 
 use bytes::BufMut;
 
@@ -29,11 +29,11 @@ const ANSWERED: u8 = 6;
 
 const NEVER: u64 = u64::MAX;
 
-/// Effects in their order, and whose they are.
+/// Encoded effects in their order, with the hashes of their keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     pub bytes: Vec<u8>,
-    /// Of the key of each effect, the upper half of its hash.
+    /// Upper half of the hash of the key, for each effect.
     pub marks: Vec<u32>,
 }
 
@@ -57,7 +57,7 @@ pub enum Effect<'a> {
         key: &'a [u8],
         kind: Kind,
         version: u64,
-        /// Nothing was there before: the edits make it whole.
+        /// `true` if the key had no entry before: the edits contain the whole structure.
         is_new: bool,
         edits: &'a [u8],
     },
@@ -69,7 +69,7 @@ pub enum Effect<'a> {
 }
 
 impl<'a> Effect<'a> {
-    /// The key that it is about, if it is about one.
+    /// Returns the key of the effect, if the effect has one.
     pub fn key(&self) -> Option<&'a [u8]> {
         match *self {
             Self::Put { key, .. } | Self::Deleted { key, .. } => Some(key),
@@ -148,7 +148,7 @@ impl Effects {
     }
 }
 
-/// Each of these effects, in their order.
+/// Calls `each` for every encoded effect, in order. Fails if an effect is malformed or `each` fails.
 pub fn decode<'a>(bytes: &'a [u8], mut each: impl FnMut(Effect<'a>) -> Result<()>) -> Result<()> {
     let mut fields = Fields(bytes);
     while !fields.0.is_empty() {

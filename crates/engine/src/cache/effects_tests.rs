@@ -1,5 +1,5 @@
-//! Random changes of every kind: whoever has their effects has what they came to, also from the middle of them on, once
-//! all that was there has been dumped since.
+//! Random changes of every kind: replaying their effects restores the same state. This also holds if the replay begins
+//! in the middle of the log, provided that all entries that existed then have been dumped since.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,14 +61,14 @@ fn shard() -> Shard {
     Shard::new(ShardSettings { eviction: Eviction::S3Fifo, budget, block: 512, version: 0, now_ms: 0 })
 }
 
-/// A shard whose effects are kept.
+/// Shard whose effects are recorded.
 struct Kept {
     shard: Shard,
     now_ms: u64,
     log: Vec<(u64, Vec<u8>)>,
-    /// Where the log begins that is needed.
+    /// Start of the part of the log that is still needed.
     start: usize,
-    /// A dump that is on its way: where the log ended at its beginning, and how far it is.
+    /// Dump in progress: the end of the log when it began, and its cursor.
     dump: Option<(usize, Cursor)>,
 }
 
@@ -89,7 +89,7 @@ impl Kept {
                 let expires = if is_kept { Expires::Kept } else { expires };
                 with(key, |key| shard.put(key, &vec![b'x'; bytes], expires, Condition::Always, now)).expect("room");
             }
-            // What is no number stays as it is.
+            // A value that is not a number stays unchanged.
             Step::Add { key } => drop(with(key, |key| shard.add(key, 3, now))),
             Step::Delete { key } => drop(with(key, |key| shard.delete(key, Condition::Always, now))),
             Step::Expiry { key, after_ms } => {
@@ -122,7 +122,7 @@ impl Kept {
         }
     }
 
-    /// One more piece of a dump; with the last one, what is before the first is not needed any more.
+    /// Dumps one more piece. The last piece makes the log before the first piece unnecessary.
     fn dump_some(&mut self, places: u32) {
         let (begin, cursor) = self.dump.take().unwrap_or((self.log.len(), Cursor::default()));
         let mut bytes = Vec::new();
@@ -165,7 +165,7 @@ fn entries(shard: &Shard, now_ms: u64) -> Entries {
 }
 
 fn change<T: Part>(shard: &mut Shard, key: Key<'_>, now_ms: u64, change: impl FnOnce(&mut Edit<'_, T>) -> bool) {
-    // A key that has something else refuses.
+    // A key of another kind refuses the change.
     drop(shard.change(key, 0, || now_ms, |part| (change(part), ())));
 }
 
@@ -247,7 +247,7 @@ proptest! {
             if number % 8 == 0 || number + 1 == steps.len() {
                 let restored = kept.restored();
                 prop_assert_eq!(entries(&restored, kept.now_ms), entries(&kept.shard, kept.now_ms));
-                // A version is never given again: the newest change is in the log, or its entry is dumped.
+                // A version is never assigned again: the newest change is in the log, or its entry is dumped.
                 let newest = entries(&kept.shard, kept.now_ms).values().map(|(_, version, _)| *version).max();
                 prop_assert!(restored.version() >= newest.unwrap_or_default());
             }
@@ -278,7 +278,7 @@ proptest! {
             damaged[at] ^= 0x5a;
             let mut restored = shard();
             restored.begin_replay(true);
-            // Whatever comes of it, it is an answer.
+            // Any result is accepted, except a panic.
             drop(effects::decode(&damaged, |effect| {
                 let key = effect.key().unwrap_or_default();
                 restored.replay(Key { hash: hash_of(key), bytes: key }, &effect, 0)

@@ -1,31 +1,30 @@
-//! Which entry goes when there is no room: S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction",
-//! SOSP 2023).
+//! Choice of the entry to evict if there is no room: S3-FIFO (Yang et al., "FIFO queues are all you need for cache
+//! eviction", SOSP 2023).
 //!
-//! New entries wait in a small queue. Those that are asked for again there go on to the main queue, others leave, and
-//! only their hashes are remembered for a while: who comes back meanwhile goes to the main queue at once. In the main
-//! queue an entry goes round once more for each time that it was asked for, three at most.
+//! New entries wait in a small queue. Entries that are used at least twice there move to the main queue. All others are
+//! evicted, and only their hashes are remembered for a while: a key that returns in this time enters the main queue
+//! directly. In the main queue, an entry gets another round for each use, three at most.
 
 use super::shard::Slot;
 use super::slab::{NONE, Slab};
 
 const HEAT_MAX: u8 = 3;
-/// Times that an entry of the small queue is asked for before it goes on.
+/// Number of uses after which an entry of the small queue moves to the main queue instead of being evicted.
 const HEAT_KEPT: u8 = 2;
-/// The part of all bytes that the small queue has.
+/// Divisor for the share of the small queue: one tenth of all bytes.
 const SMALL_PART: u64 = 10;
 
-/// Where an entry is, as its slot has it.
+/// Queue of an entry, as recorded in its slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Queue {
-    /// In none: nothing is ever evicted here.
+    /// No queue: the entry is never evicted.
     #[default]
     None,
     Small,
     Main,
 }
 
-/// How often an entry was asked for, its queue, and whether there is an entry at all, in one byte: a slot has no room
-/// for three.
+/// Use count of an entry, its queue, and a flag for an occupied slot, in one byte: a slot has no room for three fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct State(u8);
 
@@ -34,7 +33,7 @@ impl State {
     const QUEUE: u8 = 0b1100;
     const TAKEN: u8 = 0b1_0000;
 
-    /// Of an entry that is in no queue.
+    /// State of a new entry, which is in no queue.
     pub(super) const NEW: Self = Self(Self::TAKEN);
 
     pub(super) fn is_taken(self) -> bool {
@@ -67,7 +66,7 @@ impl State {
     }
 }
 
-/// The order in which entries of a shard leave.
+/// Order in which the entries of a shard are evicted.
 #[derive(Default)]
 pub(super) struct Order {
     small: Ends,
@@ -77,21 +76,21 @@ pub(super) struct Order {
 
 #[derive(Default)]
 struct Ends {
-    /// What came first and leaves next, and what came last.
+    /// The oldest entry, which is evicted next, and the newest one.
     ends: Option<(u32, u32)>,
     bytes: u64,
     count: u32,
 }
 
 impl Order {
-    /// An entry that was not there.
+    /// Adds a new entry.
     pub(super) fn insert(&mut self, slots: &mut Slab<Slot>, at: u32) {
         let queue = if self.ghosts.take(slots[at].hash) { Queue::Main } else { Queue::Small };
         slots[at].state.set_heat(0);
         self.push(slots, at, queue);
     }
 
-    /// An entry was asked for.
+    /// Records a use of an entry.
     pub(super) fn touch(slot: &mut Slot) {
         slot.state.set_heat((slot.state.heat() + 1).min(HEAT_MAX));
     }
@@ -119,14 +118,14 @@ impl Order {
         slots[at].state.set_queue(Queue::None);
     }
 
-    /// An entry has more bytes now, or less.
+    /// Records that the size of an entry has changed from `before` bytes.
     pub(super) fn resize(&mut self, slot: &Slot, before: u64) {
         if let Some(queue) = self.queue(slot.state.queue()) {
             queue.bytes = queue.bytes + slot.bytes() - before;
         }
     }
 
-    /// The entry that goes next. It is in no queue any more.
+    /// Returns the entry to evict next, after removing it from its queue.
     pub(super) fn evict(&mut self, slots: &mut Slab<Slot>) -> Option<u32> {
         loop {
             let is_small =
@@ -180,16 +179,16 @@ impl Order {
     }
 }
 
-/// Entries of one bucket of hashes.
+/// Number of entries per bucket of hashes.
 const WAYS: usize = 4;
 
-/// Hashes of what left the small queue lately: as many as there are entries, give or take collisions.
+/// Hashes of the entries last evicted from the small queue: about as many as there are entries, fewer after collisions.
 #[derive(Default)]
 struct Ghosts {
-    /// A power of two of buckets. A hash is there with its number, counted from 1.
+    /// Buckets, a power of two in number. Each hash is stored with its number, counted from 1; 0 marks a free place.
     buckets: Vec<[(u32, u32); WAYS]>,
     number: u32,
-    /// How many of the last numbers count.
+    /// Number of most recent hashes that are still valid.
     kept: u32,
 }
 
@@ -208,7 +207,7 @@ impl Ghosts {
         self.put(hash, self.number);
     }
 
-    /// Whether it is there; it is not afterwards.
+    /// Removes a hash. Returns `true` if it was present and still valid.
     fn take(&mut self, hash: u32) -> bool {
         let (number, kept) = (self.number, self.kept);
         let Some(bucket) = self.bucket(hash) else {

@@ -1,27 +1,29 @@
-//! When entries expire: a wheel of lists, so that setting, moving and dropping a time costs the same for any number.
+//! Timer wheel for the expiry of entries. Setting, changing and dropping a timer costs the same for any number of
+//! timers.
 //!
-//! It only says what may be removed now. Whether an entry has expired is known from its time, to the millisecond.
+//! The wheel only finds the entries that may be removed now. The expiry time of an entry, exact to the millisecond,
+//! decides whether the entry has expired.
 
 use super::slab::{NONE, Slab};
 
-/// What the innermost ring counts in.
+/// Length of a tick, the unit of the innermost ring, in ms.
 const TICK_MS: u64 = 16;
 const RING: u64 = 64;
-/// Rings, each turning once while the next one moves by one place: 1 s, 65 s, 70 min, 3 days. What is due later waits
-/// in the last place of the last ring and is placed anew when its turn comes.
+/// Number of rings. Each turns once while the next one moves by one place: 1 s, 65 s, 70 min, 3 days. Later timers wait
+/// in the last place of the last ring and are placed again when its turn comes.
 const RINGS: usize = 4;
 
-/// The times of the entries of a shard that have one.
+/// Timers of the entries of a shard that expire.
 pub(super) struct Expiry {
     timers: Slab<Timer>,
-    /// The first timer of each place, the innermost ring first. Made with the first timer.
+    /// First timer of each place, the innermost ring first. Allocated with the first timer.
     heads: Box<[u32]>,
-    /// Places of each ring that have timers.
+    /// Bit set per ring of the places that have timers.
     occupied: [u64; RINGS],
-    /// All that was due before this tick was taken.
+    /// First tick that is not finished: all timers that were due before it have been returned.
     tick: u64,
     count: u32,
-    /// All times together.
+    /// Sum of all expiry times, in ms.
     sum_ms: u128,
 }
 
@@ -41,7 +43,7 @@ impl Default for Expiry {
 }
 
 impl Expiry {
-    /// A time for an entry. The number is what it is asked for by.
+    /// Sets a timer for an entry and returns its number.
     pub(super) fn set(&mut self, entry: u32, at_ms: u64, now_ms: u64) -> u32 {
         if self.heads.is_empty() {
             self.heads = no_heads();
@@ -74,7 +76,7 @@ impl Expiry {
         self.sum_ms -= u128::from(dropped.at_ms);
     }
 
-    /// How many times there are, and all of them together.
+    /// Returns the number of timers and the sum of their times in ms.
     pub(super) fn sum(&self) -> (u64, u128) {
         (u64::from(self.count), self.sum_ms)
     }
@@ -88,7 +90,8 @@ impl Expiry {
         *self = Self::default();
     }
 
-    /// An entry whose time has come, if there is one; a tick later at most. It is there until its timer is dropped.
+    /// Returns an expired entry, if there is one, at most one tick late. The entry is returned again until its timer is
+    /// dropped.
     pub(super) fn due(&mut self, now_ms: u64) -> Option<u32> {
         let now = now_ms / TICK_MS;
         if now + RING < self.tick {
@@ -105,10 +108,10 @@ impl Expiry {
         None
     }
 
-    /// The entry that has the least time left, of those that are due in about the same time.
+    /// Returns an entry of the earliest occupied place: its expiry time is about the nearest of all.
     pub(super) fn first(&self) -> Option<u32> {
         (0..RINGS).find_map(|ring| {
-            // What an outer ring has in the place of this tick is for its next turn.
+            // The place of the current tick in an outer ring holds timers of the next turn.
             let at = place_in(self.tick, ring) + u64::from(ring > 0);
             let ahead = self.occupied[ring].rotate_right(at as u32);
             let place = (ahead != 0).then(|| (at + u64::from(ahead.trailing_zeros())) % RING)?;
@@ -116,11 +119,11 @@ impl Expiry {
         })
     }
 
-    /// The next tick at which a place with timers begins.
+    /// Returns the next tick at which a place with timers begins.
     fn next_occupied(&self) -> u64 {
         let of_ring = |ring: usize| {
             let span = RING.pow(ring as u32);
-            // That of this tick was looked through: what is in it is for the next turn.
+            // The place of the current tick is finished: its timers belong to the next turn.
             let turn = self.tick / span + 1;
             let ahead = self.occupied[ring].rotate_right((turn % RING) as u32);
             (ahead != 0).then(|| (turn + u64::from(ahead.trailing_zeros())) * span)
@@ -128,7 +131,7 @@ impl Expiry {
         (0..RINGS).filter_map(of_ring).min().unwrap_or(u64::MAX)
     }
 
-    /// Takes what the outer rings have for the time that begins with this tick into the inner ones.
+    /// Moves the timers of the outer rings whose time begins with this tick to the inner rings.
     fn turn(&mut self) {
         for ring in (1..RINGS).rev() {
             if self.tick.is_multiple_of(RING.pow(ring as u32)) {
@@ -140,7 +143,7 @@ impl Expiry {
         }
     }
 
-    /// The clock went back by more than a moment: all that is due was meant for the time that comes again.
+    /// Sets the wheel back after the clock was set back: due timers are placed again for the time that repeats.
     fn turn_back(&mut self, tick: u64) {
         let heads = std::mem::replace(&mut self.heads, no_heads());
         (self.tick, self.occupied) = (tick, [0; RINGS]);
@@ -190,7 +193,7 @@ fn no_heads() -> Box<[u32]> {
     vec![NONE; RINGS * RING as usize].into()
 }
 
-/// The place of a ring that a tick is in.
+/// Returns the place of a ring that contains a tick.
 fn place_in(tick: u64, ring: usize) -> u64 {
     tick / RING.pow(ring as u32) % RING
 }

@@ -1,14 +1,17 @@
-//! What went: whoever saw that a key had nothing can tell whether it had something meanwhile.
+//! Counters of removed entries. A reader that found a key absent can tell later whether the key had an entry in the
+//! meantime.
 
-/// Keys share so many counts. That another one went is told as if it were the key itself, which is seldom.
+/// Number of counters, which the keys share by their hashes. The removal of another key with the same counter looks
+/// like a removal of this key, which is rare.
 const PLACES: usize = 1024;
 
-/// Counts of entries that went, from the first time on that somebody asks.
+/// Counters of removed entries, allocated by the first call of [`Gone::count`].
 #[derive(Debug, Default)]
 pub(super) struct Gone(Option<Box<[u32; PLACES]>>);
 
 impl Gone {
-    /// How many of the keys that share its count went. Another number than before means that this one may have.
+    /// Returns the number of removals among the keys that share this counter. A number that differs from an earlier one
+    /// means that this key may have been removed.
     pub(super) fn count(&mut self, mark: u32) -> u32 {
         self.0.get_or_insert_with(|| Box::new([0; PLACES]))[place(mark)]
     }
@@ -20,7 +23,7 @@ impl Gone {
         }
     }
 
-    /// What was noted last was nothing.
+    /// Reverts the last [`Gone::note`] of a key.
     pub(super) fn forget(&mut self, mark: u32) {
         if let Some(counts) = &mut self.0 {
             let count = &mut counts[place(mark)];

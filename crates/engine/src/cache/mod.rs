@@ -1,8 +1,8 @@
-//! Caches: the latest value of each key, for as long as it is to be kept and there is room.
+//! Caches: the latest value of each key, until it expires or is evicted.
 //!
-//! A cache is cut into shards by the hash of the key. [`Shard`] is the state machine of one: a table of entries, when
-//! they expire (`expiry.rs`), and which goes when there is no room (`evict.rs`). All shards take their bytes from one
-//! [`Budget`].
+//! A cache is divided into shards by the hash of the key. [`Shard`] is the state machine of one shard: a table of
+//! entries, their expiry (`expiry.rs`), and the choice of entries to evict (`evict.rs`). All shards reserve their bytes
+//! from one [`Budget`].
 
 mod budget;
 pub mod effects;
@@ -37,18 +37,18 @@ pub use shard::{
 pub use uses::Uses;
 pub use values::{CacheSettings, CacheStatus, Change, ChangeKind, ScanCursor, Ttl, WatchFrom, Watched};
 
-/// A key.
+/// Maximum size of a key, in bytes.
 pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
-/// A value, so that a change is one record.
+/// Maximum size of a value, in bytes: a change must fit in one record.
 pub const VALUE_BYTES_MAX: usize = 8 << 20;
-/// What a list, hash, set or sorted set takes: one that has so much does not grow.
+/// Maximum size of a list, hash, set or sorted set, in bytes. A structure of this size does not grow any more.
 pub const STRUCTURE_BYTES_MAX: u64 = 1 << 30;
-/// Caches of one broker.
+/// Maximum number of caches per broker.
 pub const CACHES_MAX: usize = 1024;
-/// How long an entry may be kept that does not stay for ever: 100 years.
+/// Longest time to live of an entry that expires, in ms: 100 years.
 pub const TTL_MS_MAX: u64 = 100 * 365 * 24 * 3_600_000;
 
-/// The name of a cache. It follows the rules of the names of topics.
+/// Name of a cache. It follows the rules for topic names.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CacheName(Arc<str>);
 
@@ -82,15 +82,15 @@ impl fmt::Debug for CacheName {
     }
 }
 
-/// What happens when a cache has no room for what is put into it.
+/// Eviction policy: the action if a cache has no room for a new value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Eviction {
-    /// The put is refused: nothing goes that nobody removed.
+    /// The put is refused: no entry is evicted.
     #[default]
     None,
-    /// Entries that are asked for least go (S3-FIFO).
+    /// The least used entries are evicted (S3-FIFO).
     S3Fifo,
-    /// Entries go that would expire next; without any, those that are asked for least.
+    /// The entries that expire next are evicted. If no entry expires, the least used ones are.
     TtlFirst,
 }
 

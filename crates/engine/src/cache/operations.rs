@@ -1,8 +1,8 @@
-//! What was answered to operations that may come again: whoever asks again, as after a connection that broke, gets the
-//! first answer, and nothing is done twice.
+//! Answers to operations that a client may repeat, for instance after its connection broke. A repeated operation gets
+//! the first answer and is not executed twice.
 //!
-//! A client counts its operations, and has no more than [`IN_FLIGHT_MAX`] on their way: it begins none before the one
-//! that is so many before it is over. What is further back needs no answer any more.
+//! A client numbers its operations and has at most [`IN_FLIGHT_MAX`] of them in flight: it begins operation `n` only
+//! after operation `n - IN_FLIGHT_MAX` is finished. Answers to older operations are no longer needed.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,9 +12,10 @@ use super::{Added, Stored};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fields::Fields;
 
-/// Operations of one client that are not over.
+/// Maximum number of unfinished operations of one client.
 pub const IN_FLIGHT_MAX: u64 = 128;
-/// Clients whose answers one cache keeps. Those of the one that was silent for longest go for those of a new one.
+/// Maximum number of clients whose answers one cache keeps. For a new client, the answers of the client that was silent
+/// for longest are deleted.
 pub const CLIENTS_MAX: usize = 1024;
 
 const STORED: u8 = 1;
@@ -22,12 +23,12 @@ const ADDED: u8 = 2;
 const UNMET: u8 = 3;
 const NONE: u64 = u64::MAX;
 
-/// What tells an operation from every other.
+/// Identifier of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OperationId {
-    /// Who asks: a number that no other client has.
+    /// Number of the client, which no other client has.
     pub client: u64,
-    /// Its operations are counted, also over several connections.
+    /// Number of the operation. A client numbers its operations across all its connections.
     pub sequence: u64,
 }
 
@@ -40,20 +41,21 @@ pub enum OperationAnswer {
 #[derive(Debug, Default)]
 pub struct Operations {
     clients: HashMap<u64, Client, foldhash::fast::RandomState>,
-    /// Counts answers, to know who was silent for longest.
+    /// Number of answers so far, to find the client that was silent for longest.
     turn: u64,
 }
 
 #[derive(Debug, Default)]
 struct Client {
-    /// By number: those that are less than [`IN_FLIGHT_MAX`] before the newest.
+    /// Answers by operation number: those less than [`IN_FLIGHT_MAX`] before the newest.
     answers: BTreeMap<u64, OperationAnswer>,
     newest: u64,
     turn: u64,
 }
 
 impl Operations {
-    /// What was answered to an operation, if it was done.
+    /// Returns the answer to an operation, or `None` if it has not been executed. Fails with `OutOfRange` if the
+    /// operation is too old for its answer to be kept.
     pub fn find(&self, id: OperationId) -> Result<Option<OperationAnswer>> {
         let Some(client) = self.clients.get(&id.client) else {
             return Ok(None);
@@ -84,7 +86,8 @@ impl Operations {
         }
     }
 
-    /// All that is remembered, each client's in the order of its operations, who was silent for longest first.
+    /// Returns all remembered answers: the client that was silent for longest first, and each client's answers in the
+    /// order of its operations.
     pub fn iter(&self) -> impl Iterator<Item = (OperationId, OperationAnswer)> {
         let mut clients: Vec<_> = self.clients.iter().collect();
         clients.sort_unstable_by_key(|(_, client)| client.turn);
@@ -142,7 +145,8 @@ mod tests {
     }
 
     proptest! {
-        /// Operations are done in any order that the bound lets them, and come again any time before they are over.
+        /// Operations are executed in any order that the bound allows, and are repeated at any time before they are
+        /// finished.
         #[test]
         fn nothing_is_done_twice(
             picks in proptest::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 1..600)

@@ -1,22 +1,22 @@
-//! What the topic of durable caches keeps: which caches there are, and what changes in them, step by step.
+//! Records of the topic of durable caches: the caches that exist, and their changes, step by step.
 //!
-//! The records are read in their order, from the first to the last. All that comes to one batch is one step: all of it
-//! happened, or nothing. A step that is too large for one batch comes in parts, and happened if its last part is there.
-//! Effects of a cache that is not known (any more, or yet) mean nothing. All integers are big-endian, a text is its
-//! length (2 bytes) and UTF-8.
+//! The records are read in their order, from the first to the last. All records of one batch are one step, which takes
+//! effect as a whole or not at all. A step that is too large for one batch is written in parts, and takes effect if its
+//! last part exists. Effects of an unknown cache (already deleted, or not yet created) are ignored. All integers are
+//! big-endian. A text is UTF-8 with its length (2 bytes) in front.
 //!
 //! | Key | version | fields |
 //! |---|---|---|
 //! | a cache | 1 | its number (u64) |
-//! | what changed in a cache | 2 | its number (u64) |
-//! | a part of what changed | 3 | its number, the step's (u64 each), whether it is the last (1) |
+//! | a step of a cache | 2 | number of the cache (u64) |
+//! | a part of a step | 3 | number of the cache, number of the step (u64 each), 1 for the last part (1) |
 //!
 //! | Value | version | fields |
 //! |---|---|---|
 //! | a cache | 1 | name (text), bytes at most (u64), eviction (text), time to live (u64) |
-//! | what changed | | effects ([`super::effects`]), to the end |
+//! | a step or a part of one | | effects ([`super::effects`]), to the end |
 //!
-//! A number that is not set is 2^64 - 1. A cache without a value is gone.
+//! A number that is not set is 2^64 - 1. The record of a deleted cache has no value.
 
 use bytes::BufMut;
 
@@ -24,7 +24,7 @@ use super::{CacheName, CacheSettings, Eviction};
 use crate::error::Result;
 use crate::fields::{Fields, put_text, unknown_version};
 
-/// The topic.
+/// Name of the topic of durable caches.
 pub const CACHES_TOPIC: &str = "_caches";
 
 const KEY_CACHE: u16 = 1;
@@ -34,7 +34,8 @@ const VALUE_VERSION: u16 = 1;
 
 const NONE: u64 = u64::MAX;
 
-/// What tells a durable cache from every other that there ever was, also of the same name.
+/// Number of a durable cache. It differs from the number of every other durable cache, earlier ones of its name
+/// included.
 pub type CacheNumber = u64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,18 +44,18 @@ pub struct CacheDefinition {
     pub settings: CacheSettings,
 }
 
-/// A part of a step that is too large for one batch.
+/// Position of a record in a step that is too large for one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepPart {
-    /// No other step has it.
+    /// Number of the step, which no other step has.
     pub step: u64,
     pub is_last: bool,
 }
 
-/// One record of the topic.
+/// Record of the topic of durable caches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheRecord<'a> {
-    /// There is such a cache, or none any more.
+    /// Definition of a cache, or `None` if the cache was deleted.
     Cache {
         cache: CacheNumber,
         definition: Option<CacheDefinition>,
@@ -88,7 +89,7 @@ impl<'a> CacheRecord<'a> {
         key
     }
 
-    /// What a cache is defined as, where it is one. Effects are a value as they are.
+    /// Returns the record value for the definition of a cache. The value of a step is its effects, unchanged.
     pub fn value(definition: &CacheDefinition) -> Vec<u8> {
         let mut value = Vec::with_capacity(64);
         value.put_u16(VALUE_VERSION);

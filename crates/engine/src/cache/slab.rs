@@ -1,16 +1,16 @@
-//! Places for values that are counted by a number, in pages: growing moves none of them.
+//! Numbered places for values, allocated in pages: growing moves no value.
 
 const PAGE: usize = 64;
 const _: () = assert!(PAGE.is_power_of_two());
 
-/// No place.
+/// Number that is not a place.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Places of values. A free one holds what is made by default.
+/// Numbered places for values. A free place holds the default value.
 pub(super) struct Slab<T> {
     pages: Vec<Box<[T; PAGE]>>,
     free: Vec<u32>,
-    /// Places that were ever taken; those behind them never were.
+    /// Number of places that were ever taken. Later places have never been used.
     end: u32,
 }
 
@@ -38,7 +38,7 @@ impl<T: Default> Slab<T> {
         std::mem::take(&mut self[at])
     }
 
-    /// All places are below this one.
+    /// Returns a number above all places that were ever taken.
     pub(super) fn end(&self) -> u32 {
         self.end
     }

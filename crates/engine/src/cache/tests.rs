@@ -1,4 +1,4 @@
-//! A shard against a map that is looked through from end to end.
+//! Comparison of a shard with a plain map that is searched from end to end.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ fn a_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a condition of the steps is, seen from what is there.
+/// Returns the condition of a step, given the current version of the entry.
 fn condition(number: u8, current: Option<u64>) -> Condition {
     match number {
         0 => Condition::IfAbsent,
@@ -94,7 +94,7 @@ fn holds(condition: Condition, current: Option<u64>) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// With room for all of it, a shard is a map whose entries expire.
+    /// With room for all entries, a shard is a map whose entries expire.
     #[test]
     fn a_shard_is_a_map_whose_entries_expire(steps in proptest::collection::vec(a_step(), 1..300)) {
         let (mut shard, budget) = shard(Eviction::None, 1 << 30);
@@ -206,7 +206,7 @@ proptest! {
                 });
             }
             prop_assert_eq!(&seen, &model);
-            // A time that is given to an entry later has room all the same.
+            // An entry that gets an expiry time later grows even without room.
             prop_assert!(shard.stats().bytes <= budget.taken() + 24 * 30);
         }
         for _ in 0..20 {
@@ -220,7 +220,7 @@ proptest! {
         prop_assert!(budget.taken() <= 1024, "{} bytes are still taken", budget.taken());
     }
 
-    /// Nothing is due before its time, everything a tick after it, whatever the clock did.
+    /// No timer is due early, and every timer is due one tick after its time, regardless of changes of the clock.
     #[test]
     fn the_wheel_gives_out_what_is_due(
         steps in proptest::collection::vec((0u8..6, 0u64..40, 0u64..400_000_000), 1..200)
@@ -259,14 +259,15 @@ proptest! {
                 expiry.drop_timer(timer);
             }
             prop_assert_eq!(expiry.count() as usize, set.len());
-            // A clock that went back by less than a turn of the first ring may hold up what comes in that time.
+            // A clock that is set back by less than a turn of the first ring may delay timers that are due in that
+            // time.
             let late = set.values().filter(|(_, at_ms)| at_ms + 16 + 64 * 16 <= now).count();
             prop_assert_eq!(late, 0);
             prop_assert_eq!(expiry.first().is_some(), !set.is_empty());
         }
     }
 
-    /// An entry that is used stays, whatever else comes by; there is never more than there is room for.
+    /// An entry that is used stays, regardless of other puts, and the shard never exceeds its room.
     #[test]
     fn what_is_used_stays(sizes in proptest::collection::vec(0usize..400, 500..2000), is_ttl_first: bool) {
         let eviction = if is_ttl_first { Eviction::TtlFirst } else { Eviction::S3Fifo };
@@ -327,7 +328,7 @@ fn what_expires_first_goes_first() {
     let gone: Vec<u64> =
         shard.take_removed().iter().map(|removed| u64::from_be_bytes((&*removed.key).try_into().expect("8"))).collect();
     let with_a_time: Vec<u64> = (0..50).map(|number| 98 - 2 * number).collect();
-    // About in the order of their times: places of the wheel are wider the further off they are.
+    // Evicted approximately in the order of their times: the places of the wheel get wider with the distance.
     let mut first = gone[..50].to_vec();
     assert!(first[..10].iter().all(|number| *number > 60), "{first:?}");
     first.sort_unstable_by(|a, b| b.cmp(a));
@@ -384,18 +385,18 @@ fn structures_are_made_changed_counted_and_gone_when_they_are_empty() {
     let version = with(1, |key| shard.peek(key, || 0).map(|found| found.version));
     let nothing = with(1, |key| shard.change(key, 0, || 0, |list: &mut Edit<'_, List>| (false, list.len())));
     assert_eq!((nothing, with(1, |key| shard.peek(key, || 0).map(|found| found.version))), (Ok(2), version));
-    // What is something else is refused, either way.
+    // A value of another kind is refused in both directions.
     let as_a_set = with(1, |key| shard.change(key, 0, || 0, |set: &mut Edit<'_, Set>| (true, set.add(b"x"))));
     assert_eq!(as_a_set.expect_err("a list").kind, ErrorKind::Invalid);
     assert_eq!(with(1, |key| shard.add(key, 1, || 0)).expect_err("a list").kind, ErrorKind::Invalid);
     with(2, |key| shard.put(key, b"bytes", Expires::At(100), Condition::Always, || 0)).expect("room");
     assert_eq!(push(&mut shard, 2, b"x").expect_err("bytes").kind, ErrorKind::Invalid);
-    // Bytes take the place of a list, and keep its time where they shall.
+    // Bytes replace a list and keep its expiry time on request.
     with(1, |key| shard.set_expiry(key, Some(100), || 0));
     with(1, |key| shard.put(key, b"now bytes", Expires::Kept, Condition::IfPresent, || 0)).expect("room");
     let found = with(1, |key| shard.peek(key, || 0).map(|found| (bytes_of(found), found.expires_ms)));
     assert_eq!(found, Some((b"now bytes".to_vec(), Some(100))));
-    // The last part takes the entry with it; one that changes nothing makes none.
+    // Removing the last part removes the entry, and a call that changes nothing creates no entry.
     push(&mut shard, 3, b"only").expect("room");
     let popped = with(3, |key| {
         shard.change(
@@ -411,7 +412,7 @@ fn structures_are_made_changed_counted_and_gone_when_they_are_empty() {
     assert_eq!(popped.expect("a list").as_deref(), Some(&b"only"[..]));
     assert_eq!(with(3, |key| shard.change(key, 0, || 0, |list: &mut Edit<'_, List>| (false, list.len()))), Ok(0));
     assert_eq!(shard.stats().entries, 2);
-    // A full cache refuses what would make it larger, and whole values too.
+    // A full cache refuses changes that would make it larger, and whole values, too.
     assert_eq!(push(&mut shard, 4, &vec![0; 2 << 20]).expect_err("full").kind, ErrorKind::Busy);
     let mut set = Set::default();
     set.add(b"member");
@@ -439,7 +440,7 @@ fn structures_that_grow_in_a_cache_that_evicts_make_others_go() {
             )
         });
         grown.expect("room is made");
-        // One step may be over by what it adds.
+        // One step may exceed the room by the bytes that it adds.
         assert!(shard.stats().bytes <= 20_000 + 200, "{}", shard.stats().bytes);
     }
     assert!(shard.stats().evicted > 0);
@@ -467,7 +468,7 @@ fn a_structure_that_would_take_too_much_does_not_grow() {
     let refused = grow(&mut shard, STRUCTURE_BYTES_MAX).expect_err("it would take more than it may");
     assert_eq!(refused.kind, ErrorKind::TooLarge);
     assert_eq!(grow(&mut shard, STRUCTURE_BYTES_MAX / 2), Ok(2));
-    // Whoever takes something from elsewhere for it asks before.
+    // A caller that moves a value from another place checks the growth before it takes the value.
     let asked =
         |shard: &mut Shard, room| with(1, |key| shard.check_growth(key, room, || 0)).map_err(|error| error.kind);
     assert_eq!(asked(&mut shard, STRUCTURE_BYTES_MAX), Err(ErrorKind::TooLarge));
@@ -477,7 +478,7 @@ fn a_structure_that_would_take_too_much_does_not_grow() {
     assert_eq!(of_long.map_err(|error| error.kind), Err(ErrorKind::TooLarge));
 }
 
-/// Whatever removes the key of a stream says which stream that was; eviction never does, and no log has it.
+/// Every removal of a stream's key reports the stream. Eviction never removes such a key, and no log contains it.
 #[test]
 fn keys_of_streams_tell_when_they_are_removed() {
     use crate::ids::TopicId;
@@ -503,7 +504,7 @@ fn keys_of_streams_tell_when_they_are_removed() {
         assert!(with(3, |key| shard.take_stream(key, topic(3))) && !with(4, |key| shard.take_stream(key, topic(3))));
         assert_eq!(shard.take_lost(), []);
 
-        // Room is made by others.
+        // Other entries make room.
         for number in 100..1000 {
             let put = with(number, |key| shard.put(key, &[0; 200], Expires::At(5000), Condition::Always, || 60));
             assert!(put.is_ok() || eviction == Eviction::None, "{eviction:?}");

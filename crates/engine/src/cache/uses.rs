@@ -1,24 +1,26 @@
-//! When entries were last used, and how often: what `OBJECT IDLETIME` and `OBJECT FREQ` of Redis answer.
+//! Last use and use frequency of entries, for `OBJECT IDLETIME` and `OBJECT FREQ` of Redis.
 //!
 //! Both are in four bytes of a slot, as in Redis: the second of the last use, and a counter that grows with the
-//! logarithm of the uses and falls by one for each minute without any.
+//! logarithm of the uses and decreases by one for each minute without any.
 
-/// Seconds wrap after 194 days.
+/// Mask for the seconds of a last use: they wrap after 194 days.
 const SECONDS: u32 = 0x00ff_ffff;
-/// What a new entry begins with, so that it is not among those that are used least (Redis: `LFU_INIT_VAL`).
+/// Counter of a new entry, so that it is not among the least used entries (Redis: `LFU_INIT_VAL`).
 const FIRST: u8 = 5;
-/// One use in so many counts, for each step that the counter is above the first (Redis: `lfu-log-factor`).
+/// Factor that slows the counter: it grows with the probability 1 / (`LOG_FACTOR` * steps above the initial value + 1)
+/// (Redis: `lfu-log-factor`).
 const LOG_FACTOR: u32 = 10;
-/// For so many seconds without a use the counter falls by one (Redis: `lfu-decay-time`, in minutes).
+/// Seconds without a use after which the counter decreases by one (Redis: `lfu-decay-time`, in minutes).
 const DECAY_S: u32 = 60;
-/// A use that is so far ahead is one of just now, by a clock that was set back since.
+/// Limit for a last use in the future, in seconds. Up to this limit the entry was just used: the clock was set back
+/// since.
 const AHEAD_S: u32 = 3600;
 
-/// The last use of an entry: its second, shifted by eight bits, and the counter.
+/// Last use of an entry: its second, shifted by eight bits, and the counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Used(u32);
 
-/// The uses of an entry, as the clock of its shard sees them.
+/// Uses of an entry, relative to the clock of its shard.
 #[derive(Clone, Copy, Debug)]
 pub struct Uses {
     used: Used,
@@ -26,12 +28,12 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// For how many seconds the entry was not used.
+    /// Returns the number of seconds since the last use.
     pub fn idle_s(self) -> u32 {
         self.used.idle_at(self.second)
     }
 
-    /// The logarithm of how often it was used lately, from 0 to 255.
+    /// Returns the logarithm of the number of recent uses, from 0 to 255.
     pub fn frequency(self) -> u8 {
         self.used.frequency_at(self.second)
     }
@@ -57,7 +59,7 @@ fn second_of(ms: u64) -> u32 {
     (ms / 1000) as u32 & SECONDS
 }
 
-/// The clock of a shard, which somebody moves on, and its chance.
+/// Clock of a shard, which its owner moves, and the state of its random numbers.
 pub(super) struct Clock {
     second: u32,
     random: u32,
@@ -65,7 +67,7 @@ pub(super) struct Clock {
 
 impl Clock {
     pub(super) fn new(now_ms: u64) -> Self {
-        // Xorshift has no zero.
+        // The state of Xorshift must not be zero.
         Self { second: second_of(now_ms), random: now_ms as u32 | 1 }
     }
 
@@ -119,11 +121,11 @@ mod tests {
         clock.tick(194 * DAY_MS);
         clock.touch(&mut used);
         assert_eq!(at(&mut clock, used, 195 * DAY_MS).idle_s(), 86_400);
-        // A clock that was set back makes no use long ago.
+        // After the clock was set back, a recent use must not look old.
         assert_eq!(at(&mut clock, used, 194 * DAY_MS - 1_000).idle_s(), 0);
     }
 
-    /// As Redis documents it of `lfu-log-factor 10`: 100 hits come to about 10, a million to 255.
+    /// Redis documents for `lfu-log-factor 10`: 100 hits yield a counter of about 10, a million yield 255.
     #[test]
     fn frequency_grows_with_the_logarithm_of_uses_and_falls_by_the_minute() {
         let begin_ms = 1_700_000_000_000;

@@ -1,4 +1,4 @@
-//! What is said of caches, whoever says it.
+//! Settings, status and changes of caches.
 
 use bytes::Bytes;
 
@@ -7,41 +7,41 @@ use super::{CacheName, Eviction, ShardStats};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheSettings {
-    /// What it may hold; as much as there is for all caches where nothing is said.
+    /// Maximum size in bytes. By default, the limit for all caches together.
     pub bytes_max: Option<u64>,
     pub eviction: Eviction,
-    /// How long an entry stays that is put without a time.
+    /// Time to live of an entry that is put without one, in ms. By default, such an entry never expires.
     pub ttl_ms: Option<u64>,
-    /// Its entries outlive the broker. Otherwise they are in memory only.
+    /// `true` if the entries survive a restart of the broker. Otherwise they are in memory only.
     pub is_durable: bool,
 }
 
-/// How long what is put shall stay.
+/// Time to live of a value that is put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ttl {
-    /// As the cache is set.
+    /// Default of the cache, [`CacheSettings::ttl_ms`].
     #[default]
     Default,
     Never,
-    /// Ms from now.
+    /// Duration in ms from now.
     For(u64),
-    /// Ms since 1970.
+    /// Expiry time in ms since 1970.
     Until(u64),
-    /// As long as what was there.
+    /// Expiry time of the existing entry; never, if the key has no entry.
     Kept,
 }
 
-/// A cache as it is shown.
+/// Status of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheStatus {
     pub name: CacheName,
     pub settings: CacheSettings,
-    /// What it may hold, all things considered.
+    /// Effective limit in bytes: the lower one of the limit of this cache and the limit for all caches.
     pub bytes_max: u64,
     pub stats: ShardStats,
 }
 
-/// A place in a scan: the shard, and the place in it.
+/// Position in a scan: the shard, and the place in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanCursor(pub u64);
 
@@ -49,42 +49,43 @@ pub struct ScanCursor(pub u64);
 pub struct Change {
     pub key: Bytes,
     pub kind: ChangeKind,
-    /// The version that was put, or the number of the change.
+    /// Version of the value that was put, or the number of the deletion. It is 0 for entries that expired or were
+    /// evicted, and for a flush.
     pub version: u64,
     pub expires_ms: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It is there with this value: found at the beginning, or put since.
+    /// The key has this value: found at the beginning, or put since.
     Put(Bytes),
-    /// The same of what is no bytes: a list, a hash and so on.
+    /// The key has a value of this kind, which is not bytes: a list, a hash and so on.
     Changed(Kind),
     Deleted,
     Expired,
     Evicted,
-    /// All entries went.
+    /// All entries were removed.
     Flushed,
 }
 
-/// Where a watcher is.
+/// Position of a watcher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WatchFrom {
-    /// All that is there, then what changes.
+    /// All current entries, then their changes.
     #[default]
     Snapshot,
-    /// In the middle of what is there; what changed since is from this position on.
+    /// Position within the current entries. Changes made since the beginning follow from `position` on.
     Scan { cursor: ScanCursor, position: u64 },
-    /// What changed from this position on.
+    /// Changes from this position on.
     Changes { position: u64 },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
     pub changes: Vec<Change>,
-    /// Where to go on.
+    /// Position from which to continue.
     pub next: WatchFrom,
-    /// The watcher was away for too long: what is told from here on is all that is there. What it knows beside that is
-    /// gone.
+    /// `true` if the watcher was away for too long: the changes from here on begin with all current entries. The
+    /// watcher has to discard every other entry that it knows.
     pub is_reset: bool,
 }

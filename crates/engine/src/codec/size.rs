@@ -1,30 +1,30 @@
-//! The size of what was compressed, from the heads of its blocks: nothing is decompressed to learn it.
+//! Size of compressed data, computed from the block headers without decompressing.
 
 use std::io::{self, Read};
 
 use super::{Codec, SNAPPY_RATIO_MAX, XERIAL_HEADER, XERIAL_MAGIC_BYTES};
 use crate::limits::RECORDS_EXPANDED_BYTES_MAX;
 
-/// No byte of DEFLATE stands for more than so many (RFC 1951: 258 bytes in two bits).
+/// Maximum expansion of a byte of DEFLATE (RFC 1951: 258 bytes in two bits).
 const DEFLATE_RATIO_MAX: usize = 1032;
-/// How a member of gzip begins: its magic and the only method that there is (RFC 1952).
+/// First bytes of a gzip member: its magic and the only defined method (RFC 1952).
 const GZIP_MEMBER: [u8; 3] = [0x1f, 0x8b, 8];
-/// Flags that no member has, right behind that (RFC 1952, 2.3.1.2: a reader has to refuse them).
+/// Reserved flags, in the byte after [`GZIP_MEMBER`] (RFC 1952, 2.3.1.2: a reader must refuse them).
 const GZIP_FLAGS_RESERVED: u8 = 0xe0;
-/// No byte of an LZ4 block stands for more than so many.
+/// Maximum expansion of a byte of an LZ4 block.
 const LZ4_RATIO_MAX: usize = 255;
 const LZ4_MAGIC: u32 = 0x184d_2204;
 const ZSTD_MAGIC: u32 = 0xfd2f_b528;
-/// Frames of zstd that hold nothing: the lowest four bits are free (RFC 8878, 3.1.2).
+/// Magic of skippable zstd frames, which hold no data. Its lowest four bits are free (RFC 8878, 3.1.2).
 const ZSTD_SKIPPABLE: u32 = 0x184d_2a50;
-/// A compressed block of zstd stands for no more (RFC 8878, 3.1.1.2.4).
+/// Maximum decompressed size of a compressed zstd block (RFC 8878, 3.1.1.2.4).
 const ZSTD_BLOCK_BYTES_MAX: usize = 128 << 10;
-/// Bytes that are decompressed together where only counting helps.
+/// Size of the buffer that counts decompressed bytes, if only decompressing determines their number.
 const COUNTED_BYTES: usize = 32 << 10;
 
 impl Codec {
-    /// An upper bound of what the bytes stand for; `None` where only decompressing tells. [`Codec::decompress`] refuses
-    /// whatever turns out to be more.
+    /// Returns an upper bound of the decompressed size, or `None` if only decompressing determines it.
+    /// [`Codec::decompress`] refuses data that exceeds the bound.
     pub fn size_bound(self, small: &[u8]) -> Option<usize> {
         match self {
             Self::None => Some(small.len()),
@@ -35,20 +35,20 @@ impl Codec {
         }
     }
 
-    /// Whether [`Codec::expands_within`] has to decompress to know.
+    /// Returns `true` if [`Codec::expands_within`] has to decompress.
     pub fn has_to_count(self, small: &[u8], bytes_max: usize) -> bool {
         !matches!(self, Self::None | Self::Snappy) && self.size_bound(small).is_none_or(|bound| bound > bytes_max)
     }
 
-    /// Whether the bytes stand for no more than `bytes_max`. Decompresses only where the bound leaves that open, and
-    /// no further than `bytes_max`. Bytes that nobody can read stand for nothing.
+    /// Returns `true` if the decompressed size is at most `bytes_max`. Decompresses only if the bound does not decide
+    /// that, and no further than `bytes_max`. Unreadable data counts as empty.
     pub fn expands_within(self, small: &[u8], bytes_max: usize) -> bool {
         if self.size_bound(small).is_some_and(|bound| bound <= bytes_max) {
             return true;
         }
         let counted = match self {
             Self::None => Ok(small.len()),
-            // Its bound is what its blocks say they are.
+            // The bound of Snappy is the size that its blocks declare.
             Self::Snappy => Ok(snappy(small).unwrap_or(0)),
             Self::Gzip => count(flate2::bufread::MultiGzDecoder::new(small), bytes_max),
             Self::Lz4 => count(lz4_flex::frame::FrameDecoder::new(small), bytes_max),
@@ -58,7 +58,7 @@ impl Codec {
     }
 }
 
-/// Bytes that a reader has, up to the first that is too many.
+/// Counts the bytes of a reader, and stops after `bytes_max` is exceeded.
 fn count(mut reader: impl Read, bytes_max: usize) -> io::Result<usize> {
     let mut scratch = vec![0; COUNTED_BYTES];
     let mut bytes = 0;
@@ -71,8 +71,9 @@ fn count(mut reader: impl Read, bytes_max: usize) -> io::Result<usize> {
     Ok(bytes)
 }
 
-/// Each member says at its end how long it was, and most streams are one. Where other members begin is searched for,
-/// not found by decompressing: what only looks like one adds to the bound, unless no reader would take it for one.
+/// Returns the sum of the lengths at the ends of the members, or `None` if the sum is too large. Most streams are one
+/// member. The beginnings of other members are searched for, not found by decompressing: bytes that only look like a
+/// member increase the bound, unless no reader would accept them as one.
 fn gzip(small: &[u8]) -> Option<usize> {
     let said_before = |end: usize| {
         let length = small.get(..end)?.last_chunk::<4>()?;
@@ -86,7 +87,7 @@ fn gzip(small: &[u8]) -> Option<usize> {
     Some(bytes.min(by_ratio)).filter(|bound| *bound <= RECORDS_EXPANDED_BYTES_MAX)
 }
 
-/// Each block says how long it was.
+/// Returns the sum of the lengths that the blocks declare.
 fn snappy(small: &[u8]) -> Option<usize> {
     if small.len() < XERIAL_HEADER.len() || small[..XERIAL_MAGIC_BYTES] != XERIAL_HEADER[..XERIAL_MAGIC_BYTES] {
         return snappy_block(small);
@@ -101,13 +102,13 @@ fn snappy(small: &[u8]) -> Option<usize> {
     Some(bytes)
 }
 
-/// A block that promises more than it can hold is not believed by its reader either.
+/// Returns the declared length of a block, limited to what the block can hold. The reader has the same limit.
 fn snappy_block(block: &[u8]) -> Option<usize> {
     let length = snap::raw::decompress_len(block).ok()?;
     Some(length.min(block.len().saturating_mul(SNAPPY_RATIO_MAX)))
 }
 
-/// The frame says how long a block is at most, each block whether it is compressed.
+/// The frame header declares the maximum size of a block; each block header tells if the block is compressed.
 fn lz4(small: &[u8]) -> Option<usize> {
     let mut rest = Rest(small);
     if rest.u32()? != LZ4_MAGIC {
@@ -121,7 +122,7 @@ fn lz4(small: &[u8]) -> Option<usize> {
         _ => return None,
     };
     let has = |bit: u8| usize::from(flags >> bit & 1);
-    // The length of the whole, the number of a dictionary, and the checksum of the head.
+    // The length of the content, the number of a dictionary, and the checksum of the header.
     rest.take(8 * has(3) + 4 * has(0) + 1)?;
     let mut bytes = 0usize;
     while let Some(head) = rest.u32().filter(|head| *head != 0) {
@@ -133,7 +134,7 @@ fn lz4(small: &[u8]) -> Option<usize> {
     Some(bytes)
 }
 
-/// A frame may say how long it is; a block is never longer than the largest that there may be.
+/// A frame may declare its length; a block is at most as long as the format allows.
 fn zstd(small: &[u8]) -> Option<usize> {
     let (mut rest, mut bytes) = (Rest(small), 0usize);
     while !rest.0.is_empty() {
@@ -181,12 +182,12 @@ fn zstd_frame(rest: &mut Rest<'_>) -> Option<usize> {
             break;
         }
     }
-    // A checksum.
+    // The checksum.
     rest.take(4 * usize::from(flags >> 2 & 1))?;
     Some(said.map_or(blocks, |said| blocks.min(usize::try_from(said).unwrap_or(usize::MAX))))
 }
 
-/// Bytes that are still to be looked at.
+/// Bytes that have not been read yet.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -196,7 +197,7 @@ impl<'a> Rest<'a> {
         Some(head)
     }
 
-    /// A number of up to 8 bytes, the lowest first.
+    /// Reads an integer of up to 8 bytes in little-endian order.
     fn le(&mut self, length: usize) -> Option<u64> {
         let bytes = self.take(length)?;
         Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
@@ -239,7 +240,7 @@ mod tests {
         }
     }
 
-    /// As streams of other writers are: nothing at the front says how long they are.
+    /// Streams of other writers do not declare their length at the beginning.
     #[test]
     fn a_stream_of_zstd_is_bounded_by_its_blocks() {
         let plain = vec![1; 80 << 20];
@@ -248,7 +249,7 @@ mod tests {
         assert!((plain.len()..plain.len() + (128 << 10)).contains(&bound), "{bound}");
         assert!(!Codec::Zstd.expands_within(&small, 10 << 20));
         assert!(Codec::Zstd.expands_within(&small, 81 << 20));
-        // Two frames and one that holds nothing.
+        // Two frames, and a skippable one between them.
         let skippable = [&ZSTD_SKIPPABLE.to_le_bytes()[..], &3u32.to_le_bytes(), b"abc"].concat();
         let one = compressed(Codec::Zstd, &[7; 1000]);
         assert_eq!(Codec::Zstd.size_bound(&[&one[..], &skippable, &one].concat()), Some(2000));
@@ -264,7 +265,7 @@ mod tests {
         assert_eq!(Codec::Gzip.decompress(&Bytes::from(both)).map(|plain| plain.len()), Ok((20 << 20) + 1));
     }
 
-    /// Bytes that are not compressed may have the magic of a member by chance.
+    /// Uncompressed bytes may contain the magic of a member by chance.
     #[test]
     fn what_no_reader_takes_for_a_member_of_gzip_adds_nothing() {
         let stored = |plain: &[u8]| {
@@ -278,7 +279,7 @@ mod tests {
             let plain = part.repeat(1000);
             assert_eq!(Codec::Gzip.size_bound(&stored(&plain)), Some(plain.len()));
         }
-        // What might be one is counted, and the bytes are decompressed where that leaves it open.
+        // Bytes that might be a member are counted, and the data is decompressed if the bound does not decide.
         let plausible = [&[0, 1, 0, 0][..], &GZIP_MEMBER, &[0; 4]].concat().repeat(1000);
         let small = stored(&plausible);
         assert!(Codec::Gzip.size_bound(&small).is_some_and(|bound| bound > plausible.len()));
@@ -286,7 +287,7 @@ mod tests {
         assert!(!Codec::Gzip.expands_within(&small, plausible.len() - 1));
     }
 
-    /// What lies about its length is refused before it is all there.
+    /// Data that declares a wrong length is refused before all of it is decompressed.
     #[test]
     fn what_is_longer_than_it_says_is_refused() {
         let mut lies = compressed(Codec::Gzip, &vec![1; 20 << 20]);

@@ -1,4 +1,4 @@
-//! The batches in `testdata/batches`, with the records that they hold.
+//! Batches of `testdata/batches`, with the records that they hold.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ pub struct Vector {
     pub batch: Bytes,
 }
 
-/// All files, in the order of their names.
+/// Reads all files, in the order of their names.
 pub fn read_all() -> Vec<Vector> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/batches");
     let entries = std::fs::read_dir(folder).expect("the folder of the batches");
@@ -38,7 +38,7 @@ pub fn read_all() -> Vec<Vector> {
     paths.into_iter().map(read).collect()
 }
 
-/// The batch as this crate writes it.
+/// Returns the batch as this crate writes it.
 pub fn encode(vector: &Vector) -> RecordBatch {
     let mut builder = BatchBuilder::new();
     for record in &vector.records {

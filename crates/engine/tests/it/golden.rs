@@ -1,4 +1,4 @@
-//! Batches that another implementation wrote: read here, and written here to the same bytes.
+//! Batches written by another implementation: they are read, and written again to the same bytes.
 
 use engine::{Codec, Record, RecordBatch};
 

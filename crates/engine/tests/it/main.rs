@@ -1,4 +1,4 @@
-//! What can be tested from outside of the crate.
+//! Integration tests, which use only the public interface of the crate.
 
 mod batches;
 mod golden;

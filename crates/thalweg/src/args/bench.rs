@@ -45,10 +45,10 @@ pub enum Bench {
     Rpc(Box<BenchRpc>),
 }
 
-/// The rate of a load.
+/// Rate of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum BenchRate {
-    /// As fast as possible.
+    /// Maximum rate.
     Max,
     PerSecond(f64),
 }

@@ -1,4 +1,4 @@
-//! The whole command line: its commands in groups, and hints for habits from other programs.
+//! Complete command line: commands in groups, and hints for options and commands of other programs.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use clap::{Arg, CommandFactory};
 use super::Cli;
 use crate::output::{DONE, USAGE, note};
 
-/// Every command in the group that the help shows it in.
+/// Groups of the help, with the commands of each. Every command is in one group.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Run commands", &["serve", "demo", "status", "top"]),
     ("Data commands", &["publish", "subscribe", "request", "reply", "queue", "cache"]),
@@ -27,7 +27,7 @@ const HABITS: [(&str, &str, &str); 5] = [
     ("", "--bootstrap-server", "use --server HOST:PORT"),
 ];
 
-/// Commands of other programs, and the hint that is printed.
+/// Commands of other programs, with the hint that is printed.
 const COMMAND_HABITS: [(&str, &str); 14] = [
     ("ls", "thalweg topic ls, thalweg queue ls, thalweg cache ls, thalweg group ls"),
     ("list", "thalweg topic list, thalweg queue list, thalweg cache list, thalweg group list"),
@@ -45,7 +45,7 @@ const COMMAND_HABITS: [(&str, &str); 14] = [
     ("version", "thalweg --version"),
 ];
 
-/// Messages of Rust's own parsers, and messages that a user can act on.
+/// Messages of Rust's own parsers, with the messages that replace them.
 const REWORDED: [(&str, &str); 4] = [
     ("invalid digit found in string", "write a whole number"),
     ("number too large to fit in target type", "the number is too large"),
@@ -53,7 +53,7 @@ const REWORDED: [(&str, &str); 4] = [
     ("cannot parse integer from empty string", "write a whole number"),
 ];
 
-/// The command line with its commands in groups.
+/// Returns the command line with its commands in groups.
 pub fn command() -> clap::Command {
     let command = Cli::command();
     let width = command.get_subcommands().map(|one| one.get_name().len()).max().unwrap_or_default();
@@ -71,7 +71,7 @@ pub fn command() -> clap::Command {
     }
     let template =
         format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{listed}Global options:\n{{options}}{{after-help}}");
-    // A broker needs no broker.
+    // `serve` starts a broker and does not connect to one.
     let hidden = |id: &'static str| Arg::new(id).hide(true).global(true);
     let hide = |command: clap::Command| {
         let server = hidden("server").long("server").short('s').value_name("ADDRESS");
@@ -92,7 +92,7 @@ fn about_of(command: &clap::Command) -> String {
 /// Prints the error of a command line in the format of all other errors, or the requested help.
 pub fn explain(mut error: clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        // An output that is closed has seen enough.
+        // A closed output is not an error.
         error.print().unwrap_or_default();
         return ExitCode::from(DONE);
     }
@@ -100,7 +100,7 @@ pub fn explain(mut error: clap::Error) -> ExitCode {
         error.print().unwrap_or_default();
         return ExitCode::from(USAGE);
     }
-    // What clap proposes here, to pass an option as a value, is never meant.
+    // clap suggests passing the option as a value, which is never what the user wants.
     if error.kind() == ErrorKind::UnknownArgument && error.get(ContextKind::SuggestedArg).is_none() {
         error.remove(ContextKind::Suggested);
     }
@@ -114,7 +114,8 @@ pub fn explain(mut error: clap::Error) -> ExitCode {
 
 fn habit(error: &clap::Error) -> Option<&'static str> {
     if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) {
-        // Of a group of commands, as `queue init`, another help is right: its own.
+        // For a group of commands, as in `queue init`, the error refers to the help of the group, which is the right
+        // one.
         let is_first = std::env::args().skip(1).find(|word| !word.starts_with('-')).as_ref() == Some(typed);
         return COMMAND_HABITS.into_iter().find(|(known, _)| is_first && known == typed).map(|(_, hint)| hint);
     }

@@ -1,4 +1,4 @@
-//! `thalweg bench`: the load generator, with a broker of its own in another process where none is named.
+//! `thalweg bench`: the load generator, with a broker in another process if no server is named.
 
 mod cache;
 mod compare;
@@ -21,14 +21,14 @@ use crate::commands::spawned::Spawned;
 use crate::load;
 use crate::output::{FAILED, Failure, LOST, Result};
 
-/// Where `main.rs` gets its memory from.
+/// Allocator that `main.rs` sets.
 const ALLOCATOR: &str = "mimalloc";
-/// Records per second of a throughput run without a rate, and how long it takes.
+/// Default rate of a throughput run in records per second, and its duration.
 const DEFAULT_RATE: f64 = 5000.0;
 const DEFAULT_SECONDS: f64 = 10.0;
-/// Records of any other run.
+/// Default number of records of all other runs.
 const DEFAULT_COUNT: u64 = 100_000;
-/// How long a subscriber waits for the next record before it counts the rest as lost.
+/// Time that a subscriber waits for the next record before it counts the rest as lost.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn run(global: &Global, command: Bench) -> Result {
@@ -46,7 +46,7 @@ fn pubsub(global: &Global, args: &BenchPubsub) -> Result {
     let config = load(global, Vec::new())?;
     let spawned = match &global.server {
         Some(_) => None,
-        // The same configuration that this process was given.
+        // The broker gets the configuration of this process.
         None => Some(Spawned::start(&config_flags(global))?),
     };
     let server = spawned.as_ref().map_or(config.server_address(), |spawned| &spawned.native);
@@ -90,9 +90,9 @@ fn pubsub(global: &Global, args: &BenchPubsub) -> Result {
     Ok(())
 }
 
-/// The flags that make another process of this program read the same configuration.
+/// Returns the flags with which another process of this program reads the same configuration.
 fn config_flags(global: &Global) -> Vec<String> {
-    // The load is lossless: its publishers wait for its subscribers as long as they wait for records.
+    // The load is lossless: a publisher waits for a subscriber as long as a subscriber waits for a record.
     let wait = format!("publish_queue_wait_timeout_ms={}", PATIENCE.as_millis());
     let pairs = std::iter::once(&wait).chain(&global.set);
     let mut flags: Vec<String> = pairs.flat_map(|pair| ["--set".to_owned(), pair.clone()]).collect();
@@ -102,7 +102,7 @@ fn config_flags(global: &Global) -> Vec<String> {
     flags
 }
 
-/// One run against a broker that is there.
+/// Runs one measurement against a running broker.
 pub(super) fn measure(args: &BenchPubsub, server: &str, config: &Config) -> Result<Report> {
     let is_quiet = args.mode == BenchMode::Publish;
     let scenario = Pubsub {
@@ -142,8 +142,8 @@ pub(super) fn measure(args: &BenchPubsub, server: &str, config: &Config) -> Resu
     Ok(runtime.enable_all().build()?.block_on(::bench::run(&scenario))?)
 }
 
-/// A throughput run that says nothing of a rate has one that any machine keeps: at saturation a latency tells only how
-/// long the queues are.
+/// Returns the rate of a run. A throughput run without a rate uses one that any machine sustains: at saturation, the
+/// latency shows only the length of the queues.
 fn rate_of(args: &BenchPubsub) -> Option<f64> {
     match (args.rate, args.mode) {
         (Some(BenchRate::PerSecond(rate)), _) => Some(rate),
@@ -159,7 +159,7 @@ fn default_count(args: &BenchPubsub) -> u64 {
     }
 }
 
-/// A file that cannot be written is known before anything is measured.
+/// Creates the page before the measurement, so that a path that cannot be written fails early.
 fn create_page(path: &Path) -> Result<File> {
     File::create(path).map_err(|e| Failure::new(FAILED, format!("{}: {e}", path.display())))
 }
@@ -168,7 +168,7 @@ fn this_program() -> Program {
     Program::this(&format!("thalweg {}", thalweg::VERSION), thalweg::COMMIT, ALLOCATOR)
 }
 
-/// Where a server is, over the transport that is to be measured.
+/// Returns the address of a server for the measured transport.
 fn address(transport: Transport, server: &str) -> Result<Address> {
     let scheme = match transport {
         Transport::Quic => "quic",
@@ -183,7 +183,7 @@ fn append(path: &Path, report: &Report) -> Result {
     Ok(writeln!(file, "{}", serde_json::to_string(report)?)?)
 }
 
-/// A data directory for one run. Gone with it.
+/// Data directory for one run, which is deleted after it.
 struct Data(PathBuf);
 
 impl Data {

@@ -15,7 +15,7 @@ use crate::args::{Cache, CachePut};
 use crate::block_on;
 use crate::output::{FAILED, Failure, NOT_FOUND, Result, note, remark};
 
-/// In a table, where there is nothing.
+/// Text of an empty cell.
 const DASH: &str = "-";
 
 pub fn run(config: &Config, command: Cache, is_json: bool) -> Result {
@@ -51,7 +51,8 @@ async fn dispatch(client: &Client, command: Cache, is_json: bool) -> Result {
         }
         Cache::Incr { cache, key, by, ttl } => {
             let added = client.cache(&cache).add(key.clone(), by, ttl.map_or(Ttl::Default, Ttl::For)).await?;
-            // A text, as every value: a number of 64 bits would be rounded by programs whose numbers are doubles.
+            // The value is a string, as all values are: programs whose numbers are doubles would round a number of 64
+            // bits.
             let told = json!({ "key": key, "value": added.value.to_string(), "version": added.version });
             tell(out, is_json, &told, &added.value.to_string())
         }

@@ -1,4 +1,4 @@
-//! `thalweg config`: the active values, and where each comes from.
+//! `thalweg config`: the active values and their sources.
 
 use std::io::Write;
 

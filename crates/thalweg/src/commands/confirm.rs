@@ -1,11 +1,11 @@
-//! The question before a deletion.
+//! Confirmation before a deletion.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use crate::args::Yes;
 use crate::output::{FAILED, Failure, Result};
 
-/// Asks whether to go on, unless the user has said so. Without a terminal there is nobody to ask, so scripts go on,
+/// Asks for confirmation, unless `--yes` is given. Without a terminal there is no question, so that scripts continue,
 /// as with the deletions of `kafka-topics.sh`, `redis-cli` and `aws`.
 pub fn ask(yes: Yes, question: &str) -> Result {
     if yes.yes || !io::stdin().is_terminal() {

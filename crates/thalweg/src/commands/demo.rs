@@ -1,5 +1,5 @@
-//! `thalweg demo`: a broker in another process, a real data set through a pipe, many subscribers, and an
-//! account of what came.
+//! `thalweg demo`: a broker in another process, a real data set through a pipe, many subscribers, and a report on the
+//! received records.
 
 mod digest;
 mod reader;
@@ -25,9 +25,9 @@ use source::Source;
 
 /// Members of the queue group.
 const GROUP_MEMBERS: usize = 2;
-/// The pattern that one subscriber asks for instead of the topic.
+/// Pattern that one subscriber uses instead of the topic.
 const PATTERN: &str = "*";
-/// Work that is done sooner needs no progress bar.
+/// Duration up to which no progress bar is shown.
 const QUICK: Duration = Duration::from_secs(1);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -50,11 +50,11 @@ pub fn run(args: &Demo, is_json: bool) -> Result {
             _ = terminate.recv() => Err(Failure::new(FAILED, "stopped")),
             _ = interrupt.recv() => Err(Failure::new(FAILED, "stopped")),
         };
-        // All that it holds is in memory and was for the demonstration only.
+        // The broker holds everything in memory, for the demonstration only.
         broker.kill();
         report
     });
-    // Nobody waits for a standard input that says nothing.
+    // A read of the standard input that never returns must not delay the end.
     runtime.shutdown_background();
     let report = Report { file, ..report? };
     let mut out = io::stdout();
@@ -66,12 +66,12 @@ pub fn run(args: &Demo, is_json: bool) -> Result {
     report.complaint().map_or(Ok(()), |complaint| Err(Failure::new(LOST, complaint)))
 }
 
-/// Publishes everything to a broker with subscribers, and returns what came of it.
+/// Publishes all records to a broker with subscribers, and returns the report.
 async fn demonstrate(source: Source, server: &str, subscribers: usize) -> Result<Report> {
     let (title, origin, topic, bytes) =
         (source.title.clone(), source.origin.clone(), source.topic.clone(), source.bytes);
     let client = Client::connect_with(Address::parse(&format!("quic://{server}"))?, ClientSettings::default()).await?;
-    // One partition: then there is one order, which everyone has to see.
+    // One partition defines one order, which every subscriber must see.
     client.create_topic(&topic, TopicSettings { partitions: 1, ..TopicSettings::default() }).await?;
     let (total, published) = watch::channel(None);
     let mut readers = Readers { published, seen: Vec::new(), tasks: Vec::new() };
@@ -95,7 +95,7 @@ async fn demonstrate(source: Source, server: &str, subscribers: usize) -> Result
     if digest.records == 0 {
         return Err(Failure::new(USAGE, format!("{origin} has no records; write one per line")));
     }
-    // Nobody listens any more only where every reader failed, which they say themselves.
+    // No receiver is left only if every reader failed, and then the readers report it.
     total.send(Some(digest.records)).unwrap_or_default();
     let mut tallies = readers.finish(&mut progress).await?;
     let last_at = tallies.iter().filter_map(|tally| tally.last_at).max().unwrap_or(published_at);
@@ -115,18 +115,18 @@ async fn demonstrate(source: Source, server: &str, subscribers: usize) -> Result
     })
 }
 
-/// Publishers wait for these subscribers, so that even what does not fit into memory arrives whole.
+/// Opens a subscription for which publishers wait, so that even data that exceeds the memory arrives completely.
 async fn open(client: &Client, topic: &str, group: Option<&str>) -> Result<Subscription> {
     let builder = client.subscribe(topic).overflow(Overflow::Block);
     let builder = if let Some(group) = group { builder.group(group) } else { builder };
     Ok(builder.open().await?)
 }
 
-/// Runs the publisher on a thread of its own: pipes block.
+/// Runs the publisher on a separate thread, because pipes block.
 fn publish(source: Source, server: String) -> oneshot::Receiver<Result<(Digest, Instant)>> {
     let (sender, receiver) = oneshot::channel();
     std::thread::spawn(move || {
-        // Whoever does not wait any more has said why.
+        // A receiver that was dropped has already reported its failure.
         drop(sender.send(source.publish(&server)));
     });
     receiver
@@ -136,10 +136,10 @@ fn ended(error: impl std::fmt::Display) -> Failure {
     Failure::new(FAILED, format!("a part of the demo ended early: {error}; this is a defect, please report it"))
 }
 
-/// The subscribers at work, those of the group last.
+/// Running subscribers, with those of the group at the end.
 struct Readers {
     published: watch::Receiver<Option<u64>>,
-    /// One for each task; those of the group share theirs.
+    /// Counts of each task. The members of the group share theirs.
     seen: Vec<Seen>,
     tasks: Vec<JoinHandle<client::Result<Tally>>>,
 }
@@ -166,7 +166,7 @@ impl Readers {
     }
 }
 
-/// How far the slowest subscriber is, for a person who waits.
+/// Progress of the slowest subscriber, shown to a person.
 struct Progress {
     bar: ProgressBar,
     begin: Instant,
@@ -185,7 +185,7 @@ impl Progress {
             Some(_) => "{bar:40} {bytes} of {total_bytes} delivered to all subscribers, {bytes_per_sec}",
             None => "{spinner} {bytes} delivered to all subscribers, {bytes_per_sec}",
         };
-        // A template that cannot be read leaves the ordinary look.
+        // An invalid template results in the default style.
         let style = ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar());
         Self { bar: bar.with_style(style), begin }
     }
@@ -195,7 +195,7 @@ impl Progress {
             return;
         }
         let slowest = seen.iter().map(Seen::counts).min_by_key(|counts| counts.records).unwrap_or_default();
-        // The line feeds are in the file and not in the records.
+        // The line feeds are in the file, but not in the records.
         self.bar.set_position(slowest.bytes + slowest.records);
     }
 }

@@ -13,7 +13,7 @@ use crate::args::{Group, GroupReset};
 use crate::block_on;
 use crate::output::Result;
 
-/// In a table, where there is nothing.
+/// Text of an empty cell.
 const DASH: &str = "-";
 
 pub fn run(config: &Config, command: Group, is_json: bool) -> Result {
@@ -56,7 +56,7 @@ async fn reset(out: &mut impl Write, client: &Client, args: GroupReset, is_json:
     };
     let before = match client.describe_group(&args.group).await {
         Ok(info) => committed_in(&info, &args.topic),
-        // It is made by this, unless its offsets are to be forgotten.
+        // The reset creates the group, unless it deletes offsets.
         Err(error) if error.kind == ErrorKind::NotFound && to.is_some() => HashMap::new(),
         Err(error) => return Err(error.into()),
     };

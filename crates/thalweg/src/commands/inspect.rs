@@ -19,7 +19,7 @@ use thalweg::config::Config;
 use crate::args::{Inspect, InspectCommand};
 use crate::output::{DAMAGED, Failure, Result};
 
-/// Where it stands what each damage means.
+/// Reference to the guide that explains each kind of damage.
 const GUIDE: &str = "docs/guides/data-directory.md explains what to do";
 
 pub fn run(config: &Config, args: Inspect, is_json: bool) -> Result {
@@ -32,7 +32,7 @@ pub fn run(config: &Config, args: Inspect, is_json: bool) -> Result {
     }
 }
 
-/// The code of a corrupt directory is one of its own: it is what scripts ask for.
+/// Converts an error. A corrupt directory has its own exit code, which scripts check.
 fn failure(error: Error) -> Failure {
     match error.kind {
         ErrorKind::Corrupt => Failure::new(DAMAGED, error.to_string()),
@@ -224,7 +224,7 @@ fn batch_json(batch: &RecordBatch) -> Value {
     })
 }
 
-/// How a transaction ended, where the batch is the word of that.
+/// Returns the outcome of a transaction, if the batch is its marker.
 fn marker_name(batch: &RecordBatch) -> Option<&'static str> {
     batch.marker().ok().flatten().map(|marker| match marker.decision {
         Decision::Commit => "commit",
@@ -274,7 +274,7 @@ fn batch_text(batch: &RecordBatch) -> String {
     )
 }
 
-/// Columns of fixed width: a file may be too long for a table that is made as a whole.
+/// Formats an item in columns of fixed width: a file may be too long for a table that is built as a whole.
 fn item_text(item: &Item) -> String {
     let line = |at: &dyn std::fmt::Display, kind: &str, text: String| format!("{at:>12}  {kind:<8} {text}");
     match item {

@@ -1,4 +1,4 @@
-//! One file a command.
+//! Commands, one file each.
 
 pub mod acl;
 pub mod bench;
@@ -27,7 +27,7 @@ use thalweg::config::Config;
 
 use crate::output::{Result, remark};
 
-/// A client of the broker that the configuration names.
+/// Connects a client to the broker that the configuration names.
 async fn connect(config: &Config) -> Result<Client> {
     let address = Address::parse(config.server_address())?;
     let shown = address.to_string();

@@ -18,12 +18,12 @@ use crate::args::Publish;
 use crate::block_on;
 use crate::output::{FAILED, Failure, Result, USAGE, note, remark};
 
-/// What is read of the input at once.
+/// Size of the input buffer, in bytes.
 const INPUT_BUFFER_BYTES: usize = 256 << 10;
 
 pub fn run(config: &Config, args: Publish, is_json: bool) -> Result {
     block_on(async {
-        // A mistake of the user is found before anything is created.
+        // Errors of the user are reported before anything is created.
         let template = template(&args)?;
         if let Some(path) = &args.file {
             open(path)?;
@@ -37,7 +37,7 @@ pub fn run(config: &Config, args: Publish, is_json: bool) -> Result {
             }
             None => lines(&args, &publisher, &template, &mut pace).await.map(|published| (published, None)),
         };
-        // What came before a line that cannot be sent is published all the same.
+        // Records before a line that cannot be sent are published nevertheless.
         publisher.flush().await.map_err(|error| {
             let failure = Failure::from(error);
             Failure::new(failure.code, format!("not everything was published to {}: {failure}", args.topic))
@@ -78,7 +78,7 @@ fn publisher(client: &Client, args: &Publish) -> Result<PublisherBuilder> {
     Ok(publisher)
 }
 
-/// How many were sent; with what becomes of it where it is one.
+/// Sends the record `--count` times. Returns their number and, for a single record, its delivery.
 async fn repeat(
     args: &Publish,
     publisher: &Publisher,
@@ -94,7 +94,7 @@ async fn repeat(
     Ok((count, last.filter(|_| count == 1)))
 }
 
-/// What all records have in common.
+/// Returns the parts that all records have in common.
 fn template(args: &Publish) -> Result<Record> {
     let mut record = Record { key: args.key.clone().map(Into::into), ..Record::default() };
     for header in &args.header {
@@ -145,24 +145,24 @@ async fn lines(args: &Publish, publisher: &Publisher, template: &Record, pace: &
     Ok(published)
 }
 
-/// Opens a file that can be read.
+/// Opens a file for reading.
 fn open(path: &Path) -> Result<File> {
     let failed = |e: io::Error| Failure::new(FAILED, format!("{}: {e}", path.display()));
     let file = File::open(path).map_err(failed)?;
-    // Unix opens directories, too.
+    // Unix also opens directories.
     if file.metadata().map_err(failed)?.is_dir() {
         return Err(Failure::new(FAILED, format!("{}: this is a directory; name a file", path.display())));
     }
     Ok(file)
 }
 
-/// What is before and behind a separator.
+/// Splits a line at the first separator.
 fn split(line: &[u8], separator: &str) -> Option<(Bytes, Bytes)> {
     let at = line.windows(separator.len()).position(|part| part == separator.as_bytes())?;
     Some((Bytes::copy_from_slice(&line[..at]), Bytes::copy_from_slice(&line[at + separator.len()..])))
 }
 
-/// Shown only to a person who waits: not into a pipe, and not while the records are being typed.
+/// Returns a progress bar that is visible only on a terminal, and not while records are being typed.
 fn progress(args: &Publish) -> ProgressBar {
     let is_typed = args.file.is_none() && io::stdin().is_terminal();
     if is_typed || !io::stderr().is_terminal() {
@@ -171,7 +171,7 @@ fn progress(args: &Publish) -> ProgressBar {
     ProgressBar::new_spinner().with_message("records published")
 }
 
-/// Keeps to a rate: each record has its time, counted from the first.
+/// Timer for a rate: each record has a due time, counted from the first record.
 struct Pace {
     interval: Option<Duration>,
     due: Option<tokio::time::Instant>,

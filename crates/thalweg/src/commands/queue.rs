@@ -25,13 +25,13 @@ use crate::args::{Queue, QueueCreate, QueueReceive, QueueRedrive, QueueSend};
 use crate::block_on;
 use crate::output::{FAILED, Failure, Result, USAGE, note, remark};
 
-/// In a table, where there is nothing.
+/// Text of an empty cell.
 const DASH: &str = "-";
-/// What is read of the input at once.
+/// Size of the input buffer, in bytes.
 const INPUT_BUFFER_BYTES: usize = 256 << 10;
-/// Lines that are sent together.
+/// Maximum number of lines that are sent together.
 const LINES_TOGETHER: usize = 4096;
-/// How often a move of messages is looked at.
+/// Interval between checks of a running move.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 pub fn run(config: &Config, command: Queue, is_json: bool) -> Result {
@@ -131,11 +131,11 @@ async fn create(out: &mut impl Write, client: &Client, args: QueueCreate, is_jso
     tell(out, is_json, &to_json(&info), &format!("created queue {} {over}", info.queue))
 }
 
-/// Creates a queue with the broker's defaults unless there is one of that name.
+/// Creates a queue with the broker's defaults if it does not exist.
 async fn create_missing(client: &Client, queue: &str) -> Result {
     match client.queue(queue).describe().await {
         Err(error) if error.kind == ErrorKind::NotFound => match client.create_queue(NewQueue::new(queue)).await {
-            // Another client was faster, with other settings.
+            // Another client created the queue at the same time, with other settings.
             Err(error) if error.kind == ErrorKind::AlreadyExists => Ok(()),
             created => created.map(drop).map_err(Failure::from),
         },
@@ -172,7 +172,7 @@ async fn send(out: &mut impl Write, queue: &ClientQueue, args: &QueueSend, is_js
     }
 }
 
-/// Each line is a message. What has come is sent at once, however little it is.
+/// Sends each line as a message. Available lines are sent immediately, even if they are few.
 async fn send_lines(queue: &ClientQueue, file: Option<&Path>, template: &OutMessage) -> Result<u64> {
     if file.is_none() && io::stdin().is_terminal() {
         note("reading messages from the terminal, one per line; Ctrl-D ends");
@@ -200,7 +200,7 @@ async fn send_lines(queue: &ClientQueue, file: Option<&Path>, template: &OutMess
     }
 }
 
-/// How many there were, if all were taken.
+/// Returns the number of messages if all were accepted.
 fn all_sent(answers: Vec<client::Result<Sent>>, before: u64) -> Result<u64> {
     let count = answers.len() as u64;
     let taken = answers.iter().filter(|sent| sent.is_ok()).count() as u64;
@@ -230,7 +230,7 @@ async fn receive(out: &mut impl Write, queue: &ClientQueue, args: &QueueReceive,
         count_max: args.max,
         lease: args.lease.map(Duration::from_millis),
         wait: Duration::from_millis(args.wait.unwrap_or_default()),
-        // Else they would be back before anybody could acknowledge them.
+        // Otherwise the messages would be redelivered before their receipts could be used.
         outlives_connection: !args.ack,
         ..Receive::default()
     };
@@ -266,7 +266,7 @@ async fn receive(out: &mut impl Write, queue: &ClientQueue, args: &QueueReceive,
     settled(&mut io::sink(), "acknowledged", &receipts, &answers, is_json)
 }
 
-/// What became of leases. One that did not count is a failure, after all of them were told.
+/// Prints the results for leases. A rejected receipt is a failure, reported after all results are printed.
 fn settled(out: &mut impl Write, verb: &str, receipts: &[String], answers: &[LeaseAnswer], is_json: bool) -> Result {
     let refused: Vec<_> =
         receipts.iter().zip(answers).filter_map(|(receipt, answer)| Some((receipt, answer.refusal()?))).collect();
@@ -397,7 +397,7 @@ fn stats(out: &mut impl Write, info: &QueueInfo, is_json: bool) -> Result {
     match &info.counts {
         None => writeln!(out, "its topic was deleted\n")?,
         Some(counts) => {
-            // A message that is acknowledged may still be in the log.
+            // A queue without messages may still have acknowledged ones in its log.
             let is_empty = counts.visible + counts.in_flight + counts.delayed == 0;
             let mut table = units::table();
             table.add_row(["visible".to_owned(), counts.visible.to_string()]);
@@ -422,7 +422,7 @@ fn settings_table(info: &QueueInfo) -> Table {
     table
 }
 
-/// A setting with its unit. The names say which number is a time, and which is a size.
+/// Formats a setting with its unit. The name shows whether a number is a time or a size.
 fn shown_setting(name: &str, value: &str) -> String {
     match value.parse() {
         _ if value.is_empty() => DASH.to_owned(),
@@ -456,7 +456,7 @@ fn to_json(info: &QueueInfo) -> Value {
     shown
 }
 
-/// Each setting as what it is; one that only a later broker knows as text.
+/// Converts each setting to its JSON type. A setting that only a later broker knows is a string.
 fn settings_to_json(settings: &[(String, String)]) -> Value {
     let known = QueueSettings::default().named();
     let value = |name: &str, value: &str| match known.iter().find(|(known, _)| *known == name) {

@@ -1,4 +1,4 @@
-//! `thalweg reply`: answers requests.
+//! `thalweg reply`: answer requests.
 
 use std::io;
 use std::process::{Output, Stdio};
@@ -28,7 +28,7 @@ pub fn run(config: &Config, args: &Reply, is_json: bool) -> Result {
     })
 }
 
-/// Answers until there were enough, or until a signal.
+/// Answers requests until `--count` is reached, or until a signal.
 async fn answer_all(client: &Client, args: &Reply, address: &str) -> Result<u64> {
     // The first request may create the topic.
     let mut requests = client.subscribe(&args.topic).missing(Missing::Wait);
@@ -70,7 +70,7 @@ async fn answer(args: &Reply, message: &Message) -> Result<Option<Record>> {
         note(&format!("record {} was not answered: its command ended with {status}", message.record.offset));
         return Ok(None);
     }
-    // A line for a person is a text for a program.
+    // A trailing line feed is for people; the answer is the text without it.
     if stdout.last() == Some(&b'\n') {
         stdout.pop();
     }
@@ -87,7 +87,7 @@ async fn run_command(command: &[String], request: &[u8]) -> io::Result<Output> {
     let stdin = child.stdin.take();
     let feed = async {
         if let Some(mut stdin) = stdin {
-            // A command need not read its input.
+            // A command may ignore its input.
             stdin.write_all(request).await.unwrap_or_default();
         }
     };

@@ -1,4 +1,4 @@
-//! `thalweg request`: ask and print the answer.
+//! `thalweg request`: send a request and print the answer.
 
 use std::io::Write;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `thalweg serve`: a broker until it is told to stop.
+//! `thalweg serve`: run a broker until a signal stops it.
 
 mod stop;
 
@@ -19,7 +19,7 @@ use crate::load;
 use crate::output::{FAILED, Failure, Result, USAGE};
 use stop::Stop;
 
-/// Threads beside the shards: HTTP and everything in the background.
+/// Number of threads in addition to the shards: for HTTP and all background work.
 const BACKGROUND_THREADS: usize = 2;
 
 pub fn run(global: &Global, args: &Serve) -> Result {
@@ -55,14 +55,14 @@ async fn serve(config: &Config, ready_file: Option<&Path>, is_json: bool) -> Res
     let server = Server::start(config).await?;
     server.register_process_metrics();
     match is_json {
-        // As of the banner: an output that is closed is no reason not to serve.
+        // As for the banner: a closed output must not prevent serving.
         true => writeln!(io::stdout(), "{}", ready(&server)).unwrap_or_default(),
         false => banner(config, &server),
     }
     if let Some(path) = ready_file {
         write_ready(path, &server)?;
     }
-    // Without a terminal that could go away, a hangup is a word from whoever renews certificates.
+    // Without a terminal, a hangup signals that the certificates were renewed.
     let has_terminal = io::stdin().is_terminal();
     loop {
         tokio::select! {
@@ -80,8 +80,7 @@ async fn serve(config: &Config, ready_file: Option<&Path>, is_json: bool) -> Res
     Err(Failure::new(FAILED, "stopped before everything was finished"))
 }
 
-/// What a person who started a broker wants to know. A standard output that is full or closed is no
-/// reason not to serve.
+/// Prints the addresses for a person who starts a broker. A full or closed standard output must not prevent serving.
 fn banner(config: &Config, server: &Server) {
     let mut out = io::stdout();
     let mut line = |text: &str| writeln!(out, "{text}").unwrap_or_default();
@@ -107,14 +106,14 @@ fn banner(config: &Config, server: &Server) {
     line("Stop with Ctrl-C.");
 }
 
-/// The process and its addresses, for programs.
+/// Returns the process id and the addresses as JSON, for programs.
 fn ready(server: &Server) -> serde_json::Value {
     let address = |door: Door| (door.key().to_owned(), json!(server.address(door).map(|address| address.to_string())));
     let pid = ("pid".to_owned(), json!(std::process::id()));
     std::iter::once(pid).chain(Door::ALL.into_iter().map(address)).collect()
 }
 
-/// Written whole or not at all, so that a reader never sees half of it.
+/// Writes the ready file completely or not at all, so that no reader sees a part of it.
 fn write_ready(path: &Path, server: &Server) -> Result {
     let partial = path.with_extension("partial");
     let wrap = |e: io::Error| Failure::new(FAILED, format!("cannot write the ready file {}: {e}", path.display()));
@@ -130,7 +129,7 @@ pub fn start_log(config: &Config) -> Result {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
-        // A log that cannot be written must not take the broker with it.
+        // A log that cannot be written must not stop the broker.
         .log_internal_errors(false);
     if is_json {
         log.json().init();
@@ -140,11 +139,11 @@ pub fn start_log(config: &Config) -> Result {
     Ok(())
 }
 
-/// A panic ends the task that it is in and not the broker; it is logged where the log goes.
+/// Writes panics to the log of the broker. A panic ends its task, but not the broker.
 fn count_panics() {
     static IS_PANICKING: AtomicBool = AtomicBool::new(false);
     std::panic::set_hook(Box::new(|info| {
-        // Logging may panic too.
+        // Logging may panic, too.
         if !IS_PANICKING.swap(true, Ordering::Relaxed) {
             tracing::error!(panic = %info, "a task ended with a panic; this is a defect, please report it");
             IS_PANICKING.store(false, Ordering::Relaxed);

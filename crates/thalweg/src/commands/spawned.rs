@@ -1,4 +1,4 @@
-//! A broker in a process of its own, for as long as a measurement or a demonstration takes.
+//! Broker in a separate process, for the duration of a measurement or a demonstration.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Spawned {
     child: Child,
     pub native: String,
-    /// From the start of the process to its ready file.
+    /// Time from the start of the process to its ready file.
     pub ready_after: Duration,
 }
 
@@ -43,13 +43,13 @@ impl Spawned {
                 "--ready-file",
             ])
             .arg(&ready_file)
-            // That it comes and goes is no news here.
+            // Its start and stop need not be logged.
             .args(["--set", "log=warn"])
             .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()?;
-        // From here on a failure ends the process too.
+        // From here on, a failure ends the process, too.
         let mut spawned = Self { child, native: String::new(), ready_after: Duration::ZERO };
         spawned.native = loop {
             if let Ok(text) = std::fs::read_to_string(&ready_file) {
@@ -69,9 +69,9 @@ impl Spawned {
         Ok(spawned)
     }
 
-    /// Ends the process at once: for one whose data nobody needs any more.
+    /// Kills the process, whose data is no longer needed.
     pub fn kill(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         self.child.kill().unwrap_or_default();
         self.child.wait().map(drop).unwrap_or_default();
     }
@@ -80,7 +80,7 @@ impl Spawned {
         self.child.id()
     }
 
-    /// Resident memory, from what Linux says of the process.
+    /// Returns the resident memory, which Linux reports for the process.
     pub fn resident_bytes(&self) -> Option<u64> {
         ::bench::resident_bytes(self.pid())
     }
@@ -92,7 +92,7 @@ impl Drop for Spawned {
             return;
         }
         if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
-            // Where it is no more there is nothing to end.
+            // A process that no longer exists need not be ended.
             rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap_or_default();
         }
         let begin = Instant::now();
@@ -105,7 +105,7 @@ impl Drop for Spawned {
     }
 }
 
-/// A path of this start alone, where nothing is: an earlier process of the same id may have left its file.
+/// Returns an unused path for this start. An earlier process with the same id may have left its file, which is removed.
 fn ready_file() -> Result<PathBuf> {
     static STARTS: AtomicU32 = AtomicU32::new(0);
     let start = STARTS.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! `thalweg status`: what a broker is, where its doors are, and how much it has of everything.
+//! `thalweg status`: the version of a broker, the addresses of its doors, and counts of its topics, queues and the
+//! like.
 
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,7 +15,7 @@ use super::units::{bytes, count, elapsed, table};
 use crate::block_on;
 use crate::output::Result;
 
-/// What a broker answered.
+/// Answers of a broker.
 struct Status {
     address: String,
     version: Option<String>,

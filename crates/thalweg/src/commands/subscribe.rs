@@ -1,4 +1,4 @@
-//! `thalweg subscribe`: records as they come, in the form that the reader wants.
+//! `thalweg subscribe`: print records as they arrive, in the format that the user chooses.
 
 mod form;
 mod member;
@@ -16,7 +16,7 @@ use crate::block_on;
 use crate::output::{Failure, Result, USAGE, note, remark};
 use form::Form;
 
-/// What is gathered for the output while more records are there.
+/// Size of the output buffer, in bytes. It is filled while more records are available.
 const OUTPUT_BUFFER_BYTES: usize = 64 << 10;
 
 pub fn run(config: &Config, args: Subscribe, is_json: bool) -> Result {
@@ -55,10 +55,10 @@ pub fn run(config: &Config, args: Subscribe, is_json: bool) -> Result {
     })
 }
 
-/// Where `--from` begins.
+/// Start that `--from` specifies.
 enum Begin {
     Start(Start),
-    /// So many records before the end of each partition.
+    /// Number of records before the end of each partition.
     Last(u64),
 }
 
@@ -84,8 +84,8 @@ impl Begin {
     }
 }
 
-/// The offsets from which on a topic has at most so many records in each partition. Markers of transactions and records
-/// that compaction removed have an offset too.
+/// Returns the offsets from which each partition of a topic has at most `count` records. There may be fewer: markers of
+/// transactions and records that compaction removed have an offset, too.
 async fn last_records(client: &Client, topic: &str, count: u64) -> client::Result<Start> {
     let partitions = client.describe_topic(topic).await?.partitions;
     let last = |(id, p): (usize, &client::PartitionInfo)| (id as PartitionId, p.end.saturating_sub(count).max(p.start));
@@ -96,7 +96,7 @@ fn is_pattern(topic: &str) -> bool {
     topic.contains(['*', '>'])
 }
 
-/// What a person is told who would else see nothing until a record comes.
+/// Returns the message for a person who would otherwise see nothing until a record arrives.
 fn waiting_for(args: &Subscribe, partitions: usize, address: &str) -> String {
     let what = match is_pattern(&args.topic) {
         true => format!("pattern {}", args.topic),
@@ -127,13 +127,13 @@ impl From<client::Error> for Ended {
     }
 }
 
-/// Prints records in their form, up to a count and an offset.
+/// Printer of records in their format, up to a count and an offset.
 struct Printer {
     form: Form,
     out: BufWriter<Stdout>,
-    /// Records still to print.
+    /// Number of records that may still be printed.
     left: u64,
-    /// Records from this offset on are not printed.
+    /// First offset that is not printed.
     end: Offset,
 }
 
@@ -151,8 +151,8 @@ impl Printer {
         self.form.write_head(&mut self.out)
     }
 
-    /// Returns the offset after what was printed, if anything was. A batch ends behind its last record where compaction
-    /// took some, or where it is the marker of a transaction.
+    /// Prints a batch and returns the offset after it, if anything was printed. The batch may end after its last
+    /// record, if compaction removed records or if it is the marker of a transaction.
     fn batch(&mut self, batch: &Batch) -> Result<Option<Offset>, Ended> {
         let mut next = None;
         for record in &batch.records()? {
@@ -174,7 +174,7 @@ impl Printer {
         ))
     }
 
-    /// Tells something beside the records, after those that came before it.
+    /// Prints a message to the standard error, after the records before it.
     fn note(&mut self, message: &str) -> io::Result<()> {
         self.out.flush()?;
         note(message);
@@ -188,7 +188,7 @@ impl Printer {
 
 async fn print(subscription: &mut Subscription, args: &Subscribe, printer: &mut Printer) -> Result<(), Ended> {
     printer.head()?;
-    // Where each partition ends, until it has.
+    // End offsets of the partitions that are not read to their end.
     let mut ends: HashMap<(String, PartitionId), Offset> = HashMap::new();
     if let Some(end) = args.end {
         let sources = subscription.sources().iter();
@@ -200,7 +200,7 @@ async fn print(subscription: &mut Subscription, args: &Subscribe, printer: &mut 
         let event = tokio::select! {
             biased;
             event = subscription.next_event() => event?,
-            // What was gathered goes out before there is anything to wait for.
+            // Buffered output is written before waiting.
             () = std::future::ready(()), if printer.is_unflushed() => {
                 printer.out.flush()?;
                 continue;

@@ -1,4 +1,4 @@
-//! Times and starts as they are typed and printed.
+//! Parsing and formatting of times and start positions.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use thalweg::config::units::parse_duration;
 
 use crate::output::{Failure, Result, USAGE};
 
-/// `earliest`, `live` or `latest`, an offset, `@TIME` (UTC) or `@-5m`, as the value of an option.
+/// Parses `earliest`, `live` or `latest`, an offset, `@TIME` (UTC) or `@-5m`, given as the value of an option.
 pub fn parse_start(option: &str, text: &str) -> Result<Start> {
     let wrong = |why: &str| {
         Failure::new(
@@ -31,7 +31,7 @@ pub fn parse_start(option: &str, text: &str) -> Result<Start> {
     parse_time(time).map(Start::Time).ok_or_else(|| wrong("no time"))
 }
 
-/// `2026-11-21`, `2026-11-21T08:00:00` or the same with `Z`, into milliseconds since 1970.
+/// Parses `2026-11-21`, `2026-11-21T08:00:00` or `2026-11-21T08:00:00Z` into milliseconds since 1970.
 fn parse_time(text: &str) -> Option<i64> {
     let text = text.strip_suffix('Z').unwrap_or(text);
     let (date, time) = text.split_once('T').unwrap_or((text, "00:00:00"));
@@ -43,7 +43,7 @@ fn parse_time(text: &str) -> Option<i64> {
     is_valid.then(|| (days_from_civil(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second) * 1000)
 }
 
-/// Days since 1970 of a date in the Gregorian calendar (Howard Hinnant's `days_from_civil`).
+/// Returns the days since 1970 of a date in the Gregorian calendar (Howard Hinnant's `days_from_civil`).
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -52,7 +52,7 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
-/// RFC 3339, UTC, to the millisecond.
+/// Formats a time as RFC 3339, UTC, to the millisecond.
 pub fn format_time(timestamp_ms: i64) -> String {
     let (days, ms) = (timestamp_ms.div_euclid(86_400_000), timestamp_ms.rem_euclid(86_400_000));
     let z = days + 719_468;

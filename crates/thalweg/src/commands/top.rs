@@ -1,4 +1,4 @@
-//! `thalweg top`: what a broker does now, on a screen or as lines.
+//! `thalweg top`: current rates and state of a broker, on a screen or as lines.
 
 mod board;
 mod items;
@@ -26,11 +26,11 @@ use items::{Items, List};
 use look::Look;
 pub(super) use metrics::{Sample, Samples};
 
-/// How long a broker may take for an answer before it counts as gone.
+/// Time limit for the answer of a broker, after which it counts as lost.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often the reader of keys looks whether anybody still wants them.
+/// Interval at which the reader of keys checks whether the program still needs them.
 const KEYS_INTERVAL: Duration = Duration::from_millis(100);
-/// Looks and keys that wait to be shown.
+/// Maximum number of samples, and of keys, that wait to be processed.
 const WAITING_MAX: usize = 64;
 
 pub fn run(config: &Config, args: &Top, is_json: bool) -> Result {
@@ -53,7 +53,7 @@ pub fn run(config: &Config, args: &Top, is_json: bool) -> Result {
     block_on(live(watcher, board))
 }
 
-/// Asks a broker for its metrics, again and again.
+/// Repeated reader of a broker's metrics.
 struct Watcher {
     address: Address,
     settings: ClientSettings,
@@ -72,15 +72,15 @@ impl Watcher {
             let words = format!("no answer within {} s", PATIENCE.as_secs());
             Err(client::Error::new(client::ErrorKind::Timeout, words))
         })?;
-        // A client that failed is left behind with its connection, which may be one to nobody.
+        // The client is kept only after a success: a failed client is dropped with its connection, which may be dead.
         self.client = Some(client);
         let words = "the broker's answer contains no metrics; is it another version?";
         Look::new(&samples, items, Instant::now()).ok_or_else(|| Failure::new(FAILED, words))
     }
 }
 
-/// Prints looks until there were enough. A broker that goes away is one look; one that was not there to
-/// begin with is an error.
+/// Prints `looks` samples. If the broker becomes unreachable, that is printed as a sample. If it is not reachable at
+/// the beginning, that is an error.
 async fn lines(mut watcher: Watcher, mut board: Board, looks: u64, is_json: bool) -> Result {
     let first = watcher
         .look()
@@ -106,7 +106,7 @@ async fn lines(mut watcher: Watcher, mut board: Board, looks: u64, is_json: bool
     Ok(())
 }
 
-/// Why there are no rates now.
+/// Returns the reason why there are no rates now.
 fn trouble(board: &Board) -> String {
     match &board.link {
         Link::Lost(_) => format!("no broker at {}, trying again", board.address),
@@ -114,7 +114,7 @@ fn trouble(board: &Board) -> String {
     }
 }
 
-/// A terminal that is as it was once this is dropped; a panic restores it too.
+/// Terminal that is restored when this is dropped, and after a panic.
 struct Screen(DefaultTerminal);
 
 impl Screen {
@@ -122,7 +122,7 @@ impl Screen {
         let opened = ratatui::try_init().map_err(|e| {
             Failure::new(FAILED, format!("cannot draw on this terminal: {e}; --plain LOOKS prints lines instead"))
         });
-        // Raw mode may be on already.
+        // Raw mode may already be active.
         opened.map(Self).inspect_err(|_| ratatui::restore())
     }
 }
@@ -133,7 +133,7 @@ impl Drop for Screen {
     }
 }
 
-/// How often to look; `None` while paused.
+/// Interval between samples; `None` while paused.
 type Pace = Option<Duration>;
 
 async fn live(watcher: Watcher, mut board: Board) -> Result {
@@ -166,7 +166,7 @@ async fn live(watcher: Watcher, mut board: Board) -> Result {
     Ok(())
 }
 
-/// Looks at the broker at the pace that is asked for, for as long as somebody wants to know.
+/// Samples the broker at the requested interval, until the receiver is dropped.
 async fn watch_broker(
     mut watcher: Watcher,
     looks: mpsc::Sender<Result<Look, String>>,
@@ -201,7 +201,7 @@ async fn watch_broker(
     }
 }
 
-/// Reads the terminal on a thread of its own, until nobody wants its events any more.
+/// Reads terminal events on a separate thread, until the receiver is dropped.
 fn read_keys() -> mpsc::Receiver<io::Result<Event>> {
     let (sender, receiver) = mpsc::channel(WAITING_MAX);
     std::thread::spawn(move || {
@@ -223,7 +223,7 @@ fn read_keys() -> mpsc::Receiver<io::Result<Event>> {
 fn act(event: &Event, board: &mut Board) -> std::ops::ControlFlow<()> {
     use std::ops::ControlFlow::{Break, Continue};
     let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press | KeyEventKind::Repeat, .. }) = event else {
-        // A new size is drawn at once, like everything else.
+        // Any other event, such as a new size, only redraws the screen.
         return Continue(());
     };
     match code {
@@ -240,7 +240,7 @@ fn act(event: &Event, board: &mut Board) -> std::ops::ControlFlow<()> {
     Continue(())
 }
 
-/// Signals that end a program: they shall not leave the terminal as it is.
+/// Signals that end the program, after which the terminal must be restored.
 struct Signals([Signal; 3]);
 
 impl Signals {

@@ -1,4 +1,4 @@
-//! `thalweg topic`: create, list, describe, alter, grow, delete, and delete what it holds.
+//! `thalweg topic`: create, list, describe, alter and delete topics, add partitions, and delete records.
 
 use std::io::Write;
 
@@ -19,7 +19,7 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
         let mut out = std::io::stdout();
         match command {
             Topic::Create { topic, partitions, options, storage, compact, dry_run } => {
-                // What is not said is as the broker is set.
+                // Omitted settings follow the defaults of the broker.
                 let defaults = TopicSettings::of_broker();
                 let partitions = partitions.unwrap_or(defaults.partitions);
                 let settings = options.change()?.of(&TopicSettings { partitions, storage, compact, ..defaults });
@@ -38,7 +38,7 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
             }
             Topic::List { all } => {
                 let mut topics = client.list_topics().await?;
-                // An inbox is nobody's but its requester's.
+                // An inbox belongs to its requester only.
                 let is_hidden = |topic: &TopicInfo| TopicName::parse(&topic.topic).is_ok_and(|name| name.is_hidden());
                 topics.retain(|topic| all || !is_hidden(topic));
                 if is_json {
@@ -111,7 +111,8 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
     })
 }
 
-/// What the broker would say to a creation, without it: whether the topic is there already.
+/// Checks a creation as the broker would. Returns `true` if the topic already exists with these settings. Fails if it
+/// exists with others.
 async fn would_create(client: &Client, topic: &str, settings: TopicSettings) -> Result<bool> {
     let name = TopicName::parse(topic)?;
     settings.or(&TopicSettings::default()).validate()?;
@@ -128,7 +129,7 @@ async fn would_create(client: &Client, topic: &str, settings: TopicSettings) -> 
 
 fn tell_dry_run(out: &mut impl Write, topic: &str, settings: TopicSettings, is_there: bool, is_json: bool) -> Result {
     if is_json {
-        // What is not said is null: it will be as the broker is set.
+        // Omitted settings are null: the defaults of the broker apply.
         let said = |n: u64, default: u64| (n != default).then_some(n);
         let default = TopicSettings::DEFAULT;
         let would = json!({
@@ -234,7 +235,7 @@ fn describe(out: &mut impl Write, info: &TopicInfo) -> Result {
     Ok(writeln!(out, "{table}")?)
 }
 
-/// Which records the broker deletes, in one sentence.
+/// Describes in one sentence which records the broker deletes.
 fn removal(settings: &TopicSettings) -> &'static str {
     let has_retention = settings.retention_bytes != 0 || settings.retention_ms != 0;
     match (settings.drop_consumed, settings.keeps_unacked, has_retention) {
@@ -278,7 +279,7 @@ fn to_json(info: &TopicInfo) -> Value {
     })
 }
 
-/// `None` where it is as the broker is set, or without a limit.
+/// Returns `None` for 0, which stands for the default of the broker or for no limit.
 fn is_set(value: u64) -> Option<u64> {
     Some(value).filter(|value| *value != 0)
 }
@@ -292,7 +293,7 @@ fn place(storage: Storage) -> &'static str {
     }
 }
 
-/// Whether a topic is as it is asked for, as far as anything is.
+/// Returns `true` if a topic has the requested settings. Omitted settings match any value.
 fn fits(there: &TopicSettings, asked: TopicSettings) -> bool {
     let storage = if asked.storage == Storage::Auto { there.storage } else { asked.storage };
     there.is_as(&TopicSettings { storage, ..asked.or(there) })

@@ -1,4 +1,4 @@
-//! Numbers with their units, as tables show them.
+//! Formatting of numbers with their units, for tables.
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
@@ -7,7 +7,7 @@ use thalweg::config::units::{TimeUnit, show_time};
 const SIZES: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 const TIMES: [(&str, u64); 4] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
 
-/// `64 MiB`, or `1.5 GiB` of what is no whole number of them.
+/// Formats bytes as `64 MiB`, or as `1.5 GiB` if they are not a whole number of the unit.
 pub fn bytes(n: u64) -> String {
     let Some((unit, one)) = SIZES.into_iter().find(|(_, one)| n >= *one) else {
         return format!("{n} B");
@@ -18,12 +18,12 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
-/// A time as the options take it, without loss: `7d`, `90m`, `500ms`.
+/// Formats a time without loss, in the form that options accept: `7d`, `90m`, `500ms`.
 pub fn millis(ms: u64) -> String {
     show_time(ms, TimeUnit::Millis)
 }
 
-/// How long something takes or took, by its two largest units: `3d 4h`, `12m 5s`.
+/// Formats a duration with its two largest units: `3d 4h`, `12m 5s`.
 pub fn elapsed(ms: u64) -> String {
     let mut left = ms;
     let parts = TIMES.into_iter().filter_map(|(unit, one)| {
@@ -35,7 +35,7 @@ pub fn elapsed(ms: u64) -> String {
     if shown.is_empty() { "0s".to_owned() } else { shown.join(" ") }
 }
 
-/// What is wrong with a text that should be JSON, without the names that its parser has for things.
+/// Returns the error in a text that should be JSON, without the terms of the parser.
 pub fn json_fault(error: &serde_json::Error) -> String {
     match error.is_syntax() || error.is_eof() {
         true => format!("this is not JSON (column {})", error.column()),
@@ -43,7 +43,7 @@ pub fn json_fault(error: &serde_json::Error) -> String {
     }
 }
 
-/// `1 record`, `2 records`.
+/// Returns a number with its noun: `1 record`, `2 records`.
 pub fn count(n: u64, one: &str) -> String {
     match (n, one.strip_suffix('y')) {
         (1, _) => format!("1 {one}"),
@@ -52,7 +52,7 @@ pub fn count(n: u64, one: &str) -> String {
     }
 }
 
-/// A table without lines. It is as wide as it needs to be: what is too long for a terminal is wrapped by that.
+/// Creates a table without lines. It is as wide as its contents; a terminal wraps lines that are too long.
 pub fn table() -> Table {
     let mut table = Table::new();
     table.load_style(NOTHING);

@@ -1,4 +1,5 @@
-//! `thalweg user`: add, list and delete users. Their passwords stay here: the broker gets what it can check one with.
+//! `thalweg user`: add, list and delete users. Passwords do not leave this process: the broker gets only the values
+//! with which it can verify them.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -95,7 +96,7 @@ fn list(users: &[UserInfo], is_json: bool) -> Result {
     Ok(writeln!(out, "{table}")?)
 }
 
-/// The first line of the standard input; from a terminal what is typed, unseen.
+/// Reads the first line of the standard input. On a terminal the input is not shown.
 fn read_password(user: &str) -> Result<String> {
     let password = match io::stdin().is_terminal() {
         true => type_password(user)?,
@@ -117,7 +118,7 @@ fn type_password(user: &str) -> Result<String> {
     typed?.ok_or_else(|| Failure::new(FAILED, "no password, no change"))
 }
 
-/// What is typed up to the end of the line; `None` where somebody gave up.
+/// Reads a typed line up to its end. Returns `None` if the user cancelled.
 fn type_line() -> io::Result<Option<String>> {
     let mut line = String::new();
     loop {

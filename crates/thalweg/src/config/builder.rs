@@ -1,4 +1,4 @@
-//! A configuration made by a program: the defaults, and keys by their names.
+//! Configuration made by a program: the defaults, and keys by name.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use broker::Door;
 
 use super::{Config, Result, Sources, key_name};
 
-/// Makes a [`Config`] without a file and without variables.
+/// Builder for a [`Config`] without a file and without environment variables.
 ///
 /// ```
 /// use thalweg::config::Config;
@@ -26,7 +26,7 @@ impl Builder {
         self
     }
 
-    /// Opens every door on a free port of 127.0.0.1, so that any number of servers run beside each other.
+    /// Opens every door on a free port of 127.0.0.1, so that any number of servers can run at the same time.
     pub fn free_ports(self) -> Self {
         Door::ALL.into_iter().fold(self, |builder, door| builder.set(door.key(), "127.0.0.1:0"))
     }
@@ -36,7 +36,7 @@ impl Builder {
         self.set("data", directory.as_ref().display())
     }
 
-    /// Checks the values as a whole.
+    /// Checks the values and builds the configuration.
     pub fn build(self) -> Result<Config> {
         let flags = self.values.into_iter().map(|(key, value)| Ok((key_name(&key, "Config::builder")?, value)));
         Config::load(&Sources { flags: flags.collect::<Result<_>>()?, ..Sources::default() })

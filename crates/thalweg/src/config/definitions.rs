@@ -1,7 +1,7 @@
-//! Topics and queues that are there from the start: `[[topics]]` and `[[queues]]` of the file.
+//! Topics and queues that the broker creates on startup: `[[topics]]` and `[[queues]]` of the file.
 //!
-//! A queue has the settings that [`QueueSettings::named`] names, beside `name`, `topic`, `start` and `storage`.
-//! All are made before the doors open, and what is there already has to be as it is written.
+//! A queue has the settings that [`QueueSettings::named`] names, in addition to `name`, `topic`, `start` and `storage`.
+//! All definitions are applied before the doors open. An existing topic or queue must match its definition.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -14,19 +14,19 @@ use engine::{TopicName, TopicSettings};
 use super::units::{TimeUnit, parse_bytes, parse_time};
 use super::{ConfigError, Result};
 
-/// How many of either a file may name.
+/// Maximum number of topics, and of queues, that a file may define.
 const DEFINITIONS_MAX: usize = 10_000;
 
-/// What the file defines, in its order.
+/// Definitions of a file, in their order.
 #[derive(Clone, Debug, Default)]
 pub struct Definitions {
     topics: Vec<Defined<(TopicName, TopicSettings)>>,
     queues: Vec<Defined<NewQueue>>,
-    /// The tables as they were written, with their lists.
+    /// Tables as they were written, with the names of their lists.
     tables: Vec<(&'static str, toml::Table)>,
 }
 
-/// Something, and where it is written.
+/// Definition with its place in the file.
 #[derive(Clone, Debug)]
 struct Defined<T> {
     place: String,
@@ -34,7 +34,7 @@ struct Defined<T> {
 }
 
 impl Definitions {
-    /// Reads a list of the file, if it is one of definitions. Says whether it is.
+    /// Reads a list of the file. Returns `true` if it is a list of definitions.
     pub(super) fn read(&mut self, path: &Path, list: &str, value: &toml::Value) -> Result<bool> {
         let Some(list) = ["topics", "queues"].into_iter().find(|known| *known == list) else {
             return Ok(false);
@@ -69,12 +69,13 @@ impl Definitions {
         Ok(true)
     }
 
-    /// The definitions as a file has them.
+    /// Returns the definitions in the format of the file.
     pub(super) fn tables(&self) -> impl Iterator<Item = String> {
         self.tables.iter().map(|(list, table)| format!("[[{list}]]\n{table}"))
     }
 
-    /// Makes what is not there yet. Nothing is made where a topic is missing that a queue names.
+    /// Creates the topics and queues that do not exist yet. Creates nothing if a queue names a topic that is missing.
+    /// Fails if an existing topic or queue differs from its definition.
     pub async fn create(&self, broker: &Broker) -> Result<()> {
         self.check_topics(broker)?;
         for Defined { place, what: (name, settings) } in &self.topics {
@@ -100,7 +101,7 @@ impl Definitions {
         Ok(())
     }
 
-    /// Dead letters and the topics of queues are defined here, or are there.
+    /// Checks that dead letter topics and the topics of queues are defined here or exist.
     fn check_topics(&self, broker: &Broker) -> Result<()> {
         let of_queues = self.queues.iter().filter(|queue| queue.what.topic.is_none());
         let defined: HashSet<&str> = self
@@ -146,7 +147,7 @@ fn text(value: &toml::Value) -> Option<String> {
     }
 }
 
-/// The keys of a table other than its name, as plain text: times in milliseconds, sizes in bytes.
+/// Returns the keys of a table except its name, as plain text: times in milliseconds, sizes in bytes.
 fn entries(table: &toml::Table) -> impl Iterator<Item = std::result::Result<(&str, String), String>> {
     table.iter().filter(|(key, _)| *key != "name").map(|(key, value)| {
         let text = text(value).ok_or_else(|| format!("{key} is a text, a number or a bool, not {value}"))?;
@@ -154,7 +155,7 @@ fn entries(table: &toml::Table) -> impl Iterator<Item = std::result::Result<(&st
     })
 }
 
-/// A setting's name says its unit; a text may name another: `lease_ms = "90s"`.
+/// Converts a text to the unit in the name of its setting. The text may name another unit, as in `lease_ms = "90s"`.
 fn plain(key: &str, text: String) -> std::result::Result<String, String> {
     let has_unit = text.starts_with(|c: char| c.is_ascii_digit()) && text.ends_with(|c: char| c.is_ascii_alphabetic());
     match has_unit {
@@ -218,7 +219,7 @@ fn topic(table: &toml::Table) -> std::result::Result<(TopicName, TopicSettings),
     Ok((name, settings))
 }
 
-/// As far as anything is asked of it.
+/// Lists the differences from an existing topic, in the settings that the definition sets.
 fn topic_differences(there: &TopicSettings, asked: &TopicSettings) -> Vec<String> {
     let wanted = asked.or(there);
     let storage = if asked.storage == engine::Storage::Auto { there.storage } else { asked.storage };

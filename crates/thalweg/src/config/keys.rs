@@ -22,12 +22,12 @@ pub enum Kind {
         min: u64,
         max: u64,
     },
-    /// A number of bytes, also as `64KiB`, `16MiB`, `1GiB`.
+    /// A number of bytes, also written as `64KiB`, `16MiB` or `1GiB`.
     Bytes {
         min: u64,
         max: u64,
     },
-    /// A time, as `500ms`, `90s` or `1h`, or as a number of its unit.
+    /// A time, written as `500ms`, `90s` or `1h`, or as a number of its unit.
     Time {
         unit: TimeUnit,
         min: u64,
@@ -39,7 +39,7 @@ pub enum Kind {
     Address,
     /// Any text, which may be empty.
     Text,
-    /// Any text; only whether it is set is shown.
+    /// Any text. The output shows only that it is set.
     Secret,
 }
 

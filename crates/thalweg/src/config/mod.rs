@@ -1,7 +1,7 @@
-//! The configuration: what the user wrote, checked as a whole, and where each value comes from.
+//! Configuration: the values that the user set, checked as a whole, with their origins.
 //!
-//! A value is taken from a flag, else from a `THALWEG_*` variable, else from the file, else from the
-//! size, else from the profile.
+//! A value is taken from a flag, else from a `THALWEG_*` variable, else from the file, else from the size, else from
+//! the profile.
 
 mod builder;
 mod definitions;
@@ -30,20 +30,20 @@ use keys::{KEYS, Key, Kind, PROFILES, SIZES, Scope};
 pub use show::Remark;
 use units::{parse_bytes, parse_time};
 
-/// How the name of an environment variable begins.
+/// Prefix of the environment variables.
 const ENV_PREFIX: &str = "THALWEG_";
-/// How the names of those begin that `thalweg queue work` sets for its commands, which may call this program again.
+/// Prefix of the variables that `thalweg queue work` sets for its commands, which may run this program again.
 pub const ENV_MESSAGE_PREFIX: &str = "THALWEG_MESSAGE_";
-/// In the place of what is not shown.
+/// Text that replaces a hidden value.
 const HIDDEN: &str = "(hidden)";
-/// Variables of that prefix that are no keys.
+/// Variables with [`ENV_PREFIX`] that are not keys.
 const ENV_OTHERS: [&str; 2] = ["THALWEG_CONFIG", "THALWEG_JSON"];
 
-/// Keys that have a flag of the command line; the others are given with `--set`.
+/// Keys that have a flag on the command line; the others are set with `--set`.
 pub const FLAGS: [&str; 11] =
     ["server", "ca-file", "data", "profile", "native", "http", "kafka", "pubsub", "redis", "sqs", "insecure"];
 
-/// Where a value comes from.
+/// Source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The value is the same in all profiles.
@@ -69,7 +69,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What is wrong with a configuration, and what to do.
+/// Error in a configuration, with advice on how to fix it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ConfigError(pub String);
 
@@ -90,17 +90,17 @@ pub struct Config {
     definitions: Definitions,
 }
 
-/// What a user wrote, by source, unchecked.
+/// Unchecked values of the user, by source.
 #[derive(Default)]
 pub struct Sources {
     pub file: Option<PathBuf>,
     pub env: Vec<(String, String)>,
-    /// Flags by the name of their key.
+    /// Flags, each with the name of its key.
     pub flags: Vec<(&'static str, String)>,
 }
 
 impl Sources {
-    /// The variables of this process.
+    /// Adds the environment variables of this process.
     pub fn with_env(mut self) -> Self {
         self.env = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -111,7 +111,7 @@ impl Sources {
     }
 }
 
-/// Open connections of an address of another machine at each door, where nothing is set.
+/// Default maximum number of connections from one address of another machine, at each door.
 const REMOTE_CONNECTIONS_MAX: usize = 4096;
 
 impl Config {
@@ -156,22 +156,22 @@ impl Config {
         Ok(config)
     }
 
-    /// Makes a configuration key by key.
+    /// Returns a builder that sets a configuration key by key.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// The defaults of the profile `balanced`.
+    /// Returns the defaults of the profile `balanced`.
     pub fn defaults() -> Self {
         Self::load(&Sources::default()).unwrap_or_else(|e| unreachable!("invariant: the defaults are valid: {e}"))
     }
 
-    /// Topics and queues that are there from the start.
+    /// Returns the topics and queues that are created on startup.
     pub fn definitions(&self) -> &Definitions {
         &self.definitions
     }
 
-    /// Every key in the order of the table, with its value, if that may be shown, and where it comes from.
+    /// Returns every key in the order of the table, with its value (secrets are hidden) and its origin.
     pub fn entries(&self) -> impl Iterator<Item = (&'static Key, &str, &Origin)> {
         let shown = |key: &Key, value: &'_ str| !matches!(key.kind, Kind::Secret) || value.is_empty();
         KEYS.iter().filter_map(move |key| {
@@ -180,7 +180,7 @@ impl Config {
         })
     }
 
-    /// What no single key can show to be wrong.
+    /// Checks the rules that concern more than one key.
     fn check_whole(&self) -> Result<()> {
         if self.text("tls_cert").is_empty() != self.text("tls_key").is_empty() {
             return Err(ConfigError("tls_cert and tls_key belong together: set both or neither".into()));
@@ -227,7 +227,7 @@ impl Config {
         Ok(())
     }
 
-    /// Users, and what others may do.
+    /// Returns the users, and the settings of access control.
     fn security(&self) -> Result<broker::SecuritySettings> {
         let name =
             |key: &str, name: &str| UserName::parse(name).map_err(|e| ConfigError(format!("{key}: {}", e.message)));
@@ -244,13 +244,14 @@ impl Config {
         })
     }
 
-    /// Whether clients have to say who they are, where their protocol can.
+    /// Returns `true` if clients have to log in, as far as their protocol supports it.
     pub fn is_login_required(&self) -> bool {
         self.text("auth") == "required"
     }
 
-    /// Doors that do not ask clients who they are let everyone do everything: where a login is asked for, their clients
-    /// have to be on this machine. With access control no door is open that does not check it.
+    /// Checks that no door gives clients more access than the configuration intends. Doors without authentication let
+    /// every client do everything. If `auth` is required, such a door must be reachable from this machine only. With
+    /// `authorization`, every door that does not check access control lists must be off. `insecure` skips both checks.
     fn check_security(&self) -> Result<()> {
         self.security()?;
         if self.bool("insecure") {
@@ -283,7 +284,7 @@ impl Config {
         Ok(())
     }
 
-    /// Whether clients of a door have to say who they are while `auth` is required.
+    /// Returns `true` if the clients of a door have to authenticate while `auth` is required.
     fn has_login(&self, door: Door) -> bool {
         match door {
             Door::Kafka | Door::Redis => true,
@@ -307,7 +308,7 @@ impl Config {
         self.sqs_auth().map(drop)
     }
 
-    /// Whether SQS requests have to be signed, and with what.
+    /// Returns the authentication of SQS requests, with the access keys for their signatures.
     pub fn sqs_auth(&self) -> Result<Auth> {
         let credentials = Credentials::parse(self.list("sqs_credentials"), self.text("sqs_account"))
             .map_err(|e| ConfigError(format!("sqs_credentials: {}", e.message)))?;
@@ -320,7 +321,7 @@ impl Config {
         }
     }
 
-    /// Where Kafka's clients are told to connect, if not where they did.
+    /// Returns the address that Kafka clients are told to connect to, if one is set.
     fn kafka_advertised(&self) -> Result<Option<(String, u16)>> {
         let written = self.text("kafka_advertised");
         if written.is_empty() {
@@ -333,7 +334,7 @@ impl Config {
         }
     }
 
-    /// The parts of a text between its commas.
+    /// Splits a value at its commas.
     fn list(&self, name: &str) -> impl Iterator<Item = &str> {
         self.text(name).split(',').map(str::trim).filter(|part| !part.is_empty())
     }
@@ -349,7 +350,7 @@ impl Config {
         self.text(name).parse().map_err(|e: doors::pubsub::push::NoAllow| ConfigError(format!("{name}: {e}")))
     }
 
-    /// Whose subscriptions may make publishers wait.
+    /// Returns the networks whose subscriptions may make publishers wait.
     fn may_block(&self) -> Result<broker::Networks> {
         let name = "overflow_block_allow";
         broker::Networks::parse(self.text(name)).map_err(|e| ConfigError(format!("{name}: {}", e.message)))
@@ -379,7 +380,7 @@ impl Config {
         usize::try_from(self.count(name)).unwrap_or(usize::MAX)
     }
 
-    /// Checked values of bytes are plain numbers.
+    /// Returns a size in bytes, which is a plain number after the check.
     fn bytes(&self, name: &str) -> u64 {
         self.count(name)
     }
@@ -396,7 +397,7 @@ impl Config {
         Some(self.text(name)).filter(|path| !path.is_empty()).map(PathBuf::from)
     }
 
-    /// The address of a door; `None` if it is off.
+    /// Returns the address of a door, or `None` if the door is off.
     pub fn address(&self, name: &str) -> Result<Option<SocketAddr>> {
         let text = self.text(name);
         if text == "off" {
@@ -411,13 +412,13 @@ impl Config {
             .ok_or_else(|| ConfigError(format!("{name} = {text}: the name does not resolve to an address")))
     }
 
-    /// The doors that are not off, with their addresses.
+    /// Returns the doors that are not off, with their addresses.
     pub fn doors(&self) -> Result<Vec<(Door, SocketAddr)>> {
         let addresses = Door::ALL.into_iter().map(|door| Ok(self.address(door.key())?.map(|address| (door, address))));
         addresses.filter_map(Result::transpose).collect()
     }
 
-    /// How the data directory is kept.
+    /// Returns the settings of the data directory.
     pub fn store(&self) -> StoreSettings {
         let compaction = CompactionSettings {
             bytes_per_s: self.bytes("compaction_bytes_per_s"),
@@ -475,7 +476,7 @@ impl Config {
         }
     }
 
-    /// The directory of topics on disk.
+    /// Returns the data directory, which holds the topics on disk.
     pub fn data(&self) -> Option<PathBuf> {
         let data = self.text("data");
         (!data.is_empty()).then(|| PathBuf::from(data))
@@ -538,18 +539,18 @@ impl Config {
         }
     }
 
-    /// The collector that metrics are exported to, and how often, where one is named.
+    /// Returns the collector for metrics and the export interval, if a collector is set.
     pub fn otlp(&self) -> Option<(&str, std::time::Duration)> {
         let endpoint = self.text("otlp_endpoint");
         (!endpoint.is_empty()).then(|| (endpoint, self.millis("otlp_interval_ms")))
     }
 
-    /// What is logged, and whether as JSON.
+    /// Returns the log filter, and `true` for the JSON format.
     pub fn log(&self) -> (&str, bool) {
         (self.text("log"), self.text("log_format") == "json")
     }
 
-    /// The broker that commands talk to.
+    /// Returns the address of the broker that commands connect to.
     pub fn server_address(&self) -> &str {
         self.text("server")
     }
@@ -559,7 +560,7 @@ impl Config {
     }
 }
 
-/// Whether what clients of a door may do is checked by access control lists.
+/// Returns `true` if access control lists are checked for the clients of a door.
 fn checks_access(door: Door) -> bool {
     match door {
         Door::Kafka => true,
@@ -567,7 +568,7 @@ fn checks_access(door: Door) -> bool {
     }
 }
 
-/// The keys of a file: those of the broker at its top, those of clients under `[client]`; and what it defines.
+/// Reads the keys and definitions of a file. The keys of the broker are at its top, those of clients under `[client]`.
 fn read_file(path: &Path, definitions: &mut Definitions) -> Result<Vec<(&'static Key, String)>> {
     let text = std::fs::read_to_string(path).map_err(|e| ConfigError(format!("{}: {e}", path.display())))?;
     let table: toml::Table = text.parse().map_err(|e| ConfigError(format!("{}: {e}", path.display())))?;
@@ -608,12 +609,12 @@ fn file_entry(path: &Path, name: &str, value: &toml::Value, scope: Scope) -> Res
     }
 }
 
-/// The name of a key as the table has it.
+/// Returns the name of a key as it is written in the table of keys.
 pub fn key_name(name: &str, place: &str) -> Result<&'static str> {
     find(name, place).map(|key| key.name)
 }
 
-/// The key of this name; an unknown one is refused with the nearest that is known.
+/// Finds a key by its name. The error for an unknown name proposes the nearest known one.
 fn find(name: &str, place: &str) -> Result<&'static Key> {
     KEYS.iter().find(|key| key.name == name).ok_or_else(|| {
         let hint = match nearest(name, KEYS.iter().map(|key| key.name)) {
@@ -624,7 +625,7 @@ fn find(name: &str, place: &str) -> Result<&'static Key> {
     })
 }
 
-/// Checks a value and writes it in its plain form.
+/// Checks a value and returns its plain form.
 fn check(key: &Key, value: &str) -> std::result::Result<String, String> {
     let range = |n: u64, min: u64, max: u64| -> std::result::Result<String, String> {
         if n < min || n > max {
@@ -653,7 +654,7 @@ fn check(key: &Key, value: &str) -> std::result::Result<String, String> {
     }
 }
 
-/// An address as it is resolved: a port alone, `7500` or `:7500`, is one of this machine only.
+/// Returns an address in resolvable form. A port alone, `7500` or `:7500`, is one of this machine.
 fn address(value: &str) -> String {
     let port = value.strip_prefix(':').unwrap_or(value);
     match port.parse::<u16>() {

@@ -1,27 +1,27 @@
-//! The configuration as a file: what `thalweg config show` prints and `--config` reads.
+//! Configuration in the format of the file, which `thalweg config show` prints and `--config` reads.
 
 use std::fmt::Write;
 
 use super::keys::{Key, Kind, Scope};
 use super::{Config, Origin};
 
-/// What is written behind each value.
+/// Comment after each value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remark {
-    /// Where the value comes from.
+    /// Source of the value.
     Origin,
-    /// What the key is for.
+    /// Help text of the key.
     Help,
 }
 
 impl Config {
-    /// Writes all keys and definitions. Secrets are left out; a comment says so.
+    /// Returns all keys and definitions as TOML. Comments replace the values of secrets.
     pub fn to_toml(&self, remark: Remark) -> String {
         let mut text = self.keys_to_toml(Scope::Broker, remark);
         text.push_str("\n[client]\n");
         text.push_str(&self.keys_to_toml(Scope::Client, remark));
         for table in self.definitions().tables() {
-            // Writing to a text cannot fail.
+            // Writing to a string cannot fail.
             let _ = write!(text, "\n{table}");
         }
         text
@@ -32,7 +32,7 @@ impl Config {
         lines(&rows, remark)
     }
 
-    /// Writes these keys only, in the order of the table.
+    /// Returns only these keys as TOML, in the order of the table.
     pub fn some_to_toml(&self, names: &[&str], remark: Remark) -> String {
         let rows: Vec<_> = self.entries().filter(|(key, ..)| names.contains(&key.name)).collect();
         lines(&rows, remark)
@@ -45,7 +45,7 @@ fn lines(rows: &[(&'static Key, &str, &Origin)], remark: Remark) -> String {
         kind => format!("{} = {}", key.name, kind.show_toml(value)),
     });
     let settings: Vec<String> = settings.collect();
-    // A long value does not push all remarks to the right.
+    // A long value does not move all comments to the right.
     let width = settings.iter().map(String::len).filter(|width| *width <= WIDTH_MAX).max().unwrap_or_default();
     let mut text = String::new();
     for (setting, (key, _, origin)) in settings.iter().zip(rows) {
@@ -58,5 +58,5 @@ fn lines(rows: &[(&'static Key, &str, &Origin)], remark: Remark) -> String {
     text
 }
 
-/// The widest setting that remarks are lined up behind.
+/// Maximum width of a setting for which the comments are aligned.
 const WIDTH_MAX: usize = 48;

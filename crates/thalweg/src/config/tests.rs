@@ -1,4 +1,4 @@
-//! The configuration, source by source.
+//! Tests of the configuration, source by source.
 
 use std::io::Write;
 
@@ -214,7 +214,7 @@ fn sqs_requests_are_checked_where_there_are_credentials() {
     assert!(wrong.starts_with("sqs_credentials: write key:secret"), "{wrong}");
 }
 
-/// Every check of binds goes over the doors, so every address that something listens on has to be one.
+/// All checks of listen addresses iterate over the doors, so every listen address must belong to a door.
 #[test]
 fn each_key_of_an_address_to_listen_on_is_a_door() {
     let addresses: Vec<&str> = KEYS
@@ -227,7 +227,7 @@ fn each_key_of_an_address_to_listen_on_is_a_door() {
     assert_eq!(addresses, doors);
 }
 
-/// A configuration in which this door alone is open, at this address, with more keys.
+/// Returns a configuration with only this door open, at this address, and with additional lines.
 fn only(door: Door, address: &str, more: &[&str]) -> Result<Config> {
     let doors = Door::ALL.into_iter().map(|other| match other == door {
         true => format!("{} = \"{address}\"", other.key()),
@@ -254,7 +254,7 @@ fn no_door_is_left_out_of_the_checks_of_binds() {
             assert!(only(door, address, &[&tls[..], &[login], &signed[..]].concat()).is_ok() || door != Door::Sqs);
         }
         assert!(only(door, "127.0.0.1:1", &[login]).is_ok(), "{key}");
-        // Access control is checked by the Kafka door alone, wherever a door is bound.
+        // Only the Kafka door checks access control, regardless of the address that a door is bound to.
         for address in ["127.0.0.1:1", "[::1]:1"] {
             let with_lists = only(door, address, &[lists]);
             match door {

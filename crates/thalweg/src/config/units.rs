@@ -1,14 +1,14 @@
-//! Sizes and times as people write them: `64MiB`, `1h`.
+//! Parsing and formatting of sizes and times: `64MiB`, `1h`.
 
 use std::time::Duration;
 
-/// Units of time with their microseconds, largest first.
+/// Units of time with their lengths in microseconds, largest first.
 const TIMES: [(&str, u64); 6] =
     [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1000), ("us", 1)];
 /// Units of size with their powers of two, largest first.
 const SIZES: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
-/// The unit that the number of a time is in when it names none.
+/// Unit of a time that is written without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeUnit {
     Micros,
@@ -34,14 +34,14 @@ impl TimeUnit {
     }
 }
 
-/// Splits a text into its number and its unit. `None` if it does not begin with a number that fits.
+/// Splits a text into its number and its unit. Returns `None` if it does not begin with a number that fits.
 fn split(text: &str) -> Option<(u64, &str)> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
     Some((text[..digits].replace('_', "").parse().ok()?, text[digits..].trim()))
 }
 
-/// Reads a number of bytes: `4096`, `64KiB`, `16 MiB`, `1GiB`; `k`, `m` and `g` mean the same.
+/// Parses a number of bytes: `4096`, `64KiB`, `16 MiB`, `1GiB`; `k`, `m` and `g` mean the same.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is not a number of bytes: write 4096, 64KiB, 16MiB or 1GiB");
     let (number, unit) = split(text).ok_or_else(wrong)?;
@@ -56,7 +56,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     number.checked_shl(shift).filter(|n| n >> shift == number).ok_or_else(|| format!("'{text}' is too many bytes"))
 }
 
-/// Reads a time into a number of `unit`: `90s`, `1h`, `500ms`, or a plain number of `unit`.
+/// Parses a time into a number of `unit`: `90s`, `1h`, `500ms`, or a plain number of `unit`.
 ///
 /// A time that is not a whole number of `unit` is refused.
 pub fn parse_time(text: &str, unit: TimeUnit) -> Result<u64, String> {
@@ -76,14 +76,14 @@ pub fn parse_time(text: &str, unit: TimeUnit) -> Result<u64, String> {
     u64::try_from(micros / u128::from(unit.micros())).map_err(|e| format!("'{text}' is too long: {e}"))
 }
 
-/// Reads a time that names its unit: `500ms`, `90s`, `5m`, `2h` or `7d`.
+/// Parses a time that names its unit: `500ms`, `90s`, `5m`, `2h` or `7d`.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let (_, unit) = split(text)?;
     let micros = parse_time(text, TimeUnit::Micros).ok()?;
     (!unit.is_empty()).then(|| Duration::from_micros(micros))
 }
 
-/// Writes a number of bytes in the largest unit that keeps it whole: `64MiB`.
+/// Formats a number of bytes in the largest unit that keeps it whole: `64MiB`.
 pub fn show_bytes(bytes: u64) -> String {
     let fits = |shift: &u32| bytes != 0 && bytes.trailing_zeros() >= *shift;
     match SIZES.into_iter().find(|(_, shift)| fits(shift)) {
@@ -92,7 +92,7 @@ pub fn show_bytes(bytes: u64) -> String {
     }
 }
 
-/// Writes a time in the largest unit that keeps it whole: `1h`; zero and what no clock reaches as a plain number.
+/// Formats a time in the largest unit that keeps it whole: `1h`. Zero and times that overflow are plain numbers.
 pub fn show_time(number: u64, unit: TimeUnit) -> String {
     let Some(micros) = number.checked_mul(unit.micros()).filter(|micros| *micros != 0) else {
         return number.to_string();

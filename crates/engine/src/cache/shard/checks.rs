@@ -1,10 +1,10 @@
-//! What a shard refuses, and why.
+//! Checks of sizes and kinds, with the errors for refused changes.
 
 use crate::cache::structures::Kind;
 use crate::cache::{KEY_BYTES_MAX, STRUCTURE_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 
-/// Refuses what is no key, and no value.
+/// Refuses a key of more than [`KEY_BYTES_MAX`] bytes and a value of more than [`VALUE_BYTES_MAX`] bytes.
 pub fn check_size(key: &[u8], value_bytes: usize) -> Result<()> {
     if key.len() > KEY_BYTES_MAX {
         return Err(Error::too_large(format!("a key has at most {KEY_BYTES_MAX} bytes, not {}", key.len())));
@@ -15,7 +15,8 @@ pub fn check_size(key: &[u8], value_bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// One that only loses parts may be of any size.
+/// Refuses a structure that would grow beyond [`STRUCTURE_BYTES_MAX`]. With `room` 0, a structure that only loses
+/// parts, any size is allowed.
 pub(super) fn check_structure(bytes: u64, room: u64) -> Result<()> {
     if room > 0 && bytes + room > STRUCTURE_BYTES_MAX {
         return Err(Error::too_large(format!(

@@ -1,4 +1,4 @@
-//! A part of a cache: a table of entries, and every change of one of them.
+//! Shard of a cache: a table of entries, and all operations that change an entry.
 
 mod checks;
 mod number;
@@ -27,16 +27,16 @@ use checks::{check_structure, full, wrong_kind};
 pub use checks::check_size;
 pub use number::{parse_number, write_number};
 
-/// What an entry takes beside its key and value: its slot, its place in the table (which is half full at the least),
-/// and what the allocator adds.
+/// Overhead of an entry in bytes, in addition to its key and value: its slot, its place in the table (which is at least
+/// half full), and the overhead of the allocator.
 const ENTRY_BYTES: u64 = size_of::<Slot>() as u64 + 10 + 8;
-/// What one takes more that expires.
+/// Additional overhead of an entry that expires, in bytes.
 const TIMER_BYTES: u64 = 24;
 
-/// Slots that an empty shard keeps.
+/// Maximum number of slots that an empty shard keeps.
 const KEPT_SLOTS_MAX: u32 = 1024;
 
-/// A key with its hash, which says the shard and the place in it.
+/// Key with its hash, which selects the shard and the place in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Key<'a> {
     pub hash: u64,
@@ -44,22 +44,22 @@ pub struct Key<'a> {
 }
 
 impl Key<'_> {
-    /// The upper half of the hash: the lower one chose the shard.
+    /// Returns the upper half of the hash. The lower half selects the shard.
     pub fn mark(&self) -> u32 {
         (self.hash >> 32) as u32
     }
 }
 
-/// An entry as its reader sees it.
+/// Entry as its reader sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Found<'a> {
     pub key: &'a [u8],
     pub value: Value<'a>,
-    /// Differs after each change of the value, and grows.
+    /// Version of the value. It differs after each change of the value, and grows.
     pub version: u64,
-    /// When it expires, in ms since 1970.
+    /// Expiry time in ms since 1970.
     pub expires_ms: Option<u64>,
-    /// When it was last used, and how often.
+    /// Last use and use frequency.
     pub uses: Uses,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The bytes, if that is what it is.
+    /// Returns the bytes. Fails if the value is of another kind.
     pub fn bytes(self) -> Result<&'a [u8]> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
@@ -86,55 +86,55 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A value on its own.
+/// Value that is independent of a shard.
 #[derive(Clone, Debug)]
 pub enum Owned {
     Bytes(Box<[u8]>),
     Structure(Box<Structure>),
 }
 
-/// When an entry shall expire.
+/// Expiry time of an entry that is put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expires {
     #[default]
     Never,
-    /// Ms since 1970.
+    /// Expiry time in ms since 1970.
     At(u64),
-    /// As it was; never where there was none.
+    /// Expiry time of the existing entry; never, if the key has no entry.
     Kept,
 }
 
-/// On what a change depends.
+/// Condition for a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Condition {
     #[default]
     Always,
     IfAbsent,
     IfPresent,
-    /// If the entry is there in this version.
+    /// If the key has an entry with this version.
     IfVersion(u64),
 }
 
-/// What became of a put or a deletion.
+/// Outcome of a put or a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// It is done. The number of the change, which is the version of what was put; and the version that was there
-    /// before.
+    /// Success. `version` is the number of the change, which is also the version of a value that was put; `previous` is
+    /// the version of the entry before.
     Done { version: u64, previous: Option<u64> },
-    /// The condition does not hold. The version that is there.
+    /// The condition is not met. `current` is the version of the existing entry.
     Unmet { current: Option<u64> },
 }
 
-/// What became of a counter.
+/// Outcome of an addition to a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Added {
     pub value: i64,
     pub version: u64,
-    /// When it expires, as before.
+    /// Expiry time in ms since 1970, which an addition does not change.
     pub expires_ms: Option<u64>,
 }
 
-/// An entry that went without being asked to.
+/// Entry that expired or was evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {
     pub key: Box<[u8]>,
@@ -147,14 +147,14 @@ pub enum Why {
     Evicted,
 }
 
-/// Where a scan goes on.
+/// Position from which a scan continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(pub u32);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardStats {
     pub entries: u64,
-    /// What all entries take, with what is needed to find them.
+    /// Size of all entries, including the overhead of finding them.
     pub bytes: u64,
     pub hits: u64,
     pub misses: u64,
@@ -166,25 +166,25 @@ pub struct ShardStats {
 pub struct ShardSettings {
     pub eviction: Eviction,
     pub budget: Arc<Budget>,
-    /// Bytes that are taken from the budget at once.
+    /// Number of bytes to reserve from the budget per step.
     pub block: u64,
-    /// Changes are counted from here. No earlier shard of the same keys has come so far.
+    /// Number from which changes are counted. No earlier shard of the same keys has reached it.
     pub version: u64,
-    /// When it is created, in ms since 1970. [`Shard::expire`] moves its clock on.
+    /// Time of creation in ms since 1970. [`Shard::expire`] advances the clock of the shard.
     pub now_ms: u64,
 }
 
-/// An entry. A free slot has no key.
+/// Slot of an entry. A free slot has no key.
 #[derive(Default)]
 pub(super) struct Slot {
-    /// The key, and behind it the value; or the number of a structure (u32) and what it takes (u64).
+    /// The key, followed by the value or, for a structure, by its number (u32) and its size in bytes (u64).
     block: Box<[u8]>,
     version: u64,
-    /// Neighbours in the queue that it waits in.
+    /// Neighbours in the eviction queue of the entry.
     pub(super) older: u32,
     pub(super) newer: u32,
     pub(super) hash: u32,
-    /// Its time in the wheel, counted from 1: what is 0 never expires.
+    /// Number of the timer in the wheel, counted from 1. An entry with 0 never expires.
     timer: u32,
     used: Used,
     key_bytes: u16,
@@ -212,7 +212,7 @@ impl Slot {
         self.block.len() as u64 + structure + ENTRY_BYTES + if self.timer == 0 { 0 } else { TIMER_BYTES }
     }
 
-    /// The number of the structure, and what it takes.
+    /// Returns the number of the structure and its size in bytes.
     fn structure(&self) -> Option<(u32, u64)> {
         if self.kind == Kind::Bytes {
             return None;
@@ -222,7 +222,7 @@ impl Slot {
     }
 }
 
-/// Entries by key. Its owner has the lock.
+/// Entries by key. The owner of the shard provides the lock.
 pub struct Shard {
     table: HashTable<u32>,
     slots: Slab<Slot>,
@@ -231,19 +231,19 @@ pub struct Shard {
     order: Order,
     share: Share,
     eviction: Eviction,
-    /// The last change.
+    /// Number of the last change.
     version: u64,
     gone: Gone,
     stats: ShardStats,
-    /// For the uses of entries.
+    /// Clock for the uses of entries.
     clock: Clock,
-    /// What went by itself, while somebody wants to know.
+    /// Entries that expired or were evicted, if they are collected.
     removed: Option<Vec<Removed>>,
     /// Streams whose keys were removed.
     lost: Vec<TopicId>,
-    /// What changed, while somebody keeps it.
+    /// Effects of changes, if they are recorded.
     effects: Option<Box<Effects>>,
-    /// What was is done again: there was room for it then, and nobody made room.
+    /// `true` in a replay, whose changes had room before, and while a stream is inserted: no room is needed or made.
     is_replaying: bool,
 }
 
@@ -268,7 +268,7 @@ impl Shard {
         }
     }
 
-    /// The value of a key, which counts as a hit or a miss. The clock is asked only where the entry has a time.
+    /// Returns the entry of a key, and counts a hit or a miss. The clock is read only if the entry has an expiry time.
     pub fn get(&mut self, key: Key<'_>, now_ms: impl FnOnce() -> u64) -> Option<Found<'_>> {
         let Some(at) = self.find(key, now_ms) else {
             self.stats.misses += 1;
@@ -279,7 +279,7 @@ impl Shard {
         Some(self.found(at))
     }
 
-    /// The same without counting, and without making the entry stay longer.
+    /// Returns the entry of a key without counting a hit or a miss, and without recording a use.
     pub fn peek(&mut self, key: Key<'_>, now_ms: impl FnOnce() -> u64) -> Option<Found<'_>> {
         let at = self.find(key, now_ms)?;
         Some(self.found(at))
@@ -330,7 +330,8 @@ impl Shard {
         Stored::Done { version: self.version, previous: current }
     }
 
-    /// Adds to a number that is written in decimal digits; what is not there is 0.
+    /// Adds to a value that is an integer in decimal digits. A missing key has the value 0. Fails if the value is not
+    /// such an integer, or if the sum overflows.
     pub fn add(&mut self, key: Key<'_>, delta: i64, now_ms: impl Fn() -> u64) -> Result<Added> {
         check_size(key.bytes, 0)?;
         let there = self.find(key, &now_ms);
@@ -351,8 +352,9 @@ impl Shard {
         Ok(Added { value, version, expires_ms: self.found(at).expires_ms })
     }
 
-    /// Changes a structure, which is made where there is none, and goes where nothing is left of it. `change` says
-    /// whether it changed anything; there is room for so many bytes more.
+    /// Changes a structure with `change`, which returns `true` if it changed anything, and a result. Creates a missing
+    /// structure and removes an empty one. `room` is the number of bytes by which the structure may grow. Fails if the
+    /// value is of another kind, if the structure would become too large, or if a cache without eviction is full.
     pub fn change<T: Part, R>(
         &mut self,
         key: Key<'_>,
@@ -396,13 +398,13 @@ impl Shard {
             if is_empty {
                 self.remove(at);
             }
-            // What it grew by is there now; others go for it, where they may.
+            // The structure has grown already; other entries are evicted for it, if the policy allows.
             while self.eviction != Eviction::None && !self.has_room(1) && self.evict_one() {}
         }
         Ok(result)
     }
 
-    /// Puts a value whole, whatever was there. One without parts removes what was there.
+    /// Puts a whole value, which replaces any existing one. An empty structure removes the key.
     pub fn put_owned(
         &mut self,
         key: Key<'_>,
@@ -436,35 +438,35 @@ impl Shard {
         Ok(())
     }
 
-    /// Refuses a key whose value may not grow by so much, whatever room there is.
+    /// Refuses a key whose value may not grow by `bytes`, regardless of the free room.
     pub fn check_growth(&mut self, key: Key<'_>, bytes: u64, now_ms: impl FnOnce() -> u64) -> Result<()> {
         check_size(key.bytes, 0)?;
         let structure = self.find(key, now_ms).and_then(|at| self.slots[at].structure());
         check_structure(structure.map_or(0, |(_, bytes)| bytes), bytes)
     }
 
-    /// Sees to it that there is room for so many bytes more, by others that go where they may.
+    /// Makes room for `bytes` more and the overhead of an entry. Evicts other entries, if the policy allows.
     pub fn reserve(&mut self, bytes: u64) -> Result<()> {
         self.make_room(bytes + ENTRY_BYTES + TIMER_BYTES)
     }
 
-    /// What an entry takes.
+    /// Returns the size of an entry in bytes, including its overhead.
     pub fn bytes_of(&mut self, key: Key<'_>, now_ms: impl FnOnce() -> u64) -> Option<u64> {
         let at = self.find(key, now_ms)?;
         Some(self.slots[at].bytes())
     }
 
-    /// A number that is another one once the key has had something that went.
+    /// Returns a number that changes when the key loses its entry, or another key with the same counter does.
     pub fn gone(&mut self, key: Key<'_>) -> u32 {
         self.gone.count(key.mark())
     }
 
-    /// The last change.
+    /// Returns the number of the last change.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Another time for an entry. Whether there is one. Its version stays: its value does.
+    /// Sets the expiry time of an entry, whose value and version stay. Returns `true` if the key has an entry.
     pub fn set_expiry(&mut self, key: Key<'_>, expires_ms: Option<u64>, now_ms: impl Fn() -> u64) -> bool {
         let Some(at) = self.find(key, &now_ms) else {
             return false;
@@ -475,7 +477,7 @@ impl Shard {
         true
     }
 
-    /// Removes entries whose time has come, so many at most. Whether there may be more.
+    /// Removes up to `max` expired entries. Returns `true` if there may be more.
     pub fn expire(&mut self, now_ms: u64, max: usize) -> bool {
         self.clock.tick(now_ms);
         for _ in 0..max {
@@ -487,7 +489,7 @@ impl Shard {
         true
     }
 
-    /// Makes room for others by removing the entry that goes first here. Whether there was one.
+    /// Evicts the entry that is first in the order of the policy. Returns `true` if an entry was evicted.
     pub fn evict_one(&mut self) -> bool {
         let first = match self.eviction {
             Eviction::None => None,
@@ -510,7 +512,8 @@ impl Shard {
         true
     }
 
-    /// Gives bytes back that others may take: what is spare, and as far as need be of entries that go for it.
+    /// Releases bytes to the budget for other shards, and returns their number: first the spare bytes, then those of
+    /// entries that are evicted until `bytes` are released.
     pub fn shed(&mut self, bytes: u64) -> u64 {
         let mut shed = self.share.give_spare();
         while shed < bytes && self.evict_one() {
@@ -519,7 +522,7 @@ impl Shard {
         shed
     }
 
-    /// Removes everything.
+    /// Removes all entries.
     pub fn flush(&mut self) {
         for at in &self.table {
             self.gone.note(self.slots[*at].hash);
@@ -537,12 +540,12 @@ impl Shard {
         ShardStats { entries: self.table.len() as u64, bytes: self.share.used(), ..self.stats }
     }
 
-    /// How many entries expire, and the sum of their times in ms since 1970.
+    /// Returns the number of entries that expire, and the sum of their expiry times in ms since 1970.
     pub fn expiring(&self) -> (u64, u128) {
         self.expiry.sum()
     }
 
-    /// From now on, or no longer, entries that go by themselves are kept for [`Shard::take_removed`].
+    /// Starts or stops collecting expired and evicted entries for [`Shard::take_removed`].
     pub fn tell_removed(&mut self, is_wanted: bool) {
         self.removed = is_wanted.then(Vec::new);
     }
@@ -551,7 +554,7 @@ impl Shard {
         self.removed.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// The slot of a key, unless its time has come.
+    /// Returns the slot of a key. An expired entry is removed and not returned.
     fn find(&mut self, key: Key<'_>, now_ms: impl FnOnce() -> u64) -> Option<u32> {
         let mark = key.mark();
         let slots = &self.slots;
@@ -566,14 +569,14 @@ impl Shard {
         }
     }
 
-    /// An entry was used.
+    /// Records a use of an entry.
     fn touch(&mut self, at: u32) {
         let slot = &mut self.slots[at];
         Order::touch(slot);
         self.clock.touch(&mut slot.used);
     }
 
-    /// A new entry. There will be room for so many bytes more.
+    /// Inserts a new entry, and makes room for `room` more bytes.
     fn insert(&mut self, key: Key<'_>, kind: Kind, value: &[u8], room: u64) -> Result<u32> {
         let slot = Slot {
             block: block(key, value),
@@ -598,7 +601,7 @@ impl Shard {
         Ok(at)
     }
 
-    /// Another value for an entry, which may be in another slot afterwards.
+    /// Replaces the value of an entry. Returns its slot, which may have changed.
     fn replace(&mut self, key: Key<'_>, at: u32, value: &[u8], room: u64, now_ms: impl Fn() -> u64) -> Result<u32> {
         self.touch(at);
         let slot = &self.slots[at];
@@ -621,13 +624,13 @@ impl Shard {
         if self.eviction == Eviction::None {
             return Err(full());
         }
-        // Others make room for it, as for a new one: it is not to be among them.
+        // Removed and inserted as a new one, so that the entry is not evicted to make room for its own value.
         let expires_ms = self.found(at).expires_ms;
         self.remove(at);
         self.insert_again(key, value, expires_ms, now_ms)
     }
 
-    /// Bytes where a structure was.
+    /// Replaces a structure with bytes.
     fn replace_structure(
         &mut self,
         key: Key<'_>,
@@ -644,7 +647,7 @@ impl Shard {
         self.insert_again(key, value, expires_ms, now_ms)
     }
 
-    /// Another value for an entry that was taken out for it, and goes where there is no room.
+    /// Inserts a removed entry again with its new value. Without room it stays removed, like an evicted one.
     fn insert_again(
         &mut self,
         key: Key<'_>,
@@ -788,7 +791,7 @@ fn block(key: Key<'_>, value: &[u8]) -> Box<[u8]> {
     block.into_boxed_slice()
 }
 
-/// The table wants its upper bits as mixed as its lower ones.
+/// Returns the hash for the table, which needs upper bits as well mixed as the lower ones.
 fn table_hash(mark: u32) -> u64 {
     u64::from(mark).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

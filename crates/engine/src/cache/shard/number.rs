@@ -1,6 +1,6 @@
-//! Numbers as they are written in decimal digits.
+//! Conversion of integers to and from decimal digits.
 
-/// A number as it is written: no sign but a minus, no zero in front, nothing around it.
+/// Parses an integer in canonical form: no sign except a minus, no leading zeros, no other characters.
 pub fn parse_number(text: &[u8]) -> Option<i64> {
     let (is_negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
@@ -18,7 +18,7 @@ pub fn parse_number(text: &[u8]) -> Option<i64> {
     })
 }
 
-/// Its decimal digits, at the end of the buffer.
+/// Writes the decimal digits of an integer to the end of the buffer, and returns them.
 pub fn write_number(number: i64, buffer: &mut [u8; 20]) -> &[u8] {
     let (mut rest, mut at) = (number.unsigned_abs(), buffer.len());
     loop {

@@ -1,4 +1,4 @@
-//! What changes told as effects, and effects done again.
+//! Recording of changes as effects, and replay of effects.
 
 use super::{Found, Key, Kind, Shard, Value};
 use crate::cache::effects::{Effect, Effects};
@@ -6,18 +6,18 @@ use crate::cache::structures::Structure;
 use crate::error::{Error, Result};
 
 impl Shard {
-    /// From now on, or no longer, what changes is kept for [`Shard::take_effects`].
+    /// Starts or stops recording changes for [`Shard::take_effects`].
     pub fn tell_effects(&mut self, is_wanted: bool) {
         self.effects = is_wanted.then(Box::default);
     }
 
-    /// What changed since the last time, in its order. A flush is not among it.
+    /// Takes the effects recorded since the last call, in their order. A flush is not among them.
     pub fn take_effects(&mut self) -> Option<Effects> {
         let effects = self.effects.as_mut().filter(|effects| !effects.is_empty())?;
         Some(std::mem::take(&mut **effects))
     }
 
-    /// An entry is what it is now.
+    /// Records the current value and expiry time of an entry.
     pub(super) fn tell_put(&mut self, at: u32) {
         let slot = &self.slots[at];
         let expires_ms = self.expires_ms(slot);
@@ -27,7 +27,7 @@ impl Shard {
         }
     }
 
-    /// A structure was changed with the newest version.
+    /// Records the edits of a structure, with the newest version.
     pub(super) fn tell_edits(&mut self, key: Key<'_>, kind: Kind, is_new: bool, edits: Option<Vec<u8>>) {
         if let Some(edits) = edits {
             let changed = Effect::Changed { key: key.bytes, kind, version: self.version, is_new, edits: &edits };
@@ -41,13 +41,14 @@ impl Shard {
         }
     }
 
-    /// From now on, or no longer, what is done is [`Shard::replay`] only: for that there is room, and nothing goes.
+    /// Starts or stops the replay mode, in which only [`Shard::replay`] is called: it needs no room, and nothing is
+    /// evicted.
     pub fn begin_replay(&mut self, is_replaying: bool) {
         self.is_replaying = is_replaying;
     }
 
-    /// Does again what was done to a key. What it was done to may be missing, where all of it comes again later on:
-    /// then it changes nothing. No time comes meanwhile: whoever replays says what has expired ([`Shard::expire`]).
+    /// Applies an effect to a key again. The entry that it changed may be missing if a later effect contains all of it:
+    /// then the effect is ignored. No entry expires during a replay: the caller calls [`Shard::expire`] for it.
     pub fn replay(&mut self, key: Key<'_>, effect: &Effect<'_>, now_ms: u64) -> Result<()> {
         let there = self.find(key, || 0);
         match *effect {
@@ -81,17 +82,17 @@ impl Shard {
         Ok(())
     }
 
-    /// Changes are counted from here, if they were not yet.
+    /// Raises the number of the last change to `version`, if it is lower.
     pub fn count_from(&mut self, version: u64) {
         self.version = self.version.max(version);
     }
 
-    /// What there is in a place becomes effects that make it again. How many bytes they take.
+    /// Appends the effects that restore an entry, and returns their size in bytes.
     pub fn dump(found: Found<'_>, out: &mut Vec<u8>) -> usize {
         let before = out.len();
         let Found { key, value, version, expires_ms, .. } = found;
         match value {
-            // It is found again by its topic.
+            // The key of a stream is restored from the topic of the stream.
             Value::Structure(Structure::Stream(_)) => {}
             Value::Bytes(value) => Effect::Put { key, value, version, expires_ms }.encode(out),
             Value::Structure(structure) => {
@@ -136,13 +137,13 @@ impl Shard {
         Ok((!is_empty).then_some(at))
     }
 
-    /// A change had this version.
+    /// Sets the version of a replayed change.
     fn reached(&mut self, version: u64, at: Option<u32>) {
         self.version = self.version.max(version);
         if let Some(at) = at {
             self.slots[at].version = version;
         }
-        // What is used is taken from the budget, as far as there is any.
+        // Reserves the bytes in use from the budget, as far as it has any.
         self.share.has_room(1);
     }
 }

@@ -1,9 +1,9 @@
-//! Entries found without their keys.
+//! Scans, which find entries without their keys.
 
 use super::{Cursor, Found, Shard};
 
 impl Shard {
-    /// A key that is there, whichever: another one for each number.
+    /// Returns the first key at or after slot `number` modulo the number of slots whose entry has not expired.
     pub fn any_key(&self, number: u64, now_ms: u64) -> Option<&[u8]> {
         let end = u64::from(self.slots.end());
         (0..end).map(|step| ((number + step) % end) as u32).find_map(|at| {
@@ -13,8 +13,9 @@ impl Shard {
         })
     }
 
-    /// Entries from a place on, in no order that means anything: each that is there all the time comes once. It looks
-    /// at so many places at most, and ends early where `each` says so. Where to go on, until all were seen.
+    /// Calls `each` for entries from a position on, in no particular order. An entry that exists during the whole scan
+    /// is visited exactly once. A call checks at most `places_max` slots, and ends early if `each` returns `false`.
+    /// Returns the position from which to continue, or `None` at the end.
     pub fn scan(
         &self,
         from: Cursor,
@@ -34,7 +35,7 @@ impl Shard {
         (until < end).then_some(Cursor(until))
     }
 
-    /// How many places a scan looks at in all.
+    /// Returns the number of slots that a whole scan checks.
     pub fn places(&self) -> u32 {
         self.slots.end()
     }

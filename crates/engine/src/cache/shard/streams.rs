@@ -1,12 +1,12 @@
-//! Keys of streams: a stream's entries are in its topic, and its key is an entry that is never evicted nor logged.
+//! Keys of streams. The entries of a stream are in its topic; its key is an entry that is neither evicted nor logged.
 
 use super::{Key, NONE, Shard, Structure};
 use crate::error::Result;
 use crate::ids::TopicId;
 
 impl Shard {
-    /// Puts the key of a stream where there is nothing. It takes its bytes even if there is no room: topics are
-    /// bounded.
+    /// Inserts the key of a stream; the key must have no entry. Its bytes are used even if there is no room, as the
+    /// number of topics is bounded.
     pub fn put_stream(
         &mut self,
         key: Key<'_>,
@@ -25,14 +25,15 @@ impl Shard {
         Ok(())
     }
 
-    /// Notes that a key was used, and counts neither a hit nor a miss.
+    /// Records a use of a key, without counting a hit or a miss.
     pub fn note_use(&mut self, key: Key<'_>, now_ms: impl FnOnce() -> u64) {
         if let Some(at) = self.find(key, now_ms) {
             self.touch(at);
         }
     }
 
-    /// Takes the key of this stream away. The stream itself stays. Whether the key was there.
+    /// Removes the key of this stream, but not the stream itself. Returns `true` if the key existed. The removal is not
+    /// reported by [`Shard::take_lost`].
     pub fn take_stream(&mut self, key: Key<'_>, topic: TopicId) -> bool {
         let Some(at) = self.find(key, || 0).filter(|at| self.stream_at(*at) == Some(topic)) else {
             return false;
@@ -43,19 +44,19 @@ impl Shard {
         true
     }
 
-    /// The same for a key that was there for a moment only: who watches it is not to be told.
+    /// Removes the key of a stream that existed only for a moment, without a notification to its watchers.
     pub fn let_out_stream(&mut self, key: Key<'_>, topic: TopicId) {
         if self.take_stream(key, topic) {
             self.gone.forget(key.mark());
         }
     }
 
-    /// Streams whose keys were deleted, replaced or have expired since the last call.
+    /// Takes the streams whose keys were deleted, replaced or have expired since the last call.
     pub fn take_lost(&mut self) -> Vec<TopicId> {
         std::mem::take(&mut self.lost)
     }
 
-    /// The topic of the stream in a slot.
+    /// Returns the topic of the stream in a slot.
     pub(super) fn stream_at(&self, at: u32) -> Option<TopicId> {
         let number = self.slots[at].structure().map_or(NONE, |(number, _)| number);
         match (number != NONE).then(|| self.structures[number].as_deref())? {

@@ -1,6 +1,7 @@
-//! Changes of structures one by one: written down, where somebody wants to know them, so that they can be done again.
+//! Edits of structures: single changes, recorded on request so that they can be replayed.
 //!
-//! An edit is its number and its fields; all integers are big-endian, a run of bytes is its length (4 bytes) and it.
+//! An edit is its number, followed by its fields. All integers are big-endian. A byte string is prefixed with its
+//! length (4 bytes).
 //!
 //! | Of a list | | Of a hash | | Of a set | | Of a sorted set | |
 //! |---|---|---|---|---|---|---|---|
@@ -25,14 +26,14 @@ const SET_PLACE: u8 = 3;
 const INSERT: u8 = 4;
 const KEEP: u8 = 5;
 const REMOVE_ITEM: u8 = 6;
-/// Of what has members or fields.
+/// Edit of a hash, set or sorted set that sets a field or a member.
 const SET: u8 = 1;
 const REMOVE: u8 = 2;
 
-/// A structure that is being changed. What changed it can be done again.
+/// Structure that is being changed. Its edits can be replayed.
 pub struct Edit<'a, T> {
     part: &'a mut T,
-    /// Where its edits are written, if anybody wants them.
+    /// Buffer for the edits, if they are recorded.
     edits: Option<&'a mut Vec<u8>>,
 }
 
@@ -68,19 +69,19 @@ impl Edit<'_, List> {
         Some(item)
     }
 
-    /// Another item in a place that there is.
+    /// Replaces the item at a place. A place outside the list is ignored.
     pub fn set(&mut self, place: usize, item: &[u8]) {
         self.part.set(place, item);
         self.note(|out| put_placed(out, SET_PLACE, place, item));
     }
 
-    /// An item before the one in this place.
+    /// Inserts an item before the item at this place, or at the end.
     pub fn insert(&mut self, place: usize, item: &[u8]) {
         self.part.insert(place, item);
         self.note(|out| put_placed(out, INSERT, place, item));
     }
 
-    /// Only what is in these places stays.
+    /// Removes all items outside these places.
     pub fn keep(&mut self, range: Range<usize>) {
         self.part.keep(range.clone());
         self.note(|out| {
@@ -90,7 +91,8 @@ impl Edit<'_, List> {
         });
     }
 
-    /// Removes so many of an item, from the front or from the back; all where it is 0. How many there were.
+    /// Removes up to `max` items that equal `item`, starting from the front or the back, or all of them if `max` is 0.
+    /// Returns their number.
     pub fn remove(&mut self, item: &[u8], from: End, max: usize) -> usize {
         let removed = self.part.remove(item, from, max);
         if removed > 0 {
@@ -105,7 +107,7 @@ impl Edit<'_, List> {
 }
 
 impl Edit<'_, Hash> {
-    /// Whether the field is new.
+    /// Sets a field. Returns `true` if the field is new.
     pub fn set(&mut self, field: &[u8], value: &[u8]) -> bool {
         self.note(|out| put_field(out, field, value));
         self.part.set(field, value)
@@ -119,7 +121,7 @@ impl Edit<'_, Hash> {
 }
 
 impl Edit<'_, Set> {
-    /// Whether it is new.
+    /// Adds a member. Returns `true` if the member is new.
     pub fn add(&mut self, member: &[u8]) -> bool {
         let is_new = self.part.add(member);
         if is_new {
@@ -128,7 +130,7 @@ impl Edit<'_, Set> {
         is_new
     }
 
-    /// Whether it was there.
+    /// Removes a member. Returns `true` if the member existed.
     pub fn remove(&mut self, member: &[u8]) -> bool {
         let was_there = self.part.remove(member);
         if was_there {
@@ -139,7 +141,7 @@ impl Edit<'_, Set> {
 }
 
 impl Edit<'_, Sorted> {
-    /// The score that the member had.
+    /// Sets the score of a member. Returns the previous score.
     pub fn set(&mut self, member: &[u8], score: Score) -> Option<Score> {
         let before = self.part.set(member, score);
         if before != Some(score) {
@@ -148,7 +150,7 @@ impl Edit<'_, Sorted> {
         before
     }
 
-    /// The score that the member had.
+    /// Removes a member. Returns its score.
     pub fn remove(&mut self, member: &[u8]) -> Option<Score> {
         let before = self.part.remove(member)?;
         self.note(|out| put_one(out, REMOVE, member));
@@ -157,7 +159,7 @@ impl Edit<'_, Sorted> {
 }
 
 impl Structure {
-    /// An empty structure; bytes and streams have none.
+    /// Returns an empty structure, or `None` for bytes and streams.
     pub(in crate::cache) fn empty(kind: Kind) -> Option<Self> {
         match kind {
             Kind::Bytes | Kind::Stream => None,
@@ -168,7 +170,7 @@ impl Structure {
         }
     }
 
-    /// The edits that make it of an empty one.
+    /// Returns the edits that create this structure from an empty one.
     pub(in crate::cache) fn dumped(&self) -> Vec<u8> {
         let mut edits = Vec::with_capacity(self.bytes() as usize);
         self.dump(&mut edits);
@@ -181,7 +183,7 @@ impl Structure {
             Self::Hash(hash) => hash.iter().for_each(|(field, value)| put_field(out, field, value)),
             Self::Set(set) => set.iter().for_each(|member| put_one(out, SET, member)),
             Self::Stream(_) => {}
-            // In the order of their places, which a walk goes by.
+            // In the order of the places, as scans depend on it.
             Self::Sorted(sorted) => {
                 (0..sorted.len()).map_while(|place| sorted.at(place)).for_each(|(member, score)| {
                     put_score(out, member, score);
@@ -190,7 +192,7 @@ impl Structure {
         }
     }
 
-    /// Does edits again that were done to what this was.
+    /// Replays edits on the structure. Fails if an edit is malformed.
     pub(in crate::cache) fn redo(&mut self, edits: &[u8]) -> Result<()> {
         let mut fields = Fields(edits);
         while !fields.0.is_empty() {

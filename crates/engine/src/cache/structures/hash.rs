@@ -1,4 +1,4 @@
-//! A hash: fields with values, in no order that means anything.
+//! Hash: fields with values, in no particular order.
 
 use indexmap::IndexMap;
 
@@ -27,7 +27,7 @@ impl Hash {
         self.fields.get(field).map(|value| &**value)
     }
 
-    /// The field in a place. Places below one that was removed keep what they have.
+    /// Returns the field at a place. Removing a field changes no place below it.
     pub fn at(&self, place: usize) -> Option<(&[u8], &[u8])> {
         self.fields.get_index(place).map(|(field, value)| (&**field, &**value))
     }
@@ -36,7 +36,7 @@ impl Hash {
         self.fields.iter().map(|(field, value)| (&**field, &**value))
     }
 
-    /// Whether the field is new.
+    /// Sets a field. Returns `true` if the field is new.
     pub fn set(&mut self, field: &[u8], value: &[u8]) -> bool {
         self.bytes += value.len() as u64;
         if let Some(there) = self.fields.get_mut(field) {

@@ -1,4 +1,4 @@
-//! A list: its ends are cheap to reach, its middle is moved.
+//! List: access to its ends is cheap, a change in its middle moves items.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -56,7 +56,7 @@ impl List {
         Some(item)
     }
 
-    /// Another item in a place that there is.
+    /// Replaces the item at a place. A place outside the list is ignored.
     pub fn set(&mut self, place: usize, item: &[u8]) {
         if let Some(there) = self.items.get_mut(place) {
             self.bytes = self.bytes + item.len() as u64 - there.len() as u64;
@@ -64,18 +64,18 @@ impl List {
         }
     }
 
-    /// An item before the one in this place.
+    /// Inserts an item before the item at this place, or at the end.
     pub fn insert(&mut self, place: usize, item: &[u8]) {
         self.bytes += item.len() as u64;
         self.items.insert(place.min(self.items.len()), item.into());
     }
 
-    /// The place of an item, the first one there is.
+    /// Returns the place of the first item that equals `item`.
     pub fn position(&self, item: &[u8]) -> Option<usize> {
         self.items.iter().position(|there| **there == *item)
     }
 
-    /// Only what is in these places stays.
+    /// Removes all items outside these places.
     pub fn keep(&mut self, range: Range<usize>) {
         self.items.truncate(range.end);
         drop(self.items.drain(..range.start.min(self.items.len())));
@@ -83,7 +83,8 @@ impl List {
         self.shrink();
     }
 
-    /// Removes so many of an item, from the front or from the back; all where it is 0. How many there were.
+    /// Removes up to `max` items that equal `item`, starting from the front or the back, or all of them if `max` is 0.
+    /// Returns their number.
     pub fn remove(&mut self, item: &[u8], from: End, max: usize) -> usize {
         let max = if max == 0 { usize::MAX } else { max };
         let places = (0..self.items.len()).filter(|place| *self.items[*place] == *item);
@@ -107,7 +108,7 @@ impl List {
         gone.len()
     }
 
-    /// Gives back most of what a list took that was longer once.
+    /// Releases most of the memory of a list that was longer before.
     fn shrink(&mut self) {
         if self.items.capacity() > 64 && self.items.len() < self.items.capacity() / 8 {
             self.items.shrink_to(self.items.len() * 2);

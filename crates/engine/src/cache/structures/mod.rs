@@ -1,4 +1,5 @@
-//! Values that have parts: lists, hashes, sets and sorted sets. A stream is a value whose entries are kept elsewhere.
+//! Values that have parts: lists, hashes, sets and sorted sets. A stream is also such a value, but its entries are
+//! stored elsewhere.
 
 mod edit;
 mod hash;
@@ -17,14 +18,14 @@ pub use sorted::{Bound, LexBound, Score, Sorted};
 
 use crate::ids::TopicId;
 
-/// What a part takes beside its bytes: a pointer, a length, and what the allocator adds.
+/// Overhead of a part in bytes: a pointer, a length, and the overhead of the allocator.
 const PART_BYTES: u64 = 24;
-/// What finding it takes: a hash and a place in a table that is half full at the least.
+/// Overhead of an index entry in bytes: a hash, and a place in a table that is at least half full.
 const INDEX_BYTES: u64 = 20;
-/// What a structure takes that is empty.
+/// Size of an empty structure in bytes.
 const STRUCTURE_BYTES: u64 = 96;
 
-/// What a value is.
+/// Kind of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     #[default]
@@ -48,20 +49,20 @@ impl Kind {
         }
     }
 
-    /// The kind of a code in a log. The log of a cache has no streams.
+    /// Returns the kind of a code in a log. The log of a cache contains no streams.
     pub(super) fn from_code(code: u8) -> Option<Self> {
         [Self::Bytes, Self::List, Self::Hash, Self::Set, Self::Sorted].into_iter().find(|kind| *kind as u8 == code)
     }
 }
 
-/// A value that has parts. One without parts is not kept.
+/// Value that has parts. A value without parts is not kept.
 #[derive(Clone, Debug)]
 pub enum Structure {
     List(List),
     Hash(Hash),
     Set(Set),
     Sorted(Sorted),
-    /// A stream, whose entries are the records of this topic.
+    /// Stream, whose entries are the records of this topic.
     Stream(TopicId),
 }
 
@@ -82,7 +83,7 @@ impl Structure {
             Self::Hash(hash) => hash.len(),
             Self::Set(set) => set.len(),
             Self::Sorted(sorted) => sorted.len(),
-            // It stays however few entries it has.
+            // The key of a stream is kept even if the stream has no entries.
             Self::Stream(_) => 1,
         }
     }
@@ -91,7 +92,7 @@ impl Structure {
         self.len() == 0
     }
 
-    /// What it takes.
+    /// Returns the size in bytes, including the overhead.
     pub fn bytes(&self) -> u64 {
         STRUCTURE_BYTES
             + match self {
@@ -104,10 +105,10 @@ impl Structure {
     }
 }
 
-/// One of the structures, as whoever changes it asks for it.
+/// Type of structure that can be changed in place, see [`Edit`].
 pub trait Part: Default + Sized {
     const KIND: Kind;
-    /// What a part takes beside its bytes, and the first one with what it is in.
+    /// Overhead of a part in bytes. It includes the overhead of the structure, as the part may be the first one.
     const ROOM_BYTES: u64;
 
     fn of(structure: &Structure) -> Option<&Self>;
@@ -149,13 +150,13 @@ part!(Hash, 2 * PART_BYTES + INDEX_BYTES);
 part!(Set, PART_BYTES + INDEX_BYTES);
 part!(Sorted, 2 * PART_BYTES + 2 * INDEX_BYTES);
 
-/// The place of an index that counts from the end where it is negative.
+/// Returns the place of an index, which counts from the end if it is negative.
 pub fn place(index: i64, length: usize) -> Option<usize> {
     let place = if index < 0 { index.checked_add(length as i64)? } else { index };
     usize::try_from(place).ok().filter(|place| *place < length)
 }
 
-/// The places from one index to another, both included, each of which counts from the end where it is negative.
+/// Returns the places from one index to another, both included. A negative index counts from the end.
 pub fn span(start: i64, stop: i64, length: usize) -> std::ops::Range<usize> {
     let at = |index: i64| if index < 0 { index.saturating_add(length as i64) } else { index };
     let (start, stop) = (at(start).max(0), at(stop).min(length as i64 - 1));

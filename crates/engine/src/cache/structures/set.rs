@@ -1,4 +1,4 @@
-//! A set: members, in no order that means anything.
+//! Set: members, in no particular order.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use indexmap::IndexSet;
 
 use super::{INDEX_BYTES, PART_BYTES};
 
-/// A clone is made in no time: it shares the members until one of the two changes.
+/// Set of members. A clone costs the same for any size: it shares the members until one of the two changes.
 #[derive(Clone, Debug, Default)]
 pub struct Set {
     members: Arc<IndexSet<Box<[u8]>, foldhash::fast::RandomState>>,
@@ -30,7 +30,7 @@ impl Set {
         self.members.contains(member)
     }
 
-    /// The member in a place. Places below one that was removed keep what they have.
+    /// Returns the member at a place. Removing a member changes no place below it.
     pub fn at(&self, place: usize) -> Option<&[u8]> {
         self.members.get_index(place).map(|member| &**member)
     }
@@ -39,7 +39,7 @@ impl Set {
         self.members.iter().map(|member| &**member)
     }
 
-    /// Whether it is new.
+    /// Adds a member. Returns `true` if the member is new.
     pub fn add(&mut self, member: &[u8]) -> bool {
         if self.members.contains(member) {
             return false;
@@ -48,7 +48,7 @@ impl Set {
         Arc::make_mut(&mut self.members).insert(member.into())
     }
 
-    /// Whether it was there.
+    /// Removes a member. Returns `true` if the member existed.
     pub fn remove(&mut self, member: &[u8]) -> bool {
         let Some(at) = self.members.get_index_of(member) else {
             return false;

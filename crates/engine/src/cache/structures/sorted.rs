@@ -1,4 +1,4 @@
-//! A sorted set: members with scores, in the order of their scores, and of their bytes where those are equal.
+//! Sorted set: members with scores, ordered by score, and by their bytes if the scores are equal.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -8,16 +8,16 @@ use indexmap::IndexMap;
 
 use super::{INDEX_BYTES, PART_BYTES};
 
-/// Members of one run. Runs are split when they are longer, so that a new member moves no more than this.
+/// Maximum number of members of one run. A longer run is split, so that an insertion moves at most this many members.
 const RUN_MAX: usize = 256;
 
-/// A score: any number but NaN. Zero has no sign here.
+/// Score of a member: any number except NaN. Negative zero becomes zero.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Score(f64);
 
 impl Score {
     pub fn new(score: f64) -> Option<Self> {
-        // What is added to 0 has its sign, and -0 is 0 then.
+        // Adding 0 turns -0 into 0.
         (!score.is_nan()).then_some(Self(score + 0.0))
     }
 
@@ -46,14 +46,14 @@ impl Ord for Score {
     }
 }
 
-/// An end of a range of scores.
+/// End of a range of scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     pub score: Score,
     pub is_exclusive: bool,
 }
 
-/// An end of a range of members whose scores are all equal.
+/// End of a range of members whose scores are all equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LexBound<'a> {
     First,
@@ -64,11 +64,11 @@ pub enum LexBound<'a> {
 
 type Entry = (Score, Arc<[u8]>);
 
-/// A clone is made in no time: it shares the members until one of the two changes.
+/// Members with scores. A clone costs the same for any size: it shares the members until one of the two changes.
 #[derive(Clone, Debug, Default)]
 pub struct Sorted {
     scores: Arc<IndexMap<Arc<[u8]>, Score, foldhash::fast::RandomState>>,
-    /// All members in their order, in runs of which none is empty.
+    /// All members in their order, in runs that are never empty.
     runs: Arc<Vec<Vec<Entry>>>,
     bytes: u64,
 }
@@ -83,7 +83,7 @@ impl Sorted {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        // A member is there once, with two counts of who has it, and two pointers lead to it.
+        // The bytes of a member are stored once, with two reference counts, and two pointers refer to them.
         self.bytes + (2 * PART_BYTES + 2 * INDEX_BYTES) * self.scores.len() as u64
     }
 
@@ -91,12 +91,12 @@ impl Sorted {
         self.scores.get(member).copied()
     }
 
-    /// The member in a place of no order. Places below one that was removed keep what they have.
+    /// Returns the member at a place, in no particular order. Removing a member changes no place below it.
     pub fn at(&self, place: usize) -> Option<(&[u8], Score)> {
         self.scores.get_index(place).map(|(member, score)| (&**member, *score))
     }
 
-    /// Members in their order, from one rank to another.
+    /// Returns the members with these ranks, in their order.
     pub fn range(&self, ranks: Range<usize>) -> impl Iterator<Item = (&[u8], Score)> {
         let (mut run, mut at) = self.place_of(ranks.start);
         (0..ranks.len()).map_while(move |_| {
@@ -109,13 +109,13 @@ impl Sorted {
         })
     }
 
-    /// How many members are before this one.
+    /// Returns the number of members before this one.
     pub fn rank(&self, member: &[u8]) -> Option<usize> {
         let score = self.score(member)?;
         Some(self.count_before(|entry| (entry.0, &*entry.1) < (score, member)))
     }
 
-    /// The ranks of the members with these scores.
+    /// Returns the ranks of the members whose scores are in a range.
     pub fn ranks(&self, min: Bound, max: Bound) -> Range<usize> {
         let below = |entry: &Entry| entry.0 < min.score || min.is_exclusive && entry.0 == min.score;
         let not_above = |entry: &Entry| entry.0 < max.score || !max.is_exclusive && entry.0 == max.score;
@@ -123,7 +123,7 @@ impl Sorted {
         start..end.max(start)
     }
 
-    /// The ranks of the members between these, where all scores are equal.
+    /// Returns the ranks of the members between two bounds, provided that all scores are equal.
     pub fn lex_ranks(&self, min: LexBound<'_>, max: LexBound<'_>) -> Range<usize> {
         let start = match min {
             LexBound::First => 0,
@@ -140,7 +140,7 @@ impl Sorted {
         start..end.max(start)
     }
 
-    /// The score that the member had.
+    /// Sets the score of a member. Returns the previous score.
     pub fn set(&mut self, member: &[u8], score: Score) -> Option<Score> {
         let Some((at, before)) = self.scores.get_full(member).map(|(at, _, before)| (at, *before)) else {
             let member: Arc<[u8]> = member.into();
@@ -160,7 +160,7 @@ impl Sorted {
         Some(before)
     }
 
-    /// The score that the member had.
+    /// Removes a member. Returns its score.
     pub fn remove(&mut self, member: &[u8]) -> Option<Score> {
         let at = self.scores.get_index_of(member)?;
         let (_, score) = Arc::make_mut(&mut self.scores).swap_remove_index(at)?;
@@ -171,7 +171,7 @@ impl Sorted {
 
     fn insert(&mut self, entry: Entry) {
         let run = self.runs.partition_point(|run| run.last().is_some_and(|last| *last < entry));
-        // Behind all others: into the last run.
+        // An entry after all others belongs in the last run.
         let run = run.min(self.runs.len().saturating_sub(1));
         let runs = Arc::make_mut(&mut self.runs);
         let Some(there) = runs.get_mut(run) else {

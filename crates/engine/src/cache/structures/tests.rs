@@ -1,4 +1,4 @@
-//! Structures against the plainest ones that do the same.
+//! Comparison of the structures with the simplest equivalent ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -76,7 +76,7 @@ proptest! {
     ) {
         let (mut hash, mut map) = (Hash::default(), HashMap::<Vec<u8>, Vec<u8>>::new());
         let (mut set, mut members) = (Set::default(), HashSet::<Vec<u8>>::new());
-        // What is there from here on all the time has to be seen.
+        // Members that exist during the whole walk must be seen.
         let (mut walk, mut seen, mut stays) = (0, HashSet::new(), HashSet::new());
         for (what, number, other) in steps {
             let (one, value) = (item(number), item(other));

@@ -15,7 +15,7 @@ use crate::output::{FAILED, Failure, Result};
 pub fn run(global: &Global, args: &BenchCache) -> Result {
     let config = load(global, Vec::new())?;
     let mut page = args.html.as_deref().map(create_page).transpose()?;
-    // Removed once the broker is gone.
+    // Dropped after the broker. Dropping it removes the directory.
     let data = args.data.as_deref().map(Data::below);
     let spawned = match &global.server {
         Some(_) => None,
@@ -66,7 +66,8 @@ fn rows(args: &BenchCache) -> Vec<Row> {
     Row::all(&operations, &args.value_bytes, if args.ladder { &LADDER } else { &one })
 }
 
-/// The broker serves all streams side by side, unless the options of this command say otherwise.
+/// Returns the flags of the broker. It serves all streams concurrently, unless the options of this command override
+/// that.
 fn server_flags(global: &Global, config: &Config, streams: usize, data: Option<&Data>) -> Vec<String> {
     let workers = config.broker().pub_workers_per_conn.max(streams);
     let data = data.map(|data| format!("data={}", data.path().display()));

@@ -1,4 +1,4 @@
-//! `thalweg bench compare`: this and another system in turn, on this machine, and the ratios.
+//! `thalweg bench compare`: measurements of this system and another one in turn, on this machine, and their ratios.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::args::{BenchCompare, BenchMode, BenchPubsub, BenchRate, Peer, Transpo
 use crate::commands::spawned::Spawned;
 use crate::output::{FAILED, Failure, LOST, Result};
 
-/// The same work for both systems.
+/// Workload that both systems are measured with.
 struct Scenario {
     name: &'static str,
     mode: BenchMode,
@@ -44,7 +44,7 @@ const SCENARIOS: [Scenario; 5] = [
     Scenario { name: "one in flight, 1 KiB", mode: BenchMode::EndToEnd, payload: 1024, count: 20_000, fanout: 1 },
 ];
 
-/// What one run of one system found: a rate, or two latencies in microseconds.
+/// Result of one run of one system: a rate, or two latencies in microseconds.
 #[derive(Clone, Copy)]
 enum Found {
     Rate { per_s: f64, cpu_us: f64 },
@@ -120,7 +120,7 @@ fn run_ours(scenario: &Scenario) -> Result<Found> {
         mode: scenario.mode,
         transport: Transport::Tcp,
         payload: scenario.payload,
-        // Records are published one by one, as the other side's are.
+        // Records are published one by one, as on the other system.
         batch: 0,
         count: Some(scenario.count),
         pub_conns: 1,
@@ -177,13 +177,13 @@ fn run_nats(folder: &Path, scenario: &Scenario) -> Result<Found> {
     Ok(Found::Rate { per_s, cpu_us: cpu * 1e6 / messages })
 }
 
-/// One figure of one scenario, of both systems.
+/// Figure of one scenario, for both systems.
 struct Row {
     scenario: &'static str,
     figure: &'static str,
     ours: f64,
     theirs: f64,
-    /// Of each round, sorted.
+    /// Ratios of all rounds, sorted.
     ratios: Vec<f64>,
 }
 

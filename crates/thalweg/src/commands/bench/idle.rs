@@ -1,4 +1,4 @@
-//! `thalweg bench idle`: what a broker costs when nothing happens, and how soon it is there.
+//! `thalweg bench idle`: the memory of a broker and of idle connections, and the time to its first publish.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::block_on;
 use crate::commands::spawned::Spawned;
 use crate::output::Result;
 
-/// Starts of which the median is reported.
+/// Number of starts, of which the median is reported.
 const STARTS: usize = 7;
 
 pub fn run(args: &BenchIdle, is_json: bool) -> Result {
@@ -63,13 +63,13 @@ fn first_publish(server: &Spawned) -> Result {
     })
 }
 
-/// Memory of the broker alone, and with so many connections that said hello and then nothing.
+/// Returns the resident memory of the broker alone, and with `count` connections that sent only a hello.
 fn hold_connections(server: &Spawned, count: usize) -> Result<(u64, u64)> {
     use wire_hello::hello;
     raise_file_limit();
     block_on(async {
         let mut held = Vec::with_capacity(count);
-        // The first connection pays for what all share.
+        // The first connection also allocates the memory that all connections share.
         held.push(hello(TcpStream::connect(&server.native).await?).await?);
         let alone = server.resident_bytes().unwrap_or_default();
         for _ in 0..count {
@@ -80,17 +80,17 @@ fn hold_connections(server: &Spawned, count: usize) -> Result<(u64, u64)> {
     })
 }
 
-/// As many open files as this user may have at all.
+/// Raises the limit of open files to the maximum that this user may have.
 pub(super) fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // With a smaller limit the run says by itself what it lacks.
+    // If the limit stays too small, the run fails with a clear error.
     setrlimit(Resource::Nofile, limit).unwrap_or_default();
 }
 
 mod wire_hello {
-    //! A connection that says hello by hand: a client would hold buffers that are not the broker's.
+    //! Connections that send a hello by hand: a client would hold buffers that do not belong to the broker.
 
     use std::io;
 

@@ -1,4 +1,4 @@
-//! `thalweg bench rpc`: requests and responses over the service runtime, the server and the load in two processes.
+//! `thalweg bench rpc`: requests and responses over the service runtime, with the server and the load in two processes.
 
 mod both;
 mod child;
@@ -23,9 +23,9 @@ use crate::block_on;
 use crate::output::{FAILED, Failure, Result, USAGE, note};
 use profile::Start;
 
-/// How often a server says what it has done.
+/// Interval at which a server prints its statistics.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(5);
-/// Bytes of the requests of one pipeline.
+/// Maximum size of the requests of one pipeline, in bytes.
 const BATCH_BYTES_MAX: usize = 256 << 20;
 
 pub fn run(global: &Global, args: BenchRpc) -> Result {
@@ -41,7 +41,8 @@ pub fn run(global: &Global, args: BenchRpc) -> Result {
     }
 }
 
-/// What a server is started with: its profile, and the options that stand above it.
+/// Returns the start settings of a server, from its profile and the options that override it, with notes on the
+/// profile.
 fn start(
     args: &args::RpcServer,
     bind: Option<SocketAddr>,
@@ -68,7 +69,8 @@ fn start(
     Ok((start, notes))
 }
 
-/// The profile, if the command line names one: the variable of the global option names the configuration of a broker.
+/// Returns the profile, if the command line names one. The variable of the global option is ignored: it names the
+/// configuration of a broker.
 fn named_profile(args: &args::RpcServer) -> Option<&Path> {
     let mut words = std::env::args_os();
     let is_named = words.any(|word| word == "--config" || word.as_encoded_bytes().starts_with(b"--config="));
@@ -85,8 +87,8 @@ fn serve(args: &RpcServe) -> Result {
     block_on(serve_until_stopped(start.settings))
 }
 
-/// Starts this program anew, in its own place, where its allocator would keep what is free: it is told by variables
-/// and reads them only once.
+/// Replaces this process with a new one of this program, if its allocator would keep free memory. The allocator reads
+/// its environment variables only once, on startup.
 fn keep_little_memory() -> Result {
     let variables = [("MIMALLOC_PURGE_DELAY", "0"), ("MIMALLOC_ARENA_EAGER_COMMIT", "0")];
     let missing: Vec<_> = variables.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()).collect();
@@ -105,7 +107,7 @@ async fn serve_until_stopped(settings: ServerSettings) -> Result {
         let at = if let Place::Tcp(address) = place { address.to_string() } else { place.to_string() };
         Failure::new(FAILED, format!("cannot serve at {at}: {error}"))
     })?;
-    // Whoever started this may only want the port.
+    // The process that started this one may need only the port.
     say(&format!("listening {}", server.place()))?;
     let mut earlier = server.snapshot();
     let mut every = tokio::time::interval_at(tokio::time::Instant::now() + SNAPSHOT_EVERY, SNAPSHOT_EVERY);
@@ -128,7 +130,7 @@ async fn serve_until_stopped(settings: ServerSettings) -> Result {
     say(&serde_json::to_string(&served)?)
 }
 
-/// A line for whoever reads the output of a server, at once.
+/// Prints a line and flushes it, for the reader of the server's output.
 fn say(line: &str) -> Result {
     let mut out = io::stdout();
     writeln!(out, "{line}")?;
@@ -154,7 +156,7 @@ fn load(global: &Global, args: &RpcLoad) -> Result {
     check(&report)
 }
 
-/// The server that is named.
+/// Returns the server that the arguments name.
 fn target(global: &Global, args: &RpcLoad) -> Result<Target> {
     if let Some(path) = &args.unix {
         return Ok(Target::Unix(path.clone()));
@@ -203,7 +205,7 @@ fn plan(target: Target, shape: &RpcShape, response_bytes: usize) -> Result<Plan>
     })
 }
 
-/// Runs a load. Its errors are told here and counted in the report.
+/// Runs a load. Its errors are printed here and counted in the report.
 fn measure(plan: &Plan, server: Option<u32>) -> Result<LoadReport> {
     raise_file_limit();
     let before = LoadAverage::now();
@@ -212,7 +214,7 @@ fn measure(plan: &Plan, server: Option<u32>) -> Result<LoadReport> {
     Ok(LoadReport::new(plan, &outcome, this_program(), before))
 }
 
-/// A run with errors has failed, whatever else it found.
+/// Fails if the run had errors, regardless of its other results.
 fn check(report: &LoadReport) -> Result {
     if report.errors > 0 {
         return Err(Failure::new(FAILED, format!("{} connections broke or missed answers", report.errors)));

@@ -15,10 +15,10 @@ use crate::commands::spawned::Spawned;
 use crate::load;
 use crate::output::{FAILED, Failure, LOST, Result};
 
-/// Records of the report that the first workload is from.
+/// Number of records in the published report, which the first workload repeats.
 const REPORTED_RECORDS: u64 = 10_000;
 
-/// What a mode sends unless options say otherwise.
+/// Workload of a mode, which options may override.
 struct Workload {
     name: &'static str,
     records: u64,
@@ -78,14 +78,14 @@ pub fn run(global: &Global, args: &BenchStream) -> Result {
     }
 }
 
-/// One workload, against a broker of its own unless one is named.
+/// Measures one workload, with a separate broker unless a server is named.
 fn measure(global: &Global, config: &Config, args: &BenchStream, workload: Workload) -> Result<StreamReport> {
     let mut plan = Plan {
         mode: workload.name.to_owned(),
         address: address(args.transport, config.server_address())?,
         settings: config.client(),
         topic: format!("bench-stream-{}", std::process::id()),
-        // A consumer reads the log at its own pace: all of it stays until the end.
+        // A consumer reads the log at its own pace, so all records are kept until the end.
         topic_settings: TopicSettings {
             partitions: args.partitions,
             retention_bytes: 0,
@@ -119,7 +119,8 @@ fn measure(global: &Global, config: &Config, args: &BenchStream, workload: Workl
     Ok(stream::run(&plan, this_program())?)
 }
 
-/// A log in memory has room for the run, unless the options of this command say how large it is.
+/// Returns the flags of the broker. A log in memory has room for the whole run, unless the options of this command set
+/// its size.
 fn server_flags(global: &Global, plan: &Plan, data: Option<&Path>) -> Vec<String> {
     let is_in_memory = data.is_none() || plan.topic_settings.storage == Storage::Memory;
     let room = is_in_memory.then(|| format!("memory_max={}", (plan.log_bytes() + (64 << 20)).max(1 << 30)));

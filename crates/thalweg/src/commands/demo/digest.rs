@@ -1,20 +1,20 @@
-//! What records are known by: their count, their bytes and hashes of their values.
+//! Digest of a sequence of records: their count, their bytes and hashes of their values.
 
 use std::hash::{DefaultHasher, Hasher};
 
-/// Of two runs of records, equal digests mean the same values in the same order.
+/// Digest of a sequence of records. Equal digests mean the same values in the same order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Digest {
     pub records: u64,
-    /// Bytes of the values.
+    /// Total size of the values, in bytes.
     pub bytes: u64,
-    /// Depends on the values and on their order.
+    /// Hash of the values in their order.
     ordered: u64,
-    /// Depends on the values only, so that the parts of a queue group can be added up.
+    /// Hash of the values without their order, so that the parts of a queue group can be added.
     unordered: u64,
 }
 
-/// Odd, and far from any power of two: multiplying by it moves every bit.
+/// Multiplier that is odd and far from any power of two, so that a multiplication affects every bit.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Digest {
@@ -28,12 +28,12 @@ impl Digest {
         self.unordered = self.unordered.wrapping_add(hash);
     }
 
-    /// Whether the two hold the same values, in whatever order.
+    /// Returns `true` if both contain the same values, in any order.
     pub(super) fn has_same_values(&self, other: &Self) -> bool {
         (self.records, self.bytes, self.unordered) == (other.records, other.bytes, other.unordered)
     }
 
-    /// Both together, without an order.
+    /// Adds the counts and the unordered hash of another digest. The ordered hash is not updated.
     pub(super) fn merge(&mut self, other: &Self) {
         self.records += other.records;
         self.bytes += other.bytes;
@@ -41,11 +41,11 @@ impl Digest {
     }
 }
 
-/// Digests lines as they pass by in pieces; a line is what `thalweg publish` makes one record of.
+/// Digest of lines that arrive in pieces. A line is one record of `thalweg publish`.
 #[derive(Default)]
 pub(super) struct Lines {
     digest: Digest,
-    /// The begin of a line whose end has not come yet.
+    /// Beginning of a line that is not complete yet.
     part: Vec<u8>,
 }
 
@@ -64,7 +64,7 @@ impl Lines {
         self.part.extend_from_slice(piece);
     }
 
-    /// The last line need not end with a line feed.
+    /// Returns the digest. The last line need not end with a line feed.
     pub(super) fn finish(mut self) -> Digest {
         if !self.part.is_empty() {
             self.digest.add(&self.part);
@@ -91,7 +91,7 @@ mod tests {
         let mut parts = digest(&["b"]);
         parts.merge(&digest(&["a", "c"]));
         assert!(abc.has_same_values(&parts));
-        // One record twice in place of another.
+        // One record appears twice, in place of another.
         assert!(!abc.has_same_values(&digest(&["a", "b", "b"])));
         assert_ne!(digest(&["ab", "c"]), digest(&["a", "bc"]));
     }

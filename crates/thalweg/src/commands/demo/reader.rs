@@ -1,4 +1,4 @@
-//! The subscribers of the demonstration: each reads everything that is its own and keeps account.
+//! Subscribers of the demonstration, each of which counts and checks the records that it receives.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -7,40 +7,40 @@ use tokio::sync::watch;
 
 use super::digest::Digest;
 
-/// How long a reader waits for the next record, once all are published, before the rest counts as lost.
+/// Time that a reader waits for the next record, after all records are published, before it counts the rest as lost.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// Records that are kept to be shown.
+/// Number of records that are kept for the report.
 const SAMPLES: usize = 2;
 
-/// A record to be shown.
+/// Record that is shown in the report.
 #[derive(Clone)]
 pub(super) struct Sample {
     pub offset: u64,
     pub value: Vec<u8>,
 }
 
-/// What one reader got.
+/// Result of one reader.
 #[derive(Default)]
 pub(super) struct Tally {
     pub digest: Digest,
-    /// Offsets only ever rose.
+    /// `true` if the offsets only increased.
     pub is_in_order: bool,
     pub latencies: Latencies,
-    /// When the last record came.
+    /// Arrival time of the last record.
     pub last_at: Option<Instant>,
     pub samples: Vec<Sample>,
-    /// The last record of the batch that came last.
+    /// Last record of the newest batch.
     pub last: Option<Sample>,
-    /// The offset after the last record.
+    /// Offset after the last record.
     pub next_offset: u64,
 }
 
-/// Delivery latencies in whole milliseconds, which is what records are stamped with.
+/// Delivery latencies in whole milliseconds, the resolution of the timestamps of records.
 #[derive(Clone, Default)]
 pub(super) struct Latencies(Vec<u64>);
 
 impl Latencies {
-    /// Everything from here on is counted as this long.
+    /// Maximum latency that is recorded. Longer ones count as this one.
     const MS_MAX: usize = 60_000;
 
     fn add(&mut self, latency_ms: i64) {
@@ -60,7 +60,7 @@ impl Latencies {
         }
     }
 
-    /// The smallest latency that this share of the records did not exceed.
+    /// Returns the smallest latency that the given share of the records did not exceed.
     pub(super) fn quantile(&self, share: f64) -> Option<u64> {
         let count: u64 = self.0.iter().sum();
         let wanted = ((count as f64 * share).ceil() as u64).max(1);
@@ -75,7 +75,7 @@ impl Latencies {
     }
 }
 
-/// What the readers of one queue group share; a reader by itself is a group of one.
+/// Counts that the readers of one queue group share. A single reader is a group of one.
 #[derive(Clone)]
 pub(super) struct Seen(watch::Sender<Counts>);
 
@@ -83,7 +83,7 @@ pub(super) struct Seen(watch::Sender<Counts>);
 pub(super) struct Counts {
     pub records: u64,
     pub bytes: u64,
-    /// Records that the broker said do not come.
+    /// Number of records that the broker reported as lost.
     gaps: u64,
 }
 
@@ -99,8 +99,8 @@ impl Seen {
     }
 }
 
-/// Reads until the readers of `seen` have all that was published, or know that the rest does not come.
-/// `published` has the number once there is one; its sender is dropped where there will be none.
+/// Reads until the readers of `seen` have received all published records, or know that the rest is lost. `published`
+/// contains the number of records once it is known. Its sender is dropped if it will never be known.
 pub(super) async fn read(
     mut subscription: Subscription,
     seen: Seen,

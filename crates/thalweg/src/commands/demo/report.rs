@@ -1,4 +1,4 @@
-//! What the demonstration found, for people and for programs.
+//! Report of the demonstration, for people and for programs.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,28 +8,28 @@ use serde_json::{Value, json};
 use super::digest::Digest;
 use super::reader::{Latencies, Sample, Tally};
 
-/// What is shown of a record.
+/// Maximum number of characters shown of a record.
 const SHOWN_CHARS: usize = 64;
 
 pub(super) struct Report {
     pub title: String,
     pub origin: String,
     pub topic: String,
-    /// What went into the pipe.
+    /// Digest of the records written into the pipe.
     pub source: Digest,
-    /// From the start of `thalweg publish` to its end.
+    /// Time from the start of `thalweg publish` to its end.
     pub publish_time: Duration,
-    /// From the same start to the last record that came anywhere.
+    /// Time from the start of `thalweg publish` to the last record that any subscriber received.
     pub elapsed: Duration,
     pub subscribers: Vec<Tally>,
     pub pattern: Tally,
     pub group: Vec<Tally>,
-    /// Where to find the records again, for the commands to go on with.
+    /// File with the records, for the commands that the report proposes.
     pub file: Option<String>,
 }
 
 impl Report {
-    /// Those that have to get everything.
+    /// Returns the subscribers that must receive all records.
     fn everyone(&self) -> impl Iterator<Item = &Tally> {
         self.subscribers.iter().chain([&self.pattern])
     }
@@ -46,20 +46,21 @@ impl Report {
         sum
     }
 
-    /// Records that did not come to somebody who had to get them.
+    /// Returns the number of records that a subscriber, or the group, should have received but did not.
     fn lost(&self) -> u64 {
         let missing = |digest: &Digest| self.source.records.saturating_sub(digest.records);
         self.everyone().map(|tally| missing(&tally.digest)).sum::<u64>() + missing(&self.group_digest())
     }
 
-    /// Everyone got the same values in the same order, and the group each value once.
+    /// Returns `true` if every subscriber received the same values in the same order, and the group received each value
+    /// once.
     fn is_same(&self) -> bool {
         self.everyone().all(|tally| tally.digest == self.source && tally.is_in_order)
             && self.group_digest().has_same_values(&self.source)
             && self.group.iter().all(|member| member.is_in_order)
     }
 
-    /// What went wrong, if anything did.
+    /// Returns a description of the failure, if there was one.
     pub(super) fn complaint(&self) -> Option<String> {
         match (self.lost(), self.is_same()) {
             (0, true) => None,
@@ -185,7 +186,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// With commas between the thousands.
+/// Formats a number with commas between the thousands.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -202,7 +203,7 @@ fn size(bytes: u64) -> String {
     if bytes < 1_000_000 { format!("{:.1} kB", bytes as f64 / 1e3) } else { format!("{:.1} MB", bytes as f64 / 1e6) }
 }
 
-/// One line of what may be anything: control characters could do things to a terminal.
+/// Returns a value as one line. Control characters are replaced, as they could affect the terminal.
 fn shown(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value);
     let mut line: String = text.chars().take(SHOWN_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();

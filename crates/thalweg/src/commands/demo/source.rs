@@ -1,4 +1,4 @@
-//! Where the records of the demonstration come from, and their way through the pipe.
+//! Sources of the records of the demonstration, and their publication through a pipe.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -13,20 +13,20 @@ use super::digest::{Digest, Lines};
 use crate::args::Demo;
 use crate::output::{FAILED, Failure, Result, USAGE, note};
 
-/// Where `scripts/fetch-data.sh` puts the flights.
+/// File in which `scripts/fetch-data.sh` stores the flights.
 pub(super) const FLIGHTS: &str = "data/flights.jsonl";
-/// The weather of Seattle: a line of column names, then 1,461 days.
+/// Weather of Seattle: a line of column names, then 1,461 days.
 const WEATHER: &str = include_str!("../../../data/seattle-weather.csv");
-/// What goes into the pipe at once.
+/// Size of a piece that is written into the pipe, in bytes.
 const PIECE_BYTES: usize = 64 << 10;
 
 pub(super) struct Source {
-    /// What the records are, for people.
+    /// Description of the records, for people.
     pub title: String,
-    /// Where they come from.
+    /// Origin of the records.
     pub origin: String,
     pub topic: String,
-    /// Bytes with the line feeds, where they are known before.
+    /// Size including the line feeds, if it is known in advance.
     pub bytes: Option<u64>,
     reader: Box<dyn Read + Send>,
 }
@@ -77,7 +77,7 @@ impl Source {
     }
 
     fn weather() -> Self {
-        // The column names are no record.
+        // The line with the column names is not a record.
         let rows = WEATHER.split_once('\n').map_or(WEATHER, |(_, rows)| rows);
         Self {
             title: "days of weather in Seattle".to_owned(),
@@ -88,8 +88,8 @@ impl Source {
         }
     }
 
-    /// Runs `thalweg publish` and writes everything into its standard input. Returns what was written, and
-    /// when the last of it was acknowledged.
+    /// Runs `thalweg publish` and writes all records into its standard input. Returns the digest of the written
+    /// records, and the time when the last of them was acknowledged.
     pub(super) fn publish(self, server: &str) -> Result<(Digest, Instant)> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["--json", "publish", &self.topic, "--server", server])
@@ -100,7 +100,7 @@ impl Source {
         let digest = match pour(self.reader, &mut child) {
             Ok(digest) => digest,
             Err(error) => {
-                // It may have ended by itself meanwhile.
+                // The child may have ended by itself in the meantime.
                 child.kill().unwrap_or_default();
                 child.wait()?;
                 return Err(Failure::new(FAILED, format!("cannot read {}: {error}", self.origin)));
@@ -119,11 +119,11 @@ impl Source {
     }
 }
 
-/// An error is one of reading: where the child does not take more, its own words tell why.
+/// Writes all records to the child. Returns only read errors: if the child stops reading, its own message explains why.
 fn pour(mut reader: Box<dyn Read + Send>, child: &mut Child) -> io::Result<Digest> {
     let mut lines = Lines::default();
     let mut piece = vec![0; PIECE_BYTES];
-    // Closed at the end, which is how the child knows that no more comes.
+    // Dropped at the end, which tells the child that no more records follow.
     let Some(mut pipe) = child.stdin.take() else {
         return Ok(lines.finish());
     };
@@ -142,10 +142,10 @@ fn pour(mut reader: Box<dyn Read + Send>, child: &mut Child) -> io::Result<Diges
     }
 }
 
-/// How many records `thalweg publish` says that it published.
+/// Returns the number of records that `thalweg publish` reports as published.
 fn published(output: &Output) -> Result<u64> {
     if output.status.signal().is_some() {
-        // Ctrl-C goes to both processes.
+        // Ctrl-C reaches both processes.
         return Err(Failure::new(FAILED, "`thalweg publish` was stopped"));
     }
     if !output.status.success() {
@@ -157,7 +157,8 @@ fn published(output: &Output) -> Result<u64> {
     Ok(answer["published"].as_u64().unwrap_or_default())
 }
 
-/// A topic named like the file, with what a name may not have left out.
+/// Returns a topic name made from the file name: without leading `-` and `_`, and with at most 100 characters. `-`
+/// replaces all characters that a topic name must not contain.
 fn topic_of(path: &Path) -> String {
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let kept = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '-' };

@@ -1,4 +1,4 @@
-//! Messages as they are printed, and as lines of JSON.
+//! Messages in text and JSON output.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::output::{Result, note};
 
-/// How the bytes of a message stand in JSON: its body, its group and the values of its headers.
+/// Encoding of the bytes of a message in JSON: its body, its group and the values of its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     Utf8,
@@ -18,7 +18,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// Text as it is, if all of it is text.
+    /// Selects UTF-8 if all parts of the message are text.
     pub fn of(message: &MessageInfo) -> Self {
         let values = message.headers.iter().map(|(_, value)| value);
         let mut parts = [Some(&message.body), message.group.as_ref()].into_iter().flatten().chain(values);
@@ -77,7 +77,7 @@ pub fn received_to_json(received: &ReceivedMessage) -> Value {
     shown.into()
 }
 
-/// Prints messages as they are in a queue; nobody has them for it.
+/// Prints messages of a queue without leasing them.
 pub async fn peek(out: &mut impl Write, queue: &Queue, max: u32, is_json: bool) -> Result {
     let (mut left, mut after) = (max, None);
     while left > 0 {

@@ -1,21 +1,21 @@
 //! `thalweg queue export` and `import`: a queue with all its messages as lines of JSON.
 //!
-//! The first line is what the queue is, each other one a message that is not done with, in the order of its partition:
+//! The first line describes the queue. Each other line is an unacknowledged message, in the order of its partition:
 //!
 //! | Member of the first line | |
 //! |---|---|
-//! | thalweg_queue | 1, the version of this form |
-//! | queue, topic, owns_topic, settings, notes | as `thalweg queue stats --json` has them |
+//! | thalweg_queue | 1, the version of this format |
+//! | queue, topic, owns_topic, settings, notes | as in `thalweg queue stats --json` |
 //!
 //! | Member of a message | |
 //! |---|---|
-//! | id, sent_ms, attempts | as they were; attempts count what somebody has now |
-//! | due_ms | where it is delayed: until when, ms since 1970 |
-//! | group | where it has one |
+//! | id, sent_ms, attempts | unchanged; attempts include the current lease of a message |
+//! | due_ms | end of the delay in ms since 1970, if the message is delayed |
+//! | group | the group, if the message has one |
 //! | headers | a list of names and values |
-//! | body, encoding | `utf8`, or `base64` where body, group or a header is not text |
+//! | body, encoding | `utf8`, or `base64` if body, group or a header is not text |
 //!
-//! Messages that no answer of the native protocol holds are left out; the command says so, and fails.
+//! Messages that are too large for an answer of the native protocol are left out; the command reports them, and fails.
 
 use std::io::Write;
 use std::path::Path;
@@ -32,11 +32,11 @@ use super::{all_sent, input, settings_to_json, tell};
 use crate::commands::units;
 use crate::output::{FAILED, Failure, Result};
 
-/// The version of the form.
+/// Version of the export format.
 const VERSION: u32 = 1;
-/// Messages that are read, or sent, together.
+/// Number of messages that are read, or sent, together.
 const TOGETHER: usize = 1000;
-/// Headers that have a member of their own.
+/// Headers that have a separate member.
 const OWN_MEMBERS: [&str; 4] = [header::ID, header::SENT, header::ATTEMPTS, header::DUE];
 
 #[derive(Serialize, Deserialize)]
@@ -117,7 +117,7 @@ impl MessageLine {
         let message = &peeked.message;
         let encoding = Encoding::of(message);
         let kept = message.headers.iter().filter(|(name, _)| !OWN_MEMBERS.contains(&name.as_str()));
-        // Attempts that it brought with it count once it is given out.
+        // Attempts that an imported message carries in a header take effect with its first delivery.
         let brought = message.headers.iter().find(|(name, _)| message.attempts == 0 && name == header::ATTEMPTS);
         let brought = brought.and_then(|(_, attempts)| std::str::from_utf8(attempts).ok()?.parse().ok());
         Self {
@@ -144,7 +144,7 @@ impl MessageLine {
             body: encoding.decode(self.body)?,
             group: self.group.map(|group| encoding.decode(group)).transpose()?,
             dedup: None,
-            // Also where there is none any more, so that it does not get that of the queue once more.
+            // A delay that has passed becomes 0, so that the message does not get the delay of the queue again.
             delay_ms: Some(self.due_ms.map_or(0, |due_ms| due_ms.saturating_sub(now_ms))),
             headers: Vec::with_capacity(self.headers.len() + own.len()),
         };

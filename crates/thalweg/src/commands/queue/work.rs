@@ -22,13 +22,14 @@ use super::tell;
 use crate::args::QueueWork;
 use crate::output::{FAILED, Failure, Result, note, remark};
 
-/// The exit code of a command that could do it later.
+/// Exit code of a command that may succeed later.
 const EX_TEMPFAIL: i32 = 75;
-/// How the variables begin that tell a command about its message.
+/// Prefix of the variables that describe a message to its command.
 const PREFIX: &str = thalweg::config::ENV_MESSAGE_PREFIX;
-/// A variable with its name, the sign between them and the zero at the end: Linux takes no more.
+/// Maximum size of a variable with its name, the equals sign and the zero at the end: Linux allows no more.
 const VARIABLE_BYTES_MAX: usize = 128 << 10;
-/// All variables of a message. With the environment and the arguments Linux takes 2 MiB, unless the stack is small.
+/// Maximum size of all variables of a message. Linux allows 2 MiB for the whole environment and the arguments, unless
+/// the limit of the stack is small.
 const VARIABLES_BYTES_MAX: usize = 1 << 20;
 
 pub async fn run(out: &mut impl Write, queue: &Queue, args: &QueueWork, is_json: bool) -> Result {
@@ -58,7 +59,7 @@ pub async fn run(out: &mut impl Write, queue: &Queue, args: &QueueWork, is_json:
             Outcome::Return { delay: None }
         }
         Err(error) => {
-            // The next message would fare no better.
+            // Every other message would fail in the same way.
             failure.replace(Some(format!("cannot run {}: {error}", args.command[0])));
             has_failed.notify_one();
             Outcome::Return { delay: None }
@@ -95,7 +96,7 @@ pub async fn run(out: &mut impl Write, queue: &Queue, args: &QueueWork, is_json:
     }
 }
 
-/// Whether there is a file to run, before a message has to pay for it with an attempt.
+/// Returns `true` if there is a file to run, so that no message spends an attempt on a missing command.
 fn is_there(command: &str) -> bool {
     let is_executable = |path: &Path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok() && path.is_file();
     if command.contains('/') {
@@ -105,26 +106,27 @@ fn is_there(command: &str) -> bool {
     std::env::split_paths(&paths).any(|directory| is_executable(&directory.join(command)))
 }
 
-/// Whether no message can be handled by this command. Else it is for what came with the message, or for the moment.
+/// Returns `true` if this command cannot handle any message. Otherwise the error is due to the message, or temporary.
 fn is_of_command(error: &io::Error) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
     matches!(error.kind(), NotFound | PermissionDenied | NotADirectory)
         || error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error())
 }
 
-/// All processes of a command. They are killed if nobody waits for its end any more.
+/// Process group of a command. Its processes are killed if this is dropped before the command ends.
 struct Group(Option<Pid>);
 
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(leader) = self.0 {
-            // It may have ended just now.
+            // The group may have ended just now.
             kill_process_group(leader, Signal::KILL).unwrap_or_default();
         }
     }
 }
 
-/// Runs the command with the body as its input. It has a process group of its own, so that Ctrl-C is for the worker.
+/// Runs the command with the body as its input. It gets a separate process group, so that Ctrl-C reaches only the
+/// worker.
 async fn run_command(queue: &str, command: &[String], received: &ReceivedMessage) -> io::Result<ExitStatus> {
     let mut child = Command::new(&command[0])
         .args(&command[1..])
@@ -138,13 +140,13 @@ async fn run_command(queue: &str, command: &[String], received: &ReceivedMessage
     let body = received.message.body.clone();
     let feed = async move {
         if let Some(mut stdin) = stdin {
-            // A command need not read its input.
+            // A command may ignore its input.
             stdin.write_all(&body).await.unwrap_or_default();
         }
         std::future::pending::<Infallible>().await
     };
     let status = tokio::select! {
-        // What it leaves behind may hold its input open, and has the rest of its life to itself.
+        // Processes that the command leaves running may hold its input open; they are not waited for.
         status = child.wait() => status,
         never = feed => match never {},
     };
@@ -152,7 +154,7 @@ async fn run_command(queue: &str, command: &[String], received: &ReceivedMessage
     status
 }
 
-/// What the environment of a command says of its message, without what no variable can hold.
+/// Returns the environment variables that describe a message, without values that no variable can hold.
 fn variables(queue: &str, received: &ReceivedMessage) -> Vec<(String, OsString)> {
     let message = &received.message;
     let (mut variables, mut left) = (Vec::new(), VARIABLES_BYTES_MAX);

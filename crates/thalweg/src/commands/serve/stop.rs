@@ -1,4 +1,4 @@
-//! Signals that stop the broker, and a thread that ends the process in time whatever the other threads do.
+//! Signals that stop the broker, and a thread that ends the process in time, regardless of the other threads.
 
 use std::io::{self, IsTerminal};
 use std::sync::mpsc;
@@ -10,20 +10,20 @@ use tokio::time::Instant;
 
 use crate::output::{FAILED, note};
 
-/// Time that a stop may take beyond `shutdown_timeout_ms`: to cut off what is left, and to leave the data directory as
-/// it should be. What is acknowledged is in the journal without that.
+/// Additional time for a stop beyond `shutdown_timeout_ms`: to cut off the remaining work, and to close the data
+/// directory cleanly. Acknowledged data is in the journal even without that.
 const GRACE: Duration = Duration::from_secs(1);
-/// Time that the last words may take: the error output may be a pipe that no program reads.
+/// Time limit for the last message: the error output may be a pipe that no program reads.
 const WORDS_WAIT: Duration = Duration::from_millis(100);
 
-/// Word of the first signal that asks the broker to stop.
+/// Notification of the first signal that stops the broker.
 ///
-/// The signals are received on a thread and a runtime of their own, so that threads that are busy or stuck cannot delay
-/// them. From the first signal on, that thread ends the process when the deadline has passed or a second signal comes.
+/// The signals are received on a separate thread with its own runtime, so that busy or stuck threads cannot delay them.
+/// From the first signal on, that thread ends the process when the deadline has passed or a second signal arrives.
 pub struct Stop(watch::Receiver<bool>);
 
 impl Stop {
-    /// Starts the thread. `shutdown_timeout` is how long the broker may take to finish what is begun.
+    /// Starts the thread. `shutdown_timeout` limits the time that the broker may take to finish its work.
     pub fn watch(shutdown_timeout: Duration) -> io::Result<Self> {
         let (begun, receiver) = watch::channel(false);
         let (started, starting) = mpsc::channel();
@@ -44,7 +44,7 @@ impl Stop {
         Ok(Self(receiver))
     }
 
-    /// Returns once a signal has asked the broker to stop.
+    /// Returns once a signal has requested the stop.
     pub async fn asked(&mut self) {
         // The thread ends only with the process.
         drop(self.0.wait_for(|is_asked| *is_asked).await);
@@ -54,7 +54,8 @@ impl Stop {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// The end of the terminal that the broker was started in, if there is one. Without one a hangup does not stop it.
+    /// Hangup of the terminal that the broker was started in. Without a terminal this is `None`, and a hangup does not
+    /// stop the broker.
     hang_up: Option<Signal>,
 }
 
@@ -95,7 +96,7 @@ async fn guard(mut signals: Signals, begun: &watch::Sender<bool>, shutdown_timeo
     }
 }
 
-/// Ends the process. It waits for no lock that another thread may hold, the one of the error output included.
+/// Ends the process. Waits for no lock that another thread may hold, including that of the error output.
 fn end(why: &'static str) -> ! {
     let (said, saying) = mpsc::channel();
     let speaker = std::thread::Builder::new().spawn(move || {
@@ -103,7 +104,7 @@ fn end(why: &'static str) -> ! {
         said.send(()).unwrap_or_default();
     });
     if speaker.is_ok() {
-        // It has said it, or there is no more time for that.
+        // Either the message was written, or its time limit has passed.
         saying.recv_timeout(WORDS_WAIT).unwrap_or_default();
     }
     std::process::exit(FAILED.into())

@@ -1,4 +1,4 @@
-//! How a record is printed: as its value, as JSON, in columns, or as a template says.
+//! Output formats of a record: its value, JSON, columns, or a template.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use crate::args::{Output, Subscribe};
 use crate::commands::time::format_time;
 use crate::output::{Failure, Result, USAGE};
 
-/// What may stand between two braces.
+/// Placeholders that a template may contain.
 const PLACEHOLDERS: [(&str, Field); 6] = [
     ("topic", Field::Topic),
     ("partition", Field::Partition),
@@ -22,11 +22,11 @@ const PLACEHOLDERS: [(&str, Field); 6] = [
 ];
 
 pub enum Form {
-    /// The value and the end of a line; of a record without a value its headers as JSON.
+    /// The value and a line feed; for a record without a value, its headers as JSON.
     Text,
-    /// The same after the topic and a tab.
+    /// The topic, a tab, the value and a line feed; for a record without a value, its headers as JSON.
     Named,
-    /// The value and nothing else.
+    /// The value only.
     Raw,
     Json,
     Table,
@@ -56,7 +56,7 @@ impl Form {
             let pieces = parse(template).map_err(|why| Failure::new(USAGE, format!("--format {template}: {why}")))?;
             return Ok(Self::Template(pieces));
         }
-        // Records of several topics are told apart.
+        // The records of several topics must be distinguishable.
         let default = match (super::is_pattern(&args.topic), is_terminal) {
             (false, _) => Output::Text,
             (true, true) => Output::Table,
@@ -123,8 +123,8 @@ impl Form {
     }
 }
 
-/// A template into its parts: `{{name}}` is a field, `\n`, `\t` and `\\` are what they are elsewhere, and the rest
-/// stands for itself.
+/// Parses a template: `{{name}}` is a field, `\n`, `\t` and `\\` have their usual meanings, and all other text is
+/// literal.
 fn parse(template: &str) -> Result<Vec<Piece>, String> {
     let mut pieces = Vec::new();
     let mut literal = String::new();
@@ -172,7 +172,8 @@ fn field(name: &str) -> Result<Field, String> {
     Err(format!("{{{{{name}}}}} is unknown{hint}"))
 }
 
-/// What is printed of a record without a value: its headers as a JSON object, if it has any beside the id of an entry.
+/// Returns the text for a record without a value: its headers as a JSON object, or nothing if it has no header except
+/// the id of an entry.
 fn headers_as_text(record: &RecordView<'_>) -> String {
     let mut headers = headers_to_json(record);
     headers.remove(ID_HEADER);
@@ -184,7 +185,7 @@ fn headers_to_json(record: &RecordView<'_>) -> Map<String, Value> {
     record.headers().map(|(name, value)| (String::from_utf8_lossy(name).into_owned(), text(value))).collect()
 }
 
-/// Text as it is; other bytes are said to be so, in hexadecimal.
+/// Converts a record to JSON. Bytes that are not text are marked as such and written in hexadecimal.
 fn to_json(batch: &Batch, record: &RecordView<'_>) -> Value {
     let text = |bytes: Option<&[u8]>| bytes.map_or(Value::Null, bytes_to_json);
     json!({

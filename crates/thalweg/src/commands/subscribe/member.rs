@@ -1,4 +1,4 @@
-//! `thalweg subscribe --consumer-group`: a member of a group, which commits what it has printed.
+//! `thalweg subscribe --consumer-group`: a member of a group that commits the offsets of printed records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -12,10 +12,10 @@ use super::{Ended, Printer};
 use crate::args::{End, Subscribe};
 use crate::output::{Result, remark};
 
-/// How often what was printed is committed.
+/// Interval between commits.
 const COMMIT_EVERY: Duration = Duration::from_secs(1);
 
-/// Prints until its bounds or a signal, and leaves the group.
+/// Prints records until a bound is reached or a signal arrives, then leaves the group.
 pub(super) async fn print(
     client: &Client,
     group: &str,
@@ -24,12 +24,12 @@ pub(super) async fn print(
     printer: &mut Printer,
     address: &str,
 ) -> Result<(), Ended> {
-    // The first of these signals stops the reading, and what was printed is committed.
+    // The first of these signals stops reading; the offsets of printed records are then committed.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let stop = async move {
         tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
     };
-    // Only what has left this program counts as done, so it commits by itself.
+    // Only printed records may be committed, so this program commits explicitly.
     let mut builder = client.consumer(group).topic(&args.topic).missing(args.missing()).auto_commit(None);
     if let Some(start) = start {
         builder = builder.start(start);
@@ -50,9 +50,9 @@ pub(super) async fn print(
 
 struct Member {
     consumer: Consumer,
-    /// The next offset of partitions of which something was printed since the last commit.
+    /// Next offsets of the partitions with records printed since the last commit.
     printed: BTreeMap<TopicPartition, Offset>,
-    /// Partitions that are with this member and not at their end yet.
+    /// Partitions that are assigned to this member and not read to their end.
     unread: BTreeSet<TopicPartition>,
     end: Option<End>,
 }
@@ -69,14 +69,14 @@ impl Member {
                 () = &mut stop => break,
                 _ = commits.tick() => self.try_commit(printer).await?,
                 event = self.consumer.next_event() => self.take(event?, printer).await?,
-                // What was gathered goes out before there is anything to wait for.
+                // Buffered output is written before waiting.
                 () = std::future::ready(()), if printer.is_unflushed() => printer.out.flush()?,
             }
         }
         self.commit(printer).await
     }
 
-    /// Whether all that it has is read to its end. One that waits for partitions is not done.
+    /// Returns `true` if all assigned partitions are read to their end. A member without partitions is not finished.
     fn is_done(&self) -> bool {
         self.end.is_some() && self.unread.is_empty() && !self.consumer.assignment().is_empty()
     }
@@ -124,7 +124,7 @@ impl Member {
         self.printed.remove(at);
     }
 
-    /// A commit that fails is tried again with the next one.
+    /// Tries to commit. A failed commit is repeated with the next one.
     async fn try_commit(&mut self, printer: &mut Printer) -> io::Result<()> {
         match self.commit(printer).await {
             Ok(()) => Ok(()),

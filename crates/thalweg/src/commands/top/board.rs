@@ -1,4 +1,4 @@
-//! What the screen knows: the newest view, what was before it, and how the broker fares.
+//! State of the screen: the newest view, the history of the rates, and the connection to the broker.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,24 +6,24 @@ use std::time::Duration;
 use super::items::List;
 use super::look::{Look, View};
 
-/// Points that are kept of each series: more than any screen is wide.
+/// Number of points kept per series: more than any screen is wide.
 const HISTORY_MAX: usize = 1024;
-/// Times between two looks to choose from.
+/// Sampling intervals to choose from, in ms.
 pub(super) const INTERVALS_MS: [u64; 9] = [100, 250, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000];
 
-/// How the broker fares.
+/// State of the connection to the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Link {
-    /// Nothing came yet.
+    /// No sample has arrived yet.
     Connecting,
-    /// One look came; rates need two.
+    /// Only the first sample has arrived; rates need two.
     Measuring,
     Live,
-    /// Nobody answers: why.
+    /// The broker does not answer, for this reason.
     Lost(String),
 }
 
-/// The newest values of a series, newest first.
+/// Values of a series, newest first.
 #[derive(Default)]
 pub(super) struct Series(VecDeque<u64>);
 
@@ -33,12 +33,12 @@ impl Series {
         self.0.truncate(HISTORY_MAX);
     }
 
-    /// So many of the newest.
+    /// Returns up to `count` of the newest values.
     pub(super) fn newest(&self, count: usize) -> impl Iterator<Item = u64> {
         self.0.iter().copied().take(count)
     }
 
-    /// The highest of so many of the newest.
+    /// Returns the highest of the `count` newest values.
     pub(super) fn peak(&self, count: usize) -> u64 {
         self.newest(count).max().unwrap_or_default()
     }
@@ -48,10 +48,10 @@ pub(super) struct Board {
     pub address: String,
     pub interval: Duration,
     pub is_paused: bool,
-    /// Which list is shown where there is room for one.
+    /// List that is shown if there is room for only one.
     pub list: List,
     pub link: Link,
-    /// What is shown, also while the broker is gone.
+    /// View that is shown, even while the broker is not reachable.
     pub view: Option<View>,
     pub published: Series,
     pub published_bytes: Series,
@@ -77,7 +77,7 @@ impl Board {
         }
     }
 
-    /// Takes a look at the broker, or why there is none. Returns the view where it is a new one.
+    /// Records a sample of the broker, or the reason why it is missing. Returns the new view, if there is one.
     pub(super) fn take(&mut self, look: Result<Look, String>) -> Option<&View> {
         let look = match look {
             Ok(look) => look,

@@ -1,4 +1,4 @@
-//! What a broker has by name: topics, queues, consumer groups, caches and doors, as lists for the screen.
+//! Named items of a broker, as lists for the screen: topics, queues, consumer groups, caches and doors.
 
 use std::collections::HashMap;
 
@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use super::metrics::Samples;
 use super::units::{count, per_s, seconds, size};
 
-/// Rows of a list that are kept: more than any screen shows.
+/// Maximum number of rows kept per list: more than any screen shows.
 const ROWS_MAX: usize = 200;
-/// In a list, where there is nothing.
+/// Text of an empty cell.
 const DASH: &str = "-";
 
-/// The lists of the screen, in the order of their keys.
+/// Lists of the screen, in the order of their keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum List {
     #[default]
@@ -48,23 +48,23 @@ impl List {
     }
 }
 
-/// Everything that has a name, at one moment.
+/// All named items of a broker, at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Items {
     topics: Vec<TopicInfo>,
     queues: Vec<QueueInfo>,
     groups: Vec<GroupSummary>,
     caches: Vec<CacheStatus>,
-    /// Name, address, open connections and requests since the start.
+    /// Name, address, open connections and requests since startup.
     doors: Vec<(String, String, f64, f64)>,
 }
 
-/// A list as it is shown: the busiest first.
+/// List as it is shown, the busiest items first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rows {
     pub columns: &'static [&'static str],
     pub rows: Vec<Vec<String>>,
-    /// All that there are, of which the rows are the first.
+    /// Number of all items, including those without a row.
     pub total: usize,
 }
 
@@ -81,7 +81,7 @@ impl Items {
         })
     }
 
-    /// A list, with rates since `before`, which was taken so many seconds ago.
+    /// Returns the rows of a list, with rates since `before`, which was sampled `elapsed_s` seconds ago.
     pub fn rows(&self, list: List, before: &Self, elapsed_s: f64, now_ms: u64) -> Rows {
         match list {
             List::Topics => self.topic_rows(before, elapsed_s),
@@ -100,7 +100,8 @@ impl Items {
             let records: u64 = topic.partitions.iter().map(|p| p.end - p.start).sum();
             let bytes: u64 = topic.partitions.iter().map(|p| p.bytes).sum();
             let subscribers = topic.partitions.iter().map(|p| p.subscribers).max().unwrap_or_default();
-            // A topic that is new has all of its records from now on; one that was created again has none lost.
+            // The records of a new topic count only from now on; a topic that was created again has a rate of 0, not a
+            // negative one.
             let was = was.get(topic.topic.as_str()).copied().unwrap_or_else(|| ends(topic));
             let rate = ends(topic).saturating_sub(was) as f64 / elapsed_s;
             let shown = vec![
@@ -175,7 +176,7 @@ impl Items {
         Rows { columns, rows: self.doors.iter().map(row).collect(), total: self.doors.len() }
     }
 
-    /// The lists with their numbers as they are.
+    /// Returns the lists as JSON, with unformatted numbers.
     pub fn to_json(&self) -> Value {
         let topic = |topic: &TopicInfo| {
             json!({
@@ -233,7 +234,7 @@ impl Items {
 }
 
 impl Rows {
-    /// The largest first numbers first, then the second ones, then the names.
+    /// Sorts the rows by the first number, then the second (largest first), then by name.
     fn sorted(columns: &'static [&'static str], rows: impl Iterator<Item = (u64, u64, Vec<String>)>) -> Self {
         let mut rows: Vec<_> = rows.collect();
         rows.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)).then_with(|| a.2.cmp(&b.2)));
@@ -251,7 +252,7 @@ fn doors(samples: &Samples) -> Vec<(String, String, f64, f64)> {
     let of = |labels: &[(String, String)]| {
         let door = label(labels, "door");
         let connections = samples.value(&format!("thalweg_{door}_connections")).unwrap_or_default();
-        // Doors of HTTP count their answers by status.
+        // HTTP doors count requests by the status of the answer.
         let requests = samples.named(&format!("thalweg_{door}_requests_total")).map(|sample| sample.value).sum();
         (door, label(labels, "address"), connections, requests)
     };
@@ -264,7 +265,7 @@ pub mod tests {
 
     use super::*;
 
-    /// A broker with two topics, the one with so many records, and two doors.
+    /// Returns a broker with two topics, one of which has `records` records, and two doors.
     pub fn items(records: u64) -> Items {
         let topic = |name: &str, end: u64| TopicInfo {
             topic: name.to_owned(),

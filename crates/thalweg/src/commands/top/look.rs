@@ -1,4 +1,4 @@
-//! What a broker's metrics say at a moment, and what happened between two moments.
+//! Samples of a broker's metrics, and the difference between two samples.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::items::{Items, List, Rows};
 use super::metrics::{Buckets, Samples};
 
-/// The metrics at one moment.
+/// Metrics at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Look {
     at: Instant,
@@ -26,7 +26,7 @@ pub(super) struct Look {
     items: Items,
 }
 
-/// What only rises while a broker lives.
+/// Counters, which only increase while a broker runs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     published_records: f64,
@@ -36,7 +36,7 @@ struct Counters {
     dropped_records: f64,
     slow_subscribers: f64,
     publish_errors: f64,
-    /// `None` where the system does not tell.
+    /// CPU time; `None` if the system does not report it.
     cpu_seconds: Option<f64>,
 }
 
@@ -51,7 +51,7 @@ struct LaneLook {
 }
 
 impl Look {
-    /// `None` where there are no metrics.
+    /// Creates a sample. Returns `None` if there are no metrics.
     pub(super) fn new(samples: &Samples, items: Items, at: Instant) -> Option<Self> {
         if samples.is_empty() {
             return None;
@@ -103,7 +103,7 @@ fn lanes(samples: &Samples) -> Vec<LaneLook> {
         .collect()
 }
 
-/// Latencies in seconds; `None` where nothing was observed.
+/// Latencies in seconds; `None` without observations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Latency {
     pub p50: Option<f64>,
@@ -120,7 +120,7 @@ pub(super) struct Lane {
     pub dropped_per_s: f64,
 }
 
-/// What is shown: the later of two looks, and what happened a second between them.
+/// View for the screen: the later of two samples, and the rates per second between them.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     pub at_ms: u64,
@@ -132,7 +132,7 @@ pub(super) struct View {
     pub dropped: f64,
     pub slow_per_s: f64,
     pub slow: f64,
-    /// Publishes that were refused.
+    /// Refused publishes.
     pub errors_per_s: f64,
     pub errors: f64,
     pub connections: f64,
@@ -140,22 +140,23 @@ pub(super) struct View {
     pub topics: f64,
     pub log_bytes: f64,
     pub log_bytes_max: f64,
-    /// Batches in the fullest lane, and how many one may hold.
+    /// Number of batches in the fullest lane, and the capacity of a lane.
     pub queued: f64,
     pub queued_max: f64,
     pub lanes: Vec<Lane>,
     pub publish: Latency,
     pub delivery_wait: Latency,
-    /// Of one core.
+    /// Share of one core.
     pub cpu_share: Option<f64>,
     pub resident_bytes: Option<f64>,
-    /// The lists in their order; that of the lanes is empty.
+    /// Lists in their order; the list of lanes is empty.
     pub lists: Vec<Rows>,
     items: Items,
 }
 
 impl View {
-    /// `None` where the two looks are not of one life of a broker: a counter fell.
+    /// Returns the view between two samples, or `None` if they are not from the same run of a broker, because a counter
+    /// decreased.
     pub(super) fn between(before: &Look, now: &Look) -> Option<Self> {
         let seconds = now.at.saturating_duration_since(before.at).max(Duration::from_millis(1)).as_secs_f64();
         let (was, is) = (&before.counters, &now.counters);
@@ -196,7 +197,7 @@ impl View {
         })
     }
 
-    /// The single numbers, by name.
+    /// Returns the single numbers with their names.
     fn fields(&self) -> Vec<(&'static str, Option<f64>)> {
         let us = |seconds: Option<f64>| seconds.map(|seconds| seconds * 1e6);
         vec![
@@ -224,7 +225,7 @@ impl View {
         ]
     }
 
-    /// One line of `name=number`, for scripts; `-` where there is no number.
+    /// Returns one line of `name=number`, for scripts; `-` stands for a missing number.
     pub(super) fn to_line(&self) -> String {
         let words = self.fields().into_iter().map(|(name, value)| match value {
             Some(value) => format!("{name}={}", to_number(value)),
@@ -253,7 +254,7 @@ impl View {
     }
 }
 
-/// To a tenth, and without a point where it is whole.
+/// Rounds a number to a tenth, and writes it without a decimal point if it is whole.
 fn to_number(value: f64) -> Value {
     let value = (value * 10.0).round() / 10.0;
     if value.fract() == 0.0 && value.abs() < 9e15 { json!(value as i64) } else { json!(value) }
@@ -277,7 +278,7 @@ pub(super) mod tests {
     use super::super::items::tests::items;
     use super::*;
 
-    /// What a broker says after so many seconds of a steady load.
+    /// Returns the metrics of a broker after `seconds` seconds of a steady load.
     pub(crate) fn exposition(seconds: u64) -> String {
         let mut text = String::from("# TYPE thalweg_published_records counter\n");
         let counters = [

@@ -1,6 +1,6 @@
-//! Reads OpenMetrics text, as far as a broker's metrics need it.
+//! Parser for OpenMetrics text, as far as the metrics of a broker need it.
 
-/// One line of an exposition.
+/// Line of an exposition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     pub name: String,
@@ -8,8 +8,8 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// All samples of an exposition, in their order. Lines that are none are passed over: a newer broker may
-/// say more than this program understands.
+/// Samples of an exposition, in their order. Other lines are skipped: a newer broker may write lines that this program
+/// does not understand.
 #[derive(Clone, Debug, Default)]
 pub struct Samples(Vec<Sample>);
 
@@ -22,7 +22,7 @@ impl Samples {
         self.0.is_empty()
     }
 
-    /// The value of a metric without labels.
+    /// Returns the value of a metric without labels.
     pub fn value(&self, name: &str) -> Option<f64> {
         self.named(name).find(|sample| sample.labels.is_empty()).map(|sample| sample.value)
     }
@@ -31,7 +31,7 @@ impl Samples {
         self.0.iter().filter(move |sample| sample.name == name)
     }
 
-    /// The sum over metrics without labels whose names begin and end like this.
+    /// Returns the sum of all metrics without labels whose names have this prefix and this suffix.
     pub(super) fn sum(&self, prefix: &str, suffix: &str) -> f64 {
         let is_meant = |sample: &&Sample| {
             sample.labels.is_empty() && sample.name.starts_with(prefix) && sample.name.ends_with(suffix)
@@ -39,7 +39,7 @@ impl Samples {
         self.0.iter().filter(is_meant).map(|sample| sample.value).sum()
     }
 
-    /// The values of a metric by one of its labels.
+    /// Returns the values of a metric by one of its labels.
     pub(super) fn by_label<'a>(&'a self, name: &'a str, label: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
         self.named(name).filter_map(move |sample| {
             let (_, value) = sample.labels.iter().find(|(name, _)| name == label)?;
@@ -48,7 +48,7 @@ impl Samples {
     }
 }
 
-/// `name{label="value",...} number`, after which a time and an exemplar may stand.
+/// Parses `name{label="value",...} number`. A time and an exemplar may follow.
 fn parse_line(line: &str) -> Option<Sample> {
     let line = line.trim();
     let name_end = line.find(|c: char| c == '{' || c.is_whitespace()).filter(|at| *at > 0)?;
@@ -64,7 +64,7 @@ fn parse_line(line: &str) -> Option<Sample> {
     Some(Sample { name: name.to_owned(), labels, value })
 }
 
-/// What stands between the braces, and what comes after them.
+/// Parses the labels between the braces. Returns them, and the text after them.
 fn parse_labels(mut rest: &str) -> Option<(Vec<(String, String)>, &str)> {
     let mut labels = Vec::new();
     loop {
@@ -79,7 +79,7 @@ fn parse_labels(mut rest: &str) -> Option<(Vec<(String, String)>, &str)> {
     }
 }
 
-/// A label's value up to its closing quote, and what comes after it.
+/// Parses the value of a label up to its closing quote. Returns it, and the text after it.
 fn parse_quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();
@@ -104,7 +104,7 @@ fn parse_number(text: &str) -> Option<f64> {
     }
 }
 
-/// Counts of a histogram's observations up to each bound, the bounds rising.
+/// Cumulative counts of a histogram, by upper bound in ascending order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Buckets(Vec<(f64, f64)>);
 
@@ -117,22 +117,22 @@ impl Buckets {
         Self(buckets)
     }
 
-    /// What was observed since. `None` where the two are not of one run of one histogram.
+    /// Returns the observations since `before`, or `None` if the two are not from the same run of the same histogram.
     pub(super) fn since(&self, before: &Self) -> Option<Self> {
         let is_same = self.0.len() == before.0.len()
             && self.0.iter().zip(&before.0).all(|(now, before)| now.0 == before.0 && now.1 >= before.1);
         is_same.then(|| Self(self.0.iter().zip(&before.0).map(|(now, before)| (now.0, now.1 - before.1)).collect()))
     }
 
-    /// The value that this share of the observations did not exceed, as if they were spread evenly within
-    /// their bucket; of the last bucket, which has no end, its begin.
+    /// Returns the value that the given share of the observations did not exceed, assuming that they are evenly
+    /// distributed within their bucket. For the last bucket, which has no upper bound, returns its lower bound.
     pub(super) fn quantile(&self, share: f64) -> Option<f64> {
         let total = self.0.last().map(|(_, count)| *count).filter(|total| *total > 0.0)?;
         let wanted = share * total;
         let at = self.0.iter().position(|(_, count)| *count >= wanted && *count > 0.0)?;
         let (below, count_below) = if at == 0 { (0.0, 0.0) } else { self.0[at - 1] };
         let (bound, count) = self.0[at];
-        // The last bound is infinite, or as good as that.
+        // The last bound is infinite or practically infinite.
         if bound >= f64::MAX {
             return Some(below);
         }
@@ -196,7 +196,7 @@ mod tests {
         let new = after.since(&before).expect("the same histogram");
         assert_eq!(new.quantile(0.25), Some(0.0015));
         assert_eq!(new.quantile(0.5), Some(0.002));
-        // Beyond the last bound all that is known is that.
+        // Above the last finite bound, only that bound is known.
         assert_eq!(new.quantile(0.99), Some(0.004));
         assert_eq!(after.since(&after).and_then(|none| none.quantile(0.5)), None);
         assert_eq!(before.since(&after), None, "the broker was restarted");

@@ -1,4 +1,4 @@
-//! The live screen, drawn from the board for whatever size the terminal has.
+//! Live screen, drawn from the board for any size of the terminal.
 
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -12,13 +12,13 @@ use super::look::{Latency, View};
 use super::units::{bytes, count, per_s, seconds, size};
 
 const DIM: Style = Style::new().fg(Color::DarkGray);
-/// Below this the screen has nothing to say.
+/// Smallest size of the terminal, below which nothing useful can be shown.
 const SMALLEST: (u16, u16) = (80, 20);
-/// From this size on all lists are shown at the same time.
+/// Size of the terminal from which all lists are shown at the same time.
 const WIDE: (u16, u16) = (160, 18);
-/// Of a rate panel: the numbers on its left.
+/// Width of the numbers on the left of a rate panel.
 const NUMBERS_WIDTH: u16 = 12;
-/// A gauge's bar turns to a warning from here on.
+/// Ratio from which the bar of a gauge becomes a warning.
 const NEARLY_FULL: f64 = 0.8;
 
 pub(super) fn draw(frame: &mut Frame, board: &Board) {
@@ -27,7 +27,7 @@ pub(super) fn draw(frame: &mut Frame, board: &Board) {
         let text = format!("{} x {} is too small; make it {} x {}", area.width, area.height, SMALLEST.0, SMALLEST.1);
         return frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), area);
     }
-    // The lists have most of what is left over.
+    // The lists get most of the remaining rows.
     let rates = (area.height / 5).clamp(6, 12);
     let [head, top, middle, bottom, foot] = Layout::vertical([
         Constraint::Length(1),
@@ -82,7 +82,7 @@ fn draw_head(frame: &mut Frame, area: Rect, board: &Board) {
     frame.render_widget(right.alignment(Alignment::Right), area);
 }
 
-/// Records a second above, bytes a second below, each beside what it was before.
+/// Draws records per second above bytes per second, each next to its history.
 fn draw_rates(frame: &mut Frame, area: Rect, title: &str, color: Color, rows: [(Option<f64>, &Series); 2]) {
     let inner = block(title).inner(area);
     let width = usize::from(inner.width.saturating_sub(NUMBERS_WIDTH));
@@ -99,7 +99,7 @@ fn draw_rates(frame: &mut Frame, area: Rect, title: &str, color: Color, rows: [(
         };
         let text = vec![Line::from(text).style(Style::new().fg(color).bold()), Line::from(unit).style(DIM)];
         frame.render_widget(Paragraph::new(text), numbers);
-        // A row of its own between the two, where there is one to spare.
+        // An empty row separates the two, if there is one to spare.
         let line = if area.height > 2 && i == 0 { Rect { height: area.height - 1, ..line } } else { line };
         let spark = Sparkline::default()
             .data(series.newest(width))
@@ -116,7 +116,7 @@ fn draw_state(frame: &mut Frame, area: Rect, view: Option<&View>) {
         let value = value.unwrap_or_else(|| "-".to_owned());
         Line::from(vec![Span::styled(format!("{name:<12}"), DIM), Span::styled(value, style)])
     };
-    // A rate, and how often it was since the broker began.
+    // A rate, and the total since the broker started.
     let counted = |name: &str, now: fn(&View) -> (f64, f64)| {
         let now = view.map(now);
         let text = now.map(|(rate, all)| format!("{}/s, {}", count(rate), count(all)));
@@ -177,12 +177,12 @@ fn draw_limits(frame: &mut Frame, area: Rect, view: Option<&View>) {
     frame.render_widget(Line::from(line), process);
 }
 
-/// A name, a bar and its percents; the numbers below.
+/// Draws a name, a bar and a percentage, with the numbers below.
 fn draw_gauge(frame: &mut Frame, area: Rect, name: &str, numbers: String, value: f64, max: f64) {
     let ratio = if max > 0.0 { (value / max).clamp(0.0, 1.0) } else { 0.0 };
     let color = if ratio >= NEARLY_FULL { Color::Red } else { Color::Blue };
     let width = usize::from(area.width).saturating_sub(13);
-    // Anything at all is more than nothing.
+    // Any value above zero fills at least one cell.
     let filled = ((width as f64 * ratio).round() as usize).max(usize::from(value > 0.0)).min(width);
     let bar = Line::from(vec![
         Span::styled(format!("{name:<6}"), DIM),
@@ -193,7 +193,7 @@ fn draw_gauge(frame: &mut Frame, area: Rect, name: &str, numbers: String, value:
     frame.render_widget(Paragraph::new(vec![bar, Line::from(format!("      {numbers}"))]), area);
 }
 
-/// All lists beside and below one another if there is room, else the one that was chosen, with the names of the others.
+/// Draws all lists if there is room for them. Otherwise draws the selected list, with the names of the others.
 fn draw_lists(frame: &mut Frame, area: Rect, board: &Board) {
     if area.width < WIDE.0 || area.height < WIDE.1 {
         let mut title = vec![Span::from(" ")];
@@ -204,7 +204,7 @@ fn draw_lists(frame: &mut Frame, area: Rect, board: &Board) {
         return draw_list(frame, area, board, board.list, Line::from(title));
     }
     let halves: [Rect; 2] = Layout::vertical([Constraint::Fill(1); 2]).areas(area);
-    // What is cut off first is the name of a column: topics and lanes have the most of them.
+    // The names of columns are cut off first: topics and lanes have the most columns.
     let shares = [[5, 4, 4], [4, 4, 5]].map(|row: [u16; 3]| row.map(Constraint::Fill));
     for ((half, lists), shares) in halves.into_iter().zip(List::ALL.chunks(3)).zip(shares) {
         let parts: [Rect; 3] = Layout::horizontal(shares).areas(half);
@@ -230,7 +230,7 @@ fn draw_list(frame: &mut Frame, area: Rect, board: &Board, list: List, title: Li
         return frame.render_widget(none, area);
     }
     let cell = |at: usize, text: String| match at {
-        // A name is read from its beginning.
+        // Names are aligned left, numbers right.
         0 => Cell::from(text),
         _ => Cell::from(Line::from(text).alignment(Alignment::Right)),
     };
@@ -243,7 +243,7 @@ fn draw_list(frame: &mut Frame, area: Rect, board: &Board, list: List, title: Li
     if kept < shown.total {
         rows.push(Row::new([format!("+{} more", shown.total - kept)]).style(DIM));
     }
-    // The name has what the others leave.
+    // The name gets the remaining width.
     let width = |at: usize| {
         let cells = shown.rows.iter().take(kept).filter_map(|row| row.get(at)).map(|text| text.chars().count());
         cells.max().unwrap_or_default().max(shown.columns[at].len()) as u16
@@ -294,7 +294,7 @@ fn draw_foot(frame: &mut Frame, area: Rect) {
     frame.render_widget(Line::from(spans.collect::<Vec<_>>()), bottom);
 }
 
-/// In front of everything, as long as nobody answers: what is behind it is old.
+/// Draws a message over the screen while the broker does not answer, as the values below it are old.
 fn draw_trouble(frame: &mut Frame, area: Rect, board: &Board) {
     let Link::Lost(why) = &board.link else {
         return;

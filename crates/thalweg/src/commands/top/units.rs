@@ -1,16 +1,16 @@
-//! Numbers as people read them: short, and with their unit.
+//! Formatting of numbers for people: short, and with their unit.
 
-/// A number in at most five characters: 999, 10.0 k, 1.50 M.
+/// Formats a number in at most six characters, below 1000 T: 999, 10.0 k, 1.5 M.
 pub(super) fn count(value: f64) -> String {
     scaled(value, 1000.0, &["", " k", " M", " G", " T"])
 }
 
-/// Bytes in thousands, as rates are told.
+/// Formats bytes with decimal units, which are usual for rates.
 pub(super) fn bytes(value: f64) -> String {
     scaled_unit(value, 1000.0, &["B", "kB", "MB", "GB", "TB"])
 }
 
-/// Bytes in powers of two, as memory is told.
+/// Formats bytes with binary units, which are usual for memory.
 pub(super) fn size(value: f64) -> String {
     scaled_unit(value, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"])
 }
@@ -19,7 +19,7 @@ pub(super) fn per_s(text: String) -> String {
     format!("{text}/s")
 }
 
-/// A time in its own unit: 8.2 us, 1.5 ms, 2 s.
+/// Formats a time in a suitable unit: 8.2 us, 1.5 ms, 2 s.
 pub(super) fn seconds(value: f64) -> String {
     let (number, unit) = match value {
         v if v < 1e-3 => (v * 1e6, "us"),
@@ -32,7 +32,7 @@ pub(super) fn seconds(value: f64) -> String {
 fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     let (value, unit) = scale(value, step, units);
     match unit {
-        // Small rates matter in tenths.
+        // Small rates are shown in tenths.
         "" if value > 0.0 && value < 10.0 && value.fract() != 0.0 => format!("{value:.1}"),
         "" => format!("{value:.0}"),
         unit => format!("{}{unit}", three_digits(value)),
@@ -46,7 +46,7 @@ fn scaled_unit(value: f64, step: f64, units: &[&str]) -> String {
 
 fn scale<'a>(mut value: f64, step: f64, units: &[&'a str]) -> (f64, &'a str) {
     let mut at = 0;
-    // Up to 1000 without a unit is as short as with one, and exact.
+    // Up to 9999, a number without a unit is as short as one with a unit, and exact.
     while value >= if at == 0 { step * 10.0 } else { step } && at + 1 < units.len() {
         value /= step;
         at += 1;

@@ -1,4 +1,4 @@
-//! Both halves: a server in a process of its own, and the load in this one.
+//! Both parts: a server in a separate process, and the load in this one.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use crate::args::{Global, RpcBoth};
 use crate::output::{FAILED, Failure, Result};
 
 pub fn run(global: &Global, args: &RpcBoth) -> Result {
-    // The server says what in the profile changes nothing.
+    // The server itself prints the notes on profile keys that have no effect.
     let (start, _) = start(&args.server, None, args.response_bytes)?;
     let (settings, is_low_memory) = (start.settings, start.is_low_memory);
-    // Wrong arguments are found out before anything is started. Where the server listens is not known yet.
+    // Wrong arguments are reported before anything is started. The address of the server is not known yet.
     let nowhere = Target::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
     let plan = plan(nowhere, &args.shape, settings.response_bytes)?;
     let mut floor = args.floor.as_deref().map(|folder| Floor::find(folder, &settings, &plan)).transpose()?;
@@ -47,7 +47,7 @@ fn run_ours(global: &Global, args: &RpcBoth, settings: &ServerSettings, plan: &P
     Ok(report)
 }
 
-/// What makes another process of this program the server that these arguments describe.
+/// Returns the flags with which another process of this program becomes the server that these arguments describe.
 fn serve_flags(args: &RpcBoth) -> Vec<String> {
     let server = &args.server;
     let path = |name: &str, path: Option<&Path>| {
@@ -73,14 +73,14 @@ fn serve_flags(args: &RpcBoth) -> Vec<String> {
     .concat()
 }
 
-/// How a server is reached that was started here and says that it listens at `place`.
+/// Returns the target for a server that was started here and reports that it listens at `place`.
 pub(super) fn target(ca_file: Option<&str>, settings: &ServerSettings, place: &str) -> Result<Target> {
     let address = || {
         let port: u16 = place.parse().map_err(|e| Failure::new(FAILED, format!("no port: {place}: {e}")))?;
         Ok::<_, Failure>(SocketAddr::from(([127, 0, 0, 1], port)))
     };
     let secure = || {
-        // It was started here, so it needs nobody who vouches for it.
+        // The server was started here, so its certificate need not be verified.
         let trust = ca_file.map_or(Trust::Anyone, |path| Trust::File(path.into()));
         Ok::<_, Failure>(Secure { address: address()?, name: "127.0.0.1".to_owned(), trust })
     };

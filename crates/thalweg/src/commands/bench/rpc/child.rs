@@ -1,4 +1,4 @@
-//! A server of the reference frames in a process of its own.
+//! Server of the reference frames in a separate process.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -10,11 +10,11 @@ use serde_json::Value;
 
 use crate::output::{FAILED, Failure, Result};
 
-/// How long a server may take to end, its own time for that included.
+/// Time limit for the end of a server, including its own shutdown time.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Any server that says `listening PORT` or `listening PATH`, and what it did on SIGTERM. It is killed when this is
-/// dropped.
+/// Server that prints `listening PORT` or `listening PATH`, and its statistics after SIGTERM. The process is killed
+/// when this is dropped.
 pub struct Server {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -38,7 +38,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens: a port, or a path.
+    /// Returns the port or the path that the server listens at.
     pub fn place(&self) -> &str {
         &self.place
     }
@@ -47,7 +47,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Ends it. What it says it did.
+    /// Ends the server. Returns its statistics.
     pub fn stop(mut self) -> Result<Value> {
         if let Some(status) = self.child.try_wait()? {
             return Err(Failure::new(FAILED, format!("the server ended under load, with {status}")));
@@ -70,13 +70,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The server may have ended by itself.
         self.child.kill().unwrap_or_default();
         self.child.wait().map(drop).unwrap_or_default();
     }
 }
 
-/// The last line that is JSON.
+/// Returns the last line that is JSON.
 pub fn last_json(text: &str) -> Option<Value> {
     text.lines().rev().find_map(|line| serde_json::from_str(line).ok())
 }

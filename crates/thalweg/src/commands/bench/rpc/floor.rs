@@ -1,4 +1,4 @@
-//! The floor of the same minute: the C programs of `bench/floor`, in turn with our own.
+//! Reference measurements: the C programs of `bench/floor`, measured in turn with our own.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,19 +13,19 @@ use super::child::{Server, last_json};
 use super::{check, measure};
 use crate::output::{FAILED, Failure, Result, USAGE};
 
-/// The rows of the comparison. The one in the middle tells the loads apart from the servers.
+/// Rows of the comparison. The middle one separates the effect of the load from that of the server.
 const NAMES: [&str; 3] = ["floor: C server, C load", "C server, this load", "thalweg server, this load"];
 
-/// What is compared.
+/// Figures that are compared.
 #[derive(Clone, Copy)]
 struct Figures {
     rps: f64,
     p50_us: f64,
     p99_us: f64,
-    /// CPU time of the server for each request.
+    /// CPU time of the server per request, in microseconds.
     user_us: f64,
     sys_us: f64,
-    /// And of the load.
+    /// CPU time of the load per request, in microseconds.
     client_us: f64,
 }
 
@@ -33,12 +33,12 @@ pub struct Floor<'a> {
     folder: &'a Path,
     settings: &'a ServerSettings,
     plan: &'a Plan,
-    /// The rows of each round.
+    /// Rows of each round.
     rounds: Vec<[Figures; NAMES.len()]>,
 }
 
 impl<'a> Floor<'a> {
-    /// The programs in this folder.
+    /// Finds the programs in this folder.
     pub fn find(folder: &'a Path, settings: &'a ServerSettings, plan: &'a Plan) -> Result<Self> {
         if settings.is_tls {
             let why = "--floor is plain: it is not to be compared with TLS, which the profile asks for";
@@ -54,7 +54,7 @@ impl<'a> Floor<'a> {
         Ok(Self { folder, settings, plan, rounds: Vec::new() })
     }
 
-    /// Runs every row once. Every other round goes the other way round: the speed of a machine drifts.
+    /// Runs every row once. Every other round runs in reverse order, because the speed of a machine drifts.
     pub fn round(&mut self, ours: impl Fn() -> Result<LoadReport>) -> Result<LoadReport> {
         let (floor, mixed, report);
         if self.rounds.len().is_multiple_of(2) {
@@ -83,7 +83,7 @@ impl<'a> Floor<'a> {
         Server::start(command)
     }
 
-    /// The C server under the C load.
+    /// Measures the C server with the C load.
     fn run_c(&self) -> Result<Figures> {
         let server = self.start_server()?;
         let plan = self.plan;
@@ -103,7 +103,7 @@ impl<'a> Floor<'a> {
         }
     }
 
-    /// The C server under our load.
+    /// Measures the C server with our load.
     fn run_mixed(&self) -> Result<Figures> {
         let server = self.start_server()?;
         let target = target(None, self.settings, server.place())?;
@@ -165,7 +165,7 @@ impl Figures {
         }
     }
 
-    /// What a load found and what its server says it cost.
+    /// Reads the results of a load, and the CPU time that its server reports.
     fn of_json(load: &Value, served: &Value) -> Self {
         let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
         let a_request = |key: &str| number(&served[key]) * 1e6 / number(&served["requests"]).max(1.0);
@@ -180,7 +180,7 @@ impl Figures {
     }
 }
 
-/// One row over all rounds: the medians, and the ratios to the floor of the same round, sorted.
+/// Row over all rounds: the medians, and the ratios to the C programs in the same round, sorted.
 struct Row {
     name: &'static str,
     median: Figures,
@@ -188,7 +188,7 @@ struct Row {
 }
 
 impl Row {
-    /// The least, the middle and the greatest ratio.
+    /// Returns the smallest, the median and the largest ratio.
     fn ratio(&self) -> [f64; 3] {
         [0, self.ratios.len() / 2, self.ratios.len() - 1].map(|at| self.ratios[at])
     }

@@ -1,4 +1,4 @@
-//! The profile of a server of `bench rpc`: a TOML file with the option names of nacelle's stress server.
+//! Profile of a server of `bench rpc`: a TOML file with the option names of nacelle's stress server.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -13,11 +13,11 @@ use toml::Value;
 
 use crate::output::{Failure, Result, USAGE};
 
-/// What a server is started with.
+/// Settings with which a server is started.
 #[derive(Clone, Debug)]
 pub struct Start {
     pub settings: ServerSettings,
-    /// Memory goes back to the system as soon as it is free.
+    /// `true` if free memory is returned to the system immediately.
     pub is_low_memory: bool,
     response_bytes_max: usize,
 }
@@ -30,10 +30,10 @@ impl Default for Start {
     }
 }
 
-/// What a key does.
+/// Effect of a key.
 enum Effect {
     Sets(fn(&mut Start, &Value) -> Result<(), String>),
-    /// Nothing here, and why.
+    /// No effect, for this reason.
     Nothing(&'static str),
 }
 
@@ -45,7 +45,7 @@ const ONE_WRITE: &str = "the answers to what one read brought always go out by o
 const ALWAYS_COUNTED: &str = "requests are always counted";
 const OF_THE_BUILD: &str = "where the time of a read goes is measured by a build with the feature phase-timing";
 
-/// Every key, in the order in which they are applied.
+/// All keys, in the order in which they are applied.
 #[rustfmt::skip]
 const KEYS: &[(&str, Effect)] = &[
     ("bind", Sets(|start, value| set(&mut start.settings.place, Place::Tcp(address(value)?)))),
@@ -82,7 +82,7 @@ const KEYS: &[(&str, Effect)] = &[
 ];
 
 impl Start {
-    /// Takes over what a file says. Returns notes on what in it changes nothing.
+    /// Applies the keys of a file. Returns notes on the keys that have no effect.
     pub fn read(&mut self, path: &Path) -> Result<Vec<String>> {
         let place = path.display();
         let wrong = |why: String| Failure::new(USAGE, format!("{place}: {why}"));
@@ -119,7 +119,7 @@ impl Start {
         Ok(notes)
     }
 
-    /// What no single option can show to be wrong.
+    /// Checks the rules that concern more than one option.
     pub fn check(&self) -> Result<(), String> {
         let (bytes, max) = (self.settings.response_bytes, self.response_bytes_max);
         if bytes > max {
@@ -156,7 +156,7 @@ fn max_request_body(start: &mut Start, value: &Value) -> Result<(), String> {
     set(&mut start.settings.service.frame_bytes_max, (bytes as usize).saturating_add(HEAD_BYTES))
 }
 
-/// A connection on which nothing was asked yet is idle, too.
+/// Sets the idle timeout. It also applies to a connection that has sent no request yet.
 fn idle_timeout(start: &mut Start, value: &Value) -> Result<(), String> {
     let timeouts = &mut start.settings.service.timeouts;
     timeouts.first_frame = millis(value)?;
@@ -172,7 +172,7 @@ fn flag(value: &Value) -> Result<bool, String> {
     value.as_bool().ok_or_else(|| format!("must be true or false, not {value}"))
 }
 
-/// A number of bytes, also as "512MiB".
+/// Parses a number of bytes, also written as "512MiB".
 fn bytes(value: &Value) -> Result<u64, String> {
     match value {
         Value::String(text) => parse_bytes(text),
@@ -183,7 +183,7 @@ fn bytes(value: &Value) -> Result<u64, String> {
     }
 }
 
-/// A number that has to be at least one.
+/// Parses a number that must be at least 1.
 fn count(value: &Value) -> Result<usize, String> {
     let n = value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
     n.ok_or_else(|| format!("must be a whole number of at least 1, not {value}"))
@@ -204,7 +204,7 @@ mod tests {
         Ok((start, notes))
     }
 
-    /// The profiles that come with the program say what they are known for.
+    /// The profiles that come with the program must have the documented settings.
     #[test]
     fn the_profiles_hold() {
         let tcp = include_str!("../../../../../../bench/profiles/rpc/tcp.toml");
