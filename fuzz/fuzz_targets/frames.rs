@@ -1,8 +1,8 @@
-//! Frames are the same however the stream is cut.
+//! Frames do not depend on the pieces in which the stream arrives.
 //!
-//! Input: one byte that chooses the size limit, four bytes with the sizes of the pieces in turn (0 is
-//! all that is left), one byte with the KiB of zeros after the stream, and the stream. The pieces of a
-//! long stream are larger, so that no input takes long.
+//! Input: one byte that selects the size limit, four bytes with the sizes of the pieces in turn (0 is the whole rest),
+//! one byte with the KiB of zeros after the stream, and the stream. The pieces of a long stream are larger, so that no
+//! input takes long.
 
 #![no_main]
 
@@ -12,7 +12,7 @@ use libfuzzer_sys::fuzz_target;
 use wire::frame::{BODY_BYTES_BEFORE_HELLO_MAX, BODY_BYTES_MAX, put_frame};
 use wire::{Assembler, Frame};
 
-/// What came of a stream: its frames, whether it ended between two, and the error that ended it.
+/// Result of a stream: its frames, whether it ended between two, and the error that ended it.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     frames: Vec<Frame>,
@@ -63,6 +63,6 @@ fn read(stream: &[u8], body_bytes_max: usize, cuts: &[u8], in_place: bool) -> Ou
         error = assembler.feed(&rest[..piece], &mut frames).err();
         rest = &rest[piece..];
     }
-    // After an error a connection is closed, and nothing depends on where its assembler stopped.
+    // After an error a connection is closed, and the position of its assembler is irrelevant.
     Outcome { frames, is_between_frames: error.is_none() && assembler.is_between_frames(), error }
 }

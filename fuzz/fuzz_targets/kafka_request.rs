@@ -1,8 +1,8 @@
-//! A Kafka request is taken apart as the door does it, or refused. One that carries no records is the same after it
-//! was encoded and decoded again.
+//! A Kafka request is parsed as in the door, or refused. A request without records stays equal when it is encoded and
+//! decoded again.
 //!
-//! Input: the key and the version in two bytes each, and the body. The body need not be what it encodes to: unknown
-//! tags are skipped, and a varint may be longer than it has to.
+//! Input: the key and the version in two bytes each, and the body. The body need not equal its encoding: unknown tags
+//! are skipped, and a varint may be longer than necessary.
 
 #![no_main]
 
@@ -16,7 +16,7 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     let (key, version) = (i16::from_be_bytes([a, b]), i16::from_be_bytes([c, d]));
-    // The header that the door finds: a correlation id, no name, and no tags where versions have them.
+    // Header for the door: a correlation id, no client name, and no tags in versions that have tags.
     let has_tags = api(key).is_some_and(|api| api.is_flexible(version));
     let header = [&input[..4], &[0, 0, 0, 7, 0xff, 0xff], if has_tags { &[0][..] } else { &[] }].concat();
     let is_whole = check_request(BytesMut::from(&[&header, body].concat()[..])).is_ok();

@@ -1,4 +1,4 @@
-//! Patterns and names are refused or valid ever after, and a match means what the reference says.
+//! Patterns and names are refused or stay valid, and a match follows the reference.
 //!
 //! Input: a pattern, a line end, and the name of a topic.
 
@@ -30,7 +30,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// What the documentation promises: `*` is one token, `>` one or more up to the end.
+/// Implements the documented meaning: `*` is one token, `>` one or more up to the end.
 fn is_match(pattern: &str, topic: &str) -> bool {
     let (want, rest) = pattern.split_once('.').map_or((pattern, None), |(want, rest)| (want, Some(rest)));
     let (token, more) = topic.split_once('.').map_or((topic, None), |(token, more)| (token, Some(more)));

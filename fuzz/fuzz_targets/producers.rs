@@ -1,8 +1,8 @@
-//! A snapshot of a partition's producers is refused, or it is exactly what its bytes say, and goes on from there:
-//! what is taken once is a duplicate ever after, with the same offset.
+//! A snapshot of a partition's producers is refused, or decoded exactly, and continues from there: a send that was
+//! accepted once is a duplicate from then on, with the same offset.
 //!
-//! Input: a byte with the number of eight-byte sends at the end, the snapshot, the sends. A send is the lowest byte
-//! of an id, of an epoch and of a count, a byte that says whether the sequence is absolute, and a sequence.
+//! Input: a byte with the number of eight-byte sends at the end, the snapshot, the sends. A send is the lowest byte of
+//! an id, of an epoch and of a count, a byte that selects an absolute sequence, and a sequence.
 
 #![no_main]
 
@@ -11,7 +11,7 @@ use engine::Producer;
 use engine::producers::{Producers, Step};
 use libfuzzer_sys::fuzz_target;
 
-/// Behind every offset that a snapshot may hold.
+/// Offset after every offset that a snapshot may contain.
 const END: u64 = 1 << 63;
 
 fuzz_target!(|input: &[u8]| {
@@ -24,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
     };
     let mut encoded = BytesMut::new();
     producers.encode(&mut encoded);
-    // A snapshot of an older version is written anew.
+    // A snapshot of an older version is written in the current one.
     match snapshot.first() {
         Some(1 | 2) => assert_eq!(Producers::decode(encoded.freeze()).as_ref(), Ok(&producers)),
         _ => assert_eq!(encoded, snapshot),

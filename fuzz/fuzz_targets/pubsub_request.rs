@@ -1,8 +1,8 @@
-//! A request of Pub/Sub's clients is read or refused, by gRPC the same however its bytes come.
+//! A request of Pub/Sub's clients is parsed or refused; for gRPC independent of the pieces in which it arrives.
 //!
-//! Input: a byte that has its highest bit set for REST. For gRPC the next bit says that messages may be compressed, and
-//! the others are the call; then four bytes with the sizes of the pieces in turn (0 is all that is left), and the body.
-//! For REST the other bits are the method; then the address, a line feed, and the body.
+//! Input: a byte whose highest bit selects REST. For gRPC the next bit allows compressed messages, and the others
+//! select the call; then four bytes with the sizes of the pieces in turn (0 is the whole rest), and the body. For REST
+//! the other bits are the method; then the address, a line feed, and the body.
 
 #![no_main]
 

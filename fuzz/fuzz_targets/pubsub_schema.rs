@@ -1,7 +1,8 @@
-//! A definition of a schema is refused or compatible with itself, and a message follows it or is refused, both in time.
+//! A schema definition is refused or compatible with itself, and a message matches it or is refused, both in bounded
+//! time.
 //!
-//! Input: a byte whose lowest bit chooses the language and whose next chooses the encoding, the definition, a byte of
-//! 0, and the message.
+//! Input: a byte whose lowest bit selects the language and whose next one selects the encoding, the definition, a byte
+//! of 0, and the message.
 
 #![no_main]
 
@@ -23,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     assert_eq!(definition.kind(), kind);
-    // An Avro definition may be too large to compare; then it is refused.
+    // An Avro definition may be too large for a comparison; then it is refused.
     let is_own_revision = definition.expect_compatible(&definition).is_ok();
     assert!(is_own_revision || kind == Kind::Avro);
     if definition.check(encoding, message).is_ok() && encoding == Encoding::Json {
@@ -31,7 +32,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Whether braces and brackets outside of strings close what they open.
+/// Returns `true` if braces and brackets outside of strings are balanced.
 fn is_whole(text: &[u8]) -> bool {
     let (mut depth, mut in_string, mut escaped) = (0_i64, false, false);
     for byte in text {

@@ -1,4 +1,4 @@
-//! A filter is refused with its place or valid ever after, and what is built from it means what its parts do.
+//! A filter is refused with a position or stays valid, and a combined filter means the combination of its parts.
 //!
 //! Input: a filter, and for each attribute of a message a line end, its key, `=` and its value.
 
@@ -27,7 +27,7 @@ fuzz_target!(|input: &[u8]| {
     assert!(filter_text.len() <= FILTER_BYTES_MAX);
     assert_eq!(filter.to_string(), filter_text);
     assert_eq!(Filter::parse(filter.as_str()), Ok(filter.clone()));
-    // Those that are still short and flat enough to be filters.
+    // Combinations may be too long or too deeply nested to be filters.
     let has_room = filter_text.matches('(').count() < FILTER_NESTING_MAX;
     let built = |text: String| match Filter::parse(&text) {
         Ok(filter) => Some(filter),

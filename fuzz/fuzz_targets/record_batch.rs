@@ -1,6 +1,6 @@
 //! A record batch is refused, or its records can be read and written again.
 //!
-//! Input: one byte, which if odd asks for a valid checksum, and the batch.
+//! Input: one byte, which requests a valid checksum if it is odd, and the batch.
 
 #![no_main]
 
@@ -16,7 +16,7 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     let mut bytes = bytes.to_vec();
-    // The leader epoch lies outside of the checksum, and whoever gives a batch its place sets it to 0.
+    // The leader epoch is outside of the checksum; it is set to 0 when a batch gets its place.
     bytes.iter_mut().skip(12).take(4).for_each(|byte| *byte = 0);
     if flags % 2 == 1 {
         seal(&mut bytes);
@@ -24,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
     let bytes = Bytes::from(bytes);
     let draft = DraftBatch::parse(BytesMut::from(&bytes[..]));
     let Ok(batch) = RecordBatch::parse(bytes.clone()) else {
-        // A draft has no place yet; what stands there may be out of range, and nothing else may be wrong.
+        // A draft has no place yet; its base offset may be out of range, and everything else has to be correct.
         let mut placed = bytes.to_vec();
         placed.iter_mut().take(8).for_each(|byte| *byte = 0);
         assert_eq!(RecordBatch::parse(placed.into()).is_ok_and(|batch| is_whole(&batch)), draft.is_ok());
@@ -62,7 +62,7 @@ fuzz_target!(|input: &[u8]| {
     assert_eq!((emptied.next_offset(), emptied.count()), (batch.next_offset(), 0));
     if batch.is_control() {
         assert_eq!(count, 0);
-        // Whatever it says of a transaction is no record for anyone.
+        // The transaction marker, if any, is not a record for readers.
         return drop(batch.marker());
     }
     if let Ok(records) = records {
@@ -85,13 +85,13 @@ fn write_again(batch: &RecordBatch, records: &[Record]) {
             record.headers.iter().map(|(name, value)| (&name[..], value.as_deref())).collect();
         let pushed = builder.push(record.timestamp_ms, record.key.as_deref(), record.value.as_deref(), &headers);
         if batch.codec() != Ok(Codec::None) && pushed.is_err() {
-            // Compressed, a batch holds more than fits into one that is not.
+            // A compressed batch holds more than fits into an uncompressed one.
             return;
         }
         pushed.expect("what was in a batch fits into one");
     }
     let expected_bytes = builder.len();
-    // Records that get no smaller stay as they are.
+    // Records that compression does not shrink stay uncompressed.
     let codec = Codec::ALL[batch.base_timestamp_ms() as usize % Codec::ALL.len()];
     let again = builder.finish_with(codec, batch.producer()).expect("records").stamp(batch.base_offset());
     assert!(builder.is_empty());
@@ -102,7 +102,7 @@ fn write_again(batch: &RecordBatch, records: &[Record]) {
     let views = again.records().expect("what is compressed here is read here");
     let read: Vec<Record> = views.iter().map(|view| views.own(&view.expect("what is built is valid"))).collect();
     for (i, (read, record)) in read.iter().zip(records).enumerate() {
-        // A batch of another implementation may count its offsets with holes; ours does not.
+        // A batch of another implementation may have gaps in its offsets; a batch of this one has none.
         let expected = Record { offset: batch.base_offset() + i as u64, ..record.clone() };
         assert_eq!(*read, expected);
     }

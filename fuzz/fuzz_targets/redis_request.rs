@@ -1,8 +1,7 @@
-//! Requests of Redis's protocol are taken apart the same way whatever pieces they come in, and what they ask of a
-//! cache is answered by one whole value each.
+//! Requests of Redis's protocol are parsed independent of the pieces in which they arrive, and each request to a cache
+//! is answered by one complete value.
 //!
-//! Input: a byte whose lowest bit asks for RESP3 and whose others say how large the pieces are, and what a client
-//! sends.
+//! Input: a byte whose lowest bit selects RESP3 and whose others are the size of the pieces, and the bytes of a client.
 
 #![no_main]
 
@@ -13,7 +12,7 @@ use doors::redis::{answers, check_requests};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::{Builder, Runtime};
 
-/// What one input may fill.
+/// Maximum bytes of the cache for one input.
 const CACHE_BYTES_MAX: u64 = 64 << 20;
 
 static CACHE: LazyLock<(Runtime, Arc<Broker>, Arc<Cache>)> = LazyLock::new(|| {
@@ -24,7 +23,7 @@ static CACHE: LazyLock<(Runtime, Arc<Broker>, Arc<Cache>)> = LazyLock::new(|| {
     (runtime, broker, cache)
 });
 
-/// What follows the value that comes first.
+/// Returns the bytes after the first value.
 fn skip_value(bytes: &[u8]) -> &[u8] {
     let end = bytes.windows(2).position(|two| two == b"\r\n").expect("a line");
     let (line, rest) = (&bytes[1..end], &bytes[end + 2..]);

@@ -1,4 +1,4 @@
-//! A request is refused, or it is exactly the bytes that it encodes to.
+//! A request is refused, or it equals its encoding exactly.
 //!
 //! Input: the kind and the body of a frame.
 

@@ -1,6 +1,6 @@
-//! A response or a push is refused, or it survives being encoded and decoded.
+//! A response or a push is refused, or it stays equal when it is encoded and decoded.
 //!
-//! Input: the kind and the body of a frame. Fetched batches are made valid but for their records.
+//! Input: the kind and the body of a frame. Fetched batches are made valid except for their records.
 
 #![no_main]
 
@@ -16,7 +16,7 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     if frame.kind == FETCHED {
-        // Every other input as it is: a wrong checksum has to be refused, too.
+        // Every second input stays unchanged: a wrong checksum has to be refused, too.
         if frame.body.last().is_some_and(|byte| byte % 2 == 0) {
             seal_fetched(&mut frame.body);
         }
@@ -72,7 +72,7 @@ fn check_push(push: Push) {
     assert_eq!(twice, encoded, "{push:?}");
 }
 
-/// A long message may lose its end, and nothing else may change.
+/// Checks that a long message only lost its end, and that nothing else changed.
 fn check_error(error: &Error, again: &Error) {
     assert_eq!((again.kind, again.retry_after_ms), (error.kind, error.retry_after_ms));
     assert!(error.message.starts_with(&again.message));

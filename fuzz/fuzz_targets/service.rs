@@ -1,8 +1,8 @@
-//! A service answers the same bytes in the same way, however they come and whatever they say.
+//! A service answers the same bytes in the same way, independent of the pieces in which they arrive.
 //!
-//! Input: four bytes with the sizes of the pieces in turn (0 is all that is left), and the stream. It is said to a
-//! server over a pipe, once whole and once in pieces. The protocol is made so that most bytes mean something:
-//! what is asked, a tag, a length and as many words.
+//! Input: four bytes with the sizes of the pieces in turn (0 is the whole rest), and the stream. It is sent to a server
+//! over a pipe, once as a whole and once in pieces. The protocol gives a meaning to most bytes: a kind of request, a
+//! tag, a length and that number of words.
 
 #![no_main]
 
@@ -22,7 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::Runtime;
 
 const HEAD_BYTES: usize = 3;
-/// Of the pipe: less than most streams, so that both ends wait for each other.
+/// Size of the pipe: less than most streams, so that both ends wait for each other.
 const PIPE_BYTES: usize = 64;
 const MALFORMED: u8 = 0x80;
 
@@ -36,7 +36,7 @@ fuzz_target!(|input: &[u8]| {
     assert_eq!(STAND.telemetry.totals().panics, 0);
 });
 
-/// A server on a thread of its own, for all inputs.
+/// Server on a separate thread, for all inputs.
 struct Stand {
     server: Server,
     telemetry: Arc<net::telemetry::Telemetry>,
@@ -60,14 +60,14 @@ static STAND: LazyLock<Stand> = LazyLock::new(|| {
     Stand { server, telemetry, runtime }
 });
 
-/// All that the server says.
+/// Returns all bytes that the server sends.
 fn said(stream: &[u8], cuts: &[u8]) -> Vec<u8> {
     let (mine, theirs) = tokio::io::duplex(PIPE_BYTES);
     STAND.server.serve_pipe(theirs);
     STAND.runtime.block_on(async {
         let (mut ear, mouth) = tokio::io::split(mine);
         let mut heard = Vec::new();
-        // A server that has said its last words need not listen.
+        // A server that has sent its last answer need not read.
         let (_, read) = tokio::join!(say(mouth, stream, cuts), ear.read_to_end(&mut heard));
         read.expect("the end of the answers");
         heard
@@ -83,7 +83,7 @@ async fn say(mut mouth: tokio::io::WriteHalf<DuplexStream>, stream: &[u8], cuts:
         if rest.is_empty() {
             break;
         }
-        // The server reads this piece before the next one comes, as a rule.
+        // Usually the server reads this piece before the next one arrives.
         tokio::task::yield_now().await;
     }
     mouth.shutdown().await
@@ -92,7 +92,7 @@ async fn say(mut mouth: tokio::io::WriteHalf<DuplexStream>, stream: &[u8], cuts:
 #[derive(Clone)]
 struct Asked;
 
-/// How a request is to be answered.
+/// Ways to answer a request.
 #[derive(Clone, Copy)]
 enum How {
     Now,
@@ -194,7 +194,7 @@ impl Handler<Asked> for Obedient {
     }
 }
 
-/// Takes as many turns as the first word says.
+/// Yields as often as the first word specifies.
 async fn rest(words: &[u8]) {
     for _ in 0..words.first().map_or(0, |word| word % 4) {
         tokio::task::yield_now().await;

@@ -1,6 +1,6 @@
-//! A request of SQS by either of its protocols is read and its messages are checked, or it is refused.
+//! An SQS request in either protocol is parsed and its messages are checked, or it is refused.
 //!
-//! Input: what is asked for in one byte, its highest bit set for the Query protocol, and the body.
+//! Input: one byte with the action, its highest bit set for the Query protocol, and the body.
 
 #![no_main]
 
@@ -12,6 +12,6 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     let is_taken = check_request(usize::from(asked & 0x7f), asked & 0x80 != 0, body);
-    // Whatever it is, it is so each time.
+    // The result is the same each time.
     assert_eq!(check_request(usize::from(asked & 0x7f), asked & 0x80 != 0, body), is_taken);
 });

@@ -1,4 +1,4 @@
-//! What the fuzz targets share: batches that get past their checksum, and frames of values.
+//! Helpers of the fuzz targets: batches with valid checksums, and frames of values.
 
 use bytes::BytesMut;
 use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES};
@@ -12,8 +12,8 @@ const AT_LAST_OFFSET_DELTA: usize = 23;
 const AT_RECORD_COUNT: usize = 57;
 const BATCH_HEADER_BYTES: usize = 61;
 
-/// Makes length, magic, last offset and checksum of a batch what the rest of its bytes ask for, so that
-/// what is wrong with it is in its records. Does nothing to less than a header.
+/// Sets length, magic, last offset and checksum of a batch to match the rest of its bytes, so that any error is in its
+/// records. Ignores less than a header.
 pub fn seal(batch: &mut [u8]) {
     if batch.len() < BATCH_HEADER_BYTES {
         return;
@@ -27,7 +27,7 @@ pub fn seal(batch: &mut [u8]) {
     batch[AT_CRC..AT_CRC + 4].copy_from_slice(&crc.to_be_bytes());
 }
 
-/// Seals the batches of a fetch's answer: start, end, count, and for each batch its length and its bytes.
+/// Seals the batches of a fetch response: start, end, count, and for each batch its length and its bytes.
 pub fn seal_fetched(body: &mut [u8]) {
     let mut at = 20;
     while at + 4 <= body.len() {
@@ -45,13 +45,13 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// An input as a frame: its first byte is the kind, the rest the body.
+/// Parses an input as a frame: its first byte is the kind, the rest the body.
 pub fn frame_of(input: &[u8]) -> Option<Frame> {
     let (kind, body) = input.split_first()?;
     Some(Frame { kind: *kind, correlation: 7, body: BytesMut::from(body) })
 }
 
-/// The one frame that an encoder wrote.
+/// Returns the single frame that an encoder wrote.
 pub fn read_one(encoded: &[u8]) -> Frame {
     let mut frames = Vec::new();
     let mut assembler = Assembler::new(BODY_BYTES_MAX);

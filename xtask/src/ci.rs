@@ -1,15 +1,16 @@
-//! `cargo xtask ci`: all that has to pass before a change lands, cheapest first.
+//! `cargo xtask ci`: all checks that have to pass before a change lands, cheapest first.
 
 use std::time::{Duration, Instant};
 
 use crate::run::{Call, Outcome};
 use crate::{compat, deny, fuzz};
 
-/// How long each fuzz target runs here: enough to try its seeds and what is near to them.
+/// Duration of each fuzz target here: enough to try its seeds and similar inputs.
 const FUZZ_SECONDS: u32 = 10;
-/// The systems whose clients try it here.
+/// Systems whose clients are tested here.
 const COMPAT: &[&str] = &["kafka", "sqs", "pubsub", "redis"];
-/// A few clients of one system side by side take half a minute; on a bare machine they are brought and built first.
+/// Time limit for the clients. A few clients of one system in parallel take half a minute; on a new machine they are
+/// downloaded and built first.
 const COMPAT_LIMIT: Duration = Duration::from_secs(420);
 
 struct Step {
@@ -37,7 +38,7 @@ fn steps() -> Vec<Step> {
     ]
 }
 
-/// What a step needs that may not be there is looked for when its turn comes. An error says what is missing.
+/// Prepares a step just before it runs, if it has further requirements. An error names what is missing.
 fn prepare(step: &mut Step) -> Outcome {
     match step.name {
         "compat" => {
@@ -90,7 +91,7 @@ fn carry_out(step: &Step) -> Outcome<Duration> {
     Ok(begin.elapsed())
 }
 
-/// Whether this is a machine that may be changed: there what is missing is installed.
+/// Returns `true` on a CI machine, which may be changed: missing programs are then installed.
 fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true")
 }

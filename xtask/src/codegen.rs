@@ -1,7 +1,8 @@
-//! `cargo xtask codegen`: the messages of the Pub/Sub door, from the definitions that Google ships with its clients.
+//! `cargo xtask codegen`: generates the messages of the Pub/Sub door, from the definitions that Google ships with its
+//! clients.
 //!
-//! What is written: structs with their codec, and the descriptors of all of it, from which the door reads the paths of
-//! REST and the JSON of each message. The definitions come out of two packages of npm.
+//! The output consists of structs with their codec, and the descriptors of all messages, from which the door reads the
+//! paths of REST and the JSON of each message. The definitions come from two npm packages.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,7 @@ use protox::file::{ChainFileResolver, GoogleFileResolver, IncludeFileResolver};
 use crate::run::{Call, Outcome, root};
 
 const FOLDER: &str = "crates/doors/src/pubsub/proto";
-/// The packages, and where in each the definitions begin.
+/// Packages with the definitions; `INSIDE` is their folder within each package.
 const PACKAGES: [&str; 2] = ["@google-cloud/pubsub@5.3.1", "google-gax@5.0.8"];
 const INSIDE: &str = "package/build/protos";
 const ROOTS: [&str; 4] = [
@@ -20,7 +21,7 @@ const ROOTS: [&str; 4] = [
     "google/rpc/status.proto",
     "google/rpc/error_details.proto",
 ];
-/// Packages that the door has structs of. Of the others (`google.api`) it needs the descriptors only.
+/// Packages for which the door has structs. For the others (`google.api`) it needs only the descriptors.
 const WANTED: [&str; 4] = ["google.pubsub.v1", "google.iam.v1", "google.type", "google.rpc"];
 
 pub fn run(args: &[&str]) -> Outcome {
@@ -29,7 +30,7 @@ pub fn run(args: &[&str]) -> Outcome {
         given => given.iter().map(PathBuf::from).collect(),
     };
     let mut resolver = ChainFileResolver::new();
-    // First: of `google/protobuf` the packages have editions that the compiler does not read yet.
+    // First resolver: for `google/protobuf` the packages use editions that the compiler does not support yet.
     resolver.add(GoogleFileResolver::new());
     for folder in folders {
         resolver.add(IncludeFileResolver::new(folder));
@@ -66,7 +67,7 @@ fn write(folder: &Path, name: &str, bytes: impl AsRef<[u8]>) -> Outcome {
     Ok(())
 }
 
-/// Unpacks the packages below `target`. Returns where the definitions are.
+/// Unpacks the packages below `target`. Returns the folders of the definitions.
 fn fetch() -> Outcome<Vec<PathBuf>> {
     let mut folders = Vec::new();
     for (i, package) in PACKAGES.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! `cargo xtask fuzz-corpus`: the seeds of the fuzz targets, from the vectors that the tests hold.
+//! `cargo xtask fuzz-corpus`: writes the seeds of the fuzz targets, from the vectors of the tests.
 //!
-//! Each target says in its opening comment how it reads its input; here the same is written.
+//! Each target describes its input format in its opening comment; this module writes that format.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,13 +10,13 @@ use crate::run::{Outcome, root};
 const VECTORS: &str = "crates/wire/tests/vectors";
 const KAFKA_REQUESTS: &str = "crates/doors/tests/vectors/kafka_requests.txt";
 const BATCHES: &str = "crates/engine/testdata/batches";
-/// A larger seed makes every input that grows from it slow.
+/// Maximum size of a seed: a larger one makes every input that is derived from it slow.
 const SEED_BYTES_MAX: usize = 4096;
-/// A header: length, kind, flags, reserved, correlation id.
+/// Length of a header: length, kind, flags, reserved, correlation id.
 const HEADER_BYTES: usize = 12;
 const AT_KIND: usize = 4;
 
-/// Patterns and names that between them take every branch of the parser and of the match.
+/// Patterns and names that together cover every branch of the parser and of the match.
 const PATTERNS: [(&str, &str); 14] = [
     ("orders", "orders"),
     ("orders.*", "orders.eu"),
@@ -34,7 +34,7 @@ const PATTERNS: [(&str, &str); 14] = [
     ("\u{e4}.*", "\u{e4}.x"),
 ];
 
-/// Filters that between them take every branch of the parser, with the attributes of a message.
+/// Filters that together cover every branch of the parser, with the attributes of a message.
 const QUEUE_FILTERS: [(&str, &str); 14] = [
     ("attributes:a", "a=b"),
     ("attributes.a = \"b\"", "a=b"),
@@ -52,7 +52,7 @@ const QUEUE_FILTERS: [(&str, &str); 14] = [
     ("attributes.a = \"\\ud800\"", ""),
 ];
 
-/// What people type to Redis: between them they reach all kinds of values, and what changes them.
+/// Typical Redis commands: together they reach all kinds of values, and all modifications of them.
 const REDIS_REQUESTS: [&str; 12] = [
     "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$2\r\n10\r\n*2\r\n$4\r\nINCR\r\n$1\r\na\r\n*2\r\n$3\r\nGET\r\n$1\r\na\r\n",
     "set a 'x y' ex 10 get\nappend a \"\\x00\\n\"\nsetrange a 5 z\ngetrange a -3 -1\nlcs a b idx\n\
@@ -75,7 +75,7 @@ const REDIS_REQUESTS: [&str; 12] = [
     "*1\r\n$536870912\r\n",
 ];
 
-/// Requests of SQS: what is asked for by its place among the actions of the door, with the highest bit for Query.
+/// Requests of SQS: the index of the action in the table of the door, with the highest bit set for the Query protocol.
 const SQS_REQUESTS: [(&str, u8, &str); 16] = [
     (
         "send",
@@ -148,7 +148,7 @@ const SQS_REQUESTS: [(&str, u8, &str); 16] = [
     ("create-form", 0x87, "QueueName=q&Attribute.Name=DelaySeconds&Attribute.Value=5&Tag.1.Key=a&Tag.1.Value=b"),
 ];
 
-/// Bodies of calls of Pub/Sub by gRPC: the call by its place among those of the door, whether they may be compressed,
+/// Bodies of Pub/Sub calls by gRPC: the index of the call in the table of the door, with a bit that allows compression,
 /// the sizes of the pieces, and the bytes.
 const PUBSUB_GRPC: [(&str, u8, [u8; 4], &[u8]); 9] = [
     ("whole", 3, [0; 4], b"\0\0\0\0\x17\x0a\x15projects/p/topics/abc"),
@@ -169,7 +169,7 @@ const PUBSUB_GRPC: [(&str, u8, [u8; 4], &[u8]); 9] = [
     ("cut", 0, [3, 0, 0, 0], b"\0\0\0\0\x02a"),
 ];
 
-/// Requests of REST: the place of the method in the target, the address and the body.
+/// Requests of REST: the index of the method in the target, the address and the body.
 const PUBSUB_REST: [(&str, u8, &str, &str); 14] = [
     ("get", 0, "/v1/projects/p/topics/a%7Ebc?alt=json&$prettyPrint=0", ""),
     ("list", 0, "/v1/projects/p/schemas?view=FULL&page_size=3&pageToken=a%26b+c", "{}"),
@@ -208,7 +208,7 @@ const PUBSUB_REST: [(&str, u8, &str, &str); 14] = [
     ("permissions", 2, "/v1/projects/p/topics/abc:testIamPermissions", r#"{"permissions":["pubsub.topics.get"]}"#),
 ];
 
-/// What the service of its target is asked: what, a tag, a length and as many words, and so on.
+/// Requests for the service of its target: each is a kind, a tag, a length and that number of words.
 const SERVICE: [(&str, &[u8]); 8] = [
     ("now", b"\x00\x01\x02hi\x00\x02\x00"),
     ("later", b"\x01\x01\x03\x03ab\x00\x02\x01c"),
@@ -220,7 +220,7 @@ const SERVICE: [(&str, &[u8]); 8] = [
     ("malformed", b"\x01\x01\x01\x03\x05\x02\x00\xff\x00\x00"),
 ];
 
-/// Definitions of schemas and messages that follow them: the choice of language and encoding, both texts.
+/// Definitions of schemas with matching messages: the choice of language and encoding, the definition and the message.
 const SCHEMAS: [(&str, u8, &str, &[u8]); 12] = [
     ("avro-json", 0, AVRO, br#"{"a": 1, "b": {"string": "x"}, "c": {"k": [0.5]}, "d": "X", "e": "ab"}"#),
     ("avro-binary", 2, AVRO, b"\x02\x02\x02x\x02\x02k\x02\0\0\0\0\0\0\xe0\x3f\0\0\0ab"),
@@ -278,8 +278,7 @@ const AVRO: &str = r#"{"type":"record","name":"n.R","fields":[{"name":"a","type"
 const PROTO: &str = "syntax = \"proto3\"; message M { int64 a = 1; repeated bool b = 2; map<int32, N> c = 3; \
     oneof o { bytes d = 4; string f = 5; } message N { E e = 1; enum E { X = 0; Y = 1; } M m = 2; } }";
 
-/// Produce and Fetch in their first and their last version: key, version and body. What a batch is has a target of
-/// its own.
+/// Produce and Fetch in their first and their last version: key, version and body. Batches have a separate target.
 const KAFKA_BY_HAND: [(&str, &[u8]); 4] = [
     ("Produce-3", b"\0\0\0\x03\xff\xff\xff\xff\0\0\x03\xe8\0\0\0\x01\0\x01t\0\0\0\x01\0\0\0\0\0\0\0\x02hi"),
     ("Produce-12", b"\0\0\0\x0c\0\xff\xff\0\0\x03\xe8\x02\x02t\x02\0\0\0\0\x03hi\0\0\0"),
@@ -296,7 +295,7 @@ const KAFKA_BY_HAND: [(&str, &[u8]); 4] = [
     ),
 ];
 
-/// Producers as a snapshot has them: id, epoch, and for each run its sequence, its records and its offset.
+/// Producers of a snapshot: id, epoch, and for each run its sequence, its number of records and its offset.
 type Snapshot = &'static [(i64, i16, &'static [(u32, u32, u64)])];
 
 const PRODUCERS: [(&str, Snapshot); 5] = [
@@ -306,11 +305,11 @@ const PRODUCERS: [(&str, Snapshot); 5] = [
     ("wrap", &[(255, 0, &[(0x7fff_fff0, 0x0f, 1), (0x7fff_ffff, 5, 50)])]),
     ("half", &[(3, 0x7fff, &[(0, 1 << 30, 0)])]),
 ];
-/// Each sends what follows, what follows that, what was there, and a gap.
+/// Sends that are combined with each snapshot: none, one, another one, and two.
 const SENDS: [&[u8]; 4] =
     [b"", b"\x01\0\0\x01\0\0\0\x03", b"\x03\0\xff\0\0\0\0\0", b"\xff\0\x07\x01\0\0\0\x04\x01\x01\0\0\0\0\0\0"];
 
-/// Seeds by the name of their target and their own.
+/// Seeds by the names of their target and of the seed.
 type Seeds = BTreeMap<(&'static str, String), Vec<u8>>;
 
 pub fn run() -> Outcome {
@@ -344,14 +343,14 @@ fn seeds() -> Outcome<Seeds> {
             seeds.insert((target, format!("{family}-{name}")), kind_and_body);
             stream.extend_from_slice(&frame);
         }
-        // The size limit, the cuts of the stream, the KiB of zeros after it, and the stream.
+        // Size limit, sizes of the pieces, KiB of zeros after the stream, and the stream.
         for (cut, cuts) in [[0u8; 4], [1, 11, 12, 200], [3, 3, 90, 7]].iter().enumerate() {
             let stream: Vec<u8> = stream.iter().copied().take(SEED_BYTES_MAX - 6).collect();
             seeds.insert(("frames", format!("{family}-{cut}")), [&[1], &cuts[..], &[0], &stream].concat());
         }
         stream.clear();
     }
-    // A body that is mostly zeros from after the input: large enough to be read in place.
+    // Body that is mostly zeros appended to the input: large enough to be read in place.
     let large = [0, 0, 0x80, 0, 2, 0, 0, 0, 0, 0, 0, 1, b'x'];
     seeds.insert(("frames", "large".into()), [&[1, 5, 200, 255, 16, 40][..], &large].concat());
     for (name, batch) in batches()? {
@@ -402,7 +401,7 @@ fn seeds() -> Outcome<Seeds> {
     Ok(seeds)
 }
 
-/// As `engine::producers` writes it: of each producer the last run is an open transaction, and one was aborted.
+/// Encodes producers as `engine::producers` does: the last run of each is an open transaction, and one was aborted.
 fn encode_producers(snapshot: Snapshot) -> Vec<u8> {
     let mut bytes = vec![2];
     bytes.extend((snapshot.len() as u32).to_be_bytes());
@@ -423,7 +422,7 @@ fn encode_producers(snapshot: Snapshot) -> Vec<u8> {
     bytes
 }
 
-/// The named vectors of a file: after the name the bytes in hex.
+/// Returns the named vectors of a file: each line is a name and the bytes in hex.
 fn vectors(path: &str) -> Outcome<Vec<(String, Vec<u8>)>> {
     let text = std::fs::read_to_string(root().join(path)).map_err(|e| format!("{path}: {e}"))?;
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -436,7 +435,7 @@ fn vectors(path: &str) -> Outcome<Vec<(String, Vec<u8>)>> {
         .collect()
 }
 
-/// The batches of another implementation: the last line of each file, in hex.
+/// Returns the batches of another implementation: the last line of each file, in hex.
 fn batches() -> Outcome<Vec<(String, Vec<u8>)>> {
     let failed = |e: std::io::Error| format!("{BATCHES}: {e}");
     let mut found = Vec::new();
@@ -454,7 +453,7 @@ fn batches() -> Outcome<Vec<(String, Vec<u8>)>> {
     Ok(found)
 }
 
-/// Pairs of digits; the spaces between fields mean nothing.
+/// Decodes pairs of hex digits; spaces between fields are ignored.
 fn from_hex(text: &str) -> Outcome<Vec<u8>> {
     let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b' ').collect();
     let (pairs, rest) = digits.as_chunks::<2>();

@@ -1,11 +1,12 @@
-//! `cargo xtask deny`: licences, sources, duplicates and known vulnerabilities of all dependencies, by cargo-deny.
+//! `cargo xtask deny`: checks licences, sources, duplicates and known vulnerabilities of all dependencies, by
+//! cargo-deny.
 
 use std::path::{Path, PathBuf};
 
 use crate::run::{Call, Outcome};
 
 const CHECKS: &str = "cargo deny --locked check --hide-inclusion-graph bans licenses sources";
-/// The database is used as it is: a check must not depend on what was published an hour ago.
+/// Command for advisories. The database is not updated: a check must not depend on the publications of the last hour.
 const ADVISORIES: &str = "cargo deny --locked --offline check --hide-inclusion-graph advisories";
 
 /// Returns what prevents the checks from running here.

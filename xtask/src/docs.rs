@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::{Call, Outcome, root};
 
-/// A page: its file, its written beginning and the function that generates the rest.
+/// Page: its file, its written beginning and the function that generates the rest.
 struct Page {
     path: &'static str,
     head: &'static str,
@@ -55,7 +55,7 @@ programs, tools and settings.
 
 const GENERATED: &str = "<!-- Written by `cargo xtask docs`: change the program, not this file. -->";
 
-/// The newly built program. It runs in a directory without a configuration file.
+/// Newly built program. It runs in a directory without a configuration file.
 pub struct Program {
     pub path: String,
 }
@@ -135,7 +135,7 @@ fn command_line(program: &Program) -> Outcome<String> {
     Ok(format!("{}\n", page.trim_end()))
 }
 
-/// The names of the subcommands below "Commands:" or below the title of a group, except `help`.
+/// Returns the names of the subcommands below "Commands:" or below the title of a group, except `help`.
 fn subcommands(help: &str) -> Vec<&str> {
     let (mut names, mut is_listed) = (Vec::new(), false);
     for line in help.lines() {

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: runs the fuzz targets of `fuzz/` for a while.
+//! `cargo xtask fuzz`: runs the fuzz targets of `fuzz/` for a limited time.
 
 use crate::run::{Call, Outcome, root};
 
@@ -19,7 +19,7 @@ pub const TARGETS: [&str; 13] = [
 ];
 const SECONDS: &str = "60";
 
-/// What keeps fuzzing from running here. With `install` it is first tried to mend that.
+/// Returns what is missing for fuzzing on this machine. With `install` it first tries to install that.
 pub fn missing(install: bool) -> Option<&'static str> {
     let nightly = Call::line("rustup run nightly rustc --version");
     let cargo_fuzz = Call::line("rustup run nightly cargo fuzz --version");
@@ -63,7 +63,7 @@ pub fn run(args: &[&str]) -> Outcome {
     chosen.into_iter().try_for_each(|target| fuzz(target, seconds))
 }
 
-/// Inputs that were found lie in the target directory, so that the committed seeds stay few.
+/// Runs one target. New inputs are stored in the target directory, so that the committed seeds stay few.
 fn fuzz(target: &str, seconds: u32) -> Outcome {
     let found = format!("fuzz/target/corpus/{target}");
     std::fs::create_dir_all(root().join(&found)).map_err(|e| format!("{found}: {e}"))?;

@@ -1,4 +1,4 @@
-//! The page of the APIs that the Kafka door serves, as the door itself says them.
+//! Page of the APIs that the Kafka door serves, from the door's own response.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use crate::docs::Program;
 use crate::run::{Outcome, root};
 
-/// Where the names of the APIs stand, each behind its key.
+/// File with the names of the APIs, each after its key.
 const TABLE: &str = "crates/doors/src/kafka/messages/api/mod.rs";
-/// `ApiVersions` in its first version, with the correlation id 7 and no name of a client.
+/// Request `ApiVersions` in its first version, with the correlation id 7 and without a client name.
 const QUESTION: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 7, 0xff, 0xff];
-/// What an answer begins with: its length, the correlation id, an error code and the number of APIs.
+/// Length of the beginning of the response: its length, the correlation id, an error code and the number of APIs.
 const ANSWER_HEAD_BYTES: usize = 14;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An API: its key, and the lowest and the highest version.
+/// Served API: its key, and the lowest and the highest version.
 type Api = (i16, i16, i16);
 
 pub fn page(program: &Program) -> Outcome<String> {
@@ -34,7 +34,7 @@ pub fn page(program: &Program) -> Outcome<String> {
     Ok(page)
 }
 
-/// A row of the table is a key, a name, and what is none of this page's business.
+/// Returns the name in the table row of this key. A row is a key, a name, and fields that this page ignores.
 fn name_of(table: &str, key: i16) -> Option<&str> {
     table.lines().find_map(|line| {
         let mut words = line.split_whitespace();
@@ -42,7 +42,7 @@ fn name_of(table: &str, key: i16) -> Option<&str> {
     })
 }
 
-/// Starts a broker, and asks it.
+/// Starts a broker, and requests its APIs.
 fn ask(program: &str) -> io::Result<Vec<Api>> {
     let folder = std::env::temp_dir().join(format!("thalweg-xtask-kafka-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;

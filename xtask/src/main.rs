@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use run::{Call, Outcome};
 
-/// A command: its name with its arguments, what it is for, what it does with its arguments.
+/// Command: its name with its arguments, its purpose, and its function.
 struct Command {
     usage: &'static str,
     about: &'static str,

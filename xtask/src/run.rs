@@ -1,20 +1,20 @@
-//! Child processes: started at the root of the repository, shown as one could type them there.
+//! Child processes: started in the root of the repository, and printed as one could type them there.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// An error is a sentence for the developer who typed the command.
+/// Result of a command. An error is a sentence for the developer who typed the command.
 pub type Outcome<T = ()> = Result<T, String>;
 
-/// The root of the repository.
+/// Returns the root of the repository.
 pub fn root() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.parent().expect("invariant: the package is a folder of the repository").to_owned()
 }
 
-/// A program with its arguments and the variables that it is given.
+/// Program with its arguments and additional environment variables.
 #[derive(Clone, Debug)]
 pub struct Call {
     program: String,
@@ -27,7 +27,7 @@ impl Call {
         Self { program: program.into(), args: Vec::new(), env: Vec::new() }
     }
 
-    /// A command line without quotes: words between spaces.
+    /// Creates a call from a command line without quotes: words between spaces.
     pub fn line(line: &str) -> Self {
         let mut words = line.split_whitespace();
         words.next().map_or_else(|| Self::new(""), Self::new).args(words)
@@ -47,19 +47,19 @@ impl Call {
         self
     }
 
-    /// The same, ended with all that it started when it takes longer than that.
+    /// Limits the duration of the call: at the limit, it and all its child processes are ended.
     pub fn within(self, limit: Duration) -> Self {
         self.after(Self::new("timeout").arg(limit.as_secs_f64().to_string()))
     }
 
-    /// The other one, which is given this one as its last arguments.
+    /// Returns the call of `other`, with this call as its last arguments.
     pub fn after(self, other: Self) -> Self {
         let env = [other.env, self.env].concat();
         Self { program: other.program, args: other.args, env }.arg(self.program).args(self.args)
     }
 
-    /// The same as the standard library starts it. No variable that sets a key of the configuration
-    /// passes: what comes out is the same on every machine.
+    /// Returns the command for the standard library. Variables that set a key of the configuration are removed, so that
+    /// the result is the same on every machine.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.args).current_dir(root()).stdin(Stdio::null());
@@ -72,13 +72,13 @@ impl Call {
         command
     }
 
-    /// Runs it with this terminal.
+    /// Runs the call with this terminal.
     pub fn run(&self) -> Outcome {
         let status = self.command().status().map_err(|e| format!("{}: {e}", self.program))?;
         if status.success() { Ok(()) } else { Err(format!("`{self}` failed ({status})")) }
     }
 
-    /// Runs it and returns what it writes to its standard output.
+    /// Runs the call and returns its standard output.
     pub fn output(&self) -> Outcome<String> {
         let output = self.command().stderr(Stdio::inherit()).output().map_err(|e| format!("{}: {e}", self.program))?;
         if !output.status.success() {
@@ -87,7 +87,7 @@ impl Call {
         String::from_utf8(output.stdout).map_err(|e| format!("`{self}`: {e}"))
     }
 
-    /// Whether it is there and succeeds, without a word on the terminal.
+    /// Returns `true` if the program exists and succeeds. Prints nothing.
     pub fn succeeds(&self) -> bool {
         let status = self.command().stdout(Stdio::null()).stderr(Stdio::null()).status();
         status.is_ok_and(|status| status.success())

@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: tests that are worth more the longer they run: those that follow seeds, and those of hostile
+//! `cargo xtask soak`: tests whose value grows with their duration: those that depend on seeds, and those of hostile
 //! clients with other sizes than in `ci`.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::run::{Call, Outcome};
 
 const MINUTES: u64 = 10;
-/// What one round does before another seed: long enough to be worth starting, short enough to end in time.
+/// Cycles of one round before the next seed: long enough to be worth starting, short enough to end in time.
 const CYCLES: u64 = 20;
 const SUITES: [&str; 6] = ["power::", "faults::", "damage::", "repair::", "reads::", "kill::"];
 
-/// Tests of hostile clients: the package, what its tests are called, and what they do more of than in `ci`.
+/// Tests of hostile clients: the package, the prefix of the tests, and the sizes that exceed those in `ci`.
 type Hardening = (&'static str, &'static str, &'static [(&'static str, u64)]);
 
 const HARDENING: [Hardening; 10] = [
@@ -44,7 +44,7 @@ fn minutes(args: &[&str]) -> Outcome<u64> {
 
 fn storage(minutes: u64) -> Outcome {
     let begin = Instant::now();
-    // Seeds that nobody has tried, and that one can say.
+    // The seeds are new, and can be repeated.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|e| format!("the clock: {e}"))?;
     let mut seed = now.as_secs() % 1_000_000 * 1000;
     Call::line("cargo test -p thalweg-storage --test it --no-run").run()?;
@@ -70,8 +70,7 @@ fn round(seed: u64) -> Outcome {
     })
 }
 
-/// Each suite once, then all of them again as long as there is time. One that fails does not keep the others from their
-/// turn.
+/// Runs each suite once, then all of them again while there is time. A suite that fails does not prevent the others.
 fn hardening(minutes: u64) -> Outcome {
     let begin = Instant::now();
     for package in ["thalweg-broker", "thalweg-doors", "thalweg"] {
@@ -103,14 +102,14 @@ fn hardening(minutes: u64) -> Outcome {
     }
 }
 
-/// The tests of one suite, one after the other: what they measure is about their own load.
+/// Returns the call of one suite, whose tests run one after the other: they measure their own load.
 fn hardening_call(package: &str, suite: &str, sizes: &[(&'static str, u64)]) -> Call {
     let call = Call::line("cargo test --quiet --test it -p").arg(package);
     let call = call.args(["--", "--test-threads=1", suite]);
     sizes.iter().fold(call, |call, (name, size)| call.env(name, size.to_string()))
 }
 
-/// What came of the runs of one suite.
+/// Results of the runs of one suite.
 #[derive(Default)]
 struct Tally {
     passed: u32,

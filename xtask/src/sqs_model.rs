@@ -1,7 +1,7 @@
-//! `cargo xtask sqs-model`: what the SDKs of Amazon know of the requests of SQS, for a test that walks it.
+//! `cargo xtask sqs-model`: writes the SDKs' model of the SQS requests, for a test that iterates over it.
 //!
-//! The source is the service model in the wheel of botocore. Of each operation it keeps the members with their types
-//! and those that are required; of a member that is a list of structures the same of its elements.
+//! The source is the service model in the wheel of botocore. For each operation the output has the members with their
+//! types, and the required ones; for a member that is a list of structures, it has the members of the elements.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::run::{Call, Outcome, root};
 const MODEL: &str = "crates/thalweg/tests/it/sqs/model.json";
 const DOWNLOADS: &str = "target/sqs-model";
 const IN_WHEEL: &str = "botocore/data/sqs/2012-11-05/service-2.json.gz";
-/// The one whose model is committed.
+/// Version whose model is committed.
 const VERSION: &str = "1.44.5";
 
 pub fn run(args: &[&str]) -> Outcome {
@@ -43,7 +43,7 @@ fn operations(model: &Value) -> Outcome<Map<String, Value>> {
     Ok(operations.iter().map(|(name, operation)| (name.clone(), of(operation))).collect())
 }
 
-/// A structure by its name: its members with their types.
+/// Returns a structure by its name: its members with their types.
 fn structure(model: &Value, name: &Value) -> Value {
     let shape = shape(model, name);
     let members = shape["members"].as_object().into_iter().flatten();

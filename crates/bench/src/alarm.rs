@@ -1,9 +1,9 @@
-//! Waiting until a moment, more exactly than the timers of the runtime do.
+//! Waits until a point in time, with a higher precision than the timers of the runtime.
 
 use std::io;
 
-/// A wait that is over when it should be. The timers of the runtime are up to a millisecond late, which is many
-/// times what a request takes. The timer is a file that is read when it has fired: to the runtime a pipe like others.
+/// Timer that fires on time. The timers of the runtime are up to a millisecond late, which is many times the duration
+/// of a request. The timer is a file that becomes readable when it has fired: the runtime treats it like any pipe.
 #[cfg(target_os = "linux")]
 pub(crate) struct Alarm(tokio::net::unix::pipe::Receiver);
 
@@ -24,7 +24,7 @@ impl Alarm {
             it_value: Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 },
         };
         timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &once)?;
-        // How often it has fired.
+        // The read value is the number of expirations.
         self.0.read_exact(&mut [0; 8]).await.map(drop)
     }
 }

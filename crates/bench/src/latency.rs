@@ -1,4 +1,4 @@
-//! Latencies, kept whole.
+//! Histogram of all latencies of a run.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::report::Percentiles;
 /// Points of a curve for each further nine of its quantiles.
 const CURVE_STEPS: u32 = 4;
 
-/// From 1 ns to an hour, to three digits.
+/// Histogram of latencies from 1 ns to an hour, to three digits.
 pub struct Latencies(Histogram<u64>);
 
 impl Default for Latencies {
@@ -24,7 +24,7 @@ impl Latencies {
         self.record_many(latency, 1);
     }
 
-    /// The same latency so many times.
+    /// Records the same latency `count` times.
     pub fn record_many(&mut self, latency: Duration, count: u64) {
         self.0.saturating_record_n(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX).max(1), count);
     }
@@ -41,12 +41,12 @@ impl Latencies {
         self.0.is_empty()
     }
 
-    /// Quantiles with their latencies in microseconds, ever closer towards the slowest.
+    /// Returns quantiles with their latencies in microseconds, with increasing resolution towards the slowest.
     pub fn curve(&self) -> Vec<(f64, f64)> {
         if self.0.is_empty() {
             return Vec::new();
         }
-        // Each decade of what is left over is four steps: 0, 0.44, 0.68, 0.82, 0.9, 0.944 and so on.
+        // Each decade of the remaining part has four steps: 0, 0.44, 0.68, 0.82, 0.9, 0.944 and so on.
         let decades = (self.0.len() as f64).log10().floor().clamp(1.0, 7.0) as u32;
         let quantiles = (0..=decades * CURVE_STEPS).map(|i| 1.0 - 10f64.powf(-f64::from(i) / f64::from(CURVE_STEPS)));
         quantiles.map(|q| (q, self.0.value_at_quantile(q) as f64 / 1000.0)).collect()

@@ -1,6 +1,6 @@
-//! Load generators and their reports: of a broker, on the public client only, and of the service runtime alone.
+//! Load generators and their reports: for a broker, through the public client only, and for the service runtime alone.
 //!
-//! They run in another process than what they load. A run that loses a record or an answer says so.
+//! A load runs in another process than its server. A run that loses a record or an answer reports that.
 
 mod alarm;
 pub mod cache;

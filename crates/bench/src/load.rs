@@ -1,4 +1,4 @@
-//! The two ends of a load: publishers that stamp their records, subscribers that check them.
+//! Both ends of a load: publishers that stamp their records, and subscribers that check them.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ use client::{BatchBuilder, Client, Error, Event, Publisher, Record, Result, Subs
 
 use crate::latency::Latencies;
 
-/// How a record's payload begins: publisher, sequence of the publisher, time of sending.
+/// Bytes of the stamp at the beginning of a payload: publisher, sequence of the publisher, time of sending.
 const STAMP_BYTES: usize = 20;
 
-/// What every record of a publisher says of itself.
+/// Identification of a record within its payload.
 struct Stamp {
     publisher: u32,
     sequence: u64,
-    /// Nanoseconds since the run began.
+    /// Nanoseconds since the beginning of the run.
     at_ns: u64,
 }
 
@@ -28,7 +28,7 @@ impl Stamp {
         payload[..n].copy_from_slice(&bytes[..n]);
     }
 
-    /// `None` where the payload is too small for a stamp.
+    /// Reads the stamp; `None` if the payload is too small for one.
     fn get(payload: &[u8]) -> Option<Self> {
         Some(Self {
             publisher: u32::from_be_bytes(payload.get(..4)?.try_into().ok()?),
@@ -38,7 +38,7 @@ impl Stamp {
     }
 }
 
-/// The records of one publisher.
+/// Records of one publisher.
 pub(crate) struct Source {
     publisher: u32,
     sequence: u64,
@@ -49,12 +49,12 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn new(publisher: usize, payload_bytes: usize, begin: Instant) -> Self {
-        // Text-like filler, so that nothing on the way can make it smaller than it is for real data.
+        // Text-like filler, so that compression on the way does not gain more than with real data.
         let payload = (0..payload_bytes).map(|i| b' ' + (i * 31 % 95) as u8).collect();
         Self { publisher: publisher as u32, sequence: 0, payload, builder: BatchBuilder::new(), begin }
     }
 
-    /// Publishes the next records one by one, and leaves it to the publisher to make batches of them.
+    /// Publishes the next records one by one; the publisher combines them into batches.
     pub(crate) async fn send_each(&mut self, publisher: &Publisher, records: usize, due: Instant) -> Result<()> {
         let at_ns = due.saturating_duration_since(self.begin).as_nanos() as u64;
         for _ in 0..records {
@@ -65,7 +65,7 @@ impl Source {
         Ok(())
     }
 
-    /// Publishes a batch of the next records. `due` is when it should have been sent.
+    /// Publishes a batch of the next records. `due` is the time at which it should have been sent.
     pub(crate) async fn send(&mut self, publisher: &Publisher, records: usize, due: Instant) -> Result<()> {
         let at_ns = due.saturating_duration_since(self.begin).as_nanos() as u64;
         for _ in 0..records {
@@ -80,14 +80,14 @@ impl Source {
     }
 }
 
-/// What one subscriber found.
+/// Results of one subscriber.
 #[derive(Default)]
 pub(crate) struct Sink {
     pub records: u64,
-    /// Records that did not come, or came out of order.
+    /// Records that were missing or out of order.
     pub lost: u64,
     pub latencies: Latencies,
-    /// The next sequence of each publisher.
+    /// Next sequence of each publisher.
     next: Vec<u64>,
 }
 
@@ -96,7 +96,7 @@ impl Sink {
         Self { next: vec![0; publishers], ..Self::default() }
     }
 
-    /// Reads until so many records came or are known to be lost. `patience` bounds the wait for each.
+    /// Reads until `records` records were received or are known to be lost. `patience` bounds the wait for each.
     pub(crate) async fn read(
         &mut self,
         subscription: &mut Subscription,
@@ -153,13 +153,13 @@ impl Sink {
     }
 }
 
-/// CPU time that this process has used, user and system.
+/// Returns the CPU time that this process has used, user and system, in seconds.
 pub(crate) fn cpu_seconds() -> f64 {
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9
 }
 
-/// A value of the broker's metrics.
+/// Returns a value of the broker's metrics.
 pub(crate) async fn server_metric(client: &Client, name: &str) -> Option<f64> {
     let stats = client.stats().await.ok()?;
     stats.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())

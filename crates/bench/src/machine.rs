@@ -1,11 +1,11 @@
-//! What a figure was measured on and by: the load of the machine, and the program.
+//! Conditions of a measurement: the load of the machine, and the program.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-/// The system's load averages over 1, 5 and 15 minutes.
+/// System load averages over 1, 5 and 15 minutes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct LoadAverage(pub [f64; 3]);
 
@@ -17,18 +17,18 @@ impl LoadAverage {
     }
 }
 
-/// The program that made the load, as it is known outside of it.
+/// Program that generated the load, as it is known externally.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Program {
     pub client: String,
-    /// The commit that it was built from.
+    /// Commit from which it was built.
     pub commit: String,
     pub allocator: String,
     pub command: String,
 }
 
 impl Program {
-    /// This one, with its version, its commit and the allocator that it was built with.
+    /// Returns this program, with its version, its commit and the allocator that it was built with.
     pub fn this(version: &str, commit: &str, allocator: &str) -> Self {
         let settings = std::env::vars().filter(|(name, _)| name.starts_with("MIMALLOC_"));
         let settings = settings.map(|(name, value)| format!(", {name}={value}")).collect::<String>();
@@ -41,7 +41,7 @@ impl Program {
     }
 }
 
-/// How the clock of the processor is governed, of all that there are.
+/// Returns the frequency governors of all processors.
 pub(crate) fn governor() -> String {
     let cpus = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
     let governors: BTreeSet<String> =
@@ -52,7 +52,7 @@ pub(crate) fn governor() -> String {
     }
 }
 
-/// The processors that this process may run on, as a list.
+/// Returns the list of processors that this process may run on.
 pub(crate) fn cpus_allowed() -> Option<String> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     Some(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().to_owned())

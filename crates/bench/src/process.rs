@@ -1,11 +1,11 @@
-//! What a process has cost so far, from what Linux says of it.
+//! Resource usage of a process so far, as Linux reports it.
 
 use std::fs;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// CPU time. The sum is exact; how it is divided is known in steps of the system's clock, 10 ms as a rule.
+/// CPU time. The sum is exact; its division has the resolution of the system's clock ticks, usually 10 ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
     pub user: Duration,
@@ -13,13 +13,13 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// Of this process, the threads that have ended included.
+    /// Returns the CPU time of this process, including threads that have ended.
     pub fn own() -> Option<Self> {
         let (user, system) = ticks("/proc/self/stat")?;
         Some(Self::divide(clock(ClockId::ProcessCPUTime), user, system))
     }
 
-    /// Of another one: of the threads that it has now.
+    /// Returns the CPU time of another process: of its current threads.
     pub fn of(pid: u32) -> Option<Self> {
         let (user, system) = ticks(&format!("/proc/{pid}/stat"))?;
         let ran = |task: fs::DirEntry| {
@@ -52,17 +52,17 @@ fn clock(id: ClockId) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// User and system time in the steps of the system's clock.
+/// Returns user and system time, in whole clock ticks of the system.
 fn ticks(path: &str) -> Option<(Duration, Duration)> {
     let stat = fs::read_to_string(path).ok()?;
-    // The name of the command may hold anything, also a parenthesis.
+    // The name of the command may contain anything, including a parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let a_second = rustix::param::clock_ticks_per_second() as f64;
     let mut next = || Some(Duration::from_secs_f64(fields.next()?.parse::<u64>().ok()? as f64 / a_second));
     Some((next()?, next()?))
 }
 
-/// Resident memory of a process.
+/// Returns the resident memory of a process.
 pub fn resident_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -1,4 +1,4 @@
-//! The pub/sub scenarios: throughput, publish only, and one message in flight.
+//! Pub/sub scenarios: throughput, publish only, and one message in flight.
 
 use std::time::{Duration, Instant};
 
@@ -12,24 +12,24 @@ use crate::latency::Latencies;
 use crate::load::{Sink, Source, cpu_seconds, server_metric};
 use crate::report::{Host, Report};
 
-/// Records that are published one by one between two looks at the clock.
+/// Records that are published one by one between two checks of the clock.
 const BURST: u64 = 64;
-/// Exchanges before the first that counts.
+/// Exchanges before the first one that is measured.
 const WARM_UP: usize = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// As fast as it goes, or at a rate; every subscriber gets everything.
+    /// At maximum speed, or at a rate; every subscriber receives everything.
     Throughput,
-    /// Nobody subscribes.
+    /// Without subscribers.
     Publish,
-    /// One publish in flight, from the call to its acknowledgement and to every subscriber.
+    /// Single publish in flight, from the call to its acknowledgement and to every subscriber.
     Ack,
-    /// One record in flight without acknowledgement, from the call to the last subscriber.
+    /// Single record in flight without acknowledgement, from the call to the last subscriber.
     EndToEnd,
 }
 
-/// A scenario.
+/// Scenario and its target.
 #[derive(Clone)]
 pub struct Pubsub {
     pub address: Address,
@@ -38,20 +38,20 @@ pub struct Pubsub {
     pub payload_bytes: usize,
     /// Records in a batch; 0 publishes them one by one and leaves batches to the client.
     pub batch: usize,
-    /// Records to publish in all; exchanges where one is in flight.
+    /// Total number of records to publish; number of exchanges if one is in flight.
     pub count: u64,
     pub publishers: usize,
     pub fanout: usize,
     pub acks: Acks,
     pub overflow: Overflow,
-    /// Records a second, open loop; `None` as fast as it goes.
+    /// Records per second in an open loop; `None` for the maximum speed.
     pub rate: Option<f64>,
-    /// How long a subscriber waits for the next record before it counts the rest as lost.
+    /// Maximum time that a subscriber waits for the next record before it counts the rest as lost.
     pub patience: Duration,
     pub topic: String,
-    /// As it was typed, for the report.
+    /// Command line as typed, for the report.
     pub command: String,
-    /// The commit that the program was built from.
+    /// Commit from which the program was built.
     pub commit: String,
 }
 
@@ -66,7 +66,7 @@ struct Run {
 
 pub async fn run(scenario: &Pubsub) -> Result<Report> {
     let client = Client::connect_with(scenario.address.clone(), scenario.settings.clone()).await?;
-    // Little history: the run measures delivery, not memory.
+    // Short retention: the run measures delivery, not memory.
     let settings = TopicSettings { retention_bytes: 8 << 20, ..TopicSettings::default() };
     client.create_topic(&scenario.topic, settings).await?;
     let subscriptions = try_join_all(
@@ -167,7 +167,7 @@ async fn throughput(
     for source in sources {
         source.await.map_err(panicked)??;
     }
-    // Handing records to the network proves nothing: the broker has to have them all.
+    // Sending records to the network proves nothing: the broker has to have received all of them.
     let taken = taken_in(client, scenario, published).await?;
     let mut elapsed = begin.elapsed();
     let mut run =
@@ -186,7 +186,7 @@ async fn throughput(
     Ok(run)
 }
 
-/// How many records the topic has taken in: all, or as many as there are when patience ends.
+/// Returns the number of records that the topic has received: all, or the present number when patience ends.
 async fn taken_in(client: &Client, scenario: &Pubsub, published: u64) -> Result<u64> {
     let deadline = Instant::now() + scenario.patience;
     loop {
@@ -212,7 +212,7 @@ async fn publish(
     while left > 0 {
         match interval {
             Some(_) => tokio::time::sleep_until(due.into()).await,
-            // A publisher that never has to wait would keep the subscribers of its thread from reading.
+            // A publisher that never has to wait would prevent the subscribers of its thread from reading.
             None => tokio::task::consume_budget().await,
         }
         let at = interval.map_or_else(Instant::now, |_| due);

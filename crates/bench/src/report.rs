@@ -1,4 +1,4 @@
-//! What a run found, for people and for programs.
+//! Report of a run, for people and for programs.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub struct Percentiles {
     pub max: f64,
 }
 
-/// Where a run was made.
+/// Machine of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Host {
     pub cpu: String,
@@ -32,7 +32,7 @@ pub struct Host {
 pub struct Report {
     pub system: String,
     pub command: String,
-    /// The commit that the program was built from; empty of other systems' programs.
+    /// Commit from which the program was built; empty for programs of other systems.
     #[serde(default)]
     pub commit: String,
     pub host: Host,
@@ -51,16 +51,16 @@ pub struct Report {
     pub delivered_per_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_per_s: Option<f64>,
-    /// From publish (open loop: from when it was due) to the subscriber, one sample a batch.
+    /// Latency from publish (open loop: from the due time) to the subscriber, one sample per batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery_us: Option<Percentiles>,
-    /// From publish to its acknowledgement.
+    /// Latency from publish to its acknowledgement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ack_us: Option<Percentiles>,
     pub client_cpu_seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpu_seconds: Option<f64>,
-    /// CPU of both sides for each delivery; for each publish where nobody subscribes.
+    /// CPU time of both sides per delivery; per publish if there are no subscribers.
     pub cpu_us_per_message: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_resident_bytes: Option<u64>,
@@ -84,7 +84,7 @@ pub(crate) fn rate(per_s: f64) -> String {
 }
 
 impl Report {
-    /// The run in a line.
+    /// Returns a one-line summary of the run.
     pub fn shape(&self) -> String {
         format!(
             "{} {} over {}: {} B, {} in a batch, {} publishers, fanout {}",
@@ -98,13 +98,13 @@ impl Report {
         )
     }
 
-    /// What latencies are worth if records were sent as fast as they were taken.
+    /// Returns a note on the meaning of latencies if records were sent as fast as they were accepted.
     fn saturation(&self) -> Option<&'static str> {
         let is_full = self.mode == "throughput" && self.rate_per_s.is_none();
         is_full.then_some("at saturation: latencies are those of full queues; --rate N measures them at a rate")
     }
 
-    /// The run for a page.
+    /// Returns the section of the run for a page.
     pub fn section(&self) -> Section {
         let latencies = [("delivery", self.delivery_us), ("acknowledgement", self.ack_us)];
         let known = || latencies.into_iter().filter_map(|(name, found)| Some((name, found?)));

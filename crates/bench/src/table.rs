@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// Stands where a figure is not known.
+/// Placeholder for an unknown figure.
 pub(crate) const NOT_KNOWN: &str = "-";
 
-/// A table: its title stands over the names of its rows.
+/// Table whose title is the heading of its row names.
 pub struct Table {
     pub title: &'static str,
     pub columns: Vec<&'static str>,
-    /// The name of each row and its cells.
+    /// Name of each row and its cells.
     pub rows: Vec<(&'static str, Vec<String>)>,
 }
 

@@ -1,4 +1,4 @@
-//! What a store does by itself, on threads that let everything else come first.
+//! Background work of a store, on threads with a low priority.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
-/// Priority of the threads: a tenth of the others' share where there is not enough for all.
+/// Priority of the threads: a tenth of the share of other threads if the CPU time does not suffice for all.
 const NICE: i32 = 10;
 
 #[derive(Default)]
@@ -21,14 +21,14 @@ pub(crate) struct Background {
 #[derive(Default)]
 struct State {
     threads: Vec<JoinHandle<()>>,
-    /// Somebody has something for them that cannot wait.
+    /// `true` if work for the threads cannot wait.
     is_urgent: bool,
     is_stopped: bool,
 }
 
 impl Background {
-    /// A thread that does `work`, rests for as long as that says, and so on until it is stopped, or nobody but it has
-    /// what it works for. `heeds` says whether it comes back early when something is urgent.
+    /// Starts a thread that repeats `work`, then rests for the returned time. The thread ends when it is stopped, or
+    /// when it alone still references `of`. With `heeds`, it resumes early when work is urgent.
     pub(crate) fn spawn<T: Send + Sync + 'static>(
         self: &Arc<Self>,
         name: &str,
@@ -51,7 +51,7 @@ impl Background {
         Ok(())
     }
 
-    /// Waits so long; `false` when it is stopped meanwhile.
+    /// Waits for `time`; returns `false` if the threads are stopped in the meantime.
     pub(crate) fn rests(&self, time: Duration) -> bool {
         self.waits(time, false)
     }
@@ -93,7 +93,7 @@ impl Background {
     }
 }
 
-/// Who publishes and reads comes before the calling thread from now on.
+/// Lowers the priority of the calling thread, so that publishers and readers come first.
 fn stand_back() {
     if let Err(error) = setpriority_process(Some(gettid()), NICE) {
         tracing::debug!(%error, "background work keeps its priority");

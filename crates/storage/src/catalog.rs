@@ -1,6 +1,6 @@
-//! What a data directory knows of its topics and of how far its segments are: two small tables, in bytes.
+//! Catalog of a data directory: its topics and the extent of their segments, with their encodings.
 //!
-//! All integers are little-endian; a text is its length (u16) and its bytes. The file `checkpoint` is
+//! All integers are little-endian; a text is its length (u16) and its bytes. The file `checkpoint` has this format:
 //!
 //! | at | bytes | field |
 //! |---|---|---|
@@ -8,7 +8,7 @@
 //! | 8 | 4 | CRC-32C of all that follows |
 //! | 12 | 4 | version, 1 |
 //! | 16 | 8 | the data directory's id |
-//! | 24 | 8 + 8 + 4 | where the journal has to be read from: position, number and slot of its file |
+//! | 24 | 8 + 8 + 4 | origin of the journal: position, number and slot of its file |
 //! | 44 | 4 | the id that the next topic gets |
 //! | 48 | 8 | the id that the next producer may get |
 //! | 56 | 4 | number of topics, and the topics: id (4), name, settings, and its partitions |
@@ -16,15 +16,18 @@
 //! | Part | Bytes |
 //! |---|---|
 //! | settings | partitions (4), retention in bytes (8) and in ms (8), storage (1), flags (1), largest batch (4) |
-//! | | flags: 1 it is compacted, 2 it says its largest batch, which is there only then, 4 records have arrival times, |
-//! | | 8 records go once queues are done with them, 16 what queues have not acknowledged stays, 32 the rest is there, |
-//! | | 64 it says which settings are its own, as two bytes after all others: the rest follow the broker's |
-//! | rest | codec (1, 255 as published), segment in bytes (8) and in ms (8), least and largest lag of compaction (8
-//! each) | | partition | its start (8), number of segments (4), the segments, its producers, compacted, salvages | |
-//! producers | the offset up to which they know the log (8), bytes (4), and as many of `engine::producers` | | segment
-//! | first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), last append (8), | | | how
-//! often it was written again (4) | | compacted | up to an offset (8), and tombstones before another (8) have been
-//! there since (8) | | salvages | their number (4), and the position (8) of each: entries that were put aside |
+//! | | flags: 1 compacted, 2 the largest batch is present (absent without this flag), 4 records have arrival times, |
+//! | | 8 records are deleted once queues have finished them, 16 records that queues have not acknowledged stay, |
+//! | | 32 `rest` is present, 64 the last two bytes mark the topic's own settings: all others follow the broker's |
+//! | rest | codec (1, 255 as published), segment in bytes (8) and in ms (8), smallest compaction lag (8) and |
+//! | | largest compaction lag (8) |
+//! | partition | its start (8), number of segments (4), the segments, its producers, compacted, salvages |
+//! | producers | the offset up to which they know the log (8), bytes (4), and as many of `engine::producers` |
+//! | segment | first offset (8), offset after the last record (8), bytes (8), largest timestamp (8), last append (8), |
+//! | | how often it was rewritten (4) |
+//! | compacted | end of the compacted range (8), end of the range of kept tombstones (8), |
+//! | | and the time from which they are kept (8) |
+//! | salvages | their number (4), and the position (8) of each: entries that were put aside |
 
 use std::collections::BTreeMap;
 
@@ -39,7 +42,7 @@ const MAGIC: &[u8; 8] = b"thalwegC";
 pub(crate) const VERSION: u32 = 1;
 const HEAD_BYTES: usize = 16;
 
-/// A topic as it is kept.
+/// Stored state of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicEntry {
     pub name: TopicName,
@@ -47,7 +50,7 @@ pub struct TopicEntry {
     pub partitions: Vec<PartitionInfo>,
 }
 
-/// Topics by their ids, which are never given twice.
+/// Topics by their ids, which are never reused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Catalog {
     pub topics: BTreeMap<u32, TopicEntry>,
@@ -62,7 +65,7 @@ pub struct Checkpoint {
     pub catalog: Catalog,
 }
 
-/// A change of the catalog, as the journal has it.
+/// Change of the catalog, as an entry of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Create {
@@ -73,23 +76,23 @@ pub enum Change {
     Delete {
         id: u32,
     },
-    /// Nothing but its number of partitions changes, and that only grows.
+    /// Grows the number of partitions; changes nothing else.
     Grow {
         id: u32,
         partitions: u32,
     },
-    /// Settings other than the number of partitions and the storage, which stay.
+    /// Changes settings other than the number of partitions and the storage.
     Alter {
         id: u32,
         settings: TopicSettings,
     },
-    /// Ids of producers below this one were set aside.
+    /// Reserves the ids of producers below this one.
     Producers {
         next: i64,
     },
 }
 
-/// Why bytes are no checkpoint.
+/// Reason why bytes are not a valid checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotACheckpoint {
     Damaged(u64, String),
@@ -97,7 +100,7 @@ pub enum NotACheckpoint {
 }
 
 impl Catalog {
-    /// Makes a change. One that was made already makes no difference.
+    /// Applies a change. Applying a change a second time has no effect.
     pub fn apply(&mut self, change: &Change) {
         match change {
             Change::Create { id, name, settings } => {
@@ -300,7 +303,7 @@ fn get_name(input: &mut &[u8]) -> Result<TopicName, Failed> {
     TopicName::parse(name).map_err(|error| Failed(error.message))
 }
 
-/// Settings alone, for whoever keeps them elsewhere.
+/// Encodes settings alone, for storage outside the catalog.
 pub(crate) fn encode_settings(settings: &TopicSettings) -> Vec<u8> {
     let mut bytes = Vec::new();
     put_settings(&mut bytes, settings);
@@ -311,7 +314,7 @@ pub(crate) fn decode_settings(mut bytes: &[u8]) -> Result<TopicSettings> {
     Ok(get_settings(&mut bytes)?)
 }
 
-/// The flags of settings.
+/// Flags of settings.
 const COMPACT: u8 = 1;
 const LARGEST: u8 = 2;
 const ARRIVAL: u8 = 4;
@@ -319,7 +322,7 @@ const CONSUMED: u8 = 8;
 const KEEPS_UNACKED: u8 = 16;
 const REST: u8 = 32;
 const OWN: u8 = 64;
-/// In place of a codec: batches stay as they were published.
+/// Code in place of a codec: batches stay as they were published.
 const AS_PUBLISHED: u8 = 255;
 
 fn put_settings(bytes: &mut Vec<u8>, settings: &TopicSettings) {
@@ -393,7 +396,7 @@ fn get_settings(input: &mut &[u8]) -> Result<TopicSettings, Failed> {
     Ok(settings)
 }
 
-/// Bytes that are not what they should be.
+/// Decoding error with its reason.
 struct Failed(String);
 
 impl From<bytes::TryGetError> for Failed {

@@ -1,4 +1,4 @@
-//! What the log needs of a file system, small enough that a test can stand in for it and cut its power.
+//! File system operations that the log needs, few enough that a test can replace them and simulate a power cut.
 
 use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
@@ -10,77 +10,80 @@ use engine::{Error, ErrorKind};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::ReadWriteFlags;
 
-/// Slices of one vectored write; the system takes at most 1024.
+/// Maximum number of slices of one vectored write; the system takes at most 1024.
 pub const SLICES_MAX: usize = 1024;
-/// What is in a data directory is for its owner alone: messages, and what users log in with.
+/// Mode of files: only the owner may access them, because a data directory holds messages and login credentials.
 pub(crate) const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
-/// The bits of a mode that give others, or a group, any right.
+/// Bits of a mode that give others, or a group, any right.
 const OTHERS: u32 = 0o077;
-/// The bit of a directory that many users share, such as `/tmp`.
+/// Mode bit of a directory that many users share, such as `/tmp`.
 const STICKY: u32 = 0o1000;
 
-/// The file of a data directory that is locked by the broker that uses it.
+/// Lock file of a data directory, locked by the broker that uses the directory.
 pub(crate) const LOCK_NAME: &str = "thalweg.lock";
 
-/// A file system. What is not synced may be lost, in part and in any order, when the power goes.
+/// File system. A power cut may lose data that is not synced, in part and in any order.
 pub trait Disk: Send + Sync + 'static {
-    /// A new file. It is an error if there is one of this name.
+    /// Creates a file. Fails if a file of this name exists.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
-    /// The names in a directory, in no order.
+    /// Returns the names in a directory, in no order.
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
-    /// One directory. It may be there.
+    /// Creates one directory. Succeeds if the directory exists.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
-    /// An existing file of the new name is replaced.
+    /// Renames a file. Replaces an existing file of the new name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// With all that is in it.
+    /// Removes a directory and its contents.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
-    /// Takes the rights of others from a directory, and from these names in it with all that is in them, where others
-    /// have any to the directory. An error names what could not be changed; the rest is.
+    /// Takes the rights of others from a directory and from the entries `names` in it, recursively, if others have any
+    /// right to the directory. An error names a path that could not be changed; all others are changed.
     fn make_private(&self, _dir: &Path, _names: &[&str]) -> io::Result<()> {
         Ok(())
     }
-    /// Names that were created, renamed or removed in it last from now on.
+    /// Makes created, renamed and removed names in a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
-    /// Held until it is dropped, or the process ends. `None` where another process has it.
+    /// Takes a lock that is held until it is dropped or the process ends. `None` if another process holds it.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Send + Sync>>>;
-    /// A number that no other file has as long as this one is there, whatever its path; `None` where there is none.
+    /// Returns a number that no other file has while this one exists, whatever its path; `None` if the disk does not
+    /// provide one.
     fn identity(&self, _path: &Path) -> io::Result<Option<u128>> {
         Ok(None)
     }
-    /// The bytes of the file system that a directory is in, and how many of them this process may still use.
+    /// Returns the size of the file system of a directory, and the part of it that this process may still use, in
+    /// bytes.
     fn volume(&self, path: &Path) -> io::Result<(u64, u64)>;
 }
 
-/// An open file. Several threads may use it at once.
+/// Open file. Several threads may use it at the same time.
 pub trait DiskFile: Send + Sync {
-    /// Fills the buffer, or as much of it as there is up to the end of the file.
+    /// Fills the buffer, up to the end of the file. Returns the number of bytes read.
     fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize>;
-    /// These bytes, or those of them that there are up to the end of the file.
+    /// Reads `len` bytes, or fewer at the end of the file.
     fn read(&self, len: usize, at: u64) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         let read = self.read_at(&mut bytes, at)?;
         bytes.truncate(read);
         Ok(bytes)
     }
-    /// Writes all of it. The slices are used up.
-    /// Whether these bytes can be read without waiting for the disk, as far as their ends tell.
+    /// Returns `true` if these bytes can be read without waiting for the disk, as far as their first and last byte
+    /// show.
     fn is_cached(&self, _len: usize, _at: u64) -> bool {
         false
     }
+    /// Writes all slices. The slices are consumed.
     fn write_at(&self, slices: &mut [IoSlice<'_>], at: u64) -> io::Result<()>;
-    /// The contents and the length last from now on.
+    /// Makes the contents and the length durable.
     fn sync(&self) -> io::Result<()>;
-    /// How many bytes it has.
+    /// Returns the length of the file in bytes.
     fn size(&self) -> io::Result<u64>;
     fn set_len(&self, len: u64) -> io::Result<()>;
-    /// Gives a new file so many zeros without writing them. The disk has room for them from now on.
+    /// Allocates `len` bytes of zeros in a new file without writing them. The disk space is reserved from then on.
     fn allocate(&self, len: u64) -> io::Result<()>;
 }
 
-/// The file system of the machine.
+/// File system of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealDisk;
 
@@ -121,7 +124,7 @@ impl Disk for RealDisk {
         if mode & OTHERS == 0 {
             return Ok(());
         }
-        // The directory itself comes last, so that a start that was cut short is made up for by the next one.
+        // The directory itself comes last, so that the next start repeats a start that was cut short.
         let mut done = Ok(());
         for name in names {
             done = done.and(tighten(&dir.join(name)));
@@ -141,7 +144,7 @@ impl Disk for RealDisk {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(FILE_MODE).open(path)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
-                // For whoever wonders who has it.
+                // The process id tells an operator which process holds the lock.
                 file.set_len(0)?;
                 writeln!(&file, "{}", std::process::id())?;
                 Ok(Some(Box::new(file)))
@@ -163,7 +166,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// Takes the rights of others from a file, or from a directory with all that is in it. A symbolic link is left alone.
+/// Takes the rights of others from a file, or from a directory and its contents. A symbolic link is left alone.
 fn tighten(path: &Path) -> io::Result<()> {
     let found = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -204,7 +207,7 @@ impl DiskFile for File {
         Ok(filled)
     }
 
-    /// The same without zeros that are only written over.
+    /// Reads like the default method, but does not fill the buffer with zeros first.
     fn read(&self, len: usize, at: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(len);
         while bytes.len() < len {
@@ -262,7 +265,7 @@ impl DiskFile for File {
     }
 }
 
-/// An operation on a file that failed: says what, where and why.
+/// Converts the error of a failed file operation: the message names the operation, the path and the reason.
 pub(crate) fn failed(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
     move |error| {
         let kind = match error.kind() {
@@ -274,7 +277,7 @@ pub(crate) fn failed(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> 
     }
 }
 
-/// Bytes that are not what was written: names the file and the byte, and what to do.
+/// Error for bytes that differ from the written ones: names the file, the byte and the remedy.
 pub(crate) fn damaged(path: &Path, at: u64, what: impl fmt::Display) -> Error {
     let path = path.display();
     Error::new(
@@ -285,14 +288,14 @@ pub(crate) fn damaged(path: &Path, at: u64, what: impl fmt::Display) -> Error {
     )
 }
 
-/// A file of another version of its format.
+/// Error for a file of another version of its format.
 pub(crate) fn other_version(path: &Path, version: u32, ours: u32) -> Error {
     let path = path.display();
     let what = format!("{path} has version {version}, this broker reads version {ours}; use the release that wrote it");
     Error::new(ErrorKind::Unsupported, what)
 }
 
-/// Makes a directory with those above it, and sees to it that its name lasts.
+/// Creates a directory and its parents, and makes their names durable.
 pub(crate) fn make_dir(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) else {
         return disk.create_dir(path);
@@ -307,7 +310,7 @@ pub(crate) fn make_dir(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     disk.sync_dir(above)
 }
 
-/// Replaces a small file as a whole: after a crash there is the old one or the new one.
+/// Replaces a small file atomically: after a crash either the old or the new contents exist.
 pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut aside = PathBuf::from(path);
     aside.set_extension("new");
@@ -323,7 +326,7 @@ pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<
     path.parent().map_or(Ok(()), |dir| disk.sync_dir(dir))
 }
 
-/// The whole of a small file, `None` where there is none.
+/// Reads a whole small file; `None` if it does not exist.
 pub(crate) fn read_whole(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = match disk.open(path) {
         Ok(file) => file,

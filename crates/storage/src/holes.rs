@@ -1,20 +1,21 @@
-//! Records in the middle of a log that nobody needs any more, and what readers get in their place.
+//! Records in the middle of a log that are no longer needed, and the holes that readers get in their place.
 
 use engine::{Offset, RecordBatch};
 
-/// The records of one batch that were forgotten.
+/// Forgotten records of one batch.
 #[derive(Debug)]
 pub(crate) struct Forgotten {
-    /// One bit for each offset of the batch.
+    /// Bit set with one bit for each offset of the batch.
     bits: Box<[u64]>,
-    /// Of those, how many came since the batch was written.
+    /// Number of set bits that were added since the batch was last written.
     count: u32,
 }
 
 impl Forgotten {
-    /// Forgets one record of a batch. `None`: the batch stays as it is. `Some`: what is left of it takes its place,
-    /// nothing where that was its last record. A batch is written anew when half of its records are forgotten, so that
-    /// each byte is copied about once. Those before the start of the log are gone in any case.
+    /// Marks one record of a batch as forgotten. `None`: the batch stays as it is. `Some(Some(_))`: the batch with the
+    /// remaining records replaces it. `Some(None)`: its last record was forgotten, so it is removed. A batch is
+    /// rewritten when half of its records are forgotten, so that each byte is copied about once. Records before the
+    /// start of the log are deleted in any case and count as forgotten.
     pub(crate) fn note(
         of: &mut Option<Box<Self>>,
         batch: &RecordBatch,
@@ -38,7 +39,7 @@ impl Forgotten {
         match batch.thinned(|record| record.offset >= start && !forgotten.has(record.offset - base)) {
             Ok(left) if left.count() == 0 => Some(None),
             Ok(left) if left.count() < batch.count() => Some(Some(left)),
-            // What does not decode stays until retention takes it.
+            // A batch that does not decode stays until retention deletes it.
             _ => None,
         }
     }
@@ -55,10 +56,10 @@ impl Forgotten {
     }
 }
 
-/// Batches for a reader, one behind the other: a batch without records stands where offsets were forgotten.
+/// Consecutive batches for a reader: a batch without records covers offsets that were forgotten.
 pub(crate) struct Gathered {
     batches: Vec<RecordBatch>,
-    /// Where the next batch has to begin, at the latest.
+    /// Highest offset that the next batch may begin at.
     at: Offset,
     bytes: usize,
     bytes_max: usize,
@@ -69,8 +70,8 @@ impl Gathered {
         Self { batches: Vec::new(), at: from, bytes: 0, bytes_max }
     }
 
-    /// Adds a batch, and what stands for the offsets before it; `false` if there is no room for all of it. The first
-    /// batch always has room, be it one without records.
+    /// Adds a batch, and batches without records for the offsets before it; returns `false` if `bytes_max` has no room
+    /// for all of it. The first batch always fits, even if it has no records.
     pub(crate) fn push(&mut self, batch: RecordBatch) -> bool {
         self.fill(batch.base_offset()) && self.add(batch)
     }
@@ -102,7 +103,7 @@ impl Gathered {
         self.batches
     }
 
-    /// There is nothing more up to this offset.
+    /// Returns the batches, with batches without records up to `end`.
     pub(crate) fn reach(mut self, end: Offset) -> Vec<RecordBatch> {
         self.fill(end);
         self.batches

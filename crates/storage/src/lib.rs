@@ -1,4 +1,4 @@
-//! Where log bytes live: in memory, or in a data directory with a journal and segments.
+//! Storage of log bytes: in memory, or in a data directory with a journal and segments.
 
 mod background;
 pub mod catalog;

@@ -1,4 +1,4 @@
-//! A partition's log in memory: its newest batches, as many as retention lets stay, without those that nobody needs.
+//! Log of a partition in memory: its newest batches within the retention limits, without forgotten records.
 
 use std::collections::VecDeque;
 
@@ -6,43 +6,43 @@ use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 
 use crate::holes::{Forgotten, Gathered};
 
-/// What a kept batch costs beside its bytes: its entry here and its allocation.
+/// Memory cost of a kept batch in addition to its bytes: its entry here and its allocation.
 const ENTRY_BYTES: usize = 96;
-/// The entries of batches that are gone are removed when there are so many, and more than there are batches.
+/// Minimum number of entries without a batch before they are removed; they also have to outnumber the batches.
 const GONE_MIN: usize = 64;
 
 #[derive(Debug)]
 struct Entry {
-    /// The offset after its last record.
+    /// Offset after the last record of the batch.
     next: Offset,
     appended_ms: u64,
-    /// `None` where all of its records were forgotten.
+    /// Batch; `None` if all of its records were forgotten.
     batch: Option<RecordBatch>,
-    /// Records that were forgotten, where they are not all.
+    /// Forgotten records, if some of the batch remain.
     forgotten: Option<Box<Forgotten>>,
 }
 
-/// Invariant: entries are in the order of their offsets, the last batch ended at `end` when it was appended, and the
-/// first entry has a batch. What is between two batches was forgotten.
+/// Log in memory. Invariant: entries are in the order of their offsets, the last batch ended at `end` when it was
+/// appended, and the first entry has a batch. Offsets between two batches were forgotten.
 #[derive(Debug, Default)]
 pub struct MemoryLog {
     entries: VecDeque<Entry>,
-    /// Entries without a batch.
+    /// Number of entries without a batch.
     gone: usize,
-    /// Records before it were deleted, also those of a batch that is still here.
+    /// Offset before which records were deleted, even if their batch is still stored.
     deleted: Offset,
     end: Offset,
     bytes: usize,
 }
 
 impl MemoryLog {
-    /// The offset of the oldest record that is still here; the end where there is none.
+    /// Returns the offset of the oldest stored record; the end if the log is empty.
     pub fn start(&self) -> Offset {
         let first = self.entries.front().and_then(|entry| entry.batch.as_ref());
         first.map_or(self.end, |batch| batch.base_offset().max(self.deleted))
     }
 
-    /// The offset after the newest record.
+    /// Returns the offset after the newest record.
     pub fn end(&self) -> Offset {
         self.end
     }
@@ -55,7 +55,7 @@ impl MemoryLog {
         self.entries.len() - self.gone
     }
 
-    /// What a batch of this many bytes costs once it is in the log.
+    /// Returns the memory cost of a batch of this many bytes.
     pub fn cost(batch_bytes: usize) -> usize {
         batch_bytes + ENTRY_BYTES
     }
@@ -67,9 +67,9 @@ impl MemoryLog {
         self.entries.push_back(Entry { next: self.end, appended_ms: now_ms, batch: Some(batch), forgotten: None });
     }
 
-    /// Removes what retention no longer covers and returns the bytes that became free. 0 is no limit.
-    /// The newest batch stays, so that a topic with little traffic still shows its last word, unless
-    /// its time has passed. Records from the offset `needed_from` on stay in any case.
+    /// Removes batches that exceed the retention limits and returns the number of freed bytes. A limit of 0 means no
+    /// limit. The newest batch stays, so that a topic with little traffic still shows its last record, unless its time
+    /// limit has passed. Records from the offset `needed_from` on stay in any case.
     pub fn trim(&mut self, retention_bytes: u64, retention_ms: u64, needed_from: Offset, now_ms: u64) -> usize {
         let before = self.bytes;
         while self.entries.front().is_some_and(|entry| entry.next <= needed_from) {
@@ -84,7 +84,7 @@ impl MemoryLog {
         before - self.bytes
     }
 
-    /// Removes the records before an offset and returns the bytes that became free.
+    /// Removes the records before an offset and returns the number of freed bytes.
     pub fn set_start(&mut self, start: Offset) -> usize {
         let before = self.bytes;
         self.deleted = self.deleted.max(start.min(self.end));
@@ -94,8 +94,8 @@ impl MemoryLog {
         before - self.bytes
     }
 
-    /// Nobody needs a record any more. Returns the bytes that became free: a batch goes with its last record, and is
-    /// written anew without them when half of its records are forgotten.
+    /// Marks a record as no longer needed and returns the number of freed bytes. A batch is removed with its last
+    /// record, and is rewritten without forgotten records when they are half of it.
     pub fn forget(&mut self, offset: Offset) -> usize {
         let (before, at) = (self.bytes, self.place(offset));
         let Some(entry) = self.entries.get_mut(at) else {
@@ -130,7 +130,7 @@ impl MemoryLog {
         self.drop_gone();
     }
 
-    /// Entries without a batch go where they are first, and when they are the most.
+    /// Removes entries without a batch at the front of the log, and all of them when they outnumber the batches.
     fn drop_gone(&mut self) {
         while self.entries.pop_front_if(|entry| entry.batch.is_none()).is_some() {
             self.gone -= 1;
@@ -139,21 +139,21 @@ impl MemoryLog {
             self.entries.retain(|entry| entry.batch.is_some());
             self.gone = 0;
         }
-        // A burst leaves a large ring behind; give it back once it is mostly empty.
+        // A burst leaves a large ring behind; its memory is released once it is mostly empty.
         if self.entries.capacity() > 1024 && self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.len() * 2);
         }
     }
 
-    /// The batch that holds an offset, if it is here.
+    /// Returns the batch that holds an offset, if it is stored.
     pub fn find(&self, offset: Offset) -> Option<&RecordBatch> {
         let entry = self.entries.get(self.place(offset))?;
         entry.batch.as_ref().filter(|batch| batch.base_offset() <= offset && offset >= self.deleted)
     }
 
-    /// The place of the first entry that ends behind an offset.
+    /// Returns the index of the first entry that ends after an offset.
     fn place(&self, offset: Offset) -> usize {
-        // Where all batches have one record and none is missing.
+        // Fast path for batches of one record each without gaps.
         let first = self.entries.front().map_or(0, |entry| entry.next);
         let at = (offset + 1).saturating_sub(first) as usize;
         match self.entries.get(at).is_some_and(|entry| entry.next == offset + 1) {
@@ -162,8 +162,8 @@ impl MemoryLog {
         }
     }
 
-    /// The batches from the one that holds `from`, up to `bytes_max`, at least one where there is one. A batch without
-    /// records stands for offsets that were forgotten. Empty at the end of the log.
+    /// Reads batches from the one that holds `from`, up to `bytes_max`, but at least one if one exists. A batch without
+    /// records covers forgotten offsets. Empty at the end of the log.
     pub fn read(&self, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>> {
         if from < self.start() || from > self.end {
             return Err(Error::new(
@@ -181,7 +181,7 @@ impl MemoryLog {
         Ok(gathered.reach(self.end))
     }
 
-    /// The offset of the first batch with a record at or after this time; the end where there is none.
+    /// Returns the offset of the first batch with a record at or after this time; the end if no such batch exists.
     pub fn offset_for_time(&self, timestamp_ms: i64) -> Offset {
         self.entries
             .iter()

@@ -1,10 +1,10 @@
-//! Whether a data directory is still where it was opened.
+//! Check that a data directory is still at the path where it was opened.
 //!
-//! A directory that is removed, or moved away, under a running broker would take what nobody finds any more; one that
-//! was replaced is another broker's. Its files are named by paths, so the broker looks whether the path of the lock
-//! still leads to the file that it locked: before it says that something lasts, and before it removes or makes files.
-//! A directory that is removed between the look and the write that follows, or while the lock is still there, is not
-//! noticed.
+//! If a directory is removed or moved away under a running broker, the broker would write data that cannot be found any
+//! more; a directory that was put in its place belongs to another broker. Files are named by paths. The broker
+//! therefore checks that the path of the lock still leads to the file that it locked: before it reports that something
+//! is durable, and before it removes or creates files. A removal between this check and the following write, or one
+//! that has not reached the lock yet, is not noticed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,19 +17,19 @@ use crate::disk::{Disk, LOCK_NAME, failed};
 pub(crate) struct Place {
     disk: Arc<dyn Disk>,
     lock: PathBuf,
-    /// The identity of the lock when the directory was opened; none where the disk does not tell files apart.
+    /// Identity of the lock when the directory was opened; `None` if the disk does not tell files apart.
     identity: Option<u128>,
 }
 
 impl Place {
-    /// Of a directory whose lock is held.
+    /// Creates the check for a directory whose lock is held.
     pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path) -> Self {
         let lock = dir.join(LOCK_NAME);
         let identity = disk.identity(&lock).ok().flatten();
         Self { disk, lock, identity }
     }
 
-    /// Fails where the directory was removed or replaced.
+    /// Fails if the directory was removed or replaced.
     pub(crate) fn check(&self) -> Result<()> {
         let Some(identity) = self.identity else {
             return Ok(());

@@ -1,9 +1,9 @@
-//! Room on the disk: what is kept back for the time when it is full, and why nothing more is taken meanwhile.
+//! Reserved disk space for a full disk, and the reason why records are refused while the disk is full.
 //!
-//! A full disk is noticed when a write fails for want of room. From then on partitions take no records; deletions, new
-//! starts of partitions and other changes of the catalog go on, because the journal keeps room for them in the file
-//! that it writes. A file of zeros, `reserve`, holds room for a checkpoint and for the next start of a broker: a
-//! quarter of it is given up for the first, all of it for the second, and it is made whole again when there is room.
+//! A full disk is noticed when a write fails for lack of space. From then on partitions take no records. Deletions, new
+//! starts of partitions and other changes of the catalog continue, because the journal keeps space for them in the file
+//! that it writes. A file of zeros, `reserve`, holds space for a checkpoint and for the next start of a broker: a
+//! checkpoint releases a quarter of it, a start releases all of it. It is restored when the disk has space again.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,23 +15,23 @@ use parking_lot::Mutex;
 
 use crate::disk::{Disk, failed};
 
-/// The part of a small disk that is kept back at most, and that a file of the journal takes at most.
+/// Divisor of the disk size: the reserve, and a file of the journal, take at most this part of a small disk.
 pub(crate) const DISK_PART: u64 = 8;
-/// The part of the reserve that is given up for a checkpoint.
+/// Divisor of the reserve: the part of it that a checkpoint releases.
 const CHECKPOINT_PART: u64 = 4;
-/// The name of the file that holds room.
+/// Name of the file that reserves disk space.
 pub(crate) const RESERVE_NAME: &str = "reserve";
 
 pub(crate) struct Room {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
-    /// Bytes of the reserve, and bytes that have to be free beside it before records are taken again, and after a
-    /// journal file was made ahead of its use.
+    /// Bytes of the reserve. As many bytes have to be free in addition before records are taken again, and after a
+    /// journal file was created ahead of its use.
     bytes: u64,
     /// Bytes of a file of the journal.
     journal_file_bytes: u64,
     is_full: AtomicBool,
-    /// Why nothing is taken, as long as that is so.
+    /// Reason why records are refused, while they are.
     why: Mutex<Option<Error>>,
     times_full: AtomicU64,
 }
@@ -55,7 +55,7 @@ impl Room {
         if self.is_full.load(Ordering::Relaxed) { self.why().map_or(Ok(()), Err) } else { Ok(()) }
     }
 
-    /// Why records are refused.
+    /// Returns the reason why records are refused.
     pub(crate) fn why(&self) -> Option<Error> {
         self.why.lock().clone()
     }
@@ -64,7 +64,7 @@ impl Room {
         self.times_full.load(Ordering::Relaxed)
     }
 
-    /// Takes note of an error. One that says that the disk is full has records refused until [`Room::end`].
+    /// Handles an error: if it says that the disk is full, records are refused until [`Room::end`].
     pub(crate) fn note(&self, error: &Error) {
         if error.kind != ErrorKind::DiskFull {
             return;
@@ -72,7 +72,8 @@ impl Room {
         let mut why = self.why.lock();
         if why.is_none() {
             let reserve = self.look().map_or(self.bytes, |(reserve, _)| reserve);
-            // The reserve, as much beside it, and a file for the journal where it is at the end of its own.
+            // The reserve, as much free space again, and a file for the journal if the journal is at the end of its
+            // file.
             let enough = 2 * reserve + self.journal_file_bytes;
             let message = format!(
                 "the disk is full, so no records are taken: {}. Free space on it, or delete topics or records; the \
@@ -87,7 +88,7 @@ impl Room {
         self.is_full.store(true, Ordering::Relaxed);
     }
 
-    /// Records are taken again.
+    /// Takes records again.
     pub(crate) fn end(&self) {
         let mut why = self.why.lock();
         if why.take().is_some() {
@@ -100,13 +101,13 @@ impl Room {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// The bytes of the reserve on this disk, and those that are free.
+    /// Returns the bytes of the reserve on this disk, and the free bytes.
     fn look(&self) -> Result<(u64, u64)> {
         let (bytes, free) = self.disk.volume(&self.dir).map_err(failed("look at", &self.dir))?;
         Ok((self.bytes.min(bytes / DISK_PART), free))
     }
 
-    /// Refuses what is made ahead of its use and would leave too little free.
+    /// Refuses to create a file ahead of its use if too little space would stay free.
     pub(crate) fn check_spare(&self, path: &Path, bytes: u64) -> Result<()> {
         let (reserve, free) = self.look()?;
         if free >= bytes.saturating_add(reserve) {
@@ -120,8 +121,8 @@ impl Room {
         self.dir.join(RESERVE_NAME)
     }
 
-    /// Gives a part of the reserve up, for a checkpoint, which leaves the rest for the next start. Returns whether it
-    /// was whole.
+    /// Releases a part of the reserve for a checkpoint; the rest stays for the next start. Returns `true` if the
+    /// reserve was whole.
     pub(crate) fn release_part(&self) -> bool {
         let released = self.look().and_then(|(reserve, _)| {
             let kept = reserve - reserve / CHECKPOINT_PART;
@@ -138,7 +139,7 @@ impl Room {
         })
     }
 
-    /// Gives the reserve up. Returns whether there was one.
+    /// Releases the whole reserve. Returns `true` if it existed.
     pub(crate) fn release(&self) -> bool {
         match self.disk.remove(&self.path()) {
             Ok(()) => true,
@@ -151,7 +152,7 @@ impl Room {
         }
     }
 
-    /// Has the reserve be there, if the disk has room for it and as much again. `false` where it has not.
+    /// Restores the reserve, if the disk has space for it and as much again. Returns `false` if it has not.
     pub(crate) fn restore(&self) -> Result<bool> {
         if self.bytes == 0 {
             return Ok(true);
@@ -168,9 +169,9 @@ impl Room {
         if free.saturating_add(held) < 2 * reserve {
             return Ok(false);
         }
-        // A part of it, or what a crash left between its name and its bytes.
+        // A partial reserve, or a name without bytes after a crash.
         self.release();
-        // Its name is durable as well: what a power cut takes back somebody else may have.
+        // Its name becomes durable as well: after a power cut, space without a durable name may belong to another file.
         let made = self.disk.create(&path).and_then(|file| {
             file.allocate(reserve).and_then(|()| file.sync()).and_then(|()| self.disk.sync_dir(&self.dir))
         });

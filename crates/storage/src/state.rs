@@ -1,7 +1,8 @@
-//! What is known of a directory's topics, and how it is brought back after whatever ended it.
+//! Topics of a data directory, and their recovery after any kind of end.
 //!
-//! The journal is read twice. The first time nothing is changed: it is seen that all of it can be read, and what is
-//! missing in it. Then the segments are cut back to what the checkpoint knows, and get what the journal has.
+//! The journal is read twice. The first pass changes nothing: it checks that the journal is readable, and finds what is
+//! missing in it. Then the segments are cut back to the state of the checkpoint, and the second pass appends the
+//! entries of the journal.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -25,30 +26,31 @@ use crate::journal::salvage::{self, Salvage};
 use crate::partition::{CompactionSettings, DiskPartition, PartitionInfo};
 use crate::store::{Shared, StoreSettings, StoredTopic};
 
-/// The topics of a directory.
+/// Topics of a directory.
 pub(crate) struct State {
     settings: StoreSettings,
-    /// How topics are compacted from the next turn on.
+    /// Compaction settings from the next turn on.
     pub(crate) compaction: CompactionSettings,
     pub(crate) shared: Arc<Shared>,
     pub(crate) catalog: Catalog,
     pub(crate) partitions: HashMap<u64, Arc<DiskPartition>>,
-    /// Deleted topics whose files are still to be removed: when the deletion is durable, which the journal says or a
-    /// checkpoint without the topic.
+    /// Deleted topics whose files are still to be removed: when the journal reports the deletion as durable, or a
+    /// checkpoint without the topic is written.
     pub(crate) doomed: Vec<Doomed>,
-    /// Topics that the journal deletes: nothing that it has of them is brought back.
+    /// Topics that the journal deletes: none of their entries is recovered.
     deleted: BTreeSet<u32>,
-    /// Partitions that cannot be served for what the journal lacks. It may be that it makes them later on.
+    /// Partitions that cannot be served because entries are missing in the journal, with the reason. The journal may
+    /// create such a partition only later.
     holes: HashMap<u64, Error>,
 }
 
-/// A deleted topic whose files are still to be removed.
+/// Deleted topic whose files are still to be removed.
 pub(crate) struct Doomed {
     pub(crate) id: u32,
     pub(crate) partitions: Vec<Arc<DiskPartition>>,
 }
 
-/// The stream of a partition in the journal.
+/// Returns the stream of a partition in the journal.
 pub(crate) fn stream(topic: u32, partition: PartitionId) -> u64 {
     u64::from(topic) << 32 | u64::from(partition)
 }
@@ -58,14 +60,14 @@ pub(crate) fn partition_mut(catalog: &mut Catalog, stream: u64) -> Option<&mut P
     entry.partitions.get_mut((stream & u64::from(u32::MAX)) as usize)
 }
 
-/// What the journal has for each partition, seen without changing any.
+/// Contents of the journal for each partition, found without changing any partition.
 #[derive(Default)]
 pub(crate) struct Exam {
-    /// Where each partition ends with what was seen so far.
+    /// End of each partition after the entries that were read so far.
     ends: HashMap<u64, Offset>,
-    /// Partitions with a hole, and why.
+    /// Partitions with a hole, and the reason.
     pub(crate) holes: HashMap<u64, Error>,
-    /// Topics that are deleted somewhere in the journal. An id is never given twice.
+    /// Topics that are deleted somewhere in the journal. An id is never reused.
     deleted: BTreeSet<u32>,
 }
 
@@ -114,7 +116,7 @@ impl State {
         opened
     }
 
-    /// The segments of a topic end as its settings say.
+    /// Applies a topic's segment limits to its partitions.
     pub(crate) fn set_segment_limits(&self, id: u32) {
         let Some(settings) = self.catalog.topics.get(&id).map(|entry| entry.settings) else {
             return;
@@ -136,12 +138,13 @@ impl State {
         topics.map(|(id, entry)| self.topic(*id, entry.name.clone(), entry.settings)).collect()
     }
 
-    /// Returns the partitions of topics that are compacted, with how.
+    /// Returns the partitions of compacted topics, with their compaction settings.
     pub(crate) fn compacted(&self) -> Vec<(Arc<DiskPartition>, CompactionSettings)> {
         let settings = self.compaction;
         let topics = self.catalog.topics.iter().filter(|(_, entry)| entry.settings.compact);
         let streams = topics.flat_map(|(id, entry)| {
-            // Who reads all of it from the start needs no word of what is gone: it goes with the next turn.
+            // These topics are always read whole from the start, so their readers need no tombstones: the next turn
+            // removes them.
             let is_read_whole = [QUEUES_TOPIC, STREAMS_TOPIC].contains(&entry.name.as_str());
             let tombstone_retention_ms = if is_read_whole { 0 } else { settings.tombstone_retention_ms };
             let lag_ms = entry.settings.compaction_lag_ms;
@@ -158,10 +161,10 @@ impl State {
         self.doomed.push(Doomed { id, partitions });
     }
 
-    /// Drops topics that the journal deletes before anything is brought back: their records are not written to a disk
-    /// that may have no room for them, and files that are removed already are not missed. Their files go with the next
-    /// checkpoint, or at once where there is no room for that: the journal is synced first, since what was read of it
-    /// may be from the system's memory.
+    /// Drops topics that the journal deletes before anything is recovered: their records are not written to a disk that
+    /// may have no space for them, and files that are already removed are not missed. Their files are removed with the
+    /// next checkpoint, or immediately if there is no space for a checkpoint. In that case the journal is synced first,
+    /// since the data that was read may be in the system's memory only.
     fn forget_deleted(&mut self, deleted: BTreeSet<u32>, journal: &Recovery, is_full: bool) -> Result<()> {
         for id in &deleted {
             self.forget(*id);
@@ -181,7 +184,7 @@ impl State {
         }
     }
 
-    /// These are not served, also where the journal makes them only later on.
+    /// Refuses to serve these partitions, including those that the journal creates only later.
     pub(crate) fn refuse(&mut self, refused: &[(u64, Error)]) {
         for (stream, error) in refused {
             if let Some(partition) = self.partitions.get(stream) {
@@ -191,7 +194,7 @@ impl State {
         }
     }
 
-    /// Does again what the journal says was done after the checkpoint.
+    /// Replays the operations that the journal recorded after the checkpoint.
     pub(crate) fn bring_back(
         &mut self,
         journal: &Recovery,
@@ -226,7 +229,7 @@ impl State {
         Ok(end)
     }
 
-    /// The next checkpoint says that there is such a file.
+    /// Adds a salvage file to the catalog, so that the next checkpoint lists it.
     fn note_salvage(&mut self, stream: u64, position: u64) {
         if let Some(info) = partition_mut(&mut self.catalog, stream)
             && !info.salvages.contains(&position)
@@ -235,7 +238,7 @@ impl State {
         }
     }
 
-    /// Sees what the journal has, and what is missing in it. Changes nothing.
+    /// Reads the journal and finds what is missing in it. Changes nothing.
     pub(crate) fn examine(
         &self,
         journal: &Recovery,
@@ -255,7 +258,7 @@ impl State {
         self.partitions.values().filter(|partition| partition.refused().is_none()).cloned().collect()
     }
 
-    /// What was put aside of partitions that can be served again comes before what the journal has.
+    /// Examines the salvage files of partitions that can be served again; their entries precede those of the journal.
     fn examine_salvages(&self) -> Exam {
         let mut exam = Exam::default();
         for (stream, partition) in self.partitions.iter().filter(|(_, partition)| partition.refused().is_none()) {
@@ -292,7 +295,7 @@ impl State {
         match found.kind {
             EntryKind::Catalog => self.replay_change(&Change::decode(found.body?)?),
             EntryKind::Batch | EntryKind::Start => {
-                // Of a topic that is deleted nothing is left.
+                // A deleted topic has no partitions left.
                 let Some(partition) = self.partitions.get(&found.stream).cloned() else {
                     return Ok(());
                 };
@@ -318,7 +321,7 @@ impl State {
         if let Change::Create { id, .. } = change
             && self.deleted.contains(id)
         {
-            // What is left of it is that its id was given.
+            // Only its used id remains.
             self.catalog.apply(&Change::Delete { id: *id });
         }
         match change {
@@ -335,13 +338,13 @@ impl State {
         }
     }
 
-    /// Invariant: the exam has seen that the entry is right, and in its place.
+    /// Replays one entry. Invariant: `examine` has checked the entry and its place.
     fn replay_one(&self, partition: &DiskPartition, found: Found<'_>, clock: fn() -> u64) -> Result<()> {
         match found.kind {
             EntryKind::Batch => partition.replay(RecordBatch::parse(Bytes::copy_from_slice(found.body?))?),
             _ => partition.replay_start(start_of(found.body?)?),
         }
-        // What is brought back does not all have to be in memory at once.
+        // Recovered batches do not all have to be in memory at the same time.
         if self.shared.tails.held.load(Ordering::Relaxed) > self.settings.unflushed_bytes_max {
             for partition in self.partitions.values() {
                 partition.flush(usize::MAX, clock())?;
@@ -351,7 +354,7 @@ impl State {
         Ok(())
     }
 
-    /// Directories of topics that are not in the catalog: they were deleted, or never lasted.
+    /// Removes directories of topics that are not in the catalog: they were deleted, or never became durable.
     fn remove_leftovers(&self) -> Result<()> {
         let topics: PathBuf = self.shared.dir.join("topics");
         let names = match self.shared.disk.list(&topics) {
@@ -371,7 +374,7 @@ impl State {
 }
 
 impl Exam {
-    /// Topics that are deleted somewhere in the journal.
+    /// Returns the topics that are deleted somewhere in the journal.
     pub(crate) fn deleted(&self) -> &BTreeSet<u32> {
         &self.deleted
     }
@@ -388,7 +391,7 @@ impl Exam {
             EntryKind::Batch => match body.and_then(span_of) {
                 Err(error) => drop(self.holes.entry(stream).or_insert(error)),
                 Ok((base, next)) => {
-                    // A topic that is made later in the journal begins at 0.
+                    // A topic that the journal creates later begins at 0.
                     let known = || partitions.get(&stream).map_or(0, |partition| partition.end());
                     let end = self.ends.entry(stream).or_insert_with(known);
                     if base == *end {
@@ -424,7 +427,7 @@ pub(crate) fn start_of(body: &[u8]) -> Result<Offset> {
     Ok(u64::from_le_bytes(start))
 }
 
-/// The first offset of a batch whose bytes are known to be right, and the one after its last.
+/// Returns the first offset of a batch whose checksum is valid, and the offset after its last record.
 pub(crate) fn span_of(body: &[u8]) -> Result<(Offset, Offset)> {
     if body.len() < BATCH_HEADER_BYTES {
         return Err(Error::malformed(format!("a batch of {} bytes", body.len())));

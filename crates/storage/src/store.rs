@@ -1,16 +1,16 @@
-//! A data directory: who may use it, what is in it, and how it is brought back after whatever ended it.
+//! Data directory: its lock, its contents, and its recovery after any kind of end.
 //!
 //! ```text
-//! thalweg.lock            held by the broker that uses the directory
-//! queues.sqlite           topics in SQLite, where there are any
-//! reserve                 room for a checkpoint and for the next start on a disk that is full
-//! checkpoint              topics, segments, and where the journal has to be read from
+//! thalweg.lock            locked by the broker that uses the directory
+//! queues.sqlite           topics in SQLite, if any exist
+//! reserve                 disk space for a checkpoint and for the next start on a full disk
+//! checkpoint              topics, segments, and the position from which the journal has to be read
 //! journal/000000.journal  ...
 //! topics/<id>/<partition>/<base offset>.log, .index
 //! ```
 //!
-//! In the background one thread writes committed batches to segments. Another takes a checkpoint every now and then: it
-//! syncs the segments, replaces the file, and lets the journal use its old files again. A third one compacts topics.
+//! In the background one thread writes committed batches to segments. Another thread takes a checkpoint at intervals:
+//! it syncs the segments, replaces the file, and lets the journal reuse its old files. A third thread compacts topics.
 
 mod checkpoint;
 mod waits;
@@ -42,38 +42,38 @@ use crate::room::{DISK_PART, Room};
 use crate::sqlite::{self, SqliteSettings, SqliteStats, SqliteStore};
 use crate::state::State;
 
-/// How often the background threads look whether there is something to do.
+/// Interval at which the background threads check for work.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long a checkpoint that failed waits for the next try.
+/// Delay before a failed checkpoint is retried.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// The journal waits while so many times the unflushed bytes that are meant to be there are.
+/// Factor over `unflushed_bytes_max` at which the journal waits for segments to be written.
 const GATE_FACTOR: u64 = 4;
-/// How often it is looked what there is to compact, and how long that waits after an error.
+/// Interval between checks for partitions to compact, and the delay after an error.
 const COMPACT_EVERY: Duration = Duration::from_secs(1);
 const COMPACT_AGAIN: Duration = Duration::from_secs(60);
-/// Bytes of a partition's segments that wait for a sync.
+/// Unsynced bytes of a partition's segments that trigger a sync.
 const SYNC_BYTES: u64 = 8 << 20;
 
 #[derive(Clone, Copy, Debug)]
 pub struct StoreSettings {
     pub journal: JournalSettings,
     pub segment_bytes: u64,
-    /// Bytes of newest batches that stay in memory, all partitions together.
+    /// Maximum bytes of the newest batches in memory, all partitions together.
     pub tail_bytes_max: u64,
-    /// For so long a batch stays there if there is room, and at most twice as long once it is in a segment: whoever
-    /// follows a topic has read it by then, and for all others the system may have it cached.
+    /// Time for which a batch stays in memory if there is room; a batch in a segment stays at most twice as long.
+    /// Clients that follow a topic have read it by then, and for all others the system may have it cached.
     pub tail_time: Duration,
-    /// Committed bytes in no segment: with more, they are written at once; with four times as many, the journal waits
-    /// until they are fewer, and so do all who publish.
+    /// Maximum committed bytes in no segment. Above it they are written immediately; above four times as many, the
+    /// journal waits until they are fewer, and so do all publishers.
     pub unflushed_bytes_max: u64,
     /// Bytes of the journal between two checkpoints, which recovery has to read.
     pub checkpoint_bytes: u64,
-    /// The longest time between two checkpoints.
+    /// Maximum time between two checkpoints.
     pub checkpoint_interval: Duration,
     pub compaction: CompactionSettings,
     pub sqlite: SqliteSettings,
-    /// Bytes of the reserve, for a disk that is full, and at most an eighth of the disk. As many have to be free before
-    /// records are taken again, and after a journal file was made ahead of its use.
+    /// Bytes of the reserve for a full disk, limited to an eighth of the disk. As many bytes have to be free before
+    /// records are taken again, and after a journal file was created ahead of its use.
     pub reserve_bytes: u64,
 }
 
@@ -94,7 +94,7 @@ impl Default for StoreSettings {
     }
 }
 
-/// A topic with its partitions in their order.
+/// Topic with its partitions in their order.
 #[derive(Clone)]
 pub struct StoredTopic {
     pub id: u32,
@@ -103,7 +103,7 @@ pub struct StoredTopic {
     pub partitions: Vec<Arc<dyn DurableLog>>,
 }
 
-/// Figures for metrics.
+/// Statistics for metrics.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StoreStats {
     pub journal: JournalStats,
@@ -115,12 +115,12 @@ pub struct StoreStats {
     pub checkpoint_errors: u64,
     pub compaction: CompactionStats,
     pub compaction_errors: u64,
-    /// Whether records are refused because the disk is full, and how often that began.
+    /// `true` while records are refused because the disk is full. `disk_full` counts how often that began.
     pub is_disk_full: bool,
     pub disk_full: u64,
-    /// Whether nothing is taken any more until a restart.
+    /// `true` if nothing is taken any more until a restart.
     pub is_broken: bool,
-    /// Where there are topics in SQLite.
+    /// Statistics of SQLite; `None` without topics in SQLite.
     pub sqlite: Option<SqliteStats>,
 }
 
@@ -129,20 +129,20 @@ pub struct Store {
     settings: StoreSettings,
     shared: Arc<Shared>,
     state: Mutex<State>,
-    /// Held while one is taken.
+    /// Held while a checkpoint is taken.
     checkpoint: Mutex<LastCheckpoint>,
-    /// When tails were last told that time passes.
+    /// Time of the last [`Store::age_tails`].
     aged: Mutex<Instant>,
-    /// Held while partitions are compacted: two turns would take the same names for their files. When those that could
-    /// not be are tried again.
+    /// Held while partitions are compacted: two turns would use the same file names. Maps partitions that could not be
+    /// compacted to the time of their next attempt.
     compaction: Mutex<HashMap<u64, Instant>>,
-    /// Topics in SQLite. Opened when there is, or was, the first of them, by whoever holds `opening`.
+    /// Topics in SQLite. Opened by the holder of `opening` when the first one is created or found.
     sqlite: OnceLock<Arc<SqliteStore>>,
     opening: Mutex<()>,
     on_room: OnceLock<Arc<dyn Fn() + Send + Sync>>,
     counts: Counts,
     clock: fn() -> u64,
-    /// Held as long as the directory is in use.
+    /// Held while the directory is in use.
     lock: Option<Box<dyn Send + Sync>>,
 }
 
@@ -150,7 +150,7 @@ pub struct Store {
 struct LastCheckpoint {
     at: Instant,
     is_failed: bool,
-    /// Where the last one that was written has the journal be read from.
+    /// Origin of the journal in the last checkpoint that was written.
     origin: Option<Origin>,
 }
 
@@ -166,21 +166,21 @@ struct Counts {
     compaction_errors: AtomicU64,
 }
 
-/// What the store and its partitions have in common.
+/// State that the store and its partitions share.
 pub(crate) struct Shared {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) dir: PathBuf,
-    /// Opened when all that it had is brought back.
+    /// Set when all contents of the journal are recovered.
     pub(crate) journal: OnceLock<Journal>,
     pub(crate) tails: TailBytes,
-    /// With so many committed bytes in no segment, somebody has to write them.
+    /// Maximum committed bytes in no segment; above it they have to be written immediately.
     unflushed_bytes_max: u64,
-    /// Is in a hurry when that is so.
+    /// Threads that are woken when that limit is exceeded.
     background: Arc<Background>,
     gate: Arc<Gate>,
     pub(crate) room: Arc<Room>,
     place: Arc<Place>,
-    /// Topics whose deletion is durable, and whose files are still there.
+    /// Topics whose deletion is durable, and whose files still exist.
     deleted: Mutex<Vec<u32>>,
 }
 
@@ -200,7 +200,7 @@ impl Shared {
         }
     }
 
-    /// So many bytes more are committed and in no segment.
+    /// Counts `bytes` more as committed and in no segment.
     pub(crate) fn committed(&self, bytes: u64) {
         let before = self.tails.unflushed.fetch_add(bytes, Ordering::Relaxed);
         if before <= self.unflushed_bytes_max && before + bytes > self.unflushed_bytes_max {
@@ -231,7 +231,7 @@ impl Shared {
 }
 
 impl Store {
-    /// Opens a data directory, or makes one, and brings back what is in it.
+    /// Opens a data directory, or creates one, and recovers its contents.
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -242,8 +242,8 @@ impl Store {
         Self::open_except(disk, dir, settings, clock, &[], progress)
     }
 
-    /// The same, where these partitions are not served: what the journal has of them is put aside. On a full disk it is
-    /// tried once more with the room that was kept back.
+    /// Opens a data directory without serving the partitions in `refused`: their entries in the journal are put aside.
+    /// On a full disk it tries again with the space of the reserve.
     pub(crate) fn open_except(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -282,7 +282,7 @@ impl Store {
         Ok((store, topics))
     }
 
-    /// Brings back what is in a directory whose lock is held. `is_full`: with all the room that can be given up.
+    /// Recovers a directory whose lock is held. `is_full`: releases all disk space that can be released.
     fn bring_back(
         disk: &Arc<dyn Disk>,
         dir: &Path,
@@ -302,7 +302,7 @@ impl Store {
         let (directory, tail) = match found {
             None => {
                 refuse_leftovers(&**disk, dir, &journal_dir)?;
-                // A new hasher is keyed at random.
+                // A new hasher has a random key.
                 (RandomState::new().hash_one(clock()), Tail::of_new())
             }
             Some(Checkpoint { directory, origin, catalog }) => {
@@ -336,8 +336,8 @@ impl Store {
             clock,
             lock: None,
         };
-        // From here on there is a directory to come back to. What was read back may have come from the system's memory
-        // only, after a sync that failed: now it is on the disk without the journal that it came from.
+        // From here on the directory can be recovered. After a failed sync, recovered data may have come from the
+        // system's memory only: now it is on the disk, independent of the journal.
         store.checkpoint()?;
         Ok((store, topics))
     }
@@ -346,33 +346,34 @@ impl Store {
         &self.settings
     }
 
-    /// How topics are compacted now: as the settings say, unless it was changed since.
+    /// Returns the active compaction settings: the configured ones, unless [`Store::set_compaction`] changed them.
     pub fn compaction(&self) -> CompactionSettings {
         self.state.lock().compaction
     }
 
-    /// Changes how fast compaction is and how long tombstones stay. A turn that has begun ends as it began.
+    /// Changes the rate of compaction and the retention of tombstones. A turn in progress keeps its settings.
     pub fn set_compaction(&self, bytes_per_s: u64, tombstone_retention_ms: u64) {
         let compaction = &mut self.state.lock().compaction;
         (compaction.bytes_per_s, compaction.tombstone_retention_ms) = (bytes_per_s, tombstone_retention_ms);
     }
 
-    /// The bytes of the file system that the data directory is in, and how many of them this process may still use.
+    /// Returns the size of the file system of the data directory, and the part of it that this process may still use,
+    /// in bytes.
     pub fn volume_bytes(&self) -> std::io::Result<(u64, u64)> {
         self.shared.disk.volume(self.dir())
     }
 
-    /// Where it is.
+    /// Returns the path of the data directory.
     pub fn dir(&self) -> &Path {
         &self.shared.dir
     }
 
-    /// The random number that tells this directory from every other, for as long as it is there.
+    /// Returns the random number that identifies this directory for its whole life.
     pub fn directory(&self) -> u64 {
         self.directory
     }
 
-    /// Adds the topics in SQLite, where there are any.
+    /// Adds the topics in SQLite, if any exist.
     fn open_sqlite(&self, topics: &mut Vec<StoredTopic>) -> Result<()> {
         let (disk, dir) = (&self.shared.disk, &self.shared.dir);
         let names = disk.list(dir).map_err(failed("list", dir))?;
@@ -381,8 +382,8 @@ impl Store {
         }
         let (sqlite, found) = SqliteStore::open(&dir.join(sqlite::FILE_NAME), self.settings.sqlite, self.clock)?;
         self.sqlite.get_or_init(|| sqlite);
-        // A name is not given in the journal before its deletion from the database lasts. So this one was deleted here,
-        // and made there, and then the power went.
+        // The journal does not create a name before its deletion from the database is durable. So this topic was
+        // deleted here and created there before a power cut.
         for topic in &found {
             while let Some(at) = topics.iter().position(|other| other.name == topic.name) {
                 self.delete_topic(topics.remove(at).id, Arc::new(Waits::default()))?;
@@ -392,7 +393,7 @@ impl Store {
         Ok(())
     }
 
-    /// The database of topics in SQLite, which is made for the first of them.
+    /// Returns the database of topics in SQLite; the first such topic creates it.
     fn sqlite(&self) -> Result<&Arc<SqliteStore>> {
         let _opening = self.opening.lock();
         if let Some(sqlite) = self.sqlite.get() {
@@ -407,12 +408,12 @@ impl Store {
         Ok(self.sqlite.get_or_init(|| sqlite))
     }
 
-    /// The database, if a topic is in it.
+    /// Returns the database if it holds this topic.
     fn sqlite_of(&self, id: u32) -> Option<&Arc<SqliteStore>> {
         self.sqlite.get().filter(|_| id & sqlite::ID_BIT != 0)
     }
 
-    /// Makes a topic. It lasts when `owner` hears so; its records never last before it.
+    /// Creates a topic. It is durable when `owner` is notified; its records never become durable before it.
     pub fn create_topic(&self, name: TopicName, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<StoredTopic> {
         if settings.storage == Storage::Sqlite {
             return self.sqlite()?.create_topic(name, settings, owner);
@@ -429,7 +430,7 @@ impl Store {
         Ok(state.topic(id, name, settings))
     }
 
-    /// Gives a topic so many partitions in all, and returns the new ones. They last when `owner` hears so.
+    /// Grows a topic to `partitions` partitions and returns the new ones. They are durable when `owner` is notified.
     pub fn grow_topic(&self, id: u32, partitions: u32, owner: Arc<dyn Owner>) -> Result<Vec<Arc<dyn DurableLog>>> {
         if let Some(sqlite) = self.sqlite_of(id) {
             let added = sqlite.grow_topic(id, partitions, owner)?;
@@ -442,7 +443,8 @@ impl Store {
         Ok(state.open_partitions(id).into_iter().map(|partition| partition as Arc<dyn DurableLog>).collect())
     }
 
-    /// Gives a topic other settings; its partitions and its storage stay. They last when `owner` hears so.
+    /// Replaces the settings of a topic; its partitions and its storage stay. The settings are durable when `owner` is
+    /// notified.
     pub fn alter_topic(&self, id: u32, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<()> {
         if let Some(sqlite) = self.sqlite_of(id) {
             return sqlite.alter_topic(id, settings, owner);
@@ -455,7 +457,7 @@ impl Store {
         Ok(())
     }
 
-    /// Changes nothing of a topic. What it is lasts when `owner` hears so.
+    /// Confirms a topic without a change. Its current state is durable when `owner` is notified.
     pub fn confirm_topic(&self, id: u32, partitions: u32, owner: Arc<dyn Owner>) -> Result<()> {
         if let Some(sqlite) = self.sqlite_of(id) {
             return sqlite.confirm_topic(owner);
@@ -463,8 +465,8 @@ impl Store {
         self.append_change(&Change::Grow { id, partitions }, owner)
     }
 
-    /// Removes a topic. That is durable when `owner` hears so; its files are removed right after, by a thread in the
-    /// background: a full disk has room again without a checkpoint, for which it may have none.
+    /// Deletes a topic. The deletion is durable when `owner` is notified. A background thread then removes the files
+    /// immediately: a full disk gets space without a checkpoint, for which it may have none.
     pub fn delete_topic(&self, id: u32, owner: Arc<dyn Owner>) -> Result<()> {
         if let Some(sqlite) = self.sqlite_of(id) {
             return sqlite.delete_topic(id, owner);
@@ -477,7 +479,7 @@ impl Store {
         Ok(())
     }
 
-    /// Sets ids of producers aside and returns the first. Waits until that lasts.
+    /// Reserves producer ids and returns the first. Blocks until the reservation is durable.
     pub fn reserve_producers(&self, count: u32) -> Result<i64> {
         let waits = Arc::new(Waits::default());
         let first = {
@@ -497,19 +499,19 @@ impl Store {
         self.shared.append(Entry { kind: EntryKind::Catalog, stream: 0, body, owner, mark: 0 })
     }
 
-    /// Why records are refused, if they are, until there is room on the disk.
+    /// Returns the reason why records are refused for lack of disk space, if they are.
     pub fn full(&self) -> Option<Error> {
         let is_full = |error: &Error| error.kind == ErrorKind::DiskFull;
         self.shared.room.why().or_else(|| self.admit().err().filter(is_full))
     }
 
-    /// Refuses where too much waits for the journal already, or the disk is full.
+    /// Refuses if too much data is queued for the journal already, or the disk is full.
     pub fn admit(&self) -> Result<()> {
         self.shared.room.check()?;
         self.shared.journal.get().map_or(Ok(()), Journal::admit)
     }
 
-    /// `tell` is called when there is room again after a partition refused somebody.
+    /// Sets a callback that runs when there is room again after a partition refused a caller.
     pub fn on_room(&self, tell: Arc<dyn Fn() + Send + Sync>) {
         let _opening = self.opening.lock();
         let boxed = || -> Box<dyn Fn() + Send + Sync> {
@@ -548,7 +550,7 @@ impl Store {
         }
     }
 
-    /// Writes what waits, takes a checkpoint and ends the threads. Nothing may be appended any more.
+    /// Writes pending data, takes a checkpoint and ends the threads. Nothing may be appended after it.
     pub fn stop(&self) -> Result<()> {
         let stopped = self.sqlite.get().map_or(Ok(()), |sqlite| sqlite.stop());
         self.stop_journal().and(stopped)
@@ -558,7 +560,7 @@ impl Store {
         self.shared.background.stop();
         self.shared.background.join();
         if let Some(journal) = self.shared.journal.get() {
-            // What waits in the journal may need a file.
+            // Entries in the queue of the journal may need a file.
             if journal.stats().is_full
                 && let Err(error) = self.checkpoint()
             {
@@ -569,7 +571,7 @@ impl Store {
         self.broken().map_or_else(|| self.checkpoint(), Err)
     }
 
-    /// One look at what there is to write.
+    /// Writes pending batches to segments once. Returns the delay until the next call.
     fn look_what_to_flush(&self) -> Duration {
         if self.check_place().is_err() {
             return LOOK_EVERY;
@@ -586,7 +588,7 @@ impl Store {
             self.shared.gate.set_shut(is_behind() && !is_failing);
             self.trim_tails();
         }
-        // Waiting does not help those that cannot be written: they take nothing more, and the others go on.
+        // If partitions cannot be written, waiting does not help: they take nothing more, and the others continue.
         self.shared.gate.set_shut(is_behind() && !is_failing);
         self.trim_tails();
         if self.aged.lock().elapsed() >= self.settings.tail_time {
@@ -595,12 +597,12 @@ impl Store {
         LOOK_EVERY
     }
 
-    /// Fails where the data directory was removed or replaced: nothing is written or removed by path from then on.
+    /// Fails if the data directory was removed or replaced: nothing is written or removed by path from then on.
     fn check_place(&self) -> Result<()> {
         self.shared.journal.get().map_or(Ok(()), Journal::check_place)
     }
 
-    /// One look at whether it is time.
+    /// Takes a checkpoint if one is due. Returns the delay until the next call.
     fn look_whether_to_checkpoint(&self) -> Duration {
         if self.check_place().is_err() {
             return LOOK_EVERY;
@@ -629,9 +631,9 @@ impl Store {
         LOOK_EVERY
     }
 
-    /// One look at what there is to compact.
+    /// Compacts partitions once. Returns the delay until the next call.
     fn look_what_to_compact(&self) -> Duration {
-        // What is compacted takes room before it gives any back.
+        // Compaction needs disk space before it frees any.
         if self.check_place().is_err() || self.broken().is_some() || self.shared.room.is_full() {
             return COMPACT_EVERY;
         }
@@ -643,7 +645,7 @@ impl Store {
         COMPACT_EVERY
     }
 
-    /// Compacts partitions where it is worth it. One that cannot be does not keep others from it.
+    /// Compacts partitions for which it is worthwhile. A partition that fails does not prevent the others.
     pub fn compact(&self) -> Result<CompactionStats> {
         let mut again = self.compaction.lock();
         again.retain(|_, at| *at > Instant::now());
@@ -672,7 +674,7 @@ impl Store {
                 Err(error) => put_off(partition, error),
             }
         }
-        // What was replaced takes room until then, and comes back after a crash.
+        // Replaced segments take disk space until a checkpoint, and return after a crash.
         let lasts = if total.turns > 0 { self.checkpoint() } else { Ok(()) };
         *self.counts.compaction.lock() += total;
         lasts?;
@@ -692,7 +694,8 @@ impl Store {
         self.state.lock().partitions.iter().map(|(stream, partition)| (*stream, partition.clone())).collect()
     }
 
-    /// Writes a part of what each partition has. Returns its bytes, and how many partitions could not be written.
+    /// Writes a part of each partition's pending batches. Returns their bytes, and the number of partitions that could
+    /// not be written.
     fn flush(&self) -> (u64, usize) {
         let (mut flushed, mut failed) = (0, 0);
         for (_, partition) in self.all_partitions() {
@@ -700,7 +703,7 @@ impl Store {
             let flushed_now = partition.flush(FLUSH_BYTES, (self.clock)());
             match flushed_now.and_then(|bytes| partition.sync_ahead(SYNC_BYTES).map(|()| bytes)) {
                 Ok(bytes) => flushed += bytes,
-                // Others may be on another disk, or whole.
+                // Other partitions may be on another disk, or undamaged.
                 Err(error) => {
                     failed += 1;
                     if trouble.as_ref() != Some(&error) {
@@ -713,7 +716,7 @@ impl Store {
         (flushed, failed)
     }
 
-    /// Frees memory of batches that are in segments where tails hold too much, a part of it from each partition.
+    /// Frees memory of batches that are in segments if tails exceed their limit, a share of it from each partition.
     fn trim_tails(&self) {
         let held = self.shared.tails.held.load(Ordering::Relaxed);
         if held <= self.settings.tail_bytes_max {
@@ -732,8 +735,8 @@ impl Store {
         }
     }
 
-    /// Frees memory of batches that are in segments and were in memory already when this was called last. Returns how
-    /// many bytes.
+    /// Frees memory of batches that are in segments and were already in memory at the previous call. Returns the number
+    /// of freed bytes.
     pub fn age_tails(&self) -> u64 {
         let mut aged = self.aged.lock();
         *aged = Instant::now();
@@ -753,7 +756,7 @@ impl Drop for Store {
     }
 }
 
-/// All that the store makes in a data directory.
+/// Names of all entries that the store creates in a data directory.
 const ENTRIES: [&str; 9] = [
     "thalweg.lock",
     "reserve",
@@ -784,7 +787,7 @@ pub(crate) fn read_checkpoint(disk: &dyn Disk, path: &Path) -> Result<Option<Che
     })
 }
 
-/// A directory without a checkpoint is new, or its checkpoint was lost.
+/// Fails if a directory without a checkpoint has data: its checkpoint was lost. A new directory has no data.
 pub(crate) fn refuse_leftovers(disk: &dyn Disk, dir: &Path, journal_dir: &Path) -> Result<()> {
     let topics = dir.join("topics");
     let has_topics = match disk.list(&topics) {

@@ -1,4 +1,4 @@
-//! The figures that `cargo xtask compare` measures, a row each, and their selection.
+//! Figures that `cargo xtask compare` measures, one per row, and their selection.
 
 use std::collections::BTreeSet;
 
@@ -6,35 +6,35 @@ use super::number::Number::{self, Json, Text};
 use super::ratio::Better;
 use crate::run::Outcome;
 
-/// A figure: what it is, how to run it, and which number of the output it takes.
+/// Figure: its description, its run, and the number that it takes from the output.
 #[derive(Debug)]
 pub struct Figure {
-    /// The name for `--only`: words with `-` between them.
+    /// Name for `--only`: words with `-` between them.
     pub name: &'static str,
-    /// What it measures, with its unit.
+    /// Measured quantity, with its unit.
     pub about: &'static str,
-    /// Figures that follow each other and have equal runs take their numbers from the same run.
+    /// Run of the figure. Consecutive figures with equal runs take their numbers from the same run.
     pub run: Run,
     pub number: Number,
     pub better: Better,
-    /// Whether a low ratio fails the command. A figure that is only shown differs by more than 2 % between two rounds
+    /// `true` if a low ratio fails the command. A figure that is only shown differs by more than 2 % between two rounds
     /// of one program: a 99th percentile, for example.
     pub is_checked: bool,
 }
 
-/// One run of one tree.
+/// Run of one tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     pub kind: Kind,
     /// Arguments of the load. `{server}` is the address of the server, `{pid}` its process.
     pub load: &'static str,
-    /// Further arguments, of the default form: a run of about two seconds on two cores.
+    /// Further arguments of the default form: a run of about two seconds on two cores.
     pub size: &'static str,
-    /// Those of the quick form. A run without them takes too long for it.
+    /// Further arguments of the quick form. A run without them takes too long for it.
     pub quick: Option<&'static str>,
 }
 
-/// Which program is the server, and which the load.
+/// Programs of the server and of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `thalweg serve` of each tree with these arguments, loaded by `thalweg bench` of the new one. `{data}` is an
@@ -42,13 +42,13 @@ pub enum Kind {
     Broker(&'static str),
     /// `thalweg bench rpc serve` of each tree with these arguments, loaded by `thalweg bench` of the new one.
     Rpc(&'static str),
-    /// `thalweg bench` of each tree, which starts its own server.
+    /// Program `thalweg bench` of each tree, which starts its own server.
     Own,
-    /// This bench target of `crates/broker` of each tree, which has the broker in its own process.
+    /// Bench target of `crates/broker` of each tree, which has the broker in its own process.
     Bench(&'static str),
 }
 
-/// A broker in memory, with the defaults.
+/// Broker in memory, with the defaults.
 const MEMORY: Kind = Kind::Broker("");
 const DISK: Kind = Kind::Broker("--data {data}");
 
@@ -71,7 +71,7 @@ impl Figure {
     }
 }
 
-// Publish/subscribe, as docs/benchmarks/pubsub.md has it.
+// Publish/subscribe, as in docs/benchmarks/pubsub.md.
 const FANOUT_1: Run = run(
     MEMORY,
     "pubsub --rate max --transport tcp --payload 100 --batch 0 --fanout 1 --pub-conns 1 --pub-streams 1 --acks none",
@@ -104,7 +104,7 @@ const ONE_QUIC: Run = run(
     ["--count 40000", "--count 15000"],
 );
 
-// Streams, as docs/benchmarks/streams.md has them.
+// Streams, as in docs/benchmarks/streams.md.
 const ONE_DISK: Run =
     run(DISK, "stream --mode one-in-flight --storage disk --server-pid {pid}", ["--records 20000", "--records 6000"]);
 const STREAM_DISK: Run = run(
@@ -118,7 +118,7 @@ const STREAM_MEMORY: Run = run(
     ["--records 6000000", "--records 2000000"],
 );
 
-// Caches, as docs/benchmarks/caches.md has them.
+// Caches, as in docs/benchmarks/caches.md.
 const CACHE_QUIC: Run = run(
     MEMORY,
     "cache --transport quic --operation put,get-hit --value-bytes 256 --concurrency 32 --server-pid {pid}",
@@ -134,10 +134,10 @@ const CACHE_DISK: Run = run(
     "cache --durable --transport tcp --operation put --value-bytes 256 --concurrency 64 --server-pid {pid}",
     ["--samples 200000", "--samples 60000"],
 );
-/// It measures for 2 seconds at a time, which no argument changes.
+/// Calls of caches. The target measures for 2 seconds at a time, which no argument changes.
 const CACHE_CALLS: Run = Run { kind: Kind::Bench("cache_load"), load: "speed", size: "", quick: None };
 
-// The service runtime, as docs/benchmarks/rpc.md has it.
+// Service runtime, as in docs/benchmarks/rpc.md.
 const RPC: Kind = Kind::Rpc("--server-threads 1");
 const RPC_TLS: Kind = Kind::Rpc("--server-threads 1 --tls");
 const RPC_SECONDS: [&str; 2] = ["--duration-secs 2 --warm-up-secs 0.5", "--duration-secs 0.7 --warm-up-secs 0.2"];
@@ -147,7 +147,7 @@ const RPC_32: Run = run(RPC, "rpc load {server} --connections 64 --pipeline 32",
 const RPC_8_TLS: Run =
     run(RPC_TLS, "rpc load {server} --connections 64 --pipeline 8 --tls --tls-insecure", RPC_SECONDS);
 
-// Queues, as docs/benchmarks/queues.md has them: `thalweg bench` has no load for them.
+// Queues, as in docs/benchmarks/queues.md: `thalweg bench` has no load for them.
 const QUEUE_CALLS: Run = run(Kind::Bench("queue_load"), "costs", ["", ""]);
 const QUEUE_MEMORY: Run = run(Kind::Bench("queue_load"), "", ["", ""]);
 
@@ -157,7 +157,7 @@ const DELIVERED: Number = Json("/delivered_per_s");
 const PUBLISHED: Number = Json("/published_per_s");
 const PRODUCED: Number = Json("/produced_per_s");
 const CONSUMED: Number = Json("/consumed_per_s");
-/// CPU time of a broker for as many records as the other tree's.
+/// CPU time of a broker for the same number of records as in the other tree.
 const BROKER_CPU: Number = Json("/server_cpu_seconds");
 const BROKER_MEMORY: Number = Json("/server_resident_bytes_max");
 const PUTS: Number = Json("/rows/0/operations_per_s");
@@ -224,7 +224,7 @@ pub const FIGURES: &[Figure] = &[
     higher("cache-call-put-2", "64 B, s3-fifo, 2 threads: million puts/s each", CACHE_CALLS, on_2_threads("put ")),
     lower("queue-send", "100 B, in the process: ns per send", QUEUE_CALLS, call("send:")),
     lower("queue-send-1k", "1 KiB, in the process: ns per send", QUEUE_CALLS, call("send_1k:")),
-    // A whole number of nanoseconds, about 50 of them.
+    // The result is a whole number of nanoseconds, about 50.
     lower("queue-batch", "100 B, 1000 in a batch: ns per message", QUEUE_CALLS, call("batch:")).only_shown(),
     lower("queue-receive", "100 B, in the process: ns per receive of 1", QUEUE_CALLS, call("receive:")),
     lower("queue-receive-10", "100 B, in the process: ns per receive of 10", QUEUE_CALLS, call("receive_10:")),
@@ -241,11 +241,11 @@ pub const FIGURES: &[Figure] = &[
     lower("idle-ready", "start to ready: ms", IDLE, Json("/ready_ms")),
 ];
 
-/// Which figures are measured.
+/// Figures to measure.
 #[derive(Debug, Default)]
 pub struct Selection {
     pub figures: Vec<&'static Figure>,
-    /// Those that were not named and that the other options exclude.
+    /// Figures that were not named and that the other options exclude.
     pub omitted: Vec<&'static Figure>,
 }
 
@@ -282,7 +282,7 @@ impl Selection {
         self.figures.iter().filter_map(bench).collect()
     }
 
-    /// Whether any figure needs the program `thalweg`.
+    /// Returns `true` if any figure needs the program `thalweg`.
     pub fn needs_thalweg(&self) -> bool {
         self.figures.iter().any(|figure| !figure.is_of_a_bench())
     }

@@ -1,4 +1,4 @@
-//! Tests of the table of figures, with outputs of the programs that it runs, shortened.
+//! Tests of the table of figures, with shortened outputs of the programs that it runs.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! `cargo xtask compare OLD_COMMIT`: whether this tree is as fast as an earlier commit.
+//! `cargo xtask compare OLD_COMMIT`: compares the speed of this tree with that of an earlier commit.
 //!
 //! It builds both trees, each with its own release profile and toolchain, and measures each figure in rounds: old, new,
 //! old, new. The speed of a machine drifts from minute to minute, so the result is the median of the ratios within
@@ -24,7 +24,7 @@ use trees::Tree;
 
 use crate::run::Outcome;
 
-/// The program that is the server of most figures.
+/// Program that is the server of most figures.
 const THALWEG: &str = "thalweg";
 const ROUNDS: usize = 5;
 const ROUNDS_QUICK: usize = 3;
@@ -32,7 +32,7 @@ const LEAST: f64 = 0.98;
 const USAGE: &str = "it takes OLD_COMMIT, --rounds N, --only NAME (which may be repeated), --quick, --least RATIO, \
                      --old-binary PATH and --new-binary PATH";
 
-/// The arguments.
+/// Arguments of the command.
 #[derive(Debug, Default, PartialEq)]
 struct Options<'a> {
     commit: Option<&'a str>,
@@ -104,7 +104,7 @@ pub fn run(args: &[&str]) -> Outcome {
                     failures.extend(failure(figure, found, options.least));
                 }
             }
-            // The other figures are worth their time all the same.
+            // The other figures are still worth measuring.
             Err(error) => {
                 let names: Vec<_> = figures.iter().map(|figure| figure.name).collect();
                 eprintln!("== compare: {}: {error}", names.join(", "));
@@ -139,7 +139,7 @@ fn measure(figures: &[&Figure], options: &Options<'_>, old: &Tree, new: &Tree) -
     figures.iter().zip(&rounds).map(|(figure, rounds)| Comparison::of(rounds, figure.better)).collect()
 }
 
-/// Does a step, and says on the standard error which it is and how long it took. The standard output has only results.
+/// Runs a step, and prints its name and duration on the standard error. The standard output contains only results.
 fn timed<T>(what: &str, step: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let begin = Instant::now();
     eprintln!("== compare: {what}");

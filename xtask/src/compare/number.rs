@@ -1,4 +1,4 @@
-//! The number that a figure takes from the output of its run.
+//! Number that a figure takes from the output of its run.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use crate::run::Outcome;
 /// Units of times as the standard library shows them, and their length in nanoseconds.
 const TIMES: [(&str, f64); 4] = [("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9)];
 
-/// Where the number is.
+/// Place of the number in the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
-    /// A JSON pointer into the last line of the output, as `/rows/0/operations_per_s`.
+    /// JSON pointer into the last line of the output, as `/rows/0/operations_per_s`.
     Json(&'static str),
-    /// The word after `after` in the line that begins with `line`. A time is converted to nanoseconds.
+    /// Word after `after` in the line that begins with `line`. A time is converted to nanoseconds.
     Text { line: &'static str, after: &'static str },
 }
 

@@ -2,7 +2,7 @@
 
 use crate::run::Outcome;
 
-/// Which of two numbers is the better one.
+/// Direction in which numbers are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     /// Rates.
@@ -11,16 +11,16 @@ pub enum Better {
     Lower,
 }
 
-/// The result of all rounds of a figure.
+/// Result of all rounds of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Comparison {
-    /// The medians of both trees.
+    /// Median of the old tree; `new` is that of the new tree.
     pub old: f64,
     pub new: f64,
-    /// The median of the ratios within rounds. Above 1 the new tree is better, whatever is measured. It need not be the
-    /// ratio of the two medians, which may be of different rounds.
+    /// Median of the ratios within rounds. Above 1 the new tree is better, for any figure. It may differ from the ratio
+    /// of the two medians, which may come from different rounds.
     pub ratio: f64,
-    /// The lowest and the highest ratio of a round.
+    /// Lowest ratio of a round; `ratio_max` is the highest.
     pub ratio_min: f64,
     pub ratio_max: f64,
 }
@@ -47,7 +47,7 @@ fn sorted(numbers: impl Iterator<Item = f64>) -> Vec<f64> {
     numbers
 }
 
-/// Returns the middle one, or the mean of the two in the middle.
+/// Returns the middle number, or the mean of the two in the middle.
 fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     match sorted.len() % 2 {

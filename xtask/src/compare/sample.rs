@@ -1,4 +1,4 @@
-//! One run of one tree: its server, and the load from another process.
+//! Run of one tree: its server, and the load from another process.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -13,19 +13,19 @@ use super::figures::{Kind, Run};
 use super::trees::Tree;
 use crate::run::{Call, Outcome, root};
 
-/// A load that takes longer has failed: its servers and subscribers have given up long before.
+/// Time limit of a load. A longer load has failed: its servers and subscribers have given up long before.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(300);
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_EVERY: Duration = Duration::from_millis(5);
 
-/// Every run has only the native door. Its loads are lossless: a publisher waits for slow subscribers.
+/// Arguments of a broker with only the native door. The loads are lossless: a publisher waits for slow subscribers.
 const BROKER: &str = "serve --native 127.0.0.1:0 --http off --kafka off --pubsub off --redis off --sqs off \
                       --set log=warn --set publish_queue_wait_timeout_ms=20000 --ready-file {ready}";
 const RPC: &str = "bench rpc serve --bind 127.0.0.1:0";
 
-/// Runs the load against the server of this tree, and returns the output of the load. The load of a server that it can
-/// connect to is the program of the new tree.
+/// Runs the load against the server of this tree, and returns the output of the load. If the load can connect to a
+/// running server, it is the program of the new tree.
 pub fn sample(run: &Run, is_quick: bool, tree: &Tree, new: &Tree) -> Outcome<String> {
     let size = if is_quick { run.quick.unwrap_or_default() } else { run.size };
     let load = format!("{} {size}", run.load);
@@ -44,16 +44,17 @@ pub fn sample(run: &Run, is_quick: bool, tree: &Tree, new: &Tree) -> Outcome<Str
     server.load(bench(new)?, &format!("{load_of} {load}"))
 }
 
-/// A server in its own process, with a folder for its data and its output. Both end with it.
+/// Server in a separate process, with a folder for its data and its output. Dropping it ends the process and removes
+/// the folder.
 struct Server {
     child: Child,
     folder: PathBuf,
-    /// The native door of a broker, or the port of a server of the service runtime.
+    /// Address of a broker's native door, or the port of a server of the service runtime.
     address: String,
 }
 
 impl Server {
-    /// Starts it and waits until it says where it listens.
+    /// Starts the server and waits until it reports its address.
     fn start(program: &str, line: &str) -> Outcome<Self> {
         let folder = root().join(format!("target/compare/run-{}", std::process::id()));
         fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -80,7 +81,7 @@ impl Server {
         }
     }
 
-    /// A broker writes its addresses into the ready file, another server prints its port.
+    /// Returns the reported address: a broker writes its addresses into the ready file, another server prints its port.
     fn listens_at(&self) -> Option<String> {
         if let Ok(text) = fs::read_to_string(self.folder.join("ready.json")) {
             let ready: Value = serde_json::from_str(&text).ok()?;
@@ -95,7 +96,7 @@ impl Server {
         fs::read_to_string(self.folder.join("output")).unwrap_or_default()
     }
 
-    /// Runs a load and returns its output, if this server has survived it.
+    /// Runs a load and returns its output, if this server is still running after it.
     fn load(mut self, call: Call, line: &str) -> Outcome<String> {
         let pid = self.child.id().to_string();
         let words = line.split_whitespace().map(|word| word.replace("{server}", &self.address).replace("{pid}", &pid));
@@ -116,7 +117,7 @@ impl Drop for Server {
         while matches!(self.child.try_wait(), Ok(None)) && begin.elapsed() < STOP_TIMEOUT {
             sleep(POLL_EVERY);
         }
-        // It may have ended by itself.
+        // The process may have ended by itself.
         self.child.kill().unwrap_or_default();
         self.child.wait().map(drop).unwrap_or_default();
         fs::remove_dir_all(&self.folder).unwrap_or_default();

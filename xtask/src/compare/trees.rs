@@ -1,4 +1,4 @@
-//! The two trees that are compared, and their programs.
+//! Trees that are compared, and their programs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,18 +12,18 @@ use crate::run::{Call, Outcome, root};
 
 /// Digits of a commit in the name of its folder.
 const DIGITS: usize = 12;
-/// The folder of worktrees and programs.
+/// Folder of worktrees and programs.
 const FOLDER: &str = "target/compare";
 
-/// The programs of one tree.
+/// Programs of one tree.
 pub struct Tree {
-    /// Which tree it is, for the report.
+    /// Name of the tree in the report.
     pub title: String,
     programs: BTreeMap<String, PathBuf>,
 }
 
 impl Tree {
-    /// A tree of which only this program is known.
+    /// Creates a tree of which only this program is known.
     pub fn of_binary(option: &str, path: &str) -> Outcome<Self> {
         let binary = fs::canonicalize(path).map_err(|e| {
             format!("{option} {path}: {e}; name the file of a program `thalweg`, or leave {option} out to build one")
@@ -84,11 +84,11 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(' ')
 }
 
-/// Returns the hash of a commit, however it is named.
+/// Returns the hash of a commit for any name of it.
 fn full_hash(commit: &str) -> Outcome<String> {
     let call = Call::line("git rev-parse --verify --quiet --end-of-options").arg(format!("{commit}^{{commit}}"));
     let found = if call.succeeds() { call.output()? } else { String::new() };
-    // With that option git prints the option, too.
+    // With that option git prints the option as well.
     found.lines().last().map(str::to_owned).ok_or_else(|| {
         format!(
             "commit '{commit}' does not exist in this repository: name one of `git log --oneline`, a branch or a tag, \
@@ -103,7 +103,7 @@ fn title(hash: &str) -> Outcome<String> {
     Ok(format!("{} ({})", &hash[..DIGITS], subject.trim()))
 }
 
-/// Makes a worktree of the commit in this folder of the repository, unless an earlier run has left one.
+/// Creates a worktree of the commit in this folder of the repository, unless it exists from an earlier run.
 fn check_out(folder: &str, hash: &str) -> Outcome {
     if !root().join(folder).exists() {
         // Git may still know a worktree of this path whose folder was deleted.
@@ -126,7 +126,7 @@ fn build(call: &Call) -> Outcome<BTreeMap<String, PathBuf>> {
     Ok(programs(&timed(&call.to_string(), || with_messages.output())?))
 }
 
-/// Returns the programs that cargo's messages name, also those that were built before.
+/// Returns the programs in cargo's messages, including those that were already built.
 fn programs(messages: &str) -> BTreeMap<String, PathBuf> {
     let program = |line: &str| {
         let message: Value = serde_json::from_str(line).ok()?;

@@ -1,5 +1,4 @@
-//! What clients are tried against: brokers of ours on free ports, another server of the protocol, or what is there
-//! already.
+//! Servers for the clients: brokers of this tree on free ports, another server of the protocol, or a running server.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,27 +11,27 @@ use serde_json::Value;
 use super::systems::{Peer, System};
 use crate::run::{Call, Outcome, root};
 
-/// A server on Java takes half of it on a busy machine.
+/// Maximum time until a server is ready. A Java server needs half of it on a busy machine.
 const READY: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Those of other systems' clients that a broker opens if nothing is said.
+/// Doors for other systems' clients that a broker opens by default.
 const DOORS: [&str; 4] = ["kafka", "sqs", "pubsub", "redis"];
 const USER: &str = "alice";
 const PASSWORD: &str = "alice-secret";
 
-/// Which broker is wanted.
+/// Selected broker.
 pub enum Wanted {
     Ours,
-    /// Which the scenarios are proved against.
+    /// Server against which the scenarios are validated.
     Peer(&'static Peer),
     At(String),
 }
 
-/// Where clients connect, and what they are told by variables of the environment.
+/// Address for the clients, and their environment variables.
 pub struct Broker {
     pub address: String,
     pub env: Vec<(&'static str, String)>,
-    /// Ends them when this is dropped.
+    /// Processes, which end when this is dropped.
     running: Vec<Running>,
 }
 
@@ -51,14 +50,14 @@ impl Broker {
     }
 }
 
-/// One with this door.
+/// Starts a broker with this door.
 pub fn one(door: &str, settings: &[String]) -> Outcome<Broker> {
     Call::line("cargo build --quiet -p thalweg").run()?;
     let (running, address) = serve(folder("thalweg")?, door, settings)?;
     Ok(Broker { address, env: Vec::new(), running: vec![running] })
 }
 
-/// Two of them: the first waits between purges as AWS does, the second one asks for signatures.
+/// Starts two brokers: the first waits between purges as AWS does, the second requires signatures.
 pub fn sqs() -> Outcome<Broker> {
     let mut broker = one("sqs", &["sqs_cooldown_s=60".to_owned()])?;
     let settings = ["sqs_auth=verify".to_owned(), format!("sqs_credentials={USER}:{PASSWORD}")];
@@ -69,7 +68,7 @@ pub fn sqs() -> Outcome<Broker> {
     Ok(broker)
 }
 
-/// Two of them: the second is emptied again and again.
+/// Starts two brokers: the second is emptied again and again.
 pub fn redis() -> Outcome<Broker> {
     let mut broker = one("redis", &[])?;
     let (empty, address) = serve(folder("thalweg-empty")?, "redis", &[])?;
@@ -78,7 +77,7 @@ pub fn redis() -> Outcome<Broker> {
     Ok(broker)
 }
 
-/// Two of them: a broker asks all of its connections for a user, or none.
+/// Starts two brokers, because a broker requires a user for all of its connections, or for none.
 pub fn kafka() -> Outcome<Broker> {
     let Broker { address, mut running, .. } = one("kafka", &[])?;
     let folder = folder("thalweg-users")?;
@@ -101,7 +100,7 @@ pub fn kafka() -> Outcome<Broker> {
     Ok(Broker { address, env, running })
 }
 
-/// A broker of this tree with its data in this folder, and where this door of it is.
+/// Starts a broker of this tree with its data in this folder. Returns it with the address of this door.
 fn serve(folder: PathBuf, door: &str, settings: &[String]) -> Outcome<(Running, String)> {
     let (data, ready) = (folder.join("data"), folder.join("ready.json"));
     let others = DOORS.into_iter().filter(|other| *other != door).map(|other| (other, "off"));
@@ -116,7 +115,7 @@ fn serve(folder: PathBuf, door: &str, settings: &[String]) -> Outcome<(Running, 
     Ok((running, address))
 }
 
-/// Files with a certificate for this machine, which is its own authority, and with its key.
+/// Creates files with a self-signed certificate for this machine, and with its key.
 fn certificate(folder: &Path) -> Outcome<[String; 2]> {
     let files = ["ca.pem", "key.pem"].map(|name| folder.join(name).display().to_string());
     let call = Call::line("openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=localhost").args([
@@ -156,7 +155,7 @@ fn folder(of: &str) -> Outcome<PathBuf> {
 }
 
 impl Running {
-    /// Starts it, and waits for the file with which it says that it is there.
+    /// Starts the process, and waits for the file by which it reports that it is ready.
     fn start(call: &Call, folder: PathBuf, ready: PathBuf) -> Outcome<(Self, Value)> {
         let log = folder.join("log");
         let open =
@@ -180,7 +179,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The peer ends with its input, and takes its broker along; ours is told to.
+        // The peer ends with its input, and ends its broker; a broker of this tree gets a signal.
         drop(self.child.stdin.take());
         let pid = self.child.id().to_string();
         Call::line("kill").arg(pid).succeeds();

@@ -1,4 +1,4 @@
-//! The programs around clients: how each is installed, and how it is called.
+//! Programs that run clients: their installation and their calls.
 
 use std::fs;
 use std::path::Path;
@@ -6,47 +6,47 @@ use std::time::Duration;
 
 use crate::run::{Call, Outcome, root};
 
-/// For a few packages of some MB. Where nobody answers it is the only end.
+/// Time limit for the download of a few packages of some MB. If the server does not respond, nothing else ends it.
 const FETCH: Duration = Duration::from_secs(180);
 const INSTALLED: &str = "target/compat";
 
-/// One client, or one set of tools.
+/// Client, or set of tools.
 pub struct Client {
-    /// No two have the same: it is the folder into which it is installed, too.
+    /// Unique name, which is also the name of the folder of the installation.
     pub name: &'static str,
-    /// Whether `--quick` has it: one of each family.
+    /// `true` if `--quick` includes the client: one of each family.
     pub is_quick: bool,
     system: &'static str,
     kind: Kind,
-    /// Whether it answers calls of the system's `suite.py`; else it has scenarios of its own.
+    /// `true` if the client executes calls of the system's `suite.py`; otherwise it has its own scenarios.
     is_driven: bool,
 }
 
 pub enum Kind {
-    /// From PyPI, as `requirements.txt` says.
+    /// Python with packages from PyPI, as in `requirements.txt`.
     Python,
-    /// Python that needs nothing else.
+    /// Python without other packages.
     Script,
     Go,
     Node,
     Rust,
-    /// A class of the client's folder, with these jars.
+    /// Class in the client's folder, with these jars.
     Java(&'static str, &'static Jars),
     /// Python that drives classes of jars.
     Jars(&'static Jars),
-    /// Python that drives a program of a package of Debian: the program, and the package.
+    /// Python that drives a program of a Debian package: the program, and the package.
     Debian(&'static str, &'static str),
-    /// Python that drives `client.c`, with the library of this header of a package of Debian.
+    /// Python that drives `client.c`, with the library of this header of a Debian package.
     C(&'static str, &'static str),
 }
 
-/// Jars of Maven Central, and what they need.
+/// Jars of Maven Central, with their dependencies.
 pub struct Jars {
     pub pom: &'static str,
     pub folder: &'static str,
-    /// Where classes are compiled to that use them.
+    /// Folder of the compiled classes that use them.
     pub classes: &'static str,
-    /// Of the machine that runs them.
+    /// Options of the Java virtual machine.
     pub options: &'static [&'static str],
     pub about: &'static str,
 }
@@ -72,7 +72,7 @@ impl Client {
         format!("{INSTALLED}/{}", self.name)
     }
 
-    /// Brings what comes over the network, unless it is there. An error says what cannot be had.
+    /// Downloads missing parts. An error names the part that is not available.
     pub fn fetch(&self) -> Outcome {
         match self.kind {
             Kind::Go => Call::new("go").args(["-C", &self.sources(), "mod", "download"]).within(FETCH).run(),
@@ -83,7 +83,7 @@ impl Client {
         }
     }
 
-    /// Brings what is missing. Without a word where everything is there already.
+    /// Installs missing parts. Prints nothing if everything is already installed.
     pub fn install(&self) -> Outcome {
         let (sources, installed) = (self.sources(), self.installed());
         match self.kind {
@@ -124,7 +124,7 @@ impl Client {
         }
     }
 
-    /// The program, for the address and the names of scenarios to be added.
+    /// Returns the call of the program, to which the address and the names of scenarios are added.
     pub fn call(&self) -> Call {
         let program = self.program();
         if !self.is_driven {
@@ -166,7 +166,7 @@ impl Jars {
     }
 }
 
-/// What a file of requirements names, in an environment of its own.
+/// Installs the packages of a requirements file into a separate Python environment.
 pub fn venv(folder: &str, requirements: &str) -> Outcome {
     once(folder, &[requirements], || {
         Call::line("python3 -m venv --clear").arg(folder).run()?;
@@ -175,7 +175,7 @@ pub fn venv(folder: &str, requirements: &str) -> Outcome {
     })
 }
 
-/// A program of a package of Debian.
+/// Installs a program of a Debian package.
 pub fn debian(program: &str, package: &str) -> Outcome {
     if Call::line("which").arg(program).succeeds() {
         return Ok(());
@@ -187,7 +187,7 @@ fn apt(package: &str) -> Outcome {
     Call::line("apt-get install -y --no-install-recommends").arg(package).run()
 }
 
-/// Installs a folder unless it was made of these very files. Only a whole one gets the mark.
+/// Installs a folder unless it was made from exactly these files. Only a complete installation is marked.
 fn once(folder: &str, from: &[&str], install: impl FnOnce() -> Outcome) -> Outcome {
     let read = |path: &&str| fs::read_to_string(root().join(path)).map_err(|e| format!("{path}: {e}"));
     let wanted = from.iter().map(read).collect::<Outcome<String>>()?;

@@ -1,13 +1,13 @@
-//! What a peer cannot do itself, as it is written down: those scenarios do not prove anything against it. What a broker
-//! of this tree lacks is known by the same means.
+//! Documented limitations of a peer: those scenarios do not prove anything against it. The limitations of a broker of
+//! this tree are documented in the same way.
 
 use std::fs;
 
 use super::report::{Report, Verdict};
 use crate::run::{Outcome, root};
 
-/// Lines of `SCENARIO: why`, or `CLIENT/SCENARIO: why` where it is so with one client only. `SCENARIO?: why` is what a
-/// peer does not always do.
+/// Lines of `SCENARIO: why`, or `CLIENT/SCENARIO: why` if only one client is affected. `SCENARIO?: why` is for a
+/// scenario that fails on a peer only sometimes.
 pub struct Lacks {
     peer: String,
     lines: Vec<Line>,
@@ -20,7 +20,7 @@ struct Line {
 }
 
 impl Lacks {
-    /// A peer without such a file lacks nothing.
+    /// Reads the limitations of a peer. Without a file it has no limitations.
     pub fn of(system: &str, peer: &str) -> Outcome<Self> {
         let path = root().join(format!("compat/{system}/suite/{peer}.lacks"));
         let text = if path.exists() {
@@ -41,7 +41,7 @@ impl Lacks {
         Ok(Self { peer: peer.to_owned(), lines: lines.collect::<Outcome<_>>()? })
     }
 
-    /// A failure that is written down is none. A line that is no longer true is one.
+    /// Accepts documented failures. A line that is no longer true becomes a failure.
     pub fn apply(&self, report: &mut Report) {
         for (scenario, verdict) in &mut report.scenarios {
             let own = format!("{}/{scenario}", report.client);

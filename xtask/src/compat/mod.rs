@@ -1,4 +1,4 @@
-//! `cargo xtask compat`: what other implementations make of ours.
+//! `cargo xtask compat`: tests of this project with other implementations.
 
 mod batches;
 mod broker;

@@ -1,4 +1,4 @@
-//! What the programs say, line by line, and the table of it.
+//! Reports of the programs, line by line, and their table.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,14 +6,14 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-/// Follows the head of a page: explains the marks of its tables.
+/// Explanation of the marks of the tables, after the head of a page.
 const MARKS: &str = "
 ✓ passed, – skipped, ✗ failed, with the [reasons](#skipped-and-failed-scenarios). An empty cell
 means that the client has no such scenario.
 
 ";
 
-/// How a scenario ended. The texts say why.
+/// Result of a scenario. The texts are reasons.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     Passed,
@@ -21,13 +21,13 @@ pub enum Verdict {
     Skipped(String),
 }
 
-/// One client, with its scenarios in the order in which they ran.
+/// Results of one client, with its scenarios in the order in which they ran.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     pub client: String,
     pub version: String,
     pub scenarios: Vec<(String, Verdict)>,
-    /// Calls of the service, each with the scenarios that passed and made it.
+    /// Calls of the service, each with the scenarios that passed and used it.
     pub calls: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -36,8 +36,8 @@ impl Report {
         Self { client: client.to_owned(), ..Self::default() }
     }
 
-    /// Takes a line: `client NAME VERSION`, `ok SCENARIO (TIME)`, `FAILED SCENARIO: why`, `skipped SCENARIO: why` or
-    /// `calls SCENARIO CALL..`. Whatever else a library prints says nothing here.
+    /// Parses a line: `client NAME VERSION`, `ok SCENARIO (TIME)`, `FAILED SCENARIO: why`, `skipped SCENARIO: why` or
+    /// `calls SCENARIO CALL..`. All other output of libraries is ignored.
     pub fn take(&mut self, line: &str) {
         let Some((word, rest)) = line.split_once(' ') else { return };
         let (name, why) = rest.split_once(": ").unwrap_or((rest, ""));
@@ -80,7 +80,7 @@ pub fn failed(reports: &[Report]) -> usize {
     reports.iter().map(|report| report.count(|verdict| matches!(verdict, Verdict::Failed(_)))).sum()
 }
 
-/// All scenarios, in the order in which they ran; those of the client that has most come first.
+/// Returns all scenarios, in the order in which they ran; those of the client that has most come first.
 fn names(reports: &[Report]) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     let mut reports: Vec<&Report> = reports.iter().collect();
@@ -93,7 +93,8 @@ fn names(reports: &[Report]) -> Vec<&str> {
     names
 }
 
-/// A row for each scenario and a column for each client, what failed and was skipped with its reason, and the sums.
+/// Returns a table with a row for each scenario and a column for each client, the reasons of failed and skipped
+/// scenarios, and the totals.
 pub fn table(reports: &[Report]) -> String {
     let names = names(reports);
     let first = names.iter().map(|name| name.len()).max().unwrap_or(0);
@@ -146,7 +147,7 @@ fn reasons(reports: &[Report]) -> String {
     if out.is_empty() { out } else { out + "\n" }
 }
 
-/// The same as a page of the documentation, which begins like that.
+/// Returns the results as a page of the documentation that begins with `begin`.
 pub fn page(begin: &str, reports: &[Report]) -> String {
     let mut out = format!("{begin}{MARKS}");
     out.push_str("| Client | Version | Passed | Skipped | Failed |\n|---|---|---|---|---|\n");
@@ -179,7 +180,7 @@ pub fn page(begin: &str, reports: &[Report]) -> String {
     out
 }
 
-/// What proves each call of the service, where the programs say which they make.
+/// Returns the scenarios that prove each call of the service, if the programs report their calls.
 fn calls(reports: &[Report]) -> String {
     let mut calls: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (call, scenarios) in reports.iter().flat_map(|report| &report.calls) {
@@ -196,7 +197,7 @@ fn calls(reports: &[Report]) -> String {
     out
 }
 
-/// Each reason for which scenarios did not pass, with their names.
+/// Returns each reason for which scenarios did not pass, with their names.
 fn whys(report: &Report) -> Vec<(&str, Vec<&str>)> {
     let mut whys: Vec<(&str, Vec<&str>)> = Vec::new();
     for (name, verdict) in &report.scenarios {

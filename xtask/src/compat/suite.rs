@@ -1,4 +1,4 @@
-//! `cargo xtask compat SYSTEM`: clients and tools of a system, unchanged, go through what people do with them.
+//! `cargo xtask compat SYSTEM`: runs typical scenarios with unmodified clients and tools of a system.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -14,19 +14,19 @@ use super::report::{self, Report};
 use super::systems::{Peer, SYSTEMS, System};
 use crate::run::{Call, Outcome, root};
 
-/// A scenario has its own limit, which is shorter; a program that says nothing for so long is ended.
+/// Time without output after which a program is ended. A scenario has its own limit, which is shorter.
 const SILENCE: Duration = Duration::from_secs(300);
-/// Clients mostly wait: a few at once do not disturb each other.
+/// Number of clients that run in parallel: they mostly wait, so they do not disturb each other.
 const QUICK_JOBS: usize = 4;
 const LOGS: &str = "target/compat/logs";
 
 struct Options<'a> {
     clients: Vec<&'static Client>,
-    /// All, if none is named.
+    /// Named scenarios; all, if this is empty.
     scenarios: Vec<&'a str>,
     broker: Wanted,
     json: Option<&'a str>,
-    /// Where a page of the documentation goes.
+    /// File for a page of the documentation.
     table: Option<&'a str>,
     jobs: usize,
     env: Vec<(&'static str, String)>,
@@ -79,7 +79,7 @@ pub fn run(system: &'static System, args: &[&str]) -> Outcome {
     }
 }
 
-/// Those of a system's clients of `--quick` that can be had here. What the others lack is said.
+/// Returns the system's clients of `--quick` that are available here. Prints the missing parts of the others.
 pub fn quick(system: &str) -> Vec<&'static str> {
     let mut there = Vec::new();
     let clients = SYSTEMS.iter().filter(|each| each.name == system).flat_map(|system| system.clients);
@@ -135,7 +135,7 @@ fn options<'a>(system: &'static System, args: &[&'a str]) -> Outcome<Options<'a>
     Ok(options)
 }
 
-/// Of `--peer`, the first, or `--peer=NAME`.
+/// Returns the peer of an argument: the first one for `--peer`, or the named one for `--peer=NAME`.
 fn peer(system: &'static System, arg: &str) -> Outcome<&'static Peer> {
     let wanted = arg.strip_prefix("--peer=");
     system.peers.iter().find(|peer| wanted.is_none_or(|wanted| wanted == peer.name)).ok_or_else(|| {
@@ -144,7 +144,7 @@ fn peer(system: &'static System, arg: &str) -> Outcome<&'static Peer> {
     })
 }
 
-/// All clients, a few at once, in the order of the table.
+/// Runs all clients, `jobs` in parallel. Returns the reports in the order of the table.
 fn all(clients: &[&Client], broker: &Broker, scenarios: &[&str], jobs: usize) -> Vec<Report> {
     let next = Mutex::new(clients.iter().enumerate());
     let (sender, receiver) = mpsc::channel();

@@ -1,31 +1,31 @@
-//! The systems whose clients are tried: which clients, how ours is started for them, and what the scenarios are proved
-//! against.
+//! Systems whose clients are tested: their clients, the brokers of this tree for them, and the servers against which
+//! the scenarios are validated.
 
 use super::broker::{self, Broker};
 use super::clients::{Client, Jars, Kind, client, debian, driven, venv};
 use crate::run::{Call, Outcome};
 
-/// One of them: its folder in `compat`, and the door that its clients come through.
+/// System: its folder in `compat`, and the door that its clients use.
 pub struct System {
     pub name: &'static str,
     pub clients: &'static [Client],
-    /// A broker of this tree with a door for them.
+    /// Starts a broker of this tree with a door for them.
     pub start: fn() -> Outcome<Broker>,
-    /// The first is the one that `--peer` alone means.
+    /// Peers of the system. The first one is the default of `--peer`.
     pub peers: &'static [Peer],
     /// Options of the command that become variables of the programs.
     pub options: &'static [(&'static str, &'static str)],
-    /// How its page of the documentation begins.
+    /// Beginning of its page of the documentation.
     pub page: &'static str,
 }
 
-/// Another server of the same protocol. What it cannot do itself is written in `suite/NAME.lacks` of the system.
+/// Other server of the same protocol. Its limitations are in `suite/NAME.lacks` of the system.
 pub struct Peer {
     pub name: &'static str,
-    /// The scenarios that it can do; all, if none is named.
+    /// Scenarios that it supports; all, if this is empty.
     pub only: &'static [&'static str],
     pub install: fn() -> Outcome,
-    /// Starts it, with a folder for its data, in which `ready.json` then says where it listens.
+    /// Starts the server, with a folder for its data; its address is then in `ready.json` of this folder.
     pub start: fn(&str) -> Call,
 }
 
@@ -170,7 +170,7 @@ static PUBSUB: System = System {
         },
         Peer {
             name: "pstest",
-            // It ends at some other calls.
+            // The peer ends at some other calls.
             only: &[
                 "topic_labels",
                 "subscription_labels",
@@ -255,7 +255,7 @@ test the broker as a whole:
 ",
 };
 
-/// Started by a script that finds a free port and waits until somebody answers there.
+/// Returns the call of a script that starts the peer on a free port and waits until it responds there.
 fn peer(folder: &str, command: &[&str]) -> Call {
     Call::line("python3 compat/suite/peer.py --until-eof").arg(folder).args(command.iter().copied())
 }
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
     use crate::run::root;
 
-    /// The first table of a door's page has all its calls; the page of its clients says what proves each.
+    /// The first table of a door's page has all its calls; the page of its clients names the scenarios that prove each.
     #[test]
     fn every_call_of_a_door_is_made_by_a_scenario() {
         let page = |name: String| std::fs::read_to_string(root().join("docs/reference").join(name)).expect("a page");

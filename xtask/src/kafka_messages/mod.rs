@@ -1,7 +1,7 @@
-//! `cargo xtask kafka-messages`: the messages of the Kafka door, from the schemas that Kafka publishes.
+//! `cargo xtask kafka-messages`: generates the messages of the Kafka door, from the schemas that Kafka publishes.
 //!
-//! The schemas are in the jar of Kafka's client. What is written of them are tables in Rust; the macros in
-//! `messages/message.rs` of the door turn those into structs and their codecs.
+//! The schemas are in the jar of Kafka's client. The output consists of tables in Rust; the macros in
+//! `messages/message.rs` of the door expand them into structs and their codecs.
 
 mod rust;
 mod schema;
@@ -15,16 +15,17 @@ use rust::snake_case;
 use schema::{Schema, Versions};
 
 const FOLDER: &str = "crates/doors/src/kafka/messages/api";
-/// Where `bench/peers/kafka/install.sh` puts the jars.
+/// Folder into which `bench/peers/kafka/install.sh` puts the jars.
 const JARS: &str = "bench/peers/kafka/libs";
 
-/// An API that the door serves: its key, and the lowest and the highest version of it.
+/// API that the door serves: its key, and its lowest and highest version.
 type Served = (i16, i16, i16);
 
-/// Produce and Fetch: the door has codecs of its own for them, because batches go through it as they are.
+/// Produce and Fetch: the door has hand-written codecs for them, because it passes batches through unchanged.
 const BY_HAND: &[Served] = &[(0, 3, 12), (1, 4, 12)];
 
-/// The first SaslHandshake is refused, and yet said to be there: librdkafka 2.0 uses the second, unless the first is missing.
+/// APIs with generated codecs. The first SaslHandshake is refused, but listed: librdkafka 2.0 uses the second only if
+/// the first is listed.
 #[rustfmt::skip]
 const GENERATED: &[Served] = &[
     (2, 1, 7), (3, 0, 12), (8, 2, 9), (9, 1, 9), (10, 0, 4), (11, 0, 9), (12, 0, 4), (13, 0, 5), (14, 0, 5),
@@ -35,10 +36,10 @@ const GENERATED: &[Served] = &[
     (76, 1, 1), (77, 1, 1), (78, 1, 2), (79, 1, 2), (90, 0, 1), (91, 0, 0), (92, 0, 0),
 ];
 
-/// What members of a group write into bytes of other messages. Each begins with a version of its own.
+/// Messages that members of a group embed as bytes in other messages. Each begins with its own version.
 const EMBEDDED: [(&str, i16, i16); 2] = [("ConsumerProtocolSubscription", 0, 3), ("ConsumerProtocolAssignment", 0, 3)];
 
-/// The text of each file by its name.
+/// Texts of the files by their names.
 type Files = BTreeMap<String, String>;
 
 pub fn run(args: &[&str]) -> Outcome {
@@ -71,10 +72,10 @@ fn find_jar() -> Outcome<PathBuf> {
     entries.filter_map(|entry| Some(entry.ok()?.path())).find(is_clients).ok_or_else(missing)
 }
 
-/// Every schema of a message that clients and brokers exchange.
+/// Reads the schemas of all messages that clients and brokers exchange.
 fn read_schemas(jar: &str) -> Outcome<Vec<Schema>> {
     let list = Call::new("unzip").args(["-Z1", jar, "common/message/*.json"]).output()?;
-    // One text for all of them: each is an object, and between two there is nothing.
+    // One text for all of them: each is an object, without separators.
     let text = Call::new("unzip").args(["-p", jar, "common/message/*.json"]).output()?;
     let schemas = schema::parse_all(&text)?;
     if schemas.len() != list.lines().count() {
@@ -124,7 +125,7 @@ fn write(schemas: &[Schema]) -> Outcome<Files> {
     Ok(files)
 }
 
-/// A version that the schema no longer has would come out without the fields of that version.
+/// Checks the versions: one that the schema no longer has would be generated without the fields of that version.
 fn check_served(schema: &Schema, versions: Versions) -> Outcome {
     if schema.versions.low <= versions.low && versions.high <= schema.versions.high {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Kafka's schemas of messages: JSON with comments.
+//! Schemas of Kafka's messages: JSON with comments.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::run::Outcome;
 
-/// A range of versions, both ends within it.
+/// Range of versions, including both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Versions {
@@ -21,13 +21,13 @@ impl Versions {
         self.low > self.high
     }
 
-    /// Those that are in both.
+    /// Returns the versions that are in both ranges.
     pub fn within(self, other: Self) -> Self {
         Self { low: self.low.max(other.low), high: self.high.min(other.high) }
     }
 }
 
-/// As `3`, `1-7`, `2+` or `none`.
+/// Parses a range such as `3`, `1-7`, `2+` or `none`.
 impl TryFrom<String> for Versions {
     type Error = String;
 
@@ -44,7 +44,7 @@ impl TryFrom<String> for Versions {
     }
 }
 
-/// As a pattern of Rust.
+/// Formats the range as a Rust pattern.
 impl fmt::Display for Versions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.high {
@@ -54,7 +54,7 @@ impl fmt::Display for Versions {
     }
 }
 
-/// A request, a response, or data within one.
+/// Schema of a request, a response, or data within one.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Schema {
@@ -69,13 +69,13 @@ pub struct Schema {
     pub flexible: Versions,
     #[serde(default)]
     pub fields: Vec<Field>,
-    /// Structs that several fields have.
+    /// Structs that several fields use.
     #[serde(default)]
     pub common_structs: Vec<CommonStruct>,
 }
 
 impl Schema {
-    /// The first of the served versions, or one before them, whose lengths are varints and that has tags.
+    /// Returns the first version with varint lengths and tags, if it is served; it may precede the served ones.
     pub fn flexible_since(&self, served: Versions) -> Option<i16> {
         (self.flexible.low <= served.high).then_some(self.flexible.low)
     }
@@ -97,10 +97,10 @@ pub struct Field {
     pub versions: Versions,
     #[serde(default = "none")]
     pub nullable_versions: Versions,
-    /// A text or the value itself.
+    /// Default, as a text or the value itself.
     pub default: Option<serde_json::Value>,
     pub tag: Option<u32>,
-    /// Those of the struct that this field has, unless it is a common one.
+    /// Fields of the struct of this field, unless it is a common one.
     #[serde(default)]
     pub fields: Vec<Self>,
 }
@@ -115,7 +115,7 @@ fn none() -> Versions {
     Versions::NONE
 }
 
-/// The schemas of a text that has one after the other.
+/// Parses a text of consecutive schemas.
 pub fn parse_all(text: &str) -> Outcome<Vec<Schema>> {
     let text = without_comments(text);
     let schemas = serde_json::Deserializer::from_str(&text).into_iter::<Schema>();
@@ -124,7 +124,7 @@ pub fn parse_all(text: &str) -> Outcome<Vec<Schema>> {
 
 fn without_comments(text: &str) -> String {
     let lines = text.lines().map(|line| {
-        // What comes after two slashes, where the quotes before them are pairs.
+        // A comment begins at two slashes if the number of quotes before them is even.
         let comment = line.match_indices("//").find(|(at, _)| line[..*at].matches('"').count() % 2 == 0);
         comment.map_or(line, |(at, _)| &line[..at])
     });

@@ -1,4 +1,4 @@
-//! Which crate may use which, and what no crate may reach for.
+//! Dependencies that are allowed between crates, and names that a crate may not use.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,7 @@ use toml::{Table, Value};
 use super::source::{Source, find_words};
 use super::{TextFile, Violation};
 
-/// Every package with those of this workspace that it may use. Tests may use more: `[dev-dependencies]`
-/// are not arrows.
+/// Packages of this workspace with those that each may use. Tests may use more: `[dev-dependencies]` are ignored.
 const ARROWS: &[(&str, &[&str])] = &[
     ("engine", &[]),
     ("storage", &["engine"]),
@@ -22,7 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// What the code of a crate may not name, tests aside, and why.
+/// Names that the code of a crate may not use, except in tests, and the reasons.
 const BARRED: &[(&str, &[&str], &str)] = &[
     (
         "engine",
@@ -33,7 +32,7 @@ const BARRED: &[(&str, &[&str], &str)] = &[
     ("broker", &["tokio::net"], "the broker has no sockets: they are for net and doors"),
 ];
 
-/// Crates that may not depend on another, not even for their tests.
+/// Crates that may not depend on another one, not even for their tests.
 const BARRED_DEPENDENCIES: &[(&str, &str)] = &[("engine", "tokio")];
 
 pub fn check(files: &[TextFile], sources: &[Source<'_>]) -> Vec<Violation> {
@@ -89,8 +88,8 @@ fn check_manifest(file: &TextFile, name: &str, manifest: &Table, violations: &mu
     }
 }
 
-/// The packages that the tables of these names list, also those for one platform only. A package of this
-/// workspace goes by the name of its folder, however it is written.
+/// Returns the packages in the tables of these names, including those for one platform only. A package of this
+/// workspace is named by its folder, in any notation.
 fn dependencies(manifest: &Table, names: &[&str]) -> BTreeSet<String> {
     let platforms = manifest.get("target").and_then(Value::as_table).into_iter().flat_map(Table::values);
     let owners = [manifest].into_iter().chain(platforms.filter_map(Value::as_table));
@@ -106,7 +105,7 @@ fn line_naming(text: &str, word: &str) -> usize {
     1 + text.lines().position(|line| line.trim_start().starts_with(word)).unwrap_or(0)
 }
 
-/// Where the code names a path: written out, or as one of the names in `parent::{..}`.
+/// Returns the positions at which the code names a path: written out, or as one of the names in `parent::{..}`.
 fn find_named(source: &Source<'_>, path: &str) -> Vec<usize> {
     let mut found = source.find(path);
     if let Some((parent, name)) = path.rsplit_once("::") {

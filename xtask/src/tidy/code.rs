@@ -1,25 +1,25 @@
-//! Rules for Rust files: their opening, their size, and what they may not say.
+//! Rules for Rust files: their opening, their size, and forbidden names.
 
 use super::Violation;
 use super::source::{Source, find_words};
 
-/// Lines of a file that are no test code.
+/// Maximum number of lines of a file, not counting test code.
 const FILE_LINES_MAX: usize = 800;
-/// A function of more lines is long, and of all functions so many in a hundred may be.
+/// Maximum number of lines of a function that is not long; the next constant limits the percentage of long functions.
 const FUNCTION_LINES_MAX: usize = 70;
 const LONG_FUNCTIONS_PERCENT_MAX: usize = 2;
 const COLUMNS_MAX: usize = 120;
 
-/// Macros that are for a moment only, in tests too.
+/// Temporary macros, which are refused in tests too.
 const PASSING: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
 
-/// How a file begins that a command writes: nobody reads it whole, and nobody splits it.
+/// Beginning of a generated file, which is neither read as a whole nor split.
 const WRITTEN: &str = "//! Written by `cargo xtask codegen`";
 
-/// How an exception to a rule is written, with its reason, on the line itself or on the one before.
+/// Comment that allows an exception to a rule, with its reason, on the line itself or on the one before.
 const EXCEPTION: &str = "// tidy: ";
 
-/// What there is exactly so many times below a folder: the request path stays one path.
+/// Texts with their exact number of occurrences below a folder: the request path stays one path.
 const COUNTS: &[(&str, &str, usize)] = &[("pub async fn publish", "crates/broker/src/", 1)];
 
 pub fn check(sources: &[Source<'_>]) -> Vec<Violation> {
@@ -42,7 +42,7 @@ fn check_file(source: &Source<'_>) -> Vec<Violation> {
     }
     for (i, line) in source.text.lines().enumerate() {
         let columns = line.chars().count();
-        // A table reads by its rows; rustfmt leaves it alone as well.
+        // A table is read by its rows; rustfmt leaves it alone as well.
         if columns > COLUMNS_MAX && !source.text.contains("#[rustfmt::skip]") {
             add(i + 1, "columns", format!("wrap it: {columns} columns, at most {COLUMNS_MAX}"));
         }
@@ -71,13 +71,13 @@ fn check_file(source: &Source<'_>) -> Vec<Violation> {
     violations
 }
 
-/// Whether the first paragraph of the opening comment ends as sentences do.
+/// Returns `true` if the first paragraph of the opening comment ends as sentences do.
 fn opens_with_a_sentence(text: &str) -> bool {
     let paragraph = text.lines().map_while(|line| line.strip_prefix("//! "));
     paragraph.last().is_some_and(|last| last.trim_end().ends_with(['.', ':', '?', '!']))
 }
 
-/// Whether a line, counted from 1, or the one before it gives a reason.
+/// Returns `true` if a line, counted from 1, or the one before it gives a reason.
 fn is_excepted(text: &str, line: usize) -> bool {
     let first = line.saturating_sub(2);
     text.lines()
@@ -86,7 +86,7 @@ fn is_excepted(text: &str, line: usize) -> bool {
         .any(|line| line.split_once(EXCEPTION).is_some_and(|(_, reason)| !reason.trim().is_empty()))
 }
 
-/// Long functions are rare: where there are too many, each of them is named.
+/// Reports long functions. They should be rare: if there are too many, each of them is named.
 fn check_functions(sources: &[Source<'_>]) -> Vec<Violation> {
     let mut count = 0;
     let mut long = Vec::new();
@@ -129,7 +129,7 @@ mod tests {
 
     const PATH: &str = "crates/x/src/a.rs";
 
-    /// The rules that a file with this text breaks, each with its line.
+    /// Returns the rules that a file with this text breaks, each with its line.
     fn broken(text: &str) -> Vec<(usize, &'static str)> {
         check(&[Source::read(PATH, text)]).into_iter().map(|violation| (violation.line, violation.rule)).collect()
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: the rules that no compiler checks. A test runs it too.
+//! `cargo xtask tidy`: rules that no compiler checks. A test runs it too.
 
 mod arrows;
 mod code;
@@ -11,11 +11,11 @@ use std::fmt;
 use crate::run::{Call, Outcome, root};
 use source::Source;
 
-/// A place that breaks a rule, and what to do there.
+/// Violation of a rule at one place, with advice.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Violation {
     pub path: String,
-    /// Counted from 1.
+    /// Line, counted from 1.
     pub line: usize,
     pub rule: &'static str,
     pub advice: String,
@@ -33,7 +33,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A text file of the repository. Its path has `/` between folders and begins at the root.
+/// Text file of the repository. Its path has `/` between folders and begins at the root.
 #[derive(Debug)]
 pub struct TextFile {
     pub path: String,
@@ -55,7 +55,7 @@ pub fn run() -> Outcome {
     }
 }
 
-/// All violations, in the order of their places.
+/// Returns all violations, in the order of their places.
 pub fn check(files: &[TextFile]) -> Vec<Violation> {
     let sources = Source::read_all(files);
     let mut violations =
@@ -64,7 +64,7 @@ pub fn check(files: &[TextFile]) -> Vec<Violation> {
     violations
 }
 
-/// The text files that are in git or about to be: neither ignored nor deleted.
+/// Reads the text files that are in git or would be added: neither ignored nor deleted.
 fn read_files() -> Outcome<Vec<TextFile>> {
     let names = Call::line("git ls-files -z --cached --others --exclude-standard").output()?;
     let mut files = Vec::new();

@@ -161,7 +161,8 @@ fn markdown_lines(text: &str) -> Vec<(usize, &str, Part)> {
     lines
 }
 
-/// Whether a line cannot be wrapped: one word after its list marker or after the name of a link, as in `[name]: URL`.
+/// Returns `true` if a line cannot be wrapped: one word after its list marker or after the name of a link, as in
+/// `[name]: URL`.
 fn is_one_word(line: &str) -> bool {
     let mut words = line.split_whitespace().skip_while(|word| is_marker(word));
     words.next().is_some() && words.next().is_none()
@@ -178,7 +179,7 @@ fn is_marker(word: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The rules that a file with this text breaks, each with its line, if Rust is checked below `crates/`.
+    /// Returns the rules that a file with this text breaks, each with its line, if Rust is checked below `crates/`.
     fn broken(path: &str, text: &str) -> Vec<(usize, &'static str)> {
         let files = [TextFile { path: path.into(), text: text.into() }];
         check_with(&files, &["crates/"]).into_iter().map(|violation| (violation.line, violation.rule)).collect()

@@ -1,6 +1,6 @@
-//! Rust files as the rules read them: what is code, what is test code, where functions begin and end.
+//! Rust files for the rules: their code, their test code, and the extent of functions.
 //!
-//! This is no parser. It knows comments, literals and brackets, which is enough for the rules here.
+//! This is not a parser. It recognizes comments, literals and brackets, which is enough for these rules.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,25 +11,25 @@ use super::TextFile;
 pub struct Source<'a> {
     pub path: &'a str,
     pub text: &'a str,
-    /// The text with spaces in place of comments and literals, byte for byte; line ends stay.
+    /// Text with spaces in place of comments and literals, byte for byte; line ends stay.
     pub code: String,
-    /// The whole file is test code.
+    /// `true` if the whole file is test code.
     pub is_test: bool,
     /// Items under `#[cfg(test)]`, from the attribute to their end.
     test_items: Vec<Range<usize>>,
 }
 
-/// A function with a body.
+/// Function with a body.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Function<'a> {
     pub name: &'a str,
-    /// Where its `fn` is, in bytes.
+    /// Position of its `fn`, in bytes.
     pub at: usize,
     pub lines: usize,
 }
 
 impl<'a> Source<'a> {
-    /// All Rust files. A module that is declared under `#[cfg(test)]` is test code as a whole.
+    /// Reads all Rust files. A module that is declared under `#[cfg(test)]` is test code as a whole.
     pub fn read_all(files: &'a [TextFile]) -> Vec<Self> {
         let rust = files.iter().filter(|file| file.path.ends_with(".rs"));
         let mut sources: Vec<Self> = rust.map(|file| Self::read(&file.path, &file.text)).collect();
@@ -64,12 +64,12 @@ impl<'a> Source<'a> {
         self.is_test || self.test_items.iter().any(|item| item.contains(&at))
     }
 
-    /// The number, from 1, of the line that has this byte.
+    /// Returns the number of the line with this byte, counted from 1.
     pub fn line_of(&self, at: usize) -> usize {
         1 + self.text[..at].bytes().filter(|byte| *byte == b'\n').count()
     }
 
-    /// Where `needle` is in the code that is no test, with word ends where it begins or ends with a word.
+    /// Returns the positions of `needle` in code outside of tests, at word boundaries if it begins or ends with a word.
     pub fn find(&self, needle: &str) -> Vec<usize> {
         let found = find_words(&self.code, needle);
         found.into_iter().filter(|at| !self.is_test_at(*at)).collect()
@@ -84,7 +84,7 @@ impl<'a> Source<'a> {
         self.text.lines().count() - test_lines
     }
 
-    /// The functions that are no test code.
+    /// Returns the functions outside of test code.
     pub fn functions(&self) -> Vec<Function<'_>> {
         let functions = self.find("fn").into_iter().filter_map(|at| {
             let rest = &self.code[at + 2..];
@@ -103,7 +103,7 @@ impl<'a> Source<'a> {
         functions.collect()
     }
 
-    /// `mod name;` declarations: where each is, and the files that it can mean.
+    /// Returns `mod name;` declarations: their positions, and the possible files of each.
     fn declared_modules(&self) -> Vec<(usize, Vec<String>)> {
         let (folder, file) = self.path.rsplit_once('/').unwrap_or(("", self.path));
         let stem = file.trim_end_matches(".rs");
@@ -125,7 +125,7 @@ impl<'a> Source<'a> {
         declared.collect()
     }
 
-    /// The value of `#[path = ".."]` among the attributes before a declaration.
+    /// Returns the value of `#[path = ".."]` among the attributes before a declaration.
     fn path_attribute_before(&self, at: usize) -> Option<&'a str> {
         let begin = self.code[..at].rfind([';', '}', '{']).map_or(0, |end| end + 1);
         let attribute = begin + self.code[begin..at].find("#[path")?;
@@ -133,7 +133,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A path below a folder, where it may go up by `..`.
+/// Joins a path, which may contain `..`, to a folder.
 fn joined(folder: &str, path: &str) -> String {
     let mut parts: Vec<&str> = folder.split('/').collect();
     for part in path.split('/') {
@@ -150,7 +150,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Where `needle` begins in `code`, not as a part of a longer word.
+/// Returns the positions of `needle` in `code` where it is not a part of a longer word.
 pub fn find_words(code: &str, needle: &str) -> Vec<usize> {
     let (first, last) = (needle.starts_with(is_word), needle.ends_with(is_word));
     let found = code.match_indices(needle).map(|(at, _)| at).filter(|at| {
@@ -175,7 +175,7 @@ fn find_test_items(code: &str) -> Vec<Range<usize>> {
     items
 }
 
-/// The byte after an item that begins at `at`: after its `;`, or after the brace that closes its body.
+/// Returns the end of an item that begins at `at`: after its `;`, or after the brace that closes its body.
 fn end_of_item(code: &str, at: usize) -> usize {
     let mut depth = 0usize;
     let mut braces = 0usize;
@@ -193,7 +193,7 @@ fn end_of_item(code: &str, at: usize) -> usize {
     code.len()
 }
 
-/// The text with spaces in place of comments and literals.
+/// Returns the text with spaces in place of comments and literals.
 fn blank(text: &str) -> String {
     let mut code = text.as_bytes().to_vec();
     let mut at = 0;
@@ -213,7 +213,7 @@ fn blank(text: &str) -> String {
     String::from_utf8(code).expect("invariant: whole characters became spaces")
 }
 
-/// How long the comment or literal is with which `text` begins; 0 if it begins with neither.
+/// Returns the length of the comment or literal at the beginning of `text`; 0 if there is none.
 fn literal_bytes(text: &str, before: Option<char>) -> usize {
     if text.starts_with("//") {
         return text.find('\n').unwrap_or(text.len());

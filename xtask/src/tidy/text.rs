@@ -1,15 +1,15 @@
-//! Rules for every text file: no paths of one machine, and no path in a guide that leads nowhere.
+//! Rules for every text file: no paths of one machine, and no broken path in a guide.
 
 use std::collections::BTreeSet;
 
 use super::{TextFile, Violation};
 
-/// Folders that are on a developer's machine and not in the repository.
+/// Folders on a developer's machine, outside of the repository.
 const MACHINE_FOLDERS: [&str; 3] = [concat!("/", "work"), concat!("/", "root"), concat!("/", "home")];
 
-/// Documents that lead through the repository.
+/// Documents that describe the repository.
 const GUIDES: [&str; 2] = ["ARCHITECTURE.md", "CONTRIBUTING.md"];
-/// The design of one part, next to its code. Its paths begin at its own folder, or at the root.
+/// File name of the design of one part, next to its code. Its paths begin at its own folder, or at the root.
 const DESIGN: &str = "/DESIGN.md";
 
 pub fn check(files: &[TextFile]) -> Vec<Violation> {
@@ -40,7 +40,7 @@ fn is_guide(path: &str) -> bool {
     GUIDES.contains(&path) || path.ends_with(DESIGN)
 }
 
-/// Whether a line has this folder at the root, rather than as a part of a longer path or word.
+/// Returns `true` if a line has this folder at the root, not as a part of a longer path or word.
 fn names_folder(line: &str, folder: &str) -> bool {
     line.match_indices(folder).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -50,7 +50,7 @@ fn names_folder(line: &str, folder: &str) -> bool {
     })
 }
 
-/// What stands between single backticks, outside of fenced blocks, with its line.
+/// Returns the texts between single backticks, outside of fenced blocks, with their lines.
 fn quoted_words(text: &str) -> Vec<(usize, &str)> {
     let mut is_fenced = false;
     let mut words = Vec::new();
@@ -64,7 +64,7 @@ fn quoted_words(text: &str) -> Vec<(usize, &str)> {
     words
 }
 
-/// The files of the repository and the folders that hold them.
+/// Files of the repository and their folders.
 struct Places<'a> {
     paths: BTreeSet<&'a str>,
 }
@@ -79,7 +79,7 @@ impl<'a> Places<'a> {
         Self { paths }
     }
 
-    /// False for what looks like a path of the repository and is none.
+    /// Returns `false` for a word that looks like a path of the repository and does not exist.
     fn has(&self, word: &str) -> bool {
         let is_path_char = |c: char| c.is_alphanumeric() || "/._-*{},".contains(c);
         if word.is_empty() || !word.chars().all(is_path_char) {
@@ -89,13 +89,13 @@ impl<'a> Places<'a> {
         let (top, is_deep) = path.split_once('/').map_or((path, false), |(top, _)| (top, true));
         let ends_as_file = path.ends_with(".rs") || path.ends_with(".md");
         if !is_deep {
-            // A name alone is a path only if it ends as one; then it may be anywhere.
+            // A single name is a path only if it has a file extension; then it may be in any folder.
             return !ends_as_file || self.paths.iter().any(|known| known.rsplit('/').next() == Some(path));
         }
         if !ends_as_file && !self.paths.contains(top) {
             return true;
         }
-        // Of a path with a wildcard or a choice, the folder before that.
+        // For a path with a wildcard or a choice, the folder before it is checked.
         let fixed =
             path.find(['*', '{']).map_or(path, |at| path[..at].rsplit_once('/').map_or("", |(folder, _)| folder));
         fixed.is_empty() || self.paths.contains(fixed)

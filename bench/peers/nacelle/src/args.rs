@@ -1,4 +1,4 @@
-//! The command line.
+//! Command line of the server.
 
 use std::path::PathBuf;
 use std::process;
@@ -10,7 +10,7 @@ const USAGE: &str = "usage: nacelle-echo [--port PORT] [--threads N] [--response
                      [--write immediate|coalesce] [--tls CERT KEY | --tls-self-signed]";
 
 pub struct Args {
-    /// 0 is any free port.
+    /// Port; 0 is any free port.
     pub port: u16,
     pub threads: usize,
     pub response_bytes: usize,
@@ -19,7 +19,7 @@ pub struct Args {
 }
 
 pub enum Tls {
-    /// PEM files.
+    /// PEM files of a certificate and its key.
     Files {
         cert: PathBuf,
         key: PathBuf,
@@ -27,7 +27,7 @@ pub enum Tls {
     SelfSigned,
 }
 
-/// The arguments of this process; what is wrong with them ends it.
+/// Parses the arguments of this process; invalid ones end it.
 pub fn parse() -> Args {
     let mut args = Args { port: 0, threads: 1, response_bytes: 64, write: ResponseWritePolicy::Immediate, tls: None };
     let mut words = std::env::args().skip(1);

@@ -1,4 +1,4 @@
-//! The reference frames as a protocol of nacelle.
+//! Reference frames as a protocol of nacelle.
 
 use std::convert::Infallible;
 
@@ -8,16 +8,16 @@ use nacelle::core::pipeline::ConnectionInfo;
 use nacelle::core::{NacelleBody, NacelleError};
 use nacelle::tcp::{DecodedMessage, DecodedRequest, FrameBuffer, Protocol, TcpResponse};
 
-/// u32 length, u64 id, u64 opcode, u32 flags.
+/// Length of a header: u32 length, u64 id, u64 opcode, u32 flags.
 const HEADER_BYTES: usize = 24;
-/// What the length counts besides the body.
+/// Bytes that the length includes in addition to the body.
 const LENGTH_OVER_BODY: usize = HEADER_BYTES - 4;
 
 const FLAG_START: u32 = 1;
 const FLAG_END: u32 = 2;
 const FLAG_ERROR: u32 = 4;
 
-/// What an answer repeats of its request.
+/// Fields that an answer repeats from its request.
 #[derive(Clone, Copy)]
 pub struct Head {
     id: u64,
@@ -38,7 +38,7 @@ impl Head {
     }
 }
 
-/// An answer on its way out.
+/// Answer that is being sent.
 pub struct Answer {
     head: Head,
     is_started: bool,
@@ -60,7 +60,7 @@ impl MessageDecoder for Decoder {
     type Message = DecodedMessage<Head, Infallible>;
     type Error = NacelleError;
 
-    /// Takes the header of a frame only: nacelle itself takes the body.
+    /// Decodes only the header of a frame: nacelle itself reads the body.
     fn decode(&mut self, input: &mut BytesMut) -> Result<Option<Self::Message>, NacelleError> {
         let Some(mut header) = input.get(..HEADER_BYTES) else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! An echo of the reference frames by nacelle, with its limits, timeouts and metrics as they are by default.
+//! Echo server for the reference frames by nacelle, with its default limits, timeouts and metrics.
 
 mod args;
 mod frames;
@@ -31,8 +31,8 @@ use crate::frames::Frames;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Requests that one worker has answered. It alone writes it, so it needs no atomic addition, and its line of
-/// the cache is its own: counting must not cost the peer anything.
+/// Requests that one worker has answered. Only this worker writes it, so it needs no atomic addition, and it has a
+/// separate cache line: counting must not cost the peer anything.
 #[derive(Default)]
 #[repr(align(128))]
 struct Served(AtomicU64);
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(Tls::SelfSigned) => Some(NacelleTlsConfig::self_signed(["localhost", "127.0.0.1"])?.tls_config),
     };
     let threads = args.threads;
-    // What it took to get here is none of the service.
+    // The CPU time of the startup is excluded.
     let before = getrusage(UsageWho::RUSAGE_SELF)?;
     let counts = Arc::clone(&served);
     thread::spawn(move || {
@@ -79,7 +79,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Serves until the process ends: one runtime of one thread for each worker, each with a listener of its own.
+/// Serves until the process ends: one single-threaded runtime for each worker, each with a separate listener.
 fn run(
     args: &Args,
     addr: SocketAddr,
@@ -93,7 +93,7 @@ fn run(
     );
     let tcp = NacelleTcpConfig::default().with_response_write_policy(args.write);
     let body = Bytes::from(vec![b'a'; args.response_bytes]);
-    // Nacelle makes the server of a worker after the worker has bound its listener.
+    // Nacelle creates the server of a worker after the worker has bound its listener.
     let missing = Arc::new(AtomicUsize::new(args.threads));
     let server = move |worker: Worker| {
         if missing.fetch_sub(1, Ordering::Relaxed) == 1 {
@@ -115,8 +115,8 @@ fn echo(body: Bytes, served: Arc<[Served]>, worker: usize) -> impl LocalTcpHandl
     })
 }
 
-/// Nacelle refuses port 0 for several workers. A socket that is bound but does not listen finds a free port and
-/// keeps it for them, without ever getting a connection.
+/// Reserves a port, because nacelle refuses port 0 for several workers. A socket that is bound but does not listen
+/// finds a free port and keeps it for them, without ever receiving a connection.
 fn reserve(port: u16) -> io::Result<(Socket, SocketAddr)> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.set_reuse_port(true)?;

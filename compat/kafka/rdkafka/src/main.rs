@@ -1,4 +1,5 @@
-//! rdkafka: librdkafka, from Rust, `compat-rdkafka HOST:PORT [SCENARIO..]`. The scenarios are those of `suite.py`.
+//! Client rdkafka: librdkafka from Rust, `compat-rdkafka HOST:PORT [SCENARIO..]`. The scenarios are those of
+//! `suite.py`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -23,7 +24,7 @@ use rdkafka::{Offset, TopicPartitionList};
 const SCENARIO: Duration = Duration::from_secs(90);
 const WAIT: Duration = Duration::from_secs(30);
 const MOMENT: Duration = Duration::from_millis(100);
-/// How long nothing may come before there is nothing more.
+/// Time without records after which no more are expected.
 const QUIET: Duration = Duration::from_millis(400);
 const START_MS: i64 = 1_700_000_000_000;
 
@@ -34,7 +35,7 @@ struct Record {
     key: Bytes,
     value: Bytes,
     headers: Vec<(String, Bytes)>,
-    /// None leaves it to the library.
+    /// Time of the record; `None` leaves it to the library.
     time_ms: Option<i64>,
     partition: i32,
 }
@@ -74,7 +75,7 @@ fn record(message: &BorrowedMessage<'_>) -> Record {
     }
 }
 
-/// What became of each record, by its place among those that were sent.
+/// Result of each record, by its index among the sent ones.
 #[derive(Default)]
 struct Deliveries(Mutex<BTreeMap<usize, Result<i64, KafkaError>>>);
 
@@ -135,7 +136,7 @@ fn refused<T: std::fmt::Debug>(codes: &[RDKafkaErrorCode], result: Result<T, Kaf
     assert!(code.is_some_and(|code| codes.contains(&code)), "{result:?} is not one of {codes:?}");
 }
 
-/// A scenario's connection, and its names that no other run has.
+/// Connection of a scenario, with names that no other run uses.
 struct Suite {
     address: String,
     name: String,
@@ -201,7 +202,7 @@ impl Suite {
         self.config(&all).create().expect("a consumer")
     }
 
-    /// At least so many records, and all that are there when they have come.
+    /// Reads at least `count` records, and all that are available then.
     fn read_from(&self, topic: &str, count: usize, partition: i32, start: Offset, isolation: &str) -> Vec<Record> {
         let consumer = self.consumer(&[("isolation.level", isolation), ("enable.partition.eof", "true")]);
         let mut at = TopicPartitionList::new();
@@ -287,7 +288,7 @@ impl Member {
     }
 }
 
-/// Polls members until they have so many records, and none more comes; each commits what it has got.
+/// Polls members until they have `count` records, and no more arrive; each commits the records that it received.
 fn drain(members: &[&Member], count: usize, what: &str) -> Vec<Record> {
     let (mut found, begin, mut last) = (Vec::new(), Instant::now(), Instant::now());
     while (found.len() < count || last.elapsed() < QUIET) && begin.elapsed() < WAIT {
@@ -678,7 +679,7 @@ const SCENARIOS: &[Scenario] = &[
     ("sasl_plain", sasl_plain),
 ];
 
-/// Whether it did not fail.
+/// Runs a scenario. Returns `true` if it did not fail.
 fn attempt(name: &'static str, scenario: fn(&Suite), address: &str) -> bool {
     let begin = Instant::now();
     if name == "sasl_plain" && env::var("COMPAT_SASL").is_err() {
@@ -716,7 +717,7 @@ fn main() -> ExitCode {
         eprintln!("usage: compat-rdkafka HOST:PORT [SCENARIO..]");
         return ExitCode::from(2);
     };
-    // What failed is said in a line of its own.
+    // Failures are printed in separate lines.
     if env::var("COMPAT_TRACE").is_err() {
         std::panic::set_hook(Box::new(|_| {}));
     }

@@ -1,4 +1,4 @@
-//! AWS SDK for Rust: any call by the name that the service gives it. `drivers.py` says what the lines mean.
+//! Driver of the AWS SDK for Rust: any call by its name in the service. `drivers.py` describes the lines.
 
 use std::collections::HashMap;
 use std::env;
@@ -18,17 +18,17 @@ use aws_sdk_sqs::types::{
 use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Map, Value, json};
 
-/// An error that is no answer of the service.
+/// Error that is not a response of the service.
 type Broken = Box<dyn Error>;
 
-/// What a call came to: an answer, or the names and the text of a refusal.
+/// Outcome of a call: a response, or the names and the text of a refusal.
 enum Outcome {
     Ok(Value),
     Refused(Vec<String>, String),
     Missing,
 }
 
-/// The values of a call.
+/// Arguments of a call.
 struct With(Value);
 
 impl With {
@@ -92,7 +92,7 @@ impl With {
     }
 }
 
-/// A member of an answer, unless it is not there.
+/// Adds a member to a response, unless it is missing.
 fn put(into: &mut Map<String, Value>, name: &str, value: Option<impl Into<Value>>) {
     if let Some(value) = value {
         into.insert(name.to_owned(), value.into());
@@ -143,7 +143,7 @@ fn ids<'a>(ids: impl Iterator<Item = &'a str>) -> Value {
     ids.map(|id| json!({ "Id": id })).collect()
 }
 
-/// The code of the answer and the name of the library's variant, which is how its `Debug` begins.
+/// Returns the error code of the response and the name of the library's variant, with which its `Debug` output begins.
 fn refused<E: ProvideErrorMetadata + std::fmt::Debug + Error + 'static, R: std::fmt::Debug + 'static>(
     error: SdkError<E, R>,
 ) -> Outcome {
@@ -153,7 +153,7 @@ fn refused<E: ProvideErrorMetadata + std::fmt::Debug + Error + 'static, R: std::
     Outcome::Refused([service.err().code().map(str::to_owned), Some(variant)].into_iter().flatten().collect(), text)
 }
 
-/// Sends it, and makes an answer of what comes.
+/// Sends a call, and converts the result to an outcome.
 macro_rules! answer {
     ($call:expr, |$done:ident| $value:expr) => {
         match $call.send().await {
@@ -362,7 +362,7 @@ fn main() -> Result<(), Broken> {
             None,
             "environment",
         ))
-        // A call that is refused is refused once.
+        // A refused call is not retried.
         .retry_config(RetryConfig::disabled())
         .http_client(aws_smithy_http_client::Builder::new().build_http())
         .build();

@@ -1,4 +1,4 @@
-//! Operations of one kind, so many in flight at a time.
+//! Operations of one kind, with a fixed number in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,16 +11,16 @@ use tokio::task::JoinSet;
 use super::{Entry, Operation};
 use crate::pubsub::panicked;
 
-/// What must not be.
+/// Failures of operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Faults {
     /// Operations that the server answered with an error.
     pub refused: u64,
-    /// Those that nothing came for.
+    /// Operations without an answer.
     pub lost: u64,
-    /// Those whose answer was not what it had to be.
+    /// Operations with an incorrect answer.
     pub wrong: u64,
-    /// What was said of the first.
+    /// Description of the first failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<String>,
 }
@@ -47,12 +47,12 @@ impl Faults {
     }
 }
 
-/// Who asks.
+/// Generator of the load.
 pub(super) struct Load {
     cache: Cache,
     entries: Arc<[Entry]>,
     concurrency: usize,
-    /// Of all passes.
+    /// Failures of all passes.
     pub faults: Faults,
 }
 
@@ -61,8 +61,8 @@ impl Load {
         Self { cache, entries, concurrency, faults: Faults::default() }
     }
 
-    /// So many operations; keys take turns. How long those took that were answered as they had to be. Once an
-    /// answer was lost nothing more is asked for.
+    /// Runs `count` operations on alternating keys. Returns the durations of the correctly answered ones. Once an
+    /// answer was lost, no further operation is started.
     pub(super) async fn pass(&mut self, operation: Operation, count: usize) -> Result<Vec<Duration>> {
         if self.faults.lost > 0 {
             return Ok(Vec::new());
@@ -83,17 +83,17 @@ impl Load {
     }
 }
 
-/// What all who ask at the same time share.
+/// State that concurrent tasks of a pass share.
 struct Pass {
     cache: Cache,
     entries: Arc<[Entry]>,
     operation: Operation,
     count: usize,
-    /// The number of the next operation.
+    /// Number of the next operation.
     next: AtomicUsize,
 }
 
-/// What one who asks found.
+/// Results of one task.
 #[derive(Default)]
 struct Found {
     times: Vec<Duration>,
@@ -101,7 +101,7 @@ struct Found {
 }
 
 impl Pass {
-    /// One operation after the other, until all are asked for.
+    /// Runs operations one after the other, until all are started.
     async fn ask_on(self: Arc<Self>) -> Found {
         let mut found = Found::default();
         loop {

@@ -1,4 +1,4 @@
-//! A cache under load: puts and gets of some keys, so many in flight at a time, and every answer checked.
+//! Load of a cache: puts and gets of a set of keys, with a fixed number in flight, and every answer checked.
 
 mod load;
 mod report;
@@ -20,11 +20,11 @@ use load::Load;
 pub use load::Faults;
 pub use report::{CacheReport, RowReport};
 
-/// How many are in flight, step by step.
+/// Numbers of operations in flight, step by step.
 pub const LADDER: [usize; 7] = [8, 16, 32, 64, 128, 256, 512];
-/// Keys and values of a row, which the load keeps to compare with what comes.
+/// Maximum bytes of keys and values of a row, which the load keeps to compare the answers.
 const ENTRIES_BYTES_MAX: usize = 1 << 30;
-/// Values of puts, and of gets that find something, unless the plan says others.
+/// Default sizes of values of puts, and of gets that find a value.
 const PUT_BYTES: [usize; 3] = [0, 256, 4096];
 const HIT_BYTES: [usize; 1] = [256];
 
@@ -32,9 +32,9 @@ const HIT_BYTES: [usize; 1] = [256];
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
     Put,
-    /// Of a key that is there.
+    /// Get of an existing key.
     GetHit,
-    /// Of a key that is not there.
+    /// Get of a missing key.
     GetMiss,
 }
 
@@ -48,18 +48,19 @@ impl Operation {
     }
 }
 
-/// What is measured at a time.
+/// Conditions of one measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     pub operation: Operation,
-    /// `None` where no value is on the way.
+    /// Size of the values; `None` if no value is transferred.
     pub value_bytes: Option<usize>,
     /// Operations in flight.
     pub concurrency: usize,
 }
 
 impl Row {
-    /// Each operation with each size of values, with each concurrency. No sizes are those of the usual table.
+    /// Returns the rows of each operation with each size of values, with each concurrency. Without sizes, the default
+    /// ones are used.
     pub fn all(operations: &[Operation], value_bytes: &[usize], concurrency: &[usize]) -> Vec<Self> {
         let or = |usual: &'static [usize]| if value_bytes.is_empty() { usual } else { value_bytes };
         let sizes = |operation| match operation {
@@ -75,25 +76,25 @@ impl Row {
     }
 }
 
-/// A load and where it goes.
+/// Load and its target.
 #[derive(Clone)]
 pub struct Plan {
     pub address: Address,
-    /// They say how many connections and streams there are for caches.
+    /// Settings with the number of connections and streams for caches.
     pub settings: ClientSettings,
-    /// Made for the run and deleted after it.
+    /// Cache that is created for the run and deleted after it.
     pub cache: String,
     pub cache_settings: CacheSettings,
     pub rows: Vec<Row>,
     pub keys: usize,
-    /// Operations of a row that are timed, and before that.
+    /// Operations of a row that are measured; `warm_up` operations precede them.
     pub samples: usize,
     pub warm_up: usize,
-    /// How often all rows are run, in turn.
+    /// Number of runs of all rows, in turn.
     pub rounds: usize,
-    /// Of the load.
+    /// Threads of the load.
     pub threads: usize,
-    /// The server, where it is a process of this machine.
+    /// Process of the server, if it runs on this machine.
     pub server_pid: Option<u32>,
 }
 
@@ -111,18 +112,18 @@ impl Plan {
     }
 }
 
-/// What is put, and what a get must find.
+/// Entry that is put, and that a get has to return.
 struct Entry {
     key: Bytes,
     value: Bytes,
 }
 
-/// `bench-` and the number of the key.
+/// Length of a key: `bench-` and its number.
 const KEY_BYTES: usize = 14;
 
-/// Entries of which no two have the same value, where that has room for a number.
+/// Creates entries with distinct values, if their size has room for a number.
 fn entries(keys: usize, value_bytes: usize) -> Arc<[Entry]> {
-    // Text-like filler, so that nothing on the way can make it smaller than it is for real data.
+    // Text-like filler, so that compression on the way does not gain more than with real data.
     let filler: Vec<u8> = (0..value_bytes).map(|i| b' ' + (i * 31 % 95) as u8).collect();
     let entry = |i: usize| {
         let mut value = filler.clone();
@@ -132,13 +133,13 @@ fn entries(keys: usize, value_bytes: usize) -> Arc<[Entry]> {
     (0..keys).map(entry).collect()
 }
 
-/// One run of one row.
+/// Results of one run of one row.
 struct Measured {
     latencies: Latencies,
     elapsed: Duration,
     client_cpu_seconds: f64,
     server_cpu: Option<Duration>,
-    /// Also those of what was asked before and after what is timed.
+    /// Failures, including those of operations before and after the measured ones.
     faults: Faults,
 }
 
@@ -148,7 +149,7 @@ impl Measured {
     }
 }
 
-/// Runs a load against a server that is there. After an answer that did not come nothing else is measured.
+/// Runs a load against a running server. After a lost answer nothing else is measured.
 pub fn run(plan: &Plan, program: Program) -> Result<CacheReport> {
     plan.check()?;
     let load_before = LoadAverage::now();
@@ -170,7 +171,7 @@ pub fn run(plan: &Plan, program: Program) -> Result<CacheReport> {
         let deleted = client.delete_cache(&plan.cache).await;
         client.close().await;
         let measured = measured?;
-        // A server that does not answer any more cannot be asked for that either.
+        // A server that no longer answers cannot delete the cache either.
         let is_gone = measured.iter().flatten().any(|one| one.faults.lost > 0);
         deleted.or_else(|error| if is_gone { Ok(()) } else { Err(error) })?;
         Ok::<_, Error>(measured)
@@ -178,7 +179,7 @@ pub fn run(plan: &Plan, program: Program) -> Result<CacheReport> {
     Ok(CacheReport::new(plan, &measured, program, load_before))
 }
 
-/// What was found of each row, round by round.
+/// Returns the results of each row, round by round.
 async fn measure_all(plan: &Plan, client: &Client) -> Result<Vec<Vec<Measured>>> {
     // Connections take turns, so that this opens each of them.
     try_join_all((0..plan.settings.cache_conn_pool).map(|_| client.describe_cache(&plan.cache))).await?;
@@ -209,7 +210,7 @@ async fn measure(plan: &Plan, client: &Client, row: &Row) -> Result<Measured> {
     let times = load.pass(row.operation, plan.samples).await?;
     let (elapsed, client_after, server_after) = (begin.elapsed(), cpu_seconds(), server());
     if row.operation == Operation::Put {
-        // What was acknowledged is there.
+        // Acknowledged entries have to be present.
         load.pass(Operation::GetHit, plan.keys.min(plan.samples.max(plan.warm_up))).await?;
     }
     let mut latencies = Latencies::default();

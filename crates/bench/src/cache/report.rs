@@ -1,4 +1,4 @@
-//! What a load of a cache found.
+//! Report of a load of a cache.
 
 use std::fmt;
 
@@ -11,22 +11,22 @@ use crate::machine::{LoadAverage, Program};
 use crate::report::{Host, Percentiles};
 use crate::table::{NOT_KNOWN, Table, fixed};
 
-/// Rows, and everything that has to be the same in what they are compared with.
+/// Results of all rows, with all conditions that have to match in a comparison.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CacheReport {
     pub system: String,
     pub transport: String,
     pub is_durable: bool,
     pub connections: usize,
-    /// Of each connection.
+    /// Streams of each connection.
     pub streams: usize,
     pub keys: usize,
-    /// Operations of a row that are timed, and before that.
+    /// Operations of a row that are measured; `warm_up` operations precede them.
     pub samples: usize,
     pub warm_up: usize,
     pub rounds: usize,
     pub client_threads: usize,
-    /// In the order of the plan. Where an answer was lost those that were not begun are missing.
+    /// Rows in the order of the plan. After a lost answer, rows that were not started are missing.
     pub rows: Vec<RowReport>,
     #[serde(flatten)]
     pub host: Host,
@@ -36,7 +36,7 @@ pub struct CacheReport {
     pub load_average_after: LoadAverage,
 }
 
-/// Of all rounds the one with the median rate.
+/// Result of a row, from the round with the median rate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RowReport {
     pub operation: Operation,
@@ -44,11 +44,11 @@ pub struct RowReport {
     pub value_bytes: Option<usize>,
     /// Operations in flight.
     pub concurrency: usize,
-    /// Those that were timed and answered as they had to be.
+    /// Operations that were measured and correctly answered.
     pub operations: u64,
     pub seconds: f64,
     pub operations_per_s: f64,
-    /// Of the slowest and the fastest round.
+    /// Rate of the slowest round; `operations_per_s_max` is that of the fastest.
     pub operations_per_s_min: f64,
     pub operations_per_s_max: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,13 +56,13 @@ pub struct RowReport {
     pub client_cpu_us_per_operation: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpu_us_per_operation: Option<f64>,
-    /// Of all rounds, also of what was not timed.
+    /// Errors of all rounds, including those of operations that were not measured.
     pub errors: u64,
     pub faults: Faults,
 }
 
 impl RowReport {
-    /// `None` of a row that was not begun.
+    /// Creates the report of a row; `None` if it was not started.
     fn new(row: &Row, rounds: &[Measured]) -> Option<Self> {
         let mut by_rate: Vec<&Measured> = rounds.iter().collect();
         by_rate.sort_by(|a, b| a.per_s().total_cmp(&b.per_s()));
@@ -139,14 +139,14 @@ impl CacheReport {
         }
     }
 
-    /// What must not be, of all rows.
+    /// Returns the failures of all rows.
     pub fn faults(&self) -> Faults {
         let mut all = Faults::default();
         self.rows.iter().for_each(|row| all.add(&row.faults));
         all
     }
 
-    /// The load in a line.
+    /// Returns a one-line summary of the load.
     pub fn shape(&self) -> String {
         let rounds = match self.rounds {
             1 => "one round".to_owned(),
@@ -167,7 +167,7 @@ impl CacheReport {
         )
     }
 
-    /// Whether its figures count.
+    /// Returns the verdict on the validity of the figures.
     pub fn verdict(&self) -> String {
         let Faults { refused, lost, wrong, first } = self.faults();
         match first {

@@ -1,4 +1,4 @@
-//! Reports as one page of HTML that needs nothing else: no script, no font, no image from anywhere.
+//! Reports as one self-contained HTML page: without scripts, and without external fonts or images.
 
 mod plot;
 pub(crate) mod units;
@@ -12,36 +12,36 @@ use crate::machine::{LoadAverage, Program, governor};
 use crate::report::Host;
 use crate::table::Table;
 
-/// Columns of a table that has room beside another one.
+/// Maximum number of columns of a table that has another table next to it.
 const COLUMNS_BESIDE_MAX: usize = 7;
 const STYLE: &str = include_str!("style.css");
 
-/// A page: what was measured where, and a section for each run.
+/// Page with the conditions of the measurements, and a section for each run.
 pub struct Page {
     pub title: String,
     pub sections: Vec<Section>,
     facts: Vec<(&'static str, String)>,
 }
 
-/// A run.
+/// Section of one run.
 #[derive(Default)]
 pub struct Section {
     pub title: String,
-    /// The workload in a line.
+    /// Workload in one line.
     pub shape: String,
-    /// Whether the run counts, and what is said of that.
+    /// `true` if the run is valid; `verdict` states the reason.
     pub is_whole: bool,
     pub verdict: String,
-    /// The figures that are looked for first, with what they are.
+    /// Most important figures, with their descriptions.
     pub tiles: Vec<(String, String)>,
-    /// Rows of two plots, or three.
+    /// Rows of two or three plots.
     pub plots: Vec<Vec<Plot>>,
     pub tables: Vec<Table>,
     pub notes: Vec<String>,
 }
 
 impl Page {
-    /// `load` is that before and after what was measured.
+    /// Creates a page. `load` contains the load averages before and after the measurement.
     pub fn new(title: &str, host: &Host, program: &Program, load: [LoadAverage; 2]) -> Self {
         let average = |load: LoadAverage| load.0.map(|one| format!("{one:.2}")).join(", ");
         let facts = vec![
@@ -98,7 +98,7 @@ impl Section {
                 let _infallible = write!(out, "<div class=\"row of-{}\">\n{shown}</div>\n", row.len().max(2));
             }
         }
-        // A lone table has the whole width, and so has one with many columns.
+        // A single table has the whole width, and so has one with many columns.
         let is_wide =
             self.tables.len() == 1 || self.tables.iter().any(|table| table.columns.len() > COLUMNS_BESIDE_MAX);
         out.push_str(if is_wide { "<div class=\"row\">\n" } else { "<div class=\"row of-2\">\n" });
@@ -127,7 +127,7 @@ fn render_table(out: &mut String, table: &Table) {
     out.push_str("</table></div>\n");
 }
 
-/// Text that stands for itself, also within an attribute.
+/// Escapes text for HTML, also within an attribute.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -147,7 +147,7 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
-/// The day and the time of milliseconds since 1970, UTC.
+/// Formats milliseconds since 1970 as date and time, UTC.
 fn format_time(ms: u64) -> String {
     let (days, seconds) = ((ms / 86_400_000) as i64, ms / 1000 % 86_400);
     // Howard Hinnant's `civil_from_days`.

@@ -1,10 +1,10 @@
-//! Plots as SVG that stands in a page: its colours are those of the page, and a step says its figures when pointed at.
+//! Plots as inline SVG: they use the colours of the page, and show the figures of a step when the pointer is over it.
 
 use std::fmt::Write;
 
 use super::{escape, units};
 
-/// Of a plot that shares its row with one other, and with two.
+/// Widths of a plot that shares its row with one other plot, and with two.
 const WIDE: f64 = 560.0;
 const NARROW: f64 = 370.0;
 const HEIGHT: f64 = 230.0;
@@ -12,28 +12,28 @@ const LEFT: f64 = 62.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 34.0;
-/// Pixels from one tick to the next, about: along the page, and up.
+/// Approximate distance of two ticks in pixels: horizontal, and vertical.
 const TICK_WIDTH: f64 = 90.0;
 const TICK_HEIGHT: f64 = 40.0;
 
-/// What an axis measures, and how it is laid out.
+/// Quantity of an axis, and its scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
     /// Seconds from 0 on.
     Seconds,
-    /// Microseconds, by their logarithm.
+    /// Microseconds, logarithmic.
     Latency,
-    /// Of 1, by the logarithm of what is left over: each nine is as wide as the one before it.
+    /// Part of 1, logarithmic in the remaining part: each nine has the same width.
     Quantile,
     /// Megabytes from 0 on.
     Megabytes,
-    /// Megabytes a second from 0 on.
+    /// Megabytes per second from 0 on.
     MegabytesPerSecond,
     /// Percent of one core from 0 on.
     CpuPercent,
 }
 
-/// How a line is drawn. The colours go with the page's.
+/// Style of a line. The page defines the colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stroke {
     First,
@@ -52,11 +52,11 @@ pub struct Plot {
     pub x: Axis,
     pub y: Axis,
     pub lines: Vec<Line>,
-    /// Whether what is under the first line is filled.
+    /// `true` if the area below the first line is filled.
     pub is_filled: bool,
 }
 
-/// The range of an axis, mapped to pixels.
+/// Range of an axis, mapped to pixels.
 struct Scale {
     axis: Axis,
     min: f64,
@@ -70,7 +70,7 @@ impl Axis {
         self == Self::Latency
     }
 
-    /// What is linear on the page.
+    /// Returns the value on the linear scale of the page.
     fn project(self, value: f64) -> f64 {
         match self {
             Self::Latency => value.max(0.1).log10(),
@@ -98,7 +98,7 @@ impl Scale {
             (min, max) = (min.min(value), max.max(value));
         }
         (min, max) = match axis {
-            // Whole halves of a decade, so that the ends have a label.
+            // Multiples of half a decade, so that the ends have a label.
             Axis::Latency => ((min * 2.0).floor() / 2.0, (max * 2.0).ceil() / 2.0),
             Axis::Quantile => (0.0, max),
             Axis::Seconds => (0.0, max),
@@ -114,7 +114,7 @@ impl Scale {
         self.from + (self.axis.project(value) - self.min) / (self.max - self.min) * (self.to - self.from)
     }
 
-    /// Values that have a line and a label.
+    /// Returns the values that have a line and a label.
     fn ticks(&self) -> Vec<f64> {
         let within = |value: &f64| {
             let place = self.axis.project(*value);
@@ -153,7 +153,7 @@ impl Plot {
         self.lines.iter().all(|line| line.points.is_empty())
     }
 
-    /// The figure, with its title and the names of its lines, for a row of so many.
+    /// Renders the figure, with its title and the names of its lines, for a row of `in_row` plots.
     pub fn render(&self, in_row: usize) -> String {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let width = if in_row > 2 { NARROW } else { WIDE };
@@ -176,14 +176,14 @@ impl Plot {
                 );
             }
         }
-        // The first line lies on top.
+        // The first line is drawn on top.
         for line in self.lines.iter().rev() {
             let class = line.stroke.class();
             let _infallible = writeln!(out, "<path class=\"{class}\" d=\"{}\"/>", path(&line.points, &x, &y));
         }
         self.render_looks(&mut out, &x);
         out.push_str("</svg><figcaption>");
-        // A single line is what the title says.
+        // A single line is described by the title.
         let named = if self.lines.len() > 1 { &self.lines[..] } else { &[] };
         for line in named.iter().filter(|line| !line.points.is_empty()) {
             let class = line.stroke.class();
@@ -193,7 +193,7 @@ impl Plot {
         out
     }
 
-    /// A strip for each point of the first line, which tells the figures of all lines there.
+    /// Renders a strip for each point of the first line, which shows the figures of all lines there.
     fn render_looks(&self, out: &mut String, x: &Scale) {
         let Some(first) = self.lines.first() else {
             return;

@@ -1,6 +1,6 @@
-//! Figures in few characters.
+//! Figures with few characters.
 
-/// Three digits that count, without zeros at the end.
+/// Formats three significant digits, without trailing zeros.
 pub fn short(value: f64) -> String {
     let digits = match value.abs() {
         n if n >= 100.0 => 0,
@@ -15,7 +15,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// Microseconds in the unit that fits.
+/// Formats microseconds in the appropriate unit.
 pub fn latency(us: f64) -> String {
     match us {
         n if n >= 1e6 => format!("{} s", short(n / 1e6)),
@@ -24,13 +24,13 @@ pub fn latency(us: f64) -> String {
     }
 }
 
-/// A quantile in percent, with as many nines as it has.
+/// Formats a quantile in percent, with up to four decimals.
 pub fn percent(quantile: f64) -> String {
     let text = format!("{:.4}", quantile * 100.0);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A count with its thousands apart.
+/// Formats a count with separated thousands.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! The schedule of an open loop: who is woken when.
+//! Schedule of an open loop, which wakes connections when their requests are due.
 
 use std::io;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::worker::{self, Pace, Window};
 use crate::alarm::Alarm;
 
-/// Wakes the connections of this thread whenever one of their requests is due, until the window is over.
+/// Wakes the connections of this thread whenever one of their requests is due, until the window ends.
 pub(super) async fn run(pace: Pace, window: Window, connections: Range<usize>) -> io::Result<()> {
     let mut alarm = Alarm::new()?;
     let mut now = window.now();

@@ -1,4 +1,4 @@
-//! How a load connects.
+//! Connections of a load.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,7 +22,7 @@ use super::server::WINDOWS;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a load connects to.
+/// Address to which a load connects.
 #[derive(Clone, Debug)]
 pub enum Target {
     Tcp(SocketAddr),
@@ -34,21 +34,21 @@ pub enum Target {
 #[derive(Clone, Debug)]
 pub struct Secure {
     pub address: SocketAddr,
-    /// The name that the certificate has to have.
+    /// Name that the certificate has to contain.
     pub name: String,
     pub trust: Trust,
 }
 
 #[derive(Clone, Debug)]
 pub enum Trust {
-    /// Whoever answers: for certificates that were made on the spot.
+    /// Any certificate: for certificates that were generated.
     Anyone,
-    /// Those that a PEM file vouches for.
+    /// Certificates that an authority in a PEM file has signed.
     File(PathBuf),
 }
 
 impl Target {
-    /// The name of the transport, for reports.
+    /// Returns the name of the transport, for reports.
     pub fn transport(&self) -> &'static str {
         match self {
             Self::Tcp(_) => "tcp",
@@ -67,7 +67,7 @@ impl Target {
     }
 }
 
-/// An open connection.
+/// Open connection.
 pub(super) enum Link {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -75,14 +75,14 @@ pub(super) enum Link {
     Quic(Quic),
 }
 
-/// One stream of a QUIC connection with a socket of its own.
+/// Stream of a QUIC connection with a dedicated socket.
 pub(super) struct Quic {
     pub stream: Join<RecvStream, SendStream>,
     pub connection: quinn::Connection,
     pub endpoint: quinn::Endpoint,
 }
 
-/// What all connections to a target have in common.
+/// State that all connections to a target share.
 pub(super) struct Dialer {
     target: Target,
     tls: Option<Arc<ClientConfig>>,
@@ -130,7 +130,7 @@ async fn connect_quic(secure: &Secure, tls: Arc<ClientConfig>) -> io::Result<Qui
     let crypto = QuicClientConfig::try_from(tls).map_err(io::Error::other)?;
     let mut config = quinn::ClientConfig::new(Arc::new(crypto));
     config.transport_config(quic::transport(WINDOWS, secure.address));
-    // Where the peer is on this machine, the packets are larger than what another machine could be sent.
+    // If the peer is on this machine, packets are larger than those that another machine can receive.
     let local = match (secure.address.is_ipv6(), secure.address.ip().is_loopback()) {
         (false, true) => IpAddr::V4(Ipv4Addr::LOCALHOST),
         (false, false) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),

@@ -1,4 +1,4 @@
-//! The load: connections on threads that each have a runtime of their own, a window of time, and the sum.
+//! Load: connections on threads with a separate runtime each, a time window, and the total.
 
 use std::cell::Cell;
 use std::io;
@@ -20,61 +20,61 @@ use super::worker::{self, Pace, Shape, Tally, Window, Worker};
 use crate::latency::Latencies;
 use crate::process::CpuTime;
 
-/// Connections that one thread opens at the same time.
+/// Maximum number of connections that one thread opens concurrently.
 const CONNECTING_MAX: usize = 32;
-/// From the last connection to the first request.
+/// Pause between the last connection and the first request.
 const START_PAUSE: Duration = Duration::from_millis(5);
-/// How long answers may take that are still due when the time is over.
+/// Maximum time for answers that are outstanding when the window ends.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long the peer may take to hear that a QUIC connection is closed.
+/// Maximum time for the peer to confirm that a QUIC connection is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a load does.
+/// Parameters of a load.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub target: Target,
     pub connections: usize,
-    /// Requests in flight on each, at most.
+    /// Maximum number of requests in flight on each connection.
     pub pipeline: usize,
     pub payload_bytes: usize,
-    /// Of every answer.
+    /// Bytes of every answer.
     pub response_bytes: usize,
-    /// The part that counts.
+    /// Duration of the measured part.
     pub duration: Duration,
-    /// Before it.
+    /// Time before the measured part.
     pub warm_up: Duration,
     pub threads: usize,
-    /// Requests a second of all connections together, each due at a time of its own; without it a connection sends
-    /// one for each answer.
+    /// Requests per second of all connections together, each with its own due time; without a rate, a connection sends
+    /// one request for each answer.
     pub rate: Option<f64>,
     pub is_one_write_per_request: bool,
 }
 
-/// What came of it.
+/// Results of a load.
 pub struct Outcome {
-    /// Answers that came within the time.
+    /// Answers that were received within the window.
     pub requests: u64,
     pub latencies: Latencies,
-    /// With a rate: requests that were due within the time, those of them answered after it, and how late they
-    /// were sent.
+    /// With a rate: requests that were due within the window. `late` counts those of them that were answered after it,
+    /// and `lags` holds the delays with which they were sent.
     pub due: u64,
     pub late: u64,
     pub lags: Latencies,
     pub errors: u64,
-    /// Some of the errors.
+    /// Descriptions of some of the errors.
     pub told: Vec<String>,
-    /// CPU time of the load, and of the server if its process is known, within the time.
+    /// CPU time of the load within the window; `server_cpu` is that of the server, if its process is known.
     pub client_cpu: Duration,
     pub server_cpu: Option<CpuTime>,
 }
 
-/// What one thread found.
+/// Results of one thread.
 struct Found {
     tally: Tally,
     cpu: Duration,
 }
 
-/// Runs the load. The process of the server is only looked at.
+/// Runs the load. The process of the server is only observed.
 pub fn run(plan: &Plan, server: Option<u32>) -> io::Result<Outcome> {
     let dialer = Dialer::new(plan.target.clone())?;
     let threads = plan.threads.clamp(1, plan.connections.max(1));
@@ -90,11 +90,11 @@ pub fn run(plan: &Plan, server: Option<u32>) -> io::Result<Outcome> {
             let (ready, done) = (ready.clone(), done.clone());
             thread::Builder::new().name(format!("load-{i}")).spawn_scoped(scope, move || {
                 let found = part.run(ready, began);
-                // Nobody waits any more where another thread could not connect.
+                // The receiver is dropped if another thread could not connect.
                 done.send(found).unwrap_or_default();
             })?;
         }
-        // What is left are the senders of the threads.
+        // Only the senders of the threads remain.
         drop((ready, done));
         for _ in 0..threads {
             readies.recv().map_err(io::Error::other)??;
@@ -103,14 +103,14 @@ pub fn run(plan: &Plan, server: Option<u32>) -> io::Result<Outcome> {
         let from = plan.warm_up.as_nanos() as u64;
         let window = Window { begin, from, until: from + plan.duration.as_nanos() as u64 };
         for begin in begins {
-            // A thread that is gone has said why.
+            // A thread that has ended has reported the reason.
             begin.send(window).unwrap_or_default();
         }
         collect(window, &dones, server)
     })
 }
 
-/// Waits for all threads, and looks at the server when the time begins and ends.
+/// Waits for all threads, and reads the CPU time of the server at both ends of the window.
 fn collect(window: Window, dones: &mpsc::Receiver<io::Result<Found>>, server: Option<u32>) -> io::Result<Outcome> {
     let look = || server.and_then(CpuTime::of);
     let mut founds = Vec::new();
@@ -135,7 +135,7 @@ fn collect(window: Window, dones: &mpsc::Receiver<io::Result<Found>>, server: Op
     Ok(Outcome { requests: answers, latencies, due, late, lags, errors, told, client_cpu: sum.cpu, server_cpu })
 }
 
-/// The part of a load that one thread has.
+/// Part of a load that runs on one thread.
 struct Part<'a> {
     plan: &'a Plan,
     dialer: &'a Dialer,
@@ -153,7 +153,7 @@ impl Part<'_> {
                 Ok(links) => (Ok(()), links),
                 Err(error) => (Err(error), Vec::new()),
             };
-            // Whoever started this waits for it.
+            // The caller waits for this message.
             ready.send(said).unwrap_or_default();
             let Ok(window) = began.await else {
                 return Err(io::Error::other("the load was given up"));
@@ -187,7 +187,7 @@ impl Part<'_> {
                     tasks.spawn(async move {
                         requester.await;
                         quic.connection.close(0u32.into(), b"done");
-                        // The server finds out by itself, where this takes too long.
+                        // If this takes too long, the server detects the end by itself.
                         tokio::time::timeout(CLOSE_TIMEOUT, quic.endpoint.wait_idle()).await.unwrap_or_default();
                     })
                 }
@@ -234,7 +234,7 @@ fn fail(why: String) {
     worker::with(|worker| worker.tally.fail(why));
 }
 
-/// CPU time of this thread.
+/// Returns the CPU time of this thread.
 fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

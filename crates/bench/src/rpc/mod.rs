@@ -1,7 +1,7 @@
-//! Requests and responses over the service runtime itself: what it costs beside the bare system.
+//! Requests and responses over the service runtime alone: its cost in comparison with the bare system.
 //!
-//! The server and the load are two processes. Both speak the reference frames of `protocol`, so that each can be
-//! run against the other end of another system.
+//! The server and the load are two processes. Both use the reference frames of `protocol`, so that each can be run
+//! against the other end of another system.
 
 mod arrivals;
 mod dial;
@@ -18,5 +18,5 @@ pub use protocol::{END, ERROR, HEAD_BYTES, Head, OPCODE, Rpc, START};
 pub use report::LoadReport;
 pub use server::{Place, RpcServer, Served, ServerSettings, Snapshot};
 
-/// What both ends name when they agree on a protocol in the handshake of QUIC.
+/// Protocol name that both ends negotiate in the QUIC handshake.
 const ALPN: &[u8] = b"thalweg-rpc";

@@ -1,9 +1,9 @@
-//! The reference protocol of `bench rpc`: length-delimited frames, as nacelle's own load generator speaks them, so
-//! that either client can drive either server.
+//! Reference protocol of `bench rpc`: length-delimited frames, as in nacelle's own load generator, so that either
+//! client can drive either server.
 //!
 //! | at | bytes | field, little-endian |
 //! |---|---|---|
-//! | 0 | 4 | length of what follows: 20 and the body |
+//! | 0 | 4 | length of the rest of the frame: 20 plus the body |
 //! | 4 | 8 | request id, repeated in the response |
 //! | 12 | 8 | opcode: 1 |
 //! | 20 | 4 | flags: 1 start, 2 end, 4 error |
@@ -16,16 +16,16 @@ use net::service::{Decoded, Fault, Input, Never, Order, Out, Peer, Protocol};
 
 /// Bytes of a frame before its body.
 pub const HEAD_BYTES: usize = 24;
-/// Bytes of a frame that its length counts, beside the body.
+/// Bytes of a frame that its length includes in addition to the body.
 const COUNTED_HEAD_BYTES: usize = HEAD_BYTES - 4;
-/// The only thing that can be asked: a response of the length that the server was started with.
+/// Only valid opcode: requests a response of the length with which the server was started.
 pub const OPCODE: u64 = 1;
 
 pub const START: u32 = 1;
 pub const END: u32 = 2;
 pub const ERROR: u32 = 4;
 
-/// The fields before the body.
+/// Fields before the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     pub body_bytes: usize,
@@ -44,7 +44,7 @@ impl Head {
         bytes
     }
 
-    /// The head at the front of `bytes`, or `None` where it is not whole.
+    /// Parses the head at the beginning of `bytes`; `None` if it is incomplete.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, Fault> {
         let Some(head) = bytes.first_chunk::<HEAD_BYTES>() else {
             return Ok(None);
@@ -58,7 +58,7 @@ impl Head {
     }
 }
 
-/// Requests of whole frames.
+/// Protocol with requests of whole frames.
 #[derive(Clone, Debug, Default)]
 pub struct Rpc;
 
@@ -67,7 +67,7 @@ impl Protocol for Rpc {
     type Request<'a> = &'a [u8];
     type Message<'a> = Never;
     type Response = Bytes;
-    /// The request's id and opcode.
+    /// Id and opcode of the request.
     type Tag = (u64, u64);
 
     const ORDER: Order = Order::Request;

@@ -1,4 +1,4 @@
-//! What a load found, with everything that has to be the same in a run that it is compared with.
+//! Report of a load, with all conditions that have to match in a comparison.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ use crate::machine::{LoadAverage, Program, cpus_allowed, governor};
 use crate::process::CpuTime;
 use crate::report::{Host, rate};
 
-/// A run. Its keys are those that `bench/floor/compare.py` reads.
+/// Report of a run. `bench/floor/compare.py` reads these keys.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LoadReport {
-    /// Answers that came within the time.
+    /// Answers that were received within the window.
     pub requests: u64,
     pub seconds: f64,
     pub rps: f64,
@@ -25,7 +25,7 @@ pub struct LoadReport {
     pub p99_9_us: f64,
     pub max_us: f64,
     pub mean_us: f64,
-    /// Answers that were timed, which is one in so many.
+    /// Number of answers that were timed: one in `timed_one_in`.
     pub timed: u64,
     pub timed_one_in: u64,
     pub client_cpu_us_per_request: f64,
@@ -35,11 +35,11 @@ pub struct LoadReport {
     pub server_user_us_per_request: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_sys_us_per_request: Option<f64>,
-    /// Requests a second that were asked for; without it a closed loop.
+    /// Requested rate in requests per second; without it the loop is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// Of an open loop: requests that were due, those of them answered only when the time was over, and how late
-    /// requests were sent, which is part of their latency.
+    /// Open loop: requests that were due. `late` counts those of them that were answered only after the window; the
+    /// remaining fields are the delays with which requests were sent, which are part of their latency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,10 +48,10 @@ pub struct LoadReport {
     pub sent_late_p99_us: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_late_max_us: Option<f64>,
-    /// Everything from here on has to be the same in what this is compared with.
+    /// Transport. This field and all following ones have to be equal in a comparison.
     pub transport: String,
     pub is_tls: bool,
-    /// `batch`, or `request`: what one write holds.
+    /// Contents of one write: `batch`, or `request`.
     pub writes: String,
     pub connections: usize,
     pub pipeline: usize,
@@ -70,7 +70,7 @@ pub struct LoadReport {
     pub program: Program,
     pub load_average_before: LoadAverage,
     pub load_average_after: LoadAverage,
-    /// What the server said at its end, where this run has started it.
+    /// Final report of the server, if this run has started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<Served>,
 }

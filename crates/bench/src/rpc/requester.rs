@@ -1,5 +1,4 @@
-//! One connection of a load: requests in flight, answers that are checked, and one write for all requests that
-//! follow from what was read.
+//! Connection of a load: requests in flight, checked answers, and one write for all requests that follow from one read.
 
 use std::future::Future;
 use std::io;
@@ -12,30 +11,30 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::protocol::{END, ERROR, HEAD_BYTES, Head, OPCODE, START};
 use super::worker::{self, ANSWERS_A_SAMPLE, Shape, Tally, Window, Worker};
 
-/// Where the id is in a frame.
+/// Position of the id in a frame.
 const ID_AT: usize = 4;
 
-/// Why a connection is of no more use.
+/// Reason why a connection cannot be used any more.
 type Wrong = String;
 
-/// Ends when the window is over and everything is answered, or with an error, which it notes.
+/// Future that ends when the window is over and everything is answered, or with an error, which it records.
 pub(super) struct Requester<S> {
     io: S,
-    /// Its number among all connections, and among those of its thread.
+    /// Index among all connections; `place` is the index among those of its thread.
     index: usize,
     place: usize,
-    /// Ids count up from 0. Answers come in the order of the requests.
+    /// Ids count up from 0. Answers arrive in the order of the requests.
     next_to_send: u64,
     next_to_come: u64,
-    /// When request `id` was sent, or in an open loop was due, at `id % pipeline`.
+    /// Time at which request `id` was sent (open loop: due), at `id % pipeline`.
     begun_at: Box<[u64]>,
-    /// The head of an answer as far as it has come.
+    /// Part of an answer's head that was received.
     head: [u8; HEAD_BYTES],
     head_bytes: usize,
-    /// What is missing of a body, once its head has come.
+    /// Remaining bytes of a body, once its head was received.
     body_left: Option<usize>,
-    /// Requests that the socket did not take, after some that it did. What is not sent is at most a pipeline, what
-    /// is sent no more than that.
+    /// Requests that the socket did not accept, after some that it did. The unsent part is at most a pipeline, and the
+    /// sent part is no larger than that.
     out: Vec<u8>,
     out_sent: usize,
     is_flushed: bool,
@@ -61,7 +60,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Requester<S> {
         }
     }
 
-    /// All that can be done now.
+    /// Reads, schedules and sends as far as possible without waiting.
     fn turn(&mut self, cx: &mut Context<'_>, worker: &mut Worker) -> Result<(), Wrong> {
         let now = self.read(cx, worker)?;
         let count = self.take_due(worker, now);
@@ -78,7 +77,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Requester<S> {
         (self.next_to_send - self.next_to_come) as usize
     }
 
-    /// Takes all answers that are there. Returns the time of the last one, or this.
+    /// Reads all available answers. Returns the time of the last one, or the current time.
     fn read(&mut self, cx: &mut Context<'_>, worker: &mut Worker) -> Result<u64, Wrong> {
         let Worker { shape, window, input, tally, .. } = worker;
         let mut now = None;
@@ -127,7 +126,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Requester<S> {
         Ok(())
     }
 
-    /// The next head, once it is whole.
+    /// Takes the next head, once it is complete.
     fn take_head(&mut self, bytes: &mut &[u8]) -> Option<[u8; HEAD_BYTES]> {
         if let (0, Some((head, rest))) = (self.head_bytes, bytes.split_first_chunk()) {
             *bytes = rest;
@@ -144,7 +143,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Requester<S> {
         Some(self.head)
     }
 
-    /// Checks the head of the answer that is due. Returns how long its body is.
+    /// Checks the head of the expected answer. Returns the length of its body.
     fn check(&self, head: &[u8; HEAD_BYTES], body: &[u8], shape: &Shape) -> Result<usize, Wrong> {
         let parsed = Head::parse(head).map_err(|fault| format!("an answer that is none: {fault}"))?;
         let Some(Head { body_bytes, id, opcode, flags }) = parsed else {
@@ -188,7 +187,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Requester<S> {
         }
     }
 
-    /// Notes when the requests begin that are to be sent now. Returns how many.
+    /// Records the start time of the requests to be sent now. Returns their number.
     fn take_due(&mut self, worker: &mut Worker, now: u64) -> usize {
         let Worker { shape, window, tally, .. } = worker;
         let room = shape.pipeline - self.in_flight();
@@ -234,7 +233,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Requester<S> {
         self.send_kept(cx)
     }
 
-    /// Behind what waits already. What was sent of that is forgotten once it is the greater part.
+    /// Appends bytes to the pending ones. The sent part is removed once it is the larger one.
     fn keep(&mut self, bytes: &[u8]) {
         if self.out_sent > self.out.len() / 2 {
             self.out.drain(..self.out_sent);
@@ -265,7 +264,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Requester<S> {
         Ok(())
     }
 
-    /// `None` where the socket is full.
+    /// Writes bytes; `None` if the socket is full.
     fn write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Result<Option<usize>, Wrong> {
         self.is_flushed = false;
         let wrote = match Pin::new(&mut self.io).poll_write(cx, bytes) {
@@ -296,7 +295,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Requester<S> {
 }
 
 impl<S> Drop for Requester<S> {
-    /// Cut off: the time for stragglers is over, too.
+    /// Counts the answers that are still missing at a cut-off: the grace period is over, too.
     fn drop(&mut self) {
         if self.is_over {
             return;

@@ -1,4 +1,4 @@
-//! A connection of a load against servers that answer well, badly and in pieces.
+//! Tests of a connection against servers that answer correctly, incorrectly and in pieces.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ fn shape(pipeline: usize) -> Shape {
     Shape { pipeline, payload_bytes: 3, response_bytes: RESPONSE_BYTES, is_one_write_per_request: false, pace: None }
 }
 
-/// Runs one connection for so long against `server`. What it found.
+/// Runs one connection for `millis` ms against `server`, and returns the results.
 fn run<F: Future<Output = ()>>(shape: Shape, millis: u64, server: impl FnOnce(DuplexStream) -> F) -> Tally {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
@@ -37,7 +37,7 @@ fn run<F: Future<Output = ()>>(shape: Shape, millis: u64, server: impl FnOnce(Du
     worker::take()
 }
 
-/// The next request's id.
+/// Reads the next request and returns its id.
 async fn request(socket: &mut DuplexStream) -> Option<u64> {
     let mut frame = [0; HEAD_BYTES + 3];
     socket.read_exact(&mut frame).await.ok()?;
@@ -51,7 +51,7 @@ fn answer(id: u64) -> Vec<u8> {
     [&head.encode()[..], &[b'a'; RESPONSE_BYTES]].concat()
 }
 
-/// Answers the first request with these bytes, and reads on.
+/// Answers the first request with these bytes, and continues to read.
 fn first_answer(bytes: Vec<u8>) -> Tally {
     run(shape(2), 10_000, async |mut socket| {
         request(&mut socket).await;
@@ -86,7 +86,7 @@ fn requests_that_follow_from_one_read_go_out_by_one_write() {
             let window = Window { begin: Instant::now(), from: 0, until: u64::MAX };
             worker::install(Worker::new(shape, window, 1));
             let mut requester = Requester::new(Writes { sizes: Vec::new(), answers: answer(0) }, &shape, 0, 0);
-            // The first turn sends a pipeline, reads one answer, and sends what follows from it.
+            // The first turn sends a pipeline, reads one answer, and sends the requests that follow from it.
             futures_util::future::poll_immediate(&mut requester).await;
             requester.io.answers = answer(0);
             futures_util::future::poll_immediate(&mut requester).await;
@@ -103,11 +103,11 @@ fn a_socket_that_is_always_behind_costs_two_pipelines_at_most() {
     let shape = Shape { payload_bytes: 1000, ..shape(8) };
     let frame = shape.frame_bytes();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    // Nobody else has to get a turn here.
+    // No other task needs a turn here.
     runtime.block_on(tokio::task::unconstrained(async {
         let window = Window { begin: Instant::now(), from: 0, until: u64::MAX };
         worker::install(Worker::new(shape, window, 1));
-        // Less than two requests fit, so there is always more to send.
+        // Less than two requests fit, so more is always pending.
         let (near, mut far) = duplex(frame + frame / 2);
         let mut requester = Requester::new(near, &shape, 0, 0);
         let mut request = vec![0; frame];
@@ -123,10 +123,10 @@ fn a_socket_that_is_always_behind_costs_two_pipelines_at_most() {
     worker::take();
 }
 
-/// A stream that notes the size of each write.
+/// Stream that records the size of each write.
 struct Writes {
     sizes: Vec<usize>,
-    /// What the next read finds, but not before something was written.
+    /// Result of the next read, but only after a write.
     answers: Vec<u8>,
 }
 
@@ -210,7 +210,7 @@ fn an_open_loop_counts_from_when_a_request_was_due() {
     const STALL: Duration = Duration::from_millis(60);
     let pace = Pace { interval_ns: 2e6, connections: 1 };
     let tally = run(Shape { pace: Some(pace), ..shape(4) }, 100, async |mut socket| {
-        // All that is due meanwhile has to wait, in the pipeline or before it.
+        // All requests that become due in the meantime have to wait, in the pipeline or before it.
         tokio::time::sleep(STALL).await;
         while let Some(id) = request(&mut socket).await {
             socket.write_all(&answer(id)).await.expect("written");

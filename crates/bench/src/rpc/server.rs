@@ -1,4 +1,4 @@
-//! The server's half: every request is answered with the same bytes, by the service runtime as anyone gets it.
+//! Server of the benchmark: answers every request with the same bytes, on the public service runtime.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,7 @@ use super::{ALPN, HEAD_BYTES, Rpc};
 use crate::process::CpuTime;
 use crate::report::rate;
 
-/// The bounds of a QUIC connection. In flight is less than what the usual buffer of a UDP socket holds.
+/// Limits of a QUIC connection. Less data is in flight than fits into the usual buffer of a UDP socket.
 pub(super) const WINDOWS: Windows = Windows {
     connection_receive: 4 << 20,
     stream_receive: 4 << 20,
@@ -34,15 +34,15 @@ pub(super) const WINDOWS: Windows = Windows {
 const BODY_BYTES_MAX: usize = 16 << 20;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Where a server listens.
+/// Listening address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Port 0 takes a free one.
+    /// TCP address; port 0 selects a free one.
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-/// As others are told: the port, or the path.
+/// Short form for clients: the port, or the path.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -55,20 +55,20 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
     pub place: Place,
-    /// Nothing but TLS on TCP.
+    /// `true` if TCP connections use TLS only.
     pub is_tls: bool,
-    /// QUIC beside it, on the same port.
+    /// `true` if the server also listens for QUIC on the same port.
     pub is_quic: bool,
-    /// PEM files of a certificate and its key; without them one is made on the spot, where one is needed.
+    /// PEM files of a certificate and its key; without them a certificate is generated if one is needed.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// Threads that serve.
+    /// Number of threads that serve.
     pub shards: usize,
     pub response_bytes: usize,
     pub connections: ConnectionLimits,
     pub service: ServiceSettings,
-    /// Whether the requests in flight are shown.
+    /// `true` if the number of requests in flight is shown.
     pub shows_in_flight: bool,
-    /// How long to finish what is begun when stopped.
+    /// Maximum time to finish pending requests when stopped.
     pub shutdown_timeout: Duration,
 }
 
@@ -85,7 +85,7 @@ impl Default for ServerSettings {
             service: ServiceSettings {
                 frame_bytes_max: HEAD_BYTES + BODY_BYTES_MAX,
                 body_bytes_max: BODY_BYTES_MAX as u64,
-                // Who has not asked anything yet waits for others to connect, or for its turn in a schedule.
+                // A client without a request waits for others to connect, or for its turn in a schedule.
                 timeouts: Timeouts { first_frame: IDLE_TIMEOUT, idle: Some(IDLE_TIMEOUT), ..Timeouts::default() },
                 ..ServiceSettings::default()
             },
@@ -95,24 +95,24 @@ impl Default for ServerSettings {
     }
 }
 
-/// A server that runs.
+/// Running server.
 pub struct RpcServer {
     settings: ServerSettings,
     place: Place,
-    /// Dropped last: that ends the threads.
+    /// Dropped last: this ends the threads.
     shards: Arc<Shards>,
     telemetry: Arc<Telemetry>,
     connections: Arc<Connections>,
     shutdown: Shutdown,
-    /// What it cost to get here, which is none of the service.
+    /// CPU time of the startup, which is excluded from the costs of the service.
     began: Option<CpuTime>,
 }
 
 impl RpcServer {
-    /// Begins to serve. To be called in a runtime: its thread accepts, the shards do everything else.
+    /// Starts to serve. Must be called in a runtime: its thread accepts connections, and the shards do everything else.
     pub fn start(settings: ServerSettings) -> io::Result<Self> {
         let shards = Arc::new(Shards::start(settings.shards)?);
-        // Made once and never freed: a response then is copied without counting who else refers to it.
+        // Leaked intentionally: copies of the response then need no reference counting.
         let body = Bytes::from_static(vec![b'a'; settings.response_bytes].leak());
         let handler = layer::from_fn::<Rpc, _>(move |_request: &[u8]| body.clone());
         let service = Service::new(Rpc, handler, settings.service);
@@ -124,7 +124,7 @@ impl RpcServer {
         Ok(Self { settings, place, shards, telemetry, connections, shutdown, began: CpuTime::own() })
     }
 
-    /// Where it is reached, with the port that it got.
+    /// Returns the listening address, with the actual port.
     pub fn place(&self) -> &Place {
         &self.place
     }
@@ -139,7 +139,7 @@ impl RpcServer {
         }
     }
 
-    /// Finishes what is begun, and says what was done.
+    /// Finishes pending requests, and returns the final counts.
     pub async fn stop(self) -> Served {
         let ended = self.shutdown.run(self.settings.shutdown_timeout).await;
         let cost = CpuTime::own().unwrap_or_default().since(self.began.unwrap_or_default());
@@ -197,18 +197,18 @@ fn listen(settings: &ServerSettings, server: &Server, shards: &Shards) -> io::Re
     Ok(Place::Tcp(at))
 }
 
-/// What a server has done so far. Displayed, the counts; with [`Snapshot::since`], the rates.
+/// Counters of a server so far. `Display` shows the counts, and [`Snapshot::since`] the rates.
 pub struct Snapshot {
     at: Instant,
     totals: Totals,
-    /// Requests by the upper bound of their duration, in nanoseconds.
+    /// Number of requests by the upper bound of their duration, in nanoseconds.
     durations: BTreeMap<u64, u64>,
     shows_bytes: bool,
     shows_in_flight: bool,
 }
 
 impl Snapshot {
-    /// What happened since an earlier one, in a line.
+    /// Returns the changes since an earlier snapshot, in one line.
     pub fn since(&self, earlier: &Self) -> String {
         let seconds = (self.at - earlier.at).as_secs_f64().max(f64::MIN_POSITIVE);
         let (now, then) = (&self.totals, &earlier.totals);
@@ -247,7 +247,7 @@ impl Snapshot {
     }
 }
 
-/// The upper bound of the bucket that this part of all lies in.
+/// Returns the upper bound of the bucket that contains this quantile.
 fn quantile_us(durations: &BTreeMap<u64, u64>, part: f64) -> Option<f64> {
     let total: u64 = durations.values().sum();
     let rank = (total as f64 * part) as u64;
@@ -258,13 +258,13 @@ fn quantile_us(durations: &BTreeMap<u64, u64>, part: f64) -> Option<f64> {
     })
 }
 
-/// What a server did until it was stopped, as it prints it.
+/// Final counts of a server when it is stopped, as it prints them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Served {
     pub server: String,
     pub threads: usize,
     pub requests: u64,
-    /// CPU time since it listened.
+    /// CPU time since it began to listen.
     pub user_seconds: f64,
     pub sys_seconds: f64,
     /// Connections that were opened.
@@ -274,7 +274,7 @@ pub struct Served {
     pub timeouts: u64,
     pub faults: u64,
     pub panics: u64,
-    /// Connections that were cut off because they were not finished in time.
+    /// Connections that were closed because they were not finished in time.
     pub cut_off: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_read: Option<u64>,

@@ -1,4 +1,4 @@
-//! What the connections of one load thread share: its buffers, the time, and what was found.
+//! State that the connections of one load thread share: buffers, the time, and results.
 
 use std::cell::Cell;
 use std::task::Waker;
@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 use super::protocol::{END, HEAD_BYTES, Head, OPCODE, START};
 use crate::latency::Latencies;
 
-/// What one read takes at most.
+/// Maximum bytes of one read.
 const READ_BYTES: usize = 256 << 10;
-/// In a closed loop one answer in so many is timed: a prime, so that each place in a batch gets its turn.
+/// In a closed loop one of this many answers is timed: a prime, so that each position in a batch is covered.
 pub(super) const ANSWERS_A_SAMPLE: u64 = 7;
-/// Errors that are told about; the others are only counted.
+/// Maximum number of errors that are described; the others are only counted.
 const ERRORS_TOLD: usize = 10;
 
-/// What every connection does.
+/// Parameters that all connections share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
-    /// Requests in flight at most.
+    /// Maximum number of requests in flight.
     pub pipeline: usize,
     pub payload_bytes: usize,
-    /// Of the body of every answer.
+    /// Bytes of the body of every answer.
     pub response_bytes: usize,
     pub is_one_write_per_request: bool,
-    /// When requests are due; without it as soon as there is room in the pipeline.
+    /// Schedule of requests; without it a request is sent as soon as the pipeline has room.
     pub pace: Option<Pace>,
 }
 
@@ -33,21 +33,21 @@ impl Shape {
     }
 }
 
-/// A fixed schedule of requests that all connections take turns with.
+/// Fixed schedule of requests, on which all connections take turns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// Nanoseconds from one request to the next, whichever connection it is on.
+    /// Nanoseconds from one request to the next, on any connection.
     pub interval_ns: f64,
     pub connections: usize,
 }
 
 impl Pace {
-    /// When a connection's request of this number is due, in nanoseconds since the beginning.
+    /// Returns the time at which request `number` of a connection is due, in nanoseconds since the beginning.
     pub(super) fn due(&self, connection: usize, number: u64) -> u64 {
         ((connection as u64 + number * self.connections as u64) as f64 * self.interval_ns) as u64
     }
 
-    /// How many requests of a connection are due before this time.
+    /// Returns the number of requests of a connection that are due before this time.
     pub(super) fn count_before(&self, connection: usize, ns: u64) -> u64 {
         let mut count = (ns as f64 / self.interval_ns / self.connections as f64) as u64;
         // The rounding of both may differ by one.
@@ -61,7 +61,7 @@ impl Pace {
     }
 }
 
-/// When what happens counts, in nanoseconds since the beginning.
+/// Time window of the measurement, in nanoseconds since the beginning.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     pub begin: Instant,
@@ -83,14 +83,14 @@ impl Window {
     }
 }
 
-/// What was found.
+/// Results of a thread.
 #[derive(Default)]
 pub(super) struct Tally {
-    /// Answers that came within the window.
+    /// Answers that were received within the window.
     pub answers: u64,
     pub latencies: Latencies,
-    /// Of an open loop: requests that were due within the window, those answered after it, and how late they
-    /// were sent.
+    /// Open loop: requests that were due within the window. `late` counts those answered after it, and `lags` holds the
+    /// delays with which they were sent.
     pub due: u64,
     pub late: u64,
     pub lags: Latencies,
@@ -121,11 +121,11 @@ impl Tally {
 pub(super) struct Worker {
     pub shape: Shape,
     pub window: Window,
-    /// What was read last.
+    /// Buffer of the last read.
     pub input: Vec<u8>,
-    /// As many requests as a pipeline holds, without their ids.
+    /// Requests of a whole pipeline, without their ids.
     pub requests: Vec<u8>,
-    /// Where there is a schedule: who to wake when a request is due.
+    /// Wakers of connections, to be woken when a request is due, if there is a schedule.
     pub wakers: Vec<Option<Waker>>,
     pub tally: Tally,
 }
@@ -150,12 +150,12 @@ thread_local! {
     static WORKER: Cell<Option<Box<Worker>>> = const { Cell::new(None) };
 }
 
-/// Makes it that of this thread.
+/// Sets the worker of this thread.
 pub(super) fn install(worker: Worker) {
     WORKER.set(Some(Box::new(worker)));
 }
 
-/// Lends that of this thread. `None` where there is none, or it is lent already.
+/// Lends the worker of this thread. `None` if it has no worker, or the worker is already lent.
 pub(super) fn with<T>(work: impl FnOnce(&mut Worker) -> T) -> Option<T> {
     WORKER.with(|cell| {
         let mut worker = cell.take()?;
@@ -165,7 +165,7 @@ pub(super) fn with<T>(work: impl FnOnce(&mut Worker) -> T) -> Option<T> {
     })
 }
 
-/// What was found on this thread, at its end.
+/// Takes the results of this thread, at its end.
 pub(super) fn take() -> Tally {
     WORKER.take().map(|worker| worker.tally).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The consumer of a run: every record is checked, and every attempt to read is timed.
+//! Consumer of a run: checks every record, and times every attempt to read.
 
 use std::time::{Duration, Instant};
 
@@ -10,48 +10,48 @@ use super::record::{Records, Stamp};
 use super::timeline::Timeline;
 use crate::latency::Latencies;
 
-/// What the consumer found.
+/// Results of the consumer.
 #[derive(Default)]
 pub(super) struct Consumed {
     pub records: u64,
     pub bytes: u64,
-    /// From the begin of an attempt to read to its success, which is a batch.
+    /// Latency from the beginning of an attempt to read to its success, which is a batch.
     pub latencies: Latencies,
     pub timeline: Timeline,
-    /// From when a record was sent (open loop: due) to its receipt.
+    /// Latency from the sending of a record (open loop: from its due time) to its receipt.
     pub e2e: Latencies,
     pub e2e_timeline: Timeline,
-    /// The highest of all attempts: its bytes through its latency.
+    /// Highest rate of an attempt: its bytes divided by its latency.
     pub bytes_per_s_max: f64,
-    /// From the begin to the last record.
+    /// Time from the beginning to the last record.
     pub elapsed: Duration,
     pub faults: Faults,
 }
 
-/// What must not be.
+/// Failures of delivery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Records that did not come.
+    /// Records that were not received.
     pub lost: u64,
-    /// Records that came with other bytes than they were sent with.
+    /// Records that were received with other bytes than they were sent with.
     pub damaged: u64,
-    /// Records that came more than once.
+    /// Records that were received more than once.
     pub repeated: u64,
-    /// Records that came after a later one of the same partition.
+    /// Records that were received after a later one of the same partition.
     pub disordered: u64,
 }
 
-/// Which records came, and in what order.
+/// Received records, and their order.
 struct Seen {
-    /// A bit for each index.
+    /// Bit set with one bit for each index.
     came: Vec<u64>,
     count: u64,
-    /// The highest index of each partition.
+    /// Highest index of each partition.
     highest: Vec<Option<u64>>,
 }
 
-/// Reads until all records came, or nothing comes any more. `failed` says that the producer will send no more;
-/// `begin` is that of the stamps, and `started` that of the consumer.
+/// Reads until all records are received, or no more arrive. `failed` signals that the producer will send no more;
+/// `begin` is the origin of the stamps, and `started` that of the consumer.
 pub(super) async fn run(
     plan: &Plan,
     records: &Records,
@@ -95,7 +95,7 @@ pub(super) async fn run(
     Ok(consumed)
 }
 
-/// Checks the records of a batch, times them, and says how many bytes their values have.
+/// Checks and times the records of a batch, and returns the total bytes of their values.
 fn check(
     batch: &Batch,
     records: &Records,
@@ -105,7 +105,7 @@ fn check(
 ) -> Result<u64> {
     let since_begin = at.saturating_duration_since(begin);
     let mut bytes = 0;
-    // Records that were sent together say the same time.
+    // Records that were sent together have the same time.
     let (mut sent_ns, mut together, mut together_bytes) = (0, 0, 0);
     let mut time = |sent_ns: u64, count: u64, bytes: u64| {
         let latency = since_begin.saturating_sub(Duration::from_nanos(sent_ns));
@@ -143,7 +143,7 @@ impl Seen {
     fn take(&mut self, stamp: Stamp, partition: PartitionId, faults: &mut Faults) {
         let bit = 1 << (stamp.index % 64);
         let Some(word) = self.came.get_mut((stamp.index / 64) as usize) else {
-            // A stamp of this run with an index that was never sent.
+            // Stamp of this run with an index that was never sent.
             faults.damaged += 1;
             return;
         };

@@ -1,7 +1,7 @@
-//! A stream under load: one producer and one consumer of one topic, started together, and every record checked.
+//! Stream under load: one producer and one consumer of one topic, started together, and every record checked.
 //!
-//! The first workload is that of a published report in its own terms; the others put more on the
-//! way at once. Producer and consumer are clients of their own, each on a thread of its own.
+//! The first workload repeats that of a published report under the same conditions; the others have more data in
+//! flight. Producer and consumer are separate clients, each on a dedicated thread.
 
 mod consumer;
 mod page;
@@ -34,18 +34,19 @@ pub use report::{Charts, StreamReport};
 pub use timeline::Point;
 pub use watch::Usage;
 
-/// What the log of a memory topic takes for a record beside its value, at most, and for a batch.
+/// Maximum overhead of a record in the log of a memory topic, in addition to its value; the next constant is that of a
+/// batch.
 const RECORD_OVERHEAD_BYTES: u64 = 24;
 const BATCH_OVERHEAD_BYTES: u64 = 512;
 
-/// When the consumer reads.
+/// Time at which the consumer reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consumer {
-    /// From the begin, together with the producer.
+    /// From the beginning, together with the producer.
     Together,
-    /// When the producer has ended, from the first record on.
+    /// After the producer has ended, from the first record on.
     After,
-    /// Not at all.
+    /// No consumer.
     Absent,
 }
 
@@ -59,34 +60,34 @@ impl Consumer {
     }
 }
 
-/// A workload and where it goes.
+/// Workload and its target.
 #[derive(Clone)]
 pub struct Plan {
-    /// How the workload is called.
+    /// Name of the workload.
     pub mode: String,
     pub address: Address,
     pub settings: ClientSettings,
-    /// Made for the run and deleted after it. It has to keep all records.
+    /// Topic that is created for the run and deleted after it. It has to keep all records.
     pub topic: String,
     pub topic_settings: TopicSettings,
     pub records: u64,
     pub length: Length,
-    /// Records in a batch; 0 hands them to the client one by one and leaves batches to it.
+    /// Records in a batch; 0 passes them to the client one by one and leaves batches to it.
     pub batch: usize,
-    /// Batches that may wait for their acknowledgement.
+    /// Maximum number of unacknowledged batches.
     pub in_flight: usize,
     pub acks: Acks,
-    /// Records a second, open loop; `None` as fast as it goes.
+    /// Records per second in an open loop; `None` for the maximum speed.
     pub rate: Option<f64>,
     pub consumer: Consumer,
-    /// How long the consumer waits for the next record before it counts the rest as lost.
+    /// Maximum time that the consumer waits for the next record before it counts the rest as lost.
     pub patience: Duration,
-    /// The server, where it is a process of this machine.
+    /// Process of the server, if it runs on this machine.
     pub server_pid: Option<u32>,
 }
 
 impl Plan {
-    /// When a record is due: in a closed loop at once.
+    /// Returns the time at which a record is due: immediately in a closed loop.
     fn due(&self, index: u64, begin: Instant) -> Instant {
         match self.rate {
             Some(rate) => begin + Duration::from_secs_f64(index as f64 / rate),
@@ -98,24 +99,24 @@ impl Plan {
         self.batch == 1 && self.in_flight == 1
     }
 
-    /// What the log of a memory topic has to hold of this run.
+    /// Returns the bytes that this run needs in the log of a memory topic.
     pub fn log_bytes(&self) -> u64 {
         let batches = self.records / self.batch.max(1) as u64 + 1;
         self.length.total(self.records) + self.records * RECORD_OVERHEAD_BYTES + batches * BATCH_OVERHEAD_BYTES
     }
 }
 
-/// What a run found, as it was measured.
+/// Measured results of a run.
 struct Outcome {
     produced: Produced,
-    /// `None` where nobody read.
+    /// Results of the consumer; `None` without one.
     consumed: Option<Consumed>,
     usage: Vec<Usage>,
     server_cpu: Option<Duration>,
     client_cpu_seconds: f64,
 }
 
-/// Runs a workload against a server that is there.
+/// Runs a workload against a running server.
 pub fn run(plan: &Plan, program: crate::Program) -> Result<StreamReport> {
     let load_before = crate::LoadAverage::now();
     let control = runtime()?;
@@ -135,7 +136,7 @@ pub fn run(plan: &Plan, program: crate::Program) -> Result<StreamReport> {
     Ok(StreamReport::new(plan, storage, &outcome, program, load_before))
 }
 
-/// Makes the topic, and says where the server keeps it.
+/// Creates the topic, and returns its storage on the server.
 async fn create(client: &Client, plan: &Plan) -> Result<Storage> {
     let storage = client.create_topic(&plan.topic, plan.topic_settings).await?.settings.storage;
     let room = server_metric(client, "thalweg_log_bytes_max").await.unwrap_or(f64::INFINITY);
@@ -149,7 +150,7 @@ async fn create(client: &Client, plan: &Plan) -> Result<Storage> {
     Ok(storage)
 }
 
-/// A client with its runtime, for a thread of its own.
+/// Client with its runtime, for a dedicated thread.
 struct End {
     runtime: Runtime,
     client: Client,
@@ -200,7 +201,7 @@ fn measure(plan: &Plan) -> Result<Outcome> {
                 let consumed = subscription.map_or(Ok(None), consume);
                 Ok::<_, Error>((joined(producer)?, consumed?))
             }
-            // From the first one, not from the earliest that is left: what is gone is told.
+            // From the first offset, not from the earliest remaining one, so that removed records are reported.
             Consumer::After => Ok((joined(producer)?, consume(subscribe(Start::Offset(0))?)?)),
             Consumer::Absent => Ok((joined(producer)?, None)),
         }

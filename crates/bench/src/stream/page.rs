@@ -1,10 +1,10 @@
-//! A run as a section of a page: how latency, volume, memory and CPU went, beside the tables.
+//! Section of a run on a page: latency, volume, memory and CPU over time, next to the tables.
 
 use super::{Point, StreamReport, Usage};
 use crate::html::units::{count, latency, short};
 use crate::html::{Axis, Line, Page, Plot, Section, Stroke};
 
-/// A page of runs that were made one after the other.
+/// Returns a page of consecutive runs.
 pub fn page(reports: &[StreamReport]) -> Option<Page> {
     let (first, last) = (reports.first()?, reports.last()?);
     let load = [first.load_average_before, last.load_average_after];

@@ -1,4 +1,4 @@
-//! The producer of a run: batches on their way within a window, each timed until it is acknowledged.
+//! Producer of a run: batches in flight within a window, each timed until it is acknowledged.
 
 use std::pin::Pin;
 use std::task::Poll;
@@ -15,24 +15,24 @@ use super::timeline::Timeline;
 use crate::alarm::Alarm;
 use crate::latency::Latencies;
 
-/// Records that are handed to the client one by one between two looks at the clock.
+/// Records that are passed to the client one by one between two checks of the clock.
 const BURST: u64 = 64;
 
-/// What the producer found.
+/// Results of the producer.
 #[derive(Default)]
 pub(super) struct Produced {
     pub records: u64,
     pub bytes: u64,
-    /// From the send of a batch (open loop: from when its first record was due) to its acknowledgement.
+    /// Latency from the sending of a batch (open loop: from the due time of its first record) to its acknowledgement.
     pub latencies: Latencies,
     pub timeline: Timeline,
-    /// The highest of all batches: its bytes through its latency.
+    /// Highest rate of a batch: its bytes divided by its latency.
     pub bytes_per_s_max: f64,
-    /// From the begin of the run to the last acknowledgement.
+    /// Time from the beginning of the run to the last acknowledgement.
     pub elapsed: Duration,
 }
 
-/// A batch that was acknowledged.
+/// Batch that was acknowledged.
 struct Acked {
     sent: Instant,
     at: Instant,
@@ -60,7 +60,7 @@ async fn in_batches(plan: &Plan, records: &Records, publisher: &Publisher, begin
         let now = Instant::now();
         if may_send && due <= now {
             let left = plan.records - next;
-            // Of an open loop only what is due by now; otherwise every record is.
+            // In an open loop only records that are due by now; otherwise every record is.
             let is_due = |i: &u64| plan.due(next + i, begin) <= now;
             let count = (0..left.min(plan.batch as u64)).take_while(is_due).count() as u64;
             let (sent, batch) = make(plan, records, begin, next..next + count);
@@ -70,7 +70,7 @@ async fn in_batches(plan: &Plan, records: &Records, publisher: &Publisher, begin
                 publisher.publish_batch(&batch).await?;
                 Ok::<_, Error>(Acked { sent, at: Instant::now(), records: count, bytes })
             });
-            // The first poll puts it on its way, before the next one is made: that keeps the order.
+            // The first poll sends the batch before the next one is created: that keeps the order.
             match begin_call(&mut call).await {
                 Poll::Ready(acked) => produced.take(&acked?, begin),
                 Poll::Pending => on_way.push(call),
@@ -89,7 +89,7 @@ async fn begin_call<T>(call: &mut Pin<Box<impl Future<Output = T>>>) -> Poll<T> 
     std::future::poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await
 }
 
-/// The records of these indices, with the time of the first: one allocation for all.
+/// Creates the records of these indices, with the time of the first: one allocation for all.
 fn make(plan: &Plan, records: &Records, begin: Instant, indices: std::ops::Range<u64>) -> (Instant, Vec<Record>) {
     let now = Instant::now();
     let sent = if plan.rate.is_some() { plan.due(indices.start, begin) } else { now };
@@ -103,7 +103,7 @@ fn make(plan: &Plan, records: &Records, begin: Instant, indices: std::ops::Range
     (sent, batch.collect())
 }
 
-/// Leaves batches to the client, which does not say when it has its acknowledgements: latencies are not known.
+/// Leaves batches to the client, which does not report when it receives acknowledgements: latencies are unknown.
 async fn one_by_one(plan: &Plan, records: &Records, publisher: &Publisher, begin: Instant) -> Result<Produced> {
     let mut produced = Produced::default();
     let mut alarm = Alarm::new().map_err(no_alarm)?;
@@ -121,7 +121,7 @@ async fn one_by_one(plan: &Plan, records: &Records, publisher: &Publisher, begin
         }
         next += count;
         produced.records = next;
-        // A producer that never waits would keep the connection of its thread from being read.
+        // A producer that never waits would prevent the connection of its thread from being read.
         tokio::task::consume_budget().await;
     }
     publisher.flush().await?;

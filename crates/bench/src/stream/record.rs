@@ -1,22 +1,24 @@
-//! The records of a run: each says which it is and when it was sent, and every byte of it can be checked.
+//! Records of a run: each contains its index and its time of sending, and every byte of it can be checked.
 
 use std::hash::{BuildHasher, RandomState};
 
 use bytes::{BufMut, BytesMut};
 
-/// How a record begins: the run, its index, when it was sent (nanoseconds since the run began), and a check of these.
+/// Bytes of the stamp at the beginning of a record: the run, its index, the time of sending (nanoseconds since the run
+/// began), and a checksum of these.
 pub const STAMP_BYTES: usize = 32;
-/// The bytes after the stamp are taken out of so many, from a place that the index decides. Larger than the windows
-/// in which compressors look for what they have seen.
+/// Size of the pool from which the bytes after the stamp are taken, at a position that the index determines. It is
+/// larger than the windows in which compressors search for repetitions.
 const POOL_BYTES: usize = 1 << 20;
 
-/// How long the records of a run are.
+/// Lengths of the records of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// 1,032 bytes and one for each decimal digit of the index. For the first 10,000 that is a payload of 1,000
-    /// with its metadata, and 10,358,890 bytes in all, to the byte what the report of Fluvio states.
+    /// Length of 1,032 bytes plus one for each decimal digit of the index. For the first 10,000 records that is a
+    /// payload of 1,000 bytes with its metadata, and 10,358,890 bytes in total, exactly the number in the report of
+    /// Fluvio.
     AsReported,
-    /// At least [`STAMP_BYTES`].
+    /// Fixed length, at least [`STAMP_BYTES`].
     Fixed(usize),
 }
 
@@ -28,12 +30,12 @@ impl Length {
         }
     }
 
-    /// Of so many records.
+    /// Returns the total length of `records` records.
     pub fn total(self, records: u64) -> u64 {
         match self {
             Self::AsReported => {
                 let mut digits = records;
-                // Every power of ten below adds a digit to all that are not below it.
+                // Every power of ten below adds a digit to all indices that are not below it.
                 let mut power = 10;
                 while power < records {
                     digits += records - power;
@@ -46,14 +48,14 @@ impl Length {
     }
 }
 
-/// What a record says of itself.
+/// Contents of a record's stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     pub index: u64,
     pub at_ns: u64,
 }
 
-/// What both ends know of the records of one run.
+/// State for creating and checking the records of one run.
 pub struct Records {
     run: u64,
     length: Length,
@@ -61,9 +63,9 @@ pub struct Records {
 }
 
 impl Records {
-    /// `count` is how many there may be.
+    /// Creates the records of a new run. `count` is their maximum number.
     pub fn new(length: Length, count: u64) -> Self {
-        // A new hasher is keyed at random: records of another run are found out.
+        // A new hasher has a random key: records of another run are detected.
         let run = RandomState::new().hash_one(count);
         let longest = length.of(count.saturating_sub(1)).max(STAMP_BYTES);
         let mut state = run;
@@ -89,7 +91,7 @@ impl Records {
         out.put_slice(self.payload(stamp.index));
     }
 
-    /// What the record says, where each byte is what was written; `None` where one is not.
+    /// Returns the stamp if every byte is as written; `None` otherwise.
     pub fn read(&self, value: &[u8]) -> Option<Stamp> {
         let (stamp, payload) = value.split_first_chunk::<STAMP_BYTES>()?;
         let field = |at: usize| stamp[at..].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
@@ -110,7 +112,7 @@ impl Records {
     }
 }
 
-/// A change of any bit changes about half of the result (the finalizer of SplitMix64).
+/// Mixes bits (the finalizer of SplitMix64): a change of any bit changes about half of the result.
 fn mix(mut n: u64) -> u64 {
     n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,4 @@
-//! What a run of a stream found, for programs.
+//! Report of a run of a stream, for programs.
 
 use client::Storage;
 use serde::{Deserialize, Serialize};
@@ -10,26 +10,26 @@ use crate::latency::Latencies;
 use crate::machine::{LoadAverage, Program};
 use crate::report::{Host, Percentiles};
 
-/// A run. What `bench/peers` print of other systems has the same keys, as far as their tools tell.
+/// Report of a run. `bench/peers` prints the same keys for other systems, as far as their tools provide them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StreamReport {
     pub system: String,
     pub mode: String,
     pub transport: String,
     pub records: u64,
-    /// Of each record; with the report's workload, whose records differ by a few bytes, of all through their number.
+    /// Bytes of each record; for the workload of the report, whose lengths differ by a few bytes, the average.
     pub record_bytes: f64,
     pub bytes: u64,
     pub partitions: u32,
-    /// `memory` or `disk`.
+    /// Storage of the topic, `memory` or `disk`.
     pub storage: String,
-    /// Servers that hold each record.
+    /// Number of servers that store each record.
     pub replication: u32,
-    /// Records in a batch; 0 where the client makes batches as it sees fit.
+    /// Records in a batch; 0 if the client decides.
     pub batch: usize,
     pub in_flight: usize,
     pub acks: String,
-    /// When the consumer read: `together` with the producer, `after` it, or `none`.
+    /// Time at which the consumer read: `together` with the producer, `after` it, or `none`.
     pub consumer: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_per_s: Option<f64>,
@@ -39,7 +39,8 @@ pub struct StreamReport {
     pub damaged: u64,
     pub repeated: u64,
     pub disordered: u64,
-    /// From the first record to the last acknowledgement, and from the begin of the consumer to its last record.
+    /// Time from the first record to the last acknowledgement; `consumed_seconds` is the time from the beginning of the
+    /// consumer to its last record.
     pub produced_seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consumed_seconds: Option<f64>,
@@ -49,26 +50,26 @@ pub struct StreamReport {
     pub consumed_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consumed_mb_per_s: Option<f64>,
-    /// Of one in flight as the report has it, the highest of all records: its bytes through its latency. Of more,
-    /// the highest of all steps of `charts`.
+    /// Highest rate. With one record in flight, as in the report, that of all records: bytes divided by latency. With
+    /// more in flight, that of all steps of `charts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub produced_mb_per_s_max: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consumed_mb_per_s_max: Option<f64>,
-    /// From the send of a batch to its acknowledgement; with a rate from when it was due.
+    /// Latency from the sending of a batch to its acknowledgement; with a rate from the due time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub producer_us: Option<Percentiles>,
-    /// From the begin of an attempt to read to its success.
+    /// Latency from the beginning of an attempt to read to its success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consumer_us: Option<Percentiles>,
-    /// From when a record was sent to its receipt.
+    /// Latency from the sending of a record to its receipt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub e2e_us: Option<Percentiles>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_resident_bytes_start: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_resident_bytes_max: Option<u64>,
-    /// Of one core, over a tenth of a second.
+    /// Highest CPU usage in percent of one core, over a tenth of a second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpu_percent_max: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,11 +81,11 @@ pub struct StreamReport {
     pub program: Program,
     pub load_average_before: LoadAverage,
     pub load_average_after: LoadAverage,
-    /// What the figures were over the time of the run.
+    /// Figures over the time of the run.
     pub charts: Charts,
 }
 
-/// How a run went on, and how its latencies are distributed.
+/// Course of a run, and the distributions of its latencies.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Charts {
     pub producer: Vec<Point>,
@@ -113,7 +114,7 @@ impl StreamReport {
         let a_second = |n: u64, seconds: f64| n as f64 / seconds.max(1e-9);
         let megabytes = |bytes_per_s: f64| bytes_per_s / 1e6;
         let read = consumed.zip(consumed_seconds);
-        // What lay in the log before anybody read says nothing of the way.
+        // The time that records stayed in the log before the consumer started is not a transfer latency.
         let e2e = consumed.filter(|_| plan.consumer == super::Consumer::Together);
         let charts = Charts {
             producer: produced.timeline.points(),
@@ -181,7 +182,7 @@ impl StreamReport {
         }
     }
 
-    /// What must not be.
+    /// Returns the failures of delivery.
     pub fn faults(&self) -> Faults {
         let Self { lost, damaged, repeated, disordered, .. } = *self;
         Faults { lost, damaged, repeated, disordered }
@@ -191,7 +192,7 @@ impl StreamReport {
         self.batch == 1 && self.in_flight == 1
     }
 
-    /// Growth of the server's memory over the run, megabytes.
+    /// Returns the growth of the server's memory over the run, in megabytes.
     pub fn memory_growth_mb(&self) -> Option<f64> {
         let (start, max) = (self.server_resident_bytes_start?, self.server_resident_bytes_max?);
         Some(max.saturating_sub(start) as f64 / 1e6)

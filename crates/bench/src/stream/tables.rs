@@ -1,4 +1,4 @@
-//! A run as the six tables of the report that the first workload is from.
+//! Tables of a run: the six tables of the report from which the first workload comes.
 
 use std::fmt;
 
@@ -51,7 +51,7 @@ impl StreamReport {
         Table { title: "Memory and CPU", columns, rows }
     }
 
-    /// What the tables mean.
+    /// Returns the explanations of the tables.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.rate_per_s.is_some() {
@@ -121,7 +121,7 @@ impl fmt::Display for StreamReport {
 }
 
 impl StreamReport {
-    /// The workload in a line.
+    /// Returns a one-line summary of the workload.
     pub fn shape(&self) -> String {
         let batch = match self.batch {
             0 => "batches as the client makes them".to_owned(),
@@ -143,7 +143,7 @@ impl StreamReport {
         )
     }
 
-    /// Whether the run counts.
+    /// Returns the verdict on the validity of the run.
     pub fn verdict(&self) -> String {
         match self.consumed_seconds {
             _ if self.faults().any() => format!(

@@ -1,21 +1,21 @@
-//! How latency and volume went over the time of a run, in bounded memory.
+//! Latency and volume over the time of a run, in bounded memory.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Steps that are kept. When a run needs more, each two become one.
+/// Maximum number of steps. When a run needs more, each two are merged.
 const STEPS_MAX: usize = 256;
 const FIRST_STEP: Duration = Duration::from_millis(10);
-/// Each octave of a latency has so many buckets, so that one is 6 % off at most.
+/// Buckets per octave of a latency, so that the error is at most 6 %.
 const BUCKETS_AN_OCTAVE: usize = 8;
-/// Shorter latencies share the first bucket.
+/// Upper bound of the first bucket, which contains all shorter latencies.
 const SHORTEST_NS: u64 = 1 << SHORTEST_LOG2;
 const SHORTEST_LOG2: u32 = 10;
-/// Up to 69 seconds.
+/// Number of buckets, up to 69 seconds.
 const BUCKETS: usize = 26 * BUCKETS_AN_OCTAVE;
 
-/// Equal steps of time, each with the distribution of what came in it.
+/// Equal steps of time, each with the distribution of its samples.
 pub struct Timeline {
     step: Duration,
     steps: Vec<Step>,
@@ -29,10 +29,10 @@ struct Step {
     buckets: [u32; BUCKETS],
 }
 
-/// A step for reports.
+/// Step for reports.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Point {
-    /// Its middle, seconds since the run began.
+    /// Middle of the step, in seconds since the beginning of the run.
     pub at_s: f64,
     pub mb_per_s: f64,
     pub p50_us: f64,
@@ -47,7 +47,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// `count` samples of `bytes` in all, which ended `at` after the begin of the run.
+    /// Records `count` samples of `bytes` in total, which ended `at` after the beginning of the run.
     pub fn record(&mut self, at: Duration, latency: Duration, count: u64, bytes: u64) {
         let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
         while nanos(at) / nanos(self.step) >= STEPS_MAX as u64 {
@@ -65,7 +65,7 @@ impl Timeline {
         *bucket = bucket.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
-    /// Those steps in which anything came.
+    /// Returns the steps that have samples.
     pub fn points(&self) -> Vec<Point> {
         let seconds = self.step.as_secs_f64();
         let came = self.steps.iter().enumerate().filter(|(_, step)| step.count > 0);

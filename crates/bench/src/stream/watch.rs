@@ -1,4 +1,4 @@
-//! What a server takes of the machine while a run goes on, by looking at it every few milliseconds.
+//! Resource usage of a server during a run, sampled every few milliseconds.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use crate::process::{self, CpuTime};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// Looks that are kept. When a run needs more, every other one goes, and the pause doubles.
+/// Maximum number of samples. When a run needs more, every second one is dropped, and the pause doubles.
 const LOOKS_MAX: usize = 1024;
-/// CPU use is that over at least so long: shorter, and the steps of the system's clock show.
+/// Minimum window of a CPU usage: in a shorter one the clock ticks of the system become visible.
 const CPU_WINDOW: Duration = Duration::from_millis(100);
 
-/// A look at a process.
+/// Sample of a process.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     at: Duration,
@@ -22,25 +22,25 @@ struct Look {
     cpu: Duration,
 }
 
-/// A look for reports.
+/// Sample for reports.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Usage {
-    /// Seconds since the run began.
+    /// Seconds since the beginning of the run.
     pub at_s: f64,
     pub resident_bytes: u64,
-    /// Of one core, over the last tenth of a second; before that it is not known.
+    /// Percent of one core over the last tenth of a second; unknown before that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<f64>,
 }
 
-/// A process that is being watched until [`Watch::stop`].
+/// Process that is sampled until [`Watch::stop`].
 pub struct Watch {
     stop: Sender<()>,
     thread: JoinHandle<Vec<Look>>,
 }
 
 impl Watch {
-    /// `None` where there is no such process, or the system does not tell.
+    /// Starts to sample a process; `None` if it does not exist, or the system provides no figures.
     pub fn start(pid: u32, begin: Instant) -> Option<Self> {
         let first = look(pid, begin)?;
         let (stop, stopped) = mpsc::channel();
@@ -66,9 +66,9 @@ impl Watch {
         Some(Self { stop, thread })
     }
 
-    /// All looks, the first and the last of the run included, and the CPU time between these two.
+    /// Returns all samples, including the first and the last one, and the CPU time between these two.
     pub fn stop(self) -> (Vec<Usage>, Duration) {
-        // Where it has ended by itself it needs no telling.
+        // A thread that has ended by itself needs no signal.
         self.stop.send(()).unwrap_or_default();
         let looks = self.thread.join().unwrap_or_default();
         let cpu = match looks[..] {
@@ -92,7 +92,7 @@ fn usages(looks: &[Look]) -> Vec<Usage> {
         }
         let then = &looks[earlier];
         let (span, cpu) = (now.at.saturating_sub(then.at), now.cpu.saturating_sub(then.cpu));
-        // A share of a few milliseconds says nothing, unless that is all there was.
+        // A usage over a few milliseconds has no meaning, unless the run was no longer.
         let is_long = span >= CPU_WINDOW || i + 1 == looks.len();
         let percent = (is_long && !span.is_zero()).then(|| cpu.as_secs_f64() / span.as_secs_f64() * 100.0);
         Usage { at_s: now.at.as_secs_f64(), resident_bytes: now.resident_bytes, cpu_percent: percent }
@@ -131,7 +131,7 @@ mod tests {
         let watch = Watch::start(std::process::id(), begin).expect("Linux tells");
         let cpu = || super::look(std::process::id(), begin).expect("Linux tells").cpu;
         let (first, mut work) = (cpu(), 0u64);
-        // On a busy machine the process may have had no turn of a whole step of the system's clock by then.
+        // On a busy machine the process may not have run for a whole clock tick of the system by then.
         while begin.elapsed() < CPU_WINDOW * 2 || cpu() == first {
             work = work.wrapping_mul(31).wrapping_add(1);
         }

@@ -1,5 +1,5 @@
-//! One file of a data directory, read as what it is: the entries of a journal, the batches of a segment, the rows of an
-//! index. It need not lie in a data directory, and nothing in it is changed.
+//! Dump of one file of a data directory: the entries of a journal, the batches of a segment, or the rows of an index.
+//! The file need not be in a data directory, and it is not changed.
 
 use std::path::Path;
 
@@ -13,12 +13,12 @@ use crate::partition::index::{Index, IndexRow};
 use crate::partition::scan::{self, Spot};
 use crate::state::start_of;
 
-/// A part of a file, in the order of its bytes.
+/// Part of a file, in the order of its bytes.
 #[derive(Clone, Debug)]
 pub enum Item {
-    /// A file of the journal begins.
+    /// Beginning of a file of the journal.
     File(FileHead),
-    /// An entry of the journal, or one that was put aside.
+    /// Entry of the journal, or of a salvage file.
     Entry {
         at: u64,
         block: u64,
@@ -26,7 +26,7 @@ pub enum Item {
         bytes: u32,
         what: What,
     },
-    /// A block without entries: all before this position was synced.
+    /// Block without entries: all before this position was synced.
     Seal {
         at: u64,
         block: u64,
@@ -43,19 +43,19 @@ pub enum Item {
     },
 }
 
-/// What an entry says.
+/// Contents of an entry.
 #[derive(Clone, Debug)]
 pub enum What {
     Batch(RecordBatch),
     Catalog(Change),
     Start(Offset),
     View,
-    /// The journal goes on in a file of this number, in this slot.
+    /// Number and slot of the file in which the journal continues.
     Next(u64, u32),
     Damaged(EntryKind, String),
 }
 
-/// Hands what is in a file to `each`. The kind of a file is known by its name.
+/// Passes the items of a file to `each`. The name of a file determines its kind.
 pub fn dump(disk: &dyn Disk, path: &Path, each: &mut dyn FnMut(Item) -> Result<()>) -> Result<()> {
     let bytes = read_whole(disk, path).map_err(failed("read", path))?;
     let bytes = bytes.ok_or_else(|| Error::not_found(format!("there is no file {}", path.display())))?;
@@ -90,8 +90,8 @@ fn journal(path: &Path, bytes: &[u8], each: &mut dyn FnMut(Item) -> Result<()>) 
     blocks(bytes, PAGE_BYTES, is_of_it, each)
 }
 
-/// All blocks that are in their place. Pages between them are damaged where more follows, else nobody has written there
-/// since the file was used before.
+/// Dumps all blocks that are in their place. Pages between them are damaged if a block follows; otherwise they were not
+/// written since the file was used before.
 fn blocks(
     bytes: &[u8],
     from: u64,
@@ -139,7 +139,8 @@ fn what(kind: EntryKind, stream: u64, body: &[u8]) -> Result<What> {
     })
 }
 
-/// The first offset is in the name. What lies behind the part that the checkpoint knows is shown as well.
+/// Dumps a segment, whose first offset is in its name. Bytes after the part that the checkpoint knows are shown as
+/// well.
 fn segment(path: &Path, bytes: Bytes, each: &mut dyn FnMut(Item) -> Result<()>) -> Result<()> {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let base = stem.split('-').next().and_then(|base| base.parse().ok());

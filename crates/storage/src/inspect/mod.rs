@@ -1,6 +1,6 @@
-//! A data directory looked at while no broker uses it: what is in it, what is damaged, and what can be saved of that.
+//! Inspection of a data directory while no broker uses it: its contents, its damage, and the recoverable data.
 //!
-//! Nothing is changed but by [`repair`], which says first what it would do.
+//! Only [`repair`] changes anything; its plan lists the changes first.
 
 pub mod dump;
 pub mod repair;
@@ -23,7 +23,7 @@ use crate::partition::{PartitionInfo, SegmentInfo};
 use crate::state::{State, stream};
 use crate::store::{StoreSettings, read_checkpoint, refuse_leftovers, take_lock};
 
-/// A directory that is held against brokers.
+/// Data directory that is locked against brokers.
 pub struct Inspection {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
@@ -31,21 +31,21 @@ pub struct Inspection {
     _lock: Box<dyn Send + Sync>,
 }
 
-/// What is in a directory.
+/// Contents of a data directory.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub directory: u64,
-    /// Where the journal has to be read from.
+    /// Position from which the journal has to be read.
     pub origin: Origin,
     pub next_producer: i64,
     pub topics: Vec<TopicReport>,
     pub journal: Vec<JournalFile>,
     pub damages: Vec<Damage>,
-    /// What was read and found; `None` where nothing but the files' names and lengths was looked at.
+    /// Counts of what was read and checked; `None` if only the names and lengths of files were checked.
     pub verified: Option<Verified>,
 }
 
-/// A topic as the checkpoint has it.
+/// Topic as in the checkpoint.
 #[derive(Clone, Debug)]
 pub struct TopicReport {
     pub id: u32,
@@ -58,23 +58,23 @@ pub struct TopicReport {
 pub struct PartitionReport {
     pub dir: PathBuf,
     pub start: Offset,
-    /// The offset after the last record in a segment.
+    /// Offset after the last record in a segment.
     pub end: Offset,
     pub segments: Vec<(PathBuf, SegmentInfo)>,
-    /// Entries of the journal that were put aside.
+    /// Salvage files with entries of the journal.
     pub salvages: Vec<PathBuf>,
 }
 
-/// Something that is not what was written.
+/// Data that differs from the written data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The file, the byte, and what is wrong there.
+    /// File, byte, and problem.
     pub message: String,
-    /// The topic and the partition that are not served for it; all of the directory where there is none.
+    /// Topic and partition that are not served because of it; `None` if it concerns the whole directory.
     pub concerns: Option<(String, u32)>,
 }
 
-/// How much was read.
+/// Amount of data that was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     pub segments: u64,
@@ -85,7 +85,7 @@ pub struct Verified {
 }
 
 impl Inspection {
-    /// Takes the directory for itself. It is refused while a broker has it, and where there is no data.
+    /// Opens and locks the directory. Fails while a broker uses it, and if it contains no data.
     pub fn open(disk: Arc<dyn Disk>, dir: &Path) -> Result<Self> {
         let names = disk.list(dir).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Error::not_found(format!("there is no directory {}", dir.display())),
@@ -103,7 +103,8 @@ impl Inspection {
         Ok(Self { disk, dir: dir.to_owned(), checkpoint, _lock: lock })
     }
 
-    /// What the checkpoint and the names and lengths of files say; with `verify` all of it is read and checked.
+    /// Reports the contents of the checkpoint and the names and lengths of files; with `verify` everything is read and
+    /// checked.
     pub fn report(&self, verify: bool, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         let Checkpoint { directory, origin, catalog } = &self.checkpoint;
         let mut report = Report {
@@ -122,9 +123,9 @@ impl Inspection {
         match (&journal, verify) {
             (Err(error), _) if error.kind == ErrorKind::Unsupported => return Err(error.clone()),
             (Err(error), _) => findings.damage(None, &error.message),
-            // It may have more topics than the checkpoint.
+            // The journal may have more topics than the checkpoint.
             (Ok(journal), true) => report.topics = self.topics(&findings.read_journal(&state, journal, progress)),
-            // What is missing may be of a topic that the journal deletes.
+            // The missing data may be of a topic that the journal deletes.
             (Ok(journal), false) if state.partitions.values().any(|partition| partition.refused().is_some()) => {
                 let (exam, _) = state.examine(journal, &mut |_| {}, progress);
                 findings.names.retain(|stream, _| !exam.deleted().contains(&((*stream >> 32) as u32)));
@@ -171,7 +172,7 @@ impl Inspection {
         catalog.topics.iter().map(topic).collect()
     }
 
-    /// All partitions with their streams.
+    /// Returns all partitions with their streams.
     fn partitions(&self) -> impl Iterator<Item = (u64, PathBuf, &PartitionInfo)> {
         self.checkpoint.catalog.topics.iter().flat_map(move |(id, entry)| {
             let infos = entry.partitions.iter().enumerate();
@@ -196,19 +197,19 @@ impl Inspection {
     }
 }
 
-/// What a stream of the journal is called.
+/// Returns the topic and the partition of each stream of the journal.
 pub(crate) fn names(catalog: &Catalog) -> BTreeMap<u64, (String, u32)> {
     let topics = catalog.topics.iter();
     let name = |id: u32, name: &TopicName, i: u32| (stream(id, i), (name.as_str().to_owned(), i));
     topics.flat_map(|(id, entry)| (0..entry.settings.partitions).map(move |i| name(*id, &entry.name, i))).collect()
 }
 
-/// The part of a message that says what is wrong, without what to do.
+/// Returns the part of a message that states the problem, without the remedy.
 fn cause(message: &str) -> &str {
     message.split(". Put ").next().unwrap_or(message)
 }
 
-/// What is found on the way.
+/// Results that are collected during an inspection.
 struct Findings {
     names: BTreeMap<u64, (String, u32)>,
     damages: Vec<Damage>,
@@ -217,9 +218,9 @@ struct Findings {
 
 impl Findings {
     fn damage(&mut self, stream: Option<u64>, message: &str) {
-        // What to do is said once, behind all of them.
+        // The remedy is printed once, after all damages.
         let concerns = stream.map(|stream| self.names.get(&stream).cloned());
-        // Of a topic that was deleted nothing is missed.
+        // Nothing of a deleted topic is missing.
         if concerns != Some(None) {
             self.damages.push(Damage { message: cause(message).to_owned(), concerns: concerns.flatten() });
         }

@@ -1,8 +1,8 @@
-//! Makes a damaged directory one that a broker serves, with all that can still be read of it.
+//! Repair of a damaged directory: a broker can then serve it, with all data that is still readable.
 //!
-//! What is lost keeps its offsets: a batch without records takes the place of each that cannot be read. Files with
-//! damage are written again without it, and stay beside as `<name>.damaged`. The order is such that after a crash there
-//! is the old checkpoint with the old files, or the new one with the new.
+//! Lost records keep their offsets: a batch without records replaces each range that cannot be read. Damaged files are
+//! rewritten without the damage, and the originals are kept as `<name>.damaged`. The order of steps is such that after
+//! a crash either the old checkpoint with the old files exists, or the new one with the new files.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -28,27 +28,27 @@ use crate::partition::{PartitionInfo, SegmentInfo};
 use crate::state::{State, partition_mut, span_of, start_of};
 use crate::store::{Store, StoreSettings};
 
-/// What has to be done, and what is lost by it.
+/// Steps of a repair, and the losses they cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Why the journal cannot be read as a whole. What can be read of it is kept; the rest has to be given up.
+    /// Reason why the journal cannot be read as a whole. Its readable entries are kept; the rest has to be given up.
     pub journal: Option<String>,
     pub mends: Vec<Mend>,
-    /// Indexes that are not those of their segments: they are removed, and made again when they are needed.
+    /// Indexes that do not match their segments: they are removed, and created again when they are needed.
     pub indexes: Vec<PathBuf>,
 }
 
-/// A partition that is put together again.
+/// Partition to be reconstructed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mend {
     stream: u64,
     pub topic: String,
     pub partition: u32,
-    /// Offsets of records that cannot be read, from one up to before another.
+    /// Offsets of records that cannot be read, as ranges from the first to before the second.
     pub lost: Vec<(Offset, Offset)>,
-    /// Where it ends then.
+    /// End offset after the repair.
     pub end: Offset,
-    /// Entries behind that end cannot be read: nobody knows how many records they had.
+    /// Number of entries after that end that cannot be read: the number of their records is unknown.
     pub lost_at_end: u64,
 }
 
@@ -62,12 +62,12 @@ impl Plan {
     }
 }
 
-/// What can be read of a partition beside its segments, in the order in which it was appended.
+/// Readable entries of a partition outside its segments, in the order in which they were appended.
 #[derive(Clone, Debug, Default)]
 struct Tail {
     spans: Vec<(Offset, Offset)>,
     start: Offset,
-    /// Entries since the last one that could be read.
+    /// Number of entries since the last readable one.
     unread: u64,
     is_damaged: bool,
 }
@@ -90,14 +90,14 @@ impl Tail {
     }
 }
 
-/// A part of what was put aside.
+/// Part of a salvage file.
 enum Put {
     Batch(RecordBatch),
     Start(Offset),
     Damage,
 }
 
-/// The topics, and what they have beside their segments.
+/// Topics, and their entries outside the segments.
 #[derive(Clone, Debug)]
 struct Known {
     catalog: Catalog,
@@ -121,7 +121,7 @@ impl Known {
 }
 
 impl Inspection {
-    /// Reads all there is and says what repair would do. Changes nothing.
+    /// Reads everything and returns the steps of a repair. Changes nothing.
     pub fn plan(&self) -> Result<Plan> {
         let Checkpoint { directory, origin, catalog } = &self.checkpoint;
         let mut state = State::new(self.disk.clone(), &self.dir, StoreSettings::default());
@@ -165,7 +165,7 @@ impl Inspection {
         self.partition_dir((stream >> 32) as u32, (stream & u64::from(u32::MAX)) as usize)
     }
 
-    /// What is lost of a partition, if anything is wrong with it.
+    /// Returns the losses of a partition, if it has any damage.
     fn plan_one(
         &self,
         stream: u64,
@@ -186,13 +186,14 @@ impl Inspection {
             }
         }
         spans.extend(tail.spans);
-        // Damage before the start concerns nobody who reads, but the file is not to be kept as it is.
+        // Damage before the start does not concern readers, but the file has to be replaced.
         let (lost, end) = gaps(info.start.max(tail.start), spans, info.end());
         let mend = Mend { stream, topic, partition, lost, end, lost_at_end: tail.unread };
         (is_damaged || !mend.lost.is_empty()).then_some(mend)
     }
 
-    /// What was put aside of a partition, in order, and a word for each part of it that cannot be read.
+    /// Passes the salvaged entries of a partition to `each` in order, with a [`Put::Damage`] for each part that cannot
+    /// be read.
     fn each_put_aside(&self, dir: &Path, info: &PartitionInfo, each: &mut dyn FnMut(Put) -> Result<()>) -> Result<()> {
         for position in &info.salvages {
             let path = salvage::path(dir, *position);
@@ -217,13 +218,13 @@ impl Inspection {
         Ok(())
     }
 
-    /// Every entry of every block that is in its place, whatever lies between them.
+    /// Reads every entry of every block that is in its place, ignoring anything between them.
     fn read_journal_anyhow(&self, each: &mut dyn FnMut(Found<'_>) -> Result<()>) -> Result<()> {
         let mut files = BTreeMap::new();
         for file in recover::files(&*self.disk, &self.journal_dir())? {
             let bytes = crate::disk::read_whole(&*self.disk, &file.path).map_err(failed("read", &file.path))?;
             let bytes = bytes.unwrap_or_default();
-            // One whose head is lost is known by its blocks.
+            // A file whose head is lost is identified by its blocks.
             let head = file.head.or_else(|| head_by_blocks(self.checkpoint.directory, &bytes));
             if let Some(head) = head.filter(|head| {
                 head.number >= self.checkpoint.origin.number && head.directory == self.checkpoint.directory
@@ -256,7 +257,7 @@ impl Inspection {
         Ok(())
     }
 
-    /// Does what [`Inspection::plan`] said. The journal is given up only where that was asked for.
+    /// Executes the steps of [`Inspection::plan`]. The journal is given up only if `drops_journal` is set.
     pub fn repair(mut self, drops_journal: bool, settings: StoreSettings, clock: fn() -> u64) -> Result<Self> {
         let plan = self.plan()?;
         if let Some(why) = &plan.journal {
@@ -268,8 +269,8 @@ impl Inspection {
         for path in &plan.indexes {
             self.disk.remove(path).map_err(failed("remove", path))?;
         }
-        // A broker's way to open it: what the journal has comes to its place, or is put aside, and the journal begins
-        // anew.
+        // The directory is opened as by a broker: entries of the journal go to their place, or are put aside, and a new
+        // journal begins.
         let (disk, dir) = (self.disk.clone(), self.dir.clone());
         drop(self);
         let damaged: Vec<(u64, Error)> = plan.mends.iter().map(|mend| (mend.stream, not_what_was_written())).collect();
@@ -281,7 +282,7 @@ impl Inspection {
         Ok(self)
     }
 
-    /// Puts all that can be read of the journal aside for its partitions, and begins another.
+    /// Saves all readable entries of the journal to salvage files of their partitions, and begins a new journal.
     fn drop_journal(&mut self) -> Result<()> {
         let (mut catalog, mut salvages) = (self.checkpoint.catalog.clone(), BTreeMap::new());
         let position = self.checkpoint.origin.position;
@@ -318,14 +319,14 @@ impl Inspection {
         self.disk.sync_dir(&self.journal_dir()).map_err(failed("sync", &self.journal_dir()))
     }
 
-    /// A file that comes behind all others.
+    /// Creates a journal file that comes after all others.
     fn begin_journal(&self, old: &[recover::JournalFile]) -> Result<Origin> {
         let heads = || old.iter().filter_map(|file| file.head);
         let Origin { number, position, slot } = self.checkpoint.origin;
         let bytes = heads().map(|head| head.bytes).max().unwrap_or(JournalSettings::default().file_bytes);
         let number = heads().map(|head| head.number).fold(number, u64::max) + old.len() as u64 + 1;
         let position = heads().map(|head| head.position).fold(position, u64::max);
-        // Any of those that do not say so may come behind the last one that does, and be larger than it.
+        // A file with an unknown position may come after the last known one, and be larger than it.
         let largest = old.iter().map(|file| file.bytes).fold(bytes, u64::max);
         let position = (position + largest * (old.len() as u64 + 1)).next_multiple_of(bytes);
         let slots = old.iter().filter_map(|file| file.path.file_stem()?.to_str()?.parse().ok());
@@ -350,7 +351,7 @@ impl Inspection {
         Ok(())
     }
 
-    /// Writes what is damaged of partitions again.
+    /// Rewrites the damaged files of partitions.
     fn mend(&mut self, mends: &[Mend], now_ms: u64) -> Result<()> {
         let mut checkpoint = self.checkpoint.clone();
         let mut old = Vec::new();
@@ -378,7 +379,7 @@ impl Inspection {
             let mut writer = Writer::create(&*self.disk, dir, made)?;
             let whole = spots.iter().flatten().filter_map(batch_of).cloned();
             let mut batches: BTreeMap<Offset, RecordBatch> = whole.map(|batch| (batch.base_offset(), batch)).collect();
-            // What is in the segment since the last checkpoint was in the journal as well.
+            // Batches in the segment since the last checkpoint were in the journal as well.
             self.each_put_aside(dir, info, &mut |item| {
                 if let Put::Batch(batch) = item
                     && batch.base_offset() >= segment.base
@@ -399,7 +400,7 @@ impl Inspection {
         Ok(mended)
     }
 
-    /// What was put aside becomes a segment behind the others.
+    /// Appends the salvaged entries as a segment after the others.
     fn append_salvages(&self, dir: &Path, info: &PartitionInfo, now_ms: u64, mended: &mut PartitionInfo) -> Result<()> {
         let end = info.end();
         mended.segments.retain(|segment| segment.bytes > 0);
@@ -408,7 +409,7 @@ impl Inspection {
             end,
             bytes: 0,
             timestamp_ms_max: i64::MIN,
-            // When that was nobody knows any more: retention counts from now on.
+            // The append time is unknown: retention starts from now.
             appended_ms: now_ms,
             generation: 0,
         };
@@ -446,7 +447,7 @@ impl Inspection {
     }
 }
 
-/// A segment that is written anew.
+/// Segment that is rewritten.
 struct Writer {
     path: PathBuf,
     file: Box<dyn DiskFile>,
@@ -466,7 +467,7 @@ impl Writer {
         Ok(Self { path, file, info })
     }
 
-    /// One that is there already makes no difference.
+    /// Appends a batch. A batch that is already present is skipped.
     fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         if batch.base_offset() < self.info.end {
             return Ok(());
@@ -484,7 +485,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Puts batches without records into the place of what is lost.
+    /// Appends batches without records for lost offsets.
     fn reach(&mut self, to: Offset) -> Result<()> {
         while self.info.end < to {
             let next = to.min(self.info.end + i32::MAX as u64);
@@ -501,7 +502,7 @@ impl Writer {
     }
 }
 
-/// A batch without records in the place of those from one offset up to another.
+/// Returns a batch without records for the offsets from one up to another.
 fn nothing(from: Offset, to: Offset, timestamp_ms: i64) -> Result<RecordBatch> {
     let mut builder = BatchBuilder::new();
     builder.push(timestamp_ms, None, None, &[])?;
@@ -510,7 +511,7 @@ fn nothing(from: Offset, to: Offset, timestamp_ms: i64) -> Result<RecordBatch> {
     none.ok_or_else(|| Error::too_large(format!("no batch reaches from offset {from} to {to}")))
 }
 
-/// Keeps a damaged file under another name, if it is there.
+/// Keeps a damaged file under another name, if it exists.
 fn put_aside(disk: &dyn Disk, path: &Path) -> Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".damaged");
@@ -531,7 +532,7 @@ fn batch_of(spot: &Spot) -> Option<&RecordBatch> {
     }
 }
 
-/// What is missing between spans from a start on up to a known end, and where they end.
+/// Returns the gaps between spans from a start up to a known end, and the end of the spans.
 fn gaps(start: Offset, mut spans: Vec<(Offset, Offset)>, end: Offset) -> (Vec<(Offset, Offset)>, Offset) {
     spans.sort_unstable();
     spans.push((end, end));

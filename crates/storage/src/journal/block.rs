@@ -1,9 +1,10 @@
-//! The journal's bytes: what one write of it looks like, and how it is told from what lay there before.
+//! Format of the journal: blocks, and how a block is distinguished from the contents of an earlier use of its file.
 //!
-//! A journal is a sequence of files of one size, but for its first one, which is smaller. Positions count the bytes of
-//! all files since the data directory was made, so a position is never given twice. All integers are little-endian.
+//! A journal is a sequence of files of equal size, except for the first one, which is smaller. Positions count the
+//! bytes of all files since the data directory was created, so a position is never reused. All integers are
+//! little-endian.
 //!
-//! A file begins with a page of its own:
+//! A file begins with a page for its head:
 //!
 //! | at | bytes | field |
 //! |---|---|---|
@@ -11,13 +12,14 @@
 //! | 8 | 4 | CRC-32C of bytes 12 to 48 |
 //! | 12 | 4 | version, 1 |
 //! | 16 | 8 | the data directory's id |
-//! | 24 | 8 | number of the file, from 1 on and never given again |
+//! | 24 | 8 | number of the file, from 1 on and never reused |
 //! | 32 | 8 | position of the file's first byte |
 //! | 40 | 8 | bytes of the file |
 //!
-//! Then come blocks, each at a multiple of 4096, so that no write touches a sector that was synced before. A
-//! block is what one sync made last. One without entries only says what was synced before it; it is written when
-//! the journal comes to rest, so that damage to the last entries is never taken for a write that was cut short:
+//! Blocks follow, each at a multiple of 4096, so that no write touches a sector that was synced before. One sync makes
+//! one block durable. A block without entries only records the position up to which all was synced before it. It is
+//! written when the journal becomes idle, so that damage to the last entries is never mistaken for a write that was cut
+//! short:
 //!
 //! | at | bytes | field |
 //! |---|---|---|
@@ -25,14 +27,14 @@
 //! | 4 | 4 | CRC-32C of bytes 8 to the end of the table |
 //! | 8 | 4 | number of entries |
 //! | 12 | 4 | bytes of all bodies |
-//! | 16 | 8 | number of the file: what an earlier use of the file left has another one |
+//! | 16 | 8 | number of the file: a block of an earlier use of the file has another number |
 //! | 24 | 8 | position of this block |
-//! | 32 | 8 | where the block before it ends: nothing is missing in between |
+//! | 32 | 8 | end of the previous block: nothing is missing in between |
 //! | 40 | 8 | all before this position was synced when this block was written |
 //! | 48 | 24 each | of each entry: kind (1), 3 zeros, CRC-32C and bytes of its body (4, 4), 4 zeros, stream (8) |
 //! | | | the bodies, one after the other, and zeros up to the next multiple of 4096 |
 
-/// What one write is a multiple of: at least the sector of any disk.
+/// Unit of a write: at least the sector size of any disk.
 pub const PAGE_BYTES: u64 = 4096;
 pub(crate) const FILE_VERSION: u32 = 1;
 const FILE_MAGIC: &[u8; 8] = b"thalwegJ";
@@ -40,12 +42,12 @@ const FILE_HEAD_BYTES: usize = 48;
 const BLOCK_MAGIC: &[u8; 4] = b"TWJB";
 const BLOCK_HEAD_BYTES: usize = 48;
 pub(crate) const ROW_BYTES: usize = 24;
-/// Entries of one block.
+/// Maximum number of entries of one block.
 pub const ENTRIES_MAX: usize = 4096;
-/// Bytes of all bodies of one block, unless a single one is larger.
+/// Maximum bytes of all bodies of one block, unless a single body is larger.
 pub const BODIES_BYTES_MAX: usize = 4 << 20;
 
-/// What a file says of itself.
+/// Head of a journal file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileHead {
     pub directory: u64,
@@ -54,12 +56,12 @@ pub struct FileHead {
     pub bytes: u64,
 }
 
-/// Why a page is not what it should be.
+/// Reason why a page is not a valid head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAHead {
-    /// Something else, or nothing.
+    /// Other contents, or none.
     Other,
-    /// A file of another version of this format.
+    /// File of another version of this format.
     Version(u32),
 }
 
@@ -91,25 +93,25 @@ impl FileHead {
         Ok(Self { directory: field(16), number: field(24), position: field(32), bytes: field(40) })
     }
 
-    /// The position behind the file, where the next one begins.
+    /// Returns the position after the file, at which the next one begins.
     pub fn end(&self) -> u64 {
         self.position + self.bytes
     }
 }
 
-/// What an entry is about. The numbers are in the files.
+/// Kind of an entry. The files contain these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum EntryKind {
-    /// A record batch, in its place in the partition that is its stream.
+    /// Record batch, in its place in the partition that is its stream.
     Batch = 1,
-    /// A change of the catalog.
+    /// Change of the catalog.
     Catalog = 2,
-    /// A partition begins at a later offset.
+    /// New, later start offset of a partition.
     Start = 3,
-    /// What a view remembers, in its own words.
+    /// State of a view, in the view's own format.
     View = 4,
-    /// The last entry of a file: the journal goes on in the file whose number is the stream; the body is its slot.
+    /// Last entry of a file: the journal continues in the file whose number is the stream; the body is its slot.
     Next = 5,
 }
 
@@ -119,7 +121,7 @@ impl EntryKind {
     }
 }
 
-/// One line of a block's table.
+/// Row of a block's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     pub kind: EntryKind,
@@ -128,7 +130,7 @@ pub struct Row {
     pub crc: u32,
 }
 
-/// What stands before the bodies of a block.
+/// Head of a block, which precedes the bodies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockHead {
     pub file: u64,
@@ -139,7 +141,7 @@ pub struct BlockHead {
 }
 
 impl BlockHead {
-    /// Writes the head over what is in `buf`.
+    /// Encodes the head into `buf`, replacing its contents.
     pub fn encode(&self, buf: &mut Vec<u8>) {
         buf.clear();
         buf.resize(BLOCK_HEAD_BYTES, 0);
@@ -161,18 +163,18 @@ impl BlockHead {
         buf[4..8].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// How many bytes a head has that begins with these, if it is one.
+    /// Returns the number of bytes of a head that begins with `begin`, if it is one.
     pub fn bytes_of(begin: &[u8]) -> Option<usize> {
         let rows = (begin.len() >= BLOCK_HEAD_BYTES && begin[..4] == *BLOCK_MAGIC).then(|| u32_at(begin, 8))?;
         (rows as usize <= ENTRIES_MAX).then_some(BLOCK_HEAD_BYTES + rows as usize * ROW_BYTES)
     }
 
-    /// The file that what begins like a head says it was written for.
+    /// Returns the number of the file that a block was written for, if `begin` looks like the beginning of a head.
     pub fn file_of(begin: &[u8]) -> Option<u64> {
         Self::bytes_of(begin).map(|_| u64_at(begin, 16))
     }
 
-    /// `None` for anything but a whole head with the right checksum.
+    /// Decodes a head. `None` unless it is complete with a valid checksum.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.get(..Self::bytes_of(bytes)?)?;
         if u32_at(bytes, 4) != checksum(&bytes[8..]) {
@@ -204,7 +206,7 @@ impl BlockHead {
         self.rows.iter().map(|row| u64::from(row.bytes)).sum()
     }
 
-    /// Bytes of the block, the zeros at its end included.
+    /// Returns the bytes of the block, including the zeros at its end.
     pub fn block_bytes(&self) -> u64 {
         (self.head_bytes() + self.bodies_bytes()).next_multiple_of(PAGE_BYTES)
     }

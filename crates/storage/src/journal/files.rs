@@ -1,6 +1,6 @@
-//! The journal's files: made whole before they are used, and used again when nothing in them is needed.
+//! Files of the journal: created at full size before they are used, and reused when none of their entries is needed.
 //!
-//! Growing a file would cost the file system a commit of its own at each sync; overwriting does not.
+//! Growing a file would cost the file system an extra commit at each sync; overwriting does not.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -16,28 +16,28 @@ use super::{BLOCK_PART, JournalSettings};
 use crate::disk::{Disk, DiskFile, failed};
 use crate::room::Room;
 
-/// Files that are ready before they are needed.
+/// Number of files that are created ahead of their use.
 const SPARE: usize = 2;
-/// Zeros of one write and sync.
+/// Zeros per write and sync.
 const ZEROS_BYTES: usize = 256 << 10;
 
-/// A slot: a file that is used again and again, each time under a new number.
+/// Slot: a file that is used again and again, each time under a new number.
 pub(crate) struct JournalFile {
     pub(crate) slot: u32,
     pub(crate) path: PathBuf,
     bytes: u64,
-    /// One for each thread that syncs. The system says once to each handle that bytes could not be written: of two
-    /// threads with one handle, one would not hear that its own were lost.
+    /// Handles, one for each thread that syncs. The system reports a failed write to each handle once: of two threads
+    /// that share a handle, one would not be notified that its own bytes were lost.
     handles: Vec<Box<dyn DiskFile>>,
 }
 
-/// A file in use, with its place in the journal.
+/// File in use, with its place in the journal.
 pub(crate) struct InUse {
     pub(crate) file: Arc<JournalFile>,
     pub(crate) head: FileHead,
 }
 
-/// A file as recovery leaves it.
+/// File as recovery found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub(crate) slot: u32,
@@ -55,26 +55,27 @@ pub(crate) struct Files {
     state: Mutex<State>,
     changed: Condvar,
     room: Arc<Room>,
-    /// No file is ready, and none can be made because the disk is full.
+    /// `true` if no file is ready, and none can be created because the disk is full.
     is_stuck: AtomicBool,
-    /// Bytes of entries for which there is room in the files that are ready.
+    /// Bytes of entries that fit into the files that are ready.
     spare_bytes: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
-    /// From the oldest entry that is needed to the newest.
+    /// Files from the oldest entry that is needed to the newest.
     in_use: VecDeque<InUse>,
-    /// Those that were written to their end stand in front: the first use of one that is only allocated is slower.
+    /// Ready files. Files that were written to their end come first: the first use of a file that is only allocated is
+    /// slower.
     spare: VecDeque<Arc<JournalFile>>,
     slots: u32,
     number: u64,
-    /// Nobody waits for a file any more that cannot be had now.
+    /// `true` if threads no longer wait for a file that cannot be created now.
     is_closing: bool,
     is_stopped: bool,
-    /// Files that were ready were given up for their room: none is made before a checkpoint.
+    /// `true` after ready files were removed for their disk space: none is created before a checkpoint.
     is_given_up: bool,
-    /// Why no file could be made the last time.
+    /// Reason why the last attempt to create a file failed.
     trouble: Option<engine::Error>,
 }
 
@@ -88,7 +89,7 @@ impl JournalFile {
         self.handles[0].write_at(slices, at).map_err(failed("write", &self.path))
     }
 
-    /// For the thread of this number.
+    /// Syncs the file with the handle of this thread.
     pub(crate) fn sync(&self, thread: usize) -> Result<()> {
         self.handles[thread].sync().map_err(failed("sync", &self.path))
     }
@@ -115,7 +116,8 @@ impl Files {
         dir.join(format!("{slot:06}.journal"))
     }
 
-    /// Takes over what recovery found: files in use in their order, the others, and the highest number ever given.
+    /// Adopts the files that recovery found: files in use in their order, the others, and the highest number used so
+    /// far.
     pub(crate) fn adopt(&self, in_use: &[(Slot, FileHead)], others: &[Slot], number: u64) -> Result<()> {
         let mut state = self.state.lock();
         state.slots = in_use.iter().map(|(slot, _)| slot).chain(others).map(|slot| slot.slot + 1).max().unwrap_or(0);
@@ -131,16 +133,16 @@ impl Files {
             if slot.len == self.file_bytes {
                 state.spare.push_back(open(slot)?);
             } else {
-                // Of another size, or not made to its end: nothing in it is needed.
+                // A file of another size, or an incomplete one: no entry in it is needed.
                 self.disk.remove(&slot.path).map_err(failed("remove", &slot.path))?;
             }
         }
         self.note_change(&state);
-        // A broker that was killed may have made files whose names do not last yet.
+        // A broker that was killed may have created files whose names are not durable yet.
         self.disk.sync_dir(&self.dir).map_err(failed("sync", &self.dir))
     }
 
-    /// Makes a file ready if there are too few. `false` where there is nothing to do for now.
+    /// Creates a spare file if there are too few. Returns `false` if there is nothing to do for now.
     pub(crate) fn prepare_one(&self) -> Result<bool> {
         let (is_wanted, is_urgent) = {
             let state = self.state.lock();
@@ -150,7 +152,7 @@ impl Files {
         if !is_wanted {
             return Ok(false);
         }
-        // What little is free is for segments and checkpoints, which make room in the journal.
+        // The remaining free space is for segments and checkpoints, which free files of the journal.
         if let Err(error) = self.room.check_spare(&self.dir, self.file_bytes) {
             let mut state = self.state.lock();
             state.trouble = Some(error.clone());
@@ -160,8 +162,8 @@ impl Files {
         self.prepare(self.file_bytes, is_urgent).map(|()| true)
     }
 
-    /// Removes the files that are ready and empty, for the room that they take, as long as the others take so many
-    /// bytes. None is made before a checkpoint. Returns whether there were any.
+    /// Removes ready, empty files to free disk space, but keeps enough of them for `needed_bytes`. None is created
+    /// before a checkpoint. Returns `true` if any was removed.
     pub(crate) fn give_up_spares(&self, needed_bytes: u64) -> bool {
         let mut state = self.state.lock();
         let kept = (0..state.spare.len()).find(|kept| taken_by(state.spare.range(..*kept)) >= needed_bytes);
@@ -178,13 +180,13 @@ impl Files {
         !spares.is_empty()
     }
 
-    /// Whether no file is ready and none can be made because the disk is full. After other errors what is appended has
-    /// to reach the disk, so that the journal notices whether that still works.
+    /// Returns `true` if no file is ready and none can be created because the disk is full. After other errors appended
+    /// entries have to reach the disk, so that the journal notices whether the disk still works.
     pub(crate) fn is_stuck(&self) -> bool {
         self.is_stuck.load(Ordering::Relaxed)
     }
 
-    /// Bytes of entries for which there is room in the files that are ready.
+    /// Returns the bytes of entries that fit into the files that are ready.
     pub(crate) fn spare_bytes(&self) -> u64 {
         self.spare_bytes.load(Ordering::Relaxed)
     }
@@ -196,13 +198,13 @@ impl Files {
         self.changed.notify_all();
     }
 
-    /// Makes a small file where there is none to begin with: whoever starts the journal waits for its zeros.
+    /// Creates a small first file if none is ready: the start of the journal waits for its zeros.
     pub(crate) fn prepare_first(&self) -> Result<()> {
         if self.counts().1 == 0 { self.prepare(self.first_file_bytes, false) } else { Ok(()) }
     }
 
-    /// An urgent one is not written before it is used: its first use takes longer at each sync, and all together less
-    /// than zeros would.
+    /// Creates a file. If it is urgent, it is not filled with zeros before it is used: each sync of its first use takes
+    /// longer, but all together take less time than the zeros would.
     fn prepare(&self, bytes: u64, is_urgent: bool) -> Result<()> {
         let slot = self.state.lock().slots;
         let made = self.make(slot, bytes, is_urgent);
@@ -229,7 +231,7 @@ impl Files {
     fn make(&self, slot: u32, bytes: u64, is_urgent: bool) -> Result<JournalFile> {
         let slot = Slot { slot, path: Self::path(&self.dir, slot), len: bytes };
         let make = || -> io::Result<JournalFile> {
-            // What a crash left half made has no place in the journal.
+            // A file that a crash left incomplete has no place in the journal.
             match self.disk.remove(&slot.path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -248,8 +250,7 @@ impl Files {
         file.map_err(failed("make", &slot.path))
     }
 
-    /// A ready file under the next number, from this position on. Waits until there is one; `None` where there will
-    /// be none any more.
+    /// Takes a ready file for the next number and this position. Waits for one; `None` if there will be none any more.
     pub(crate) fn take(&self, directory: u64, position: u64) -> Option<(Arc<JournalFile>, FileHead)> {
         let mut state = self.state.lock();
         self.changed.notify_all();
@@ -269,7 +270,7 @@ impl Files {
         }
     }
 
-    /// Nothing before this position is needed: files that end before it may be used again.
+    /// Releases entries before this position: files that end before it may be reused.
     pub(crate) fn release(&self, position: u64) {
         let mut state = self.state.lock();
         let is_given_up = std::mem::take(&mut state.is_given_up);
@@ -279,7 +280,7 @@ impl Files {
         while state.in_use.get(1).is_some_and(|next| next.head.position + PAGE_BYTES <= position)
             && let Some(used) = state.in_use.pop_front()
         {
-            // On a disk that was full a moment ago no more are kept than are needed.
+            // On a disk that was full a moment ago, only as many files are kept as are needed.
             let is_kept = used.head.bytes == self.file_bytes && !(is_given_up && state.spare.len() >= SPARE);
             if is_kept {
                 state.spare.push_front(used.file);
@@ -291,7 +292,7 @@ impl Files {
         self.note_change(&state);
     }
 
-    /// Whether an append has to wait for a checkpoint, or for room on the disk.
+    /// Returns `true` if an append has to wait for a checkpoint, or for space on the disk.
     pub(crate) fn is_full(&self) -> bool {
         let state = self.state.lock();
         state.spare.is_empty() && (state.in_use.len() >= self.files_max || state.trouble.is_some())
@@ -301,13 +302,13 @@ impl Files {
         self.state.lock().trouble.clone()
     }
 
-    /// Files in use and ready.
+    /// Returns the numbers of files in use and ready.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.in_use.len(), state.spare.len())
     }
 
-    /// Waits until a file was taken or released, or it is stopped (`false`).
+    /// Waits until a file was taken or released; returns `false` if the journal is stopped.
     pub(crate) fn wait(&self, patience: std::time::Duration) -> bool {
         let mut state = self.state.lock();
         if !state.is_stopped {
@@ -327,7 +328,7 @@ impl Files {
     }
 }
 
-/// Bytes of entries for which there is room in these files: the end of one may stay unused.
+/// Returns the bytes of entries that fit into these files: the end of each may stay unused.
 fn taken_by<'a>(files: impl Iterator<Item = &'a Arc<JournalFile>>) -> u64 {
     files.map(|file| file.bytes - file.bytes / BLOCK_PART).sum()
 }
@@ -339,7 +340,7 @@ fn write_zeros(file: &dyn DiskFile, len: u64) -> io::Result<()> {
         let bytes = (len - at).min(zeros.len() as u64);
         file.write_at(&mut [IoSlice::new(&zeros[..bytes as usize])], at)?;
         at += bytes;
-        // Little by little: whoever syncs the journal meanwhile waits for all that the disk was given before.
+        // Sync in small steps: a concurrent sync of the journal waits for all bytes that the disk received before.
         file.sync()?;
     }
     Ok(())

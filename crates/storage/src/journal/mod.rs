@@ -1,8 +1,9 @@
-//! The journal: what was appended lasts once its position is synced, whatever it is about.
+//! Journal: an appended entry of any kind is durable once its position is synced.
 //!
-//! Whoever appends puts an entry into a queue and goes on. A few threads take turns: one gathers all that waits,
-//! writes it as one block and syncs; meanwhile another gathers what came since. So many small entries cost one
-//! sync, a lone one waits for nobody, and there is no timer. Blocks are finished in the order of their positions.
+//! An append puts an entry into a queue and returns. A few threads take turns: one gathers all queued entries, writes
+//! them as one block and syncs; in the meantime another gathers the entries that came since. This way many small
+//! entries cost one sync, a single entry waits for no other, and there is no timer. Blocks are finished in the order of
+//! their positions.
 
 pub mod block;
 mod files;
@@ -29,32 +30,36 @@ use crate::disk::Disk;
 use crate::place::Place;
 use crate::room::Room;
 
-/// When nothing came for so long, what was synced last is sealed.
+/// Idle time after which the last sync is sealed.
 const REST: Duration = Duration::from_millis(20);
-/// Room for a few blocks.
+/// Minimum size of a file: room for a few blocks.
 const FILE_BYTES_MIN: u64 = 16 * PAGE_BYTES;
-/// The part of a file that is not for records where no other file can be made: changes of the catalog go on there.
+/// Divisor of a file: the part that is not for records if no other file can be created; changes of the catalog continue
+/// there.
 const KEPT_PART: u64 = 2;
-/// The part of a file that is not for records where no other file can be made, even if they were admitted before.
+/// Divisor of a file: the part that is not even for records that were already admitted, if no other file can be
+/// created.
 const KEPT_FOR_CHANGES_PART: u64 = 4;
-/// The part of a file that has to be left for records before they are taken again where no other file can be made.
+/// Divisor of a file: the part that has to be left for records before they are taken again, if no other file can be
+/// created.
 const LEFT_PART: u64 = 4;
-/// The part of a file that a block of several entries takes at most, and so what may stay unused at a file's end.
+/// Divisor of a file: the part that a block of several entries takes at most, and thus what may stay unused at a file's
+/// end.
 const BLOCK_PART: u64 = 4;
-/// How often a file that could not be made is tried again.
+/// Delay before a file that could not be created is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug)]
 pub struct JournalSettings {
-    /// A multiple of [`block::PAGE_BYTES`]; the largest entry takes less than a file.
+    /// Size of a file, a multiple of [`block::PAGE_BYTES`]; the largest entry takes less than a file.
     pub file_bytes: u64,
-    /// The same of the first file of a new journal, which whoever opens the directory waits for; at most `file_bytes`.
+    /// Size of the first file of a new journal, for which the opening of the directory waits; at most `file_bytes`.
     pub first_file_bytes: u64,
-    /// Files at once. When all hold what is needed, appends wait for a checkpoint.
+    /// Maximum number of files. When all of them hold needed entries, appends wait for a checkpoint.
     pub files_max: usize,
-    /// Bytes that wait to be written. With more, an append is refused.
+    /// Maximum bytes in the queue. Above it, an append is refused.
     pub queue_bytes_max: usize,
-    /// Syncs at once, each with a thread.
+    /// Maximum number of concurrent syncs, each with a thread.
     pub syncs_in_flight: usize,
 }
 
@@ -93,11 +98,11 @@ impl JournalSettings {
     }
 }
 
-/// Who hears what became of an entry. Called on the journal's threads, in the order of entries.
+/// Receiver of the outcome of entries. Called on the journal's threads, in the order of entries.
 pub trait Owner: Send + Sync {
-    /// All of its entries with marks up to this one last from now on.
+    /// Reports that all of this owner's entries with marks up to this one are durable.
     fn committed(&self, mark: u64);
-    /// Nothing more will be committed.
+    /// Reports that nothing more will be committed.
     fn failed(&self, error: &Error);
 }
 
@@ -106,12 +111,12 @@ pub struct Entry {
     pub stream: u64,
     pub body: Bytes,
     pub owner: Arc<dyn Owner>,
-    /// Grows from entry to entry of one owner.
+    /// Mark of the entry, which grows from entry to entry of one owner.
     pub mark: u64,
 }
 
-/// Holds the journal up while what it has committed cannot be written to its place fast enough: publishers then wait
-/// for their acknowledgements, and send less.
+/// Gate that blocks the journal while committed batches cannot be written to their place fast enough: publishers then
+/// wait for their acknowledgements, and send less.
 #[derive(Default)]
 pub(crate) struct Gate {
     state: Mutex<GateState>,
@@ -121,7 +126,7 @@ pub(crate) struct Gate {
 #[derive(Default)]
 struct GateState {
     is_shut: bool,
-    /// Nobody is left to open it.
+    /// `true` if no thread is left that could open the gate.
     is_over: bool,
 }
 
@@ -146,11 +151,11 @@ impl Gate {
     }
 }
 
-/// What the journal has done so far.
+/// Statistics of the journal since it was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JournalStats {
     pub entries: u64,
-    /// Bytes of blocks, heads and zeros included.
+    /// Bytes of blocks, including heads and zeros.
     pub bytes: u64,
     pub syncs: u64,
     pub sync_nanos: u64,
@@ -167,12 +172,12 @@ pub struct Journal {
 
 struct Shared {
     directory: u64,
-    /// Of every file but the first one.
+    /// Size of every file but the first one.
     file_bytes: u64,
     queue_bytes_max: usize,
     gate: Arc<Gate>,
     place: Arc<Place>,
-    /// Told when there is room again after somebody was refused.
+    /// Callback that runs when there is room again after an append was refused.
     on_room: OnceLock<Box<dyn Fn() + Send + Sync>>,
     files: Files,
     queue: Mutex<Queue>,
@@ -181,18 +186,19 @@ struct Shared {
     writer: Mutex<Writer>,
     finished: Mutex<Finished>,
     is_next: Condvar,
-    /// All before it is synced.
+    /// Position before which all is synced.
     synced: AtomicU64,
-    /// Bytes of the current file that records may take where no other is ready.
+    /// Bytes of the current file that records may take if no other file is ready.
     left: AtomicU64,
-    /// Bytes of the current file that records may take where no other is ready, if they were admitted before.
+    /// Bytes of the current file that records may take if no other file is ready and they were already admitted.
     left_for_admitted: AtomicU64,
-    /// Bytes that are in the queue no more and, as far as `left` says, in no file yet. Changed while holding the queue,
-    /// or by the writer.
+    /// Bytes that have left the queue and are not yet counted in `left` as written to a file. Changed by the holder of
+    /// the queue's lock, or by the writer.
     writing: AtomicU64,
-    /// A record was refused because the disk has no room for a file.
+    /// `true` if a record was refused because the disk has no space for a file.
     is_refused: AtomicBool,
-    /// Invariant: whoever finds it empty while holding the queue may append; what is in the queue then is told.
+    /// Error that ended the journal. Invariant: a thread that finds it empty while holding the queue may append; the
+    /// entries in the queue are notified when it is set.
     broken: OnceLock<Error>,
     counts: Counts,
 }
@@ -209,7 +215,7 @@ struct Counts {
 struct Queue {
     entries: std::collections::VecDeque<Entry>,
     bytes: usize,
-    /// Somebody was refused since there was room.
+    /// `true` if a caller was refused since there was room.
     is_missed: bool,
     is_stopped: bool,
 }
@@ -217,37 +223,37 @@ struct Queue {
 struct Writer {
     file: Arc<JournalFile>,
     head: FileHead,
-    /// Where the next block goes, in the file and in the journal.
+    /// Position of the next block in the file; `previous_end` is the end of the last block in the journal.
     at: u64,
     previous_end: u64,
     turn: u64,
-    /// Nothing was written since the last seal.
+    /// `true` if nothing was written since the last seal.
     is_sealed: bool,
     buf: Vec<u8>,
 }
 
 struct Finished {
-    /// Whose turn it is: of blocks only the one of this number may tell its owners.
+    /// Number of the next block that may notify its owners.
     turn: u64,
-    /// Where reading would begin if all that is finished were not needed any more.
+    /// Origin from which reading would begin if no finished entry were needed any more.
     origin: Origin,
-    /// A block could not be made to last: none after it is committed.
+    /// `true` if a block could not be made durable: no block after it is committed.
     is_over: bool,
 }
 
-/// A block that is written and has to be synced.
+/// Block that is written and has to be synced.
 struct Written {
     file: Arc<JournalFile>,
     entries: Vec<Entry>,
     origin: Origin,
     turn: u64,
-    /// It could not be written.
+    /// Error if the block could not be written.
     failed: Option<Error>,
 }
 
 impl Journal {
-    /// Goes on in a new file behind the end that recovery found. There is no way to it from the files before: whoever
-    /// starts a journal takes a checkpoint before anything is appended.
+    /// Continues in a new file after the end that recovery found. No entry of the old files leads to it: the caller has
+    /// to take a checkpoint before anything is appended.
     pub(crate) fn start(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -260,7 +266,7 @@ impl Journal {
         settings.check()?;
         let files = Files::new(disk, dir, &settings, room);
         files.adopt(&tail.in_use, &tail.others, tail.number)?;
-        // The first file is made here, later ones ahead of their use.
+        // The first file is created here, later ones ahead of their use.
         files.prepare_first()?;
         let start = tail.in_use.last().map_or(0, |(_, head)| head.end());
         let (file, head) = files.take(directory, start).ok_or_else(stopped)?;
@@ -306,7 +312,7 @@ impl Journal {
         Ok(Self { shared, threads: Mutex::new(threads) })
     }
 
-    /// Puts an entry behind all others. Its owner hears when it lasts.
+    /// Queues an entry after all others. Its owner is notified when it is durable.
     pub fn append(&self, entry: Entry) -> Result<()> {
         let largest = self.shared.file_bytes - 5 * PAGE_BYTES;
         if entry.body.len() as u64 > largest {
@@ -335,12 +341,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Refuses where too much waits already. Callers that may append several entries at once ask once: they can
-    /// overshoot by what they append, never by more.
+    /// Refuses if too much data is queued already. Callers that may append several entries together call it once: they
+    /// can exceed the limit by these entries, never by more.
     pub fn admit(&self) -> Result<()> {
         let mut queue = self.shared.queue.lock();
         let queued = queue.bytes;
-        // More than there are files for is not taken: whether another can be made is known only when it is.
+        // No more is taken than fits into existing files: only the attempt shows whether another can be created.
         if queued < self.shared.queue_bytes_max && self.shared.has_left(queued) {
             return Ok(());
         }
@@ -361,56 +367,57 @@ impl Journal {
         Error::new(kind, format!("the journal has no room for more{why}"))
     }
 
-    /// Whether a record was refused because the disk has no room for a file, since this was asked last.
+    /// Returns `true` if a record was refused for lack of disk space for a file since the last call.
     pub(crate) fn take_refused(&self) -> bool {
         self.shared.is_refused.swap(false, Ordering::Relaxed)
     }
 
-    /// Why there is next to no room for records: the current file is at its end, and the disk has none for another.
+    /// Returns an error if there is almost no room for records: the current file is at its end, and the disk has no
+    /// space for another.
     pub(crate) fn stuck(&self) -> Option<Error> {
         let is_at_end = || !self.shared.has_left((self.shared.file_bytes / LEFT_PART) as usize);
         (self.shared.files.is_stuck() && is_at_end()).then(|| self.no_room())
     }
 
-    /// `tell` is called whenever half of the queue is free again, or a file is ready, after [`Journal::admit`] refused
-    /// somebody.
+    /// Sets a callback that runs whenever half of the queue is free again, or a file is ready, after [`Journal::admit`]
+    /// refused a caller.
     pub fn on_room(&self, tell: Box<dyn Fn() + Send + Sync>) {
         if self.shared.on_room.set(tell).is_err() {
             tracing::error!("somebody else is told already when the journal has room");
         }
     }
 
-    /// All before this position lasts.
+    /// Returns the position before which all entries are durable.
     pub fn synced(&self) -> u64 {
         self.shared.synced.load(Ordering::Acquire)
     }
 
-    /// Where reading has to begin for whoever has all that is committed.
+    /// Returns the origin for a reader that has all committed entries.
     pub(crate) fn origin(&self) -> Origin {
         self.shared.finished.lock().origin
     }
 
-    /// Removes files that are ready and empty, for the room that they take, but for those that what was admitted needs.
-    /// Returns whether there were any.
+    /// Removes ready, empty files to free disk space, except for those that admitted entries need. Returns `true` if
+    /// any was removed.
     pub(crate) fn give_up_spares(&self) -> bool {
-        // Nothing is admitted meanwhile.
+        // The lock prevents new admissions in the meantime.
         let queue = self.shared.queue.lock();
         let waiting = queue.bytes as u64 + self.shared.writing.load(Ordering::Relaxed);
         self.shared.files.give_up_spares(waiting.saturating_sub(self.shared.left.load(Ordering::Relaxed)))
     }
 
-    /// Nothing before this position is needed any more.
+    /// Releases entries before this position, which are no longer needed.
     pub(crate) fn release(&self, position: u64) {
         self.shared.files.release(position);
         self.shared.tell_room();
     }
 
-    /// Fails where the data directory is not where it was, and takes nothing more then.
+    /// Fails if the data directory is no longer at its path; the journal then takes nothing more.
     pub(crate) fn check_place(&self) -> Result<()> {
         self.shared.place.check().inspect_err(|error| self.shared.break_off(error))
     }
 
-    /// Why nothing can be appended any more.
+    /// Returns the reason why nothing can be appended any more.
     pub fn broken(&self) -> Option<Error> {
         self.shared.broken.get().cloned()
     }
@@ -431,14 +438,15 @@ impl Journal {
         }
     }
 
-    /// Writes and syncs what waits, and ends the threads. What needs a file that cannot be had is refused.
+    /// Writes and syncs queued entries, and ends the threads. Entries that need a file that cannot be created are
+    /// refused.
     pub fn stop(&self) {
         self.shared.gate.end();
         self.shared.queue.lock().is_stopped = true;
         self.shared.has_work.notify_all();
         self.shared.files.close();
         let mut threads = self.threads.lock();
-        // The thread of the files ends last: the others may wait for a file.
+        // The thread that creates files ends last: the others may wait for a file.
         let files = threads.pop();
         for thread in threads.drain(..) {
             thread.join().unwrap_or_else(|_| tracing::error!("a thread of the journal panicked"));
@@ -464,7 +472,7 @@ fn no_file() -> Error {
     Error::new(ErrorKind::ShuttingDown, "the journal has no file for what it was given last")
 }
 
-/// Bytes of a file that records may still take where no other can be made.
+/// Returns the bytes of a file that records may still take if no other file can be created.
 fn left(head: &FileHead, at: u64, kept_part: u64) -> u64 {
     head.bytes.saturating_sub(at + head.bytes / kept_part)
 }
@@ -473,7 +481,7 @@ fn origin(head: &FileHead, file: &JournalFile, at: u64) -> Origin {
     Origin { position: head.position + at, number: head.number, slot: file.slot }
 }
 
-/// The block that ends a file: its only entry says where the journal goes on.
+/// Encodes the block that ends a file: its only entry names the file in which the journal continues.
 fn next_block(head: &FileHead, position: u64, previous_end: u64, synced: u64, next: (u64, u32)) -> Vec<u8> {
     let (number, slot) = next;
     let body = slot.to_le_bytes();
@@ -487,14 +495,14 @@ fn next_block(head: &FileHead, position: u64, previous_end: u64, synced: u64, ne
 }
 
 impl Shared {
-    /// Whether so many bytes that wait, with those that are being written and one more, fit into the part of the
-    /// current file that is for records, and into those that are ready.
+    /// Returns `true` if `bytes` queued bytes, the bytes that are being written, and at least one more fit into the
+    /// part of the current file that is for records and into the files that are ready.
     fn has_left(&self, bytes: usize) -> bool {
         let waiting = bytes as u64 + self.writing.load(Ordering::Relaxed);
         waiting < self.left.load(Ordering::Relaxed) + self.files.spare_bytes()
     }
 
-    /// Tells those who were refused that there is room again, if there is.
+    /// Runs the callback of refused callers if there is room again.
     fn tell_room(&self) {
         {
             let mut queue = self.queue.lock();
@@ -525,12 +533,12 @@ impl Shared {
         }
     }
 
-    /// What waits now, at most a block of it. Empty where the journal came to rest; `None` where it is over.
+    /// Takes queued entries, at most one block of them. Empty if the journal is idle; `None` if it has ended.
     fn gather(&self, writer: &mut Writer) -> Option<Vec<Entry>> {
         let mut queue = self.queue.lock();
         while queue.entries.is_empty() {
             if queue.is_stopped || self.broken.get().is_some() {
-                // The last words are sealed as well.
+                // The last entries are sealed as well.
                 return (!writer.is_sealed && self.broken.get().is_none()).then(Vec::new);
             }
             if writer.is_sealed {
@@ -563,7 +571,7 @@ impl Shared {
         Some(entries)
     }
 
-    /// Writes a block; it is not synced yet.
+    /// Writes a block without syncing it.
     fn write(&self, writer: &mut Writer, entries: Vec<Entry>, thread: usize) -> Written {
         let failed = self.write_block(writer, &entries, thread).err();
         if let Some(error) = &failed {
@@ -609,7 +617,7 @@ impl Shared {
         writer.previous_end = block.end();
         self.left.store(left(&writer.head, writer.at, KEPT_PART), Ordering::Relaxed);
         self.left_for_admitted.store(left(&writer.head, writer.at, KEPT_FOR_CHANGES_PART), Ordering::Relaxed);
-        // It seals only what was synced when it was written.
+        // A block seals only what was synced when it was written.
         writer.is_sealed = entries.is_empty() && block.synced >= block.previous_end;
         self.counts.entries.fetch_add(entries.len() as u64, Ordering::Relaxed);
         self.counts.bytes.fetch_add(block.block_bytes(), Ordering::Relaxed);
@@ -620,7 +628,8 @@ impl Shared {
         self.synced.load(Ordering::Acquire)
     }
 
-    /// Ends the file with the way to the next one. Both are synced before anything in the next one counts.
+    /// Ends the file with an entry that leads to the next one. Both files are synced before any entry in the next one
+    /// is valid.
     fn next_file(&self, writer: &mut Writer, thread: usize) -> Result<()> {
         let position = writer.head.end();
         let (file, head) = self.files.take(self.directory, position).ok_or_else(no_file)?;
@@ -635,11 +644,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Syncs a block and, when all before it are finished, tells its owners.
+    /// Syncs a block and, when all blocks before it are finished, notifies its owners.
     fn finish(&self, mut written: Written, thread: usize) {
         if written.failed.is_none() {
             let begin = std::time::Instant::now();
-            // What is synced where nobody finds it does not last.
+            // A synced file that was moved away is not durable.
             let synced = written.file.sync(thread).and_then(|()| self.place.check());
             written.failed = synced.inspect_err(|error| self.break_off(error)).err();
             self.counts.syncs.fetch_add(1, Ordering::Relaxed);
@@ -656,7 +665,7 @@ impl Shared {
                 return self.give_up(written.entries);
             }
         }
-        // It is this block's turn until it says otherwise: owners hear in order, and hold up nobody who asks.
+        // Other blocks wait for this turn: owners are notified in order, without the lock that other callers need.
         self.synced.store(written.origin.position, Ordering::Release);
         tell(written.entries, |owner, mark| owner.committed(mark));
         let mut finished = self.finished.lock();
@@ -665,8 +674,8 @@ impl Shared {
         self.is_next.notify_all();
     }
 
-    /// Nothing more is taken. What was synced before is still committed: of what was not, nobody knows after one
-    /// failed sync what of it is on the disk.
+    /// Takes nothing more after this error. Earlier synced entries are still committed. After one failed sync it is
+    /// unknown which of the other entries are on the disk.
     fn break_off(&self, error: &Error) {
         self.broken.get_or_init(|| {
             let message = format!(
@@ -681,7 +690,7 @@ impl Shared {
         self.has_work.notify_all();
     }
 
-    /// Nothing is committed from now on: tells whoever waits.
+    /// Ends the journal: nothing is committed from now on, and all waiting owners are notified.
     fn give_up(&self, entries: Vec<Entry>) {
         self.is_next.notify_all();
         let error = self.broken.get().cloned().unwrap_or_else(stopped);
@@ -692,7 +701,7 @@ impl Shared {
         };
         tell(entries, |owner, _| owner.failed(&error));
         tell(waiting, |owner, _| owner.failed(&error));
-        // Who waits for room hears now that there will be none.
+        // Callers that wait for room are notified that there will be none.
         if let Some(tell) = self.on_room.get() {
             tell();
         }
@@ -728,7 +737,7 @@ impl Shared {
     }
 }
 
-/// Tells each owner once, with the highest of its marks.
+/// Notifies each owner once, with the highest of its marks.
 fn tell(mut entries: Vec<Entry>, say: impl Fn(&Arc<dyn Owner>, u64)) {
     let key = |entry: &Entry| Arc::as_ptr(&entry.owner).cast::<()>() as usize;
     if entries.windows(2).any(|pair| key(&pair[0]) != key(&pair[1])) {

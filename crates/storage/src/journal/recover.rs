@@ -1,7 +1,7 @@
-//! Reads a journal back: from a checkpoint to the last entry that was written whole.
+//! Recovery of a journal: from a checkpoint to the last entry that was written completely.
 //!
-//! A write that the power cut short and damage to what was synced look alike in one place. They are told apart by
-//! what comes later: each block says up to where all was synced when it was written.
+//! A write that a power cut interrupted and damage to synced bytes look the same locally. Later blocks tell them apart:
+//! each block records the position up to which all was synced when it was written.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use super::block::{BlockHead, EntryKind, FILE_VERSION, FileHead, NotAHead, PAGE_
 use super::files::{Files, Slot};
 use crate::disk::{Disk, DiskFile, damaged, failed, other_version};
 
-/// What is read of a file at once.
+/// Number of bytes that are read from a file together.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// Where reading begins: all before is in the checkpoint.
+/// Position at which reading begins: the checkpoint contains all entries before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     pub position: u64,
@@ -23,13 +23,13 @@ pub struct Origin {
     pub slot: u32,
 }
 
-/// The files of a journal as reading leaves them.
+/// Files of a journal after reading.
 pub(crate) struct Tail {
-    /// From the one that reading began in to the one that it ended in.
+    /// Files from the one in which reading began to the one in which it ended.
     pub(crate) in_use: Vec<(Slot, FileHead)>,
-    /// Nothing in them is needed.
+    /// Files without needed entries.
     pub(crate) others: Vec<Slot>,
-    /// The highest number that any file ever had.
+    /// Highest number that any file ever had.
     pub(crate) number: u64,
 }
 
@@ -39,26 +39,26 @@ impl Tail {
     }
 }
 
-/// An entry as it is read back.
+/// Entry as it was read.
 pub struct Found<'j> {
     pub kind: EntryKind,
     pub stream: u64,
-    /// What was appended, or why it cannot be had: then the entry's partition has a hole.
+    /// Appended body, or the reason why it cannot be read: then the entry's partition has a hole.
     pub body: Result<&'j [u8]>,
-    /// What is there, whether it is right or not, and the checksum of what was appended.
+    /// Stored bytes, damaged or not, and the checksum of the appended body.
     pub(crate) raw: (&'j [u8], u32),
 }
 
-/// A file of the journal as it says itself what it is; all zeros where it was not used yet.
+/// File of the journal with its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalFile {
     pub path: PathBuf,
     pub bytes: u64,
-    /// `None` where it is no file of a journal, or was made and never used.
+    /// Head of the file; `None` if it is not a file of a journal, or was created and never used.
     pub head: Option<FileHead>,
 }
 
-/// The files of a journal in the order of their names.
+/// Returns the files of a journal in the order of their names.
 pub(crate) fn files(disk: &dyn Disk, dir: &Path) -> Result<Vec<JournalFile>> {
     let file = |slot: Slot| {
         let file = disk.open(&slot.path).map_err(failed("open", &slot.path))?;
@@ -68,21 +68,21 @@ pub(crate) fn files(disk: &dyn Disk, dir: &Path) -> Result<Vec<JournalFile>> {
     slots(disk, dir)?.into_iter().map(file).collect()
 }
 
-/// How far reading has come.
+/// Progress of reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     pub bytes: u64,
-    /// All that there may be; less is found as a rule.
+    /// Maximum number of bytes to read; usually the journal ends earlier.
     pub bytes_max: u64,
 }
 
-/// A journal as it lies in its directory. Nothing is changed.
+/// Journal as found in its directory. Reading changes nothing.
 pub(crate) struct Recovery {
     dir: PathBuf,
     origin: Origin,
-    /// By their numbers.
+    /// Files by their numbers.
     files: HashMap<u64, Used>,
-    /// Made and never used, or of a number that is needed no more.
+    /// Files that were never used, or whose number is no longer needed.
     blank: Vec<Slot>,
     number: u64,
 }
@@ -99,7 +99,7 @@ impl Used {
     }
 }
 
-/// The numbers of the files on the way to where reading ended.
+/// Numbers of the files from the origin to the end of reading.
 pub(crate) struct End {
     chain: Vec<u64>,
 }
@@ -121,7 +121,7 @@ impl Recovery {
             Ok(head) => head,
             Err(NotAHead::Version(version)) => return Err(other_version(&slot.path, version, FILE_VERSION)),
             Err(NotAHead::Other) => {
-                // Without its head a file is only known to be of no use if its first block is from before.
+                // A file without a valid head is known to be unneeded only if its first block is from an earlier use.
                 let is_blank = page.iter().all(|byte| *byte == 0);
                 let block = read_page(&*file, &slot, PAGE_BYTES)?;
                 if is_blank || BlockHead::file_of(&block).is_some_and(|number| number < self.origin.number) {
@@ -151,7 +151,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// Hands every entry from the origin on to `each`, in order.
+    /// Passes every entry from the origin on to `each`, in order.
     pub(crate) fn read(
         &self,
         each: &mut dyn FnMut(Found<'_>) -> Result<()>,
@@ -167,14 +167,14 @@ impl Recovery {
             let Some((number, slot)) = way else {
                 return Ok(End { chain });
             };
-            // Its head was synced before the way to it was written.
+            // The head of this file was synced before the entry that leads to it was written.
             used = self.files.get(&number).ok_or_else(|| missing(&Files::path(&self.dir, slot)))?;
             scan.at = used.head.position + PAGE_BYTES;
             chain.push(number);
         }
     }
 
-    /// Removes files in which nothing is needed, for the room that they take, but one that the journal goes on in.
+    /// Removes files without needed entries to free disk space, except for one in which the journal can continue.
     pub(crate) fn give_up_blank(&mut self, disk: &dyn Disk, file_bytes: u64) {
         let kept = self.blank.iter().position(|slot| slot.len == file_bytes);
         let kept = kept.map(|at| self.blank.swap_remove(at));
@@ -186,7 +186,7 @@ impl Recovery {
         self.blank.extend(kept);
     }
 
-    /// Makes what was read durable.
+    /// Syncs the files that were read, so that their entries are durable.
     pub(crate) fn sync(&self) -> Result<()> {
         self.files.values().try_for_each(|used| used.file.sync().map_err(failed("sync", &used.slot.path)))
     }
@@ -200,7 +200,7 @@ impl Recovery {
     }
 }
 
-/// The files of a journal, in the order of their slots.
+/// Returns the files of a journal in the order of their slots.
 fn slots(disk: &dyn Disk, dir: &Path) -> Result<Vec<Slot>> {
     let mut slots = Vec::new();
     for name in disk.list(dir).map_err(failed("list", dir))? {
@@ -214,7 +214,7 @@ fn slots(disk: &dyn Disk, dir: &Path) -> Result<Vec<Slot>> {
     Ok(slots)
 }
 
-/// A file of the journal in which something was written, if there is one.
+/// Returns a file of the journal that contains a write, if one exists.
 pub(crate) fn any_written(disk: &dyn Disk, dir: &Path) -> Result<Option<PathBuf>> {
     for slot in slots(disk, dir)? {
         let file = disk.open(&slot.path).map_err(failed("open", &slot.path))?;
@@ -225,7 +225,7 @@ pub(crate) fn any_written(disk: &dyn Disk, dir: &Path) -> Result<Option<PathBuf>
     Ok(None)
 }
 
-/// A page of a file, or what there is of it.
+/// Reads a page of a file, or less at its end.
 fn read_page(file: &dyn DiskFile, slot: &Slot, at: u64) -> Result<Vec<u8>> {
     let mut page = vec![0; PAGE_BYTES as usize];
     let read = file.read_at(&mut page, at).map_err(failed("read", &slot.path))?;
@@ -243,19 +243,19 @@ fn missing(path: &Path) -> Error {
     )
 }
 
-/// Goes from block to block.
+/// State of reading from block to block.
 struct Scan<'r> {
     files: &'r HashMap<u64, Used>,
-    /// The position of the next block.
+    /// Position of the next block.
     at: u64,
-    /// Where the last block ended; unknown at the origin.
+    /// End of the last block; unknown at the origin.
     previous_end: Option<u64>,
-    /// Bytes so far.
+    /// Number of bytes that were read so far.
     read: u64,
 }
 
 impl Scan<'_> {
-    /// Reads a file to its end. Returns the number and the slot of the next one, if it is left for one.
+    /// Reads a file to its end. Returns the number and the slot of the next file, if the journal continues in one.
     fn file(
         &mut self,
         used: &Used,
@@ -289,7 +289,7 @@ impl Scan<'_> {
         }
     }
 
-    /// The block that begins here; `None` at the end of the journal.
+    /// Returns the block that begins here; `None` at the end of the journal.
     fn block(&self, used: &Used, window: &mut Window<'_>, at: u64) -> Result<Option<BlockHead>> {
         let Some(block) = window.head(at)?.filter(|block| self.is_next(used, block)) else {
             return match self.is_synced_behind(used)? {
@@ -304,7 +304,7 @@ impl Scan<'_> {
             if body.is_none_or(|body| checksum(body) != row.crc) && !self.is_synced_behind(used)? {
                 return Ok(None);
             }
-            // Where the head is whole it is known whom the damage is about.
+            // If the head is valid, it is known which partitions the damage concerns.
             body_at += row.bytes as usize;
         }
         Ok(Some(block))
@@ -317,7 +317,7 @@ impl Scan<'_> {
             && block.end() <= used.head.end()
     }
 
-    /// Whether a later block says that what is here was synced.
+    /// Returns `true` if a later block records that this position was synced.
     fn is_synced_behind(&self, used: &Used) -> Result<bool> {
         let later = self.files.values().filter(|other| other.head.number > used.head.number);
         for used in std::iter::once(used).chain(later) {
@@ -338,7 +338,7 @@ impl Scan<'_> {
     }
 }
 
-/// A part of a file, read ahead.
+/// Part of a file, read ahead.
 pub(super) struct Window<'r> {
     path: &'r Path,
     file: &'r dyn DiskFile,
@@ -351,7 +351,7 @@ impl<'r> Window<'r> {
         Self { path, file, bytes: Vec::new(), from: 0 }
     }
 
-    /// These bytes, or those of them that there are.
+    /// Returns these bytes, or fewer at the end of the file.
     pub(super) fn get(&mut self, at: u64, len: usize) -> Result<&[u8]> {
         let is_there = at >= self.from && at + len as u64 <= self.from + self.bytes.len() as u64;
         if !is_there {
@@ -364,7 +364,7 @@ impl<'r> Window<'r> {
         Ok(&self.bytes[from..(from + len).min(self.bytes.len())])
     }
 
-    /// The entry of this row, whose body is here.
+    /// Returns the entry of this row, whose body begins at `at`.
     pub(super) fn found(&mut self, row: &Row, at: u64) -> Result<Found<'_>> {
         let path = self.path;
         let raw = self.get(at, row.bytes as usize)?;

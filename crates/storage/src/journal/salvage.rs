@@ -1,9 +1,10 @@
-//! Entries of a partition that cannot be served, put aside so that the journal can go on without them.
+//! Salvage files: entries of a partition that cannot be served, put aside so that the journal can continue without
+//! them.
 //!
-//! The file lies beside the partition's segments, `<position>.salvage`, named by where the journal was read from. It
-//! has the journal's blocks, one behind the other from byte 0 on: the number of the file is 0 in them, and positions
-//! are places in this file. A block without entries is the end. Bodies are what the journal had, right or not; their
-//! checksums are those of what was appended.
+//! The file `<position>.salvage` is next to the partition's segments; its name is the position from which the journal
+//! was read. It contains journal blocks without gaps from byte 0 on: their file number is 0, and positions count the
+//! bytes of this file. A block without entries marks the end. Bodies are copied from the journal, damaged or not; their
+//! checksums are those of the appended bodies.
 
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -14,10 +15,10 @@ use super::block::{BlockHead, ENTRIES_MAX, Row};
 use super::recover::{Found, Window};
 use crate::disk::{Disk, DiskFile, damaged, failed};
 
-/// What one block holds, unless a single entry is larger.
+/// Maximum bytes of one block, unless a single entry is larger.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// A file that is being written.
+/// Salvage file that is being written.
 pub(crate) struct Salvage {
     path: PathBuf,
     file: Box<dyn DiskFile>,
@@ -26,13 +27,14 @@ pub(crate) struct Salvage {
     bodies: Vec<u8>,
 }
 
-/// The file of entries of a partition that were read from this position on.
+/// Returns the path of a partition's salvage file for entries that were read from this position on.
 pub(crate) fn path(dir: &Path, position: u64) -> PathBuf {
     dir.join(format!("{position:020}.salvage"))
 }
 
 impl Salvage {
-    /// One of this name is of an earlier try to bring back the same, and is replaced.
+    /// Creates a salvage file. An existing file of this name is left from an earlier recovery of the same entries, and
+    /// is replaced.
     pub(crate) fn create(disk: &dyn Disk, dir: &Path, position: u64) -> Result<Self> {
         let path = path(dir, position);
         let create = || match disk.remove(&path) {
@@ -62,7 +64,7 @@ impl Salvage {
         Ok(())
     }
 
-    /// It lasts when this returns.
+    /// Completes the file and makes it durable.
     pub(crate) fn finish(mut self, disk: &dyn Disk) -> Result<()> {
         if !self.rows.is_empty() {
             self.write()?;
@@ -74,7 +76,7 @@ impl Salvage {
     }
 }
 
-/// Hands every entry of a file to `each`, in order.
+/// Passes every entry of a file to `each`, in order.
 pub(crate) fn read(disk: &dyn Disk, path: &Path, each: &mut dyn FnMut(Found<'_>) -> Result<()>) -> Result<()> {
     let file = disk.open(path).map_err(failed("open", path))?;
     let (mut window, mut at) = (Window::new(path, &*file), 0);

@@ -1,12 +1,13 @@
-//! Compaction: of each key only the newest record stays.
+//! Compaction: only the newest record of each key is kept.
 //!
-//! Two passes over segments that grow no more. The first learns the newest offset of each key in what came since the
-//! last time; the second writes everything again without the records that have a newer one. Offsets stay: batches keep
-//! their places, and one that is left empty is taken into the batch before it. A record without a value, a tombstone,
-//! says that its key is gone. It stays for a while, so that whoever reads from the start hears of it, and goes then.
+//! A turn makes two passes over sealed segments. The first pass collects the newest offset of each key in records
+//! appended since the last turn; the second pass rewrites all batches without the records that have a newer one.
+//! Offsets do not change: batches keep their places, and an empty batch is merged into the batch before it. A record
+//! without a value, a tombstone, marks its key as deleted. It stays for a while, so that clients that read from the
+//! start receive it, and is then removed.
 //!
-//! Records of aborted transactions are void: they are newest of nothing, and all of them go. The markers that ended
-//! transactions stay as long as tombstones do. What an open transaction may still change is left alone.
+//! Records of aborted transactions are void: they never count as newest, and all of them are removed. The markers that
+//! ended transactions stay as long as tombstones do. Records that an open transaction may still change are not touched.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -25,15 +26,16 @@ use crate::disk::{Disk, DiskFile, failed};
 
 #[derive(Clone, Copy, Debug)]
 pub struct CompactionSettings {
-    /// A partition is compacted when so many bytes came since the last time, and half of it.
+    /// Minimum number of bytes appended since the last turn; they also have to be half of the partition.
     pub dirty_bytes_min: u64,
-    /// Keys of one turn, about 32 bytes of memory each. With more the next turn goes on.
+    /// Maximum number of keys of one turn, each about 32 bytes of memory. The next turn continues after them.
     pub keys_max: usize,
-    /// What reading and writing may take of the disk.
+    /// Maximum rate of reading and writing, in bytes per second.
     pub bytes_per_s: u64,
-    /// How long a record without a value stays at least.
+    /// Minimum time that a record without a value stays.
     pub tombstone_retention_ms: u64,
-    /// The age of a record at which it may be compacted, and that at which it has to be, whatever came; 0 is no limit.
+    /// Minimum age of a record for compaction, and the age at which it has to be compacted regardless of other
+    /// conditions; 0 means no limit.
     pub lag_ms: (u64, u64),
 }
 
@@ -49,17 +51,17 @@ impl Default for CompactionSettings {
     }
 }
 
-/// How far a partition is compacted. A checkpoint keeps it.
+/// Extent of a partition's compaction. A checkpoint stores it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compacted {
-    /// No key has two records before this offset.
+    /// Offset before which no key has two records.
     pub to: Offset,
-    /// Tombstones before this offset have been there since then.
+    /// Offset before which all tombstones have been in the log since `horizon_ms`.
     pub horizon: Offset,
     pub horizon_ms: u64,
 }
 
-/// What one turn did.
+/// Results of one turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompactionStats {
     pub turns: u64,
@@ -77,12 +79,12 @@ impl std::ops::AddAssign for CompactionStats {
     }
 }
 
-/// Keeps a turn from taking the disk from others, and ends it when the store stops.
+/// Limits the rate at which a turn uses the disk, and ends the turn when the store stops.
 pub(crate) struct Pace<'p> {
     bytes_per_s: u64,
     begin: Instant,
     bytes: u64,
-    /// Waits so long; `false` when it is over.
+    /// Waits for the given time; returns `false` if the turn has to end.
     wait: &'p dyn Fn(Duration) -> bool,
 }
 
@@ -101,7 +103,7 @@ impl<'p> Pace<'p> {
     }
 }
 
-/// The newest offset of each key. Keys stand for themselves as 128 bits that nobody outside can foresee.
+/// Newest offset of each key. Keys are represented by 128-bit hashes that a client cannot predict.
 struct Newest {
     hashers: [RandomState; 2],
     offsets: HashMap<(u64, u64), Offset>,
@@ -122,20 +124,20 @@ impl Newest {
     }
 }
 
-/// One turn: segments as they were when it began, and what becomes of them.
+/// Turn of compaction: its source segments, as they were when it began, and their replacement.
 pub(crate) struct Turn<'t, 'p> {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) dir: PathBuf,
     pub(crate) segment_bytes: u64,
-    /// All of them are stable: no transaction is open there.
+    /// Source segments. All of them are stable: they contain no open transaction.
     pub(crate) sources: Vec<SegmentInfo>,
     pub(crate) aborted: AbortedIndex,
-    /// A segment as readers have it.
+    /// Returns a segment's view for readers.
     pub(crate) view: &'t dyn Fn(&SegmentInfo) -> Result<View>,
     pub(crate) pace: Pace<'p>,
 }
 
-/// What stands in the place of the sources from now on.
+/// Segments that replace the sources.
 pub(crate) struct Outcome {
     pub(crate) sources: Vec<SegmentInfo>,
     pub(crate) segments: Vec<Segment>,
@@ -144,10 +146,10 @@ pub(crate) struct Outcome {
 }
 
 impl Turn<'_, '_> {
-    /// The files that it makes last when this returns. After an error there are none.
+    /// Runs the turn. The new files are durable when it returns. After an error no new file is left.
     pub(crate) fn run(mut self, before: Compacted, settings: &CompactionSettings, now_ms: u64) -> Result<Outcome> {
         let (newest, to) = self.learn(before.to, settings.keys_max)?;
-        // What is not read yet stays as it is.
+        // Sources that the first pass did not reach stay as they are.
         self.sources.retain(|source| source.base < to);
         let is_past = before.horizon_ms.saturating_add(settings.tombstone_retention_ms) <= now_ms;
         let tombstones_to = if is_past { before.horizon } else { 0 };
@@ -169,7 +171,7 @@ impl Turn<'_, '_> {
         }
     }
 
-    /// The newest offset of each key from an offset on, and up to where that was learnt.
+    /// Collects the newest offset of each key from an offset on. Returns also the offset up to which it read.
     fn learn(&mut self, from: Offset, keys_max: usize) -> Result<(Newest, Offset)> {
         let mut newest = Newest { hashers: Default::default(), offsets: HashMap::new() };
         let mut to = from;
@@ -177,7 +179,7 @@ impl Turn<'_, '_> {
             (self.view)(source)?.each(&mut |batches| {
                 self.pace.spend(bytes_of(batches))?;
                 for batch in batches.iter().filter(|batch| batch.next_offset() > from) {
-                    // Of one that nobody can read, as a producer may send it, all stays as it is.
+                    // If a producer sent a batch that does not decode, all its records stay.
                     let records = batch.records().ok().filter(|_| !self.aborted.has(batch));
                     for record in records.iter().flat_map(Records::iter).map_while(Result::ok) {
                         if let Some(key) = record.key {
@@ -226,7 +228,8 @@ impl Turn<'_, '_> {
 
 fn thinned(batch: &RecordBatch, aborted: &AbortedIndex, newest: &Newest, tombstones_to: Offset) -> Result<RecordBatch> {
     if batch.is_control() {
-        // What an abort made void went when the horizon was set or before, and its marker is of no more use.
+        // Records of the aborted transaction were removed when the horizon was set or before, so its marker is not
+        // needed any more.
         return Ok(if batch.base_offset() < tombstones_to { batch.emptied() } else { batch.clone() });
     }
     if aborted.has(batch) {
@@ -243,7 +246,7 @@ fn bytes_of(batches: &[RecordBatch]) -> u64 {
     batches.iter().map(|batch| batch.len() as u64).sum()
 }
 
-/// The segments that are being written.
+/// Segments that are being written.
 struct Output {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
@@ -251,7 +254,7 @@ struct Output {
     generation: u32,
     appended_ms: u64,
     made: Vec<Made>,
-    /// The last batch, and up to where it will reach.
+    /// Last batch, and the offset up to which it will reach.
     last: Option<(RecordBatch, Offset)>,
     stats: CompactionStats,
 }
@@ -261,7 +264,7 @@ struct Made {
     path: PathBuf,
     file: Box<dyn DiskFile>,
     index: Index,
-    /// Not written yet; they are counted in the info.
+    /// Batches that are not written yet; the info includes them.
     batches: Vec<RecordBatch>,
     unwritten: u64,
 }
@@ -312,7 +315,7 @@ impl Output {
         self.write()?;
         let path = self.dir.join(log_name(base, self.generation));
         let create = || match self.disk.remove(&path) {
-            // Of an earlier try.
+            // An earlier attempt may have left this file.
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => self.disk.create(&path),
         };

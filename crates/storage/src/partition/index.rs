@@ -1,6 +1,6 @@
-//! Where in a segment a batch begins: a row for every few batches, by offset and by time.
+//! Index of a segment: a row for every few batches with their places, by offset and by time.
 //!
-//! The file of a sealed segment, `<base offset>.index`. All integers are little-endian:
+//! Format of the index file of a sealed segment, `<base offset>.index`. All integers are little-endian:
 //!
 //! | at | bytes | field |
 //! |---|---|---|
@@ -10,7 +10,7 @@
 //! | 16 | 8 | bytes of the segment |
 //! | 24 | 24 each | the rows: offset of a batch (8), its place in the segment (8), largest timestamp so far (8) |
 //!
-//! It is made of the segment and can be made again, so nobody syncs it: one that is not whole is not used.
+//! It can be recreated from the segment, so it is never synced: an incomplete index is ignored.
 
 use engine::RecordBatch;
 
@@ -27,18 +27,18 @@ pub(crate) const EVERY_BYTES: u64 = 16 << 10;
 pub struct IndexRow {
     pub offset: u64,
     pub at: u64,
-    /// Of all records up to the end of this batch.
+    /// Largest timestamp of all records up to the end of this batch.
     pub timestamp_ms_max: i64,
 }
 
-/// Of a segment from its beginning on, as far as it knows it. Batches behind that are found by reading on.
+/// Index of a segment from its beginning up to `bytes`. Batches after that are found by reading on.
 ///
 /// Invariant: the first batch of a segment has a row, and all fields grow from row to row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Index {
     rows: Vec<IndexRow>,
     timestamp_ms_max: Option<i64>,
-    /// How much of the segment it knows, and the offset there.
+    /// Number of bytes of the segment that are indexed, and the offset at their end.
     bytes: u64,
     end: u64,
 }
@@ -52,12 +52,12 @@ impl Index {
         self.bytes
     }
 
-    /// The offset after all that it knows.
+    /// Returns the offset after all indexed batches.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Takes notice of the next batch of the segment.
+    /// Indexes the next batch of the segment.
     pub(crate) fn push(&mut self, batch: &RecordBatch) {
         self.push_row(batch.base_offset(), self.bytes, batch.max_timestamp_ms());
         self.bytes += batch.len() as u64;
@@ -72,12 +72,12 @@ impl Index {
         self.timestamp_ms_max = Some(timestamp_ms_max);
     }
 
-    /// The last row at or before this offset.
+    /// Returns the last row at or before this offset.
     pub(crate) fn before(&self, offset: u64) -> Option<IndexRow> {
         self.rows[..self.rows.partition_point(|row| row.offset <= offset)].last().copied()
     }
 
-    /// A row before which no record is of this time or later.
+    /// Returns a row before which no record is of this time or later.
     pub(crate) fn before_time(&self, timestamp_ms: i64) -> Option<IndexRow> {
         let after = self.rows.partition_point(|row| row.timestamp_ms_max < timestamp_ms);
         self.rows.get(after.saturating_sub(1)).copied()
@@ -99,14 +99,15 @@ impl Index {
         bytes
     }
 
-    /// `None` for anything but the whole index of a segment of so many bytes that ends at this offset.
+    /// Decodes an index. `None` unless it is the complete index of a segment of `segment_bytes` bytes that ends at this
+    /// offset.
     pub(crate) fn decode(bytes: &[u8], segment_bytes: u64, end: u64) -> Option<Self> {
         let rows = Self::rows_of(bytes).filter(|_| u64_at(bytes, 16) == segment_bytes)?;
-        // Nothing is pushed into it any more, so what came after its last row does not matter.
+        // No batch is pushed any more, so timestamps after the last row do not matter.
         Some(Self { rows, timestamp_ms_max: None, bytes: segment_bytes, end })
     }
 
-    /// The rows of a whole index, of whatever segment it is.
+    /// Decodes the rows of a complete index of any segment.
     pub(crate) fn rows_of(bytes: &[u8]) -> Option<Vec<IndexRow>> {
         let is_one = bytes.len() >= HEAD_BYTES
             && bytes[..8] == *MAGIC
@@ -129,7 +130,7 @@ mod tests {
     fn index() -> Index {
         let mut index = Index::default();
         for i in 0..1000u64 {
-            // Every tenth batch is from the past.
+            // Every tenth batch has an old timestamp.
             let timestamp_ms = if i % 10 == 9 { 0 } else { i as i64 };
             index.push_row(1000 + 2 * i, i * 1000, timestamp_ms);
         }

@@ -1,12 +1,12 @@
-//! One partition on disk: its newest batches in memory, all others in segments, and what is safe of them.
+//! Partition on disk: its newest batches are in memory, all others in segments; it tracks which of them are durable.
 //!
 //! ```text
 //! start ..................... flushed ........ committed ........ end
 //!        in segments                   in memory (the tail)
 //! ```
 //!
-//! A batch goes into the tail and into the journal. When the journal has synced it, it is committed: readers see it.
-//! Later it is written to a segment, many at once, and may leave the tail.
+//! A batch goes into the tail and into the journal. When the journal has synced it, it is committed and visible to
+//! readers. Later it is written to a segment, many batches together, and may leave the tail.
 
 mod compact;
 pub(crate) mod index;
@@ -32,21 +32,21 @@ use compact::{Outcome, Pace, Turn};
 pub use segments::SegmentInfo;
 use segments::{Segments, SharedSegments, Unsynced};
 
-/// How the error of a partition begins that cannot be served.
+/// Prefix of the error of a partition that cannot be served.
 pub(crate) const NOT_SERVED: &str = "this partition is not served: ";
-/// What is written to segments before somebody else may read or write there.
+/// Maximum bytes that are written to segments before other threads may read or write there.
 pub(crate) const FLUSH_BYTES: usize = 4 << 20;
-/// What a batch in a tail costs beside its bytes.
+/// Memory cost of a batch in a tail in addition to its bytes.
 const ENTRY_BYTES: usize = 96;
-/// What leaves a tail before somebody else may append or read there.
+/// Maximum number of batches that leave a tail before other threads may append or read there.
 const LET_GO_BATCHES: usize = 256;
-/// What is read from the system's cache on the thread that asks: a fraction of a millisecond.
+/// Maximum bytes that are read from the system's cache on the calling thread: this takes a fraction of a millisecond.
 const CACHED_BYTES_MAX: usize = 1 << 20;
 
-/// What tails may hold, all together.
+/// Memory of the tails of all partitions.
 #[derive(Debug, Default)]
 pub(crate) struct TailBytes {
-    /// In tails, and of those the ones that are committed and in no segment yet.
+    /// Bytes in tails; `unflushed` counts those of them that are committed and in no segment yet.
     pub(crate) held: AtomicU64,
     pub(crate) unflushed: AtomicU64,
 }
@@ -57,19 +57,20 @@ pub struct DiskPartition {
     state: Mutex<State>,
     segments: SharedSegments,
     limits: SegmentLimits,
-    /// Held from a look at what is not synced until that is noted: the system says once to each file that bytes could
-    /// not be written, and of two who sync only one would hear it. Taken before all other locks.
+    /// Held from the query for unsynced parts until their sync is recorded: the system reports a failed write to each
+    /// file once, so of two concurrent syncs only one would receive it. Taken before all other locks.
     syncing: Mutex<()>,
 }
 
-/// When a segment ends, from the next write on.
+/// Limits at which a segment ends, from the next write on.
 #[derive(Debug, Default)]
 struct SegmentLimits {
     bytes: AtomicU64,
     ms: AtomicU64,
 }
 
-/// Invariant: `start <= flushed <= committed <= end`, and the tail ends at `end` and has all from `flushed` on.
+/// State of the partition. Invariant: `start <= flushed <= committed <= end`, and the tail ends at `end` and has all
+/// batches from `flushed` on.
 #[derive(Default)]
 struct State {
     start: Offset,
@@ -77,24 +78,24 @@ struct State {
     committed: Offset,
     end: Offset,
     tail: VecDeque<TailBatch>,
-    /// Where the tail ended when [`DiskPartition::age_tail`] was called last.
+    /// End of the tail at the last call of [`DiskPartition::age_tail`].
     aged: Offset,
-    /// What follows from all committed batches about who wrote them.
+    /// Producer state that results from all committed batches.
     producers: Producers,
     producers_end: Offset,
-    /// The largest timestamp that was ever in the tail.
+    /// Largest timestamp that was ever in the tail.
     timestamp_ms_max: Option<i64>,
-    /// Of the segments, as they were last seen, and of the committed batches that are in none.
+    /// Bytes of the segments, as last read, and of the committed batches that are in none.
     segment_bytes: u64,
     unflushed_bytes: u64,
-    /// How far it is compacted, if its topic is.
+    /// Extent of the compaction, if the topic is compacted.
     compacted: Compacted,
-    /// Why it is not served.
+    /// Reason why the partition is not served.
     refused: Option<Error>,
-    /// Why it could not be written to a segment the last time: nothing more is admitted until that works, so that it
-    /// does not fill the memory that all share.
+    /// Error of the last write to a segment, if it failed: nothing more is admitted until a write succeeds, so that
+    /// this partition does not fill the memory that all share.
     trouble: Option<Error>,
-    /// Changes that a checkpoint has to keep, and those that the last one kept.
+    /// Number of changes that a checkpoint has to store; `changes_kept` is the number that the last one stored.
     changes: u64,
     changes_kept: u64,
     is_deleted: bool,
@@ -102,31 +103,31 @@ struct State {
 
 struct TailBatch {
     batch: RecordBatch,
-    /// Of it and of all that came before it.
+    /// Largest timestamp of this batch and all batches before it.
     timestamp_ms_max: i64,
 }
 
-/// What a checkpoint keeps of a partition.
+/// State of a partition in a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionInfo {
     pub start: Offset,
     pub segments: Vec<SegmentInfo>,
-    /// [`Producers`] in bytes, and the offset up to which they know the log. Empty where there are none.
+    /// Encoded [`Producers`], empty if there are none; `producers_end` is the offset up to which they know the log.
     pub producers: Bytes,
     pub producers_end: Offset,
     pub compacted: Compacted,
-    /// Files of entries that were put aside, by their positions: without them the partition cannot be served.
+    /// Salvage files, by their positions: without their entries the partition cannot be served.
     pub salvages: Vec<u64>,
 }
 
 impl PartitionInfo {
-    /// The offset after the last record in a segment.
+    /// Returns the offset after the last record in a segment.
     pub fn end(&self) -> Offset {
         self.segments.last().map_or(self.start, |segment| segment.end.max(self.start))
     }
 }
 
-/// What a checkpoint takes of a partition.
+/// Data that a partition contributes to a checkpoint.
 pub(crate) struct Taken {
     pub(crate) info: PartitionInfo,
     /// Directories to sync before the checkpoint may be written.
@@ -135,7 +136,7 @@ pub(crate) struct Taken {
     changes: u64,
 }
 
-/// A read of batches that are in segments.
+/// Read of batches that are in segments.
 pub struct SegmentRead {
     partition: Arc<DiskPartition>,
     from: Offset,
@@ -154,7 +155,7 @@ impl DiskPartition {
         let disk = shared.disk.clone();
         let (segments, mut refused) = match Segments::open(disk.clone(), dir.clone(), segment_bytes, info) {
             Ok(segments) => (segments, None),
-            // It keeps its place and its files; nothing is read from them or written to them.
+            // The partition keeps its place in the topic and its files, which are neither read nor written.
             Err(error) => (Segments::closed(disk, dir, segment_bytes, &info.segments), Some(refuse(&error))),
         };
         let producers = match info.producers.is_empty() {
@@ -182,7 +183,8 @@ impl DiskPartition {
         Self { stream, shared, state, segments, limits, syncing }
     }
 
-    /// Says how many bytes a segment has, and how much newer than its first batch another may be; 0 is no limit.
+    /// Sets the size of a segment in bytes, and the maximum age difference between its first batch and any other in ms;
+    /// 0 means no limit.
     pub(crate) fn set_segment_limits(&self, bytes: u64, ms: u64) {
         self.limits.bytes.store(bytes, Ordering::Relaxed);
         self.limits.ms.store(ms, Ordering::Relaxed);
@@ -192,14 +194,14 @@ impl DiskPartition {
         self.stream
     }
 
-    /// Whether a checkpoint would let go of files.
+    /// Returns `true` if a checkpoint would release files.
     pub(crate) fn has_garbage(&self) -> bool {
         let segments = self.segments.lock();
         let state = self.state.lock();
         !state.is_deleted && state.refused.is_none() && segments.has_garbage(state.start.min(state.flushed))
     }
 
-    /// Why it takes nothing more for now.
+    /// Returns the reason why the partition takes nothing more for now.
     pub(crate) fn trouble(&self) -> Option<Error> {
         self.state.lock().trouble.clone()
     }
@@ -208,23 +210,23 @@ impl DiskPartition {
         self.segments.lock().dir().to_owned()
     }
 
-    /// It cannot be served. It keeps its place and its files.
+    /// Marks the partition as not served. It keeps its place in the topic and its files.
     pub(crate) fn refuse(&self, error: &Error) {
         self.state.lock().refused.get_or_insert_with(|| refuse(error));
     }
 
-    /// What was put aside when it could not be served.
+    /// Returns the salvage files that were written while the partition could not be served.
     pub(crate) fn salvages(&self) -> Vec<PathBuf> {
         self.segments.lock().salvages().to_vec()
     }
 
-    /// What was put aside is in the partition again.
+    /// Releases the salvage files: their entries are in the partition again.
     pub(crate) fn end_salvage(&self) {
         self.segments.lock().end_salvage();
         self.state.lock().changes += 1;
     }
 
-    /// The journal has all that is not in the segments: what they have beside it goes.
+    /// Removes data of the segments that the journal contains as well: it has everything after the checkpoint.
     pub(crate) fn settle(&self) -> Result<()> {
         self.segments.lock().settle()
     }
@@ -237,7 +239,7 @@ impl DiskPartition {
         state.tail.push_back(TailBatch { batch, timestamp_ms_max });
     }
 
-    /// A batch that recovery found. One that is in a segment already makes no difference there.
+    /// Appends a batch that recovery found. A batch that is already in a segment is not appended there again.
     pub(crate) fn replay(&self, batch: RecordBatch) {
         let mut state = self.state.lock();
         if state.is_deleted {
@@ -260,7 +262,7 @@ impl DiskPartition {
             let front = state.tail.front().map_or(state.committed, |held| held.batch.base_offset());
             (state.start, front, state.tail_offset_for_time(timestamp_ms).unwrap_or(state.committed))
         };
-        // All before the tail was in segments when the tail was looked at.
+        // All batches before the tail were in segments when the tail was read.
         let mut at = start;
         while at < front {
             let view = self.segments.lock().view(at, Some(timestamp_ms))?;
@@ -275,7 +277,7 @@ impl DiskPartition {
         Ok(otherwise.max(start))
     }
 
-    /// Why a file could not be read: perhaps because the partition was deleted meanwhile, and its files with it.
+    /// Replaces the error of a failed read if the partition was deleted in the meantime, together with its files.
     fn explain(&self, error: Error) -> Error {
         if self.state.lock().is_deleted {
             return deleted();
@@ -302,7 +304,7 @@ impl DiskPartition {
         Ok(())
     }
 
-    /// Writes what is committed and in no segment yet. Returns its bytes.
+    /// Writes committed batches that are in no segment yet. Returns their bytes.
     pub(crate) fn flush(&self, bytes_max: usize, now_ms: u64) -> Result<u64> {
         let mut segments = self.segments.lock();
         let batches = {
@@ -327,10 +329,10 @@ impl DiskPartition {
         let appended = segments.append(&batches, now_ms);
         let mut state = self.state.lock();
         if state.is_deleted {
-            // What it had is not counted any more.
+            // Its bytes are not counted any more.
             return Ok(0);
         }
-        // Where it failed, a part of them may be in a segment nevertheless.
+        // After an error a part of the batches may be in a segment nevertheless.
         let end = segments.end().map_or(state.flushed, |end| end.max(state.flushed));
         let flushed = || batches.iter().take_while(|batch| batch.next_offset() <= end);
         let bytes = flushed().map(|batch| batch.len() as u64).sum();
@@ -341,12 +343,13 @@ impl DiskPartition {
         appended.inspect_err(|error| self.shared.room.note(error)).map(|()| bytes)
     }
 
-    /// Lets go of what is in segments, oldest first, until so many bytes are free. Returns how many are.
+    /// Removes batches that are in segments from the tail, oldest first, until `bytes` bytes are free. Returns the
+    /// freed bytes.
     pub(crate) fn trim_tail(&self, bytes: u64) -> u64 {
         self.let_go(bytes, Offset::MAX)
     }
 
-    /// Lets go of what is in segments and was in the tail already when this was called last. Returns how many bytes.
+    /// Removes batches that are in segments and were in the tail at the previous call. Returns the freed bytes.
     pub(crate) fn age_tail(&self) -> u64 {
         let before = {
             let mut state = self.state.lock();
@@ -378,7 +381,7 @@ impl DiskPartition {
                 self.shared.tails.held.fetch_sub(goes.iter().map(|held| cost(&held.batch)).sum(), Ordering::Relaxed);
             }
             let is_last = goes.len() < LET_GO_BATCHES;
-            // Without the lock: giving memory back takes longer than all of the above.
+            // Without the lock: freeing the memory takes longer than all of the above.
             goes.clear();
             if is_last {
                 return freed;
@@ -386,9 +389,9 @@ impl DiskPartition {
         }
     }
 
-    /// Syncs the segments, and says what a checkpoint may rely on then; `None` where nothing has changed. All that was
-    /// committed when this is called is in it, unless it is `partial`, and the disk has no room for that: then the
-    /// journal is still needed for the rest.
+    /// Syncs the segments, and returns the state that a checkpoint may contain; `None` if nothing has changed. It
+    /// includes all records that are committed at the call, unless `is_partial` is set and the disk has no space for
+    /// them: then the journal is still needed for the rest.
     pub(crate) fn checkpoint(&self, now_ms: u64, is_partial: bool) -> Result<Option<Taken>> {
         let changes = {
             let state = self.state.lock();
@@ -412,7 +415,7 @@ impl DiskPartition {
             let mut info = PartitionInfo::default();
             {
                 let state = self.state.lock();
-                // What came after the flush is not in it, and so it does not begin there.
+                // Later records are not in the checkpoint, so its start cannot be after the flushed offset.
                 info.start = state.start.min(state.flushed);
                 info.producers_end = state.producers_end;
                 info.compacted = state.compacted;
@@ -441,10 +444,10 @@ impl DiskPartition {
         Ok(())
     }
 
-    /// Syncs segments when so many bytes of them are not: little by little, since whoever syncs the journal meanwhile
-    /// has to wait for all that the disk was given before.
+    /// Syncs segments when `bytes` bytes of them are unsynced. It works in small steps, since a concurrent sync of the
+    /// journal has to wait for all bytes that the disk received before.
     pub(crate) fn sync_ahead(&self, bytes: u64) -> Result<()> {
-        // Somebody is at it already.
+        // Another thread is syncing already.
         let Some(_syncing) = self.syncing.try_lock() else {
             return Ok(());
         };
@@ -455,16 +458,16 @@ impl DiskPartition {
         self.sync(unsynced)
     }
 
-    /// After a checkpoint that keeps what was taken of this partition.
+    /// Records that a checkpoint contains this state of the partition.
     pub(crate) fn set_kept(&self, taken: &Taken) {
         self.segments.lock().set_names_synced(taken.names);
         self.state.lock().changes_kept = taken.changes;
     }
 
-    /// Gets ready to be compacted where it is worth it. Returns whether a checkpoint has to come before that.
+    /// Prepares a compaction if it is worthwhile. Returns `true` if a checkpoint has to precede it.
     pub(crate) fn prepare_compaction(&self, settings: &CompactionSettings, now_ms: u64) -> Result<bool> {
         if settings.lag_ms.1 > 0 {
-            // Only what is in a segment is compacted, and few bytes wait for the next checkpoint to get there.
+            // Only records in a segment are compacted, and a few bytes would reach one only at the next checkpoint.
             self.flush(FLUSH_BYTES, now_ms)?;
         }
         let mut segments = self.segments.lock();
@@ -478,8 +481,8 @@ impl DiskPartition {
         segments.close_to_compact(to, settings, now_ms)
     }
 
-    /// Removes records that have a newer one of the same key, where it is worth it. The files stay as they are until
-    /// the next checkpoint.
+    /// Removes records that have a newer one of the same key, if it is worthwhile. The old files stay until the next
+    /// checkpoint.
     pub(crate) fn compact(
         &self,
         settings: &CompactionSettings,
@@ -511,7 +514,7 @@ impl DiskPartition {
             }
         };
         let Outcome { sources, segments: made, compacted, stats } = match turn.run(before, settings, now_ms) {
-            // Retention or a deletion was faster.
+            // Retention or a deletion came first.
             Err(error) if error.kind == ErrorKind::Busy || self.state.lock().is_deleted => return Ok(None),
             outcome => outcome?,
         };
@@ -525,19 +528,19 @@ impl DiskPartition {
         Ok(Some(stats))
     }
 
-    /// After a checkpoint: removes files that it no longer names.
+    /// Removes files that the last checkpoint no longer names.
     pub(crate) fn sweep(&self) {
         let mut segments = self.segments.lock();
         segments.sweep();
         self.state.lock().segment_bytes = segments.bytes();
     }
 
-    /// Lets go of its files: those that are open keep their bytes. Whoever reads one has it for that time.
+    /// Closes its files. A concurrent reader keeps its file open for the duration of the read.
     pub(crate) fn close(&self) {
         self.segments.lock().close();
     }
 
-    /// Nothing is taken or read any more. Its files go when that is durable.
+    /// Deletes the partition: nothing is appended or read any more. Its files are removed when the deletion is durable.
     pub(crate) fn delete(&self) {
         let mut state = self.state.lock();
         state.is_deleted = true;
@@ -612,7 +615,7 @@ impl DurableLog for DiskPartition {
         batches.iter().for_each(|batch| state.note(batch));
         state.unflushed_bytes += batches.iter().map(|batch| batch.len() as u64).sum::<u64>();
         state.changes += 1;
-        // Before somebody can flush them.
+        // Counted before another thread can flush them.
         self.shared.committed(batches.iter().map(cost).sum());
         batches
     }
@@ -652,10 +655,10 @@ impl DurableLog for DiskPartition {
             let message = format!("records up to {} may be deleted, not up to {start}", state.committed);
             return Err(Error::new(ErrorKind::OutOfRange, message));
         }
-        // One that is there may not last yet, and whoever asks again waits for that, too.
+        // The current start may not be durable yet; a repeated request waits for it too.
         if start >= state.start {
             let body = Bytes::copy_from_slice(&start.to_le_bytes());
-            // Its owner may be the same as that of batches, which all come before it.
+            // Its owner may be the same as that of batches, which all precede it.
             let mark = state.end;
             self.shared.append(Entry { kind: EntryKind::Start, stream: self.stream, body, owner, mark })?;
             state.start = start;
@@ -665,7 +668,7 @@ impl DurableLog for DiskPartition {
     }
 
     fn retain(&self, retention_bytes: u64, retention_ms: u64, now_ms: u64) -> Option<Offset> {
-        // Whoever writes there now is not held up: the next look is soon.
+        // A concurrent writer is not blocked: the next check is soon.
         let segments = self.segments.try_lock()?;
         let (start, flushed, end) = {
             let state = self.state.lock();
@@ -680,7 +683,8 @@ impl DurableLog for DiskPartition {
         planned.filter(|planned| *planned > start)
     }
 
-    /// What is needed is in segments with what is not: compaction and retention decide what goes.
+    /// Ignores the request: segments contain needed and forgotten records together, and only compaction and retention
+    /// remove them.
     fn forget(&self, _: Offset) {}
 
     fn check_room(&self) -> Result<()> {
@@ -709,7 +713,7 @@ impl DurableLog for DiskPartition {
 }
 
 impl State {
-    /// Another batch is committed, unless it was before.
+    /// Records a committed batch in the producer state, unless it is already included.
     fn note(&mut self, batch: &RecordBatch) {
         if batch.base_offset() >= self.producers_end {
             self.producers.replay(batch);
@@ -717,7 +721,7 @@ impl State {
         }
     }
 
-    /// The place in the tail of the first batch that is in no segment.
+    /// Returns the index in the tail of the first batch that is in no segment.
     fn first_unflushed(&self) -> usize {
         self.tail.partition_point(|held| held.batch.base_offset() < self.flushed)
     }
@@ -725,7 +729,7 @@ impl State {
     fn tail_offset_for_time(&self, timestamp_ms: i64) -> Option<Offset> {
         let is_it =
             |held: &&TailBatch| held.batch.max_timestamp_ms() >= timestamp_ms && held.batch.next_offset() > self.start;
-        // None before this one is late enough. The one itself is, unless what made it so has left the tail.
+        // No batch before this one is late enough. This one is, unless the batch with the maximum has left the tail.
         let first = self.tail.partition_point(|held| held.timestamp_ms_max < timestamp_ms);
         let found = self.tail.iter().skip(first).find(is_it).map(|held| held.batch.base_offset());
         found.filter(|found| *found < self.committed)
@@ -733,7 +737,7 @@ impl State {
 }
 
 impl SegmentRead {
-    /// The same at once, if none of it has to be waited for and it is not much work.
+    /// Runs the read immediately, if it needs no waiting and little work. `None` otherwise.
     pub fn run_if_cached(&self) -> Option<Result<Vec<RecordBatch>>> {
         if self.bytes_max > CACHED_BYTES_MAX {
             return None;
@@ -755,7 +759,7 @@ impl SegmentRead {
                 self.partition.segments.lock().keep_index(&view);
                 part?.read(self.from, self.bytes_max)
             }
-            // It has moved on meanwhile.
+            // The partition has changed in the meantime.
             _ => match self.partition.clone().read(self.from, self.bytes_max)? {
                 Read::Batches(batches) => Ok(batches),
                 Read::Cold(_) => {
@@ -775,7 +779,7 @@ fn cost(batch: &RecordBatch) -> u64 {
     (batch.len() + ENTRY_BYTES) as u64
 }
 
-/// The partition cannot be served.
+/// Converts an error into the error of a partition that cannot be served.
 fn refuse(error: &Error) -> Error {
     Error::new(ErrorKind::Corrupt, format!("{NOT_SERVED}{}", error.message))
 }

@@ -1,4 +1,4 @@
-//! Goes through all of a segment, and past what is damaged in it: for inspection and repair, not for readers.
+//! Scan of a whole segment that skips damage: for inspection and repair, not for readers.
 
 use std::path::Path;
 
@@ -11,17 +11,17 @@ use super::index::Index;
 use super::segments::{SegmentInfo, index_name, log_name};
 use crate::disk::{Disk, damaged, failed, read_whole};
 
-/// Where nobody knows at which offset a segment ends.
+/// End offset of a segment if it is unknown.
 pub(crate) const UNKNOWN_END: Offset = Offset::MAX;
 
-/// What a part of a segment is.
+/// Part of a segment: a batch or damage.
 #[derive(Clone, Debug)]
 pub enum Spot {
     Batch {
         at: u64,
         batch: RecordBatch,
     },
-    /// Bytes that are no batch, up to where the next one begins.
+    /// Bytes that are not a valid batch, up to the beginning of the next one.
     Damage {
         at: u64,
         bytes: u64,
@@ -29,8 +29,8 @@ pub enum Spot {
     },
 }
 
-/// All of a segment's bytes in their order, `from` being the offset of its first record and `end` the one after its
-/// last.
+/// Returns all parts of a segment in their order. `from` is the offset of its first record, `end` the offset after its
+/// last one.
 pub fn spots(bytes: &Bytes, from: Offset, end: Offset) -> Vec<Spot> {
     let (mut spots, mut at, mut expected) = (Vec::new(), 0, from);
     while at < bytes.len() {
@@ -42,7 +42,7 @@ pub fn spots(bytes: &Bytes, from: Offset, end: Offset) -> Vec<Spot> {
                 spots.push(Spot::Batch { at: (at - batch.len()) as u64, batch });
                 continue;
             }
-            // The offset lies outside of the batch's checksum: it is the offset that is wrong, as a rule.
+            // The offset is outside of the batch's checksum: usually the offset is damaged.
             Ok(batch) => (
                 at + batch.len(),
                 format!("a batch from offset {} where offset {expected} has to be", batch.base_offset()),
@@ -59,7 +59,7 @@ pub fn spots(bytes: &Bytes, from: Offset, end: Offset) -> Vec<Spot> {
     spots
 }
 
-/// The batch that is here, if one is: it begins at an offset or later, and ends before another.
+/// Returns the valid batch at this position, if it begins at `expected` or later, and ends at `end` or before.
 fn batch_at(bytes: &Bytes, at: usize, expected: Offset, end: Offset) -> Result<RecordBatch, String> {
     let rest = &bytes[at..];
     if rest.len() < BATCH_HEADER_BYTES {
@@ -78,10 +78,10 @@ fn batch_at(bytes: &Bytes, at: usize, expected: Offset, end: Offset) -> Result<R
     Ok(batch)
 }
 
-/// Where the next batch begins behind what is none; the end where there is none.
+/// Returns the position of the next batch after damage; the end if there is none.
 fn next_batch(bytes: &Bytes, at: usize, expected: Offset, end: Offset) -> usize {
     let is_one = |at: &usize| batch_at(bytes, *at, expected, end).is_ok();
-    // As a rule the length is right, and only what follows it is not.
+    // Usually the length is correct, and only the bytes after it are damaged.
     let said = bytes
         .get(at + 8..at + 12)
         .map(|len| at + 12 + u32::from_be_bytes(len.try_into().expect("invariant: four bytes")) as usize);
@@ -89,7 +89,7 @@ fn next_batch(bytes: &Bytes, at: usize, expected: Offset, end: Offset) -> usize 
     said.or_else(|| (at + 1..bytes.len()).find(is_one)).unwrap_or(bytes.len())
 }
 
-/// What a segment's file has, as far as a checkpoint knows it; an error where it cannot be read at all.
+/// Scans the file of a segment, up to the length in the checkpoint; an error if it cannot be read at all.
 pub(crate) fn segment(disk: &dyn Disk, dir: &Path, info: &SegmentInfo) -> Result<Vec<Spot>> {
     let path = dir.join(log_name(info.base, info.generation));
     let bytes = read_whole(disk, &path).map_err(failed("read", &path))?;
@@ -104,7 +104,7 @@ pub(crate) fn segment(disk: &dyn Disk, dir: &Path, info: &SegmentInfo) -> Result
     Ok(spots)
 }
 
-/// Whether the index of a sealed segment is there and right; `None` where there is none that a broker would use.
+/// Checks the index of a sealed segment; `None` if there is no index that a broker would use.
 pub(crate) fn index(disk: &dyn Disk, dir: &Path, info: &SegmentInfo, spots: &[Spot]) -> Option<Result<(), Error>> {
     let path = dir.join(index_name(info.base, info.generation));
     let bytes = read_whole(disk, &path).ok()??;
@@ -113,7 +113,7 @@ pub(crate) fn index(disk: &dyn Disk, dir: &Path, info: &SegmentInfo, spots: &[Sp
     for spot in spots {
         match spot {
             Spot::Batch { batch, .. } => expected.push(batch),
-            // What the damaged bytes were nobody knows.
+            // The contents of the damaged bytes are unknown.
             Spot::Damage { .. } => return Some(Ok(())),
         }
     }

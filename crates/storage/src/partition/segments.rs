@@ -1,5 +1,5 @@
-//! The files of one partition: `<base offset>.log`, batches one after the other as they came, in Kafka's layout.
-//! One that compaction made has its generation in its name as well: `<base offset>-<generation>.log`.
+//! Files of one partition: `<base offset>.log` contains consecutive batches in their order of arrival, in Kafka's
+//! layout. A file that compaction wrote also has its generation in its name: `<base offset>-<generation>.log`.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -19,66 +19,66 @@ use crate::journal::salvage;
 
 mod dirty;
 
-/// What a checkpoint knows of a segment.
+/// State of a segment in a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
-    /// The offset of its first record.
+    /// Offset of the first record.
     pub base: Offset,
-    /// The offset after its last record.
+    /// Offset after the last record.
     pub end: Offset,
     pub bytes: u64,
     pub timestamp_ms_max: i64,
-    /// When its last batch was appended, by the broker's clock.
+    /// Append time of the last batch, by the broker's clock.
     pub appended_ms: u64,
-    /// How often compaction has written it again.
+    /// Number of times that compaction has rewritten the segment.
     pub generation: u32,
 }
 
-/// A file of batches, complete or still growing.
+/// File of batches, complete or still growing.
 pub(crate) struct Segment {
     info: SegmentInfo,
-    /// Read or made when it is first asked for, unless the segment was written by this process.
+    /// Index, read or created on first use, unless this process wrote the segment.
     index: Option<Arc<Index>>,
-    /// Invariant: not for all segments at once; see [`OPEN_MAX`].
+    /// Open file. Invariant: not all segments have one at the same time; see [`OPEN_MAX`].
     file: Option<Arc<dyn DiskFile>>,
-    /// How much of it lasts, and the offset there.
+    /// Durable bytes of the segment, and the offset at their end.
     synced: (u64, Offset),
-    /// A sync failed: what was not synced before may be lost, though it still reads well.
+    /// `true` after a failed sync: unsynced bytes may be lost, though they still read correctly.
     is_suspect: bool,
-    /// The largest timestamp of its first batch, once it was asked for.
+    /// Largest timestamp of the first batch, once it was read.
     first_ms: Option<i64>,
 }
 
-/// What a search by time or a check reads at once.
+/// Number of bytes that a search by time or a check reads together.
 pub(crate) const READ_BYTES: usize = 1 << 20;
-/// Bytes of one write. Many systems let no other thread have the processor before it is done.
+/// Bytes of one write. Many systems do not schedule other threads on the processor before it is finished.
 const WRITE_BYTES: usize = 256 << 10;
-/// Files of one partition that stay open.
+/// Maximum number of open files of one partition.
 const OPEN_MAX: usize = 4;
-/// Bytes that an index may not know: they are read through instead.
+/// Maximum number of bytes without an index: they are read sequentially instead.
 const UNINDEXED_BYTES_MAX: u64 = 256 << 10;
 
-/// Invariant: segments are in order and without a gap, and `list.back()` is the one that grows.
+/// Segments of a partition. Invariant: they are in order and without a gap, and `list.back()` is the growing one.
 pub(crate) struct Segments {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     segment_bytes: u64,
-    /// How much newer than its first batch a batch may be in one segment; 0 is no limit.
+    /// Maximum age difference between the first batch of a segment and any other; 0 means no limit.
     segment_ms: u64,
     list: VecDeque<Segment>,
-    /// Its directory is there, and its name lasts.
+    /// `true` if its directory exists, with a durable name.
     has_dir: bool,
-    /// Changes of the directory that a checkpoint relies on.
+    /// Number of changes of the directory that a checkpoint relies on.
     names: u64,
     names_synced: u64,
-    /// Files that are needed as long as the last checkpoint names them, and those that are needed no more.
+    /// Files that are needed as long as the last checkpoint names them, and files that are no longer needed.
     replaced: Vec<PathBuf>,
     garbage: Vec<PathBuf>,
-    /// Entries of the journal that were put aside when the partition could not be served.
+    /// Journal entries that were put aside while the partition could not be served.
     salvages: Vec<PathBuf>,
 }
 
-/// A segment as a reader has it, who does not hold the lock.
+/// Snapshot of a segment for a reader that does not hold the lock.
 pub(crate) struct View {
     disk: Arc<dyn Disk>,
     path: PathBuf,
@@ -89,19 +89,19 @@ pub(crate) struct View {
     is_sealed: bool,
 }
 
-/// A part of a segment that holds what a reader wants.
+/// Part of a segment that holds the batches for a reader.
 pub(crate) struct Part {
     path: PathBuf,
     file: Arc<dyn DiskFile>,
-    /// The batch there begins at this offset.
+    /// Position at which the part begins, and the offset of the batch there.
     at: u64,
     offset: Offset,
-    /// Where the segment ended when it was asked for, and the offset there.
+    /// End of the segment when the part was created, and the offset there.
     to: u64,
     end: Offset,
 }
 
-/// What of a segment a checkpoint has to make last.
+/// Part of a segment that a checkpoint has to make durable.
 pub(crate) struct Unsynced {
     info: SegmentInfo,
     pub(crate) part: Part,
@@ -109,8 +109,8 @@ pub(crate) struct Unsynced {
 }
 
 impl Segments {
-    /// With what a checkpoint says of the segments. Changes nothing: that is for [`Segments::settle`], once it is known
-    /// that the journal has all that is not in them.
+    /// Opens the segments of a checkpoint. Changes nothing: [`Segments::settle`] does that once it is known that the
+    /// journal contains everything that the segments lack.
     pub(crate) fn open(disk: Arc<dyn Disk>, dir: PathBuf, segment_bytes: u64, known: &PartitionInfo) -> Result<Self> {
         let mut segments = Self::closed(disk, dir, segment_bytes, &known.segments);
         let names = segments.names()?;
@@ -134,7 +134,7 @@ impl Segments {
         Ok(segments)
     }
 
-    /// Of a partition that is not served: no file is touched.
+    /// Creates the segments of a partition that is not served: no file is accessed.
     pub(crate) fn closed(disk: Arc<dyn Disk>, dir: PathBuf, segment_bytes: u64, known: &[SegmentInfo]) -> Self {
         let (list, has_dir) = (known.iter().map(Segment::sealed).collect(), !known.is_empty());
         let (replaced, garbage, salvages) = (Vec::new(), Vec::new(), Vec::new());
@@ -161,19 +161,19 @@ impl Segments {
         &self.salvages
     }
 
-    /// Takes away what was written after the checkpoint: those batches are in the journal, and come again.
+    /// Removes writes after the checkpoint: those batches are in the journal, and are appended again.
     pub(crate) fn settle(&mut self) -> Result<()> {
         for name in self.names()? {
             let Some((base, generation, kind)) = parse_name(&name) else { continue };
             let is_it = |segment: &Segment| segment.info.base == base && segment.info.generation == generation;
             let is_known = self.list.iter().any(is_it);
-            // The one that grows has no index; one that is there is of a segment that went on differently.
+            // The growing segment has no index; an existing one belongs to a segment that continued differently.
             let is_growing = self.list.back().is_some_and(is_it);
             let path = self.dir.join(&name);
             let is_over = match kind {
                 "log" => !is_known,
                 "index" => !is_known || is_growing,
-                // The checkpoint that would have named it never came, or one came that does not need it.
+                // The checkpoint that would have named it was never written, or a later checkpoint does not need it.
                 "salvage" => !self.salvages.contains(&path),
                 _ => false,
             };
@@ -191,7 +191,7 @@ impl Segments {
         Ok(())
     }
 
-    /// What was put aside is in the partition again: its files go with the next sweep.
+    /// Marks the salvage files for removal with the next sweep: their entries are in the partition again.
     pub(crate) fn end_salvage(&mut self) {
         self.garbage.append(&mut self.salvages);
     }
@@ -212,13 +212,13 @@ impl Segments {
         self.list.iter().map(|segment| segment.info.bytes).sum()
     }
 
-    /// The offset after the last record in a segment, where there is one.
+    /// Returns the offset after the last record in a segment, if a segment exists.
     pub(crate) fn end(&self) -> Option<Offset> {
         self.list.back().map(|segment| segment.info.end)
     }
 
-    /// Appends batches, with new segments where one is full. Nothing is synced. After an error some of them may have
-    /// been appended: [`Segments::end`] says which.
+    /// Appends batches, and starts new segments when one is full. Nothing is synced. After an error some batches may
+    /// have been appended: [`Segments::end`] shows which.
     pub(crate) fn append(&mut self, batches: &[RecordBatch], now_ms: u64) -> Result<()> {
         let mut rest = batches;
         while let Some(first) = rest.first() {
@@ -253,12 +253,12 @@ impl Segments {
         Ok(())
     }
 
-    /// Says when a segment ends from now on.
+    /// Sets the limits at which a segment ends from now on.
     pub(crate) fn set_limits(&mut self, segment_bytes: u64, segment_ms: u64) {
         (self.segment_bytes, self.segment_ms) = (segment_bytes, segment_ms);
     }
 
-    /// Returns the largest timestamp of the first batch of a segment; `None` where it has none. May read a file.
+    /// Returns the largest timestamp of the first batch of a segment; `None` if the segment is empty. May read a file.
     fn first_ms(&mut self, at: usize) -> Result<Option<i64>> {
         let Some(segment) = self.list.get(at).filter(|segment| segment.info.bytes > 0) else {
             return Ok(None);
@@ -277,7 +277,7 @@ impl Segments {
 
     fn roll(&mut self, base: Offset, now_ms: u64) -> Result<()> {
         if !self.has_dir {
-            // The topic's and that of all topics may be new as well.
+            // The directories of the topic and of all topics may be new as well.
             for dir in self.dirs().iter().skip(1) {
                 self.disk.create_dir(dir).map_err(failed("make", dir))?;
             }
@@ -286,7 +286,7 @@ impl Segments {
             SegmentInfo { base, end: base, bytes: 0, timestamp_ms_max: i64::MIN, appended_ms: now_ms, generation: 0 };
         let path = self.log_path(&info);
         let file: Arc<dyn DiskFile> = match self.disk.create(&path) {
-            // What an earlier try left, which failed before it wrote anything that counts.
+            // An earlier attempt left this file; it failed before it wrote anything that is needed.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let file = self.disk.open(&path).map_err(failed("open", &path))?;
                 file.set_len(0).map_err(failed("cut", &path))?;
@@ -303,14 +303,14 @@ impl Segments {
         Ok(())
     }
 
-    /// The data directory and those below it down to this partition's.
+    /// Returns the data directory and its descendants down to this partition's directory.
     fn dirs(&self) -> Vec<PathBuf> {
         let mut dirs: Vec<PathBuf> = self.dir.ancestors().take(4).map(Path::to_owned).collect();
         dirs.reverse();
         dirs
     }
 
-    /// Leaves an index beside the segment that has grown so far.
+    /// Writes an index for the growing segment.
     fn leave_index(&self) {
         if let Some(Segment { info, index: Some(index), .. }) = self.list.back()
             && index.bytes() == info.bytes
@@ -319,7 +319,7 @@ impl Segments {
         }
     }
 
-    /// Of a partition that is deleted: no file stays open.
+    /// Closes all files of a partition that is deleted.
     pub(crate) fn close(&mut self) {
         self.list.iter_mut().for_each(|segment| (segment.file, segment.index) = (None, None));
     }
@@ -387,12 +387,12 @@ impl Segments {
     }
 
     pub(crate) fn unsynced_bytes(&self) -> u64 {
-        // Those that are not synced are the newest.
+        // Unsynced segments are the newest ones.
         let newest = self.list.iter().rev().take_while(|segment| segment.is_dirty());
         newest.map(|segment| segment.info.bytes - segment.synced.0).sum()
     }
 
-    /// What has to be synced so that a checkpoint may say [`Segments::infos`].
+    /// Returns the parts that have to be synced before a checkpoint may contain [`Segments::infos`].
     pub(crate) fn unsynced(&mut self) -> Result<Vec<Unsynced>> {
         let dirty: Vec<usize> = (0..self.list.len()).filter(|at| self.list[*at].is_dirty()).collect();
         let unsynced = |at: usize| {
@@ -404,7 +404,7 @@ impl Segments {
         dirty.into_iter().map(unsynced).collect()
     }
 
-    /// That much of a segment lasts now, or has to be looked at again.
+    /// Records whether this part of a segment is durable, or has to be checked again.
     pub(crate) fn set_synced(&mut self, unsynced: &Unsynced, is_synced: bool) {
         if let Some(segment) = self.list.iter_mut().find(|segment| segment.info.is_same(&unsynced.info)) {
             segment.is_suspect = !is_synced;
@@ -414,7 +414,8 @@ impl Segments {
         }
     }
 
-    /// Directories that have to be synced as well, and what [`Segments::set_names_synced`] is to be told then.
+    /// Returns directories that have to be synced as well, and the argument for [`Segments::set_names_synced`] after
+    /// that.
     pub(crate) fn unsynced_dirs(&self) -> (Vec<PathBuf>, u64) {
         let mut dirs = if self.names == self.names_synced { Vec::new() } else { self.dirs() };
         if self.has_dir {
@@ -428,8 +429,8 @@ impl Segments {
         self.names_synced = names;
     }
 
-    /// The segment that has an offset, or the first after it; of those the first that has a record of this time or
-    /// later, where one is asked for.
+    /// Returns the segment that holds an offset, or the first one after it. With a time, it is the first of these that
+    /// has a record of this time or later.
     pub(crate) fn view(&mut self, offset: Offset, timestamp_ms: Option<i64>) -> Result<Option<View>> {
         let is_it = |segment: &Segment| {
             let is_in_time = timestamp_ms.is_none_or(|timestamp_ms| segment.info.timestamp_ms_max >= timestamp_ms);
@@ -450,7 +451,7 @@ impl Segments {
         Ok(View { disk, path, index_path, file, info: *info, index: index.clone(), is_sealed })
     }
 
-    /// Keeps an index that a reader had to make.
+    /// Keeps an index that a reader created.
     pub(crate) fn keep_index(&mut self, view: &View) {
         let found = self.list.iter_mut().find(|segment| segment.info.is_same(&view.info));
         if let Some(segment) = found
@@ -461,8 +462,8 @@ impl Segments {
         }
     }
 
-    /// Which of the oldest segments may go, as long as `is_over` says so of the oldest one and of all bytes: the offset
-    /// at which the log begins then, if any may.
+    /// Selects the oldest segments for removal, as long as `is_over` returns `true` for the oldest one and the bytes of
+    /// all. Returns the offset at which the log then begins, if any can be removed.
     pub(crate) fn plan_removal(&self, is_over: impl Fn(&SegmentInfo, u64) -> bool) -> Option<Offset> {
         let (mut bytes, mut start) = (self.bytes(), None);
         for segment in &self.list {
@@ -475,9 +476,9 @@ impl Segments {
         start
     }
 
-    /// Forgets segments that end at or before this offset. Their files go with [`Segments::sweep`].
+    /// Drops segments that end at or before this offset. [`Segments::sweep`] removes their files.
     pub(crate) fn forget_before(&mut self, start: Offset) {
-        // One without records keeps its place: another would get its name.
+        // A segment without records stays: a new one would get its name.
         while let Some(segment) = self.list.pop_front_if(|segment| segment.info.end <= start && segment.info.bytes > 0)
         {
             self.garbage.push(self.log_path(&segment.info));
@@ -485,7 +486,7 @@ impl Segments {
         }
     }
 
-    /// A segment, as long as it is there.
+    /// Returns a view of a segment, if it still exists.
     pub(crate) fn view_of(&mut self, info: &SegmentInfo) -> Result<View> {
         match self.list.iter().position(|segment| segment.info == *info) {
             Some(at) => self.view_at(at),
@@ -493,12 +494,13 @@ impl Segments {
         }
     }
 
-    /// Puts segments into the place of others, if those are still there. The files of what is replaced go when no
-    /// checkpoint names them; those that find no place go at once, since nobody has heard of them.
+    /// Replaces segments by new ones, if the old ones still exist. The old files are removed when no checkpoint names
+    /// them. If the old ones no longer exist, the new files are removed immediately, since nothing refers to them.
+    /// Returns `true` if the segments were replaced.
     pub(crate) fn exchange(&mut self, sources: &[SegmentInfo], made: Vec<Segment>) -> bool {
         let at = self.list.iter().position(|segment| sources.first() == Some(&segment.info));
         let there = self.list.iter().skip(at.unwrap_or(self.list.len())).map(|segment| segment.info);
-        // The one that grows is none of them.
+        // The growing segment is none of the sources.
         let is_there = there.clone().count() > sources.len() && there.zip(sources).all(|(there, it)| there == *it);
         let Some(at) = at.filter(|_| is_there) else {
             for segment in &made {
@@ -517,18 +519,18 @@ impl Segments {
         true
     }
 
-    /// What was replaced so far is in no checkpoint that is written from now on.
+    /// Marks the replaced files as garbage: no checkpoint that is written from now on names them.
     pub(crate) fn retire_replaced(&mut self) {
         self.garbage.append(&mut self.replaced);
     }
 
-    /// Whether there are files to remove once a checkpoint says that the log begins there.
+    /// Returns `true` if files can be removed once a checkpoint contains this start offset.
     pub(crate) fn has_garbage(&self, start: Offset) -> bool {
         let is_over = |segment: &Segment| segment.info.end <= start && segment.info.bytes > 0;
         !self.garbage.is_empty() || !self.replaced.is_empty() || self.list.front().is_some_and(is_over)
     }
 
-    /// Removes the files of what was forgotten. What cannot be removed is tried again the next time.
+    /// Removes the files of dropped segments. Failed removals are retried the next time.
     pub(crate) fn sweep(&mut self) {
         let disk = &self.disk;
         self.garbage.retain(|path| match disk.remove(path) {
@@ -556,14 +558,14 @@ fn file_name(base: Offset, generation: u32, kind: &str) -> String {
     }
 }
 
-/// The base offset, the generation and the kind of a file.
+/// Parses the name of a file into base offset, generation and kind.
 fn parse_name(name: &str) -> Option<(Offset, u32, &str)> {
     let (stem, kind) = name.split_once('.')?;
     let (base, generation) = stem.split_once('-').unwrap_or((stem, "0"));
     Some((base.parse().ok()?, generation.parse().ok()?, kind))
 }
 
-/// What is left is of no use, and the next start removes it.
+/// Removes an unneeded file. If that fails, the next start removes it.
 pub(crate) fn remove_quietly(disk: &dyn Disk, path: &Path) {
     if let Err(error) = disk.remove(path)
         && error.kind() != io::ErrorKind::NotFound
@@ -578,20 +580,20 @@ pub(crate) fn leave_index(disk: &dyn Disk, path: &Path, index: &Index) {
         _ => disk.create(path).and_then(|file| file.write_at(&mut [IoSlice::new(&index.encode())], 0)),
     };
     if let Err(error) = left {
-        // It is made again from the segment when it is needed.
+        // It is created again from the segment when it is needed.
         tracing::debug!(path = %path.display(), %error, "cannot write an index");
     }
 }
 
 impl SegmentInfo {
-    /// The same file, which may have grown.
+    /// Returns `true` for the same file, which may have grown.
     fn is_same(&self, other: &Self) -> bool {
         (self.base, self.generation) == (other.base, other.generation)
     }
 }
 
 impl Segment {
-    /// All of it lasts.
+    /// Creates a segment that is durable as a whole.
     pub(crate) fn sealed(info: &SegmentInfo) -> Self {
         let synced = (info.bytes, info.end);
         Self { info: *info, index: None, file: None, synced, is_suspect: false, first_ms: None }
@@ -603,8 +605,8 @@ impl Segment {
 }
 
 impl Unsynced {
-    /// Makes it last. The system forgets what it could not write, and takes it for written: after a failed sync all of
-    /// it is read back, checked and written again.
+    /// Makes the part durable. After a failed sync the system treats bytes that it could not write as written: the
+    /// whole part is then read back, checked and written again.
     pub(crate) fn sync(&self) -> Result<()> {
         let Part { path, file, .. } = &self.part;
         if self.is_suspect {
@@ -623,14 +625,15 @@ impl View {
         self.index.as_ref().map_or(0, |index| index.bytes())
     }
 
-    /// Where to look for an offset. May read all of the segment, if its index is lost.
+    /// Returns the part of the segment in which to look for an offset. May read the whole segment, if its index is
+    /// lost.
     pub(crate) fn part(&mut self, offset: Offset) -> Result<Part> {
         self.complete_index()?;
         let row = self.index.as_ref().and_then(|index| index.before(offset));
         Ok(self.part_at(row.map_or((0, self.info.base), |row| (row.at, row.offset))))
     }
 
-    /// The same if nothing of it has to be waited for, up to so many bytes.
+    /// Returns the part for an offset if up to `bytes_max` bytes of it can be read without waiting.
     pub(crate) fn cached_part(&self, offset: Offset, bytes_max: usize) -> Option<Part> {
         let index = self.index.as_ref().filter(|index| index.bytes() + UNINDEXED_BYTES_MAX >= self.info.bytes)?;
         let part = self.part_at(index.before(offset).map_or((0, self.info.base), |row| (row.at, row.offset)));
@@ -638,7 +641,7 @@ impl View {
         part.file.is_cached(len, part.at).then_some(part)
     }
 
-    /// The offset of its first batch with a record of this time or later, of those that end after an offset.
+    /// Returns the offset of the first batch with a record of this time or later, among those that end after an offset.
     pub(crate) fn offset_for_time(&mut self, timestamp_ms: i64, after: Offset) -> Result<Option<Offset>> {
         self.complete_index()?;
         let row = self.index.as_ref().and_then(|index| index.before_time(timestamp_ms));
@@ -652,17 +655,17 @@ impl View {
         Ok(found)
     }
 
-    /// Hands all batches to `each`, some at once, as long as it wants more.
+    /// Passes all batches to `each`, several together, until it returns `false`.
     pub(crate) fn each(&self, each: &mut dyn FnMut(&[RecordBatch]) -> Result<bool>) -> Result<()> {
         self.part_at((0, self.info.base)).each(&mut |_, batches| each(batches))
     }
 
-    /// The offset of its first record.
+    /// Returns the offset of the first record.
     pub(crate) fn base(&self) -> Offset {
         self.info.base
     }
 
-    /// The offset after its last record.
+    /// Returns the offset after the last record.
     pub(crate) fn end(&self) -> Offset {
         self.info.end
     }
@@ -697,7 +700,7 @@ impl View {
 }
 
 impl Part {
-    /// Hands all batches to `each`, some at once with the place of the first one, as long as it wants more.
+    /// Passes all batches to `each`, several together with the position of the first one, until it returns `false`.
     fn each(&self, each: &mut dyn FnMut(u64, &[RecordBatch]) -> Result<bool>) -> Result<()> {
         let mut rest = Self { path: self.path.clone(), file: self.file.clone(), ..*self };
         while rest.at < rest.to {
@@ -711,12 +714,12 @@ impl Part {
         Ok(())
     }
 
-    /// The batches from the one that holds `from`, up to `bytes_max`, at least one. Stops where the segment ended.
+    /// Reads batches from the one that holds `from`, up to `bytes_max`, but at least one. Stops at the end of the part.
     pub(crate) fn read(&self, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>> {
         let (mut at, mut expected, mut found, mut bytes) = (self.at, self.offset, Vec::new(), 0);
         let mut ahead = Ahead { part: self, bytes: Bytes::new(), from: 0, want: wanted(bytes_max) };
         while at < self.to {
-            // One read of the file is enough for an answer, once there is a batch.
+            // One read of the file suffices once there is a batch.
             if !found.is_empty() && !ahead.has(at, BATCH_HEADER_BYTES) {
                 break;
             }
@@ -743,8 +746,8 @@ impl Part {
         Ok(found)
     }
 
-    /// Two fields lie outside of the batch's checksum: the base offset, which has to be the one after the batch before,
-    /// and the leader epoch, which is 0. Returns the bytes of the batch.
+    /// Checks the two fields outside of the batch's checksum: the base offset has to follow the batch before, and the
+    /// leader epoch has to be 0. Returns the bytes of the batch.
     fn check_head(&self, head: &[u8], at: u64, expected: Offset) -> Result<usize> {
         if head.len() < BATCH_HEADER_BYTES {
             return Err(damaged(&self.path, at, "a batch is cut short"));
@@ -759,12 +762,13 @@ impl Part {
     }
 }
 
-/// What one read of a file takes for so many bytes of batches: the index leads to a little before them.
+/// Returns the number of bytes to read from a file for `bytes_max` bytes of batches: the index leads to a position
+/// slightly before them.
 fn wanted(bytes_max: usize) -> usize {
     bytes_max.saturating_add(index::EVERY_BYTES as usize).clamp(64 << 10, 4 << 20)
 }
 
-/// Bytes of a part, read ahead of what is asked for.
+/// Bytes of a part that were read ahead.
 struct Ahead<'p> {
     part: &'p Part,
     bytes: Bytes,
@@ -773,12 +777,12 @@ struct Ahead<'p> {
 }
 
 impl Ahead<'_> {
-    /// Whether these bytes are there without another read.
+    /// Returns `true` if these bytes are available without another read.
     fn has(&self, at: u64, len: usize) -> bool {
         at >= self.from && at + len as u64 <= self.from + self.bytes.len() as u64
     }
 
-    /// These bytes, or those of them that there are.
+    /// Returns these bytes, or fewer at the end of the file.
     fn get(&mut self, at: u64, len: usize) -> Result<Bytes> {
         if !self.has(at, len) {
             let want = (self.want.max(len) as u64).min(self.part.to - at) as usize;
@@ -790,5 +794,5 @@ impl Ahead<'_> {
     }
 }
 
-/// Segments behind a lock of their own: who reads or writes files does not hold up who appends.
+/// Segments with a separate lock: reads and writes of files do not block appends.
 pub(crate) type SharedSegments = Mutex<Segments>;

@@ -1,4 +1,4 @@
-//! Topics of the database: what is known of them, and how they are brought back.
+//! Topics of the database, and their recovery.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -23,12 +23,12 @@ struct Topic {
     partitions: Vec<Arc<SqlitePartition>>,
 }
 
-/// Topics by their ids, without [`ID_BIT`], which are never given twice.
+/// Topics by their ids, without [`ID_BIT`]. Ids are never reused.
 #[derive(Default)]
 pub(super) struct Catalog {
     topics: BTreeMap<u32, Topic>,
     last_id: u32,
-    /// The largest id in the table `partitions`.
+    /// Largest id in the table `partitions`.
     last_row: i64,
 }
 
@@ -37,7 +37,7 @@ impl Catalog {
         self.last_id + 1
     }
 
-    /// The ids of so many rows more.
+    /// Returns the ids of the next `count` rows.
     pub(super) fn next_rows(&self, count: u32) -> Vec<i64> {
         (1..=i64::from(count)).map(|at| self.last_row + at).collect()
     }
@@ -54,7 +54,7 @@ impl Catalog {
         self.topic(id).map(|topic| topic.settings)
     }
 
-    /// The name of a topic, and the rows of its partitions.
+    /// Returns the name of a topic, and the rows of its partitions.
     pub(super) fn place(&mut self, id: u32) -> Result<(TopicName, Vec<i64>)> {
         let topic = self.topic(id)?;
         Ok((topic.name.clone(), topic.partitions.iter().map(|partition| partition.id).collect()))
@@ -75,7 +75,7 @@ impl Catalog {
         stored
     }
 
-    /// Gives a topic settings and partitions more, and returns those.
+    /// Replaces the settings of a topic, adds partitions, and returns the new ones.
     pub(super) fn grow(
         &mut self,
         id: u32,
@@ -114,7 +114,7 @@ impl Topic {
     }
 }
 
-/// What the database has, and who writes to it from now on.
+/// Loads the topics of the database. Returns the catalog and the writer that modifies the database from now on.
 pub(super) fn load(connection: Connection, shared: &Arc<Shared>) -> Result<(Catalog, Writer)> {
     let mut sweeps = Vec::new();
     let read = |connection: &Connection, sweeps: &mut Vec<Sweep>| -> rusqlite::Result<Vec<(u32, String, Vec<u8>)>> {
@@ -179,7 +179,7 @@ fn load_partitions(
         });
         let start = found.start;
         let partition = SqlitePartition::new(id, shared.clone(), found);
-        // Rows that a deletion had not come to.
+        // A deletion may not have removed all of these rows yet.
         sweeps.push(Sweep { row: id, partition: Arc::downgrade(&partition), to: Some(start) });
         partition
     };
@@ -212,7 +212,7 @@ fn read_extent(connection: &Connection, id: i64, start: Offset, end: Offset) -> 
     })
 }
 
-/// What follows from the batches that came since producers were saved.
+/// Applies the batches appended since the producers were saved to the saved producer state.
 fn read_producers(
     connection: &Connection,
     id: i64,

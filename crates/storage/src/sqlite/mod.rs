@@ -1,8 +1,8 @@
 //! Topics in one SQLite database, `queues.sqlite`, which users may open and query while the broker runs.
 //!
-//! Whoever appends puts an operation into a queue and goes on. One thread gathers all that waits, does it in one
-//! transaction and commits, which syncs; meanwhile the next ones gather. So many small appends cost one sync, a lone
-//! one waits for nobody, and there is no timer.
+//! An append puts an operation into a queue and returns. One thread gathers all queued operations, executes them in one
+//! transaction and commits, which syncs; in the meantime the next operations gather. This way many small appends cost
+//! one sync, a single append waits for no other, and there is no timer.
 
 mod catalog;
 mod partition;
@@ -29,27 +29,27 @@ pub use partition::SqlitePartition;
 use read::Readers;
 pub use read::RowsRead;
 
-/// The database of a data directory.
+/// Database file of a data directory.
 pub const FILE_NAME: &str = "queues.sqlite";
-/// Of the ids of topics in the database; those of other topics count from 0.
+/// Bit that is set in the ids of topics in the database; other ids count from 0.
 pub(crate) const ID_BIT: u32 = 1 << 31;
-/// Operations of one transaction, and their bytes.
+/// Maximum number of operations of one transaction, and their maximum bytes.
 const TRANSACTION_OPS_MAX: usize = 4096;
 const TRANSACTION_BYTES_MAX: usize = 8 << 20;
-/// Entries of the list of batches in memory, those included that were forgotten since.
+/// Maximum number of entries of the list of batches in memory, including batches that were forgotten since.
 const RECENT_ENTRIES_MAX: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug)]
 pub struct SqliteSettings {
-    /// Bytes that wait to be written. With more, an append is refused.
+    /// Maximum bytes in the queue. Above it, an append is refused.
     pub queue_bytes_max: usize,
-    /// Bytes of newest batches that stay in memory, all partitions together.
+    /// Maximum bytes of the newest batches in memory, all partitions together.
     pub recent_bytes_max: u64,
-    /// Connections that read.
+    /// Maximum number of connections that read.
     pub readers_max: usize,
-    /// When another process locks the database for so long, or the disk is full, appends are refused until that ends.
+    /// Time after which a lock of another process, or a full disk, causes appends to be refused until it ends.
     pub lock_patience: Duration,
-    /// Pages that the file may have; 0 is no limit.
+    /// Maximum number of pages of the file; 0 means no limit.
     pub pages_max: u32,
 }
 
@@ -65,7 +65,7 @@ impl Default for SqliteSettings {
     }
 }
 
-/// Figures for metrics.
+/// Statistics for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SqliteStats {
     pub operations: u64,
@@ -74,34 +74,35 @@ pub struct SqliteStats {
     pub queued_bytes: u64,
     pub recent_bytes: u64,
     pub forgotten_records: u64,
-    /// Whether another process locks the database, or there is no room.
+    /// `true` while another process locks the database, or the disk is full.
     pub is_held_up: bool,
 }
 
-/// The topics of one database.
+/// Topics of one database.
 pub struct SqliteStore {
     shared: Arc<Shared>,
     catalog: Mutex<Catalog>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the store, its partitions and its writer have in common.
+/// State that the store, its partitions and its writer share.
 struct Shared {
     path: PathBuf,
     settings: SqliteSettings,
     clock: fn() -> u64,
     queue: Mutex<Queue>,
     has_work: Condvar,
-    /// Told when there is room again after somebody was refused.
+    /// Callback that runs when there is room again after an append was refused.
     on_room: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// Invariant: whoever finds it empty while holding the queue may append; what is in the queue then is told.
+    /// Error that ended the database. Invariant: a thread that finds it empty while holding the queue may append; the
+    /// operations in the queue are notified when it is set.
     broken: OnceLock<Error>,
-    /// Why nothing can be committed for now.
+    /// Reason why nothing can be committed for now.
     trouble: Mutex<Option<Error>>,
     readers: Readers,
-    /// Names of topics whose deletion does not last yet.
+    /// Names of topics whose deletion is not durable yet.
     deleting: Mutex<HashSet<TopicName>>,
-    /// Committed batches in memory, the oldest first: their partitions, and where they end.
+    /// Committed batches in memory, the oldest first: their partitions, and their end offsets.
     recent: Mutex<VecDeque<(Weak<SqlitePartition>, Offset)>>,
     /// Bytes of batches in memory.
     held: AtomicU64,
@@ -119,19 +120,19 @@ struct Counts {
 #[derive(Default)]
 struct Queue {
     ops: VecDeque<Op>,
-    /// Partitions of which records were forgotten, or whose producers have to be saved.
+    /// Partitions with forgotten records, or whose producers have to be saved.
     dirty: Vec<Arc<SqlitePartition>>,
     bytes: usize,
-    /// Somebody was refused since there was room.
+    /// `true` if a caller was refused since there was room.
     is_missed: bool,
     is_stopped: bool,
 }
 
-/// Something to do in a transaction.
+/// Operation of a transaction.
 struct Op {
     what: What,
     owner: Arc<dyn Owner>,
-    /// Grows from operation to operation of one owner.
+    /// Mark of the operation, which grows from operation to operation of one owner.
     mark: u64,
 }
 
@@ -144,14 +145,14 @@ enum What {
         partition: Arc<SqlitePartition>,
         start: Offset,
     },
-    /// Makes a topic, with the rows of its partitions.
+    /// Creates a topic, with the rows of its partitions.
     Create {
         id: u32,
         name: TopicName,
         settings: TopicSettings,
         partitions: Vec<i64>,
     },
-    /// Gives a topic settings, and partitions behind those that it has.
+    /// Replaces the settings of a topic, and adds partitions after the existing ones.
     Alter {
         id: u32,
         settings: TopicSettings,
@@ -165,7 +166,7 @@ enum What {
     Nothing,
 }
 
-/// What one transaction is about.
+/// Contents of one transaction.
 struct Turn {
     ops: Vec<Op>,
     dirty: Vec<Arc<SqlitePartition>>,
@@ -222,8 +223,8 @@ impl Shared {
         Err(Error::busy(format!("{queued} bytes wait for the database already; try again later")))
     }
 
-    /// What waits now, at most a transaction of it. Empty where there is nothing and the caller does not want to wait;
-    /// `None` where it is over.
+    /// Takes queued operations, at most one transaction of them. Empty if the queue is empty and `waits` is `false`;
+    /// `None` if the database is stopped.
     fn gather(&self, waits: bool) -> Option<Turn> {
         let mut queue = self.queue.lock();
         while queue.ops.is_empty() && queue.dirty.is_empty() {
@@ -258,7 +259,7 @@ impl Shared {
         }
     }
 
-    /// Nothing is taken any more, and whoever waits is told.
+    /// Takes nothing more, and notifies all waiting owners.
     fn break_off(&self, error: &Error, ops: Vec<Op>) {
         let path = self.path.display();
         let message = format!(
@@ -281,7 +282,8 @@ impl Shared {
         self.deleting.lock().clear();
     }
 
-    /// Batches of these operations are in rows: the oldest of all leave the memory where there are too many.
+    /// Adds the batches of these operations, which are in rows, to the list of recent ones. The oldest of all leave the
+    /// memory if there are too many.
     fn keep_recent(&self, ops: &[Op]) {
         let mut recent = self.recent.lock();
         for op in ops {
@@ -300,7 +302,7 @@ impl Shared {
 }
 
 impl SqliteStore {
-    /// Opens a database, or makes one, and brings back what is in it. Nobody else may write to it meanwhile.
+    /// Opens a database, or creates one, and recovers its contents. No other process may write to it in the meantime.
     pub fn open(path: &Path, settings: SqliteSettings, clock: fn() -> u64) -> Result<(Arc<Self>, Vec<StoredTopic>)> {
         let connection = schema::open_writer(path, settings.pages_max)?;
         let shared = Arc::new(Shared {
@@ -328,7 +330,7 @@ impl SqliteStore {
         Ok((Arc::new(store), topics))
     }
 
-    /// Makes a topic. It lasts when `owner` hears so; its records never last before it.
+    /// Creates a topic. It is durable when `owner` is notified; its records never become durable before it.
     pub fn create_topic(&self, name: TopicName, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<StoredTopic> {
         self.check_free(&name)?;
         let mut catalog = self.catalog.lock();
@@ -338,7 +340,7 @@ impl SqliteStore {
         Ok(catalog.add(id, name, settings, partitions, &self.shared))
     }
 
-    /// Refuses a name whose last topic may be back after a crash.
+    /// Refuses a name whose previous topic may return after a crash.
     pub(crate) fn check_free(&self, name: &TopicName) -> Result<()> {
         if self.shared.deleting.lock().contains(name) {
             return Err(Error::busy(format!("topic {name} is being deleted; try again")));
@@ -346,7 +348,7 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// Gives a topic so many partitions in all, and returns the new ones. They last when `owner` hears so.
+    /// Grows a topic to `count` partitions and returns the new ones. They are durable when `owner` is notified.
     pub fn grow_topic(&self, id: u32, count: u32, owner: Arc<dyn Owner>) -> Result<Vec<Arc<SqlitePartition>>> {
         let (id, mut catalog) = (id & !ID_BIT, self.catalog.lock());
         let settings = catalog.settings(id)?;
@@ -357,7 +359,8 @@ impl SqliteStore {
         catalog.grow(id, settings, partitions, &self.shared)
     }
 
-    /// Gives a topic other settings; its partitions and its storage stay. They last when `owner` hears so.
+    /// Replaces the settings of a topic; its partitions and its storage stay. The settings are durable when `owner` is
+    /// notified.
     pub fn alter_topic(&self, id: u32, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<()> {
         let (id, mut catalog) = (id & !ID_BIT, self.catalog.lock());
         let TopicSettings { partitions, storage, .. } = catalog.settings(id)?;
@@ -366,12 +369,12 @@ impl SqliteStore {
         catalog.grow(id, settings, Vec::new(), &self.shared).map(drop)
     }
 
-    /// Changes nothing. What was put before it lasts when `owner` hears so.
+    /// Confirms earlier operations without a change. They are durable when `owner` is notified.
     pub fn confirm_topic(&self, owner: Arc<dyn Owner>) -> Result<()> {
         self.shared.put(Op { what: What::Nothing, owner, mark: 0 })
     }
 
-    /// Removes a topic with all its rows. That lasts when `owner` hears so.
+    /// Deletes a topic with all its rows. The deletion is durable when `owner` is notified.
     pub fn delete_topic(&self, id: u32, owner: Arc<dyn Owner>) -> Result<()> {
         let (id, mut catalog) = (id & !ID_BIT, self.catalog.lock());
         let (name, partitions) = catalog.place(id)?;
@@ -385,19 +388,19 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// Refuses where too much waits already.
+    /// Refuses if too much data is queued already.
     pub fn admit(&self) -> Result<()> {
         self.shared.admit()
     }
 
-    /// `tell` is called whenever there is room again after [`SqliteStore::admit`] refused somebody.
+    /// Sets a callback that runs whenever there is room again after [`SqliteStore::admit`] refused a caller.
     pub fn on_room(&self, tell: Box<dyn Fn() + Send + Sync>) {
         if self.shared.on_room.set(tell).is_err() {
             tracing::error!("somebody else is told already when the database has room");
         }
     }
 
-    /// Why nothing can be appended any more.
+    /// Returns the reason why nothing can be appended any more.
     pub fn broken(&self) -> Option<Error> {
         self.shared.broken.get().cloned()
     }
@@ -415,7 +418,7 @@ impl SqliteStore {
         }
     }
 
-    /// Writes what waits and closes the database. Where another process locks it for too long, what waits is refused.
+    /// Writes queued operations and closes the database. If another process locks it for too long, they are refused.
     pub fn stop(&self) -> Result<()> {
         self.shared.queue.lock().is_stopped = true;
         self.shared.has_work.notify_all();

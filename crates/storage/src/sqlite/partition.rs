@@ -1,4 +1,4 @@
-//! One partition in the database: its newest batches in memory, all that are committed in rows.
+//! Partition in the database: its newest batches are in memory, all committed batches in rows.
 //!
 //! ```text
 //! start ............. recent from ............ committed ........ end
@@ -19,12 +19,12 @@ use crate::durable::{ColdRead, DiskExtent, DurableLog, Read};
 use crate::holes::{Forgotten, Gathered};
 use crate::journal::Owner;
 
-/// What a batch in memory costs beside its bytes.
+/// Memory cost of a batch in memory in addition to its bytes.
 const ENTRY_BYTES: usize = 96;
-/// Batches with a producer that a start has to read again, at most about so many of each partition.
+/// Approximate maximum number of batches with a producer that a start has to read again for each partition.
 const UNSAVED_MAX: u64 = 4096;
 
-/// A partition whose rows have this id.
+/// Partition with the row id `id`.
 pub struct SqlitePartition {
     pub(super) id: i64,
     me: Weak<Self>,
@@ -32,8 +32,8 @@ pub struct SqlitePartition {
     pub(super) state: Mutex<State>,
 }
 
-/// Invariant: `start <= committed <= end`, and `recent` has every batch from `recent_from` to `end` but those that were
-/// forgotten.
+/// State of the partition. Invariant: `start <= committed <= end`, and `recent` has every batch from `recent_from` to
+/// `end`, except for those that were forgotten.
 #[derive(Default)]
 pub(super) struct State {
     start: Offset,
@@ -41,15 +41,16 @@ pub(super) struct State {
     pub(super) committed: Offset,
     end: Offset,
     recent: VecDeque<Recent>,
-    /// What follows from all committed batches about who wrote them, and how many of those are in no saved state.
+    /// Producer state that results from all committed batches; `unsaved` counts the batches that no saved state
+    /// includes.
     pub(super) producers: Producers,
     pub(super) unsaved: u64,
-    /// Of the rows, and when the oldest was appended.
+    /// Bytes of the rows, and the append time of the oldest.
     bytes: u64,
     oldest_ms: Option<u64>,
-    /// Records that nobody needs, which the writer has not removed yet: never more than there are.
+    /// Forgotten records that the writer has not removed yet: never more than there are records.
     pub(super) forgotten: Vec<Offset>,
-    /// The writer was told of them, or that producers have to be saved.
+    /// `true` if the writer was notified of them, or that producers have to be saved.
     pub(super) is_dirty: bool,
     refused: Option<Error>,
     is_deleted: bool,
@@ -60,7 +61,7 @@ struct Recent {
     forgotten: Option<Box<Forgotten>>,
 }
 
-/// What the rows of a partition say when it is opened.
+/// Contents of the rows of a partition when it is opened.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) start: Offset,
@@ -72,13 +73,13 @@ pub(super) struct Found {
     pub(super) refused: Option<Error>,
 }
 
-/// What a transaction has removed of a partition.
+/// Rows of a partition that a transaction removed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Removed {
     pub(super) bytes: u64,
-    /// The first offset that is in a row, and when its batch was appended; `None` where no row is left.
+    /// First offset that is in a row, and the append time of its batch; `None` if no row is left.
     pub(super) first: Option<(Offset, u64)>,
-    /// Producers as of so many batches were saved.
+    /// Number of batches that the saved producer state now includes.
     pub(super) saved: u64,
 }
 
@@ -103,7 +104,7 @@ impl SqlitePartition {
         self.me.upgrade().expect("invariant: whoever calls this has it")
     }
 
-    /// Lets go of committed batches in memory up to an offset. Returns the bytes that are free.
+    /// Removes committed batches from memory up to an offset. Returns the freed bytes.
     pub(super) fn trim_recent(&self, to: Offset) -> u64 {
         let mut state = self.state.lock();
         let to = to.min(state.committed);
@@ -119,18 +120,18 @@ impl SqlitePartition {
         freed
     }
 
-    /// A transaction that removed rows is committed.
+    /// Applies a committed transaction that removed rows.
     pub(super) fn note_removed(&self, removed: &Removed) {
         let mut state = self.state.lock();
         state.bytes = state.bytes.saturating_sub(removed.bytes);
         state.unsaved -= removed.saved;
-        // Rows that became readable meanwhile are behind all that were.
+        // Rows that became readable in the meantime come after all earlier ones.
         let first = removed.first.map_or(state.committed, |(first, _)| first);
         state.start = state.start.max(first.min(state.committed));
         state.oldest_ms = removed.first.map(|(_, appended_ms)| appended_ms);
     }
 
-    /// Nothing is taken or read any more.
+    /// Deletes the partition: nothing is appended or read any more.
     pub(super) fn delete(&self) {
         let mut state = self.state.lock();
         state.is_deleted = true;
@@ -139,14 +140,14 @@ impl SqlitePartition {
         self.shared.held.fetch_sub(freed, Ordering::Relaxed);
     }
 
-    /// The writer has something to do here beside what is appended.
+    /// Notifies the writer of work in addition to appends.
     fn note_dirty(&self, state: &mut State) {
         if !std::mem::replace(&mut state.is_dirty, true) {
             self.shared.put_dirty(self.me());
         }
     }
 
-    /// Whether what is committed may be read from an offset on.
+    /// Fails if committed records cannot be read from this offset on.
     pub(super) fn check_readable(&self, from: Offset) -> Result<()> {
         let state = self.state.lock();
         self.check(&state)?;
@@ -259,7 +260,7 @@ impl DurableLog for SqlitePartition {
             (state.start, state.committed)
         };
         let found = self.shared.readers.first_at(self.id, start, end, timestamp_ms)?;
-        // Of a topic that was deleted meanwhile what is not found says nothing.
+        // If the topic was deleted in the meantime, a missing row has no meaning.
         self.check(&self.state.lock())?;
         Ok(found.map_or(end, |found| found.max(start)))
     }
@@ -271,9 +272,9 @@ impl DurableLog for SqlitePartition {
             let message = format!("records up to {} may be deleted, not up to {start}", state.committed);
             return Err(Error::new(ErrorKind::OutOfRange, message));
         }
-        // One that is there may not last yet, and whoever asks again waits for that, too.
+        // The current start may not be durable yet; a repeated request waits for it too.
         if start >= state.start {
-            // Its owner may be the same as that of batches, which all come before it.
+            // Its owner may be the same as that of batches, which all precede it.
             let what = What::Start { partition: self.me(), start };
             self.shared.put(Op { what, owner, mark: state.end })?;
             state.start = start;
@@ -293,10 +294,10 @@ impl DurableLog for SqlitePartition {
         };
         let mut left = bytes;
         let planned = self.shared.readers.first_to_stay(self.id, start, end, |row| {
-            // The newest batch stays, unless its time has passed.
+            // The newest batch stays, unless its time limit has passed.
             let is_over_bytes = retention_bytes > 0 && left > retention_bytes && row.next < end;
             left = left.saturating_sub(row.bytes);
-            // Rows before the start are on their way out already.
+            // Rows before the start are already being removed.
             row.next > start && !is_over_bytes && !is_over_time(row.appended_ms)
         });
         match planned {
@@ -363,7 +364,7 @@ impl State {
         Ok(())
     }
 
-    /// When the oldest row was appended; `None` where retention has nothing to do.
+    /// Returns the append time of the oldest row; `None` if retention has nothing to do.
     fn check_due(&self) -> Option<u64> {
         self.oldest_ms.filter(|_| !self.is_deleted && self.refused.is_none())
     }

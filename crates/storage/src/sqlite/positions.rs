@@ -1,4 +1,4 @@
-//! Where the records of a batch are in its bytes, for people who look into the database.
+//! Positions of records in the bytes of their batch, for people who inspect the database.
 
 use std::fmt::Write;
 
@@ -7,23 +7,23 @@ use engine::limits::BATCH_BYTES_MAX;
 use engine::record::{BATCH_HEADER_BYTES, RecordView};
 use engine::{Codec, RecordBatch, Result};
 
-/// Of the field `texts`.
+/// Bits of the field `texts`.
 const KEY_IS_TEXT: i64 = 1;
 const VALUE_IS_TEXT: i64 = 2;
 
-/// One record of a batch: a row of the table `positions`.
+/// Record of a batch: a row of the table `positions`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) offset: i64,
     pub(super) time_ms: i64,
-    /// Where they begin, and their length.
+    /// Beginning and length of the key and the value; no beginning if there are no such bytes to show.
     pub(super) key: (Option<i64>, i64),
     pub(super) value: (Option<i64>, i64),
     pub(super) texts: i64,
     pub(super) headers: String,
 }
 
-/// The records of a batch, and their bytes where those of the batch are compressed.
+/// Records of a batch, and their decompressed bytes if the batch is compressed.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
     pub(super) positions: Vec<Position>,
@@ -31,8 +31,8 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Nothing of a batch whose records do not decode: its bytes are kept all the same. What is a great deal larger
-    /// decompressed is not kept a second time, and shows no keys and values.
+    /// Decodes the records of a batch. Empty if they do not decode: the batch is stored all the same. If they are much
+    /// larger decompressed, the decompressed bytes are not stored, and keys and values are not shown.
     pub(super) fn of(batch: &RecordBatch) -> Self {
         Self::decode(batch).unwrap_or_else(|error| {
             tracing::debug!(%error, offset = batch.base_offset(), "a batch whose records are not shown");
@@ -47,7 +47,7 @@ impl Shown {
         let is_shown = is_plain || plain.is_some();
         let shift = if is_plain { BATCH_HEADER_BYTES } else { 0 };
         let begin = records.bytes().as_ptr() as usize;
-        // Parts of a record lie in the bytes of all records.
+        // Parts of a record are slices of the bytes of all records.
         let place = |part: Option<&[u8]>| {
             let at = part.filter(|_| is_shown).map(|part| (part.as_ptr() as usize - begin + shift) as i64);
             (at, part.map_or(0, <[u8]>::len) as i64)
@@ -69,7 +69,7 @@ fn is_text(part: Option<&[u8]>, bit: i64) -> i64 {
     if part.is_some_and(|part| std::str::from_utf8(part).is_ok()) { bit } else { 0 }
 }
 
-/// The headers of a record, in their order.
+/// Returns the headers of a record as JSON, in their order.
 fn json(view: &RecordView<'_>) -> String {
     let mut json = String::from("{");
     for (name, value) in view.headers() {

@@ -1,4 +1,4 @@
-//! Reads of rows: a few connections that take turns, outside of every lock.
+//! Reads of rows: a small pool of connections, used outside of every lock.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use super::partition::SqlitePartition;
 use super::schema::{failed, open_reader};
 use crate::holes::Gathered;
 
-/// How long a read waits for its turn.
+/// Maximum time that a read waits for a connection.
 const TURN_WAIT: Duration = Duration::from_secs(5);
-/// Rows that one look for what retention may remove goes through.
+/// Maximum number of rows that one check for retention reads.
 const RETAIN_ROWS_MAX: i64 = 4096;
 
-/// A read of batches that are in rows only.
+/// Read of batches that are in rows only.
 pub struct RowsRead {
     pub(super) partition: Arc<SqlitePartition>,
     pub(super) from: Offset,
-    /// What is before it was committed when the read began.
+    /// Offset before which all was committed when the read began.
     pub(super) end: Offset,
     pub(super) bytes_max: usize,
 }
@@ -31,13 +31,13 @@ impl RowsRead {
     pub(crate) fn run(self) -> Result<Vec<RecordBatch>> {
         let Self { partition, from, end, bytes_max } = self;
         let batches = partition.shared.readers.batches(partition.id, from, end, bytes_max);
-        // What retention or a deletion has removed meanwhile is no hole.
+        // Rows that retention or a deletion removed in the meantime are not a hole.
         partition.check_readable(from)?;
         batches.inspect_err(|error| tracing::error!(%error, "a batch cannot be read"))
     }
 }
 
-/// What retention needs to know of a batch.
+/// Fields of a batch that retention needs.
 pub(super) struct RetainedRow {
     pub(super) next: Offset,
     pub(super) bytes: u64,
@@ -62,7 +62,7 @@ impl Readers {
         Self { path, max, pool: Mutex::default(), returned: Condvar::new() }
     }
 
-    /// Lets a connection that nobody else uses do something. One that failed is closed.
+    /// Runs `work` with an unused connection. A connection that failed is closed.
     fn with<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
         let taken = {
             let mut pool = self.pool.lock();
@@ -98,7 +98,7 @@ impl Readers {
         result.map_err(failed("read", &self.path))
     }
 
-    /// Closes those that nobody uses.
+    /// Closes the unused connections.
     pub(super) fn close(&self) {
         let mut pool = self.pool.lock();
         pool.open -= pool.idle.len();
@@ -137,7 +137,7 @@ impl Readers {
         match (damage, full, gathered) {
             (_, Some(full), _) => Ok(full.batches()),
             (None, None, Some(gathered)) => Ok(gathered.reach(end)),
-            // What comes before the damage is read.
+            // Batches before the damage are returned.
             (Some(_), None, Some(gathered)) if !gathered.is_empty() => Ok(gathered.batches()),
             (damage, ..) => Err(self.damaged(partition, from, damage)),
         }
@@ -152,15 +152,15 @@ impl Readers {
         Error::new(ErrorKind::Corrupt, what)
     }
 
-    /// The first batch from `start` to `end` with a record of this time or later.
+    /// Returns the offset of the first batch from `start` to `end` with a record of this time or later.
     pub(super) fn first_at(&self, partition: i64, start: Offset, end: Offset, time_ms: i64) -> Result<Option<Offset>> {
         self.with(|connection| {
             let mut probe = connection.prepare_cached(
                 "SELECT first_offset, reached_ms FROM batches INDEXED BY batches_by_offset
                  WHERE partition = ?1 AND first_offset >= ?2 AND first_offset < ?3 ORDER BY first_offset LIMIT 1",
             )?;
-            // No batch before the first that reached the time has it. The one itself may not, where what reached it is
-            // gone: those behind it are looked at one by one then.
+            // No batch before the first one that reached the time qualifies. The first one may not qualify either, if
+            // the record that reached the time was deleted: then the following ones are checked one by one.
             let (mut from, mut to) = (0, end as i64);
             while from < to {
                 let middle = from + (to - from) / 2;
@@ -181,7 +181,7 @@ impl Readers {
         })
     }
 
-    /// The offset of the first batch that may stay; `end` where none may.
+    /// Returns the offset of the first batch that may stay; `end` if none may.
     pub(super) fn first_to_stay(
         &self,
         partition: i64,

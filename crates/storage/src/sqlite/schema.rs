@@ -1,8 +1,9 @@
-//! The tables of `queues.sqlite`, how a connection to it is set up, and what its errors mean to a user.
+//! Tables of `queues.sqlite`, the setup of a connection, and the user-visible meaning of its errors.
 //!
-//! `batches.bytes` is the truth, as it was published. `positions` says where in it each record is, so that the view
-//! `records` shows records without a second copy of them; of a compressed batch `plain` has its records decompressed.
-//! A text is shown as text and all else as a blob. Headers are a JSON object, a value that is no text as `x'..'`.
+//! `batches.bytes` is authoritative, as it was published. `positions` locates each record in it, so that the view
+//! `records` shows records without a second copy of them; for a compressed batch `plain` contains its decompressed
+//! records. A text is shown as text and all else as a blob. Headers are a JSON object; a value that is not text is
+//! shown as `x'..'`.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,13 +16,13 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::disk::{FILE_MODE, other_version};
 
-/// Of the tables below.
+/// Version of the tables below.
 const VERSION: u32 = 1;
-/// `queu`: what `file` shows of a database.
+/// Application id of the database, `queu`, which the program `file` shows.
 const APPLICATION: u32 = 0x7175_6575;
-/// What the system calls of one connection wait for a lock that another process has; it is tried again after that.
+/// Time that SQLite waits for a lock of another process; the call is retried after it.
 const LOCK_STEP: Duration = Duration::from_millis(100);
-/// Pages in the log that SQLite writes before it takes them into the file.
+/// Number of pages in the write-ahead log that trigger a checkpoint by SQLite.
 const WAL_PAGES: u32 = 4000;
 
 const TABLES: &str = "
@@ -83,16 +84,16 @@ CREATE VIEW records AS SELECT
     WHERE positions.offset >= partitions.first_offset;
 ";
 
-/// The connection that writes. Makes the tables where there are none.
+/// Opens the connection that writes. Creates the tables if they do not exist.
 pub(super) fn open_writer(path: &Path, pages_max: u32) -> Result<Connection> {
     let connect = || -> rusqlite::Result<Connection> {
-        // SQLite gives its other files the mode of this one. Where it cannot be made, the next line says why.
+        // SQLite gives its other files the mode of this one. If it cannot be created, the next line reports the reason.
         drop(OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path));
         let connection = Connection::open(path)?;
         connection.busy_timeout(LOCK_STEP)?;
         connection.pragma_update(None, "cache_size", -((SQLITE_WRITER_CACHE_BYTES >> 10) as i64))?;
         connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
-        // Each commit is synced before anyone hears of it.
+        // Each commit is synced before its owners are notified.
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "wal_autocheckpoint", WAL_PAGES)?;
         if pages_max > 0 {
@@ -118,7 +119,7 @@ pub(super) fn open_writer(path: &Path, pages_max: u32) -> Result<Connection> {
 
 fn create(connection: &Connection) -> rusqlite::Result<()> {
     let transaction = connection.unchecked_transaction()?;
-    // A file with tables of somebody else is not ours to change.
+    // A file with tables of another program is not modified.
     let tables: u32 = transaction.query_row("SELECT count(*) FROM sqlite_master", (), |row| row.get(0))?;
     if tables > 0 {
         return Err(rusqlite::Error::SqliteFailure(
@@ -132,7 +133,7 @@ fn create(connection: &Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// A connection that only reads.
+/// Opens a connection that only reads.
 pub(super) fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
@@ -141,13 +142,13 @@ pub(super) fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Whether the same may work later on, with nothing done yet.
+/// Returns `true` if a retry may succeed, and nothing was done yet.
 pub(super) fn is_passing(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error_code();
     matches!(code, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::DiskFull))
 }
 
-/// The kind that the same has of a topic on disk, in words that name the file.
+/// Converts an error into one with the kind of the same error of a topic on disk, with a message that names the file.
 pub(super) fn failed(doing: &str, path: &Path) -> impl Fn(rusqlite::Error) -> Error {
     let what = format!("cannot {doing} {}", path.display());
     move |error| {

@@ -1,4 +1,4 @@
-//! The one thread that writes: all that waits is one transaction.
+//! Writer: the single thread that writes all queued operations in one transaction.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -15,18 +15,18 @@ use super::schema::{failed, is_passing};
 use super::{Op, Shared, Turn, What};
 use crate::catalog::encode_settings;
 
-/// Batches that one transaction removes because they are before a start, or of a deleted topic.
+/// Maximum number of batches that one transaction removes because they are before a start, or of a deleted topic.
 const SWEEP_BATCHES: usize = 512;
-/// How long a full disk, or a lock, is left alone before the next try.
+/// Delay before a retry after a full disk or a lock.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
-/// Statements that are kept ready.
+/// Maximum number of cached statements.
 const STATEMENTS_MAX: usize = 64;
 
-/// Rows that have to go, little by little.
+/// Rows that are removed gradually.
 pub(super) struct Sweep {
     pub(super) row: i64,
     pub(super) partition: Weak<SqlitePartition>,
-    /// Batches that end before it go; `None`: all, and the row of the partition.
+    /// Offset; batches that end at or before it are removed. `None`: all batches, and the row of the partition.
     pub(super) to: Option<Offset>,
 }
 
@@ -34,21 +34,21 @@ pub(super) struct Writer {
     connection: Connection,
     shared: Arc<Shared>,
     sweeps: VecDeque<Sweep>,
-    /// The largest time of each partition that something was appended to.
+    /// Largest timestamp of each partition to which something was appended.
     reached_ms: HashMap<i64, i64>,
 }
 
-/// A partition with records that were forgotten.
+/// Partition with forgotten records.
 struct Dirty {
     partition: Arc<SqlitePartition>,
     forgotten: Vec<Offset>,
 }
 
-/// What a transaction has done beside adding rows.
+/// Effects of a transaction other than added rows.
 #[derive(Default)]
 struct Done {
     removed: BTreeMap<i64, (Arc<SqlitePartition>, Removed)>,
-    /// Sweeps that have nothing left to remove.
+    /// Number of sweeps that have nothing left to remove.
     swept: usize,
     forgotten: u64,
 }
@@ -81,11 +81,11 @@ impl Writer {
                 Err(error) => return self.shared.break_off(&error, ops),
             }
         }
-        // The last connection that is closed takes all into the one file.
+        // Closing the last connection merges everything into the one file.
         self.shared.readers.close();
     }
 
-    /// Does all of it in one transaction. What is only in the way is waited for.
+    /// Executes all operations in one transaction. Waits for temporary obstacles.
     fn commit(&mut self, ops: &[Op], dirty: &[Dirty]) -> Result<Done, Error> {
         let begin = Instant::now();
         loop {
@@ -207,7 +207,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The largest time that a partition has reached.
+    /// Returns the largest timestamp that a partition has reached.
     fn reached(&self, partition: i64) -> rusqlite::Result<i64> {
         if let Some(reached_ms) = self.reached_ms.get(&partition) {
             return Ok(*reached_ms);
@@ -236,7 +236,7 @@ impl Writer {
         statement.execute((id, settings.partitions, bytes, ms, encode_settings(settings))).map(drop)
     }
 
-    /// Rows for the last partitions of a topic.
+    /// Inserts rows for the last partitions of a topic.
     fn insert_partitions(&self, topic: u32, settings: &TopicSettings, rows: &[i64]) -> rusqlite::Result<()> {
         let mut statement = self.connection.prepare_cached(
             "INSERT INTO partitions(id, topic, number, first_offset, next_offset, producers_end)
@@ -249,7 +249,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes records, and batches with their last one. A batch is written anew when half of its records are gone.
+    /// Removes records, and each batch with its last record. A batch is rewritten when half of its records are deleted.
     fn forget(&self, of: &Arc<SqlitePartition>, offsets: &[Offset], done: &mut Done) -> rusqlite::Result<()> {
         let mut find = self.connection.prepare_cached(
             "SELECT id, first_offset, next_offset, size, records FROM batches INDEXED BY batches_by_offset
@@ -284,7 +284,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes some of the records of a batch. Returns the bytes that it has less.
+    /// Removes some of the records of a batch. Returns the number of bytes by which the batch shrank.
     fn forget_among(
         &self,
         batch: i64,
@@ -297,7 +297,7 @@ impl Writer {
         for offset in offsets {
             removed += statement.execute((batch, *offset as i64))?;
         }
-        // Those before the start are gone in any case.
+        // Records before the start are deleted in any case.
         let mut before = self.connection.prepare_cached("DELETE FROM positions WHERE batch = ?1 AND offset < ?2")?;
         removed += before.execute((batch, start as i64))?;
         let mut count = self.connection.prepare_cached("SELECT count(*) FROM positions WHERE batch = ?1")?;
@@ -312,7 +312,7 @@ impl Writer {
         self.thin(batch, size)
     }
 
-    /// Writes a batch anew with the records that are left of it.
+    /// Rewrites a batch with its remaining records.
     fn thin(&self, batch: i64, size: i64) -> rusqlite::Result<u64> {
         let mut bytes = self.connection.prepare_cached("SELECT bytes FROM batches WHERE id = ?1")?;
         let bytes: Vec<u8> = bytes.query_row([batch], |row| row.get(0))?;
@@ -342,7 +342,7 @@ impl Writer {
         self.connection.prepare_cached("DELETE FROM batches WHERE id = ?1")?.execute([batch]).map(drop)
     }
 
-    /// Removes some of the rows that have to go.
+    /// Removes some of the rows that are to be removed.
     fn sweep(&self, done: &mut Done) -> rusqlite::Result<()> {
         let mut room = SWEEP_BATCHES;
         for sweep in &self.sweeps {
@@ -371,7 +371,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Keeps what could no longer be told from the rows that are left.
+    /// Stores data that can no longer be derived from the remaining rows.
     fn settle(&self, partition: &Arc<SqlitePartition>, removed: &mut Removed) -> rusqlite::Result<()> {
         let (start, committed, producers) = {
             let state = partition.state.lock();
@@ -403,7 +403,7 @@ impl Writer {
         Ok(())
     }
 
-    /// It is committed: whoever waits hears of it, in order.
+    /// Notifies the owners of committed operations, in order.
     fn tell(&mut self, ops: Vec<Op>, done: &Done) {
         self.shared.counts.operations.fetch_add(ops.len() as u64, Ordering::Relaxed);
         self.shared.counts.forgotten_records.fetch_add(done.forgotten, Ordering::Relaxed);
@@ -425,7 +425,7 @@ impl Writer {
                 }
                 _ => {}
             }
-            // One that has more to hear hears the last of it.
+            // An owner with several operations is notified of the last one only.
             if ops_left.peek().is_none_or(|next| !Arc::ptr_eq(&next.owner, &op.owner)) {
                 op.owner.committed(op.mark);
             }
@@ -437,7 +437,7 @@ impl Writer {
     }
 }
 
-/// The two retentions, as the database has numbers.
+/// Returns the two retention limits as numbers of the database.
 fn retention(settings: &TopicSettings) -> (i64, i64) {
     let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     (number(settings.retention_bytes), number(settings.retention_ms))

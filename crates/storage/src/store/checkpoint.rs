@@ -1,5 +1,4 @@
-//! Checkpoints, and what is removed when one is written or a deletion is durable; with what is done where the disk is
-//! full.
+//! Checkpoints, removal of files after a checkpoint or a durable deletion, and the handling of a full disk.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,13 +15,13 @@ use crate::journal::{Journal, Owner};
 use crate::state::Doomed;
 
 impl Store {
-    /// Removes the files of topics whose deletion is durable. What cannot be removed is tried again.
+    /// Removes the files of topics whose deletion is durable. Failed removals are retried.
     pub(super) fn remove_deleted(&self) {
         let deleted = std::mem::take(&mut *self.shared.deleted.lock());
         if deleted.is_empty() || self.broken().is_some() {
             return;
         }
-        // No checkpoint syncs directories that are being removed.
+        // No checkpoint may sync directories that are being removed.
         let _checkpoint = self.checkpoint.lock();
         let (gone, kept) =
             std::mem::take(&mut self.state.lock().doomed).into_iter().partition(|doomed| deleted.contains(&doomed.id));
@@ -32,14 +31,14 @@ impl Store {
         self.state.lock().doomed.extend(left);
     }
 
-    /// Removes the files of deleted topics. Returns those that are left.
+    /// Removes the files of deleted topics. Returns the topics whose files could not be removed.
     fn remove_doomed(&self, doomed: Vec<Doomed>) -> Vec<Doomed> {
         let close = |doomed: &Doomed| doomed.partitions.iter().for_each(|partition| partition.close());
         let is_left = |doomed: &Doomed| {
-            // A write that has begun ends first: it may make the directory. None begins after it.
+            // A write in progress ends first, because it may create the directory. No write begins after it.
             close(doomed);
             let removed = self.shared.remove_topic(doomed.id);
-            // A file that a read has opened since keeps its bytes, whether it has a name or not.
+            // A file that a read has opened since then keeps its disk space, with or without a name.
             close(doomed);
             removed
                 .inspect_err(|error| tracing::warn!(%error, "cannot remove a deleted topic; it is tried again"))
@@ -48,15 +47,15 @@ impl Store {
         doomed.into_iter().filter(is_left).collect()
     }
 
-    /// Makes the reserve where it is not there, or not whole, and there is room.
+    /// Restores the reserve if it is missing or incomplete and the disk has space.
     pub(super) fn keep_reserve(&self) {
         if let Err(error) = self.shared.room.restore() {
             tracing::warn!(%error, "no room is kept back for a full disk; it is tried again after the next checkpoint");
         }
     }
 
-    /// Says that the disk is full where the journal refused a record because there is no room for a file, and where a
-    /// checkpoint frees none.
+    /// Marks the disk as full if the journal refused a record for lack of space for a file, and a checkpoint frees
+    /// none.
     pub(super) fn look_whether_stuck(&self) {
         let Some(journal) = self.shared.journal.get() else { return };
         if journal.take_refused()
@@ -69,14 +68,15 @@ impl Store {
         }
     }
 
-    /// Has records be taken again after the disk was full, once all that waits has found its place, and there is room.
+    /// Takes records again after the disk was full, once all pending data is written to its place, and space is free.
     pub(super) fn look_for_room(&self) {
         let last = *self.checkpoint.lock();
         if !self.shared.room.is_full() || self.broken().is_some() || last.at.elapsed() < TRY_AGAIN {
             return;
         }
         let (_, failed) = self.flush();
-        // Also where a partition cannot be written: what was deleted in others is freed by a checkpoint alone.
+        // A checkpoint is also needed if a partition cannot be written: only a checkpoint frees what was deleted in
+        // others.
         if self.checkpoint().is_err() || failed > 0 {
             return;
         }
@@ -94,9 +94,9 @@ impl Store {
         }
     }
 
-    /// Takes one. On a full disk the journal's spare files are given up for it. Where that is not enough for all that
-    /// is in no segment, one that has the journal be read from where the last one says still lets go of segments that
-    /// retention removed.
+    /// Takes a checkpoint. On a full disk it removes the journal's spare files for that. If that does not free enough
+    /// space for all batches in no segment, it writes a checkpoint with the journal origin of the last one: that still
+    /// releases segments that retention removed.
     fn take_checkpoint(&self, last: Option<Origin>) -> Result<Origin> {
         let journal = self.shared.journal.get().ok_or_else(|| Error::busy("the journal is not open yet"))?;
         let is_full = |taken: &Result<Origin>| taken.as_ref().is_err_and(|error| error.kind == ErrorKind::DiskFull);
@@ -115,8 +115,8 @@ impl Store {
         taken
     }
 
-    /// `only_from`: partitions that cannot be written now stay as they are, so that the journal is still needed from
-    /// there on, and a part of the reserve is given up for the file where there is no other room.
+    /// Writes a checkpoint. `only_from`: partitions that cannot be written now keep their state, so that the journal is
+    /// still needed from this origin on, and a part of the reserve is released if there is no other space for the file.
     fn write_checkpoint(&self, journal: &Journal, only_from: Option<Origin>) -> Result<Origin> {
         let (origin, bytes) = (only_from.unwrap_or_else(|| journal.origin()), journal.stats().bytes);
         let mut partitions = self.all_partitions();
@@ -132,7 +132,7 @@ impl Store {
                 Err(error) => return Err(error),
             }
         }
-        // What the catalog says of their segments may be from before what they forgot since.
+        // The catalog may list segments of these partitions that they have dropped since.
         partitions.retain(|(stream, _)| !left.contains(stream));
         for dir in dirs {
             self.shared.disk.sync_dir(&dir).map_err(failed("sync", &dir))?;
@@ -166,7 +166,7 @@ impl Store {
         Ok(origin)
     }
 
-    /// Makes all that is committed now safe without the journal.
+    /// Makes all committed records durable without the journal.
     pub fn checkpoint(&self) -> Result<()> {
         let mut last = self.checkpoint.lock();
         self.check_place()?;
@@ -182,7 +182,7 @@ impl Store {
     }
 }
 
-/// Hears that the deletion of a topic is durable, so that its files can go.
+/// Owner that is notified when the deletion of a topic is durable, so that its files can be removed.
 pub(super) struct Deletion {
     pub(super) id: u32,
     pub(super) shared: Arc<Shared>,

@@ -1,4 +1,4 @@
-//! A thread that waits until a change of the catalog is durable.
+//! Owner that blocks a thread until a change of the catalog is durable.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::journal::Owner;
 
-/// How long somebody stands still for the journal.
+/// Maximum time that a thread blocks for the journal.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Stands still until the journal has said what became of an entry.
+/// Blocks until the journal reports the outcome of an entry.
 #[derive(Default)]
 pub(super) struct Waits {
     outcome: Mutex<Option<Result<()>>>,

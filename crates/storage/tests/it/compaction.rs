@@ -1,4 +1,4 @@
-//! Compacted topics: the newest record of each key is there whatever happens, older ones go, and offsets stay.
+//! Compacted topics: the newest record of each key is always present, older ones are removed, and offsets stay.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::workload::{Nobody, clock, on_disk, open, read_at, small, topic_name, 
 
 const DIR: &str = "/data";
 
-/// Every compaction that is allowed is taken, and tombstones stay for one of them.
+/// Compacts whenever compaction is allowed; tombstones stay for one turn.
 fn settings() -> StoreSettings {
     let compaction = CompactionSettings {
         dirty_bytes_min: 4 << 10,
@@ -28,7 +28,7 @@ fn settings() -> StoreSettings {
     StoreSettings { segment_bytes: 16 << 10, compaction, ..small(2) }
 }
 
-/// What is committed, up to an offset.
+/// Offset up to which all is committed.
 #[derive(Default)]
 struct Committed(AtomicU64);
 
@@ -43,7 +43,7 @@ impl Owner for Owning {
     fn failed(&self, _: &Error) {}
 }
 
-/// A compacted topic with one partition, and all that was ever appended to it.
+/// Compacted topic with one partition, and the history of all appended records.
 struct Site {
     disk: SimDisk,
     settings: StoreSettings,
@@ -70,11 +70,11 @@ impl Site {
         Self { disk, settings, store, log, committed, history }
     }
 
-    /// What the next process finds.
+    /// Reopens the site on the disk that the next process finds.
     fn reopened(self, next: impl FnOnce(&SimDisk) -> SimDisk) -> Self {
         self.disk.power_off_after(0);
         let disk = next(&self.disk);
-        // It may have failed, with the power off.
+        // `stop` may fail, because the power is off.
         self.store.stop().unwrap_or_default();
         let acknowledged = self.committed.0.load(Ordering::Acquire);
         let site = Self::open(disk, self.settings, self.history, "t");
@@ -83,7 +83,7 @@ impl Site {
         site
     }
 
-    /// A batch of records with few keys; some have no value, and some no key.
+    /// Appends a batch of records with few keys; some have no value, and some no key.
     fn append(&mut self, random: &mut Random, keys: u64) -> Result<(), Error> {
         let mut builder = BatchBuilder::new();
         let mut records = Vec::new();
@@ -111,7 +111,7 @@ impl Site {
         wait_until("all is committed", || self.committed.0.load(Ordering::Acquire) == self.log.end());
     }
 
-    /// As a subscriber does: a batch in memory may begin before one that was compacted has ended.
+    /// Reads as a subscriber does: a batch in memory may begin before a compacted one ends.
     fn read(&self) -> Vec<Record> {
         let extent = self.log.extent();
         let (mut at, mut found) = (extent.start, Vec::new());
@@ -128,7 +128,8 @@ impl Site {
         found
     }
 
-    /// What is there was appended so, in order, and the newest record of each key is there, unless it has no value.
+    /// Checks that the present records were appended so, in order, and include the newest record of each key, unless it
+    /// has no value.
     fn check(&self) -> Vec<Record> {
         let there = self.read();
         assert!(there.windows(2).all(|pair| pair[0].offset < pair[1].offset), "offsets grow");
@@ -150,11 +151,11 @@ impl Site {
 
 #[test]
 fn the_newest_record_of_each_key_stays_and_older_ones_go() {
-    // A segment that grows is compacted too, however small it is.
+    // A growing segment is compacted too, regardless of its size.
     let compaction = CompactionSettings { dirty_bytes_min: 1, ..settings().compaction };
     repeatable(10, |seed| {
         let (mut site, mut random) = (Site::new(StoreSettings { compaction, ..settings() }), Random::new(seed));
-        // The store also does it by itself: where it just did, what came after that is not worth it yet.
+        // The store also compacts by itself: just after that, the new records are not worth it yet.
         let before = loop {
             for _ in 0..600 {
                 while site.append(&mut random, 30).is_err() {}
@@ -166,14 +167,14 @@ fn the_newest_record_of_each_key_stays_and_older_ones_go() {
                 break before;
             }
         };
-        // Nothing came since: nothing is written again.
+        // Nothing was appended since: nothing is rewritten.
         assert_eq!(site.store.compact().expect("it is looked at").turns, 0);
         let removed = site.store.stats().compaction.records_removed;
         assert!(removed > 1000, "{removed}");
         let after = site.log.extent();
         assert_eq!((after.start, after.end), (before.start, before.end));
         assert!(after.bytes < before.bytes / 3, "{} of {} bytes are left", after.bytes, before.bytes);
-        // What was in memory too is in files only now.
+        // Records that were in memory too are in files only now.
         let site = site.reopened(SimDisk::kill);
         let there = site.check();
         assert_eq!(there.len() as u64 + removed, site.history.len() as u64);
@@ -194,7 +195,7 @@ fn a_tombstone_goes_once_it_has_been_there_for_long_enough() {
         site.store.compact().expect("it is compacted");
         site = site.reopened(SimDisk::kill);
         if round == 0 {
-            // Too young to go.
+            // Too young to be removed.
             let newest: HashMap<_, _> = site.history.values().map(|record| (record.key.clone(), record)).collect();
             let tombstones = newest.values().filter(|record| record.value.is_none() && record.key.is_some());
             let there = site.read();
@@ -207,7 +208,7 @@ fn a_tombstone_goes_once_it_has_been_there_for_long_enough() {
     assert!(old.clone().all(|record| record.value.is_some()), "{:?}", old.collect::<Vec<_>>());
 }
 
-/// Each message of a queue leaves one behind.
+/// Each message of a queue leaves a tombstone.
 #[test]
 fn tombstones_of_queues_do_not_pile_up() {
     let compaction = CompactionSettings { tombstone_retention_ms: u64::MAX, ..settings().compaction };
@@ -230,7 +231,7 @@ fn tombstones_of_queues_do_not_pile_up() {
     assert!(left[0] > 0 && left[1] == 0, "{left:?}");
 }
 
-/// How long tombstones stay changes while the store is in use.
+/// The retention of tombstones changes while the store is in use.
 #[test]
 fn tombstones_stay_as_long_as_was_said_last() {
     let compaction = CompactionSettings { tombstone_retention_ms: u64::MAX, ..settings().compaction };
@@ -329,7 +330,7 @@ fn readers_go_on_while_it_is_compacted_and_retention_moves_the_start() {
                     let extent = site.log.extent();
                     let start = extent.start + random.below((extent.end - extent.start) / 4 + 1);
                     site.log.set_start(start, Arc::new(Nobody)).expect("it may begin there");
-                    // Who reads from here does not miss what was deleted.
+                    // A reader that starts here does not miss the deleted records.
                     break;
                 }
             }
@@ -344,7 +345,7 @@ fn readers_go_on_while_it_is_compacted_and_retention_moves_the_start() {
     });
 }
 
-/// Retention takes segments while others are made of them, and the turn after that takes the same names again.
+/// Retention removes segments while they are compacted, and the turn after that uses the same file names again.
 #[test]
 fn a_turn_that_comes_too_late_leaves_nothing_behind() {
     repeatable(4, |seed| {
@@ -352,7 +353,7 @@ fn a_turn_that_comes_too_late_leaves_nothing_behind() {
         let mut site = Site::new(StoreSettings { compaction, ..settings() });
         let mut random = Random::new(seed);
         for _ in 0..150 {
-            // Hardly a key is there twice: what is made is as large as what it is made of.
+            // Hardly any key occurs twice: the output is as large as its sources.
             while site.append(&mut random, 1_000_000).is_err() {}
         }
         site.settle();
@@ -376,7 +377,7 @@ fn a_turn_that_comes_too_late_leaves_nothing_behind() {
     });
 }
 
-/// A topic whose settings change, with one partition, in a store that by itself would compact nothing.
+/// Topic whose settings change, with one partition, in a store that compacts nothing by itself.
 struct Altered {
     disk: SimDisk,
     store: Arc<Store>,
@@ -422,7 +423,7 @@ impl Altered {
     }
 }
 
-/// As Kafka's `max.compaction.lag.ms` and `min.compaction.lag.ms`.
+/// Corresponds to Kafka's `max.compaction.lag.ms` and `min.compaction.lag.ms`.
 #[test]
 fn compaction_comes_no_later_and_no_earlier_than_a_topic_says() {
     let site = Altered::new();
@@ -436,18 +437,18 @@ fn compaction_comes_no_later_and_no_earlier_than_a_topic_says() {
     assert_eq!(site.store.compact().expect("looked at").turns, 0, "nothing says that it has to");
     site.alter(|settings| settings.compaction_lag_ms = (0, hour));
     site.store.compact().expect("compacted");
-    // A thread in the background may have been faster.
+    // A background thread may have compacted first.
     let done = site.store.stats().compaction;
     assert_eq!((done.turns, done.records_removed), (1, 1));
     assert_eq!(site.store.compact().expect("looked at").turns, 0, "all is compacted");
-    // What is too young is left alone, though something before it is overdue.
+    // Records that are too young are left alone, although an earlier one is overdue.
     site.alter(|settings| settings.compaction_lag_ms = (hour, hour));
     site.put(now - 2 * hour, 10);
     site.put(now, 10);
     assert_eq!(site.store.compact().expect("looked at").turns, 0);
 }
 
-/// Nobody has to wait for a checkpoint, which a broker with little to do takes once in a minute.
+/// No checkpoint is needed first, which a broker with little load takes once per minute.
 #[test]
 fn compaction_by_age_writes_what_is_in_no_segment_yet() {
     let site = Altered::new();
@@ -456,13 +457,13 @@ fn compaction_by_age_writes_what_is_in_no_segment_yet() {
     site.append(now - 2 * hour, 10);
     site.alter(|settings| settings.compaction_lag_ms = (0, hour));
     site.store.compact().expect("compacted");
-    // A thread in the background may have been faster.
+    // A background thread may have compacted first.
     let done = site.store.stats().compaction;
     assert_eq!((done.turns, done.records_removed), (1, 1));
 }
 
-/// As Kafka's `segment.ms` and `segment.bytes`: a batch that is so much newer than the first one of a segment, or too
-/// much for it, begins the next.
+/// Corresponds to Kafka's `segment.ms` and `segment.bytes`: a batch that is too much newer than the first one of a
+/// segment, or too large for it, begins the next.
 #[test]
 fn segments_end_as_a_topic_says() {
     let site = Altered::new();

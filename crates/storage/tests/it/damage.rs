@@ -1,5 +1,6 @@
-//! Files that rot, are cut short, get lost or are of another version. What is served is right, what cannot be served is
-//! refused by the name of its file, all else goes on, and when the file is put back everything is there again.
+//! Files that rot, are truncated, get lost or have another version. Served data is correct, data that cannot be served
+//! is refused with the name of its file, everything else continues, and when the file is restored all data is available
+//! again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,7 +45,7 @@ pub enum Harm {
     Flip(usize, u8),
     Cut(usize),
     Remove,
-    /// As an older release would have written it.
+    /// Rewritten as an older release would have done.
     Version,
 }
 
@@ -56,7 +57,7 @@ impl Harm {
             1 => Self::Cut(random.below(len) as usize),
             2 if !matches!(kind, Kind::Salvage | Kind::Lock) => Self::Version,
             _ => {
-                // Most of a journal file was never written, and says nothing.
+                // Most of a journal file was never written, and has no meaning.
                 let written = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) as u64 + 1;
                 let end = if random.is_one_in(5) { len } else { written };
                 Self::Flip(random.below(end) as usize, random.below(8) as u8)
@@ -74,7 +75,7 @@ impl Harm {
     }
 }
 
-/// Whole in itself, and of version 0; a batch has Kafka's version, of which there was a 1.
+/// Makes a file of version 0 with valid checksums; a batch has Kafka's version, of which 1 existed.
 fn make_older(bytes: &mut [u8], kind: Kind) {
     match kind {
         Kind::Segment => bytes.get_mut(16).into_iter().for_each(|magic| *magic = 1),
@@ -87,7 +88,7 @@ fn make_older(bytes: &mut [u8], kind: Kind) {
     }
 }
 
-/// A directory that nobody has open, and what is in it.
+/// Directory that is not open, and its contents.
 pub struct Site {
     pub disk: SimDisk,
     pub model: Model,
@@ -95,7 +96,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// After some work, ended by a stop or a kill.
+    /// Creates a directory by some work that a stop or a kill ends.
     pub fn worked(seed: u64, is_killed: bool) -> Self {
         let (disk, mut model, heard) = (SimDisk::new(), Model::default(), Heard::default());
         let opened = open(&disk, Path::new(DIR), small(1)).expect("a new directory");
@@ -115,7 +116,7 @@ impl Site {
         paths.filter(|path| Kind::of(path) == Some(kind)).collect()
     }
 
-    /// The same with entries of a partition put aside, whose segment was away for a while.
+    /// Returns a copy with salvaged entries of a partition, whose segment was missing for a while.
     pub fn with_salvage(&self) -> Option<Self> {
         self.paths(Kind::Segment).into_iter().find_map(|path| {
             let disk = self.disk.kill();
@@ -130,7 +131,7 @@ impl Site {
         })
     }
 
-    /// Does harm to a copy, looks at what is served and refused, goes on, undoes it, and looks again.
+    /// Damages a copy, checks the served and refused partitions, continues, undoes the damage, and checks again.
     fn suffer(&self, path: &Path, kind: Kind, random: &mut Random) {
         let (disk, mut model) = (self.disk.kill(), self.model.clone());
         let before = disk.contents(path);
@@ -165,7 +166,7 @@ impl Site {
                 let next = go_on((store, topics), disk, &model, (incarnation, random), &heard);
                 heard.tell(&mut model);
                 match damaged {
-                    // A byte before the partition's start concerns nobody at first.
+                    // A byte before the partition's start is not relevant at first.
                     Some(damaged) if damaged.len() == before.len() && (failed > 0 || kind == Kind::Segment) => {
                         undo(&next, path, kind, &before, &damaged)
                     }
@@ -181,8 +182,8 @@ impl Site {
         store.stop().expect("it stops");
     }
 
-    /// Of each partition either everything is read as it was appended, or it is said what is wrong with it. Returns how
-    /// many partitions something is wrong with.
+    /// Checks that each partition is either read as it was appended, or refused with a reason. Returns the number of
+    /// refused partitions.
     fn check(&self, topics: &[StoredTopic], path: &Path, random: &mut Random, place: &str) -> usize {
         let mut failed = 0;
         for topic in topics {
@@ -203,7 +204,7 @@ impl Site {
                 }
                 assert_eq!((log.extent().start, log.extent().end), (start, end), "{place}");
                 let mut wrong = None;
-                // From the start to the end, and from anywhere.
+                // From the start to the end, and from an arbitrary offset.
                 for from in [start, start + random.below(end - start + 1)] {
                     let mut at = from;
                     while at < end && wrong.is_none() {
@@ -233,7 +234,7 @@ impl Site {
     }
 }
 
-/// It names the file, the byte or what else is wrong, and what to do.
+/// Checks that the error names the file, the byte or the other problem, and the remedy.
 fn check_words(error: &Error, path: &Path, place: &str) {
     let message = &error.message;
     assert!(matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported), "{place}: {error:?}");
@@ -243,7 +244,7 @@ fn check_words(error: &Error, path: &Path, place: &str) {
     assert!(says(&["thalweg inspect", "use the release that wrote it"]), "{place}: what to do? {message}");
 }
 
-/// What is served takes records as before. Ended by a stop or a kill.
+/// Checks that served partitions take records as before. Ends with a stop or a kill.
 fn go_on(
     opened: Opened,
     disk: SimDisk,
@@ -266,7 +267,7 @@ fn go_on(
     end(work, disk, random.is_one_in(2))
 }
 
-/// The directory after a stop, or after a kill of a broker whose journal had come to rest.
+/// Returns the directory after a stop, or after a kill of a broker with an idle journal.
 fn end(work: Arc<Work>, disk: SimDisk, is_killed: bool) -> SimDisk {
     if !is_killed {
         work.end().expect("it stops");
@@ -282,7 +283,7 @@ fn end(work: Arc<Work>, disk: SimDisk, is_killed: bool) -> SimDisk {
     after
 }
 
-/// Whether the newest block of the journal has no entries: it says that all before it was synced.
+/// Returns `true` if the newest block of the journal has no entries: it records that all before it was synced.
 fn is_at_rest(disk: &SimDisk) -> bool {
     let mut newest = (0, true);
     for (path, _) in disk.files().into_iter().filter(|(path, _)| Kind::of(path) == Some(Kind::Journal)) {
@@ -304,19 +305,19 @@ fn put_back(disk: &SimDisk, path: &Path, bytes: &[u8]) {
     disk.sync_dir(path.parent().expect("a directory")).expect("its name lasts");
 }
 
-/// Mends the bytes that were harmed, wherever they are by now.
+/// Restores the damaged bytes, wherever they are now.
 fn undo(disk: &SimDisk, path: &Path, kind: Kind, before: &[u8], damaged: &[u8]) {
     if kind != Kind::Journal {
         let Some(at) = before.iter().zip(damaged).position(|(before, damaged)| before != damaged) else { return };
         let around = at.saturating_sub(16)..(at + 16).min(before.len());
         let is_there = disk.files().iter().any(|(file, len)| file == path && *len >= around.end as u64);
-        // What nobody needed may have been written over.
+        // Unneeded bytes may have been overwritten.
         if is_there && disk.contents(path)[around.clone()] == damaged[around] {
             disk.edit(path, |bytes| bytes[at] = before[at]);
         }
         return;
     }
-    // The entry was put aside as it was found.
+    // The entry was put aside unchanged.
     let at = before.iter().zip(damaged).position(|(before, damaged)| before != damaged).expect("a byte");
     let entry = entry_at(before, at);
     let salvages = disk.files().into_iter().map(|(path, _)| path).filter(|path| Kind::of(path) == Some(Kind::Salvage));
@@ -330,7 +331,7 @@ fn undo(disk: &SimDisk, path: &Path, kind: Kind, before: &[u8], damaged: &[u8]) 
     assert_eq!(mended.count(), 1, "the entry was put aside");
 }
 
-/// The body of the journal's entry that has this byte.
+/// Returns the range of the body of the journal entry that contains this byte.
 fn entry_at(bytes: &[u8], at: usize) -> std::ops::Range<usize> {
     let pages = (1..=at / PAGE_BYTES as usize).rev().map(|page| page * PAGE_BYTES as usize);
     let found = pages.filter_map(|begin| {
@@ -345,7 +346,7 @@ fn entry_at(bytes: &[u8], at: usize) -> std::ops::Range<usize> {
     found.into_iter().next().expect("an entry")
 }
 
-/// So many directories, and some harm of each to files of a kind.
+/// Runs `sites` directories with damage to files of a kind.
 fn harm(kind: Kind, sites: u64) {
     repeatable(sites, |seed| {
         let mut random = Random::new(seed);
@@ -392,7 +393,7 @@ fn what_is_in_the_lock_file_makes_no_difference() {
 fn a_directory_of_files_of_an_older_version_is_refused_by_what_it_is() {
     let site = Site::worked(1, true);
     for kind in [Kind::Journal, Kind::Checkpoint] {
-        // A journal's file that was never used has no version.
+        // A file of the journal that was never used has no version.
         let is_used = |path: &PathBuf| kind != Kind::Journal || FileHead::decode(&site.disk.contents(path)).is_ok();
         let path = site.paths(kind).into_iter().find(is_used).expect("a file");
         let disk = site.disk.kill();

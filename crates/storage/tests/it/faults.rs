@@ -1,4 +1,5 @@
-//! Operations of the disk that fail: nothing acknowledged is lost, whoever waits is told, and what can go on does.
+//! Failing operations of the disk: no acknowledged record is lost, all waiting owners are notified, and unaffected work
+//! continues.
 
 use std::io::ErrorKind as Io;
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::workload::{Heard, Model, Work, Writer, open, small, wait_until};
 
 pub const DIR: &str = "/data";
 
-/// A directory with somebody at work on it, who knows what was acknowledged.
+/// Directory with a workload that knows the acknowledged records.
 pub struct Site {
     pub disk: SimDisk,
     pub settings: StoreSettings,
@@ -31,7 +32,7 @@ impl Site {
         Self { disk, settings, model, incarnation: 1, heard, work }
     }
 
-    /// The process ends as it is, and `next` is what the next one finds.
+    /// Ends the process as it is; `next` returns the disk that the next process finds.
     pub fn end(mut self, next: impl FnOnce(&SimDisk) -> SimDisk) -> (SimDisk, Model) {
         self.disk.power_off_after(0);
         let disk = next(&self.disk);
@@ -40,7 +41,7 @@ impl Site {
         (disk, self.model)
     }
 
-    /// The same, and that it is all there.
+    /// Ends the process and checks that all data is present afterwards.
     pub fn check(self, next: impl FnOnce(&SimDisk) -> SimDisk) {
         let (settings, incarnation) = (self.settings, self.incarnation);
         let (disk, mut model) = self.end(next);
@@ -50,7 +51,7 @@ impl Site {
     }
 }
 
-/// The power goes, or only the process.
+/// Returns the disk after a power cut, or only the end of the process.
 pub fn end_of_process(disk: &SimDisk, seed: u64) -> SimDisk {
     if seed.is_multiple_of(2) { disk.cut(seed) } else { disk.kill() }
 }
@@ -65,7 +66,7 @@ pub fn try_append(site: &Site, writer: &Arc<Writer>) -> Result<u64, Error> {
     writer.append_now()
 }
 
-/// Appends until it is refused, because too much waits.
+/// Appends until it is refused, because too much data is pending.
 fn append_until_busy(site: &Site, writer: &Arc<Writer>) -> Error {
     let mut refused = None;
     wait_until("an append is refused", || {
@@ -77,7 +78,8 @@ fn append_until_busy(site: &Site, writer: &Arc<Writer>) -> Error {
     refused
 }
 
-/// Appends until it is refused because the disk is full. Before that too much may wait for the journal at times.
+/// Appends until it is refused because the disk is full. Before that too much data may be pending for the journal at
+/// times.
 pub fn append_until_full(site: &Site, writer: &Arc<Writer>) -> Error {
     let mut refused = None;
     wait_until("the disk is full", || {
@@ -89,7 +91,7 @@ pub fn append_until_full(site: &Site, writer: &Arc<Writer>) -> Error {
     refused
 }
 
-/// Appends until one more is acknowledged.
+/// Appends until one more batch is acknowledged.
 pub fn append_until_committed(site: &Site, writer: &Arc<Writer>) {
     let mut end = None;
     wait_until("an append is taken", || {
@@ -104,7 +106,7 @@ fn journal_breaks(doing: Doing, seed: u64, syncs_in_flight: usize) {
     let site = Site::new(small(syncs_in_flight));
     site.work.create(3).expect("a topic");
     while site.work.store.broken().is_none() {
-        // It may hit a file that is only being made: that one is made again.
+        // The fault may hit a file that is only being created: that one is created again.
         site.disk.add_fault(fault(doing, ".journal", random.below(40), 1, Io::Other));
         site.work.run(seed, 3, 100);
     }
@@ -161,7 +163,7 @@ fn a_disk_that_stays_full_does_not_keep_the_store_from_stopping() {
         let writer = site.work.create(1).expect("a topic")[0].clone();
         site.disk.set_bytes_max(Some(site.disk.bytes() + 20_000 * (seed % 10)));
         append_until_full(&site, &writer);
-        // Not all of it could be kept, unless a file of the journal that is not needed any more made room for it.
+        // Not everything could be kept, unless the release of a journal file freed space for it.
         site.work.clone().end().unwrap_or_default();
         site.heard.tell(&mut site.model);
         site.disk.set_bytes_max(None);
@@ -169,7 +171,7 @@ fn a_disk_that_stays_full_does_not_keep_the_store_from_stopping() {
     });
 }
 
-/// Something about segments or checkpoints fails for a while; the journal has it all meanwhile.
+/// Makes operations on segments or checkpoints fail for a while; the journal has all data in the meantime.
 fn segments_fail(doing: Doing, path: &'static str, seed: u64) {
     let mut random = Random::new(seed);
     let site = Site::new(small(2));
@@ -180,7 +182,7 @@ fn segments_fail(doing: Doing, path: &'static str, seed: u64) {
     let before = site.disk.faulted();
     site.disk.add_fault(fault(doing, path, random.below(3), u64::MAX, Io::Other));
     wait_until("it fails", || {
-        // Refused while too much waits.
+        // Refused while too much data is pending.
         drop(try_append(&site, &writer));
         site.disk.faulted() > before + random.below(4)
     });
@@ -264,7 +266,7 @@ fn a_segment_that_cannot_be_read_for_a_while_is_said_to_be_and_read_later() {
     assert!(failed.message.contains("cannot read /data/topics/0/0/00000000000000000000.log"), "{failed}");
     assert_ne!(failed.kind, ErrorKind::Corrupt);
     crate::workload::read_at(&writer.log, 0, 1000).expect("now it can");
-    // An index that cannot be read is made again.
+    // An index that cannot be read is created again.
     site.disk.add_fault(fault(Doing::Read, ".index", 0, u64::MAX, Io::Other));
     crate::workload::read_all(&writer.log, 0, writer.committed_end(), 5000).expect("it is all read");
     site.check(SimDisk::kill);

@@ -1,4 +1,4 @@
-//! A full disk: what was acknowledged stays, deleting makes room, and a restart needs no help from outside.
+//! Full disk: acknowledged records stay, deletions free space, and a restart needs no help from outside.
 
 use std::io::ErrorKind as Io;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::power::repeatable;
 use crate::sim::{Doing, SimDisk};
 use crate::workload::{open, small, wait_until};
 
-/// Bytes of the files of a topic.
+/// Returns the bytes of the files of a topic.
 fn topic_bytes(disk: &SimDisk, id: u32) -> u64 {
     let dir = Path::new(DIR).join("topics").join(id.to_string());
     disk.files().iter().filter(|(path, _)| path.starts_with(&dir)).map(|(_, bytes)| bytes).sum()
@@ -24,10 +24,10 @@ fn a_topic_that_is_deleted_on_a_full_disk_frees_its_bytes_without_a_checkpoint()
         let filler = site.work.create(1).expect("a topic")[0].clone();
         let other = site.work.create(1).expect("a topic")[0].clone();
         append_until_committed(&site, &other);
-        // With the topic gone, there is room for another file of the journal beside the reserve.
+        // Without the topic there is space for another file of the journal in addition to the reserve.
         site.disk.set_bytes_max(Some(site.disk.bytes() + 600_000 + 20_000 * seed));
         append_until_full(&site, &filler);
-        // What has no room even when all of the topic is gone.
+        // Fails even with the space of the whole topic.
         site.disk.add_fault(fault(Doing::Create, "checkpoint", 0, u64::MAX, Io::StorageFull));
         let id = site.work.delete_named("t0").expect("it is deleted");
         wait_until("its files are removed", || topic_bytes(&site.disk, id) == 0);
@@ -48,7 +48,7 @@ fn a_write_that_is_under_way_when_its_topic_is_deleted_leaves_no_files() {
         site.disk.is_late()
     });
     let id = site.work.delete_named("t0").expect("it is deleted");
-    // The thread that writes to segments is through with the first topic when it writes the second.
+    // The thread that writes to segments has finished the first topic when it writes the second.
     let other = site.work.create(1).expect("a topic")[0].clone();
     wait_until("another topic is written to a segment", || {
         try_append(&site, &other).unwrap_or_default();
@@ -69,7 +69,7 @@ fn records_that_are_deleted_on_a_full_disk_free_their_bytes_and_records_are_take
             append_until_committed(&site, &filler);
         }
         site.disk.set_bytes_max(Some(site.disk.bytes() + 100_000 + 20_000 * seed));
-        // What waits for a segment is of the topic whose records are deleted, or of another.
+        // The batches that wait for a segment belong to the topic whose records are deleted, or to another.
         wait_until("not even what is given up makes room", || {
             append_until_full(&site, if seed.is_multiple_of(2) { &filler } else { &other });
             site.disk.set_bytes_max(Some(site.disk.bytes()));
@@ -77,7 +77,7 @@ fn records_that_are_deleted_on_a_full_disk_free_their_bytes_and_records_are_take
         });
         let end = filler.committed_end();
         site.work.delete_before(&filler, end).expect("they are deleted");
-        // A few may have been committed since.
+        // A few records may have been committed since.
         wait_until("their files are removed", || topic_bytes(&site.disk, 0) < (1 << 19));
         wait_until("records are taken", || site.work.store.full().is_none());
         append_until_committed(&site, &filler);
@@ -92,7 +92,7 @@ fn a_restart_on_a_full_disk_skips_what_the_journal_deletes_later() {
         let site = Site::new(small(1));
         let filler = site.work.create(1).expect("a topic")[0].clone();
         append_until_committed(&site, &filler);
-        // Nothing of it comes into a segment: the journal has all of it.
+        // None of it reaches a segment: the journal contains all of it.
         site.disk.add_fault(fault(Doing::Write, ".log", 0, u64::MAX, Io::StorageFull));
         append_until_full(&site, &filler);
         site.work.delete_named("t0").expect("it is deleted");
@@ -129,7 +129,7 @@ fn no_journal_file_is_made_ahead_where_less_than_the_reserve_would_stay_free() {
     let disk = SimDisk::new();
     let mut settings = small(1);
     settings.journal.file_bytes = settings.journal.first_file_bytes;
-    // Room for the first file of the journal, and for another that would leave a little less than it has to.
+    // Room for the first file of the journal, and for another that would leave slightly less than required.
     disk.set_bytes_max(Some(2 * settings.journal.file_bytes + (16 << 10)));
     let (store, _) = open(&disk, Path::new(DIR), settings).expect("a new directory");
     wait_until("it was tried", || store.stats().journal.is_full);
@@ -162,12 +162,12 @@ fn files_of_the_journal_take_at_most_an_eighth_of_a_small_disk() {
 fn a_broker_starts_on_a_disk_that_it_has_filled_and_nothing_acknowledged_is_lost() {
     repeatable(10, |seed| {
         let mut site = Site::new(small(2));
-        // Others have files on the disk as well: an eighth of it is all of the reserve.
+        // Other programs have files on the disk as well: an eighth of the disk limits the reserve.
         site.disk.add_file(Path::new("/other"), &[0; 2 << 20]);
         let writer = site.work.create(2).expect("a topic")[0].clone();
         append_until_committed(&site, &writer);
         site.disk.set_bytes_max(Some(site.disk.bytes() + 40_000 * (seed % 10)));
-        // One after the other: the reserve holds no room for very many records that are in no segment yet.
+        // One after the other: the reserve has no space for very many records that are in no segment yet.
         wait_until("it is said why", || {
             try_append(&site, &writer).ok().map(|end| writer.wait(end));
             site.work.store.full().is_some()
@@ -191,7 +191,7 @@ fn records_are_refused_as_long_as_the_disk_is_full_and_taken_again_by_themselves
         let writer = site.work.create(1).expect("a topic")[0].clone();
         for times in 1..=2 {
             site.disk.set_bytes_max(Some(site.disk.bytes() + 30_000 * seed));
-            // What was given up may have made room after a refusal.
+            // The released space may have ended the full state after a refusal.
             wait_until("it is said", || {
                 append_until_full(&site, &writer);
                 let stats = site.work.store.stats();

@@ -1,4 +1,5 @@
-//! A process of its own on a real disk, killed at any moment, again and again: what it said is true of what it leaves.
+//! Separate process on a real disk that is killed at arbitrary moments, repeatedly: its acknowledgements match the data
+//! that it leaves.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -13,10 +14,10 @@ use crate::power::{first_seed, times};
 use crate::sim::Random;
 use crate::workload::{Event, Model, Work, open, small};
 
-/// Its incarnation, the number of topics that there ever were, where they are kept, and its directory.
+/// Variable with the incarnation, the number of topics created so far, their storage, and the directory.
 const CHILD: &str = "STORAGE_CHILD";
 
-/// The process that is killed. What it was told it writes to its output, a line each.
+/// Process that is killed. It writes each event that it observes to its output, one per line.
 #[test]
 #[ignore = "only another test starts it"]
 fn child() {
@@ -33,12 +34,12 @@ fn child() {
     panic!("it is killed before it ends");
 }
 
-/// One write a line: a line is there as a whole, or its end is missing.
+/// Writes one line with a single write: a line is complete, or its end is missing.
 fn say(line: &str) {
     std::io::stdout().lock().write_all(format!("{line}\n").as_bytes()).expect("somebody reads");
 }
 
-/// A child with what it writes. It is killed when this goes.
+/// Child process with its output. Dropping it kills the process.
 struct Victim {
     process: Child,
     out: BufReader<ChildStdout>,
@@ -58,7 +59,7 @@ impl Victim {
         Self { process, out }
     }
 
-    /// The next thing that it was told; `None` where it is over.
+    /// Returns the next event; `None` after the end.
     fn hear(&mut self) -> Option<Event> {
         loop {
             let mut line = String::new();
@@ -66,7 +67,7 @@ impl Victim {
             if !line.ends_with('\n') {
                 return None;
             }
-            // Others write there, too: whoever runs tests.
+            // The test harness writes to this output too.
             if let Ok(event) = line.trim_end().parse() {
                 return Some(event);
             }
@@ -102,14 +103,14 @@ fn what_was_acknowledged_outlives_kills_in_a_database_and_beside_one() {
     kill_again_and_again(|random| if random.is_one_in(2) { Storage::Sqlite } else { Storage::Disk });
 }
 
-/// `storage` is where the next process keeps the topics that it makes.
+/// Kills and restarts processes. `storage` returns the storage of the topics that the next process creates.
 fn kill_again_and_again(storage: impl Fn(&mut Random) -> Storage) {
     let (temp, first) = (tempfile::tempdir().expect("a directory"), first_seed());
     let (dir, mut model, mut random) = (temp.path().join("data"), Model::default(), Random::new(first));
     let mut acknowledged = 0;
     for incarnation in first..first + times(12) {
         let mut victim = Victim::start(&dir, storage(&mut random), incarnation, &model);
-        // At times before it has done anything.
+        // Sometimes before it has done anything.
         for _ in 0..random.below(2) * random.below(1500) {
             model.hear(victim.hear().expect("it goes on until it is killed"));
         }
@@ -142,7 +143,7 @@ fn of_two_processes_on_one_directory_the_second_is_refused() {
     check(&dir, &mut model, 1);
 }
 
-/// Whether the rights of files hold for this process: they do not for root.
+/// Returns `true` if file permissions apply to this process: they do not apply to root.
 fn is_bound_by_rights(dir: &Path) -> bool {
     let probe: PathBuf = dir.join("probe");
     std::fs::write(&probe, "").map_or(true, |()| std::fs::remove_file(&probe).is_err())

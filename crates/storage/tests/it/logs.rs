@@ -1,5 +1,5 @@
-//! What every log does, wherever it is kept: in memory, in segments behind a journal, or in a database. Each test runs
-//! on all of them, and compares with a list.
+//! Common behavior of all logs: in memory, in segments with a journal, and in a database. Each test runs on all of
+//! them, and compares with a list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::workload::{PATIENCE, clock, kept_in, open, read_all, read_at, small, 
 
 const PLACES: [Storage; 3] = [Storage::Memory, Storage::Disk, Storage::Sqlite];
 
-/// A log with all that it takes to come back to it.
+/// Log with everything that is needed to reopen it.
 struct Site {
     temp: tempfile::TempDir,
     storage: Storage,
@@ -27,7 +27,7 @@ enum Log {
     Durable(Arc<Store>, Arc<dyn DurableLog>),
 }
 
-/// Waits for one partition.
+/// Owner that waits for the commits of one partition.
 struct Commits {
     log: Arc<dyn DurableLog>,
     committed: Mutex<Offset>,
@@ -74,17 +74,18 @@ impl Site {
         Self { temp, storage, log }
     }
 
-    /// The broker ends and comes back. What is in memory stays: there is nothing to come back to.
+    /// Stops and restarts the broker. A log in memory stays, because it cannot be reopened.
     fn reopen(&mut self) {
         if let Log::Durable(store, log) = &mut self.log {
             store.stop().expect("it stops");
-            // Nobody has the directory any more when the last who knows of it goes.
+            // The directory is released only when the last reference to it is dropped.
             let (temp, before) = (self.temp.path().to_owned(), log.extent());
             self.log = Log::Memory(MemoryLog::default());
             let begin = Instant::now();
             let (store, topics) = loop {
                 match open(&RealDisk, &temp, small(2)) {
-                    // A test that starts a process shares all open files with it, locked ones too, until it is one.
+                    // A process that a test forks shares all open files with it, including locked ones, until it
+                    // executes its program.
                     Err(error) if error.kind == ErrorKind::Denied && begin.elapsed() < PATIENCE => {
                         std::thread::yield_now();
                     }
@@ -136,7 +137,7 @@ impl Site {
         }
     }
 
-    /// Returns when it is done, where anything is.
+    /// Forgets a record and waits until the work for that is finished.
     fn forget(&mut self, offset: Offset) {
         match &mut self.log {
             Log::Memory(log) => drop(log.forget(offset)),
@@ -145,12 +146,12 @@ impl Site {
         self.settle();
     }
 
-    /// Whatever waits for a writer is done.
+    /// Waits until the pending work of a writer is finished.
     fn settle(&self) {
         if let Log::Durable(store, log) = &self.log
             && self.storage == Storage::Sqlite
         {
-            // The thread that forgets does one thing after the other; the second of these comes behind all of it.
+            // The thread that forgets works sequentially; the second of these operations comes after all of it.
             for _ in 0..2 {
                 let owner = Arc::new(Commits { log: log.clone(), committed: Mutex::new(0), changed: Condvar::new() });
                 log.set_start(log.extent().start, Arc::new(Said(owner.clone()))).expect("it is taken");
@@ -161,7 +162,7 @@ impl Site {
     }
 }
 
-/// Hears of one thing that is no append.
+/// Owner of one operation that is not an append.
 struct Said(Arc<Commits>);
 
 impl Owner for Said {
@@ -187,7 +188,7 @@ fn values(random: &mut Random, count: u64) -> Vec<Vec<u8>> {
     (0..count).map(|_| vec![random.below(256) as u8; random.below(400) as usize]).collect()
 }
 
-/// All records that there are from an offset on.
+/// Returns all records from an offset on.
 fn records(site: &Site, from: Offset, bytes_max: usize) -> BTreeMap<Offset, Vec<u8>> {
     let (_, end) = site.extent();
     let (mut found, mut at) = (BTreeMap::new(), from);

@@ -1,4 +1,5 @@
-//! The data directory from outside: on a disk that loses power, fails, fills up and rots, and on a real one.
+//! Tests of the data directory through its public API: on a disk that loses power, fails, fills up and rots, and on a
+//! real one.
 
 mod sim;
 mod workload;

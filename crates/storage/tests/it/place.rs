@@ -6,8 +6,8 @@ use storage::RealDisk;
 
 use crate::workload::{Heard, Model, Work, open, small, wait_until};
 
-/// The broker works in a directory with which something is done: the next append is refused and says why, and nothing
-/// is made or removed under the path any more.
+/// Changes the directory under a running broker and checks that the next append is refused with a reason, and that
+/// nothing is created or removed under the path any more.
 fn breaks(says: &str, change: impl FnOnce(&Path)) {
     let above = tempfile::tempdir().expect("a directory");
     let dir = above.path().join("data");
@@ -35,7 +35,7 @@ fn nothing_is_acknowledged_in_a_directory_that_was_removed() {
 
 #[test]
 fn nothing_is_acknowledged_or_touched_in_a_directory_that_was_replaced() {
-    // A look may fall between the two steps of it.
+    // A check may run between the two steps.
     breaks("while the broker ran", |dir| {
         std::fs::rename(dir, dir.with_extension("old")).expect("it is moved");
         let (store, _) = open(&RealDisk, dir, small(1)).expect("another one starts there");

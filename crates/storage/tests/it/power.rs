@@ -1,4 +1,5 @@
-//! The power goes at any moment, again and again: what was acknowledged is there, and nothing that was never appended.
+//! Power cuts at arbitrary moments, repeatedly: acknowledged records are present, and no record that was never
+//! appended.
 
 use std::panic::RefUnwindSafe;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use storage::journal::block::FileHead;
 use crate::sim::{Random, SimDisk};
 use crate::workload::{Heard, Model, Work, Writer, open, small, wait_until};
 
-/// `STORAGE_SEED` and `STORAGE_CYCLES` ask for other seeds, or for more of them.
+/// Returns the first seed. `STORAGE_SEED` and `STORAGE_CYCLES` select other seeds, or more of them.
 pub fn first_seed() -> u64 {
     number("STORAGE_SEED").unwrap_or(1)
 }
@@ -23,7 +24,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// One directory through several lives, each of which a power cut ends.
+/// Runs one directory through several lives, each of which a power cut ends.
 fn live(seed: u64, syncs_in_flight: usize) {
     let mut random = Random::new(seed);
     let (mut disk, mut model, dir) = (SimDisk::new(), Model::default(), Path::new("/srv/data"));
@@ -31,7 +32,7 @@ fn live(seed: u64, syncs_in_flight: usize) {
     let mut incarnation = seed * 100;
     for life in 1..=lives {
         let is_last = life == lives;
-        // At times it goes while the directory is being opened.
+        // Sometimes the power goes off while the directory is being opened.
         if !is_last && random.is_one_in(4) {
             disk.power_off_after(random.below(150));
         }
@@ -57,7 +58,7 @@ fn live(seed: u64, syncs_in_flight: usize) {
             },
         }
         heard.tell(&mut model);
-        // The power goes, or only the process.
+        // A power cut, or only the end of the process.
         disk = if random.is_one_in(4) { disk.kill() } else { disk.cut(random.next()) };
     }
     let (_store, topics) =
@@ -65,7 +66,7 @@ fn live(seed: u64, syncs_in_flight: usize) {
     model.check(&topics, incarnation).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
 }
 
-/// Does it with each seed, and says of one that fails how to repeat it.
+/// Runs a test with each seed, and prints how to repeat a failed one.
 pub fn repeatable(cycles: u64, each: impl Fn(u64) + RefUnwindSafe) {
     for seed in (first_seed()..).take(times(cycles) as usize) {
         if let Err(panic) = std::panic::catch_unwind(|| each(seed)) {
@@ -98,7 +99,7 @@ fn what_was_acknowledged_outlives_power_cuts_with_three_syncs_in_flight() {
     lives(3, 70);
 }
 
-/// Killed while it makes its files: the next one finds files whose names are not yet there to stay, and uses them.
+/// A broker that is killed while it creates files leaves names that are not durable yet; the next one uses these files.
 #[test]
 fn files_that_a_killed_broker_made_outlive_a_power_cut_once_they_are_used() {
     let dir = Path::new("/srv/data");
@@ -124,12 +125,12 @@ fn files_that_a_killed_broker_made_outlive_a_power_cut_once_they_are_used() {
     }
 }
 
-/// The journal's files and their lengths.
+/// Returns the journal's files and their lengths.
 pub fn journals(disk: &SimDisk) -> Vec<(PathBuf, u64)> {
     disk.files().into_iter().filter(|(path, _)| path.extension().is_some_and(|name| name == "journal")).collect()
 }
 
-/// What those of them say that are in use or were, in the order of their numbers.
+/// Returns the heads of all files that are or were in use, in the order of their numbers.
 pub fn heads(disk: &SimDisk) -> Vec<FileHead> {
     let journals = journals(disk).into_iter();
     let mut heads: Vec<_> = journals.filter_map(|(path, _)| FileHead::decode(&disk.contents(&path)).ok()).collect();
@@ -137,12 +138,12 @@ pub fn heads(disk: &SimDisk) -> Vec<FileHead> {
     heads
 }
 
-/// Nothing is taken out of the journal before the end, so all of its files are there.
+/// Returns settings under which the journal keeps all of its files until the end.
 pub fn without_checkpoints() -> StoreSettings {
     StoreSettings { checkpoint_bytes: u64::MAX, ..small(1) }
 }
 
-/// Appends until the journal has so many files with something in them.
+/// Appends until `files` files of the journal contain entries.
 pub fn fill_files(disk: &SimDisk, writer: &Arc<Writer>, files: usize) {
     while heads(disk).len() < files {
         let end = writer.append().expect("it is taken");
@@ -159,7 +160,7 @@ fn a_journal_begins_with_a_small_file_goes_on_in_larger_ones_and_is_read_back_th
     wait_until("two files are made ahead", || work.store.stats().journal.files_spare == 2);
     fill_files(&disk, &writer, 3);
     let before = heads(&disk);
-    // The first of the two was only allocated, so that there was one at once: it comes last.
+    // The first of the two was only allocated, so that it was ready immediately: it comes last.
     let second = FileHead::decode(&disk.contents(&dir.join("journal/000002.journal")));
     assert_eq!(second, Ok(before[1]));
     let (first, later) = (settings.journal.first_file_bytes, settings.journal.file_bytes);
@@ -167,7 +168,7 @@ fn a_journal_begins_with_a_small_file_goes_on_in_larger_ones_and_is_read_back_th
     assert_eq!(before.iter().map(|head| head.position).collect::<Vec<_>>(), [0, first, first + later]);
     let small = PathBuf::from("/srv/data/journal/000000.journal");
     for (path, len) in journals(&disk) {
-        // One that is being made has not come to its length yet.
+        // A file that is being created has not reached its length yet.
         let is_right = if path == small { len == first } else { len <= later };
         assert!(is_right, "{} has grown to {len} bytes", path.display());
     }
@@ -177,11 +178,11 @@ fn a_journal_begins_with_a_small_file_goes_on_in_larger_ones_and_is_read_back_th
     heard.tell(&mut model);
     let (store, topics) = open(&after, dir, settings).expect("it opens");
     model.check(&topics, 1).expect("it is all there");
-    // No position is given twice: the next file begins behind the end of the last one.
+    // No position is reused: the next file begins after the end of the last one.
     let next = *heads(&after).last().expect("a file");
     let last = before.last().expect("a file");
     assert_eq!((next.number > last.number, next.position), (true, last.end()));
-    // Once nothing in it is needed, the small file is gone.
+    // Once none of its entries is needed, the small file is deleted.
     store.checkpoint().expect("a checkpoint");
     assert!(journals(&after).iter().all(|(path, _)| *path != small), "{:?}", journals(&after));
     store.stop().expect("it stops");

@@ -1,4 +1,4 @@
-//! Readers while everything changes around them: what they get is right, without a hole, and where time says.
+//! Readers during concurrent changes: they get the correct records without a hole, and lookups by time match.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::workload::{
     Heard, Model, Nobody, Opened, Work, Writer, on_disk, open, read_all, read_at, small, topic_name, wait_until,
 };
 
-/// Reads on from anywhere for a while, as a subscriber does who was away.
+/// Reads for a while from an arbitrary offset, as a returning subscriber does.
 fn follow(writer: &Arc<Writer>, random: &mut Random) -> Result<(), Error> {
     let extent = writer.log.extent();
     let mut at = extent.start + random.below(extent.end - extent.start + 1);
     for _ in 0..random.below(12) {
         let batches = match read_at(&writer.log, at, random.below(20_000) as usize) {
-            // Retention was faster.
+            // Retention came first.
             Err(error) if error.kind == ErrorKind::OutOfRange && writer.log.extent().start > at => return Ok(()),
             read => read?,
         };
@@ -39,7 +39,7 @@ fn follow(writer: &Arc<Writer>, random: &mut Random) -> Result<(), Error> {
     Ok(())
 }
 
-/// Asks for a time, and compares with what was written, as far as the bounds may have moved meanwhile.
+/// Searches for a time, and compares with the written batches, as far as the bounds may have moved in the meantime.
 fn look_up(writer: &Arc<Writer>, random: &mut Random) -> Result<(), Error> {
     let before = writer.log.extent();
     let timestamp_ms = (random.below(before.end + 5) * 10) as i64;
@@ -67,7 +67,7 @@ fn read_until(work: &Arc<Work>, seed: u64, is_over: &AtomicBool) -> u64 {
     reads
 }
 
-/// Programs at work, and readers beside them. Returns what was acknowledged.
+/// Runs programs and readers concurrently. Returns the acknowledged contents.
 fn read_while_everything_changes(opened: Opened, storage: Storage, seed: u64) -> Model {
     let (mut model, heard) = (Model::default(), Heard::default());
     let work = Work::kept_in(storage, opened, &model, 1, heard.say());
@@ -116,7 +116,7 @@ const BEGIN_MS: u64 = 1_700_000_000_000;
 const HOUR_MS: u64 = 3_600_000;
 static WRONG_CLOCK_MS: AtomicU64 = AtomicU64::new(BEGIN_MS);
 
-/// A clock that is set back and forth.
+/// Returns the time of a clock that is set back and forth.
 fn wrong_clock() -> u64 {
     WRONG_CLOCK_MS.load(Ordering::Relaxed)
 }
@@ -125,7 +125,7 @@ fn open_by_wrong_clock(disk: &SimDisk) -> Opened {
     Store::open(Arc::new(disk.clone()), Path::new("/data"), small(1), wrong_clock, &mut |_| {}).expect("it opens")
 }
 
-/// A batch of a few records whose times are near one, and 2 KB.
+/// Returns a batch of a few records with times near `timestamp_ms`, of about 2 KB.
 fn batch_near(base: Offset, timestamp_ms: i64, random: &mut Random) -> RecordBatch {
     let mut builder = BatchBuilder::new();
     for _ in 0..1 + random.below(3) {
@@ -135,7 +135,7 @@ fn batch_near(base: Offset, timestamp_ms: i64, random: &mut Random) -> RecordBat
     builder.finish().expect("records").stamp(base)
 }
 
-/// Appends and commits: nothing else hears of it.
+/// Appends and commits a batch without an owner in the test.
 fn append(store: &Store, log: &Arc<dyn DurableLog>, batch: RecordBatch) {
     wait_until("there is room", || store.admit().is_ok());
     let end = batch.next_offset();
@@ -202,7 +202,8 @@ fn times_that_go_backwards_are_found_where_they_are() {
     });
 }
 
-/// Nothing goes before its time by the clock, whichever way that was set; when the clock has passed all, all goes.
+/// No record is deleted before its time by the clock, even if the clock is set; when the clock has passed all of them,
+/// all are deleted.
 #[test]
 fn a_clock_that_is_set_back_neither_loses_nor_keeps_for_ever() {
     let (disk, mut random) = (SimDisk::new(), Random::new(1));
@@ -210,7 +211,7 @@ fn a_clock_that_is_set_back_neither_loses_nor_keeps_for_ever() {
     let created = store.create_topic(topic_name("t"), on_disk(1), Arc::new(Nobody)).expect("a topic");
     let log = created.partitions[0].clone();
     let mut latest = Vec::new();
-    // An hour ahead for a while, then right again: segments of the wrong hour, and later ones.
+    // An hour ahead for a while, then correct again: segments of the wrong hour, and later ones.
     for clock_ms in [BEGIN_MS, BEGIN_MS + HOUR_MS, BEGIN_MS + 60_000] {
         WRONG_CLOCK_MS.store(clock_ms, Ordering::Relaxed);
         for _ in 0..60 {

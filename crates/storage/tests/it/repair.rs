@@ -1,4 +1,4 @@
-//! Inspection finds what a broker would meet, and repair loses what it says and nothing else.
+//! Tests that inspection finds the problems that a broker would meet, and that repair loses only what its plan lists.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -44,7 +44,7 @@ fn records(batches: &[RecordBatch]) -> Records {
     all
 }
 
-/// Whether a broker that opens a copy meets anything that is wrong.
+/// Returns `true` if a broker that opens a copy meets a problem.
 fn is_wrong(disk: &SimDisk) -> bool {
     let Ok((store, topics)) = open(&disk.kill(), Path::new(DIR), small(1)) else { return true };
     let logs = topics.iter().flat_map(|topic| &topic.partitions);
@@ -56,7 +56,7 @@ fn is_wrong(disk: &SimDisk) -> bool {
     is_wrong
 }
 
-/// What is there after a repair is what was there before, without what the plan said.
+/// Checks that the contents after a repair equal the contents before it, without the losses of the plan.
 fn check(topics: &[StoredTopic], model: &Model, plan: &Plan, place: &str) {
     for topic in topics {
         for (i, log) in topic.partitions.iter().enumerate() {
@@ -65,13 +65,13 @@ fn check(topics: &[StoredTopic], model: &Model, plan: &Plan, place: &str) {
             assert_eq!(log.retain(0, 1, clock()), None, "{place}: retention begins with the repair, not before");
             let (start, known, known_end) = model.known(topic.name.as_str(), i);
             if plan.journal.is_some() && !model.has(topic.name.as_str()) {
-                // That it was deleted is lost as well.
+                // The deletion of the topic is lost as well.
                 continue;
             }
             let extent = log.extent();
             let mend = plan.mends.iter().find(|mend| (&*mend.topic, mend.partition) == (topic.name.as_str(), i as u32));
             let end = mend.map_or(known_end, |mend| mend.end);
-            // Of a journal that was given up nobody knows what its last blocks had.
+            // The contents of the last blocks of a dropped journal are unknown.
             assert!(
                 extent.end == end || (plan.journal.is_some() && extent.end < known_end),
                 "{place}: {extent:?} {mend:?}"
@@ -122,7 +122,7 @@ fn repair_after(harm: Harm, site: &Site, path: &Path, kind: Kind) {
         let aside = format!("{}.damaged", path.display());
         assert!(disk.files().iter().any(|(path, _)| path.display().to_string() == aside), "{place}: it is kept");
     }
-    // It goes on as any other, also after the power went.
+    // The repaired directory works as any other, also after a power cut.
     let disk = disk.cut(1);
     let (store, topics) = open(&disk, Path::new(DIR), small(1)).unwrap_or_else(|error| panic!("{place}: {error}"));
     check(&topics, &site.model, &plan, &place);
@@ -202,7 +202,7 @@ fn a_new_journal_begins_behind_all_of_the_one_that_was_given_up() {
     fill_files(&disk, &writer, 3);
     let (killed, given_up) = (disk.kill(), heads(&disk));
     work.end().expect("it stops");
-    // Nobody knows any more where the larger files were.
+    // The positions of the larger files are unknown now.
     for (path, _) in journals(&killed) {
         if FileHead::decode(&killed.contents(&path)).is_ok_and(|head| head.number > 1) {
             killed.edit(&path, |bytes| bytes[40] ^= 1);

@@ -1,9 +1,9 @@
-//! A disk in memory that knows what was synced, so that its power can be cut at any operation.
+//! Disk in memory that tracks synced data, so that its power can be cut at any operation.
 //!
-//! It is as unkind as the rules of a file system allow. Each sector that was not synced is on the disk or not,
-//! whatever its neighbours do; a file has its old length or its new one; the names of a directory have changed up
-//! to any of the changes since it was synced. A failed sync loses what it should have written, and says so once to
-//! each handle, as Linux does.
+//! It is as hostile as the rules of a file system allow. Each sector that was not synced is on the disk or not,
+//! independent of its neighbours; a file has its old length or its new one; the names of a directory include the
+//! changes up to any of those since its last sync. A failed sync loses the data that it should have written, and
+//! reports this once to each handle, as Linux does.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, IoSlice};
@@ -17,7 +17,7 @@ use storage::{Disk, DiskFile};
 
 const SECTOR_BYTES: usize = 512;
 
-/// Numbers that a seed decides.
+/// Random numbers that a seed determines.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -49,7 +49,7 @@ enum Node {
     File(u64),
 }
 
-/// A change of a directory that was not synced yet.
+/// Change of a directory that was not synced yet.
 #[derive(Clone, Debug)]
 enum DirChange {
     Put(String, Node),
@@ -61,15 +61,15 @@ enum DirChange {
 struct Content {
     live: Vec<u8>,
     synced: Vec<u8>,
-    /// Of each sector that was written since it was synced: all that it held meanwhile, by the number of the write.
+    /// Versions of each sector that was written since its last sync: all its contents, by the number of the write.
     versions: BTreeMap<usize, Vec<(u64, [u8; SECTOR_BYTES])>>,
     writes: u64,
-    /// Sectors that a failed sync gave up: the next one leaves them out, unless they are written again.
+    /// Sectors that a failed sync gave up: the next sync skips them, unless they are written again.
     given_up: BTreeSet<usize>,
     failed_syncs: u64,
 }
 
-/// What a fault is about.
+/// Kind of operation that a fault affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     Sync,
@@ -82,7 +82,7 @@ pub enum Doing {
     Lock,
 }
 
-/// An operation on a path that contains `path` fails, `after` ones that do not, so many `times`.
+/// Fault: an operation on a path that contains `path` fails `times` times, after `after` successful ones.
 #[derive(Clone, Debug)]
 pub struct Fault {
     pub doing: Doing,
@@ -101,16 +101,16 @@ struct World {
     next_file: u64,
     locks: BTreeSet<PathBuf>,
     faults: Vec<Fault>,
-    /// Faults that came about.
+    /// Number of faults that occurred.
     faulted: u64,
     bytes: u64,
     bytes_max: Option<u64>,
     operations: u64,
-    /// The power goes before this operation.
+    /// Operation before which the power goes off.
     off_at: Option<u64>,
-    /// A directory that is not made before it was removed, or half a second has gone by.
+    /// Directory whose creation waits until it was removed, or half a second has passed.
     late: Option<PathBuf>,
-    /// Somebody is making it.
+    /// `true` while a thread creates the late directory.
     is_late: bool,
 }
 
@@ -123,7 +123,7 @@ impl SimDisk {
         Self(Arc::new(Mutex::new(World { nodes: root.clone(), synced_nodes: root, ..World::default() })))
     }
 
-    /// Nothing works any more once so many more operations were done.
+    /// Fails all operations after `operations` more.
     pub fn power_off_after(&self, operations: u64) {
         let mut world = self.0.lock();
         world.off_at = Some(world.operations + operations);
@@ -133,7 +133,7 @@ impl SimDisk {
         self.0.lock().is_off()
     }
 
-    /// What a reboot finds after the power went at this moment.
+    /// Returns the disk that a reboot finds after a power cut at this moment.
     pub fn cut(&self, seed: u64) -> Self {
         let world = self.0.lock();
         let mut random = Random::new(seed);
@@ -145,7 +145,8 @@ impl SimDisk {
         Self::of(without_orphans(nodes), &world, |content| content.cut(&mut random))
     }
 
-    /// The same as a process finds that comes after this one: nothing is lost, and nothing more was synced.
+    /// Returns the disk that the next process finds after the end of this one: nothing is lost, and nothing more was
+    /// synced.
     pub fn kill(&self) -> Self {
         let world = self.0.lock();
         Self(Arc::new(Mutex::new(World {
@@ -173,12 +174,12 @@ impl SimDisk {
         Self(Arc::new(Mutex::new(World { nodes, synced_nodes, files, next_file, bytes, ..World::default() })))
     }
 
-    /// Lets a removal of this directory overtake whoever makes it next, unless the removal waits.
+    /// Allows a removal of this directory to overtake its next creation, unless the removal waits.
     pub fn set_late(&self, path: &Path) {
         self.0.lock().late = Some(path.to_owned());
     }
 
-    /// Whether somebody is making that directory.
+    /// Returns `true` while a thread creates that directory.
     pub fn is_late(&self) -> bool {
         self.0.lock().is_late
     }
@@ -209,12 +210,12 @@ impl SimDisk {
         self.0.lock().bytes
     }
 
-    /// All files together may have so many bytes.
+    /// Limits the total bytes of all files.
     pub fn set_bytes_max(&self, bytes: Option<u64>) {
         self.0.lock().bytes_max = bytes;
     }
 
-    /// All files with their lengths, in the order of their names.
+    /// Returns all files with their lengths, in the order of their names.
     pub fn files(&self) -> Vec<(PathBuf, u64)> {
         let world = self.0.lock();
         let file = |(path, node): (&PathBuf, &Node)| match node {
@@ -228,7 +229,7 @@ impl SimDisk {
         self.0.lock().content(path).expect("a file").live.clone()
     }
 
-    /// Changes a file behind everybody's back.
+    /// Changes a file without the knowledge of its users.
     pub fn edit(&self, path: &Path, edit: impl FnOnce(&mut Vec<u8>)) {
         let mut world = self.0.lock();
         let content = world.content_mut(path).expect("a file");
@@ -309,7 +310,7 @@ impl Content {
         let mut bytes = self.synced.clone();
         let len = if random.is_one_in(2) { self.synced.len() } else { self.live.len() };
         bytes.resize(len, 0);
-        // As a rule all of a write or nothing of it makes it, at times each sector for itself.
+        // Usually a write survives completely or not at all, sometimes each sector separately.
         let rule = random.below(4);
         for (sector, versions) in &self.versions {
             let lasting = match rule {
@@ -383,7 +384,7 @@ impl World {
         Ok(())
     }
 
-    /// How far the file may grow.
+    /// Returns the length up to which the file may grow.
     fn room(&mut self, from: u64, to: u64) -> u64 {
         let to = match self.bytes_max {
             Some(max) => to.min(from + max.saturating_sub(self.bytes)),
@@ -522,7 +523,7 @@ struct SimFile {
     disk: SimDisk,
     path: PathBuf,
     file: u64,
-    /// Failed syncs of the file that this handle was told of.
+    /// Number of failed syncs of the file that were reported to this handle.
     seen: AtomicU64,
 }
 
@@ -542,7 +543,7 @@ impl DiskFile for SimFile {
         let begun = world.begin(Doing::Write, &self.path);
         let mut bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
         if let Err(error) = begun {
-            // Half of it may have been written, unless nothing works at all.
+            // Half of it may have been written, unless the power is off.
             if !world.is_off() {
                 bytes.truncate(bytes.len() / 2);
                 let len = world.files[&self.file].live.len() as u64;
@@ -560,7 +561,7 @@ impl DiskFile for SimFile {
         if to < end { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 
-    /// What was written before it began lasts when it returns. Others write meanwhile.
+    /// Makes all data written before its beginning durable. Other threads may write concurrently.
     fn sync(&self) -> io::Result<()> {
         let (written, len, turns) = {
             let mut world = self.disk.0.lock();

@@ -1,4 +1,4 @@
-//! The database of topics in SQLite, as users and other programs see it, and what it says when something is wrong.
+//! Database of topics in SQLite as users and other programs see it, and its error messages.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use storage::{DurableLog, Owner, RealDisk, SqliteSettings, SqliteStore, Store, S
 
 use crate::workload::{Nobody, PATIENCE, clock, kept_in, on_disk, open, read_all, small, topic_name, wait_until};
 
-/// What became of one operation.
+/// Result of one operation.
 #[derive(Default)]
 struct Outcome(Mutex<Option<Result<u64, Error>>>, Condvar);
 
@@ -30,7 +30,7 @@ impl Outcome {
     }
 }
 
-/// Commits what it hears of, and says so.
+/// Owner that commits to a log and reports the outcome.
 struct Telling(Arc<dyn DurableLog>, Arc<Outcome>);
 
 impl Owner for Telling {
@@ -66,7 +66,7 @@ impl Database {
         &self.topic.partitions[1]
     }
 
-    /// Appends a batch, and does not wait.
+    /// Appends a batch without waiting.
     fn begin(&self, values: &[&[u8]], codec: Codec) -> Result<Arc<Outcome>, Error> {
         let mut builder = BatchBuilder::new();
         for (i, value) in values.iter().enumerate() {
@@ -82,7 +82,7 @@ impl Database {
         self.begin(values, codec)?.wait()
     }
 
-    /// Another program.
+    /// Opens a connection as another program does.
     fn connect(&self) -> Connection {
         Connection::open(&self.path).expect("it is there")
     }
@@ -123,7 +123,7 @@ fn users_query_records_while_the_broker_runs() {
     assert_eq!(count("SELECT offset FROM records WHERE value = 'one'"), 0);
     assert_eq!(count("SELECT retention_ms FROM topics WHERE name = 'orders' AND partitions = 2"), 5000);
 
-    // A start within a batch hides its first records; what is forgotten is gone.
+    // A start within a batch hides its first records; forgotten records are deleted.
     database.log().set_start(2, Arc::new(Nobody)).expect("it is taken");
     database.append(&[b"four"], Codec::None).expect("it is taken");
     assert_eq!(shown(&connection).iter().map(|row| row.2).collect::<Vec<_>>(), [2, 3]);
@@ -184,7 +184,7 @@ fn a_full_disk_is_waited_for_and_nothing_is_lost() {
     assert_eq!(database.store.broken(), None);
     let end = database.log().extent().end;
     assert_eq!(read_all(database.log(), 0, end, 100_000).expect("it is read").len() as u64, end);
-    // Room comes from elsewhere: rows that this store does not know of.
+    // Space is freed by another program: rows that this store does not know of.
     let other = database.connect();
     other.execute_batch("DELETE FROM batches WHERE first_offset < 10").expect("it is free");
     assert_eq!(waits.wait(), Ok(end + 1));
@@ -265,7 +265,7 @@ fn one_name_is_one_topic_whichever_way_it_is_kept() {
     }
     lock.execute_batch("ROLLBACK").expect("it lets go");
     wait_until("it is gone", || store.create_topic(name(), on_disk(1), Arc::new(Nobody)).is_ok());
-    // As if the power went after the one was made, and before the deletion of the other lasted.
+    // Simulates a power cut after the creation of one and before the deletion of the other was durable.
     store.create_topic(name(), kept_in(Storage::Sqlite, 2), Arc::new(Nobody)).expect("a topic");
     store.stop().expect("it stops");
     drop(store);

@@ -1,5 +1,4 @@
-//! Transactions on disk: what is open, stable and void after whatever ended the process, and what compaction makes of
-//! it.
+//! Transactions on disk: open, stable and void records after any kind of end of the process, and their compaction.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -18,7 +17,7 @@ const DIR: &str = "/data";
 const PRODUCERS: u64 = 4;
 const KEYS: u64 = 15;
 
-/// Every compaction that is allowed is taken, and tombstones and markers stay for one of them.
+/// Compacts whenever compaction is allowed; tombstones and markers stay for one turn.
 fn settings() -> StoreSettings {
     let compaction = CompactionSettings {
         dirty_bytes_min: 4 << 10,
@@ -41,7 +40,7 @@ impl Owner for Owning {
     fn failed(&self, _: &Error) {}
 }
 
-/// A batch that was appended, and of whose transaction it is: its producer, and how many it had before.
+/// Batch that was appended, with its transaction: the producer, and the number of its earlier transactions.
 struct Sent {
     batch: RecordBatch,
     transaction: Option<(i64, usize)>,
@@ -53,7 +52,7 @@ struct Site {
     store: Arc<Store>,
     log: Arc<dyn DurableLog>,
     committed: Arc<AtomicU64>,
-    /// All that was appended, by its base offset.
+    /// All appended batches, by their base offsets.
     sent: BTreeMap<Offset, Sent>,
 }
 
@@ -73,7 +72,7 @@ impl Site {
     fn reopened(self, next: impl FnOnce(&SimDisk) -> SimDisk) -> Self {
         self.disk.power_off_after(0);
         let disk = next(&self.disk);
-        // It may have failed, with the power off.
+        // `stop` may fail, because the power is off.
         self.store.stop().unwrap_or_default();
         let acknowledged = self.committed.load(Ordering::Acquire);
         let site = Self::open(disk, self.sent);
@@ -82,20 +81,20 @@ impl Site {
         site
     }
 
-    /// How each transaction ended of which the log knows the end.
+    /// Returns the decision of each transaction whose end is in the log.
     fn decisions(&self) -> HashMap<(i64, usize), Decision> {
         let ends = self.sent.values().filter_map(|sent| sent.ends);
         ends.map(|(id, number, decision)| ((id, number), decision)).collect()
     }
 
-    /// How many transactions of a producer are over, and whether one is open.
+    /// Returns the number of ended transactions of a producer, and whether one is open.
     fn of_producer(&self, id: i64) -> (usize, bool) {
         let over = self.sent.values().filter(|sent| sent.ends.is_some_and(|(of, ..)| of == id)).count();
         let is_open = self.sent.values().any(|sent| sent.transaction == Some((id, over)));
         (over, is_open)
     }
 
-    /// Records of nobody's transaction, or of a producer's, or the end of one.
+    /// Appends records outside of transactions, records of a producer's transaction, or the end of one.
     fn append(&mut self, random: &mut Random) -> Result<(), Error> {
         self.store.admit()?;
         let id = random.below(PRODUCERS) as i64;
@@ -117,7 +116,7 @@ impl Site {
         self.log.append(appended, Arc::new(Owning(self.log.clone(), self.committed.clone())))
     }
 
-    /// Ends all that is open.
+    /// Ends all open transactions.
     fn end_all(&mut self) {
         for id in 0..PRODUCERS as i64 {
             let (over, is_open) = self.of_producer(id);
@@ -136,7 +135,7 @@ impl Site {
         wait_until("all is committed", || self.committed.load(Ordering::Acquire) == self.log.end());
     }
 
-    /// All batches, as a reader gets them.
+    /// Reads all batches as a reader receives them.
     fn read(&self) -> Vec<RecordBatch> {
         let (mut at, mut found) = (self.log.extent().start, Vec::new());
         while at < self.log.extent().end {
@@ -149,8 +148,8 @@ impl Site {
         found
     }
 
-    /// Where all is committed: what is open and what is void is as the log says, and of what counts the newest record
-    /// of each key is there.
+    /// Checks the log once all is committed: open and void records match the log's state, and the newest valid record
+    /// of each key is present.
     fn check(&self) -> usize {
         let (decisions, producers) = (self.decisions(), self.log.producers());
         let is_open = |sent: &&Sent| sent.transaction.is_some_and(|of| !decisions.contains_key(&of));
@@ -260,7 +259,7 @@ fn aborted_records_go_with_their_markers_and_are_forgotten() {
         let old = site.read().into_iter().filter(|batch| batch.next_offset() < end / 2);
         assert_eq!(old.filter(|batch| batch.is_control() && batch.count() > 0).count(), 0, "old markers");
         site.check();
-        // What a checkpoint keeps of it is the same.
+        // The state in a checkpoint is equal.
         site.store.checkpoint().expect("it is safe");
         site.reopened(SimDisk::kill).check();
     });

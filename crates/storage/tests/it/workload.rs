@@ -1,7 +1,7 @@
-//! What programs do to a data directory, what they were told of it, and whether that is true of what comes back.
+//! Operations of programs on a data directory, their acknowledgements, and a check of the recovered data against these.
 //!
-//! Everything that is appended follows from the partition, the offset and the incarnation of the broker that
-//! appended it. So a checker knows every byte without having seen it, and takes no ghost for a record.
+//! Every appended batch is a function of the partition, the offset and the incarnation of the broker that appended it.
+//! So a checker knows every byte without having seen it, and does not accept a phantom record.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,14 +18,14 @@ use storage::{Disk, DurableLog, Owner, Read, SqliteSettings, Store, StoreSetting
 
 use crate::sim::Random;
 
-/// What only a failure reaches.
+/// Timeout that only a failure reaches.
 pub const PATIENCE: Duration = Duration::from_secs(600);
-/// How often whoever waits looks whether there is something to wait for.
+/// Interval at which waiting threads check their condition.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// A journal that has no file for so long while the power is on would get one.
+/// Time without a journal file after which the journal can be assumed to get none because the power is off.
 const WITHOUT_FILE: Duration = Duration::from_secs(3);
 
-/// How long somebody waits: for ever, nearly, but not where the power went while the journal was getting a file.
+/// Wait limit: practically unlimited, but short if the power went off while the journal was creating a file.
 struct Patience {
     begin: Instant,
     served: Instant,
@@ -48,7 +48,7 @@ impl Patience {
     }
 }
 
-/// Journal files, segments and checkpoints so small that all of them change all the time.
+/// Returns settings with such small journal files, segments and checkpoints that all of them change constantly.
 pub fn small(syncs_in_flight: usize) -> StoreSettings {
     StoreSettings {
         journal: JournalSettings {
@@ -72,7 +72,7 @@ pub fn small(syncs_in_flight: usize) -> StoreSettings {
 
 static CLOCK_MS: AtomicU64 = AtomicU64::new(1_700_000_000_000);
 
-/// A clock that stands still.
+/// Returns the time of a stopped clock.
 pub fn clock() -> u64 {
     CLOCK_MS.load(Ordering::Relaxed)
 }
@@ -95,7 +95,7 @@ pub fn topic_name(name: &str) -> TopicName {
     TopicName::parse(name).expect("a name")
 }
 
-/// The batch that an incarnation appends to a partition at an offset.
+/// Returns the batch that an incarnation appends to a partition at an offset.
 pub fn batch_at(topic: &str, partition: usize, base: Offset, incarnation: u64) -> RecordBatch {
     let key = topic.bytes().fold(incarnation, |key, byte| key.wrapping_mul(31).wrapping_add(u64::from(byte)));
     let mut random = Random::new(key.wrapping_mul(0x1_0001) ^ (base << 20) ^ ((partition as u64) << 50));
@@ -105,21 +105,21 @@ pub fn batch_at(topic: &str, partition: usize, base: Offset, incarnation: u64) -
         let len = if is_large { random.below(6000) } else { random.below(300) };
         let first = random.next();
         let value: Vec<u8> = (0..len).map(|at| (first.wrapping_add(at * 7)) as u8).collect();
-        // Times grow, though not from each record to the next.
+        // Times grow, but not from each record to the next.
         let timestamp_ms = ((base + i) * 10 + random.below(100)) as i64;
         builder.push(timestamp_ms, Some(&base.to_le_bytes()), Some(&value), &[]).expect("a record");
     }
     builder.finish().expect("records").stamp(base)
 }
 
-/// What a program tried, or was told.
+/// Attempt of a program, or an acknowledgement that it received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Creating(String),
     Created(String),
     Deleting(String),
     Deleted(String),
-    /// All before this offset was acknowledged.
+    /// Acknowledges all records before this offset.
     Committed(String, usize, Offset),
     Starting(String, usize, Offset),
     Started(String, usize, Offset),
@@ -167,7 +167,7 @@ impl FromStr for Event {
 
 pub type Say = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// What has to be there, as far as the programs know.
+/// Expected contents, as far as the programs know them.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     topics: BTreeMap<String, TopicModel>,
@@ -184,9 +184,9 @@ struct TopicModel {
 
 #[derive(Clone, Debug, Default)]
 struct PartitionModel {
-    /// What was read after the last start.
+    /// Batches that were read after the last start.
     known: Vec<RecordBatch>,
-    /// Where it goes on with what the last incarnation appended.
+    /// Offset at which the batches of the last incarnation begin.
     known_end: Offset,
     committed: Offset,
     started: Offset,
@@ -194,7 +194,7 @@ struct PartitionModel {
 }
 
 impl Model {
-    /// Takes what is there for right: it was checked, or will be.
+    /// Creates a model from the existing contents: they were checked, or will be.
     pub fn of(topics: &[StoredTopic], topics_ever: u64) -> Self {
         let mut model = Self { topics_ever, ..Self::default() };
         for topic in topics {
@@ -240,8 +240,8 @@ impl Model {
         self.topics.values().flat_map(|topic| topic.partitions.values()).map(|partition| partition.committed).sum()
     }
 
-    /// Whether what is there is what has to be, after an incarnation of this number. The model goes on from what it
-    /// finds. `Err` where nothing can be said, because reading failed.
+    /// Checks that the existing contents are the expected ones, after an incarnation of this number. The model is then
+    /// updated to the found contents. `Err` if nothing can be checked, because reading failed.
     pub fn check(&mut self, topics: &[StoredTopic], incarnation: u64) -> Result<(), Error> {
         for topic in topics {
             let known = self.topics.get(topic.name.as_str());
@@ -267,7 +267,7 @@ impl Model {
         self.topics.contains_key(topic)
     }
 
-    /// Where a partition began when it was checked last, what was in it, and where it ended.
+    /// Returns the start of a partition at its last check, its batches, and its end.
     pub fn known(&self, topic: &str, partition: usize) -> (Offset, Vec<RecordBatch>, Offset) {
         let model = self.topics.get(topic).and_then(|topic| topic.partitions.get(&partition));
         model.map(|model| (model.started, model.known.clone(), model.known_end)).unwrap_or_default()
@@ -352,7 +352,7 @@ pub fn read_all(
     Ok(found)
 }
 
-/// A partition as a broker has it: who gives offsets, and who hears of commits.
+/// Partition as in a broker: it assigns offsets, and is notified of commits.
 pub struct Writer {
     topic: String,
     partition: usize,
@@ -393,7 +393,7 @@ impl Owner for Writer {
 }
 
 impl Writer {
-    /// The next batch of the partition. `Busy` is waited for.
+    /// Appends the next batch of the partition. Retries on `Busy`.
     pub fn append(self: &Arc<Self>) -> Result<Offset, Error> {
         let begin = std::time::Instant::now();
         while let Err(error) = self.log.admit() {
@@ -405,7 +405,7 @@ impl Writer {
         self.append_now()
     }
 
-    /// The same, whether there is room for it or not.
+    /// Appends the next batch without checking for room.
     pub fn append_now(self: &Arc<Self>) -> Result<Offset, Error> {
         let mut state = self.state.lock();
         let base = self.log.end();
@@ -418,7 +418,7 @@ impl Writer {
         Ok(batch.next_offset())
     }
 
-    /// Waits until all before this offset is acknowledged; `false` where it never will be.
+    /// Waits until all records before this offset are acknowledged; `false` if they never will be.
     pub fn wait(&self, end: Offset) -> bool {
         let mut state = self.state.lock();
         while state.committed < end && state.failed.is_none() {
@@ -428,7 +428,8 @@ impl Writer {
         state.committed >= end
     }
 
-    /// The same, where the journal may get no file any more, so that nobody is told anything before it is stopped.
+    /// Waits like [`Writer::wait`], but gives up if the journal cannot get a file: no owner is notified then before it
+    /// is stopped.
     fn wait_while_served(&self, end: Offset, store: &Store) {
         let mut patience = Patience::begin();
         while patience.lasts(store) {
@@ -459,7 +460,7 @@ impl Writer {
         written.get(at) == Some(batch)
     }
 
-    /// Where a record of this time or later is first, of all that was written in a log that begins at `start`.
+    /// Returns the offset of the first written record of this time or later in a log that begins at `start`.
     pub fn first_at(&self, timestamp_ms: i64, start: Offset) -> Option<Offset> {
         let state = self.state.lock();
         let from = state.written.partition_point(|batch| batch.next_offset() <= start);
@@ -467,7 +468,7 @@ impl Writer {
         found.map(|batch| batch.base_offset().max(start))
     }
 
-    /// Reads somewhere, and compares with what was written.
+    /// Reads at a random offset, and compares with the written batches.
     fn read_somewhere(&self, random: &mut Random) -> Result<(), Error> {
         let extent = self.log.extent();
         let from = extent.start + random.below(extent.end - extent.start + 1);
@@ -483,7 +484,7 @@ impl Writer {
     }
 }
 
-/// Is not interested.
+/// Owner that ignores all notifications.
 pub struct Nobody;
 
 impl Owner for Nobody {
@@ -492,7 +493,7 @@ impl Owner for Nobody {
     fn failed(&self, _: &Error) {}
 }
 
-/// Hears of one thing.
+/// Owner that reports one event.
 struct Told {
     event: Event,
     say: Say,
@@ -505,7 +506,7 @@ impl Told {
         Arc::new(Self { event, say: say.clone(), is_over: Mutex::new(false), changed: Condvar::new() })
     }
 
-    /// Waits until it is told, or as long as it may be.
+    /// Waits until the event is reported, or the wait limit is reached.
     fn wait(&self, store: &Store) {
         let mut patience = Patience::begin();
         while patience.lasts(store) {
@@ -534,7 +535,7 @@ impl Owner for Told {
     }
 }
 
-/// Waits for what has to come by itself.
+/// Waits for a condition that has to become true by itself.
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = std::time::Instant::now();
     while !is_so() {
@@ -543,7 +544,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Hears what programs say.
+/// Collector of the events that programs report.
 #[derive(Clone, Default)]
 pub struct Heard(Arc<Mutex<Vec<Event>>>);
 
@@ -558,10 +559,10 @@ impl Heard {
     }
 }
 
-/// Several programs at work on one store.
+/// Several programs that work on one store.
 pub struct Work {
     pub store: Arc<Store>,
-    /// Where the topics that it makes are kept.
+    /// Storage of the topics that it creates.
     storage: Storage,
     incarnation: u64,
     say: Say,
@@ -610,7 +611,7 @@ impl Work {
         self.topics.read().iter().flat_map(|(_, writers)| writers.clone()).collect()
     }
 
-    /// Makes a topic and waits for it.
+    /// Creates a topic and waits until it is durable.
     pub fn create(&self, partitions: u32) -> Result<Vec<Arc<Writer>>, Error> {
         let (writers, told) = self.begin_create(partitions)?;
         told.wait(&self.store);
@@ -679,7 +680,7 @@ impl Work {
                 return Ok(());
             };
             (self.say)(Event::Starting(topic, partition, start));
-            // As a broker does it: nobody asks when.
+            // As a broker does it: no client waits for the outcome.
             return writer.log.set_start(start, writer.clone());
         }
         let extent = writer.log.extent();
@@ -695,7 +696,7 @@ impl Work {
         Ok(())
     }
 
-    /// One thing that programs do.
+    /// Executes one random operation of a program.
     fn step(&self, random: &mut Random) -> Result<(), Error> {
         let writers = self.writers();
         let Some(writer) = writers.get(random.below(writers.len() as u64) as usize) else {
@@ -720,13 +721,13 @@ impl Work {
             _ => (0..=random.below(3)).try_for_each(|_| writer.append().map(drop)),
         };
         match result {
-            // Another program deleted the topic meanwhile.
+            // Another program deleted the topic in the meantime.
             Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
             result => result,
         }
     }
 
-    /// Goes on until something fails, or so many steps are done by each thread.
+    /// Runs until something fails, or each thread has done `steps` steps.
     pub fn run(self: &Arc<Self>, seed: u64, threads: u64, steps: u64) {
         let threads: Vec<_> = (0..threads)
             .map(|thread| {
@@ -742,7 +743,7 @@ impl Work {
         }
     }
 
-    /// Ends it: nothing is told any more when this returns.
+    /// Stops the store: no event is reported any more when this returns.
     pub fn end(self: Arc<Self>) -> Result<(), Error> {
         let stopped = self.store.stop();
         for writer in self.writers() {

@@ -1,4 +1,4 @@
-//! Which segments of a partition are to be compacted, and when.
+//! Selection of the segments of a partition that are due for compaction.
 
 use engine::{Offset, Result};
 
@@ -6,7 +6,8 @@ use super::{Segment, SegmentInfo, Segments};
 use crate::partition::CompactionSettings;
 
 impl Segments {
-    /// Whether the oldest segment that is not compacted up to an offset has been there for longer than it may be.
+    /// Returns `true` if the oldest segment that is not compacted has exceeded the maximum lag. Segments up to `to` are
+    /// compacted.
     fn is_overdue(&mut self, to: Offset, settings: &CompactionSettings, now_ms: u64) -> Result<bool> {
         let is_dirty = |segment: &Segment| segment.info.end > to && segment.info.bytes > 0;
         match self.list.iter().position(is_dirty).filter(|_| settings.lag_ms.1 > 0) {
@@ -15,14 +16,14 @@ impl Segments {
         }
     }
 
-    /// Whether enough came since all up to an offset was compacted.
+    /// Returns `true` if enough bytes were appended after `to`, up to which all is compacted.
     fn is_compaction_due(&self, to: Offset, dirty_bytes_min: u64) -> bool {
         let dirty = self.list.iter().filter(|segment| segment.info.end > to);
         let dirty: u64 = dirty.map(|segment| segment.info.bytes).sum();
         dirty >= dirty_bytes_min.max(1) && dirty * 2 >= self.bytes()
     }
 
-    /// Closes the segment that grows where it is worth compacting. Returns whether some are that have to last first.
+    /// Closes the growing segment if it is worth compacting. Returns `true` if segments have to become durable first.
     pub(crate) fn close_to_compact(&mut self, to: Offset, settings: &CompactionSettings, now_ms: u64) -> Result<bool> {
         let dirty_bytes_min = settings.dirty_bytes_min;
         if !self.is_compaction_due(to, dirty_bytes_min) && !self.is_overdue(to, settings, now_ms)? {
@@ -45,7 +46,8 @@ impl Segments {
         self.list.iter().take(self.list.len().saturating_sub(1))
     }
 
-    /// Segments to compact, if it is worth it: from the oldest one on those that grow no more, last, and are stable.
+    /// Returns the segments to compact, if it is worthwhile: from the oldest one on, all consecutive sealed, durable
+    /// and stable segments.
     pub(crate) fn compactable(
         &mut self,
         to: Offset,
@@ -66,12 +68,12 @@ impl Segments {
     }
 }
 
-/// A time so long ago, ms since 1970.
+/// Returns the time `ms` before now, in ms since 1970.
 fn before(now_ms: u64, ms: u64) -> i64 {
     now_ms.saturating_sub(ms).min(i64::MAX as u64) as i64
 }
 
-/// Whether all records of a segment are as old as those have to be that are compacted.
+/// Returns `true` if all records of a segment have reached the minimum compaction lag.
 fn may_compact(info: &SegmentInfo, settings: &CompactionSettings, now_ms: u64) -> bool {
     settings.lag_ms.0 == 0 || info.timestamp_ms_max <= before(now_ms, settings.lag_ms.0)
 }
