@@ -1,4 +1,4 @@
-//! Records without a value, for doors whose messages are one text: the record's headers as a JSON object.
+//! Records without a value, for doors whose messages are a single text: the headers of the record as a JSON object.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value;
 
-/// Returns a JSON object of headers, in the order of their names. Of headers with the same name the last one counts;
-/// one without a value is null, and one that is not UTF-8 is in base64.
+/// Returns a JSON object of headers, sorted by name. If several headers have the same name, the last one is used. A
+/// header without a value is null; a value that is not UTF-8 is encoded in base64.
 pub(crate) fn to_json<'a>(headers: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>) -> String {
     let text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),

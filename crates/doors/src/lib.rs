@@ -1,6 +1,6 @@
-//! One folder for each protocol that reaches the broker, all built alike: `mod.rs` serves, `codec.rs`
-//! turns bytes into requests, `map.rs` turns requests into calls of the broker, `errors.rs` turns
-//! kinds of error into what the protocol calls them. A foreign word stays inside its door.
+//! Doors of the broker: one folder per protocol, all with the same structure: `mod.rs` serves, `codec.rs` decodes
+//! requests and encodes responses, `map.rs` maps requests to calls of the broker, and `errors.rs` maps kinds of errors
+//! to the terms of the protocol. The terms of a foreign protocol are used only inside its folder.
 
 #[cfg(any(feature = "redis", feature = "sqs"))]
 mod fields;

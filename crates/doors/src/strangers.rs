@@ -1,7 +1,7 @@
-//! Clients that speak the protocol of another door: how they are recognized, and what they are answered.
+//! Clients that speak the protocol of another door: how they are recognized and answered.
 //!
-//! A stranger is answered in its own protocol if that has words for an error (HTTP, Redis, native), and otherwise in
-//! the protocol of the door. The Redis door answers HTTP in its own protocol, as Redis does.
+//! A stranger gets a response in its own protocol if that can express an error (HTTP, Redis, native), otherwise in the
+//! protocol of the door. The Redis door answers HTTP in its own protocol, as Redis does.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,37 +14,37 @@ use net::http::FirstBytes;
 use wire::frame::{BODY_BYTES_BEFORE_HELLO_MAX, HEADER_BYTES};
 use wire::{Header, Response};
 
-/// How requests of HTTP begin; `PRI` is the preface of HTTP/2.
+/// Words that begin an HTTP request; `PRI` begins the preface of HTTP/2.
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PRI"];
-/// What people and tools type first into a connection to Redis.
+/// Commands that people and tools usually send first on a connection to Redis.
 const INLINE: [&str; 8] = ["PING", "AUTH", "HELLO", "INFO", "COMMAND", "SELECT", "CLIENT", "QUIT"];
-/// Bytes that tell a request of Kafka: length, key, version, correlation id and the length of the client's name.
+/// Bytes that identify a Kafka request: length, key, version, correlation id and the length of the client id.
 pub(crate) const KAFKA_HEAD_BYTES: usize = 14;
-/// Keys and versions of Kafka's requests are below these; there are 93 keys, and versions up to 18 (Kafka 4.1).
+/// Exclusive upper bounds of the keys and versions of Kafka requests. Kafka 4.1 has 93 keys, and versions up to 18.
 const KAFKA_KEYS: i16 = 128;
 const KAFKA_VERSIONS: i16 = 32;
-/// The largest first request of Kafka's clients that is recognized; theirs have some dozens of bytes.
+/// Maximum size of a first Kafka request that is recognized. First requests of Kafka clients have some dozens of bytes.
 const KAFKA_BYTES_MAX: i32 = BATCH_BYTES_MAX as i32;
 const KAFKA_NAME_BYTES_MAX: i16 = 1024;
 
-/// A client at the wrong door.
+/// A client that connected to the wrong door.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Stranger {
     here: Door,
-    /// The door that it wants.
+    /// Door for the protocol of the client.
     wanted: Door,
-    /// What is wrong, and the address of the right door.
+    /// Error message, which includes the address of the right door.
     pub words: String,
 }
 
 impl Stranger {
-    /// Whether a connection to `here` that begins with these bytes is for another door. `local` is the address that the
-    /// client came to.
+    /// Returns the stranger if a connection to `here` that begins with these bytes is for another door. `local` is the
+    /// local address of the connection.
     pub(crate) fn find(doors: &Doors, here: Door, first: &[u8], local: Option<SocketAddr>) -> Option<Self> {
         Self::new(doors, here, door_of(first)?, local)
     }
 
-    /// The same of a request of HTTP.
+    /// Returns the stranger if an HTTP request to `here` is for another door.
     pub(crate) fn find_request(doors: &Doors, here: Door, head: &hyper::http::request::Parts) -> Option<Self> {
         let header = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let query = head.uri.query().unwrap_or_default();
@@ -79,8 +79,8 @@ impl Stranger {
         Some(Self { here, wanted, words })
     }
 
-    /// The answer, after which the connection is closed; `None` if neither protocol has words for it, or if the door
-    /// has to word it.
+    /// Returns the response, after which the connection is closed; `None` if neither protocol can express the error, or
+    /// if the door has to encode it.
     pub(crate) fn answer(&self) -> Option<Vec<u8>> {
         match (self.wanted, self.here) {
             (Door::Redis, _) => Some(format!("-ERR {}\r\n", self.words).into_bytes()),
@@ -95,15 +95,15 @@ impl Stranger {
 }
 
 impl Stranger {
-    /// The answer of a door that speaks HTTP to an SDK of Amazon SQS, in the only form whose words it shows; `None` to
-    /// others.
+    /// Returns the response of a door that speaks HTTP to a client of Amazon SQS, in the only form whose message its
+    /// SDKs show; `None` for other clients.
     pub(crate) fn answer_to_sqs(&self) -> Option<Vec<u8>> {
         let body = serde_json::json!({ "__type": "com.amazonaws.sqs#InvalidAddress", "message": self.words });
         (self.wanted == Door::Sqs).then(|| body.to_string().into_bytes())
     }
 }
 
-/// What the runtime of HTTP asks before it reads a connection as HTTP.
+/// Returns the check of the first bytes of a connection, which runs before the connection is read as HTTP.
 pub(crate) fn at_http_door(doors: Arc<Doors>, here: Door) -> FirstBytes {
     FirstBytes::new(move |first| match door_of(first)? {
         Door::Http | Door::Sqs | Door::Pubsub => None,
@@ -111,7 +111,7 @@ pub(crate) fn at_http_door(doors: Arc<Doors>, here: Door) -> FirstBytes {
     })
 }
 
-/// An address as a user of that door writes it.
+/// Formats an address as users of that door write it.
 fn shown(door: Door, address: SocketAddr, local: Option<SocketAddr>) -> String {
     let address = match (address.ip().is_unspecified(), local) {
         (true, Some(local)) => SocketAddr::new(local.ip(), address.port()),
@@ -136,13 +136,13 @@ fn native_error(words: &str) -> Vec<u8> {
     buf.to_vec()
 }
 
-/// Whether these bytes may be those of a request of HTTP, as all methods that are in use are written.
+/// Returns `true` if the bytes may begin an HTTP request: a known method in upper case and a space.
 #[cfg(feature = "redis")]
 pub(crate) fn begins_with_method(first: &[u8]) -> bool {
     METHODS.iter().any(|method| first.strip_prefix(method.as_bytes()).is_some_and(|rest| rest.first() == Some(&b' ')))
 }
 
-/// The door for a connection that begins with these bytes; `None` where they do not tell.
+/// Returns the door for a connection that begins with these bytes; `None` if they do not identify a protocol.
 fn door_of(first: &[u8]) -> Option<Door> {
     match first {
         [0, ..] => door_of_frame(first),
@@ -152,7 +152,7 @@ fn door_of(first: &[u8]) -> Option<Door> {
             let word = words.next()?;
             let is_whole = word.len() < first.len();
             let is = |words: &[&str]| is_whole && words.iter().any(|known| word.eq_ignore_ascii_case(known.as_bytes()));
-            // A path, a whole URL, or the server itself.
+            // The target of an HTTP request: a path, a whole URL, or the server itself.
             let is_target = matches!(words.next().and_then(|target| target.first()), Some(b'/' | b'h' | b'*'));
             if is_target && is(&METHODS) {
                 return Some(door_of_head(&String::from_utf8_lossy(first)));
@@ -162,7 +162,7 @@ fn door_of(first: &[u8]) -> Option<Door> {
     }
 }
 
-/// Kafka's requests and native frames both begin with their length.
+/// Returns the door for a connection that begins with a length, as both Kafka requests and native frames do.
 fn door_of_frame(first: &[u8]) -> Option<Door> {
     let native = first.first_chunk::<HEADER_BYTES>().and_then(|head| Header::parse(*head).ok());
     if native.is_some_and(|head| head.kind != 0 && head.length as usize <= BODY_BYTES_BEFORE_HELLO_MAX) {
@@ -178,10 +178,10 @@ fn door_of_frame(first: &[u8]) -> Option<Door> {
     is_kafka.then_some(Door::Kafka)
 }
 
-/// Which of the doors that speak HTTP a request is for, as far as its first bytes tell.
+/// Returns the door for an HTTP request, as far as its first bytes identify one of the doors that speak HTTP.
 fn door_of_head(text: &str) -> Door {
     if text.starts_with("PRI ") {
-        // Clients begin with HTTP/2 over plaintext for gRPC alone.
+        // Only gRPC clients begin with HTTP/2 over plaintext.
         return Door::Pubsub;
     }
     let uri = text.split_whitespace().nth(1).unwrap_or_default();
@@ -200,7 +200,7 @@ fn door_of_head(text: &str) -> Door {
     door_of_request(&asked).unwrap_or(Door::Http)
 }
 
-/// What tells requests of HTTP apart.
+/// Parts of an HTTP request that identify its door.
 struct Asked<'t> {
     path: &'t str,
     query: &'t str,
@@ -245,15 +245,15 @@ mod tests {
             (b"*1\r\n$4\r\nPING\r\n", Some(Door::Redis)),
             (b"ping\r\n", Some(Door::Redis)),
             (b"HELLO 3\r\n", Some(Door::Redis)),
-            // ApiVersions in version 3 of a client that is named c.
+            // ApiVersions, version 3, of a client with the id `c`.
             (b"\0\0\0\x14\0\x12\0\x03\0\0\0\x01\0\x01c", Some(Door::Kafka)),
-            // The same without a name; a Metadata request.
+            // ApiVersions without a client id; a Metadata request.
             (b"\0\0\0\x0a\0\x12\0\0\0\0\0\x01\xff\xff", Some(Door::Kafka)),
             (b"\0\0\0\x0e\0\x03\0\x01\0\0\0\x01\0\0\0\0\0\0", Some(Door::Kafka)),
             (&hello, Some(Door::Native)),
             (b"", None),
             (b"GET", None),
-            // A command of Redis, which no door but its own can tell from other texts.
+            // A Redis command that only the Redis door can tell from other texts.
             (b"GET key\r\n", None),
             (b"\0\0\0\x0a\0\x12\0", None),
             (b"\x7fELF\x02\x01\x01 ", None),

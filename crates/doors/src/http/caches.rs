@@ -17,11 +17,11 @@ use super::Http;
 use super::codec::{self, Encoding, Query, Topic};
 use super::errors::{Failure, Result};
 
-/// Bytes of keys and values in one answer, beyond the first entry.
+/// Maximum bytes of keys and values in one response. The entry that reaches the limit is still included.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
-/// Steps of a scan in one request, each of which looks at about a thousand places.
+/// Maximum number of scan steps in one request, each of which visits about a thousand positions.
 const SCAN_STEPS_MAX: usize = 128;
-/// When an entry expires, in milliseconds since 1970.
+/// Response header with the expiry of an entry, in milliseconds since 1970.
 const EXPIRES: &str = "thalweg-expires-ms";
 
 pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
@@ -32,7 +32,7 @@ pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Resp
     Ok(codec::json(StatusCode::OK, &json!({ "caches": caches, "is_last": is_last })))
 }
 
-/// The settings of a new cache, as far as they are given.
+/// Settings of a new cache; omitted ones have their default.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CacheIn {
@@ -86,7 +86,7 @@ fn shown(status: &CacheStatus) -> Value {
     })
 }
 
-/// An entry in a list.
+/// Entry in a list.
 #[derive(Serialize)]
 struct EntryOut {
     key: String,
@@ -102,7 +102,7 @@ pub(super) async fn entries(State(http): State<Arc<Http>>, Topic(cache): Topic, 
     let mut next = Some(ScanCursor(query.get("cursor")?.unwrap_or_default()));
     let cache = http.broker.find_cache(&cache)?;
     let (mut entries, mut bytes) = (Vec::new(), 0);
-    // A step sees one shard: most answers take many, and no request holds its thread for long.
+    // A step reads one shard. Most responses take many steps, and no request holds its thread for long.
     for _ in 0..SCAN_STEPS_MAX {
         let Some(from) = next.filter(|_| entries.len() < count_max && bytes < ANSWER_BYTES_MAX) else {
             break;
@@ -123,7 +123,7 @@ pub(super) async fn entries(State(http): State<Arc<Http>>, Topic(cache): Topic, 
         });
     }
     cache.settled().lasts().await?;
-    // A text: a cursor takes all 64 bits, which a double does not hold.
+    // The cursor is a string: it has 64 bits, which a double cannot represent.
     let cursor = next.map(|next| next.0.to_string());
     Ok(codec::json(StatusCode::OK, &json!({ "entries": entries, "cursor": cursor })))
 }
@@ -137,7 +137,7 @@ pub(super) async fn flush(State(http): State<Arc<Http>>, Topic(cache): Topic, ur
     Ok(codec::json(StatusCode::OK, &json!({ "removed": removed })))
 }
 
-/// A value as it is, for any client that speaks HTTP.
+/// Returns the value as the body, for any HTTP client.
 pub(super) async fn get(
     State(http): State<Arc<Http>>,
     Path((cache, key)): Path<(String, String)>,
@@ -203,7 +203,7 @@ pub(super) async fn remove(
     }
 }
 
-/// What is added to a counter.
+/// Body of an addition to a counter.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AddIn {
@@ -232,11 +232,12 @@ pub(super) async fn add(
     let cache = http.broker.cache(&cache)?;
     let added = cache.add(key.as_bytes(), delta, ttl_ms.map_or(Ttl::Default, Ttl::For))?;
     cache.commit_of(key.as_bytes()).lasts().await?;
-    // A text, as the value is: a counter may have 64 bits.
+    // The value is a string, like all values: a counter may have 64 bits.
     Ok(codec::json(StatusCode::OK, &json!({ "value": added.value.to_string(), "version": added.version })))
 }
 
-/// `If-None-Match: *` is "if absent", `If-Match: *` "if present", `If-Match: "7"` "if in version 7" (RFC 9110, 13.1).
+/// Returns the condition: `If-None-Match: *` is "if absent", `If-Match: *` is "if present", and `If-Match: "7"` is "if
+/// in version 7" (RFC 9110, 13.1).
 fn condition(headers: &HeaderMap) -> Result<Condition> {
     let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default().trim());
     match (text(IF_MATCH), text(IF_NONE_MATCH)) {

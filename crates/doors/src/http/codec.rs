@@ -1,4 +1,4 @@
-//! Bytes into requests, and answers into bytes: query strings, bodies, records as JSON.
+//! Decoding of requests and encoding of responses: query strings, bodies, and records as JSON.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -28,10 +28,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::Peer;
 use super::errors::{ErrorBody, Failure, Result};
 
-/// How long a client may take for the body of one request.
+/// Maximum time in which a client must send the body of a request.
 const BODY_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// The topic, or the pattern, in the path of a request.
+/// Topic or pattern in the path of a request.
 pub(super) struct Topic(pub String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Topic {
@@ -54,11 +54,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
     }
 }
 
-/// Items in one answer to a list: topics, queues, groups, caches or their entries.
+/// Number of items in one response to a list of topics, queues, groups, caches or entries: default and maximum.
 const LIST_COUNT_DEFAULT: usize = 100;
 const LIST_COUNT_MAX: usize = 1000;
 
-/// The parameters of a request, each known and given once.
+/// Parameters of a request, each of which is known and occurs once.
 pub(super) struct Query(Vec<(String, String)>);
 
 impl Query {
@@ -85,7 +85,7 @@ impl Query {
         self.text(name).map(|text| parse(name, text)).transpose()
     }
 
-    /// The parameter `max`: how many items an answer has at most. `most` replaces a larger number.
+    /// Returns the parameter `max`: the maximum number of items in a response, at most `most`.
     pub fn max(&self, default: usize, most: usize) -> Result<usize> {
         match self.get("max")?.unwrap_or(default) {
             0 => Err(Error::invalid("max: at least 1").into()),
@@ -93,33 +93,33 @@ impl Query {
         }
     }
 
-    /// The parameter `max` of a list.
+    /// Returns the parameter `max` of a list.
     pub fn list_count(&self) -> Result<usize> {
         self.max(LIST_COUNT_DEFAULT, LIST_COUNT_MAX)
     }
 }
 
-/// A value that a client gave under this name.
+/// Parses the value of the parameter with this name.
 pub(super) fn parse<T: FromStr<Err: Display>>(name: &str, text: &str) -> Result<T> {
     text.parse().map_err(|why| Error::invalid(format!("{name}: '{text}' is not valid here: {why}")).into())
 }
 
-/// What a body is, by its content type.
+/// Kind of a body, as given by its content type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyKind {
-    /// One record, its value as it is.
+    /// Single record, whose value is the body.
     Value,
-    /// One record a line.
+    /// Records, each on its own line.
     Lines,
     Json,
 }
 
 impl BodyKind {
-    /// Of the records that a request publishes.
+    /// Returns the kind of a body with records to publish.
     pub fn of_records(headers: &HeaderMap) -> Result<Self> {
         match essence(headers)?.as_str() {
             "" | "application/octet-stream" | "text/plain" => Ok(Self::Value),
-            // What `curl -d` says of any body that it is given: it is not taken apart.
+            // Content type that `curl -d` sends for any body. The body is not parsed as a form.
             "application/x-www-form-urlencoded" => Ok(Self::Value),
             "application/x-ndjson" => Ok(Self::Lines),
             "application/json" => Ok(Self::Json),
@@ -132,7 +132,7 @@ impl BodyKind {
     }
 }
 
-/// Refuses a body that says it is something else than JSON.
+/// Refuses a body with a content type other than JSON.
 pub(super) fn expect_json(headers: &HeaderMap) -> Result<()> {
     match essence(headers)?.as_str() {
         "" | "application/json" => Ok(()),
@@ -140,7 +140,7 @@ pub(super) fn expect_json(headers: &HeaderMap) -> Result<()> {
     }
 }
 
-/// The content type without its parameters.
+/// Returns the content type without its parameters.
 fn essence(headers: &HeaderMap) -> Result<String> {
     let Some(value) = headers.get(CONTENT_TYPE) else {
         return Ok(String::new());
@@ -154,21 +154,21 @@ fn wrong_type(given: &str, known: &str) -> Failure {
     Failure::with_status(Error::new(ErrorKind::Unsupported, message), StatusCode::UNSUPPORTED_MEDIA_TYPE)
 }
 
-/// What the bodies of requests may hold.
+/// Limits of the bodies of requests.
 pub(super) struct BodyLimits {
-    /// One body.
+    /// Maximum size of one body in bytes.
     pub bytes_max: usize,
-    /// All bodies that are being read or worked on.
+    /// Bytes available to all bodies that are being read or processed.
     pub all: Arc<Semaphore>,
 }
 
-/// A body, and the right to its bytes.
+/// A body, with the permit for its bytes.
 pub(super) struct WholeBody {
     pub bytes: Bytes,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Reads a body to its end, within the limits of size and time.
+/// Reads a whole body, within the limits of size and time.
 pub(super) async fn read_body(body: Body, limits: &BodyLimits) -> Result<WholeBody> {
     if body.size_hint().lower() > limits.bytes_max as u64 {
         return Err(body_too_large(limits));
@@ -189,7 +189,7 @@ async fn read_frames(mut body: Body, limits: &BodyLimits) -> Result<WholeBody> {
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Error::malformed(format!("the body cannot be read: {error}")))?;
         let Ok(data) = frame.into_data() else {
-            // Trailers say nothing here.
+            // Trailers are ignored.
             continue;
         };
         if first.len() + gathered.len() + data.len() > limits.bytes_max {
@@ -218,7 +218,7 @@ fn body_too_large(limits: &BodyLimits) -> Failure {
     Error::too_large(message).into()
 }
 
-/// How the bytes of a record stand in JSON: its key, its value and the values of its headers.
+/// Encoding of the bytes of a record in JSON: its key, its value and the values of its headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Encoding {
@@ -228,7 +228,7 @@ pub(super) enum Encoding {
 }
 
 impl Encoding {
-    /// Text as it is, if all of it is text.
+    /// Returns the encoding for all parts: UTF-8 if all of them are text, otherwise base64.
     pub fn of<T: AsRef<[u8]>>(mut parts: impl Iterator<Item = T>) -> Self {
         if parts.all(|part| std::str::from_utf8(part.as_ref()).is_ok()) { Self::Utf8 } else { Self::Base64 }
     }
@@ -257,8 +257,8 @@ struct RecordsIn {
     records: Vec<RecordIn>,
 }
 
-/// A record as a client writes it. The value has to be there, though it may be null: a record without
-/// a value deletes its key where a topic keeps the latest of each.
+/// A record as a client sends it. The value is required, but may be null: in a topic that keeps the latest record of
+/// each key, a record without a value deletes its key.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RecordIn {
@@ -272,7 +272,7 @@ pub(super) struct RecordIn {
     encoding: Encoding,
 }
 
-/// Unlike a plain `Option`, does not take a missing field for null.
+/// Deserializes a field that may be null. Unlike for a plain `Option`, a missing field is an error.
 fn nullable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Option::deserialize(deserializer)
 }
@@ -293,13 +293,13 @@ impl RecordIn {
     }
 }
 
-/// The lines of a body that say something, without their ends.
+/// Returns the lines of a body that are not blank, without their line ends.
 pub(super) fn lines(body: &Bytes) -> impl Iterator<Item = Bytes> {
     let lines = body.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
     lines.map(|line| body.slice_ref(line.strip_suffix(b"\r").unwrap_or(line)))
 }
 
-/// Refuses lines that are more than a batch holds, before each of them is a record.
+/// Refuses more lines than a batch holds, before they are converted to records.
 fn check_lines(body: &Bytes, key_bytes: usize) -> Result<()> {
     let count = lines(body).count();
     if count > BATCH_RECORDS_MAX {
@@ -314,7 +314,8 @@ fn check_lines(body: &Bytes, key_bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// The records of a publish. The key is that of the parameter, for bodies that cannot say it: all share its bytes.
+/// Decodes the records of a publish. `key` is the key of all records of a body that cannot contain keys; they share its
+/// bytes.
 pub(super) fn parse_records(kind: BodyKind, body: &Bytes, key: Option<&str>) -> Result<Vec<Record>> {
     let key = key.map(|key| Bytes::copy_from_slice(key.as_bytes()));
     let record = |value: Bytes| Record { key: key.clone(), value: Some(value), ..Record::default() };
@@ -342,7 +343,7 @@ pub(super) fn parse_records(kind: BodyKind, body: &Bytes, key: Option<&str>) -> 
     Ok(records)
 }
 
-/// The error of an empty body, which is a mistake more often than not, with the JSON for those who mean it.
+/// Returns the error for an empty body, which is usually a mistake. It names the JSON for an intended empty body.
 pub(super) fn empty(one: &str, json: &str) -> Failure {
     let message = format!(
         "the body is empty, and it is the {one}: send some bytes (curl -d 'text' or --data-binary @file); for an empty \
@@ -351,7 +352,7 @@ pub(super) fn empty(one: &str, json: &str) -> Failure {
     Error::invalid(message).into()
 }
 
-/// A body that is JSON, but no list of records, is most likely meant as one record.
+/// Improves the error for a JSON body without a list of records, which is most likely meant as one record.
 fn records_expected(body: &Bytes, failure: Failure) -> Failure {
     match serde_json::from_slice::<serde_json::Value>(body) {
         Ok(value) if value.get("records").is_none() => {
@@ -366,13 +367,13 @@ fn records_expected(body: &Bytes, failure: Failure) -> Failure {
 
 pub(super) fn parse_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|error| {
-        // What begins as `true`, `false` or `null` does, and is none of them.
+        // Reported for a word that begins like `true`, `false` or `null` but differs.
         let words = error.to_string().replace("expected ident", "not a JSON value, or a word without quotes,");
         Error::malformed(format!("the JSON: {words}")).into()
     })
 }
 
-/// The JSON in the body of a request.
+/// Reads and decodes the JSON body of a request.
 pub(super) async fn whole_json<T: for<'de> Deserialize<'de>>(bodies: &BodyLimits, request: Request) -> Result<T> {
     let (head, body) = request.into_parts();
     let body = read_body(body, bodies).await?;
@@ -380,7 +381,7 @@ pub(super) async fn whole_json<T: for<'de> Deserialize<'de>>(bodies: &BodyLimits
     parse_json(&body.bytes)
 }
 
-/// The JSON in the body of a request, if it has a body.
+/// Reads and decodes the JSON body of a request, if it has a body.
 pub(super) async fn optional_json<T: for<'de> Deserialize<'de>>(
     bodies: &BodyLimits,
     request: Request,
@@ -394,14 +395,14 @@ pub(super) async fn optional_json<T: for<'de> Deserialize<'de>>(
     parse_json(&body.bytes).map(Some)
 }
 
-/// A text frame of a WebSocket's client.
+/// Text frame that a WebSocket client sends.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FrameIn {
     pub publish: RecordIn,
 }
 
-/// The settings of a topic, as far as they are given.
+/// Settings of a topic; omitted ones have their default.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SettingsIn {
@@ -429,11 +430,11 @@ impl SettingsIn {
     }
 }
 
-/// What is to be different about a topic.
+/// Changes of a topic.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AlterIn {
-    /// In all.
+    /// New total number of partitions.
     pub partitions: Option<u32>,
     retention_bytes: Option<u64>,
     retention_ms: Option<u64>,
@@ -443,7 +444,7 @@ pub(super) struct AlterIn {
 }
 
 impl AlterIn {
-    /// What is to be different beside the number of partitions.
+    /// Returns the changes other than the number of partitions.
     pub fn settings(&self) -> SettingsChange {
         let Self { retention_bytes, retention_ms, compact, batch_bytes_max, arrival_times, .. } = *self;
         let change = SettingsChange { retention_bytes, retention_ms, compact, ..SettingsChange::default() };
@@ -451,7 +452,7 @@ impl AlterIn {
     }
 }
 
-/// A batch that was published.
+/// Result of one published batch.
 #[derive(Serialize)]
 pub(super) struct ResultOut {
     partition: PartitionId,
@@ -470,11 +471,11 @@ impl ResultOut {
     }
 }
 
-/// The answer to a publish.
+/// Response to a publish.
 #[derive(Serialize)]
 pub(super) struct PublishedOut {
     results: Vec<ResultOut>,
-    /// Over all batches.
+    /// Number of receivers of all batches.
     receivers: u64,
 }
 
@@ -485,7 +486,7 @@ impl PublishedOut {
     }
 }
 
-/// What a WebSocket's client is told beside records.
+/// Frames that a WebSocket client receives in addition to records.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FrameOut<'a> {
@@ -493,7 +494,7 @@ pub(super) enum FrameOut<'a> {
     Gap(&'a GapOut<'a>),
 }
 
-/// A record as a client reads it.
+/// A record as a client receives it.
 #[derive(Serialize)]
 pub(super) struct RecordOut<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -503,7 +504,7 @@ pub(super) struct RecordOut<'a> {
     timestamp_ms: i64,
     key: Option<Cow<'a, str>>,
     value: Option<Cow<'a, str>>,
-    /// Of headers with the same name the last one counts.
+    /// Headers; if several have the same name, the last one is used.
     headers: BTreeMap<Cow<'a, str>, Option<Cow<'a, str>>>,
     encoding: Encoding,
 }
@@ -528,7 +529,7 @@ impl<'a> RecordOut<'a> {
     }
 }
 
-/// Records that a subscriber does not get: from `from` up to, not including, `to`.
+/// Records that a subscriber does not receive: from `from` up to, but not including, `to`.
 #[derive(Serialize)]
 pub(super) struct GapOut<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -536,7 +537,7 @@ pub(super) struct GapOut<'a> {
     pub partition: PartitionId,
     pub from: Offset,
     pub to: Offset,
-    /// Why, where it is neither overflow nor retention.
+    /// Reason, unless it is overflow or retention.
     #[serde(flatten)]
     pub why: Option<ErrorBody<'a>>,
 }
@@ -546,7 +547,7 @@ pub(super) struct TopicOut<'a> {
     topic: &'a str,
     id: String,
     settings: SettingsOut,
-    /// The queue that the topic belongs to.
+    /// Queue that owns the topic.
     owner: Option<&'a str>,
     partitions: Vec<PartitionOut>,
 }
@@ -573,7 +574,7 @@ struct PartitionOut {
     subscribers: usize,
 }
 
-/// Where a partition begins after records of it were deleted.
+/// Start of a partition after records were deleted.
 #[derive(Serialize)]
 pub(super) struct DeletedOut {
     pub partition: PartitionId,
@@ -616,12 +617,12 @@ impl<'a> TopicOut<'a> {
     }
 }
 
-/// An answer with a JSON body.
+/// Returns a response with a JSON body.
 pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     bytes(status, "application/json", to_json(body))
 }
 
-/// An answer that holds its memory until it was written.
+/// Returns a response that holds its memory until it is written.
 pub(super) fn charged(content_type: &'static str, body: Vec<u8>, held: Option<Held>) -> Response {
     let mut response = bytes(StatusCode::OK, content_type, body);
     if let Some(held) = held {

@@ -1,4 +1,4 @@
-//! Which pages of browsers may use the door: those of its own origin, and those that are allowed.
+//! Cross-origin requests: browser pages of the door's own origin and of allowed origins may use the door.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -11,21 +11,21 @@ use axum::response::Response;
 use net::http::is_own_origin;
 
 const METHODS: &str = "GET, POST, PUT, PATCH, DELETE";
-/// Headers that requests of the door may have, and those of its answers that pages may read.
+/// Headers that requests of the door may have, and headers of its responses that pages may read.
 const HEADERS: &str = "content-type, if-match, if-none-match, last-event-id";
 const EXPOSED: &str = "etag, retry-after, thalweg-expires-ms";
-/// How long a browser keeps the answer to a preflight request, in seconds.
+/// Time for which a browser caches the response to a preflight request, in seconds.
 const PREFLIGHT_SECONDS: &str = "600";
 
-/// The request, and the origin of the page that sent it if that is another one than the door's. The runtime has let in
-/// only pages that are allowed.
+/// Returns the request, and the origin of the page that sent it if that differs from the door's own origin. The runtime
+/// has admitted only pages of allowed origins.
 pub(super) fn foreign_origin(request: Request) -> (Request, Option<HeaderValue>) {
     let (head, body) = request.into_parts();
     let origin = head.headers.get(ORIGIN).filter(|origin| !is_own_origin(origin, &head)).cloned();
     (Request::from_parts(head, body), origin)
 }
 
-/// The answer to a browser that asks what a page of an allowed origin may send, if the request is that question.
+/// Returns the response to a preflight request from a page of an allowed origin; `None` for other requests.
 pub(super) fn preflight(request: &Request, origin: &HeaderValue) -> Option<Response> {
     let is_question =
         request.method() == Method::OPTIONS && request.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD);
@@ -41,7 +41,7 @@ pub(super) fn preflight(request: &Request, origin: &HeaderValue) -> Option<Respo
     Some(allow(answer, origin.clone()))
 }
 
-/// Lets the page that asked read the answer.
+/// Adds headers that let the page read the response.
 pub(super) fn allow(mut response: Response, origin: HeaderValue) -> Response {
     let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);

@@ -1,4 +1,4 @@
-//! What HTTP calls each kind of error, and what an error looks like in a body.
+//! Maps kinds of errors to HTTP status codes, and defines the form of an error in a body.
 
 use axum::extract::ws::{CloseCode, close_code};
 use axum::http::header::RETRY_AFTER;
@@ -17,7 +17,7 @@ pub(super) fn status_of(kind: ErrorKind) -> StatusCode {
         ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
-        // A slow subscriber is told so inside its stream, where no status is left to give.
+        // A slow subscriber receives the error inside its stream, after the status was sent.
         ErrorKind::AlreadyExists | ErrorKind::SlowSubscriber => StatusCode::CONFLICT,
         ErrorKind::OutOfSequence | ErrorKind::Fenced => StatusCode::CONFLICT,
         ErrorKind::OutOfRange => StatusCode::RANGE_NOT_SATISFIABLE,
@@ -27,12 +27,12 @@ pub(super) fn status_of(kind: ErrorKind) -> StatusCode {
         ErrorKind::Timeout => StatusCode::GATEWAY_TIMEOUT,
         ErrorKind::Denied => StatusCode::FORBIDDEN,
         ErrorKind::Disconnected => StatusCode::BAD_GATEWAY,
-        // Checksums are of what the broker stored: no client sends one over HTTP.
+        // Checksums cover data that the broker stored: no client sends one over HTTP.
         ErrorKind::Corrupt | ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
-/// What a WebSocket is closed with when its subscription ends.
+/// Returns the close code of a WebSocket whose subscription has ended with this kind of error.
 pub(super) fn close_code_of(kind: ErrorKind) -> CloseCode {
     if kind == ErrorKind::ShuttingDown {
         close_code::AWAY
@@ -43,13 +43,13 @@ pub(super) fn close_code_of(kind: ErrorKind) -> CloseCode {
     }
 }
 
-/// An error on its way to the client.
+/// Error that is returned to the client.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub error: Error,
-    /// Where HTTP has a closer word than that of the kind.
+    /// Status that is more specific than that of the kind.
     status: Option<StatusCode>,
-    /// Where more is known than the kind says.
+    /// Retry class that is more specific than that of the kind.
     retry: Option<RetryClass>,
 }
 
@@ -58,7 +58,7 @@ impl Failure {
         Self { error, status: Some(status), retry: None }
     }
 
-    /// A part of the request was carried out: the same once more would do that part twice.
+    /// Returns the failure of a request that was partly executed. Repeating it would execute that part twice.
     pub fn half_done(mut error: Error) -> Self {
         error.retry_after_ms = 0;
         Self { error, status: None, retry: Some(RetryClass::OutcomeUnknown) }
@@ -70,7 +70,7 @@ impl Failure {
             error: ErrorOut {
                 kind: self.error.kind.name(),
                 message: &self.error.message,
-                // The class is for programs, and here it answers a question.
+                // As a value of `retry`, `no` is clearer than the name of the class.
                 retry: if retry == RetryClass::Fatal { "no" } else { retry.name() },
                 retry_after_ms: self.error.retry_after_ms,
             },
@@ -100,7 +100,7 @@ impl IntoResponse for Failure {
     }
 }
 
-/// `{"error":{..}}`: how every error looks, in answers, events and frames.
+/// Form of every error in responses, events and frames: `{"error":{..}}`.
 #[derive(Serialize)]
 pub(super) struct ErrorBody<'a> {
     error: ErrorOut<'a>,

@@ -1,4 +1,4 @@
-//! Consumer groups over HTTP: who reads, how far each partition is read, and where to read on.
+//! Consumer groups over HTTP: members, progress of each partition, and resets of offsets.
 
 use std::sync::Arc;
 
@@ -75,19 +75,19 @@ pub(super) async fn delete(State(http): State<Arc<Http>>, Topic(group): Topic, u
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Where a group is to read on.
+/// New position of a group.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ResetIn {
     topic: String,
-    /// All, if none is named.
+    /// Partitions to reset; all if empty.
     #[serde(default)]
     partitions: Vec<PartitionId>,
-    /// `earliest`, `latest`, or `none` to forget the offsets.
+    /// `earliest`, `latest`, or `none` to delete the offsets.
     to: Option<String>,
     offset: Option<Offset>,
     timestamp_ms: Option<i64>,
-    /// Only say what the offsets would be.
+    /// `true` if the new offsets are only returned and not committed.
     #[serde(default)]
     dry_run: bool,
 }

@@ -1,4 +1,4 @@
-//! Requests into calls of the broker.
+//! Maps requests to calls of the broker.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,22 +29,22 @@ use super::stream::{self, Events, Session};
 use super::{Http, OPENAPI, Peer, StreamKind};
 use crate::strangers::Stranger;
 
-/// How long a fetch may wait for records.
+/// Maximum time that a fetch waits for records.
 const FETCH_WAIT_MAX: Duration = Duration::from_secs(60);
-/// Bytes of batches that one fetch reads, beyond its first batch.
+/// Maximum bytes of batches that one fetch reads. The first batch may be larger.
 const FETCH_BYTES_MAX: usize = 1 << 20;
-/// How long an answer waits until there is memory for it.
+/// Maximum time that a response waits for memory.
 pub(super) const ROOM_WAIT: Duration = Duration::from_secs(5);
-/// How often a fetch is read again for which there was too little: the log may have grown while it waited.
+/// Maximum number of reads of a fetch that waits for memory. The log may have grown while it waited.
 const ROOM_TRIES_MAX: usize = 4;
 const FETCH_RECORDS_DEFAULT: usize = 100;
 const FETCH_RECORDS_MAX: usize = 10_000;
-/// Topics up to which a page of them is found by the thread of the connection.
+/// Maximum number of topics for which the connection's thread collects a page of them itself.
 const TOPICS_AT_ONCE: usize = 2048;
 static LONG_LISTS: Semaphore = Semaphore::const_new(1);
-/// What the parameters of both kinds of streams are.
+/// Parameters of both kinds of streams.
 const STREAM_PARAMETERS: [&str; 5] = ["partition", "start", "timestamp_ms", "group", "overflow"];
-/// The header by which a browser goes on with its events.
+/// Header with which a browser resumes its events.
 const LAST_EVENT_ID: &str = "last-event-id";
 
 pub(super) async fn publish(State(http): State<Arc<Http>>, Topic(topic): Topic, request: Request) -> Result<Response> {
@@ -65,8 +65,8 @@ pub(super) async fn publish(State(http): State<Arc<Http>>, Topic(topic): Topic, 
     Ok(codec::bytes(StatusCode::ACCEPTED, "application/json", "{}"))
 }
 
-/// Publishes records: each to the partition that was asked for, else to that of its key; those without a
-/// key go together to the partition that has its turn.
+/// Publishes records, each to the given partition, otherwise to that of its key. Records without a key are published
+/// together to the next partition in turn.
 pub(super) async fn publish_records(
     broker: &Broker,
     topic: &str,
@@ -100,8 +100,8 @@ pub(super) async fn publish_records(
     Ok(PublishedOut::new(results))
 }
 
-/// One batch for each partition that the records go to, in their order; `None` is whichever partition has
-/// its turn at the broker.
+/// Returns one batch for each destination partition, with the records in their order. `None` is the partition that the
+/// broker chooses in turn.
 fn batches(
     records: &[Record],
     partition_of: impl Fn(&Record) -> Option<PartitionId>,
@@ -114,12 +114,12 @@ fn batches(
     Ok(builders.into_iter().filter_map(|(to, mut builder)| Some((to, builder.finish()?))).collect())
 }
 
-/// Milliseconds since 1970.
+/// Returns the time in milliseconds since 1970.
 fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64
 }
 
-/// Where a fetch begins.
+/// Start of a fetch.
 enum From {
     Earliest,
     Latest,
@@ -166,7 +166,7 @@ pub(super) async fn fetch(
             return Ok(codec::charged("application/json", body, Some(room)));
         }
         let next_offset = page.batches.first().map_or(first, RecordBatch::next_offset);
-        // Who waits holds no batches, and reads them again.
+        // A fetch that waits holds no batches, and reads them again.
         drop(page);
         let taken = answers.take(address, bytes, ROOM_WAIT).await;
         held = Some(taken.map_err(|error| match error.kind {
@@ -182,7 +182,7 @@ pub(super) async fn fetch(
 
 fn first_offset(broker: &Broker, topic: &str, partition: PartitionId, from: &From) -> Result<Offset> {
     let extent = || -> Result<_> {
-        // A partition that is not there is refused by the fetch.
+        // The fetch itself refuses a partition that does not exist.
         Ok(broker.describe_topic(topic)?.partitions.get(partition as usize).copied())
     };
     Ok(match from {
@@ -193,7 +193,7 @@ fn first_offset(broker: &Broker, topic: &str, partition: PartitionId, from: &Fro
     })
 }
 
-/// Waits for records as long as the client asks, but not past the begin of the drain.
+/// Waits for records as long as the client requests, but not beyond the beginning of the drain.
 async fn fetch_batches(
     broker: &Broker,
     topic: &str,
@@ -261,7 +261,7 @@ fn subscribe(uri: &Uri, topic: &str, peer: &Peer) -> Result<Subscribe> {
         overflow: query.get("overflow")?.unwrap_or_default(),
         queue_batches: None,
         group: query.text("group").filter(|group| !group.is_empty()).map(str::to_owned),
-        // The socket holds the client back, and behind it the queue of the subscription.
+        // Credit is unlimited: the socket applies backpressure, and after it the queue of the subscription.
         credit: u64::MAX,
         missing: Missing::Refuse,
         is_channel: false,
@@ -270,7 +270,7 @@ fn subscribe(uri: &Uri, topic: &str, peer: &Peer) -> Result<Subscribe> {
     })
 }
 
-/// Where a client goes on that has seen `<partition>:<offset>`, or several of them with commas between.
+/// Returns the start for a client that has received `<partition>:<offset>`, or several of these separated by commas.
 fn resume(last_event_id: &str) -> Result<Start> {
     let seen = |text: &str| {
         let (partition, offset) = text.trim().split_once(':')?;
@@ -291,12 +291,13 @@ pub(super) async fn list_topics(State(http): State<Arc<Http>>, uri: Uri) -> Resu
     Ok(codec::json(StatusCode::OK, &topics))
 }
 
-/// Of many topics a page is found on a thread that serves no connection, one at a time: the connections wait.
+/// Returns a page of topics. If there are many topics, pages are collected one at a time on a thread that serves no
+/// connection, and further requests wait.
 async fn page_of_topics(broker: &Arc<Broker>, after: &str, count_max: usize) -> Result<(Vec<TopicStatus>, bool)> {
     if broker.topic_count() <= TOPICS_AT_ONCE {
         return Ok(broker.list_topics(after, count_max));
     }
-    // It is never closed.
+    // The semaphore is never closed.
     let turn = LONG_LISTS.acquire().await.ok();
     let (broker, after) = (broker.clone(), after.to_owned());
     let listed = tokio::task::spawn_blocking(move || {
@@ -328,7 +329,7 @@ pub(super) async fn create_topic(
     Ok(codec::json(code, &TopicOut::new(&status)))
 }
 
-/// Changes settings first: they can be refused for more reasons than partitions, and be changed again.
+/// Changes settings before partitions: they can be refused for more reasons, and can be changed back.
 pub(super) async fn alter_topic(
     State(http): State<Arc<Http>>,
     Topic(topic): Topic,
@@ -392,15 +393,15 @@ pub(super) async fn metrics(State(http): State<Arc<Http>>, peer: Peer) -> Result
     Ok(response)
 }
 
-/// The process answers.
+/// Liveness probe: the process responds.
 pub(super) async fn healthy() -> Response {
     plain("ok\n".into())
 }
 
-/// The process takes new work.
+/// Readiness probe: the process accepts new requests.
 pub(super) async fn ready(State(http): State<Arc<Http>>, peer: Peer) -> Result<Response> {
     super::expect_open(&peer.connection)?;
-    // A balancer sends nothing more to a broker that takes no records.
+    // A load balancer stops sending to a broker that accepts no records.
     if let Some(store) = http.broker.store()
         && let Some(why) = store.broken().or_else(|| store.full())
     {
@@ -426,7 +427,7 @@ fn plain(text: String) -> Response {
     codec::bytes(StatusCode::OK, "text/plain; charset=utf-8", text)
 }
 
-/// The answer to a request of another door that speaks HTTP.
+/// Returns the response to a request for another door that speaks HTTP.
 fn stranger(http: &Http, head: &Parts, kind: ErrorKind, status: StatusCode) -> Option<Response> {
     let stranger = Stranger::find_request(http.broker.doors(), broker::Door::Http, head)?;
     Some(match stranger.answer_to_sqs() {

@@ -1,4 +1,4 @@
-//! The page of metrics, which is made once for all who ask for it at a time.
+//! Page of metrics, which is generated once for all concurrent requests.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,33 +10,33 @@ use tokio::sync::Mutex;
 
 use super::errors::Result;
 
-/// Bytes that a page takes until its length is known.
+/// Number of bytes that are charged for a page until its length is known.
 const PAGE_BYTES: usize = 256 << 10;
 
-/// Gives pages to those who ask.
+/// Source of metrics pages.
 #[derive(Default)]
 pub(super) struct MetricsPages {
-    /// Requests so far.
+    /// Number of requests so far.
     asked: AtomicU64,
     newest: Mutex<Newest>,
 }
 
-/// A page, as long as somebody has it.
+/// Newest page, while a response holds it.
 #[derive(Default)]
 struct Newest {
-    /// Requests that were there before it was made: it tells them of all that they may know of.
+    /// Number of requests that arrived before the page was generated, for which it is therefore new enough.
     answers: u64,
     page: Weak<MetricsPage>,
 }
 
-/// A page that was made, in memory that it holds.
+/// Generated page, with its memory.
 pub(super) struct MetricsPage {
     pub text: Bytes,
     _held: Held,
 }
 
 impl MetricsPages {
-    /// A page that is no older than the request.
+    /// Returns a page that is no older than the request.
     pub async fn read(&self, broker: &Broker, address: IpAddr) -> Result<Arc<MetricsPage>> {
         let number = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
         let mut newest = self.newest.lock().await;
@@ -46,7 +46,7 @@ impl MetricsPages {
             return Ok(page);
         }
         let answers = broker.answers();
-        // Before it is made: that takes longer than to refuse it.
+        // The memory is reserved before the page is generated, since generating takes longer than a refusal.
         let mut held = answers.try_take(Some(address), PAGE_BYTES).ok_or_else(|| answers.refuse())?;
         newest.answers = self.asked.load(Ordering::SeqCst);
         let mut text = answers.work(PAGE_BYTES, || broker.stats()).await?;
@@ -73,7 +73,7 @@ mod tests {
         let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
         let pages = MetricsPages::default();
         let read = || pages.read(&broker, Ipv4Addr::LOCALHOST.into());
-        // Both have asked before a page is made.
+        // Both requests are waiting before a page is generated.
         let lock = pages.newest.lock().await;
         let (first, second, _) = tokio::join!(read(), read(), async { drop(lock) });
         let (first, second) = (first.expect("a page"), second.expect("a page"));

@@ -1,4 +1,4 @@
-//! The HTTP door: REST, server-sent events and WebSockets, and what operation asks for.
+//! The HTTP door: REST, server-sent events and WebSockets, and endpoints for operation.
 
 mod caches;
 mod codec;
@@ -46,36 +46,37 @@ use metrics::MetricsPages;
 
 use crate::{ledger, strangers};
 
-/// The description of the interface, which has every route of this door and no other.
+/// OpenAPI description, which contains all routes of this door and no others.
 const OPENAPI: &str = include_str!("../../openapi.json");
-/// Bytes of request bodies that all connections together may have on their way.
+/// Maximum number of bytes of request bodies in flight, over all connections together.
 const BODIES_BYTES_MAX: usize = 256 << 20;
-/// Bytes of a path with its query, and of all headers.
+/// Maximum size of a path with its query, and of all headers.
 const URI_BYTES_MAX: usize = 64 << 10;
 const HEADER_BYTES_MAX: usize = 64 << 10;
-/// How long a client may take to read on in its answer, or in its events.
+/// Write timeout: maximum time until a client reads more of its response, or of its events.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a connection may take to end once the drain has begun.
+/// Maximum time until a connection is closed once the drain has begun.
 const CLOSE_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// How the door is set up.
+/// Settings of the HTTP door.
 pub struct Settings {
     pub address: SocketAddr,
-    /// How long a connection may take for the headers of a request, and may wait for its next one.
+    /// Maximum time in which a connection must send the headers of a request, and maximum time between requests.
     pub header_timeout: Duration,
-    /// Bytes of one body, and of one frame of a WebSocket.
+    /// Maximum size of one body, and of one frame of a WebSocket.
     pub body_bytes_max: usize,
-    /// Whether a client that is not on this machine may speak without TLS.
+    /// `true` if clients on other machines may connect without TLS.
     pub allow_plain: bool,
-    /// With it, clients may also speak TLS, on the same port.
+    /// TLS settings. If set, clients may also use TLS, on the same port.
     pub tls: Option<Arc<Tls>>,
-    /// Hosts that are served; empty: any. On loopback the names of this machine are, and besides only these.
+    /// Host names that are served; if empty, any. On a loopback address, only the names of this machine and these are
+    /// served.
     pub hosts: Vec<String>,
-    /// Origins whose pages may use the door, beside its own; `*` is any.
+    /// Origins whose pages may use the door, in addition to its own origin; `*` is any.
     pub cors_origins: Vec<String>,
-    /// Who is believed when it says for whom it forwards a request.
+    /// Networks of proxies whose headers about the forwarded client are trusted.
     pub trusted_proxies: Vec<IpNetwork>,
-    /// Whether each request is logged.
+    /// `true` if each request is logged.
     pub access_log: bool,
 }
 
@@ -103,7 +104,7 @@ impl Settings {
             idle_timeout: self.header_timeout,
             write_timeout: WRITE_TIMEOUT,
             drain_timeout: CLOSE_WAIT_MAX,
-            // While connections end, probes are still answered.
+            // Probes are still answered while connections end.
             answers_while_draining: true,
             hosts: self.hosts.clone(),
             is_local: self.address.ip().is_loopback(),
@@ -122,14 +123,14 @@ impl Settings {
     }
 }
 
-/// One method of one path.
+/// Route: one method of one path.
 struct Route {
     method: Method,
     path: &'static str,
     serve: fn(MethodFilter) -> MethodRouter<Arc<Http>>,
 }
 
-/// Everything that this door answers.
+/// All routes of this door.
 static ROUTES: [Route; 45] = [
     Route { method: Method::GET, path: "/", serve: |method| on(method, map::help) },
     Route { method: Method::GET, path: "/v1/topics", serve: |method| on(method, map::list_topics) },
@@ -206,12 +207,12 @@ const METRICS: &str = "/metrics";
 const HEALTHZ: &str = "/healthz";
 const READYZ: &str = "/readyz";
 
-/// Every method with its path, as the router knows them.
+/// Returns each method with its path, as the router has them.
 pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
     ROUTES.iter().map(|route| (route.method.as_str(), route.path))
 }
 
-/// What all requests of the door share.
+/// State that all requests of the door share.
 struct Http {
     broker: Arc<Broker>,
     bodies: BodyLimits,
@@ -219,17 +220,17 @@ struct Http {
     metrics: MetricsPages,
 }
 
-/// How many streams of each kind are open.
+/// Number of open streams of each kind.
 type OpenStreams = [AtomicUsize; 2];
 
-/// What stays open for as long as its client does.
+/// Kind of a response that stays open until the client disconnects.
 #[derive(Clone, Copy, Debug)]
 enum StreamKind {
     Events,
     WebSocket,
 }
 
-/// An open stream, counted until it is dropped.
+/// An open stream, which is counted until it is dropped.
 struct Open {
     streams: Arc<OpenStreams>,
     kind: StreamKind,
@@ -241,14 +242,14 @@ impl Drop for Open {
     }
 }
 
-/// The connection that a request came on. Whoever goes on after the answer holds it.
+/// Connection of a request. Streams that continue after the response hold it.
 #[derive(Clone)]
 struct Peer {
     id: u64,
     is_secure: bool,
     drain: Drain,
     connection: Arc<Connection>,
-    /// The client's, behind proxies that are trusted.
+    /// Address of the client, as reported by trusted proxies.
     address: IpAddr,
 }
 
@@ -272,7 +273,7 @@ impl Http {
         Open { streams: self.open.clone(), kind }
     }
 
-    /// Shows what the door does among the broker's metrics.
+    /// Registers the counters of the door in the metrics of the broker.
     fn register(&self, stats: Arc<HttpStats>) {
         let open = self.open.clone();
         self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| expose(&stats, &open, out))));
@@ -317,7 +318,7 @@ fn admit(request: &Request) -> Result<()> {
     }
 }
 
-/// Every request comes in through here.
+/// Middleware through which every request passes.
 async fn gate(request: Request, next: Next) -> Response {
     let (request, origin) = cors::foreign_origin(request);
     if let Some(answer) = origin.as_ref().and_then(|origin| cors::preflight(&request, origin)) {
@@ -333,7 +334,7 @@ async fn gate(request: Request, next: Next) -> Response {
     }
 }
 
-/// Refuses new work once the drain has begun.
+/// Refuses new requests once the drain has begun.
 fn expect_open(connection: &Connection) -> Result<()> {
     if connection.is_listener_draining() {
         let message = "the broker is shutting down; use another one, or try again later";
@@ -342,7 +343,7 @@ fn expect_open(connection: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// What the runtime refuses, worded as any other error of this door.
+/// Returns the body for a refusal of the runtime, in the form of any other error of this door.
 fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
     let kind = match refusal.reason {
         Reason::Malformed => ErrorKind::Malformed,
@@ -371,8 +372,9 @@ fn router(http: Arc<Http>) -> Router {
         .with_state(http)
 }
 
-/// Charges the answer to a request that changed something. It may overdraw the budget of all answers, because a client
-/// that is refused sends its request again; beyond that the client learns that the request was carried out.
+/// Charges the response to a request that changed something. It may overdraw the budget of all responses, because a
+/// client that receives a refusal repeats its request. Beyond that the client receives an error, which states that the
+/// request was executed.
 fn charged_change(mut answer: Response, answers: &Answers, address: Option<IpAddr>) -> Response {
     let bytes = answer.body().size_hint().exact().unwrap_or(0) as usize;
     if bytes <= FREE_BYTES || answer.extensions().get::<Charge>().is_some() {
@@ -387,7 +389,7 @@ fn charged_change(mut answer: Response, answers: &Answers, address: Option<IpAdd
     answer
 }
 
-/// Opens the door. It serves until the drain begins. The address is the bound one.
+/// Opens the door, which serves clients until the drain begins. Returns the bound address.
 pub async fn open(
     settings: &Settings,
     broker: Arc<Broker>,

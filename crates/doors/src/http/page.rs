@@ -1,4 +1,4 @@
-//! One page of a log as JSON, and how much memory that takes before it is there.
+//! A page of a log as JSON, and the memory that it takes, which is computed before it is written.
 
 use broker::{Answers, Held};
 use bytes::Bytes;
@@ -7,40 +7,40 @@ use engine::{Error, Offset, PartitionId, RecordBatch, RecordView};
 use super::codec::{Encoding, RecordOut, write_json};
 use super::errors::{Failure, Result};
 
-/// JSON in one answer, beyond its first record.
+/// Maximum size of the JSON in one response. The first record may be larger.
 const PAGE_BYTES_MAX: usize = 4 << 20;
-/// One record as JSON: the largest of a batch in base64 has 14 MB.
+/// Maximum size of one record as JSON. The largest record of a batch has 14 MB in base64.
 pub(super) const RECORD_JSON_BYTES_MAX: usize = 16 << 20;
-/// A byte as JSON has no more: `\u0001`.
+/// Maximum number of JSON bytes for one byte: `\u0001`.
 const JSON_RATIO_MAX: usize = 6;
-/// Bytes of a record in JSON beside its values.
+/// Number of bytes of a record in JSON in addition to its values.
 const RECORD_REST_BYTES: usize = 512;
-/// A batch that stands for more is decompressed once for all who read it, and off the thread.
+/// Size above which a batch is decompressed once for all its readers, and on another thread.
 pub(super) const LARGE_BATCH_BYTES: usize = 1 << 20;
 
-/// A page that is still to be written: records from an offset on, at most so many, and where the next page begins.
+/// Description of a page: a limited number of records from an offset on.
 pub(super) struct Page {
     pub partition: PartitionId,
     pub batches: Vec<RecordBatch>,
     pub from: Offset,
-    /// The first record is not older than this.
+    /// Minimum timestamp of the first record.
     pub not_before: Option<i64>,
     pub records_max: usize,
 }
 
 impl Page {
-    /// Bytes that the page takes at most, with all that is decompressed and written out on the way.
+    /// Returns the maximum number of bytes that the page takes, including decompressed batches and intermediate texts.
     pub fn bytes_max(&self) -> usize {
         let there: usize = self.batches.iter().map(RecordBatch::len).sum();
         let (all, largest) =
             self.batches.iter().map(size_of).fold((0, 0), |(all, largest), size| (all + size, size.max(largest)));
         let count = self.batches.iter().map(|batch| batch.count() as usize).sum::<usize>().min(self.records_max);
-        // The text of a value in base64 is there beside its JSON.
+        // The base64 text of a value exists in addition to its JSON.
         let text = largest.min(RECORD_JSON_BYTES_MAX);
         there + largest + text + json_bytes_max(all, count).min(PAGE_BYTES_MAX + RECORD_JSON_BYTES_MAX)
     }
 
-    /// The page, within what is held for it.
+    /// Writes the page, within the memory that is held for it.
     pub async fn write(self, answers: &Answers, mut held: Option<&mut Held>) -> Result<Vec<u8>> {
         let mut text = Text { body: b"{\"records\":[".to_vec(), next_offset: self.from, count: 0, is_whole: false };
         for (at, batch) in self.batches.iter().enumerate() {
@@ -52,7 +52,7 @@ impl Page {
             };
             let not_before = self.not_before.filter(|_| at == 0);
             answers.work(size_of(batch), || text.write(&self, batch, plain, not_before)).await?;
-            // Its bytes went with those that share it.
+            // A large batch ends the page: its memory now belongs to its shared decompressed form.
             if text.is_whole || is_large && text.count > 0 {
                 break;
             }
@@ -63,17 +63,17 @@ impl Page {
     }
 }
 
-/// Bytes of a batch once it is decompressed, at most.
+/// Returns the maximum size of a batch after decompression, in bytes.
 pub(super) fn size_of(batch: &RecordBatch) -> usize {
     batch.expansion_bytes_max().max(batch.len())
 }
 
-/// The JSON of so many bytes in so many records, at most.
+/// Returns the maximum size of the JSON of `count` records with `bytes` bytes in total.
 pub(super) fn json_bytes_max(bytes: usize, count: usize) -> usize {
     bytes.saturating_mul(JSON_RATIO_MAX).saturating_add(count.saturating_mul(RECORD_REST_BYTES))
 }
 
-/// A page as far as it is written.
+/// Page that is partly written.
 struct Text {
     body: Vec<u8>,
     next_offset: Offset,
@@ -91,7 +91,7 @@ impl Text {
     ) -> Result<()> {
         let plain = match plain {
             Ok(plain) => plain,
-            // The page ends before what it cannot show; the next one says why.
+            // The page ends before a batch that cannot be shown. The next page reports the error.
             Err(_) if self.count > 0 => {
                 self.is_whole = true;
                 return Ok(());
@@ -127,7 +127,7 @@ impl Text {
             self.next_offset = view.offset + 1;
             self.count += 1;
         }
-        // It may end with what compaction took, or be no more than a transaction's marker.
+        // The batch may end with records that compaction removed, or contain only the marker of a transaction.
         self.next_offset = self.next_offset.max(batch.next_offset());
         Ok(())
     }
@@ -138,7 +138,7 @@ fn unreadable(error: &Error, batch: &RecordBatch) -> Failure {
     Error::new(error.kind, message).into()
 }
 
-/// Why a record is not shown as JSON, if it is not.
+/// Returns the error for a record that is too large for JSON; `None` if it is not.
 pub(super) fn is_too_large(view: &RecordView<'_>) -> Option<Error> {
     let parts = || {
         let of_headers = view.headers().flat_map(|(name, value)| [Some(name), value]);
@@ -159,7 +159,7 @@ pub(super) fn is_too_large(view: &RecordView<'_>) -> Option<Error> {
     })
 }
 
-/// How many bytes these are as a text in JSON.
+/// Returns the number of bytes of a text in JSON.
 pub(super) fn json_bytes(encoding: Encoding, bytes: &[u8]) -> usize {
     match encoding {
         Encoding::Base64 => 2 + bytes.len().div_ceil(3) * 4,

@@ -1,4 +1,4 @@
-//! Queues over HTTP: what they are, messages in and out, and what becomes of leases.
+//! Queues over HTTP: their settings, sending and receiving of messages, and changes of leases.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -28,9 +28,9 @@ use super::map::ROOM_WAIT;
 use super::page::{json_bytes, json_bytes_max};
 use super::{Http, Peer};
 
-/// Bytes of messages in one answer, beyond the first.
+/// Maximum bytes of messages in one response. The first message may be larger.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
-/// Messages that are looked at together.
+/// Number of messages that a peek reads together.
 const PEEK_TOGETHER: usize = 16;
 const PEEK_COUNT_DEFAULT: usize = 10;
 
@@ -98,7 +98,7 @@ pub(super) async fn delete(State(http): State<Arc<Http>>, Topic(queue): Topic, u
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A setting has to be what it is shown as; `null` takes away a text.
+/// Sets a setting. The value must have the JSON type that the setting is shown with; `null` clears a text.
 fn set(settings: &mut QueueSettings, name: &str, value: &Value) -> engine::Result<()> {
     let known = settings.named().into_iter().find(|(known, _)| *known == name).map(|(_, value)| value);
     let text = match (known, value) {
@@ -106,7 +106,7 @@ fn set(settings: &mut QueueSettings, name: &str, value: &Value) -> engine::Resul
         (Some(SettingValue::Flag(_)), Value::Bool(flag)) => flag.to_string(),
         (Some(SettingValue::Text(_)), Value::String(text)) => text.clone(),
         (Some(SettingValue::Text(_)), Value::Null) => String::new(),
-        // It says which names are known.
+        // The error of the call below names the known settings.
         (None, _) => String::new(),
         (Some(_), _) => return Err(Error::invalid(format!("{name}: {value} is not valid here"))),
     };
@@ -123,7 +123,7 @@ async fn shown(broker: &Broker, definition: &QueueDefinition) -> Result<Value> {
             "oldest_ms": counts.oldest_ms,
             "noisy_groups": counts.noisy_groups,
         }),
-        // Its topic was deleted.
+        // The topic of the queue was deleted.
         Err(error) if error.kind == ErrorKind::NotFound => Value::Null,
         Err(error) => return Err(error.into()),
     };
@@ -152,7 +152,8 @@ struct MessagesIn {
     messages: FewIn,
 }
 
-/// The first messages of a list, as many as are sent at a time, and how many there are. The others are only counted.
+/// First messages of a list, up to the maximum of one request, and the number of all messages. The others are only
+/// counted.
 struct FewIn {
     first: Vec<MessageIn>,
     count: usize,
@@ -204,7 +205,7 @@ struct MessageIn {
     encoding: Encoding,
 }
 
-/// A message on its way in. It shares the bytes of the request where it can.
+/// Decoded message, which shares the bytes of the request if possible.
 struct Draft {
     body: Bytes,
     group: Option<Bytes>,
@@ -241,7 +242,7 @@ pub(super) async fn send(State(http): State<Arc<Http>>, Topic(queue): Topic, req
     Ok(codec::json(StatusCode::OK, &json!({ "messages": sent })))
 }
 
-/// The messages of a body. What the parameters say is said of each of them.
+/// Decodes the messages of a body. The parameters apply to each of them.
 fn drafts(kind: BodyKind, body: &Bytes, query: &Query) -> Result<Vec<Draft>> {
     let group = query.text("group").map(|group| Bytes::copy_from_slice(group.as_bytes()));
     let (dedup, delay_ms) = (query.text("dedup"), query.get("delay_ms")?);
@@ -276,7 +277,7 @@ fn drafts(kind: BodyKind, body: &Bytes, query: &Query) -> Result<Vec<Draft>> {
     }
 }
 
-/// Refuses what the broker would, before memory goes into it.
+/// Refuses a number of messages that the broker would refuse, before memory is used for them.
 fn check_count(messages: usize) -> engine::Result<()> {
     match messages {
         1..=SEND_MAX => Ok(()),
@@ -293,7 +294,7 @@ fn decode_messages(body: &Bytes) -> Result<Vec<Draft>> {
     Ok(numbered.collect::<engine::Result<_>>()?)
 }
 
-/// What became of each. Where none was taken, that is the answer.
+/// Sends messages and returns their results. If none was accepted, the first error is returned.
 async fn send_drafts(broker: &Broker, queue: &str, drafts: &[Draft]) -> Result<Vec<Value>> {
     let headers: Vec<Vec<(&str, &[u8])>> = drafts
         .iter()
@@ -321,7 +322,7 @@ async fn send_drafts(broker: &Broker, queue: &str, drafts: &[Draft]) -> Result<V
     Ok(sent.into_iter().map(one).collect())
 }
 
-/// A message as a client reads it.
+/// A message as a client receives it.
 #[derive(Serialize)]
 struct MessageOut<'a> {
     id: String,
@@ -337,12 +338,12 @@ struct MessageOut<'a> {
     phase: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     due_ms: Option<u64>,
-    /// The queue whose dead letter it is.
+    /// Queue whose dead letter the message is.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<&'a str>,
     group: Option<Cow<'a, str>>,
     headers: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
-    /// Null where the record has no value.
+    /// Body; null if the record has no value.
     body: Option<Cow<'a, str>>,
     encoding: Encoding,
 }
@@ -426,11 +427,11 @@ struct ReceivedOut<'a> {
     messages: Vec<MessageOut<'a>>,
 }
 
-/// Bytes that an answer with these messages takes at most: the texts of values in base64, and JSON.
+/// Returns the maximum size of a response with these messages: values as text or base64, and JSON.
 fn answer_bytes_max(received: &[Received]) -> usize {
     let of = |one: &Received| {
         let bytes = one.message.bytes();
-        // Most are small, and then it does not matter how many bytes are escaped.
+        // Most messages are small. For these the exact number of escaped bytes does not matter.
         match json_bytes_max(bytes, 1) {
             most @ ..=FREE_BYTES => most,
             _ => {
@@ -444,7 +445,7 @@ fn answer_bytes_max(received: &[Received]) -> usize {
     received.iter().map(of).sum()
 }
 
-/// Waits as long as the client asks, but not past the begin of the drain.
+/// Waits for messages as long as the client requests, but not beyond the beginning of the drain.
 async fn wait_for_messages(
     broker: &Arc<Broker>,
     queue: &str,
@@ -507,8 +508,8 @@ pub(super) async fn extend(State(http): State<Arc<Http>>, Topic(queue): Topic, r
     .await
 }
 
-/// Does something to the leases whose receipts are of this queue, and says how often that was done, and why not to the
-/// others.
+/// Applies `change` to the leases whose receipts are valid for this queue. Returns the number of changed leases, and
+/// the reasons for the others.
 async fn settle(
     broker: &Broker,
     queue: &str,

@@ -1,4 +1,4 @@
-//! What flows for as long as its client stays: server-sent events and WebSockets.
+//! Streams that flow until the client disconnects: server-sent events and WebSockets.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -24,46 +24,48 @@ use super::errors::{Failure, Result, close_code_of};
 use super::page::{LARGE_BATCH_BYTES, RECORD_JSON_BYTES_MAX, is_too_large, json_bytes_max, size_of};
 use super::{CLOSE_WAIT_MAX, Http, Open, Peer, map};
 
-/// After so long without an event the client is shown that the connection is alive.
+/// Time without an event after which the client receives a sign that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// What is written before the client has to take some of it.
+/// Number of bytes that are written before the client must read some of them.
 const CHUNK_BYTES: usize = 256 << 10;
-/// How long a stream waits until there is memory for its next chunk. Then its client is told to come again.
+/// Maximum time that a stream waits for memory for its next chunk. Then its client receives an error and should
+/// reconnect.
 const ROOM_WAIT: Duration = Duration::from_secs(30);
-/// What a WebSocket's close frame has room for.
+/// Maximum size of the reason in the close frame of a WebSocket.
 const CLOSE_REASON_BYTES_MAX: usize = 123;
-/// Proxies hold events back unless they are asked not to.
+/// Header that tells proxies not to buffer events.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// An open subscription as records and gaps, one after the other.
+/// Records and gaps of an open subscription, in sequence.
 pub(super) struct Events {
     subscription: Subscription,
-    /// The partitions that are read, as far as they are known, each in the place of its source.
+    /// Partitions that are read, as far as they are known, indexed by the number of their source.
     sources: Vec<Option<Source>>,
-    /// Invariant: what was taken from the subscription stays here until it is written, also when a fetch
-    /// was given up halfway.
+    /// Invariant: deliveries that were taken from the subscription stay here until they are written, even if a fetch is
+    /// cancelled halfway.
     taken: Vec<Delivery>,
-    /// Deliveries of `taken` that are written to their end.
+    /// Number of deliveries of `taken` that are written completely.
     written: usize,
     answers: Answers,
     address: IpAddr,
 }
 
 struct Source {
-    /// Only subscribers of a pattern are told it.
+    /// Topic, which only subscribers of a pattern receive.
     topic: Option<TopicName>,
     partition: PartitionId,
-    /// A batch may begin before it: those records are not for this subscriber, or it has them already.
+    /// Next offset. A batch may begin before it: those records are not for this subscriber, or it has received them
+    /// already.
     next: Offset,
-    /// What is left of a batch that is longer than a chunk.
+    /// Remaining records of a batch that is longer than a chunk.
     rest: Option<engine::Result<Records>>,
 }
 
-/// Where events are written to.
+/// Destination of events.
 trait Output {
     fn record(&mut self, record: &RecordOut<'_>);
     fn gap(&mut self, gap: &GapOut<'_>);
-    /// Bytes so far.
+    /// Returns the number of bytes written so far.
     fn len(&self) -> usize;
 }
 
@@ -79,7 +81,7 @@ impl Events {
         Self { subscription, sources, taken: Vec::new(), written: 0, answers, address }
     }
 
-    /// Where the subscription began, if it reads one partition.
+    /// Returns the start of the subscription if it reads one partition.
     fn only_start(&self) -> Option<&SourceStart> {
         match &self.subscription.starts[..] {
             [start] if !self.subscription.is_pattern() => Some(start),
@@ -87,7 +89,7 @@ impl Events {
         }
     }
 
-    /// Ends the subscription: what is queued still comes, then this error.
+    /// Ends the subscription. Queued deliveries are still returned, then this error.
     fn end(&self, error: Error) {
         self.subscription.handle().end(error);
     }
@@ -96,7 +98,7 @@ impl Events {
         self.written < self.taken.len()
     }
 
-    /// Waits until there is something to write. The subscription's end is its error.
+    /// Waits until there is something to write. Returns an error when the subscription has ended.
     async fn fetch(&mut self) -> engine::Result<()> {
         if self.has_taken() {
             return Ok(());
@@ -104,8 +106,8 @@ impl Events {
         self.subscription.next(&mut self.taken).await
     }
 
-    /// Writes what was taken, until that is a chunk, in memory that is held for it: whoever has what was written keeps
-    /// that until the client has it. Small chunks are free.
+    /// Writes up to one chunk of the taken deliveries, and returns the memory that is reserved for it. The caller holds
+    /// the memory until the client has read the chunk. Small chunks need no memory.
     async fn chunk(&mut self, out: &mut impl Output) -> engine::Result<Option<Held>> {
         let bytes = self.chunk_bytes_max();
         if bytes <= FREE_BYTES {
@@ -115,7 +117,7 @@ impl Events {
         let mut held = match self.answers.try_take(Some(self.address), bytes) {
             Some(held) => held,
             None => {
-                // Who waits holds nothing.
+                // A stream that waits holds no decompressed batch.
                 self.sources.iter_mut().flatten().for_each(|source| source.rest = None);
                 let bytes = self.chunk_bytes_max();
                 self.answers.take(Some(self.address), bytes, ROOM_WAIT).await?
@@ -128,7 +130,7 @@ impl Events {
         Ok(Some(held).filter(|_| out.len() > FREE_BYTES))
     }
 
-    /// Bytes that the next chunk takes at most: batches that are decompressed on the way, and JSON.
+    /// Returns the maximum number of bytes for the next chunk: batches that are decompressed, and JSON.
     fn chunk_bytes_max(&self) -> usize {
         let (mut all, mut count, mut largest, mut expanded) = (0usize, 0, 0, 0);
         for (i, delivery) in self.taken[self.written..].iter().enumerate() {
@@ -137,7 +139,7 @@ impl Events {
                 let size = size_of(batch);
                 let is_open = self.sources.get(*source as usize).and_then(Option::as_ref).is_some_and(Source::is_open);
                 if batch.expansion_bytes_max() > LARGE_BATCH_BYTES && i > 0 {
-                    // The chunk ends before it.
+                    // The chunk ends before this batch.
                     break;
                 }
                 expanded = expanded.max(if is_open && i == 0 { 0 } else { batch.expansion_bytes_max() });
@@ -148,11 +150,11 @@ impl Events {
             }
         }
         let last = json_bytes_max(largest, 1).min(RECORD_JSON_BYTES_MAX);
-        // The text of a value in base64 is there beside its JSON.
+        // The base64 text of a value exists in addition to its JSON.
         expanded + 2 * largest.min(last) + json_bytes_max(all, count).min(CHUNK_BYTES + last)
     }
 
-    /// Decompresses the batch that is next, if it is large, for all who read it now.
+    /// Decompresses the next batch if it is large, for all streams that read it now.
     async fn open(&mut self, held: &mut Held) {
         let Some(Delivery::Batch { source, batch }) = self.taken.get(self.written).cloned() else {
             return;
@@ -178,7 +180,7 @@ impl Events {
         })
     }
 
-    /// Writes what was taken, until that is a chunk, or a large batch comes that is still to be decompressed.
+    /// Writes taken deliveries up to the size of a chunk, or up to a large batch that is not decompressed yet.
     fn write(&mut self, out: &mut impl Output) {
         while self.has_taken() && out.len() < CHUNK_BYTES {
             let delivery = self.taken[self.written].clone();
@@ -202,7 +204,7 @@ impl Events {
             }
         }
         if !self.has_taken() {
-            // What is written need not stay in memory until there is more.
+            // Written deliveries need not stay in memory until the next ones arrive.
             self.taken.clear();
             self.written = 0;
         }
@@ -210,7 +212,7 @@ impl Events {
 }
 
 impl Source {
-    /// Whether a batch of it is decompressed and not at its end.
+    /// Returns `true` if a batch of the source is decompressed and not completely written.
     fn is_open(&self) -> bool {
         self.rest.is_some()
     }
@@ -228,8 +230,8 @@ impl Source {
         self.next = to;
     }
 
-    /// Goes on with a batch, until that is a chunk. Whether the batch is at its end. Records that this door
-    /// cannot decode are a gap.
+    /// Writes a batch up to the size of a chunk. Returns `true` if the batch is completely written. Records that this
+    /// door cannot decode become a gap.
     fn write_batch(&mut self, batch: &RecordBatch, out: &mut impl Output) -> bool {
         let topic = self.topic.as_ref().map(TopicName::as_str);
         let records = self.rest.take().unwrap_or_else(|| batch.records_from(self.next));
@@ -280,8 +282,8 @@ struct EventStream {
     events: Events,
     drain: Drain,
     keep_alive: Interval,
-    /// Whether a client can go on with the number of an event: not in a pattern, which has no single log,
-    /// nor in a group, whose other members have the rest.
+    /// `true` if a client can resume after the id of an event. A pattern has no single log, and in a group the other
+    /// members receive the remaining records.
     is_resumable: bool,
     has_begun: bool,
     is_draining: bool,
@@ -322,7 +324,7 @@ impl EventText {
     }
 }
 
-/// The answer that carries the events of a subscription.
+/// Returns the response that carries the events of a subscription.
 pub(super) fn events(events: Events, is_resumable: bool, peer: Peer, open: Open) -> Response {
     let stream = EventStream {
         events,
@@ -388,8 +390,8 @@ impl EventStream {
         }
     }
 
-    /// Tells the client at once where it is, so that it resumes there even if it is cut off before the
-    /// first record.
+    /// Returns the first block, which immediately tells the client its position, so that it can resume there even if
+    /// the connection breaks before the first record.
     fn first(&self) -> Bytes {
         match self.events.only_start() {
             Some(SourceStart { partition, start, .. }) if self.is_resumable => {
@@ -400,7 +402,7 @@ impl EventStream {
     }
 }
 
-/// The event that says why no more come.
+/// Returns the event with the reason for the end of the stream.
 fn last(error: Error) -> Bytes {
     let mut text = b"event: end\ndata: ".to_vec();
     codec::write_json(&mut text, &Failure::from(error).body());
@@ -408,7 +410,7 @@ fn last(error: Error) -> Bytes {
     text.into()
 }
 
-/// A WebSocket: one subscription on the way out, publishes on the way in.
+/// A WebSocket, which sends the records of one subscription and receives publishes.
 pub(super) struct Session {
     pub http: Arc<Http>,
     pub topic: Arc<str>,
@@ -417,7 +419,7 @@ pub(super) struct Session {
     pub _open: Open,
 }
 
-/// A publish that is being carried out, and what the client is told then.
+/// A publish in progress, which returns the frame for the client.
 type Publishing = Pin<Box<dyn Future<Output = Message> + Send>>;
 
 struct Frames {
@@ -453,9 +455,9 @@ fn text(value: &impl serde::Serialize) -> Message {
     Message::Text(text.expect("invariant: JSON is UTF-8"))
 }
 
-/// Why a session is over.
+/// Reason for the end of a session.
 enum End {
-    /// The client is gone or said goodbye.
+    /// The client has disconnected or closed the session.
     Client,
     Error(Error),
 }
@@ -468,10 +470,10 @@ impl From<axum::Error> for End {
 }
 
 impl Session {
-    /// Serves until either side ends.
+    /// Serves the session until either side ends it.
     pub async fn run(mut self, mut socket: WebSocket) {
         let mut drain = self.peer.drain.clone();
-        // A client that does not read may hold the session up, but not the shutdown.
+        // A client that does not read may delay its session, but not the shutdown.
         let overdue = async {
             drain.begun().await;
             tokio::time::sleep(CLOSE_WAIT_MAX).await;
@@ -508,7 +510,7 @@ impl Session {
             }
             tokio::select! {
                 fetched = self.events.fetch() => fetched.map_err(End::Error)?,
-                // One publish after the other, so that the answers come in the order of the publishes.
+                // Publishes run one after the other, so that the responses are in the order of the publishes.
                 frame = socket.recv(), if publishing.is_none() => match frame {
                     None | Some(Ok(Message::Close(_))) => return Err(End::Client),
                     Some(frame) => match self.take_frame(frame?) {
@@ -529,7 +531,7 @@ impl Session {
         }
     }
 
-    /// Begins what the client asks for, if it does.
+    /// Starts the publish of a frame, if it contains one.
     fn take_frame(&self, frame: Message) -> Result<Option<Publishing>> {
         let frame: FrameIn = match &frame {
             Message::Text(text) => codec::parse_json(text.as_bytes())?,
@@ -557,7 +559,8 @@ async fn finish(publishing: &mut Option<Publishing>) -> Message {
     }
 }
 
-/// Says goodbye, with the reason where it is the broker's, and waits a little for the answer.
+/// Closes the socket, with the reason if the broker ends the session, and briefly waits for the close frame of the
+/// client.
 async fn close(socket: &mut WebSocket, error: Option<Error>) -> Result<(), axum::Error> {
     let goodbye = async {
         if let Some(error) = error {

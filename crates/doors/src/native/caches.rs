@@ -1,4 +1,4 @@
-//! Requests of caches into calls of the broker.
+//! Maps cache requests to calls of the broker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use engine::{Error, Result};
 use wire::caches::{Entry, OpenCache, Value};
 use wire::{CacheRequest, CacheResponse, Response};
 
-/// Caches in one answer to a list.
+/// Maximum number of caches in one response to a list.
 const LIST_COUNT_MAX: u32 = 1000;
-/// Keys of one request.
+/// Maximum number of keys in one request.
 const KEYS_MAX: usize = 10_000;
-/// Entries and changes in one answer, and their bytes beyond the first.
+/// Limits of one response: entries or changes, and bytes. The entry that reaches the limit in bytes is still included.
 const ENTRIES_MAX: u32 = 10_000;
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// How long an answer waits for a change, at most.
+/// Maximum time that a watch waits for a change.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 const _: () = assert!(ANSWER_BYTES_MAX + VALUE_BYTES_MAX < wire::frame::BODY_BYTES_MAX);
 
-/// What the broker says to a request, and when that lasts.
+/// Executes a request. Returns the response and the commit after which the response is durable.
 pub(super) fn answer(broker: &Broker, recent: &mut Recent, request: CacheRequest) -> Result<(Response, CacheCommit)> {
     let (response, commit) = match request {
         CacheRequest::Create { .. }
@@ -84,7 +84,7 @@ pub(super) fn answer(broker: &Broker, recent: &mut Recent, request: CacheRequest
     Ok((Response::Cache(response), commit))
 }
 
-/// The same for requests about whole caches.
+/// Executes a request about whole caches, such as create, open and list.
 fn of_caches(broker: &Broker, request: CacheRequest) -> Result<(CacheResponse, CacheCommit)> {
     Ok(match request {
         CacheRequest::Create { cache, settings } => {
@@ -107,7 +107,7 @@ fn of_caches(broker: &Broker, request: CacheRequest) -> Result<(CacheResponse, C
     })
 }
 
-/// A watch, which may wait.
+/// Waits for changes of a cache, for at most [`WAIT_MAX`].
 pub(super) async fn watch(broker: Arc<Broker>, request: CacheRequest) -> Result<Response> {
     let CacheRequest::Watch { cache, from, count_max, wait_ms, prefix } = request else {
         return Err(Error::invalid("this is not a watch"));
@@ -119,7 +119,7 @@ pub(super) async fn watch(broker: Arc<Broker>, request: CacheRequest) -> Result<
     Ok(Response::Cache(CacheResponse::Watched(watched)))
 }
 
-/// The cache that a stream used last: it is the same most of the time.
+/// Cache that the stream used last. Most requests of a stream use the same cache.
 #[derive(Default)]
 pub(super) struct Recent(Option<Arc<Cache>>);
 
@@ -151,7 +151,7 @@ fn multi_get(cache: &Cache, keys: &[Bytes]) -> Result<CacheResponse> {
     for key in keys {
         let value = cache.get(key, |found| found.map(value).transpose())?;
         let more = value.as_ref().map_or(0, |value| value.value.len());
-        // One that is larger is given out where it is alone.
+        // A larger value is returned only if it is the only value of the response.
         if bytes > 0 && more > 0 && bytes + more > ANSWER_BYTES_MAX {
             return Err(Error::too_large(format!(
                 "the values of {} keys are more than {ANSWER_BYTES_MAX} bytes: ask for fewer at once",
@@ -168,7 +168,7 @@ fn scan(cache: &Cache, from: ScanCursor, count_max: u32, with_values: bool, pref
     let count_max = count_max.clamp(1, ENTRIES_MAX) as usize;
     let (mut entries, mut bytes) = (Vec::new(), 0);
     let next = cache.scan(prefix, from, |found| {
-        // What is no bytes is shown without any.
+        // A value that is not a string of bytes is shown as empty.
         let shown = if with_values { found.value.bytes().unwrap_or_default() } else { &[] };
         bytes += found.key.len() + shown.len();
         let value = Bytes::copy_from_slice(shown);

@@ -1,4 +1,4 @@
-//! Bytes into requests, and answers and deliveries into bytes.
+//! Decodes requests and encodes responses and deliveries.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use wire::{Frame, Header, Request, Response};
 use super::errors;
 use crate::strangers::Stranger;
 
-/// A batch up to this size is copied behind its head, so that many small ones share a chunk.
+/// Maximum size of a batch that is copied after its head, so that many small batches share a chunk.
 const COPY_BYTES_MAX: usize = 4 << 10;
-/// What answers nothing in particular: pushes, and the last words on a stream.
+/// Correlation id of frames that answer no request: pushes, and the final error of a stream.
 const NO_CORRELATION: u32 = 0;
 
-/// The frames of the protocol; see `docs/reference/protocol.md`.
+/// The frames of the native protocol; see `docs/reference/protocol.md`.
 #[derive(Clone)]
 pub(super) struct NativeProtocol {
-    /// Where clients of other protocols are sent.
+    /// Addresses of the other doors, to which clients of other protocols are directed.
     pub(super) doors: Arc<Doors>,
 }
 
 pub(super) struct Codec {
-    /// Who speaks: the first frames of a stranger are small.
+    /// Peer that sends the frames. Until its hello, its frames are limited to a smaller size.
     peer: Rc<Peer>,
-    /// The answer to a client of another door.
+    /// Response to a client of another door.
     to_stranger: Option<Vec<u8>>,
 }
 
-/// What the peer hears of a request.
+/// Outcome of a request, as it is sent to the peer.
 pub(super) enum Answer {
     Response(Response),
-    /// The same, in memory that was taken for it.
+    /// Response with the memory that was reserved for it.
     Charged(Response, Held),
-    /// Why the stream is closed.
+    /// Error that is sent before the stream is closed.
     LastWords(Error),
 }
 
@@ -56,12 +56,12 @@ impl<T: Into<Answer>> From<Result<T>> for Answer {
 
 impl Protocol for NativeProtocol {
     type Codec = Codec;
-    /// A request that cannot be decoded is answered like any other that fails.
+    /// Decoded request, or the decoding error, which is answered like the error of any other request.
     type Request<'a> = Result<Request>;
-    /// A request that asks for no answer.
+    /// Request without a response: a grant of credit or a publish without acknowledgement.
     type Message<'a> = Request;
     type Response = Answer;
-    /// The correlation id.
+    /// Correlation id.
     type Tag = u32;
 
     const ORDER: Order = Order::Completion;
@@ -94,7 +94,7 @@ impl Protocol for NativeProtocol {
         let body = input.take_owned(length);
         let request = Request::decode(Frame { kind: header.kind, correlation: header.correlation, body });
         Ok(match request {
-            // A stranger is always answered, if only to be told that it has to say hello.
+            // A peer that has not sent its hello always gets a response, at least the error that a hello is required.
             Ok(message) if peer.is_known.get() && asks_for_nothing(&message) => Decoded::Message(message),
             request => Decoded::Request(header.correlation, request),
         })
@@ -129,7 +129,7 @@ fn asks_for_nothing(request: &Request) -> bool {
     matches!(request, Request::Publish { acks: Acks::None, .. } | Request::Credit { .. })
 }
 
-/// A batch that a client sent, checked whole.
+/// Validates the whole batch that a client sent.
 pub(super) fn parse_batch(batch: BytesMut) -> Result<DraftBatch> {
     DraftBatch::parse(batch)
 }
@@ -144,12 +144,12 @@ pub(super) fn source_info(start: &SourceStart) -> SourceInfo {
     SourceInfo { topic: start.topic.to_string(), partition: start.partition, start: start.start, end: start.end }
 }
 
-/// Writes the deliveries of one subscription. The batches themselves are shared, not copied.
+/// Encodes the deliveries of one subscription. Batches larger than [`COPY_BYTES_MAX`] are shared, not copied.
 pub(super) struct DeliveryEncoder {
     subscription: u32,
-    /// Only subscriptions of a pattern are told the topic each time.
+    /// `true` if each delivery names its topic, as only the deliveries of pattern subscriptions do.
     names_topics: bool,
-    /// What each source is, as far as it was asked for.
+    /// Topic and partition of each source, filled on the first delivery from that source.
     sources: Vec<Option<(TopicName, PartitionId)>>,
     buf: BytesMut,
 }
@@ -159,7 +159,7 @@ impl DeliveryEncoder {
         Self { subscription, names_topics, sources: Vec::new(), buf: BytesMut::new() }
     }
 
-    /// Empties `deliveries` into chunks.
+    /// Encodes and removes all `deliveries` and appends the bytes to `chunks`.
     pub(super) fn encode(
         &mut self,
         deliveries: &mut Vec<Delivery>,
@@ -202,7 +202,7 @@ impl DeliveryEncoder {
     }
 }
 
-/// How the protocol says that the broker goes away.
+/// Returns the push that announces the shutdown of the broker.
 pub(super) fn go_away() -> Bytes {
     encode_push(&Push::GoAway { error: shutting_down() })
 }

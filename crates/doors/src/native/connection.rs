@@ -1,4 +1,4 @@
-//! What is kept for a connection, and what each request does with it.
+//! State of a connection, and the execution of its requests.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -25,26 +25,26 @@ use super::errors::{self, Verdict};
 use super::room::Room;
 use super::{caches, groups, map, queues, security};
 
-/// Fetches of one connection that wait for records at once.
+/// Maximum number of fetches of one connection that wait for records at the same time.
 const FETCHES_MAX: usize = 64;
-/// Heartbeats of consumer groups that wait for news; others are answered at once.
+/// Maximum number of heartbeats of one connection that wait for changes. Further heartbeats are answered immediately.
 const HEARTBEATS_MAX: usize = 256;
-/// Receives of one connection that wait for messages at once.
+/// Maximum number of receives of one connection that wait for messages at the same time.
 const RECEIVES_MAX: usize = 256;
-/// Watches of caches of one connection that wait for changes at once.
+/// Maximum number of cache watches of one connection that wait for changes at the same time.
 const WATCHES_MAX: usize = 256;
-/// Partitions that the answer to a subscribe names: at least those of one topic.
+/// Maximum number of partitions in the response to a subscribe: at least all partitions of one topic.
 const SOURCES_TOLD_MAX: usize = engine::limits::PARTITIONS_MAX as usize;
-/// Subscriptions of one connection.
+/// Maximum number of subscriptions of one connection.
 const SUBSCRIPTIONS_MAX: usize = 16_384;
 
-/// Hands requests to the broker.
+/// Handler that passes requests to the broker.
 #[derive(Clone)]
 pub(super) struct NativeHandler {
     pub(super) broker: Arc<Broker>,
 }
 
-/// What all streams of a connection share. Its subscriptions end when it is dropped, and so do its leases.
+/// State that all streams of a connection share. Dropping it ends its subscriptions and releases its leases.
 pub(super) struct Connection {
     broker: Arc<Broker>,
     peer: Rc<Peer>,
@@ -52,22 +52,22 @@ pub(super) struct Connection {
     shared: Arc<Shared>,
 }
 
-/// The part that lanes know too.
+/// State of a connection that its lanes use, too.
 struct Shared {
     subscriptions: Mutex<HashMap<u32, SubscriptionHandle>>,
-    /// A subscription has ended.
+    /// Notified when a subscription has ended.
     ended: Notify,
     fetches: AtomicUsize,
     heartbeats: AtomicUsize,
     receives: AtomicUsize,
     watches: AtomicUsize,
-    /// Messages of queues that go back with the connection.
+    /// Leased messages that return to their queues when the connection ends.
     held: Mutex<queues::Held>,
-    /// The broker goes away: nothing waits for news any more.
+    /// `true` once the broker shuts down: from then on no request waits for changes.
     is_leaving: watch::Sender<bool>,
 }
 
-/// One stream of frames in both directions: a whole TCP connection, or a QUIC stream.
+/// A stream of frames in both directions: a whole TCP connection, or a QUIC stream.
 pub(super) struct Stream {
     connection: Rc<Connection>,
     outbox: Arc<Outbox>,
@@ -106,7 +106,7 @@ impl Handler<NativeProtocol> for NativeHandler {
         }
     }
 
-    /// What is done in a turn is done for this peer.
+    /// Attributes the work of this turn to the address of the peer.
     fn turn(&self, stream: &Stream, begins: bool) {
         broker::set_peer(stream.connection.peer.address.filter(|_| begins).map(|at| at.ip()));
     }
@@ -128,7 +128,7 @@ impl Handler<NativeProtocol> for NativeHandler {
         match message {
             Request::Publish { topic, partition, acks, batch } => {
                 match map::publish(&self.broker, &mut stream.wakes, &topic, partition, acks, batch) {
-                    // Nobody is told whether it is committed.
+                    // A publish without acknowledgement does not report whether it was committed.
                     Ok(Attempt::Done(_) | Attempt::Commits(_)) => {}
                     Ok(Attempt::Waits(waiting)) => {
                         let broker = self.broker.clone();
@@ -142,7 +142,7 @@ impl Handler<NativeProtocol> for NativeHandler {
                     Err(error) => map::publish_lost(&self.broker, &topic, &error),
                 }
             }
-            // The subscription may have just ended; a grant is not answered.
+            // The subscription may have just ended. A grant of credit has no response, so the error is not reported.
             Request::Credit { subscription, bytes } => {
                 if let Some(handle) = stream.connection.shared.subscriptions.lock().get(&subscription) {
                     handle.add_credit(bytes);
@@ -153,12 +153,12 @@ impl Handler<NativeProtocol> for NativeHandler {
         None
     }
 
-    /// Lets the subscribers have what was published to them.
+    /// Wakes the subscribers of the records that were published in this turn.
     fn settle(&self, stream: &mut Stream) {
         stream.wakes.flush();
     }
 
-    /// The broker goes away: what is queued still goes out.
+    /// Announces the shutdown and ends the subscriptions. Queued deliveries are still sent.
     fn drain(&self, stream: &mut Stream) -> Option<Held> {
         stream.outbox.push([codec::go_away()]);
         stream.outbox.flush();
@@ -208,7 +208,7 @@ impl NativeHandler {
             }
             Request::Subscribe(request) => alone(self.subscribe(stream, request)?),
             Request::Unsubscribe { subscription } => {
-                // Its id is taken until the peer has been told the end.
+                // The id of the subscription stays taken until the peer has received the end of the subscription.
                 let handle = stream.connection.shared.subscriptions.lock().get(&subscription).cloned();
                 let handle = handle.ok_or_else(|| no_subscription(subscription))?;
                 handle.end(Error::not_found("the subscription was closed"));
@@ -307,7 +307,8 @@ impl NativeHandler {
         })
     }
 
-    /// What changes which queues there are is over before the next request; the others go on side by side.
+    /// Executes a queue request. Create, alter and delete finish before the next request begins; other requests run
+    /// concurrently.
     fn queue(&self, stream: &Stream, request: QueueRequest) -> Result<Reply<Answer, Later>> {
         let (broker, shared) = (self.broker.clone(), stream.connection.shared.clone());
         let room = stream.connection.room.clone();
@@ -334,7 +335,8 @@ impl NativeHandler {
         Ok(if is_alone { alone(work) } else { later(work) })
     }
 
-    /// A heartbeat waits for news only while not too many of its connection do.
+    /// Reserves a wait for a heartbeat. If [`HEARTBEATS_MAX`] heartbeats of the connection already wait, clears its
+    /// wait time.
     fn heartbeat_turn(&self, stream: &Stream, request: &mut GroupRequest) -> Option<WaitTurn> {
         let wait_ms = groups::wait_ms(request).filter(|wait_ms| **wait_ms > 0)?;
         let turn = WaitTurn::take(&stream.connection.shared, |shared| &shared.heartbeats, HEARTBEATS_MAX);
@@ -344,7 +346,7 @@ impl NativeHandler {
         turn
     }
 
-    /// Opens a subscription and has a lane drain it.
+    /// Opens a subscription and starts the task on its lane that delivers the records.
     fn subscribe(&self, stream: &Stream, request: Subscribe) -> Result<impl Future<Output = Result<Response>> + use<>> {
         let (peer, shared) = (&stream.connection.peer, stream.connection.shared.clone());
         let id = request.subscription;
@@ -374,7 +376,7 @@ impl NativeHandler {
                 None => None,
             };
             let subscription = broker.subscribe(request).await?;
-            // A pattern may mean more partitions than fit into an answer; each delivery names its own.
+            // A pattern may match more partitions than fit into a response; each of its deliveries names its partition.
             let sources = subscription.starts.iter().take(SOURCES_TOLD_MAX).map(codec::source_info).collect();
             shared.subscriptions.lock().insert(id, subscription.handle());
             let (lane, encoder, draining) = (subscription.lane, encoder(), shared.clone());
@@ -402,13 +404,13 @@ fn later<T: Into<Answer> + 'static>(work: impl Future<Output = Result<T>> + 'sta
     Reply::Later(once(work.map(Answer::from).boxed_local()))
 }
 
-/// For what has to be over before the next request of the stream, which may depend on it.
+/// Returns a reply that must finish before the next request of the stream, which may depend on it.
 fn alone<T: Into<Answer> + 'static>(work: impl Future<Output = Result<T>> + 'static) -> Reply<Answer, Later> {
     Reply::Alone(once(work.map(Answer::from).boxed_local()))
 }
 
 impl Shared {
-    /// Ends the subscriptions once each has what it was queued, and waits for that.
+    /// Ends all subscriptions after their queued deliveries, and waits until they have ended.
     async fn end_subscriptions(&self) {
         for handle in self.subscriptions.lock().values() {
             handle.end(codec::shutting_down());
@@ -440,7 +442,7 @@ impl Drop for Connection {
     }
 }
 
-/// The right of one request of a connection to wait, among those that are counted with it.
+/// Permit of one request to wait, counted against the limit of its connection for this kind of request.
 struct WaitTurn {
     shared: Arc<Shared>,
     waiting: fn(&Shared) -> &AtomicUsize,
@@ -452,7 +454,7 @@ impl WaitTurn {
         (waiting(shared).fetch_add(1, Ordering::Relaxed) < max).then_some(turn)
     }
 
-    /// Waits for news, but not when the broker goes away.
+    /// Waits for `news`. Fails with `ShuttingDown` as soon as the broker shuts down.
     async fn wait<T>(self, news: impl Future<Output = Result<T>>) -> Result<T> {
         let mut is_leaving = self.shared.is_leaving.subscribe();
         tokio::select! {
@@ -469,7 +471,7 @@ impl Drop for WaitTurn {
     }
 }
 
-/// Delivers on the publisher's thread.
+/// Outbox of a connection to which the publisher's thread delivers directly.
 struct DirectOutbox {
     outbox: Arc<Outbox>,
     encoder: Mutex<DeliveryEncoder>,
@@ -491,7 +493,8 @@ impl Direct for DirectOutbox {
     }
 }
 
-/// A subscription's work on its lane, where all subscriptions share the connection.
+/// Delivers a subscription to the outbox that all subscriptions of the connection share. Runs on the lane of the
+/// subscription.
 async fn drain_to_outbox(mut subscription: Subscription, mut encoder: DeliveryEncoder, outbox: &Outbox, id: u32) {
     let handle = subscription.handle();
     let (mut deliveries, mut chunks) = (Vec::new(), Vec::new());
@@ -514,7 +517,7 @@ async fn drain_to_outbox(mut subscription: Subscription, mut encoder: DeliveryEn
     }
 }
 
-/// The same with a stream of its own.
+/// Delivers a subscription to a dedicated QUIC stream. Runs on the lane of the subscription.
 async fn drain_to_stream(
     mut subscription: Subscription,
     mut encoder: DeliveryEncoder,
@@ -541,7 +544,7 @@ async fn drain_to_stream(
         chunks.clear();
         if is_over {
             send.finish().unwrap_or_default();
-            // The peer has it all, or is gone.
+            // Returns when the peer has received everything or has disconnected.
             send.stopped().await.map(drop).unwrap_or_default();
             return;
         }

@@ -1,18 +1,19 @@
-//! The native protocol's errors are the broker's own; what is decided here is who must hang up.
+//! Maps errors and faults. The errors of the native protocol are the broker's own; this module decides which of them
+//! close the connection.
 
 use engine::{Error, ErrorKind};
 use net::service::{Fault, FaultKind};
 
-/// What to do with a connection after an error in what it sent.
+/// Action on a connection after an error in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The request is answered with the error; the next one may be fine.
+    /// Answers the request with the error; later requests may succeed.
     Answer,
-    /// The stream of bytes cannot be trusted any more: say why and close it.
+    /// Sends the error and closes the stream.
     Close,
 }
 
-/// Errors of one request, whose frame was whole.
+/// Returns the verdict for the error of a request whose frame was complete.
 pub(super) fn of_request(error: &Error) -> Verdict {
     match error.kind {
         ErrorKind::Malformed
@@ -36,7 +37,7 @@ pub(super) fn of_request(error: &Error) -> Verdict {
     }
 }
 
-/// What the runtime found wrong, in the broker's words.
+/// Converts a fault that the runtime found into an error of the broker.
 pub(super) fn of_fault(fault: &Fault) -> Error {
     Error::new(kind_of(fault.kind), fault.message.to_string())
 }
@@ -53,7 +54,7 @@ pub(super) fn kind_of(kind: FaultKind) -> ErrorKind {
     }
 }
 
-/// A frame that ends its stream.
+/// Converts the error of a frame into a fault, which ends the stream.
 pub(super) fn to_fault(error: Error) -> Fault {
     let kind = match error.kind {
         ErrorKind::TooLarge => FaultKind::TooLarge,

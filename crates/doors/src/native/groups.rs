@@ -1,4 +1,4 @@
-//! Requests of consumer groups into calls of the broker.
+//! Maps consumer group requests to calls of the broker.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use wire::groups::{
 };
 use wire::{GroupRequest, GroupResponse, Response};
 
-/// Groups in one answer to a list.
+/// Maximum number of groups in one response to a list.
 const LIST_COUNT_MAX: u32 = 1000;
-/// How long the answer to a heartbeat may wait.
+/// Maximum time that the response to a heartbeat waits.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// How long a request asks its answer to wait.
+/// Returns the wait time of a request, in ms, if the request is a heartbeat of a member.
 pub(super) fn wait_ms(request: &mut GroupRequest) -> Option<&mut u32> {
     match request {
         GroupRequest::Heartbeat(Heartbeat { step: Step::Alive { wait_ms, .. }, .. }) => Some(wait_ms),
@@ -27,7 +27,7 @@ pub(super) fn wait_ms(request: &mut GroupRequest) -> Option<&mut u32> {
     }
 }
 
-/// What the broker says to a request of this peer.
+/// Executes a request of the client at `peer`.
 pub(super) async fn answer(broker: &Arc<Broker>, request: GroupRequest, peer: &str) -> Result<Response> {
     let response = match request {
         GroupRequest::Heartbeat(heartbeat) => self::heartbeat(broker, heartbeat, peer).await?,
@@ -161,7 +161,7 @@ fn check_count(partitions: usize) -> Result<()> {
     Ok(())
 }
 
-/// Neighbours of the same topic together.
+/// Groups adjacent entries of the same topic.
 fn by_topic<T>(entries: impl Iterator<Item = (TopicName, T)>) -> ByTopic<T> {
     let mut topics: ByTopic<T> = Vec::new();
     for (topic, entry) in entries {
@@ -184,7 +184,7 @@ fn summary(summary: broker::GroupSummary) -> GroupSummary {
 }
 
 fn info(status: GroupStatus) -> GroupInfo {
-    // Members are in the order of their ids.
+    // Members are sorted by id.
     let place = |owner: &MemberId| status.members.binary_search_by(|m| m.id.cmp(owner)).ok().map(|at| at as u32);
     let partitions = status.partitions.iter().map(|partition| {
         let committed = partition.committed.as_ref();

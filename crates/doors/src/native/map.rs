@@ -1,4 +1,4 @@
-//! Requests into calls of the broker.
+//! Maps requests to calls of the broker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use wire::response::{Level, PartitionInfo, Published, Response, TopicInfo};
 use super::codec::{self, Answer};
 use super::room::Room;
 
-/// Topics in one answer to a list.
+/// Maximum number of topics in one response to a list.
 const LIST_COUNT_MAX: u32 = 1000;
-/// Reads of one fetch that waits for memory: records may be appended while it waits, so that it needs more the next
-/// time.
+/// Maximum number of reads of one fetch that waits for memory. Records may be appended while it waits, so that the next
+/// read needs more memory.
 const ROOM_TRIES_MAX: usize = 4;
 
 pub(super) fn publish(
@@ -40,13 +40,13 @@ pub(super) fn published(published: broker::Published) -> Response {
     })
 }
 
-/// Counts a publish that failed and asked for no answer.
+/// Counts a failed publish whose client wants no acknowledgement.
 pub(super) fn publish_lost(broker: &Broker, topic: &str, error: &Error) {
     broker.metrics().publish_lost.add(1);
     tracing::debug!(topic, %error, "a publish without acknowledgement failed");
 }
 
-/// What the broker is asked for a subscription, without the parts that the connection adds.
+/// Converts a subscribe request. The connection adds the origin and the direct outbox.
 pub(super) fn subscribe(request: Subscribe) -> Result<broker::Subscribe> {
     Ok(broker::Subscribe {
         pattern: Pattern::parse(&request.topic)?,
@@ -86,7 +86,7 @@ pub(super) async fn fetch(
             memory.shrink(bytes);
             return Ok(Answer::Charged(response(fetched), memory));
         }
-        // A waiting fetch holds no batches. It reads them again when it has memory for them.
+        // A fetch that waits holds no batches. It reads them again when it has memory for them.
         drop(fetched);
         held = room.take(bytes).await?;
         wait = Duration::ZERO;

@@ -1,4 +1,4 @@
-//! The native door: QUIC and TCP on one port number, the same frames over both.
+//! The native door: QUIC and TCP on the same port number, with the same frames over both.
 
 mod caches;
 mod codec;
@@ -26,39 +26,39 @@ use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES};
 use codec::NativeProtocol;
 use connection::NativeHandler;
 
-/// How often another port is tried where any free one will do.
+/// Maximum number of attempts to find a port that is free for both TCP and UDP, if the port is 0.
 const FREE_PORT_TRIES_MAX: usize = 10;
-/// Requests of one stream that may wait for their answers: fetches, receives.
+/// Maximum number of requests of one stream that wait for their responses, such as fetches and receives.
 const REQUESTS_PER_CONNECTION_MAX: usize = 1024;
-/// Bytes that wait for one connection before its subscriptions pause.
+/// Maximum number of outgoing bytes queued for one connection before its subscriptions pause.
 const OUTBOX_BYTES_MAX: usize = 1 << 20;
-/// Bytes of frames that are not whole yet, of all connections together.
+/// Maximum number of bytes of incomplete frames, over all connections together.
 const FRAMES_BYTES_MAX: u64 = 1 << 30;
-/// How long a peer may take to read anything of what waits for it before it counts as gone.
+/// Write timeout: a peer that reads none of its queued bytes for this long is disconnected.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-/// A request that waits longer than any of the broker's own waits is given up.
+/// Request timeout, longer than any wait of the broker itself. A request that takes longer is cancelled.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How the door is set up.
+/// Settings of the native door.
 pub struct Settings {
     pub address: SocketAddr,
-    /// How long a connection may take for its handshake and its hello.
+    /// Maximum duration of the handshake and the hello of a connection.
     pub hello_timeout: Duration,
-    /// Whether a peer that is not on this machine may speak without TLS.
+    /// `true` if peers on other machines may connect without TLS.
     pub allow_plain: bool,
-    /// QUIC endpoints side by side on the port; each is one task.
+    /// Number of QUIC endpoints that share the port; each endpoint is one task.
     pub quic_endpoints: usize,
     pub windows: Windows,
 }
 
-/// The native protocol, ready to be served.
+/// Running service of the native protocol.
 pub struct Native {
     pub server: Server,
     pub telemetry: Arc<Telemetry>,
 }
 
 impl Native {
-    /// Starts the service on all shards; it has no listener yet.
+    /// Starts the service on all shards. It has no listener yet; see [`Native::listen`].
     pub fn start(
         broker: Arc<Broker>,
         hello_timeout: Duration,
@@ -75,7 +75,7 @@ impl Native {
                 handshake: hello_timeout,
                 first_frame: hello_timeout,
                 write: WRITE_TIMEOUT,
-                // A subscriber may have nothing to say, and hear nothing, for days.
+                // A subscriber may neither send nor receive anything for days.
                 idle: None,
                 handler: REQUEST_TIMEOUT,
                 ..Timeouts::default()
@@ -88,14 +88,14 @@ impl Native {
         Self { server: Server::start(service, shards, connections, shutdown), telemetry }
     }
 
-    /// Opens the port for TCP and for QUIC. The address is the bound one.
+    /// Opens the port for TCP and for QUIC. Returns the bound address.
     pub fn listen(&self, settings: &Settings, tls: &Tls, shards: &Shards) -> io::Result<SocketAddr> {
         let tls = tls.server_config(&[wire::negotiate::ALPN])?;
         let quic = quic::server_config(tls.clone())?;
         let mut tries = 1;
         let (address, tcp, quic) = loop {
             match bind(settings, &quic, shards) {
-                // A port that is free for TCP may be taken for UDP: then another one will do.
+                // A port that is free for TCP may be taken for UDP. In that case another port is tried.
                 Err(error)
                     if settings.address.port() == 0
                         && error.kind() == io::ErrorKind::AddrInUse

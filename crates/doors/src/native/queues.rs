@@ -1,4 +1,4 @@
-//! Requests of queues into calls of the broker, and the leases that a connection holds.
+//! Maps queue requests to calls of the broker, and keeps the leases that a connection holds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,26 +21,26 @@ use wire::{QueueRequest, QueueResponse, Response};
 use super::codec::Answer;
 use super::room::Room;
 
-/// Queues in one answer to a list.
+/// Maximum number of queues in one response to a list.
 const LIST_COUNT_MAX: u32 = 1000;
-/// Bytes of messages in one answer, beyond the first.
+/// Maximum number of message bytes in one response. The first message may be larger.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
-/// Messages that one connection has leased at a time, where they go back with its end.
+/// Maximum number of messages that one connection leases at a time, not counting leases that outlive the connection.
 const HELD_MAX: usize = 65_536;
-/// Messages that are looked at together.
+/// Number of messages that a peek reads together.
 const PEEK_TOGETHER: usize = 16;
-/// What a message in an answer takes on the wire beside what it is.
+/// Upper bound of the bytes that a message in a response takes on the wire in addition to its contents.
 const BESIDE_BYTES: usize = 96;
-/// How long a message is for nobody that no answer has room for: meanwhile there are others.
+/// Time in ms until a message that fits into no response is redelivered. Other messages are delivered in the meantime.
 const UNFIT_AGAIN_MS: u64 = 10_000;
 
-/// What a connection has leased, and what goes back when it ends.
+/// Leases that a connection holds and that are released when it ends.
 #[derive(Default)]
 pub(super) struct Held(HashMap<(QueueId, Receipt), HeldLease>);
 
 struct HeldLease {
     queue: QueueName,
-    /// After that it is nobody's, or another's.
+    /// Expiry of the lease, in ms since 1970. After it the message may be leased to another client.
     until_ms: u64,
 }
 
@@ -70,14 +70,14 @@ impl Held {
         }
     }
 
-    /// The connection has ended: all that it still has goes back.
+    /// Releases all unexpired leases when the connection has ended.
     pub(super) fn release(&mut self, broker: &Arc<Broker>) {
         let (now, mut by_queue) = (now_ms(), HashMap::<QueueName, Vec<Receipt>>::new());
         for ((_, receipt), lease) in self.0.drain().filter(|(_, lease)| lease.until_ms > now) {
             by_queue.entry(lease.queue).or_default().push(receipt);
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            // The process ends; the leases do so by themselves.
+            // The process ends. The leases expire by themselves.
             return;
         };
         for (queue, receipts) in by_queue {
@@ -92,7 +92,7 @@ impl Held {
     }
 }
 
-/// What the broker says to a request.
+/// Executes a request. Received leases are added to `held`, settled ones are removed.
 pub(super) async fn answer(
     broker: &Arc<Broker>,
     held: &Mutex<Held>,
@@ -194,7 +194,7 @@ async fn info(broker: &Broker, definition: &QueueDefinition) -> Result<QueueInfo
             oldest_ms: counts.oldest_ms,
             noisy_groups: counts.noisy_groups,
         }),
-        // Its topic was deleted.
+        // The topic of the queue was deleted.
         Err(error) if error.kind == ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
@@ -221,7 +221,7 @@ async fn list(broker: &Broker, prefix: &str, after: &str, count_max: u32) -> Res
     Ok(QueueResponse::Queues { queues, is_last })
 }
 
-/// Headers of the broker's own are for messages that were elsewhere before.
+/// Refuses headers that are reserved for the broker. A moved message may have them, except for [`header::DUE`].
 fn check_header(name: &str, is_move: bool) -> Result<()> {
     let is_own = name.starts_with(header::PREFIX);
     match is_own && (!is_move || name == header::DUE) {
@@ -291,7 +291,7 @@ async fn receive(
     };
     let lease_ms = lease_ms.unwrap_or(definition.settings.lease_ms);
     let (mut messages, mut bytes) = (Vec::with_capacity(received.len()), 0);
-    // What has no room beside the others, and what has none at all.
+    // Messages that do not fit next to the others, and messages that fit into no response at all.
     let (mut left_out, mut unfit) = (Vec::new(), Vec::new());
     for received in received {
         let (receipt, first_received_ms, attempts) = (received.receipt, received.first_received_ms, received.attempts);
@@ -312,7 +312,7 @@ async fn receive(
         let receipt = broker.seal(&definition, &receipt)?;
         messages.push(ReceivedMessage { receipt, first_received_ms, message });
     }
-    // Nobody has these, so nobody would give them back.
+    // The client does not receive these messages, so it would never return them.
     if !unfit.is_empty() {
         broker.nack(&queue, &unfit).await?;
     }
@@ -328,7 +328,7 @@ async fn receive(
     Ok((QueueResponse::Received { lease_ms, messages }, memory))
 }
 
-/// The message where an answer has room for it, else only which one it is.
+/// Returns the message if it fits into a response, otherwise only its identity and a header with its size.
 fn shown(message: MessageInfo) -> MessageInfo {
     let bytes = message.wire_bytes();
     if bytes + BESIDE_BYTES <= BODY_BYTES_MAX {
@@ -338,11 +338,11 @@ fn shown(message: MessageInfo) -> MessageInfo {
     MessageInfo { body: Bytes::new(), group: None, headers: vec![left_out], ..message }
 }
 
-/// What a message is, with all its headers that have a value.
+/// Converts a message, with all headers that have a value.
 fn message(id: MessageId, partition: PartitionId, message: Message, attempts: u32) -> MessageInfo {
     let text = |name: &Bytes| String::from_utf8_lossy(name).into_owned();
     let headers = message.record().headers.iter();
-    // Only the broker says that something is left out.
+    // Only the broker sets the header that marks an omitted body.
     let headers = headers.filter(|(name, _)| name != header::LEFT_OUT.as_bytes());
     let headers = headers.filter_map(|(name, value)| Some((text(name), value.clone()?))).collect();
     MessageInfo {
@@ -357,8 +357,8 @@ fn message(id: MessageId, partition: PartitionId, message: Message, attempts: u3
     }
 }
 
-/// Does something to the leases whose receipts are of this queue. Returns those to which it was done, and an answer for
-/// each. The connection holds those no longer, where that is said.
+/// Applies `change` to the leases whose receipts are valid for this queue. Returns the changed leases, and an answer
+/// for each lease. If `held` is given, the connection no longer holds the leases.
 async fn settle<C: Copy>(
     broker: &Broker,
     held: Option<&Mutex<Held>>,

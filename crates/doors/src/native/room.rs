@@ -1,4 +1,5 @@
-//! Memory for answers that carry records, messages or values. It is theirs until they were written to the socket.
+//! Memory for responses that carry records, messages or values. A response holds its memory until it is written to the
+//! socket.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,10 +12,10 @@ use wire::{CacheRequest, CacheResponse, Response};
 
 use super::codec::Answer;
 
-/// How long an answer waits until there is memory for it.
+/// Maximum time that a response waits for memory.
 const ROOM_WAIT: Duration = Duration::from_secs(5);
 
-/// The budget of all answers, for one client.
+/// Memory budget of all responses, as it applies to one client.
 #[derive(Clone)]
 pub(super) struct Room {
     answers: Answers,
@@ -26,12 +27,13 @@ impl Room {
         Self { answers: broker.answers().clone(), address: peer.address.map(|address| address.ip()) }
     }
 
-    /// Returns when it is the client's turn, before it is given something that costs others, as a message.
+    /// Returns when it is the client's turn. Called before the client receives something that others then cannot have,
+    /// such as a message.
     pub async fn turn(&self) -> Result<()> {
         self.answers.wait_for_turn(self.address, ROOM_WAIT).await
     }
 
-    /// Room for data of so many bytes. Small answers need none.
+    /// Waits for memory for `bytes` bytes of data. Returns `None` for up to [`FREE_BYTES`], which need no memory.
     pub async fn take(&self, bytes: usize) -> Result<Option<Held>> {
         if bytes <= FREE_BYTES {
             return Ok(None);
@@ -39,17 +41,17 @@ impl Room {
         self.answers.take(self.address, bytes, ROOM_WAIT).await.map(Some)
     }
 
-    /// Memory for `bytes`, if it can be had without waiting.
+    /// Returns memory for `bytes` bytes, or `None` if it is not available without waiting.
     pub fn try_take(&self, bytes: usize) -> Option<Held> {
         self.answers.try_take(self.address, bytes)
     }
 
-    /// The error for a request that got no memory.
+    /// Returns the error for a request that got no memory, and counts the refusal.
     pub fn refuse(&self) -> engine::Error {
         self.answers.refuse()
     }
 
-    /// Refuses a request for values of a cache while there is no room.
+    /// Returns an error for a request for cache values while the budget is full.
     pub fn check(&self, request: &CacheRequest) -> Result<()> {
         let reads = matches!(
             request,
@@ -58,7 +60,8 @@ impl Room {
         if reads && self.answers.is_full(self.address) { Err(self.answers.refuse()) } else { Ok(()) }
     }
 
-    /// The answer to a request that was let in by [`Room::check`] a moment ago, on this thread.
+    /// Charges the response to a request that [`Room::check`] has just admitted on this thread. May overdraw the
+    /// budget.
     pub fn charge(&self, response: Response) -> Answer {
         match value_bytes(&response) {
             ..=FREE_BYTES => Answer::Response(response),
@@ -67,7 +70,7 @@ impl Room {
     }
 }
 
-/// Bytes of values in an answer.
+/// Returns the number of bytes of the values in a response.
 fn value_bytes(response: &Response) -> usize {
     let of = |value: &Value| value.value.len();
     match response {

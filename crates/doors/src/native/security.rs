@@ -1,4 +1,4 @@
-//! Users and access control lists: requests into calls of the broker.
+//! Maps requests about users and access control lists to calls of the broker.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Channels: what is published to one goes to whoever listens to it at any door, through the topic of its name if there
-//! is one. Listening creates nothing.
+//! Channels: a message reaches the subscribers of all doors, through the topic of the channel's name if it exists.
+//! Subscribing creates nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use super::names::{name_of, topic_of};
 use super::writer::Writer;
 use crate::fields;
 
-/// Messages that wait for a subscriber who reads slowly. It is disconnected then, as in Redis.
+/// Maximum number of batches queued for a slow subscriber. Beyond it the subscriber is disconnected, as in Redis.
 const QUEUE_BATCHES_MAX: usize = 16_384;
 
-/// Bytes that may wait for one connection and are not counted: a connection costs more by itself.
+/// Bytes that may be queued for one connection without being charged: a connection itself costs more.
 const FREE_BYTES: usize = 16 << 10;
-/// How long a connection waits until there is memory for what it did not read.
+/// Maximum time that a connection waits for memory for its unread messages.
 const ROOM_WAIT: Duration = Duration::from_secs(10);
 
-/// Who listens, over all connections of this door.
+/// Subscribers of all connections of this door.
 #[derive(Default)]
 pub(super) struct Channels {
     state: Mutex<State>,
-    /// Connections that were closed because they did not read what they subscribed to.
+    /// Number of connections that were closed because they did not read their messages.
     slow: AtomicU64,
 }
 
@@ -43,7 +43,7 @@ struct State {
     patterns: HashMap<Vec<u8>, usize>,
 }
 
-/// What one connection subscribed to. Dropping it ends all of it.
+/// Subscriptions of one connection. Dropping it ends all of them.
 #[derive(Default)]
 pub(super) struct Subscribed {
     pub(super) channels: BTreeMap<Vec<u8>, Listener>,
@@ -55,7 +55,7 @@ pub(super) struct Listener {
     mouth: Arc<Mouth>,
 }
 
-/// A subscription whose answer is not written yet.
+/// A subscription whose confirmation is not written yet.
 pub(super) struct Ready {
     channels: Arc<Channels>,
     broker: Arc<Broker>,
@@ -64,13 +64,13 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// Begins to hear. What comes is written to the connection once its answer is.
+    /// Starts the delivery. Messages are written to the connection after the confirmation.
     pub(super) fn begin(self) {
         let Self { channels, broker, subscription, mouth } = self;
         channels.count(&mouth.heard, true);
         let lane = subscription.lane;
         let drain = channels.drain(subscription, mouth);
-        // Begun by a task of this thread, it writes nothing before the answer is written that it belongs to.
+        // A task that this thread spawns writes nothing before the confirmation is written.
         tokio::spawn(async move {
             if let Err(error) = broker.run_on_lane(lane, drain).await {
                 tracing::debug!(%error, "a channel is not listened to");
@@ -79,20 +79,20 @@ impl Ready {
     }
 }
 
-/// Where what is heard is written.
+/// Destination of the messages of one subscription.
 struct Mouth {
     client: Arc<Client>,
     answers: Answers,
     heard: Heard,
-    /// The answer is written that says that it listens: from then on publishers write to it themselves.
+    /// `true` once the confirmation is written. From then on publishers write to the connection directly.
     is_open: AtomicBool,
-    /// Nothing more is written. Held while something is.
+    /// `true` once nothing more may be written. Locked during each write.
     is_over: Mutex<bool>,
 }
 
 impl Mouth {
-    /// Whether the connection is there. What is said is in the memory that was taken for it; where none was, it is
-    /// taken in any case.
+    /// Writes messages and returns `true` while the connection exists. The messages use the memory in `held`; without
+    /// it, they are charged even if the budget is full.
     fn say(
         &self,
         deliveries: &mut Vec<Delivery>,
@@ -122,13 +122,13 @@ impl Mouth {
     }
 }
 
-/// The publisher's thread writes to the connection.
+/// Delivery by the publisher's thread, which writes to the connection directly.
 struct AtOnce(Arc<Mouth>);
 
 impl Direct for AtOnce {
     fn has_room(&self) -> bool {
         let Mouth { client, answers, is_open, .. } = &*self.0;
-        // Where there is no memory for it, what comes waits in the queue.
+        // Without memory, messages wait in the queue.
         is_open.load(Ordering::Acquire) && client.outbox.has_room() && !answers.is_full(client.ip)
     }
 
@@ -141,7 +141,7 @@ impl Direct for AtOnce {
     }
 }
 
-/// What somebody listens to.
+/// Channel or pattern of a subscription.
 #[derive(Clone)]
 pub(super) enum Heard {
     Channel(Vec<u8>),
@@ -162,7 +162,7 @@ impl Drop for Listener {
 }
 
 impl Channels {
-    /// Has a subscription that is ready to hear. It waits only where a pattern means many topics.
+    /// Creates a subscription that is ready to receive. Waits only if a pattern matches many topics.
     pub(super) async fn listen(
         self: &Arc<Self>,
         broker: &Arc<Broker>,
@@ -239,7 +239,8 @@ impl Channels {
                     outbox.flush();
                 }
                 Err(error) => {
-                    // It does not hear any more what it asked for: only so it learns that.
+                    // The connection is closed because that is the only way to tell the client that its subscription
+                    // ended.
                     if !*mouth.is_over.lock() {
                         tracing::info!(client = mouth.client.address, %error, "closed a connection that listens");
                         let is_slow = matches!(error.kind, ErrorKind::SlowSubscriber | ErrorKind::Busy);
@@ -254,7 +255,7 @@ impl Channels {
         self.count(&mouth.heard, false);
     }
 
-    /// Channels that somebody listens to, and how many do.
+    /// Returns the channels that have subscribers, with the number of subscribers.
     pub(super) fn channels(&self) -> Vec<(Vec<u8>, usize)> {
         self.state.lock().channels.iter().map(|(channel, count)| (channel.clone(), *count)).collect()
     }
@@ -283,8 +284,8 @@ impl Channels {
     }
 }
 
-/// Memory for what is said next, if it needs any. A connection for which there is none in time does not read, or its
-/// address has others that do not.
+/// Reserves memory for the next messages, if they need any. Fails if no memory becomes free in time, because this
+/// connection or others of its address do not read.
 async fn room_for(mouth: &Mouth, deliveries: &[Delivery]) -> Result<Option<Held>> {
     let of = |delivery: &Delivery| match delivery {
         Delivery::Batch { batch, .. } => batch.len().max(batch.expansion_bytes_max()),
@@ -297,14 +298,14 @@ async fn room_for(mouth: &Mouth, deliveries: &[Delivery]) -> Result<Option<Held>
     mouth.answers.take(mouth.client.ip, bytes, ROOM_WAIT).await.map(Some)
 }
 
-/// The message of a record without a value: its headers, if it has any.
+/// Returns the message for a record without a value: its headers, if it has any.
 fn value_of_headers(record: &RecordView<'_>) -> Vec<u8> {
     let mut headers = record.headers().filter(|(name, _)| *name != ID_HEADER.as_bytes()).peekable();
     if headers.peek().is_none() { Vec::new() } else { fields::to_json(headers).into_bytes() }
 }
 
 fn write_delivery(writer: &mut Writer, delivery: Delivery, heard: &Heard, topic_of: &dyn Fn(SourceId) -> TopicName) {
-    // What is missing is not told: who listens hears only what comes.
+    // Gaps are not reported: a subscriber of a channel receives only what is delivered.
     let Delivery::Batch { source, batch } = delivery else {
         return;
     };

@@ -1,4 +1,4 @@
-//! All connections of this door, as others of them see each.
+//! Registry of all connections of this door, with the state that other connections may see.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -16,50 +16,50 @@ use super::commands::session::DEFAULT_USER;
 
 #[derive(Default)]
 pub(super) struct Clients {
-    /// As many as there are connections.
+    /// Clients by connection id.
     by_id: Mutex<BTreeMap<u64, Arc<Client>>>,
-    /// What each connection has of a request that is not whole, until the connection is known by it.
+    /// Number of bytes of the incomplete request of each connection, until the connection is registered with it.
     unread: Mutex<HashMap<u64, Arc<AtomicUsize>>>,
 }
 
 pub(super) struct Client {
     pub(super) id: u64,
     pub(super) address: String,
-    /// Whose share of the memory for answers it takes; a client of this machine may have none.
+    /// Address that is charged for the memory of replies; `None` for some clients on this machine.
     pub(super) ip: Option<IpAddr>,
     pub(super) local: String,
     pub(super) about: Mutex<About>,
     pub(super) database: AtomicUsize,
-    /// What it waits for.
+    /// Wait of the blocking command that is running.
     pub(super) waiting: Mutex<Option<Weak<Waiting>>>,
     pub(super) outbox: Arc<Outbox>,
     pub(super) since_ms: u64,
-    /// When it last asked for something, in seconds since the door opened, and for what: the number of the command.
+    /// Time of the last request, in seconds since the door opened, and the number of its command.
     pub(super) active_s: AtomicU64,
     pub(super) command: AtomicU32,
-    /// Bytes of a request that is not whole.
+    /// Number of bytes of the incomplete request.
     pub(super) unread: Arc<AtomicUsize>,
-    /// Bytes of the arguments of a command that waits.
+    /// Number of bytes of the arguments of a blocking or long command.
     pub(super) args_bytes: AtomicUsize,
 }
 
-/// No command has come yet.
+/// Command number of a client that has not sent a command yet.
 pub(super) const NO_COMMAND: u32 = u32::MAX;
-/// What is owned for a connection whatever it does.
+/// Fixed memory of a connection.
 const CONNECTION_BYTES: usize = size_of::<super::connection::Session>() + size_of::<Client>() + size_of::<Outbox>();
 
-/// Who asks when, and what it has of the request that it asks by.
+/// Context of a command that shows connections: its client, the time, and the sizes of its request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asking {
     pub(super) id: u64,
     pub(super) now_ms: u64,
-    /// Seconds since the door opened.
+    /// Time in seconds since the door opened.
     pub(super) up_s: u64,
     pub(super) request_bytes: usize,
     pub(super) args_bytes: usize,
 }
 
-/// What a client said of itself, and how it speaks.
+/// Properties that a client set for itself, and its protocol state.
 #[derive(Clone, Debug)]
 pub(super) struct About {
     pub(super) name: String,
@@ -70,7 +70,7 @@ pub(super) struct About {
     pub(super) channels: usize,
     pub(super) patterns: usize,
     pub(super) shard_channels: usize,
-    /// Commands of a transaction that is begun, and what they take.
+    /// Number of commands in the transaction that has begun, and their bytes.
     pub(super) queued: Option<usize>,
     pub(super) queued_bytes: usize,
     pub(super) is_evicted_never: bool,
@@ -104,7 +104,7 @@ impl Clients {
         self.unread.lock().remove(&id);
     }
 
-    /// Where the decoder of a connection says how much it has of a request that is not whole.
+    /// Returns the counter in which the decoder of a connection keeps the size of its incomplete request.
     pub(super) fn unread(&self, id: u64) -> Arc<AtomicUsize> {
         self.unread.lock().entry(id).or_default().clone()
     }
@@ -138,8 +138,8 @@ impl Client {
         self.waiting.lock().as_ref().and_then(Weak::upgrade)
     }
 
-    /// A line of `CLIENT LIST`: the fields of Redis 7.0 in their order, and those that 7.2 has for libraries. A
-    /// connection has no buffers between its requests, so those that Redis keeps for it are 0.
+    /// Formats a line of `CLIENT LIST`: the fields of Redis 7.0 in their order, and those that 7.2 has for libraries. A
+    /// connection has no buffers between its requests, so the fields for such buffers are 0.
     pub(super) fn line(&self, asking: Asking) -> String {
         let about = self.about.lock().clone();
         let (request_bytes, args_bytes) = match asking.id == self.id {
@@ -181,7 +181,7 @@ impl Client {
         line
     }
 
-    /// What is kept for the connection, in bytes: its state, its names, and all that waits.
+    /// Returns the memory of the connection in bytes: its state, its names, and all pending data.
     pub(super) fn bytes(&self) -> usize {
         let about = self.about.lock();
         let texts = about.name.len() + about.library.len() + about.library_version.len() + about.user.len();
@@ -189,7 +189,7 @@ impl Client {
         CONNECTION_BYTES + texts + waiting + about.queued_bytes + self.outbox.waiting()
     }
 
-    /// In the order of Redis.
+    /// Returns the flags in the order of Redis.
     fn flags(&self, about: &About) -> String {
         let is_listening = about.channels + about.patterns + about.shard_channels > 0;
         let all = [
@@ -202,7 +202,7 @@ impl Client {
         if flags.is_empty() { "N".to_owned() } else { flags }
     }
 
-    /// All that it listens to.
+    /// Returns the number of all its subscriptions.
     pub(super) fn channels(&self) -> usize {
         let about = self.about.lock();
         about.channels + about.patterns + about.shard_channels

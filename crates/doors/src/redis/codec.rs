@@ -15,37 +15,38 @@ use super::commands;
 use super::pause::Pause;
 use crate::strangers::{self, Stranger};
 
-/// Arguments of one request, its name among them.
+/// Maximum number of arguments of one request, including its name.
 const ARGS_MAX: usize = 1 << 20;
-/// One argument: a value, and as much more as lets a larger one be refused by name.
+/// Maximum size of one argument: the largest value, and some more, so that a slightly larger value is refused with a
+/// specific error.
 const ARG_BYTES_MAX: usize = engine::cache::VALUE_BYTES_MAX + 1024;
-/// A request, all in all.
+/// Maximum size of a request.
 pub(super) const REQUEST_BYTES_MAX: usize = 64 << 20;
-/// A request that somebody typed.
+/// Maximum size of a request that is typed as a line.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// A line that says how many or how long.
+/// Maximum size of a line that states a count or a length.
 const LENGTH_BYTES_MAX: usize = 32;
-/// Of one who has still to say who it is.
+/// Limits of requests from a client that has not logged in yet.
 const UNKNOWN_ARGS_MAX: usize = 10;
 const UNKNOWN_ARG_BYTES_MAX: usize = 16 << 10;
-/// Arguments from which on it is remembered how far a request was read that is not whole.
+/// Minimum number of arguments for which the position in an incomplete request is remembered.
 const RESUMED_ARGS: usize = 16;
-/// Bytes of the shortest argument, an empty one: `$0\r\n\r\n`.
+/// Size of the shortest argument, an empty one: `$0\r\n\r\n`.
 const SHORTEST_ARG_BYTES: usize = 6;
-/// Bytes that are asked for ahead of the next argument: one read then brings many short arguments, and an announced
-/// count reserves no more than this.
+/// Maximum number of bytes requested before the next argument. One read then returns many short arguments, and an
+/// announced count reserves no more than this.
 const AHEAD_BYTES_MAX: usize = 64 << 10;
 /// Words that begin lines of HTTP and name no command. Redis closes a connection that sends one, since 3.2.7:
-/// a web page that posts to this port would otherwise have the lines of its body run as commands.
+/// otherwise, a web page that posts to this port would have the lines of its body executed as commands.
 const HTTP_WORDS: [&[u8]; 2] = [b"POST", b"HOST:"];
 
 #[derive(Clone, Default)]
 pub(super) struct RedisProtocol {
     pub(super) clients: Arc<Clients>,
     pub(super) pause: Arc<Pause>,
-    /// Where clients of other protocols are sent.
+    /// Addresses of the other doors, to which clients of other protocols are directed.
     pub(super) doors: Arc<Doors>,
-    /// Whether the log has the warning about HTTP inside a connection.
+    /// `true` once the warning about HTTP inside a connection was logged.
     has_warned: Arc<AtomicBool>,
 }
 
@@ -55,73 +56,73 @@ impl RedisProtocol {
     }
 }
 
-/// What comes before a request that has to wait, because clients are paused.
+/// Message that precedes a request which has to wait because clients are paused.
 #[derive(Debug)]
 pub(super) struct Paused;
 
 pub(super) struct Codec {
     peer: Rc<Peer>,
-    /// Bytes of a request that is not whole, as others are told.
+    /// Number of bytes of the incomplete request, which other connections may read.
     unread: Arc<AtomicUsize>,
-    /// The request that comes next has waited for its pause.
+    /// `true` if the next request has already waited for the pause.
     has_paused: bool,
-    /// No request was whole yet: this may be a client of another door.
+    /// `true` until the first complete request: the client may belong to another door.
     is_new: bool,
-    /// The answer to such a client.
+    /// Response to a client of another door.
     to_stranger: Option<Vec<u8>>,
-    /// How far a long request was read.
+    /// Parser state of a long incomplete request.
     partial: Option<Box<Partial>>,
 }
 
-/// Where arguments are, counted from the first byte of their request.
+/// Positions of arguments, counted from the first byte of their request.
 type Spans = SmallVec<[(u32, u32); 8]>;
 
-/// A request that is not whole.
+/// State of a request that is incomplete.
 #[derive(Debug, Default)]
 struct Partial {
     spans: Spans,
-    /// Arguments that are still to come.
+    /// Number of arguments that are still missing.
     left: usize,
-    /// Where the next one begins.
+    /// Position of the next argument.
     at: usize,
 }
 
-/// A name and its arguments.
+/// Name and arguments of a request.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
     frame: Cow<'a, [u8]>,
     spans: Spans,
 }
 
-/// The same as commands see them.
+/// Name and arguments of a request, as commands receive them.
 pub(super) type Args<'a> = SmallVec<[&'a [u8]; 8]>;
 
-/// What goes back for one request.
+/// Reply to one request.
 #[derive(Debug)]
 pub(super) enum Answer {
     Fixed(&'static [u8]),
     Written(Vec<u8>),
-    /// The same, in memory that was taken for it.
+    /// Reply with the memory that was reserved for it.
     Charged(Bytes),
-    /// The client asked not to be answered, or is told otherwise.
+    /// No reply: the client does not want any, or it is sent as a push.
     Nothing,
 }
 
-/// What comes first in some bytes.
+/// Outcome of parsing the first bytes of the input.
 #[derive(Debug)]
 enum Parsed {
-    /// A request, and how long it is.
+    /// A request, and its length.
     Request(Spans, usize),
-    /// A line of so many bytes that somebody typed, its end included.
+    /// A typed line of this many bytes, including its line end.
     Line(usize),
-    /// So many bytes mean nothing.
+    /// Number of bytes to skip, which have no meaning.
     Skip(usize),
-    /// So many are needed, at the least.
+    /// Minimum number of bytes that are needed.
     More(usize),
 }
 
 impl Request<'_> {
-    /// How long it is as it was sent, or as it was typed without quotes.
+    /// Returns the length in bytes as sent, or without quotes if the request was typed.
     pub(super) fn len(&self) -> usize {
         self.frame.len()
     }
@@ -215,7 +216,7 @@ impl Protocol for RedisProtocol {
 }
 
 impl RedisProtocol {
-    /// Whether the request has to wait for the end of a pause, for which it is read again.
+    /// Returns `true` if the request has to wait for the end of a pause. It is decoded again afterwards.
     fn holds(&self, codec: &mut Codec, bytes: &[u8], name: Option<&(u32, u32)>) -> bool {
         let is_write = || {
             let name = name.and_then(|(from, until)| bytes.get(*from as usize..*until as usize));
@@ -226,7 +227,7 @@ impl RedisProtocol {
         is_held
     }
 
-    /// Closes a connection that sends HTTP after its first request, without an answer, as Redis does.
+    /// Closes a connection that sends HTTP after its first request, without a reply, as Redis does.
     fn http_inside(&self, codec: &mut Codec) -> Fault {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -239,7 +240,8 @@ impl RedisProtocol {
         Fault::new(FaultKind::Unsupported, "a request of HTTP is no command: HTTP is not served here")
     }
 
-    /// A request of HTTP is a line too, and `GET` is a command: only the version at its end tells.
+    /// Returns the stranger if the bytes belong to another door. An HTTP request is a line too, and `GET` is a command:
+    /// only the HTTP version at the end of the line distinguishes them.
     fn stranger(&self, codec: &Codec, bytes: &[u8]) -> Option<Stranger> {
         let is_http = || {
             let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_end();
@@ -253,7 +255,7 @@ impl RedisProtocol {
 }
 
 impl Answer {
-    /// The line of an error, if that is what it is.
+    /// Returns the line of the error, if the reply is an error.
     pub(super) fn error(&self) -> Option<&[u8]> {
         let bytes = match self {
             Self::Fixed(bytes) => *bytes,
@@ -266,7 +268,7 @@ impl Answer {
 }
 
 impl Codec {
-    /// Nothing is left of what was not whole.
+    /// Resets the state of the incomplete request.
     fn begin_request(&mut self) {
         self.has_paused = false;
         self.unread.store(0, Ordering::Relaxed);
@@ -340,7 +342,7 @@ impl Codec {
         if partial.spans.len() >= RESUMED_ARGS {
             self.partial = Some(Box::new(partial));
         }
-        // Each argument left has some bytes still to come, so asking for all of these never waits for too many.
+        // Each missing argument needs at least these bytes, so the codec never waits for more than the request has.
         let least = partial_at + left * SHORTEST_ARG_BYTES;
         Ok(Parsed::More(wanted.max(least.min(bytes.len() + AHEAD_BYTES_MAX))))
     }
@@ -351,8 +353,8 @@ fn is_http_word(frame: &[u8], name: Option<&(u32, u32)>) -> bool {
     name.is_some_and(|name| HTTP_WORDS.iter().any(|word| name.eq_ignore_ascii_case(word)))
 }
 
-/// Whether a line is the first one of a request of HTTP, whatever its method: `PUT / HTTP/1.1`. A line that a command
-/// of Redis begins is none, but for `GET`, which has one argument there.
+/// Returns `true` if a line is the first line of an HTTP request with any method: `PUT / HTTP/1.1`. A line that begins
+/// with the name of a Redis command is not one, except for `GET`, which is followed by one argument in Redis.
 fn is_http_line(frame: &[u8], spans: &Spans) -> bool {
     let word = |at: usize| spans.get(at).and_then(|(from, until)| frame.get(*from as usize..*until as usize));
     let (Some(method), Some(version), 3) = (word(0), word(2), spans.len()) else {
@@ -362,9 +364,9 @@ fn is_http_line(frame: &[u8], spans: &Spans) -> bool {
     is_version && (method.eq_ignore_ascii_case(b"GET") || commands::find(method).is_none())
 }
 
-/// A number and the end of its line, and how long that is all in all; `None` where the line is not whole.
+/// Parses a number and the end of its line. Returns the number and the total length; `None` if the line is incomplete.
 fn number(bytes: &[u8], wrong: &str, too_long: &str) -> Result<Option<(i64, usize)>, Fault> {
-    // Nearly all of them are small.
+    // Nearly all numbers are small.
     match bytes {
         [digit @ b'0'..=b'9', b'\r', _, ..] => return Ok(Some((i64::from(digit - b'0'), 3))),
         [ten @ b'1'..=b'9', one @ b'0'..=b'9', b'\r', _, ..] => {
@@ -388,7 +390,7 @@ fn protocol_error(what: &str) -> Fault {
     Fault::malformed(format!("Protocol error: {what}"))
 }
 
-/// The words of a line, as a shell has them: between quotes there may be spaces, and between double ones escapes.
+/// Splits a line into words as a shell does: quoted words may contain spaces, and double-quoted ones escapes.
 fn split_line(line: &[u8]) -> Result<(Vec<u8>, Spans), Fault> {
     let (mut words, mut spans) = (Vec::new(), Spans::new());
     let mut rest = line.trim_ascii();
@@ -400,7 +402,7 @@ fn split_line(line: &[u8]) -> Result<(Vec<u8>, Spans), Fault> {
     Ok((words, spans))
 }
 
-/// Takes one word; what follows it, unless its quotes do not match.
+/// Takes one word and returns the rest of the line; `None` if the quotes do not match.
 fn take_word<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
     loop {
         rest = match rest {
@@ -408,7 +410,7 @@ fn take_word<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
             [space, ..] if space.is_ascii_whitespace() || *space == 0 => return Some(&rest[1..]),
             [quote @ (b'"' | b'\''), inner @ ..] => {
                 let after = take_quoted(*quote, inner, word)?;
-                // Nothing may follow the closing quote but a space.
+                // Only a space may follow the closing quote.
                 match after {
                     [next, ..] if !next.is_ascii_whitespace() => return None,
                     after => return Some(after),
@@ -457,8 +459,8 @@ fn hex(digit: u8) -> u8 {
     char::from(digit).to_digit(16).unwrap_or_default() as u8
 }
 
-/// Reads some bytes as a connection would, in pieces of this size. How many requests there were, and whether the end
-/// was an error. For fuzzing.
+/// Decodes bytes as a connection would, in pieces of `piece` bytes. Returns the requests, and `true` if they end with
+/// an error. For fuzzing.
 pub fn check_requests(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, bool) {
     let peer = peer(bytes.first().is_none_or(|first| first % 2 == 0));
     let protocol = RedisProtocol::default();
@@ -486,7 +488,7 @@ pub fn check_requests(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, bool) {
     }
 }
 
-/// A peer of no transport, for checks.
+/// Returns a peer without a transport, for checks.
 fn peer(is_known: bool) -> Rc<Peer> {
     Rc::new(Peer {
         id: 0,
@@ -535,7 +537,7 @@ mod tests {
             assert!(is_error, "{}", head.escape_ascii());
             assert_eq!(found, [words(&["PING"])], "{}", head.escape_ascii());
         }
-        // The first line tells of any method, also where no header follows that does.
+        // The first line is recognized with any method, also if no header follows that would be recognized.
         let lines: [&[u8]; 6] = [
             b"PUT / HTTP/1.1\r\n",
             b"delete /a?b HTTP/1.0\r\n",
@@ -597,7 +599,7 @@ mod tests {
             let (found, is_error) = requests(bytes);
             assert!(is_error && found.is_empty(), "{}", bytes.escape_ascii());
         }
-        // One who has not said who it is may send less.
+        // A client that has not logged in may send less.
         assert!(!requests(b"*11\r\n").1 || b'*' % 2 == 1);
         assert!(requests(&[b'g'; LINE_BYTES_MAX + 2]).1);
     }

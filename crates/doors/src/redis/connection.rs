@@ -1,4 +1,4 @@
-//! What is kept for a connection, and how each request of it is served.
+//! State of a connection, and the execution of its requests.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -33,16 +33,16 @@ use super::stats::{Stats, Tally};
 use super::wait::{Wait, begin_to_wait};
 use super::writer::{ANSWER_BYTES_MAX, NO_ROOM, Writer};
 
-/// Databases of every connection.
+/// Number of databases of every connection.
 pub(super) const DATABASES: usize = 16;
-/// Keys that one waits for.
+/// Maximum number of keys on which one command blocks.
 const WAITED_KEYS_MAX: usize = 1024;
-/// Where a peer without an address is: on this machine.
+/// Address shown for a peer without an address, which is on this machine.
 const LOCALHOST: &str = "127.0.0.1:0";
-/// What a command that found no room is given beside its own bytes.
+/// Bytes that are evicted for a command that found no memory, in addition to the size of its arguments.
 pub(super) const SPARE_BYTES: usize = 4096;
 
-/// Hands requests to the broker.
+/// Handler that passes requests to the broker.
 #[derive(Clone)]
 pub(super) struct Door {
     pub(super) broker: Arc<Broker>,
@@ -50,80 +50,81 @@ pub(super) struct Door {
     pub(super) channels: Arc<Channels>,
     pub(super) shard_channels: Arc<ShardChannels>,
     pub(super) stats: Arc<Stats>,
-    /// What `CONFIG SET` has set.
+    /// Settings that `CONFIG SET` changes.
     pub(super) settings: Arc<commands::config::Settings>,
     pub(super) pause: Arc<Pause>,
     pub(super) connections: Arc<Connections>,
-    /// When the door opened, in ms since 1970.
+    /// Time at which the door opened, in ms since 1970.
     pub(super) began_ms: u64,
     pub(super) is_login_required: bool,
     pub(super) began: Instant,
     pub(super) port: u16,
-    /// Databases that are made by their first use are durable.
+    /// `true` if databases that are created by their first use are durable.
     pub(super) is_durable: bool,
     pub(super) slices: Arc<Slices>,
-    /// How long a transaction may take.
+    /// Time limit of a transaction.
     pub(super) transaction_time_max: Duration,
 }
 
-/// One connection.
+/// State of one connection.
 pub(super) struct Session {
     pub(super) client: Arc<Client>,
     pub(super) peer: Rc<Peer>,
-    /// Who it is, once it has said so.
+    /// Login state and user of the client.
     pub(super) login: Rc<RefCell<Login>>,
     pub(super) is_resp3: bool,
     pub(super) database: usize,
     is_durable: bool,
-    /// Those that it used.
+    /// Caches of the databases that the connection has used.
     databases: [Option<Arc<Cache>>; DATABASES],
     pub(super) transaction: Option<Box<Transaction>>,
     pub(super) watched: Watched,
     pub(super) replies: Replies,
     pub(super) clients: Arc<Clients>,
-    /// Shared with a command that waits for topics to be joined; no other is begun before it is over.
+    /// Subscriptions, shared with a command that waits for topics to be joined. No other command begins before that
+    /// ends.
     pub(super) subscribed: Rc<RefCell<Subscribed>>,
     pub(super) shard_listeners: BTreeMap<Vec<u8>, ShardListener>,
     pub(super) wakes: Wakes,
     pub(super) tally: Arc<Tally>,
-    /// When the last command of this turn was done: the next one begins then.
+    /// Time at which the last command of this turn ended, which is when the next one begins.
     last: Option<Instant>,
-    /// How long the request is that is handled.
+    /// Size of the current request in bytes.
     request_bytes: usize,
-    /// Ends a command that is done in slices.
+    /// Ends a command that runs in slices.
     ending: Option<Rc<Notify>>,
-    /// It has killed itself: what it asked for is answered, and nothing more is read.
+    /// `true` after the client has killed its own connection: pending replies are sent, and nothing more is read.
     pub(super) is_over: bool,
     pub(super) answers: Answers,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Login {
-    /// Nobody has to say who it is.
+    /// No login is required.
     NotNeeded,
     Needed,
     Done(UserName),
 }
 
-/// Which requests are answered.
+/// Reply mode of `CLIENT REPLY`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Replies {
     All,
     None,
-    /// Not the one after this.
+    /// Skips the reply to the next request.
     SkipNext,
     Skip,
 }
 
 pub(super) type Later = futures_util::stream::Once<LocalBoxFuture<'static, Answer>>;
 
-/// What a command on data came to.
+/// Outcome of a command on data.
 pub(super) enum Ran {
-    /// With when that lasts.
+    /// The reply, and the commit after which it is durable.
     Answer(Writer, CacheCommit),
-    /// It waits, which is known to those who could end that.
+    /// The command blocks; other clients can end its wait.
     Waits(Arc<Waiting>, Block),
-    /// It is to be done in slices. With when that lasts what it has read.
+    /// The command runs in slices. The commit is that of the data it has read.
     Sliced(Box<Sliced>, CacheCommit),
 }
 
@@ -180,7 +181,7 @@ impl Handler<RedisProtocol> for Door {
         }
     }
 
-    /// What is done in a turn is done for this peer.
+    /// Attributes the work of this turn to the address of the peer.
     fn turn(&self, session: &Session, begins: bool) {
         broker::set_peer(session.peer.address.filter(|_| begins).map(|at| at.ip()));
     }
@@ -191,7 +192,7 @@ impl Handler<RedisProtocol> for Door {
         let up_s = began.duration_since(self.began).as_secs();
         let admitted = self.admit(session, &args);
         let is_begun = admitted.is_ok();
-        // What tells of channels is no answer: it comes to those who want none, too.
+        // Messages about channels are not replies: clients that want no replies receive them, too.
         let is_pushed = session.transaction.is_none() && admitted.as_ref().is_ok_and(|it| it.is_about_channels());
         let reply = match admitted {
             Ok(command) if session.transaction.is_some() && !command.is_of_transactions() => {
@@ -208,7 +209,7 @@ impl Handler<RedisProtocol> for Door {
                     Ok(()) => self.serve(session, command, &args),
                     Err(fail) => session.fail(&fail),
                 };
-                // What a transaction has done cannot be refused any more.
+                // A transaction that has run can no longer be refused.
                 let reply = session.charged(reply, command.is_write || command.name == "EXEC");
                 self.count(session, number, &args, began, reply)
             }
@@ -231,12 +232,12 @@ impl Handler<RedisProtocol> for Door {
         if is_pushed { session.answered(reply) } else { session.muted(reply) }
     }
 
-    /// Clients are paused: what comes next waits for the end of that.
+    /// Waits for the end of a pause before the next request.
     fn tell(&self, _session: &mut Session, _paused: Paused) -> Option<Held> {
         Some(Box::pin(self.pause.clone().over()))
     }
 
-    /// Lets the subscribers have what was published to them.
+    /// Wakes the subscribers of the messages that were published in this turn.
     fn settle(&self, session: &mut Session) {
         session.wakes.flush();
         session.last = None;
@@ -250,7 +251,7 @@ impl Handler<RedisProtocol> for Door {
         }
     }
 
-    /// The broker goes away: whoever waits for a key is answered, and so is a long command.
+    /// Shuts the session down: answers a client that blocks on a key, and ends a long command.
     fn drain(&self, session: &mut Session) -> Option<Held> {
         if let Some(ending) = session.ending.take() {
             ending.notify_one();
@@ -263,7 +264,7 @@ impl Handler<RedisProtocol> for Door {
 }
 
 impl Door {
-    /// The command that is asked for, if it may be.
+    /// Returns the requested command if the client may run it.
     fn admit(&self, session: &Session, args: &[&[u8]]) -> Done<&'static Command> {
         let command = commands::find(args[0]).ok_or_else(|| unknown(args))?;
         if !command.takes(args.len()) {
@@ -305,7 +306,7 @@ impl Door {
             session.tally.fail(number, error);
         }
         match reply {
-            // What is done elsewhere is over when it is answered.
+            // A command that runs elsewhere has ended when its reply exists.
             Reply::Alone(later) => {
                 session.last = None;
                 let args_bytes = commands::bytes_in(args);
@@ -377,7 +378,7 @@ impl Door {
         }
     }
 
-    /// One command on its own.
+    /// Runs one command outside of a transaction.
     fn run(&self, session: &mut Session, command: &'static Command, run: Data, args: &[&[u8]]) -> Done<Ran> {
         let (number, is_resp3) = (session.database, session.is_resp3);
         let other_number = keys::other_database(args).filter(|other| *other != number);
@@ -390,7 +391,7 @@ impl Door {
         let named = command.keys(args);
         let mut is_tried = false;
         loop {
-            // In the order of their numbers, as everybody does who locks two.
+            // Two databases are always locked in the order of their numbers, which prevents deadlocks.
             let is_other_first = other_number.is_some_and(|other| other < number);
             let mut other = other_cache.as_deref().filter(|_| is_other_first).map(|cache| lock(cache, &named));
             let mut locked = lock(cache, &named);
@@ -405,7 +406,7 @@ impl Door {
             let (block, sliced) = (step.block, step.sliced);
             guests.leave(&mut locked);
             match done {
-                // What goes by itself makes room, in all shards.
+                // Evicts entries in all shards to free memory, then tries again.
                 Err(fail) if fail.is_full && !is_tried && !locked.is_changed() => {
                     drop((locked, other));
                     cache.shed((commands::bytes_in(args) + SPARE_BYTES) as u64);
@@ -451,7 +452,7 @@ impl Door {
 }
 
 impl Door {
-    /// Does a command in slices, between which others have their turn. It ends with its connection.
+    /// Runs a command in slices, between which other commands run. It ends with its connection.
     fn slice(&self, session: &mut Session, sliced: Sliced, commit: CacheCommit) -> Reply<Answer, Later> {
         let cache = session.databases[session.database].clone().expect("invariant: its keys were looked at");
         let (slices, mut writer, mut failed) = (self.slices.clone(), session.writer(), session.writer());
@@ -490,7 +491,7 @@ impl Door {
     }
 }
 
-/// Combines sets, and keeps the result where it is asked for: what the sets had when the command came.
+/// Combines sets as they were when the command arrived, and stores the result if a key is given for it.
 async fn combine_in_slices(cache: &Cache, combination: &Combination, out: &mut Writer) -> Done<CacheCommit> {
     let mut pace = Pace::sliced();
     let result = combination.result(&mut pace).await?;
@@ -515,7 +516,8 @@ async fn combine_in_slices(cache: &Cache, combination: &Combination, out: &mut W
     Ok(commit)
 }
 
-/// What a connection may do in RESP2 while it listens: other answers could not be told from what it hears.
+/// Returns `true` if a connection may run the command in RESP2 while it is subscribed. Other replies could not be told
+/// from messages.
 fn may_listen_beside(name: &str) -> bool {
     matches!(
         name,
@@ -531,20 +533,20 @@ fn may_listen_beside(name: &str) -> bool {
     )
 }
 
-/// Arguments of a command that is done elsewhere, for the slow log: it shows no more.
+/// Maximum number of arguments that are kept for the slow log of a command that runs elsewhere. The log shows no more.
 const SLOW_ARGS: usize = 64;
 
-/// A command took so long.
+/// Records the duration of a command.
 #[inline]
 fn finish(stats: &Stats, tally: &Tally, client: &Client, number: usize, args: &[&[u8]], duration: Duration) {
     tally.record(number, duration);
-    // What it does is written down, not that it does it.
+    // The commands of a transaction are logged, but not the EXEC itself.
     if stats.is_slow(duration) && !args[0].eq_ignore_ascii_case(b"EXEC") {
         stats.note_slow(client, args, duration);
     }
 }
 
-/// Looks at the answer when there is one.
+/// Calls `look` with the reply as soon as it exists.
 fn after(mut later: Later, look: impl FnOnce(&Answer) + 'static) -> Later {
     use futures_util::StreamExt;
     let looked = async move {
@@ -555,7 +557,7 @@ fn after(mut later: Later, look: impl FnOnce(&Answer) + 'static) -> Later {
     once(looked.boxed_local())
 }
 
-/// The shards that a command may touch.
+/// Locks the shards that a command may touch.
 pub(super) fn lock<'c>(cache: &'c Cache, named: &Named<'_>) -> LockedCache<'c> {
     match named {
         Named::These(keys) => match keys[..] {
@@ -566,7 +568,7 @@ pub(super) fn lock<'c>(cache: &'c Cache, named: &Named<'_>) -> LockedCache<'c> {
     }
 }
 
-/// What commands on data answer, one after the other, as one connection would get it. For fuzzing.
+/// Returns the replies of commands on data that run in sequence, as one connection would get them. For fuzzing.
 pub fn answers(cache: &Cache, requests: &[Vec<Vec<u8>>], is_resp3: bool) -> Vec<Vec<u8>> {
     let answer = |args: &Vec<Vec<u8>>| {
         let args: SmallVec<[&[u8]; 8]> = args.iter().map(Vec::as_slice).collect();
@@ -579,7 +581,7 @@ pub fn answers(cache: &Cache, requests: &[Vec<Vec<u8>>], is_resp3: bool) -> Vec<
         let mut writer = Writer::new(is_resp3);
         let mut step = Step::new(&mut locked, &mut writer);
         let done = run(&mut step, &args).and_then(|()| step.out.check());
-        // One that waits has no answer yet.
+        // A command that blocks has no reply yet.
         let is_answered = step.block.is_none();
         if let Err(fail) = done {
             writer.bytes.clear();
@@ -591,7 +593,7 @@ pub fn answers(cache: &Cache, requests: &[Vec<Vec<u8>>], is_resp3: bool) -> Vec<
 }
 
 impl Session {
-    /// The cache of the database that is selected.
+    /// Returns the cache of the selected database.
     pub(super) fn database(&mut self, broker: &Arc<Broker>) -> Done<&Arc<Cache>> {
         let number = self.database;
         let slot = &mut self.databases[number];
@@ -605,13 +607,13 @@ impl Session {
         open_database(broker, number, self.is_durable)
     }
 
-    /// When the request begins that is handled now: when the last one of this turn was done, or just now.
+    /// Returns the start time of the current request: the end of the last one in this turn, or now.
     fn begin(&mut self, request_bytes: usize) -> Instant {
         self.request_bytes = request_bytes;
         self.last.take().unwrap_or_else(Instant::now)
     }
 
-    /// Counts a command that is not begun, if it is answered with an error.
+    /// Counts a command that is not begun, if its reply is an error.
     fn rejected(&self, number: Option<usize>, reply: &Reply<Answer, Later>) {
         if let Reply::Now(answer) = reply
             && let Some(error) = answer.error()
@@ -620,7 +622,7 @@ impl Session {
         }
     }
 
-    /// Who asks for something that shows connections.
+    /// Returns the context for a command that shows connections.
     pub(super) fn asking(&self, door: &Door, args: &[&[u8]]) -> Asking {
         let (request_bytes, args_bytes) = (self.request_bytes, commands::bytes_in(args));
         let up_s = door.began.elapsed().as_secs();
@@ -637,12 +639,12 @@ impl Session {
         Reply::Now(Answer::Written(writer.bytes))
     }
 
-    /// Changes what others are told of it.
+    /// Changes the properties that other connections see.
     pub(super) fn tell(&self, change: impl FnOnce(&mut About)) {
         change(&mut self.client.about.lock());
     }
 
-    /// Answers once what is said lasts.
+    /// Returns a reply that is sent once its data is durable.
     pub(super) fn settled(&self, answer: Answer, commit: CacheCommit) -> Reply<Answer, Later> {
         if commit.is_reached() {
             return Reply::Now(answer);
@@ -653,13 +655,13 @@ impl Session {
         if is_late { Reply::Alone(lasts) } else { Reply::Later(lasts) }
     }
 
-    /// Others can end the wait from here on.
+    /// Registers a wait, which other clients can end from here on.
     pub(super) fn begin_wait(&self, cache: Arc<Cache>, waiting: Arc<Waiting>) -> Wait {
         *self.client.waiting.lock() = Some(Arc::downgrade(&waiting));
         Wait { cache, waiting, client: self.client.clone() }
     }
 
-    /// Answers once there is something, or the time is over.
+    /// Returns a reply that is sent once there is data or the timeout has elapsed.
     fn wait(&mut self, waiting: Arc<Waiting>, block: Block) -> Reply<Answer, Later> {
         let cache = self.databases[self.database].clone().expect("invariant: it waits for a key of it");
         let wait = self.begin_wait(cache, waiting);
@@ -669,7 +671,7 @@ impl Session {
         Reply::Blocked(once(
             async move {
                 match block.timeout_ms {
-                    // Whether it was in time is seen by whether there is an answer.
+                    // The presence of a reply shows whether it was in time.
                     Some(ms) => drop(tokio::time::timeout(Duration::from_millis(ms), wait.waiting.answered()).await),
                     None => wait.waiting.answered().await,
                 }
@@ -682,7 +684,8 @@ impl Session {
         ))
     }
 
-    /// An answer that is given also to those who want none: it is as if they had been asked.
+    /// Returns a reply that is sent even if the client wants none, and advances the reply mode as for any other
+    /// request.
     fn answered(&mut self, reply: Reply<Answer, Later>) -> Reply<Answer, Later> {
         self.replies = match self.replies {
             Replies::SkipNext => Replies::Skip,
@@ -692,7 +695,7 @@ impl Session {
         reply
     }
 
-    /// The answer, unless the client wants none.
+    /// Suppresses the reply if the client wants none.
     fn muted(&mut self, reply: Reply<Answer, Later>) -> Reply<Answer, Later> {
         match self.replies {
             Replies::All => return reply,
@@ -727,7 +730,7 @@ impl Drop for Session {
     }
 }
 
-/// The answer once it lasts, or why it does not.
+/// Returns the reply once its data is durable, or an error if the commit failed.
 async fn lasting(answer: Answer, commit: CacheCommit, mut failed: Writer) -> Answer {
     match commit.lasts().await {
         Ok(()) => answer,
@@ -760,7 +763,7 @@ fn unknown(args: &[&[u8]]) -> Fail {
 }
 
 impl Client {
-    /// It asks for this now.
+    /// Notes the command that the client runs now.
     #[inline]
     fn note(&self, number: usize, up_s: u64) {
         self.command.store(number as u32, Ordering::Relaxed);

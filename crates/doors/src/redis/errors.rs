@@ -1,14 +1,14 @@
-//! What went wrong, in the words of Redis: clients look at the first one.
+//! Maps errors to those of Redis. Clients check the first word of an error.
 
 use std::borrow::Cow;
 
 use engine::{Error, ErrorKind};
 
-/// A line of an error, without the sign in front of it.
+/// Line of an error, without the leading sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fail {
     pub(super) text: Cow<'static, [u8]>,
-    /// There is no room: it may succeed once others have gone.
+    /// `true` if memory is full: the command may succeed once entries are evicted or deleted.
     pub(super) is_full: bool,
 }
 
@@ -35,7 +35,7 @@ impl Fail {
         Self { text, is_full: false }
     }
 
-    /// One that repeats bytes that need not be a text.
+    /// Creates an error that repeats bytes which need not be UTF-8.
     pub(super) fn of_bytes(text: Vec<u8>) -> Self {
         Self { text: Cow::Owned(text), is_full: false }
     }
@@ -53,7 +53,7 @@ impl From<Error> for Fail {
             ErrorKind::Busy if error.is_throttled() => "ERR",
             ErrorKind::Busy => "OOM command not allowed when used memory > 'maxmemory':",
             ErrorKind::Denied => "NOPERM",
-            // The word that go-redis repeats a command for (`shouldRetry` in its error.go), as do clients of clusters.
+            // The word for which go-redis repeats a command (`shouldRetry` in its error.go), as do cluster clients.
             ErrorKind::DiskFull => "TRYAGAIN",
             ErrorKind::Timeout | ErrorKind::ShuttingDown | ErrorKind::Disconnected => "TRYAGAIN",
             ErrorKind::NotFound => "ERR no such key:",

@@ -1,4 +1,4 @@
-//! Sums of fractions as Redis makes them: in the 80-bit numbers of x86, written with 17 digits after the point.
+//! Sums of fractions as in Redis: in the 80-bit numbers of x86, written with 17 digits after the point.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use num_bigint::{BigInt, BigUint, Sign};
 use super::commands::args::parse_float;
 
 const MANTISSA_BITS: u64 = 64;
-/// No number has a larger power of two than the one below this, nor a smaller one than the other.
+/// Bounds of magnitudes: below two to the power of the maximum, and at least two to the power of the minimum.
 const EXPONENT_MAX: i64 = 16_384;
 const EXPONENT_MIN: i64 = -16_445;
-/// Digits after the point.
+/// Number of digits after the point.
 const PLACES: u32 = 17;
-/// A text that is longer is no number.
+/// Size in bytes from which a text is not parsed.
 const TEXT_BYTES_MAX: usize = 5 << 10;
-/// A power of ten beyond this is none of a number with so many digits.
+/// Maximum power of ten: numbers with that many digits cannot have a larger one.
 const POWER_MAX: u64 = 5000 + TEXT_BYTES_MAX as u64;
 
-/// A mantissa of at most 64 bits, times a power of two; infinite where that is too large.
+/// A mantissa of at most 64 bits, times a power of two; infinite if it is too large.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LongDouble {
     mantissa: BigInt,
@@ -29,19 +29,19 @@ impl LongDouble {
         Self { mantissa: BigInt::ZERO, exponent: 0 }
     }
 
-    /// A number as C reads it; `None` where the text is none, or one that is too large or too small.
+    /// Parses a number as C does; `None` if the text is not a number, or one that is too large or too small.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         if text.len() >= TEXT_BYTES_MAX {
             return None;
         }
         match decimal(text) {
             Some((sign, digits, power)) => Self::of_decimal(sign, digits, power).filter(Self::is_finite),
-            // Of other forms a double has all digits.
+            // A double holds all digits of the other forms.
             None => Some(Self::of_double(parse_float(text)?)),
         }
     }
 
-    /// `None` where it is none but zero is nearest.
+    /// Returns the nearest number; `None` if `digits` is not zero but the nearest number is.
     fn of_decimal(sign: Sign, digits: BigUint, power: i64) -> Option<Self> {
         if digits == BigUint::ZERO {
             return Some(Self::zero());
@@ -53,7 +53,7 @@ impl LongDouble {
         let (magnitude, exponent) = if power >= 0 {
             (digits * ten, 0)
         } else {
-            // So many bits that the last one only says whether anything is left.
+            // Enough bits that the last one only marks a remainder.
             let shift = (MANTISSA_BITS + 2 + ten.bits()).saturating_sub(digits.bits());
             let shifted = digits << shift;
             let quotient = &shifted / &ten;
@@ -75,7 +75,7 @@ impl LongDouble {
         Self::rounded(BigInt::from_biguint(sign, mantissa.into()), exponent)
     }
 
-    /// The nearest number; of two that are as near the even one.
+    /// Rounds to the nearest number, and to the even one if two are equally near.
     fn rounded(mantissa: BigInt, exponent: i64) -> Self {
         let (sign, magnitude) = mantissa.into_parts();
         let dropped = magnitude.bits().saturating_sub(MANTISSA_BITS);
@@ -83,7 +83,7 @@ impl LongDouble {
         Self { mantissa, exponent: exponent + dropped as i64 }
     }
 
-    /// The power of two that it is below.
+    /// Returns the smallest power of two that is above the magnitude.
     fn top(&self) -> i64 {
         self.mantissa.bits() as i64 + self.exponent
     }
@@ -92,7 +92,7 @@ impl LongDouble {
         self.top() <= EXPONENT_MAX
     }
 
-    /// The sum, if that is a finite number.
+    /// Returns the sum if it is finite.
     pub(super) fn plus(self, other: Self) -> Option<Self> {
         if !self.is_finite() || !other.is_finite() {
             return None;
@@ -103,7 +103,7 @@ impl LongDouble {
     }
 }
 
-/// Never with an exponent, and without zeros at the end.
+/// Formats the number without an exponent and without trailing zeros.
 impl fmt::Display for LongDouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places = BigUint::from(10u32).pow(PLACES);
@@ -122,7 +122,7 @@ impl fmt::Display for LongDouble {
     }
 }
 
-/// Without its last bits: to the nearest number, of two that are as near to the even one.
+/// Drops the last bits and rounds to the nearest number, and to the even one if two are equally near.
 fn shifted_right(number: BigUint, bits: u64) -> BigUint {
     if bits == 0 {
         return number;
@@ -134,7 +134,7 @@ fn shifted_right(number: BigUint, bits: u64) -> BigUint {
     kept + u32::from(is_up)
 }
 
-/// `-12.5e3` in parts: the sign, all digits, and the power of ten that they are multiplied with.
+/// Splits a text such as `-12.5e3` into the sign, all digits, and the power of ten by which they are multiplied.
 fn decimal(text: &[u8]) -> Option<(Sign, BigUint, i64)> {
     let text = std::str::from_utf8(text).ok()?;
     let (sign, text) = match text.strip_prefix('-') {
@@ -153,7 +153,7 @@ fn decimal(text: &[u8]) -> Option<(Sign, BigUint, i64)> {
     Some((sign, all.parse().ok()?, power.saturating_sub(fraction.len() as i64)))
 }
 
-/// One that is too large for any number is as good as another.
+/// Parses a power. Powers that are too large for any number are replaced by the largest integer.
 fn parse_power(text: &str) -> Option<i64> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -170,7 +170,7 @@ mod tests {
         parse(a).plus(parse(b)).map_or("infinite".to_owned(), |sum| sum.to_string())
     }
 
-    /// As redis-server 7.0 answers on x86.
+    /// Replies of redis-server 7.0 on x86.
     #[test]
     fn sums_are_those_of_redis() {
         let sums = [

@@ -1,5 +1,5 @@
-//! The Redis door: caches for what speaks Redis's protocol, over TCP and TLS on one port. Its databases are the caches
-//! `db0` to `db15`.
+//! The Redis door: caches for clients that speak the Redis protocol, over TCP and TLS on one port. Its databases are
+//! the caches `db0` to `db15`.
 
 mod channels;
 mod clients;
@@ -42,33 +42,33 @@ use pause::Pause;
 use shard_channels::ShardChannels;
 use stats::Stats;
 
-/// The version whose commands and answers these are.
+/// Version of Redis whose commands and replies this door implements.
 const VERSION: &str = "7.0.15";
-/// Bytes of requests that are not whole yet, of all connections together.
+/// Maximum number of bytes of incomplete requests, over all connections together.
 const REQUESTS_BYTES_MAX: u64 = 1 << 30;
-/// Bytes of answers that wait for one connection before nothing more of it is handled.
+/// Maximum number of reply bytes queued for one connection before its further requests wait.
 const OUTBOX_BYTES_MAX: usize = 1 << 20;
-/// How long a peer may take to read anything of what waits for it before it counts as gone.
+/// Write timeout: a peer that reads none of its queued bytes for this long is disconnected.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Nothing but what waits for a key takes longer, and that may wait for ever.
+/// Timeout of a request. Only a blocking command takes longer than a moment, and it may block forever.
 const WAIT_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// How the door is set up.
+/// Settings of the Redis door.
 pub struct Settings {
     pub address: SocketAddr,
-    /// How long a connection may take for its handshake, its login and its first request.
+    /// Maximum duration of the handshake, and of the login if one is required.
     pub hello_timeout: Duration,
-    /// Whether a peer that is not on this machine may speak without TLS.
+    /// `true` if peers on other machines may connect without TLS.
     pub allow_plain: bool,
-    /// Whether clients have to log in, by AUTH.
+    /// `true` if clients must log in with AUTH.
     pub is_login_required: bool,
-    /// Whether databases that are made by their first use are durable.
+    /// `true` if databases that are created by their first use are durable.
     pub is_durable: bool,
-    /// How long a transaction may take before the rest of its commands is refused.
+    /// Time limit of a transaction, after which its remaining commands are refused.
     pub transaction_time_max: Duration,
 }
 
-/// Serves until the drain begins. Returns the bound address, and what the service counts.
+/// Serves clients until the shutdown begins. Returns the bound address and the counters of the service.
 pub fn open(
     settings: &Settings,
     broker: Arc<Broker>,
@@ -85,7 +85,7 @@ pub fn open(
         waits_for_first_byte: true,
         timeouts: Timeouts {
             handshake: settings.hello_timeout,
-            // A client may keep connections at hand that it has not used yet.
+            // A client may keep connections in a pool that it has not used yet.
             first_frame,
             write: WRITE_TIMEOUT,
             idle: None,
@@ -103,7 +103,7 @@ pub fn open(
     let (stats, shard_channels) = (Arc::new(Stats::default()), Arc::new(ShardChannels::default()));
     let exposed = (stats.clone(), shard_channels.clone());
     if settings.is_durable {
-        // Another door that uses a database first makes it as durable.
+        // A database that is first used through another door is as durable.
         let durable = CacheSettings { is_durable: true, ..CacheSettings::default() };
         (0..DATABASES).for_each(|number| broker.reserve_cache(format!("db{number}"), durable));
     }

@@ -1,17 +1,17 @@
-//! Channels and streams of any name as topics, whose names have fewer letters.
+//! Maps the names of channels and streams to topic names, which have a smaller alphabet.
 
 use engine::limits::TOPIC_NAME_BYTES_MAX;
 use engine::{Result, TopicName};
 
 use super::connection::DATABASES;
 
-/// The topic of the name that is empty.
+/// Topic of the empty name.
 const EMPTY: &str = "_x_";
 
-/// What stands between the number of a database and the topic of a key. No topic of a key has it.
+/// Separator between the number of a database and the topic of a key. No topic of a key contains it.
 const OF_DATABASE: &str = "_x_";
 
-/// The topic of a stream: in database 0 that of its key, else `db1_x_` and so on in front of that.
+/// Returns the topic of a stream: that of its key, with the prefix `db1_x_` and so on in databases other than 0.
 pub(super) fn stream_topic(database: usize, key: &[u8]) -> Result<TopicName> {
     let topic = topic_of(key)?;
     match database {
@@ -20,7 +20,7 @@ pub(super) fn stream_topic(database: usize, key: &[u8]) -> Result<TopicName> {
     }
 }
 
-/// The cache and the key of the stream that has this topic.
+/// Returns the cache and the key of the stream that has this topic.
 pub fn place_of(topic: &str) -> (String, Vec<u8>) {
     let parts = topic.strip_prefix("db").and_then(|rest| rest.split_once(OF_DATABASE));
     let found = parts.filter(|(number, _)| number.parse().is_ok_and(|number| (1..DATABASES).contains(&number)));
@@ -28,8 +28,8 @@ pub fn place_of(topic: &str) -> (String, Vec<u8>) {
     (format!("db{number}"), name_of(topic))
 }
 
-/// The topic of a name. Letters, digits, `-`, `_` and dots between them stay; another byte becomes `_xHH_`, and so does
-/// an underscore where it begins the name, or what would be read as such a byte.
+/// Returns the topic of a name. Letters, digits, `-`, `_` and dots between them are kept; any other byte becomes
+/// `_xHH_`, and so does an underscore that begins the name or that would be read as the start of such a byte.
 pub(super) fn topic_of(name: &[u8]) -> Result<TopicName> {
     if name.is_empty() {
         return TopicName::parse(EMPTY);
@@ -53,7 +53,7 @@ pub(super) fn topic_of(name: &[u8]) -> Result<TopicName> {
     TopicName::parse(&topic)
 }
 
-/// The name whose topic it is.
+/// Returns the name that has this topic.
 pub(super) fn name_of(topic: &str) -> Vec<u8> {
     if topic == EMPTY {
         return Vec::new();
@@ -104,7 +104,7 @@ mod tests {
             assert_eq!(stream_topic(database, key.as_bytes()).expect("a name").as_str(), topic);
             assert_eq!(place_of(topic), (format!("db{database}"), key.as_bytes().to_vec()));
         }
-        // A key of database 0 that looks like another one's has another topic.
+        // A key of database 0 that looks like the topic of another database has a different topic.
         assert_eq!(stream_topic(0, b"db1_x_a").expect("a name").as_str(), "db1_x5f_x_a");
         assert_eq!(place_of("db16_x_a"), ("db0".to_owned(), b"db16_x_a".to_vec()));
     }

@@ -1,4 +1,4 @@
-//! `CLIENT PAUSE`: for some time nothing is done for clients, or nothing that writes.
+//! `CLIENT PAUSE`: for some time no commands, or no writing commands, are executed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,15 +9,15 @@ use tokio::sync::Notify;
 
 #[derive(Default)]
 pub(super) struct Pause {
-    /// In ms since 1970; 0 where there is none.
+    /// End of the pause in ms since 1970; 0 if there was none.
     until_ms: AtomicU64,
-    /// Not only what writes waits.
+    /// `true` if all commands wait, not only those that write.
     is_all: AtomicBool,
     changed: Notify,
 }
 
 impl Pause {
-    /// Has clients wait. One that is begun already is never made shorter, nor weaker, as in Redis.
+    /// Pauses clients. A pause that is active is neither shortened nor weakened, as in Redis.
     pub(super) fn begin(&self, until_ms: u64, is_all: bool) {
         if !self.is_on() {
             self.until_ms.store(0, Ordering::Release);
@@ -33,7 +33,7 @@ impl Pause {
         self.changed.notify_waiters();
     }
 
-    /// Whether a command has to wait. What it is called is asked only during a pause.
+    /// Returns `true` if a command has to wait. Calls `is_write` only during a pause for writes.
     #[inline]
     pub(super) fn holds(&self, is_write: impl FnOnce() -> bool) -> bool {
         self.until_ms.load(Ordering::Relaxed) != 0
@@ -45,7 +45,7 @@ impl Pause {
         now_ms() < self.until_ms.load(Ordering::Acquire)
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the pause.
     pub(super) async fn over(self: Arc<Self>) {
         loop {
             let changed = self.changed.notified();
@@ -55,7 +55,7 @@ impl Pause {
             if left_ms == 0 {
                 return;
             }
-            // Either is a reason to look again.
+            // Both the timeout and a change of the pause lead to another check.
             drop(tokio::time::timeout(Duration::from_millis(left_ms), changed).await);
         }
     }

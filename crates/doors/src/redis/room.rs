@@ -1,4 +1,4 @@
-//! Memory for the answers of a connection, which they hold until they were written to its socket.
+//! Memory for the replies of a connection. A reply holds its memory until it is written to the socket.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use super::errors::Done;
 use super::writer::{ANSWER_BYTES_MAX, Writer, no_room};
 
 impl Session {
-    /// Bytes that an answer may have now. Small ones are free.
+    /// Returns the maximum size of a reply now, in bytes. Small replies are always possible.
     pub(super) fn room(&self) -> usize {
         self.answers.room(self.address()).clamp(FREE_BYTES, ANSWER_BYTES_MAX)
     }
@@ -22,8 +22,8 @@ impl Session {
         self.client.ip
     }
 
-    /// Refuses a command that changes data and answers with as much of it as it likes, while there is no memory for
-    /// answers: once it is done it cannot be refused any more.
+    /// Refuses a command that changes data and returns a reply of any size if the memory for replies is full: once it
+    /// has run, it can no longer be refused.
     pub(super) fn find_room(&self, command: &Command, args: &[&[u8]]) -> Done {
         if self.answers.is_full(self.address()) && command.returns_what_it_changes(args) {
             drop(self.answers.refuse());
@@ -32,8 +32,8 @@ impl Session {
         Ok(())
     }
 
-    /// The answer in memory that is taken for it until it was written. Where there is none, what was only read is
-    /// refused.
+    /// Charges the memory of the reply, which is held until it is written. If no memory is free, an error replaces the
+    /// reply of a command that only reads.
     pub(super) fn charged(&self, reply: Reply<Answer, Later>, is_write: bool) -> Reply<Answer, Later> {
         let (answers, address, writer) = (&self.answers, self.address(), self.is_resp3);
         match reply {
@@ -45,12 +45,12 @@ impl Session {
             }
             Reply::Alone(later) => Reply::Alone(charge_later(answers.clone(), address, later, is_write, writer)),
             Reply::Blocked(later) => Reply::Blocked(charge_later(answers.clone(), address, later, is_write, writer)),
-            // What waits until it lasts was charged before.
+            // A reply that waits until its change is durable was charged before.
             reply => reply,
         }
     }
 
-    /// The answer of a command that has changed something: it is given in any case.
+    /// Charges the reply of a command that has changed data. May overdraw the budget.
     pub(super) fn charged_change(&self, answer: Answer) -> Answer {
         match answer {
             Answer::Written(bytes) if bytes.len() > FREE_BYTES => {
@@ -61,7 +61,7 @@ impl Session {
     }
 }
 
-/// An answer in memory that is taken for it, or why there is none.
+/// Charges a reply. Returns it with its memory, or an error if no memory is free.
 fn charge(answers: &Answers, address: Option<IpAddr>, mut bytes: Vec<u8>, is_write: bool, is_resp3: bool) -> Answer {
     let held = match is_write {
         true => Some(answers.overdraw(address, bytes.len())),

@@ -1,5 +1,5 @@
-//! Shard channels (`SSUBSCRIBE`, `SPUBLISH`), as on a single node of Redis: a namespace of their own, which no other
-//! door sees. A message is written to the connections that listen, by whoever publishes it.
+//! Shard channels (`SSUBSCRIBE`, `SPUBLISH`), as on a single node of Redis. They have a separate namespace, which no
+//! other door sees. The publisher's thread writes each message to the subscribed connections.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,24 +13,24 @@ use parking_lot::Mutex;
 use super::clients::Client;
 use super::writer::Writer;
 
-/// Bytes that wait for a connection which reads slowly. It is disconnected then, as in Redis.
+/// Maximum number of bytes queued for a slow connection. Beyond it the connection is disconnected, as in Redis.
 const QUEUE_BYTES_MAX: usize = 8 << 20;
 
-/// Who listens to which shard channel.
+/// Subscribers of each shard channel.
 #[derive(Default)]
 pub(super) struct ShardChannels {
     by_name: Mutex<BTreeMap<Vec<u8>, Vec<Arc<Mouth>>>>,
     slow: AtomicU64,
 }
 
-/// A connection that listens to a channel.
+/// A connection that is subscribed to a channel.
 struct Mouth {
     client: Arc<Client>,
-    /// What came before the connection was told that it listens; `None` from then on.
+    /// Messages from before the subscription was confirmed; `None` after the confirmation.
     early: Mutex<Option<Vec<Bytes>>>,
 }
 
-/// Ends with it.
+/// Subscription to a shard channel. Dropping it ends the subscription.
 pub(super) struct ShardListener {
     channels: Arc<ShardChannels>,
     name: Vec<u8>,
@@ -50,7 +50,7 @@ impl Drop for ShardListener {
 }
 
 impl Mouth {
-    /// Whether the connection keeps up.
+    /// Writes a message and returns `true` if the connection keeps up.
     fn say(&self, message: Bytes) -> bool {
         let mut early = self.early.lock();
         let waiting = match &mut *early {
@@ -67,7 +67,7 @@ impl Mouth {
         waiting <= QUEUE_BYTES_MAX
     }
 
-    /// The connection was told that it listens.
+    /// Writes the early messages after the subscription is confirmed.
     fn open(&self) {
         let early = self.early.lock().take().unwrap_or_default();
         if !early.is_empty() {
@@ -82,13 +82,13 @@ impl ShardChannels {
         let mouth = Arc::new(Mouth { client: client.clone(), early: Mutex::new(Some(Vec::new())) });
         self.by_name.lock().entry(name.to_vec()).or_default().push(mouth.clone());
         let opened = mouth.clone();
-        // Begun by a task of this thread, it is done after the answer is written that it belongs to.
+        // A task that this thread spawns runs after the confirmation is written.
         tokio::spawn(async move { opened.open() });
         ShardListener { channels: self.clone(), name: name.to_vec(), mouth }
     }
 
-    /// How many got the message. Its bytes, which they share, are held until the last one has read them; a connection
-    /// that has others to read, and no memory for more, is disconnected.
+    /// Publishes a message and returns the number of its receivers. They share its bytes, which are held until the last
+    /// receiver has read them. A connection that has unread messages, and no memory for more, is disconnected.
     pub(super) fn publish(&self, answers: &Answers, name: &[u8], message: &[u8]) -> usize {
         let mouths = self.by_name.lock().get(name).cloned().unwrap_or_default();
         let mut written: [Option<Bytes>; 2] = [None, None];
@@ -110,7 +110,7 @@ impl ShardChannels {
         mouths.len()
     }
 
-    /// Channels, and how many listen to each.
+    /// Returns the channels, with the number of subscribers of each.
     pub(super) fn all(&self) -> Vec<(Vec<u8>, usize)> {
         self.by_name.lock().iter().map(|(name, mouths)| (name.clone(), mouths.len())).collect()
     }

@@ -1,7 +1,7 @@
-//! What this door counts, as `INFO`, `SLOWLOG` and `LATENCY HISTOGRAM` show it: commands, how long they take, errors.
+//! Counters of this door, for `INFO`, `SLOWLOG` and `LATENCY HISTOGRAM`: commands, their durations, and errors.
 //!
 //! Each shard has cells that only its own thread writes, so that counting a command shares nothing with other threads.
-//! Whoever asks sums them up.
+//! Readers sum the cells of all shards.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -16,21 +16,21 @@ use parking_lot::Mutex;
 use super::clients::Client;
 use super::commands;
 
-/// Durations up to 1.024 us, and twice as long each; the last bucket has all others.
+/// Number of duration buckets: up to 1.024 us, and twice as long each; the last bucket has all longer ones.
 const BUCKETS: usize = 28;
-/// First words of errors that are counted separately. Others are counted together.
+/// Maximum number of first words of errors that are counted separately. Others are counted together.
 const ERRORS_MAX: usize = 128;
 const OTHER_ERRORS: &str = "OTHER";
-/// Arguments of an entry of the slow log, and bytes of each, as in Redis.
+/// Maximum number of arguments in an entry of the slow log, and maximum bytes of each, as in Redis.
 const SLOW_ARGS_MAX: usize = 32;
 const SLOW_ARG_BYTES_MAX: usize = 128;
-/// Entries of the slow log that may be asked for: they take 4 KiB each at most.
+/// Maximum length of the slow log that can be set. Each entry takes at most 4 KiB.
 pub(super) const SLOW_MAX: usize = 4096;
-/// How often rates are sampled, and how many samples their mean is of.
+/// Interval at which rates are sampled, and number of samples of their mean.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 const SAMPLES: usize = 16;
 
-/// The counts of one shard.
+/// Counters of one shard.
 pub(super) struct Tally {
     commands: Box<[CommandCells]>,
     errors: Mutex<BTreeMap<Box<str>, u64>>,
@@ -44,18 +44,18 @@ struct CommandCells {
     by_duration: [Cell; BUCKETS],
 }
 
-/// The counts of one command over all shards.
+/// Counters of one command over all shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) ns: u64,
-    /// It was refused before it began.
+    /// Number of calls that were refused before they began.
     pub(super) rejected: u64,
-    /// It was answered with an error.
+    /// Number of calls whose reply was an error.
     pub(super) failed: u64,
     by_duration: [u64; BUCKETS],
 }
 
-/// One entry of the slow log.
+/// Entry of the slow log.
 #[derive(Clone)]
 pub(super) struct Slow {
     pub(super) id: u64,
@@ -69,34 +69,34 @@ pub(super) struct Slow {
 pub(super) struct Stats {
     tallies: Mutex<Vec<Option<Arc<Tally>>>>,
     telemetry: OnceLock<Arc<Telemetry>>,
-    /// What is no longer counted since `CONFIG RESETSTAT`.
+    /// Counts before the last `CONFIG RESETSTAT`, which are subtracted.
     reset: Mutex<Baseline>,
     slow: Mutex<VecDeque<Slow>>,
     slow_count: AtomicU64,
-    /// Microseconds; below 0 nothing is slow.
+    /// Threshold of the slow log in microseconds; below 0 no command is slow.
     slow_from_us: AtomicI64,
     slow_max: AtomicUsize,
     rates: Mutex<Rates>,
-    /// The most bytes that caches had when they were looked at.
+    /// Largest sampled memory of the caches, in bytes.
     memory_peak: AtomicU64,
 }
 
-/// Values of counters that only grow, at the time of a reset.
+/// Values of the counters, which only grow, at the time of a reset.
 #[derive(Clone, Default)]
 pub(super) struct Baseline {
     commands: Vec<Counted>,
     errors: BTreeMap<Box<str>, u64>,
     pub(super) totals: Totals,
-    /// Hits, misses, expired and evicted.
+    /// Hits, misses, expired and evicted entries.
     pub(super) keyspace: [u64; 4],
     pub(super) refused: u64,
 }
 
-/// Requests and bytes of the last samples.
+/// Rates of requests and bytes over the last samples.
 #[derive(Default)]
 struct Rates {
     last: Option<(Instant, Totals)>,
-    /// Requests, bytes read and written, per second.
+    /// Requests, bytes read and bytes written, per second.
     samples: VecDeque<[f64; 3]>,
 }
 
@@ -122,7 +122,7 @@ impl Tally {
         Self { commands, errors: Mutex::default() }
     }
 
-    /// A command took so long.
+    /// Records the duration of a command.
     pub(super) fn record(&self, number: usize, duration: Duration) {
         if let Some(cells) = self.commands.get(number) {
             let ns = duration.as_nanos() as u64;
@@ -132,7 +132,7 @@ impl Tally {
         }
     }
 
-    /// A command was not begun.
+    /// Counts a command that was refused before it began.
     pub(super) fn reject(&self, number: Option<usize>, answer: &[u8]) {
         if let Some(cells) = number.and_then(|number| self.commands.get(number)) {
             cells.rejected.add(1);
@@ -140,7 +140,7 @@ impl Tally {
         self.note_error(answer);
     }
 
-    /// A command came to an error.
+    /// Counts a command whose reply is an error.
     pub(super) fn fail(&self, number: usize, answer: &[u8]) {
         if let Some(cells) = self.commands.get(number) {
             cells.failed.add(1);
@@ -179,14 +179,14 @@ impl Counted {
         self
     }
 
-    /// How many calls took at most so many microseconds, for each power of two at which the number grows.
+    /// Returns the cumulative number of calls up to each bound in microseconds, for each bucket that has calls.
     pub(super) fn histogram(&self) -> Vec<(u64, u64)> {
         let mut sum = 0;
         let grown = self.by_duration.iter().enumerate().filter(|(_, count)| **count > 0);
         grown
             .map(|(bucket, count)| {
                 sum += count;
-                // The highest value that Redis's histograms do not tell from the bound.
+                // The highest value that the histograms of Redis do not distinguish from the bound.
                 let bound_ns = 1024u64 << bucket;
                 ((bound_ns + bound_ns / 128 - 1) / 1000, sum)
             })
@@ -195,7 +195,7 @@ impl Counted {
 }
 
 impl Stats {
-    /// The cells of a shard.
+    /// Returns the cells of a shard.
     pub(super) fn tally(&self, shard: usize) -> Arc<Tally> {
         let mut tallies = self.tallies.lock();
         if tallies.len() <= shard {
@@ -205,7 +205,7 @@ impl Stats {
     }
 
     pub(super) fn show(&self, telemetry: Arc<Telemetry>) {
-        // There is one service, which says so once.
+        // There is one service, which calls this once.
         self.telemetry.set(telemetry).unwrap_or_default();
     }
 
@@ -225,7 +225,7 @@ impl Stats {
         all
     }
 
-    /// Commands that were ever called or refused, by name.
+    /// Returns the commands that were ever called or refused, by name.
     pub(super) fn commands(&self) -> BTreeMap<&'static str, Counted> {
         let reset = self.reset.lock();
         let none = Counted::default();
@@ -243,7 +243,7 @@ impl Stats {
         errors
     }
 
-    /// Connections, requests and bytes since the door opened.
+    /// Returns the connections, requests and bytes since the door opened.
     pub(super) fn totals(&self) -> Totals {
         self.telemetry.get().map(|telemetry| telemetry.totals()).unwrap_or_default()
     }
@@ -252,7 +252,7 @@ impl Stats {
         self.reset.lock().clone()
     }
 
-    /// Counts from now on again.
+    /// Resets the counters.
     pub(super) fn reset(&self, keyspace: [u64; 4], refused: u64) {
         let baseline =
             Baseline { commands: self.all(), errors: self.all_errors(), totals: self.totals(), keyspace, refused };
@@ -261,14 +261,14 @@ impl Stats {
         self.memory_peak.store(0, Ordering::Relaxed);
     }
 
-    /// Requests, bytes read and bytes written per second, over the last samples.
+    /// Returns the requests, bytes read and bytes written per second, over the last samples.
     pub(super) fn rates(&self) -> [f64; 3] {
         let rates = self.rates.lock();
         let mean = |at: usize| rates.samples.iter().map(|sample| sample[at]).sum::<f64>() / SAMPLES as f64;
         [mean(0), mean(1), mean(2)]
     }
 
-    /// The most bytes that caches ever took, so far as they were looked at.
+    /// Returns the largest known memory of the caches in bytes, including `now_bytes`.
     pub(super) fn memory_peak(&self, now_bytes: u64) -> u64 {
         self.memory_peak.fetch_max(now_bytes, Ordering::Relaxed).max(now_bytes)
     }
@@ -291,7 +291,7 @@ impl Stats {
         rates.last = Some((at, totals));
     }
 
-    /// Samples rates and memory for as long as the door is open.
+    /// Samples rates and memory while the door is open.
     pub(super) async fn sample_all(stats: Weak<Self>, broker: Weak<Broker>) {
         let mut interval = tokio::time::interval(SAMPLE_EVERY);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -305,7 +305,7 @@ impl Stats {
         }
     }
 
-    /// Whether a command that took so long is written down.
+    /// Returns `true` if a command of this duration belongs in the slow log.
     #[inline]
     pub(super) fn is_slow(&self, duration: Duration) -> bool {
         let from_us = self.slow_from_us.load(Ordering::Relaxed);
@@ -324,7 +324,7 @@ impl Stats {
         self.slow_max.store(max.min(SLOW_MAX), Ordering::Relaxed);
     }
 
-    /// Writes a slow command down. Passwords are not.
+    /// Adds a command to the slow log. Passwords are redacted.
     #[cold]
     pub(super) fn note_slow(&self, client: &Client, args: &[&[u8]], duration: Duration) {
         let is_secret = matches!(args[0].to_ascii_uppercase().as_slice(), b"AUTH" | b"HELLO");
@@ -354,7 +354,7 @@ impl Stats {
         log.truncate(self.slow_max.load(Ordering::Relaxed));
     }
 
-    /// The newest entries first.
+    /// Returns at most `count` entries, newest first.
     pub(super) fn slow(&self, count: usize) -> Vec<Slow> {
         self.slow.lock().iter().take(count).cloned().collect()
     }
@@ -398,7 +398,7 @@ mod tests {
         one.reject(Some(get), b"-ERR wrong number\r\n");
         let counted = stats.commands()["get"];
         assert_eq!((counted.calls(), counted.ns, counted.failed, counted.rejected), (2, 103_000, 1, 1));
-        // As LATENCY HISTOGRAM of Redis 7.0 has these bounds.
+        // Bounds as in LATENCY HISTOGRAM of Redis 7.0.
         assert_eq!(counted.histogram(), [(4, 1), (132, 2)]);
         assert_eq!(stats.errors().into_iter().collect::<Vec<_>>(), [("ERR".into(), 1), ("WRONGTYPE".into(), 1)]);
         stats.reset([0; 4], 0);

@@ -1,4 +1,4 @@
-//! Clients that wait for a key: what is tried for them again, and what ends their wait.
+//! Clients that block on a key: the command that is retried for them, and the end of their wait.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::clients::Client;
 use super::commands::{Command, Data, Named, Step};
 use super::writer::Writer;
 
-/// It is tried again each time that one of its keys may have more.
+/// Registers a blocking command. It is retried each time that one of its keys may have more data.
 pub(super) fn begin_to_wait(
     locked: &LockedCache<'_>,
     command: &'static Command,
@@ -38,7 +38,7 @@ pub(super) fn begin_to_wait(
     locked.wait(&keys, Box::new(attempt))
 }
 
-/// Ends its wait where the connection ends.
+/// Guard that ends the wait when the connection ends.
 pub(super) struct Wait {
     pub(super) cache: Arc<Cache>,
     pub(super) waiting: Arc<Waiting>,

@@ -1,24 +1,24 @@
-//! Answers as they are written, in the version of RESP that the client asked for.
+//! Writer of replies, in the version of RESP that the client chose.
 
 use engine::cache::write_number;
 
 use super::errors::Fail;
 
-/// An answer.
+/// Maximum size of a reply in bytes.
 pub(super) const ANSWER_BYTES_MAX: usize = 256 << 20;
 
-/// Most answers are smaller.
+/// Initial capacity in bytes. Most replies are smaller.
 const SMALL_BYTES: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) bytes: Vec<u8>,
     pub(super) is_resp3: bool,
-    /// It has grown too large: nothing more is written, and it is no answer.
+    /// `true` once the reply has grown too large: nothing more is written, and it is not a valid reply.
     pub(super) is_too_large: bool,
-    /// Members, keys and items that the commands of a transaction have looked at.
+    /// Number of members, keys and items that the commands of a transaction have visited.
     pub(super) looked: u64,
-    /// Bytes to which it may grow: fewer than an answer may have, where other answers hold the memory.
+    /// Maximum size in bytes: less than [`ANSWER_BYTES_MAX`] if other replies hold the memory.
     pub(super) bytes_max: usize,
 }
 
@@ -65,7 +65,7 @@ impl Writer {
         self.put(b"\r\n");
     }
 
-    /// Fails where the answer is too large.
+    /// Fails if the reply is too large.
     pub(super) fn check(&mut self) -> Result<(), Fail> {
         match std::mem::take(&mut self.is_too_large) {
             true if self.bytes_max < ANSWER_BYTES_MAX => Err(no_room(self.bytes_max)),
@@ -76,7 +76,7 @@ impl Writer {
         }
     }
 
-    /// A string, or nothing.
+    /// Writes a string, or null.
     pub(super) fn maybe(&mut self, bytes: Option<&[u8]>) {
         match bytes {
             Some(bytes) => self.bulk(bytes),
@@ -88,7 +88,7 @@ impl Writer {
         self.put(if self.is_resp3 { b"_\r\n" } else { b"$-1\r\n" });
     }
 
-    /// Nothing, where there may be several.
+    /// Writes null in place of an array.
     pub(super) fn null_array(&mut self) {
         self.put(if self.is_resp3 { b"_\r\n" } else { b"*-1\r\n" });
     }
@@ -97,7 +97,7 @@ impl Writer {
         self.number(b'*', length as i64);
     }
 
-    /// So many pairs.
+    /// Writes the head of a map with this many pairs.
     pub(super) fn map(&mut self, pairs: usize) {
         match self.is_resp3 {
             true => self.number(b'%', pairs as i64),
@@ -109,7 +109,7 @@ impl Writer {
         self.number(if self.is_resp3 { b'~' } else { b'*' }, length as i64);
     }
 
-    /// What nobody asked for.
+    /// Writes the head of a push, which answers no request.
     pub(super) fn push(&mut self, length: usize) {
         self.number(if self.is_resp3 { b'>' } else { b'*' }, length as i64);
     }
@@ -122,7 +122,7 @@ impl Writer {
         }
     }
 
-    /// A text for people.
+    /// Writes a text for people.
     pub(super) fn verbatim(&mut self, text: &str) {
         if !self.is_resp3 {
             return self.bulk(text.as_bytes());
@@ -132,7 +132,7 @@ impl Writer {
         self.line_end(text.as_bytes());
     }
 
-    /// How many there are is known only now: it belongs where they began.
+    /// Inserts a head at `at`, for elements whose number is known only after they were written.
     pub(super) fn begin_with(&mut self, at: usize, write: impl FnOnce(&mut Self)) {
         let end = self.bytes.len();
         write(self);
@@ -168,10 +168,10 @@ impl Writer {
     }
 }
 
-/// How the error begins of an answer for which there is no memory now.
+/// First words of the error for a reply for which there is no memory now.
 pub(super) const NO_ROOM: &str = "TRYAGAIN the answer has more than";
 
-/// The error for a client for whose answer there is no memory now.
+/// Returns the error for a client whose reply has no memory now.
 pub(super) fn no_room(bytes: usize) -> Fail {
     Fail::new(format!(
         "{NO_ROOM} the {bytes} bytes that are free: answers that clients have not read hold the \
@@ -179,7 +179,7 @@ pub(super) fn no_room(bytes: usize) -> Fail {
     ))
 }
 
-/// A score as Redis writes it: whole numbers as such, others with 17 digits, as C's `%.17g` does.
+/// Formats a score as Redis does: whole numbers as such, others with 17 digits, as `%.17g` of C does.
 pub(super) fn write_double(number: f64) -> String {
     const DIGITS: usize = 17;
     if number.is_infinite() {
@@ -188,7 +188,7 @@ pub(super) fn write_double(number: f64) -> String {
     if number.is_nan() {
         return "nan".to_owned();
     }
-    // A whole number, as far as each one of them is one of its own.
+    // Whole numbers are exact up to this size.
     if number.trunc() == number && number.abs() < 1e17 {
         return if number == 0.0 && number.is_sign_negative() { "-0".to_owned() } else { format!("{number:.0}") };
     }

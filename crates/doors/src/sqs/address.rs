@@ -1,42 +1,41 @@
-//! Where a queue is to clients of SQS: its account, region and name, as a URL, as an ARN, and as the name by which all
-//! other doors know it.
+//! Addresses of queues: account, region and name, as a URL, as an ARN, and as the name that all other doors use.
 
 use std::net::IpAddr;
 
 use super::errors::{Failure, INVALID_ADDRESS, Result};
 
-/// Characters of the name of a queue.
+/// Maximum length of the name of a queue.
 const NAME_CHARS_MAX: usize = 80;
 const ACCOUNT_DIGITS: usize = 12;
 const REGION_CHARS_MAX: usize = 32;
 const FIFO: &str = ".fifo";
 
-/// An account in a region: queues of two of them have nothing to do with each other.
+/// An account in a region. Queues of different homes are independent of each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Home {
     pub account: String,
     pub region: String,
 }
 
-/// A queue.
+/// Address of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub home: Home,
     pub name: String,
 }
 
-/// Whether a text is an account.
+/// Returns `true` if a text is an account id.
 pub fn is_account(text: &str) -> bool {
     text.len() == ACCOUNT_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether a text may be a region.
+/// Returns `true` if a text may be a region.
 pub fn is_region(text: &str) -> bool {
     let is_char = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=REGION_CHARS_MAX).contains(&text.len()) && text.bytes().all(is_char)
 }
 
-/// Whether a text looks like a region of AWS, and like nothing else that stands in the name of a host.
+/// Returns `true` if a text looks like a region of AWS, and unlike any other part of a host name.
 fn is_known_region(text: &str) -> bool {
     is_region(text) && text.matches('-').count() >= 2 && text.ends_with(|c: char| c.is_ascii_digit())
 }
@@ -47,13 +46,13 @@ pub(super) fn is_name(text: &str) -> bool {
     !stem.is_empty() && text.len() <= NAME_CHARS_MAX && stem.bytes().all(is_char)
 }
 
-/// The name of the host in a URL, without its port.
+/// Returns the host name in a URL, without its port.
 pub(super) fn host_in(url: &str) -> Option<&str> {
     let (_, rest) = url.split_once("://")?;
     Some(name_of_host(rest.split('/').next().unwrap_or(rest)))
 }
 
-/// A host without its port.
+/// Returns the host name without its port.
 pub(super) fn name_of_host(host: &str) -> &str {
     match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(rest),
@@ -61,8 +60,8 @@ pub(super) fn name_of_host(host: &str) -> &str {
     }
 }
 
-/// Whether a host in the URL of a queue does not say whose queue it is: every machine calls itself so, or AWS and
-/// emulators of it give it out.
+/// Returns `true` if a host in the URL of a queue does not identify a service: every machine has such a name, or AWS
+/// and its emulators return it.
 pub(super) fn is_anybodys(host: &str) -> bool {
     let host = host.to_ascii_lowercase();
     let is_below = |domain: &str| host.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
@@ -73,7 +72,7 @@ pub(super) fn is_anybodys(host: &str) -> bool {
 }
 
 impl Home {
-    /// The part of an ARN that tells AWS from its other worlds.
+    /// Returns the partition in an ARN, which distinguishes the separate clouds of AWS.
     fn partition(&self) -> &'static str {
         match &self.region {
             region if region.starts_with("cn-") => "aws-cn",
@@ -82,12 +81,12 @@ impl Home {
         }
     }
 
-    /// The ARN of an account as somebody who is allowed something.
+    /// Returns the ARN of an account as a principal of a policy.
     pub fn principal(&self, account: &str) -> String {
         format!("arn:{}:iam::{account}:root", self.partition())
     }
 
-    /// How the names of its queues begin for other doors.
+    /// Returns the prefix of the names of its queues at other doors.
     pub fn prefix(&self, default: &Self) -> String {
         match self == default {
             true => String::new(),
@@ -101,7 +100,7 @@ impl Place {
         Self { home: home.clone(), name: name.to_owned() }
     }
 
-    /// The queue that a URL means, or a path of one, or its name alone. What it does not say is that of the request.
+    /// Returns the queue of a URL, of the path of a URL, or of a name. Missing parts are those of the request.
     pub fn parse(url: &str, home: &Home) -> Result<Self> {
         Self::parse_url(url, home)
             .ok_or_else(|| Failure::new(&INVALID_ADDRESS, format!("The address {url} is not valid for this endpoint.")))
@@ -135,7 +134,7 @@ impl Place {
         Some(Self::new(&Home { account: account.to_owned(), region: region.to_owned() }, name))
     }
 
-    /// The queue that the path of a request names, if it names one.
+    /// Returns the queue in the path of a request, if there is one.
     pub fn of_path(path: &str, host: &str, home: &Home) -> Option<Self> {
         if path == "/" || path == "/queue" {
             return None;
@@ -158,12 +157,12 @@ impl Place {
         format!("arn:{}:sqs:{region}:{account}:{}", self.home.partition(), self.name)
     }
 
-    /// The path that means it whatever the host and the request are.
+    /// Returns the path that identifies the queue independent of the host and the request.
     pub fn path(&self) -> String {
         format!("/queue/{}/{}/{}", self.home.region, self.home.account, self.name)
     }
 
-    /// Its URL at this base. The region is left out where requests mean it anyway.
+    /// Returns the URL at this base. The region is omitted if it is the default.
     pub fn url(&self, base: &str, default: &Home) -> String {
         match self.home.region == default.region {
             true => format!("{base}/{}/{}", self.home.account, self.name),
@@ -171,12 +170,12 @@ impl Place {
         }
     }
 
-    /// Its name for other doors.
+    /// Returns the name at other doors.
     pub fn known_as(&self, default: &Home) -> String {
         format!("{}{}", self.home.prefix(default), self.name)
     }
 
-    /// The queue that other doors know by this name; `None` for one that SQS cannot name.
+    /// Returns the queue that has this name at other doors; `None` if SQS cannot name it.
     pub fn of_known(name: &str, default: &Home) -> Option<Self> {
         if is_name(name) {
             return Some(Self::new(default, name));

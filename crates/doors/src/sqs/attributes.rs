@@ -1,4 +1,4 @@
-//! The attributes of a queue: what SQS says of it, as its settings and its notes, and back.
+//! Attributes of queues, and their mapping to the settings and notes of a queue.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use serde_json::{Map, Value};
 use super::address::{Home, Place};
 use super::errors::{Failure, INVALID_ATTRIBUTE_NAME, Result};
 
-/// How the notes of this door begin.
+/// Prefix of the notes of this door.
 const NOTE: &str = "sqs.";
 const TAG: &str = "sqs.tag.";
 
-/// Bytes of a message with its attributes.
+/// Maximum size of a message with its attributes, in bytes.
 pub(super) const MESSAGE_BYTES_MAX: u64 = 1 << 20;
 const MESSAGE_BYTES_MIN: u64 = 1 << 10;
 pub(super) const DELAY_S_MAX: u64 = 900;
@@ -22,9 +22,9 @@ pub(super) const WAIT_S_MAX: u64 = 20;
 const RETENTION_S: (u64, u64) = (60, 1_209_600);
 const RECEIVES_MAX: u64 = 1000;
 const KEY_REUSE_S: (u64, u64) = (60, 86_400);
-/// Queues that a dead-letter queue names as those that it takes messages from.
+/// Maximum number of source queues that a dead-letter queue names.
 const SOURCES_MAX: usize = 10;
-/// Messages that receivers of one queue have at a time.
+/// Maximum number of messages that receivers of one queue hold at a time.
 const IN_FLIGHT_MAX: u32 = 120_000;
 
 const KEY_REUSE: &str = "KmsDataKeyReusePeriodSeconds";
@@ -33,14 +33,14 @@ const THROUGHPUT: &str = "FifoThroughputLimit";
 const PER_GROUP: &str = "perMessageGroupId";
 const PER_QUEUE: &str = "perQueue";
 
-/// What a queue is set to: the settings that every door has, and the notes of this one.
+/// Attributes of a queue: the settings that all doors share, and the notes of this door.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Attributes {
     pub settings: QueueSettings,
     pub notes: BTreeMap<String, String>,
 }
 
-/// All attributes that can be read, in the order in which they are shown.
+/// Names of all attributes that can be read, in the order in which they are returned.
 pub(super) const NAMES: [&str; 21] = [
     "ApproximateNumberOfMessages",
     "ApproximateNumberOfMessagesDelayed",
@@ -65,17 +65,17 @@ pub(super) const NAMES: [&str; 21] = [
     "VisibilityTimeout",
 ];
 
-/// Who may name a queue as its dead-letter queue.
+/// Queues that may name a queue as their dead-letter queue.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RedriveAllow {
     All,
     Nobody,
-    /// The queues with these ARNs.
+    /// Queues with these ARNs.
     Some(Vec<String>),
 }
 
 impl Attributes {
-    /// Of a new queue.
+    /// Returns the attributes of a new queue.
     pub fn new(is_fifo: bool) -> Self {
         let settings = match is_fifo {
             true => QueueSettings {
@@ -90,7 +90,7 @@ impl Attributes {
         Self { settings, notes: BTreeMap::new() }
     }
 
-    /// Of a queue that is there.
+    /// Returns the attributes of an existing queue.
     pub fn of(definition: &QueueDefinition) -> Self {
         Self { settings: definition.settings.clone(), notes: definition.notes.clone() }
     }
@@ -99,7 +99,7 @@ impl Attributes {
         note(&self.notes, name)
     }
 
-    /// Keeps a note; nothing removes it.
+    /// Stores a note. An empty value removes it.
     fn set_note(&mut self, name: &str, value: &str) {
         let name = format!("{NOTE}{name}");
         match value {
@@ -108,7 +108,7 @@ impl Attributes {
         };
     }
 
-    /// Sets attributes of a queue. The dead-letter queue is named, but whether it is there is for the caller to see.
+    /// Sets attributes of a queue. The caller must check that the named dead-letter queue exists.
     pub fn apply<'t>(
         &mut self,
         place: &Place,
@@ -235,7 +235,7 @@ impl Attributes {
         Ok(())
     }
 
-    /// An attribute by its name, if the queue has it; of those that do not change by themselves.
+    /// Returns an attribute by name if the queue has it, except for those that change by themselves.
     pub fn get(&self, name: &str, place: &Place, default: &Home) -> Option<String> {
         let settings = &self.settings;
         let fifo = |value: &str| place.is_fifo().then(|| value.to_owned());
@@ -263,7 +263,7 @@ impl Attributes {
 }
 
 fn note<'t>(notes: &'t BTreeMap<String, String>, name: &str) -> Option<&'t str> {
-    // It is looked for with each message: the name of a note is put together without memory of its own.
+    // This runs for each message, so the name of the note is composed without an allocation.
     let mut key = [0; 64];
     let length = NOTE.len() + name.len();
     let key = key.get_mut(..length)?;
@@ -276,7 +276,7 @@ pub(super) fn message_bytes_max(notes: &BTreeMap<String, String>) -> u64 {
     note(notes, "MaximumMessageSize").and_then(|bytes| bytes.parse().ok()).unwrap_or(MESSAGE_BYTES_MAX)
 }
 
-/// How long a receiver waits for a message where it does not say.
+/// Returns the default time in seconds that a receiver waits for a message.
 pub(super) fn wait_s(notes: &BTreeMap<String, String>) -> u64 {
     note(notes, "ReceiveMessageWaitTimeSeconds").and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
 }
@@ -285,7 +285,7 @@ pub(super) fn dedups_by_content(notes: &BTreeMap<String, String>) -> bool {
     note(notes, "ContentBasedDeduplication").is_some()
 }
 
-/// The policy of a queue, as JSON.
+/// Returns the policy of a queue as JSON.
 pub(super) fn policy(notes: &BTreeMap<String, String>) -> Option<Map<String, Value>> {
     object(note(notes, "Policy")?)
 }
@@ -302,7 +302,7 @@ pub(super) fn redrive_allow(notes: &BTreeMap<String, String>) -> RedriveAllow {
     note(notes, "RedriveAllowPolicy").and_then(|text| parse_redrive_allow(text).ok()).unwrap_or(RedriveAllow::All)
 }
 
-/// The tags of a queue.
+/// Returns the tags of a queue.
 pub(super) fn tags(notes: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
     notes.range(TAG.to_owned()..).map_while(|(name, value)| Some((name.strip_prefix(TAG)?, value.as_str())))
 }
@@ -345,7 +345,7 @@ fn number(name: &str, value: &str, (least, most): (u64, u64)) -> Result<u64> {
     value.parse().ok().filter(|n| (least..=most).contains(n)).ok_or_else(|| Failure::attribute(name, ""))
 }
 
-/// Whether a flag is set. The service takes it in any case.
+/// Returns `true` if a flag is set. The service ignores its case.
 pub(super) fn is_true(value: &str) -> bool {
     value.eq_ignore_ascii_case("true")
 }
@@ -378,7 +378,7 @@ mod tests {
         (failure.code.name, failure.message.into_owned())
     }
 
-    /// Every attribute that can be set leads back, and what is set to its default is as if it never was.
+    /// Every attribute that can be set is returned, and setting an attribute to its default is like not setting it.
     #[test]
     fn what_is_set_is_what_is_shown() {
         let redrive = r#"{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:d","maxReceiveCount":3}"#;

@@ -1,4 +1,4 @@
-//! What SQS asks of a message before it takes it, in the order in which the service looks, with its words.
+//! Validation of messages, in the order and with the error messages of the service.
 
 use std::borrow::Cow;
 
@@ -10,30 +10,30 @@ use super::errors::{
 };
 use super::model::{AttributeValue, Int, Map, SendEntry, SendMessage, Text, required_text};
 
-/// Messages of one batch.
+/// Maximum number of messages in one batch.
 pub(super) const ENTRIES_MAX: usize = 10;
 const ENTRY_ID_CHARS_MAX: usize = 80;
 const ATTRIBUTES_MAX: usize = 10;
 const ATTRIBUTE_NAME_BYTES_MAX: usize = 256;
 const ATTRIBUTE_TYPE_BYTES_MAX: usize = 256;
-/// Characters of a group's id, or of one for deduplication.
+/// Maximum length of a group id or a deduplication id.
 const FIFO_ID_CHARS_MAX: usize = 128;
-/// The one attribute that a sender may give beside its own.
+/// The only system attribute that a sender may set.
 pub(super) const TRACE: &str = "AWSTraceHeader";
 const CONTENTS: &str = "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to #xD7FF | \
                         #xE000 to #xFFFD | #x10000 to #x10FFFF";
 
-/// What a queue asks of messages.
+/// Requirements of a queue for its messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub is_fifo: bool,
     pub dedups_by_content: bool,
     pub bytes_max: u64,
-    /// Whether the message is one of a batch, where some things are said otherwise.
+    /// `true` if the message is in a batch, for which some error messages differ.
     pub is_in_batch: bool,
 }
 
-/// A message that may be sent.
+/// Message that may be sent.
 #[derive(Debug)]
 pub(super) struct Outgoing<'t> {
     pub body: &'t str,
@@ -77,7 +77,7 @@ pub(super) fn check<'t>(entry: &'t SendEntry<'_>, rules: Rules) -> Result<Outgoi
     let dedup = fifo_id("MessageDeduplicationId", &entry.message_deduplication_id)?;
     let group = fifo_id("MessageGroupId", &entry.message_group_id)?;
     let delay_ms = match (entry.delay_seconds, rules.is_fifo) {
-        // It means the delay of the queue.
+        // The default delay of the queue applies.
         (None | Some(Int(0)), true) => None,
         (Some(Int(seconds)), true) => {
             let reason = "The request include parameter that is not valid for this queue type.";
@@ -116,7 +116,7 @@ fn delay(Int(seconds): Int) -> Result<u64> {
     }
 }
 
-/// Attributes as they are digested, stored and counted. Which are valid is not seen here.
+/// Returns the attributes as they are digested, stored and counted, without validation.
 fn values<'t>(attributes: &'t Option<Map<'_, AttributeValue<'_>>>) -> Vec<Attribute<'t>> {
     let attributes = attributes.iter().flat_map(Map::iter);
     attributes
@@ -133,7 +133,7 @@ fn values<'t>(attributes: &'t Option<Map<'_, AttributeValue<'_>>>) -> Vec<Attrib
         .collect()
 }
 
-/// Bytes of a message as its limit counts them.
+/// Returns the size of a message as its limit counts it, in bytes.
 fn bytes_of(body: &str, attributes: &[Attribute<'_>]) -> u64 {
     let of_attribute = |given: &Attribute<'_>| given.name.len() + given.data_type.len() + given.value.len();
     (body.len() + attributes.iter().map(of_attribute).sum::<usize>()) as u64
@@ -184,7 +184,7 @@ fn check_name(name: &str) -> Result<()> {
                        reserved for internal use. Additionally, they cannot start or end with '.'.";
         return Err(Failure::parameter(message));
     }
-    // Names of the broker's own headers.
+    // Prefix of the broker's own headers.
     if begins("thalweg.") {
         let message = format!("Message (user) attribute name '{name}' is reserved: it begins with 'thalweg.'.");
         return Err(Failure::parameter(message));
@@ -228,13 +228,13 @@ fn check_value(name: &str, attribute: &AttributeValue<'_>) -> Result<()> {
     }
 }
 
-/// Whether a text is a number, however many digits it has.
+/// Returns `true` if a text is a number, of any length.
 fn is_number(text: &str) -> bool {
     let text = text.trim();
     text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) && text.parse::<f64>().is_ok()
 }
 
-/// The trace that a sender gives.
+/// Validates system attributes and returns the trace.
 fn check_system<'t>(attributes: &'t Option<Map<'_, AttributeValue<'_>>>) -> Result<Option<&'t str>> {
     let mut trace = None;
     for (name, attribute) in attributes.iter().flat_map(Map::iter) {
@@ -252,7 +252,7 @@ fn check_system<'t>(attributes: &'t Option<Map<'_, AttributeValue<'_>>>) -> Resu
     Ok(trace)
 }
 
-/// An id of a group, for deduplication or of an attempt to receive.
+/// Validates the id of a group, a deduplication or a receive attempt.
 pub(super) fn fifo_id<'t>(parameter: &str, id: &'t Option<Text<'_>>) -> Result<Option<&'t str>> {
     let Some(id) = id.as_ref().map(Text::as_str) else {
         return Ok(None);
@@ -266,7 +266,7 @@ pub(super) fn fifo_id<'t>(parameter: &str, id: &'t Option<Text<'_>>) -> Result<O
     Ok(Some(id))
 }
 
-/// What has to be so of a batch whatever its entries are.
+/// Validates a batch, independent of its entries' type.
 pub(super) fn check_batch<T>(name: &str, entries: &[T], id: impl Fn(&T) -> Option<&str>) -> Result<()> {
     let count = entries.len();
     if count == 0 {
@@ -291,7 +291,7 @@ pub(super) fn check_batch<T>(name: &str, entries: &[T], id: impl Fn(&T) -> Optio
     Ok(())
 }
 
-/// What has to be so of all messages of a batch together, or none is sent.
+/// Validates all messages of a batch together. If one of these checks fails, none is sent.
 pub(super) fn check_send_batch(entries: &[SendEntry<'_>], rules: Rules) -> Result<()> {
     for entry in entries.iter().filter(|_| rules.is_fifo) {
         if entry.message_deduplication_id.is_none() && !rules.dedups_by_content {

@@ -1,5 +1,5 @@
-//! Bytes into requests and answers into bytes: which protocol a request speaks, and one description of each answer
-//! that both protocols are written from.
+//! Decodes requests and encodes responses: detection of the protocol, and one description of each response from which
+//! both protocols are encoded.
 
 use std::borrow::Cow;
 
@@ -28,47 +28,47 @@ const PLAIN_JSON: &str = "application/json";
 pub(super) const XML: &str = "text/xml";
 const NAMESPACE: &str = " xmlns=\"http://queue.amazonaws.com/doc/2012-11-05/\"";
 
-/// What a request speaks, and with it its answer.
+/// Protocol of a request and its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Json,
-    /// With answers in XML, or in JSON of some form.
+    /// Query protocol, with responses in XML, or in JSON of this form.
     Query(Option<JsonForm>),
 }
 
 impl Protocol {
-    /// The older one, with its answers as the client wants them.
+    /// Returns the older protocol, with the form of responses that the client accepts.
     pub fn query(headers: &HeaderMap) -> Self {
         let accepts_json = |value: &HeaderValue| value.to_str().is_ok_and(|value| value.contains("application/json"));
         Self::Query(headers.get_all(ACCEPT).iter().any(accepts_json).then_some(JsonForm::Service))
     }
 }
 
-/// What a list or a map is called.
+/// Names of a list or a map.
 #[derive(Clone, Copy)]
 pub(super) struct Names {
     pub json: &'static str,
-    /// Of each element.
+    /// Name of each element.
     pub xml: &'static str,
-    /// Of the name of an entry, where it is a map.
+    /// Name of the element for the key of an entry, if it is a map.
     pub key: &'static str,
 }
 
-/// A list or a map with its names in both protocols.
+/// Returns the names of a list or a map in both protocols.
 pub(super) const fn names(json: &'static str, xml: &'static str) -> Names {
     Names { json, xml, key: "Name" }
 }
 
-/// What an answer is written with: the members of a structure, one after the other.
+/// Encoder of a response: writes the members of a structure one after the other.
 pub(super) trait Fields {
     fn text(&mut self, name: &'static str, value: &str);
     fn number(&mut self, name: &'static str, value: u64);
     fn flag(&mut self, name: &'static str, value: bool);
     fn texts<'t>(&mut self, names: Names, values: impl IntoIterator<Item = &'t str>);
-    /// Structures.
+    /// Writes a list of structures.
     fn list<T>(&mut self, names: Names, items: impl IntoIterator<Item = T>, each: impl FnMut(&mut Self, T));
     fn map<'t>(&mut self, names: Names, entries: impl IntoIterator<Item = (&'t str, &'t str)>);
-    /// Structures by name.
+    /// Writes a map of structures.
     fn map_of<'t, T>(
         &mut self,
         names: Names,
@@ -89,7 +89,7 @@ pub(super) trait Fields {
     }
 }
 
-/// The answer to a request that went well.
+/// Successful response.
 #[derive(Debug)]
 pub(super) enum Answer {
     Nothing,
@@ -97,13 +97,13 @@ pub(super) enum Answer {
     QueueUrls {
         urls: Vec<String>,
         next_token: Option<String>,
-        /// Whether they are those of `ListDeadLetterSourceQueues`, which are named otherwise.
+        /// `true` for `ListDeadLetterSourceQueues`, whose list has another name.
         are_sources: bool,
     },
     Attributes(Vec<(&'static str, String)>),
     Tags(Vec<(String, String)>),
     Sent(Sent),
-    /// Of each message of a batch what became of it.
+    /// Results by message of a batch.
     SentBatch(Vec<(String, Result<Sent>)>),
     DoneBatch(Action, Vec<(String, Result<()>)>),
     Messages(Vec<Shown>),
@@ -112,7 +112,7 @@ pub(super) enum Answer {
     MovedCount(u64),
 }
 
-/// A message that was taken.
+/// Message that was accepted.
 #[derive(Debug)]
 pub(super) struct Sent {
     pub id: String,
@@ -122,7 +122,7 @@ pub(super) struct Sent {
     pub sequence: Option<u64>,
 }
 
-/// A message on its way to whoever asked.
+/// Message as it is returned to a client.
 #[derive(Debug)]
 pub(super) struct Shown {
     pub id: String,
@@ -162,7 +162,7 @@ impl Sent {
     }
 }
 
-/// Twenty digits, growing with the offset.
+/// Returns a sequence number of twenty digits, which grows with the offset.
 pub(super) fn sequence_number(offset: u64) -> String {
     const FIRST: u64 = 10_000_000_000_000_000_000;
     (FIRST + offset % (u64::MAX - FIRST)).to_string()
@@ -273,7 +273,7 @@ impl Answer {
         }
     }
 
-    /// Whether nothing would be written of it.
+    /// Returns `true` if nothing would be written.
     pub fn is_empty(&self) -> bool {
         match self {
             Self::Nothing => true,
@@ -282,7 +282,7 @@ impl Answer {
         }
     }
 
-    /// About as many bytes as it takes.
+    /// Returns the approximate size of the encoded response, in bytes.
     pub fn bytes_hint(&self) -> usize {
         match self {
             Self::Messages(messages) => messages.iter().map(|message| 1024 + message.body.len() * 9 / 8).sum(),
@@ -301,16 +301,16 @@ fn write_failed<T>(out: &mut impl Fields, results: &[(String, Result<T>)]) {
     });
 }
 
-/// A request as far as its head and its form tell.
+/// Request whose head and form are decoded.
 pub(super) struct Call<'a> {
     pub protocol: Protocol,
     pub action: Result<Action>,
-    /// The parameters, where it speaks Query.
+    /// Parameters, if the protocol is Query.
     pub form: Option<Form<'a>>,
 }
 
 impl<'a> Call<'a> {
-    /// `of_queue` is the queue that the path of the request names, if it names one.
+    /// Decodes the head and the form. `of_queue` is the queue in the path of the request, if there is one.
     pub fn new(head: &'a Parts, body: &'a [u8], of_queue: Option<&Place>) -> Result<Self> {
         let target = head.headers.get(TARGET).map(|target| target.to_str().unwrap_or_default());
         let content_type = head.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
@@ -324,7 +324,7 @@ impl<'a> Call<'a> {
             None if of_queue.is_some() => Err(Failure::new(&UNKNOWN_OPERATION, "")),
             None => Err(Failure::new(&MISSING_ACTION, "The request must contain the parameter Action.")),
             Some(name) => match Action::parse(name) {
-                // They are about no queue.
+                // These actions do not refer to an existing queue.
                 Some(Action::CreateQueue | Action::ListQueues) if of_queue.is_some() => Err(invalid_action(name)),
                 Some(action) => Ok(action),
                 None => Err(invalid_action(name)),
@@ -337,7 +337,7 @@ impl<'a> Call<'a> {
         Ok(Self { protocol: Protocol::query(&head.headers), action, form: Some(form) })
     }
 
-    /// The request itself.
+    /// Decodes the request itself.
     pub fn request(&'a self, body: &'a [u8]) -> Result<Request<'a>> {
         let action = self.action.as_ref().map_err(|failure| Failure::new(failure.code, failure.message.clone()))?;
         match &self.form {
@@ -357,7 +357,7 @@ fn invalid_action(name: &str) -> Failure {
     Failure::new(&INVALID_ACTION, format!("The action {name} is not valid for this endpoint."))
 }
 
-/// The answer on the wire.
+/// Encodes a response.
 pub(super) fn respond(
     protocol: Protocol,
     action: Option<Action>,
@@ -370,7 +370,7 @@ pub(super) fn respond(
         (Ok(answer), Protocol::Query(None)) => (200, to_xml(action, answer, request_id)),
         (Ok(answer), Protocol::Query(Some(form))) => (200, documents::answer(form, action, answer, request_id)),
         (Err(failure), Protocol::Json) => (failure.code.status, json_error(failure)),
-        // The service has no other form of it.
+        // The service has no JSON form of this error.
         (Err(failure), Protocol::Query(Some(form))) if failure.code != &UNKNOWN_OPERATION => {
             (failure.code.status, documents::error(form, failure, request_id))
         }

@@ -1,9 +1,9 @@
-//! The digests that clients compare: MD5 of bodies and attributes, SHA-256 of a body as its deduplication id.
+//! Digests that clients compare: MD5 of bodies and attributes, and SHA-256 of a body as its deduplication id.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use md5::{Digest, Md5};
 
-/// A digest in hex.
+/// Digest in hex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hex([u8; 32]);
 
@@ -28,7 +28,7 @@ pub(super) fn of_body(body: &[u8]) -> Hex {
     hex(Md5::digest(body).into())
 }
 
-/// What the deduplication id is of a message that brings none.
+/// Returns the deduplication id of a message that does not set one.
 pub(super) fn of_content(body: &[u8]) -> String {
     let digest = digest(&SHA256, body);
     digest
@@ -39,7 +39,7 @@ pub(super) fn of_content(body: &[u8]) -> String {
         .collect()
 }
 
-/// An attribute as it is digested.
+/// Attribute as it is digested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attribute<'a> {
     pub name: &'a str,
@@ -53,12 +53,12 @@ impl Attribute<'_> {
     }
 }
 
-/// Whether the values of a type are bytes rather than text.
+/// Returns `true` if the values of a type are bytes and not text.
 pub(super) fn is_binary(data_type: &str) -> bool {
     data_type.starts_with("Binary")
 }
 
-/// Of all attributes together, whatever order they are in; `None` where there are none.
+/// Returns the digest of all attributes in any order; `None` if there are no attributes.
 pub(super) fn of_attributes(attributes: &mut [Attribute<'_>]) -> Option<Hex> {
     if attributes.is_empty() {
         return None;
@@ -83,7 +83,7 @@ fn add(md5: &mut Md5, bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// The sums are those of AWS itself, as its clients have them in their tests.
+    /// Digests of AWS itself, as in the tests of its clients.
     #[test]
     fn sums_are_those_that_clients_expect() {
         assert_eq!(of_body(b"message").as_str(), "78e731027d8fd50ed642340b7c9a63b3");

@@ -1,26 +1,26 @@
-//! The Query protocol on the way out as JSON: what the service writes for clients that accept it, and the XML with each
-//! element a member, as LocalStack writes it.
+//! Encoding of the Query protocol as JSON: the form that the service writes for clients that accept it, and the XML
+//! with each element as a member, as LocalStack writes it.
 
 use super::codec::{Answer, Fields, Names};
 use super::errors::Failure;
 use super::json::Json;
 
-/// How the JSON is made.
+/// Form of the JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// The members of the service's structures. What is not there is null, and a map is a list of names and values.
+    /// Members of the structures of the service. A missing value is null, and a map is a list of names and values.
     Service,
-    /// The elements of the XML. Several of one name are a list, one is not, and all values are texts.
+    /// Elements of the XML. Several with the same name are a list, a single one is not, and all values are texts.
     Elements,
 }
 
-/// Writes one object.
+/// Encoder of one object.
 struct Document {
     json: Json,
     form: Form,
 }
 
-/// The answer to a request that went well.
+/// Encodes a successful response.
 pub(super) fn answer(form: Form, action: &str, answer: &Answer, request_id: &str) -> Vec<u8> {
     let mut document = Document { json: Json::new(Vec::with_capacity(answer.bytes_hint())), form };
     document.nested(&format!("{action}Response"), |document| {
@@ -181,8 +181,8 @@ mod tests {
         Shown { id: "m".into(), receipt: "r".into(), body, system, attributes: vec![attribute] }
     }
 
-    /// As the samples of AWS for API Gateway and SQS document answers with and without messages (serverless-patterns),
-    /// and attributes as LocalStack's tests of AWS have them (`test_get_queue_attributes_json_format`).
+    /// Responses with and without messages are from the samples of AWS for API Gateway and SQS (serverless-patterns),
+    /// attributes from LocalStack's tests of AWS (`test_get_queue_attributes_json_format`).
     #[test]
     fn the_service_writes_null_for_what_is_not_there_and_lists_for_maps() {
         assert_eq!(
@@ -214,7 +214,7 @@ mod tests {
         );
     }
 
-    /// LocalStack makes JSON of its XML by `xmltodict` (`test_list_messages_as_json`).
+    /// LocalStack converts its XML to JSON with `xmltodict` (`test_list_messages_as_json`).
     #[test]
     fn elements_of_one_name_are_a_list_and_one_alone_is_not() {
         let result = |messages| {

@@ -1,4 +1,4 @@
-//! What SQS calls what goes wrong: two names for each error, because its two protocols have their own.
+//! Maps errors to those of SQS. Each error has two names, because the two protocols use different ones.
 
 use std::borrow::Cow;
 
@@ -8,16 +8,16 @@ use super::sigv4::{AuthError, AuthErrorKind};
 
 pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// An error of SQS.
+/// Error code of SQS.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Code {
-    /// Its name in AWS JSON, with the namespace that it is from.
+    /// Namespace of the name in AWS JSON. The name itself is `shape`.
     pub namespace: &'static str,
     pub shape: &'static str,
-    /// Its name in the Query protocol, which SDKs show for both.
+    /// Name in the Query protocol, which SDKs show for both protocols.
     pub name: &'static str,
     pub status: u16,
-    /// Whether the client has to act.
+    /// `true` if the client caused the error.
     pub is_sender: bool,
 }
 
@@ -74,7 +74,7 @@ mod codes {
 }
 pub(super) use codes::*;
 
-/// An error on its way to the client.
+/// Error that is returned to the client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub code: &'static Code,
@@ -98,12 +98,12 @@ impl Failure {
         Self::new(&INVALID_PARAMETER, message)
     }
 
-    /// A value that a parameter cannot have.
+    /// Returns the error for an invalid value of a parameter.
     pub fn value(parameter: &str, value: impl std::fmt::Display, reason: &str) -> Self {
         Self::parameter(format!("Value {value} for parameter {parameter} is invalid. Reason: {reason}"))
     }
 
-    /// A value that an attribute of a queue cannot have.
+    /// Returns the error for an invalid value of an attribute of a queue.
     pub fn attribute(name: &str, reason: &str) -> Self {
         let message = match reason {
             "" => format!("Invalid value for the parameter {name}."),
@@ -116,7 +116,7 @@ impl Failure {
         Self::new(&INVALID_ATTRIBUTE_NAME, format!("Unknown Attribute {name}."))
     }
 
-    /// The message as the Query protocol has it.
+    /// Returns the message for the Query protocol.
     pub fn query_message(&self) -> &str {
         match self.code == &QUEUE_DOES_NOT_EXIST {
             true => "The specified queue does not exist for this wsdl version.",
@@ -155,7 +155,7 @@ impl From<Error> for Failure {
             ErrorKind::NoResponders
             | ErrorKind::SlowSubscriber
             | ErrorKind::Internal
-            // No client of this door sends a checksum: what does not match is a file of the broker.
+            // No client of this door sends a checksum, so the damaged data is a file of the broker.
             | ErrorKind::Corrupt
             | ErrorKind::OutOfSequence
             | ErrorKind::Fenced => &INTERNAL,
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!((failure.code.status, failure.code.shape, failure.code.is_sender), (500, "InternalFailure", false));
     }
 
-    /// AWS SDKs repeat 5xx, and take 4xx for their caller's fault.
+    /// AWS SDKs retry after 5xx, and treat 4xx as an error of their caller.
     #[test]
     fn a_full_disk_is_a_fault_of_the_server() {
         let failure = Failure::from(Error::new(ErrorKind::DiskFull, "no room"));

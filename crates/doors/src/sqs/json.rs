@@ -1,4 +1,4 @@
-//! AWS JSON 1.0: requests from JSON, answers into it. Lists and maps without anything in them are left out.
+//! AWS JSON 1.0: decoding of requests and encoding of responses. Empty lists and maps are omitted.
 
 use super::codec::{Fields, Names};
 use super::errors::{Failure, Result, SERIALIZATION};
@@ -12,10 +12,10 @@ pub(super) fn decode(action: Action, body: &[u8]) -> Result<Request<'_>> {
     request.map_err(|error| Failure::new(&SERIALIZATION, error.to_string()))
 }
 
-/// Writes one object.
+/// Encoder of one object.
 pub(super) struct Json {
     out: Vec<u8>,
-    /// Whether the next member is the first of its object.
+    /// `true` if the next member is the first one of its object.
     is_first: bool,
 }
 

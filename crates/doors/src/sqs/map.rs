@@ -1,4 +1,4 @@
-//! Requests as calls of the broker: which function answers which, and what all of them need.
+//! Maps requests to calls of the broker: the function for each request, and their common context.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -18,36 +18,37 @@ use super::codec::Answer;
 use super::errors::{Failure, INVALID_ADDRESS, Result};
 use super::model::{List, Request, SendEntry, Text, required_text};
 
-/// Names that the door keeps in mind of queues that were deleted or purged lately.
+/// Maximum number of recently deleted or purged queues whose names are remembered.
 const LATELY_MAX: usize = 65_536;
-/// Attempts to receive that can be asked for again, and for how long.
+/// Maximum number of receive attempts that can be repeated, and the time during which they can.
 const ATTEMPTS_MAX: usize = 4096;
 const ATTEMPT_KEPT: Duration = Duration::from_secs(300);
-/// Hosts that the URLs of queues may have, beside the one of the request, and how long they are known.
+/// Maximum number of hosts in the URLs of queues, in addition to the host of the request, and the time during which
+/// they are remembered.
 const HOSTS_MAX: usize = 1024;
 const HOST_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// The door.
+/// State of the SQS door.
 pub(super) struct Sqs {
     pub broker: Arc<Broker>,
-    /// Whose requests are that do not say so.
+    /// Account and region of requests that do not specify their own.
     pub default: Home,
-    /// Where the URLs of queues lead, if not to where the request came to.
+    /// Base of the URLs of queues; by default the address to which the request was sent.
     pub url: Option<String>,
-    /// How long a deleted queue's name is taken, and a queue cannot be purged again.
+    /// Time during which the name of a deleted queue stays taken, and a purged queue cannot be purged again.
     pub cooldown: Duration,
     pub deleted: Mutex<Lately<String, ()>>,
     pub purged: Mutex<Lately<String, ()>>,
-    /// What was given out under an id that the receiver may come back with.
+    /// Messages that were received under an attempt id, which the receiver may repeat.
     pub attempts: Mutex<Attempts>,
-    /// Hosts of URLs of queues that this door has given out.
+    /// Hosts in the URLs of queues that this door has returned.
     pub hosts: Mutex<Lately<String, ()>>,
 }
 
-/// What was given out, by the queue and the id of the attempt to receive.
+/// Received messages by queue and attempt id.
 pub(super) type Attempts = Lately<(QueueId, String), Arc<Vec<Received>>>;
 
-/// What happened within some time, the oldest first. Whatever is too much is forgotten before its time.
+/// Map of recent events, which expire after some time. If there are too many, the oldest ones are removed early.
 pub(super) struct Lately<K, V> {
     found: HashMap<K, (Instant, V)>,
     by_age: VecDeque<(Instant, K)>,
@@ -85,7 +86,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Lately<K, V> {
     }
 
     fn forget_oldest(&mut self) {
-        // A key that came again since then stays.
+        // A key that was inserted again in the meantime stays.
         if let Some((at, key)) = self.by_age.pop_front()
             && self.found.get(&key).is_some_and(|(newest, _)| *newest == at)
         {
@@ -94,24 +95,24 @@ impl<K: Hash + Eq + Clone, V: Clone> Lately<K, V> {
     }
 }
 
-/// Who asks, and how.
+/// Context of a request.
 pub(super) struct Asker<'t> {
-    /// Whose queues are meant where a name alone is given.
+    /// Account and region for queues that are given by name alone.
     pub home: Home,
-    /// How the URLs of queues begin that lead back here.
+    /// Base of the URLs of queues that lead back to this door.
     pub base: String,
-    /// The host that the request came to.
+    /// Host to which the request was sent.
     pub host: &'t str,
-    /// The trace that the request belongs to.
+    /// Trace to which the request belongs.
     pub trace: Option<&'t str>,
     pub drain: Drain,
-    /// Where the client is.
+    /// Address of the client.
     pub address: IpAddr,
-    /// The permit of the answer, where its call takes one before the answer is there.
+    /// Memory of the response, if the call reserves it before the response exists.
     pub held: Mutex<Option<Held>>,
 }
 
-/// A queue that a request is about.
+/// Queue that a request names.
 pub(super) struct Found {
     pub place: Place,
     pub definition: Arc<QueueDefinition>,
@@ -122,7 +123,7 @@ impl Found {
         self.definition.name.as_str()
     }
 
-    /// What it asks of messages.
+    /// Returns the requirements of the queue for its messages.
     pub fn rules(&self, is_in_batch: bool) -> Rules {
         let notes = &self.definition.notes;
         Rules {
@@ -148,7 +149,7 @@ impl Sqs {
         }
     }
 
-    /// The URL of a queue, which leads back to where the request came to.
+    /// Returns the URL of a queue, which leads back to the address to which the request was sent.
     pub fn url_of(&self, asker: &Asker<'_>, place: &Place) -> String {
         let url = place.url(&asker.base, &self.default);
         if let Some(host) = host_in(&url) {
@@ -160,8 +161,9 @@ impl Sqs {
         url
     }
 
-    /// Refuses the URL of a queue of another service. A host is this door's if the request came to it, if URLs with it
-    /// were given out here, or if it cannot tell hosts apart: one of this machine, of AWS, or of another emulator.
+    /// Refuses the URL of a queue of another service. A host belongs to this door if the request was sent to it, if
+    /// URLs with it were returned here, or if it does not identify a service: a host of this machine, of AWS, or of an
+    /// emulator.
     fn expect_own_host(&self, asker: &Asker<'_>, url: &str) -> Result<()> {
         let Some(host) = host_in(url) else {
             return Ok(());
@@ -184,7 +186,7 @@ impl Sqs {
         }
     }
 
-    /// The queue that a request names.
+    /// Returns the queue that a request names.
     pub async fn find(&self, asker: &Asker<'_>, queue_url: &Option<Text<'_>>) -> Result<Found> {
         let url = required_text("QueueUrl", queue_url)?;
         let place = Place::parse(url, &asker.home)?;
@@ -201,7 +203,8 @@ impl Sqs {
         match request {
             Request::SendMessage(request) => self.send(asker, request).await,
             Request::SendMessageBatch(request) => self.send_batch(asker, request).await,
-            // The future of a long poll is what a connection costs that waits: what is in it is not in all others.
+            // The future of a long poll is the memory of a waiting connection. It is boxed separately to keep the
+            // others out of it.
             Request::ReceiveMessage(request) => Box::pin(self.receive(asker, request)).await,
             Request::DeleteMessage(request) => self.delete(asker, request).await,
             Request::DeleteMessageBatch(request) => self.delete_batch(asker, request).await,
@@ -211,7 +214,7 @@ impl Sqs {
         }
     }
 
-    /// What is not about messages.
+    /// Executes a request that is not about messages.
     async fn answer_control(&self, asker: &Asker<'_>, request: Request<'_>) -> Result<Answer> {
         match request {
             Request::CreateQueue(request) => self.create_queue(asker, request).await,
@@ -243,7 +246,7 @@ impl Sqs {
     }
 }
 
-/// What of a request can be checked without a broker: its messages, and the attributes of a queue to be.
+/// Checks the parts of a request that need no broker: its messages, and the attributes of a new queue.
 pub(super) fn check(request: Request<'_>) -> Result<()> {
     let home = Home { account: "000000000000".to_owned(), region: "us-east-1".to_owned() };
     let rules = |is_fifo| Rules {

@@ -1,4 +1,4 @@
-//! Messages sent, received and deleted.
+//! Sending, receiving and deleting of messages.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -24,19 +24,19 @@ use super::model::{
 };
 use crate::fields;
 
-/// Messages of one answer.
+/// Maximum number of messages in one response.
 const RECEIVE_MAX: i64 = 10;
-/// Bodies of one answer, beyond the first.
+/// Maximum bytes of message bodies in one response. The first one may be larger.
 const RECEIVE_BYTES_MAX: usize = 11 << 20;
 
-/// How long an answer waits until there is memory for it.
+/// Maximum time that a response waits for memory.
 const ROOM_WAIT: Duration = Duration::from_secs(5);
-/// Bytes that a byte takes more where it is escaped: `&quot;`.
+/// Maximum number of additional bytes of an escaped byte: `&quot;`.
 const ESCAPE_BYTES_MAX: usize = 5;
-/// Bytes of an answer beside the contents of a message: ids, digests and a receipt.
+/// Number of bytes per message in a response in addition to its contents: ids, digests and a receipt.
 const MESSAGE_REST_BYTES: usize = 1024;
 
-/// What a receiver may ask to be told of a message.
+/// System attributes that a receiver may request.
 const SYSTEM: [&str; 9] = [
     "SenderId",
     "SentTimestamp",
@@ -49,14 +49,14 @@ const SYSTEM: [&str; 9] = [
     "DeadLetterQueueSourceArn",
 ];
 
-/// What of a message is shown.
+/// Selection of the system attributes and attributes that are returned.
 pub(super) struct View<'t> {
     pub system: Vec<&'t str>,
     pub attributes: Vec<&'t str>,
 }
 
 impl View<'_> {
-    /// Everything.
+    /// Selects everything.
     pub fn all() -> Self {
         Self { system: vec!["All"], attributes: vec!["All"] }
     }
@@ -65,7 +65,7 @@ impl View<'_> {
         self.system.iter().any(|wanted| *wanted == "All" || *wanted == name)
     }
 
-    /// Attributes are asked for by name, or by how it begins.
+    /// Returns `true` if an attribute is selected by its name or by a prefix.
     fn has_attribute(&self, name: &str) -> bool {
         self.attributes.iter().any(|wanted| match wanted.strip_suffix(".*") {
             Some(prefix) => name.starts_with(prefix),
@@ -74,12 +74,12 @@ impl View<'_> {
     }
 }
 
-/// The attribute that says how the body of a message was made that is no text. It comes whether or not it is asked
-/// for, since the body cannot be understood without it.
+/// Attribute with the encoding of a body that is not the value of the message as text. It is always returned, since the
+/// body cannot be understood without it.
 const ENCODING: &str = "thalweg.encoding";
 
-/// The body of a message as a text that SQS lets through, and how it was made if it is not simply the message's value:
-/// `base64` of a value that is no such text, `headers` of a record without a value, as a JSON object.
+/// Returns the body of a message as text that SQS allows, and its encoding unless it is simply the value of the
+/// message: `base64` for a value that is not such text, `headers` for a record without a value, as a JSON object.
 fn body_of(message: &Message) -> (Bytes, Option<&'static str>) {
     let body = message.body();
     if message.record().value.is_none() && message.headers().next().is_some() {
@@ -92,10 +92,10 @@ fn body_of(message: &Message) -> (Bytes, Option<&'static str>) {
     }
 }
 
-/// What is known of a message beside what its sender gave it.
+/// Properties of a message that its sender did not set.
 pub(super) struct Known {
     pub id: MessageId,
-    /// In this queue.
+    /// Number of receives in this queue.
     pub attempts: u32,
     pub first_received_ms: Option<u64>,
 }
@@ -230,7 +230,7 @@ impl Sqs {
         Ok(Answer::Messages(shown))
     }
 
-    /// Waits for messages as long as the client asks, but not past the begin of the drain.
+    /// Waits for messages as long as the client requests, but not beyond the beginning of the drain.
     async fn take(&self, asker: &Asker<'_>, found: &Found, receive: &Receive) -> Result<Vec<Received>> {
         let mut drain = asker.drain.clone();
         let taken = tokio::select! {
@@ -240,7 +240,7 @@ impl Sqs {
         };
         match taken {
             Err(error) if error.kind == ErrorKind::Busy => match found.place.is_fifo() {
-                // Nothing is said of the limit of a FIFO queue.
+                // For a FIFO queue the service does not report this limit.
                 true => Ok(Vec::new()),
                 false => Err(Failure::new(&OVER_LIMIT, error.message)),
             },
@@ -248,7 +248,8 @@ impl Sqs {
         }
     }
 
-    /// The same messages as the last time under this id, if all of them are still with that receiver.
+    /// Returns the messages of the last attempt with this id if the receiver still holds all of them; otherwise
+    /// receives.
     async fn take_again(
         &self,
         asker: &Asker<'_>,
@@ -274,7 +275,7 @@ impl Sqs {
         Ok(taken)
     }
 
-    /// A message as a client sees it.
+    /// Converts a message to the form that a client receives.
     pub fn show(&self, place: &Place, view: &View<'_>, message: &Message, known: &Known, receipt: String) -> Shown {
         let mut system = Vec::new();
         let mut add = |name: &'static str, value: &mut dyn FnMut() -> Option<String>| {
@@ -284,7 +285,7 @@ impl Sqs {
         };
         let of_header = |name: &str| message.header(name).map(str::to_owned);
         let is_fifo = place.is_fifo();
-        // The service goes on counting in the dead-letter queue.
+        // The count of the service continues in the dead-letter queue.
         let before = message.header(header::RECEIVED).and_then(|received| received.parse().ok()).unwrap_or(0u32);
         let attempts = before.saturating_add(known.attempts);
         add("SenderId", &mut || Some(of_header(header::SENDER).unwrap_or_else(|| place.home.account.clone())));
@@ -309,7 +310,7 @@ impl Sqs {
             };
             Some(ShownAttribute { name: name.clone(), data_type, value: value.clone() })
         });
-        // Of headers with the same name, which other doors know, the first is shown.
+        // Other doors allow several headers with the same name. The first one is shown.
         let mut shown: Vec<ShownAttribute> = Vec::new();
         for attribute in attributes.take(if view.attributes.is_empty() { 0 } else { usize::MAX }) {
             if !shown.iter().any(|other| other.name == attribute.name) {
@@ -352,7 +353,7 @@ impl Sqs {
         Ok(Answer::DoneBatch(Action::DeleteMessageBatch, results.collect()))
     }
 
-    /// What a receipt handle stands for.
+    /// Returns the receipt in a receipt handle.
     pub fn receipt(&self, found: &Found, handle: &str) -> Result<Receipt> {
         self.broker.unseal(&found.definition, handle).map_err(|error| match error.kind {
             ErrorKind::Invalid => {
@@ -364,13 +365,13 @@ impl Sqs {
     }
 }
 
-/// Bytes that a message takes in an answer at most: where all of it is escaped in XML, or made base64 first.
+/// Returns the maximum number of bytes that a message takes in a response, escaped in XML or encoded in base64.
 fn shown_bytes_max(message: &Message) -> usize {
     let body = message.body();
     let is_escaped = |byte: &&u8| matches!(byte, b'"' | b'\\' | b'&' | b'<' | b'>' | b'\'' | 0..0x20);
     let escaped = body.iter().filter(is_escaped).count();
     let rest = message.bytes().saturating_sub(body.len());
-    // A body that is no text is there in base64, too, before it is a part of the answer.
+    // A body that is not text exists in base64, too, before it is copied into the response.
     let shown = (body.len() + ESCAPE_BYTES_MAX * escaped).max(if std::str::from_utf8(body).is_ok() {
         0
     } else {
@@ -379,7 +380,7 @@ fn shown_bytes_max(message: &Message) -> usize {
     shown + (1 + ESCAPE_BYTES_MAX) * rest + MESSAGE_REST_BYTES
 }
 
-/// Clients with the retry rules of the SDKs come again.
+/// Converts an error. Clients with the retry rules of the SDKs retry after the code for throttling.
 fn throttled(error: engine::Error) -> Failure {
     match error.kind {
         ErrorKind::Busy => Failure::new(&THROTTLED, error.message),
@@ -387,7 +388,7 @@ fn throttled(error: engine::Error) -> Failure {
     }
 }
 
-/// A message that is gone already was deleted well.
+/// Converts the result of a deletion. Deleting a message that is already deleted succeeds.
 fn deleted(answer: Result<(), LeaseError>, handle: &str) -> Result<()> {
     match answer {
         Ok(()) | Err(LeaseError::Gone) => Ok(()),
@@ -397,7 +398,7 @@ fn deleted(answer: Result<(), LeaseError>, handle: &str) -> Result<()> {
     }
 }
 
-/// The handles of a batch whose entries are as they should be.
+/// Returns the receipt handles of a batch, after validation of its entries.
 pub(super) fn handles<'t>(name: &str, entries: &'t [ReceiptEntry<'_>]) -> Result<Vec<&'t str>> {
     check_batch(name, entries, |entry| entry.id.as_ref().map(Text::as_str))?;
     let handle = |(i, entry): (usize, &'t ReceiptEntry<'_>)| {
@@ -406,7 +407,7 @@ pub(super) fn handles<'t>(name: &str, entries: &'t [ReceiptEntry<'_>]) -> Result
     entries.iter().enumerate().map(handle).collect()
 }
 
-/// What a receiver wants to be told.
+/// Returns the selection of attributes in a request.
 fn view_of<'t>(request: &'t ReceiveMessage<'_>) -> Result<View<'t>> {
     let names = |list: &'t Option<List<Text<'_>>>| -> Vec<&'t str> {
         list.iter().flat_map(|List(names)| names.iter().map(Text::as_str)).collect()
@@ -420,7 +421,7 @@ fn view_of<'t>(request: &'t ReceiveMessage<'_>) -> Result<View<'t>> {
     Ok(View { system, attributes: names(&request.message_attribute_names) })
 }
 
-/// The headers of a message: its attributes, and what else is known of it.
+/// Returns the headers of a message: its attributes and its other properties.
 fn headers_of<'t>(asker: &'t Asker<'_>, message: &Outgoing<'t>, types: &'t str) -> Vec<(&'t str, &'t [u8])> {
     let mut headers: Vec<(&str, &[u8])> = Vec::with_capacity(message.attributes.len() + 3);
     headers.extend(message.attributes.iter().map(|attribute| (attribute.name, attribute.value)));
@@ -434,7 +435,7 @@ fn headers_of<'t>(asker: &'t Asker<'_>, message: &Outgoing<'t>, types: &'t str) 
     headers
 }
 
-/// The types of attributes that cannot be told by their values.
+/// Returns the types of the attributes that cannot be derived from their values.
 fn types_of(message: &Outgoing<'_>) -> String {
     let mut types = String::new();
     for attribute in &message.attributes {
@@ -447,7 +448,7 @@ fn types_of(message: &Outgoing<'_>) -> String {
     types
 }
 
-/// The type of an attribute, where it is written down.
+/// Returns the recorded type of an attribute.
 fn type_in<'t>(types: &'t str, name: &str) -> Option<Cow<'t, str>> {
     let mut pairs = types.split(',').filter_map(|pair| pair.split_once('='));
     pairs.find(|(other, _)| unescaped(other) == name).map(|(_, data_type)| unescaped(data_type))

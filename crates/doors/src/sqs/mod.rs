@@ -1,4 +1,4 @@
-//! The SQS door: what Amazon's SDKs and tools speak to queues, AWS JSON 1.0 and the older Query protocol on one port.
+//! The SQS door: queues for Amazon's SDKs and tools, over AWS JSON 1.0 and the older Query protocol on one port.
 
 mod address;
 mod attributes;
@@ -57,43 +57,44 @@ use sigv4::Auth;
 use crate::ledger;
 use crate::strangers::{self, Stranger};
 
-/// A message of a MiB takes three times as much where each of its bytes is escaped.
+/// Maximum size of a request body. A message of 1 MiB takes three times as many bytes if each of them is escaped.
 const BODY_BYTES_MAX: usize = 4 << 20;
-/// Bytes of request bodies that all connections together may have on their way.
+/// Maximum number of bytes of request bodies in flight, over all connections together.
 const BODIES_BYTES_MAX: usize = 256 << 20;
-/// Bytes of a path with its query, which may be a whole request, and of all headers.
+/// Maximum size of a path with its query, which may contain a whole request, and of all headers.
 const URI_BYTES_MAX: usize = 64 << 10;
 const HEADER_BYTES_MAX: usize = 64 << 10;
-/// How long a connection may wait for its next request: clients keep theirs for about a minute.
+/// Maximum time that a connection waits for its next request. Clients keep idle connections for about a minute.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a client may take to read on in its answer.
+/// Write timeout: maximum time until a client reads more of its response.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a connection may take to end once the drain has begun.
+/// Maximum time until a connection is closed once the drain has begun.
 const CLOSE_WAIT_MAX: Duration = Duration::from_secs(5);
 const TRACE: &str = "x-amzn-trace-id";
 
-/// How the door is set up.
+/// Settings of the SQS door.
 pub struct Settings {
     pub address: SocketAddr,
-    /// Whose requests are that do not say so, and where.
+    /// Account and region of requests that do not specify their own.
     pub account: String,
     pub region: String,
-    /// How the URLs of queues begin, if not with where the request came to.
+    /// Base of the URLs of queues; by default the address to which the request was sent.
     pub url: Option<String>,
-    /// How long a deleted queue's name is taken, and a queue cannot be purged again.
+    /// Time during which the name of a deleted queue stays taken, and a purged queue cannot be purged again.
     pub cooldown: Duration,
     pub auth: Auth,
-    /// How long a connection may take for the headers of a request.
+    /// Maximum time in which a connection must send the headers of a request.
     pub header_timeout: Duration,
-    /// Whether a client that is not on this machine may speak without TLS.
+    /// `true` if clients on other machines may connect without TLS.
     pub allow_plain: bool,
-    /// With it, clients may also speak TLS, on the same port.
+    /// TLS settings. If set, clients may also use TLS, on the same port.
     pub tls: Option<Arc<Tls>>,
-    /// Hosts that are served; empty: any. On loopback the names of this machine are, and besides only these.
+    /// Host names that are served; if empty, any. On a loopback address, only the names of this machine and these are
+    /// served.
     pub hosts: Vec<String>,
-    /// Who is believed when it says for whom it forwards a request.
+    /// Networks of proxies whose headers about the forwarded client are trusted.
     pub trusted_proxies: Vec<IpNetwork>,
-    /// Whether each request is logged.
+    /// `true` if each request is logged.
     pub access_log: bool,
 }
 
@@ -117,7 +118,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Hosts that are served. Where only some are, the URLs that the door gives out have to lead back to it.
+    /// Returns the host names that are served. If they are restricted, they include the host of the URLs that the door
+    /// returns, as these must lead back to it.
     fn served_hosts(&self) -> Vec<String> {
         let mut hosts = self.hosts.clone();
         let own = self.url.as_deref().and_then(|url| url.split_once("://")).map(|(_, host)| host);
@@ -151,7 +153,7 @@ impl Settings {
     }
 }
 
-/// What all requests of the door share.
+/// State that all requests of the door share.
 struct Door {
     sqs: Sqs,
     auth: Auth,
@@ -160,7 +162,7 @@ struct Door {
     calls: [AtomicU64; Action::ALL.len()],
 }
 
-/// Ids of requests: of one run, all differ, and no two runs have the same.
+/// Generator of request ids. All ids of one run differ, and no two runs have the same ids.
 struct RequestIds {
     origin: u64,
     count: AtomicU64,
@@ -179,12 +181,12 @@ impl RequestIds {
     }
 }
 
-/// What a request is an answer to, once it is known.
+/// Result of a request, with its protocol and, if known, its action.
 struct Answered {
     protocol: Protocol,
     action: Option<Action>,
     answer: Result<Answer>,
-    /// The permit that the answer holds until it was written.
+    /// Memory of the response, which is held until it is written.
     held: Option<Held>,
 }
 
@@ -209,7 +211,7 @@ impl Door {
         response.map(Full::new)
     }
 
-    /// The whole body, and the right to its bytes.
+    /// Returns the whole body, with the permit for its bytes.
     async fn read(&self, mut body: RequestBody) -> Result<(Bytes, Option<OwnedSemaphorePermit>)> {
         let mut permit: Option<OwnedSemaphorePermit> = None;
         // A body in one piece is not copied.
@@ -218,7 +220,7 @@ impl Door {
             let frame =
                 frame.map_err(|error| Failure::new(&SERIALIZATION, format!("the body cannot be read: {error}")))?;
             let Ok(data) = frame.into_data() else {
-                // Trailers say nothing here.
+                // Trailers are ignored.
                 continue;
             };
             let right = u32::try_from(data.len()).ok().and_then(|n| self.bodies.clone().try_acquire_many_owned(n).ok());
@@ -280,9 +282,10 @@ impl Door {
         Answered { protocol: call.protocol, action, answer, held: asker.held.into_inner() }
     }
 
-    /// Refuses a change that a link or an image of a web page could ask for, or a fetcher of URLs.
+    /// Refuses a change that a link or an image of a web page could request, or a server that fetches URLs.
     ///
-    /// Only a header tells that the request is signed, unless signatures are verified: anyone can write a URL.
+    /// Unless signatures are verified, only a signature in the header proves that a request is not such a link: anyone
+    /// can write a URL.
     fn expect_no_link(&self, head: &Parts, action: Option<Action>) -> Result<()> {
         let is_signed = matches!(self.auth, Auth::Verify(_)) || sigv4::has_header(&head.headers);
         match action {
@@ -299,7 +302,7 @@ impl Door {
         }
     }
 
-    /// A request was not signed as it has to be: that is a login that was refused.
+    /// Records a failed login for a request without a valid signature.
     async fn refuse_login(&self, head: &Parts, failure: &Failure) {
         let is_own_fault = [&UNAVAILABLE, &errors::INTERNAL].iter().any(|code| std::ptr::eq(failure.code, *code));
         if !matches!(self.auth, Auth::Verify(_)) || is_own_fault {
@@ -329,7 +332,7 @@ impl Door {
         Answered { protocol: peek::protocol(&head.headers), action: Some(Action::ReceiveMessage), answer, held: None }
     }
 
-    /// Who makes a request, as far as that is so.
+    /// Returns the context of a request: its account and region, as far as they are given, and its connection.
     fn asker<'t>(&self, head: &'t Parts, body: &'t [u8]) -> Result<Asker<'t>> {
         let Some(caller) = head.extensions.get::<Caller>() else {
             return Err(Failure::new(&errors::INTERNAL, "a request came without its connection"));
@@ -361,7 +364,7 @@ impl Door {
         Ok(Asker { home, base, host, trace, drain, address: caller.address, held: Mutex::default() })
     }
 
-    /// Shows what the door does among the broker's metrics.
+    /// Registers the counters of the door in the metrics of the broker.
     fn register(self: &Arc<Self>, stats: Arc<HttpStats>) {
         let door = self.clone();
         self.sqs.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| door.expose(&stats, out))));
@@ -390,7 +393,7 @@ fn header(headers: &HeaderMap, name: impl hyper::header::AsHeaderName) -> Option
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// The host that a request is for, with its port.
+/// Returns the host of a request, with its port.
 fn host_of(head: &Parts) -> Option<&str> {
     header(&head.headers, HOST).or_else(|| head.uri.authority().map(|authority| authority.as_str()))
 }
@@ -399,7 +402,7 @@ fn is_root(path: &str) -> bool {
     matches!(path, "" | "/" | "/queue" | "/queue/")
 }
 
-/// What a client understands that sent something else than a request.
+/// Returns the protocol of a client whose request is not understood.
 fn spoken_by(headers: &HeaderMap) -> Protocol {
     match headers.contains_key(codec::TARGET)
         || header(headers, CONTENT_TYPE).is_some_and(|value| value.contains("json"))
@@ -409,8 +412,8 @@ fn spoken_by(headers: &HeaderMap) -> Protocol {
     }
 }
 
-/// What the runtime refuses, worded as any other error of this door. Where nobody knows what the client speaks, it is
-/// JSON: every SDK acts upon the status.
+/// Returns the body for a refusal of the runtime, in the form of any other error of this door. If the protocol of the
+/// client is not known, the body is JSON: every SDK evaluates the status.
 fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
     let code = match refusal.reason {
         Reason::Malformed | Reason::Method | Reason::UriSize | Reason::HeaderSize | Reason::BodySize => &SERIALIZATION,
@@ -430,8 +433,8 @@ fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
     }
 }
 
-/// Reads a request as the door does, and checks its queue and its messages, for whoever tries it with any bytes.
-/// Whether it may be one; `action` counts those that there are, round and round.
+/// Decodes a request as the door does, and checks its queue and its messages. Returns `true` if it is valid. For
+/// fuzzing: `action` selects the action modulo their number.
 pub fn check_request(action: usize, is_query: bool, body: &[u8]) -> bool {
     let action = Action::ALL[action % Action::ALL.len()];
     if !is_query {
@@ -444,7 +447,7 @@ pub fn check_request(action: usize, is_query: bool, body: &[u8]) -> bool {
     model::Request::deserialize(action, form.tree()).is_ok_and(|request| map::check(request).is_ok())
 }
 
-/// Opens the door. It serves until the drain begins. The address is the bound one.
+/// Opens the door, which serves clients until the drain begins. Returns the bound address.
 pub async fn open(
     settings: Settings,
     broker: Arc<Broker>,

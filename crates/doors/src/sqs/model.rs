@@ -1,6 +1,6 @@
-//! The requests of SQS as values, whichever protocol they came by. What they hold stays where it was read.
+//! Requests of SQS as values, independent of the protocol. Their contents are borrowed from the received bytes.
 //!
-//! The names are those of AWS JSON; an alias is what the Query protocol calls the same.
+//! Names are those of AWS JSON; an alias is the name in the Query protocol.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,10 +13,10 @@ use serde::{Deserialize, Deserializer};
 
 use super::errors::{Failure, Result};
 
-/// Elements of a list, or entries of a map, of one request. No limit of SQS is near.
+/// Maximum number of elements of a list, or entries of a map, in one request. All limits of SQS are far lower.
 const ELEMENTS_MAX: usize = 1024;
 
-/// A text that is borrowed where the protocol wrote it as it is.
+/// Text that is borrowed if the protocol transmits it unescaped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Text<'a>(pub Cow<'a, str>);
 
@@ -48,7 +48,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-/// A whole number.
+/// Whole number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Int(pub i64);
 
@@ -70,7 +70,7 @@ impl<'de> Deserialize<'de> for Int {
                 Ok(Int(i64::try_from(number).unwrap_or(i64::MAX)))
             }
 
-            /// Writers that know no whole numbers write `30.0`.
+            /// Encoders without whole numbers write `30.0`.
             fn visit_f64<E>(self, number: f64) -> Result<Int, E> {
                 Ok(Int(number as i64))
             }
@@ -79,7 +79,7 @@ impl<'de> Deserialize<'de> for Int {
     }
 }
 
-/// Bytes, base64 on the wire.
+/// Bytes, which are base64 on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Blob(pub Vec<u8>);
 
@@ -93,7 +93,7 @@ impl<'de> Deserialize<'de> for Blob {
     }
 }
 
-/// A list.
+/// List of at most [`ELEMENTS_MAX`] elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct List<T>(pub Vec<T>);
 
@@ -128,7 +128,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
     }
 }
 
-/// A map, in the order in which it was written; a name may be there twice.
+/// Map in the order in which it was written. A name may occur twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Map<'a, T>(pub Vec<(Text<'a>, T)>);
 
@@ -169,7 +169,7 @@ impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Map<'a, T> {
     }
 }
 
-/// An attribute of a message: one of its values is there, by its type.
+/// Attribute of a message. Its type determines which value is present.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct AttributeValue<'a> {
@@ -180,7 +180,7 @@ pub(super) struct AttributeValue<'a> {
     pub binary_value: Option<Blob>,
 }
 
-/// Declares a request: its members, all optional until they are asked for.
+/// Declares the requests. All members are optional here and checked when they are used.
 macro_rules! requests {
     ($($name:ident { $($(#[$meta:meta])* $member:ident: $type:ty,)* })*) => {
         $(
@@ -191,7 +191,7 @@ macro_rules! requests {
             }
         )*
 
-        /// What a client may ask for.
+        /// Action of a request.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Action {
             $($name,)*
@@ -206,7 +206,8 @@ macro_rules! requests {
                 }
             }
 
-            /// Whether it changes nothing, so that whoever can make a client fetch a URL may ask for it.
+            /// Returns `true` if the action changes nothing, so that anyone who can make a client fetch a URL may
+            /// request it.
             pub fn only_reads(self) -> bool {
                 matches!(
                     self,
@@ -220,7 +221,7 @@ macro_rules! requests {
             }
         }
 
-        /// A request that was understood, if not yet checked.
+        /// Decoded request, which is not checked yet.
         #[derive(Debug, PartialEq, Eq)]
         pub(super) enum Request<'a> {
             $($name($name<'a>),)*
@@ -345,7 +346,7 @@ requests! {
     }
 }
 
-/// One message of a batch that is sent.
+/// Message of a batch that is sent.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct SendEntry<'a> {
@@ -364,7 +365,7 @@ pub(super) struct SendEntry<'a> {
     pub message_group_id: Option<Text<'a>>,
 }
 
-/// One message of a batch that is deleted, or held longer.
+/// Message of a batch that is deleted, or whose visibility is changed.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct ReceiptEntry<'a> {
@@ -381,12 +382,12 @@ impl Action {
     }
 }
 
-/// A member that has to be there.
+/// Returns a required member, or the error that it is missing.
 pub(super) fn required<'t, T>(name: &str, member: &'t Option<T>) -> Result<&'t T> {
     member.as_ref().ok_or_else(|| Failure::missing(name))
 }
 
-/// A text that has to be there, and not to be empty.
+/// Returns a required text, or the error that it is missing or empty.
 pub(super) fn required_text<'t>(name: &str, member: &'t Option<Text<'_>>) -> Result<&'t str> {
     member.as_ref().map(Text::as_str).filter(|text| !text.is_empty()).ok_or_else(|| Failure::missing(name))
 }

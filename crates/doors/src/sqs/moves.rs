@@ -1,4 +1,4 @@
-//! Message move tasks: what is in a dead-letter queue goes back to where it came from, or elsewhere.
+//! Message move tasks, which return messages of a dead-letter queue to their source or move them to another queue.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -14,10 +14,10 @@ use super::model::{CancelMessageMoveTask, Int, ListMessageMoveTasks, StartMessag
 
 const TASKS_MAX: i64 = 10;
 const PER_SECOND_MAX: i64 = 500;
-/// Queues that are looked at together.
+/// Number of queues that are read together.
 const PAGE_MAX: usize = 1000;
 
-/// What a task's handle says, in base64.
+/// Contents of the handle of a task, which is encoded in base64.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Handle {
@@ -123,7 +123,7 @@ impl Sqs {
         })
     }
 
-    /// Whether any queue has this one for its dead letters.
+    /// Returns `true` if any queue uses this one as its dead-letter queue.
     async fn has_sources(&self, found: &Found) -> Result<bool> {
         let topic = &found.definition.topic;
         let mut after = String::new();
@@ -145,7 +145,8 @@ fn handle(id: RedriveId, source: &Place) -> String {
     BASE64.encode(serde_json::to_vec(&handle).expect("invariant: texts have a JSON form"))
 }
 
-/// The id of a task as a UUID of version 8, whose other bits are anybody's own. No two tasks have the same.
+/// Returns the id of a task as a UUID of version 8, in which the other bits are free to use. All tasks have different
+/// ids.
 fn task_id(id: RedriveId) -> String {
     let (high, low) = (id >> 60, id & ((1 << 60) - 1));
     let spread = high.wrapping_add(low).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,4 +1,4 @@
-//! A look at the messages of a queue that nobody is given, at the path where LocalStack has it.
+//! Peeking at the messages of a queue without receiving them, at the path that LocalStack uses.
 
 use std::collections::HashSet;
 
@@ -21,31 +21,32 @@ use super::query::Form;
 use super::{codec, header};
 
 pub(super) const PATH: &str = "/_aws/sqs/messages";
-/// Messages of one answer, and their bytes.
+/// Maximum number of messages in one response, and of their bytes.
 const MESSAGES_MAX: usize = 1000;
 const BYTES_MAX: usize = 11 << 20;
-/// In place of a receipt: it is none.
+/// Placeholder for a receipt, which is not valid.
 const NO_RECEIPT: &str = "SQS/BACKDOOR/ACCESS";
-/// The only action that may be asked for here.
+/// The only action that may be requested here.
 const RECEIVE: &str = "ReceiveMessage";
 
-/// What somebody wants to see.
+/// Parameters of a peek.
 pub(super) struct Wanted {
     queue: Queue,
     shows_leased: bool,
     shows_delayed: bool,
 }
 
-/// The queue, as the request names it.
+/// Queue as the request names it.
 enum Queue {
     Place(Place),
     Url(String),
 }
 
 impl Wanted {
-    /// The queue is in the rest of the path, or a parameter: in the query, in a form or in a JSON body.
+    /// Parses a request. The queue is in the rest of the path, or a parameter: in the query, in a form or in a JSON
+    /// body.
     pub fn read(head: &Parts, body: &[u8], rest: &str) -> Result<Self> {
-        // No form begins with a brace, and many clients say that whatever they send is a form.
+        // No form begins with a brace, and many clients declare every body as a form.
         let is_json = header(&head.headers, CONTENT_TYPE).is_some_and(|value| value.contains("json"))
             || body.trim_ascii_start().starts_with(b"{");
         let (form_body, json) = match is_json && !body.trim_ascii().is_empty() {
@@ -93,7 +94,8 @@ fn invalid_address(address: &str) -> Failure {
     Failure::new(&INVALID_ADDRESS, format!("The address {address} is not valid for this endpoint."))
 }
 
-/// What the answer is written in: what SDKs speak who have this path for their endpoint, else XML, or JSON made of it.
+/// Returns the protocol of the response: that of SDKs that have this path as their endpoint, otherwise XML, or JSON
+/// made from it.
 pub(super) fn protocol(headers: &HeaderMap) -> Protocol {
     let content_type = header(headers, CONTENT_TYPE).unwrap_or_default();
     let accept = header(headers, ACCEPT).filter(|accept| *accept != "*/*");
@@ -108,7 +110,7 @@ impl Sqs {
     pub async fn peek(&self, asker: &Asker<'_>, wanted: &Wanted) -> Result<Answer> {
         let found = match &wanted.queue {
             Queue::Place(place) => self.find_place(place.clone()).await,
-            // A URL says whose queue it is; a name alone means one of the asker's.
+            // A URL contains the account of the queue; a name alone means a queue of the client's account.
             Queue::Url(url) if is_short(url) => return Err(invalid_address(url)),
             Queue::Url(url) => self.find(asker, &Some(Text(url.as_str().into()))).await,
         };
@@ -118,7 +120,7 @@ impl Sqs {
         })?;
         let (mut shown, mut bytes) = (Vec::new(), 0);
         let mut after = None;
-        // Groups of a FIFO queue of which nobody can receive a message, from an earlier one on.
+        // Groups of a FIFO queue that are blocked by an earlier message.
         let mut held: HashSet<Bytes> = HashSet::new();
         'pages: loop {
             let page = self.broker.peek(found.name(), after, MESSAGES_MAX).await?;
@@ -162,7 +164,7 @@ impl Sqs {
     }
 }
 
-/// Whether a URL has a name and no account.
+/// Returns `true` if a URL has a name and no account.
 fn is_short(url: &str) -> bool {
     let path = url.split_once("://").and_then(|(_, rest)| rest.split_once('/'));
     path.is_some_and(|(_, path)| !path.trim_matches('/').contains('/'))

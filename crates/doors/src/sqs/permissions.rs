@@ -1,4 +1,4 @@
-//! Tags of a queue, and who else may use it. Both are kept; who may do what is decided by whoever has credentials.
+//! Tags and permissions of a queue. Both are stored; access is decided by the credentials alone.
 
 use serde_json::{Map as JsonMap, Value, json};
 
@@ -16,9 +16,9 @@ const TAGS_MAX: usize = 50;
 const TAG_KEY_CHARS_MAX: usize = 128;
 const TAG_VALUE_CHARS_MAX: usize = 256;
 const LABEL_CHARS_MAX: usize = 80;
-/// Actions that one statement allows.
+/// Maximum number of actions that one statement allows.
 const ACTIONS_MAX: usize = 7;
-/// Statements of one policy.
+/// Maximum number of statements in one policy.
 const STATEMENTS_MAX: usize = 20;
 
 impl Sqs {
@@ -97,7 +97,7 @@ impl Sqs {
     }
 }
 
-/// Whether an action is for the owner of a queue alone: nobody else can be allowed it.
+/// Returns `true` if an action is reserved for the owner of a queue, and cannot be allowed to others.
 fn is_for_owner(action: Action) -> bool {
     match action {
         Action::AddPermission
@@ -126,7 +126,7 @@ fn is_for_owner(action: Action) -> bool {
     }
 }
 
-/// Adds tags, or gives them new values.
+/// Adds tags, or replaces their values.
 pub(super) fn add_tags(attributes: &mut Attributes, place: &Place, tags: &Map<'_, Text<'_>>) -> Result<()> {
     for (key, value) in tags.iter() {
         let value = value.as_str();
@@ -164,7 +164,7 @@ fn texts<'t>(name: &str, list: &'t Option<List<Text<'_>>>) -> Result<Vec<&'t str
     if texts.is_empty() { Err(Failure::missing(name)) } else { Ok(texts) }
 }
 
-/// As policies have it: a list only where there are several.
+/// Returns the form in policies: a single text, or a list of several.
 fn one_or_all(mut texts: Vec<String>) -> Value {
     match texts.len() {
         1 => Value::String(texts.remove(0)),
@@ -172,10 +172,10 @@ fn one_or_all(mut texts: Vec<String>) -> Value {
     }
 }
 
-/// The statements of a policy.
+/// Returns the statements of a policy.
 fn statements(policy: &mut JsonMap<String, Value>) -> &mut Vec<Value> {
     let statements = policy.entry("Statement").or_insert_with(|| Value::Array(Vec::new()));
-    // One statement may stand there without a list.
+    // A single statement may be present without a list.
     if !statements.is_array() {
         *statements = Value::Array(vec![statements.take()]);
     }

@@ -1,4 +1,4 @@
-//! The Query protocol on the way in: `A.1.B=c&..` as a tree that the requests are read from.
+//! Decoding of the Query protocol: `A.1.B=c&..` as a tree from which requests are deserialized.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -10,22 +10,22 @@ use serde::forward_to_deserialize_any;
 
 use super::errors::{Failure, Result, SERIALIZATION};
 
-/// Parameters of one request: ten messages with ten attributes each have 600.
+/// Maximum number of parameters of one request. Ten messages with ten attributes each have 600.
 const PARAMETERS_MAX: usize = 4096;
 
-/// The parameters of a request, in the order of their paths.
+/// Parameters of a request, sorted by their paths.
 #[derive(Debug)]
 pub(super) struct Form<'a>(Vec<Parameter<'a>>);
 
 #[derive(Debug)]
 struct Parameter<'a> {
-    /// Segments with dots between.
+    /// Segments, separated by dots.
     path: Cow<'a, str>,
     value: Cow<'a, str>,
 }
 
 impl<'a> Form<'a> {
-    /// Of the query string and the body.
+    /// Parses the query string and the body.
     pub fn parse(texts: &[&'a [u8]]) -> Result<Self> {
         let mut parameters = Vec::new();
         for pair in texts.iter().flat_map(|text| text.split(|byte| *byte == b'&')).filter(|pair| !pair.is_empty()) {
@@ -43,19 +43,19 @@ impl<'a> Form<'a> {
         self.0.iter().find(|parameter| parameter.path == name).map(|parameter| &*parameter.value)
     }
 
-    /// Adds a parameter that the address of the request implies, unless the client gave it.
+    /// Adds a parameter that the path of the request implies, unless the client set it.
     pub fn imply(&mut self, name: &'static str, value: String) {
         if self.get(name).is_none() {
             self.0.push(Parameter { path: name.into(), value: value.into() });
         }
     }
 
-    /// Whoever reads the form as a tree sorts it first.
+    /// Sorts the parameters, which is required before [`Form::tree`].
     pub fn sort(&mut self) {
         self.0.sort_by(|a, b| by_segments(&a.path, &b.path));
     }
 
-    /// What a request is read from.
+    /// Returns the tree from which a request is deserialized.
     pub fn tree(&self) -> Node<'_> {
         Node { parameters: Parameters(&self.0), from: 0 }
     }
@@ -65,7 +65,7 @@ fn malformed(message: impl Into<Cow<'static, str>>) -> Failure {
     Failure::new(&SERIALIZATION, message)
 }
 
-/// Text as forms encode it.
+/// Decodes text with the escapes of forms.
 pub(super) fn decode(text: &[u8]) -> Result<Cow<'_, str>> {
     let invalid = |error: std::str::Utf8Error| malformed(format!("a parameter is not UTF-8: {error}"));
     if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
@@ -92,9 +92,10 @@ fn segments(path: &str) -> impl Iterator<Item = &str> {
     path.split('.')
 }
 
-/// By segments, numbers first and by their size: what begins alike is together, and elements are in their order.
+/// Compares paths by segments. Numbers are first, in numeric order, so that paths with a common prefix are adjacent and
+/// elements are in their order.
 ///
-/// Invariant: a total order, whatever the segments are; sorting panics without one.
+/// Invariant: a total order for any segments; sorting panics without one.
 fn by_segments(a: &str, b: &str) -> Ordering {
     let number = |segment: &str| segment.parse::<u32>().ok();
     let key = |segment| (number(segment).map_or(u64::MAX, u64::from), segment);
@@ -104,9 +105,9 @@ fn by_segments(a: &str, b: &str) -> Ordering {
 #[derive(Clone, Copy)]
 struct Parameters<'t>(&'t [Parameter<'t>]);
 
-/// All parameters whose paths begin alike.
+/// All parameters whose paths have a common prefix.
 ///
-/// Invariant: the first `from` bytes of all their paths are the same, and end behind a dot or with the path.
+/// Invariant: the first `from` bytes of all their paths are equal, and end after a dot or with the path.
 #[derive(Clone, Copy)]
 pub(super) struct Node<'t> {
     parameters: Parameters<'t>,
@@ -114,18 +115,18 @@ pub(super) struct Node<'t> {
 }
 
 impl<'t> Node<'t> {
-    /// The value of the parameter that ends here.
+    /// Returns the value of the parameter that ends here.
     fn value(self) -> Option<&'t str> {
         let first = self.parameters.0.first()?;
         self.is_end(first).then_some(&*first.value)
     }
 
-    /// Whether the path of a parameter ends here.
+    /// Returns `true` if the path of a parameter ends here.
     fn is_end(self, parameter: &Parameter<'_>) -> bool {
         parameter.path.len() < self.from
     }
 
-    /// The parts below, each with its name.
+    /// Returns the nodes below, with their names.
     fn children(self) -> Children<'t> {
         let parameters = self.parameters.0;
         let own = parameters.iter().take_while(|parameter| self.is_end(parameter)).count();
@@ -136,8 +137,8 @@ impl<'t> Node<'t> {
         self.children().find(|(name, _)| names.contains(name)).map(|(_, child)| child)
     }
 
-    /// The elements of a list or a map: numbered ones, which may stand below one name for all. One without a value has
-    /// none.
+    /// Returns the elements of a list or a map: numbered ones, which may be below a single common name. A parameter
+    /// with an empty value is an empty list.
     fn elements(self) -> impl Iterator<Item = Self> {
         let inner = self.child(&["entry", "member"]).unwrap_or(self);
         let mut alone = None;
@@ -172,7 +173,7 @@ impl<'t> Iterator for Children<'t> {
     }
 }
 
-/// Why a form cannot be the request that it says it is.
+/// Reason why a form cannot be decoded as the request that it names.
 #[derive(Debug)]
 pub(super) struct FormError(String);
 
@@ -237,7 +238,7 @@ impl<'de> de::Deserializer<'de> for Node<'de> {
         visitor.visit_map(Members { children: self.children(), value: None })
     }
 
-    /// A parameter that means nothing here may look like anything.
+    /// An unknown parameter may have any form.
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FormError> {
         visitor.visit_unit()
     }
@@ -259,7 +260,7 @@ impl<'t, I: Iterator<Item = Node<'t>>> SeqAccess<'t> for Elements<I> {
     }
 }
 
-/// Entries of a map, each written as a name and a value.
+/// Entries of a map, each of which is written as a name and a value.
 struct Entries<'t, I> {
     entries: I,
     value: Option<Node<'t>>,
@@ -348,7 +349,7 @@ mod tests {
         });
     }
 
-    /// `10` is before `1a` and that before `9` as texts, and `9` is before `10` as a number.
+    /// Compared as texts, `10` is before `1a`, which is before `9`; as numbers, `9` is before `10`.
     #[test]
     fn numbers_and_what_only_looks_like_some_have_one_order() {
         let mut seed = 1_u32;

@@ -1,4 +1,4 @@
-//! Queues created, found, described, changed, emptied and deleted.
+//! Queue actions: create, find, describe, change, purge and delete.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +20,7 @@ use super::model::{
 };
 use super::permissions::add_tags;
 
-/// Queues of one page.
+/// Maximum number of queues in one page.
 const PAGE_MAX: usize = 1000;
 const NAME_REASON: &str = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length";
 const FIFO_NAME_REASON: &str = "The name of a FIFO queue can only include alphanumeric characters, hyphens, or \
@@ -62,7 +62,7 @@ impl Sqs {
         new.settings = attributes.settings;
         new.notes = attributes.notes;
         match self.broker.create_queue(new).await {
-            // Somebody else was faster.
+            // Another client created the queue in the meantime.
             Err(error) if error.kind == ErrorKind::AlreadyExists => {
                 self.expect_same(&self.find_place(place).await?, &given)?;
             }
@@ -71,7 +71,8 @@ impl Sqs {
         Ok(Answer::QueueUrl(url))
     }
 
-    /// A queue that is there is as good as a new one, if it has what is asked for.
+    /// Returns an error if an existing queue differs from the requested attributes. Otherwise it is returned like a new
+    /// one.
     fn expect_same(&self, there: &Found, given: &Map<'_, Text<'_>>) -> Result<()> {
         let is_now = Attributes::of(&there.definition);
         let mut wanted = is_now.clone();
@@ -87,7 +88,7 @@ impl Sqs {
         }
     }
 
-    /// Whether the dead-letter queue that is given is there and takes messages of this one.
+    /// Checks that the given dead-letter queue exists and accepts messages of this queue.
     async fn check_redrive(&self, place: &Place, set: &Attributes, given: &Map<'_, Text<'_>>) -> Result<()> {
         let policy = given.iter().find(|(name, _)| *name == "RedrivePolicy").map(|(_, value)| value.as_str());
         let (Some(policy), Some(target)) = (policy, &set.settings.dead_letter) else {
@@ -216,7 +217,7 @@ impl Sqs {
         self.alter(&found, |attributes| attributes.apply(&found.place, &self.default, pairs())).await
     }
 
-    /// Changes what a queue is set to, if that is right.
+    /// Changes the attributes of a queue if the change is valid.
     pub async fn alter(&self, found: &Found, change: impl FnOnce(&mut Attributes) -> Result<()>) -> Result<Answer> {
         let mut refused = None;
         let altered = self.broker.alter_queue(found.name(), |definition| {
@@ -255,11 +256,11 @@ impl Sqs {
     }
 }
 
-/// A part of a list.
+/// Page of a list.
 struct Page {
     after: String,
     max: usize,
-    /// Whether there may be a next one.
+    /// `true` if the client requested pages, and so gets a token for the next one.
     is_asked_for: bool,
 }
 

@@ -1,8 +1,8 @@
-//! AWS Signature Version 4: who has signed a request, in a header or in its query, and whether that is so.
+//! AWS Signature Version 4: finds the signer of a request, in a header or in its query, and verifies the signature.
 //!
-//! Pure: what there is of credentials comes in, and so does the time. Of a request it looks at what was sent, byte for
-//! byte, so it has to be asked before anything is decoded. Whatever was signed the signature covers the method, the
-//! path, the query, the body, and those headers that it names, the host at least.
+//! The functions are pure: credentials and the time are arguments. They read the request byte for byte as it was sent,
+//! so they must be called before anything is decoded. A signature always covers the method, the path, the query, the
+//! body, and the headers that it names, which include the host.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,48 +14,48 @@ use hyper::HeaderMap;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const TERMINATOR: &str = "aws4_request";
-/// The service that credentials are scoped to.
+/// Service in the scope of the credentials.
 const SERVICE: &str = "sqs";
-/// How far the clock of a signer may be from this one.
+/// Maximum difference in seconds between the clock of a signer and this one.
 const SKEW_S: u64 = 15 * 60;
-/// How long a signed query may be good for.
+/// Maximum lifetime of a signed query, in seconds.
 const EXPIRES_S_MAX: u64 = 7 * 24 * 3600;
-/// In place of a hash, in a header that is signed: the body may be anything.
+/// Replacement for the hash in a signed header: the signature does not cover the body.
 const UNSIGNED_PAYLOAD: &[u8] = b"UNSIGNED-PAYLOAD";
 const CONTENT_HASH: &str = "x-amz-content-sha256";
-/// What a request asks for: nobody may put another one into what was signed.
+/// Header with the action of a request. It must be signed, so that it cannot be replaced.
 const TARGET: &str = "x-amz-target";
 
-/// Credentials of one broker.
+/// Maximum number of credentials of one broker.
 const CREDENTIALS_MAX: usize = 4096;
 const ACCESS_KEY_BYTES_MAX: usize = 128;
 const REGION_BYTES_MAX: usize = 64;
 const ACCOUNT_DIGITS: usize = 12;
 
-/// A request as it was sent: path and query with their escapes.
+/// A request as it was sent, with the escapes of its path and query.
 pub struct Request<'a> {
     pub method: &'a str,
     pub path: &'a str,
-    /// Without the question mark.
+    /// Query, without the question mark.
     pub query: &'a str,
-    /// Where there is no header `host`, as over HTTP/2.
+    /// Authority, for requests without a `host` header, as over HTTP/2.
     pub authority: Option<&'a str>,
     pub headers: &'a HeaderMap,
     pub body: &'a [u8],
 }
 
-/// Who a request says has signed it, and for what.
+/// Signer that a request names, and the scope of the signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scope<'a> {
     pub access_key: &'a str,
-    /// A day, `YYYYMMDD`.
+    /// Day, as `YYYYMMDD`.
     pub date: &'a str,
     pub region: &'a str,
     pub service: &'a str,
 }
 
 impl<'a> Scope<'a> {
-    /// As the request says it; nothing is checked.
+    /// Parses the scope of a request. Nothing is verified.
     pub fn parse(request: &Request<'a>) -> Option<Self> {
         let credential = match authorization(request.headers) {
             Some(header) => parameter(header.strip_prefix(ALGORITHM)?, "Credential"),
@@ -64,18 +64,18 @@ impl<'a> Scope<'a> {
         credential.and_then(split_credential).map(|(scope, _)| scope)
     }
 
-    /// The account that an access key of twelve digits is.
+    /// Returns the access key if it has twelve digits, which make it an account id.
     pub fn account(&self) -> Option<&'a str> {
         Some(self.access_key).filter(|key| is_account(key))
     }
 }
 
-/// Whether a request has the header of a signature, right or wrong: neither a link nor an image can send it.
+/// Returns `true` if a request has a signature header, valid or not. Neither a link nor an image can send it.
 pub(super) fn has_header(headers: &HeaderMap) -> bool {
     authorization(headers).is_some_and(|header| header.starts_with(ALGORITHM))
 }
 
-/// Whose request it is. What is `None` nobody said.
+/// Identity of the sender of a request. A field is `None` if it is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity<'a> {
     pub access_key: Option<&'a str>,
@@ -83,17 +83,17 @@ pub struct Identity<'a> {
     pub region: Option<&'a str>,
 }
 
-/// How requests are taken.
+/// Authentication of requests.
 #[derive(Debug)]
 pub enum Auth {
-    /// They are whose they say.
+    /// Requests are accepted without verification, for the account that they name.
     Off,
-    /// They have to be signed with one of these.
+    /// Requests must be signed with one of these credentials.
     Verify(Credentials),
 }
 
 impl Auth {
-    /// Whose a request is at a time in seconds since 1970.
+    /// Returns the identity of a request. `now_s` is the time in seconds since 1970.
     pub fn identify<'a>(&'a self, request: &Request<'a>, now_s: u64) -> Result<Identity<'a>, AuthError> {
         match self {
             Self::Off => Ok(Scope::parse(request).map_or_else(Identity::default, |scope| Identity {
@@ -106,7 +106,7 @@ impl Auth {
     }
 }
 
-/// Access keys with their secrets, and the accounts that they are of.
+/// Access keys with their secrets and accounts.
 pub struct Credentials(HashMap<Box<str>, Credential>);
 
 struct Credential {
@@ -115,15 +115,15 @@ struct Credential {
 }
 
 impl fmt::Debug for Credentials {
-    /// Secrets are for nobody's log.
+    /// Formats the access keys only, so that no secret is logged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
 impl Credentials {
-    /// Of `key:secret` and `key:secret:account`. Without an account it is the key, if that has twelve digits, else
-    /// `default_account`.
+    /// Parses `key:secret` and `key:secret:account`. Without an account it is the key if that has twelve digits,
+    /// otherwise `default_account`.
     pub fn parse<'a>(written: impl Iterator<Item = &'a str>, default_account: &str) -> Result<Self> {
         let mut found = HashMap::new();
         for one in written {
@@ -161,7 +161,7 @@ impl Credentials {
     }
 }
 
-/// Why a request is refused, as AWS says it.
+/// Reason why a request is refused, in the words of AWS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthError {
     pub kind: AuthErrorKind,
@@ -188,7 +188,7 @@ impl AuthErrorKind {
         }
     }
 
-    /// Of HTTP.
+    /// Returns the HTTP status.
     pub fn status(self) -> u16 {
         match self {
             Self::IncompleteSignature => 400,
@@ -216,7 +216,7 @@ fn no_match(message: impl Into<Cow<'static, str>>) -> AuthError {
     AuthError { kind: AuthErrorKind::SignatureDoesNotMatch, message: message.into() }
 }
 
-/// Who has signed a request for a service, checked.
+/// Verifies the signature of a request for a service. Returns the identity of the signer.
 pub fn verify<'a>(
     request: &Request<'a>,
     credentials: &'a Credentials,
@@ -242,16 +242,16 @@ pub fn verify<'a>(
     Ok(Identity { access_key: Some(scope.access_key), account: Some(&credential.account), region: Some(scope.region) })
 }
 
-/// What a signature says of itself.
+/// Parameters of a signature.
 struct Signed<'a> {
     scope: Scope<'a>,
     terminator: &'a str,
-    /// In lower case, with semicolons.
+    /// Names of the signed headers in lower case, separated by semicolons.
     headers: Cow<'a, str>,
-    /// In hex.
+    /// Signature in hex.
     signature: &'a str,
     time: Time,
-    /// How long it is good for, where it is in the query.
+    /// Lifetime in seconds, if the signature is in the query.
     expires_s: Option<u64>,
 }
 
@@ -377,7 +377,8 @@ impl<'a> Signed<'a> {
         }
     }
 
-    /// Each name is there once and in order: what is hashed is then never more than was sent.
+    /// Checks the names of the signed headers. They are unique and sorted, so that never more bytes are hashed than
+    /// were sent.
     fn check_headers(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         let names = || self.headers.split(';');
         if !names().is_sorted_by(|a, b| a < b) {
@@ -392,7 +393,7 @@ impl<'a> Signed<'a> {
         Ok(())
     }
 
-    /// What the holder of the secret would have written, in hex.
+    /// Computes the signature in hex, as the holder of the secret would.
     fn signature_of(&self, request: &Request<'_>, secret: &str) -> [u8; 64] {
         let Scope { date, region, service, .. } = self.scope;
         let to_sign = format!(
@@ -407,7 +408,7 @@ impl<'a> Signed<'a> {
         hex(hmac::sign(&hmac_key(key.as_ref()), to_sign.as_bytes()).as_ref())
     }
 
-    /// The hash of the request in the one form that both sides write it in.
+    /// Returns the hash of the request in its canonical form.
     fn canonical_hash(&self, request: &Request<'_>) -> digest::Digest {
         let mut hash = digest::Context::new(&digest::SHA256);
         hash.update(request.method.as_bytes());
@@ -455,24 +456,24 @@ fn undated(date: &str) -> AuthError {
     incomplete(format!("Date must be in ISO-8601 'basic format'. Got '{}'.", date.escape_default()))
 }
 
-/// The header that says who signed.
+/// Returns the header that contains the signature.
 fn authorization(headers: &HeaderMap) -> Option<&str> {
     headers.get(hyper::header::AUTHORIZATION).map(|value| value.to_str().unwrap_or_default())
 }
 
-/// `name=value` among others, with commas.
+/// Returns the value of `name=value` in a list that is separated by commas.
 fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
     let mut found = parameters.split(',').filter_map(|part| part.trim().split_once('='));
     found.find(|(key, value)| *key == name && !value.is_empty()).map(|(_, value)| value)
 }
 
-/// With its escapes.
+/// Returns the value of a parameter of the query, with its escapes.
 fn query_value<'a>(query: &'a str, name: &str) -> Option<&'a str> {
     let mut found = query.split('&').filter_map(|pair| pair.split_once('='));
     found.find(|(key, value)| *key == name && !value.is_empty()).map(|(_, value)| value)
 }
 
-/// Its parts, and what it ends with. In a query the slashes are escaped; nothing else in it has to be.
+/// Splits a credential into its scope and its terminator. In a query its slashes are escaped; nothing else needs to be.
 fn split_credential(credential: &str) -> Option<(Scope<'_>, &str)> {
     let mut parts = credential.split('/').flat_map(|part| part.split("%2F")).flat_map(|part| part.split("%2f"));
     let mut next = || parts.next().filter(|part| !part.is_empty());
@@ -490,7 +491,7 @@ fn is_region(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
-/// Without empty parts, `.` and `..`, and escaped once more.
+/// Returns the path without empty segments, `.` and `..`, and with its escapes escaped again.
 fn canonical_path(path: &str) -> Cow<'_, str> {
     if path == "/" || path.is_empty() {
         return "/".into();
@@ -514,7 +515,7 @@ fn canonical_path(path: &str) -> Cow<'_, str> {
     canonical.into()
 }
 
-/// Sorted, with the least escapes, and without the signature itself.
+/// Returns the query sorted, with the fewest escapes, and without the signature itself.
 fn canonical_query(query: &str) -> String {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
@@ -536,7 +537,7 @@ fn canonical_query(query: &str) -> String {
     canonical
 }
 
-/// Escapes what is not unreserved (RFC 3986).
+/// Escapes all bytes that are not unreserved (RFC 3986).
 fn encode(bytes: impl Iterator<Item = u8>, out: &mut String) {
     for byte in bytes {
         match byte {
@@ -550,7 +551,7 @@ fn encode(bytes: impl Iterator<Item = u8>, out: &mut String) {
     }
 }
 
-/// Without its escapes. What is no escape stays as it is.
+/// Decodes escapes. Invalid escapes are unchanged.
 fn decode(escaped: &[u8]) -> impl Iterator<Item = u8> + '_ {
     let digit = |byte: &u8| char::from(*byte).to_digit(16);
     let mut rest = escaped;
@@ -577,7 +578,7 @@ fn hex_byte(byte: u8) -> [u8; 2] {
     [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]
 }
 
-/// Of a hash.
+/// Returns a hash in hex.
 fn hex(bytes: &[u8]) -> [u8; 64] {
     let mut out = [0; 64];
     for (pair, byte) in out.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
@@ -586,7 +587,7 @@ fn hex(bytes: &[u8]) -> [u8; 64] {
     out
 }
 
-/// ASCII, shown as such.
+/// ASCII text.
 struct Text<'a>(&'a [u8]);
 
 impl fmt::Display for Text<'_> {
@@ -595,7 +596,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// A second, and how signatures write it: `20150830T123600Z`.
+/// Time with a precision of a second, and its form in signatures: `20150830T123600Z`.
 struct Time {
     unix_s: u64,
     text: String,
@@ -617,7 +618,7 @@ impl Time {
         Self::at(digits(0, 4)?, digits(4, 6)?, digits(6, 8)?, clock)
     }
 
-    /// As the header `date` has it: `Sun, 30 Aug 2015 12:36:00 GMT`.
+    /// Parses the form of the header `date`: `Sun, 30 Aug 2015 12:36:00 GMT`.
     fn parse_http(text: &str) -> Option<Self> {
         let mut words = text.split_ascii_whitespace().skip(1);
         let day = number(words.next()?)?;
@@ -648,7 +649,7 @@ impl Time {
 
 const DAY_S: u64 = 86_400;
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-/// Days from 1 March of the year 0 to 1 January 1970: years that begin in March have their odd day at the end.
+/// Days from 1 March of the year 0 to 1 January 1970. Years that begin in March have their leap day at the end.
 const EPOCH_DAYS: u64 = 719_468;
 const ERA_DAYS: u64 = 146_097;
 
@@ -657,7 +658,7 @@ fn number(digits: &str) -> Option<u64> {
     digits.parse().ok().filter(|_| is_number)
 }
 
-/// Days from 1970 on.
+/// Returns the number of days since 1 January 1970.
 fn day_of(year: u64, month: u64, day: u64) -> u64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year / 400, year % 400);
@@ -665,7 +666,7 @@ fn day_of(year: u64, month: u64, day: u64) -> u64 {
     era * ERA_DAYS + of_era * 365 + of_era / 4 - of_era / 100 + of_year - EPOCH_DAYS
 }
 
-/// Year, month and day of a day from 1970 on.
+/// Returns the year, month and day for a number of days since 1 January 1970.
 fn date_of(day: u64) -> (u64, u64, u64) {
     let day = day + EPOCH_DAYS;
     let (era, of_era) = (day / ERA_DAYS, day % ERA_DAYS);

@@ -1,4 +1,5 @@
-//! Requests that botocore and AWS's test suite have signed, and what becomes of them when something is not as signed.
+//! Requests that botocore and the test suite of AWS have signed, and the errors if a request differs from the signed
+//! one.
 
 use hyper::header::{HeaderName, HeaderValue};
 use serde::Deserialize;
@@ -9,7 +10,7 @@ const SECRETS: &str = "AKIDEXAMPLE:wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY,\
                        AKIAIOSFODNN7EXAMPLE:wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY:111122223333,123456789012:test";
 const DEFAULT_ACCOUNT: &str = "000000000000";
 
-/// A request of `tests/vectors/sigv4`.
+/// Request of `tests/vectors/sigv4`.
 #[derive(Clone, Deserialize)]
 struct Sent {
     name: String,
@@ -34,7 +35,7 @@ impl Sent {
         &mut found.unwrap_or_else(|| panic!("no header {name}")).1
     }
 
-    /// What is signed with: the header or the query.
+    /// Returns the part that contains the signature: the header or the query.
     fn signature(&mut self) -> &mut String {
         if self.is_in_query() { &mut self.query } else { self.header("authorization") }
     }
@@ -43,7 +44,7 @@ impl Sent {
         let mut headers = HeaderMap::new();
         for (name, value) in &self.headers {
             let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
-            // A server takes the space around a value away.
+            // A server removes the space around a value.
             headers.append(name, HeaderValue::from_bytes(value.trim().as_bytes()).expect("a value"));
         }
         headers
@@ -65,7 +66,7 @@ impl Sent {
         self.verify_at(self.at, &credentials())
     }
 
-    /// With a change, and what it is refused as then.
+    /// Returns the error for the request after a change.
     fn refused(&self, change: impl FnOnce(&mut Self)) -> AuthError {
         let mut changed = self.clone();
         change(&mut changed);
@@ -90,7 +91,8 @@ fn all() -> Vec<Sent> {
     all
 }
 
-/// One in a header and one in the query, both with signed headers beside the host and a query of their own.
+/// Returns one request that is signed in a header and one that is signed in the query. Both have further signed headers
+/// and a query.
 fn two() -> [Sent; 2] {
     let all = read("botocore");
     let find = |is_in_query| {
@@ -158,7 +160,7 @@ fn a_body_that_says_so_in_a_signed_header_is_not_signed() {
     let mut sent = read("botocore").into_iter().find(is_unsigned).expect("one has no hash");
     sent.body = "anything".into();
     assert!(sent.verify().is_ok());
-    // Nobody else can say so.
+    // The header must be signed to have this effect.
     let [signed, _] = two();
     let error = signed.refused(|sent| {
         sent.headers.push(("x-amz-content-sha256".into(), "UNSIGNED-PAYLOAD".into()));
@@ -177,7 +179,7 @@ fn headers_that_decide_have_to_be_signed() {
     assert!(error.message.starts_with("'X-Amz-Target'"), "{error}");
     let error = sent.refused(|sent| replaced(sent.signature(), "host;", "host;host;"));
     assert!(error.message.contains("sorted"), "{error}");
-    // A header that is not signed may be anything.
+    // A header that is not signed may have any value.
     let mut sent = sent;
     sent.headers.push(("X-Forwarded-For".into(), "10.0.0.1".into()));
     assert!(sent.verify().is_ok());

@@ -1,4 +1,4 @@
-//! How long a receiver has a message: held longer, or given back.
+//! Visibility timeouts of received messages: extending a lease, or returning the message to the queue.
 
 use broker::Receipt;
 use engine::queue::LeaseError;
@@ -12,7 +12,7 @@ use super::model::{
     Action, ChangeMessageVisibility, ChangeMessageVisibilityBatch, Int, List, Text, required, required_text,
 };
 
-/// A message and for how many seconds from now its receiver has it.
+/// Message, and the number of seconds from now after which its lease expires.
 struct Change<'t> {
     receipt: Receipt,
     seconds: u64,
@@ -55,8 +55,8 @@ impl Sqs {
         Ok(Answer::DoneBatch(Action::ChangeMessageVisibilityBatch, results.collect()))
     }
 
-    /// Holds messages longer, also those whose lease has expired while nobody else received them, and gives those back
-    /// that are held for no time.
+    /// Extends leases, including expired ones whose message no other client has received. A lease of no time returns
+    /// the message to the queue.
     async fn change_leases(&self, found: &Found, changes: &[&Change<'_>]) -> Result<Vec<Result<()>>> {
         let leases: Vec<_> = changes.iter().map(|change| (change.receipt, change.seconds * 1000)).collect();
         let answers = self.broker.extend_expired(found.name(), &leases).await?;

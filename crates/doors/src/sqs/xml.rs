@@ -1,8 +1,8 @@
-//! The Query protocol on the way out: XML, lists and maps flattened.
+//! Encoding of the Query protocol: XML with flattened lists and maps.
 
 use super::codec::{Fields, Names};
 
-/// Writes elements.
+/// Encoder of elements.
 pub(super) struct Xml {
     out: Vec<u8>,
 }
@@ -16,12 +16,12 @@ impl Xml {
         self.out
     }
 
-    /// Says what this is.
+    /// Writes the XML declaration.
     pub fn declare(&mut self) {
         self.out.extend_from_slice(b"<?xml version=\"1.0\"?>");
     }
 
-    /// Begins an element, with these attributes.
+    /// Writes the start tag of an element, with these attributes.
     fn open(&mut self, name: &str, attributes: &str) {
         self.out.push(b'<');
         self.out.extend_from_slice(name.as_bytes());
@@ -35,7 +35,7 @@ impl Xml {
         self.out.push(b'>');
     }
 
-    /// An element and what is in it; a short one where that is nothing.
+    /// Writes an element with its contents, or an empty-element tag if the contents are empty.
     pub fn nested(&mut self, name: &str, attributes: &str, write: impl FnOnce(&mut Self)) {
         self.open(name, attributes);
         let begin = self.out.len();
@@ -53,7 +53,7 @@ impl Xml {
         self.close(name);
     }
 
-    /// Readers take a carriage return for a line feed unless it is escaped.
+    /// Writes text with escapes. Parsers read a carriage return as a line feed unless it is escaped.
     fn escaped(&mut self, text: &str) {
         let mut rest = text.as_bytes();
         let is_special = |byte: &u8| matches!(byte, b'&' | b'<' | b'>' | b'"' | b'\r');

@@ -1,4 +1,4 @@
-//! Requests and answers: records, topics, errors, and what operation asks for.
+//! Requests and responses: records, topics, errors, and endpoints for operation.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ async fn keys_choose_partitions_and_records_without_one_stay_together() {
     assert_eq!(answer.status, 200);
     let answer = answer.json();
     let results = answer["results"].as_array().expect("results");
-    // One batch for each partition; the records without a key are in one of them.
+    // There is one batch per partition; the records without a key are all in one of them.
     let counts: u64 = results.iter().map(|result| result["count"].as_u64().expect("a count")).sum();
     assert_eq!((results.len(), counts), (4, 22));
     for partition in 0..4 {
@@ -93,7 +93,7 @@ async fn keys_choose_partitions_and_records_without_one_stay_together() {
         }
         assert_eq!(read, expected);
     }
-    // Where there is nothing to choose, the order of the request is that of the log.
+    // With a single partition the log has the order of the request.
     let body = json!({"records": [{"key": "a", "value": "1"}, {"value": "2"}, {"key": "b", "value": "3"}]}).to_string();
     server.send("POST", "/v1/topics/one/records", &[JSON], body.clone()).await;
     assert_eq!(values(&server.get("/v1/topics/one/records").await), ["1", "2", "3"]);
@@ -160,7 +160,7 @@ async fn reading_begins_inside_of_batches_and_goes_on_where_it_stopped() {
     assert_eq!(get("offset=5").await, (String::new(), 5));
     assert_eq!(get("offset=latest").await, (String::new(), 5));
     assert_eq!(get("offset=earliest&partition=0").await, ("01234".into(), 5));
-    // Both batches have timestamps from 1000 on.
+    // The timestamps of both batches begin at 1000.
     assert_eq!(get("timestamp_ms=1002").await, ("234".into(), 5));
     assert_eq!(get("timestamp_ms=-1").await, ("01234".into(), 5));
     assert_eq!(get("timestamp_ms=1003").await, (String::new(), 5));
@@ -190,7 +190,7 @@ async fn a_page_goes_on_behind_what_a_transaction_left() {
     batch.set_transactional();
     broker.publish("t", Some(0), Acks::Default, batch, &mut Wakes::default()).await.expect("published");
     broker.end_transaction(&id, producer, Decision::Abort).await.expect("aborted");
-    // Who does not ask for what is committed sees all records, and no marker.
+    // A client that does not request committed records sees all records, but no marker.
     let read = server.get("/v1/topics/t/records").await;
     assert_eq!((values(&read), &read.json()["next_offset"]), (vec!["before".to_owned(), "void".into()], &json!(3)));
     let marker = server.get("/v1/topics/t/records?offset=2").await;
@@ -204,7 +204,7 @@ async fn a_long_poll_is_woken_by_a_publish() {
     let begin = Instant::now();
     let poll = server.get("/v1/topics/t/records?offset=latest&wait_ms=600000");
     tokio::pin!(poll);
-    // It only sees what comes after it has begun: publish until it has.
+    // The poll only returns records that are published after it has begun, so this publishes until then.
     let answer = loop {
         tokio::select! {
             biased;
@@ -326,7 +326,7 @@ async fn the_oldest_records_are_deleted() {
 
 const RECORDS: &str = "/v1/topics/t/records";
 
-/// Method, path, content type, body; the status, the kind and a part of the message that they lead to.
+/// Method, path, content type and body of a request; status, kind and a part of the message of the error.
 type Mistake =
     (&'static str, &'static str, (&'static str, &'static str), &'static str, u16, &'static str, &'static str);
 
@@ -419,7 +419,7 @@ async fn a_body_over_the_limit_is_refused_before_and_while_it_is_read() {
     assert_eq!((stated.status, &stated.json()["error"]["kind"]), (413, &json!("too_large")));
     assert!(stated.text().contains("(key http_body_max_bytes)"), "{}", stated.text());
 
-    // Who asks before it sends the body is spared that.
+    // A client with `expect: 100-continue` does not have to send the body.
     let post = "POST /v1/topics/t/records HTTP/1.1\r\nhost: broker\r\n";
     let mut socket = server.socket().await;
     let head = format!("{post}content-length: {}\r\nexpect: 100-continue\r\n\r\n", body.len());
@@ -428,7 +428,7 @@ async fn a_body_over_the_limit_is_refused_before_and_while_it_is_read() {
     within(socket.read_exact(&mut answer)).await.expect("an answer");
     assert_eq!(answer, b"HTTP/1.1 413");
 
-    // Without a length, and not even to its end.
+    // A body without a length is refused before its end.
     let mut socket = server.socket().await;
     socket.write_all(format!("{post}transfer-encoding: chunked\r\n\r\n").as_bytes()).await.expect("sent");
     socket.write_all(format!("{:x}\r\n", body.len()).as_bytes()).await.expect("sent");
@@ -475,7 +475,7 @@ async fn pages_of_other_sites_stay_outside() {
     }
 }
 
-/// The fetch standard: a preflight request is answered without the page's own request, and every answer that a page
+/// The fetch standard: a preflight request is answered without the page's own request, and every response that a page
 /// of an allowed origin may read names that origin (https://fetch.spec.whatwg.org/#http-cors-protocol).
 #[tokio::test]
 async fn pages_of_allowed_origins_come_in_and_ask_first() {
@@ -505,7 +505,7 @@ async fn pages_of_allowed_origins_come_in_and_ask_first() {
     assert_eq!((own.status, own.header("access-control-allow-origin")), (200, ""));
 }
 
-/// The commonest mistake: a JSON body that is meant to be the record.
+/// The most common mistake: a JSON body that is intended to be the record.
 #[tokio::test]
 async fn a_json_body_that_is_the_record_itself_is_told_how_to_be_sent() {
     let server = start().await;
@@ -566,14 +566,14 @@ async fn the_description_has_every_parameter_and_no_other() {
     }
 }
 
-/// A path of a route.
+/// Returns an example path of a route.
 fn example(route: &str) -> String {
     let names =
         [("{topic}", "t"), ("{queue}", "q"), ("{redrive}", "1"), ("{cache}", "c"), ("{key}", "k"), ("{group}", "g")];
     names.into_iter().fold(route.to_owned(), |path, (name, value)| path.replace(name, value))
 }
 
-/// Every `$ref` leads somewhere.
+/// Checks that every `$ref` has a target.
 fn check_references(value: &Value, description: &Value) {
     match value {
         Value::Object(fields) => {
@@ -595,7 +595,7 @@ async fn every_route_is_served() {
         let path = example(path);
         let answer = server.begin(method, &path, &[], "").await;
         assert_ne!(answer.status(), 405, "{method} {path}");
-        // A route answers itself, a path that is not there is told that nobody does.
+        // A route may respond with 404, but not with the message for an unknown path.
         if answer.status() == 404 {
             assert!(!whole(answer).await.text().contains("there is no path"), "{method} {path}");
         }
@@ -641,7 +641,7 @@ async fn http_2_is_spoken_as_well() {
     let mut post = request("POST", "http://broker/v1/topics/t/records", &[TEXT], "v");
     post.headers_mut().remove("host");
     assert_eq!(within(sender.send_request(post)).await.expect("an answer").status(), 200);
-    // A request that goes on does not hold up the others on its connection.
+    // A request that stays open does not delay the others on its connection.
     let mut events = request("GET", "http://broker/v1/topics/t/events?start=earliest", &[], "");
     events.headers_mut().remove("host");
     let mut events = within(sender.send_request(events)).await.expect("an answer").into_body();
@@ -655,7 +655,7 @@ async fn http_2_is_spoken_as_well() {
     }
 }
 
-/// A long list is made elsewhere than a short one, and is no different for it.
+/// A long list is generated by other code than a short one, with the same result.
 #[tokio::test]
 async fn many_topics_are_listed_in_pages() {
     let server = start().await;

@@ -1,4 +1,4 @@
-//! A broker with an HTTP door, and just enough of a client.
+//! A broker with an HTTP door, and a minimal client.
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
-/// Longer than anything that is tested takes: only a test that hangs meets it.
+/// Timeout that is longer than any test takes: only a test that hangs reaches it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub async fn within<T>(work: impl Future<Output = T>) -> T {
@@ -97,12 +97,12 @@ impl Server {
 
     pub async fn connect(&self) -> SendRequest<Full<Bytes>> {
         let (sender, connection) = handshake(TokioIo::new(self.socket().await)).await.expect("a connection");
-        // How a connection ends is for the requests on it to say.
+        // The result of a connection is reported by the requests on it.
         tokio::spawn(async move { connection.await.unwrap_or_default() });
         sender
     }
 
-    /// One request on a connection of its own, up to the headers of the answer.
+    /// Sends one request on a new connection. Returns after the headers of the response.
     pub async fn begin(
         &self,
         method: &str,
@@ -123,7 +123,7 @@ impl Server {
         self.send("GET", path, &[], "").await
     }
 
-    /// Publishes values by the side, as one batch into the first partition.
+    /// Publishes values directly at the broker, as one batch to the first partition.
     pub async fn publish(&self, topic: &str, values: &[&str]) {
         self.publish_batch(topic, batch(values)).await;
     }
@@ -134,7 +134,7 @@ impl Server {
     }
 }
 
-/// Values with the timestamps 1000, 1001 and so on.
+/// Returns a batch with the timestamps 1000, 1001 and so on.
 pub fn batch(values: &[&str]) -> DraftBatch {
     let mut builder = BatchBuilder::new();
     for (timestamp_ms, value) in (1000..).zip(values) {
@@ -143,7 +143,7 @@ pub fn batch(values: &[&str]) -> DraftBatch {
     builder.finish().expect("records")
 }
 
-/// A batch of many records alike, compressed.
+/// Returns a compressed batch of many similar records.
 pub fn compressed_batch(codec: Codec, values: &[String]) -> DraftBatch {
     let mut builder = BatchBuilder::new();
     for value in values {
@@ -154,7 +154,7 @@ pub fn compressed_batch(codec: Codec, values: &[String]) -> DraftBatch {
     batch
 }
 
-/// A batch with a codec that nobody knows.
+/// Returns a batch with an unknown codec.
 pub fn unreadable_batch() -> DraftBatch {
     let mut bytes = bytes::BytesMut::from(&batch(&["a", "b"]).into_bytes()[..]);
     bytes[22] |= 5;
@@ -177,7 +177,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 pub const JSON: (&str, &str) = ("content-type", "application/json");
 pub const TEXT: (&str, &str) = ("content-type", "text/plain; charset=utf-8");
 
-/// The values of the records in an answer.
+/// Returns the values of the records in a response.
 pub fn values(answer: &Answer) -> Vec<String> {
     let json = answer.json();
     let records = json["records"].as_array().expect("records");

@@ -1,4 +1,4 @@
-//! Connections: slow ones, too many of them, and how they end.
+//! Connections: slow ones, too many of them, and their end.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tokio::net::TcpStream;
 
 use crate::http_client::*;
 
-/// What comes until the connection is closed.
+/// Reads until the connection is closed.
 async fn rest(socket: &mut TcpStream) -> String {
     let mut text = String::new();
-    // A connection may also end with a reset, after whatever was read before it.
+    // A connection may also end with a reset, after the data that was read before it.
     within(socket.read_to_string(&mut text)).await.unwrap_or_default();
     text
 }
@@ -20,7 +20,7 @@ async fn rest(socket: &mut TcpStream) -> String {
 async fn a_client_that_does_not_send_its_headers_is_cut() {
     let of_door = doors::http::Settings { header_timeout: Duration::from_millis(100), ..settings() };
     let server = start_with(broker::Settings::default(), of_door, 100).await;
-    // Nothing, the begin of HTTP/2 or of HTTP/1, all of HTTP/2 without a request, and no second request.
+    // Nothing, the beginning of HTTP/2 or of HTTP/1, all of HTTP/2 without a request, and no second request.
     let health = "GET /healthz HTTP/1.1\r\nhost: broker\r\n";
     let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     for said in ["", "PRI * HT", health, preface, &format!("{health}\r\n")] {
@@ -30,7 +30,7 @@ async fn a_client_that_does_not_send_its_headers_is_cut() {
         assert_eq!(answer.contains("200 OK"), said.ends_with("\r\n\r\n"), "{said}");
     }
     assert_eq!(server.connections.open(), 0);
-    // What is asked in time may take longer than that.
+    // A request that was sent in time may take longer than that.
     let mut socket = server.socket().await;
     socket.write_all(format!("{health}connection: close\r\n\r\n").as_bytes()).await.expect("sent");
     assert!(rest(&mut socket).await.ends_with("\r\n\r\nok\n"));
@@ -52,7 +52,7 @@ async fn a_connection_over_the_limit_is_told_so() {
         within(whole(within(first.send_request(request("GET", "/metrics", &[], ""))).await.expect("an answer")));
     assert!(metrics.await.text().contains("thalweg_http_answered_refusals_total 1\n"));
     drop(first);
-    // The permit comes back as soon as the door has seen that the client is gone.
+    // The permit is released as soon as the door has noticed that the client disconnected.
     within(async {
         while server.connections.open() > 0 {
             tokio::task::yield_now().await;
@@ -82,7 +82,7 @@ async fn a_drain_ends_idle_connections_and_lets_requests_finish() {
     let Server { shutdown, address, broker, .. } = server;
     let ended = tokio::spawn(async move { shutdown.run(Duration::from_secs(30)).await });
     assert!(rest(&mut idle).await.ends_with("ok\n"));
-    // While a request is on its way the door still answers probes, and nothing else.
+    // While a request is in progress, the door still answers probes, and nothing else.
     let ask = async |path: &str| {
         let mut socket = TcpStream::connect(address).await.expect("the door is open");
         let request = format!("GET {path} HTTP/1.1\r\nhost: broker\r\nconnection: close\r\n\r\n");
@@ -106,7 +106,7 @@ async fn a_drain_ends_long_polls() {
     let server = start().await;
     server.publish("t", &["old"]).await;
     let mut polling = server.socket().await;
-    // Two requests at once: when the first is answered, the second is being waited for.
+    // Both requests are sent together: when the first one is answered, the second one waits for records.
     let requests = "GET /healthz HTTP/1.1\r\nhost: broker\r\n\r\n\
                     GET /v1/topics/t/records?offset=1&wait_ms=60000 HTTP/1.1\r\nhost: broker\r\n\r\n";
     polling.write_all(requests.as_bytes()).await.expect("sent");

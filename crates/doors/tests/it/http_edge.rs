@@ -1,4 +1,4 @@
-//! Where the door meets the world: TLS, hosts, and refusals that look like any other error.
+//! TLS, host names, and refusals of the runtime, which have the form of any other error.
 
 use std::sync::Arc;
 

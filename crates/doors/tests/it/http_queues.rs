@@ -1,4 +1,4 @@
-//! Queues over HTTP: what they are, messages in and out, leases, and what is refused.
+//! Queues over HTTP: settings, sending and receiving of messages, leases, and refusals.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn a_batch_that_nobody_can_read_hides_no_other_message() {
     assert!(past_all.status < 500, "{}", past_all.text());
 }
 
-/// Receives, and returns the messages.
+/// Receives messages and returns them.
 async fn receive(server: &Server, query: &str) -> Vec<Value> {
     let answer = server.send("POST", &format!("{QUEUE}/receive{query}"), &[], "").await;
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -122,7 +122,7 @@ async fn bodies_that_are_no_json_are_messages_as_they_are() {
     assert_eq!(json!(bodies), json!(["/wA=", "{\"n\":1}", "{\"n\":2}"]));
 }
 
-/// As a client that compresses may publish it.
+/// A client that compresses its records may publish such a message.
 #[tokio::test]
 async fn a_message_may_be_larger_than_a_batch_where_a_key_allows_it() {
     let of_broker = broker::Settings { record_expansion_max: 2, ..broker::Settings::default() };
@@ -140,7 +140,7 @@ async fn who_waits_is_given_a_message_as_soon_as_there_is_one() {
     let server = with_queue(json!({})).await;
     let waiting = receive(&server, "?wait_ms=25000");
     let sending = async {
-        // Until somebody waits there is nothing to wake.
+        // Until a receiver waits there is nothing to wake.
         tokio::time::sleep(Duration::from_millis(50)).await;
         server.send("POST", &format!("{QUEUE}/messages"), &[TEXT], "late").await
     };
@@ -283,7 +283,7 @@ async fn a_full_queue_says_so() {
     assert_eq!(server.send("POST", &path, &[TEXT], "one").await.status, 200);
     let full = server.send("POST", &path, &[TEXT], "two").await;
     assert_eq!((full.status, &full.json()["error"]["kind"]), (503, &json!("busy")));
-    // The topic takes no more by another door either.
+    // The topic is full for other doors, too.
     let mut wakes = broker::Wakes::default();
     let batch = batch(&["three"]);
     let published = server.broker.publish("jobs", Some(0), Acks::Default, batch, &mut wakes).await;

@@ -15,7 +15,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::http_client::*;
 
-/// What a browser makes of the bytes.
+/// Parser of server-sent events, as in a browser.
 struct Events {
     body: Incoming,
     buf: BytesMut,
@@ -30,7 +30,7 @@ struct Event {
 }
 
 impl Events {
-    /// The next block of lines, `None` at the end.
+    /// Returns the next block of lines; `None` at the end.
     async fn block(&mut self) -> Option<Event> {
         loop {
             if let Some(at) = self.buf.windows(2).position(|two| two == b"\n\n") {
@@ -69,7 +69,7 @@ impl Events {
 }
 
 impl Server {
-    /// Creates the topic of a path: reading creates none.
+    /// Creates the topic of a path, as reading does not create it.
     fn create_topic_of(&self, path: &str) {
         let topic = path.split(['/', '?']).nth(3).expect("a topic");
         if !topic.contains(['*', '%']) {
@@ -126,7 +126,8 @@ async fn events_begin_live_and_resume_after_the_last_one_seen() {
     drop(events);
 
     server.publish("t", &["3"]).await;
-    // The middle of a batch; and what a browser repeats of its first request does not count any more.
+    // Resumes in the middle of a batch. The parameter that a browser repeats from its first request no longer has an
+    // effect.
     let mut resumed = server.events("/v1/topics/t/events?start=earliest", &[("last-event-id", "0:1")]).await;
     server.publish("t", &["4"]).await;
     for value in ["2", "3", "4"] {
@@ -184,7 +185,7 @@ async fn what_cannot_be_decoded_is_a_gap_that_says_why() {
     assert_eq!(events.value().await, "3");
 }
 
-/// Longer than what is written at once, so that the stream has to go on in the middle of a batch.
+/// The batch is longer than one chunk, so that the stream must continue in the middle of the batch.
 #[tokio::test]
 async fn a_long_compressed_batch_comes_in_order() {
     let server = start().await;
@@ -201,7 +202,7 @@ async fn a_long_compressed_batch_comes_in_order() {
 async fn a_pattern_names_the_topics_and_sees_new_ones() {
     let server = start().await;
     server.publish("a.old", &["before"]).await;
-    // What a browser sends when it comes back means nothing here, and is no mistake of the user's.
+    // A header that a browser sends when it reconnects has no effect here, and is not an error of the user.
     let mut events = server.events("/v1/topics/a.%3E/events", &[("last-event-id", "0:7")]).await;
     assert_eq!(events.block().await.expect("a begin").comment, "subscribed");
     for topic in ["a.old", "b.other", "a.new.one"] {
@@ -336,7 +337,7 @@ async fn a_web_socket_carries_records_both_ways() {
     assert_eq!((&record["value"], &record["offset"]), (&json!("from elsewhere"), &json!(0)));
 
     say(&mut socket, r#"{"publish":{"key":"aw==","value":"/w==","encoding":"base64"}}"#).await;
-    // The answer and the record itself come in either order.
+    // The response and the record itself arrive in either order.
     let (one, other) = (frame(&mut socket).await, frame(&mut socket).await);
     let (published, record) = if one.get("published").is_some() { (one, other) } else { (other, one) };
     let result = json!({"partition": 0, "base_offset": 1, "count": 1, "level": "accepted"});
@@ -355,7 +356,7 @@ async fn a_mistake_in_a_frame_is_answered_and_the_next_one_is_fine() {
         ("{", "malformed"),
         (r#"{"subscribe":{}}"#, "malformed"),
         (r#"{"publish":{"value":"?","encoding":"base64"}}"#, "malformed"),
-        // A pattern is no topic to publish to.
+        // A pattern is not a topic to publish to.
         (r#"{"publish":{"value":"v"}}"#, "invalid"),
     ] {
         say(&mut socket, said).await;
@@ -389,7 +390,7 @@ async fn a_publisher_does_not_wait_for_itself() {
     assert_eq!(values, (0..count).map(|i| i.to_string()).collect::<Vec<_>>());
 }
 
-/// The code and the reason of the close frame, after whatever comes before it.
+/// Returns the code and the reason of the close frame, and skips the frames before it.
 async fn close(socket: &mut WebSocketStream<TcpStream>) -> (CloseCode, String) {
     loop {
         match within(socket.next()).await.expect("a close frame").expect("a frame") {

@@ -1,4 +1,4 @@
-//! Every door, tried from outside over its own protocol.
+//! Integration tests of the doors, each over its own protocol.
 
 mod http;
 mod http_caches;

@@ -1,4 +1,4 @@
-//! The Redis door, with limits that no configuration sets and over more topics than are looked at in one step.
+//! Tests of the Redis door with limits that no configuration sets, and with more topics than one step visits.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Redis {
         self.0.write_all(format!("{line}\r\n").as_bytes()).await.expect("sent");
     }
 
-    /// One answer: its line, the text of a bulk string, or those of an array in brackets.
+    /// Reads one reply: its line, the text of a bulk string, or the items of an array in parentheses.
     async fn answer(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).await.expect("a line");
@@ -76,7 +76,7 @@ impl Redis {
         self.answer().await
     }
 
-    /// The answer of EXEC to these commands.
+    /// Returns the reply of EXEC to a transaction of these commands.
     async fn transaction(&mut self, lines: &[&str]) -> String {
         assert_eq!(self.call("MULTI").await, "+OK");
         for line in lines {
@@ -86,8 +86,8 @@ impl Redis {
     }
 }
 
-/// Each command of a transaction whose time is over is refused by itself, and none of them is done; commands outside of
-/// one have no such time.
+/// After the time limit of a transaction each remaining command is refused individually and does not run. Commands
+/// outside of a transaction have no time limit.
 #[tokio::test]
 async fn a_transaction_that_takes_too_long_is_refused_from_there_on() {
     let server = start(Duration::ZERO).await;
@@ -95,7 +95,7 @@ async fn a_transaction_that_takes_too_long_is_refused_from_there_on() {
     let why = "-ERR the transaction takes more than 0 ms: this command of it was not done. Use several transactions";
     assert_eq!(redis.transaction(&["SET k v", "INCR n"]).await, format!("({why} {why})"));
     assert_eq!(redis.call("EXISTS k n").await, ":0");
-    // Those with streams are done by other code.
+    // Transactions with streams are run by other code.
     assert_eq!(redis.transaction(&["XADD s * a 1", "SET k v"]).await, format!("({why} {why})"));
     assert_eq!(redis.call("EXISTS k s").await, ":0");
     assert_eq!(redis.call("XADD s 1-1 a 1").await, "1-1");
@@ -105,8 +105,8 @@ async fn a_transaction_that_takes_too_long_is_refused_from_there_on() {
     assert_eq!(redis.transaction(&["SET k v", "XADD s 1-1 a 1", "EXISTS k s"]).await, "(+OK 1-1 :2)");
 }
 
-/// A pattern over thousands of topics is answered when all of them are joined, hears nothing before that, and
-/// everything after it. In the meantime others are served.
+/// The reply to a pattern over thousands of topics is sent when all of them are joined. The client receives no message
+/// before the reply, and every message after it. Other clients are served in the meantime.
 #[tokio::test]
 async fn a_pattern_listens_to_thousands_of_topics_and_a_transaction_does_not_begin_to() {
     const MANY: usize = 3_000;
@@ -115,8 +115,8 @@ async fn a_pattern_listens_to_thousands_of_topics_and_a_transaction_does_not_beg
         server.broker.create_topic(&format!("many.{i}"), TopicSettings::of_broker()).await.expect("created");
     }
     let (mut listener, mut other) = (Redis::open(&server).await, Redis::open(&server).await);
-    // The second pattern is joined after the first, which hears what is published in the meantime and may not tell it
-    // before it is answered.
+    // The second pattern is joined after the first one, which receives the messages that are published in the meantime
+    // but must not write them before its confirmation.
     listener.send("PSUBSCRIBE many.* *.1").await;
     for i in 0..100 {
         assert_eq!(other.call("PING").await, "+PONG");
@@ -139,7 +139,7 @@ async fn a_pattern_listens_to_thousands_of_topics_and_a_transaction_does_not_beg
     assert_eq!(listener.call("PUNSUBSCRIBE *.1").await, "(punsubscribe *.1 :1)");
     let refused = other.transaction(&["PSUBSCRIBE many.*", "SUBSCRIBE many.2"]).await;
     assert!(refused.starts_with("(-ERR PSUBSCRIBE looks at all topics") && refused.ends_with("(subscribe many.2 :1))"));
-    // Who leaves in the middle of it leaves nothing behind.
+    // A client that disconnects while it is joining leaves nothing behind.
     let mut leaver = Redis::open(&server).await;
     leaver.send("PSUBSCRIBE many.*").await;
     drop((leaver, listener));

@@ -1,4 +1,4 @@
-//! Arguments as numbers, times and patterns.
+//! Parsing of arguments as numbers, times and patterns.
 
 use crate::redis::errors::{Done, Fail, NOT_FLOAT, NOT_INTEGER, SYNTAX};
 
@@ -6,7 +6,7 @@ pub(in crate::redis) fn parse_int(arg: &[u8]) -> Done<i64> {
     engine::cache::parse_number(arg).ok_or(NOT_INTEGER)
 }
 
-/// A number of 32 bits.
+/// Parses a number of 32 bits.
 pub(in crate::redis) fn parse_small(arg: &[u8]) -> Done<i64> {
     let number = parse_int(arg)?;
     match i32::try_from(number) {
@@ -19,19 +19,20 @@ pub(in crate::redis) fn parse_usize(arg: &[u8]) -> Option<usize> {
     usize::try_from(engine::cache::parse_number(arg)?).ok()
 }
 
-/// A number that is not below this, or an error that says so.
+/// Parses a number that is not below `min`; otherwise returns the error `wrong`.
 pub(in crate::redis) fn parse_from(arg: &[u8], min: i64, wrong: &'static str) -> Done<i64> {
     let number = engine::cache::parse_number(arg).ok_or_else(|| Fail::new(wrong))?;
     if number < min { Err(Fail::new(wrong)) } else { Ok(number) }
 }
 
-/// A number as C reads it, in hexadecimal digits too, or an infinity; not what is none, nor one that is too large for a
-/// double, or too small.
+/// Parses a number as C does, also in hexadecimal digits, or an infinity. Returns `None` if the text is not a number,
+/// or a number that is too large or too small for a double.
 pub(in crate::redis) fn parse_float(arg: &[u8]) -> Option<f64> {
     nearest_float(arg).filter(|number| !is_out_of_range(*number, arg))
 }
 
-/// Whether C would say `ERANGE` of a text: an infinity that is not called so, or a zero that has other digits.
+/// Returns `true` if C would report `ERANGE`: the number is infinite or zero, but the text has digits that say
+/// otherwise.
 fn is_out_of_range(number: f64, arg: &[u8]) -> bool {
     if number.is_finite() && number != 0.0 {
         return false;
@@ -49,7 +50,7 @@ fn is_out_of_range(number: f64, arg: &[u8]) -> bool {
     }
 }
 
-/// The same, or what is nearest of what is too large or too small.
+/// Parses a number as C does, and returns the nearest double if the number is too large or too small.
 pub(in crate::redis) fn nearest_float(arg: &[u8]) -> Option<f64> {
     if arg.is_empty() || arg[0].is_ascii_whitespace() {
         return None;
@@ -66,7 +67,7 @@ pub(in crate::redis) fn nearest_float(arg: &[u8]) -> Option<f64> {
     (!f64::is_nan(number)).then_some(number)
 }
 
-/// `1f.8p3`, after its `0x`.
+/// Parses `1f.8p3`, without the leading `0x`.
 fn parse_hex(text: &str) -> Option<f64> {
     let (digits, exponent) = text.split_once(['p', 'P']).unwrap_or((text, "0"));
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
@@ -82,17 +83,17 @@ fn parse_hex(text: &str) -> Option<f64> {
     Some(sum * 2f64.powi(exponent.saturating_sub(4 * fraction.len() as i32)))
 }
 
-/// A number as C reads it where it does not ask for one: nothing is 0, and what follows a zero byte is not seen.
+/// Parses a number as C does without checking for one: an empty text is 0, and the text ends at a zero byte.
 pub(in crate::redis) fn loose_float(arg: &[u8]) -> Option<f64> {
     let text = arg.split(|byte| *byte == 0).next().unwrap_or_default().trim_ascii_start();
     match text {
-        // Without a digit it stops where it begins.
+        // Without a digit the parser stops at the beginning.
         [] if arg.iter().all(|byte| !byte.is_ascii_whitespace()) => Some(0.0),
         text => nearest_float(text),
     }
 }
 
-/// The same, for sorting: what is out of range is wrong, even where it is nearly 0.
+/// Parses the weight of an item that is sorted. A number out of range is invalid, even if it is nearly 0.
 pub(in crate::redis) fn weight(arg: &[u8]) -> Option<f64> {
     loose_float(arg).filter(|number| !number.is_subnormal() && !is_out_of_range(*number, arg))
 }
@@ -105,29 +106,29 @@ pub(in crate::redis) fn is(arg: &[u8], word: &str) -> bool {
     arg.eq_ignore_ascii_case(word.as_bytes())
 }
 
-/// Seconds as a number, in ms; `None` is for ever.
+/// Parses a number of seconds. Returns milliseconds; `None` means forever.
 pub(in crate::redis) fn timeout_ms(arg: &[u8]) -> Done<Option<u64>> {
     let seconds = nearest_float(arg).ok_or(Fail::new("ERR timeout is not a float or out of range"))?;
     if seconds < 0.0 {
         return Err(Fail::new("ERR timeout is negative"));
     }
     let ms = (seconds * 1000.0).ceil();
-    // Redis converts what is too large for its clock first, to a number below 0.
+    // Redis first converts a value that is too large for its clock, and gets a number below 0.
     if ms >= i64::MAX as f64 {
         return Err(Fail::new("ERR timeout is negative"));
     }
-    // What is too small for a double is more than none for Redis, which counts in numbers of 80 bits.
+    // A number that is too small for a double is above 0 for Redis, which uses 80-bit numbers.
     let is_tiny = ms == 0.0 && is_out_of_range(seconds, arg) && !arg.starts_with(b"-");
     Ok((ms > 0.0 || is_tiny).then_some(ms.max(1.0) as u64))
 }
 
-/// What follows a word among options.
+/// Returns the argument that follows an option, and advances `at`.
 pub(in crate::redis) fn after<'a>(args: &[&'a [u8]], at: &mut usize) -> Done<&'a [u8]> {
     *at += 1;
     args.get(*at).copied().ok_or(SYNTAX)
 }
 
-/// A pattern, which is compared with much: it is short.
+/// Checks the length of a pattern. It is limited because a pattern is compared with many names.
 pub(in crate::redis) fn pattern(arg: &[u8]) -> Done<&[u8]> {
     const PATTERN_BYTES_MAX: usize = 1024;
     match arg.len() > PATTERN_BYTES_MAX {
@@ -136,13 +137,14 @@ pub(in crate::redis) fn pattern(arg: &[u8]) -> Done<&[u8]> {
     }
 }
 
-/// Whether a text is of a pattern: `*`, `?`, `[a-c]`, `[^a]`, and `\` before what means itself.
+/// Returns `true` if the text matches a glob pattern: `*`, `?`, `[a-c]`, `[^a]`, and `\` before a literal character.
 pub(in crate::redis) fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    // Redis does not look at the pattern where there is nothing to compare it with: not even a star matches that.
+    // Redis does not read the pattern if the text is empty: not even a star matches it.
     if text.is_empty() {
         return pattern.is_empty();
     }
-    // Where the last star was, and what it has taken so far: another one makes all before it final.
+    // Position after the last star, and the text that it has taken so far. A later star makes everything before it
+    // final.
     let (mut at, mut of) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
     loop {
@@ -167,12 +169,12 @@ pub(in crate::redis) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// The same, for what is selected among all there is: a star takes all.
+/// Returns `true` if the pattern selects the text: like `matches`, but a single star also selects an empty text.
 pub(in crate::redis) fn selects(pattern: &[u8], text: &[u8]) -> bool {
     pattern == b"*" || matches(pattern, text)
 }
 
-/// How much of the pattern one byte matches.
+/// Returns the length of the part of the pattern that matches the byte; `None` if it does not match.
 fn match_one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [] => None,
@@ -183,7 +185,7 @@ fn match_one(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// How long the class is, if the byte is in it. One without an end reaches to the end of the pattern.
+/// Returns the length of the class if it contains the byte. A class without an end reaches to the end of the pattern.
 fn match_class(class: &[u8], byte: u8) -> Option<usize> {
     let is_negated = class.first() == Some(&b'^');
     let (mut at, mut is_in) = (usize::from(is_negated), false);
@@ -225,11 +227,11 @@ mod tests {
             assert!(!matches(pattern.as_bytes(), b"hello"), "{pattern}");
         }
         assert!(matches(b"\\*", b"*") && !matches(b"\\*", b"a") && matches(b"", b"") && !matches(b"*", b""));
-        // Stars do not multiply.
+        // The cost of several stars does not multiply.
         assert!(!matches("*a".repeat(40).as_bytes(), "a".repeat(39).as_bytes()));
     }
 
-    /// As redis-server 7.0 answers `BLPOP`.
+    /// Replies of redis-server 7.0 to `BLPOP`.
     #[test]
     fn timeouts_are_rounded_up_and_refused_as_in_redis() {
         assert_eq!(timeout_ms(b"0"), Ok(None));
@@ -251,7 +253,7 @@ mod tests {
         for text in ["", " 1", "1 ", "nan", "x", "0x", "1e", "--1"] {
             assert_eq!(parse_float(text.as_bytes()), None, "{text}");
         }
-        // As redis-server 7.0 answers: what is out of range is none where C says so, and the nearest elsewhere.
+        // In redis-server 7.0 a number out of range is invalid if C reports it, and the nearest number otherwise.
         let long = format!("{}1.5", "0".repeat(300));
         assert_eq!(parse_float(long.as_bytes()), Some(1.5));
         for (text, nearest) in [("1e400", f64::INFINITY), ("-1e400", f64::NEG_INFINITY), ("1e-400", 0.0)] {

@@ -1,4 +1,4 @@
-//! Strings as rows of bits. The first bit is the highest one of the first byte.
+//! Strings as arrays of bits. The first bit is the highest one of the first byte.
 
 use engine::cache::{Condition, Expires, VALUE_BYTES_MAX};
 
@@ -16,7 +16,7 @@ pub(super) const COMMANDS: &[Command] = &[
     read("BITFIELD_RO", -2, ONE, bitfield_ro, ("6.0.0", "The same, for reading only")),
 ];
 
-/// One more than the last bit that a value may have.
+/// Number of bits of the largest value.
 const BITS_MAX: u64 = VALUE_BYTES_MAX as u64 * 8;
 
 const WRONG_OFFSET: Fail = fixed("ERR bit offset is not an integer or out of range");
@@ -61,13 +61,13 @@ fn getbit(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-/// The bits from one index to another, in bytes or in bits, as places of bits.
+/// Returns a range, given in bytes or in bits, as positions of bits.
 fn bits_between(args: &[&[u8]], length: usize, is_strict: bool) -> Done<std::ops::Range<usize>> {
     let start = parse_int(args[0])?;
-    // BITCOUNT reads both before the unit, BITPOS one behind it.
+    // BITCOUNT parses both indexes before the unit; BITPOS parses the second one after it.
     if is_strict {
         let stop = parse_int(args[1])?;
-        // Both from the end, and the wrong way round.
+        // Both indexes count from the end, and they are reversed.
         if start < 0 && stop < 0 && start > stop {
             return Ok(0..0);
         }
@@ -83,7 +83,7 @@ fn bits_between(args: &[&[u8]], length: usize, is_strict: bool) -> Done<std::ops
     if total == 0 {
         return Ok(0..0);
     }
-    // What is before the beginning is the beginning, for the end of the range too.
+    // An index before the beginning is clipped to the beginning, also for the end of the range.
     let at = |index: i64| if index < 0 { index.saturating_add(total).max(0) } else { index };
     let (start, stop) = (at(start), at(stop).min(total - 1));
     let span = if start > stop { 0..0 } else { start as usize..stop as usize + 1 };
@@ -91,7 +91,7 @@ fn bits_between(args: &[&[u8]], length: usize, is_strict: bool) -> Done<std::ops
 }
 
 fn bitcount(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    // What is not there has no bits, wherever they are looked for.
+    // A key that does not exist has no bits, and its range is not checked.
     let Some(value) = string(step.db, args[1])? else {
         step.out.int(0);
         return Ok(());
@@ -135,7 +135,7 @@ fn bitpos(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let found = first_bit(value, range.clone(), wanted);
     let place = match found {
         Some(at) => at as i64,
-        // Behind the end of the string all bits are clear.
+        // All bits after the end of the string are clear.
         None if !wanted && !has_end && !range.is_empty() => (value.len() * 8) as i64,
         None => -1,
     };
@@ -158,7 +158,7 @@ fn first_bit(value: &[u8], range: std::ops::Range<usize>, wanted: bool) -> Optio
     None
 }
 
-/// What is counted as one when strings are combined, and how much is combined in one step: 64 MiB.
+/// Unit of combined bytes, and the maximum number of units in one step: 64 MiB.
 const COMBINED_BLOCK: u64 = 256;
 const COMBINED_BLOCKS_MAX: u64 = 1 << 18;
 
@@ -178,7 +178,7 @@ fn bitop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     }
     let blocks = (length as u64).div_ceil(COMBINED_BLOCK).saturating_mul(args.len() as u64 - 3);
     step.admits_up_to(blocks, COMBINED_BLOCKS_MAX, "blocks of 256 bytes, bytes of the result times keys")?;
-    // One after the other, so that no more than the result is copied, however many there are.
+    // Strings are combined one after the other, so that only the result is copied, regardless of their number.
     let mut result = string(step.db, args[3])?.unwrap_or_default().to_vec();
     result.resize(length, 0);
     if name == b"NOT" {
@@ -197,14 +197,14 @@ fn bitop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-/// A number of so many bits, with a sign or without.
+/// Width of a number in bits, with or without a sign.
 #[derive(Clone, Copy)]
 struct Width {
     is_signed: bool,
     bits: u32,
 }
 
-/// What happens to a number that does not fit.
+/// Handling of a number that does not fit.
 #[derive(Clone, Copy)]
 enum Overflow {
     Wrap,
@@ -242,7 +242,7 @@ impl Width {
         if self.is_signed { (1i128 << (self.bits - 1)) - 1 } else { (1i128 << self.bits) - 1 }
     }
 
-    /// A number that fits, if one does.
+    /// Returns a number that fits, if the handling of overflows yields one.
     fn fit(self, number: i128, overflow: Overflow) -> Option<i64> {
         if (self.min()..=self.max()).contains(&number) {
             return Some(number as i64);
@@ -277,7 +277,7 @@ impl Width {
     }
 }
 
-/// `#3` is the third number of this width, counted from 0.
+/// Parses an offset. `#3` is the number with index 3 (counted from 0) of this width.
 fn field_offset(arg: &[u8], width: Width) -> Done<usize> {
     let (arg, unit) = match arg.split_first() {
         Some((b'#', rest)) => (rest, u64::from(width.bits)),
@@ -340,7 +340,7 @@ fn bitfield_ro(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 fn run_fields(step: &mut Step<'_, '_>, key: &[u8], fields: Fields) -> Done {
     let mut value = string(step.db, key)?.unwrap_or_default().to_vec();
     let mut is_changed = false;
-    // What is written makes room first, also where it then does not fit.
+    // A write extends the string first, even if its number does not fit.
     let ends = fields.iter().filter(|(field, ..)| !matches!(field, Field::Get));
     let length = ends.map(|(_, width, offset, _)| (offset + width.bits as usize).div_ceil(8)).max();
     if let Some(length) = length {
@@ -352,7 +352,7 @@ fn run_fields(step: &mut Step<'_, '_>, key: &[u8], fields: Fields) -> Done {
         let (fitted, answer) = match field {
             Field::Get => (None, Some(before)),
             Field::Set(number) => {
-                // Where there is no sign a number counts as it is in 64 bits.
+                // An unsigned field takes the 64 bits of the number.
                 let number = if width.is_signed { i128::from(number) } else { i128::from(number as u64) };
                 let fitted = width.fit(number, overflow);
                 (fitted, fitted.map(|_| before))

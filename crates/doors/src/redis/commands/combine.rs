@@ -1,7 +1,7 @@
-//! Sets and sorted sets out of several others. In sorted sets the members of sets count as 1.
+//! Unions, intersections and differences of sets and sorted sets. Members of plain sets have the score 1.
 //!
-//! What is combined is shared with the database until one of the two changes, so that much of it can be combined in
-//! slices, without locks, and as it was in one moment.
+//! The inputs are shared with the database until one of the two changes, so that large inputs can be combined in
+//! slices, without locks, and as they were at one moment.
 
 use engine::cache::Value;
 use engine::cache::structures::{Kind, Part, Score, Set, Sorted, Structure};
@@ -15,10 +15,10 @@ use super::{Step, part};
 use crate::redis::errors::{Done, Fail, SYNTAX, WRONG_TYPE};
 use crate::redis::writer::{ANSWER_BYTES_MAX, Writer};
 
-/// What a member of a result takes beside its bytes, about.
+/// Approximate memory of a member of a result in addition to its bytes.
 const MEMBER_BYTES: usize = 96;
 
-/// What becomes of the scores of one member in several of them.
+/// Combination of the scores of a member of several inputs.
 #[derive(Clone, Copy)]
 enum Aggregate {
     Sum,
@@ -29,7 +29,7 @@ enum Aggregate {
 impl Aggregate {
     fn of(self, a: f64, b: f64) -> f64 {
         match self {
-            // Infinities that are opposite are nothing together.
+            // The sum of opposite infinities is not a number, and is replaced by 0.
             Self::Sum if (a + b).is_nan() => 0.0,
             Self::Sum => a + b,
             Self::Min => a.min(b),
@@ -38,7 +38,7 @@ impl Aggregate {
     }
 }
 
-/// How the members of several become those of one.
+/// Operation on the members of several inputs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
     Union,
@@ -80,7 +80,7 @@ fn options(args: &[&[u8]], count: usize, how: How, is_stored: bool) -> Done<Opti
     Ok(options)
 }
 
-/// The keys that are counted by an argument, and what follows them.
+/// Returns the keys whose number is in the argument at `at`, and the arguments after them.
 fn keys_of<'a, 'b>(args: &'b [&'a [u8]], at: usize, name: &str) -> Done<Split<'a, 'b>> {
     let count = super::args::parse_int(args[at])?;
     if count < 1 {
@@ -90,7 +90,7 @@ fn keys_of<'a, 'b>(args: &'b [&'a [u8]], at: usize, name: &str) -> Done<Split<'a
     usize::try_from(count).ok().and_then(|count| rest.split_at_checked(count)).ok_or(SYNTAX)
 }
 
-/// What a key has, as it is in this moment.
+/// Value of a key as it is at this moment.
 enum Input {
     Nothing,
     Set(Set),
@@ -123,27 +123,27 @@ impl Input {
     }
 }
 
-/// What becomes of the result.
+/// Use of the result.
 pub(super) enum Then {
     Members,
     Pairs,
-    /// How many there are, and no more than this.
+    /// Number of members, but no more than this.
     Count(usize),
     Keep(Box<[u8]>),
 }
 
-/// Several sets, and what is made of them.
+/// Inputs of an operation, its options, and the use of its result.
 pub(in crate::redis) struct Combination {
     inputs: Vec<Input>,
     weights: Vec<f64>,
     aggregate: Aggregate,
     how: How,
-    /// Whether the result has scores.
+    /// `true` if the result has scores.
     is_sorted: bool,
     then: Then,
 }
 
-/// The result while it grows.
+/// Result while it is built.
 enum Growing {
     Set(Set),
     Sorted(Sorted),
@@ -185,7 +185,7 @@ fn weigh(score: f64, weight: f64) -> f64 {
 }
 
 impl Combination {
-    /// Members that are looked at, each once for each key where it is.
+    /// Returns the number of visited members: each once for each key in which it is looked up.
     pub(in crate::redis) fn units(&self) -> u64 {
         let keys = self.inputs.len() as u64;
         let all = self.inputs.iter().fold(0u64, |all, input| all.saturating_add(input.len() as u64));
@@ -197,7 +197,7 @@ impl Combination {
         }
     }
 
-    /// The key of the result, if it is kept.
+    /// Returns the key of the result, if it is stored.
     pub(in crate::redis) fn kept(&self) -> Option<&[u8]> {
         match &self.then {
             Then::Keep(key) => Some(key),
@@ -235,7 +235,7 @@ impl Combination {
         Ok(())
     }
 
-    /// Looks for each member of the smallest in all others.
+    /// Intersects the inputs: finds each member of the smallest one in all others.
     async fn inter(&self, result: &mut Growing, pace: &mut Pace) -> Done {
         let mut room = ANSWER_BYTES_MAX;
         let max = if let Then::Count(max) = self.then { max } else { usize::MAX };
@@ -273,7 +273,7 @@ impl Combination {
         };
         let others = &self.inputs[1..];
         let in_all: usize = others.iter().map(Input::len).sum();
-        // Whichever looks at less: for each of the first in all others, or the other way round.
+        // Chooses the cheaper way: look up each member of the first in all others, or the other way round.
         let is_by_first = first.len().saturating_mul(others.len()) <= in_all;
         for (member, score) in (0..first.len()).filter_map(|place| first.at(place)) {
             pace.spend(1).await;
@@ -299,7 +299,7 @@ impl Combination {
         Ok(())
     }
 
-    /// Writes what the result is answered with.
+    /// Writes the reply for the result.
     pub(in crate::redis) async fn write(&self, result: &Structure, out: &mut Writer, pace: &mut Pace) {
         match (&self.then, result) {
             (Then::Keep(_), result) => out.len(result.len()),
@@ -329,7 +329,7 @@ impl Combination {
         }
     }
 
-    /// Does it in this step where it is little, or leaves it to be done in slices.
+    /// Combines small inputs in this step, and leaves large ones to slices.
     fn serve(self, step: &mut Step<'_, '_>) -> Done {
         if !step.admits(self.units(), "members")? {
             step.sliced = Some(Box::new(Sliced::Combine(self)));
@@ -345,7 +345,7 @@ impl Combination {
     }
 }
 
-/// A result is no larger than an answer may be.
+/// Reserves memory for a member. Fails if the result becomes larger than a reply may be.
 fn take_room(room: &mut usize, member: &[u8]) -> Done {
     let left = room.checked_sub(member.len() + MEMBER_BYTES);
     *room = left.ok_or_else(|| {
@@ -354,7 +354,7 @@ fn take_room(room: &mut usize, member: &[u8]) -> Done {
     Ok(())
 }
 
-/// Combines sets. All of them are looked at first, so that what is no set is refused wherever it is.
+/// Combines sets. All keys are checked first, so that a key that is not a set is refused in any position.
 pub(super) fn of_sets(step: &mut Step<'_, '_>, keys: &[&[u8]], how: How, then: Then) -> Done {
     let mut inputs = Vec::with_capacity(keys.len());
     for key in keys {
@@ -365,7 +365,7 @@ pub(super) fn of_sets(step: &mut Step<'_, '_>, keys: &[&[u8]], how: How, then: T
     Combination { inputs, weights, aggregate: Aggregate::Min, how, is_sorted: false, then }.serve(step)
 }
 
-/// What a key has, if it may be combined.
+/// Returns the value of a key, if it is a set or a sorted set.
 fn input_of(step: &mut Step<'_, '_>, key: &[u8]) -> Done<Input> {
     let Some(found) = step.db.get(key) else {
         return Ok(Input::Nothing);
@@ -380,7 +380,7 @@ fn input_of(step: &mut Step<'_, '_>, key: &[u8]) -> Done<Input> {
     }
 }
 
-/// All inputs are looked at before the options are.
+/// Checks all inputs before the options.
 fn check_kinds(step: &mut Step<'_, '_>, keys: &[&[u8]]) -> Done {
     for key in keys {
         match step.db.get(key).map(|found| found.value.kind()) {

@@ -1,5 +1,5 @@
-//! `CONFIG`: what clients and tools ask for and set, in the words of Redis. Some parameters are the broker's own
-//! settings, some have an effect here, and those that tune what Redis has inside are kept, and change nothing.
+//! `CONFIG`: parameters of Redis. Some are settings of the broker, some take effect here, and those that tune internals
+//! of Redis are stored without effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,16 +23,16 @@ pub(super) const COMMAND: Command = own("CONFIG", -2, config, ("2.0.0", "How the
     ("SET", -4),
 ]);
 
-/// A value of a parameter that changes nothing.
+/// Maximum size of the value of a parameter without effect.
 const VALUE_BYTES_MAX: usize = 1024;
 
-/// What a parameter may be.
+/// Type of a parameter.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// A number from one to another.
+    /// A number between a minimum and a maximum.
     Int(i64, i64),
     Bool,
-    /// A number of bytes, from this one on.
+    /// A number of bytes, with its minimum.
     Memory(i64),
     Text,
     OneOf(&'static [&'static str]),
@@ -42,12 +42,12 @@ enum Kind {
 
 use Kind::{Bool, Buffers, Int, Memory, OneOf, Text};
 
-/// The largest `int` and the largest `long` of Redis.
+/// Largest `int` of Redis. [`I64`] is its largest `long`.
 const I32: i64 = i32::MAX as i64;
 const I64: i64 = i64::MAX;
 
-/// Parameters that tune what Redis has inside, and this broker has not: name, kind and what Redis begins with. They are
-/// accepted, as tools set them before they start, and answered as they were set.
+/// Parameters that tune internals of Redis, which do not exist in this broker: name, type and default value. They are
+/// accepted because tools set them before they start, and they are returned as they were set.
 const TUNING: &[(&str, Kind, &str)] = &[
     ("acl-pubsub-default", OneOf(&["allchannels", "resetchannels"]), "resetchannels"),
     ("acllog-max-len", Int(0, I64), "128"),
@@ -140,7 +140,7 @@ const TUNING: &[(&str, Kind, &str)] = &[
     ("zset-max-listpack-value", Memory(0), "64"),
 ];
 
-/// Older names of parameters, and what Redis calls them now.
+/// Older names of parameters, and their current names.
 const ALIASES: &[(&str, &str)] = &[
     ("hash-max-ziplist-entries", "hash-max-listpack-entries"),
     ("hash-max-ziplist-value", "hash-max-listpack-value"),
@@ -192,7 +192,7 @@ const FIXED: &[&str] = &[
 const SLOW_FROM: &str = "slowlog-log-slower-than";
 const SLOW_LENGTH: &str = "slowlog-max-len";
 
-/// What clients have set, and was not there before.
+/// Parameters that clients have set to other values than the defaults.
 #[derive(Default)]
 pub(in crate::redis) struct Settings {
     set: Mutex<BTreeMap<&'static str, String>>,
@@ -226,7 +226,7 @@ fn config(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
     }
 }
 
-/// All parameters with their values.
+/// Returns all parameters with their values.
 fn all(door: &Door) -> BTreeMap<&'static str, String> {
     let mut all: BTreeMap<_, _> = TUNING.iter().map(|(name, _, value)| (*name, (*value).to_owned())).collect();
     all.extend(door.settings.set.lock().iter().map(|(name, value)| (*name, value.clone())));
@@ -240,7 +240,7 @@ fn all(door: &Door) -> BTreeMap<&'static str, String> {
     all
 }
 
-/// What is the broker's to say, by its own keys.
+/// Returns the parameters that mirror settings of the broker.
 fn owned(door: &Door) -> [(&'static str, String); 11] {
     let of_first = door.broker.find_cache("db0").map(|cache| cache.status().bytes_max);
     let bytes_max = of_first.unwrap_or(door.broker.cache_bytes_max());
@@ -260,12 +260,12 @@ fn owned(door: &Door) -> [(&'static str, String); 11] {
     ]
 }
 
-/// How often Redis would look after itself, per second, as it was set.
+/// Returns the frequency of the background tasks of Redis, per second, as it was set.
 pub(super) fn frequency(door: &Door) -> String {
     all(door).remove("hz").unwrap_or_default()
 }
 
-/// Why such a parameter is not set by clients, and what to do instead.
+/// Returns the alternative to a parameter that clients cannot set.
 fn instead(name: &str) -> &'static str {
     match name {
         "appendonly" | "save" => "durability is a setting of the broker: start it with redis_durable",
@@ -282,16 +282,16 @@ fn refused(name: &[u8], why: &str) -> Fail {
     Fail::of_bytes([b"ERR CONFIG SET failed (possibly related to argument '", name, why.as_bytes()].concat())
 }
 
-/// What is to be done for one parameter.
+/// Effect of setting one parameter.
 enum Change {
-    /// It is so already.
+    /// The parameter already has this value.
     Nothing,
     SlowFrom(i64),
     SlowLength(usize),
     Keep(&'static str, String),
 }
 
-/// Sets all or none.
+/// Sets all parameters or none.
 fn set(door: &Door, args: &[&[u8]]) -> Done {
     if !args.len().is_multiple_of(2) {
         return Err(SYNTAX);
@@ -321,12 +321,13 @@ fn set(door: &Door, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-/// Redis takes any frequency, and brings it within what it can do.
+/// Clamps a frequency as Redis does, which accepts any number.
 fn hz(value: &str) -> String {
     value.parse::<i64>().unwrap_or_default().clamp(1, 500).to_string()
 }
 
-/// Where a value is wrong the parameter is named as Redis has it, elsewhere as the client wrote it.
+/// Returns the change of one parameter. An error about the value names the parameter as Redis does; other errors name
+/// it as the client wrote it.
 fn change(door: &Door, name: &[u8], shown: &[u8], value: &[u8]) -> Done<Change> {
     let text = String::from_utf8_lossy(value).into_owned();
     let is_it = |known: &str| known.as_bytes() == name;
@@ -362,7 +363,7 @@ fn int(name: &[u8], value: &[u8], min: i64, max: i64) -> Done<i64> {
     }
 }
 
-/// A value as Redis shows it once it is set, or why it is refused.
+/// Returns a value as Redis shows it after it is set, or the reason why it is refused.
 fn check(kind: Kind, value: &[u8], before: &str) -> Result<String, String> {
     let text = String::from_utf8_lossy(value).into_owned();
     let within = |number: i64, min, max| match (min..=max).contains(&number) {
@@ -379,7 +380,7 @@ fn check(kind: Kind, value: &[u8], before: &str) -> Result<String, String> {
         Bool => Err("argument must be 'yes' or 'no'".to_owned()),
         Memory(min) => {
             let bytes = memory(value).ok_or("argument must be a memory value")?;
-            // A negative number is none that is allowed.
+            // A negative number is never allowed.
             within(i64::try_from(bytes).unwrap_or(-1), min, I64)
         }
         OneOf(words) => {
@@ -392,7 +393,7 @@ fn check(kind: Kind, value: &[u8], before: &str) -> Result<String, String> {
     }
 }
 
-/// Limits of buffers with those of some classes replaced.
+/// Returns the limits of buffers with those of the given classes replaced.
 fn buffer_limits(before: &str, text: &str) -> Result<String, &'static str> {
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
     if words.is_empty() || !words.len().is_multiple_of(4) {
@@ -413,11 +414,11 @@ fn buffer_limits(before: &str, text: &str) -> Result<String, &'static str> {
     Ok(limits.join(" "))
 }
 
-/// `100mb`: a number of bytes, as Redis reads it.
+/// Parses a number of bytes such as `100mb`, as Redis does.
 fn memory(value: &[u8]) -> Option<u64> {
     let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, unit) = value.split_at(digits);
-    // One that is too large is as large as there is.
+    // A number that is too large becomes the largest possible one.
     let number = std::str::from_utf8(number).ok()?.parse::<u128>().ok()?;
     let factor = match unit.to_ascii_lowercase().as_slice() {
         b"" | b"b" => 1,
@@ -450,7 +451,7 @@ mod tests {
         }
     }
 
-    /// As redis-server 7.0 answers.
+    /// Errors of redis-server 7.0.
     #[test]
     fn wrong_values_are_refused_in_the_words_of_redis() {
         let said = |kind, value: &str| check(kind, value.as_bytes(), "").expect_err("refused");
@@ -467,7 +468,7 @@ mod tests {
         assert_eq!((memory(b"100mb"), memory(b"1k"), memory(b"7")), (Some(100 << 20), Some(1000), Some(7)));
     }
 
-    /// As redis-server 7.0 shows them with `CONFIG GET`.
+    /// Values as redis-server 7.0 shows them with `CONFIG GET`.
     #[test]
     fn values_are_shown_as_redis_keeps_them() {
         let shown = |kind, value: &str| check(kind, value.as_bytes(), "").expect("allowed");
@@ -477,7 +478,7 @@ mod tests {
         assert_eq!((hz("0"), hz("501"), hz("20")), ("1".to_owned(), "500".to_owned(), "20".to_owned()));
     }
 
-    /// `config.c` of Redis 7.0, `setConfigOutputBufferLimitOption`: four words for each class, others stay.
+    /// `config.c` of Redis 7.0, `setConfigOutputBufferLimitOption`: four words for each class, others are unchanged.
     #[test]
     fn limits_of_buffers_are_set_for_each_class() {
         let before = "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60";

@@ -1,10 +1,10 @@
-//! `HELP` of the commands whose first argument says what is wanted, in the form of Redis.
+//! `HELP` of the commands with subcommands, in the form of Redis.
 
 use super::Command;
 use super::args::is;
 use crate::redis::writer::Writer;
 
-/// What may follow the name of a command, and what that does.
+/// Subcommands with their descriptions.
 type Lines = &'static [(&'static str, &'static str)];
 
 const HELP: &[(&str, Lines)] = &[
@@ -141,12 +141,12 @@ const HELP: &[(&str, Lines)] = &[
     ),
 ];
 
-/// Whether this asks for the help of a command.
+/// Returns `true` if the word requests help and the command has it.
 pub(super) fn is_for(command: &Command, word: &[u8]) -> bool {
     is(word, "HELP") && HELP.iter().any(|(name, _)| *name == command.name)
 }
 
-/// What is answered to `HELP`, if that is what is asked.
+/// Returns the lines of the reply to `HELP`; `None` for other subcommands.
 pub(in crate::redis) fn of(command: &Command, args: &[&[u8]]) -> Option<Vec<String>> {
     let [_, word] = args else {
         return None;

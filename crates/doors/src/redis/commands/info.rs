@@ -1,5 +1,5 @@
-//! `INFO`: how the server does, with the sections and names of Redis 7.0. A field whose thing does not exist here
-//! (replicas, scripts, forks) is what a Redis without it says; one that is not known is left out.
+//! `INFO`: state of the server, with the sections and names of Redis 7.0. A field for a feature that does not exist
+//! here (replicas, scripts, forks) has the value of a Redis without it; a field whose value is not known is left out.
 
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
@@ -17,11 +17,11 @@ use crate::redis::connection::{DATABASES, Door, Later, Session};
 
 pub(super) const COMMAND: Command = own("INFO", -1, info, ("1.0.0", "How the server does"));
 
-/// Sections that are told only to those who ask for them by name, or for all.
+/// Sections that are returned only if they are requested by name, or with `all`.
 const MORE: [&str; 2] = ["Commandstats", "Latencystats"];
-/// Which part of the calls of a command took at most so long, as Redis shows them by default.
+/// Latency percentiles that Redis shows by default.
 const PERCENTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
-/// Ticks per second of times in `/proc`, on every Linux.
+/// Clock ticks per second of times in `/proc`, on every Linux.
 const TICKS_PER_S: f64 = 100.0;
 
 fn info(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
@@ -47,10 +47,10 @@ fn info(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Lat
 
 type Lines = Vec<(String, String)>;
 
-/// A section of the answer, by its title.
+/// Section of the reply: its title, and the function that returns its lines.
 type Section = (&'static str, fn(&Door) -> Lines);
 
-/// In the order of Redis.
+/// Sections in the order of Redis.
 const SECTIONS: [Section; 13] = [
     ("Server", server),
     ("Clients", clients),
@@ -71,7 +71,7 @@ fn line(name: &str, value: impl Display) -> (String, String) {
     (name.to_owned(), value.to_string())
 }
 
-/// What one process has, that many connections share.
+/// Returns the section about the server process.
 fn server(door: &Door) -> Lines {
     let (up_s, now_ms) = (door.began.elapsed().as_secs(), broker::now_ms());
     vec![
@@ -100,7 +100,7 @@ fn server(door: &Door) -> Lines {
     ]
 }
 
-/// Forty digits that are others after a restart, as tools expect them.
+/// Returns forty digits that change with each restart, as tools expect.
 fn run_id(door: &Door) -> String {
     format!("{:016x}{:016x}{:08x}", door.broker.instance(), door.began_ms, std::process::id())
 }
@@ -126,18 +126,18 @@ fn clients(door: &Door) -> Lines {
     ]
 }
 
-/// What memory is used for, in bytes.
+/// Memory use in bytes.
 pub(super) struct Memory {
-    /// What caches have taken, with what is needed to find their entries.
+    /// Memory of the caches, including their indexes.
     pub(super) used: u64,
     pub(super) peak: u64,
     pub(super) max: u64,
-    /// What entries of the databases take.
+    /// Memory of the entries of the databases.
     pub(super) dataset: u64,
     pub(super) keys: u64,
-    /// What connections have waiting, and take themselves.
+    /// Memory of connections and their pending data.
     pub(super) clients: u64,
-    /// Of the whole process.
+    /// Resident memory of the whole process.
     pub(super) resident: u64,
 }
 
@@ -244,7 +244,7 @@ fn persistence(door: &Door) -> Lines {
     lines
 }
 
-/// Hits, misses, expired and evicted, of all databases.
+/// Returns the hits, misses, expired and evicted entries of all databases.
 pub(super) fn keyspace_counts(door: &Door) -> [u64; 4] {
     let mut sums = [0; 4];
     for (_, stats, _) in databases(door) {
@@ -259,7 +259,7 @@ fn stats(door: &Door) -> Lines {
     let commands: u64 = door.stats.commands().values().map(|counted| counted.calls()).sum();
     let errors: u64 = door.stats.errors().values().sum();
     let keyspace = keyspace_counts(door);
-    // A cache that was deleted takes its counts with it.
+    // Deleting a cache also removes its counts.
     let [hits, misses, expired, evicted] = [0, 1, 2, 3].map(|at| keyspace[at].saturating_sub(base.keyspace[at]));
     let kib = |bytes: f64| format!("{:.2}", bytes / 1024.0);
     vec![
@@ -318,12 +318,12 @@ fn replication(door: &Door) -> Lines {
     ]
 }
 
-/// Seconds of the processor that the process took, where the system tells: of itself and of its children.
+/// Returns the CPU times of the process and its children in seconds, if the system reports them.
 fn cpu(_door: &Door) -> Lines {
     let Ok(text) = std::fs::read_to_string("/proc/self/stat") else {
         return Vec::new();
     };
-    // The name of the process may have spaces; behind it comes the state, the field with number 3.
+    // The name of the process may contain spaces. After it comes the state, which is field number 3.
     let fields: Vec<f64> = text
         .rsplit_once(") ")
         .map(|(_, rest)| rest.split(' ').map(|it| it.parse().unwrap_or_default()).collect())
@@ -367,7 +367,8 @@ fn latencies(door: &Door) -> Lines {
     door.stats.commands().into_iter().filter(|(_, counted)| counted.calls() > 0).map(row).collect()
 }
 
-/// All databases that exist, what they have, and of the entries that expire their number and mean time left.
+/// Returns all databases that exist with their statistics, and the number and mean remaining time of their expiring
+/// entries.
 fn databases(door: &Door) -> Vec<(usize, ShardStats, (u64, u64))> {
     let found =
         (0..DATABASES).filter_map(|number| Some((number, door.broker.find_cache(&format!("db{number}")).ok()?)));
@@ -382,7 +383,7 @@ fn keyspace(door: &Door) -> Lines {
     used.map(row).collect()
 }
 
-/// What happens when the first database is full, in the words of Redis.
+/// Returns the eviction policy of the first database in the terms of Redis.
 pub(super) fn policy(door: &Door) -> &'static str {
     match door.broker.find_cache("db0").map_or(Eviction::None, |cache| cache.eviction()) {
         Eviction::None => "noeviction",
@@ -391,12 +392,12 @@ pub(super) fn policy(door: &Door) -> &'static str {
     }
 }
 
-/// Memory of the process that is in use by it, where the system tells.
+/// Returns the resident memory of the process, if the system reports it.
 fn resident() -> Option<u64> {
     proc_kib("/proc/self/status", "VmRSS:")
 }
 
-/// A number of KiB in a file of the system, as bytes.
+/// Reads a number of KiB from a file of the system, and returns it in bytes.
 fn proc_kib(path: &str, name: &str) -> Option<u64> {
     let text = std::fs::read_to_string(path).ok()?;
     let value = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -404,7 +405,7 @@ fn proc_kib(path: &str, name: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// As Redis writes sizes for people.
+/// Formats a size as Redis does for people.
 pub(super) fn human(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["K", "M", "G", "T", "P"];
     if bytes < 1024 {

@@ -1,4 +1,4 @@
-//! Keys, whatever they have: whether they are there, how long they stay, and other names for them.
+//! Keys with any kind of value: their existence, expiry, names and copies.
 
 use engine::cache::structures::{Sorted, Structure};
 use engine::cache::{Eviction, Owned, Value};
@@ -38,7 +38,7 @@ pub(super) const COMMANDS: &[Command] = &[
     own("SWAPDB", 3, super::session::refuse_swap, ("4.0.0", "Not supported: databases keep their numbers")),
 ];
 
-/// How a time is given.
+/// Form in which a time is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
     Seconds,
@@ -53,7 +53,7 @@ impl Until {
         words.into_iter().find(|(name, _)| is(word, name)).map(|(_, until)| until)
     }
 
-    /// In ms since 1970, unless that is too far away.
+    /// Returns the time in ms since 1970; `None` if it is too large.
     fn at_ms(self, time: i64, now_ms: u64) -> Option<i64> {
         let ms = match self {
             Self::Seconds | Self::AtSeconds => time.checked_mul(1000)?,
@@ -70,7 +70,7 @@ fn invalid_time(name: &str) -> Fail {
     Fail::new(format!("ERR invalid expire time in '{name}' command"))
 }
 
-/// When something goes that is put for a time.
+/// Returns the expiry, in ms since 1970, of a value that is set with a lifetime.
 pub(super) fn expires_at(until: Until, time: &[u8], now_ms: u64, name: &str) -> Done<u64> {
     let time = parse_int(time)?;
     let at_ms = until.at_ms(time, now_ms).filter(|_| time > 0);
@@ -117,7 +117,7 @@ fn pexpireat(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     expire_at(step, args, Until::AtMs, "pexpireat")
 }
 
-/// On what another time depends.
+/// Conditions of an expiry change.
 #[derive(Default)]
 struct If {
     is_none: bool,
@@ -163,7 +163,7 @@ fn expire_at(step: &mut Step<'_, '_>, args: &[&[u8]], until: Until, name: &str) 
     Ok(())
 }
 
-/// A time of a key, as a number of ms; -1 where it stays, and -2 where there is none.
+/// Writes a time of a key as a number of ms; -1 if the key does not expire, and -2 if it does not exist.
 fn write_time(step: &mut Step<'_, '_>, key: &[u8], time: impl FnOnce(u64, u64) -> u64) -> Done {
     let now_ms = step.db.now_ms();
     let number = match step.db.peek(key).map(|found| found.expires_ms) {
@@ -219,7 +219,7 @@ fn renamenx(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-/// The database that a command names beside the one that it is on.
+/// Returns the database that a command names in addition to the selected one.
 pub(in crate::redis) fn other_database(args: &[&[u8]]) -> Option<usize> {
     let number = match args[0] {
         name if is(name, "MOVE") => args.get(2)?,
@@ -237,7 +237,7 @@ pub(super) fn database(number: &[u8]) -> Done<usize> {
     usize::try_from(number).ok().filter(|number| *number < DATABASES).ok_or(Fail::new("ERR DB index is out of range"))
 }
 
-/// Whether a copy takes the place of what is there.
+/// Returns `true` if a copy replaces an existing key.
 pub(super) fn copy_replaces(args: &[&[u8]]) -> Done<bool> {
     let (mut is_replaced, mut at) = (false, 3);
     while let Some(arg) = args.get(at) {
@@ -288,11 +288,11 @@ fn move_(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-/// As long as parts are so few and so short Redis keeps them in one piece.
+/// Limits up to which Redis keeps a structure in one piece.
 const PACKED_MAX: usize = 128;
 const PACKED_BYTES_MAX: usize = 64;
 const INTS_MAX: usize = 512;
-/// A string that Redis keeps in one piece with its header.
+/// Maximum size of a string that Redis keeps in one piece with its header.
 const EMBEDDED_BYTES_MAX: usize = 44;
 
 fn encoding(value: Value<'_>) -> &'static str {
@@ -323,7 +323,7 @@ fn encoding(value: Value<'_>) -> &'static str {
     }
 }
 
-/// Whether Redis would keep it as a list of its members and scores.
+/// Returns `true` if Redis would keep the sorted set as a list of members and scores.
 pub(super) fn is_packed(sorted: &Sorted) -> bool {
     sorted.len() <= PACKED_MAX && sorted.range(0..sorted.len()).all(|(member, _)| member.len() <= PACKED_BYTES_MAX)
 }
@@ -346,7 +346,7 @@ fn object(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     } else if is(word, "REFCOUNT") {
         step.out.int(1);
     } else if is(word, "IDLETIME") {
-        // As in Redis, each is told only where it says what is evicted.
+        // As in Redis, each value is reported only under an eviction policy that uses it.
         if eviction == Eviction::S3Fifo {
             return Err(other_policy("An LFU maxmemory policy is selected, idle time not tracked."));
         }
@@ -360,7 +360,7 @@ fn object(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-/// Puts a structure in the place of whatever a key has; none where it is empty.
+/// Replaces the value of a key by a structure; deletes the key if the structure is empty.
 pub(in crate::redis) fn store(step: &mut Step<'_, '_>, key: &[u8], structure: Structure) -> Done {
     match structure.is_empty() {
         true => drop(step.db.delete(key)),

@@ -1,4 +1,4 @@
-//! Lists, and who waits for their next item.
+//! Lists, and the clients that block on their next item.
 
 use engine::cache::structures::{End, Kind, List, place, span};
 
@@ -9,7 +9,7 @@ use crate::redis::errors::{Done, Fail, NO_SUCH_KEY, OUT_OF_RANGE, SYNTAX};
 
 const COUNTED: Keys = Keys::Counted { at: 1, is_first_too: false };
 const COUNTED_SECOND: Keys = Keys::Counted { at: 2, is_first_too: false };
-/// All arguments but the last one, which is a time.
+/// All arguments except the last one, which is a timeout.
 const BEFORE_TIME: Keys = Keys::Range(1, -2, 1);
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -193,7 +193,7 @@ fn ltrim(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-/// What LPOS looks for: the how manieth, from which end, how many of them, and among how many items.
+/// Arguments of LPOS: rank of the first match, direction, number of matches, and number of compared items.
 struct Positions {
     rank: usize,
     is_backwards: bool,
@@ -264,7 +264,7 @@ fn end(word: &[u8]) -> Done<End> {
     }
 }
 
-/// Moves an item. Whether there was one.
+/// Moves an item. Returns `true` if there was one.
 fn move_one(step: &mut Step<'_, '_>, keys: [&[u8]; 2], ends: [End; 2]) -> Done<bool> {
     let [from, to] = keys;
     let Some(list) = part::<List>(step.db, from)? else {
@@ -276,7 +276,7 @@ fn move_one(step: &mut Step<'_, '_>, keys: [&[u8]; 2], ends: [End; 2]) -> Done<b
     };
     let bytes = item.map_or(0, <[u8]>::len);
     check_kind(step.db, to, Kind::List)?;
-    // It is not taken before there is room for it.
+    // The item is not taken before there is memory for it.
     step.db.reserve(to, (to.len() + bytes) as u64 + 512)?;
     if from == to {
         let item = change::<List, _>(step.db, from, (0, 0), |list| {
@@ -289,7 +289,7 @@ fn move_one(step: &mut Step<'_, '_>, keys: [&[u8]; 2], ends: [End; 2]) -> Done<b
         item.iter().for_each(|item| step.out.bulk(item));
         return Ok(item.is_some());
     }
-    // What made room may have been the list itself.
+    // The eviction that freed memory may have removed the list itself.
     let Some(item) = pop_one(step, from, ends[0])? else {
         return Ok(false);
     };
@@ -354,8 +354,8 @@ fn brpop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     pop_or_wait(step, args, End::Back)
 }
 
-/// Items of the first list of some that has any; from which end, and how many. Where there is none it waits, if it has
-/// a timeout.
+/// Pops items from the first list that has any; the arguments give the end and the count. If all lists are empty and a
+/// timeout is given, the command blocks.
 fn pop_first(step: &mut Step<'_, '_>, args: &[&[u8]], timeout: Option<&[u8]>) -> Done {
     let (keys, rest) = counted(args, if timeout.is_some() { 2 } else { 1 })?;
     let (from, options) = rest.split_first().ok_or(SYNTAX)?;

@@ -1,4 +1,4 @@
-//! All commands: what each is called, which keys it names, and what it does.
+//! Table of all commands: their names, their keys, and the functions that run them.
 
 pub(super) mod args;
 mod bits;
@@ -40,34 +40,34 @@ use super::connection::{Door, Later, Session};
 use super::errors::{Done, Fail, WRONG_TYPE};
 use super::writer::Writer;
 
-/// Which arguments are keys. The first argument after the name has number 1.
+/// Positions of the arguments that are keys. The first argument after the name has number 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keys {
     None,
-    /// From one to another, every so many; the last one may count from the end.
+    /// First key, last key, and step; a negative last key counts from the end.
     Range(u8, i8, u8),
-    /// This argument says how many follow it; the first argument may be one too.
+    /// The argument at `at` is the number of keys that follow it; the first argument may be a key, too.
     Counted {
         at: u8,
         is_first_too: bool,
     },
-    /// The first half of what follows this word.
+    /// First half of the arguments after the word STREAMS.
     Streams,
-    /// It may look at any, or at all.
+    /// Any or all keys of the database.
     All,
 }
 
-/// The only key is the first argument.
+/// The first argument is the only key.
 pub(super) const ONE: Keys = Keys::Range(1, 1, 1);
 /// All arguments are keys.
 pub(super) const EACH: Keys = Keys::Range(1, -1, 1);
 pub(super) const TWO: Keys = Keys::Range(1, 2, 1);
 
-/// What a command does to a cache, while the shards of its keys are locked.
+/// Function of a command on a cache; it runs while the shards of its keys are locked.
 pub(super) type Data = fn(&mut Step<'_, '_>, &[&[u8]]) -> Done;
-/// What one does that is about the connection.
+/// Function of a command about the connection.
 pub(super) type Own = fn(&Door, &mut Session, &[&[u8]]) -> Reply<Answer, Later>;
-/// What one does to streams, which may have to wait for the disk.
+/// Function of a command on streams, which may have to wait for the disk.
 pub(super) type Streaming = for<'x> fn(&'x mut streams::Context<'_>, &'x [&'x [u8]]) -> LocalBoxFuture<'x, Done>;
 
 #[derive(Clone, Copy)]
@@ -80,22 +80,22 @@ pub(super) enum Does {
 #[derive(Clone, Copy)]
 pub(super) struct Command {
     pub(super) name: &'static str,
-    /// Arguments with the name; at least so many where it is negative.
+    /// Number of arguments including the name; a negative number is a minimum.
     pub(super) arity: i8,
     pub(super) keys: Keys,
     pub(super) is_write: bool,
     pub(super) group: &'static str,
-    /// The version of Redis that had it first.
+    /// Version of Redis that introduced the command.
     pub(super) since: &'static str,
     pub(super) summary: &'static str,
-    /// Where its first argument says what is wanted: all that this may be, and how many arguments each takes.
+    /// Subcommands, and the number of arguments of each; empty for a command without subcommands.
     pub(super) parts: &'static [(&'static str, i8)],
     pub(super) does: Does,
-    /// What it is counted by; the things that its first argument may say have the numbers behind it.
+    /// Number of the command in the counters. The numbers of its subcommands follow it.
     pub(super) number: u16,
 }
 
-/// Commands that change data and answer with it.
+/// Commands that change data and return data that they change.
 const RETURNING: [&str; 22] = [
     "GETDEL",
     "GETEX",
@@ -121,7 +121,7 @@ const RETURNING: [&str; 22] = [
     "XAUTOCLAIM",
 ];
 
-/// A row of a table of commands.
+/// Returns the row of a command that only reads.
 pub(super) const fn read(
     name: &'static str,
     arity: i8,
@@ -170,7 +170,7 @@ pub(super) const fn own(name: &'static str, arity: i8, does: Own, about: (&'stat
     }
 }
 
-/// All of them, in groups as Redis has them.
+/// Commands, in the groups of Redis. [`MORE`] has the others.
 const TABLES: [(&str, &[Command]); 13] = [
     ("string", strings::COMMANDS),
     ("bitmap", bits::COMMANDS),
@@ -187,7 +187,7 @@ const TABLES: [(&str, &[Command]); 13] = [
     ("connection", session::COMMANDS),
 ];
 
-/// The rest of them.
+/// Further commands, in the groups of Redis.
 const MORE: [(&str, &[Command]); 4] = [
     ("server", server::COMMANDS),
     ("server", tools::SERVER),
@@ -195,7 +195,7 @@ const MORE: [(&str, &[Command]); 4] = [
     ("cluster", tools::CLUSTER),
 ];
 
-/// Those that Redis has and this door does not: what to do instead.
+/// Redis commands that this door does not support, with what to use instead.
 pub(super) const REFUSED: &[(&str, &str)] = &[
     ("EVAL", "scripts are not supported: use MULTI with WATCH"),
     ("EVALSHA", "scripts are not supported: use MULTI with WATCH"),
@@ -218,7 +218,7 @@ static BY_NAME: LazyLock<HashMap<u128, Command, foldhash::fast::FixedState>> = L
     grouped.map(numbered).collect()
 });
 
-/// What each number stands for: `get`, `config|set`.
+/// Names by number: `get`, `config|set`.
 static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
     let mut names: Vec<(u16, String)> = Vec::new();
     for command in BY_NAME.values() {
@@ -239,10 +239,10 @@ pub(super) fn name_of(number: usize) -> &'static str {
     NAMES.get(number).map_or("", String::as_str)
 }
 
-/// What is repeated of a request that nobody knows.
+/// Maximum number of bytes that an error repeats of an unknown command or argument.
 pub(super) const SHOWN_BYTES_MAX: usize = 128;
 
-/// A name in upper case, as a number. None is longer.
+/// Returns a name in upper case as a number; `None` if the name is longer than any command.
 fn number_of(name: &[u8]) -> Option<u128> {
     let mut upper = [0; size_of::<u128>()];
     upper.get_mut(..name.len())?.copy_from_slice(name);
@@ -250,12 +250,12 @@ fn number_of(name: &[u8]) -> Option<u128> {
     Some(u128::from_le_bytes(upper))
 }
 
-/// The command of a name, in whatever case.
+/// Returns the command with this name, in upper or lower case.
 pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
     BY_NAME.get(&number_of(name)?).filter(|command| command.name.len() == name.len())
 }
 
-/// All commands, by name.
+/// Returns all commands, sorted by name.
 pub(super) fn all() -> Vec<&'static Command> {
     let mut all: Vec<_> = BY_NAME.values().collect();
     all.sort_unstable_by_key(|command| command.name);
@@ -267,7 +267,7 @@ fn fits(arity: i8, count: usize) -> bool {
     if arity < 0 { count >= least } else { count == least }
 }
 
-/// The keys that a request names. Where they can not be told apart from the rest the command says what is wrong.
+/// Keys that a request names. If they cannot be distinguished from other arguments, the command reports the error.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Named<'a> {
     These(SmallVec<[&'a [u8]; 4]>),
@@ -275,12 +275,12 @@ pub(super) enum Named<'a> {
 }
 
 impl Command {
-    /// One of several things, as its first argument says.
+    /// Adds subcommands, which the first argument selects.
     pub(super) const fn of(self, parts: &'static [(&'static str, i8)]) -> Self {
         Self { parts, ..self }
     }
 
-    /// What it is counted by.
+    /// Returns the number by which the command or its subcommand is counted.
     #[inline]
     pub(super) fn number_of(&self, args: &[&[u8]]) -> usize {
         let part = match (self.parts, args) {
@@ -290,18 +290,18 @@ impl Command {
         usize::from(self.number) + part.map_or(0, |at| at + 1)
     }
 
-    /// Whether its first argument is one that it takes, where that says what is wanted.
+    /// Returns `true` if the first argument is a known subcommand, or if the command has no subcommands.
     pub(super) fn has_part(&self, args: &[&[u8]]) -> bool {
         let is_any = |word: &&[u8]| self.parts.iter().any(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
         self.parts.is_empty() || args.get(1).is_none_or(is_any)
     }
 
-    /// Whether it waits while clients are paused that write. What is in a transaction is not looked at.
+    /// Returns `true` if the command waits during a pause of writes. The commands inside a transaction are not checked.
     pub(super) fn waits_with_writes(&self) -> bool {
         self.is_write || matches!(self.name, "PUBLISH" | "SPUBLISH" | "EXEC" | "FLUSHALL")
     }
 
-    /// Whether it answers with data that it takes away or replaces, and so with any number of bytes.
+    /// Returns `true` if the command returns data that it removes or replaces, so that its reply may be of any size.
     pub(super) fn returns_what_it_changes(&self, args: &[&[u8]]) -> bool {
         match self.name {
             "EXEC" => true,
@@ -310,7 +310,7 @@ impl Command {
         }
     }
 
-    /// Whether its answers are news of channels.
+    /// Returns `true` if the replies of the command are messages about subscriptions.
     pub(super) fn is_about_channels(&self) -> bool {
         matches!(self.name, "SUBSCRIBE" | "UNSUBSCRIBE" | "PSUBSCRIBE" | "PUNSUBSCRIBE" | "SSUBSCRIBE" | "SUNSUBSCRIBE")
     }
@@ -319,7 +319,7 @@ impl Command {
         fits(self.arity, count)
     }
 
-    /// Refuses what its first argument does not mean, and too many or too few others.
+    /// Refuses an unknown subcommand, and too many or too few arguments for it.
     pub(super) fn check_part(&self, args: &[&[u8]]) -> Done {
         let Some(word) = args.get(1).filter(|_| !self.parts.is_empty()) else {
             return Ok(());
@@ -358,7 +358,7 @@ impl Command {
                 first.into_iter().chain(args.iter().skip(at + 1).take(count).copied()).collect()
             }
             Keys::Streams => {
-                // A group and a consumer may be called so, too.
+                // A group or a consumer may have this word as its name.
                 let from = if args[1].eq_ignore_ascii_case(b"GROUP") { args.len().min(4) } else { 1 };
                 let after = args[from..].iter().position(|arg| arg.eq_ignore_ascii_case(b"STREAMS"));
                 let names = after.map_or(&[][..], |at| &args[from + at + 1..]);
@@ -369,8 +369,8 @@ impl Command {
     }
 }
 
-/// The digits that a text begins with, as C's `atoi` reads them: Redis looks for keys that way, and refuses the number
-/// when the command is done.
+/// Returns the digits at the start of a text, as C's `atoi` reads them. Redis finds keys this way, and refuses an
+/// invalid number only when it runs the command.
 fn leading_number(text: &[u8]) -> usize {
     let text = text.trim_ascii_start();
     let text = text.strip_prefix(b"+").unwrap_or(text);
@@ -378,27 +378,27 @@ fn leading_number(text: &[u8]) -> usize {
     digits.fold(0, |number: usize, digit| number.saturating_mul(10).saturating_add(usize::from(digit - b'0')))
 }
 
-/// One command on one database, whose shards are locked.
+/// Execution of one command on one database whose shards are locked.
 pub(super) struct Step<'s, 'c> {
     pub(super) db: &'s mut LockedCache<'c>,
-    /// Another database, for what moves things there.
+    /// The other database of a command that moves or copies keys.
     pub(super) other: Option<&'s mut LockedCache<'c>>,
     pub(super) out: &'s mut Writer,
-    /// It has waited, and this key may have something now. The others are not looked at, and if it is of another kind
-    /// one goes on waiting.
+    /// Key that may have data now for a command that blocked before. Other keys are not checked. If the key has another
+    /// kind of value, the command continues to block.
     pub(super) again: Option<&'s [u8]>,
-    /// Set by a command that has nothing yet and would wait for it.
+    /// Set by a command that has no data yet and wants to block.
     pub(super) block: Option<Block>,
-    /// Whether what is much may be left to be done in slices: not in the middle of a transaction.
+    /// `true` if a large command may be left to run in slices; `false` inside a transaction.
     pub(super) may_slice: bool,
-    /// Set by a command that is not done yet, and is to be done in slices.
+    /// Set by a command that has not finished and continues in slices.
     pub(super) sliced: Option<Box<work::Sliced>>,
 }
 
-/// For how long a command waits, and what it answers where it may not.
+/// Timeout of a blocking command, and its reply if it cannot block or times out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
-    /// For ever where nothing is said.
+    /// Timeout in ms; `None` blocks forever.
     pub(super) timeout_ms: Option<u64>,
     pub(super) is_null_array: bool,
 }
@@ -409,7 +409,7 @@ impl<'c> Step<'_, 'c> {
     }
 }
 
-/// The string of a key, which counts as use.
+/// Returns the string of a key, and records the use of the key.
 pub(super) fn string<'s>(db: &'s mut LockedCache<'_>, key: &[u8]) -> Done<Option<&'s [u8]>> {
     db.get(key).map(bytes_of).transpose()
 }
@@ -421,7 +421,7 @@ pub(super) fn bytes_of(found: Found<'_>) -> Done<&[u8]> {
     }
 }
 
-/// The list, the hash and so on of a key, which counts as use.
+/// Returns the structure (list, hash and so on) of a key, and records the use of the key.
 pub(super) fn part<'s, T: Part>(db: &'s mut LockedCache<'_>, key: &[u8]) -> Done<Option<&'s T>> {
     match db.get(key).map(|found| found.value) {
         None => Ok(None),
@@ -431,13 +431,13 @@ pub(super) fn part<'s, T: Part>(db: &'s mut LockedCache<'_>, key: &[u8]) -> Done
 }
 
 impl Step<'_, '_> {
-    /// Whether a key is passed over by who has waited.
+    /// Returns `true` if a command that blocked before passes over this key.
     pub(super) fn skips(&mut self, key: &[u8], kind: Kind) -> bool {
         self.again.is_some_and(|again| again != key || check_kind(self.db, key, kind) == Err(WRONG_TYPE))
     }
 }
 
-/// Refuses a key that has something else.
+/// Returns `true` if the key exists. Fails if it has a value of another kind.
 pub(super) fn check_kind(db: &mut LockedCache<'_>, key: &[u8], kind: Kind) -> Done<bool> {
     match db.peek(key).map(|found| found.value.kind()) {
         None => Ok(false),
@@ -446,8 +446,8 @@ pub(super) fn check_kind(db: &mut LockedCache<'_>, key: &[u8], kind: Kind) -> Do
     }
 }
 
-/// Changes a list, a hash and so on, which is made where there is none. `change` says whether it changed anything; the
-/// key grows by so many parts and bytes at most.
+/// Changes a structure (list, hash and so on), which is created if the key does not exist. `change` returns `true` if
+/// it changed anything. `room` is the maximum number of parts and bytes by which the key grows.
 pub(super) fn change<T: Part, R>(
     db: &mut LockedCache<'_>,
     key: &[u8],
@@ -459,25 +459,25 @@ pub(super) fn change<T: Part, R>(
     changed.or_else(|error| check_kind(db, key, T::KIND).and(Err(error.into())))
 }
 
-/// A number that nobody can foretell, and that means nothing.
+/// Returns an unpredictable number.
 pub(super) fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
-    // The standard library's hashers have keys of their own, another one each.
+    // Each hasher state of the standard library has different random keys.
     RandomState::new().hash_one(0)
 }
 
-/// What an error repeats of an argument that nobody knows.
+/// Returns the part of an unknown argument that an error repeats.
 pub(super) fn shown(arg: &[u8]) -> &[u8] {
     let text = arg.split(|byte| *byte == 0).next().unwrap_or_default();
     &text[..text.len().min(SHOWN_BYTES_MAX)]
 }
 
-/// What all arguments take together.
+/// Returns the total number of bytes of all arguments.
 pub(super) fn bytes_in(args: &[&[u8]]) -> usize {
     args.iter().map(|arg| arg.len()).sum()
 }
 
-/// Refuses arguments of a part that takes several numbers of them, as Redis does.
+/// Returns the error of Redis for a subcommand with a wrong number of arguments that may have several numbers of them.
 pub(super) fn wrong_part(name: &str, part: &[u8]) -> Fail {
     let help = format!("'. Try {name} HELP.");
     let begin = b"ERR unknown subcommand or wrong number of arguments for '";
@@ -523,7 +523,7 @@ mod tests {
         assert_eq!(keys("zunionstore to 2 a b weights 1 2"), ["to", "a", "b"]);
         assert_eq!(keys("lmpop 2 a b left"), ["a", "b"]);
         assert_eq!(keys("lmpop x a b left"), Vec::<String>::new());
-        // As `COMMAND GETKEYS` of redis-server 7.0: none where there are fewer than the number says.
+        // `COMMAND GETKEYS` of redis-server 7.0 returns none if there are fewer keys than the number.
         assert_eq!(keys("sintercard 99999999999 a"), Vec::<String>::new());
         assert_eq!(keys("lmpop 01.5 a left"), ["a"]);
         assert_eq!(keys("ping"), Vec::<String>::new());

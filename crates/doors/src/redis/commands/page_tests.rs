@@ -1,4 +1,4 @@
-//! The page of commands: those that are supported, and those of Redis that are not.
+//! The documentation page of commands: the supported ones, and those of Redis that are not supported.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ This page lists the commands of Redis 7.0 by group, and which of them the Redis 
 - [Redis streams](redis-streams.md) describes how streams are implemented.
 
 ";
-/// Commands of Redis that are not supported, with their replacements.
+/// Redis commands that are not supported, with their replacements.
 const MISSING: &[(&str, &str, &str)] = &[
     ("generic", "DUMP, RESTORE, MIGRATE", "the format is internal to Redis: use COPY, MOVE, or read and write"),
     ("generic", "WAITAOF, WAIT for replicas", "there are no replicas: WAIT returns 0"),

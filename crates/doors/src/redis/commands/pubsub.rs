@@ -1,4 +1,4 @@
-//! Channels: names that are listened to, with or without a topic.
+//! Channels: subscribing and publishing, with or without a topic of the same name.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub(super) const COMMANDS: &[Command] = &[
     ]),
 ];
 
-/// Channels and patterns of one connection.
+/// Maximum number of channels and patterns of one connection.
 const SUBSCRIBED_MAX: usize = 8192;
 
 impl Session {
@@ -68,7 +68,7 @@ impl Subscribed {
 fn publish(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
     match try_publish(door, session, args[1], args[2]) {
         Ok(None) => Reply::Now(Answer::Fixed(b":0\r\n")),
-        // Who listens hears it at once, or when it lasts: nobody waits for that here.
+        // Subscribers receive the message immediately, or when it is durable. The reply does not wait for that.
         Ok(Some(Attempt::Done(published))) => receivers(published.receivers),
         Ok(Some(Attempt::Commits(committing))) => receivers(committing.published().receivers),
         Ok(Some(Attempt::Waits(waiting))) => {
@@ -157,7 +157,7 @@ fn listen(
         Answer::Written(writer.bytes)
     }
     .boxed_local();
-    // Only a pattern that means many topics has to wait.
+    // Only a pattern that matches many topics has to wait.
     match (&mut work).now_or_never() {
         Some(answer) => Reply::Now(answer),
         None => Reply::Alone(once(work)),

@@ -1,4 +1,4 @@
-//! Ranges of a sorted set: of ranks, of scores, and of names where all scores are equal.
+//! Ranges of a sorted set: by rank, by score, and by name among members with equal scores.
 
 use engine::cache::structures::{Bound, LexBound, Score, Sorted, Structure, span};
 
@@ -8,7 +8,7 @@ use super::sorted::Members;
 use super::{Step, change, part};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 
-/// What a range is of, and its ends.
+/// Kind of a range, and its ends.
 #[derive(Clone, Copy)]
 enum Range<'a> {
     Ranks(i64, i64),
@@ -76,7 +76,7 @@ impl Options {
         Self { by, is_backwards, limit: None, has_scores: false }
     }
 
-    /// Those that follow the ends of the range. Old commands take fewer of them.
+    /// Parses the options after the ends of the range. The older commands accept fewer of them.
     fn parse(mut self, args: &[&[u8]], is_new: bool, is_stored: bool) -> Done<Self> {
         let mut at = 0;
         while let Some(word) = args.get(at) {
@@ -104,9 +104,9 @@ impl Options {
         Ok(self)
     }
 
-    /// The members of a range, in the order that is wanted.
+    /// Returns the members of a range in the requested order.
     fn members(&self, step: &mut Step<'_, '_>, key: &[u8], ends: [&[u8]; 2]) -> Done<Members> {
-        // Backwards the higher end comes first.
+        // In reverse order, the higher end comes first.
         let [first, last] = ends;
         let is_swapped = self.is_backwards && self.by != By::Rank;
         let range = Range::parse(self.by, if is_swapped { [last, first] } else { [first, last] })?;

@@ -1,4 +1,4 @@
-//! What looks at all keys of a database, or at all parts of one, bit by bit.
+//! Commands that visit all keys of a database, or all parts of one key, in steps.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -14,13 +14,13 @@ use super::{Command, Keys, ONE, Step, part, read, write};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::writer::{Writer, write_double};
 
-/// Keys or parts of one answer where nothing is said.
+/// Default number of keys or parts that one command visits.
 const COUNT: usize = 10;
-/// The same, whatever is said.
+/// Maximum number of keys or parts that one command visits.
 const COUNT_MAX: usize = 10_000;
-/// As few parts as this come all at once.
+/// Maximum number of parts that are returned in a single reply.
 const FEW: usize = 128;
-/// Steps of a scan in one command, before others have their turn at the database.
+/// Maximum number of steps of a scan in one command, before other commands use the database.
 const STEPS_MAX: usize = 64;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -41,7 +41,7 @@ struct Options<'a> {
     kind: Option<&'a [u8]>,
 }
 
-/// What a scan was asked for, whose cursor is in this place.
+/// Parses the options of a scan whose cursor is the argument at `cursor_at`.
 fn options<'a>(args: &[&'a [u8]], cursor_at: usize, has_kind: bool) -> Done<Options<'a>> {
     let mut options = Options { cursor: cursor(args[cursor_at])?, pattern: None, count: COUNT, kind: None };
     let mut at = cursor_at + 1;
@@ -66,14 +66,15 @@ fn cursor(arg: &[u8]) -> Done<u64> {
         [b'+', digits @ ..] => (false, digits),
         digits => (false, digits),
     };
-    // As C reads it: nothing is 0, and what is below it counts from the end.
+    // The cursor is parsed as in C: an empty one is 0, and a negative one counts from the end.
     let number = std::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()));
     let number = number.and_then(|digits| if digits.is_empty() { Some(0u64) } else { digits.parse().ok() });
     let number = number.ok_or(Fail::new("ERR invalid cursor"))?;
     Ok(if is_negative { number.wrapping_neg() } else { number })
 }
 
-/// Looks at what is wrong with the cursor, and then at the key: where there is none the rest does not matter.
+/// Returns `true` if the key exists. Checks the cursor first; if the key does not exist, other arguments are not
+/// checked.
 fn check<T: Part>(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done<bool> {
     cursor(args[2])?;
     let is_there = part::<T>(step.db, args[1])?.is_some();
@@ -119,8 +120,8 @@ fn scan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-/// Walks from the last place to the first: whatever is removed meanwhile, what stays keeps its place or comes into one
-/// that was not seen yet. Those in the first places only are answered all at once.
+/// Walks from the last position to the first. If parts are removed in the meantime, the remaining ones keep their
+/// position or move to one that was not visited yet. A small number of parts is returned in a single reply.
 fn walk<'s>(
     length: usize,
     options: &Options<'_>,
@@ -128,7 +129,7 @@ fn walk<'s>(
     mut take: impl FnMut(usize),
 ) -> u64 {
     let start = if options.cursor == 0 { length } else { (options.cursor as usize).min(length) };
-    // A few are not worth a second time.
+    // A few parts are not worth a second command.
     let end = if length <= FEW { 0 } else { start.saturating_sub(options.count) };
     for place in (end..start).rev() {
         if each(place).is_some_and(|name| options.takes(name)) {
@@ -193,7 +194,7 @@ fn sscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-/// Of a small set Redis tells here how it keeps a score: a whole number with all its digits.
+/// Formats a score in a small set as Redis does here: a whole number with all its digits.
 fn scanned(score: f64, is_packed: bool) -> String {
     let is_whole = score.trunc() == score && score.abs() <= (i64::MAX / 2) as f64;
     if is_packed && is_whole { format!("{score:.0}") } else { write_double(score) }
@@ -245,12 +246,12 @@ fn keys(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-/// `KEYS` in slices: a key that is there all the time is answered, and each key once.
+/// Runs `KEYS` in slices. Each key is returned at most once, and a key that exists all the time is returned.
 pub(in crate::redis) async fn keys_in_slices(cache: &Cache, pattern: &[u8], out: &mut Writer) -> CacheCommit {
     let mut commit = CacheCommit::default();
     let (mut next, mut count) = (Some(ScanCursor::default()), 0);
     let mut pace = Pace::sliced();
-    // One that is deleted and put again in the meantime is met twice.
+    // A key that is deleted and set again in the meantime is visited twice.
     let mut known: HashSet<u128> = HashSet::new();
     let hashers = [RandomState::new(), RandomState::new()];
     let begin = out.bytes.len();
@@ -296,7 +297,7 @@ fn flushdb(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-/// `FLUSHALL` and `FLUSHDB` may be asked to take their time, or not to.
+/// Checks the options of `FLUSHALL` and `FLUSHDB`, which may be `ASYNC` or `SYNC`.
 pub(super) fn check_flush(args: &[&[u8]]) -> Done {
     match args[1..] {
         [] => Ok(()),

@@ -1,4 +1,4 @@
-//! The server: what it can do, how it is set up and how it does.
+//! Commands about the server: its commands, its settings and its state.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ use crate::redis::connection::{DATABASES, Door, Later, Session};
 use crate::redis::errors::{Fail, SYNTAX};
 use crate::redis::writer::Writer;
 
-/// How long `DEBUG SLEEP` holds its connection up.
+/// Maximum duration of `DEBUG SLEEP`, during which its connection is blocked.
 const SLEEP_MAX_S: f64 = 60.0;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -55,7 +55,7 @@ fn flushall(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
     let mut flushed = CacheCommit::default();
     for number in 0..DATABASES {
         let name = format!("db{number}");
-        // Those that are not there have nothing to lose.
+        // A database that does not exist has nothing to flush.
         if door.broker.describe_cache(&name).is_err() && !door.broker.has_unlisted_streams(&name) {
             continue;
         }
@@ -124,7 +124,7 @@ fn debug(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
             };
             Reply::Alone(once(sleep.boxed_local()))
         }
-        // It says something of Redis's own insides, which are not here: nothing changes.
+        // Settings of internals of Redis that do not exist here: nothing changes.
         [word, _] if is(word, "SET-ACTIVE-EXPIRE") || is(word, "JMAP") => ok(),
         _ => session.fail(&Fail::new("ERR DEBUG subcommand not supported; there is SLEEP")),
     }
@@ -198,7 +198,7 @@ fn command(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
                 Named::These(keys) => keys,
                 Named::All => Default::default(),
             };
-            // A number of keys that is none, or above what follows.
+            // The number of keys is invalid, or larger than the number of arguments after it.
             let is_miscounted = match command.keys {
                 Keys::Counted { is_first_too, .. } => keys.len() == usize::from(is_first_too),
                 _ => false,
@@ -220,7 +220,7 @@ fn command(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
     }
 }
 
-/// Whether a command reads or writes, as a category of commands.
+/// Returns the command category for reading or writing.
 fn access(command: &Command) -> &'static str {
     if command.is_write { "write" } else { "read" }
 }

@@ -1,4 +1,4 @@
-//! The connection: who it is, how it speaks, and which database it is on.
+//! Commands about the connection: its user, its protocol and its database.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::redis::connection::{DATABASES, Door, Later, Login, Replies, Session};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::writer::Writer;
 
-/// What a client may say of itself.
+/// Maximum size of a name that a client sets for itself.
 const NAME_BYTES_MAX: usize = 256;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -56,7 +56,7 @@ pub(super) fn ok() -> Reply<Answer, Later> {
     Reply::Now(Answer::Fixed(b"+OK\r\n"))
 }
 
-/// Answers with what is written, or with what went wrong.
+/// Returns the written reply, or the error.
 pub(super) fn written(session: &Session, write: impl FnOnce(&mut Writer) -> Done) -> Reply<Answer, Later> {
     let mut writer = session.writer();
     match write(&mut writer) {
@@ -150,10 +150,11 @@ fn auth(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Lat
 }
 
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
-/// The user of a client that has not said who it is. Where nobody has to log in it takes any password, as in Redis.
+/// User of a client that has not logged in. If no login is required and no such user exists, it accepts any password,
+/// as in Redis.
 pub(in crate::redis) const DEFAULT_USER: &str = "default";
 
-/// Looks at a password, which takes its time, and answers.
+/// Verifies a password, which may take a while, and then replies.
 fn log_in(
     door: &Door,
     session: &mut Session,
@@ -261,7 +262,7 @@ fn hello(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, La
             answer(&session.client, &mut writer);
             now(writer)
         }
-        // It speaks as it asked to also where it is refused, as its answer is on its way by then.
+        // The protocol version changes even if the login fails, as the reply is already being written in it.
         Some((user, password)) => {
             session.is_resp3 = is_resp3;
             log_in(door, session, user, password, answer)
@@ -364,7 +365,7 @@ fn client(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
     }
 }
 
-/// Nothing is tracked, so that there is nothing to be turned off.
+/// Replies to `CLIENT TRACKING`. Nothing is tracked, so there is nothing to turn off.
 fn tracking(door: &Door, how: &[u8], options: &[&[u8]], writer: &mut Writer) -> Done {
     let mut options = options.iter();
     while let Some(option) = options.next() {
@@ -412,7 +413,7 @@ fn pause(door: &Door, timeout: &[u8], mode: &[&[u8]], writer: &mut Writer) -> Do
     Ok(())
 }
 
-/// Which connections a kind of clients has, by what they listen to. Replicas and masters are no clients here.
+/// Returns the filter for a type of client, by its subscriptions. Replicas and masters do not exist here.
 fn of_type(kind: &[u8]) -> Done<fn(&Client) -> bool> {
     match kind.to_ascii_lowercase().as_slice() {
         b"normal" => Ok(|client| client.channels() == 0),
@@ -444,7 +445,7 @@ fn list(door: &Door, args: &[&[u8]], asking: Asking, writer: &mut Writer) -> Don
 
 fn kill(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
     let mut found = door.clients.all();
-    // Those that were killed just now are on their way out.
+    // Connections that were just killed are still being closed.
     found.retain(|client| !client.outbox.is_closed());
     let reply = match args {
         [address] => {
@@ -465,7 +466,7 @@ fn kill(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Lat
         Err(fail) => return session.fail(&fail),
     };
     for client in found {
-        // Who kills itself is answered first.
+        // A client that kills itself receives the reply first.
         match client.id == session.client.id {
             true => session.is_over = true,
             false => client.outbox.close(),
@@ -474,7 +475,7 @@ fn kill(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Lat
     reply
 }
 
-/// Keeps those that all filters mean. Nobody is killed where one of them is wrong.
+/// Keeps the clients that match all filters. If a filter is invalid, no client is killed.
 fn retain_killed(door: &Door, me: u64, filters: &[&[u8]], found: &mut Vec<Arc<Client>>) -> Done {
     let mut skips_me = true;
     for pair in filters.chunks(2) {

@@ -32,7 +32,7 @@ pub(super) const COMMANDS: &[Command] = &[
     ),
 ];
 
-/// Members or fields that are answered at random, where one may come more than once.
+/// Maximum number of random members or fields in a reply that may repeat them.
 const RANDOM_MAX: u64 = 1 << 20;
 
 fn sadd(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
@@ -80,7 +80,7 @@ fn scard(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-/// How many are wanted at random.
+/// Parses the number of random members.
 pub(super) fn parse_count(arg: &[u8]) -> Done<i64> {
     match parse_int(arg)? {
         i64::MIN => {
@@ -90,14 +90,15 @@ pub(super) fn parse_count(arg: &[u8]) -> Done<i64> {
     }
 }
 
-/// Places that were picked at random.
+/// Randomly chosen positions.
 pub(super) enum Pick {
-    /// One, if there is any.
+    /// A single position, if there is any.
     One(Option<usize>),
     Some(Vec<usize>),
 }
 
-/// One place where nothing is said; so many different ones; or as many with a minus, where one may come more than once.
+/// Chooses one position without a count, that many different ones with a positive count, or that many with repetitions
+/// with a negative count.
 pub(super) fn pick(length: usize, count: Option<i64>) -> Done<Pick> {
     let any = || (random() % length.max(1) as u64) as usize;
     let Some(count) = count else {
@@ -189,7 +190,7 @@ fn smove(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     super::check_kind(step.db, to, engine::cache::structures::Kind::Set)?;
     if is_there && from != to {
         step.db.reserve(to, (to.len() + member.len()) as u64 + 512)?;
-        // What made room may have been the set itself.
+        // The eviction that freed memory may have removed the set itself.
         let is_taken = change::<Set, _>(step.db, from, (0, 0), |set| {
             let is_taken = set.remove(member);
             (is_taken, is_taken)
@@ -239,10 +240,10 @@ fn sdiffstore(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     keep(step, args, How::Diff)
 }
 
-/// Keys, and what follows them.
+/// Keys, and the arguments after them.
 pub(super) type Split<'a, 'b> = (&'b [&'a [u8]], &'b [&'a [u8]]);
 
-/// The keys that are counted by an argument, and what follows them.
+/// Returns the keys whose number is in the argument at `at`, and the arguments after them.
 pub(super) fn counted<'a, 'b>(args: &'b [&'a [u8]], at: usize) -> Done<Split<'a, 'b>> {
     let count = parse_from(args[at], 1, "ERR numkeys should be greater than 0")?;
     let rest = &args[at + 1..];
@@ -252,7 +253,7 @@ pub(super) fn counted<'a, 'b>(args: &'b [&'a [u8]], at: usize) -> Done<Split<'a,
     }
 }
 
-/// How many are taken at most where options say so: one where nothing is said.
+/// Returns the value of the option COUNT; 1 by default.
 pub(super) fn count_of(options: &[&[u8]]) -> Done<usize> {
     let mut count = None;
     let mut at = 0;
@@ -266,7 +267,7 @@ pub(super) fn count_of(options: &[&[u8]]) -> Done<usize> {
     Ok(usize::try_from(count.unwrap_or(1)).unwrap_or(usize::MAX))
 }
 
-/// How many are counted at most.
+/// Returns the value of the option LIMIT, the maximum count.
 pub(super) fn limit(options: &[&[u8]]) -> Done<usize> {
     let (mut limit, mut at) = (0, 0);
     while let Some(word) = options.get(at) {

@@ -1,4 +1,4 @@
-//! Items of a list, a set or a sorted set in another order.
+//! Sorting of the items of a list, a set or a sorted set.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -25,9 +25,9 @@ pub(super) const COMMANDS: &[Command] = &[
     read("SORT_RO", -2, Keys::All, sort_ro, ("7.0.0", "Sorts the items of a list, a set or a sorted set")),
 ];
 
-/// What is looked up for one answer, and what it takes.
+/// Maximum number of values that are looked up for one reply.
 const FOUND_MAX: usize = 1 << 20;
-/// Items that are sorted, each as often as something is looked up for it: it is one step, and others wait.
+/// Maximum number of sorted items, each counted once per lookup: sorting is one step, during which others wait.
 const SORTED_MAX: u64 = 1 << 18;
 
 fn check_bytes(bytes: usize) -> Done {
@@ -68,7 +68,7 @@ fn options<'a>(args: &[&'a [u8]], may_store: bool) -> Done<Options<'a>> {
     Ok(options)
 }
 
-/// The keys that are certain before anything is looked at: what is sorted, and where it is kept.
+/// Returns the keys that are known before any lookup: the sorted one, and the destination.
 pub(super) fn keys<'a>(args: &[&'a [u8]]) -> SmallVec<[&'a [u8]; 4]> {
     let (mut keys, mut at) = (SmallVec::from_slice(&args[1..2]), 2);
     while let Some(word) = args.get(at) {
@@ -100,14 +100,14 @@ fn run(step: &mut Step<'_, '_>, key: &[u8], options: &Options<'_>) -> Done {
     let looked_up = options.get.len() + usize::from(options.by.is_some_and(|by| by.contains(&b'*')));
     step.admits_up_to((length as u64).saturating_mul(1 + looked_up as u64), SORTED_MAX, "items and values")?;
     let (items, is_set) = items(step.db, key)?;
-    // A pattern without a star is the same for all: nothing is sorted. What has no order is, where it is kept.
+    // A pattern without a star is the same for all items, so they are not sorted. A set that is stored is still sorted.
     let is_unsorted = options.by.is_some_and(|by| !by.contains(&b'*'));
     let is_text = options.is_text || is_unsorted;
     let mut sorted = match is_unsorted && !(is_set && options.to.is_some()) {
         true => items,
         false => in_order(step.db, items, options, is_text, is_unsorted)?,
     };
-    // What has an order of its own has it backwards, too; a set has none.
+    // A list or a sorted set can be reversed; a set has no order.
     if is_unsorted && !is_set && options.is_descending {
         sorted.reverse();
     }
@@ -144,7 +144,7 @@ fn run(step: &mut Step<'_, '_>, key: &[u8], options: &Options<'_>) -> Done {
     Ok(())
 }
 
-/// How many items there are.
+/// Returns the number of items.
 fn items_of(db: &mut LockedCache<'_>, key: &[u8]) -> Done<usize> {
     match db.peek(key).map(|found| found.value) {
         None => Ok(0),
@@ -153,7 +153,7 @@ fn items_of(db: &mut LockedCache<'_>, key: &[u8]) -> Done<usize> {
     }
 }
 
-/// All items, and whether they have no order of their own.
+/// Returns all items, and `true` if they have no order.
 fn items(db: &mut LockedCache<'_>, key: &[u8]) -> Done<(Vec<Vec<u8>>, bool)> {
     let Some(found) = db.get(key) else {
         return Ok((Vec::new(), false));
@@ -171,7 +171,7 @@ fn items(db: &mut LockedCache<'_>, key: &[u8]) -> Done<(Vec<Vec<u8>>, bool)> {
     }
 }
 
-/// What an item is sorted by.
+/// Sort key of an item.
 enum Weight {
     Number(f64),
     Text(Option<Vec<u8>>),
@@ -207,7 +207,7 @@ fn in_order(
             (Weight::Text(a), Weight::Text(b)) => a.cmp(b),
             _ => Ordering::Equal,
         };
-        // Where they are equal the items themselves tell, so that the order is always the same.
+        // Ties are broken by the items themselves, so that the order is deterministic.
         let order =
             if options.by.is_some() && order != Ordering::Equal { order } else { order.then_with(|| one.cmp(other)) };
         if options.is_descending { order.reverse() } else { order }
@@ -215,14 +215,14 @@ fn in_order(
     Ok(weighed.into_iter().map(|(_, item)| item).collect())
 }
 
-/// What a pattern leads to: the item itself, the string of a key, or a field of a hash.
+/// Returns the value that a pattern leads to: the item itself, the string of a key, or a field of a hash.
 fn look_up(db: &mut LockedCache<'_>, pattern: &[u8], item: &[u8]) -> Option<Vec<u8>> {
     if pattern == b"#" {
         return Some(item.to_vec());
     }
     let star = pattern.iter().position(|byte| *byte == b'*')?;
     let arrow = pattern.windows(2).skip(star).position(|two| two == b"->").map(|at| at + star);
-    // An arrow with nothing behind it is a part of the key.
+    // An arrow with nothing after it is a part of the key.
     let arrow = arrow.filter(|at| at + 2 < pattern.len());
     let end = arrow.unwrap_or(pattern.len());
     let key = [&pattern[..star], item, &pattern[star + 1..end]].concat();

@@ -51,7 +51,7 @@ pub(super) const COMMANDS: &[Command] = &[
     write("ZDIFFSTORE", -4, COUNTED_STORE, combine::zdiffstore, ("6.2.0", "Keeps what only the first one has")),
 ];
 
-/// Which members ZADD changes, and what it answers.
+/// Options of ZADD: which members it changes, and its reply.
 #[derive(Clone, Copy, Default)]
 struct AddOptions {
     is_new_only: bool,
@@ -62,7 +62,7 @@ struct AddOptions {
     is_increment: bool,
 }
 
-/// The options, and where the scores begin.
+/// Parses the options. Returns them and the position of the first score.
 fn add_options(args: &[&[u8]]) -> Done<(AddOptions, usize)> {
     let (mut options, mut at) = (AddOptions::default(), 2);
     while let Some(word) = args.get(at) {
@@ -98,7 +98,7 @@ fn add_options(args: &[&[u8]]) -> Done<(AddOptions, usize)> {
 struct Added {
     new: usize,
     changed: usize,
-    /// Of the last member, unless it was left as it was.
+    /// Score of the last member, unless that was left unchanged.
     score: Option<Score>,
     is_nan: bool,
 }
@@ -260,7 +260,7 @@ fn pop(step: &mut Step<'_, '_>, args: &[&[u8]], is_max: bool) -> Done {
         _ => return Err(SYNTAX),
     };
     let members = pop_some(step, args[1], is_max, count.map_or(1, |count| count as usize))?;
-    // Pairs are told apart only where several were asked for.
+    // Pairs are nested only if a count was given.
     if count.is_some() {
         write_pairs(step.out, &members);
         return Ok(());
@@ -273,7 +273,7 @@ fn pop(step: &mut Step<'_, '_>, args: &[&[u8]], is_max: bool) -> Done {
     Ok(())
 }
 
-/// Members with their scores: pairs in RESP3, all in one row in RESP2.
+/// Writes members with their scores: as pairs in RESP3, as a flat array in RESP2.
 pub(super) fn write_pairs(out: &mut Writer, members: &Members) {
     begin_pairs(out, members.len());
     members.iter().for_each(|(member, score)| write_pair(out, member, *score));

@@ -1,4 +1,4 @@
-//! Strings, and the numbers that they may be.
+//! Strings, including those that are numbers.
 
 use engine::cache::structures::Kind;
 use engine::cache::{Condition, Expires, VALUE_BYTES_MAX};
@@ -9,9 +9,9 @@ use super::{Command, EACH, Keys, ONE, Step, TWO, read, string, write, wrong_arit
 use crate::redis::errors::{Done, Fail, NOT_FLOAT, SYNTAX, TOO_LONG, fixed};
 use crate::redis::long_double::LongDouble;
 
-/// What comparing two strings may take: a number for each pair of their bytes.
+/// Maximum product of the lengths of the two strings of LCS, which needs a number for each pair of their bytes.
 const LCS_CELLS_MAX: usize = 16 << 20;
-/// Cells of LCS that count as one member that is looked at.
+/// Number of cells of LCS that cost as much as one visited member.
 const LCS_CELLS_COUNTED: u64 = 64;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -103,7 +103,7 @@ fn set(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
         step.out.maybe(before);
     }
     let stored = match expires {
-        // Its time has come already.
+        // The expiry is already in the past.
         Expires::At(at_ms) if at_ms <= step.db.now_ms() => {
             let is_met = match options.condition {
                 Condition::IfAbsent => step.db.peek(key).is_none(),
@@ -188,7 +188,7 @@ fn getex(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 fn mget(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     step.out.array(args.len() - 1);
     for key in &args[1..] {
-        // What is no string is as good as nothing here.
+        // A key that is not a string counts as missing.
         let found = string(step.db, key).unwrap_or_default();
         step.out.maybe(found);
     }
@@ -217,7 +217,7 @@ fn mset_all(step: &mut Step<'_, '_>, args: &[&[u8]], name: &str) -> Done {
     if args.len().is_multiple_of(2) {
         return Err(wrong_arity(name));
     }
-    // All or nothing.
+    // All keys are set, or none.
     step.db.reserve_all(args[1..].chunks_exact(2).map(|pair| (pair[0], pair[1].len())))?;
     args[1..].chunks_exact(2).try_for_each(|pair| put(step, pair[0], pair[1], Expires::Never))
 }
@@ -299,7 +299,7 @@ fn getrange(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let (start, stop) = (parse_int(args[2])?, parse_int(args[3])?);
     let value = string(step.db, args[1])?.unwrap_or_default();
     let span = match (start, stop) {
-        // Both before the end, and the wrong way round: also where they meet when they are cut off.
+        // A reversed range of two negative indexes is empty, even if both would be clipped to the same index.
         (start, stop) if start < 0 && stop < 0 && start > stop => 0..0,
         _ => engine::cache::structures::span(start, stop.max(-(value.len() as i64)), value.len()),
     };
@@ -355,10 +355,10 @@ fn lcs(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-/// Where bytes of both are the same: the first and the last place in each.
+/// A common run of bytes: its first and last position in each string.
 type Match = ((usize, usize), (usize, usize));
 
-/// The longest common subsequence, and where it is, from the end on.
+/// Returns the longest common subsequence and its positions, starting from the end.
 fn longest_common(a: &[u8], b: &[u8]) -> (Vec<u8>, Vec<Match>) {
     let width = b.len() + 1;
     let mut lengths = vec![0u32; (a.len() + 1) * width];

@@ -1,5 +1,5 @@
-//! What tools ask for before they start their work, and people who look after a server: the slow log, latencies,
-//! memory; and what there is none of (scripts, functions, modules, a cluster), answered as by a server that has none.
+//! Commands for tools and operators: the slow log, latencies and memory. Also commands for features that do not exist
+//! here (scripts, functions, modules, a cluster), which reply like a server without them.
 
 use broker::now_ms;
 use engine::cache::parse_number;
@@ -14,7 +14,7 @@ use crate::redis::connection::{Door, Later, Session};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::writer::Writer;
 
-/// Entries of the slow log that are answered by default.
+/// Number of entries of the slow log that are returned by default.
 const SLOW_DEFAULT: usize = 10;
 
 pub(super) const SERVER: &[Command] = &[
@@ -89,9 +89,9 @@ fn no_cluster(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Ans
     session.fail(&Fail::new("ERR This instance has cluster support disabled"))
 }
 
-/// Second of 1970 when all data was saved.
+/// Returns the time at which all data was saved, in seconds since 1970.
 pub(super) fn saved_s(door: &Door) -> u64 {
-    // What was acknowledged is on the disk where databases are durable, and elsewhere nothing ever is.
+    // Acknowledged data is on the disk if databases are durable. Otherwise it is never saved.
     (if door.is_durable { now_ms() } else { door.began_ms }) / 1000
 }
 
@@ -112,7 +112,7 @@ fn module(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, 
     })
 }
 
-/// `SYNC` or `ASYNC`, which are the same for nothing.
+/// Returns `true` for `SYNC`, `ASYNC` or no argument. There is nothing to flush, so they do the same.
 fn is_mode(mode: &[&[u8]]) -> bool {
     match mode {
         [] => true,
@@ -192,7 +192,7 @@ fn slow_log(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
             (b"GET", [count]) => {
                 let wrong = || Fail::new("ERR count should be greater than or equal to -1");
                 let count = parse_number(count).filter(|count| *count >= -1).ok_or_else(wrong)?;
-                // -1 is all of them.
+                // -1 requests all entries.
                 write_slow(door, usize::try_from(count).unwrap_or(usize::MAX), writer);
             }
             _ => return Err(wrong_part("SLOWLOG", args[1])),
@@ -270,7 +270,7 @@ fn memory(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
                 Ok(())
             })
         }
-        // The allocator returns what is free by itself, and keeps no statistics.
+        // The allocator returns free memory by itself, and keeps no statistics.
         b"PURGE" => ok(),
         b"MALLOC-STATS" => written(session, |writer| {
             writer.verbatim("Stats not supported for the current allocator");

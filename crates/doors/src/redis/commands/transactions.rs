@@ -1,4 +1,4 @@
-//! Several commands as one step.
+//! Transactions: several commands that run as one step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::redis::connection::{DATABASES, Door, Later, SPARE_BYTES, Session, loc
 use crate::redis::errors::{Done, Fail};
 use crate::redis::writer::Writer;
 
-/// Commands of one transaction, and what they take together.
+/// Maximum number of commands of one transaction, and of their bytes.
 const COMMANDS_MAX: usize = 1 << 20;
 const COMMANDS_BYTES_MAX: usize = 64 << 20;
-/// What a command takes that waits, and each of its arguments, beside their bytes.
+/// Memory of a queued command and of each argument, in addition to their bytes.
 const COMMAND_BYTES: usize = 64;
 const ARG_BYTES: usize = 48;
-/// Keys that are watched by one connection.
+/// Maximum number of keys that one connection watches, and of their bytes.
 const WATCHED_MAX: usize = 1 << 16;
 const WATCHED_BYTES_MAX: usize = 8 << 20;
 
@@ -37,14 +37,14 @@ pub(super) const COMMANDS: &[Command] = &[
     own("UNWATCH", 1, unwatch, ("2.2.0", "Forgets all watched keys")),
 ];
 
-/// Commands that wait for EXEC.
+/// Commands that are queued for EXEC.
 #[derive(Default)]
 pub(in crate::redis) struct Transaction {
     queued: Vec<Queued>,
     bytes: usize,
-    /// The database that is selected where the last one of them has come.
+    /// Database that is selected after the last queued command.
     database: usize,
-    /// One of them was no command: nothing is done.
+    /// `true` if a queued command was invalid: EXEC runs none of them.
     pub(in crate::redis) is_refused: bool,
 }
 
@@ -60,14 +60,14 @@ impl Queued {
     }
 }
 
-/// Keys that must not have changed, each of a database, and what was seen of them.
+/// Watched keys of each database, and their observed state.
 #[derive(Default)]
 pub(in crate::redis) struct Watched {
     keys: BTreeMap<(usize, Box<[u8]>), Seen>,
     bytes: usize,
 }
 
-/// It differs once the key was changed.
+/// Observed state of a watched key. It differs once the key has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     There {
@@ -75,27 +75,27 @@ enum Seen {
         expires_ms: Option<u64>,
         stream: Option<StreamMark>,
     },
-    /// A topic that another door made.
+    /// A topic that another door created.
     Other(StreamMark),
-    /// There may have been something meanwhile.
+    /// The key did not exist. `gone` differs if the key may have existed in the meantime.
     Nothing {
         gone: u32,
     },
 }
 
 impl Command {
-    /// Those that are done at once in the middle of a transaction.
+    /// Returns `true` for commands that run immediately inside a transaction.
     pub(in crate::redis) fn is_of_transactions(&self) -> bool {
         matches!(self.name, "EXEC" | "DISCARD" | "MULTI" | "WATCH" | "UNWATCH" | "QUIT" | "RESET")
             && self.name != "UNWATCH"
     }
 
-    /// Whether it is done at once, without waiting for anything.
+    /// Returns `true` if the command runs immediately, without waiting for anything.
     fn may_be_queued(&self) -> bool {
         !matches!(self.name, "DEBUG")
     }
 
-    /// Whether it looks at whole databases: then it is done when the locks of the transaction are given back.
+    /// Returns `true` if the command reads whole databases. It runs after the locks of the transaction are released.
     fn is_done_last(&self) -> bool {
         matches!(self.name, "INFO" | "CONFIG" | "MEMORY")
     }
@@ -172,7 +172,7 @@ fn watch(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, La
         Ok(cache) => {
             let mut locked = cache.lock(args[1..].iter().copied());
             for key in &args[1..] {
-                // What is watched already is so from then on.
+                // A key that is already watched keeps its first state.
                 let seen = seen(&door.broker, &mut locked, database, key);
                 watched.keys.entry((database, (*key).into())).or_insert(seen);
             }
@@ -202,7 +202,7 @@ fn seen(broker: &Arc<Broker>, locked: &mut LockedCache<'_>, number: usize, key: 
 }
 
 impl Watched {
-    /// Whether no watched key has changed; all of them are locked.
+    /// Returns `true` if no watched key has changed. All of them are locked.
     pub(super) fn is_unchanged(&self, broker: &Arc<Broker>, held: &mut Held<'_>) -> bool {
         self.keys.iter().all(|((database, key), before)| {
             let locked = held.get_mut(database).expect("invariant: what is watched is locked");
@@ -237,13 +237,13 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
     }
 }
 
-/// Bytes that the answer to a transaction may have, whatever other answers hold.
+/// Minimum number of bytes that the reply to a transaction may have, regardless of other replies.
 const EXEC_ANSWER_BYTES_MIN: usize = 1 << 20;
 
-/// What is locked of each database.
+/// Locked shards of each database.
 pub(super) type Held<'c> = BTreeMap<usize, LockedCache<'c>>;
 
-/// Refuses all of a transaction that changes something which could not be written now.
+/// Refuses the whole transaction if it changes data that cannot be written now.
 pub(super) fn admit(queued: &[Queued], caches: &BTreeMap<usize, Arc<Cache>>) -> Done {
     if queued.iter().any(|queued| queued.command.is_write || queued.command.name == "FLUSHALL") {
         caches.values().try_for_each(|cache| cache.admit())?;
@@ -262,7 +262,7 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
     room_for(queued, &borrowed, &caches);
     let mut held: Held<'_> = named.iter().map(|(number, named)| (*number, lock(&caches[number], named))).collect();
     let mut writer = session.writer();
-    // A part for which there is no room is refused alone, as one that is too large.
+    // A reply for which there is no memory is refused individually, as one that is too large.
     writer.bytes_max = session.room().max(EXEC_ANSWER_BYTES_MIN);
     if !watched.is_unchanged(&door.broker, &mut held) {
         writer.null_array();
@@ -306,7 +306,7 @@ fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Wat
     Ok((writer, commit))
 }
 
-/// A command of a transaction was done.
+/// Counts a command of a transaction that has run.
 fn count(door: &Door, session: &mut Session, (queued, args): (&Queued, &Vec<&[u8]>), answer: &[u8], began: Instant) {
     let number = queued.command.number_of(args);
     door.count_now(session, number, args, began);
@@ -315,16 +315,16 @@ fn count(door: &Door, session: &mut Session, (queued, args): (&Queued, &Vec<&[u8
     }
 }
 
-/// Does a command about the connection, or the broker.
+/// Runs a command about the connection or the broker.
 pub(super) fn do_own(door: &Door, session: &mut Session, queued: &Queued, args: &[&[u8]], writer: &mut Writer) {
     let Does::Own(run) = queued.command.does else {
         return;
     };
-    // As Redis 7.0: SUBSCRIBE and PSUBSCRIBE may be part of a transaction, and this may not.
+    // As in Redis 7.0: SUBSCRIBE and PSUBSCRIBE may be part of a transaction, SSUBSCRIBE may not.
     if queued.command.name == "SSUBSCRIBE" {
         return writer.error(&Fail::new("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client"));
     }
-    // It waits for its turn to look at them, and a transaction waits for nothing.
+    // PSUBSCRIBE waits for its turn to visit the topics, and a transaction does not wait.
     if queued.command.name == "PSUBSCRIBE" && door.broker.joins_in_slices() {
         return writer.error(&Fail::new(
             "ERR PSUBSCRIBE looks at all topics, of which there are too many for a transaction: do it outside of it",
@@ -338,7 +338,7 @@ pub(super) fn do_own(door: &Door, session: &mut Session, queued: &Queued, args: 
     }
 }
 
-/// Does what looks at whole databases, and puts its answers where they belong.
+/// Runs the commands that read whole databases, and inserts their replies at their positions.
 fn do_last(door: &Door, session: &mut Session, last: Vec<(usize, &Queued, &Vec<&[u8]>)>, writer: &mut Writer) {
     let selected = session.database;
     for (at, queued, args) in last.into_iter().rev() {
@@ -351,12 +351,12 @@ fn do_last(door: &Door, session: &mut Session, last: Vec<(usize, &Queued, &Vec<&
     session.database = selected;
 }
 
-/// The arguments of all commands.
+/// Returns the arguments of all commands.
 pub(super) fn borrowed(queued: &[Queued]) -> Vec<Vec<&[u8]>> {
     queued.iter().map(|queued| queued.args.iter().map(|arg| &**arg).collect()).collect()
 }
 
-/// Makes room for what the commands write, as none of them is tried again.
+/// Frees memory for all writes in advance, as no command is retried.
 pub(super) fn room_for(queued: &[Queued], args: &[Vec<&[u8]>], caches: &BTreeMap<usize, Arc<Cache>>) {
     for (number, cache) in caches {
         let writes = queued.iter().zip(args).filter(|(it, _)| it.command.is_write && it.database == *number);
@@ -365,7 +365,7 @@ pub(super) fn room_for(queued: &[Queued], args: &[Vec<&[u8]>], caches: &BTreeMap
     }
 }
 
-/// `FLUSHALL`, or what another command about the connection answered.
+/// Runs `FLUSHALL`, or writes the reply of another command about the connection.
 pub(super) fn flush_all(
     held: &mut Held<'_>,
     queued: &Queued,
@@ -383,7 +383,7 @@ pub(super) fn flush_all(
     Ok(())
 }
 
-/// All of it is one step. When that lasts.
+/// Ends the step and returns its commit, after which it is durable.
 pub(super) fn finish(held: Held<'_>, caches: &BTreeMap<usize, Arc<Cache>>) -> CacheCommit {
     let (numbers, locked): (Vec<usize>, Vec<LockedCache<'_>>) = held.into_iter().unzip();
     let finished = LockedCache::finish_all(locked);
@@ -393,7 +393,7 @@ pub(super) fn finish(held: Held<'_>, caches: &BTreeMap<usize, Arc<Cache>>) -> Ca
     })
 }
 
-/// The keys of each database that all of it may touch.
+/// Returns the keys of each database that the transaction may touch.
 pub(super) fn named_by<'a>(
     queued: &[Queued],
     args: &[Vec<&'a [u8]>],
@@ -442,7 +442,7 @@ pub(super) fn step(
     let done = guests.and_then(|guests| {
         let mut step = Step { other: other.as_mut().map(|(_, locked)| locked), ..Step::new(locked, writer) };
         let done = run(&mut step, args).and_then(|()| step.out.check());
-        // Nobody waits in the middle of a step: it is as if its time were over.
+        // A command does not block inside a step. It replies as after a timeout.
         if let Some(block) = step.block {
             if block.is_null_array { writer.null_array() } else { writer.null() }
         }

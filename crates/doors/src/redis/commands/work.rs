@@ -1,4 +1,5 @@
-//! How much commands may look at while they hold the locks of their shards, and how what is more is done in slices.
+//! Limits of the work that commands do while they hold the locks of their shards, and the execution of larger commands
+//! in slices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,37 +14,37 @@ use super::combine::Combination;
 use crate::redis::errors::{Done, Fail};
 use crate::redis::writer::Writer;
 
-/// Members, keys and items that a command looks at in one step, about a millisecond. Commands that look at more are
-/// done in slices, if they can be.
+/// Maximum number of members, keys and items that a command visits in one step, about a millisecond. Commands that
+/// visit more run in slices, if they can.
 const STEP_MAX: u64 = 4096;
-/// The same of one slice, after which other connections of the thread have their turn.
+/// Number of members, keys and items in one slice, after which other connections of the thread run.
 const SLICE_UNITS: u64 = 4096;
-/// Members times keys of a command that is done in slices.
+/// Maximum number of members times keys of a command that runs in slices.
 const COMMAND_MAX: u64 = 1 << 24;
-/// The same of all commands of a transaction, which is one step however long it takes.
+/// Maximum number of members, keys and items for all commands of a transaction, which is one step of any duration.
 const TRANSACTION_MAX: u64 = 1 << 18;
-/// Time that a transaction may take before the rest of its commands is refused: no other client is served in the
-/// meantime by its thread.
+/// Time limit of a transaction, after which its remaining commands are refused. Its thread serves no other client in
+/// the meantime.
 pub const TRANSACTION_TIME_MAX: Duration = Duration::from_secs(2);
-/// Sliced commands up to this size do not wait for larger ones.
+/// Maximum size of sliced commands that do not wait for larger ones.
 const SHORT_MAX: u64 = 1 << 17;
 
-/// What a step has left to be done without its locks.
+/// Work that a step has left for slices, which run without its locks.
 pub(in crate::redis) enum Sliced {
     Combine(Combination),
     /// `KEYS`, with its pattern.
     Keys(Box<[u8]>),
 }
 
-/// Commands that are done in slices: one short one and one long one at a time, so that all others have most of the
-/// time of each thread however many there are. The rest waits in the order in which they came, each with a connection
-/// that does nothing else.
+/// Scheduler of commands that run in slices: one short and one long command at a time, so that all other commands have
+/// most of the time of each thread, regardless of the number of such commands. The others wait in the order of their
+/// arrival, each with a connection that does nothing else.
 pub(in crate::redis) struct Slices {
     short: Arc<Semaphore>,
     long: Arc<Semaphore>,
-    /// Commands that were begun in slices.
+    /// Number of commands that have begun in slices.
     begun: AtomicU64,
-    /// Commands that wait for their turn or are being done.
+    /// Number of commands that wait for their turn or run.
     waiting: AtomicU64,
 }
 
@@ -54,7 +55,7 @@ impl Default for Slices {
     }
 }
 
-/// A turn of a command that is done in slices. The next one's turn comes when it is dropped.
+/// Turn of a command that runs in slices. Dropping it begins the turn of the next one.
 pub(in crate::redis) struct Turn {
     slices: Arc<Slices>,
     _permit: Option<OwnedSemaphorePermit>,
@@ -67,14 +68,14 @@ impl Drop for Turn {
 }
 
 impl Slices {
-    /// Waits for the turn of a command that looks at so much.
+    /// Waits for the turn of a command that visits this many members or keys.
     pub(in crate::redis) async fn turn(self: Arc<Self>, units: u64) -> Turn {
         self.begun.fetch_add(1, Ordering::Relaxed);
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let lane = if units <= SHORT_MAX { &self.short } else { &self.long };
         let acquire = lane.clone().acquire_owned();
         let mut turn = Turn { slices: self, _permit: None };
-        // The lanes are never closed.
+        // The semaphores are never closed.
         turn._permit = acquire.await.ok();
         turn
     }
@@ -86,7 +87,7 @@ impl Slices {
     }
 }
 
-/// How work is spread: in slices, or all at once because it is little.
+/// Pace of work: in slices, or immediately because there is little.
 pub(in crate::redis) struct Pace {
     is_sliced: bool,
     left: u64,
@@ -97,12 +98,12 @@ impl Pace {
         Self { is_sliced: true, left: SLICE_UNITS }
     }
 
-    /// For what was admitted as one step.
+    /// Returns the pace of work that was admitted as one step.
     pub(super) fn at_once() -> Self {
         Self { is_sliced: false, left: 0 }
     }
 
-    /// Notes that so much was looked at, and lets others have their turn when a slice is over.
+    /// Records visited units, and yields to other connections at the end of a slice.
     #[inline]
     pub(in crate::redis) async fn spend(&mut self, units: u64) {
         if self.is_sliced {
@@ -117,14 +118,14 @@ impl Pace {
     }
 }
 
-/// Completes what is done at once, and so never waits.
+/// Completes work that is not sliced, and so never waits.
 pub(super) fn at_once<T>(work: impl Future<Output = T>) -> T {
     work.now_or_never().expect("invariant: what is not sliced does not wait")
 }
 
 impl Step<'_, '_> {
-    /// Whether so much may be looked at in this step. If not it is to be done in slices; what is too much even for that
-    /// is refused.
+    /// Returns `true` if the units may be visited in this step, and `false` if they must be visited in slices. Fails if
+    /// they are too many even for slices.
     pub(super) fn admits(&mut self, units: u64, what: &str) -> Done<bool> {
         if !self.may_slice {
             return self.admits_beside(units).map(|()| true);
@@ -138,7 +139,7 @@ impl Step<'_, '_> {
         Ok(units <= STEP_MAX)
     }
 
-    /// Refuses a command that looks at more than `max` and cannot be done in slices.
+    /// Refuses a command that visits more than `max` units and cannot run in slices.
     pub(super) fn admits_up_to(&mut self, units: u64, max: u64, what: &str) -> Done {
         if units > max {
             return Err(Fail::new(format!(
@@ -148,9 +149,9 @@ impl Step<'_, '_> {
         if self.may_slice { Ok(()) } else { self.admits_beside(units) }
     }
 
-    /// The same for a command in a transaction.
+    /// Refuses a command in a transaction if the transaction would visit too many units in total.
     fn admits_beside(&mut self, units: u64) -> Done {
-        // Each counts for something, however little there is to look at.
+        // Each command has a minimum cost, even if it visits little.
         let looked = self.out.looked.saturating_add(units.max(16));
         if looked > TRANSACTION_MAX {
             return Err(Fail::new(format!(
@@ -163,7 +164,7 @@ impl Step<'_, '_> {
     }
 }
 
-/// The time that a transaction has.
+/// Time limit of a transaction.
 pub(super) struct TransactionTime {
     began: Instant,
     max: Duration,
@@ -174,7 +175,7 @@ impl TransactionTime {
         Self { began: Instant::now(), max }
     }
 
-    /// Whether it is over at this moment. Then the command that were next is refused.
+    /// Returns `true` and writes the error for the next command if the time limit has been reached.
     pub(super) fn refuses(&self, now: Instant, out: &mut Writer) -> bool {
         let is_over = now.duration_since(self.began) >= self.max;
         if is_over {

@@ -1,4 +1,4 @@
-//! What changes the entries of a stream: added, deleted, trimmed.
+//! Commands that change the entries of a stream: adding, deleting and trimming.
 
 use broker::{NewEntryId, TrimTo};
 use engine::ErrorKind;
@@ -10,29 +10,29 @@ use crate::redis::commands::args::{is, parse_int};
 use crate::redis::commands::wrong_arity;
 use crate::redis::errors::{Done, Fail, NO_SUCH_KEY, SYNTAX};
 
-/// What is removed at most where trimming need not be exact and nothing else is said.
+/// Maximum number of entries that an approximate trim removes by default.
 const ROUGH_MAX: u64 = 10_000;
 
-/// How a stream is to be trimmed.
+/// Parameters of a trim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Trim {
     to: TrimTo,
     is_rough: bool,
-    /// Entries that may go.
+    /// Maximum number of entries that are removed.
     limit: u64,
 }
 
-/// What stands in front of the fields of an entry.
+/// Options before the fields of an entry.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
     trim: Option<Trim>,
     makes_none: bool,
     id: Option<NewEntryId>,
-    /// Arguments that were read, the command and its key among them.
+    /// Number of parsed arguments, including the command and its key.
     read: usize,
 }
 
-/// Options up to an id, or to the end where none is expected.
+/// Parses the options up to the id, or to the end of the arguments if `has_id` is `false`.
 fn options(args: &[&[u8]], has_id: bool) -> Done<Options> {
     let (mut options, mut limit, mut at) = (Options::default(), None, 2);
     while let Some(word) = args.get(at) {
@@ -139,7 +139,7 @@ pub(super) async fn add(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
         Ok(added) => added,
     };
     match options.trim {
-        // What is trimmed has to be readable.
+        // A trim must be able to read the new entry.
         Some(Trim { to, is_rough, limit }) => {
             saved.lasts().await.map_err(failed)?;
             locked.trim(to, is_rough, limit).await.map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Entries taken over from consumers who do not acknowledge them.
+//! Claiming of entries from consumers that do not acknowledge them.
 
 use broker::now_ms;
 use engine::streams::{Entry, EntryId, Group};
@@ -9,17 +9,17 @@ use super::{Context, failed, ids, text};
 use crate::redis::commands::args::{is, parse_int, parse_usize};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 
-/// How many that are pending are looked at for each one that is asked for.
+/// Number of pending entries that are visited for each requested entry.
 const LOOKS_PER_ENTRY: usize = 10;
-/// Entries that are taken over at a time, where nothing else is said.
+/// Number of entries that are claimed at a time by default.
 const CLAIMED: usize = 100;
 
-/// How entries are taken over.
+/// Parameters of a claim.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Claim {
     ids: Vec<EntryId>,
     min_idle_ms: u64,
-    /// When they count as given out.
+    /// Time that is recorded as the delivery of the entries, in ms since 1970.
     delivered_ms: Option<i64>,
     deliveries: Option<u64>,
     is_forced: bool,
@@ -82,7 +82,7 @@ pub(super) async fn claim(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     for id in &claim.ids {
         found.push((*id, locked.entry(*id).await.map_err(failed)?));
     }
-    // A time that is yet to come is as good as the present.
+    // A time in the future is replaced by the present.
     let delivered_ms = claim.delivered_ms.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms <= now).unwrap_or(now);
     let take = |group: &mut Group| {
         if let Some(last) = claim.last {
@@ -106,7 +106,7 @@ pub(super) async fn claim(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
         }
         Ok(claimed)
     };
-    // Lost it is as if it had not been asked for: nobody has to wait for it.
+    // If the claim is lost, it is as if it had not been requested, so the reply does not wait until it is durable.
     let claimed = locked.change_group(name, take).map_err(failed)?;
     write_claimed(context, &claimed.map(|(claimed, _)| claimed).unwrap_or_default(), claim.shows_ids);
     Ok(())

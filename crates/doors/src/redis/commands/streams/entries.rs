@@ -1,11 +1,11 @@
-//! Entries as records: which of the fields of an entry is what of its record.
+//! Mapping between the fields of an entry and the parts of its record.
 //!
-//! A first field `key` is the record's key, and a field `value` in front of all others, or next to that, is its value:
-//! so `XADD orders * key c7 value {..}` is what a Kafka consumer expects. All other fields are headers, in their order.
-//! The header in front of them, `thalweg.entry`, has the entry's id.
+//! A first field `key` is the key of the record. A field `value` that is the first one, or the next one after the key,
+//! is its value: so `XADD orders * key c7 value {..}` is what a Kafka consumer expects. All other fields are headers,
+//! in their order. The header before them, `thalweg.entry`, contains the id of the entry.
 //!
-//! The way back is the same: key, value and headers are fields. A record that was not added as an entry has a value at
-//! any rate, which may be empty; a header without a value is an empty field.
+//! In the other direction, key, value and headers become fields. A record that was not added as an entry always has a
+//! value, which may be empty; a header without a value becomes an empty field.
 
 use bytes::Bytes;
 use engine::streams::Entry;
@@ -15,7 +15,7 @@ use crate::redis::writer::Writer;
 const KEY: &[u8] = b"key";
 const VALUE: &[u8] = b"value";
 
-/// What a record is made of.
+/// Parts of a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Parts<'a> {
     pub(super) key: Option<&'a [u8]>,
@@ -23,14 +23,14 @@ pub(super) struct Parts<'a> {
     pub(super) headers: Vec<(&'a [u8], Option<&'a [u8]>)>,
 }
 
-/// The record of fields, which are names and values in turn.
+/// Returns the record of fields, which alternate between names and values.
 pub(super) fn parts_of<'a>(fields: &[&'a [u8]]) -> Parts<'a> {
     let (key, fields) = take(fields, KEY);
     let (value, fields) = take(fields, VALUE);
     Parts { key, value, headers: fields.chunks_exact(2).map(|pair| (pair[0], Some(pair[1]))).collect() }
 }
 
-/// The value of the first field, if it has this name, and what follows it.
+/// Returns the value of the first field if it has the name `wanted`, and the fields after it.
 fn take<'f, 'a>(fields: &'f [&'a [u8]], wanted: &[u8]) -> (Option<&'a [u8]>, &'f [&'a [u8]]) {
     match fields {
         [name, value, rest @ ..] if *name == wanted => (Some(value), rest),
@@ -38,7 +38,7 @@ fn take<'f, 'a>(fields: &'f [&'a [u8]], wanted: &[u8]) -> (Option<&'a [u8]>, &'f
     }
 }
 
-/// The fields of an entry.
+/// Returns the fields of an entry.
 fn fields_of(entry: &Entry) -> Vec<(&[u8], &[u8])> {
     let record = &entry.record;
     let (mut fields, is_own) = (Vec::with_capacity(record.headers.len() + 2), entry.is_own());
@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    /// The entry that fields are added as.
+    /// Returns the entry that is added with these fields.
     fn entry_of(fields: &[&[u8]]) -> Entry {
         let parts = parts_of(fields);
         let mut headers = vec![(ID_HEADER.as_bytes(), Some(&b"5-1"[..]))];
@@ -110,11 +110,11 @@ mod tests {
         assert_eq!(fields_of(&none), [(VALUE, &b""[..])]);
     }
 
-    /// Whatever the fields are, they come back in their order.
+    /// Fields of any names are returned in their order.
     #[test]
     fn fields_come_back_as_they_were_added() {
         let names = [KEY, VALUE, ID_HEADER.as_bytes(), b"", b"\xff\0"];
-        // All rows of up to four names.
+        // All combinations of up to four names.
         for number in 0..names.len().pow(4) {
             let picked = [1, 5, 25, 125].map(|power| names[number / power % names.len()]);
             for length in 1..=4 {

@@ -1,4 +1,4 @@
-//! Groups made, changed and deleted; what was acknowledged, and what was not.
+//! Consumer groups: creation, changes and deletion, acknowledgements, and pending entries.
 
 use broker::now_ms;
 use engine::streams::{EntryId, Group, Pending};
@@ -28,7 +28,7 @@ const HELP: &[&str] = &[
     "    Prints this help.",
 ];
 
-/// What a subcommand says where it is not one, or has too few arguments.
+/// Returns the error for an unknown subcommand, or one with too few arguments.
 pub(super) fn check_subcommand(args: &[&[u8]], command: &str, arities: &[(&str, i8)]) -> Done {
     let Some((name, arity)) = arities.iter().find(|(name, _)| is(args[1], name)) else {
         let upper = command.to_ascii_uppercase();
@@ -39,7 +39,7 @@ pub(super) fn check_subcommand(args: &[&[u8]], command: &str, arities: &[(&str, 
     if is_right { Ok(()) } else { Err(wrong_arity(&format!("{command}|{name}"))) }
 }
 
-/// What a subcommand says where its arguments are not what it takes.
+/// Returns the error for a subcommand with arguments that it does not accept.
 pub(super) fn wrong_subcommand(args: &[&[u8]], command: &str) -> Fail {
     let what = text(args[1]);
     Fail::new(format!("ERR unknown subcommand or wrong number of arguments for '{what}'. Try {command} HELP."))
@@ -124,12 +124,12 @@ pub(super) async fn group(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     }
 }
 
-/// Makes a group, or lets it go on elsewhere.
+/// Creates a group, or sets the position at which it continues.
 fn put(context: &mut Context<'_>, mut locked: Lent, args: &[&[u8]], read: Option<u64>) -> Done {
     let name = args[3];
     let last = match args[4] {
         b"$" => locked.last(),
-        // Redis takes the ends of ranges here, and nowhere else for a group.
+        // Redis accepts the bounds `-` and `+` here, but in no other command about a group.
         id if is(args[1], "SETID") => ids::parse_bound(id, 0)?,
         id => ids::parse(id, 0)?,
     };
@@ -144,7 +144,7 @@ fn put(context: &mut Context<'_>, mut locked: Lent, args: &[&[u8]], read: Option
         let changed = locked.change_group(name, set).map_err(failed)?;
         changed.map(|(_, saved)| saved).ok_or(SYNTAX)?
     };
-    // There may be more for those who wait for what the group is given.
+    // There may be more entries for clients that block on the group.
     locked.note_change();
     context.settle(saved);
     context.out.ok();
@@ -175,7 +175,7 @@ pub(super) async fn ack(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     Ok(())
 }
 
-/// Which of the entries that were not acknowledged are to be shown.
+/// Filter of the pending entries that are shown.
 struct Shown<'a> {
     from: EntryId,
     to: EntryId,
@@ -192,7 +192,7 @@ impl<'a> Shown<'a> {
             [word, idle, rest @ ..] if is(word, "IDLE") => (parse_int(idle)?, rest),
             rest => (0, rest),
         };
-        // What comes after the consumer Redis does not look at.
+        // Redis ignores arguments after the consumer.
         let (from, to, count, consumer) = match rest {
             [from, to, count, more @ ..] => (*from, *to, *count, more.first().copied()),
             _ => return Err(SYNTAX),

@@ -1,4 +1,4 @@
-//! Ids of entries as arguments.
+//! Parsing of entry ids.
 
 use engine::streams::{EntryId, parse_part};
 
@@ -6,7 +6,7 @@ use crate::redis::errors::{Done, Fail};
 
 const INVALID: &str = "ERR Invalid stream ID specified as stream command argument";
 
-/// `ms-seq`, or `ms` with a number that is understood.
+/// Parses `ms-seq`, or `ms` with an implied sequence number.
 pub(super) fn parse(arg: &[u8], missing_seq: u64) -> Done<EntryId> {
     let id = match arg.iter().position(|byte| *byte == b'-') {
         Some(at) => part(&arg[..at]).zip(part(&arg[at + 1..])).map(|(ms, seq)| EntryId::new(ms, seq)),
@@ -15,14 +15,14 @@ pub(super) fn parse(arg: &[u8], missing_seq: u64) -> Done<EntryId> {
     id.ok_or(Fail::new(INVALID))
 }
 
-/// A number as C's `strtoull` reads it, which Redis uses: spaces and a plus may be in front of it.
+/// Parses a number as `strtoull` of C does, which Redis uses: leading spaces and a plus sign are allowed.
 fn part(text: &[u8]) -> Option<u64> {
     let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'\x0b';
     let text = &text[text.iter().take_while(|byte| is_space(byte)).count()..];
     parse_part(text.strip_prefix(b"+").unwrap_or(text))
 }
 
-/// The same, or the smallest or the largest one there is.
+/// Parses an id, or `-` for the smallest and `+` for the largest id.
 pub(super) fn parse_bound(arg: &[u8], missing_seq: u64) -> Done<EntryId> {
     match arg {
         b"-" => Ok(EntryId::ZERO),
@@ -31,7 +31,7 @@ pub(super) fn parse_bound(arg: &[u8], missing_seq: u64) -> Done<EntryId> {
     }
 }
 
-/// Where a range begins: at an id, or behind it.
+/// Parses the start of a range: an id, or `(` and an id that is excluded.
 pub(super) fn parse_start(arg: &[u8]) -> Done<EntryId> {
     match arg {
         [b'(', id @ ..] => parse(id, 0)?.next().ok_or(Fail::new("ERR invalid start ID for the interval")),
@@ -39,7 +39,7 @@ pub(super) fn parse_start(arg: &[u8]) -> Done<EntryId> {
     }
 }
 
-/// Where a range ends: at an id, or before it.
+/// Parses the end of a range: an id, or `(` and an id that is excluded.
 pub(super) fn parse_end(arg: &[u8]) -> Done<EntryId> {
     match arg {
         [b'(', id @ ..] => parse(id, u64::MAX)?.prev().ok_or(Fail::new("ERR invalid end ID for the interval")),
@@ -47,7 +47,7 @@ pub(super) fn parse_end(arg: &[u8]) -> Done<EntryId> {
     }
 }
 
-/// An id that has to be one.
+/// Parses ids, none of which may be `-` or `+`.
 pub(super) fn parse_all(args: &[&[u8]]) -> Done<Vec<EntryId>> {
     args.iter().map(|arg| parse(arg, 0)).collect()
 }

@@ -1,4 +1,4 @@
-//! What is known of a stream, its groups and their consumers.
+//! Information about a stream, its groups and their consumers.
 
 use broker::{LockedStream, now_ms};
 use engine::streams::{EntryId, Extent, Group};
@@ -10,7 +10,7 @@ use crate::redis::commands::args::{is, parse_int};
 use crate::redis::errors::{Done, NO_SUCH_KEY};
 use crate::redis::writer::Writer;
 
-/// Entries that are shown of each list, where nothing else is said.
+/// Number of entries that are shown of each list by default.
 const SHOWN: usize = 10;
 
 const HELP: &[&str] = &[
@@ -64,7 +64,7 @@ fn id(out: &mut Writer, id: EntryId) {
 fn write_head(out: &mut Writer, locked: &LockedStream, extent: &Extent) {
     out.bulk(b"length");
     out.int(extent.len as i64);
-    // What an index of places is here, in the place of a tree.
+    // Size of the index of positions, which takes the place of a radix tree here.
     let marks = locked.marks();
     out.bulk(b"radix-tree-keys");
     out.len(marks);
@@ -146,7 +146,7 @@ async fn write_full(out: &mut Writer, locked: &LockedStream, count: usize) -> Do
     Ok(())
 }
 
-/// How far a group has come.
+/// Writes the progress of a group.
 fn write_progress(out: &mut Writer, group: &Group, extent: &Extent) {
     let number = |out: &mut Writer, number: Option<i64>| match number {
         Some(number) => out.int(number),
@@ -159,7 +159,7 @@ fn write_progress(out: &mut Writer, group: &Group, extent: &Extent) {
     out.bulk(b"lag");
     let known = group.read().filter(|_| !extent.has_gap_from(group.last()));
     let read = if extent.added == 0 { Some(0) } else { known.or_else(|| extent.count_up_to(group.last())) };
-    // Below 0 where `ENTRIESREAD` said more than were ever added, as in Redis.
+    // The lag is below 0 if `ENTRIESREAD` was set to more entries than were ever added, as in Redis.
     number(out, read.map(|read| (extent.added as i64).wrapping_sub(read as i64)));
 }
 

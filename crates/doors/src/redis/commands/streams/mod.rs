@@ -1,5 +1,5 @@
-//! Streams, which are topics of one partition: what anybody publishes there is an entry, and what is added here is a
-//! record for everybody who reads the topic.
+//! Streams, which are topics with one partition: a record that any door publishes to the topic is an entry, and an
+//! entry that is added here is a record for all readers of the topic.
 
 mod add;
 mod claim;
@@ -31,7 +31,7 @@ use crate::redis::errors::{Done, Fail, WRONG_TYPE};
 use crate::redis::names::stream_topic;
 use crate::redis::writer::Writer;
 
-/// The only key is behind a word that says what the command does.
+/// The only key is the argument after the subcommand.
 const SECOND: Keys = Keys::Range(2, 2, 1);
 
 const fn reads(
@@ -110,37 +110,37 @@ fn borrowed(args: &[Box<[u8]>]) -> Vec<&[u8]> {
     args.iter().map(|arg| &**arg).collect()
 }
 
-/// What a command has to do with.
+/// Context of a command on streams.
 pub(in crate::redis) struct Context<'a> {
     broker: Arc<Broker>,
-    /// The database that is selected.
+    /// Number of the selected database.
     number: usize,
-    /// Whether the command only reads: then `INFO` counts hits and misses.
+    /// `true` if the command only reads. Then `INFO` counts its hits and misses.
     is_read: bool,
     keys: Keyspace<'a>,
     pub(super) out: Writer,
-    /// What has to be durable before the answer is sent.
+    /// Writes that must be durable before the reply is sent.
     pub(super) later: Vec<LocalBoxFuture<'static, Result<()>>>,
 }
 
-/// Where the keys of streams are.
+/// Access to the keys of streams.
 enum Keyspace<'a> {
-    /// One command on its own locks them for a moment, and then its stream.
+    /// A single command locks its keys briefly, and then its stream.
     Alone(Arc<Cache>),
-    /// A step of several commands has locked them all, and the streams, which it lends to one after the other.
+    /// A step of several commands has locked all keys and streams. It lends the streams to one command after the other.
     Step(&'a mut (dyn StreamKeys + 'a), Shelf),
 }
 
-/// Streams that are locked for a step, by their topics.
+/// Streams that are locked for a step, by the id of their topic.
 pub(super) type Shelf = Rc<RefCell<BTreeMap<TopicId, LockedStream>>>;
 
-/// A stream that is locked for one command, and goes back to the shelf that it came from.
+/// A stream that is locked for one command. Dropping it returns the stream to its shelf.
 pub(super) struct Lent {
     stream: Option<LockedStream>,
     shelf: Option<Shelf>,
 }
 
-/// What commands on streams do to keys.
+/// Operations of stream commands on keys.
 pub(super) trait StreamKeys {
     fn find(&mut self, key: &[u8], is_read: bool) -> Result<Keyed>;
 
@@ -191,7 +191,7 @@ impl Drop for Lent {
     }
 }
 
-/// Serves one command on its own: the next one of the connection has to wait for it.
+/// Runs a single command. The next command of the connection waits for it.
 pub(in crate::redis) fn serve(
     door: &Door,
     session: &mut Session,
@@ -223,7 +223,7 @@ impl<'a> Context<'a> {
         Ok(Self { broker, number, is_read, keys, out, later: Vec::new() })
     }
 
-    /// For one command of a step on a database.
+    /// Creates the context for one command of a step on a database.
     pub(super) fn of_step(
         broker: &Arc<Broker>,
         (number, is_read): (usize, bool),
@@ -239,7 +239,7 @@ impl<'a> Context<'a> {
         let mut out = self.out;
         let mut done = done;
         for later in self.later {
-            // The first error is the one that is told.
+            // The first error is reported.
             done = done.and(later.await.map_err(failed));
         }
         if let Err(fail) = done {
@@ -249,12 +249,12 @@ impl<'a> Context<'a> {
         Answer::Written(out.bytes)
     }
 
-    /// Has the answer wait for this.
+    /// Delays the reply until the write is durable.
     fn settle(&mut self, saved: Saved) {
         self.later.push(saved.lasts().boxed_local());
     }
 
-    /// Whether a command may wait for other doors: not while it keeps a step from being done.
+    /// Returns `true` if a command may wait for other doors. A command of a step may not, as it would delay the step.
     fn may_wait(&self) -> bool {
         matches!(self.keys, Keyspace::Alone(_))
     }
@@ -267,7 +267,7 @@ impl<'a> Context<'a> {
         .map_err(failed)
     }
 
-    /// The stream of a key, if it is one: its own, or in database 0 a topic that another door made.
+    /// Returns the stream of a key, if it is one: its own stream, or in database 0 a topic that another door created.
     fn find(&mut self, key: &[u8]) -> Done<Option<Stream>> {
         match self.find_key(key)? {
             Keyed::Stream(stream) => Ok(Some(stream)),
@@ -289,7 +289,7 @@ impl<'a> Context<'a> {
                 return Ok(None);
             };
             match self.lock_stream(&stream).await {
-                // It was deleted in between: there may be another one.
+                // The stream was deleted in between. Another one may exist now.
                 Err(error) if error.kind == ErrorKind::NotFound => {}
                 locked => return locked.map(Some).map_err(failed),
             }
@@ -306,7 +306,7 @@ impl<'a> Context<'a> {
         Ok(Lent::new(locked, Some(shelf.clone())))
     }
 
-    /// The same; where there is none it is made. Whether it was.
+    /// Locks the stream of a key, and creates it if it does not exist. Returns `true` if it was created.
     async fn lock_or_create(&mut self, key: &[u8]) -> Done<(Lent, bool)> {
         loop {
             if let Some(locked) = self.lock(key).await? {
@@ -316,7 +316,7 @@ impl<'a> Context<'a> {
             match &mut self.keys {
                 Keyspace::Alone(cache) => {
                     let mut keys = cache.lock_one(key);
-                    // Somebody else may have been faster.
+                    // Another client may have created the key in the meantime.
                     if !matches!(keys.stream(key).map_err(failed)?, Keyed::Nothing) {
                         continue;
                     }
@@ -333,7 +333,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Removes the key of a stream, and so the stream.
+    /// Removes the key of a stream, which deletes the stream.
     fn remove(&mut self, key: &[u8]) {
         match &mut self.keys {
             Keyspace::Alone(cache) => {
@@ -347,7 +347,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// What the broker says of a stream: room that is missing there is not that of a cache.
+/// Converts an error of the broker about a stream. A lack of memory there is not that of a cache.
 fn failed(error: Error) -> Fail {
     match error.kind {
         ErrorKind::Busy if !error.is_throttled() => Fail::new(format!("TRYAGAIN {}", error.message)),

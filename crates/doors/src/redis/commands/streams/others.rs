@@ -1,6 +1,6 @@
-//! Topics that other doors made, as keys of database 0: commands that name one find a stream, and commands on streams
-//! read it and add to it. It is not listed, and no command on keys changes, renames or deletes it: it may be a topic of
-//! Kafka's clients that only has the same name.
+//! Topics that other doors created, as keys of database 0. Commands that name such a key find a stream, and commands on
+//! streams read it and add to it. The key is not listed, and no command on keys changes, renames or deletes it: it may
+//! be a topic of Kafka clients that only has the same name.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::redis::commands::{Command, Named, sort};
 use crate::redis::errors::{Done, Fail, WRONG_TYPE};
 use crate::redis::names::topic_of;
 
-/// The topic of a key that has nothing in the cache, if another door made one.
+/// Returns the topic of a key that does not exist in the cache, if another door created one.
 pub(in crate::redis) fn topic(broker: &Broker, number: usize, key: &[u8]) -> Option<TopicName> {
     if number != 0 || !broker.has_other_streams() {
         return None;
@@ -19,22 +19,22 @@ pub(in crate::redis) fn topic(broker: &Broker, number: usize, key: &[u8]) -> Opt
     topic_of(key).ok().filter(|topic| broker.has_topic(topic.as_str()))
 }
 
-/// The same, if it is a stream.
+/// Returns the stream of such a topic, if the topic is a stream.
 pub(super) fn stream(broker: &Arc<Broker>, number: usize, key: &[u8]) -> Option<Stream> {
     broker.stream(topic(broker, number, key)?.as_str()).ok().flatten()
 }
 
-/// What is seen of such a topic by who watches its key.
+/// Returns the observed state of such a topic for clients that watch its key.
 pub(in crate::redis) fn mark(broker: &Arc<Broker>, number: usize, key: &[u8]) -> Option<StreamMark> {
     stream(broker, number, key).map(|stream| StreamMark::of(&stream))
 }
 
-/// Keys of a command that are such topics: while it is done each is an entry of the cache, so that it is a stream to
-/// the command.
+/// Keys of a command that are such topics. While the command runs, each is an entry of the cache, so that the command
+/// finds a stream.
 pub(in crate::redis) struct Guests(Vec<(Box<[u8]>, engine::TopicId)>);
 
 impl Guests {
-    /// Lets them in, unless the command would change them.
+    /// Adds the topics that the command names as entries. Fails if the command would change such a topic.
     pub(in crate::redis) fn let_in(
         broker: &Arc<Broker>,
         number: usize,
@@ -76,7 +76,7 @@ impl Guests {
     }
 }
 
-/// Whether a command may change this key.
+/// Returns `true` if the command would change this key, and so is refused.
 fn is_refused(command: &Command, args: &[&[u8]], key: &[u8]) -> bool {
     let only_reads = match command.name {
         "COPY" => !is_same(args.get(2), key) && is_same(args.get(1), key),
@@ -86,7 +86,7 @@ fn is_refused(command: &Command, args: &[&[u8]], key: &[u8]) -> bool {
     command.is_write && !only_reads
 }
 
-/// Whether a command may look at any key, and names those that it sorts and stores.
+/// Returns `true` if the command may read any key, and names the keys that it sorts and stores.
 fn is_sort(command: &Command) -> bool {
     matches!(command.name, "SORT" | "SORT_RO")
 }
@@ -95,12 +95,12 @@ fn is_same(arg: Option<&&[u8]>, key: &[u8]) -> bool {
     arg.is_some_and(|arg| *arg == key)
 }
 
-/// Whether a command puts a string in the place of whatever there is.
+/// Returns `true` if the command sets a string and replaces any value.
 fn is_set(command: &Command) -> bool {
     matches!(command.name, "SET" | "SETNX" | "SETEX" | "PSETEX" | "MSET" | "MSETNX")
 }
 
-/// What is said to who would change such a topic.
+/// Returns the error for a command that would change such a topic.
 pub(super) fn refusal(key: &[u8]) -> Fail {
     let text = format!(
         "ERR '{}' is a topic that another door made: commands on streams read it and add to it, and no other command \

@@ -1,4 +1,4 @@
-//! What reads entries: ranges, and what is behind an id, which may be waited for.
+//! Commands that read entries: ranges, and the entries after an id, which may block.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::redis::names::stream_topic;
 use crate::redis::wait::Wait;
 use crate::redis::writer::Writer;
 
-/// Entries that one who waited is given, where nothing else is said: its id may have been far back.
+/// Maximum number of entries for a command that blocked and has no count: its id may be far back.
 const WAITED_COUNT_MAX: usize = 1000;
 
 pub(super) async fn range(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
@@ -55,46 +55,46 @@ async fn show_range(context: &mut Context<'_>, args: &[&[u8]], from: EntryId, to
     Ok(())
 }
 
-/// From where on entries of a stream are asked for.
+/// Position after which entries of a stream are requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
-    /// All that there are now.
+    /// The current end of the stream.
     Now,
-    /// Those that the group has come by.
+    /// The position of the group.
     Group,
     Id(EntryId),
 }
 
-/// What is asked for.
+/// Arguments of `XREAD` or `XREADGROUP`.
 #[derive(Debug)]
 struct Ask {
     keys: Owned,
-    /// What is no id is told once its stream and its group were found, as Redis does.
+    /// Invalid ids are reported after their stream and group were found, as in Redis.
     after: Vec<Done<After>>,
     count: Option<usize>,
-    /// For how long it waits, if it does; for ever where nothing is said.
+    /// Timeout in ms if the command blocks; the inner `None` blocks forever.
     block: Option<Option<u64>>,
     reader: Option<Reader>,
-    /// Nobody acknowledges what is given out.
+    /// `true` for NOACK: delivered entries are not acknowledged.
     is_final: bool,
 }
 
-/// A consumer, and its group.
+/// Consumer and its group.
 #[derive(Debug)]
 struct Reader {
     group: Box<[u8]>,
     consumer: Box<[u8]>,
 }
 
-/// What is given out of a stream.
+/// Entries that are delivered from one stream.
 struct Found {
-    /// Which one of those that were asked for.
+    /// Index of the stream among the requested ones.
     number: usize,
-    /// Without its fields what was deleted.
+    /// Ids and entries; a deleted entry is `None`.
     entries: Vec<(EntryId, Option<Entry>)>,
 }
 
-/// `XREAD` in the middle of a step, where nothing is waited for.
+/// Runs `XREAD` inside a step, without blocking.
 pub(super) async fn read(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     Ask::parse(args, false)?.answer_now(context).await
 }
@@ -103,7 +103,7 @@ pub(super) async fn read_group(context: &mut Context<'_>, args: &[&[u8]]) -> Don
     Ask::parse(args, true)?.answer_now(context).await
 }
 
-/// `XREAD` or `XREADGROUP` on its own.
+/// Runs a single `XREAD` or `XREADGROUP`.
 pub(super) fn begin(door: &Door, session: &mut Session, args: &[&[u8]], has_group: bool) -> Reply<Answer, Later> {
     let begun = Ask::parse(args, has_group)
         .and_then(|ask| Ok((ask, Context::alone(door, session, !has_group)?, session.database(&door.broker)?.clone())));
@@ -113,7 +113,7 @@ pub(super) fn begin(door: &Door, session: &mut Session, args: &[&[u8]], has_grou
     };
     let wait = ask.block.map(|_| {
         let keys: Vec<&[u8]> = ask.keys.iter().map(|key| &**key).collect();
-        // Nothing in the cache is what it waits for.
+        // A change of the cache does not answer the wait.
         cache.lock(keys.iter().copied()).wait(&keys, Box::new(|_, _| None))
     });
     let wait = match wait.transpose() {
@@ -194,7 +194,7 @@ impl Ask {
             let names = names.collect::<Done<Vec<_>>>()?;
             let stop = async {
                 match self.block.flatten() {
-                    // Whoever ends it looks no further than to that.
+                    // The timeout ends the wait in any case; the result is not needed.
                     Some(ms) => {
                         drop(tokio::time::timeout(Duration::from_millis(ms), wait.waiting.answered()).await);
                     }
@@ -209,7 +209,8 @@ impl Ask {
                 Some(found) => found?,
                 None => Vec::new(),
             };
-            // A reader of a group was given what was found: it must have that, even when told to stop meanwhile.
+            // Found entries were already delivered to the consumer of a group. It must receive them even if the wait is
+            // ended now.
             if let Some((answer, _)) = wait.cache.stop_waiting(&wait.waiting)
                 && found.is_empty()
             {
@@ -229,7 +230,7 @@ impl Ask {
         Ok(after)
     }
 
-    /// The id behind which entries of a stream are asked for: none where that is for its group to say.
+    /// Returns the id after which entries of a stream are requested; `None` if the position of its group decides.
     async fn resolve(&self, context: &mut Context<'_>, key: &[u8], after: &Done<After>) -> Done<Option<EntryId>> {
         let locked = context.lock(key).await?;
         if let Some(Reader { group, .. }) = &self.reader
@@ -245,7 +246,7 @@ impl Ask {
         })
     }
 
-    /// What there is now; `waited` says how much one is given who waited and said nothing of that.
+    /// Returns the entries that exist now. `waited` is the default count if the command has blocked before.
     async fn find(
         &self,
         context: &mut Context<'_>,
@@ -256,7 +257,7 @@ impl Ask {
         let mut all = Vec::new();
         for (number, (key, after)) in self.keys.iter().zip(after).enumerate() {
             let locked = match context.lock(key).await {
-                // To one that waits it is as if the stream were deleted.
+                // For a command that blocked before, the stream counts as deleted.
                 Err(fail) if fail == WRONG_TYPE && waited.is_some() => None,
                 locked => locked?,
             };
@@ -293,7 +294,7 @@ impl Ask {
             if !entries.is_empty() {
                 all.push(Found { number, entries });
                 if waited.is_some() {
-                    // One that waited is served by the first stream that has something, as by Redis.
+                    // A command that blocked before is served by the first stream that has entries, as in Redis.
                     break;
                 }
             }
@@ -348,7 +349,7 @@ impl After {
     }
 }
 
-/// In ms; for ever where it is 0.
+/// Parses a timeout in ms; 0 means forever.
 fn timeout(arg: &[u8]) -> Done<Option<u64>> {
     let ms = parse_int(arg).or(Err(Fail::new("ERR timeout is not an integer or out of range")))?;
     let ms = u64::try_from(ms).or(Err(Fail::new("ERR timeout is negative")))?;

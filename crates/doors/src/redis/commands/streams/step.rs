@@ -1,6 +1,6 @@
-//! Steps that have to do with streams: `EXEC` with commands on streams among its own, and streams renamed, moved and
-//! copied. The streams are locked first, which may take a while; then the shards of all keys, and all is done without
-//! waiting for another task. What has to be read from the disk meanwhile is waited for on this thread.
+//! Steps with streams: `EXEC` with commands on streams, and streams that are renamed, moved and copied. The streams are
+//! locked first, which may take a while, then the shards of all keys. The step then runs without waiting for other
+//! tasks. This thread blocks while data is read from the disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -25,29 +25,29 @@ use crate::redis::connection::{Door, Later, Session, lock};
 use crate::redis::errors::Done;
 use crate::redis::writer::Writer;
 
-/// Some commands, and what they need.
+/// Commands of a step, and their context.
 struct Step {
     broker: Arc<Broker>,
     is_resp3: bool,
     queued: Vec<Queued>,
     watched: Watched,
     caches: BTreeMap<usize, Arc<Cache>>,
-    /// What those answered that are about the connection.
+    /// Replies of the commands about the connection.
     own: Vec<Vec<u8>>,
-    /// It is one command, and no transaction.
+    /// `true` if the step is a single command and not a transaction.
     is_alone: bool,
-    /// How long a transaction may take.
+    /// Time limit of a transaction.
     time_max: Duration,
 }
 
-/// What was done, and what has to be durable before it is answered.
+/// Replies of a step, and the writes that must be durable before they are sent.
 struct Stepped {
     out: Writer,
     commit: broker::CacheCommit,
     later: Vec<LocalBoxFuture<'static, Result<()>>>,
 }
 
-/// Whether a command moves or copies a stream.
+/// Returns `true` if a command moves or copies a stream.
 pub(in crate::redis) fn moves_stream(door: &Door, session: &mut Session, command: &Command, args: &[&[u8]]) -> bool {
     let (number, key) = (session.database, args.get(1).copied().unwrap_or_default());
     transfer::is_transfer(command)
@@ -55,7 +55,7 @@ pub(in crate::redis) fn moves_stream(door: &Door, session: &mut Session, command
             || others::stream(&door.broker, number, key).is_some())
 }
 
-/// One command that moves or copies a stream.
+/// Runs a single command that moves or copies a stream.
 pub(in crate::redis) fn serve(
     door: &Door,
     session: &mut Session,
@@ -66,7 +66,7 @@ pub(in crate::redis) fn serve(
     begin(door, session, vec![queued], Watched::default(), true)
 }
 
-/// What comes of a transaction. Commands about the connection are done before the others.
+/// Runs a transaction. Commands about the connection run before the others.
 pub(in crate::redis::commands) fn begin(
     door: &Door,
     session: &mut Session,
@@ -86,7 +86,7 @@ pub(in crate::redis::commands) fn begin(
     }
 }
 
-/// Nothing where a watched key has changed.
+/// Prepares a step. Returns `None` if a watched key has changed.
 fn prepare(
     door: &Door,
     session: &mut Session,
@@ -110,9 +110,9 @@ fn prepare(
         }
     }
     let own = queued.iter().map(|queued| queued.run_own(door, session)).collect();
-    // One that is alone is counted by who serves it.
+    // A single command is counted by its caller.
     for (queued, args) in queued.iter().zip(transactions::borrowed(&queued)).filter(|_| !is_alone) {
-        // They are done later, on their own; what is counted is that they were called.
+        // The commands run later; here only their calls are counted.
         door.count_now(session, queued.command.number_of(&args), &args, Instant::now());
     }
     let (broker, is_resp3, time_max) = (door.broker.clone(), session.is_resp3, door.transaction_time_max);
@@ -141,7 +141,7 @@ impl Step {
         }
     }
 
-    /// Locks all that the step is about, and does it.
+    /// Locks all streams and keys of the step, and runs it.
     async fn take(&self) -> Done<Stepped> {
         let args = transactions::borrowed(&self.queued);
         let named = named_by(&self.queued, &args, &self.watched);
@@ -150,7 +150,7 @@ impl Step {
             let wanted = self.streams(&mut self.lock(&named), &args)?;
             let shelf = Shelf::default();
             let mut is_gone = false;
-            // In the order of their ids, as everybody does who locks more than one.
+            // Streams are always locked in the order of their ids, which prevents deadlocks.
             for id in &wanted {
                 let Some(stream) = self.broker.stream_by_id(*id).map_err(failed)? else {
                     continue;
@@ -172,7 +172,7 @@ impl Step {
         named.iter().map(|(number, named)| (*number, lock(&self.caches[number], named))).collect()
     }
 
-    /// The topics of the streams that there are of all that the commands name.
+    /// Returns the topics of all existing streams that the commands name.
     fn streams(&self, held: &mut Held<'_>, args: &[Vec<&[u8]>]) -> Done<BTreeSet<TopicId>> {
         let mut found = BTreeSet::new();
         for (Queued { command, database, .. }, args) in self.queued.iter().zip(args) {
@@ -215,7 +215,7 @@ impl Step {
                 }
                 Does::Stream(_) => self.do_stream(&mut held, shelf, queued, args, &mut out, &mut later),
                 Does::Data(_) if self.moves_stream(&mut held, queued, args) => {
-                    // What was added to it has to be readable.
+                    // Added entries must be readable before the stream is copied.
                     let settled = block_on(settle(&mut later));
                     settled.and_then(|()| self.transfer(&mut held, shelf, queued, args, &mut out, &mut later))
                 }
@@ -243,7 +243,7 @@ impl Step {
             return Ok(());
         };
         if queued.command.name != "XADD" {
-            // What was added before is read once it is on the disk.
+            // Entries that were added before can be read after they are durable.
             block_on(settle(later))?;
         }
         let locked = held.get_mut(&queued.database).expect("invariant: its database is locked");
@@ -288,7 +288,7 @@ impl Step {
     }
 }
 
-/// Until all of it is on the disk.
+/// Waits until all writes are durable.
 async fn settle(later: &mut Vec<LocalBoxFuture<'static, Result<()>>>) -> Done {
     for later in later.drain(..) {
         later.await.map_err(failed)?;
@@ -296,7 +296,7 @@ async fn settle(later: &mut Vec<LocalBoxFuture<'static, Result<()>>>) -> Done {
     Ok(())
 }
 
-/// Completes a future on this thread, while shards are locked. It waits for other threads only: for the disk.
+/// Completes a future on this thread while shards are locked. It waits only for other threads, which access the disk.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(Thread);
 
@@ -306,7 +306,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         }
     }
 
-    // It would never get more of the budget that tasks have for a turn.
+    // The future must not use the cooperative budget of the task, which would not be renewed here.
     let mut future = pin!(tokio::task::unconstrained(future));
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = std::task::Context::from_waker(&waker);
@@ -319,7 +319,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 impl Queued {
-    /// What a command about the connection answers, which has nothing to do with the step.
+    /// Returns the reply of a command about the connection, which is independent of the step.
     fn run_own(&self, door: &Door, session: &mut Session) -> Vec<u8> {
         if !matches!(self.command.does, Does::Own(_)) || self.command.name == "FLUSHALL" {
             return Vec::new();

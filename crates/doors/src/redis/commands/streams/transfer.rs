@@ -1,6 +1,6 @@
-//! Streams renamed, moved to another database and copied. The topic of a stream has the name of its key, so a stream
-//! with another key is another topic: its entries, with their ids, and its groups are copied, and what was renamed or
-//! moved is deleted then.
+//! Renaming, moving and copying of streams. The topic of a stream has the name of its key, so a stream with another key
+//! is another topic: its entries, with their ids, and its groups are copied, and a renamed or moved stream is then
+//! deleted.
 
 use std::sync::Arc;
 
@@ -17,26 +17,26 @@ use crate::redis::errors::{Done, Fail};
 use crate::redis::names::stream_topic;
 use crate::redis::writer::Writer;
 
-/// The databases that a command is about.
+/// Databases of a command.
 pub(super) struct Sides<'s, 'c> {
     pub(super) broker: &'s Arc<Broker>,
     pub(super) from: (usize, &'s mut LockedCache<'c>),
     pub(super) other: Option<(usize, &'s mut LockedCache<'c>)>,
 }
 
-/// What is wanted.
+/// Parameters of a transfer.
 struct Wanted<'a> {
     to: &'a [u8],
     is_moved: bool,
-    /// Whatever the other key has makes room.
+    /// `true` if an existing value of the destination is replaced.
     replaces: bool,
-    /// It answers whether it did something, and not just that all is well.
+    /// `true` if the reply is whether the command did anything, instead of `OK`.
     is_told: bool,
 }
 
 const SAME: &str = "ERR source and destination objects are the same";
 
-/// Whether a command may give a stream another key.
+/// Returns `true` if a command may give a stream another key.
 pub(in crate::redis) fn is_transfer(command: &Command) -> bool {
     matches!(command.name, "RENAME" | "RENAMENX" | "COPY" | "MOVE")
 }
@@ -65,7 +65,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Does it to a stream that is there, and on the shelf.
+/// Transfers a stream that exists and is on the shelf.
 pub(super) async fn run(
     sides: Sides<'_, '_>,
     shelf: &Shelf,
@@ -117,7 +117,7 @@ pub(super) async fn run(
     if expires_ms.is_some() {
         to.set_expiry(wanted.to, expires_ms);
     }
-    // Others of the same step may go on with it.
+    // Other commands of the step may use the new stream.
     drop(Lent::new(made, Some(shelf.clone())));
     drop(source);
     if wanted.is_moved {
