@@ -1,7 +1,7 @@
-//! What a caller has to be allowed for each request, in Kafka's words for it.
+//! Permissions that each request requires, in Kafka's terms.
 //!
-//! A request is answered as a whole or for each thing that it names. What is not allowed is answered with the code of
-//! its kind of resource, and does not say whether the thing is there.
+//! A request is answered as a whole or for each resource that it names. A denied resource is answered with the code for
+//! its kind, which does not reveal whether the resource exists.
 
 use broker::Broker;
 use engine::security::{Operation, Resource, ResourceKind};
@@ -9,12 +9,12 @@ use engine::security::{Operation, Resource, ResourceKind};
 use super::errors::Code;
 use super::map::Caller;
 
-/// Kafka's name of the only resource that is the cluster.
+/// Kafka's name of the cluster, the only resource of its kind.
 pub(super) const CLUSTER: &str = "kafka-cluster";
-/// In place of the operations that a caller may do, where they were not asked for.
+/// Value for the permitted operations if the client did not request them.
 const NOT_ASKED: i32 = i32::MIN;
 
-/// What one request needs for each resource of a kind that it is about.
+/// Operation that a request requires on each resource of a kind.
 pub(super) struct Need {
     pub key: i16,
     pub kind: ResourceKind,
@@ -23,7 +23,7 @@ pub(super) struct Need {
 
 macro_rules! needs {
     ($($key:literal $name:ident: $($operation:ident $kind:ident),+;)*) => {
-        /// The needs of every API that has any, in the order of their keys.
+        /// Requirements of every API that has any, in the order of their keys.
         pub(super) const NEEDS: &[Need] = &[$($(
             Need { key: $key, kind: ResourceKind::$kind, operation: Operation::$operation },
         )+)*];
@@ -87,13 +87,13 @@ needs! {
     92 DeleteShareGroupOffsets: Delete Group, Read Topic;
 }
 
-/// What the API with this key needs for resources of this kind; `None` where anybody may.
+/// Returns the operation that the API with this key requires on resources of this kind; `None` if it requires none.
 pub(super) fn need(key: i16, kind: ResourceKind) -> Option<Operation> {
     NEEDS.iter().find(|need| need.key == key && need.kind == kind).map(|need| need.operation)
 }
 
 impl Caller {
-    /// Whether the caller may do this.
+    /// Checks that the caller may perform this operation.
     pub(super) fn may(&self, broker: &Broker, operation: Operation, resource: &Resource<'_>) -> Result<(), Code> {
         broker.authorize(&self.user, &self.host, operation, resource).map_err(|error| {
             tracing::debug!(host = self.host, %error, "not allowed");
@@ -101,12 +101,13 @@ impl Caller {
         })
     }
 
-    /// Whether the caller may use the API with this key on a resource.
+    /// Checks that the caller may use the API with this key on a resource.
     pub(super) fn may_use(&self, broker: &Broker, key: i16, resource: &Resource<'_>) -> Result<(), Code> {
         need(key, resource.kind).map_or(Ok(()), |operation| self.may(broker, operation, resource))
     }
 
-    /// Whether the caller may number batches without a transaction: who may write to any topic may.
+    /// Checks that the caller may obtain a producer id without a transaction: any client that may write to some topic
+    /// may.
     pub(super) fn may_number(&self, broker: &Broker) -> Result<(), Code> {
         if broker.authorize_any(&self.user, &self.host, Operation::Write, ResourceKind::Topic).is_ok() {
             return Ok(());
@@ -114,7 +115,8 @@ impl Caller {
         self.may(broker, Operation::IdempotentWrite, &Resource::CLUSTER)
     }
 
-    /// All that the caller may do to a resource, a bit for each of Kafka's operations, where that was asked for.
+    /// Returns the operations that the caller may perform on a resource, a bit for each of Kafka's operations, if
+    /// requested.
     pub(super) fn operations(&self, broker: &Broker, resource: &Resource<'_>, is_asked: bool) -> i32 {
         if !is_asked {
             return NOT_ASKED;
@@ -125,7 +127,7 @@ impl Caller {
     }
 }
 
-/// The operations that there are for a kind of resource.
+/// Returns the operations that apply to a kind of resource.
 fn operations_of(kind: ResourceKind) -> &'static [Operation] {
     use Operation::{
         Alter, AlterConfigs, ClusterAction, Create, Delete, Describe, DescribeConfigs, IdempotentWrite, Read, Write,
@@ -149,7 +151,7 @@ fn code_of(kind: ResourceKind) -> Code {
     }
 }
 
-/// Kafka's number of an operation.
+/// Returns Kafka's number of an operation.
 pub(super) fn operation_code(operation: Operation) -> i8 {
     match operation {
         Operation::All => 2,
@@ -166,7 +168,7 @@ pub(super) fn operation_code(operation: Operation) -> i8 {
     }
 }
 
-/// Kafka's number of a kind of resource.
+/// Returns Kafka's number of a kind of resource.
 pub(super) fn kind_code(kind: ResourceKind) -> i8 {
     match kind {
         ResourceKind::Topic => 2,

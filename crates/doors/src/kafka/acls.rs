@@ -15,20 +15,21 @@ use super::messages::delete_acls::{
 };
 use super::messages::describe_acls::{AclDescription, DescribeAclsRequest, DescribeAclsResource, DescribeAclsResponse};
 
-/// Any, in a filter: of kinds, operations, permissions and patterns.
+/// Value that matches any kind, operation, permission or pattern in a filter.
 const ANY: i8 = 1;
 const DENY: i8 = 2;
 const ALLOW: i8 = 3;
 /// Kinds of resources and operations that Kafka has entries for and this broker does not: delegation tokens and users;
-/// to create and describe tokens, and two-phase commits.
+/// creating and describing tokens, and two-phase commits.
 const KINDS_OF_OTHERS: [i8; 2] = [6, 7];
 const OPERATIONS_OF_OTHERS: [i8; 3] = [13, 14, 15];
-/// Kinds of patterns.
+/// Types of patterns.
 const COVERING: i8 = 2;
 const LITERAL: i8 = 3;
 const PREFIXED: i8 = 4;
 
-/// Refuses as Kafka does where it has no authorizer (`AclApis` of its source): with it nothing would take effect.
+/// Refuses as Kafka does if it has no authorizer (`AclApis` in its source): without authorization no entry takes
+/// effect.
 fn check_enabled(broker: &Broker, caller: &Caller, key: i16) -> std::result::Result<(), (Code, Option<String>)> {
     caller.may_use(broker, key, &Resource::CLUSTER).map_err(|code| (code, None))?;
     match broker.is_authorizing() {
@@ -155,8 +156,8 @@ fn acl_of(creation: AclCreation) -> Result<Acl> {
     })
 }
 
-/// What a filter matches. `None`: nothing, as it names what no entry here can have. Kafka compares principals and kinds
-/// with those of its entries, and parses none of them.
+/// Converts a filter. Returns `None` if it names values that no entry here can have, so that it matches nothing. Kafka
+/// compares principals and kinds with those of its entries, and parses none of them.
 fn filter_of(filter: DeleteAclsFilter) -> Result<Option<AclFilter>> {
     let is_of_others =
         KINDS_OF_OTHERS.contains(&filter.resource_type_filter) || OPERATIONS_OF_OTHERS.contains(&filter.operation);
@@ -178,12 +179,12 @@ fn filter_of(filter: DeleteAclsFilter) -> Result<Option<AclFilter>> {
         Some(Ok(principal)) => Some(principal),
         None => None,
     };
-    // Where any kind is meant, the name of the cluster means that.
+    // If any kind matches, Kafka's name of the cluster still stands for the cluster.
     let name = filter.resource_name_filter.map(|name| to_ours(kind.unwrap_or(ResourceKind::Cluster), name));
     Ok(Some(AclFilter { kind, name, matching, principal, host: filter.host_filter, operation, is_allowed }))
 }
 
-/// `None` is any.
+/// Parses a kind of resource; `None` means any.
 fn kind_of(code: i8) -> Result<Option<ResourceKind>> {
     if code == ANY {
         return Ok(None);

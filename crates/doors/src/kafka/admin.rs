@@ -31,13 +31,13 @@ use super::messages::describe_topic_partitions::{
 };
 use super::topics;
 
-/// As the broker is set, where a number of partitions or replicas is expected.
+/// Value that requests the broker's default number of partitions or replicas.
 const AS_SET: i32 = -1;
-/// The end of a partition, where an offset is expected.
+/// Value of an offset that means the end of a partition.
 const END: i64 = -1;
-/// Partitions in one answer that describes topics.
+/// Maximum number of partitions in one response that describes topics.
 const PARTITIONS_PER_ANSWER_MAX: usize = 2000;
-/// Endpoints that there are: brokers, and not controllers of their own.
+/// Types of endpoints: brokers and controllers. There are no separate controllers.
 const BROKERS: i8 = 1;
 const CONTROLLERS: i8 = 2;
 
@@ -45,7 +45,7 @@ fn of_error(error: Error) -> Failure {
     (errors::code(&error), error.message)
 }
 
-/// Of the name of a topic, or of a topic that only the broker itself changes.
+/// Maps an error about the name of a topic, or about a topic that only the broker itself changes.
 fn of_name(error: Error) -> Failure {
     match error.kind {
         ErrorKind::Invalid => (Code::INVALID_TOPIC_EXCEPTION, error.message),
@@ -57,7 +57,7 @@ fn denied(code: Code) -> Failure {
     (code, String::new())
 }
 
-/// What is named more than once.
+/// Returns the items that occur more than once.
 pub(super) fn twice<T: Eq + Hash + Copy>(all: impl Iterator<Item = T>) -> HashSet<T> {
     let mut seen = HashSet::new();
     all.filter(|one| !seen.insert(*one)).collect()
@@ -79,7 +79,7 @@ pub(super) async fn create_topics(
     for wanted in &request.topics {
         let name = wanted.name.clone();
         if twice.contains(name.as_str()) {
-            // Answered once.
+            // One response per name.
             if told.insert(wanted.name.as_str()) {
                 topics.push(not_created(name, named_twice(&wanted.name)));
             }
@@ -87,7 +87,7 @@ pub(super) async fn create_topics(
         }
         topics.push(match create(broker, caller, wanted, request.validate_only).await {
             Ok((topic_id, settings)) => created(broker, &levels, caller, name, topic_id, &settings),
-            // Before version 6 clients do not know the code of KIP-599.
+            // Clients before version 6 do not know the code of KIP-599.
             Err((code, message)) if code == Code::THROTTLING_QUOTA_EXCEEDED && caller.version < 6 => {
                 not_created(name, (Code::POLICY_VIOLATION, message))
             }
@@ -128,7 +128,7 @@ async fn create(
     Ok((uuid(status.id), status.settings))
 }
 
-/// How many partitions are asked for. Where they shall be has one answer.
+/// Returns the requested number of partitions. An assignment of replicas can only name this node.
 fn partitions_of(wanted: &CreatableTopic) -> Result<u32, Failure> {
     let CreatableTopic { num_partitions, replication_factor, assignments, .. } = wanted;
     if !assignments.is_empty() {
@@ -238,7 +238,7 @@ pub(super) async fn delete_topics(
             Err(failure) => (None, Err(failure)),
             Ok(name) => {
                 let outcome = delete(broker, caller, &name).await;
-                // Whoever may not see a topic does not learn its name from its id.
+                // A caller without the permission to see a topic must not receive its name for its id.
                 let is_secret = is_by_id && matches!(outcome, Err((Code::TOPIC_AUTHORIZATION_FAILED, _)));
                 ((!is_secret).then_some(name), outcome)
             }
@@ -254,7 +254,7 @@ async fn delete(broker: &Broker, caller: &Caller, name: &str) -> Result<(), Fail
     broker.delete_topic(name).await.map_err(of_name)
 }
 
-/// An outcome as answers have it.
+/// Converts an outcome into the code and message of a response.
 pub(super) fn said(outcome: Result<(), Failure>) -> (Code, Option<String>) {
     match outcome {
         Ok(()) => (Code::NONE, None),
@@ -295,7 +295,7 @@ async fn grow(
     if *count as u32 > engine::limits::PARTITIONS_MAX {
         return Err((Code::INVALID_PARTITIONS, too_many(*count)));
     }
-    // An empty list where there is none is what older clients say.
+    // Older clients send an empty list instead of null.
     if let Some(assignments) = assignments.as_ref().filter(|assignments| !assignments.is_empty()) {
         if assignments.len() as i32 != count - has {
             let message = format!("{} partitions are added, and {} assigned", count - has, assignments.len());
@@ -324,7 +324,7 @@ pub(super) async fn delete_records(
                 (_, Err(_), _) => Err(Code::UNKNOWN_TOPIC_OR_PARTITION),
                 (_, _, offset) if offset < END => Err(Code::OFFSET_OUT_OF_RANGE),
                 (Ok(()), Ok(partition), offset) => {
-                    // Below nothing is everything.
+                    // -1 means the end: everything is deleted.
                     let before = Offset::try_from(offset).unwrap_or(Offset::MAX);
                     let deleted = broker.delete_records(&topic.name, partition, before).await;
                     deleted.map_err(|error| of_name(error).0)
@@ -368,7 +368,7 @@ pub(super) fn describe_cluster(
     }
 }
 
-/// Topics in the order of their names, a part of them at a time.
+/// Describes topics in the order of their names, one page per response.
 pub(super) fn describe_topic_partitions(
     broker: &Broker,
     caller: &Caller,
@@ -387,7 +387,7 @@ pub(super) fn describe_topic_partitions(
     let mut room = usize::try_from(request.response_partition_limit).unwrap_or(0).clamp(1, PARTITIONS_PER_ANSWER_MAX);
     let mut answer = DescribeTopicPartitionsResponse::default();
     for name in names.into_iter().filter(|name| *name >= from) {
-        // A topic that was deleted in between has nothing to go on with.
+        // If the topic was deleted in the meantime, its remaining partitions are skipped.
         let begin = if name == from { std::mem::take(&mut first) } else { 0 };
         let resource = Resource::topic(&name);
         let found = match caller.may_use(broker, 75, &resource) {
@@ -437,7 +437,7 @@ fn describe(
         leader_epoch: LEADER_EPOCH,
         replica_nodes: vec![NODE_ID],
         isr_nodes: vec![NODE_ID],
-        // Lists that may be null, but Kafka's own client goes through them without looking.
+        // These lists may be null, but Kafka's own client iterates over them without a check.
         eligible_leader_replicas: Some(Vec::new()),
         last_known_elr: Some(Vec::new()),
         ..Default::default()

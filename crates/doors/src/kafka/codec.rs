@@ -1,8 +1,8 @@
-//! Frames into requests, and answers into frames (<https://kafka.apache.org/protocol>).
+//! Decoder of frames into requests and encoder of responses into frames (<https://kafka.apache.org/protocol>).
 //!
-//! A frame is its length (4 bytes) and so many bytes. A request begins with its API key, the version that the client
-//! speaks, a correlation id and the client's name; an answer with the correlation id. Answers come in the order of
-//! their requests.
+//! A frame is a length `n` (4 bytes) followed by `n` bytes. A request begins with its API key, the version of the API,
+//! a correlation id and the client's name; a response begins with the correlation id. Responses are sent in the order
+//! of their requests.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,36 +21,36 @@ use super::produce::{ProduceRequest, Produced};
 use super::share::ShareFetched;
 use crate::strangers::Stranger;
 
-/// The largest request; Kafka's own default (`socket.request.max.bytes`).
+/// Maximum size of a request; Kafka's default (`socket.request.max.bytes`).
 pub(super) const FRAME_BYTES_MAX: usize = 100 << 20;
-/// The same before the peer has said who it is, where it has to.
+/// Maximum size of a request before the login, if one is required.
 const FRAME_BYTES_BEFORE_LOGIN_MAX: usize = 64 << 10;
-/// Of the length that a frame begins with.
+/// Size of the length at the beginning of a frame.
 pub(super) const LENGTH_BYTES: usize = 4;
-/// The least that a frame has: key, version, correlation id and the length of a name.
+/// Minimum size of a frame: key, version, correlation id and the length of a name.
 const HEADER_BYTES_MIN: usize = 10;
-/// The APIs that are more than their table: their keys.
+/// Keys of the APIs that are not handled by the table of APIs alone.
 pub(super) const PRODUCE: i16 = 0;
 pub(super) const FETCH: i16 = 1;
 const API_VERSIONS: i16 = 18;
 
-/// The protocol of Kafka's clients.
+/// Protocol of Kafka's clients.
 #[derive(Clone)]
 pub(super) struct KafkaProtocol {
-    /// Where clients of other protocols are sent.
+    /// Addresses of the other doors, to which clients of other protocols are redirected.
     pub(super) doors: Arc<Doors>,
 }
 
 pub(super) struct Codec {
-    /// Who speaks: the first frames of a stranger are small.
+    /// Peer of the connection; frames of a peer that has not logged in have a lower limit.
     peer: Rc<Peer>,
-    /// No request was whole yet: this may be a client of another door.
+    /// `true` until the first complete request: the peer may be a client of another door.
     is_new: bool,
-    /// The answer to such a client.
+    /// Response to a client of another door.
     to_stranger: Option<Vec<u8>>,
 }
 
-/// What an answer takes from its request.
+/// Fields of a request that its response needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ticket {
     pub correlation: i32,
@@ -58,11 +58,11 @@ pub(super) struct Ticket {
     pub version: i16,
 }
 
-/// One request with its header.
+/// Request with its header.
 #[derive(Debug)]
 pub(super) struct Call {
     pub ticket: Ticket,
-    /// The name that the client gives itself.
+    /// Name that the client sends in the header.
     pub client: String,
     pub body: Body,
 }
@@ -72,27 +72,27 @@ pub(super) enum Body {
     Produce(ProduceRequest),
     Fetch(FetchRequest),
     Control(Request),
-    /// A version of `ApiVersions` that is newer than this broker: the client comes again with an older one.
+    /// `ApiVersions` in a newer version than this broker serves: the client retries with an older one.
     NewerApiVersions,
 }
 
-/// What a client hears.
+/// Response to a client.
 #[derive(Debug)]
 pub(super) enum Answer {
     Produced(Produced),
     Fetched(FetchAnswer),
     Shared(ShareFetched),
     Control(Response),
-    /// The versions that are known, in the form that every client understands.
+    /// Supported versions, in the format that every client understands.
     Versions(ApiVersionsResponse),
-    /// Nothing: the connection ends.
+    /// No response: the connection is closed.
     Silence,
 }
 
 impl Protocol for KafkaProtocol {
     type Codec = Codec;
     type Request<'a> = Call;
-    /// Records that nobody waits to hear of.
+    /// Records for which no acknowledgement is requested.
     type Message<'a> = ProduceRequest;
     type Response = Answer;
     type Tag = Ticket;
@@ -157,7 +157,7 @@ impl Protocol for KafkaProtocol {
         out.buf()[at..at + LENGTH_BYTES].copy_from_slice(&length.to_be_bytes());
     }
 
-    /// The protocol has no words for what is wrong with a connection: the log of the broker has.
+    /// Logs the fault. The protocol has no message for a fault of a connection.
     fn encode_fault(&self, codec: &mut Codec, ticket: Option<Ticket>, fault: &Fault, out: &mut Out) {
         let peer = &codec.peer;
         let (key, version) = ticket.map_or((-1, -1), |ticket| (ticket.key, ticket.version));
@@ -168,7 +168,7 @@ impl Protocol for KafkaProtocol {
     }
 }
 
-/// Takes one request apart as the door does, its length left out: what a fuzzer is after.
+/// Parses one request, without its length, as the door does; entry point for fuzzing.
 pub fn check_request(frame: BytesMut) -> Result<()> {
     Call::parse(frame).map(drop)
 }
@@ -185,7 +185,7 @@ impl Call {
             }
             Err(error) => return Err(error),
         };
-        // The name has the old form of a text in all versions.
+        // The name is a string in the old format in all versions.
         let client = fields.nullable_string()?.unwrap_or_default().to_owned();
         fields.is_flexible = api.is_flexible(version);
         fields.tags()?;
@@ -206,7 +206,8 @@ impl Body {
     }
 }
 
-/// What `ApiVersions` says: all that is served, or that the client has to ask in an older version.
+/// Returns the body of an `ApiVersions` response: the supported versions, with a code that is an error if the client
+/// has to retry with an older version.
 pub(super) fn versions(code: Code) -> ApiVersionsResponse {
     let api_keys = APIS.iter().map(|api| ApiVersion {
         api_key: api.key,
@@ -251,7 +252,7 @@ mod tests {
         }
     }
 
-    /// What is taken apart is some fifty times as large as its bytes.
+    /// A parsed element takes about fifty times as much memory as its bytes.
     #[test]
     fn more_elements_than_a_message_may_have_are_refused() {
         let wanted = |count: usize, head: &[u8], element: &[u8]| {

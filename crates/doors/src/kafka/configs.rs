@@ -1,4 +1,4 @@
-//! Settings of topics and of the broker under Kafka's names: what each is here, and what becomes of one that is set.
+//! Settings of topics and of the broker under Kafka's names: their values here, and the effect of setting each.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -31,17 +31,17 @@ pub use dynamic::restore as restore_settings;
 pub(super) use listed::list_config_resources;
 use of_broker::{alter_broker, of_broker, of_default_broker};
 
-/// What went wrong, with a sentence for people.
+/// Failure of a change, with a message for people.
 pub(super) type Failure = (Code, String);
 
-/// Kinds of resources that have settings.
+/// Types of resources that have settings.
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
 const GROUP: i8 = 32;
-/// Kinds that have none here: the levels of a broker's log, what clients measure.
+/// Resource types without settings here: log levels of the broker, and client metrics.
 const WITHOUT_SETTINGS: [i8; 2] = [8, 16];
 
-/// Where a value comes from.
+/// Source of a value, as numbered by Kafka.
 const SET_FOR_TOPIC: i8 = 1;
 const SET_FOR_NODE: i8 = 2;
 const SET_FOR_CLUSTER: i8 = 3;
@@ -49,7 +49,7 @@ const SET_FOR_GROUP: i8 = 8;
 const STATIC: i8 = 4;
 const DEFAULT: i8 = 5;
 
-/// What an incremental change does.
+/// Operation of an incremental change, as numbered by Kafka.
 const SET: i8 = 0;
 const DELETE: i8 = 1;
 const APPEND: i8 = 2;
@@ -59,14 +59,14 @@ const COMPACT: &str = "compact";
 const DELETES: &str = "delete";
 const ARRIVAL: &str = "LogAppendTime";
 const CREATION: &str = "CreateTime";
-/// Kafka's largest number, in the place of no limit.
+/// Kafka's largest number, which means no limit.
 const FOREVER: &str = "9223372036854775807";
 const AS_PRODUCED: &str = "producer";
 const UNCOMPRESSED: &str = "uncompressed";
-/// What is said of segments where there are none.
+/// Segment size that is reported for topics in memory, which have no segments.
 const SEGMENT_BYTES_MEMORY: u64 = 128 << 20;
 
-/// The type of a value, in Kafka's numbers.
+/// Type of a value, as numbered by Kafka.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Bool = 1,
@@ -77,7 +77,7 @@ pub(super) enum Kind {
     List = 7,
 }
 
-/// What a setting of a topic is here.
+/// Handling of a setting of a topic.
 #[derive(Clone, Copy)]
 enum Rule {
     CleanupPolicy,
@@ -85,22 +85,22 @@ enum Rule {
     RetentionBytes,
     BatchBytesMax,
     TimestampType,
-    /// How long tombstones stay is one for all topics: a topic may ask for that, or less.
+    /// Retention of tombstones, which is the same for all topics: a topic may request that value or less.
     TombstoneMs,
     Compression,
     SegmentBytes,
     SegmentMs,
     LagMsMin,
     LagMsMax,
-    /// It has this value, and no other has a meaning here.
+    /// Setting with this fixed value; any other value is refused.
     Only(&'static str),
-    /// It has this value. Any other is taken, and makes no difference that anybody could see.
+    /// Setting with this fixed value; any other value is accepted and has no visible effect.
     Harmless(&'static str),
 }
 
 struct Setting {
     name: &'static str,
-    /// What Kafka calls the same for all topics.
+    /// Name of the broker's setting that is the default for all topics.
     of_broker: &'static str,
     kind: Kind,
     rule: Rule,
@@ -152,7 +152,7 @@ const SETTINGS: &[Setting] = &[
 ];
 
 impl Setting {
-    /// What it is where a topic has these settings.
+    /// Returns the value for a topic with these settings.
     fn value(&self, broker: &Broker, settings: &TopicSettings) -> String {
         let limit = |value: u64| if value == 0 { "-1".to_owned() } else { value.min(i64::MAX as u64).to_string() };
         match self.rule {
@@ -180,7 +180,7 @@ impl Setting {
         }
     }
 
-    /// What it is where neither a topic nor the running broker was given another value.
+    /// Returns the value that applies if neither the topic nor the running broker overrides it.
     fn configured(&self, broker: &Broker, storage: Storage) -> String {
         match self.rule {
             Rule::TombstoneMs => dynamic::configured_compaction(broker).1.to_string(),
@@ -188,7 +188,7 @@ impl Setting {
         }
     }
 
-    /// What it is among the settings of a topic that may follow the broker's.
+    /// Returns the corresponding flag among the settings that a topic may inherit from the broker.
     fn own(&self) -> Option<OwnSettings> {
         match self.rule {
             Rule::RetentionMs => Some(OwnSettings::RETENTION_MS),
@@ -250,7 +250,7 @@ fn unless_forever(ms: u64) -> String {
     if ms == 0 { FOREVER.to_owned() } else { ms.to_string() }
 }
 
-/// A number that is not below another; Kafka's largest is no limit.
+/// Parses a number with a minimum; Kafka's largest number is returned as 0, no limit.
 fn at_least(name: &str, value: &str, least: i64) -> Result<u64, Failure> {
     match number(name, value)? {
         i64::MAX => Ok(0),
@@ -263,7 +263,7 @@ fn tombstone_ms(broker: &Broker) -> u64 {
     broker.store().map_or(0, |store| store.compaction().tombstone_retention_ms)
 }
 
-/// What becomes of old records.
+/// Cleanup policy of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Policy {
     deletes: bool,
@@ -280,7 +280,7 @@ impl Policy {
         match (self.deletes, self.compacts) {
             (true, true) => "compact,delete",
             (false, true) => COMPACT,
-            // Without either all records stay: no retention is what that is.
+            // With neither, all records are kept, which is deletion without a limit of retention.
             (_, false) => DELETES,
         }
     }
@@ -309,26 +309,26 @@ pub(super) fn wrong(message: String) -> Failure {
     (Code::INVALID_CONFIG, message)
 }
 
-/// The settings that a topic shall have, while they are being put together from Kafka's.
+/// Settings of a topic that are being composed from Kafka's settings.
 pub(super) struct Draft<'b> {
     broker: &'b Broker,
     settings: TopicSettings,
     policy: Policy,
-    /// What is said of retention: a limit, or [`TopicSettings::DEFAULT`]. `None`: nothing.
+    /// Requested retention: a limit, or [`TopicSettings::DEFAULT`]; `None` if it is not changed.
     retention_ms: Option<u64>,
     retention_bytes: Option<u64>,
     own: OwnSettings,
 }
 
 impl<'b> Draft<'b> {
-    /// Of a topic that has these.
+    /// Returns a draft that begins with the settings of an existing topic.
     fn of(broker: &'b Broker, settings: TopicSettings) -> Self {
         let defaults = broker.topic_defaults(settings.storage);
         let own = settings.own.unwrap_or_else(|| settings.differences(&defaults));
         Self { broker, settings, policy: Policy::of(&settings), retention_ms: None, retention_bytes: None, own }
     }
 
-    /// Of a topic of which nothing is said yet.
+    /// Returns the draft of a new topic, with default settings.
     pub(super) fn new(broker: &'b Broker, partitions: u32) -> Self {
         let settings = TopicSettings { partitions, ..TopicSettings::of_broker() };
         let policy = Policy { deletes: true, compacts: false };
@@ -342,7 +342,7 @@ impl<'b> Draft<'b> {
         }
     }
 
-    /// Sets what Kafka calls so. `None` is the default: the broker's, which the topic follows.
+    /// Sets the setting with this name. `None` resets it to the default: the broker's value, which the topic inherits.
     pub(super) fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), Failure> {
         let setting = find(name)?;
         if let Some(own) = setting.own() {
@@ -414,7 +414,7 @@ impl<'b> Draft<'b> {
         Ok(())
     }
 
-    /// The same as a step from what is there.
+    /// Applies an incremental change to the setting with this name.
     fn step(&mut self, name: &str, operation: i8, value: Option<&str>) -> Result<(), Failure> {
         match operation {
             SET => match value {
@@ -446,7 +446,7 @@ impl<'b> Draft<'b> {
         }
     }
 
-    /// What that comes to. Retention counts only where records are deleted by it.
+    /// Returns the resulting settings. Retention applies only if the policy deletes records.
     pub(super) fn settings(&self) -> TopicSettings {
         let before = Policy::of(&self.settings);
         let storage = self.broker.resolve(self.settings).map_or(self.settings.storage, |resolved| resolved.storage);
@@ -455,7 +455,7 @@ impl<'b> Draft<'b> {
             _ if !self.policy.deletes => 0,
             Some(TopicSettings::DEFAULT) => default,
             Some(limit) => limit,
-            // It had a meaning only for topics that delete.
+            // The former value had no effect, because the topic did not delete.
             None if !before.deletes => default,
             None => has,
         };
@@ -497,7 +497,7 @@ fn find(name: &str) -> Result<&'static Setting, Failure> {
     found.ok_or_else(|| wrong(format!("a topic has no setting '{name}'")))
 }
 
-/// A sentence as a part of another.
+/// Returns a sentence with a lower-case first letter, for use within another sentence.
 fn in_words(help: &str) -> String {
     let mut letters = help.chars();
     letters.next().map_or(String::new(), |first| first.to_lowercase().chain(letters).collect())
@@ -507,7 +507,7 @@ fn number(name: &str, value: &str) -> Result<i64, Failure> {
     value.trim().parse().map_err(|error| wrong(format!("{name} = '{value}' is no whole number: {error}")))
 }
 
-/// Kafka's limits are -1 for none, and ours 0. Its 0 is as little as there can be.
+/// Parses a limit. Kafka's -1 (no limit) becomes 0, and its 0 becomes 1, the smallest limit.
 fn limit(name: &str, value: Option<&str>) -> Result<u64, Failure> {
     match value.map(|value| number(name, value)).transpose()? {
         None => Ok(TopicSettings::DEFAULT),
@@ -530,14 +530,14 @@ fn check_kind(setting: &Setting, value: Option<&str>) -> Result<(), Failure> {
     if is_right { Ok(()) } else { Err(wrong(format!("{} cannot be '{value}'", setting.name))) }
 }
 
-/// What is asked beside the values.
+/// Optional parts of a description.
 #[derive(Clone, Copy, Default)]
 struct Wanted {
     synonyms: bool,
     documentation: bool,
 }
 
-/// All settings of a topic, for who has created it.
+/// Describes all settings of a topic, for the response to its creation.
 pub(super) fn of_topic(
     broker: &Broker,
     levels: &Levels,
@@ -546,7 +546,7 @@ pub(super) fn of_topic(
     SETTINGS.iter().map(|setting| setting.describe(broker, levels, settings, Wanted::default())).collect()
 }
 
-/// What a group is set to.
+/// Describes the settings of a group.
 async fn of_group(broker: &Broker, name: &str, wanted: Wanted) -> Result<Vec<DescribeConfigsResourceResult>, Failure> {
     let settings = groups::describe_settings(broker, name).await?;
     let describe = |setting: groups::Shown| {
@@ -567,7 +567,7 @@ async fn of_group(broker: &Broker, name: &str, wanted: Wanted) -> Result<Vec<Des
     Ok(settings.into_iter().map(describe).collect())
 }
 
-/// The resource of access control that settings belong to.
+/// Returns the resource of access control that the settings belong to.
 fn resource(kind: i8, name: &str) -> Resource<'_> {
     match kind {
         TOPIC => Resource::topic(name),
@@ -576,14 +576,14 @@ fn resource(kind: i8, name: &str) -> Resource<'_> {
     }
 }
 
-/// What a group shall be set to, and what is no longer set, by name.
+/// Changes of a group's settings by name; `None` unsets a setting.
 pub(super) struct Steps<'a> {
-    /// What is not named is not set any more.
+    /// `true` if settings that are not named are unset.
     pub begin_anew: bool,
     pub settings: Vec<(&'a str, Option<&'a str>)>,
 }
 
-/// Changes what a group is set to, and says what came of it.
+/// Changes the settings of a group and returns the outcome.
 async fn alter_group(
     broker: &Arc<Broker>,
     caller: &Caller,
@@ -606,7 +606,7 @@ fn topic(broker: &Broker, name: &str) -> Result<TopicOutline, Failure> {
     broker.outline_topic(name).map_err(|error| (errors::code(&error), error.message))
 }
 
-/// Settings are of the node, which has one name, or of all, which has none.
+/// Checks the name of a node: that of this node, or the empty name, which means all nodes.
 fn check_node(name: &str) -> Result<(), Failure> {
     match name.is_empty() || name == NODE_ID.to_string() {
         true => Ok(()),
@@ -651,7 +651,7 @@ pub(super) async fn describe_configs(
         }
         DescribeConfigsResult { error_code, error_message, resource_type, resource_name, configs }
     };
-    // A resource is described once, however often it is named.
+    // A resource is described only once, even if it is named several times.
     let mut named = HashSet::new();
     let is_new = |asked: &DescribeConfigsResource| named.insert((asked.resource_type, asked.resource_name.clone()));
     let mut results = Vec::with_capacity(request.resources.len());
@@ -661,7 +661,7 @@ pub(super) async fn describe_configs(
     DescribeConfigsResponse { results, ..Default::default() }
 }
 
-/// All settings of a topic anew: those that are not named get their defaults.
+/// Replaces all settings of a topic: those that are not named are reset to their defaults.
 pub(super) async fn alter_configs(
     broker: &Arc<Broker>,
     caller: &Caller,
@@ -702,7 +702,7 @@ pub(super) async fn alter_configs(
     AlterConfigsResponse { responses, ..Default::default() }
 }
 
-/// Single settings, each by a step from what it is.
+/// Changes single settings incrementally.
 pub(super) async fn incremental_alter_configs(
     broker: &Arc<Broker>,
     caller: &Caller,
@@ -750,7 +750,7 @@ pub(super) async fn incremental_alter_configs(
     IncrementalAlterConfigsResponse { responses, ..Default::default() }
 }
 
-/// Changes one resource, and says what came of it.
+/// Changes one resource and returns the outcome.
 async fn alter(
     broker: &Arc<Broker>,
     caller: &Caller,
@@ -781,7 +781,7 @@ async fn alter(
     }
 }
 
-/// There are no quotas, so none of them matches. Tools ask before they show a user.
+/// Returns no quotas; the broker has no quotas. Tools request them before they describe a user.
 pub(super) fn describe_client_quotas(
     broker: &Broker,
     caller: &Caller,

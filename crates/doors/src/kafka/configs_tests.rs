@@ -1,4 +1,4 @@
-//! The page of Kafka's settings and permissions, and what drafts come to.
+//! Reference page of Kafka's settings and permissions, and the results of drafts.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ With `authorization = true` a request needs these operations for each resource t
 | Key | Request | Operation |
 |---|---|---|
 ";
-/// What needs another look beside the table.
+/// Notes on permissions that the table cannot express.
 const NOTES: &str = "
 - CreateTopics: `Create` on the cluster allows every name.
 - Metadata: a request creates a missing topic only if the user may `Create` it. The answer omits
@@ -90,7 +90,7 @@ fn page() -> String {
     page + NOTES
 }
 
-/// As Kafka's tools have it.
+/// Returns the name that Kafka's tools use.
 fn kind_name(kind: ResourceKind) -> &'static str {
     match kind {
         ResourceKind::Topic => "Topic",
@@ -121,7 +121,7 @@ async fn a_draft_says_what_its_settings_come_to() {
     let (ms, bytes) = (3_600_000, 64 << 20);
     assert_eq!(of(&[]), Ok((false, ms, bytes)));
     assert_eq!(of(&[("retention.ms", "-1")]), Ok((false, 0, bytes)));
-    // Kafka's 0 keeps as little as it can, ours is no limit.
+    // Kafka's 0 keeps as little as possible; the broker's 0 means no limit.
     assert_eq!(of(&[("retention.ms", "0"), ("retention.bytes", "0")]), Ok((false, 1, 1)));
     assert_eq!(of(&[("retention.ms", "9223372036854775807")]).map(|found| found.1), Ok(i64::MAX as u64));
     assert_eq!(of(&[("cleanup.policy", "compact"), ("retention.ms", "77")]), Ok((true, 0, 0)));

@@ -1,4 +1,4 @@
-//! What is kept for a connection, and how each request of it is served.
+//! State of a connection, and the handling of its requests.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -20,34 +20,34 @@ use super::produce::{PartitionProduced, ProduceRequest, Produced};
 use super::security::Login;
 use super::share::{self, SHARE_FETCH, ShareConnection, ShareSessions};
 
-/// Where a peer without an address is: on this machine.
+/// Host name of a peer without an address, which is on this machine.
 const LOCALHOST: &str = "localhost";
 
-/// Hands requests to the broker.
+/// Handler that passes requests to the broker.
 #[derive(Clone)]
 pub(super) struct KafkaHandler {
     pub(super) broker: Arc<Broker>,
-    /// Where clients are told to connect, if not where they did.
+    /// Address that is advertised to clients; `None`: the address that they connected to.
     pub(super) advertised: Option<(String, u16)>,
     pub(super) budget: FetchBudget,
     pub(super) shares: Arc<ShareSessions>,
-    /// Whether clients have to say who they are.
+    /// `true` if clients have to log in.
     pub(super) is_login_required: bool,
 }
 
-/// One connection.
+/// State of one connection.
 pub(super) struct Session {
     peer: Rc<Peer>,
-    /// Where its client finds this broker.
+    /// Address at which the client reaches this broker.
     advertised: (String, u16),
-    /// Who it is.
+    /// State of the login.
     login: Rc<Login>,
     leaving: Rc<Leaving>,
-    /// With it what its members of share groups have goes back.
+    /// Share sessions. Dropping them releases the records that this connection acquired.
     shares: Rc<ShareConnection>,
     wakes: Wakes,
-    /// Records were refused of which nobody asked to hear. The connection ends, as it does in Kafka: only so does the
-    /// client learn that it has to look anew where its topics are.
+    /// `true` if records were refused for which no acknowledgement was requested. The connection is closed, as in
+    /// Kafka, because only then does the client refresh its metadata.
     has_lost: Rc<Cell<bool>>,
 }
 
@@ -78,7 +78,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         }
     }
 
-    /// What is done in a turn is done for this peer.
+    /// Attributes the work of a turn to this peer.
     fn turn(&self, session: &Session, begins: bool) {
         broker::set_peer(session.peer.address.filter(|_| begins).map(|at| at.ip()));
     }
@@ -106,14 +106,14 @@ impl Handler<KafkaProtocol> for KafkaHandler {
                 ))
             }
             Body::Produce(request) => self.produce(session, &caller, request),
-            // Until it is answered nothing more of the connection is read, so one answer is all that it holds.
+            // The connection is not read until the fetch is answered, so it holds at most one such response.
             Body::Fetch(request) => {
                 let (broker, budget, login) = (self.broker.clone(), self.budget.clone(), session.login.clone());
-                // Nobody waits for it once the connection is closed.
+                // It is dropped when the connection closes.
                 Reply::Blocked(once(
                     async move {
                         let fetched = map::fetch(&broker, &budget, &caller, &request).await;
-                        // It may have waited, and whoever was let in is let go of meanwhile.
+                        // The fetch may have waited, and the user may have been deleted in the meantime.
                         match login.lets_pass(&broker, FETCH) {
                             true => Answer::Fetched(fetched),
                             false => Answer::Silence,
@@ -139,7 +139,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
             Body::NewerApiVersions => Reply::Now(Answer::Versions(codec::versions(Code::UNSUPPORTED_VERSION))),
             Body::Control(request) => {
                 let broker = self.broker.clone();
-                // What comes next may depend on it.
+                // Later requests may depend on it.
                 Reply::Alone(once(
                     async move { Answer::Control(map::answer(&broker, &caller, request).await) }.boxed_local(),
                 ))
@@ -155,7 +155,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         let mut waiting = Vec::new();
         for Tried { topic, attempt, .. } in map::publish(&self.broker, &caller, &mut session.wakes, request) {
             match attempt {
-                // Nobody is told whether it is committed.
+                // The client receives no response, whether or not it is committed.
                 Ok(Attempt::Done(_) | Attempt::Commits(_)) => {}
                 Ok(Attempt::Waits(batch)) => waiting.push((topic, batch)),
                 Err(refusal) => {
@@ -178,7 +178,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         }))
     }
 
-    /// Lets the subscribers have what was published to them.
+    /// Wakes the subscribers of the published records.
     fn settle(&self, session: &mut Session) {
         session.wakes.flush();
     }
@@ -187,7 +187,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         if session.has_lost.get() { Standing::Over } else { session.login.standing() }
     }
 
-    /// The broker goes away: whoever waits for others, or for records, is answered.
+    /// Starts the shutdown: requests that wait for other clients or for records are answered.
     fn drain(&self, session: &mut Session) -> Option<Held> {
         session.leaving.begin();
         None
@@ -211,8 +211,8 @@ impl Session {
 }
 
 impl KafkaHandler {
-    /// Batches are in their partitions when this is over, in the order in which they came, unless one has to wait for
-    /// room: then nothing more is read before it is there. Those on their way to the disk are answered later.
+    /// Appends the batches in the order of the request. If one has to wait for room, the connection is not read until
+    /// it is appended. Batches that are still being written to disk are answered later.
     fn produce(&self, session: &mut Session, caller: &Caller, request: ProduceRequest) -> Reply<Answer, Later> {
         if request.acks.is_none() {
             return Reply::Now(Answer::Produced(map::refuse_all(request, Code::INVALID_REQUIRED_ACKS)));
@@ -220,7 +220,7 @@ impl KafkaHandler {
         let attempts = map::publish(&self.broker, caller, &mut session.wakes, request);
         let is_waiting = attempts.iter().any(|tried| matches!(tried.attempt, Ok(Attempt::Waits(_))));
         let mut answer = finish(self.broker.clone(), attempts).boxed_local();
-        // Where nothing has to be waited for it is over at its first look.
+        // If there is nothing to wait for, the first poll completes it.
         match (&mut answer).now_or_never() {
             Some(answer) => Reply::Now(answer),
             None if is_waiting => Reply::Alone(once(answer)),
@@ -229,17 +229,18 @@ impl KafkaHandler {
     }
 }
 
-/// Where a connection comes from, as access control has it.
+/// Returns the host of a connection as used by access control.
 fn host_of(peer: &Peer) -> String {
     peer.address.map_or_else(|| LOCALHOST.into(), written)
 }
 
-/// An address as clients and access control have it: one of IPv4 is that also where it came in through IPv6.
+/// Formats an address as used by clients and access control; an IPv4 address that is mapped into IPv6 is written as
+/// IPv4.
 fn written(address: SocketAddr) -> String {
     address.ip().to_canonical().to_string()
 }
 
-/// Waits for what became of every batch.
+/// Waits for the outcomes of all batches.
 async fn finish(broker: Arc<Broker>, attempts: Attempts) -> Answer {
     let mut topics: Vec<(Arc<str>, Vec<PartitionProduced>)> = Vec::new();
     for Tried { topic, partition, attempt, sent } in attempts {

@@ -1,10 +1,10 @@
-//! Kinds of error into Kafka's codes (<https://kafka.apache.org/protocol#protocol_error_codes>).
+//! Mapping of error kinds to Kafka's codes (<https://kafka.apache.org/protocol#protocol_error_codes>).
 
 use engine::groups::{GroupError, Reason};
 use engine::{Error, ErrorKind};
 use net::service::{Fault, FaultKind};
 
-/// What went wrong, in Kafka's numbers. 0 is nothing.
+/// Kafka's error code. 0 is success.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Code(pub i16);
 
@@ -87,7 +87,7 @@ impl Code {
     pub const SHARE_SESSION_LIMIT_REACHED: Self = Self(133);
 }
 
-/// The one mapping of why a group refuses.
+/// Maps the reason for a group's refusal; the only such mapping.
 pub(super) fn of_group(refused: &GroupError) -> Code {
     match refused.reason {
         Reason::NoSuchGroup => Code::GROUP_ID_NOT_FOUND,
@@ -104,7 +104,7 @@ pub(super) fn of_group(refused: &GroupError) -> Code {
         Reason::GroupFull => Code::GROUP_MAX_SIZE_REACHED,
         Reason::InvalidTimeout => Code::INVALID_SESSION_TIMEOUT,
         Reason::Other => match refused.error.kind {
-            // Clients try these again.
+            // Clients retry these.
             ErrorKind::Busy | ErrorKind::Timeout | ErrorKind::DiskFull => Code::COORDINATOR_LOAD_IN_PROGRESS,
             ErrorKind::ShuttingDown | ErrorKind::Disconnected => Code::COORDINATOR_NOT_AVAILABLE,
             ErrorKind::Denied => Code::GROUP_AUTHORIZATION_FAILED,
@@ -113,7 +113,7 @@ pub(super) fn of_group(refused: &GroupError) -> Code {
     }
 }
 
-/// The one mapping of the broker's kinds. What a request means by a kind may be narrower: see [`of_produce`].
+/// Maps the broker's error kinds; the only such mapping. An API may map a kind more narrowly: see [`of_produce`].
 pub(super) fn code(error: &Error) -> Code {
     match error.kind {
         ErrorKind::Malformed | ErrorKind::Invalid => Code::INVALID_REQUEST,
@@ -123,12 +123,12 @@ pub(super) fn code(error: &Error) -> Code {
         ErrorKind::NotFound => Code::UNKNOWN_TOPIC_OR_PARTITION,
         ErrorKind::AlreadyExists => Code::TOPIC_ALREADY_EXISTS,
         ErrorKind::OutOfRange => Code::OFFSET_OUT_OF_RANGE,
-        // Of KIP-599: clients try again once the time is over that comes with it.
+        // From KIP-599: clients retry after the throttle time in the response.
         ErrorKind::Busy if error.is_throttled() => Code::THROTTLING_QUOTA_EXCEEDED,
-        // Clients try these again.
+        // Clients retry these.
         ErrorKind::Busy | ErrorKind::Timeout | ErrorKind::SlowSubscriber => Code::REQUEST_TIMED_OUT,
-        // And this one, which says why: to Kafka's own clients `KafkaStorageException` is an
-        // `InvalidMetadataException`, which are retriable, and librdkafka's producer sends again.
+        // Clients retry this one, too, and it names the reason: Kafka's own clients treat `KafkaStorageException` as an
+        // `InvalidMetadataException`, which is retriable, and librdkafka's producer sends again.
         ErrorKind::DiskFull => Code::KAFKA_STORAGE_ERROR,
         ErrorKind::ShuttingDown | ErrorKind::Disconnected => Code::NOT_LEADER_OR_FOLLOWER,
         ErrorKind::OutOfSequence => Code::OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -138,7 +138,7 @@ pub(super) fn code(error: &Error) -> Code {
     }
 }
 
-/// The same for a batch that was sent: what is wrong with it is wrong with its records.
+/// Maps an error about a produced batch: an invalid batch is reported as an invalid record.
 pub(super) fn of_produce(error: &Error) -> Code {
     match error.kind {
         ErrorKind::Malformed | ErrorKind::Invalid | ErrorKind::Unsupported => Code::INVALID_RECORD,
@@ -146,7 +146,8 @@ pub(super) fn of_produce(error: &Error) -> Code {
     }
 }
 
-/// A frame that ends its connection: its bytes cannot be told apart any more, or nobody could read the answer.
+/// Returns the fault of a frame that ends its connection, because it cannot be parsed or the client could not read the
+/// response.
 pub(super) fn to_fault(error: Error) -> Fault {
     let kind = match error.kind {
         ErrorKind::TooLarge => FaultKind::TooLarge,

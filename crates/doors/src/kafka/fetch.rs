@@ -1,5 +1,5 @@
-//! Fetch: where a client goes on in each partition, and the batches that are there, shared with everybody else
-//! who reads them.
+//! Fetch: the position of a client in each partition, and the batches at that position, whose bytes are shared by all
+//! readers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use super::parse::Fields;
 use super::produce::partition_id;
 use super::write::Write;
 
-/// What an answer may have beside its batches on top of `fetch.max.bytes`: librdkafka closes a connection whose answer
-/// is larger than its `receive.message.max.bytes`, which may be as little as `fetch.max.bytes` and these
-/// (CONFIGURATION.md).
+/// Bytes of a response that are allowed in addition to its batches, on top of `fetch.max.bytes`. librdkafka closes a
+/// connection whose response exceeds its `receive.message.max.bytes`, which may be as little as `fetch.max.bytes` plus
+/// these 512 bytes (CONFIGURATION.md).
 const OVERHEAD_BYTES_FREE: usize = 512;
-/// A client that keeps no session says this, and one that would like to begin one.
+/// Session id of a client that has no session, or that wants to begin one.
 const NO_SESSION: i32 = 0;
-/// What a permit of the budget is for.
+/// Bytes that one permit of the budget stands for.
 const BUDGET_UNIT_BYTES: usize = 1 << 10;
-/// How long a fetch waits for others to read theirs before it is answered with nothing.
+/// Maximum time that a fetch waits for other clients to read their responses; after it the response has no batches.
 const BUDGET_WAIT: Duration = Duration::from_secs(1);
 
-/// Where a client goes on.
+/// Positions from which a client reads.
 #[derive(Debug)]
 pub(super) struct FetchRequest {
     pub wait: Duration,
     pub bytes_min: usize,
     pub bytes_max: usize,
     pub isolation: Isolation,
-    /// A session that it believes to have: there are none.
+    /// `true` if the client names a fetch session; the broker keeps none.
     pub has_session: bool,
     pub topics: Vec<(String, Vec<FetchPartition>)>,
 }
@@ -43,7 +43,7 @@ pub(super) struct FetchRequest {
 #[derive(Clone, Debug)]
 pub(super) struct FetchPartition {
     pub partition: PartitionId,
-    /// The leader's epoch that the client knows; -1 for none.
+    /// Leader epoch known to the client; -1 for none.
     pub leader_epoch: i32,
     pub offset: i64,
     pub bytes_max: usize,
@@ -75,12 +75,12 @@ impl FetchRequest {
         Ok(Self { wait, bytes_min, bytes_max, isolation, has_session, topics })
     }
 
-    /// The limit for all batches of the answer in this version. The answer names every partition that was asked for,
-    /// and with many of them that takes more than clients allow for: it comes off the batches.
+    /// Returns the limit on all batches of the response in this version. The response names every requested partition;
+    /// if these names take more than clients allow for, the excess is deducted from the batches.
     pub(super) fn batches_bytes_max(&self, version: i16) -> usize {
         let partitions: usize = self.topics.iter().map(|(_, partitions)| partitions.len()).sum();
         let names: usize = self.topics.iter().map(|(name, _)| name.len()).sum();
-        // As `encode` writes them: at most so many bytes for the answer, each topic, and each partition.
+        // As written by `encode`: upper bounds in bytes for the response, each topic, and each partition.
         let of_partition = match version {
             ..=4 => 30,
             5..=10 => 38,
@@ -88,18 +88,18 @@ impl FetchRequest {
             12.. => 40,
         };
         let overhead = 20 + names + 6 * self.topics.len() + of_partition * partitions;
-        // One byte at least: who asks for none is answered at once, also with nothing.
+        // At least one byte: a limit of zero is answered immediately, even without records.
         let least = self.bytes_max.min(1);
         self.bytes_max.saturating_sub(overhead.saturating_sub(OVERHEAD_BYTES_FREE)).max(least)
     }
 }
 
-/// What a client asks to see, in Kafka's numbers.
+/// Converts an isolation level from Kafka's number.
 pub(super) fn isolation(level: i8) -> Isolation {
     if level == 0 { Isolation::Uncommitted } else { Isolation::Committed }
 }
 
-/// What a session would forget, and where the client stands.
+/// Skips the topics that a session would forget, and the client's rack.
 fn pass_over_rest(fields: &mut Fields<'_>, version: i16) -> Result<()> {
     if version >= 7 {
         for _ in 0..fields.count()? {
@@ -132,25 +132,25 @@ impl FetchPartition {
         Ok(Self { partition, leader_epoch, offset, bytes_max })
     }
 
-    /// What the broker is asked for. A negative offset is in no log.
+    /// Returns the position for the broker. A negative offset becomes one that no log contains.
     pub(super) fn from<'a>(&self, topic: &'a str) -> FetchFrom<'a> {
         let offset = Offset::try_from(self.offset).unwrap_or(Offset::MAX);
         FetchFrom { topic, partition: self.partition, offset, bytes_max: self.bytes_max }
     }
 }
 
-/// What is there, in the order of the request.
+/// Fetched batches, in the order of the request.
 #[derive(Debug, Default)]
 pub(super) struct FetchAnswer {
     pub code: Option<Code>,
     pub topics: Vec<(String, Vec<(PartitionId, PartitionFetched)>)>,
-    /// For the bytes of all batches.
+    /// Permit for the bytes of all batches.
     pub permit: Option<OwnedSemaphorePermit>,
 }
 
 pub(super) type PartitionFetched = std::result::Result<Fetched, Code>;
 
-/// What the answers may come to that were fetched and not yet written to who asked, of all connections together.
+/// Limit on the bytes of responses that were fetched but not yet written to the client, over all connections.
 #[derive(Clone)]
 pub(super) struct FetchBudget(Arc<Budget>);
 
@@ -168,20 +168,20 @@ impl FetchBudget {
         Self(Arc::new(Budget { units, units_max, waits: Counter::default(), withheld: Counter::default() }))
     }
 
-    /// A permit for these batches; `None` where others have not read theirs yet.
+    /// Returns a permit for these batches; `None` if unread responses of other clients use up the budget.
     pub(super) fn acquire(&self, found: &[Result<Fetched>]) -> Option<OwnedSemaphorePermit> {
         self.acquire_bytes(bytes(found))
     }
 
-    /// The same for batches of so many bytes.
+    /// Returns a permit for batches of `bytes` bytes; `None` if the budget is used up.
     pub(super) fn acquire_bytes(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         self.0.units.clone().try_acquire_many_owned(units(bytes)).ok()
     }
 
-    /// Returns when there is room for as much, or was not for so long.
+    /// Waits until the budget has room for these batches, for at most [`BUDGET_WAIT`].
     pub(super) async fn wait(&self, found: Vec<Result<Fetched>>) {
         let bytes = bytes(&found);
-        // What waits holds no batches.
+        // A waiting fetch holds no batches.
         drop(found);
         self.wait_bytes(bytes).await;
     }
@@ -189,11 +189,11 @@ impl FetchBudget {
     pub(super) async fn wait_bytes(&self, bytes: usize) {
         self.0.waits.add(1);
         let units = units(bytes);
-        // Whoever comes next takes what is given back here.
+        // The permit is released here, and the next caller may take it.
         drop(tokio::time::timeout(BUDGET_WAIT, self.0.units.acquire_many(units)).await);
     }
 
-    /// Takes the batches out of an answer for which there was no room: whoever asked asks again.
+    /// Removes the batches from a response for which there was no room: the client fetches again.
     pub(super) fn withhold(&self, found: &mut [Result<Fetched>]) {
         self.0.withheld.add(1);
         found.iter_mut().flatten().for_each(Fetched::withhold);
@@ -233,7 +233,7 @@ fn units(bytes: usize) -> u32 {
     bytes.div_ceil(BUDGET_UNIT_BYTES) as u32
 }
 
-/// The batches of an answer on their way out, of which so many are to come.
+/// Batches of a response that are being written, with the number still to come.
 pub(super) struct Batches {
     left: usize,
     permit: Option<OwnedSemaphorePermit>,
@@ -244,7 +244,7 @@ impl Batches {
         Self { left, permit }
     }
 
-    /// The last one takes the permit with it: both go when it is written.
+    /// Writes one batch. The last one carries the permit, which is released when it is written.
     pub(super) fn put(&mut self, bytes: Bytes, out: &mut Out) {
         self.left -= 1;
         match self.permit.take_if(|_| self.left == 0) {
@@ -326,7 +326,7 @@ fn encode_partition(
         head.tags();
     }
     if version >= 11 {
-        // No other replica is to be preferred.
+        // No preferred read replica.
         head.put_i32(-1);
     }
     head.count(found.batches.iter().map(|batch| batch.len()).sum());
@@ -336,7 +336,7 @@ fn encode_partition(
     Write::new(out.buf(), is_flexible).tags();
 }
 
-/// What a leader's epoch that a client names means, where there is only one leader, whose epoch is 0.
+/// Checks the leader epoch that a client names. The only leader has epoch 0.
 pub(super) fn check_leader_epoch(epoch: i32) -> std::result::Result<(), Code> {
     match epoch {
         ..=0 => Ok(()),

@@ -1,4 +1,4 @@
-//! Questions about partition logs: where they begin and end, and which offset a time has.
+//! Queries about partition logs: their start, their end, and the offset for a timestamp.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use super::messages::offset_for_leader_epoch::{
     OffsetForLeaderTopicResult,
 };
 
-/// Times that are none: the end of the log, its begin, and its newest record.
+/// Special timestamps: the end of the log, its start, and its newest record.
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
 const MAX_TIMESTAMP: i64 = -3;
-/// The keys of the two.
+/// Keys of the two APIs.
 const LIST_OFFSETS: i16 = 2;
 const OFFSET_FOR_LEADER_EPOCH: i16 = 23;
-/// No offset, no time.
+/// Value for no offset or no timestamp.
 const NONE: i64 = -1;
 
 pub(super) async fn list_offsets(
@@ -75,7 +75,7 @@ pub(super) async fn list_offsets(
     ListOffsetsResponse { topics, ..Default::default() }
 }
 
-/// An offset, with the time of its record where a time was asked for.
+/// Returns an offset, with the timestamp of its record if a timestamp was requested.
 async fn offset_of(
     broker: &Arc<Broker>,
     topic: &str,
@@ -96,7 +96,7 @@ async fn offset_of(
         MAX_TIMESTAMP => broker.find_max_time(topic, partition).await?,
         time => broker.find_time(topic, partition, time).await?,
     };
-    // What a reader does not see yet it is not told of.
+    // A record that the reader cannot see yet is not reported.
     let end = end()?;
     Ok(found(record.filter(|(offset, _)| *offset < end)))
 }
@@ -105,7 +105,7 @@ fn found(record: Option<(engine::Offset, i64)>) -> (i64, i64) {
     record.map_or((NONE, NONE), |(offset, timestamp)| (offset as i64, timestamp))
 }
 
-/// Where the log of a leader's epoch ends: there is one epoch.
+/// Returns the end offset of a leader epoch; there is only one epoch.
 pub(super) fn offset_for_leader_epoch(
     broker: &Broker,
     caller: &Caller,
@@ -119,7 +119,7 @@ pub(super) fn offset_for_leader_epoch(
             broker.describe_partition(topic, partition as PartitionId).map_err(|error| errors::code(&error))
         });
         match end {
-            // Of an epoch that is yet to come nobody knows the end.
+            // The end of a future epoch is unknown.
             Ok(_) if wanted.leader_epoch > LEADER_EPOCH => {
                 EpochEndOffset { partition, leader_epoch: -1, end_offset: NONE, ..Default::default() }
             }

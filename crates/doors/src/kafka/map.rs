@@ -1,4 +1,4 @@
-//! Requests into calls of the broker.
+//! Mapping of requests to calls of the broker.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -26,30 +26,30 @@ use super::share::{self, ShareConnection};
 use super::topics;
 use super::transactions;
 
-/// The only node that a client sees.
+/// Id of the only node that clients see.
 pub(super) const NODE_ID: i32 = 1;
-/// The epoch of every leader, as none ever changes.
+/// Epoch of every leader; leaders never change.
 pub(super) const LEADER_EPOCH: i32 = 0;
 
-/// Who asks.
+/// Client on whose behalf a request is handled.
 pub(super) struct Caller {
-    /// The name that the client gives itself.
+    /// Name that the client sends in its requests.
     pub client: String,
-    /// Who it is.
+    /// User that is logged in, or anonymous.
     pub user: UserName,
-    /// Where it comes from.
+    /// Host that the client connects from.
     pub host: String,
-    /// Where it finds this broker.
+    /// Address at which the client reaches this broker.
     pub advertised: (String, u16),
-    /// The version that it speaks of the API that it uses.
+    /// Version of the API in the client's request.
     pub version: i16,
-    /// Whether the broker goes away: then nobody waits for others any more.
+    /// State of the shutdown; once it has begun, no request waits for other clients.
     pub leaving: Rc<Leaving>,
-    /// What it takes messages of share groups with.
+    /// Share sessions of the connection.
     pub shares: Rc<ShareConnection>,
 }
 
-/// Whether the broker goes away.
+/// Signal that the broker is shutting down.
 #[derive(Default)]
 pub(super) struct Leaving {
     is_so: Cell<bool>,
@@ -70,24 +70,24 @@ impl Leaving {
     }
 }
 
-/// What became of each batch so far, in the order of the request.
+/// Outcomes of the batches of a request so far, in the order of the request.
 pub(super) type Attempts = Vec<Tried>;
 
-/// The outcome of a batch so far.
+/// Outcome of a batch so far.
 pub(super) struct Tried {
     pub topic: Arc<str>,
     pub partition: PartitionId,
     pub attempt: Result<Attempt, Refusal>,
-    /// The batch as it came, if it waits for a topic that wants a key in each record.
+    /// Batch as received, if it waits and its topic requires a key in each record.
     pub sent: Option<DraftBatch>,
 }
 
-/// Why something was not done.
+/// Reason for a refusal.
 #[derive(Clone, Debug)]
 pub(super) struct Refusal {
     pub code: Code,
     pub message: String,
-    /// The records for which their batch was refused, by their place in it.
+    /// Indexes, within the batch, of the records that caused the refusal.
     pub records: Vec<u32>,
 }
 
@@ -96,18 +96,18 @@ impl Refusal {
         Self { code, message, records: Vec::new() }
     }
 
-    /// For want of a right.
+    /// Returns a refusal for a missing permission.
     fn denied(code: Code, what: &str) -> Self {
         Self::new(code, format!("this user may not write to {what}"))
     }
 
-    /// Of a batch.
+    /// Returns the refusal of a batch for this error.
     pub(super) fn of_batch(error: Error) -> Self {
         Self::new(errors::of_produce(&error), error.message)
     }
 
-    /// Of a batch that had to wait. Its records are decompressed to name those without a key, which is done on a thread
-    /// that serves no connection.
+    /// Returns the refusal of a batch that had to wait. The records are decompressed to name those without a key, which
+    /// is done on a thread that serves no connection.
     pub(super) async fn after_wait(error: Error, topic: &Arc<str>, sent: Option<DraftBatch>) -> Self {
         let Some(sent) = sent.filter(|_| error.kind == ErrorKind::Invalid) else {
             return Self::of_batch(error);
@@ -118,8 +118,8 @@ impl Refusal {
         named.await.unwrap_or(plain)
     }
 
-    /// Of a batch for a topic that wants a key in each record: says which have none, so that a client knows which of
-    /// its records to send again.
+    /// Adds the records without a key to the refusal of a batch for a topic that requires a key in each record, so that
+    /// the client knows which of its records to correct.
     fn for_want_of_keys(self, topic: &str, batch: &DraftBatch) -> Self {
         let Some(records) = batch.without_keys().ok().filter(|records| !records.is_empty()) else {
             return self;
@@ -133,14 +133,14 @@ impl Refusal {
     }
 }
 
-/// Puts every batch of a request into its partition.
+/// Appends every batch of a request to its partition.
 pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, request: ProduceRequest) -> Attempts {
     let acks = request.acks.unwrap_or(Acks::Committed);
     let may_write = request.transactional_id.as_deref().map_or(Ok(()), |id| {
         let may = caller.may_use(broker, PRODUCE, &Resource::transaction(id));
         may.map_err(|code| Refusal::denied(code, &format!("transactional id '{id}'")))
     });
-    // Nobody writes to a transaction that rights keep from them by leaving its name out.
+    // A client must not bypass the permission on a transactional id by omitting the id.
     let names_transaction = request.transactional_id.is_some();
     let mut attempts = Vec::new();
     for ProduceTopic { name, partitions } in request.topics {
@@ -151,7 +151,7 @@ pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, reque
             let attempt = may_publish.clone().and_then(|is_compacted| {
                 let batch = DraftBatch::parse(batch).inspect_err(|_| broker.metrics().publish_errors.add(1));
                 let batch = batch.map_err(Refusal::of_batch)?;
-                // Nobody could read it again.
+                // No consumer could decompress it.
                 batch.codec().map_err(Refusal::of_batch)?;
                 if batch.is_transactional() && !names_transaction {
                     return Err(Refusal::denied(Code::TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "an unnamed transaction"));
@@ -174,7 +174,8 @@ pub(super) fn publish(broker: &Broker, caller: &Caller, wakes: &mut Wakes, reque
     attempts
 }
 
-/// A topic has to be there: clients create one by asking for it. Returns whether it is compacted.
+/// Checks that the caller may publish to a topic and that it exists (clients create a topic by requesting its
+/// metadata). Returns `true` if the topic is compacted.
 fn may_publish(broker: &Broker, caller: &Caller, topic: &str) -> Result<bool, Refusal> {
     let may = caller.may_use(broker, PRODUCE, &Resource::topic(topic));
     may.map_err(|code| Refusal::denied(code, &format!("topic '{topic}'")))?;
@@ -195,7 +196,7 @@ fn may_publish(broker: &Broker, caller: &Caller, topic: &str) -> Result<bool, Re
     Ok(is_compacted)
 }
 
-/// Counts a publish that failed and asked for no answer.
+/// Counts a failed publish for which no acknowledgement was requested.
 pub(super) fn publish_lost(broker: &Broker, topic: &str, why: &str) {
     broker.metrics().publish_lost.add(1);
     tracing::debug!(topic, why, "a publish without acknowledgement failed");
@@ -217,7 +218,7 @@ pub(super) fn produced(partition: PartitionId, published: Result<broker::Publish
     }
 }
 
-/// The same answer to every batch.
+/// Refuses every batch of a request with the same code.
 pub(super) fn refuse_all(request: ProduceRequest, code: Code) -> Produced {
     let refused = |(partition, _)| PartitionProduced::refused(partition, code);
     let topics = request.topics.into_iter();
@@ -235,7 +236,7 @@ pub(super) async fn fetch(
     if request.has_session {
         return FetchAnswer::refused(Code::FETCH_SESSION_ID_NOT_FOUND);
     }
-    // What is refused is not asked for.
+    // Refused partitions are not fetched.
     let mut refused = Vec::new();
     let mut from = Vec::new();
     for (topic, partitions) in &request.topics {
@@ -250,7 +251,7 @@ pub(super) async fn fetch(
     let bytes_max = request.batches_bytes_max(caller.version);
     let wait = if refused.iter().any(Option::is_some) { Duration::ZERO } else { wait };
     let limits = FetchLimits { bytes_min, bytes_max, wait, isolation };
-    // Whoever waits while the broker goes away is answered with what is there.
+    // During a shutdown, a waiting fetch is answered with the records that are available.
     let mut found = tokio::select! {
         found = broker.fetch_many(&from, limits) => found,
         () = caller.leaving.begun() => {
@@ -283,7 +284,7 @@ pub(super) async fn fetch(
     FetchAnswer { code: None, topics: topics.collect(), permit }
 }
 
-/// The answer to every request that carries no records.
+/// Answers any request that carries no records.
 pub(super) async fn answer(broker: &Arc<Broker>, who: &Caller, request: Request) -> Response {
     use Request as Q;
     use Response as A;

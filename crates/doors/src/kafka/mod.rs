@@ -1,4 +1,4 @@
-//! The Kafka door: what Kafka's clients and tools speak, over TCP and TLS on one port.
+//! Kafka door: serves Kafka's clients and tools over TCP and TLS on one port.
 
 mod access;
 mod acls;
@@ -40,35 +40,36 @@ use connection::KafkaHandler;
 use fetch::FetchBudget;
 use share::ShareSessions;
 
-/// Requests of one connection that may wait for their answers: batches that are on their way to the disk.
+/// Maximum number of unanswered requests per connection, such as batches that are still being written to disk.
 const REQUESTS_PER_CONNECTION_MAX: usize = 1024;
-/// Bytes of requests that are not whole yet or beside which nothing else is handled, of all connections together.
+/// Maximum bytes of incomplete requests, and of requests that block the rest of their connection, over all connections.
 const FRAMES_BYTES_MAX: u64 = 1 << 30;
-/// Bytes of records that were fetched and not yet written to who asked, of all connections together.
+/// Maximum bytes of records that were fetched but not yet written to the client, over all connections.
 const FETCHED_BYTES_MAX: usize = 1 << 30;
-/// Bytes of answers that wait for one connection before it is no longer read.
+/// Maximum bytes of queued responses of a connection; above it the connection is not read.
 const OUTBOX_BYTES_MAX: usize = 1 << 20;
-/// Kafka's own (`connections.max.idle.ms`): clients know that a connection may be gone after it.
+/// Idle time after which a connection is closed. Kafka's default (`connections.max.idle.ms`): clients expect idle
+/// connections to be closed after it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
-/// How long a peer may take to read anything of what waits for it before it counts as gone.
+/// Maximum time without the peer reading any of its queued responses; after it the connection is closed.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Longer than a member of a group may wait for the others.
+/// Maximum time of a request; longer than a member of a group may wait for the other members.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3660);
 
-/// How the door is set up.
+/// Settings of the door.
 pub struct Settings {
     pub address: SocketAddr,
-    /// Where clients are told to connect; `None`: where they did.
+    /// Address that is advertised to clients; `None`: the address that they connected to.
     pub advertised: Option<(String, u16)>,
-    /// How long a connection may take for its handshake, its login and its first request.
+    /// Maximum time of a connection for its handshake, its login and its first request.
     pub hello_timeout: Duration,
-    /// Whether a peer that is not on this machine may speak without TLS.
+    /// `true` if peers on other machines may connect without TLS.
     pub allow_plain: bool,
-    /// Whether clients have to log in, by SASL.
+    /// `true` if clients have to log in by SASL.
     pub is_login_required: bool,
 }
 
-/// Serves until the drain begins. Returns the bound address, and what the service counts.
+/// Starts the door, which serves until the drain begins. Returns the bound address and the service's counters.
 pub fn open(
     settings: &Settings,
     broker: Arc<Broker>,

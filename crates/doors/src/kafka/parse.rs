@@ -1,4 +1,4 @@
-//! Fields of a frame, read in place: for the headers of all requests, and for the two that carry records.
+//! Reader of fields in place, for the headers of all requests and for the two requests that carry records.
 
 use std::ops::Range;
 
@@ -6,13 +6,13 @@ use engine::{Error, Result};
 
 use super::messages::{ELEMENTS_MAX, STRING_BYTES_MAX};
 
-/// Reads from the front of a frame.
+/// Reader from the front of a frame.
 pub(super) struct Fields<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// What is left of [`ELEMENTS_MAX`].
+    /// Number of elements that remain of [`ELEMENTS_MAX`].
     elements_left: usize,
-    /// Flexible versions have short lengths, and tagged fields at the end of each structure.
+    /// `true` for flexible versions, which have compact lengths, and tagged fields at the end of each structure.
     pub(super) is_flexible: bool,
 }
 
@@ -21,7 +21,7 @@ impl<'a> Fields<'a> {
         Self { bytes, at, elements_left: ELEMENTS_MAX, is_flexible }
     }
 
-    /// How much has been read.
+    /// Returns the number of bytes read.
     pub(super) fn at(&self) -> usize {
         self.at
     }
@@ -71,7 +71,7 @@ impl<'a> Fields<'a> {
         Err(Error::malformed(format!("a length at {begin} has no end")))
     }
 
-    /// A length, `None` for null. The longer of the two old forms has four bytes.
+    /// Reads a length; `None` for null. The longer of the two old formats has four bytes.
     fn length(&mut self, has_four_bytes: bool) -> Result<Option<usize>> {
         let length = match (self.is_flexible, has_four_bytes) {
             (true, _) => i64::from(self.varint()?) - 1,
@@ -105,13 +105,13 @@ impl<'a> Fields<'a> {
             .ok_or_else(|| Error::malformed(format!("null before {}, where a text belongs", self.at)))
     }
 
-    /// Where bytes lie.
+    /// Reads a byte array and returns its range in the frame.
     pub(super) fn bytes(&mut self) -> Result<Option<Range<usize>>> {
         self.length(true)?.map(|length| self.skip(length)).transpose()
     }
 
-    /// How many elements follow. Each has at least one byte, so no more than that can come, and all arrays of a
-    /// message together have no more than any other message may have.
+    /// Reads the number of elements that follow. Each element has at least one byte, so the number is at most that of
+    /// the remaining bytes; and the arrays of a message have at most [`ELEMENTS_MAX`] elements in total.
     pub(super) fn count(&mut self) -> Result<usize> {
         let count = self.length(true)?.unwrap_or(0);
         let left = self.bytes.len() - self.at;
@@ -129,7 +129,7 @@ impl<'a> Fields<'a> {
         Ok(count)
     }
 
-    /// Passes over the tagged fields that end a structure, where there are any.
+    /// Skips the tagged fields that end a structure, if it has any.
     pub(super) fn tags(&mut self) -> Result<()> {
         if self.is_flexible {
             for _ in 0..self.varint()? {

@@ -1,4 +1,4 @@
-//! Produce: batches that are taken out of the frame as they came, and what became of each.
+//! Produce: batches, split out of the frame as received, and the outcome of each.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,16 +10,17 @@ use super::errors::Code;
 use super::parse::Fields;
 use super::write::Write;
 
-/// What is wrong with a record that is told of by its place: there is one thing that it can be.
+/// Message for a record that is refused on its own. A missing key is the only possible reason.
 const NO_KEY: &str = "the record has no key, and its topic keeps the newest record of each key";
-/// Records of a batch that are told of with the reason. Of those after them the place alone is shorter than the record.
+/// Maximum number of records of a batch that are reported with the message. Beyond it only their indexes are reported,
+/// which are smaller than the records.
 const REASONS_MAX: usize = 1000;
 
-/// Batches that clients sent, by partition.
+/// Batches sent by a client, by partition.
 #[derive(Debug)]
 pub(super) struct ProduceRequest {
     pub transactional_id: Option<String>,
-    /// `None`: a number that means nothing.
+    /// Acknowledgement; `None` if the number in the request is not a valid one.
     pub acks: Option<Acks>,
     pub topics: Vec<ProduceTopic>,
 }
@@ -30,11 +31,11 @@ pub(super) struct ProduceTopic {
     pub partitions: Vec<(PartitionId, BytesMut)>,
 }
 
-/// A batch of a partition, by its place in the frame.
+/// Partition, and the range of its batch within the frame.
 type Lying = (PartitionId, Range<usize>);
 
 impl ProduceRequest {
-    /// Takes a frame apart from where its header ends. The batches keep lying where they were read.
+    /// Parses a frame that starts its body at `at`. The batches are not copied.
     pub(super) fn parse(mut frame: BytesMut, at: usize, version: i16) -> Result<Self> {
         let mut fields = Fields::new(&frame, at, version >= 9);
         let transactional_id = fields.nullable_string()?.map(str::to_owned);
@@ -44,7 +45,7 @@ impl ProduceRequest {
             -1 => Some(Acks::Committed),
             _ => None,
         };
-        // How long the broker may take; its own limits are tighter than those of clients.
+        // The client's timeout; the broker's own limits are stricter.
         fields.i32()?;
         let mut topics: Vec<(String, Vec<Lying>)> = Vec::new();
         for _ in 0..fields.count()? {
@@ -60,7 +61,7 @@ impl ProduceRequest {
             fields.tags()?;
         }
         fields.tags()?;
-        // In the order in which they lie, so each can be split off.
+        // In the order of the frame, so that each can be split off.
         let mut cut = 0;
         let mut take = |range: Range<usize>| {
             if range.is_empty() {
@@ -79,28 +80,28 @@ impl ProduceRequest {
     }
 }
 
-/// A negative number is that of a partition which no topic has, and comes back as it was.
+/// Converts a partition index. A negative number becomes that of a nonexistent partition, and is returned unchanged.
 pub(super) fn partition_id(index: i32) -> PartitionId {
     index as PartitionId
 }
 
-/// What became of the batches of one request, in its order.
+/// Outcomes of the batches of one request, in the order of the request.
 #[derive(Debug, Default)]
 pub(super) struct Produced {
     pub topics: Vec<(Arc<str>, Vec<PartitionProduced>)>,
 }
 
-/// What became of one batch.
+/// Outcome of one batch.
 #[derive(Debug)]
 pub(super) struct PartitionProduced {
     pub partition: PartitionId,
     pub code: Code,
-    /// -1 where it was not taken.
+    /// Offset of the first record; -1 if the batch was refused.
     pub base_offset: i64,
-    /// The time that its records got when they arrived; -1 where they keep their own.
+    /// Timestamp that the records received on arrival; -1 if they keep their own.
     pub arrival_ms: i64,
     pub message: Option<String>,
-    /// The records for which it was refused, by their place in it.
+    /// Indexes of the records that caused the refusal.
     pub records: Vec<u32>,
 }
 
@@ -123,7 +124,7 @@ impl Produced {
                 out.put_i64(produced.base_offset);
                 out.put_i64(produced.arrival_ms);
                 if version >= 5 {
-                    // Where the log begins is not looked up for each batch.
+                    // The start of the log is not looked up for each batch.
                     out.put_i64(-1);
                 }
                 if version >= 8 {

@@ -1,8 +1,7 @@
-//! Leaders, replicas and the directories that they are in, as Kafka's tools ask for them, on the one node that there
-//! is.
+//! Leaders, replicas and log directories, as Kafka's tools request them, on the only node.
 //!
-//! Every partition has one replica, which leads and never moves. What a tool wants to be as it is already is so; what
-//! it wants otherwise is refused, with what Kafka says of the same on a cluster of one node.
+//! Every partition has one replica, which leads and never moves. A request for the current state succeeds; any other is
+//! refused with the response of Kafka on a cluster of one node.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -37,18 +36,18 @@ use super::messages::list_partition_reassignments::{
     ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse,
 };
 
-/// The log directory of topics in memory.
+/// Log directory that is reported for topics in memory.
 const IN_MEMORY: &str = "memory";
-/// Kinds of elections: of the preferred replica, and of one that may lack records.
+/// Types of elections: of the preferred replica, and of one that may lack records.
 const ELECTIONS: [i8; 2] = [0, 1];
-/// The partition that a quorum is asked about, and how clients are told to reach its controllers.
+/// Topic of a quorum's partition, and the name of the listener of its controllers.
 const METADATA_TOPIC: &str = "__cluster_metadata";
 const CONTROLLER: &str = "CONTROLLER";
 
-/// What is wrong with the place of a partition: its topic is not there, or has not so many.
+/// Checks that a topic exists and has a partition with this number.
 fn check_place(broker: &Broker, topic: &str, partition: i32) -> Result<TopicOutline, Failure> {
     let unknown = |message| (Code::UNKNOWN_TOPIC_OR_PARTITION, message);
-    // tidy: there is nothing to keep of it: no topic has this name.
+    // tidy: the error adds nothing: no topic has this name.
     let outline = broker.outline_topic(topic).map_err(|_| unknown(format!("there is no topic '{topic}'")))?;
     match u32::try_from(partition) {
         Ok(number) if number < outline.settings.partitions => Ok(outline),
@@ -63,7 +62,7 @@ fn not_allowed(code: Code) -> Failure {
     (code, "this user may not do that".to_owned())
 }
 
-/// Every partition has the leader that it can have.
+/// Elects no leader: every partition already has its only possible leader.
 pub(super) fn elect_leaders(broker: &Broker, caller: &Caller, request: ElectLeadersRequest) -> ElectLeadersResponse {
     let election_type = request.election_type;
     let refused = match caller.may_use(broker, 43, &Resource::CLUSTER) {
@@ -81,7 +80,7 @@ pub(super) fn elect_leaders(broker: &Broker, caller: &Caller, request: ElectLead
             Err(failure) => failure,
         },
     };
-    // Where all are meant, those that need no election are not told.
+    // If all partitions are requested, those that need no election are not listed.
     let asked = request.topic_partitions.unwrap_or_default().into_iter();
     let elected = asked.map(|TopicPartitions { topic, partitions }| {
         let results = partitions.into_iter().map(|partition_id| {
@@ -98,7 +97,7 @@ pub(super) fn elect_leaders(broker: &Broker, caller: &Caller, request: ElectLead
     }
 }
 
-/// A quorum of one: this node leads it, and has all that there is of the metadata.
+/// Describes a quorum of one: this node leads it and has all metadata.
 pub(super) fn describe_quorum(
     broker: &Broker,
     caller: &Caller,
@@ -149,7 +148,7 @@ pub(super) fn describe_quorum(
     }
 }
 
-/// Replicas stay where they are: on the one node.
+/// Refuses to move replicas: all are on the only node.
 pub(super) fn alter_partition_reassignments(
     broker: &Broker,
     caller: &Caller,
@@ -187,7 +186,7 @@ pub(super) fn alter_partition_reassignments(
     }
 }
 
-/// Replicas never move: there is one of each partition, on the one node.
+/// Returns no reassignments: replicas never move from the only node.
 pub(super) fn list_partition_reassignments(
     broker: &Broker,
     caller: &Caller,
@@ -197,13 +196,13 @@ pub(super) fn list_partition_reassignments(
     ListPartitionReassignmentsResponse { error_code, error_message: None, ..Default::default() }
 }
 
-/// The directory of topics on disk, if there is one, and the place of those in memory.
+/// Returns the directory of topics on disk, if there is one, or the name for topics in memory.
 fn log_dir(broker: &Broker, is_on_disk: bool) -> Option<String> {
     if !is_on_disk {
         return Some(IN_MEMORY.to_owned());
     }
     let dir = broker.store()?.dir();
-    // Kafka's tools take absolute paths only. Where there is none, the working directory is gone.
+    // Kafka's tools accept only absolute paths. This fails only if the working directory was deleted.
     Some(std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned()).display().to_string())
 }
 
@@ -211,7 +210,7 @@ fn is_on_disk(outline: &TopicOutline) -> bool {
     outline.settings.storage != Storage::Memory
 }
 
-/// Where a topic is kept is decided when it is created.
+/// Refuses to move a topic to another directory: its storage is chosen when it is created.
 pub(super) fn alter_replica_log_dirs(
     broker: &Broker,
     caller: &Caller,
@@ -223,7 +222,7 @@ pub(super) fn alter_replica_log_dirs(
         allowed?;
         let found = dirs.iter().find(|(_, dir)| dir.as_deref() == Some(path));
         let (is_there_on_disk, _) = found.ok_or(Code::LOG_DIR_NOT_FOUND)?;
-        // tidy: an answer to this request has room for a code only.
+        // tidy: the response has only room for a code.
         let outline = check_place(broker, topic, partition).map_err(|_| Code::REPLICA_NOT_AVAILABLE)?;
         if is_on_disk(&outline) == *is_there_on_disk { Ok(()) } else { Err(Code::INVALID_REQUEST) }
     };
@@ -252,9 +251,9 @@ pub(super) fn describe_log_dirs(
         return DescribeLogDirsResponse { error_code, ..Default::default() };
     }
     let mut by_storage: BTreeMap<bool, Vec<DescribeLogDirsTopic>> = BTreeMap::new();
-    // The directory is there without topics, too.
+    // The directory is listed even if it has no topics.
     by_storage.insert(broker.store().is_some(), Vec::new());
-    // What is asked of each topic. `None`: all, of all.
+    // Requested partitions of each topic; `None`: all partitions of all topics.
     let asked: Option<HashMap<&str, HashSet<i32>>> = request.topics.as_ref().map(|topics| {
         let mut asked: HashMap<&str, HashSet<i32>> = HashMap::new();
         for DescribableLogDirTopic { topic, partitions, .. } in topics {
@@ -266,7 +265,7 @@ pub(super) fn describe_log_dirs(
         |outline: &TopicOutline| asked.as_ref().is_none_or(|asked| asked.contains_key(outline.name.as_str()));
     for outline in broker.outline_topics().into_iter().filter(is_asked) {
         let name = &outline.name;
-        // It may be gone by now.
+        // It may have been deleted in the meantime.
         let Ok(status) = broker.describe_topic(name.as_str()) else {
             continue;
         };
@@ -288,7 +287,7 @@ pub(super) fn describe_log_dirs(
             topics,
             ..Default::default()
         };
-        // Of memory there is no such number, and -1 says so; so it does where the system does not tell.
+        // -1 means unknown: for memory, and if the system does not report it.
         if let Some(Ok((total, usable))) = broker.store().filter(|_| is_on_disk).map(|store| store.volume_bytes()) {
             let most = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
             (described.total_bytes, described.usable_bytes) = (most(total), most(usable));

@@ -1,4 +1,4 @@
-//! Who a connection is: SASL, with PLAIN and SCRAM. And the passwords of users, for who may change them.
+//! Authentication by SASL (PLAIN and SCRAM), and the administration of users' passwords.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -27,17 +27,17 @@ use super::messages::sasl_authenticate::{SaslAuthenticateRequest, SaslAuthentica
 use super::messages::sasl_handshake::{SaslHandshakeRequest, SaslHandshakeResponse};
 
 const PLAIN: &str = "PLAIN";
-/// What a connection may ask before it is known who it is: SaslHandshake, ApiVersions, SaslAuthenticate.
+/// APIs that are allowed before the login: SaslHandshake, ApiVersions, SaslAuthenticate.
 const BEFORE_LOGIN: [i16; 3] = [17, 18, 36];
 
-/// The handshake that is taken. After the one before, messages come without the header of a request; nobody has needed
-/// that since 2017, but librdkafka 2.0 does not log in where it is not said to be there.
+/// Version of SaslHandshake that is accepted. After version 0, messages would come without the header of a request; no
+/// client has needed that since 2017, but librdkafka 2.0 does not log in if version 0 is not listed as supported.
 const HANDSHAKE_VERSION: i16 = 1;
 
-/// How far a connection is with saying who it is.
+/// State of the login of a connection.
 #[derive(Default)]
 pub(super) struct Login {
-    /// Whether it has to.
+    /// `true` if a login is required.
     is_required: bool,
     step: RefCell<Step>,
 }
@@ -48,12 +48,12 @@ enum Step {
     Begin,
     Plain,
     Scram(Mechanism),
-    /// SCRAM's challenge was sent.
+    /// The SCRAM challenge was sent.
     Challenged(Box<Exchange>),
-    /// A message is looked at.
+    /// A message is being checked.
     Busy,
     Done(UserName),
-    /// It was refused: nothing more is answered.
+    /// The login was refused: no further request is answered.
     Failed,
 }
 
@@ -62,7 +62,7 @@ impl Login {
         Self { is_required, step: RefCell::default() }
     }
 
-    /// Who it is; anonymous where nobody has to say.
+    /// Returns the user; anonymous if the connection has not logged in.
     pub(super) fn user(&self) -> UserName {
         match &*self.step.borrow() {
             Step::Done(user) => user.clone(),
@@ -70,7 +70,7 @@ impl Login {
         }
     }
 
-    /// Whether a request of the API with this key is answered now. If not, the connection is over.
+    /// Returns `true` if a request of the API with this key may be answered now. If not, the connection is closed.
     pub(super) fn lets_pass(&self, broker: &Broker, key: i16) -> bool {
         let passes = match &*self.step.borrow() {
             Step::Failed => false,
@@ -83,12 +83,12 @@ impl Login {
         passes
     }
 
-    /// Whether it is known who it is.
+    /// Returns `true` if the login has succeeded.
     pub(super) fn is_done(&self) -> bool {
         matches!(*self.step.borrow(), Step::Done(_))
     }
 
-    /// Whether the connection has said who it is, has still to say it, or was refused: then it is over.
+    /// Returns the state of the connection: open, still to log in, or over because the login was refused.
     pub(super) fn standing(&self) -> Standing {
         match *self.step.borrow() {
             Step::Failed => Standing::Over,
@@ -105,7 +105,7 @@ impl Login {
         };
         let mut step = self.step.borrow_mut();
         let code = match (&*step, chosen) {
-            // A connection says once who it is, and on a door that does not ask never.
+            // A connection logs in once; without a required login, it never does.
             _ if !self.is_required => Code::ILLEGAL_SASL_STATE,
             (Step::Begin, _) if version < HANDSHAKE_VERSION => Code::UNSUPPORTED_VERSION,
             (Step::Begin, None) => Code::UNSUPPORTED_SASL_MECHANISM,
@@ -122,7 +122,7 @@ impl Login {
         SaslHandshakeResponse { error_code: code.0, mechanisms: mechanisms.map(str::to_owned).collect() }
     }
 
-    /// One message of the client. No other request of the connection may come between.
+    /// Handles one message of the client. No other request of the connection may come in between.
     pub(super) async fn authenticate(
         &self,
         broker: &Broker,
@@ -152,7 +152,7 @@ impl Login {
     }
 }
 
-/// What a message leads to, and what is answered.
+/// Advances the login by one message. Returns the next state and the response.
 async fn advance(broker: &Broker, source: LoginSource, step: Step, message: &[u8]) -> Result<(Step, Bytes)> {
     match step {
         Step::Plain => {
@@ -228,10 +228,10 @@ pub(super) async fn describe_user_scram_credentials(
     DescribeUserScramCredentialsResponse { error_message: None, results, ..Default::default() }
 }
 
-/// What came of a change, or why nothing did.
+/// Outcome of a change, or the reason for its failure.
 type Outcome<T = ()> = std::result::Result<T, Failure>;
 
-/// One change of a user.
+/// Change of a user's credentials.
 enum Change {
     Put(Credential),
     Delete(Mechanism),
@@ -254,7 +254,7 @@ pub(super) async fn alter_user_scram_credentials(
         changes.push((upsertion.name, upsertion.mechanism, change.map(Change::Put)));
     }
     let mut results: Vec<AlterUserScramCredentialsResult> = Vec::new();
-    // Where the answer about each user is.
+    // Index of each user's result.
     let mut places: HashMap<String, usize> = HashMap::new();
     let twice = twice(changes.iter().map(|(user, mechanism, _)| (user.as_str(), *mechanism)));
     let is_twice: Vec<bool> =
@@ -270,7 +270,7 @@ pub(super) async fn alter_user_scram_credentials(
             Ok(()) => (Code::NONE, None),
             Err((code, message)) => (code, Some(message)),
         };
-        // Kafka answers once for a user, with the first error.
+        // Kafka returns one result per user, with the first error.
         match places.get(&user).map(|at| &mut results[*at]) {
             Some(result) if result.error_code == Code::NONE.0 => {
                 (result.error_code, result.error_message) = (code.0, message);

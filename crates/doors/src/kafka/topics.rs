@@ -1,4 +1,4 @@
-//! Where things are: topics, and this one broker, which leads every partition and coordinates every group.
+//! Metadata of topics and of this one broker, which leads every partition and coordinates every group.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,21 +17,22 @@ use super::messages::metadata::{
     MetadataResponseTopic,
 };
 
-/// What coordinators are for.
+/// Types of coordinators.
 const GROUP: i8 = 0;
 const TRANSACTION: i8 = 1;
-/// Topics that are looked up, or created, before other connections have their turn.
+/// Topics that are looked up or created before the task yields to other connections.
 const TOPICS_PER_TURN: usize = 64;
-/// Topics that are listed at once. Longer lists are made one at a time, on a thread of their own, so that whoever asks
-/// for them takes no more of the others' time however many they are. The rest waits, each with its connection.
+/// Maximum number of topics that are listed without yielding. Longer lists are built one at a time, on a separate
+/// thread, so that such requests take a bounded share of the time of other connections. Further requests wait, each
+/// with its connection.
 const TOPICS_AT_ONCE: usize = 2048;
 static LONG_LISTS: Semaphore = Semaphore::const_new(1);
-/// The keys of the two.
+/// Keys of the two APIs.
 const METADATA: i16 = 3;
 const FIND_COORDINATOR: i16 = 10;
 
 pub(super) async fn metadata(broker: &Arc<Broker>, caller: &Caller, request: MetadataRequest) -> MetadataResponse {
-    // Older clients create topics without having to say so.
+    // Older clients always request the creation of topics.
     let may_create = caller.version < 4 || request.allow_auto_topic_creation;
     let shown = |outline: &TopicOutline| {
         let resource = Resource::topic(outline.name.as_str());
@@ -40,9 +41,9 @@ pub(super) async fn metadata(broker: &Arc<Broker>, caller: &Caller, request: Met
     };
     let mut topics = Vec::new();
     match request.topics {
-        // The first version had no other way to ask for all.
+        // Version 0 has no other way to request all topics.
         Some(wanted) if !(caller.version == 0 && wanted.is_empty()) => {
-            // A topic is told of once, however often it is named.
+            // A topic is described only once, even if it is named several times.
             let mut named = HashSet::new();
             for wanted in wanted {
                 if !named.insert((wanted.topic_id, wanted.name.clone())) {
@@ -60,7 +61,7 @@ pub(super) async fn metadata(broker: &Arc<Broker>, caller: &Caller, request: Met
         _ => {
             let may_see = |outline: &&TopicOutline| may_describe(broker, caller, outline.name.as_str()).is_ok();
             let is_long = broker.topic_count() > TOPICS_AT_ONCE;
-            // It is closed never.
+            // The semaphore is never closed.
             let _turn = if is_long { LONG_LISTS.acquire().await.ok() } else { None };
             for outlines in all_topics(broker, is_long).await.chunks(TOPICS_PER_TURN) {
                 topics.extend(outlines.iter().filter(may_see).map(shown));
@@ -85,7 +86,7 @@ pub(super) async fn metadata(broker: &Arc<Broker>, caller: &Caller, request: Met
     }
 }
 
-/// All topics in the order of their names.
+/// Returns all topics in the order of their names.
 async fn all_topics(broker: &Arc<Broker>, is_long: bool) -> Vec<TopicOutline> {
     if !is_long {
         return broker.outline_topics();
@@ -94,7 +95,7 @@ async fn all_topics(broker: &Arc<Broker>, is_long: bool) -> Vec<TopicOutline> {
         let broker = broker.clone();
         move || broker.outline_topics()
     });
-    // The runtime ends: so does the connection.
+    // The runtime is shutting down, and so is the connection.
     listed.await.unwrap_or_default()
 }
 
@@ -107,18 +108,19 @@ fn refused(wanted: MetadataRequestTopic, code: Code) -> MetadataResponseTopic {
     MetadataResponseTopic { error_code: code.0, name, topic_id: wanted.topic_id, ..Default::default() }
 }
 
-/// The name by which a topic is asked for, unless it is by its id: beside that Kafka's own client leaves an empty name.
+/// Returns the requested name; `None` if the topic is requested by its id, with which Kafka's own client sends an empty
+/// name.
 fn asked_name(wanted: &MetadataRequestTopic) -> Option<&String> {
     wanted.name.as_ref().filter(|_| wanted.topic_id == Uuid::default())
 }
 
-/// The cluster's id as Kafka writes ids: 22 letters.
+/// Returns the cluster's id in Kafka's format: 22 characters.
 pub(super) fn cluster_id(broker: &Broker) -> String {
     use base64::Engine;
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(broker.cluster_id())
 }
 
-/// A topic by its name or its id.
+/// Finds a topic by its name or its id.
 fn find(
     broker: &Arc<Broker>,
     caller: &Caller,
@@ -138,7 +140,7 @@ fn find(
             may.or_else(|_| caller.may(broker, Operation::Create, &Resource::topic(name)))?;
             broker.partitions_of(name).and_then(|_| broker.outline_topic(name))
         }
-        // A name that no topic can have, too.
+        // An invalid name is reported as such.
         found => found.map_err(|error| engine::TopicName::parse(name).err().unwrap_or(error)),
     }
     .map_err(|error| match error.kind {
@@ -186,7 +188,7 @@ pub(super) fn find_coordinator(
         key,
         ..Default::default()
     };
-    // Versions from 4 on ask for several at once.
+    // Clients from version 4 on may request several coordinators in one request.
     let coordinators = request.coordinator_keys.into_iter().map(coordinator).collect();
     let error_code = code_of(&request.key);
     FindCoordinatorResponse {

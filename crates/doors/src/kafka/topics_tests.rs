@@ -1,4 +1,4 @@
-//! Metadata of many topics, and who is served in the meantime.
+//! Metadata of many topics, and the service of other connections in the meantime.
 
 use std::sync::Weak;
 
@@ -45,8 +45,8 @@ fn names(response: &MetadataResponse) -> Vec<&str> {
     response.topics.iter().map(|topic| topic.name.as_deref().expect("named")).collect()
 }
 
-/// Every time that a list gives up its thread a short request of another connection is answered whole, and a second
-/// long list waits for the first.
+/// Whenever a list yields its thread, a short request of another connection is answered completely, and a second long
+/// list waits for the first.
 #[tokio::test]
 async fn long_lists_are_made_in_slices_one_at_a_time() {
     let (broker, caller) = (broker().await, caller());

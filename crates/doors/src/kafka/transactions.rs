@@ -1,4 +1,4 @@
-//! Transactions: requests into steps of the coordinator, and what it refuses into Kafka's codes.
+//! Transactions: mapping of requests to calls of the coordinator, and of its errors to Kafka's codes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use super::messages::txn_offset_commit::{
     TxnOffsetCommitResponseTopic,
 };
 
-/// Keys of the APIs, for what they need to be allowed.
+/// Keys of the APIs, which determine the required permissions.
 const INIT_PRODUCER_ID: i16 = 22;
 const ADD_PARTITIONS: i16 = 24;
 const ADD_OFFSETS: i16 = 25;
@@ -43,11 +43,11 @@ const COMMIT_OFFSETS: i16 = 28;
 const DESCRIBE_PRODUCERS: i16 = 61;
 const DESCRIBE: i16 = 65;
 const LIST: i16 = 66;
-/// No producer, no epoch, no generation, no time.
+/// Value for no producer, no epoch, no generation or no time.
 const NONE: i64 = -1;
 const NO_EPOCH: i16 = -1;
 
-/// A producer begins, with the transactional id that it says, or with none.
+/// Initializes a producer, with or without a transactional id.
 pub(super) async fn init_producer(
     broker: &Arc<Broker>,
     caller: &Caller,
@@ -62,7 +62,7 @@ pub(super) async fn init_producer(
             InitProducerIdResponse { producer_id: id, producer_epoch: epoch, ..Default::default() }
         }
         Err(code) => InitProducerIdResponse {
-            // What older clients know as the same.
+            // Older clients know this error by another code.
             error_code: fenced_before(4, caller, code).0,
             producer_id: NONE,
             producer_epoch: NO_EPOCH,
@@ -71,7 +71,7 @@ pub(super) async fn init_producer(
     }
 }
 
-/// An identity without transactions.
+/// Returns a new producer identity without transactions.
 async fn number(broker: &Arc<Broker>, caller: &Caller) -> Result<ProducerEpoch, Code> {
     caller.may_number(broker)?;
     let (id, epoch) = broker.init_producer().await.map_err(|error| of_coordinator(&error))?;
@@ -86,22 +86,22 @@ async fn init_transactions(
 ) -> Result<ProducerEpoch, Code> {
     let id = transactional_id(broker, caller, INIT_PRODUCER_ID, id)?;
     let timeout_ms = u32::try_from(request.transaction_timeout_ms);
-    // tidy: what is no timeout is refused by its own code
+    // tidy: an invalid timeout is refused with a code that names it
     let timeout_ms = timeout_ms.map_err(|_| Code::INVALID_TRANSACTION_TIMEOUT)?;
     let expected = ProducerEpoch { id: request.producer_id, epoch: request.producer_epoch };
     let expected = match (expected.id >= 0, expected.epoch >= 0) {
         (true, true) => Some(expected),
         (false, false) => None,
-        // Half of an identity is none.
+        // An id and an epoch are only valid together.
         _ => return Err(Code::INVALID_REQUEST),
     };
     broker.init_transactions(&id, expected, timeout_ms).await.map_err(|refused| code(&refused))
 }
 
-/// A partition that was asked for by its number, or why there is none.
+/// Requested partition by its number, or the reason for its refusal.
 type Found = (i32, Result<TopicPartition, Code>);
 
-/// Either all partitions are added or none is, and each hears why.
+/// Adds all partitions or none. The response has a code for each.
 pub(super) async fn add_partitions(
     broker: &Arc<Broker>,
     caller: &Caller,
@@ -165,7 +165,7 @@ pub(super) async fn end(broker: &Arc<Broker>, caller: &Caller, request: EndTxnRe
     EndTxnResponse { error_code: fenced_before(2, caller, code).0, ..Default::default() }
 }
 
-/// Offsets that count when the transaction is committed.
+/// Stages offsets that take effect when the transaction is committed.
 pub(super) async fn commit_offsets(
     broker: &Arc<Broker>,
     caller: &Caller,
@@ -191,7 +191,7 @@ pub(super) async fn commit_offsets(
         .collect();
     let outcome = match stage(broker, caller, &request, staged).await {
         Ok(()) => Code::NONE,
-        // The coordinator of groups has no code of its own for it.
+        // The group coordinator has no other code for it.
         Err(Code::PRODUCER_FENCED) => Code::INVALID_PRODUCER_EPOCH,
         Err(code) => code,
     };
@@ -220,18 +220,18 @@ async fn stage(
     done.map_err(|refused| code(&refused))
 }
 
-/// Which member it is, where the client says so: older ones do not.
+/// Returns the member that commits, if the client names it; older clients do not.
 fn committer(request: &TxnOffsetCommitRequest) -> Result<Option<Committer>, Code> {
     let TxnOffsetCommitRequest { generation_id, member_id, group_instance_id, .. } = request;
     if *generation_id < 0 && member_id.is_empty() && group_instance_id.is_none() {
         return Ok(None);
     }
-    // tidy: a name or a number that no member has is that of no member
+    // tidy: an invalid name or number cannot belong to a member
     let member = MemberId::parse(member_id).map_err(|_| Code::UNKNOWN_MEMBER_ID)?;
     let instance = group_instance_id.as_deref().map(InstanceId::parse).transpose();
-    // tidy: the same
+    // tidy: as above
     let instance = instance.map_err(|_| Code::UNKNOWN_MEMBER_ID)?;
-    // tidy: the same
+    // tidy: as above
     let epoch = u32::try_from(*generation_id).map_err(|_| Code::ILLEGAL_GENERATION)?;
     Ok(Some(Committer::Member { who: Identity { member, instance }, epoch }))
 }
@@ -247,7 +247,7 @@ fn committed(
     if metadata.len() > OFFSET_METADATA_BYTES_MAX {
         return Err(Code::OFFSET_METADATA_TOO_LARGE);
     }
-    // tidy: no log has it
+    // tidy: no log contains it
     let offset = u64::try_from(partition.committed_offset).map_err(|_| Code::OFFSET_OUT_OF_RANGE)?;
     let leader_epoch = partition.committed_leader_epoch;
     Ok((at, Committed { offset, leader_epoch, metadata: metadata.into(), committed_ms: broker::now_ms() }))
@@ -374,7 +374,7 @@ fn name_of(phase: Phase) -> &'static str {
     }
 }
 
-/// The transactional id, where the caller may use the API with this key for it.
+/// Parses a transactional id, if the caller has the permission that the API with this key requires.
 fn transactional_id(broker: &Broker, caller: &Caller, key: i16, id: &str) -> Result<TransactionalId, Code> {
     caller.may_use(broker, key, &Resource::transaction(id))?;
     TransactionalId::parse(id).map_err(|error| errors::code(&error))
@@ -382,14 +382,15 @@ fn transactional_id(broker: &Broker, caller: &Caller, key: i16, id: &str) -> Res
 
 fn group(broker: &Broker, caller: &Caller, key: i16, name: &str) -> Result<GroupName, Code> {
     caller.may_use(broker, key, &Resource::group(name))?;
-    // tidy: the code says all that there is
+    // tidy: the code is sufficient
     GroupName::parse(name).map_err(|_| Code::INVALID_GROUP_ID)
 }
 
-/// A partition that programs may write to, where the caller may use the API with this key for its topic.
+/// Finds a partition that clients may write to, if the caller has the permission on its topic that the API with this
+/// key requires.
 fn find(broker: &Broker, caller: &Caller, key: i16, topic: &str, index: i32) -> Result<TopicPartition, Code> {
     caller.may_use(broker, key, &Resource::topic(topic))?;
-    // tidy: whatever is wrong with the name or the number, there is no such partition
+    // tidy: an invalid name or number means that the partition does not exist
     let unknown = |_| Code::UNKNOWN_TOPIC_OR_PARTITION;
     let topic = TopicName::parse(topic).map_err(unknown)?;
     if topic.is_internal() {
@@ -419,7 +420,7 @@ fn code(refused: &TransactionError) -> Code {
     }
 }
 
-/// Why a group takes no offsets of a transaction.
+/// Returns the code for a group's refusal of offsets of a transaction.
 fn of_group(reason: Reason, error: &Error) -> Code {
     match reason {
         Reason::UnknownMember => Code::UNKNOWN_MEMBER_ID,
@@ -430,7 +431,7 @@ fn of_group(reason: Reason, error: &Error) -> Code {
     }
 }
 
-/// What a client tries again it tries at the same coordinator.
+/// Returns the code for an error of the coordinator. Retriable codes make the client retry at the same coordinator.
 fn of_coordinator(error: &Error) -> Code {
     match error.kind {
         ErrorKind::Busy | ErrorKind::Timeout | ErrorKind::DiskFull => Code::COORDINATOR_LOAD_IN_PROGRESS,
@@ -440,7 +441,7 @@ fn of_coordinator(error: &Error) -> Code {
     }
 }
 
-/// Clients of versions before that one know who is fenced by another code.
+/// Returns the older code for a fenced producer if the client's version is lower than `version`.
 fn fenced_before(version: i16, caller: &Caller, code: Code) -> Code {
     if code == Code::PRODUCER_FENCED && caller.version < version { Code::INVALID_PRODUCER_EPOCH } else { code }
 }

@@ -1,4 +1,4 @@
-//! What Kafka's clients hear of transactions, request by request.
+//! Responses about transactions to Kafka's clients, request by request.
 
 use std::sync::Weak;
 
@@ -164,7 +164,7 @@ async fn refusals_have_the_codes_that_each_version_knows() {
     assert_eq!(commit(&broker, offsets(zombie, &[(0, 1)])).await, [Code::INVALID_PRODUCER_EPOCH.0]);
     let stranger = ProducerEpoch { id: producer.id + 1, ..producer };
     assert_eq!(add(&broker, stranger, &[0], 3).await, [Code::INVALID_PRODUCER_ID_MAPPING.0]);
-    // One that is not there keeps the others out.
+    // A nonexistent partition prevents the addition of the others.
     assert_eq!(add(&broker, producer, &[0, 7], 3).await, [Code::OPERATION_NOT_ATTEMPTED.0, 3]);
     assert_eq!(commit(&broker, offsets(producer, &[(0, 1)])).await, [Code::INVALID_TXN_STATE.0]);
     let member = TxnOffsetCommitRequest { generation_id: 3, member_id: "m".into(), ..offsets(producer, &[(0, 1)]) };

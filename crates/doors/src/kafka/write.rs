@@ -1,4 +1,4 @@
-//! Fields of an answer, for the two that are written without a structure in between.
+//! Writer of response fields, for the two responses that are written without an intermediate structure.
 
 use std::ops::{Deref, DerefMut};
 
@@ -6,7 +6,7 @@ use bytes::{BufMut, BytesMut};
 
 use super::messages::STRING_BYTES_MAX;
 
-/// Appends to an answer.
+/// Writer that appends to a response.
 pub(super) struct Write<'a> {
     out: &'a mut BytesMut,
     is_flexible: bool,
@@ -25,7 +25,7 @@ impl<'a> Write<'a> {
         self.out.put_u8(value as u8);
     }
 
-    /// How many elements, or bytes, follow.
+    /// Writes the number of elements or bytes that follow.
     pub(super) fn count(&mut self, count: usize) {
         match self.is_flexible {
             true => self.varint(count as u32 + 1),
@@ -33,7 +33,7 @@ impl<'a> Write<'a> {
         }
     }
 
-    /// Cut at the longest that the protocol has.
+    /// Writes a string, truncated to the protocol's maximum length.
     pub(super) fn nullable_string(&mut self, text: Option<&str>) {
         let text = text.map(|text| &text[..text.floor_char_boundary(STRING_BYTES_MAX)]);
         match (self.is_flexible, text) {
@@ -49,7 +49,7 @@ impl<'a> Write<'a> {
         self.nullable_string(Some(text));
     }
 
-    /// Ends a structure: with no tagged fields.
+    /// Ends a structure, without tagged fields.
     pub(super) fn tags(&mut self) {
         if self.is_flexible {
             self.out.put_u8(0);

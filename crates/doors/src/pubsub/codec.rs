@@ -1,4 +1,4 @@
-//! gRPC over HTTP/2: messages out of bodies, answers and failures into them. REST has the same calls, in `rest.rs`.
+//! gRPC over HTTP/2: decoding of messages from bodies, and encoding of responses and failures. REST is in `rest.rs`.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -24,15 +24,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::errors::{Code, Failure, Result};
 
-/// The bytes of one message: what the service takes in a publish, 10 MB, and a little for what is around them.
+/// Maximum bytes of a message: Google's limit for a publish, 10 MB, plus a margin for its envelope.
 pub(super) const MESSAGE_BYTES_MAX: usize = 11 << 20;
-/// The same of calls that publish nothing. The service takes half of it.
+/// Maximum bytes of a request that publishes nothing. Google's service accepts half of it.
 pub(super) const REQUEST_BYTES_MAX: usize = 1 << 20;
-/// Fields of a message side by side. An empty one has 2 bytes, and is a hundred once it was read.
+/// Maximum number of top-level fields of a message. An empty field has 2 bytes, and takes a hundred once it is decoded.
 const FIELDS_MAX: usize = 1 << 18;
-/// What is before each message: whether it is compressed, and its length.
+/// Bytes before each message: its compression flag and its length.
 const PREFIX_BYTES: usize = 5;
-/// Messages that a client has not taken yet, on one stream.
+/// Maximum number of queued messages of a stream that the client has not read yet.
 pub(super) const STREAM_MESSAGES_MAX: usize = 16;
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
@@ -43,12 +43,12 @@ const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// Whether a request is one of gRPC.
+/// Returns `true` if a request is a gRPC request.
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(GRPC.as_bytes()))
 }
 
-/// How long the client waits for the answer: at most 8 digits and a unit.
+/// Returns the client's timeout, which has at most 8 digits and a unit.
 pub(super) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -64,10 +64,10 @@ pub(super) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
-/// A message with room for the prefix before it: REST leaves that out.
+/// Encoded message with room for the gRPC prefix, which REST omits.
 pub(super) struct Encoded {
     bytes: BytesMut,
-    /// The permit that it holds on its way to the client.
+    /// Memory permit that it holds until it is sent.
     held: Option<Held>,
 }
 
@@ -79,7 +79,7 @@ impl Encoded {
         Self { bytes, held: None }
     }
 
-    /// The same, in memory that was taken for it.
+    /// Encodes a message and charges it to a permit that was acquired for it.
     pub fn charged(message: &impl Message, held: Option<Held>) -> Self {
         let encoded = Self::new(message);
         let held = held.map(|mut held| {
@@ -104,21 +104,21 @@ impl Encoded {
     }
 }
 
-/// The messages of a body, each of them bounded.
+/// Messages of a body, each with a limited size.
 pub(super) struct Messages {
     body: RequestBody,
     frames: Frames,
-    /// What requests of all clients together may hold.
+    /// Budget for the requests of all clients.
     all: Arc<Semaphore>,
     held: Option<OwnedSemaphorePermit>,
 }
 
-/// What came of a body and was not taken yet.
+/// Received bytes of a body that were not yet taken as messages.
 pub(super) struct Frames {
     has_gzip: bool,
-    /// Of one message.
+    /// Maximum bytes of one message.
     bytes_max: usize,
-    /// Invariant: at most one of the two has bytes.
+    /// Invariant: at most one of the two contains bytes.
     whole: Bytes,
     partial: BytesMut,
 }
@@ -133,7 +133,7 @@ impl Messages {
         Ok(Self { body, frames: Frames::new(has_gzip, bytes_max), all, held: None })
     }
 
-    /// The next message; `None` at the end of the body.
+    /// Returns the next message; `None` at the end of the body.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         loop {
             if let Some(message) = self.frames.take()? {
@@ -150,7 +150,7 @@ impl Messages {
         }
     }
 
-    /// The only message of a body, and what it holds of the memory for requests.
+    /// Returns the only message of a body, and its permit on the budget for requests.
     pub async fn only(mut self) -> Result<(Bytes, Option<OwnedSemaphorePermit>)> {
         let message = self.next().await?.ok_or_else(|| Failure::new(Code::Internal, "Missing request message."))?;
         match self.next().await? {
@@ -163,7 +163,7 @@ impl Messages {
         hold(&self.all, &mut self.held, bytes)
     }
 
-    /// A dialogue holds what is on its way, and not all that ever came.
+    /// Releases the permit: a stream is charged only for bytes in flight, and not for all that it ever received.
     pub fn let_go(&mut self) {
         self.held = None;
     }
@@ -185,7 +185,7 @@ impl Frames {
         self.partial.extend_from_slice(&data);
     }
 
-    /// The next message, if it is whole.
+    /// Returns the next message, if it is complete.
     pub fn take(&mut self) -> Result<Option<Bytes>> {
         let there: &[u8] = if self.partial.is_empty() { &self.whole } else { &self.partial };
         let Some(&[flag, a, b, c, d]) = there.first_chunk::<PREFIX_BYTES>() else {
@@ -210,7 +210,7 @@ impl Frames {
         }
     }
 
-    /// Nothing comes any more.
+    /// Checks the end of the body, which must not be within a message.
     pub fn end(&self) -> Result<()> {
         match self.whole.is_empty() && self.partial.is_empty() {
             true => Ok(()),
@@ -219,7 +219,7 @@ impl Frames {
     }
 }
 
-/// Takes room for bytes that came. Nobody waits for it: those who have some wait for their clients.
+/// Acquires room for received bytes without waiting: the holders of permits may be waiting for their clients.
 fn hold(all: &Arc<Semaphore>, held: &mut Option<OwnedSemaphorePermit>, bytes: usize) -> Result<()> {
     let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
     let more = all.clone().try_acquire_many_owned(permits).map_err(|full| {
@@ -232,7 +232,7 @@ fn hold(all: &Arc<Semaphore>, held: &mut Option<OwnedSemaphorePermit>, bytes: us
     Ok(())
 }
 
-/// A whole body, and what it holds of the memory for requests.
+/// Reads a whole body. Returns it with its permit on the budget for requests.
 pub(super) async fn collect(
     mut body: RequestBody,
     all: &Arc<Semaphore>,
@@ -252,7 +252,7 @@ fn too_large(bytes_max: usize) -> Failure {
     Failure::invalid(format!("Request payload size exceeds the limit: {bytes_max} bytes."))
 }
 
-/// A request out of its message.
+/// Decodes a request from its message.
 pub(super) fn decode<Q: Message + Default>(message: Bytes) -> Result<Q> {
     let invalid = |error: DecodeError| Failure::invalid(format!("this is no message: {error}"));
     let (mut rest, mut fields) = (&message[..], 0);
@@ -274,17 +274,17 @@ fn inflate(message: &[u8], bytes_max: usize) -> Result<Bytes> {
     if out.len() > bytes_max { Err(too_large(bytes_max)) } else { Ok(out.into()) }
 }
 
-/// The body of an answer.
+/// Body of a response.
 pub(super) enum Answer {
-    /// What is still to be said: data, then trailers.
+    /// Frames that are still to be sent: data, then trailers.
     Frames(VecDeque<Frame<Bytes>>),
-    /// Messages as they come, until the stream ends or fails.
+    /// Messages of a stream, until it ends or fails.
     Stream(mpsc::Receiver<Result<Encoded>>),
     Ended,
 }
 
 impl Answer {
-    /// Bytes that are there to be sent.
+    /// Returns the number of bytes that are ready to be sent.
     pub fn len(&self) -> usize {
         match self {
             Self::Frames(frames) => frames.iter().filter_map(Frame::data_ref).map(Bytes::len).sum(),
@@ -326,7 +326,7 @@ impl Body for Answer {
     }
 }
 
-/// The answer to a call of one message.
+/// Returns the response to a unary call.
 pub(super) fn unary(answer: Result<Encoded>) -> Response<Answer> {
     match answer {
         Ok(message) => {
@@ -344,7 +344,7 @@ pub(super) fn stream(messages: Result<mpsc::Receiver<Result<Encoded>>>) -> Respo
     }
 }
 
-/// Of gRPC every answer has the status 200.
+/// Builds a response; all gRPC responses have the HTTP status 200.
 fn respond(mut headers: HeaderMap, body: Answer) -> Response<Answer> {
     headers.insert(CONTENT_TYPE, GRPC);
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity,gzip"));
@@ -371,7 +371,7 @@ fn trailers(end: Result<(), &Failure>) -> HeaderMap {
     trailers
 }
 
-/// A text as gRPC has it in a header: bytes that are not printable ASCII, and the percent sign, by their number.
+/// Encodes a string for a gRPC header: bytes that are not printable ASCII, and the percent sign, are percent-encoded.
 fn percent_encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,4 +1,4 @@
-//! What Google's API calls each kind of error, and what a failure looks like in gRPC and in REST.
+//! Mapping of error kinds to the codes of Google's API, and the format of failures in gRPC and in REST.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use super::proto::google::rpc;
 
 pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// The codes of gRPC, with their names and their status in HTTP.
+/// Codes of gRPC, with their names and their HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Code {
@@ -65,26 +65,27 @@ impl Code {
     }
 }
 
-/// Why a call was not done.
+/// Failure of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Failure {
     pub code: Code,
     pub message: String,
-    /// What clients act on: of each acknowledgement id that failed, why.
+    /// Details that clients act on: the reason for each acknowledgement id that failed.
     pub reasons: BTreeMap<String, String>,
-    /// What all of that is called, where it is not the first of them.
+    /// Reason of the whole failure, if it is not that of the first id.
     pub reason: Option<&'static str>,
 }
 
-/// What a failure says may repeat what somebody sent, of any length. In gRPC it goes into headers, and a client that
-/// gets more than some KiB of those closes its connection, with all other calls on it.
+/// Maximum length of a message, which may repeat a client's input of any length. In gRPC it is sent in headers, and a
+/// client that receives more than a few KiB of headers closes its connection, with all other calls on it.
 const MESSAGE_BYTES_MAX: usize = 1024;
-/// The same for the reasons, of which there may be thousands. Of ids beyond that clients know that the call failed.
+/// Maximum bytes of the reasons, of which there may be thousands. Ids beyond it are omitted, but the client still knows
+/// that the call failed.
 const REASONS_BYTES_MAX: usize = 4096;
-/// What a reason takes beside its texts.
+/// Bytes of a reason in addition to its strings.
 const REASON_BYTES: usize = 8;
 
-/// Who says the reasons.
+/// Domain of the reasons.
 const DOMAIN: &str = "pubsub.googleapis.com";
 const ERROR_INFO: &str = "type.googleapis.com/google.rpc.ErrorInfo";
 
@@ -120,7 +121,7 @@ impl Failure {
         Some(rpc::ErrorInfo { reason, domain: DOMAIN.into(), metadata: self.reasons.clone() })
     }
 
-    /// What gRPC has in its trailers of a failure that says more than its message.
+    /// Returns the details for the gRPC trailers, if the failure has more than a message.
     pub fn details(&self) -> Option<Vec<u8>> {
         let mut info = self.info()?;
         let mut bytes = 0;
@@ -166,7 +167,7 @@ impl From<Error> for Failure {
             ErrorKind::Timeout => Code::DeadlineExceeded,
             ErrorKind::Denied => Code::PermissionDenied,
             ErrorKind::ShuttingDown | ErrorKind::NoResponders | ErrorKind::Disconnected => Code::Unavailable,
-            // Google's libraries repeat every call that says so, not only publishes.
+            // Google's libraries retry every call with this code, and not only publishes.
             ErrorKind::DiskFull => Code::Unavailable,
             ErrorKind::SlowSubscriber | ErrorKind::Fenced => Code::Aborted,
             ErrorKind::OutOfSequence => Code::FailedPrecondition,

@@ -1,4 +1,4 @@
-//! Every call of Google's API and the function that answers it, for gRPC and REST alike.
+//! Calls of Google's API with the functions that answer them, for both gRPC and REST.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -24,21 +24,21 @@ use super::stream::Streams;
 use super::transform::Transforms;
 use super::{policies, pull, schemas, snapshots, subscriptions, topics};
 
-/// What all calls share.
+/// State that all calls share.
 pub(super) struct Door {
     pub broker: Arc<Broker>,
     pub names: Names,
-    /// Bytes of requests that are on their way.
+    /// Budget for the bytes of requests in flight.
     pub bodies: Arc<Semaphore>,
     pub streams: Streams,
-    /// A subscription came, went or is another.
+    /// Notified when a subscription is created, deleted or changed.
     pub changed: Notify,
-    /// When each queue was last asked for messages since the start, ms since 1970.
+    /// Time of the last receive from each queue since startup, in ms since 1970.
     activity: Mutex<HashMap<QueueId, u64>>,
     pub schemas: Schemas<Kept>,
     pub pusher: Arc<Pusher>,
     pub transforms: Transforms,
-    /// Held while the key of tokens is made.
+    /// Held while the signing key of tokens is generated.
     pub making_key: tokio::sync::Mutex<()>,
 }
 
@@ -58,7 +58,7 @@ impl Door {
         })
     }
 
-    /// Somebody uses a queue, so that it does not expire.
+    /// Records the use of a queue, so that it does not expire.
     pub fn is_active(&self, queue: &QueueDefinition) {
         self.activity.lock().insert(queue.id, now_ms());
     }
@@ -67,33 +67,33 @@ impl Door {
         self.activity.lock().get(&queue.id).copied().unwrap_or(0)
     }
 
-    /// Keeps what is known of these queues only.
+    /// Removes the activity of all queues but these.
     pub fn forget_others(&self, queues: &HashSet<QueueId>) {
         self.activity.lock().retain(|id, _| queues.contains(id));
     }
 }
 
-/// A call, with what it is part of.
+/// Call with its context.
 #[derive(Clone)]
 pub(super) struct Ask {
     pub door: Arc<Door>,
-    /// Where the client is.
+    /// Address of the client.
     pub address: IpAddr,
-    /// The permit of the answer, where its call takes one before the answer is there.
+    /// Permit for the response, if the call acquires one before the response is ready.
     pub held: Arc<Mutex<Option<Held>>>,
     pub drain: Drain,
-    /// Until when the client waits, where it says so.
+    /// Deadline of the client, if it sets one.
     pub deadline: Option<Instant>,
 }
 
 type Answered = Pin<Box<dyn Future<Output = Result<Encoded>> + Send>>;
 
-/// A call of one message that is answered with one.
+/// Call with one request message and one response message.
 pub(super) struct Rpc {
-    /// As gRPC has it.
+    /// Path in gRPC.
     pub path: &'static str,
     pub call: fn(Ask, Bytes) -> Answered,
-    /// Whether a message can be read as its request.
+    /// Returns `true` if a message can be decoded as its request.
     pub reads: fn(Bytes) -> bool,
 }
 
@@ -156,11 +156,11 @@ pub(super) static RPCS: &[Rpc] = rpcs! {
     }
 };
 
-/// What carries messages of publishers, which are larger than anything else.
+/// Calls whose requests contain messages of publishers, which are larger than all other requests.
 const LARGE: [&str; 2] = ["/google.pubsub.v1.Publisher/Publish", "/google.pubsub.v1.SchemaService/ValidateMessage"];
 
 impl Rpc {
-    /// How large its request may be.
+    /// Returns the maximum size of its request.
     pub fn bytes_max(&self) -> usize {
         if LARGE.contains(&self.path) { MESSAGE_BYTES_MAX } else { REQUEST_BYTES_MAX }
     }
@@ -168,7 +168,7 @@ impl Rpc {
 
 static BY_PATH: LazyLock<HashMap<&str, &Rpc>> = LazyLock::new(|| RPCS.iter().map(|rpc| (rpc.path, rpc)).collect());
 
-/// The call of this path.
+/// Returns the call with this path.
 pub(super) fn find(path: &str) -> Option<&'static Rpc> {
     BY_PATH.get(path).copied()
 }
@@ -186,7 +186,7 @@ where
     Ok(memory.work(answer.encoded_len(), || Encoded::new(&answer)).await)
 }
 
-/// What a function is asked.
+/// Decodes the request of a function.
 fn decode<Q: Message + Default, F>(message: Bytes, _: fn(Ask, Q) -> F) -> Result<Q> {
     codec::decode(message)
 }

@@ -1,4 +1,4 @@
-//! The door of Google Pub/Sub's clients: gRPC and REST on one port, every call answered by the same function.
+//! Door for Google Pub/Sub clients: gRPC and REST on one port, with the same function for each call of both.
 
 mod codec;
 mod errors;
@@ -53,36 +53,37 @@ use names::Names;
 use crate::ledger;
 use crate::strangers::{self, Stranger};
 
-/// Bytes of requests that all connections together may have on their way.
+/// Maximum bytes of requests in flight, over all connections.
 const BODIES_BYTES_MAX: usize = 256 << 20;
-/// A body: what a message may have, in the letters of REST.
+/// Maximum bytes of a body: those of the largest message in REST's encoding.
 const BODY_BYTES_MAX: u64 = 16 << 20;
-/// Clients keep their connections, and find it strange when they end.
+/// Idle time after which a connection is closed. Clients keep their connections open and treat a close as an error.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
-/// How long a client may take to read on in its answers. It may stop for as long as its messages are leased to it.
+/// Maximum time without the client reading its responses. A client may stop reading for as long as its leases last.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(600);
-/// How long a connection may take to end once the drain has begun.
+/// Maximum time for a connection to close once the drain has begun.
 const CLOSE_WAIT_MAX: Duration = Duration::from_secs(5);
-/// Calls of one connection side by side. Clients open one connection for many.
+/// Maximum number of concurrent calls per connection. Clients multiplex many calls over one connection.
 const STREAMS_MAX: u32 = 256;
 
-/// The public key of the tokens that pushes carry.
+/// Path of the public key for the tokens in pushes.
 const CERTS: &str = "/oauth2/v3/certs";
 
-/// How the door is set up.
+/// Settings of the door.
 pub struct Settings {
     pub address: SocketAddr,
-    /// How long a connection may take for the head of a request.
+    /// Maximum time of a connection for the head of a request.
     pub header_timeout: Duration,
-    /// Whether a client that is not on this machine may speak without TLS.
+    /// `true` if clients on other machines may connect without TLS.
     pub allow_plain: bool,
-    /// With it, clients may also speak TLS, on the same port.
+    /// TLS settings; with them, clients may also use TLS on the same port.
     pub tls: Option<Arc<Tls>>,
-    /// Hosts that are served; empty: any. On loopback the names of this machine are, and besides only these.
+    /// Host names that are served; empty: any. On loopback, the names of this machine are served, and otherwise only
+    /// these.
     pub hosts: Vec<String>,
-    /// Whose topics have the names that other doors know them by.
+    /// Default project, whose topics have the same names as at other doors.
     pub project: String,
-    /// Where messages may be pushed to.
+    /// Endpoints to which messages may be pushed.
     pub push_allow: push::Allow,
 }
 
@@ -121,7 +122,7 @@ impl Settings {
     }
 }
 
-/// What the runtime refuses, worded as any other failure.
+/// Formats a refusal of the HTTP runtime like any other failure.
 fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
     let code = match refusal.reason {
         Reason::Host | Reason::Origin => Code::PermissionDenied,
@@ -132,13 +133,13 @@ fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
     (HeaderValue::from_static("application/json; charset=UTF-8"), failure.json().into())
 }
 
-/// Every call that is served, as gRPC has its path.
+/// Returns the gRPC paths of all served calls.
 pub fn calls() -> impl Iterator<Item = &'static str> {
     map::RPCS.iter().map(|rpc| rpc.path).chain([stream::PATH])
 }
 
-/// Reads the body of a call of gRPC as the door does, for whoever tries it with any bytes: how many messages are in it,
-/// and how many of them are requests; `None` if it is refused. `call` counts the calls that there are, round and round.
+/// Decodes the body of a gRPC call as the door does; entry point for fuzzing. Returns the number of messages in it and
+/// the number of valid requests among them; `None` if it is refused. `call` selects a call, modulo their number.
 pub fn check_grpc<'t>(
     call: usize,
     has_gzip: bool,
@@ -156,8 +157,9 @@ pub fn check_grpc<'t>(
     frames.end().ok().map(|()| (messages, requests))
 }
 
-/// The same for a request of REST. Whatever is taken is a request of its call: Google's JSON and our structs are of the
-/// same definitions.
+/// Decodes a REST request as the door does; entry point for fuzzing. Returns `true` if it is accepted, and panics if
+/// the accepted request does not decode as that of its call, because Google's JSON and the structs have the same
+/// definitions.
 pub fn check_rest(method: Method, uri: &str, body: &[u8]) -> bool {
     let Ok(request) = Request::builder().method(method).uri(uri).body(()) else {
         return false;
@@ -170,7 +172,7 @@ pub fn check_rest(method: Method, uri: &str, body: &[u8]) -> bool {
     })
 }
 
-/// Opens the door. It serves until the drain begins. The address is the bound one.
+/// Opens the door, which serves until the drain begins. Returns the bound address.
 pub async fn open(
     settings: &Settings,
     broker: Arc<Broker>,
@@ -180,7 +182,7 @@ pub async fn open(
     let acceptor = Acceptor::bind(settings.address)?;
     let address = acceptor.local_addr()?;
     let runtime = settings.runtime(broker.doors(), ledger::of_answers(&broker));
-    // Before the first push, which must not come here.
+    // Before the first push, which must not be sent to this door.
     broker.doors().opened(broker::Door::Pubsub, address);
     let door = Door::new(broker, Names::new(settings.project.clone()), BODIES_BYTES_MAX, settings.push_allow.clone());
     tokio::spawn(sweep::run(Arc::downgrade(&door), drain.clone()));
@@ -197,7 +199,7 @@ pub async fn open(
     Ok(address)
 }
 
-/// Shows what the door does among the broker's metrics.
+/// Registers the door's metrics with the broker.
 fn register(door: &Arc<Door>, stats: Arc<HttpStats>) {
     let shown = Arc::downgrade(door);
     door.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
@@ -239,7 +241,7 @@ async fn serve(door: Arc<Door>, request: Request<RequestBody>) -> Response<Answe
     if held.is_none() && bytes <= FREE_BYTES {
         return answer;
     }
-    // A client whose publish is refused sends its messages again.
+    // A client retries a publish that was refused.
     match held.or_else(|| answers.try_overdraw(Some(address), bytes)) {
         Some(held) => {
             answer.extensions_mut().insert(Charge::new(held));
@@ -275,7 +277,7 @@ async fn serve_grpc(ask: Ask, head: &Parts, body: RequestBody) -> Response<Answe
     codec::unary(answered.await)
 }
 
-/// Answers within the time that the client gives.
+/// Answers a call within the client's deadline.
 async fn call(rpc: &Rpc, ask: Ask, message: Bytes) -> Result<codec::Encoded> {
     match ask.deadline {
         None => (rpc.call)(ask, message).await,

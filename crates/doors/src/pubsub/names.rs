@@ -1,21 +1,21 @@
-//! Names of resources, `projects/PROJECT/topics/ID`, and how the broker calls what they name.
+//! Names of resources, `projects/PROJECT/topics/ID`, and their names within the broker.
 //!
-//! In the default project both have the same name, so that every door sees the same topics and queues. What is of
-//! another project is `_project.PROJECT.ID` to the broker: no id of Google's begins with `_`. Characters that the
-//! broker's names do not have are written `_xHH`, in hexadecimal.
+//! In the default project both names are the same, so that all doors share topics and queues. A resource of another
+//! project is named `_project.PROJECT.ID` in the broker: no Google id begins with `_`. Characters that are not allowed
+//! in the broker's names are written as `_xHH`, in hexadecimal.
 
 use std::fmt;
 
 use super::errors::{Failure, Result};
 
-/// What a subscription shows as its topic once that is deleted.
+/// Topic that a subscription shows once its topic is deleted.
 pub(super) const DELETED_TOPIC: &str = "_deleted-topic_";
 
 const ID_CHARS_MIN: usize = 3;
 const ID_CHARS_MAX: usize = 255;
 const OF_PROJECT: &str = "_project.";
 
-/// The kinds of resource, as their collections are called.
+/// Kinds of resources, named after their collections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Topic,
@@ -37,7 +37,7 @@ impl Kind {
     }
 }
 
-/// The name of a resource. Invariant: project and id are of the characters that they may have.
+/// Name of a resource. Invariant: project and id contain only allowed characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Name {
     pub kind: Kind,
@@ -64,7 +64,7 @@ impl Name {
         }
     }
 
-    /// The name of whichever kind it is.
+    /// Parses a name of any kind.
     pub fn parse_any(text: &str) -> Result<Self> {
         let collection = text.split('/').nth(2).unwrap_or_default();
         let kind = Kind::ALL.into_iter().find(|kind| kind.collection() == collection);
@@ -72,13 +72,13 @@ impl Name {
     }
 }
 
-/// The id of `projects/ID`.
+/// Parses the id in `projects/ID`.
 pub(super) fn parse_project(text: &str) -> Result<&str> {
     let project = text.strip_prefix("projects/").filter(|project| is_project(project));
     project.ok_or_else(|| Failure::invalid(format!("Invalid [projects] name: (name={text})")))
 }
 
-/// Ids of projects, those with a domain before them too.
+/// Returns `true` if the text is a project id, including one with a domain prefix.
 pub fn is_project(text: &str) -> bool {
     let is_char = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
     !text.is_empty() && text.len() <= 100 && text.chars().all(is_char)
@@ -92,7 +92,7 @@ pub(super) fn is_id(text: &str) -> bool {
         && text.chars().all(is_char)
 }
 
-/// How the broker calls the resources of projects.
+/// Mapping between the names of resources and those of the broker.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     default_project: String,
@@ -103,15 +103,15 @@ impl Names {
         Self { default_project }
     }
 
-    /// The broker's name of a topic or a queue.
+    /// Returns the broker's name of a topic or a queue.
     pub fn inner(&self, name: &Name) -> String {
         let mut inner = self.prefix(&name.project);
         escape(&name.id, "", &mut inner);
         inner
     }
 
-    /// How the names of everything in a project begin; those of the default project like any other: [`Names::outer`]
-    /// tells them apart.
+    /// Returns the prefix of all names in a project. The default project's is empty, as a prefix of all names:
+    /// [`Names::outer`] tells its names apart.
     pub fn prefix(&self, project: &str) -> String {
         let mut prefix = String::new();
         if project != self.default_project {
@@ -122,7 +122,7 @@ impl Names {
         prefix
     }
 
-    /// The name of what the broker calls so.
+    /// Returns the resource for a name of the broker.
     pub fn outer(&self, kind: Kind, inner: &str) -> Name {
         let other = inner.strip_prefix(OF_PROJECT).and_then(|rest| rest.split_once('.'));
         let (project, id) = match other {
@@ -133,14 +133,14 @@ impl Names {
     }
 }
 
-/// Writes characters that the broker's names do not have, or not there, as `_xHH`.
+/// Writes characters that the broker's names do not allow, or not at that position, as `_xHH`.
 fn escape(text: &str, also: &str, out: &mut String) {
     for (at, c) in text.char_indices() {
         let rest = &text[at + c.len_utf8()..];
         let is_plain = match c {
-            // No part between dots is empty.
+            // No part between dots may be empty.
             '.' => !also.contains('.') && !rest.is_empty() && !rest.starts_with('.'),
-            // It would be read as an escape.
+            // Escaped if it would be read as an escape.
             '_' => unescaped(&text[at..]).is_none(),
             c => c.is_ascii_alphanumeric() || c == '-',
         };
@@ -151,7 +151,7 @@ fn escape(text: &str, also: &str, out: &mut String) {
     }
 }
 
-/// The character whose escape a text begins with.
+/// Returns the character whose escape sequence begins the text.
 fn unescaped(text: &str) -> Option<char> {
     let hex = text.strip_prefix("_x")?.get(..2)?;
     let c = char::from(u8::from_str_radix(hex, 16).ok()?);

@@ -1,18 +1,18 @@
-//! Lists, a page at a time. A token is the name at which the next page begins, so that it outlives what comes and goes.
+//! Pagination of lists. A token is the name at which the next page begins, so that it stays valid as items come and go.
 
 use super::errors::{Failure, Result};
 
-/// Items of a page where the client does not say, and at most.
+/// Default and maximum number of items of a page.
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
 
 pub(super) struct Page<T> {
     pub items: Vec<T>,
-    /// Empty after the last page.
+    /// Token of the next page; empty after the last page.
     pub next_page_token: String,
 }
 
-/// The page that begins with this token, of items in any order.
+/// Returns the page that begins with this token, from items in any order.
 pub(super) fn page<T>(
     items: impl Iterator<Item = T>,
     name: impl Fn(&T) -> String,

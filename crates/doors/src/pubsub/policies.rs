@@ -1,4 +1,4 @@
-//! Policies: kept for whoever asks, and not acted on. Who may do what is for the broker's own rules to say.
+//! IAM policies: stored and returned, but not enforced. Access is controlled by the broker's own rules.
 
 use prost::Message;
 
@@ -13,7 +13,7 @@ const DOCUMENT: &str = "pubsub.policy";
 const BINDINGS_MAX: usize = 1500;
 const PERMISSIONS_MAX: usize = 100;
 
-/// The name of something that is there.
+/// Parses the name of a resource and checks that it exists.
 async fn resource(door: &Door, text: &str) -> Result<Name> {
     let name = Name::parse_any(text)?;
     match name.kind {
@@ -34,7 +34,7 @@ async fn read(door: &Door, name: &Name) -> Result<Policy> {
         .map_err(|error| Failure::new(Code::DataLoss, format!("the policy of {name} cannot be read: {error}")))
 }
 
-/// Differs where the policy does (FNV-1a).
+/// Returns a tag that differs if the policy does (FNV-1a).
 fn etag(document: &[u8]) -> bytes::Bytes {
     let hash = document
         .iter()
@@ -66,7 +66,7 @@ pub(super) async fn set(ask: Ask, request: SetIamPolicyRequest) -> Result<Policy
     read(&ask.door, &name).await
 }
 
-/// Whoever reaches this door may do what it offers.
+/// Returns all tested permissions: a client that can reach this door may use all of its calls.
 pub(super) async fn test(_: Ask, request: TestIamPermissionsRequest) -> Result<TestIamPermissionsResponse> {
     let name = Name::parse_any(&request.resource)?;
     if request.permissions.len() > PERMISSIONS_MAX {

@@ -1,4 +1,4 @@
-//! Messages on their way to subscribers and back: pulled, acknowledged, held longer. Streams are in `stream.rs`.
+//! Delivery of messages by pull, acknowledgements, and changes of deadlines. Streaming pull is in `stream.rs`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use super::times::SECOND_MS;
 use super::topics;
 use super::transforms::Delivery;
 
-/// How long a pull waits for its first message.
+/// Maximum wait of a pull for its first message.
 const PULL_WAIT: Duration = Duration::from_secs(10);
-/// How much earlier it answers than its client gives up.
+/// Time by which a pull is answered before the client's deadline.
 const MARGIN: Duration = Duration::from_millis(200);
-/// How long an answer waits until there is memory for it.
+/// Maximum wait of a response for memory.
 pub(super) const ROOM_WAIT: Duration = Duration::from_secs(5);
-/// Bytes of an answer beside the contents of a message: ids and times.
+/// Bytes of a message in a response in addition to its contents: ids and times.
 const MESSAGE_REST_BYTES: usize = 512;
 const PULL_MESSAGES_MAX: usize = 1000;
 const PULL_BYTES_MAX: usize = 10 << 20;
@@ -33,21 +33,21 @@ const PERMANENT: &str = "PERMANENT_FAILURE_INVALID_ACK_ID";
 const SOME_INVALID: &str = "Some acknowledgement ids in the request were invalid. This could be because the \
                             acknowledgement ids have expired or the acknowledgement ids were malformed.";
 
-/// What a subscriber says of a message.
+/// Acknowledgement, or change of the deadline, of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Said {
     Done,
-    /// It wants so long for it, ms; 0 gives it back.
+    /// New duration of the lease, ms; 0 returns the message to the queue.
     Holds(u64),
 }
 
-/// What became of what a subscriber said, by the ids that it used.
+/// Outcomes of a subscriber's acknowledgements, by acknowledgement id.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub good: Vec<String>,
-    /// They are of no lease, or of one that is over.
+    /// Ids whose lease does not exist or has expired.
     pub bad: Vec<String>,
-    /// One that this broker never gave out.
+    /// First id that this broker did not issue.
     pub forged: Option<String>,
 }
 
@@ -92,15 +92,15 @@ pub(super) async fn pull(ask: Ask, request: PullRequest) -> Result<PullResponse>
 }
 
 pub(super) fn is_pushed(door: &Door, queue: &QueueDefinition) -> Result<bool> {
-    // Most queues are not: only where the word is there, the note is read.
+    // Most queues are not pushed: the note is parsed only if it contains this word.
     if !queue.notes.values().any(|note| note.contains("pushEndpoint")) {
         return Ok(false);
     }
     Ok(door.subscription_of(queue)?.push_config.is_some_and(|push| !push.push_endpoint.is_empty()))
 }
 
-/// Bytes that an answer with these messages takes at most: the message of gRPC, and for REST its JSON, where bytes
-/// are in base64 and texts may be escaped.
+/// Returns an upper bound of the bytes of a response with these messages: of the gRPC message, and of its JSON in REST,
+/// where bytes are in base64 and strings may be escaped.
 pub(super) fn answer_bytes_max(deliveries: &[Delivery]) -> usize {
     let of = |Delivery { message, .. }: &Delivery| {
         let texts = message.attributes.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
@@ -109,7 +109,7 @@ pub(super) fn answer_bytes_max(deliveries: &[Delivery]) -> usize {
     deliveries.iter().map(of).sum()
 }
 
-/// A message as its receiver gets it.
+/// Returns a message in the form that is sent to its receiver.
 pub(super) fn given(door: &Door, queue: &QueueDefinition, delivery: Delivery) -> Result<ReceivedMessage> {
     let Delivery { received, message } = delivery;
     Ok(ReceivedMessage {
@@ -119,14 +119,14 @@ pub(super) fn given(door: &Door, queue: &QueueDefinition, delivery: Delivery) ->
     })
 }
 
-/// The message itself, before the transforms of its subscription.
+/// Returns the message before the transforms of its subscription are applied.
 pub(super) fn message(door: &Door, received: &Received) -> PubsubMessage {
     let mut message = topics::received(received);
     add_source(door, received, &mut message);
     message
 }
 
-/// Where a dead letter comes from.
+/// Adds the source of a dead letter to its attributes.
 fn add_source(door: &Door, received: &Received, message: &mut PubsubMessage) {
     let Some(source) = received.source() else {
         return;
@@ -143,7 +143,7 @@ fn add_source(door: &Door, received: &Received, message: &mut PubsubMessage) {
 }
 
 impl Door {
-    /// Tells the queue what a subscriber says of messages.
+    /// Applies a subscriber's acknowledgements and deadline changes to the queue.
     pub(super) async fn say(&self, queue: &QueueDefinition, said: &[(String, Said)]) -> Result<Outcome> {
         let mut outcome = Outcome::default();
         let (mut done, mut held, mut back) = (Vec::new(), Vec::new(), Vec::new());
@@ -187,7 +187,7 @@ impl Door {
         Ok(outcome)
     }
 
-    /// The same for a call of its own, which fails as the service does.
+    /// Applies the acknowledgements of a unary call, which fails as it does at Google's service.
     async fn say_once(&self, name: &str, said: Vec<(String, Said)>) -> Result<()> {
         let name = Name::parse(Kind::Subscription, name)?;
         let Some(queue) = self.queue_to_pull(&name).await? else {
@@ -224,7 +224,7 @@ pub(super) async fn modify_deadline(ask: Ask, request: ModifyAckDeadlineRequest)
     ask.door.say_once(&request.subscription, said).await
 }
 
-/// What a deadline of so many seconds means.
+/// Converts a deadline in seconds.
 pub(super) fn holds(deadline_s: i32) -> Result<Said> {
     let seconds = u64::try_from(deadline_s).or(Err(Failure::invalid("Ack deadline cannot be negative")))?;
     match deadline_s <= ACK_DEADLINE_S_MAX {

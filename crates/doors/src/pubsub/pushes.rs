@@ -1,4 +1,4 @@
-//! Which subscriptions are pushed: a task for each that has an endpoint, ended and begun anew as they change.
+//! Tasks of push subscriptions: one for each subscription with an endpoint, restarted when it changes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -16,18 +16,18 @@ use super::push::{Message, Oidc, PushTask, Received, SigningKey, Source, Target,
 use super::times::timestamp_ms;
 use super::transforms::Delivery;
 
-/// The secret that is the key of the broker's tokens.
+/// Name of the secret with the signing key of the broker's tokens.
 const KEY: &str = "pubsub.push_key";
-/// The document that it was before, in a topic that clients could read.
+/// Document in which older versions stored the key, in a topic that clients could read.
 const KEY_DOCUMENT: (&str, &str) = ("pubsub.key", "push");
-/// What its tokens call the broker.
+/// Name of the broker in its tokens.
 const ISSUER: &str = "thalweg";
-/// How long a lease is longer than what an endpoint has for its answer.
+/// Duration of a lease beyond the endpoint's time for its response.
 const LEASE_RESERVE: Duration = Duration::from_secs(5);
-/// How long a task waits for messages before it asks again.
+/// Wait for messages before the task receives again.
 const RECEIVE_WAIT: Duration = Duration::from_secs(60);
 const RECEIVE_BYTES_MAX: usize = 10 << 20;
-/// After subscriptions could not be looked at.
+/// Delay before a retry if the subscriptions could not be read.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Serves push subscriptions until the drain begins.
@@ -55,7 +55,7 @@ pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
     }
 }
 
-/// Ends the tasks of subscriptions that are gone or changed, and begins those that are new.
+/// Stops the tasks of deleted or changed subscriptions, and starts those of new ones.
 async fn serve(door: &Arc<Door>, running: &mut HashMap<QueueId, (Target, PushTask)>) -> Result<()> {
     let (queues, _) = door.broker.queues("", "", usize::MAX).await?;
     let mut wanted = HashMap::new();
@@ -103,13 +103,13 @@ fn target(door: &Door, queue: &QueueDefinition) -> Result<Target> {
     })
 }
 
-/// The key that signs the broker's tokens, made when it is first asked for.
+/// Returns the signing key of the broker's tokens, which is generated for the first request.
 pub(super) async fn key(door: &Door) -> Result<&SigningKey> {
     if let Some(key) = door.pusher.key() {
         return Ok(key);
     }
     let failed = |error: std::io::Error| Failure::new(Code::Internal, format!("no key to sign with: {error}"));
-    // One at a time makes it, so that the key that signs is the key that is kept.
+    // One task at a time generates it, so that the key that signs is the stored one.
     let _making = door.making_key.lock().await;
     let kept = match door.broker.secret(KEY).await? {
         Some(kept) => kept,
@@ -126,7 +126,7 @@ pub(super) async fn key(door: &Door) -> Result<&SigningKey> {
     Ok(door.pusher.set_key(SigningKey::from_pkcs8(&kept, ISSUER).map_err(failed)?))
 }
 
-/// Takes a key that an older version kept among the records of queues out of them.
+/// Moves a key that an older version stored among the records of queues to a secret.
 async fn move_key(door: &Door) -> Result<()> {
     match door.broker.document(KEY_DOCUMENT.0, KEY_DOCUMENT.1).await? {
         Some(_) => key(door).await.map(drop),
@@ -134,7 +134,7 @@ async fn move_key(door: &Door) -> Result<()> {
     }
 }
 
-/// The queue of a push subscription.
+/// Queue of a push subscription.
 struct Pushed {
     door: Arc<Door>,
     queue: Arc<QueueDefinition>,
@@ -146,7 +146,7 @@ impl Source for Pushed {
 
     async fn receive(&self, max: usize) -> engine::Result<Vec<Received<Receipt>>> {
         let Self { door, queue, .. } = self;
-        // As long as it is pushed it does not expire.
+        // A subscription does not expire while it is pushed.
         door.is_active(queue);
         let receive = Receive { max, bytes_max: RECEIVE_BYTES_MAX, lease_ms: Some(self.lease_ms), wait: RECEIVE_WAIT };
         let deliveries = door.receive(queue, &receive).await?;
@@ -204,7 +204,7 @@ mod tests {
         let jwks = SigningKey::from_pkcs8(&old, ISSUER).expect("a key").jwks();
         assert_eq!(key(&first).await.expect("a key").jwks(), jwks);
         assert_eq!(key(&door(&broker)).await.expect("the same").jwks(), jwks);
-        // What a crash left of the old one between the two steps goes with the next start.
+        // If a crash between the two steps leaves the old document, the next startup deletes it.
         broker.put_document(kind, name, Some(old)).await.expect("kept");
         move_key(&door(&broker)).await.expect("moved");
         assert_eq!(broker.document(kind, name).await.expect("read"), None);

@@ -1,5 +1,5 @@
-//! REST: the same calls as gRPC has. Paths are read from what Google annotates its definitions with, and bodies are the
-//! JSON form of the same messages; see `google.api.http` and the JSON mapping of Protocol Buffers.
+//! REST: the same calls as gRPC. Paths are taken from the annotations in Google's definitions, and bodies are the JSON
+//! encoding of the same messages; see `google.api.http` and the JSON mapping of Protocol Buffers.
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ use super::errors::{Failure, Result};
 use super::map::{RPCS, Rpc};
 use super::proto::DESCRIPTORS;
 
-/// Parameters that every API of Google's takes, and that say nothing to a call.
+/// Parameters that every Google API accepts, and that do not affect a call.
 const COMMON: [&str; 10] = [
     "access_token",
     "alt",
@@ -31,34 +31,35 @@ const COMMON: [&str; 10] = [
     "upload_protocol",
 ];
 
-/// Policies are read with GET as well, on what has one: the annotations are those of another service.
+/// Additional paths. A policy can also be read with GET on its resource; that annotation belongs to another service.
 const ALSO: [(&str, &str); 1] = [("/google.iam.v1.IAMPolicy/GetIamPolicy", "/v1/{resource=**}:getIamPolicy")];
 
 static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(routes);
 
-/// A part of a path between slashes.
+/// Segment of a path between slashes.
 #[derive(Debug, PartialEq)]
 enum Segment {
     Literal(String),
     /// `*`
     Any,
-    /// `**`: all that is left.
+    /// `**`: all remaining segments.
     Rest,
 }
 
-/// `/v1/{topic=projects/*/topics/*}:publish`: some segments are the value of a field of the request.
+/// Path template such as `/v1/{topic=projects/*/topics/*}:publish`: some segments are the value of a field of the
+/// request.
 #[derive(Debug, PartialEq)]
 struct Template {
     segments: Vec<Segment>,
-    /// Which of them the field is.
+    /// Field, and its range in the segments.
     field: String,
     from: usize,
     to: usize,
-    /// After the colon; empty for none.
+    /// Verb after the colon; empty for a path without one.
     verb: String,
 }
 
-/// What a body is.
+/// Part of the request that the body contains.
 enum Filling {
     Nothing,
     Everything,
@@ -78,7 +79,7 @@ fn pool() -> DescriptorPool {
     DescriptorPool::decode(DESCRIPTORS).expect("invariant: the committed descriptors are whole")
 }
 
-/// Every path of every call, those first that are told apart by their verb.
+/// Returns all paths of all calls; those with a verb come first.
 fn routes() -> Vec<Route> {
     let pool = pool();
     let http = pool.get_extension_by_name("google.api.http").expect("invariant: annotations are among the descriptors");
@@ -141,7 +142,7 @@ impl Template {
         Self { segments, field: field.to_owned(), from, to, verb: verb.to_owned() }
     }
 
-    /// The value of its field in a path, if it is a path of this template.
+    /// Returns the value of the field in a path; `None` if the path does not match the template.
     fn matched(&self, path: &str) -> Option<String> {
         let path = path.strip_prefix('/')?;
         let (path, verb) = match path.rsplit_once(':') {
@@ -182,25 +183,25 @@ fn decode_percent(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// A call that came as REST: what to call, and with what.
+/// REST call with its request message.
 pub(super) struct Asked {
     pub rpc: &'static Rpc,
     pub message: Bytes,
     output: MessageDescriptor,
 }
 
-/// Which call a request means; `None` if it is none.
+/// Finds the call of a request; `None` if there is no such call.
 pub(super) fn find(head: &Parts) -> Option<(usize, String)> {
     let found = ROUTES.iter().enumerate().filter(|(_, route)| route.method == head.method);
     found.into_iter().find_map(|(at, route)| Some((at, route.template.matched(head.uri.path())?)))
 }
 
-/// The call, with its message out of path, query and body.
+/// Decodes the call and its message from path, query and body.
 pub(super) fn read(found: (usize, String), uri: &Uri, body: &[u8]) -> Result<Asked> {
     let (route, value) = (&ROUTES[found.0], found.1);
     let mut json = match &route.body {
         _ if body.is_empty() => Map::new(),
-        // Some clients send an empty object for nothing.
+        // Some clients send an empty object instead of no body.
         Filling::Nothing if object(body)?.is_empty() => Map::new(),
         Filling::Nothing => return Err(Failure::invalid("this method takes no request body")),
         Filling::Everything => object(body)?,
@@ -213,7 +214,8 @@ pub(super) fn read(found: (usize, String), uri: &Uri, body: &[u8]) -> Result<Ask
     Ok(Asked { rpc: route.rpc, message: message.encode_to_vec().into(), output: route.output.clone() })
 }
 
-/// Values of a body, those inside of others too. One has 2 bytes at least, and is some hundred once it was read.
+/// Maximum number of values in a body, including nested ones. A value has at least 2 bytes, and takes some hundred
+/// bytes once it is decoded.
 const VALUES_MAX: usize = 1 << 18;
 
 fn object(body: &[u8]) -> Result<Map<String, Value>> {
@@ -223,7 +225,7 @@ fn object(body: &[u8]) -> Result<Map<String, Value>> {
     serde_json::from_slice(body).map_err(|error| invalid_payload(&error.to_string()))
 }
 
-/// What is between values of a JSON text: no more values are in it than these and one.
+/// Returns the number of characters that separate or begin values in a JSON text: it has at most one value more.
 fn separators(text: &[u8]) -> usize {
     let (mut count, mut in_string, mut is_escaped) = (0, false, false);
     for byte in text {
@@ -242,7 +244,7 @@ fn invalid_payload(why: &str) -> Failure {
     Failure::invalid(format!("Invalid JSON payload received. {why}"))
 }
 
-/// A message out of its JSON form.
+/// Decodes a message from its JSON encoding.
 fn from_json(descriptor: &MessageDescriptor, json: Value) -> Result<DynamicMessage> {
     DynamicMessage::deserialize(descriptor.clone(), json).map_err(|error| {
         let text = error.to_string();
@@ -253,7 +255,7 @@ fn from_json(descriptor: &MessageDescriptor, json: Value) -> Result<DynamicMessa
     })
 }
 
-/// Puts a value where a path of field names leads, under the names that JSON has for them.
+/// Sets the value at a path of field names, under the names that JSON uses for them.
 fn put(json: &mut Map<String, Value>, path: &str, value: Value) -> Result<()> {
     let (mut at, mut rest) = (json, path);
     while let Some((first, more)) = rest.split_once('.') {
@@ -280,7 +282,7 @@ fn camel_case(name: &str) -> String {
     })
 }
 
-/// Masks are taken with the names of the definitions, too.
+/// Converts field masks to the names of JSON; the names of the definitions are accepted as well.
 fn plain_masks(json: &mut Map<String, Value>) {
     for name in ["updateMask", "update_mask"] {
         if let Some(Value::String(mask)) = json.get_mut(name) {
@@ -330,7 +332,7 @@ fn add_query(uri: &Uri, input: &MessageDescriptor, json: &mut Map<String, Value>
 }
 
 impl Asked {
-    /// What the client gets of the answer.
+    /// Returns the response to the client.
     pub fn answer(&self, answer: Result<Encoded>) -> Response<Answer> {
         let json = answer.and_then(|answer| to_json(&self.output, answer.message()));
         match json {
@@ -357,14 +359,14 @@ pub(super) fn respond(status: StatusCode, body: Vec<u8>) -> Response<Answer> {
     response
 }
 
-/// The JSON form of a message, in which what a resource is set to is kept.
+/// Encodes the settings of a resource, as a message, in JSON for storage.
 pub(super) fn text_of(name: &str, message: &impl Message) -> Result<String> {
     let descriptor = described(name);
     let json = to_json(&descriptor, &message.encode_to_vec())?;
     String::from_utf8(json).map_err(|error| Failure::new(super::errors::Code::Internal, error.to_string()))
 }
 
-/// The message of such a text.
+/// Decodes a message from a stored text.
 pub(super) fn from_text<M: Message + Default>(name: &str, text: &str) -> Result<M> {
     let json = serde_json::from_str(text).map_err(|error| invalid_payload(&error.to_string()))?;
     let message = from_json(&described(name), json)?;

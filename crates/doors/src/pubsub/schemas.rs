@@ -1,4 +1,4 @@
-//! Schemas: the calls of their service, and messages that are checked before they are published.
+//! Schemas: the calls of the schema service, and validation of messages before they are published.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ use super::proto::{
 use super::schema::{self, Definition, Documents, Encoding, Kind, Range, Refusal, Revision};
 use super::times::timestamp;
 
-/// What a topic shows as its schema once that is deleted.
+/// Schema that a topic shows once its schema is deleted.
 const DELETED: &str = "_deleted-schema_";
-/// The documents of the broker that are revisions.
+/// Kind of the documents that store revisions.
 const DOCUMENT: &str = "pubsub.schema";
 
-/// Revisions among the documents of the broker.
+/// Storage of revisions in the broker's documents.
 pub(super) struct Kept(pub Arc<Broker>);
 
 impl Documents for Kept {
@@ -56,7 +56,7 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// The kind and the text of a definition.
+/// Returns the kind and the text of a definition.
 fn defined(schema: Option<&proto::Schema>) -> Result<(Kind, &str)> {
     let schema = schema.ok_or_else(|| Failure::invalid("No schema provided"))?;
     let kind = match Type::try_from(schema.r#type) {
@@ -109,7 +109,7 @@ pub(super) async fn list(ask: Ask, request: ListSchemasRequest) -> Result<ListSc
     for name in items {
         match ask.door.schemas.get(&name).await {
             Ok(revision) => schemas.push(shown(revision, request.view == SchemaView::Full as i32)),
-            // It was deleted meanwhile.
+            // It was deleted in the meantime.
             Err(refusal) if refusal.code == schema::Code::NotFound => {}
             Err(refusal) => return Err(refusal.into()),
         }
@@ -117,7 +117,7 @@ pub(super) async fn list(ask: Ask, request: ListSchemasRequest) -> Result<ListSc
     Ok(ListSchemasResponse { schemas, next_page_token })
 }
 
-/// The newest first. There are so few that they are one page.
+/// Lists the revisions, newest first. They always fit on one page.
 pub(super) async fn list_revisions(
     ask: Ask,
     request: ListSchemaRevisionsRequest,
@@ -137,7 +137,7 @@ pub(super) async fn roll_back(ask: Ask, request: RollbackSchemaRequest) -> Resul
     Ok(shown(ask.door.schemas.roll_back(&request.name, &request.revision_id, now_ms()).await?, true))
 }
 
-/// The revision is part of the name; older clients give it beside.
+/// Deletes a revision. Its id is part of the name; older clients send it separately.
 #[expect(deprecated, reason = "clients still ask for it")]
 pub(super) async fn delete_revision(ask: Ask, request: DeleteSchemaRevisionRequest) -> Result<proto::Schema> {
     let (name, id) = request.name.split_once('@').unwrap_or((&request.name, &request.revision_id));
@@ -174,7 +174,7 @@ fn range(settings: &SchemaSettings) -> Range<'_> {
     Range { first: &settings.first_revision_id, last: &settings.last_revision_id }
 }
 
-/// Whether a topic may have these.
+/// Checks that a topic may have these settings.
 pub(super) async fn check_settings(door: &Door, settings: &SchemaSettings) -> Result<()> {
     match settings.schema.as_str() {
         "" => return Err(Failure::invalid("No schema name provided")),
@@ -185,7 +185,7 @@ pub(super) async fn check_settings(door: &Door, settings: &SchemaSettings) -> Re
     Ok(door.schemas.check_range(&settings.schema, range(settings)).await?)
 }
 
-/// Whether messages follow the schema of their topic. They are told which revision each of them follows.
+/// Checks messages against the schema of their topic, and adds the revision that each of them follows.
 pub(super) async fn check_messages(
     door: &Door,
     settings: Option<&SchemaSettings>,
@@ -210,7 +210,7 @@ pub(super) async fn check_messages(
     Ok(())
 }
 
-/// There is such a schema.
+/// Checks that the schema exists.
 pub(super) async fn expect(door: &Door, name: &Name) -> Result<()> {
     door.schemas.get(&name.to_string()).await?;
     Ok(())

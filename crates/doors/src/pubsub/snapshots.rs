@@ -1,4 +1,4 @@
-//! Snapshots, and going back to them. The broker keeps what a snapshot needs; labels and an earlier end are documents.
+//! Snapshots, and seeking to them. The broker stores their state; labels and an earlier expiry are stored in documents.
 
 use std::collections::BTreeMap;
 
@@ -22,16 +22,16 @@ use super::times::{DAY_MS, timestamp, timestamp_ms};
 use super::topics::check_labels;
 
 const DOCUMENT: &str = "pubsub.snapshot";
-/// How long a snapshot lives, less the age of its oldest message.
+/// Maximum lifetime of a snapshot, from which the age of its oldest message is subtracted.
 const LIFE_MS_MAX: u64 = 7 * DAY_MS;
-/// One that would expire sooner is refused.
+/// Minimum lifetime; a snapshot that would expire sooner is refused.
 const LIFE_MS_MIN: u64 = 3_600_000;
 
 fn missing() -> Failure {
     Failure::not_found("Snapshot does not exist")
 }
 
-/// What was said of a snapshot: its labels, and when it ends if that is before the broker's own time.
+/// Reads the document of a snapshot: its labels, and its expiry if that is earlier than the broker's.
 async fn noted(door: &Door, inner: &str) -> Result<Snapshot> {
     let document = door.broker.document(DOCUMENT, inner).await?.unwrap_or_default();
     Snapshot::decode(document)
@@ -43,7 +43,7 @@ async fn note(door: &Door, inner: &str, labels: BTreeMap<String, String>, ends_m
     Ok(door.broker.put_document(DOCUMENT, inner, Some(note.encode_to_vec().into())).await?)
 }
 
-/// A snapshot as it is shown; `None` once its time has come.
+/// Returns the description of a snapshot; `None` once it has expired.
 async fn shown(door: &Door, inner: &str, kept: &Kept) -> Result<Option<Snapshot>> {
     let noted = noted(door, inner).await?;
     let ends_ms = noted.expire_time.as_ref().and_then(timestamp_ms).map_or(kept.expires_ms, |ms| ms.max(0) as u64);
@@ -73,7 +73,7 @@ pub(super) async fn find(door: &Door, name: &Name) -> Result<Snapshot> {
     Ok(find_kept(door, name).await?.1)
 }
 
-/// The snapshots of a topic.
+/// Returns the snapshots of a topic.
 pub(super) async fn over(door: &Door, topic: &Name) -> Result<Vec<Snapshot>> {
     let topic = door.names.inner(topic);
     let mut snapshots = Vec::new();
@@ -100,7 +100,7 @@ pub(super) async fn create(ask: Ask, request: CreateSnapshotRequest) -> Result<S
         Err(failure) if failure == missing() => {}
         Err(failure) => return Err(failure),
     }
-    // One whose time has come makes room.
+    // An expired snapshot with this name is replaced.
     remove(door, &name).await?;
     let (now, inner) = (now_ms(), door.names.inner(&name));
     let oldest_ms = door.broker.queue_counts(queue.name.as_str()).await?.oldest_ms.unwrap_or(now);
@@ -195,7 +195,7 @@ pub(super) async fn remove(door: &Door, name: &Name) -> Result<()> {
     }
 }
 
-/// Deletes those whose time has come.
+/// Deletes expired snapshots.
 pub(super) async fn sweep(door: &Door) -> Result<()> {
     for (inner, _) in door.broker.documents(DOCUMENT, "").await? {
         let name = door.names.outer(Kind::Snapshot, &inner);

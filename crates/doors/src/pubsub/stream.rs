@@ -1,6 +1,7 @@
-//! Streaming pull: messages as they come, for as long as the client has room for more, and what it says of them.
+//! Streaming pull: delivery of messages while the client has room for more, and handling of its acknowledgements.
 //!
-//! A client acknowledges on its stream or by a call of its own, so streams are found by their queue: see [`Streams`].
+//! A client may acknowledge on its stream or by a separate call, so streams are indexed by their queue: see
+//! [`Streams`].
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -29,40 +30,40 @@ use super::times::SECOND_MS;
 use super::transforms::Delivery;
 
 pub(super) const PATH: &str = "/google.pubsub.v1.Subscriber/StreamingPull";
-/// Messages and bytes in one answer.
+/// Maximum number and bytes of messages in one response.
 const TOGETHER_MAX: usize = 1000;
 const TOGETHER_BYTES_MAX: usize = 1 << 20;
-/// What one stream has out at most, whatever its client says.
+/// Maximum number and bytes of outstanding messages of a stream, whatever limits its client sets.
 const HELD_MAX: usize = 100_000;
 const HELD_BYTES_MAX: usize = 1 << 30;
-/// How often a client that asks for it hears from a stream on which nothing goes on.
+/// Interval of heartbeats on an otherwise idle stream to clients that request them.
 const HEARTBEAT: Duration = Duration::from_secs(20);
-/// How long a stream that found no room in the line for memory waits.
+/// Wait of a stream before it retries because the queue of waiters for memory was full.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// From this version on clients expect to hear from it.
+/// Lowest protocol version of clients that expect heartbeats.
 const HEARTBEAT_VERSION: i64 = 1;
-/// What a client still has when its stream ends goes to others after this time: it may be about to acknowledge some.
+/// Remaining lease of the client's messages when its stream ends: it may be about to acknowledge some of them.
 const GRACE_MS: u64 = 1_000;
 
-/// The open streams of each queue.
+/// Open streams of each queue.
 #[derive(Default)]
 pub(super) struct Streams(Mutex<HashMap<String, Vec<Arc<Stream>>>>);
 
-/// What a stream has out.
+/// Outstanding messages of a stream.
 struct Stream {
     messages_max: usize,
     bytes_max: usize,
     held: Mutex<Held>,
-    /// There is room again, or the stream has to end.
+    /// Notified when there is room again, or when the stream has to end.
     freed: Notify,
     is_over: AtomicBool,
-    /// How long the client has a message, ms.
+    /// Duration of the client's leases, ms.
     lease_ms: AtomicU64,
 }
 
 #[derive(Default)]
 struct Held {
-    /// The bytes of each message, and when its lease ends.
+    /// Size of each message, and the time at which its lease expires.
     messages: HashMap<Receipt, (usize, Instant)>,
     bytes: usize,
 }
@@ -100,7 +101,7 @@ impl Streams {
         self.0.lock().contains_key(queue)
     }
 
-    /// Clients do not have these any more.
+    /// Removes messages that clients no longer hold.
     pub fn forget(&self, queue: &str, receipts: &[Receipt]) {
         for stream in self.of(queue) {
             let mut held = stream.held.lock();
@@ -112,7 +113,7 @@ impl Streams {
         }
     }
 
-    /// Clients have these for so many milliseconds from now.
+    /// Extends the leases of messages by these milliseconds from now.
     pub fn extend(&self, queue: &str, leases: &[(Receipt, u64)]) {
         let now = Instant::now();
         for stream in self.of(queue) {
@@ -125,7 +126,7 @@ impl Streams {
         }
     }
 
-    /// The queue is no more.
+    /// Ends the streams of a deleted queue.
     pub fn end(&self, queue: &str) {
         for stream in self.of(queue) {
             stream.is_over.store(true, Ordering::Release);
@@ -148,7 +149,8 @@ impl Stream {
         }))
     }
 
-    /// Messages and bytes that the client has room for; waits until there are some. A lease that ended frees room too.
+    /// Returns the number and bytes of messages that the client has room for; waits until both are positive. An expired
+    /// lease frees room, too.
     async fn room(&self) -> Result<(usize, usize)> {
         loop {
             let next = {
@@ -192,7 +194,7 @@ fn deadline_ms(seconds: i32) -> Result<u64> {
     }
 }
 
-/// What the two halves of a stream share.
+/// State that both halves of a stream share.
 struct Dialogue {
     door: Arc<Door>,
     queue: Arc<QueueDefinition>,
@@ -202,7 +204,7 @@ struct Dialogue {
     hears_heartbeats: bool,
 }
 
-/// Begins a stream with its first request. What comes of it is read from the channel.
+/// Opens a stream with its first request. Its responses are read from the channel.
 pub(super) async fn open(ask: Ask, mut messages: Messages) -> Result<mpsc::Receiver<Result<Encoded>>> {
     let first = next(&mut messages).await?.unwrap_or_default();
     if first.subscription.is_empty() {
@@ -215,7 +217,7 @@ pub(super) async fn open(ask: Ask, mut messages: Messages) -> Result<mpsc::Recei
     let name = Name::parse(Kind::Subscription, &first.subscription)?;
     let (answers, receiver) = mpsc::channel(STREAM_MESSAGES_MAX);
     let Some(queue) = ask.door.queue_to_pull(&name).await? else {
-        // Nothing will ever come; the client keeps its stream as it would with the service.
+        // No message will ever arrive; the stream stays open, as with Google's service.
         tokio::spawn(async move {
             let mut drain = ask.drain.clone();
             tokio::select! { () = answers.closed() => {} () = drain.begun() => {} }
@@ -265,13 +267,13 @@ impl Dialogue {
         self.door.streams.remove(name, &self.stream);
         self.door.is_active(&self.queue);
         if let Err(failure) = end {
-            // Nobody may listen any more.
+            // The receiver may already be closed.
             drop(self.answers.try_send(Err(failure)));
         }
         self.leave().await;
     }
 
-    /// What the client did not answer goes to others soon.
+    /// Shortens the leases of unacknowledged messages, so that they are redelivered soon.
     async fn leave(&self) {
         let now = Instant::now();
         let soon = |until: Instant| until.saturating_duration_since(now) > Duration::from_millis(GRACE_MS);
@@ -287,7 +289,7 @@ impl Dialogue {
         }
     }
 
-    /// Takes what the client says, until it has no more to say.
+    /// Processes the client's requests until it closes its half of the stream.
     async fn listen(&self, first: StreamingPullRequest, mut messages: Messages) -> Result<()> {
         self.tell(StreamingPullResponse::default()).await;
         self.hear(&first).await?;
@@ -334,17 +336,17 @@ impl Dialogue {
         Ok(())
     }
 
-    /// Gives messages while the client has room for them.
+    /// Delivers messages while the client has room for them.
     async fn give(&self) -> Result<()> {
         loop {
             let (max, bytes_max) = self.stream.room().await?;
-            // Without anybody to take it the other half ends.
+            // If the receiver is closed, the other half ends the stream.
             let Ok(place) = self.answers.reserve().await else {
                 return Ok(());
             };
             let memory = self.door.broker.answers();
             if memory.wait_for_turn(Some(self.address), ROOM_WAIT).await.is_err() {
-                // Where the line is full nobody waits in it: the stream looks again a little later.
+                // The queue of waiters is full, so that this stream cannot wait in it and retries a little later.
                 tokio::time::sleep(LOOK_AGAIN).await;
                 continue;
             }
@@ -387,11 +389,11 @@ impl Dialogue {
     }
 
     async fn tell(&self, answer: StreamingPullResponse) {
-        // Whoever is gone is noticed elsewhere.
+        // A closed receiver is noticed elsewhere.
         drop(self.answers.send(Ok(Encoded::new(&self.with_properties(answer)))).await);
     }
 
-    /// Clients go by the properties of the last answer.
+    /// Adds the properties of the subscription; clients use those of the last response.
     fn with_properties(&self, answer: StreamingPullResponse) -> StreamingPullResponse {
         let settings = &self.queue.settings;
         let properties = SubscriptionProperties {

@@ -1,7 +1,8 @@
-//! Subscriptions: queues over topics. What the broker has no word for is a note of the queue, as JSON.
+//! Subscriptions: queues over topics. Properties that the broker does not have are stored as JSON in a note of the
+//! queue.
 //!
-//! A subscription whose topic was deleted, or that was detached, has no queue any more: it is a document, until it is
-//! deleted too.
+//! A subscription that was detached, or whose topic was deleted, no longer has a queue: it is stored in a document,
+//! until it is deleted as well.
 
 use std::sync::Arc;
 
@@ -25,14 +26,14 @@ use super::times::{Bounds, DAY_MS, MINUTE_MS, SECOND_MS, duration, duration_ms, 
 use super::topics::check_labels;
 use super::{policies, rest, transforms};
 
-/// The note of a queue that has the rest of its subscription.
+/// Name of the queue's note with the other properties of its subscription.
 const NOTE: &str = "pubsub.subscription";
-/// The note of a queue that has transforms: they are a document, because notes are small.
+/// Name of the queue's note that marks transforms, which are stored in a document, because notes are small.
 const HAS_TRANSFORMS: &str = "pubsub.transforms";
-/// Transforms of subscriptions that have a queue.
+/// Kind of the documents with the transforms of subscriptions that have a queue.
 const TRANSFORMS: &str = "pubsub.transforms";
 const MESSAGE: &str = "google.pubsub.v1.Subscription";
-/// Subscriptions that have no queue any more.
+/// Kind of the documents with subscriptions that no longer have a queue.
 const WITHOUT_QUEUE: &str = "pubsub.subscription";
 
 pub(super) const ACK_DEADLINE_S_MIN: i32 = 10;
@@ -54,14 +55,14 @@ pub(super) fn missing() -> Failure {
     Failure::not_found("Subscription does not exist")
 }
 
-/// A subscription as it can be now.
+/// Subscription in one of its states.
 pub(super) enum Found {
     Queue(Arc<QueueDefinition>),
-    /// Its topic is gone, or it was detached from it.
+    /// Detached, or without its topic, which was deleted.
     WithoutQueue(Box<Subscription>),
 }
 
-/// Whether it was created here.
+/// Returns `true` if the queue was created by this door.
 pub(super) fn is_own(queue: &QueueDefinition) -> bool {
     queue.notes.contains_key(NOTE)
 }
@@ -85,7 +86,8 @@ impl Door {
         }
     }
 
-    /// The queue of a subscription that messages can be pulled from; `None` where none will come any more.
+    /// Returns the queue of a subscription to pull from; `None` if its topic was deleted, so that no message will
+    /// arrive.
     pub(super) async fn queue_to_pull(&self, name: &Name) -> Result<Option<Arc<QueueDefinition>>> {
         match self.find_subscription(name).await? {
             Found::WithoutQueue(subscription) if subscription.detached => {
@@ -96,13 +98,13 @@ impl Door {
         }
     }
 
-    /// What a queue is as a subscription, with its transforms.
+    /// Returns the subscription for a queue, including its transforms.
     async fn whole_subscription_of(&self, queue: &QueueDefinition) -> Result<Subscription> {
         let message_transforms = self.transforms_of(queue).await?;
         Ok(Subscription { message_transforms, ..self.subscription_of(queue)? })
     }
 
-    /// The transforms of the subscription that a queue is.
+    /// Returns the transforms of the subscription for a queue.
     pub(super) async fn transforms_of(&self, queue: &QueueDefinition) -> Result<Vec<MessageTransform>> {
         if !queue.notes.contains_key(HAS_TRANSFORMS) {
             return Ok(Vec::new());
@@ -121,7 +123,8 @@ impl Door {
         Ok(self.broker.put_document(TRANSFORMS, inner, document).await?)
     }
 
-    /// What a queue is as a subscription, but for its transforms. What its settings say counts, whoever set them.
+    /// Returns the subscription for a queue, without its transforms. The queue's settings take precedence over its
+    /// note, whichever door set them.
     pub(super) fn subscription_of(&self, queue: &QueueDefinition) -> Result<Subscription> {
         let noted = queue.notes.get(NOTE).map(|note| rest::from_text(MESSAGE, note)).transpose()?;
         let noted: Subscription = noted.unwrap_or_default();
@@ -151,7 +154,7 @@ impl Door {
         })
     }
 
-    /// Checks what a subscription is to be, and fills in what is left open.
+    /// Checks a new subscription, and sets the defaults.
     fn checked(&self, mut subscription: Subscription) -> Result<Subscription> {
         check_labels(&subscription.labels)?;
         if subscription.ack_deadline_seconds == 0 {
@@ -216,7 +219,7 @@ impl Door {
         if self.broker.has_topic(&self.names.inner(&topic)) { Ok(()) } else { Err(missing()) }
     }
 
-    /// The settings of the queue of a subscription that was checked.
+    /// Returns the queue's settings for a checked subscription.
     fn settings_of(&self, subscription: &Subscription) -> Result<QueueSettings> {
         let ms = |duration: Option<&prost_types::Duration>| duration.and_then(duration_ms).unwrap_or(0);
         let retry = subscription.retry_policy.as_ref();
@@ -253,7 +256,7 @@ impl Door {
         })
     }
 
-    /// Takes the queue from a subscription. What is left shows what it was.
+    /// Deletes the queue of a subscription; the document keeps its former properties.
     async fn leave_without_queue(&self, queue: &QueueDefinition, left: Subscription) -> Result<()> {
         let document = left.encode_to_vec();
         let inner = queue.name.as_str();
@@ -264,7 +267,7 @@ impl Door {
         Ok(())
     }
 
-    /// The subscriptions of a topic that is about to go.
+    /// Deletes the queues of the subscriptions of a topic that is about to be deleted.
     pub(super) async fn leave_topic(&self, topic: &str) -> Result<()> {
         for queue in self.broker.queues_over(topic).await? {
             let subscription = self.whole_subscription_of(&queue).await?;
@@ -293,7 +296,7 @@ fn read(document: Bytes) -> Result<Subscription> {
     })
 }
 
-/// What the queue cannot say itself.
+/// Returns the properties that the queue does not store itself.
 fn note(subscription: &Subscription) -> Result<String> {
     let rest = Subscription {
         name: String::new(),
@@ -312,7 +315,7 @@ fn note(subscription: &Subscription) -> Result<String> {
     rest::text_of(MESSAGE, &rest)
 }
 
-/// What is noted of a queue.
+/// Returns the notes of the queue.
 fn notes(subscription: &Subscription) -> Result<Vec<(String, String)>> {
     let mut notes = vec![(NOTE.to_owned(), note(subscription)?)];
     if !subscription.message_transforms.is_empty() {
@@ -325,7 +328,7 @@ fn default_expiration() -> ExpirationPolicy {
     ExpirationPolicy { ttl: Some(duration(EXPIRATION_MS_DEFAULT)) }
 }
 
-/// Without a time it never expires.
+/// Checks an expiration policy. Without a TTL, the subscription never expires.
 fn check_expiration(policy: &ExpirationPolicy) -> Result<()> {
     let Some(ttl) = &policy.ttl else {
         return Ok(());
@@ -401,7 +404,7 @@ pub(super) async fn create(ask: Ask, subscription: Subscription) -> Result<Subsc
         notes: notes(&subscription)?.into_iter().collect(),
         ..NewQueue::new(QueueName::parse(&door.names.inner(&name))?)
     };
-    // First: messages are never delivered without them.
+    // Stored first: messages must never be delivered without them.
     door.keep_transforms(new.name.as_str(), &subscription.message_transforms).await?;
     let queue = door.broker.create_queue(new).await?;
     door.changed.notify_one();
@@ -427,7 +430,7 @@ pub(super) async fn list(ask: Ask, request: ListSubscriptionsRequest) -> Result<
     for name in items {
         match door.subscription(&name).await {
             Ok(subscription) => subscriptions.push(subscription),
-            // It was deleted meanwhile.
+            // It was deleted in the meantime.
             Err(failure) if failure.code == Code::NotFound => {}
             Err(failure) => return Err(failure),
         }
@@ -442,7 +445,7 @@ pub(super) async fn delete(ask: Ask, request: DeleteSubscriptionRequest) -> Resu
     Ok(())
 }
 
-/// It keeps its name, and gets no message any more.
+/// Detaches a subscription: it keeps its name, and no longer receives messages.
 pub(super) async fn detach(ask: Ask, request: DetachSubscriptionRequest) -> Result<DetachSubscriptionResponse> {
     let name = Name::parse(Kind::Subscription, &request.subscription)?;
     match ask.door.find_subscription(&name).await? {
@@ -484,7 +487,7 @@ pub(super) async fn update(ask: Ask, request: UpdateSubscriptionRequest) -> Resu
     change(&ask.door, &name, |subscription| paths.iter().try_for_each(|path| apply(subscription, &given, path))).await
 }
 
-/// Changes a subscription, and its queue with it.
+/// Changes a subscription and its queue.
 async fn change(door: &Door, name: &Name, work: impl FnOnce(&mut Subscription) -> Result<()>) -> Result<Subscription> {
     let Found::Queue(queue) = door.find_subscription(name).await? else {
         return Err(Failure::precondition("Subscription is detached."));
@@ -498,7 +501,7 @@ async fn change(door: &Door, name: &Name, work: impl FnOnce(&mut Subscription) -
         door.keep_transforms(queue.name.as_str(), &subscription.message_transforms).await?;
     }
     let alter = |definition: &mut QueueDefinition| {
-        // Google has no such setting: it stays as it was set elsewhere.
+        // Google has no such setting, so that the value that was set elsewhere is kept.
         definition.settings = QueueSettings { isolation: definition.settings.isolation, ..settings };
         definition.notes.remove(HAS_TRANSFORMS);
         definition.notes.extend(notes);
@@ -509,7 +512,7 @@ async fn change(door: &Door, name: &Name, work: impl FnOnce(&mut Subscription) -
     door.whole_subscription_of(&queue).await
 }
 
-/// Takes what a path of a mask names from what was given.
+/// Copies the field that a path of a mask names.
 fn apply(to: &mut Subscription, given: &Subscription, path: &str) -> Result<()> {
     let is_fixed = matches!(
         path,
@@ -547,7 +550,7 @@ fn apply(to: &mut Subscription, given: &Subscription, path: &str) -> Result<()> 
     Ok(())
 }
 
-/// The same for a field of a field.
+/// Copies a nested field that a path of a mask names.
 fn apply_part(to: &mut Subscription, given: Subscription, path: &str) -> Result<()> {
     let push = given.push_config.unwrap_or_default();
     let dead = given.dead_letter_policy.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What nobody uses any more: subscriptions that expired, and snapshots.
+//! Periodic deletion of expired subscriptions and snapshots.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::snapshots;
 use super::subscriptions::is_own;
 use super::times::duration_ms;
 
-/// How often it is looked for. The shortest life is an hour.
+/// Interval of the sweeps. The shortest lifetime is an hour.
 const EVERY: Duration = Duration::from_secs(600);
 
 pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
@@ -33,7 +33,7 @@ async fn sweep(door: &Door, started_ms: u64) -> Result<()> {
     let (queues, _) = door.broker.queues("", "", usize::MAX).await?;
     door.forget_others(&queues.iter().map(|queue| queue.id).collect());
     for queue in queues {
-        // Of a queue that another door made nobody said when it expires.
+        // A queue of another door has no expiration policy.
         if !is_own(&queue) || door.streams.is_open(queue.name.as_str()) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Durations and moments as Google's messages have them, in milliseconds.
+//! Durations and timestamps of Google's messages, in milliseconds.
 
 use prost_types::{Duration, Timestamp};
 
@@ -6,10 +6,10 @@ pub(super) const SECOND_MS: u64 = 1000;
 pub(super) const MINUTE_MS: u64 = 60 * SECOND_MS;
 pub(super) const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
 
-/// What a duration may be by its definition, about 10,000 years.
+/// Maximum of a duration by its definition, about 10,000 years.
 const DURATION_S_MAX: i64 = 315_576_000_000;
 
-/// From when to when a duration may be.
+/// Bounds of a duration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub min_ms: u64,
@@ -22,7 +22,7 @@ impl Bounds {
     }
 }
 
-/// `None` for one that is negative, or that is none: JSON has no form of that.
+/// Converts a duration; `None` if it is negative or invalid: JSON cannot express that.
 pub(super) fn duration_ms(duration: &Duration) -> Option<u64> {
     let is_valid = (0..=DURATION_S_MAX).contains(&duration.seconds) && (0..1_000_000_000).contains(&duration.nanos);
     is_valid.then(|| duration.seconds as u64 * SECOND_MS + duration.nanos as u64 / 1_000_000)
@@ -32,7 +32,7 @@ pub(super) fn duration(ms: u64) -> Duration {
     Duration { seconds: (ms / SECOND_MS) as i64, nanos: (ms % SECOND_MS) as i32 * 1_000_000 }
 }
 
-/// As JSON writes it.
+/// Formats a duration as in JSON.
 pub(super) fn shown(ms: u64) -> String {
     match ms % SECOND_MS {
         0 => format!("{}s", ms / SECOND_MS),
@@ -44,7 +44,7 @@ pub(super) fn timestamp(ms: u64) -> Timestamp {
     Timestamp { seconds: (ms / SECOND_MS) as i64, nanos: (ms % SECOND_MS) as i32 * 1_000_000 }
 }
 
-/// Milliseconds since 1970, if that is a moment which can be written.
+/// Converts a timestamp to milliseconds since 1970; `None` if it is out of the valid range.
 pub(super) fn timestamp_ms(timestamp: &Timestamp) -> Option<i64> {
     let is_valid = (-62_135_596_800..=253_402_300_799).contains(&timestamp.seconds)
         && (0..1_000_000_000).contains(&timestamp.nanos);

@@ -1,4 +1,4 @@
-//! Topics: created, changed, found, listed, deleted, published to. What the broker has no word for is a document.
+//! Topics and publishing. Properties that the broker does not have are stored in a document.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +22,8 @@ use super::{schemas, snapshots, transforms};
 
 const DOCUMENT: &str = "pubsub.topic";
 const RETENTION: Bounds = Bounds { min_ms: 10 * MINUTE_MS, max_ms: 31 * DAY_MS };
-/// How long a topic keeps its messages without a `message_retention_duration`: as long as Google's subscriptions keep
-/// theirs by default. The service would keep only what is not acknowledged; here other doors read the log too.
+/// Retention of a topic without a `message_retention_duration`: the default of Google's subscriptions. Google's service
+/// would keep only unacknowledged messages; here other doors read the log, too.
 const RETENTION_MS_DEFAULT: u64 = 7 * DAY_MS;
 
 const MESSAGES_MAX: usize = 1000;
@@ -41,7 +41,7 @@ fn missing() -> Failure {
 }
 
 impl Door {
-    /// The topic of a name, as it was defined. What another door created has the settings of nobody.
+    /// Returns a topic with its properties. A topic that another door created has default properties.
     pub(super) async fn topic(&self, name: &Name) -> Result<Topic> {
         let inner = self.names.inner(name);
         if !self.broker.has_topic(&inner) {
@@ -63,7 +63,7 @@ impl Door {
         Ok(self.broker.put_document(DOCUMENT, inner, Some(document.into())).await?)
     }
 
-    /// Checks what a topic is to be, and fills in what is left open.
+    /// Checks a new topic, and sets the defaults.
     async fn checked_topic(&self, mut topic: Topic) -> Result<Topic> {
         check_labels(&topic.labels)?;
         if let Some(duration) = &topic.message_retention_duration {
@@ -86,8 +86,8 @@ impl Door {
     }
 }
 
-/// How long the log keeps a message, and how many bytes of them: a duration that is asked for is a minimum, so that no
-/// limit of bytes goes with it. What a subscription has not acknowledged stays for as long as the subscription says.
+/// Returns the retention of the log in ms and bytes. A requested duration is a minimum, so there is no limit of bytes
+/// with it. Unacknowledged messages stay for as long as their subscription specifies.
 fn retention(topic: &Topic) -> (u64, u64) {
     match topic.message_retention_duration.as_ref().and_then(duration_ms) {
         Some(kept_ms) => (kept_ms, 0),
@@ -216,7 +216,7 @@ pub(super) async fn list_snapshots(ask: Ask, request: ListTopicSnapshotsRequest)
     Ok(ListTopicSnapshotsResponse { snapshots: items, next_page_token })
 }
 
-/// Its subscriptions stay, and show that it is gone.
+/// Deletes a topic. Its subscriptions remain, and show that their topic was deleted.
 pub(super) async fn delete(ask: Ask, request: DeleteTopicRequest) -> Result<()> {
     let door = &ask.door;
     let name = Name::parse(Kind::Topic, &request.topic)?;
@@ -238,7 +238,7 @@ pub(super) async fn publish(ask: Ask, request: PublishRequest) -> Result<Publish
     let name = Name::parse(Kind::Topic, &request.topic)?;
     check_messages(&request.messages)?;
     let topic = door.topic(&name).await?;
-    // Transforms come first: the schema says what is in the topic.
+    // Transforms are applied first: the schema describes the contents of the topic.
     let has_transforms = topic.message_transforms.iter().any(|transform| !transform.disabled);
     let published = transforms::publish(door, topic.message_transforms, request.messages).await?;
     let is_published: Vec<bool> = published.iter().map(Option::is_some).collect();
@@ -256,7 +256,7 @@ pub(super) async fn publish(ask: Ask, request: PublishRequest) -> Result<Publish
     Ok(PublishResponse { message_ids })
 }
 
-/// Messages that a transform filters have ids too: their publisher learns nothing of it.
+/// Returns an id for a filtered message: its publisher must not notice the filter.
 fn new_id() -> Result<String> {
     let mut random = [0; 16];
     aws_lc_rs::rand::fill(&mut random)
@@ -266,7 +266,7 @@ fn new_id() -> Result<String> {
     Ok(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
 }
 
-/// Puts messages into a topic, and returns their ids.
+/// Publishes messages to a topic and returns their ids.
 async fn send(door: &Door, inner: &str, messages: &[PubsubMessage]) -> Result<Vec<String>> {
     if messages.is_empty() {
         return Ok(Vec::new());
@@ -318,7 +318,7 @@ fn check_message(message: &PubsubMessage) -> Result<()> {
     }
 }
 
-/// Whether a message has something in it, and no more than the limits allow.
+/// Checks that a message is not empty and does not exceed the limits.
 pub(super) fn check_size(message: &PubsubMessage) -> Result<()> {
     if message.data.is_empty() && message.attributes.is_empty() {
         return Err(Failure::invalid("Some messages are empty"));
@@ -346,7 +346,7 @@ pub(super) fn check_size(message: &PubsubMessage) -> Result<()> {
     Ok(())
 }
 
-/// At most 64 labels of lower case letters, digits, `_` and `-`; keys begin with a letter.
+/// Checks labels: at most 64, of lowercase letters, digits, `_` and `-`; keys begin with a letter.
 pub(super) fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
     if labels.len() > LABELS_MAX {
         return Err(too_large("label_count", labels.len(), LABELS_MAX));
@@ -366,7 +366,7 @@ pub(super) fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
     Ok(())
 }
 
-/// A message as a subscriber gets it.
+/// Returns a received message in the form that is sent to a subscriber.
 pub(super) fn received(received: &broker::Received) -> PubsubMessage {
     let message = &received.message;
     let attributes = message.headers().map(|(name, value)| (text(name), text(value))).collect();
@@ -379,7 +379,7 @@ pub(super) fn received(received: &broker::Received) -> PubsubMessage {
     }
 }
 
-/// A text; of bytes that are none their base64.
+/// Converts bytes to a string; bytes that are not UTF-8 are encoded in base64.
 fn text(bytes: &Bytes) -> String {
     use base64::Engine;
     match std::str::from_utf8(bytes) {

@@ -1,4 +1,5 @@
-//! Message transforms of topics and subscriptions: checked when they are set, applied to messages in both directions.
+//! Message transforms of topics and subscriptions: checked when they are set, applied to published and delivered
+//! messages.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,29 +17,30 @@ use super::topics::{check_size, too_large};
 use super::transform::{Fault, Function, Input, Output, Unanswered};
 use super::{pull, times};
 
-/// Transforms of one topic or subscription, as with the service.
+/// Maximum number of transforms of one topic or subscription, as at Google's service.
 const TRANSFORMS_MAX: usize = 5;
-/// The code of one function, as with the service.
+/// Maximum size of the code of one function, as at Google's service.
 const CODE_BYTES_MAX: usize = 20 << 10;
 const NAME_BYTES_MAX: usize = 255;
-/// Messages that a subscription with transforms takes from its queue at a time: they are leased meanwhile.
+/// Maximum number of messages that a subscription with transforms receives together: they are leased during the
+/// transforms.
 const TOGETHER_MAX: usize = 100;
-/// After how long a message comes again whose transform failed, where its subscription has no retry policy. It doubles
-/// with each attempt.
+/// Delay before the redelivery of a message whose transform failed, if the subscription has no retry policy: the first
+/// and the maximum. It doubles with each attempt.
 const RETRY_MS: (u64, u64) = (1_000, 60_000);
 
 impl From<Unanswered> for Failure {
     fn from(unanswered: Unanswered) -> Self {
         let code = match unanswered {
             Unanswered::Busy(_) => Code::Unavailable,
-            // As of any other function that takes too long; clients would try again after `UNAVAILABLE`.
+            // As for any other function that takes too long; after `UNAVAILABLE`, clients would retry.
             Unanswered::Endless => Code::InvalidArgument,
         };
         Self::new(code, unanswered.to_string())
     }
 }
 
-/// What is wrong with transforms, if anything is: each function is compiled, and found in its code.
+/// Checks transforms: each function is compiled and looked up in its code.
 pub(super) async fn check(door: &Door, transforms: &[MessageTransform]) -> Result<()> {
     if transforms.len() > TRANSFORMS_MAX {
         return Err(too_large("message_transforms", transforms.len(), TRANSFORMS_MAX));
@@ -84,7 +86,7 @@ async fn check_one(door: &Door, transform: &MessageTransform) -> Result<()> {
     checked.map_err(|fault| Failure::invalid(fault.message().to_owned()))
 }
 
-/// The functions that are to be applied, in their order; `None` where there are none.
+/// Returns the enabled functions in order; `None` if no function is enabled.
 fn functions(transforms: Vec<MessageTransform>) -> Option<Arc<[Function]>> {
     let functions: Arc<[Function]> = transforms
         .into_iter()
@@ -102,7 +104,7 @@ fn failed(functions: &[Function], at: usize, fault: &Fault) -> String {
     format!("message_transforms: function {name}: {}", fault.message())
 }
 
-/// What a topic's transforms make of messages; `None` for each that they filter. One that fails fails all of them.
+/// Applies a topic's transforms to messages; the result is `None` for each filtered one. One failure fails all of them.
 pub(super) async fn publish(
     door: &Door,
     transforms: Vec<MessageTransform>,
@@ -131,7 +133,7 @@ fn replaced(message: PubsubMessage, output: Output) -> PubsubMessage {
     PubsubMessage { data: output.data.into(), attributes: output.attributes, ..message }
 }
 
-/// A message that a subscriber is to get.
+/// Message that is ready for delivery to a subscriber.
 pub(super) struct Delivery {
     pub received: Received,
     pub message: PubsubMessage,
@@ -139,12 +141,12 @@ pub(super) struct Delivery {
 
 impl Door {
     /// Waits for messages of a subscription, and applies its transforms. Filtered messages are acknowledged; those
-    /// whose transform fails go back, and to the dead letters after as many attempts as any other.
+    /// whose transform fails return to the queue, and become dead letters after the usual number of attempts.
     pub(super) async fn receive(&self, queue: &QueueDefinition, receive: &Receive) -> engine::Result<Vec<Delivery>> {
         let name = queue.name.as_str();
         let until = Instant::now() + receive.wait;
         loop {
-            // It may have changed since the stream or the push began.
+            // The transforms may have changed since the stream or the push began.
             let transforms = self.transforms_of(&*self.broker.queue(name).await?).await;
             let transforms = transforms.map_err(|failure| Error::new(ErrorKind::Internal, failure.message))?;
             let Some(functions) = functions(transforms) else {
@@ -174,7 +176,7 @@ impl Door {
         let messages: Vec<PubsubMessage> = received.iter().map(|received| pull::message(self, received)).collect();
         let inputs = received.iter().zip(&messages).map(|(received, message)| input(received, message)).collect();
         let (mut deliveries, mut filtered, mut back) = (Vec::new(), Vec::new(), Vec::new());
-        // What follows a message that goes back goes back with it, if its subscription is ordered.
+        // In an ordered subscription, the messages that follow a returned one with the same key are returned with it.
         let (is_ordered, mut held_keys) = (queue.settings.order == Order::Groups, HashSet::new());
         match self.transforms.apply(functions.clone(), inputs).await {
             Ok(transformed) => {
@@ -218,7 +220,8 @@ impl Door {
     }
 }
 
-/// When a message comes again: as its subscription says, else later with each attempt.
+/// Returns the receipt with the delay of its redelivery: `None` for the subscription's retry policy, or a delay that
+/// grows with each attempt.
 fn retry(queue: &QueueDefinition, received: &Received) -> (Receipt, Option<u64>) {
     let (first_ms, most_ms) = RETRY_MS;
     let doubled = first_ms.saturating_mul(1 << received.attempts.saturating_sub(1).min(16)).min(most_ms);

@@ -1,4 +1,4 @@
-//! Peers that break the protocol: each is told what is wrong, and nobody else notices.
+//! Peers that violate the protocol: each receives an error, and other clients are not affected.
 
 use bytes::{BufMut, BytesMut};
 use client::{Acks, ErrorKind, Overflow, Start, TopicSettings};
@@ -11,7 +11,7 @@ use crate::bystander::Bystander;
 use crate::raw::{Incoming, Raw, batch, encode, frame, hello, publish, subscribe};
 use crate::server::{Server, within};
 
-/// The last words that bytes earn, on a connection that said hello or did not.
+/// Returns the kind of the final error that the bytes cause, on a connection with or without a hello.
 async fn last_words(server: &Server, said_hello: bool, bytes: &[u8]) -> ErrorKind {
     let mut raw = match said_hello {
         true => Raw::open(server.address).await,
@@ -21,7 +21,7 @@ async fn last_words(server: &Server, said_hello: bool, bytes: &[u8]) -> ErrorKin
     raw.last_words().await.expect("a reason").kind
 }
 
-/// The answer that a request earns, after which the connection still works.
+/// Returns the kind of the error that a request causes, after which the connection still works.
 async fn answered(raw: &mut Raw, bytes: &[u8], correlation: u32) -> ErrorKind {
     raw.write(bytes).await;
     let kind = match raw.answer(correlation).await {
@@ -38,7 +38,7 @@ fn header(length: u32, kind: u8) -> BytesMut {
     buf
 }
 
-/// One of each request, with every optional part.
+/// Returns one request of each kind, with every optional part.
 fn requests() -> Vec<Request> {
     let mut subscription = subscribe("topic", Overflow::Replay, 8, 1 << 20);
     subscription.start = Start::Offsets(vec![(0, 1), (1, 2)]);
@@ -59,7 +59,7 @@ fn requests() -> Vec<Request> {
     ]
 }
 
-/// A frame that stops anywhere and a connection that closes there are just a peer that went away.
+/// A frame that is truncated by the end of its connection counts as a peer that disconnected.
 #[tokio::test]
 async fn a_truncated_frame_is_a_peer_that_left() {
     let server = Server::start();
@@ -81,7 +81,8 @@ async fn a_truncated_frame_is_a_peer_that_left() {
     bystander.is_unharmed().await;
 }
 
-/// A length beyond the limit is refused on the word of the header; before the hello the limit is small.
+/// A frame whose header announces a length beyond the limit is refused immediately; before the hello the limit is
+/// lower.
 #[tokio::test]
 async fn an_oversized_frame_is_refused() {
     let server = Server::start();
@@ -93,13 +94,13 @@ async fn an_oversized_frame_is_refused() {
         let kind = last_words(&server, said_hello, &header(length, 0x0c)).await;
         assert_eq!(kind, ErrorKind::TooLarge, "{said_hello} {length}");
     }
-    // What is within the limit but larger than what is reserved in advance is only waited for.
+    // The broker waits for a body that is within the limit, but larger than the memory that it reserves in advance.
     let mut raw = Raw::open(server.address).await;
     raw.write(&header(BODY_BYTES_MAX as u32, 0x0c)).await;
     bystander.is_unharmed().await;
 }
 
-/// Every bit that this version does not know is refused, in each request's header.
+/// Every unknown flag or reserved bit is refused, in the header of each request.
 #[tokio::test]
 async fn unknown_flags_and_reserved_bits_are_refused() {
     let server = Server::start();
@@ -115,7 +116,7 @@ async fn unknown_flags_and_reserved_bits_are_refused() {
     bystander.is_unharmed().await;
 }
 
-/// A kind that is not known is answered as such, and the connection goes on.
+/// An unknown kind of request is refused, and the connection continues.
 #[tokio::test]
 async fn unknown_kinds_are_refused() {
     let server = Server::start();
@@ -128,7 +129,7 @@ async fn unknown_kinds_are_refused() {
     bystander.is_unharmed().await;
 }
 
-/// A hello must have the magic, the version, and no requirement that is not known; an offer may be unknown.
+/// A hello must have the magic, the version, and no unknown requirement; unknown offers are allowed.
 #[tokio::test]
 async fn a_hello_that_does_not_fit_is_refused() {
     let server = Server::start();
@@ -161,7 +162,7 @@ async fn a_hello_that_does_not_fit_is_refused() {
     bystander.is_unharmed().await;
 }
 
-/// Other protocols that come to this port are told so, or hung up on, at once.
+/// Clients of other protocols immediately receive an error, or are disconnected.
 #[tokio::test]
 async fn other_protocols_are_refused() {
     let server = Server::with(&["hello_timeout_ms=600000"]);
@@ -183,7 +184,7 @@ async fn other_protocols_are_refused() {
     raw.write(b"CONNECT {\"verbose\":false}\r\n").await;
     let words = raw.last_words().await.expect("a reason");
     assert!(matches!(words.kind, ErrorKind::Unsupported | ErrorKind::TooLarge | ErrorKind::Malformed), "{words}");
-    // Something that begins like TLS and is none: there is no frame to answer with.
+    // Bytes that begin like TLS and are not: they have no frame to respond to.
     let mut raw = Raw::connect(server.address).await;
     raw.write(&[0x16; 64]).await;
     let mut rest = Vec::new();
@@ -192,7 +193,8 @@ async fn other_protocols_are_refused() {
     bystander.is_unharmed().await;
 }
 
-/// A batch whose checksum or lengths do not fit is refused whole; the next one on the connection is taken.
+/// A batch with an invalid checksum or invalid lengths is refused as a whole; the next one on the connection is
+/// accepted.
 #[tokio::test]
 async fn a_broken_batch_is_refused() {
     let server = Server::start();
@@ -205,7 +207,7 @@ async fn a_broken_batch_is_refused() {
     let mut expect = async |what: &str, kind: ErrorKind, batch: BytesMut| {
         assert_eq!(answered(&mut raw, &send(batch), 77).await, kind, "{what}");
     };
-    // Every byte from the checksum on is covered by it.
+    // The checksum covers every byte from itself on.
     for at in 17..good.len() {
         let mut bad = BytesMut::from(&good[..]);
         bad[at] ^= 0x01;
@@ -232,7 +234,7 @@ async fn a_broken_batch_is_refused() {
     bystander.is_unharmed().await;
 }
 
-/// A body that ends before its last field or goes on after it is malformed, wherever it is cut.
+/// A body that ends before its last field, or continues after it, is malformed, wherever it is cut.
 #[tokio::test]
 async fn bodies_have_their_exact_length() {
     let server = Server::start();
@@ -252,7 +254,7 @@ async fn bodies_have_their_exact_length() {
     bystander.is_unharmed().await;
 }
 
-/// The first request is hello and hello is the first request.
+/// Hello must be the first request, and may be sent only once.
 #[tokio::test]
 async fn hello_comes_first_and_once() {
     let server = Server::start();
@@ -262,7 +264,7 @@ async fn hello_comes_first_and_once() {
     }
     let mut raw = Raw::open(server.address).await;
     assert_eq!(answered(&mut raw, &encode(&hello(), 9), 9).await, ErrorKind::Malformed);
-    // Requests may come right behind the hello, in the same packet.
+    // Requests may follow the hello immediately, in the same packet.
     let mut raw = Raw::connect(server.address).await;
     let mut bytes = encode(&hello(), 1);
     bytes.unsplit(encode(&Request::Ping, 2));
@@ -272,7 +274,7 @@ async fn hello_comes_first_and_once() {
     bystander.is_unharmed().await;
 }
 
-/// A subscription id is unique on its connection, and free again once its subscription has ended.
+/// A subscription id is unique on its connection, and can be reused once its subscription has ended.
 #[tokio::test]
 async fn a_subscription_id_is_unique() {
     let server = Server::start();
@@ -290,7 +292,7 @@ async fn a_subscription_id_is_unique() {
     }
     let unknown = Request::Unsubscribe { subscription: 1 };
     assert_eq!(answered(&mut raw, &encode(&unknown, 901), 901).await, ErrorKind::NotFound);
-    // The new one of the same id is whole: it is granted credit and gets records.
+    // The new subscription with this id is complete: it is granted credit and receives records.
     raw.subscribe(subscribe("t", Overflow::Replay, 0, 1)).await;
     for i in 0..5 {
         assert_eq!(other.publish("t", &[b"x"]).await, i);
@@ -300,7 +302,7 @@ async fn a_subscription_id_is_unique() {
     bystander.is_unharmed().await;
 }
 
-/// An id that is used again before its subscription has ended never means two things at once.
+/// An id that is reused before its subscription has ended never stands for two subscriptions.
 #[tokio::test]
 async fn a_subscription_id_is_not_reused_too_early() {
     let server = Server::start();
@@ -308,7 +310,7 @@ async fn a_subscription_id_is_not_reused_too_early() {
     let mut raw = Raw::open(server.address).await;
     let request = || Request::Subscribe(subscribe("t", Overflow::Replay, 0, 1));
     for _ in 0..50 {
-        // All three at once: what the last one is answered depends on the first one's end.
+        // All three together: the response to the last one depends on the end of the first one.
         let mut bytes = encode(&request(), 10_001);
         bytes.unsplit(encode(&Request::Unsubscribe { subscription: 1 }, 10_002));
         bytes.unsplit(encode(&request(), 10_003));
@@ -333,8 +335,8 @@ async fn a_subscription_id_is_not_reused_too_early() {
     }
 }
 
-/// A burst of more subscriptions than a lane takes at once waits for its turn: none is refused, and each
-/// gets what is published then.
+/// A burst of more subscriptions than a lane accepts in one turn waits: none is refused, and each receives the records
+/// that are published afterwards.
 #[tokio::test]
 async fn a_burst_of_subscriptions_is_taken_whole() {
     let server = Server::start();
@@ -361,7 +363,7 @@ async fn a_burst_of_subscriptions_is_taken_whole() {
     bystander.is_unharmed().await;
 }
 
-/// Two hundred sessions with random bits flipped end one way or another; the broker stays.
+/// Two hundred sessions with randomly flipped bits end in some way; the broker continues.
 #[tokio::test]
 async fn random_bit_flips_do_not_hurt_the_broker() {
     let server = Server::with(&["publish_queue_wait_timeout_ms=20", "hello_timeout_ms=1000"]);
@@ -383,7 +385,7 @@ async fn random_bit_flips_do_not_hurt_the_broker() {
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
         let mut raw = Raw::connect(server.address).await;
-        // The broker may hang up before it has everything.
+        // The broker may disconnect before it has received everything.
         raw.socket.write_all(&bytes).await.unwrap_or_default();
         raw.socket.shutdown().await.unwrap_or_default();
         raw.last_words().await;
@@ -393,7 +395,7 @@ async fn random_bit_flips_do_not_hurt_the_broker() {
     assert!(kind.is_ok(), "{kind:?}");
 }
 
-/// A frame of no kind at all, a body of nothing: the smallest things are refused as well.
+/// The smallest invalid frames are refused as well: without a kind, and with an empty body.
 #[tokio::test]
 async fn empty_frames_are_answered() {
     let server = Server::start();
@@ -405,12 +407,12 @@ async fn empty_frames_are_answered() {
     assert!(matches!(decoded, Ok(Request::Ping)));
 }
 
-/// Numbers that stand for a choice are refused outside of it, and names have to be text.
+/// Numbers that stand for a choice are refused if they are out of range, and names must be UTF-8.
 #[tokio::test]
 async fn choices_and_names_are_checked() {
     let server = Server::start();
     let mut raw = Raw::open(server.address).await;
-    // The places of fields in bodies whose topic is "t".
+    // Offsets of fields in bodies whose topic is "t".
     let publish = encode(&publish("t", Acks::Accepted, &[b"x"]), 700);
     let subscribe = encode(&Request::Subscribe(subscribe("t", Overflow::Replay, 0, 1)), 700);
     let describe = encode(&Request::TopicDescribe { topic: "t".into() }, 700);

@@ -1,4 +1,4 @@
-//! Somebody else on the same broker, whom another's mistakes must not touch.
+//! Other clients of the same broker, which must not be affected by the errors of a test's peers.
 
 use client::{Client, ErrorKind, Start, Subscription};
 
@@ -12,7 +12,7 @@ pub struct Bystander {
 }
 
 impl Bystander {
-    /// One over TCP and one over QUIC, both at work already.
+    /// Opens one client over TCP and one over QUIC, both in use.
     pub async fn of(server: &Server) -> Self {
         let clients = [server.client("tcp").await, server.client("quic").await];
         let subscriptions = [
@@ -24,7 +24,7 @@ impl Bystander {
         bystander
     }
 
-    /// Publishes and receives over connections that were open before, and a new one.
+    /// Checks that publishing and receiving work, over connections that were open before and over a new one.
     pub async fn is_unharmed(&mut self) {
         for client in &self.clients {
             publish(client, "bystander", [self.round]).await;
@@ -36,13 +36,13 @@ impl Bystander {
         self.round += 1;
     }
 
-    /// The metrics, over a connection that was open before.
+    /// Returns a client for the metrics, over a connection that was open before.
     pub fn watcher(&self) -> &Client {
         &self.clients[0]
     }
 }
 
-/// What a client's call says that it failed with.
+/// Returns the kind of the error with which a client's call fails.
 pub async fn kind_of<T>(what: &str, call: impl Future<Output = client::Result<T>>) -> Result<(), ErrorKind> {
     within(what, call).await.map(drop).map_err(|error| error.kind)
 }

@@ -1,4 +1,4 @@
-//! `bench cache`: its rows, its counts, and that it notices what went wrong.
+//! `bench cache`: its rows, its counts, and its detection of errors.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::command::{Done, on, thalweg};
 use crate::server::{Server, until, within};
 
-/// A load that is over soon.
+/// Options for a short run.
 const SMALL: [&str; 9] = ["bench", "cache", "--json", "--connections", "2", "--samples", "200", "--warm-up", "20"];
 
 fn small(args: &[&str]) -> Done {
@@ -21,12 +21,12 @@ fn rows(report: &Value) -> &[Value] {
     report["rows"].as_array().unwrap_or_else(|| panic!("no rows in {report}"))
 }
 
-/// Operation, bytes of values and concurrency of each row.
+/// Returns operation, bytes of values and concurrency of each row.
 fn shapes(report: &Value) -> Vec<Value> {
     rows(report).iter().map(|row| json!([row["operation"], row["value_bytes"], row["concurrency"]])).collect()
 }
 
-/// Every operation was timed once, and nothing was wrong.
+/// Checks that every operation was timed once, without errors.
 fn assert_whole(report: &Value, samples: u64) {
     for row in rows(report) {
         assert_eq!((&row["operations"], &row["errors"]), (&json!(samples), &json!(0)), "{row}");
@@ -39,7 +39,7 @@ fn assert_whole(report: &Value, samples: u64) {
     }
 }
 
-/// Without options the rows are those of the usual table, over QUIC; the report says what was run where.
+/// Without options, the rows are those of the default table, over QUIC; the report describes the run and its host.
 #[test]
 fn the_usual_rows_are_measured() {
     let report = small(&["--streams", "2", "--keys", "16"]).json();
@@ -54,7 +54,7 @@ fn the_usual_rows_are_measured() {
     assert!(report["commit"].is_string() && report["kernel"].is_string() && report["cores"].is_number());
 }
 
-/// Each row can be otherwise shaped, and more streams than a broker serves by itself are served.
+/// Each row can have another shape, and more streams than the broker's default limit are served.
 #[test]
 fn rows_are_run_as_they_are_asked_for() {
     let report =
@@ -71,7 +71,7 @@ fn rows_are_run_as_they_are_asked_for() {
     assert_eq!((&report["rounds"], &report["streams"]), (&json!(3), &json!(1)), "over TCP a connection is a stream");
 }
 
-/// A broker that is there is left as it was. What it took of the processor is known of a process that is named.
+/// An existing broker is left unchanged. Its processor time is reported if its process is named.
 #[test]
 fn a_broker_that_is_named_is_measured() {
     let server = Server::start();
@@ -104,7 +104,7 @@ fn a_broker_that_is_named_is_measured() {
     assert!(rows(&report)[0]["server_cpu_us_per_operation"].is_number(), "{report}");
 }
 
-/// A durable cache is one of a broker with a directory, of which nothing is left.
+/// A durable cache is measured on a broker with a data directory, which is empty afterwards.
 #[test]
 fn puts_that_last_are_measured() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -117,7 +117,7 @@ fn puts_that_last_are_measured() {
     assert!(message.contains("--data DIR"), "{message}");
 }
 
-/// What is refused is counted, and said.
+/// Refused operations are counted and reported.
 #[test]
 fn a_cache_without_room_is_no_whole_run() {
     let done = small(&["--operation", "put", "--value-bytes", "0,16384", "--set", "cache_memory_max=1MiB"]);
@@ -130,11 +130,11 @@ fn a_cache_without_room_is_no_whole_run() {
     let [refused, lost, wrong] = ["refused", "lost", "wrong"].map(|name| count(&long["faults"][name]));
     assert!(refused > 0 && lost == 0 && wrong > 0, "what was refused is not there: {long}");
     assert_eq!(count(&long["errors"]), refused + wrong);
-    // Those of the warm-up count, too.
+    // Operations of the warm-up count, too.
     assert!((1..200).contains(&count(&long["operations"])) && count(&long["operations"]) + refused <= 220, "{long}");
 }
 
-/// What cannot be measured is refused before anything is sent.
+/// Impossible measurements are refused before any request is sent.
 #[test]
 fn what_cannot_be_measured_is_refused() {
     let message = small(&["--keys", "10000000"]).failed(2);
@@ -147,7 +147,7 @@ fn what_cannot_be_measured_is_refused() {
     assert!(nowhere.contains("page.html"), "{nowhere}");
 }
 
-/// One operation in flight, so that there is time for what somebody else does.
+/// Returns a plan with one operation in flight, so that another client has time to interfere.
 fn plan(server: &Server, samples: usize, operations: &[Operation]) -> Plan {
     Plan {
         address: Address::parse(&server.url("tcp")).expect("an address"),
@@ -164,7 +164,7 @@ fn plan(server: &Server, samples: usize, operations: &[Operation]) -> Plan {
     }
 }
 
-/// Runs a plan, and does this as soon as its keys are there.
+/// Runs a plan, and calls `disturb` as soon as its keys exist.
 async fn disturbed(
     server: &mut Server,
     plan: Plan,
@@ -181,7 +181,7 @@ async fn disturbed(
     within("the run", running).await.expect("no panic").expect("a report")
 }
 
-/// Values that are gone meanwhile are noticed.
+/// Values that are deleted during the run are noticed.
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_answers_are_counted() {
     let mut server = Server::start();
@@ -197,7 +197,7 @@ async fn wrong_answers_are_counted() {
     );
 }
 
-/// A broker that is gone ends the run, with what was found so far.
+/// A broker that stops ends the run, which reports the results so far.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_answers_end_the_run() {
     let mut server = Server::start();

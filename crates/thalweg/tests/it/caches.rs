@@ -1,4 +1,4 @@
-//! Caches from outside: the client over each transport, the command line, restarts, and bad input.
+//! Caches end to end: the client over each transport, the command line, restarts, and bad input.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ async fn values_are_put_got_changed_on_condition_counted_and_deleted() {
         let names: Vec<_> = client.list_caches().await.expect("listed");
         assert!(names.iter().any(|status| status.name.as_str() == scheme && status.stats.entries == 1));
         client.delete_cache(scheme).await.expect("deleted");
-        // It is made anew, and has other versions.
+        // The cache is created again, with other versions.
         assert!(cache.put("key", "three").await.expect("put") > version);
     }
 }
@@ -93,7 +93,7 @@ async fn a_key_that_many_claim_is_for_one() {
         let stored = futures_util::future::join_all(claims).await;
         assert_eq!(stored.iter().filter(|stored| matches!(stored, Stored::Done { .. })).count(), 1, "{stored:?}");
     }
-    // A counter by hand: read, add, put if it is still the same.
+    // Counts with read, add, and put if unchanged.
     let counts = clients.iter().map(|cache| async move {
         for _ in 0..50 {
             loop {
@@ -138,7 +138,7 @@ async fn a_watcher_hears_what_is_there_and_what_changes_and_goes_on_over_another
     }
     assert_eq!(kinds[0], ChangeKind::Put("new".into()));
     assert!(kinds.contains(&ChangeKind::Deleted) && kinds.contains(&ChangeKind::Expired), "{kinds:?}");
-    // Another client, later, from the same place.
+    // Another client resumes later from the same position.
     let position = watch.position();
     assert!(matches!(position, WatchFrom::Changes { .. }));
     writer.put("a3", "meanwhile").await.expect("put");
@@ -158,7 +158,7 @@ async fn a_broker_that_was_started_again_has_empty_caches_and_clients_and_watche
     assert_eq!(within("news", watch.next()).await.expect("watched").changes.len(), 1);
     server.crash_and_restart();
     let after = loop {
-        // The answer to the first may be that the connection is gone.
+        // The first response may be that the connection is closed.
         if let Ok(version) = within("a put", cache.put("other", "2")).await {
             break version;
         }
@@ -215,7 +215,7 @@ async fn what_is_too_large_or_is_not_there_is_refused_and_the_connection_goes_on
     let cache = client.cache("c");
     assert_eq!(cache.put("k", vec![0; (8 << 20) + 1]).await.expect_err("too large").kind, ErrorKind::TooLarge);
     assert_eq!(cache.put(vec![0; 65_536], "v").await.expect_err("too large").kind, ErrorKind::TooLarge);
-    // Its beginning is another key, which is left alone.
+    // Its prefix is another key, which is not affected.
     let (key, longer) = (vec![0; 65_535], vec![0; 65_536]);
     cache.put(key.clone(), "v").await.expect("put");
     assert_eq!(cache.get(longer.clone()).await.expect_err("too large").kind, ErrorKind::TooLarge);
@@ -230,7 +230,7 @@ async fn what_is_too_large_or_is_not_there_is_refused_and_the_connection_goes_on
     assert_eq!(many.expect_err("more than an answer").kind, ErrorKind::TooLarge);
     let pair = cache.multi_get(["0", "none", "1"]).await;
     assert_eq!(pair.expect_err("more than an answer").kind, ErrorKind::TooLarge);
-    // Two of the largest are more than any frame.
+    // Two values of the maximum size exceed any frame.
     for key in ["large", "as large"] {
         cache.put(key, vec![1; 8 << 20]).await.expect("put");
     }
@@ -298,7 +298,7 @@ fn the_command_line_has_a_word_for_everything() {
     on(&server, ["cache", "watch", "c", "-n", "0"]).failed(USAGE);
 }
 
-/// Whoever waits for changes holds nothing up on its connection, and too many who wait are told.
+/// Clients that wait for changes do not block their connections, and receive an error if there are too many.
 #[tokio::test]
 async fn many_watch_at_once() {
     let server = Server::start();
@@ -326,7 +326,7 @@ async fn many_watch_at_once() {
     tokio::time::timeout(Duration::from_secs(20), client.close()).await.expect("it closes");
 }
 
-/// What a program knows of a durable cache: all that it was told, and what it asked for and was not told.
+/// A program's knowledge of a durable cache: all acknowledged changes, and the changes without a response.
 #[derive(Default)]
 struct Known {
     entries: BTreeMap<String, (String, u64)>,
@@ -335,7 +335,7 @@ struct Known {
     adds: i64,
 }
 
-/// Puts, deletes, touches and counts until the broker is gone.
+/// Changes entries in every way, by puts, deletes, touches and increments, until the broker stops.
 async fn change_until_it_is_gone(cache: &Cache, round: u64, known: &mut Known, is_over: impl Fn() -> bool) {
     for number in 0u64.. {
         let key = format!("key {}", number % 20);
@@ -381,7 +381,7 @@ async fn what_a_durable_cache_acknowledged_is_there_after_a_kill() {
             let is_over = is_over.clone();
             async move {
                 let (mut adds, mut last) = (0, None);
-                // A connection that breaks does not show: each of them is done once.
+                // A broken connection is not visible: each addition is done exactly once.
                 while !is_over.load(Ordering::Relaxed) || last.is_none() {
                     last = Some(counter.add("count", 1, Ttl::Never).await.expect("it is done").value);
                     adds += 1;
@@ -404,7 +404,7 @@ async fn what_a_durable_cache_acknowledged_is_there_after_a_kill() {
         for (key, (value, version)) in &known.entries {
             let found = there.get(key).map(|found| String::from_utf8_lossy(&found.value).into_owned());
             match known.asked.get(key) {
-                // Its last change was not acknowledged: it was done or not.
+                // Its last change was not acknowledged, so it was either done or not.
                 Some(asked) => assert!(found.as_ref() == Some(value) || asked.contains(&found), "{key}: {found:?}"),
                 None => {
                     assert_eq!(found.as_ref(), Some(value), "{key}");
@@ -421,7 +421,7 @@ async fn what_a_durable_cache_acknowledged_is_there_after_a_kill() {
         let version = cache.put("newest", "v").await.expect("put");
         assert!(version > newest && version > versions, "a version is never given again");
         versions = version;
-        // What was not acknowledged is known now.
+        // The outcomes of unacknowledged changes are now known.
         let told = |(key, found): (&String, &Value)| {
             (key.clone(), (String::from_utf8_lossy(&found.value).into_owned(), found.version))
         };

@@ -1,4 +1,4 @@
-//! Whom a client believes: the certificates that it was given, and nobody else.
+//! Certificates that a client trusts: those that it was configured with, and no others.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -17,7 +17,7 @@ use crate::bystander::kind_of;
 use crate::command::thalweg;
 use crate::server::{Server, connect, metric, program, until, within};
 
-/// A certificate for this name and its key, as files.
+/// Certificate for a name, and its key, in files.
 struct Identity {
     folder: TempDir,
 }
@@ -29,14 +29,14 @@ impl Identity {
         identity
     }
 
-    /// Another certificate in the same files.
+    /// Replaces the certificate in the files.
     fn renew(&self, name: &str) {
         let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).expect("a certificate");
         std::fs::write(self.file("key.pem"), made.signing_key.serialize_pem()).expect("written");
         std::fs::write(self.file("cert.pem"), made.cert.pem()).expect("written");
     }
 
-    /// The same by `openssl req -x509`, with further arguments.
+    /// Creates a certificate in the files with `openssl req -x509` and further arguments.
     fn openssl(&self, arguments: &[&str]) {
         let made = std::process::Command::new("openssl")
             .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "365", "-subj", "/CN=thalweg"])
@@ -62,8 +62,8 @@ impl Identity {
     }
 }
 
-/// A broker with its own certificate is believed by who trusts that, over TLS and QUIC, and by nobody who
-/// trusts another.
+/// A broker with its own certificate is trusted by clients that trust this certificate, over TLS and QUIC, and not by
+/// clients that trust another.
 #[tokio::test]
 async fn a_certificate_has_to_be_trusted() {
     let (own, other) = (Identity::of("127.0.0.1"), Identity::of("127.0.0.1"));
@@ -84,7 +84,7 @@ async fn a_certificate_has_to_be_trusted() {
     assert!(missing.contains("/nowhere/ca.pem"), "{missing}");
 }
 
-/// A certificate for another name is not believed, even by who trusts it.
+/// A certificate for another name is refused, even by a client that trusts it.
 #[tokio::test]
 async fn a_certificate_has_to_carry_the_name() {
     let elsewhere = Identity::of("broker.example");
@@ -96,8 +96,8 @@ async fn a_certificate_has_to_carry_the_name() {
     }
 }
 
-/// A renewed certificate is taken up without a restart, at a hangup or after a while; connections that are
-/// open go on, and files that cannot be used change nothing.
+/// A renewed certificate is loaded without a restart, on a hangup signal or after a while; open connections continue,
+/// and invalid files have no effect.
 #[tokio::test]
 async fn a_renewed_certificate_needs_no_restart() {
     let identity = Identity::of("127.0.0.1");
@@ -128,7 +128,7 @@ async fn a_renewed_certificate_needs_no_restart() {
     within("publish", open.publish("t", Record::new("x"))).await.expect("published");
 }
 
-/// HTTP speaks TLS with the same certificate, beside plaintext on this machine, and logs who asks.
+/// HTTP serves TLS with the same certificate, in addition to plaintext on this machine, and logs the clients.
 #[tokio::test]
 async fn http_speaks_tls_on_its_port() {
     let identity = Identity::of("127.0.0.1");
@@ -180,7 +180,7 @@ async fn http_speaks_tls_on_its_port() {
     assert_eq!(entries.count(), 3, "{log}");
 }
 
-/// What a request for this host is answered, to the end of the connection.
+/// Returns the response to a request for this host, up to the end of the connection.
 async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), host: &str) -> String {
     let request = format!("GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     within("a request", stream.write_all(request.as_bytes())).await.expect("written");
@@ -189,7 +189,7 @@ async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), host: &str) -> 
     answer
 }
 
-/// A certificate as the guide has it made: by `openssl req -x509`, which marks it as an issuer's.
+/// A certificate that is created as in the guide, by `openssl req -x509`, which marks it as a CA.
 #[tokio::test]
 async fn a_certificate_of_openssl_works_as_the_guide_says() {
     let identity = Identity { folder: tempfile::tempdir().expect("a temporary folder") };
@@ -221,7 +221,7 @@ async fn a_certificate_of_openssl_works_as_the_guide_says() {
     );
 }
 
-/// What is wrong with a certificate is said, with the names that it has.
+/// Errors of a certificate are reported, with the names in it.
 #[tokio::test]
 async fn a_certificate_that_names_no_host_or_another_says_so() {
     let identity = Identity { folder: tempfile::tempdir().expect("a temporary folder") };

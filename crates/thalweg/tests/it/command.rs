@@ -1,4 +1,4 @@
-//! Running the program to its end, in bounded time.
+//! Running the program to its end, with a time limit.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::server::{PATIENCE, Server, program};
 
-/// What a program printed and how it ended.
+/// Output and exit status of a program.
 #[derive(Debug)]
 pub struct Done {
     pub code: Option<i32>,
@@ -17,13 +17,13 @@ pub struct Done {
 }
 
 impl Done {
-    /// Its output, where it went well.
+    /// Returns the standard output, after checking that the program succeeded.
     pub fn ok(self) -> String {
         assert_eq!(self.code, Some(0), "{self:?}");
         self.out
     }
 
-    /// Its message, where it ended with this code.
+    /// Returns the standard error, after checking that the program ended with this code.
     pub fn failed(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{self:?}");
         self.err
@@ -41,7 +41,7 @@ pub fn run(command: &mut Command, input: &[u8]) -> Done {
     let pid = Pid::from_raw(child.id() as i32).expect("a process");
     let mut stdin = child.stdin.take().expect("a pipe");
     let input = input.to_vec();
-    // A program that does not read its input to the end closes it.
+    // A program that does not read all of its input closes it.
     let writer = std::thread::spawn(move || stdin.write_all(&input).unwrap_or_default());
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || sender.send(child.wait_with_output()));
@@ -58,12 +58,12 @@ pub fn thalweg<'a>(args: impl IntoIterator<Item = &'a str>) -> Done {
     run(program().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()), b"")
 }
 
-/// The same against a broker.
+/// Runs the program with these arguments against a broker.
 pub fn on<'a>(server: &Server, args: impl IntoIterator<Item = &'a str>) -> Done {
     feed(server, args, "")
 }
 
-/// The same with a standard input.
+/// Runs the program with these arguments and this standard input against a broker.
 pub fn feed<'a>(server: &Server, args: impl IntoIterator<Item = &'a str>, input: &str) -> Done {
     let url = server.url("tcp");
     let command = &mut program();

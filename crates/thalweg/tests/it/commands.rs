@@ -1,4 +1,4 @@
-//! The command line: what it reads, prints and returns.
+//! Command line: its input, its output and its exit codes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -10,18 +10,18 @@ use crate::command::{Done, feed, on, run, thalweg};
 use crate::reading::{next_event, subscribe};
 use crate::server::{PATIENCE, Server, program};
 
-/// Exit codes as `thalweg --help` documents them.
+/// Exit codes as documented by `thalweg --help`.
 const USAGE: i32 = 2;
 const NO_BROKER: i32 = 3;
 const NOT_FOUND: i32 = 4;
 
-/// All of a topic, as JSON, one record a line.
+/// Returns all records of a topic as JSON, parsed from one record per line.
 fn records(server: &Server, topic: &str) -> Vec<serde_json::Value> {
     let out = on(server, ["subscribe", topic, "--from", "earliest", "--until-end", "--output", "json"]).ok();
     out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// Records come from the command line, the standard input or a file, with a key and headers for all.
+/// Records come from the command line, the standard input or a file, with one key and the same headers for all.
 #[test]
 fn publish_reads_values_lines_and_files() {
     let server = Server::start();
@@ -48,8 +48,8 @@ fn publish_reads_values_lines_and_files() {
     assert!(message.contains("NAME=VALUE"), "{message}");
 }
 
-/// `--count` bounds lines and repeats a value, `--rate` spreads them, `--partition` and `--acks` are obeyed,
-/// `--json` reports.
+/// `--count` limits lines and repeats a value, `--rate` spreads them, `--partition` and `--acks` take effect, `--json`
+/// reports.
 #[test]
 fn publish_counts_and_paces() {
     let server = Server::start();
@@ -77,7 +77,8 @@ async fn first_batch(client: &Client, topic: &str) -> RecordBatch {
     }
 }
 
-/// Each codec, numbered or not: the batches are as they were asked for, and `subscribe` prints what went in.
+/// Each codec, with and without sequence numbers: batches have the requested form, and `subscribe` prints the same
+/// records.
 #[tokio::test]
 async fn publish_compresses_and_numbers_batches() {
     let server = Server::start();
@@ -102,7 +103,7 @@ async fn publish_compresses_and_numbers_batches() {
     }
 }
 
-/// A line has its key before the first separator; one without is named, and those before it are there.
+/// The key of a line ends at the first separator; a line without one is reported, and earlier lines are published.
 #[test]
 fn publish_splits_keys_from_values() {
     let server = Server::start();
@@ -119,7 +120,7 @@ fn publish_splits_keys_from_values() {
     }
 }
 
-/// A hundred thousand lines through a pipe: nothing is lost and the order is kept.
+/// A hundred thousand lines through a pipe: no line is lost and the order is kept.
 #[test]
 fn publish_takes_a_long_pipe() {
     let server = Server::with(&["retention_bytes=0"]);
@@ -130,7 +131,7 @@ fn publish_takes_a_long_pipe() {
     assert!(out == lines, "what went in came out");
 }
 
-/// Every form shows the same records.
+/// Every output format shows the same records.
 #[test]
 fn subscribe_prints_every_form() {
     let server = Server::start();
@@ -170,7 +171,7 @@ fn subscribe_prints_every_form() {
     assert_eq!(records(&server, "binary")[0]["value"], json!({ "hex": "ff00" }));
 }
 
-/// `--from` begins where it says, `--count` and `--until-end` end.
+/// `--from` sets the start of a subscription; `--count` and `--until-end` end it.
 #[test]
 fn subscribe_begins_and_ends_where_it_is_told() {
     let server = Server::start();
@@ -204,7 +205,7 @@ fn subscribe_begins_and_ends_where_it_is_told() {
     assert_eq!(one, "c\n");
 }
 
-/// `--until-end` ends also where retention took the rest meanwhile, or an offset is long gone.
+/// `--until-end` also ends if retention deletes the rest in the meantime, or the start offset was deleted long ago.
 #[test]
 fn subscribe_tells_gaps_and_still_ends() {
     let server = Server::start();
@@ -218,7 +219,7 @@ fn subscribe_tells_gaps_and_still_ends() {
     assert!((1..30).contains(&kept), "{kept}");
 }
 
-/// Topics are created, listed, described and deleted, for people and for programs.
+/// Topics are created, listed, described and deleted, with output for people and for programs.
 #[test]
 fn topic_commands() {
     let server = Server::start();
@@ -255,7 +256,7 @@ fn topic_commands() {
     assert_eq!(on(&server, ["--json", "topic", "delete", "again"]).json(), json!({ "deleted": "again" }));
 }
 
-/// `reply` answers with a text, with the request, or with what a command prints.
+/// `reply` responds with a text, with the request, or with the output of a command.
 #[test]
 fn reply_answers_requests() {
     let server = Server::start();
@@ -278,7 +279,7 @@ fn reply_answers_requests() {
     thalweg(["reply", "nothing"]).failed(USAGE);
 }
 
-/// Topics of the broker itself are shown to those who ask for them.
+/// Internal topics are listed only on request.
 #[test]
 fn internal_topics_are_listed_for_those_who_ask() {
     let server = Server::start();
@@ -290,7 +291,7 @@ fn internal_topics_are_listed_for_those_who_ask() {
     assert!(listed(&["topic", "list", "--all"]).contains("_offsets"));
 }
 
-/// What people type by habit gets a hint that helps, in the form of all other errors.
+/// Options and commands of other tools get a helpful hint, in the same form as all other errors.
 #[test]
 fn habits_of_other_tools_get_a_hint() {
     for (args, hint) in [
@@ -311,7 +312,7 @@ fn habits_of_other_tools_get_a_hint() {
     assert!(thalweg(["--version"]).ok().contains(thalweg::COMMIT));
 }
 
-/// A request prints its answer; without anyone to answer the exit code says so.
+/// A request prints its response; without a responder, the exit code reports that.
 #[test]
 fn request_prints_the_answer() {
     let server = Server::start();
@@ -334,8 +335,7 @@ fn request_prints_the_answer() {
     silent.wait().expect("gone");
 }
 
-/// Without a broker the exit code is 3 and the message says what to start; a missing topic is 4; wrong
-/// usage is 2.
+/// Without a broker the exit code is 3 and the message tells how to start one; a missing topic is 4; wrong usage is 2.
 #[test]
 fn exit_codes_tell_what_is_missing() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
@@ -357,7 +357,7 @@ fn exit_codes_tell_what_is_missing() {
     for args in [&["no-such-command"][..], &["publish"], &["subscribe", "t", "--output", "xml"], &[]] {
         thalweg(args.iter().copied()).failed(USAGE);
     }
-    // A template is wrong before there is anything to connect to.
+    // A wrong template is an error before any connection is opened.
     let message = thalweg(["--server", &quic, "subscribe", "t", "--format", "{{ofset}} {{value}}"]).failed(USAGE);
     assert!(message.contains("did you mean {{offset}}?"), "{message}");
     thalweg(["subscribe", "t", "--format", "{{value}}", "--output", "json"]).failed(USAGE);
@@ -365,7 +365,7 @@ fn exit_codes_tell_what_is_missing() {
     thalweg(["--set", "shrads=1", "topic", "list"]).failed(USAGE);
 }
 
-/// A topic can be tried before it is created, described, and grown, but not shrunk.
+/// A topic can be validated before it is created, described, and grown, but not shrunk.
 #[test]
 fn a_topic_is_tried_created_described_and_grown() {
     let server = Server::start();
@@ -399,7 +399,7 @@ fn a_topic_is_tried_created_described_and_grown() {
     assert_eq!(row[..4], ["5", "0", "3", "3"], "{described}");
 }
 
-/// What `config show` prints is a file that `--config` reads, in which every value is the same.
+/// The output of `config show` is a file that `--config` reads back with the same values.
 #[test]
 fn what_config_shows_is_a_file_that_config_reads() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -421,7 +421,8 @@ fn what_config_shows_is_a_file_that_config_reads() {
     assert!(thalweg(["config", "show", "sqs_regoin"]).failed(2).contains("did you mean sqs_region?"));
 }
 
-/// The configuration shows where each value comes from: flag over variable over file over profile.
+/// The configuration shows the origin of each value: flags override variables, the file, and the profile, in this
+/// order.
 #[test]
 fn config_shows_origins() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -452,7 +453,7 @@ fn config_shows_origins() {
     assert!(read_back.contains("native"), "{read_back}");
 }
 
-/// A reader that has seen enough closes the pipe: that is no failure, and nothing panics.
+/// A reader that closes the pipe early is not a failure, and causes no panic.
 #[test]
 fn a_closed_pipe_is_no_failure() {
     let server = Server::start();
@@ -487,7 +488,7 @@ fn a_closed_pipe_is_no_failure() {
     assert_eq!(run(&mut shell, b"").ok(), "line\n");
 }
 
-/// An output that takes nothing is a failure, told once and without a panic.
+/// An output that cannot be written is a failure, reported once and without a panic.
 #[test]
 fn a_full_output_is_a_failure() {
     let server = Server::start();
@@ -526,7 +527,7 @@ fn completions_and_man_pages() {
     }
 }
 
-/// A subscriber over QUIC, TCP and TLS gets what another process publishes.
+/// A subscriber over QUIC, TCP and TLS receives the records of another process.
 #[test]
 fn commands_speak_every_transport() {
     let server = Server::start();
@@ -538,8 +539,7 @@ fn commands_speak_every_transport() {
     }
 }
 
-/// Records flow from pipe to pipe one by one while both stay open, and go on after the broker was started
-/// anew.
+/// Records flow from pipe to pipe one by one while both stay open, and continue after a restart of the broker.
 #[test]
 fn pipes_that_stay_open_flow() {
     let mut server = Server::start();
@@ -570,7 +570,7 @@ fn pipes_that_stay_open_flow() {
     assert!(String::from_utf8_lossy(&done.stderr).contains("restarted"), "{done:?}");
 }
 
-/// What other programs call a command is answered with the command for it here.
+/// Commands of other programs are answered with the corresponding command of this one.
 #[test]
 fn commands_of_other_programs_are_known() {
     for (typed, tip) in [("ls", "thalweg topic ls"), ("init", "thalweg config show > thalweg.toml"), ("stop", "Ctrl-C")]

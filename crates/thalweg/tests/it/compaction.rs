@@ -1,4 +1,4 @@
-//! Records that go although nobody's retention took them: those with a newer one of their key, and those deleted.
+//! Deletion of records other than by retention: by compaction, and on request.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,8 @@ async fn read(client: &client::Client, topic: &str) -> Vec<Record> {
     records
 }
 
-/// State by key, as a table that is read back: what is newest is there, and the log does not grow with every change.
+/// State by key, read back as a table: the newest record of each key is kept, and the log does not grow with every
+/// change.
 #[tokio::test]
 async fn a_compacted_topic_keeps_the_newest_record_of_each_key() {
     let data = tempfile::tempdir().expect("a folder");
@@ -43,11 +44,11 @@ async fn a_compacted_topic_keeps_the_newest_record_of_each_key() {
             state.insert(record.key, record.value);
         }
     }
-    // It says when all is read.
+    // Marks the end for the reader.
     within("send", publisher.send(&Record::new("last").with_key("last"))).await.expect("sent");
     within("flush", publisher.flush()).await.expect("all are acknowledged");
     state.insert(Some("last".into()), Some("last".into()));
-    // What waits in the journal goes to segments now, not at the next checkpoint.
+    // Pending records of the journal are written to segments now, and not at the next checkpoint.
     server.signal(Signal::TERM);
     assert!(server.ended().await.success());
     server.start_again();
@@ -61,7 +62,7 @@ async fn a_compacted_topic_keeps_the_newest_record_of_each_key() {
     assert!(records.windows(2).all(|pair| pair[0].offset < pair[1].offset));
     let there: BTreeMap<_, _> = records.into_iter().map(|record| (record.key, record.value)).collect();
     assert!(there == state, "the newest of each key is there");
-    // The log goes on where it was.
+    // The log continues at its former end.
     assert_eq!(client.describe_topic("state").await.expect("there").partitions[0].end, 8001);
 }
 
@@ -72,7 +73,7 @@ async fn a_topic_in_memory_is_not_compacted() {
     assert!(said.contains("--data DIR"), "{said}");
 }
 
-/// What is altered lasts, and what is not named stays.
+/// Altered settings are durable, and unnamed settings are kept.
 #[tokio::test]
 async fn a_topic_is_altered_while_it_is_in_use() {
     let data = tempfile::tempdir().expect("a folder");
@@ -94,7 +95,7 @@ async fn a_topic_is_altered_while_it_is_in_use() {
     assert_eq!(altered["arrival_times"], true);
 }
 
-/// On disk they stay away after a crash as well.
+/// On disk, deleted records remain deleted after a crash.
 #[tokio::test]
 async fn deleted_records_are_gone() {
     let data = tempfile::tempdir().expect("a folder");
@@ -117,7 +118,7 @@ async fn deleted_records_are_gone() {
         let client = server.client("tcp").await;
         let offsets: Vec<Offset> = read(&client, topic).await.iter().map(|record| record.offset).collect();
         assert_eq!(offsets, (37..100).collect::<Vec<_>>(), "{topic}");
-        // What is gone stays gone, and what is not there yet cannot go.
+        // Deleted records remain deleted, and records that do not exist yet cannot be deleted.
         assert_eq!(within("delete", client.delete_records(topic, 0, 5)).await, Ok(37));
         let refused = within("delete", client.delete_records(topic, 0, 101)).await.expect_err("it ends before");
         assert_eq!(refused.kind, ErrorKind::OutOfRange);

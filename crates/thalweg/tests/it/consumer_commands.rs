@@ -1,4 +1,4 @@
-//! Consumer groups on the command line: members that share, are killed and come back, and what is shown and set.
+//! Consumer groups on the command line: members that share partitions, are killed and return, and commands for groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -15,7 +15,7 @@ use crate::server::{Launch, PATIENCE, Server, program};
 const USAGE: i32 = 2;
 const NOT_FOUND: i32 = 4;
 
-/// A member that runs, and the lines that it prints.
+/// Running member, and the lines that it prints.
 struct Member {
     child: Child,
     lines: Receiver<String>,
@@ -37,7 +37,7 @@ impl Member {
         kill_process(pid, signal).expect("signalled");
     }
 
-    /// Ends it, and returns what it has printed and nobody has taken.
+    /// Ends the member, and returns its output that was not read yet.
     fn end(mut self, signal: Signal) -> Vec<String> {
         self.signal(signal);
         let status = self.child.wait().expect("gone");
@@ -48,7 +48,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may already have ended.
         self.child.kill().unwrap_or_default();
         self.child.wait().map(drop).unwrap_or_default();
     }
@@ -58,7 +58,7 @@ fn group(server: &Server) -> Value {
     on(server, ["--json", "group", "describe", "g"]).json()
 }
 
-/// A member ends with its topic, as a subscription does.
+/// A member ends if its topic is deleted, as a subscription does.
 #[test]
 fn a_member_ends_when_its_topic_is_deleted() {
     let server = Server::start();
@@ -73,11 +73,11 @@ fn a_member_ends_when_its_topic_is_deleted() {
     assert!(String::from_utf8_lossy(&ended.stderr).contains("topic t was deleted"), "{ended:?}");
 }
 
-/// Waits until the group has so many members and each has its share.
+/// Waits until the group has `members` members, all with an assignment.
 fn until_shared(server: &Server, members: usize) -> Value {
     until(|| {
         let done = on(server, ["--json", "group", "describe", "g"]);
-        // At first nobody has joined.
+        // The group may not have members yet.
         let group = (done.code == Some(0)).then(|| done.json())?;
         let is_shared = group["state"] == "stable" && group["members"].as_array().map(Vec::len) == Some(members);
         is_shared.then_some(group)
@@ -95,7 +95,7 @@ fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Takes lines of these members until each of the values was printed by one of them.
+/// Reads lines of these members until each of the values was printed by one of them.
 fn read_all(members: &[&Member], values: impl IntoIterator<Item = u64>) {
     let mut missing: BTreeSet<String> = values.into_iter().map(|value| value.to_string()).collect();
     until(|| {
@@ -107,14 +107,14 @@ fn read_all(members: &[&Member], values: impl IntoIterator<Item = u64>) {
 }
 
 fn publish(server: &Server, values: std::ops::Range<u64>) {
-    // One after the other, so that all partitions get some.
+    // One after the other, so that every partition gets some.
     for value in values {
         on(server, ["publish", "t", &value.to_string(), "--partition", &(value % 4).to_string()]).ok();
     }
 }
 
-/// Two members share a topic. One is killed: what it had goes to the other in the session timeout, and nothing of
-/// what is published is missing. A member that is stopped leaves at once.
+/// Two members share a topic. If one is killed, the other gets its partitions within the session timeout, and no
+/// published record is missing. A member that is stopped leaves immediately.
 #[test]
 fn a_member_that_is_killed_is_replaced() {
     let server = Server::start();
@@ -131,7 +131,7 @@ fn a_member_that_is_killed_is_replaced() {
     let third = Member::start(&server, &[]);
     until_shared(&server, 2);
     assert_eq!(second.end(Signal::TERM), [""; 0], "nothing came twice");
-    // The other has all of it without waiting for a timeout of 30 s.
+    // The other gets everything without waiting for the timeout of 30 s.
     until_shared(&server, 1);
     publish(&server, 24..28);
     read_all(&[&third], 24..28);
@@ -140,8 +140,8 @@ fn a_member_that_is_killed_is_replaced() {
     assert_eq!((&ended["state"], &ended["lag"]), (&json!("empty"), &json!(0)), "{ended}");
 }
 
-/// A static member that is killed, or stopped, and started again has the partitions that it had, and nobody else
-/// hears of it.
+/// A static member that is killed or stopped, and started again, keeps its partitions, and other members are not
+/// notified.
 #[test]
 fn a_static_member_keeps_its_partitions() {
     let server = Server::start();
@@ -177,8 +177,8 @@ fn a_static_member_keeps_its_partitions() {
     }
 }
 
-/// What was printed is committed, and a group goes on after it: from command to command, and across a broker that
-/// was killed.
+/// Printed records are committed, and the group continues after them: across commands, and across a crash of the
+/// broker.
 #[test]
 fn a_group_goes_on_where_it_was() {
     let data = tempfile::tempdir().expect("a folder");
@@ -205,7 +205,7 @@ fn a_group_goes_on_where_it_was() {
     on(&server, ["subscribe", "t", "--instance-id", "one"]).failed(USAGE);
 }
 
-/// Groups are listed, described, reset and deleted, for people and for programs.
+/// Groups are listed, described, reset and deleted, with output for people and for programs.
 #[test]
 fn group_commands() {
     let server = Server::start();
@@ -279,7 +279,7 @@ fn group_commands() {
     assert!(on(&server, ["group", "delete", "g"]).ok().contains("deleted"));
     on(&server, ["group", "describe", "g"]).failed(NOT_FOUND);
     on(&server, ["group", "reset", "g", "--topic", "t", "--to", "none"]).failed(NOT_FOUND);
-    // One that is not there is made, so that it begins where it is told.
+    // A nonexistent group is created, so that it starts at the given position.
     on(&server, ["group", "reset", "g", "--topic", "t", "--to", "latest"]).ok();
     assert_eq!(on(&server, ["subscribe", "t", "--consumer-group", "g", "--end"]).ok(), "");
     assert_eq!(on(&server, ["--json", "group", "delete", "g"]).json(), json!({ "deleted": "g" }));

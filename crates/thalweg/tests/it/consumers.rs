@@ -1,4 +1,4 @@
-//! Consumer groups from outside: members come, go, fail and come back, and every record is read.
+//! Consumer groups end to end: members join, leave, fail and return, and every record is read.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn value_of(message: &client::Message) -> u64 {
     text(message.record.value()).parse().expect("a number")
 }
 
-/// The values of the next records.
+/// Returns the values of the next records.
 async fn take(consumer: &mut Consumer, count: usize) -> Vec<u64> {
     let mut values = Vec::new();
     while values.len() < count {
@@ -50,10 +50,10 @@ async fn take(consumer: &mut Consumer, count: usize) -> Vec<u64> {
     values
 }
 
-/// Follows the assignment until it has so many partitions. There is nothing to read.
+/// Polls until the assignment has `partitions` partitions. There are no records to read.
 async fn until_owns(consumer: &mut Consumer, partitions: usize) {
     until("the assignment", async || {
-        // What it gives up it gives up with the next call, without a word.
+        // Partitions are given up with the next call, without an event.
         let event = tokio::time::timeout(Duration::from_millis(10), consumer.next_event()).await;
         let event = event.map(|event| event.expect("an event"));
         assert!(!matches!(event, Ok(ConsumerEvent::Batch(_) | ConsumerEvent::Gap { .. })), "{event:?}");
@@ -71,7 +71,7 @@ async fn is_stable_with(client: &Client, group: &str, members: usize) -> bool {
     info.state == GroupState::Stable && info.members.len() == members
 }
 
-/// What several consumers read, and how often.
+/// Values that several consumers read, with their number of deliveries.
 #[derive(Default)]
 struct Seen(BTreeMap<u64, usize>);
 
@@ -80,7 +80,7 @@ impl Seen {
         values.into_iter().for_each(|value| *self.0.entry(value).or_default() += 1);
     }
 
-    /// Reads on until so many records were read in all.
+    /// Reads until `count` records were read in total.
     async fn add_until(&mut self, count: usize, one: &mut Consumer, other: &mut Consumer) {
         while self.0.values().sum::<usize>() < count {
             let either = async {
@@ -97,8 +97,8 @@ impl Seen {
     }
 }
 
-/// Members that come and go in good order, while others publish: each record is read once. Nobody stops for
-/// longer than it takes to hand over what is handed over.
+/// Members join and leave in an orderly way while records are published: each record is read once, and reading pauses
+/// only for the partitions that are handed over.
 async fn members_share(scheme: &str) {
     let server = Server::start();
     let client = server.client(scheme).await;
@@ -111,7 +111,7 @@ async fn members_share(scheme: &str) {
     let mut first = open(client.consumer("g").topic("t")).await;
     seen.add(take(&mut first, 300).await);
     let mut second = open(client.consumer("g").topic("t")).await;
-    // Both go on side by side.
+    // Both continue concurrently.
     let readers = tokio::join!(take(&mut first, 300), take(&mut second, 300));
     seen.add(readers.0);
     seen.add(readers.1);
@@ -143,8 +143,8 @@ async fn members_share_partitions_over_quic() {
     Box::pin(members_share("quic")).await;
 }
 
-/// A member that says nothing any more is put out in its session timeout. What it had goes to another, from what
-/// it had committed, and its late commit is refused.
+/// A silent member is removed after its session timeout. Another member continues its partitions from its committed
+/// offsets, and its late commit is refused.
 #[tokio::test]
 async fn what_a_silent_member_had_is_read_by_others() {
     let server = Server::start();
@@ -169,7 +169,7 @@ async fn what_a_silent_member_had_is_read_by_others() {
     let mut values = take(&mut other, 8).await;
     values.sort_unstable();
     assert_eq!(other.assignment().len(), 2);
-    // Partition 0 has the even ones, and two of them were committed.
+    // Partition 0 contains the even values, two of which were committed.
     assert_eq!(values, [1, 3, 4, 5, 6, 7, 8, 9]);
     let late = raw.call(&commit("silent", epoch, 0, 5)).await;
     assert!(matches!(&late, Response::Error(error) if error.kind == ErrorKind::Fenced), "{late:?}");
@@ -191,8 +191,8 @@ fn commit(name: &str, epoch: u32, partition: u32, offset: u64) -> Request {
     }))
 }
 
-/// A static member that comes back in time, after a stop in good order or a kill, gets what it had; nobody else
-/// hears of it.
+/// A static member that returns in time, after an orderly stop or a kill, gets its former assignment; other members are
+/// not notified.
 #[tokio::test]
 async fn a_static_member_comes_back_without_a_rebalance() {
     let server = Server::start();
@@ -211,7 +211,7 @@ async fn a_static_member_comes_back_without_a_rebalance() {
     let mut second = open(fixed()).await;
     until_owns(&mut second, 2).await;
     assert_eq!(second.assignment(), had);
-    // One that was killed has not said goodbye: the next one takes over, and the one before is told.
+    // A killed member has not left: the next one takes over, and the earlier one receives an error.
     let mut third = open(fixed()).await;
     until_owns(&mut third, 2).await;
     assert_eq!(third.assignment(), had);
@@ -229,7 +229,7 @@ async fn a_static_member_comes_back_without_a_rebalance() {
     }
 }
 
-/// A program that commits itself goes on after its last commit, with its note; what came after that comes again.
+/// A program that commits manually continues after its last commit, with its metadata; later records are redelivered.
 #[tokio::test]
 async fn a_group_goes_on_after_what_it_committed() {
     let server = Server::start();
@@ -249,7 +249,7 @@ async fn a_group_goes_on_after_what_it_committed() {
     within("commit", consumer.commit_offsets(&note)).await.expect("committed");
     let foreign = within("commit", consumer.commit_offsets(&[(at("t", 1), 6, String::new())])).await;
     assert_eq!(foreign.map_err(|error| error.kind), Err(ErrorKind::NotFound), "there is no such partition");
-    // A program that is dropped commits nothing.
+    // A program that drops the consumer commits nothing.
     drop(consumer);
     until("it has left", async || state(&client, "g").await == GroupState::Empty).await;
     let committed = within("fetch", client.committed_offsets("g", &[])).await.expect("offsets");
@@ -257,12 +257,12 @@ async fn a_group_goes_on_after_what_it_committed() {
     assert_eq!((partition, offset.offset, offset.metadata.as_str()), (&at("t", 0), 6, "half of it"));
     let mut consumer = open(own()).await;
     assert_eq!(take(&mut consumer, 2).await, [6, 7]);
-    // Another group has its own way through the topic.
+    // Another group has a separate position in the topic.
     let mut other = open(client.consumer("other").topic("t").start(Start::Offset(18))).await;
     assert_eq!(take(&mut other, 2).await, [18, 19]);
 }
 
-/// It commits by itself what was returned, once the next is asked for, and when it is closed.
+/// The consumer automatically commits returned records when the next one is requested, and when it is closed.
 #[tokio::test]
 async fn a_consumer_commits_by_itself() {
     let server = Server::start();
@@ -277,7 +277,7 @@ async fn a_consumer_commits_by_itself() {
     };
     let mut returned = 4;
     until("the commit", async || {
-        // Asking for the next counts what came before as done.
+        // A request for the next record marks the earlier ones as processed.
         returned += usize::from(tokio::time::timeout(Duration::from_millis(1), consumer.next()).await.is_ok());
         committed().await.is_some_and(|offset| offset >= 4)
     })
@@ -286,7 +286,7 @@ async fn a_consumer_commits_by_itself() {
     assert_eq!(committed().await, Some(returned as u64));
 }
 
-/// Seeking goes anywhere, and a paused partition is silent and stays.
+/// Seeking to any position works, and a paused partition delivers nothing and stays assigned.
 #[tokio::test]
 async fn positions_can_be_moved_and_partitions_paused() {
     let server = Server::start();
@@ -299,7 +299,7 @@ async fn positions_can_be_moved_and_partitions_paused() {
     consumer.seek("t", 0, Start::Offset(8)).expect("it is ours");
     assert_eq!(take(&mut consumer, 2).await, [16, 18]);
     consumer.seek("t", 1, Start::Earliest).expect("it is ours");
-    // Paused in the midst of what it has: nothing is lost, nothing comes twice.
+    // Paused with records in its buffer: nothing is lost or delivered twice.
     assert_eq!(take(&mut consumer, 2).await, [1, 3]);
     consumer.pause("t", 1).expect("it is ours");
     assert_eq!(consumer.position("t", 1), Some(2));
@@ -312,7 +312,7 @@ async fn positions_can_be_moved_and_partitions_paused() {
     assert_eq!(refused.kind, ErrorKind::NotFound);
 }
 
-/// A wire that breaks again and again: the membership stays, nothing is lost, nothing comes twice.
+/// With a connection that breaks repeatedly, the membership is kept, and nothing is lost or delivered twice.
 #[tokio::test]
 async fn a_broken_wire_is_no_rebalance() {
     let server = Server::start();
@@ -323,7 +323,7 @@ async fn a_broken_wire_is_no_rebalance() {
     publish(&watcher, "t", 0..500).await;
     let client = connect(&proxy.url(), ClientSettings::default()).await;
     let mut consumer = None;
-    // Joining is a request like any other: it may meet a cut.
+    // Joining is a request like any other: it may be interrupted.
     until("joined", async || {
         consumer = client.consumer("g").topic("t").open().await.ok();
         consumer.is_some()
@@ -340,13 +340,13 @@ async fn a_broken_wire_is_no_rebalance() {
     }
     seen.expect_each_once(600);
     assert_eq!(within("describe", watcher.describe_group("g")).await.expect("a group").epoch, epoch);
-    // It also works for commits.
+    // Commits work as well.
     until("the commit", async || consumer.commit().await.is_ok()).await;
     let summary = &within("list", watcher.list_groups()).await.expect("groups")[0];
     assert_eq!((summary.lag, summary.offsets), (0, 3));
 }
 
-/// A broker on disk that is killed, or stopped: members join again by themselves and go on after what they committed.
+/// With a broker on disk that is killed or stopped, members rejoin automatically and continue after their commits.
 #[tokio::test]
 async fn committed_offsets_survive_the_broker() {
     let data = tempfile::tempdir().expect("a folder");
@@ -363,7 +363,7 @@ async fn committed_offsets_survive_the_broker() {
     within("commit", consumer.commit()).await.expect("committed");
     let mut epoch = within("describe", client.describe_group("g")).await.expect("a group").epoch;
     for (round, is_crash) in [true, false].into_iter().enumerate() {
-        // This is not committed before the end.
+        // These records are not committed before the end.
         publish(&client, "t", 1000..1002).await;
         take(&mut consumer, 2).await;
         if is_crash {
@@ -395,12 +395,12 @@ async fn committed_offsets_survive_the_broker() {
         epoch = after;
         until("the old client is connected again", async || client.ping().await.is_ok()).await;
     }
-    // What was in memory is gone, and with it how far it was read; also where it is made anew.
+    // The topic in memory and its offsets are lost, even if the topic is created again.
     within("create", client.create_topic("memory", memory)).await.expect("created");
     assert_eq!(within("fetch", client.committed_offsets("m", &[])).await.expect("offsets").len(), 0);
 }
 
-/// A broker in memory that is killed has nothing of before: the group begins anew with what it has now.
+/// A broker in memory that is killed keeps nothing: the group starts again with the new records.
 #[tokio::test]
 async fn a_broker_in_memory_begins_anew() {
     let mut server = Server::start();
@@ -415,7 +415,7 @@ async fn a_broker_in_memory_begins_anew() {
     assert_eq!(consumer.position("t", 0), Some(3));
 }
 
-/// A topic that grows, is deleted and made anew, and topics that come to match a pattern: the group follows.
+/// The group follows a topic that grows, is deleted and created again, and topics that begin to match a pattern.
 #[tokio::test]
 async fn the_group_follows_its_topics() {
     let server = Server::start();
@@ -435,7 +435,7 @@ async fn the_group_follows_its_topics() {
     create(&client, "a.x", 1).await;
     publish(&client, "a.x", 10..12).await;
     assert_eq!(take(&mut consumer, 2).await, [10, 11], "it is another one");
-    // Deleted and made anew between two looks.
+    // Deleted and created again between two checks.
     within("delete", client.delete_topic("a.x")).await.expect("deleted");
     create(&client, "a.x", 1).await;
     publish(&client, "a.x", 20..22).await;
@@ -444,8 +444,8 @@ async fn the_group_follows_its_topics() {
     assert_eq!(topics.len(), 3, "two of them, and that of the offsets");
 }
 
-/// A member that subscribes to a topic by its name receives the error of its deletion, whether or not it had a
-/// partition; once. What comes to another topic of the name it gets if it asks again.
+/// A member that subscribes to a topic by name receives an error once when it is deleted, with or without a partition.
+/// If it continues, it receives the records of a later topic with this name.
 #[tokio::test]
 async fn a_member_is_told_that_its_topic_was_deleted() {
     let server = Server::start();
@@ -494,7 +494,7 @@ async fn many_partitions_are_read_at_once() {
     seen.expect_each_once(600);
 }
 
-/// What is wrong is said at once, and to whom it concerns.
+/// Errors are reported immediately, and only to the affected call.
 #[tokio::test]
 async fn bad_values_are_refused() {
     let server = Server::with(&["auto_create_topics=false"]);
@@ -510,7 +510,7 @@ async fn bad_values_are_refused() {
     assert_eq!(within("list", client.list_groups()).await.expect("groups").len(), 0, "none was made");
     let missing = within("describe", client.describe_group("g")).await;
     assert_eq!(missing.map(drop).map_err(|e| e.kind), Err(ErrorKind::NotFound));
-    // Offsets of a group without members, set from outside.
+    // Offsets of a group without members, set by a client that is not a member.
     within("commit", client.commit_offsets("g", &[(at("t", 0), 7)])).await.expect("committed");
     let nowhere = within("commit", client.commit_offsets("g", &[(at("nowhere", 0), 7)])).await;
     assert_eq!(nowhere.map_err(|e| e.kind), Err(ErrorKind::NotFound));
@@ -528,7 +528,7 @@ async fn bad_values_are_refused() {
     assert_eq!(listed.iter().map(|group| group.group.as_str()).collect::<Vec<_>>(), ["a", "b", "c", "g"]);
 }
 
-/// What a member has to give up it is told first, and may still commit; then it goes on at another member.
+/// A member is notified before a partition is revoked, and may still commit; then another member continues.
 #[tokio::test]
 async fn what_is_revoked_can_be_committed_before_it_goes() {
     let server = Server::start();
@@ -563,7 +563,7 @@ async fn what_is_revoked_can_be_committed_before_it_goes() {
     assert_eq!((first.assignment().len(), second.assignment()), (1, revoked));
 }
 
-/// What was held back of a paused partition does not come once that is revoked, also if the program resumes it.
+/// Buffered records of a paused partition are not delivered after it is revoked, even if the program resumes it.
 #[tokio::test]
 async fn a_paused_partition_that_is_revoked_stays_silent() {
     let server = Server::start();
@@ -584,7 +584,7 @@ async fn a_paused_partition_that_is_revoked_stays_silent() {
     for _ in 0..2 {
         let message = within("a record", first.next()).await.expect("a record");
         seen.add([value_of(&message)]);
-        // The rest of its batch is held back.
+        // The rest of its batch stays in the buffer.
         first.pause("t", message.partition).expect("its own");
     }
     let mut second = open(own()).await;
@@ -610,7 +610,7 @@ async fn a_paused_partition_that_is_revoked_stays_silent() {
     seen.expect_each_once(20);
 }
 
-/// The end that a partition has when it comes to a consumer is told once it is reached, and what is beyond it is lag.
+/// A consumer is notified when it reaches the end that a partition had when it was assigned; records beyond it are lag.
 #[tokio::test]
 async fn ends_and_lag_are_told() {
     let server = Server::start();
@@ -648,7 +648,7 @@ async fn ends_and_lag_are_told() {
     assert_eq!(partitions(info).iter().map(|partition| partition.lag().expect("committed")).sum::<u64>(), 1);
 }
 
-/// A consumer that does not read is sent no more than it has room for, and then goes on without a loss.
+/// A consumer that does not read is sent only as much as its buffer can hold, and later continues without a loss.
 #[tokio::test]
 async fn an_idle_consumer_is_sent_what_it_has_room_for() {
     let server = Server::start();
@@ -661,7 +661,7 @@ async fn an_idle_consumer_is_sent_what_it_has_room_for() {
         within("publish", client.publish("t", Record::new(value.clone()))).await.expect("published");
     }
     let sent = metric(&client, "thalweg_delivered_bytes_total").await;
-    // Each partition may get one batch more than its half.
+    // Each partition may receive one batch more than its half.
     assert!(sent < (256 << 10) + 2 * (17 << 10), "{sent}");
     let mut lag = 200;
     while lag > 0 {
@@ -672,7 +672,7 @@ async fn an_idle_consumer_is_sent_what_it_has_room_for() {
     assert_eq!(left.iter().map(|(_, lag)| lag).sum::<u64>(), 0);
 }
 
-/// A program that is slow gives a partition up with its next call, not at the end of a batch that it is in.
+/// A slow program gives up a partition with its next call, and not only at the end of the current batch.
 #[tokio::test]
 async fn a_partition_is_given_up_in_the_midst_of_a_batch() {
     let server = Server::start();
@@ -705,8 +705,8 @@ async fn a_partition_is_given_up_in_the_midst_of_a_batch() {
     seen.expect_each_once(2000);
 }
 
-/// A member that was cut off for too long comes back to a refusal of what it commits, is told its loss, and joins
-/// again by itself.
+/// A member that was disconnected for too long has its commit refused, is notified of the loss, and rejoins
+/// automatically.
 #[tokio::test]
 async fn a_member_that_was_cut_off_is_fenced_and_joins_again() {
     let server = Server::start();
@@ -742,7 +742,7 @@ async fn a_member_that_was_cut_off_is_fenced_and_joins_again() {
     assert_eq!(take(&mut cut_off, 2).await, [10, 11], "it is a member again, and goes on after the other");
 }
 
-/// Whoever gives up while it joins leaves nothing behind, however far it came.
+/// A join that is cancelled leaves no member behind, however far it got.
 #[tokio::test]
 async fn a_join_that_is_given_up_is_no_member() {
     let server = Server::start();
@@ -766,8 +766,8 @@ async fn a_join_that_is_given_up_is_no_member() {
     until("the others are gone", async || is_stable_with(&client, "g", 1).await).await;
 }
 
-/// A consumer that was put out and got its partition back does not commit what it read before: another was there
-/// meanwhile, and was further.
+/// A consumer that was removed and got its partition back does not commit records from before: another member owned the
+/// partition in the meantime and committed a later offset.
 #[tokio::test]
 async fn what_was_read_before_a_loss_is_not_committed_after_it() {
     let server = Server::start();
@@ -788,7 +788,7 @@ async fn what_was_read_before_a_loss_is_not_committed_after_it() {
     until("it is back", async || is_stable_with(&watcher, "g", 1).await).await;
     let mut refusals = 0;
     while refusals < 20 {
-        // Its connection may still be the one that was cut.
+        // It may still use the connection that was cut.
         let refused = within("commit", cut_off.commit()).await.expect_err("it is of before the loss").kind;
         assert!(matches!(refused, ErrorKind::Fenced | ErrorKind::Disconnected), "{refused:?}");
         refusals += usize::from(refused == ErrorKind::Fenced);
@@ -800,7 +800,7 @@ async fn what_was_read_before_a_loss_is_not_committed_after_it() {
     within("commit", cut_off.commit()).await.expect("it is a member");
 }
 
-/// A broker that stops tells at once those who wait for news, and does not wait for them.
+/// A broker that stops immediately answers waiting requests, and does not wait for their clients.
 #[tokio::test]
 async fn whoever_waits_does_not_hold_up_a_stop() {
     let mut server = Server::start();
@@ -820,7 +820,7 @@ async fn whoever_waits_does_not_hold_up_a_stop() {
     let step = Step::Alive { epoch, wait_ms: 60_000, owned: None, topics: None };
     let beat = raw.send(&member("waits", step)).await;
     assert_eq!(raw.call(&Request::Ping).await, Response::Pong);
-    // Their answers have no order, so each has a connection.
+    // Their responses have no order, so each has a connection.
     let mut other = Raw::open(server.address).await;
     let request = Request::Fetch { topic: "t".into(), partition: 0, offset: 0, bytes_max: 1, wait_ms: 60_000 };
     let fetch = other.send(&request).await;

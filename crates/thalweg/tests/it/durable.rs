@@ -1,4 +1,4 @@
-//! Topics on disk: what was acknowledged is there after any end of the broker.
+//! Topics on disk: acknowledged records survive any end of the broker.
 
 use client::{Acks, ErrorKind, Event, Missing, Record, Start, Storage, TopicSettings};
 
@@ -20,7 +20,7 @@ async fn publish(client: &client::Client, topic: &str, values: std::ops::Range<u
 }
 
 async fn read(client: &client::Client, topic: &str, from: Start, count: usize) -> Vec<String> {
-    // Of a broker that was killed early there may be no topic yet.
+    // A broker that was killed early may not have created the topic.
     let opened = client.subscribe(topic).start(from).missing(Missing::Create).open();
     let mut subscription = within("subscribe", opened).await.expect("a subscription");
     let mut values = Vec::new();
@@ -35,7 +35,8 @@ fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
     range.map(|value| value.to_string()).collect()
 }
 
-/// Killed or stopped, with records in the journal only or in segments: they are back, in order, and more follow.
+/// After a kill or a stop, with records only in the journal or also in segments, they are restored in order, and more
+/// follow.
 #[tokio::test]
 async fn what_was_acknowledged_survives_the_broker() {
     let data = tempfile::tempdir().expect("a folder");
@@ -57,8 +58,8 @@ async fn what_was_acknowledged_survives_the_broker() {
     }
 }
 
-/// A subscription continues after its last record when the broker comes back with the topic, and is told of no
-/// restart: the offsets are those of before. A topic in memory begins again.
+/// A subscription continues after its last record when the broker returns with the topic, and receives no restart
+/// event: the offsets are the same as before. A topic in memory starts again.
 #[tokio::test]
 async fn a_subscription_continues_after_its_last_record_when_the_broker_comes_back() {
     for storage in [Storage::Disk, Storage::Sqlite, Storage::Memory] {
@@ -94,7 +95,7 @@ async fn a_subscription_continues_after_its_last_record_when_the_broker_comes_ba
     }
 }
 
-/// Who reads sees what is committed, live and from the log, and the acknowledgement says its level.
+/// Subscribers read only committed records, live and from the log, and the acknowledgement contains its level.
 #[tokio::test]
 async fn subscribers_get_what_is_on_the_disk() {
     let data = tempfile::tempdir().expect("a folder");
@@ -110,7 +111,7 @@ async fn subscribers_get_what_is_on_the_disk() {
     assert_eq!(read(&client, "t", Start::Offset(60), 40).await, numbers(60..100));
 }
 
-/// Deleted topics stay away, those in memory come back empty, and a name may be used again.
+/// Deleted topics stay deleted, those in memory return empty, and a name may be reused.
 #[tokio::test]
 async fn topics_come_back_as_they_were() {
     come_back(Storage::Disk).await;
@@ -149,7 +150,8 @@ async fn come_back(storage: Storage) {
     }
 }
 
-/// A live subscriber and one that reads from the start get the same, and a broker that is killed has all of it.
+/// A live subscriber and one that reads from the start receive the same records, and a killed broker restores all of
+/// them.
 #[tokio::test]
 async fn what_is_acknowledged_in_a_database_is_there_after_a_kill() {
     let data = tempfile::tempdir().expect("a folder");
@@ -175,7 +177,7 @@ async fn what_is_acknowledged_in_a_database_is_there_after_a_kill() {
     assert!(metrics.contains("thalweg_sqlite_is_held_up 0"), "{metrics}");
 }
 
-/// A topic on disk needs a disk.
+/// A topic on disk requires a data directory.
 #[tokio::test]
 async fn a_broker_without_a_directory_says_what_it_needs() {
     let server = Server::start();
@@ -187,7 +189,7 @@ async fn a_broker_without_a_directory_says_what_it_needs() {
     }
 }
 
-/// Two brokers would write over each other: the second one does not start.
+/// Two brokers would overwrite each other's data: the second one does not start.
 #[tokio::test]
 async fn a_directory_has_one_broker() {
     let data = tempfile::tempdir().expect("a folder");

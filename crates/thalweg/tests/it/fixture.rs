@@ -1,4 +1,4 @@
-//! A server inside the program that tests with it: all doors, on free ports.
+//! In-process server for tests: all doors, on free ports.
 
 use client::{Client, Record, Start};
 use thalweg::Server;
@@ -6,7 +6,7 @@ use thalweg::config::Config;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Two servers at the same time: their ports are their own, and what one has the other has not.
+/// Two servers at the same time have separate ports and separate data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_run_beside_each_other_with_all_doors() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,4 +1,4 @@
-//! A small disk that a broker fills: what each door says then, and how it recovers without help from outside.
+//! A small disk that a broker fills: the errors of each door, and the recovery without intervention.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -23,17 +23,17 @@ use crate::web::ask;
 
 const DISK_BYTES: u64 = 160 << 20;
 const FILLER_BYTES: usize = 512 << 10;
-/// The unit of waits, long enough for a busy machine.
+/// Unit of timeouts, long enough for a busy machine.
 const SECONDS: Duration = Duration::from_secs(10);
 
-/// A file system of its own that lives as long as this: a tmpfs in a mount namespace that needs no rights of root.
+/// File system with the lifetime of this value: a tmpfs in a mount namespace that does not require root.
 struct SmallDisk {
     holder: Child,
     mount: TempDir,
 }
 
 impl SmallDisk {
-    /// `None` with a message where the system lets no user have namespaces.
+    /// Returns `None`, with a message, if the system does not allow users to create namespaces.
     fn new() -> Option<Self> {
         let mount = tempfile::tempdir().expect("a folder");
         let script = format!("mount -t tmpfs -o size={DISK_BYTES} tmpfs \"$0\" && echo ready && exec cat");
@@ -55,7 +55,7 @@ impl SmallDisk {
         holder.map(|holder| Self { holder, mount })
     }
 
-    /// Where others see it.
+    /// Returns the path as seen by other processes.
     fn path(&self) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.holder.id()));
         root.join(self.mount.path().strip_prefix("/").expect("an absolute path"))
@@ -84,7 +84,7 @@ fn request(door: SocketAddr, method: &str, path: &str, kind: &str, body: &str) -
     ask(door, &format!("{head}Content-Length: {length}\r\n\r\n{body}"))
 }
 
-/// The changes that were acknowledged at each door.
+/// Acknowledged changes of each door.
 #[derive(Default)]
 struct Acknowledged {
     http: Vec<String>,
@@ -93,7 +93,7 @@ struct Acknowledged {
     kafka: usize,
 }
 
-/// Records of a topic that no test reads, until the door of HTTP refuses one.
+/// Publishes records to an otherwise unused topic until the HTTP door refuses one.
 async fn fill(server: &Server) -> String {
     let value = "x".repeat(FILLER_BYTES);
     let begin = Instant::now();
@@ -101,14 +101,15 @@ async fn fill(server: &Server) -> String {
         match http(server, "POST", "/v1/topics/filler/records", &value) {
             (200, _) => assert!(begin.elapsed() < 12 * SECONDS, "the disk is never full"),
             (503, body) if body.contains("\"disk_full\"") => return body,
-            // Too much waits for the journal.
+            // The queue of the journal is full.
             (503, body) if body.contains("\"busy\"") => tokio::task::yield_now().await,
             other => panic!("{other:?}"),
         }
     }
 }
 
-/// Fills the disk until this is refused as well. What is given up for a full disk may have made room in between.
+/// Fills the disk until `attempt` is refused as well. Data that is discarded because of a full disk may free room in
+/// between.
 async fn refused<T>(server: &Server, what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
     let mut refused = None;
     until(what, async || {
@@ -120,7 +121,7 @@ async fn refused<T>(server: &Server, what: &str, mut attempt: impl AsyncFnMut() 
     refused.expect("it is refused")
 }
 
-/// Publishes to the topic `kept` over HTTP. The answer where that is refused.
+/// Publishes to the topic `kept` over HTTP. Returns the response if it is refused.
 fn publish_kept(server: &Server, acknowledged: &mut Acknowledged) -> Option<(u16, String)> {
     let value = format!("value {}", acknowledged.http.len());
     match http(server, "POST", "/v1/topics/kept/records", &value) {
@@ -166,8 +167,8 @@ async fn produce(server: &Server, acknowledged: &mut Acknowledged) -> Option<i16
     }
 }
 
-/// AWS SDKs repeat 5xx; `KafkaStorageException` is retriable to Kafka's clients and 56 is its code; Google's libraries
-/// repeat UNAVAILABLE, which REST has as 503; go-redis repeats a command for TRYAGAIN.
+/// AWS SDKs retry 5xx; `KafkaStorageException` is retriable for Kafka's clients and 56 is its code; Google's libraries
+/// retry UNAVAILABLE, which is 503 in REST; go-redis retries a command after TRYAGAIN.
 async fn every_door_says_so(server: &Server, url: &str, acknowledged: &mut Acknowledged) {
     let (status, body) = refused(server, "HTTP refuses", async || publish_kept(server, acknowledged)).await;
     assert!(status == 503 && body.contains("disk_full"), "{status} {body}");
@@ -177,7 +178,7 @@ async fn every_door_says_so(server: &Server, url: &str, acknowledged: &mut Ackno
     assert_eq!((status, &*code), (503, "ServiceUnavailable"));
     let said = refused(server, "Redis refuses", async || set_counter(server, acknowledged)).await;
     assert!(said.starts_with("-TRYAGAIN "), "{said}");
-    // A change that was refused is not seen, and reading goes on.
+    // A refused change is not visible, and reads continue.
     assert_eq!(Redis::open(server).call("GET counter"), acknowledged.redis);
     let (status, body) = refused(server, "Pub/Sub refuses", async || {
         let (door, body) = (server.pubsub(), json!({"messages": [{"data": "eA=="}]}).to_string());

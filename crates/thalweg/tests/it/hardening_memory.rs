@@ -1,5 +1,5 @@
-//! Clients that ask for much and do not read it, at every door: what waits for them is bounded for all together, and
-//! others are served meanwhile. And what takes little room on the way in, but stands for much.
+//! Clients that request much and do not read it, at every door: the memory for their responses is limited in total, and
+//! other clients are served in the meantime. Also small inputs that expand to much data.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::raw::{encode, hello};
 use crate::server::{Server, metric, until, within};
 use crate::sqs::client::Sqs;
 
-/// Bytes by which a process grows beside the answers that it holds: threads, buffers of connections, and what an
+/// Growth of a process in addition to the responses that it holds: threads, buffers of connections, and memory that the
 /// allocator keeps.
 const SLACK_BYTES: u64 = 96 << 20;
 const MIB: u64 = 1 << 20;
 /// Kafka's code for a batch that is too large: its producers split it.
 const MESSAGE_TOO_LARGE: i16 = 10;
 
-/// The most memory that the broker has while this is there.
+/// Peak memory of the broker during the lifetime of this value.
 struct Peak {
     before: u64,
     is_over: Arc<AtomicBool>,
@@ -51,7 +51,7 @@ impl Peak {
         Self { before, is_over, looks: Some(looks) }
     }
 
-    /// Ends it. What came on top of the memory before is within what answers may hold.
+    /// Ends the measurement and checks that the growth is within the budget for responses.
     fn ends_within(mut self, budget: u64) {
         self.is_over.store(true, Ordering::Relaxed);
         let peak = self.looks.take().expect("it looks").join().expect("it looked");
@@ -78,14 +78,14 @@ fn get(path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes()
 }
 
-/// The status of an answer that has begun to come.
+/// Returns the status of a response that has begun to arrive.
 async fn status(stream: &mut TcpStream) -> u16 {
     let mut head = [0; 12];
     within("an answer", stream.read_exact(&mut head)).await.expect("a head");
     std::str::from_utf8(&head[9..]).expect("a status").parse().expect("a number")
 }
 
-/// A whole exchange over HTTP.
+/// Performs a whole exchange over HTTP.
 async fn call(address: SocketAddr, method: &str, path: &str, body: &Value) -> (u16, String) {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let head = format!(
@@ -102,7 +102,7 @@ async fn call(address: SocketAddr, method: &str, path: &str, body: &Value) -> (u
     (head[9..12].parse().expect("a status"), body.to_owned())
 }
 
-/// Puts a record of so many bytes, each of which has six in JSON, into a topic; it takes a few hundred.
+/// Publishes a record of `bytes` bytes, each of which takes six in JSON, in a batch of a few hundred bytes.
 async fn put_bomb(server: &Server, topic: &str, bytes: usize) {
     let mut raw = Raw::connect(server).await;
     raw.create(topic).await;
@@ -111,7 +111,8 @@ async fn put_bomb(server: &Server, topic: &str, bytes: usize) {
     assert_eq!(produced(&raw.call(9, produce(topic, 0, -1, batch)).await).0, 0);
 }
 
-/// The rule is that of the largest batch; see `Sender.completeBatch` of Kafka's clients for what they make of the code.
+/// The limit is that of the largest batch; see `Sender.completeBatch` of Kafka's clients for their handling of the
+/// code.
 #[tokio::test]
 async fn a_small_batch_that_stands_for_much_is_refused_as_too_large() {
     let server = server(&[]);
@@ -141,7 +142,7 @@ async fn fetches_over_http_that_are_not_read_hold_no_more_than_there_is_for_answ
     for _ in 0..40 {
         unread.push(ask(http, &get("/v1/topics/bomb/records?offset=0")).await);
     }
-    // Somebody else meanwhile.
+    // Another client in the meantime.
     let (status_of_other, _) = call(http, "PUT", "/v1/topics/other", &json!({})).await;
     assert_eq!(status_of_other, 201);
     let mut answered = Vec::new();
@@ -182,7 +183,7 @@ async fn events_that_are_not_read_hold_no_more_than_there_is_for_answers() {
     }
 }
 
-/// A record that has more than 16 MiB as JSON is named, with where to go on.
+/// A record that exceeds 16 MiB as JSON is named in the error, with the offset at which to continue.
 #[tokio::test]
 async fn a_record_that_is_too_large_for_json_is_passed_over_by_name() {
     let server = server(&[]);
@@ -209,7 +210,7 @@ async fn messages_of_sqs_that_are_not_read_hold_no_more_than_there_is_for_answer
     let server = server(&["response_memory_max=32MiB"]);
     let sqs = Sqs::of(&server);
     let url = sqs.create("big", json!({"VisibilityTimeout": "0", "MaximumMessageSize": "1048576"})).await;
-    // More than the system keeps for a socket.
+    // More than the system buffers for a socket.
     for _ in 0..10 {
         sqs.send_body(&url, &"x".repeat(1_000_000)).await;
     }
@@ -229,7 +230,7 @@ async fn messages_of_sqs_that_are_not_read_hold_no_more_than_there_is_for_answer
         answered.push(status(stream).await);
     }
     peak.ends_within(32 * MIB);
-    // RequestThrottled, upon which SDKs come again.
+    // RequestThrottled, after which SDKs retry.
     assert!(answered.contains(&200) && answered.contains(&403), "{answered:?}");
     drop(unread);
     let client = server.client("tcp").await;
@@ -265,7 +266,7 @@ async fn answers_of_redis_that_are_not_read_hold_no_more_than_there_is_for_answe
     peak.ends_within(64 * MIB);
     assert!(answered.iter().any(|first| first.starts_with("*8")), "{answered:?}");
     assert!(answered.iter().any(|first| first == "-TRYAGAIN"), "{answered:?}");
-    // Who asks for little is answered, and what is changed is not lost.
+    // A client with a small request is answered, and changes are not lost.
     own.write_all(b"SET small x\r\nGET small\r\nSETEX 9 100 x\r\n").await.expect("sent");
     let mut small = [0; 5 + 7 + 5];
     within("an answer", own.read_exact(&mut small)).await.expect("read");
@@ -282,7 +283,7 @@ async fn answers_of_redis_that_are_not_read_hold_no_more_than_there_is_for_answe
     assert_eq!((&refused[..], &length[..]), (&b"-TRYAGAIN"[..], &b":4300000\r\n"[..]));
 }
 
-/// A connection of HTTP/2 whose client lets nothing come.
+/// Returns the bytes of an HTTP/2 connection whose client keeps the flow-control window at zero.
 fn closed_windows(requests: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     // SETTINGS_INITIAL_WINDOW_SIZE is 0.
@@ -296,7 +297,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Headers, none of them indexed (RFC 7541, 6.2.2).
+/// Encodes headers, none of them indexed (RFC 7541, 6.2.2).
 fn headers(all: &[(&str, &str)]) -> Vec<u8> {
     let text = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
     all.iter().flat_map(|(name, value)| [vec![0], text(name), text(value)].concat()).collect()
@@ -381,7 +382,7 @@ async fn policies_have_a_maximum_together() {
     }
     let (kept, status, body) = refused.expect("60 of them have 54 MB");
     assert!((40..60).contains(&kept) && status == 429 && body.contains("RESOURCE_EXHAUSTED"), "{kept} {status} {body}");
-    // With one of them gone there is room for another.
+    // After the deletion of one of them there is room for another.
     assert_eq!(call(pubsub, "DELETE", "/v1/projects/project/topics/t00", &Value::Null).await.0, 200);
     let topic = format!("/v1/projects/project/topics/t{kept:02}:setIamPolicy");
     assert_eq!(call(pubsub, "POST", &topic, &policy).await.0, 200);
@@ -409,7 +410,7 @@ async fn fetches_over_the_native_door_that_are_not_read_hold_no_more_than_there_
     until("their memory", async || metric(&client, "thalweg_response_bytes").await == 0).await;
 }
 
-/// Batches from a file take memory of the broker from the moment at which they are read.
+/// Batches from a file are charged to the broker's memory from the moment at which they are read.
 #[tokio::test]
 async fn native_fetches_that_wait_for_memory_hold_nothing_that_they_read_from_a_file() {
     let data = tempfile::tempdir().expect("a directory");
@@ -419,7 +420,7 @@ async fn native_fetches_that_wait_for_memory_hold_nothing_that_they_read_from_a_
     raw.create("t").await;
     let large = batch(Codec::None, &[Record::new(vec![7; 9 << 20])]);
     assert_eq!(produced(&raw.call(9, produce("t", 0, -1, large)).await).0, 0);
-    // After a restart nothing is in memory.
+    // After a restart no batch is in memory.
     server.crash_and_restart();
     let client = server.client("tcp").await;
     let peak = Peak::of(&server);
@@ -435,7 +436,7 @@ async fn native_fetches_that_wait_for_memory_hold_nothing_that_they_read_from_a_
     until("their memory", async || metric(&client, "thalweg_response_bytes").await == 0).await;
 }
 
-/// As Redis does to those who leave too much unread (`client-output-buffer-limit pubsub`).
+/// Behavior of Redis for clients with too much unread output (`client-output-buffer-limit pubsub`).
 #[tokio::test]
 async fn listeners_of_redis_that_do_not_read_are_disconnected_when_there_is_no_memory_for_answers() {
     const LISTENERS: usize = 20;
@@ -451,7 +452,7 @@ async fn listeners_of_redis_that_do_not_read_are_disconnected_when_there_is_no_m
     }
     let mut publisher = ask(redis, b"").await;
     let request = format!("PUBLISH channel {}\r\n", "x".repeat(60_000));
-    // More than the system keeps for a socket, and less than a queue has room for.
+    // More than the system buffers for a socket, and less than a queue's limit.
     for _ in 0..160 {
         publisher.write_all(request.as_bytes()).await.expect("sent");
         while within("an answer", publisher.read_u8()).await.expect("read") != b'\n' {}

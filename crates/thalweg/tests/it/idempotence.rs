@@ -1,4 +1,4 @@
-//! A publisher over a wire that breaks: each record is in the log once and in order, and its outcome says the truth.
+//! A publisher over a connection that breaks: each record is in the log once and in order, and its outcome is true.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ async fn create(client: &Client, partitions: u32) {
     within("create", client.create_topic("t", settings)).await.expect("created");
 }
 
-/// All records of a topic, by partition in the order of their offsets. What comes meanwhile may be there too.
+/// Returns all records of a topic, by partition in the order of their offsets. It may include concurrent records.
 async fn log(client: &Client) -> HashMap<u32, Vec<String>> {
     let info = within("describe", client.describe_topic("t")).await.expect("a topic");
     let mut log: HashMap<u32, Vec<String>> = HashMap::new();
@@ -55,7 +55,7 @@ async fn log(client: &Client) -> HashMap<u32, Vec<String>> {
     log
 }
 
-/// Enough for what opens a publisher; then the wire is cut after all sorts of answers.
+/// Returns limits that suffice for opening a publisher, and then cut the connection after various responses.
 fn cuts() -> Vec<usize> {
     (0..40).map(|i| 300 + i * 61 % 700).collect()
 }
@@ -63,14 +63,14 @@ fn cuts() -> Vec<usize> {
 const RECORDS: usize = 4_000;
 const KEYS: usize = 5;
 
-/// A publisher of many small batches, several of them on the way when the wire breaks.
+/// Opens a publisher of many small batches, several of which are in flight when the connection breaks.
 async fn hasty(proxy: &Proxy, is_idempotent: bool) -> Publisher {
     let client = connect(&proxy.url(), ClientSettings::default()).await;
     let publisher = client.publisher("t").batch_bytes(200).idempotent(is_idempotent);
     open(publisher.delivery_timeout(PATIENCE)).await
 }
 
-/// Sends numbers with keys, and breaks the wire from time to time.
+/// Sends numbers with keys, and breaks the connection from time to time.
 async fn send_all(publisher: &Publisher, proxy: &Proxy) -> Vec<Delivery> {
     let mut deliveries = Vec::new();
     for i in 0..RECORDS {
@@ -99,7 +99,7 @@ async fn every_record_is_there_once_and_in_order() {
     all_are_there_once(&near, &deliveries).await;
 }
 
-/// The log has what these deliveries say, in the order of their numbers, and nothing else.
+/// Checks that the log contains exactly the records of these deliveries, in the order of their numbers.
 async fn all_are_there_once(near: &Client, deliveries: &[Delivery]) {
     let log = log(near).await;
     assert_eq!(log.values().map(Vec::len).sum::<usize>(), deliveries.len());
@@ -112,7 +112,7 @@ async fn all_are_there_once(near: &Client, deliveries: &[Delivery]) {
     }
 }
 
-/// The broker is killed again and again while somebody publishes to its disk over a wire that breaks.
+/// The broker is killed repeatedly during publishes to its disk over a connection that breaks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_that_is_killed_takes_no_record_twice() {
     let data = tempfile::tempdir().expect("a folder");
@@ -145,7 +145,7 @@ async fn a_broker_that_is_killed_takes_no_record_twice() {
     all_are_there_once(&near, &deliveries).await;
 }
 
-/// Without numbers nothing is sent twice that may be there, and whoever asks is told.
+/// Without sequence numbers, a batch that may be in the log is not sent again, and its sender receives an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_idempotence_no_record_is_there_twice() {
     let server = Server::start();
@@ -180,7 +180,7 @@ async fn without_idempotence_no_record_is_there_twice() {
     flush(&publisher).await;
 }
 
-/// A write fails before the reader hears of it: on the only thread there is, the publisher makes way for the reader.
+/// A write fails before the reader notices: with only one thread, the publisher yields to the reader.
 #[test]
 fn a_write_that_fails_does_not_keep_the_thread() {
     let (ended, end) = std::sync::mpsc::channel();
@@ -205,7 +205,7 @@ fn a_write_that_fails_does_not_keep_the_thread() {
     end.recv_timeout(PATIENCE).expect("the thread goes on");
 }
 
-/// Each codec over the same wire: what comes back is what was sent, and the log is smaller.
+/// Each codec over the same connection: the received records are the sent ones, and the log is smaller.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn compressed_batches_survive_the_wire_too() {
     for codec in Codec::ALL {
@@ -227,7 +227,7 @@ async fn compressed_batches_survive_the_wire_too() {
     }
 }
 
-/// A handle and a function are told the same, record by record, in whichever partition it is.
+/// A handle and a callback receive the same outcome for each record, in any partition.
 #[tokio::test]
 async fn the_outcome_of_each_record_is_told() {
     let server = Server::start();
@@ -255,13 +255,13 @@ async fn the_outcome_of_each_record_is_told() {
         let delivered = outcome.expect("delivered");
         assert_eq!(log[&delivered.partition][delivered.offset as usize], i.to_string());
     }
-    // Nobody learns where a record is that asked for no acknowledgement.
+    // A record without a requested acknowledgement has no known position.
     let silent = open(client.publisher("t").acks(Acks::None)).await;
     let delivery = send(&silent, "silent", "key").await;
     assert_eq!(within("an outcome", delivery.delivered()).await.map_err(|e| e.kind), Err(ErrorKind::Invalid));
 }
 
-/// Records that cannot be sent are given up when their time is over, and are not in the log.
+/// Records that cannot be sent fail after their timeout, and are not in the log.
 #[tokio::test]
 async fn records_are_given_up_in_time() {
     let server = Server::start();
@@ -287,7 +287,7 @@ async fn records_are_given_up_in_time() {
     assert!(!log[&0].contains(&"given up".to_owned()), "{log:?}");
 }
 
-/// What is held is bounded: a publisher whose broker takes nothing waits, and goes on with it.
+/// The buffer is limited: if the broker accepts nothing, the publisher waits, and later continues.
 #[tokio::test]
 async fn a_full_buffer_holds_the_program_back() {
     let server = Server::start();
@@ -307,11 +307,11 @@ async fn a_full_buffer_holds_the_program_back() {
     within("room", waiting).await.expect("sent");
     flush(&publisher).await;
     assert_eq!(log(&client).await[&0].len(), sent + 1);
-    // One that is larger than the buffer goes all the same.
+    // A record larger than the buffer is sent nevertheless.
     within("publish", publisher.publish(&Record::new(vec![b'x'; 300_000]))).await.expect("published");
 }
 
-/// What a broker refuses for a time is sent again in its order.
+/// A temporarily refused batch is sent again in order.
 #[tokio::test]
 async fn what_is_refused_for_a_time_comes_in_its_order() {
     let server = Server::with(&["publish_queue_wait_timeout_ms=1"]);
@@ -328,19 +328,19 @@ async fn what_is_refused_for_a_time_comes_in_its_order() {
     assert_eq!(log(&client).await[&0], (0..20).map(|i| i.to_string()).collect::<Vec<_>>());
 }
 
-/// A partition that no longer knows the publisher: it goes on under a new identity, and the program sees nothing.
+/// If a partition no longer knows the publisher, it continues with a new identity, invisibly to the program.
 #[tokio::test]
 async fn a_publisher_that_was_forgotten_goes_on() {
     let server = Server::start();
     let client = server.client("tcp").await;
     let publisher = open(client.publisher("t")).await;
     within("publish", publisher.publish(&Record::new("first"))).await.expect("published");
-    // The topic is another one.
+    // The topic is a new one.
     within("delete", client.delete_topic("t")).await.expect("deleted");
     for value in ["a", "b"] {
         within("publish", publisher.publish(&Record::new(value))).await.expect("published");
     }
-    // So many others that it was silent the longest.
+    // Enough other producers to evict the one that was idle the longest.
     let mut crowd = Raw::open(server.address).await;
     for id in 0..engine::limits::PRODUCERS_MAX as i64 {
         crowd.send(&numbered("t", Some(0), Producer { id, epoch: 0, sequence: 0 }, &["crowd"])).await;
@@ -354,7 +354,7 @@ async fn a_publisher_that_was_forgotten_goes_on() {
     assert_eq!(ours, ["a", "b", "c", "d"]);
 }
 
-/// A batch that is refused for good fails by itself; what is behind it arrives.
+/// A batch that is permanently refused fails alone; later batches arrive.
 #[tokio::test]
 async fn a_refused_batch_does_not_hold_up_the_rest() {
     let server = Server::with(&["auto_create_topics=false"]);
@@ -377,7 +377,7 @@ async fn a_refused_batch_does_not_hold_up_the_rest() {
     assert_eq!(log(&client).await[&0], (10..20).map(|i| i.to_string()).collect::<Vec<_>>());
 }
 
-/// A publisher that lingers gathers while others come, and does not keep a lone record waiting.
+/// A publisher with a linger time gathers records while more arrive, and does not delay a lone record.
 #[tokio::test]
 async fn lingering_gathers_and_delays_nobody() {
     let server = Server::start();
@@ -395,7 +395,7 @@ async fn lingering_gathers_and_delays_nobody() {
     }
     server.signal(Signal::CONT);
     within("an outcome", last.delivered()).await.expect("delivered");
-    // Those before had company, so these wait for more.
+    // Earlier records arrived together, so these wait for more.
     for i in 0..10 {
         send(&publisher, i, "key").await;
         tokio::task::yield_now().await;
@@ -405,7 +405,7 @@ async fn lingering_gathers_and_delays_nobody() {
     assert_eq!(log(&client).await[&0].len(), 311);
 }
 
-/// Records go where they are said to go.
+/// Records go to the requested partitions.
 #[tokio::test]
 async fn records_go_where_they_are_sent() {
     let server = Server::start();
@@ -427,7 +427,7 @@ async fn records_go_where_they_are_sent() {
         open(client.publisher("t").partitioner(Partitioner::Custom(Arc::new(|_, partitions| partitions)))).await;
     let refused = within("send", wrong.send(&Record::new("x"))).await;
     assert_eq!(refused.map(drop).map_err(|e| e.kind), Err(ErrorKind::NotFound));
-    // Keys do not count; after a batch's worth it is another partition's turn, however slowly they come.
+    // Keys are ignored; after each batch of records the next partition is used, however slowly they arrive.
     let sticky = open(client.publisher("t").partitioner(Partitioner::Sticky).batch_bytes(500)).await;
     let mut seen = HashMap::new();
     for i in 0..200 {
@@ -437,7 +437,7 @@ async fn records_go_where_they_are_sent() {
     assert_eq!(seen.len(), 4, "{seen:?}");
 }
 
-/// A publisher that goes away settles what it had not sent.
+/// A publisher that is dropped settles its unsent records.
 #[tokio::test]
 async fn a_dropped_publisher_says_what_it_did_not_send() {
     let server = Server::start();

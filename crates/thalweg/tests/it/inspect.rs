@@ -1,4 +1,4 @@
-//! `thalweg inspect`: what it finds in a directory, and what a repair leaves.
+//! `thalweg inspect`: its findings in a directory, and the result of a repair.
 
 use std::path::{Path, PathBuf};
 
@@ -55,7 +55,7 @@ fn flip(path: &Path, at: usize) {
     std::fs::write(path, bytes).expect("it is ours");
 }
 
-/// The file of a topic's only segment.
+/// Returns the file of a topic's only segment.
 fn segment(report: &Value, topic: &str) -> PathBuf {
     let topics = report["topics"].as_array().expect("topics");
     let found = topics.iter().find(|found| found["topic"] == topic).expect("the topic");
@@ -118,7 +118,7 @@ async fn a_journal_that_cannot_be_read_is_given_up_only_when_asked() {
     let entries: Vec<Value> = entries.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let batches: Vec<&Value> = entries.iter().filter(|entry| entry["kind"] == "batch").collect();
     assert_eq!(batches.len(), 20);
-    // The head of the block, which stands before its only entry.
+    // The header of the block, which precedes its only entry.
     flip(Path::new(&journal), batches[7]["at"].as_u64().expect("a place") as usize - 20);
     let refused =
         thalweg(["serve", "--data", dir, "--native", "127.0.0.1:0", "--http", "off", "--kafka", "off", "--sqs", "off"])

@@ -1,4 +1,4 @@
-//! Messages that no frame of the native protocol holds, as compressed batches bring them: they harm nobody else.
+//! Messages that exceed a frame of the native protocol, from compressed batches: they affect no other client.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -20,12 +20,12 @@ async fn jobs(client: &Client, new: NewQueue) -> Queue {
     client.queue("jobs")
 }
 
-/// A server that takes messages which are larger than a batch once they are decompressed.
+/// Starts a server that accepts messages that are larger than a batch once they are decompressed.
 fn larger() -> Server {
     Server::with(&["record_expansion_max=2"])
 }
 
-/// To the topic of the queue.
+/// Sends a large message to the topic of the queue.
 async fn send_large(server: &Server) {
     let mut raw = Raw::connect(server).await;
     let batch = DraftBatch::of_one(1, None, Some(&vec![0; LARGE_BYTES]), &[]).expect("it gets small");
@@ -42,7 +42,7 @@ fn one() -> Receive {
     Receive { count_max: 1, ..Receive::default() }
 }
 
-/// The leases that a connection has are still its own after each step.
+/// The connection still owns its leases after each step.
 #[tokio::test]
 async fn what_does_not_fit_into_an_answer_is_named_and_is_for_nobody_for_a_while() {
     let server = larger();
@@ -76,7 +76,7 @@ async fn what_does_not_fit_into_an_answer_is_named_and_is_for_nobody_for_a_while
     assert_eq!(extended, [LeaseAnswer::Done], "its connection is the same");
 }
 
-/// Its attempts come to an end as those of any other, and it arrives whole.
+/// A message that does not fit exhausts its attempts like any other, and arrives completely in the dead letters.
 #[tokio::test]
 async fn what_does_not_fit_into_an_answer_gets_to_the_dead_letters() {
     let server = larger();
@@ -125,7 +125,7 @@ async fn a_worker_goes_on_behind_a_message_that_does_not_fit() {
     until("the large one alone", async || counts(&queue).await.1 == 0).await;
 }
 
-/// Sent, it would end the connection, and the leases with it.
+/// If it were sent, it would end the connection, and its leases with it.
 #[tokio::test]
 async fn what_no_frame_holds_is_refused_before_it_is_sent() {
     let server = Server::start();

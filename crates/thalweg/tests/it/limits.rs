@@ -1,4 +1,4 @@
-//! Peers that take too much: each meets a limit, the broker stays small, and others are served.
+//! Peers that use too much: each reaches a limit, the broker's memory stays small, and others are served.
 
 use bytes::BytesMut;
 use client::{Acks, Client, ClientSettings, ErrorKind, Event, Overflow, Record, Start, TopicSettings};
@@ -13,12 +13,12 @@ use crate::raw::{Raw, encode, hello, publish, subscribe};
 use crate::reading::{self, spans, values};
 use crate::server::{Launch, Server, metric, until, within};
 
-/// What may wait for one connection, with the largest answer on top, and room for the machine's moods.
+/// Limit of the queued output of one connection, plus the largest response, plus a margin.
 const OUTBOX_BYTES_BOUND: u64 = 12 << 20;
 const HIGH_WATER: &str = "thalweg_outbox_bytes_high_water";
 
-/// Sends so many of a request at once, reads nothing until the broker has more to say than it may hold,
-/// and then counts the answers.
+/// Sends `count` copies of a request, reads nothing until the broker has queued its maximum, and then counts the
+/// responses.
 async fn ask_and_do_not_read(server: &Server, bystander: &mut Bystander, request: Request, count: u32) {
     let mut raw = Raw::open(server.address).await;
     let mut bytes = BytesMut::new();
@@ -43,7 +43,7 @@ async fn ask_and_do_not_read(server: &Server, bystander: &mut Bystander, request
     assert!(high_water < OUTBOX_BYTES_BOUND, "{high_water} bytes waited for one connection");
 }
 
-/// A peer that pipelines requests with large answers and does not read them is not answered further.
+/// A peer that pipelines requests with large responses and does not read them receives no further responses.
 #[tokio::test]
 async fn a_peer_that_asks_and_does_not_read_is_bounded() {
     let server = Server::start();
@@ -55,7 +55,7 @@ async fn a_peer_that_asks_and_does_not_read_is_bounded() {
     ask_and_do_not_read(&server, &mut bystander, Request::Stats, 3_000).await;
 }
 
-/// The same for fetches, whose answers come later.
+/// A peer that pipelines fetches, whose responses come later, is limited as well.
 #[tokio::test]
 async fn a_peer_that_fetches_and_does_not_read_is_bounded() {
     let server = Server::start();
@@ -66,7 +66,7 @@ async fn a_peer_that_fetches_and_does_not_read_is_bounded() {
     ask_and_do_not_read(&server, &mut bystander, fetch, 64).await;
 }
 
-/// A subscriber that does not read what it has credit for is bounded too, and gets all once it reads.
+/// A subscriber that does not read despite its credit is limited as well, and receives everything once it reads.
 #[tokio::test]
 async fn a_subscriber_that_does_not_read_is_bounded() {
     let server = Server::start();
@@ -92,8 +92,8 @@ async fn flood(raw: &mut Raw, topic: &str, count: usize) {
     assert!(matches!(raw.call(&Request::Ping).await, Response::Pong));
 }
 
-/// Publishers that want no answer cannot fill the memory: their own history goes first, and where there
-/// is none the batches are refused and counted.
+/// Publishers without acknowledgements cannot fill the memory: their own history is deleted first, and once there is no
+/// more of it the batches are refused and counted.
 #[tokio::test]
 async fn a_flood_without_acknowledgement_is_bounded_and_counted() {
     let server = Server::with(&["memory_max=4MiB"]);
@@ -120,7 +120,7 @@ async fn a_flood_without_acknowledgement_is_bounded_and_counted() {
     assert_eq!(lost(&bystander).await, 1_000, "there is room again");
 }
 
-/// File descriptors that this process may have, raised to what is allowed. Brokers inherit it.
+/// Returns the limit of file descriptors of this process, raised to the allowed maximum. Brokers inherit it.
 pub fn files_max() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -128,8 +128,8 @@ pub fn files_max() -> u64 {
     limit.current.unwrap_or(u64::MAX)
 }
 
-/// Thousands of connections that say nothing, or only half a hello, are closed in their time; one that
-/// said hello stays.
+/// Thousands of connections with no hello, or only half of one, are closed after the timeout; one with a complete hello
+/// stays.
 #[tokio::test]
 async fn connections_that_never_say_hello_are_closed() {
     let count = files_max().saturating_sub(500).min(10_000) as usize;
@@ -154,15 +154,14 @@ async fn connections_that_never_say_hello_are_closed() {
     bystander.is_unharmed().await;
 }
 
-/// The time for a hello does not count once hello was said: a subscription without traffic stays on its
-/// connection, over every transport.
+/// The hello timeout does not apply after the hello: an idle subscription keeps its connection, over every transport.
 #[tokio::test]
 async fn a_quiet_subscription_outlives_the_hello_timeout() {
     let server = Server::with(&["hello_timeout_ms=250"]);
     let publisher = server.client("tcp").await;
     let mut subscriptions = Vec::new();
     for scheme in ["tcp", "quic", "tls"] {
-        // A pattern cannot be resumed without a loss, so a connection that is made again would show.
+        // A pattern cannot be resumed without a loss, so a reconnect would be noticed.
         let client = server.client(scheme).await;
         subscriptions.push((scheme, reading::subscribe(&client, "quiet.*", Start::Live).await));
     }
@@ -182,8 +181,8 @@ async fn a_quiet_subscription_outlives_the_hello_timeout() {
     assert_eq!(metric(&publisher, "thalweg_accepted_connections_total").await, begin);
 }
 
-/// At `connections_max` whoever comes is refused and counted, whoever is there is served, and a place that
-/// becomes free is given again.
+/// At `connections_max` further connections are refused and counted, existing ones are served, and a freed place is
+/// used again.
 #[tokio::test]
 async fn connections_beyond_the_limit_are_refused() {
     let server = Server::with(&["connections_max=20"]);
@@ -212,7 +211,7 @@ async fn connections_beyond_the_limit_are_refused() {
     within("ping", quic.ping()).await.expect("served");
 }
 
-/// One address has only its share of the connections, and the refusals say which limit it was.
+/// An address may only use its share of the connections, and refusals name the limit.
 #[tokio::test]
 async fn a_peer_has_its_share_of_the_connections() {
     let server = Server::with(&["connections_max=100", "connections_per_peer_max=4"]);
@@ -238,8 +237,8 @@ async fn quic_clients_prove_their_address_where_connections_are_scarce() {
     within("publish", client.publish("t", Record::new("proven"))).await.expect("published");
 }
 
-/// With no file descriptor left, connections are closed rather than left to hang, the failure is counted,
-/// and once descriptors are free new connections work.
+/// Without free file descriptors, connections are closed instead of left hanging, the failure is counted, and new
+/// connections work once descriptors are free.
 #[tokio::test]
 async fn running_out_of_descriptors_passes() {
     let launch = Launch { shell: Some("ulimit -n 64"), ..Launch::default() };
@@ -253,7 +252,7 @@ async fn running_out_of_descriptors_passes() {
     until("one is closed", async || metric(&watcher, "thalweg_accept_shed_total").await > 0).await;
     reading::publish(&watcher, "t", ["served"]).await;
     drop(held);
-    // Those that still stood in line have to be seen off first.
+    // The connections that are still in the backlog have to be closed first.
     until("all were seen", async || {
         let [accepted, shed] = ["thalweg_accepted_connections_total", "thalweg_accept_shed_total"];
         metric(&watcher, accepted).await + metric(&watcher, shed).await > 80
@@ -265,7 +264,7 @@ async fn running_out_of_descriptors_passes() {
     assert_eq!(values(&mut subscription, 1).await, ["served"]);
 }
 
-/// Answers are not lost when the peer has said all that it wants to say and closes its half.
+/// Responses are not lost if the peer has sent all of its requests and closes its half.
 #[tokio::test]
 async fn a_half_closed_connection_gets_its_answers() {
     let server = Server::start();
@@ -286,11 +285,11 @@ async fn a_half_closed_connection_gets_its_answers() {
     assert_eq!(raw.last_words().await, None);
 }
 
-/// The same where answers go through a writer of their own, as over TLS.
+/// Responses that go through a separate writer, as over TLS, are not lost either.
 #[tokio::test]
 async fn a_half_closed_pipe_gets_its_answers() {
     let broker = Embedded::start().expect("started");
-    // So small that one write does not take the answers.
+    // So small that one write does not fit the responses.
     let (mut ours, theirs) = tokio::io::duplex(1 << 10);
     broker.native().server.serve_pipe(theirs);
     let mut bytes = encode(&hello(), 1);
@@ -311,7 +310,7 @@ async fn a_half_closed_pipe_gets_its_answers() {
     assert_eq!(correlations, (1..count + 2).collect::<Vec<_>>());
 }
 
-/// The word of a header that a large body comes costs no memory until it comes.
+/// A header that announces a large body costs no memory until the body arrives.
 #[tokio::test]
 async fn announced_bodies_cost_nothing() {
     let server = Server::start();

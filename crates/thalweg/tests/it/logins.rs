@@ -1,4 +1,4 @@
-//! Logins at the doors that have them: whose is answered when, and what is told of those that are refused.
+//! Logins at the doors that require them: the order of the responses, and the errors of refused logins.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,12 +8,12 @@ use crate::kafka::security::log_in;
 use crate::redis::{Redis, server};
 use crate::server::{metric, size, until};
 
-/// More than the logins of an address that wait for their turn.
+/// Returns a number of logins that exceeds the queue for one address.
 fn guesses() -> usize {
     size("HARDENING_GUESSES", 400)
 }
 
-/// Connections that each try another password, whose answers no one reads.
+/// Opens connections that each try another password, whose responses are not read.
 fn guess(server: &crate::server::Server, round: usize) -> Vec<Redis> {
     let guesser = |number: usize| {
         let mut redis = Redis::open(server);
@@ -32,11 +32,11 @@ async fn right_passwords_are_answered_while_others_guess() {
         begin.elapsed()
     };
     let mut guessers = guess(&server, 0);
-    // One that the broker has not seen yet waits for those before it, which are not many.
+    // A user that the broker has not seen yet waits for the logins before it, which are few.
     let first = log_in("admin", "right");
     assert!(first < Duration::from_secs(5), "{first:?}");
     guessers.extend(guess(&server, 1));
-    // From then on it is known, whoever else waits.
+    // From then on the user is known, whatever the number of waiting logins.
     let times = ["admin"; 5].map(|user| log_in(user, "right"));
     assert!(times.iter().all(|time| *time < Duration::from_secs(1)), "{times:?}");
     let client = server.client("tcp").await;
@@ -46,7 +46,7 @@ async fn right_passwords_are_answered_while_others_guess() {
     assert!(server.log().matches("refused a login").count() < 50, "they are not logged one by one for ever");
 }
 
-/// Wrong passwords of one name are answered later and later, and not cut off by the time that a login has.
+/// Wrong passwords for one name are answered with an increasing delay, and are not cut off by the login timeout.
 #[tokio::test]
 async fn wrong_passwords_are_answered_after_a_pause() {
     let server = server(&["auth=required", "users=admin:right", "hello_timeout_ms=500"]);

@@ -1,4 +1,4 @@
-//! The whole product from outside: real processes, real sockets, on loopback.
+//! End-to-end tests of the whole product: real processes and real sockets, on loopback.
 
 mod bystander;
 mod cache_bench;

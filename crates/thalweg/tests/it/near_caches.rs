@@ -1,4 +1,5 @@
-//! Near caches from outside: what others change is seen, nothing is seen that is over, and what breaks is asked for.
+//! Near caches end to end: changes by others are seen, expired entries are not, and gets after a failure go to the
+//! broker.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +13,7 @@ use rustix::process::Signal;
 use crate::proxy::Proxy;
 use crate::server::{Server, connect, until, within};
 
-/// A near cache that believes for longer than any test waits: only what breaks makes it doubt.
+/// Returns a near cache that trusts its entries longer than any test runs: only failures invalidate it.
 fn near(client: &Client, name: &str) -> Cache {
     client.cache(name).near(NearSettings { stale_max: Duration::from_secs(600), ..NearSettings::default() })
 }
@@ -29,17 +30,17 @@ async fn text(cache: &Cache, key: &str) -> Option<String> {
     get(cache, key).await.map(|found| String::from_utf8_lossy(&found.value).into_owned())
 }
 
-/// Gets until they are answered near by. It is the first of them that makes it begin.
+/// Repeats a get until it is answered locally. The first get starts the watch.
 async fn live(cache: &Cache) {
     until("a watch", async || {
-        // The connection may be gone; another is made.
+        // The connection may be closed; the client opens another.
         drop(cache.get("begin").await);
         stats(cache).is_live
     })
     .await;
 }
 
-/// How many gets the broker has answered.
+/// Returns the number of gets that the broker has answered.
 async fn asked(client: &Client, name: &str) -> u64 {
     let stats = within("a status", client.describe_cache(name)).await.expect("described").stats;
     stats.hits + stats.misses
@@ -56,7 +57,7 @@ async fn the_broker_is_asked_once_until_somebody_changes_what_there_is() {
         until("the put", async || text(&cache, "a").await.as_deref() == Some("one")).await;
         assert_eq!(text(&cache, "none").await, None);
         let before = asked(&client, scheme).await;
-        // Once at most: news that were on their way may have taken the entry along.
+        // At most once: a change in flight may have removed the entry.
         for _ in 0..1000 {
             assert_eq!(text(&cache, "a").await.as_deref(), Some("one"));
             assert_eq!(text(&cache, "none").await, None);
@@ -108,7 +109,7 @@ async fn what_it_did_itself_it_sees_at_once() {
             assert_eq!(cache.multi_get(["key", "n"]).await.expect("answered"), [None, None]);
         }
     }
-    // A condition that does not hold says what there is, which counts as an answer.
+    // A failed condition returns the current entry, which counts as a response.
     let other = client.cache("c");
     for round in 0..50 {
         get(&cache, "key").await;
@@ -123,7 +124,7 @@ async fn what_it_did_itself_it_sees_at_once() {
     }
 }
 
-/// Many read and count at once over several connections: what each sees of a key only grows.
+/// Concurrent gets and increments over several connections: the values of a key that each client sees only increase.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_is_seen_of_a_key_only_grows() {
     const END: i64 = 1000;
@@ -163,7 +164,7 @@ async fn a_broker_that_was_started_again_has_nothing_and_so_has_the_near_cache()
     live(&cache).await;
     assert_eq!(text(&cache, "key").await.as_deref(), Some("before"));
     server.crash();
-    // Nobody vouches for what is kept: there is no answer rather than an old one.
+    // The cached entries are no longer confirmed: a get fails instead of returning an old value.
     until("the end of it", async || !stats(&cache).is_live).await;
     let hits = stats(&cache).hits;
     server.start_again();
@@ -190,7 +191,7 @@ async fn a_connection_that_broke_costs_a_while_and_no_truth() {
     for key in ["a", "b"] {
         assert_eq!(text(&cache, key).await.as_deref(), Some("old"));
     }
-    // It goes on from where it was; what is as it was is still kept.
+    // The watch resumes from its position; unchanged entries are kept.
     proxy.go_down();
     until("the cut", async || !stats(&cache).is_live).await;
     other.put("a", "new").await.expect("put");
@@ -207,14 +208,14 @@ async fn a_connection_that_broke_costs_a_while_and_no_truth() {
     assert_eq!(text(&cache, "b").await.as_deref(), Some("old"));
     let after = stats(&cache);
     assert_eq!((after.resets, after.hits), (0, before.hits + 1), "{after:?}");
-    // The same where nothing changed meanwhile.
+    // The same holds if nothing changed in the meantime.
     proxy.go_down();
     until("the cut", async || !stats(&cache).is_live).await;
     proxy.go_up();
     live(&cache).await;
     assert_eq!(text(&cache, "b").await.as_deref(), Some("old"));
     assert_eq!(stats(&cache).resets, 0);
-    // It missed more than the broker remembers: all goes.
+    // It missed more changes than the broker retains: all entries are dropped.
     proxy.go_down();
     until("the cut", async || !stats(&cache).is_live).await;
     for key in ["a", "b"] {
@@ -258,11 +259,11 @@ async fn many_who_miss_one_key_ask_once() {
     let before = asked(&client, "c").await;
     let found = join_all((0..200).map(|_| text(&cache, "key"))).await;
     assert!(found.iter().all(|found| found.as_deref() == Some("value")));
-    // Once more where the news of the put came in between.
+    // One more if the change by the put arrived in between.
     let more = asked(&client, "c").await - before;
     assert!((1..=2).contains(&more), "{more}");
     assert!(stats(&cache).joined > 100, "{:?}", stats(&cache));
-    // Who asked first gives up; those who joined are answered all the same.
+    // The client that requested first cancels; the joined ones are answered nevertheless.
     let (first, second) = (cache.get("other"), cache.get("other"));
     let mut first = Box::pin(first);
     assert!((&mut first).now_or_never().is_none());
@@ -272,7 +273,7 @@ async fn many_who_miss_one_key_ask_once() {
     assert_eq!(stats(&cache).joined, joined + 1);
     drop(first);
     assert_eq!(within("the second", second).await.expect("answered"), None);
-    // What nobody waits for any more holds up nobody.
+    // A cancelled get does not block any other.
     let mut given_up = Box::pin(cache.get("third"));
     assert!((&mut given_up).now_or_never().is_none());
     drop(given_up);

@@ -1,5 +1,5 @@
-//! One log behind every door: who uses a name first does not decide how its records are kept, reading creates nothing,
-//! and one record is the same at each door.
+//! Tests of the single log behind every door: the first user of a name does not decide how its records are stored,
+//! reading creates nothing, and a record is the same at each door.
 
 use std::process::Stdio;
 
@@ -28,9 +28,9 @@ async fn names(client: &Client) -> Vec<String> {
     topics(client).await.into_iter().map(|info| info.topic).collect()
 }
 
-/// Kafka's rule of acks=all: what is acknowledged is in the log until retention removes it
-/// (<https://kafka.apache.org/documentation/#producerconfigs_acks>). A channel has no part in that: `SUBSCRIBE` makes
-/// no key and PUBLISH stores nothing (<https://redis.io/docs/latest/develop/interact/pubsub/>).
+/// Kafka's rule of acks=all: acknowledged records are in the log until retention removes them
+/// (<https://kafka.apache.org/documentation/#producerconfigs_acks>). A channel has no influence on that: `SUBSCRIBE`
+/// creates no key and PUBLISH stores nothing (<https://redis.io/docs/latest/develop/interact/pubsub/>).
 #[tokio::test]
 async fn a_listener_decides_nothing_about_a_topic() {
     let mut server = Server::with(&[REDIS, "data=data", "default_partitions=2"]);
@@ -54,11 +54,11 @@ async fn a_listener_decides_nothing_about_a_topic() {
     }
     let info = within("describe", client.describe_topic("payments")).await.expect("a topic");
     assert_eq!((info.settings.storage, info.settings.partitions), (Storage::Disk, 2));
-    // Now a PUBLISH is a publish to the topic.
+    // Now a PUBLISH publishes to the topic.
     assert_eq!(Redis::open(&server).call("PUBLISH payments late"), "2");
     assert_eq!(channel.answer(), "(message payments late)");
 
-    // All listeners leave.
+    // All listeners disconnect.
     drop((channel, pattern));
     until("the listeners are gone", async || metric(&client, "thalweg_subscribers").await == 0).await;
     for _ in 0..2 {
@@ -72,7 +72,7 @@ async fn a_listener_decides_nothing_about_a_topic() {
     }
 }
 
-/// Channels come and go without a trace, and are counted while they are in use.
+/// Channels leave no trace, and are counted while they are in use.
 #[tokio::test]
 async fn a_channel_goes_with_its_last_listener() {
     let server = Server::with(&[REDIS]);
@@ -91,7 +91,7 @@ async fn a_channel_goes_with_its_last_listener() {
     );
     within("describe", client.describe_topic("news")).await.expect_err("no topic");
 
-    // A topic of the name takes the channel's place, and gives it back when it is deleted.
+    // A topic with the name replaces the channel, until it is deleted.
     within("create", client.create_topic("news", TopicSettings::default())).await.expect("created");
     publish(&client, "news", ["c"]).await;
     assert_eq!((one.answer(), other.answer()), ("(message news c)".into(), "(pmessage * news c)".into()));
@@ -106,7 +106,7 @@ async fn a_channel_goes_with_its_last_listener() {
     assert_eq!((names(&client).await, metric(&client, "thalweg_topics").await), (Vec::new(), 0));
 }
 
-/// Whichever door uses a name first, its topic gets the broker's defaults.
+/// The topic gets the broker's defaults, whichever door uses the name first.
 #[tokio::test]
 async fn first_use_creates_the_same_topic_at_every_door() {
     let server = Server::with(&[REDIS, "data=data", "default_partitions=3"]);
@@ -121,7 +121,7 @@ async fn first_use_creates_the_same_topic_at_every_door() {
     assert_eq!((all[0].settings.storage, all[0].settings.partitions), (Storage::Disk, 3));
 }
 
-/// A database of Redis's clients is durable where `redis_durable` says so, also if another door used it first.
+/// A database of Redis's clients is durable if `redis_durable` is set, even if another door used it first.
 #[tokio::test]
 async fn first_use_does_not_decide_whether_a_database_is_durable() {
     let mut server = Server::with(&[REDIS, "data=data", "redis_durable=true"]);
@@ -136,7 +136,7 @@ async fn first_use_does_not_decide_whether_a_database_is_durable() {
     assert!(said.contains("did you mean 'db3'"), "{said}");
 }
 
-/// An inbox goes with its owner, so nothing that is acknowledged as committed may be written to it.
+/// An inbox is deleted with its owner, so acknowledgements of committed records would be wrong.
 #[tokio::test]
 async fn kafka_does_not_write_to_inboxes() {
     let server = Server::start();
@@ -147,7 +147,7 @@ async fn kafka_does_not_write_to_inboxes() {
     assert_eq!(produced(&answer).0, 17, "an invalid topic");
 }
 
-/// A name that does not exist is an error that says which one may have been meant, and is not created by it.
+/// A nonexistent name is an error that suggests a similar one, and the topic is not created.
 #[tokio::test]
 async fn reading_creates_nothing() {
     let server = Server::with(&[REDIS]);
@@ -188,7 +188,7 @@ async fn reading_creates_nothing() {
     within("describe", client.queue("tasks").describe()).await.expect("a queue");
 }
 
-/// A subscription may wait for its topic: it gets the first record, and creates nothing until then.
+/// A subscription may wait for its topic: it receives the first record, and creates nothing until then.
 #[tokio::test]
 async fn a_subscription_may_wait_for_its_topic() {
     let server = Server::with(&["default_partitions=2"]);
@@ -236,12 +236,12 @@ async fn a_subscriber_of_a_deleted_topic_is_told() {
     assert_eq!(names(&client).await, Vec::<String>::new(), "nobody brings it back");
 }
 
-/// The values of a page of records, in order.
+/// Returns the values of a page of records, in order.
 fn expected_values(page: &Value) -> Vec<Value> {
     page["records"].as_array().expect("a list").iter().map(|record| record["value"].clone()).collect()
 }
 
-/// The rules for values of the guide "One record at every door".
+/// Rules for values in the guide "One record at every door".
 #[tokio::test]
 async fn a_record_is_the_same_at_every_door() {
     let server = Server::with(&[REDIS, HTTP, "pubsub=127.0.0.1:0", "pubsub_project=shop"]);
@@ -257,7 +257,7 @@ async fn a_record_is_the_same_at_every_door() {
     let (mut redis, mut channel) = (Redis::open(&server), Redis::open(&server));
     assert_eq!(channel.call("SUBSCRIBE orders"), "(subscribe orders 1)");
 
-    // Queues leave out what is older than their retention.
+    // Queues skip records that are older than their retention.
     let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     let now = since_1970.as_millis() as i64;
     let record =
@@ -268,7 +268,7 @@ async fn a_record_is_the_same_at_every_door() {
     let answer = kafka.call(9, produce("orders", 0, -1, batch(Codec::None, &sent))).await;
     assert_eq!(produced(&answer), (0, 0, None));
 
-    // Kafka and the native protocol have the bytes as they are.
+    // Kafka and the native protocol return the unchanged bytes.
     let got = records(&fetched(&kafka.call(11, fetch("orders", 0, 0, 0)).await).2);
     assert_eq!(
         got.iter().map(|r| r.value.clone()).collect::<Vec<_>>(),
@@ -284,7 +284,7 @@ async fn a_record_is_the_same_at_every_door() {
     let printed = on(&server, ["subscribe", "orders", "--from", "earliest", "-n", "5"]).ok();
     assert_eq!(printed, "one coffee\n\n\u{fffd}\0\n\n{\"item\":\"tea\"}\n");
 
-    // HTTP: a value that is not text is in base64, with its key and headers.
+    // HTTP: a value that is not UTF-8 is in base64, with its key and headers.
     let page = done(server.door("http"), "GET", "/v1/topics/orders/records?offset=0", Value::Null).await;
     let found = page["records"].as_array().expect("a list");
     let shown: Vec<_> = found.iter().map(|r| (r["value"].clone(), r["encoding"].clone())).collect();
@@ -305,7 +305,7 @@ async fn a_record_is_the_same_at_every_door() {
     let bodies: Vec<_> = got["messages"].as_array().expect("a list").iter().map(|m| m["body"].clone()).collect();
     assert_eq!(bodies, expected_values(&page));
 
-    // A queue of the native protocol has bytes only: empty where there is no value.
+    // A queue of the native protocol has only bytes: empty for a null value.
     let queue = client.queue("orders-native");
     let wanted = Receive { count_max: 10, ..Receive::default() };
     let got = within("receive", queue.receive(&wanted)).await.expect("received").messages;
@@ -323,7 +323,7 @@ async fn a_record_is_the_same_at_every_door() {
         ["one coffee", "", "\u{fffd}\0", "", "{\"item\":\"tea\"}"].map(|value| format!("(message orders {value})"));
     assert_eq!(heard, expected);
 
-    // Pub/Sub: data and attributes. An attribute has to be text.
+    // Pub/Sub: data and attributes. An attribute must be UTF-8.
     let pulled =
         done(server.pubsub(), "POST", "/v1/projects/shop/subscriptions/billing:pull", json!({"maxMessages": 10})).await;
     let message = |at: usize| &pulled["receivedMessages"][at]["message"];
@@ -331,7 +331,7 @@ async fn a_record_is_the_same_at_every_door() {
     assert_eq!((&message(2)["data"], &message(4)["attributes"]), (&json!("/wA="), &json!({"item": "tea"})));
     assert!([1, 3, 4].iter().all(|at| message(*at)["data"].as_str().unwrap_or_default().is_empty()), "{pulled}");
 
-    // SQS: a body is a text, and says so where it is not.
+    // SQS: a body is a text, and is marked if it was not.
     let sqs = Sqs::of(&server);
     let url = format!("http://{}/000000000000/orders-sqs", server.sqs);
     let got = sqs.receive_with(&url, json!({"MaxNumberOfMessages": 10, "WaitTimeSeconds": NOW})).await;
@@ -350,14 +350,14 @@ async fn a_record_is_the_same_at_every_door() {
     assert_eq!(shown, expected);
 }
 
-/// The rules for names of the guide "One record at every door".
+/// Rules for names in the guide "One record at every door".
 #[tokio::test]
 async fn a_name_is_the_same_at_every_door() {
     let server = Server::with(&[REDIS, HTTP, "pubsub=127.0.0.1:0", "pubsub_project=shop"]);
     let client = server.client("tcp").await;
     let mut redis = Redis::open(&server);
 
-    // A colon: Redis's keys have it, topics do not.
+    // A colon is allowed in Redis's keys, but not in topics.
     assert!(redis.call("XADD user:1 * value a").contains("-0"));
     assert!(redis.call("XADD a..b * value a").contains("-0"));
     assert_eq!(names(&client).await, ["a_x2e_.b", "user_x3a_1"]);
@@ -369,7 +369,7 @@ async fn a_name_is_the_same_at_every_door() {
     let answer = kafka.call(9, produce("user:1", 0, -1, batch(Codec::None, &[Record::new("a")]))).await;
     assert_eq!(produced(&answer).0, 17, "INVALID_TOPIC_EXCEPTION");
 
-    // A dot is a character of each, but of SQS's names.
+    // A dot is allowed everywhere except in SQS's names.
     within("publish", client.publish("orders.eu", Record::new("one"))).await.map(drop).expect("published");
     assert!(redis.call("XRANGE orders.eu - +").contains("(value one)"));
     let page = done(server.door("http"), "GET", "/v1/topics/orders.eu/records?offset=0", Value::Null).await;
@@ -379,7 +379,7 @@ async fn a_name_is_the_same_at_every_door() {
     let (status, code, _) = sqs.call("CreateQueue", json!({ "QueueName": "orders.eu" })).await.error();
     assert_eq!((status, code.as_str()), (400, "InvalidParameterValue"));
 
-    // Pub/Sub has characters that topics do not have, and names of other projects.
+    // Pub/Sub allows characters that topics do not, and names of other projects.
     for (name, topic) in [("shop/topics/a~bc", "a_x7Ebc"), ("other/topics/orders", "_project.other.orders")] {
         done(server.pubsub(), "PUT", &format!("/v1/projects/{name}"), json!({})).await;
         within("describe", client.describe_topic(topic)).await.expect("the topic is there");

@@ -1,6 +1,6 @@
-//! What happens to a subscriber that does not read, by its policy.
+//! Overflow policies: the handling of a subscriber that does not read.
 //!
-//! The subscriber has credit for one batch only, so that the rest waits for it at the broker.
+//! The subscriber has credit for one batch only, so that the rest is queued at the broker.
 
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,11 @@ use crate::raw::{Raw, publish, subscribe};
 use crate::reading::{self, spans};
 use crate::server::{PATIENCE, Server, metric, until, within};
 
-/// Batches that wait for the subscriber at most.
+/// Maximum number of queued batches of the subscriber.
 const QUEUE: u32 = 4;
 const PLENTY: u64 = 1 << 30;
 
-/// A subscriber whose credit the first record has used up, and a publisher. Record 0 is delivered.
+/// Returns a subscriber whose credit is used up by the first record, and a publisher. Record 0 is delivered.
 async fn stuck(server: &Server, overflow: Overflow) -> (Raw, Raw) {
     let mut subscriber = Raw::open(server.address).await;
     subscriber.subscribe(subscribe("t", overflow, QUEUE, 1)).await;
@@ -25,7 +25,7 @@ async fn stuck(server: &Server, overflow: Overflow) -> (Raw, Raw) {
     (subscriber, publisher)
 }
 
-/// What comes after a large grant, up to this offset.
+/// Returns the pushes after a large grant, up to this offset.
 async fn rest(subscriber: &mut Raw, end: u64) -> Vec<(u64, u64, bool)> {
     subscriber.grant(1, PLENTY).await;
     let pushes = subscriber.pushes_to(end).await;
@@ -43,7 +43,7 @@ async fn fill(publisher: &mut Raw, offsets: std::ops::Range<u64>) {
     }
 }
 
-/// `block`: the publisher waits as long as it may and is then told to come back; nothing is lost.
+/// `block`: the publisher waits up to its timeout and then receives a retriable error; nothing is lost.
 #[tokio::test]
 async fn block_makes_the_publisher_wait_and_come_back() {
     let server = Server::with(&["publish_queue_wait_timeout_ms=200"]);
@@ -64,7 +64,7 @@ async fn block_makes_the_publisher_wait_and_come_back() {
     assert_eq!(dropped(&server).await, 0);
 }
 
-/// `block`: a publisher that waits goes on as soon as there is room, or when the subscriber is gone.
+/// `block`: a waiting publisher continues as soon as there is room, or when the subscriber has disconnected.
 #[tokio::test]
 async fn block_ends_with_the_first_room() {
     let server = Server::with(&["publish_queue_wait_timeout_ms=600000"]);
@@ -85,7 +85,7 @@ async fn block_ends_with_the_first_room() {
     }
 }
 
-/// `drop_new`: what comes while the queue is full is told as one gap and counted.
+/// `drop_new`: records that arrive while the queue is full are reported as one gap and counted.
 #[tokio::test]
 async fn drop_new_keeps_the_oldest_and_tells_the_gap() {
     let server = Server::start();
@@ -98,7 +98,7 @@ async fn drop_new_keeps_the_oldest_and_tells_the_gap() {
     assert_eq!(dropped(&server).await, 6);
 }
 
-/// `drop_old`: the oldest in the queue makes room; the gap comes in its place and is counted.
+/// `drop_old`: the oldest records in the queue are dropped; a gap takes their place and is counted.
 #[tokio::test]
 async fn drop_old_keeps_the_newest_and_tells_the_gap() {
     let server = Server::start();
@@ -108,8 +108,7 @@ async fn drop_old_keeps_the_newest_and_tells_the_gap() {
     assert_eq!(rest(&mut subscriber, 11).await, [(1, 7, true), (7, 11, false)]);
 }
 
-/// `disconnect_slow`: the subscription ends with a reason, its connection does not, and the publisher
-/// never waits.
+/// `disconnect_slow`: the subscription ends with a reason, its connection stays open, and the publisher never waits.
 #[tokio::test]
 async fn disconnect_slow_ends_the_subscription_only() {
     let server = Server::start();
@@ -126,7 +125,7 @@ async fn disconnect_slow_ends_the_subscription_only() {
     assert_eq!(rest(&mut subscriber, 11).await, [(1, 11, false)], "the same id is free again");
 }
 
-/// `replay`: a queue that overflows is read again from the log; within retention nothing is lost.
+/// `replay`: the batches of an overflowing queue are read again from the log; within retention nothing is lost.
 #[tokio::test]
 async fn replay_reads_on_from_the_log() {
     let server = Server::start();
@@ -138,7 +137,7 @@ async fn replay_reads_on_from_the_log() {
     assert_eq!(dropped(&server).await, 0);
 }
 
-/// `replay`: what retention removed meanwhile is told as a gap and counted.
+/// `replay`: records that retention removed in the meantime are reported as a gap and counted.
 #[tokio::test]
 async fn replay_tells_what_retention_removed() {
     let server = Server::with(&["retention_bytes=4096"]);
@@ -151,7 +150,7 @@ async fn replay_tells_what_retention_removed() {
     assert_eq!(dropped(&server).await, oldest - 1);
 }
 
-/// A subscriber is sent its credit and at most the rest of one batch more, until it grants again.
+/// A subscriber receives its credit plus at most the rest of one batch, until it grants more.
 #[tokio::test]
 async fn credit_bounds_what_is_sent() {
     let server = Server::start();
@@ -163,18 +162,18 @@ async fn credit_bounds_what_is_sent() {
         assert_eq!(publisher.publish("credit", &[&[b'x'; 1000]]).await, i);
     }
     assert_eq!(spans(&subscriber.pushes().await), [(0, 3, false)], "two batches and one more that overdraws");
-    // The overdraft of all but one byte of a batch is paid first.
+    // The overdraft, all but one byte of a batch, is repaid first.
     subscriber.grant(1, one - 1).await;
     assert_eq!(subscriber.pushes().await, []);
     subscriber.grant(1, one + 1).await;
     assert_eq!(spans(&[subscriber.push().await, subscriber.push().await]), [(3, 5, false)]);
     assert_eq!(subscriber.pushes().await, []);
-    // A grant for a subscription that is not there hurts nobody.
+    // A grant for a nonexistent subscription has no effect.
     subscriber.grant(77, 1).await;
     assert!(matches!(subscriber.call(&Request::Ping).await, Response::Pong));
 }
 
-/// The Rust client bounds what is on the way to a subscription that it does not read, over each transport.
+/// The Rust client limits the data in flight to a subscription that it does not read, over each transport.
 #[tokio::test]
 async fn an_unread_subscription_holds_no_more_than_its_window() {
     let server = Server::start();
@@ -201,7 +200,7 @@ async fn an_unread_subscription_holds_no_more_than_its_window() {
     }
 }
 
-/// A member of a queue group that is stuck does not hold up the others.
+/// A member of a queue group that is stuck does not block the others.
 #[tokio::test]
 async fn a_stuck_member_of_a_group_is_passed_over() {
     let server = Server::with(&["publish_queue_wait_timeout_ms=600000"]);
@@ -216,11 +215,11 @@ async fn a_stuck_member_of_a_group_is_passed_over() {
         let publish = client.publish("jobs", Record::new(i.to_string()));
         tokio::time::timeout(PATIENCE, publish).await.expect("nobody waits").expect("published");
     }
-    // The stuck one got one batch and queues one.
+    // The stuck member received one batch and has one in its queue.
     assert_eq!(reading::take(&mut busy, 98).await.len(), 98);
 }
 
-/// A queue is bounded by its bytes as well as by its batches.
+/// A queue is limited by its bytes as well as by its batches.
 #[tokio::test]
 async fn a_queue_is_bounded_by_bytes_too() {
     let server = Server::with(&["subscriber_queue_max_bytes=10000"]);

@@ -1,4 +1,4 @@
-//! What one address may create in a minute, and whose subscriptions may make publishers wait, at every door.
+//! Limits per address at every door: creations per minute, and subscriptions that make publishers wait.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,13 +13,13 @@ use crate::kafka::raw::{Raw, topic};
 use crate::redis::Redis;
 use crate::server::{Server, metric, within};
 
-/// All doors, with these keys.
+/// Starts a server with all doors and these settings.
 fn server(set: &[&str]) -> Server {
     let doors = ["http=127.0.0.1:0", "pubsub=127.0.0.1:0", "redis=127.0.0.1:0"];
     Server::with(&[&doors, set].concat())
 }
 
-/// The whole answer to a request of HTTP.
+/// Returns the whole response to an HTTP request.
 fn http(address: SocketAddr, head: &str, body: &str) -> String {
     let mut socket = TcpStream::connect(address).expect("connected");
     let length = body.len();
@@ -68,7 +68,7 @@ async fn every_door_throttles_an_address_that_creates_too_many_topics() {
     assert!(created.starts_with("HTTP/1.1 429") && created.contains("RESOURCE_EXHAUSTED"), "{created}");
 
     assert_eq!(metric(&client, "thalweg_peer_creations_refused_total{kind=\"topics\"}").await, 7);
-    // Another address is not held to it.
+    // Another address has a separate limit.
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind("127.0.0.2:0".parse().expect("an address")).expect("bound");
     let mut other = within("a connection", socket.connect(server.door("redis"))).await.expect("connected");

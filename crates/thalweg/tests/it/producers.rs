@@ -1,4 +1,4 @@
-//! Batches with a producer: each is in the log once and in order, whatever the wire and the peers do.
+//! Batches with sequence numbers: each is in the log once and in order, despite failures of connections and peers.
 
 use bytes::BytesMut;
 use client::{Acks, Codec, ErrorKind, RetryClass, Start, TopicSettings};
@@ -9,7 +9,7 @@ use crate::raw::Raw;
 use crate::reading::{subscribe, values};
 use crate::server::{Server, metric, within};
 
-/// A publish of values by somebody who numbers them.
+/// Returns a publish of values with a producer's sequence numbers.
 pub fn numbered(topic: &str, partition: Option<u32>, producer: Producer, values: &[&str]) -> Request {
     let mut builder = BatchBuilder::new();
     for value in values {
@@ -32,7 +32,7 @@ impl Raw {
         }
     }
 
-    /// Sends a batch of one producer and returns its base offset, or why it was refused.
+    /// Sends a batch of one producer and returns its base offset, or the reason for its refusal.
     async fn send_numbered(&mut self, producer: Producer, values: &[&str]) -> Result<u64, ErrorKind> {
         match self.call(&numbered("t", Some(0), producer, values)).await {
             Response::Published(published) => Ok(published.base_offset),
@@ -45,7 +45,7 @@ impl Raw {
     }
 }
 
-/// Nobody gets an id that another has, on whichever connection and of whichever broker.
+/// Ids are unique across connections and across restarts of the broker.
 #[tokio::test]
 async fn every_producer_has_an_id_of_its_own() {
     let mut server = Server::start();
@@ -64,8 +64,7 @@ async fn every_producer_has_an_id_of_its_own() {
     }
 }
 
-/// A batch that comes again is answered as the first time, from whichever connection it comes, and nobody gets
-/// it twice.
+/// A duplicate batch gets the original response, on any connection, and is delivered only once.
 #[tokio::test]
 async fn a_batch_that_comes_again_is_there_once() {
     let server = Server::start();
@@ -91,7 +90,7 @@ async fn a_batch_that_comes_again_is_there_once() {
     assert_eq!(metric(&client, "thalweg_publish_errors_total").await, 0);
 }
 
-/// What is missing is said, and nothing is taken that would have to come before.
+/// Gaps are reported, and a batch after a gap is not accepted.
 #[tokio::test]
 async fn a_gap_and_an_older_epoch_are_refused() {
     let server = Server::start();
@@ -103,7 +102,7 @@ async fn a_gap_and_an_older_epoch_are_refused() {
     assert_eq!(raw.send_numbered(at(0, 2), &["x"]).await, Err(ErrorKind::OutOfSequence));
     assert_eq!(raw.send_numbered(at(0, 0), &["x", "y"]).await, Err(ErrorKind::OutOfSequence), "half of it is known");
     assert_eq!(raw.send_numbered(at(0, 1), &["b"]).await, Ok(1));
-    // Another takes over with a newer epoch.
+    // Another producer takes over with a newer epoch.
     assert_eq!(raw.send_numbered(at(1, 2), &["x"]).await, Err(ErrorKind::OutOfSequence));
     assert_eq!(raw.send_numbered(at(1, 0), &["c"]).await, Ok(2));
     assert_eq!(raw.send_numbered(at(0, 2), &["x"]).await, Err(ErrorKind::Fenced));
@@ -118,7 +117,7 @@ async fn a_gap_and_an_older_epoch_are_refused() {
     assert_eq!(metric(&client, "thalweg_publish_errors_total").await, 9);
 }
 
-/// Batches behind one that was refused are refused too, so that the peer can send them all again in order.
+/// Batches after a refused one are refused as well, so that the peer can send all of them again in order.
 #[tokio::test]
 async fn what_is_pipelined_behind_a_gap_waits_for_its_turn() {
     let server = Server::start();
@@ -138,7 +137,7 @@ async fn what_is_pipelined_behind_a_gap_waits_for_its_turn() {
     assert_eq!(values(&mut subscribe(&client, "t", Start::Earliest).await, 4).await, ["0", "1", "2", "3"]);
 }
 
-/// A broker that chose the partition might choose another one the second time.
+/// A broker that chose the partition might choose another one for a retry.
 #[tokio::test]
 async fn a_numbered_batch_names_its_partition() {
     let server = Server::start();
@@ -152,6 +151,6 @@ async fn a_numbered_batch_names_its_partition() {
         other => panic!("taken: {other:?}"),
     }
     assert!(matches!(raw.call(&numbered("two", Some(1), producer, &["x"])).await, Response::Published(_)));
-    // Where there is one partition there is no choice.
+    // With only one partition there is no choice.
     assert!(matches!(raw.call(&numbered("one", None, producer, &["x"])).await, Response::Published(_)));
 }

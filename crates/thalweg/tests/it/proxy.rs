@@ -1,4 +1,4 @@
-//! A wire that breaks: a TCP proxy that cuts its connections when told, or after some bytes.
+//! TCP proxy that simulates failures: it cuts its connections on request, or after a number of bytes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ struct Shared {
     cut: Notify,
     is_down: AtomicBool,
     connections: AtomicUsize,
-    /// Bytes from the broker after which a connection is cut, one for each connection; those that come
-    /// later are not limited.
+    /// Bytes from the broker after which a connection is cut, one limit for each connection; later ones are not
+    /// limited.
     limits: Vec<usize>,
 }
 
@@ -40,12 +40,12 @@ impl Proxy {
         Self { address, shared, task }
     }
 
-    /// Breaks every connection that is open.
+    /// Cuts every open connection.
     pub fn cut(&self) {
         self.shared.cut.notify_waiters();
     }
 
-    /// Breaks every connection and takes none until [`Proxy::go_up`].
+    /// Cuts every connection and accepts none until [`Proxy::go_up`].
     pub fn go_down(&self) {
         self.shared.is_down.store(true, Ordering::Relaxed);
         self.cut();
@@ -55,7 +55,7 @@ impl Proxy {
         self.shared.is_down.store(false, Ordering::Relaxed);
     }
 
-    /// Connections so far.
+    /// Returns the number of connections so far.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Relaxed)
     }
@@ -90,7 +90,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// Carries bytes both ways until either side ends or `limit` bytes have come from the broker.
+/// Forwards bytes both ways until either side ends or `limit` bytes have come from the broker.
 async fn carry(near: TcpStream, broker: SocketAddr, limit: usize) {
     let Ok(far) = TcpStream::connect(broker).await else {
         return;
@@ -111,7 +111,7 @@ async fn carry(near: TcpStream, broker: SocketAddr, limit: usize) {
         }
         Ok::<(), std::io::Error>(())
     };
-    // Either way the connection is over.
+    // In both cases the connection has ended.
     tokio::select! {
         done = up => done.unwrap_or_default(),
         done = down => done.unwrap_or_default(),

@@ -1,17 +1,17 @@
-//! What a publisher promises: order, and a flush that means what it says.
+//! Guarantees of a publisher: order, and flushes.
 
 use client::{Acks, BatchBuilder, ClientSettings, ErrorKind, Record, Start, TopicSettings};
 
 use crate::reading::{publish, subscribe, take, text};
 use crate::server::{Server, metric, until, within};
 
-/// Small batches and few on the way, so that everything that can overtake has a chance to.
+/// Returns settings with small batches and few of them in flight, so that reordering would show.
 fn hasty() -> ClientSettings {
     ClientSettings { publish_chunk_bytes: 200, publishes_in_flight_max: 3, ..ClientSettings::default() }
 }
 
-/// Records of one publisher to one partition keep their order, whichever of its tasks sends them, and whether they
-/// come alone or together.
+/// Records of one publisher to one partition keep their order, whichever of its tasks sends them, and whether they are
+/// sent alone or together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_keep_their_order() {
     let server = Server::start();
@@ -37,7 +37,7 @@ async fn records_keep_their_order() {
     }
 }
 
-/// After a flush everything is in the log, whatever the acknowledgement.
+/// After a flush all records are in the log, with any acknowledgement level.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flush_waits_for_everything() {
     let server = Server::start();
@@ -57,7 +57,7 @@ async fn a_flush_waits_for_everything() {
     }
 }
 
-/// Each level of acknowledgement takes the records; without one they still arrive.
+/// Each acknowledgement level publishes the records; without acknowledgements they arrive as well.
 #[tokio::test]
 async fn every_level_of_acknowledgement_publishes() {
     let server = Server::start();
@@ -76,7 +76,7 @@ async fn every_level_of_acknowledgement_publishes() {
     }
 }
 
-/// A refused batch is the flush's error, with its number, and the publisher goes on.
+/// A flush returns the error of a refused batch, with its number, and the publisher continues.
 #[tokio::test]
 async fn a_flush_tells_what_failed() {
     let server = Server::with(&["auto_create_topics=false"]);
@@ -98,7 +98,7 @@ async fn a_flush_tells_what_failed() {
     within("flush", publisher.flush()).await.expect("acknowledged");
 }
 
-/// The largest record goes through and one byte more is refused before it is sent.
+/// The largest record is published, and a record with one byte more is refused before it is sent.
 #[tokio::test]
 async fn records_are_bounded_by_the_batch() {
     let server = Server::start();
@@ -114,7 +114,7 @@ async fn records_are_bounded_by_the_batch() {
     }
 }
 
-/// The broker counts what it takes in and gives out.
+/// The broker counts published and delivered records.
 #[tokio::test]
 async fn the_metrics_count_records() {
     let server = Server::start();
@@ -139,7 +139,7 @@ async fn the_metrics_count_records() {
     until("nobody subscribes", async || metric(&client, "thalweg_subscribers").await == 0).await;
 }
 
-/// A key has one partition from its first record on, also where that record creates the topic.
+/// A key has a fixed partition from its first record on, even if that record creates the topic.
 #[tokio::test]
 async fn keys_of_a_new_topic_have_their_partition_at_once() {
     let server = Server::with(&["default_partitions=5"]);
@@ -150,7 +150,7 @@ async fn keys_of_a_new_topic_have_their_partition_at_once() {
         let published = within("publish", publisher.publish(&record)).await.expect("published").expect("acknowledged");
         assert_eq!(published.partition, engine::partitioner::for_key(format!("key-{i}").as_bytes(), 5));
     }
-    // What the publisher used to have the topic made goes away by itself.
+    // The subscription that the publisher used to create the topic is removed automatically.
     until("nobody subscribes", async || {
         let info = client.describe_topic("new").await.expect("a topic");
         info.partitions.iter().all(|p| p.subscribers == 0)
@@ -158,7 +158,7 @@ async fn keys_of_a_new_topic_have_their_partition_at_once() {
     .await;
 }
 
-/// A partition that the topic does not have is refused, whichever way records are sent.
+/// A nonexistent partition is refused, by every way of sending records.
 #[tokio::test]
 async fn a_partition_that_is_not_there_is_refused() {
     let server = Server::start();

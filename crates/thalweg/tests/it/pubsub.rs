@@ -1,4 +1,4 @@
-//! The Pub/Sub door as clients meet it: gRPC by another's hand, and REST.
+//! Pub/Sub door as seen by clients: through an independent gRPC implementation, and through REST.
 
 use doors::pubsub::proto::google::rpc::{ErrorInfo, Status as RpcStatus};
 use doors::pubsub::proto::seek_request::Target;
@@ -22,7 +22,7 @@ pub fn server() -> Server {
     Server::with(&["pubsub=127.0.0.1:0"])
 }
 
-/// A client of gRPC.
+/// gRPC client.
 pub struct Grpc(Channel);
 
 impl Grpc {
@@ -53,7 +53,7 @@ impl Grpc {
         Ok(answer.message_ids)
     }
 
-    /// What is there now.
+    /// Pulls the messages that are available.
     async fn pull(&self, max: i32) -> Vec<ReceivedMessage> {
         self.pull_from(BILLING, max).await
     }
@@ -77,7 +77,7 @@ impl Grpc {
         self.call("Subscriber/CreateSubscription", subscription).await.expect("created")
     }
 
-    /// A stream of messages, and what is said on it.
+    /// Opens a streaming pull, and returns the sender of its requests.
     async fn stream(
         &self,
         first: StreamingPullRequest,
@@ -106,7 +106,7 @@ fn ids(messages: &[ReceivedMessage]) -> Vec<String> {
     messages.iter().map(|message| message.ack_id.clone()).collect()
 }
 
-/// The next answer with messages.
+/// Returns the messages of the next response that has any.
 async fn messages(stream: &mut Streaming<StreamingPullResponse>) -> Vec<ReceivedMessage> {
     loop {
         let answer = within("an answer", stream.message()).await.expect("no failure").expect("a stream that goes on");
@@ -243,13 +243,13 @@ async fn a_stream_gives_as_much_as_its_client_has_room_for_and_gives_back_what_i
         got.extend(messages(&mut stream).await);
     }
     assert_eq!(data(&got), ["a", "b"]);
-    // One is acknowledged by a call of its own, the other on the stream: each makes room for one.
+    // One is acknowledged by a separate call, the other on the stream: each makes room for one.
     grpc.ack(ids(&got[..1])).await.expect("acknowledged");
     assert_eq!(data(&messages(&mut stream).await), ["c"]);
     say.send(StreamingPullRequest { ack_ids: ids(&got[1..]), ..StreamingPullRequest::default() }).await.expect("said");
     assert_eq!(data(&messages(&mut stream).await), ["d"]);
     drop((say, stream));
-    // Another stream gets what the first one left, long before the 60 seconds of its leases are over.
+    // Another stream receives the messages that the first one left, long before their leases of 60 seconds expire.
     let (_say, mut stream) = grpc.stream(limits).await;
     let mut again = messages(&mut stream).await;
     while again.len() < 2 {

@@ -1,5 +1,5 @@
-//! Every request that Google's definitions of Pub/Sub have, with fields that are missing, of another type or out of
-//! range: the answer is one that a client can act on, and the broker serves the next one.
+//! Every request in Google's definitions of Pub/Sub, with fields that are missing, of another type or out of range: the
+//! response is one that a client can handle, and the broker serves the next request.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -22,35 +22,35 @@ const SNAPSHOT: &str = "projects/shop/snapshots/before";
 const SCHEMA: &str = "projects/shop/schemas/order";
 const DEFINITION: &str = r#"{"type": "record", "name": "R", "fields": []}"#;
 
-/// Fields that the definitions require, and that mean something when they are empty, or nothing to the call.
+/// Required fields that have a meaning when they are empty, or that do not affect the call.
 const MAY_BE_EMPTY: [(&str, &str); 9] = [
-    // A message is given back at once.
+    // A message is nacked.
     ("ModifyAckDeadline", "ack_deadline_seconds"),
     // Messages are pulled.
     ("ModifyPushConfig", "push_config"),
     ("TestIamPermissions", "permissions"),
-    // The request says how it is called, or it is not called anything.
+    // The name is elsewhere in the request, or the schema has no name.
     ("CreateSchema", "schema.name"),
     ("CommitSchema", "schema.name"),
     ("ValidateSchema", "schema.name"),
     ("ValidateMessage", "schema.name"),
-    // It cannot be another.
+    // It cannot be changed.
     ("UpdateSubscription", "subscription.topic"),
     ("UpdateSnapshot", "snapshot.topic"),
 ];
 
-/// What a request that is not as it should be is answered with.
+/// Codes of responses to invalid requests.
 const TYPED: [Code; 6] = [
     Code::InvalidArgument,
     Code::NotFound,
     Code::AlreadyExists,
     Code::FailedPrecondition,
     Code::OutOfRange,
-    // What this broker does not do, as exports to other services.
+    // Features that this broker does not support, such as exports to other services.
     Code::Unimplemented,
 ];
 
-/// A request of each call with what it needs.
+/// Returns a valid request of each call.
 fn whole(call: &str, ack_id: &str) -> Value {
     let schema = json!({ "type": "AVRO", "definition": DEFINITION });
     let mut named = schema.clone();
@@ -100,12 +100,12 @@ fn whole(call: &str, ack_id: &str) -> Value {
     }
 }
 
-/// Calls whose whole request is refused here: there is such a revision already, or there is none.
+/// Calls whose valid request is refused here: the revision already exists, or does not exist.
 const REFUSED: [&str; 3] = ["CommitSchema", "RollbackSchema", "DeleteSchemaRevision"];
-/// What ends something comes last.
+/// Calls that delete or detach a resource, which come last.
 const LAST: [&str; 5] = ["DetachSubscription", "DeleteSubscription", "DeleteSnapshot", "DeleteSchema", "DeleteTopic"];
 
-/// Values of other types than that of a field.
+/// Returns values of other types than that of a field.
 fn of_another_type(field: &FieldDescriptor) -> Vec<Value> {
     if field.is_map() {
         return vec![json!("x"), json!(5), json!([]), json!({ "x": 5 }), json!({ "x": {} })];
@@ -137,7 +137,7 @@ fn of_another_type(field: &FieldDescriptor) -> Vec<Value> {
     }
 }
 
-/// Values of the type of a field that no request should have.
+/// Returns values of the type of a field that are out of range.
 fn out_of_range(field: &FieldDescriptor) -> Vec<prost_reflect::Value> {
     use prost_reflect::Value as V;
     let of = |message: &MessageDescriptor, seconds: i64, nanos: i32| {
@@ -172,7 +172,7 @@ fn out_of_range(field: &FieldDescriptor) -> Vec<prost_reflect::Value> {
     }
 }
 
-/// Every field of a message and of those inside of it, as the way to it.
+/// Returns the paths of all fields of a message, including nested ones.
 fn places(message: &MessageDescriptor) -> Vec<Vec<FieldDescriptor>> {
     let mut places = Vec::new();
     for field in message.fields() {
@@ -189,7 +189,7 @@ fn name_of(place: &[FieldDescriptor]) -> String {
     place.iter().map(|field| field.name()).collect::<Vec<_>>().join(".")
 }
 
-/// Puts a value where a way leads.
+/// Sets the value at a path in JSON.
 fn set_json(json: &mut Value, place: &[FieldDescriptor], value: Value) {
     let Some((field, rest)) = place.split_first() else {
         *json = value;
@@ -208,7 +208,7 @@ fn set_json(json: &mut Value, place: &[FieldDescriptor], value: Value) {
     }
 }
 
-/// The same for a message. `None` clears the field.
+/// Sets the value at a path in a message. `None` clears the field.
 fn set(message: &mut DynamicMessage, place: &[FieldDescriptor], value: Option<prost_reflect::Value>) {
     let (field, rest) = place.split_first().expect("a field");
     if rest.is_empty() {
@@ -232,10 +232,10 @@ fn set(message: &mut DynamicMessage, place: &[FieldDescriptor], value: Option<pr
     }
 }
 
-/// How REST calls a method.
+/// REST route of a method.
 struct Route {
     method: &'static str,
-    /// `/v1/{topic=projects/*/topics/*}:publish`
+    /// Path template such as `/v1/{topic=projects/*/topics/*}:publish`.
     template: String,
     body: String,
 }
@@ -259,7 +259,7 @@ impl Route {
         self.template.split(['{', '=', '}']).nth(1).expect("a field")
     }
 
-    /// Path and body; what is in neither is in the query. The path is that of a request with a name.
+    /// Returns path and body; the other fields are in the query. The path is that of a request with a name.
     fn request(&self, named: &Value, whole: &Value) -> (String, Value) {
         let (before, rest) = self.template.split_once('{').expect("a field");
         let (_, after) = rest.split_once('}').expect("a field");
@@ -284,13 +284,13 @@ impl Route {
         (path, body)
     }
 
-    /// Whether a value can be said at this place so that it is seen to be wrong.
+    /// Returns `true` if REST can express a value at this path in a way that reveals its wrong type.
     fn can_say(&self, place: &[FieldDescriptor], value: &Value) -> bool {
         if name_of(place) == self.field() {
             return false;
         }
         let is_in_body = self.body == "*" || self.body == place[0].name();
-        // In a query everything is a text.
+        // In a query every value is a string.
         let is_text = value.is_string() && place.len() == 1 && place[0].kind() != Kind::String;
         is_in_body || (is_text && !place[0].is_list())
     }
@@ -300,7 +300,7 @@ struct Walk {
     grpc: Grpc,
     rest: std::net::SocketAddr,
     ack_id: String,
-    /// What was answered otherwise than it should be: all of it is told together.
+    /// Unexpected responses, which are reported together.
     faults: RefCell<Vec<String>>,
 }
 
@@ -328,7 +328,7 @@ impl Walk {
         within(method.name(), call).await.map(|_| ())
     }
 
-    /// What may be there from a request that was taken.
+    /// Deletes resources that an accepted request may have created.
     async fn clear(&self) {
         for path in ["subscriptions/other", "snapshots/other", "schemas/other", "topics/other"] {
             let (status, answer) = call(self.rest, "DELETE", &format!("/v1/projects/shop/{path}"), &Value::Null).await;
@@ -342,7 +342,7 @@ impl Walk {
         }
     }
 
-    /// What everybody uses is still there and can be shown.
+    /// Checks that the shared resources still exist and can be read.
     async fn is_unharmed(&self, after: &str) {
         for name in [TOPIC, SUBSCRIPTION, SNAPSHOT, SCHEMA] {
             let (status, answer) = call(self.rest, "GET", &format!("/v1/{name}"), &Value::Null).await;
@@ -350,7 +350,7 @@ impl Walk {
         }
     }
 
-    /// Required fields that are missing are refused.
+    /// Checks that missing required fields are refused.
     async fn missing(&self, pool: &DescriptorPool, method: &MethodDescriptor, whole: &DynamicMessage) {
         let behavior = pool.get_extension_by_name("google.api.field_behavior").expect("annotations");
         for place in places(&method.input()) {
@@ -373,7 +373,7 @@ impl Walk {
         }
     }
 
-    /// Over REST a value of another type is refused, with the error that Google's clients read.
+    /// Checks that REST refuses a value of another type, with the error format that Google's clients read.
     async fn of_another_type(&self, method: &MethodDescriptor, route: &Route, whole: &Value) {
         for place in places(&method.input()) {
             for wrong in of_another_type(place.last().expect("a field")) {
@@ -394,7 +394,7 @@ impl Walk {
         }
     }
 
-    /// Over gRPC anything of the right type is taken, or refused as something that can be mended.
+    /// Checks that gRPC accepts any value of the right type, or refuses it with an error that the client can correct.
     async fn out_of_range(&self, method: &MethodDescriptor, whole: &DynamicMessage) {
         for place in places(&method.input()) {
             for value in out_of_range(place.last().expect("a field")) {
@@ -403,7 +403,7 @@ impl Walk {
                 set(&mut with, &place, Some(value));
                 let what = format!("{} with {} = {shown}", method.name(), name_of(&place));
                 if let Err(status) = self.call(method, with).await {
-                    // A policy has the mark of another.
+                    // The etag of the policy may not match.
                     let is_typed = TYPED.contains(&status.code()) || status.code() == Code::Aborted;
                     self.expect(is_typed && !status.message().is_empty(), format!("{what}: {status:?}"));
                     continue;
@@ -437,7 +437,7 @@ async fn every_request_of_the_definitions_is_checked() {
     }
     let faults = walk.faults.take();
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
-    // And as they should be they all go well, by both protocols.
+    // Valid requests all succeed, in both protocols.
     let rest = |method: &MethodDescriptor, json: &Value| {
         let route = Route::of(&pool, method);
         let (path, body) = route.request(json, json);
@@ -459,7 +459,7 @@ async fn every_request_of_the_definitions_is_checked() {
     assert_eq!(server.log().matches("ERROR").count(), 0, "{}", server.log());
 }
 
-/// The first request of a stream, and those after it.
+/// Checks the first request of a stream, and those after it.
 #[tokio::test]
 async fn every_request_of_a_stream_is_checked() {
     let server = server();
@@ -512,7 +512,7 @@ async fn every_request_of_a_stream_is_checked() {
         let status = within("the end", end).await.expect_err(&what);
         assert!(matches!(status.code(), Code::InvalidArgument | Code::NotFound), "{what}: {status:?}");
     }
-    // What means nothing is no reason to end it.
+    // Meaningless values do not end the stream.
     let taken = StreamingPullRequest {
         max_outstanding_messages: i64::MIN,
         max_outstanding_bytes: -1,

@@ -1,4 +1,4 @@
-//! Pub/Sub's push subscriptions and schemas, over REST.
+//! Push subscriptions and schemas of Pub/Sub, over REST.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::server::{Server, metric, until, within};
 
-/// Calls the broker and returns the status and the JSON of its answer.
+/// Calls the broker and returns the status and the JSON of its response.
 pub async fn call(address: SocketAddr, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let mut socket = within("a connection", TcpStream::connect(address)).await.expect("connected");
     let body = if body.is_null() { String::new() } else { body.to_string() };
@@ -28,7 +28,7 @@ pub async fn call(address: SocketAddr, method: &str, path: &str, body: &Value) -
     (status, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {answer}")))
 }
 
-/// A body without the lengths of its chunks.
+/// Removes the chunk lengths from a body.
 fn dechunked(mut body: &str) -> String {
     let mut whole = String::new();
     while let Some((length, rest)) = body.split_once("\r\n") {
@@ -45,7 +45,7 @@ pub async fn done(address: SocketAddr, method: &str, path: &str, body: Value) ->
     answer
 }
 
-/// Takes one request whole and answers it.
+/// Reads one complete request and responds to it.
 async fn receive(listener: &TcpListener, status: &str) -> (String, Value) {
     let (mut socket, _) = within("a push", listener.accept()).await.expect("accepted");
     let mut request = Vec::new();
@@ -149,7 +149,7 @@ async fn an_address_that_the_operator_does_not_allow_gets_nothing() {
         done(address, "PUT", "/v1/projects/thalweg/topics/orders", json!({})).await;
         done(address, "PUT", "/v1/projects/thalweg/subscriptions/push", subscription.clone()).await;
     }
-    // It was allowed when the subscription was created, and is no longer.
+    // It was allowed when the subscription was created, and no longer is.
     let server = Server::with(&["pubsub=127.0.0.1:0", "pubsub_push_allow=*.example.com,10.0.0.0/8", &data]);
     let address = server.pubsub();
     let (status, refused) = call(address, "PUT", "/v1/projects/thalweg/subscriptions/more", &subscription).await;

@@ -1,4 +1,4 @@
-//! Message transforms as Pub/Sub's clients meet them: set, shown, refused, and run on publishing and on delivery.
+//! Message transforms as seen by Pub/Sub clients: set, shown, refused, and applied on publishing and on delivery.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn publish(server: &Server, data: &[&str]) -> (u16, Value) {
     call(server.pubsub(), "POST", &format!("/v1/{TOPIC}:publish"), &json!({ "messages": messages })).await
 }
 
-/// What is there, without waiting for more.
+/// Pulls the available messages, without waiting for more.
 async fn pull(server: &Server, subscription: &str) -> Vec<Value> {
     let asked = json!({ "maxMessages": 10, "returnImmediately": true });
     let pulled = done(server.pubsub(), "POST", &format!("/v1/{subscription}:pull"), asked).await;
@@ -42,8 +42,8 @@ fn server() -> Server {
     Server::with(&["pubsub=127.0.0.1:0"])
 }
 
-/// Google: a function that returns null filters the message, and its publisher gets an id for it; one that throws fails
-/// the whole request, of which nothing is published.
+/// Google's rule: a function that returns null filters the message, and its publisher receives an id for it; one that
+/// throws fails the whole request, of which nothing is published.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_topics_functions_change_filter_and_refuse_what_is_published() {
     let server = server();
@@ -84,8 +84,8 @@ async fn a_topics_functions_change_filter_and_refuse_what_is_published() {
     assert_eq!(metric(&client, r#"thalweg_pubsub_transforms_total{result="failed"}"#).await, 1);
 }
 
-/// Google: a subscription's function gets the id and the time too; null acknowledges the message, and a failure
-/// returns it, until it goes to the dead letters.
+/// Google's rule: a subscription's function also receives the id and the time; null acknowledges the message, and a
+/// failure returns it to the queue until it becomes a dead letter.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subscriptions_functions_change_filter_and_dead_letter() {
     let server = server();
@@ -123,7 +123,7 @@ async fn a_subscriptions_functions_change_filter_and_dead_letter() {
     .await;
 }
 
-/// A stream takes up a change, and an ordered subscription never delivers what follows a message that failed.
+/// A stream picks up changes, and an ordered subscription never delivers a message that follows a failed one.
 #[tokio::test(flavor = "multi_thread")]
 async fn order_is_kept_behind_a_message_that_fails() {
     let server = server();
@@ -164,7 +164,7 @@ async fn order_is_kept_behind_a_message_that_fails() {
     assert_eq!(seen, ["other", "first", "second"]);
 }
 
-/// Functions that do not end cost their own call, and nobody else's.
+/// Endless functions block only their own call.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_function_that_does_not_end_stops_nothing_else() {
     let server = server();
@@ -191,7 +191,7 @@ async fn a_function_that_does_not_end_stops_nothing_else() {
     assert_eq!(data(&pull(&server, BILLING).await), ["a"]);
 }
 
-/// Five functions of 20 KiB are as many as the service takes. They survive a restart, and a detached subscription
+/// Five functions of 20 KiB are the maximum of Google's service. They survive a restart, and a detached subscription
 /// shows them.
 #[tokio::test(flavor = "multi_thread")]
 async fn transforms_as_large_as_they_may_be_are_kept() {

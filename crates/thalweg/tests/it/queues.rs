@@ -1,4 +1,4 @@
-//! Queues from outside: the client, its worker, the command line, definitions of the configuration, and bad input.
+//! Queues end to end: the client, its worker, the command line, definitions in the configuration, and bad input.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -79,7 +79,8 @@ async fn messages_are_sent_leased_returned_kept_and_acknowledged() {
     }
 }
 
-/// Also once the last of them was woken for nothing: it has to wait on, and not to turn in circles.
+/// Waits for messages without blocking others, even after a spurious wake-up of the last waiter, which has to continue
+/// to wait instead of spinning.
 #[tokio::test]
 async fn a_receive_that_waits_holds_nothing_up_and_hears_of_a_message_at_once() {
     let server = Server::start();
@@ -91,7 +92,7 @@ async fn a_receive_that_waits_holds_nothing_up_and_hears_of_a_message_at_once() 
             tokio::spawn(async move { queue.receive(&Receive { count_max: 1, ..wait }).await })
         })
         .collect();
-    // On the same connection, behind those that wait.
+    // On the same connection, after the requests that wait.
     for i in 0..20 {
         within("an answer", queue.send(OutMessage::new(i.to_string()))).await.expect("sent");
     }
@@ -103,7 +104,7 @@ async fn a_receive_that_waits_holds_nothing_up_and_hears_of_a_message_at_once() 
     assert_eq!(all, (0..20).map(|i| i.to_string()).collect::<Vec<_>>());
 }
 
-/// What a connection has leased is there for others as soon as it is gone, if the lease was not to outlive it.
+/// Leases of a connection are released as soon as it closes, unless they are to outlive it.
 #[tokio::test]
 async fn leases_end_with_their_connection() {
     let server = Server::start();
@@ -119,7 +120,7 @@ async fn leases_end_with_their_connection() {
         let back = queue.nack(&[(kept[0].receipt.clone(), Some(Duration::ZERO))]).await.expect("answered");
         assert_eq!(back, [LeaseAnswer::Done], "{scheme}");
     }
-    // Whoever waits when the connection ends takes nothing with it.
+    // A receive that waits when its connection closes acquires nothing.
     let other = server.client("tcp").await;
     queue.purge().await.expect("purged");
     let waiting = other.queue("jobs");
@@ -141,7 +142,7 @@ async fn a_worker_keeps_what_it_works_on_and_says_what_came_of_it() {
     let handle = async |received: client::ReceivedMessage| {
         let body = String::from_utf8_lossy(&received.message.body).into_owned();
         if body == "0" {
-            // Longer than its lease, which is extended: nobody else gets it meanwhile.
+            // Longer than its lease, which is extended: no other receiver gets it in the meantime.
             tokio::time::sleep(Duration::from_secs(4)).await;
         }
         let is_first = received.message.attempts == 1;
@@ -162,7 +163,7 @@ async fn a_worker_keeps_what_it_works_on_and_says_what_came_of_it() {
     assert_eq!(counts(&queue).await, (0, 0, 0));
 }
 
-/// As soon as it stops it takes no more, though what it has begun may last.
+/// A worker that stops receives no more messages immediately, although its running work may take longer.
 #[tokio::test]
 async fn what_comes_to_a_worker_that_stops_goes_back_at_once() {
     let server = Server::start();
@@ -284,7 +285,7 @@ fn the_command_line_has_every_verb() {
     assert!(wrong.contains("1 of 1 receipts rejected: made-up: this is no receipt of this queue"), "{wrong}");
     assert_eq!(on(&server, ["queue", "receive", "jobs", "-n", "9", "--ack"]).ok(), "two\nthree\nfour\n");
     assert_eq!(on(&server, ["queue", "receive", "jobs"]).ok(), "");
-    // A lease that ends as soon as it begins is over for the next call, not for the same one.
+    // A lease with a duration of zero has expired for the next call, but not for the same one.
     on(&server, ["queue", "send", "jobs", "again"]).ok();
     for attempts in [1, 2] {
         let once = on(&server, ["--json", "queue", "receive", "jobs", "-n", "5", "--lease", "0s"]).json();
@@ -329,14 +330,14 @@ fn the_command_line_has_every_verb() {
     }
 }
 
-/// A `thalweg queue work` that runs, the lines that its commands print, and what is said beside them.
+/// Running `thalweg queue work`, the lines that its commands print, and its other output.
 struct Working {
     child: Child,
     lines: Receiver<String>,
     notes: Receiver<String>,
 }
 
-/// Ends once everybody has gone who writes there.
+/// Returns the lines of a pipe; the channel ends once all writers have closed it.
 fn lines_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let pipe = BufReader::new(pipe.expect("a pipe"));
     let (sender, lines) = channel();
@@ -375,7 +376,7 @@ impl Working {
 
 impl Drop for Working {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may already have ended.
         self.child.kill().unwrap_or_default();
         self.child.wait().map(drop).unwrap_or_default();
     }
@@ -434,7 +435,7 @@ fn ctrl_c_finishes_what_runs_and_a_worker_that_is_killed_holds_nothing_back() {
     assert!(failed.contains("cannot run /nowhere/to/be/found: "), "{failed}");
 }
 
-/// Linux takes no variable of 128 KiB, no zero byte in one, and not more than so much of them together.
+/// Linux refuses variables of 128 KiB or with a zero byte, and limits their total size.
 #[tokio::test]
 async fn what_a_variable_cannot_hold_is_left_out_and_the_command_runs() {
     let server = Server::start();
@@ -471,7 +472,7 @@ fn a_command_that_cannot_be_run_for_one_message_is_run_for_the_next() {
     let send = |body: &str| drop(on(&server, ["queue", "send", "jobs", body]).ok());
     send("first");
     assert_eq!(working.line(), "first");
-    // Meanwhile nothing can be opened, and no command can have an input.
+    // In the meantime no file can be opened, and no command can have an input.
     let worker = Pid::from_raw(working.child.id() as i32);
     let before = prlimit(worker, Resource::Nofile, Rlimit { current: Some(1), ..getrlimit(Resource::Nofile) });
     send("second");
@@ -512,7 +513,7 @@ fn a_command_has_ended_when_it_has_though_its_input_is_held_open() {
     kill_process(left, Signal::KILL).expect("it outlives its command");
 }
 
-/// Ids, attempts, delays, groups and headers survive; so does what is not text.
+/// Ids, attempts, delays, groups and headers are preserved, and so are bytes that are not UTF-8.
 #[tokio::test]
 async fn a_queue_moves_between_brokers_and_kinds_of_storage() {
     let (here, data) = (Server::start(), TempDir::new().expect("a folder"));
@@ -546,7 +547,7 @@ async fn a_queue_moves_between_brokers_and_kinds_of_storage() {
         serde_json::from_str(again.lines().next().expect("a line")).expect("JSON"),
     );
     assert_eq!(first["settings"], second["settings"]);
-    // And on from there, to all kinds of storage.
+    // From there the messages are imported into all kinds of storage.
     for storage in ["sqlite", "memory"] {
         let imported = feed(&there, ["--json", "queue", "import", "--name", storage, "--storage", storage], &again);
         assert_eq!(imported.json(), json!({ "queue": storage, "imported": 3 }));
@@ -575,7 +576,7 @@ async fn a_queue_moves_between_brokers_and_kinds_of_storage() {
     }
 }
 
-/// What a broker says that does not start with this configuration.
+/// Returns the output of a broker that refuses to start with this configuration.
 fn refused_start(text: &str, set: &[&str]) -> Done {
     let mut file = NamedTempFile::new().expect("a file");
     file.write_all(text.as_bytes()).expect("written");
@@ -621,7 +622,7 @@ async fn what_the_configuration_defines_is_there_from_the_start() {
     let client = look(&server).await;
     assert_eq!(client.describe_topic("orders").await.expect("there").partitions.len(), 2);
     client.queue("jobs").send(OutMessage::new("kept")).await.expect("sent");
-    // Again, with what is there now.
+    // Restarted with the current data.
     server.crash_and_restart();
     let client = look(&server).await;
     assert_eq!(counts(&client.queue("jobs")).await, (1, 0, 0));

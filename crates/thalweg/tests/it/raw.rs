@@ -1,4 +1,4 @@
-//! A peer that speaks frames by hand, well or badly, over plain TCP.
+//! Peer that sends hand-built frames, valid or not, over plain TCP.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use wire::{Assembler, Frame, Push, Request, Response, Subscribe};
 use crate::reading::span;
 use crate::server::within;
 
-/// What comes from the broker.
+/// Frame from the broker.
 #[derive(Debug)]
 pub enum Incoming {
     Answer(u32, Response),
@@ -27,13 +27,13 @@ pub struct Raw {
     pub socket: TcpStream,
     assembler: Assembler,
     frames: VecDeque<Frame>,
-    /// Pushes that came while an answer was waited for.
+    /// Pushes that arrived during the wait for a response.
     pushes: VecDeque<Push>,
     correlation: u32,
 }
 
 impl Raw {
-    /// Connects and says nothing.
+    /// Connects without sending anything.
     pub async fn connect(address: SocketAddr) -> Self {
         let socket = within("a connection", TcpStream::connect(address)).await.expect("connected");
         socket.set_nodelay(true).expect("a socket");
@@ -46,7 +46,7 @@ impl Raw {
         }
     }
 
-    /// Connects and says hello.
+    /// Connects and sends a hello.
     pub async fn open(address: SocketAddr) -> Self {
         let mut raw = Self::connect(address).await;
         match raw.call(&hello()).await {
@@ -67,7 +67,7 @@ impl Raw {
         self.correlation
     }
 
-    /// Sends a request and waits for its answer; pushes are kept for later.
+    /// Sends a request and waits for its response; pushes are kept for later.
     pub async fn call(&mut self, request: &Request) -> Response {
         let correlation = self.send(request).await;
         self.answer(correlation).await
@@ -83,7 +83,7 @@ impl Raw {
         }
     }
 
-    /// Waits for the answers to all that was sent. None of them may be an error.
+    /// Waits for the responses to all sent requests. None of them may be an error.
     pub async fn answer_all(&mut self) {
         loop {
             match self.incoming().await {
@@ -95,7 +95,7 @@ impl Raw {
         }
     }
 
-    /// The next push.
+    /// Returns the next push.
     pub async fn push(&mut self) -> Push {
         if let Some(push) = self.pushes.pop_front() {
             return push;
@@ -106,7 +106,7 @@ impl Raw {
         }
     }
 
-    /// The pushes up to this offset.
+    /// Returns the pushes up to this offset.
     pub async fn pushes_to(&mut self, end: u64) -> Vec<Push> {
         let mut pushes = Vec::new();
         loop {
@@ -119,14 +119,14 @@ impl Raw {
         }
     }
 
-    /// The pushes that the broker has sent so far: what is due on this connection comes before the
-    /// answer to a ping.
+    /// Returns the pushes that the broker has sent so far: those that are due on this connection precede the response
+    /// to a ping.
     pub async fn pushes(&mut self) -> Vec<Push> {
         assert!(matches!(self.call(&Request::Ping).await, Response::Pong));
         self.pushes.drain(..).collect()
     }
 
-    /// Reads to the end of the connection and returns the broker's last words.
+    /// Reads to the end of the connection and returns the broker's final error.
     pub async fn last_words(&mut self) -> Option<Error> {
         let mut words = None;
         loop {
@@ -142,7 +142,7 @@ impl Raw {
         let mut buf = BytesMut::with_capacity(64 << 10);
         while self.frames.is_empty() {
             buf.clear();
-            // A reset is an end too.
+            // A reset is an end, too.
             let n = within("something to read", self.socket.read_buf(&mut buf)).await.unwrap_or(0);
             if n == 0 {
                 return Incoming::Closed;
@@ -182,7 +182,7 @@ pub fn hello() -> Request {
     Request::Hello { version: VERSION, required: Features(0), offered: Features(0), client: "raw".to_owned() }
 }
 
-/// A subscription with id 1, to all of a topic, which it creates, that begins live.
+/// Returns a live subscription with id 1 to all partitions of a topic, which it creates.
 pub fn subscribe(topic: &str, overflow: Overflow, queue_batches: u32, credit: u64) -> Subscribe {
     Subscribe {
         subscription: 1,
@@ -215,7 +215,7 @@ pub fn encode(request: &Request, correlation: u32) -> BytesMut {
     buf
 }
 
-/// A frame with any kind and body.
+/// Returns a frame with any kind and body.
 pub fn frame(kind: u8, correlation: u32, body: &[u8]) -> BytesMut {
     let mut buf = BytesMut::with_capacity(HEADER_BYTES + body.len());
     wire::frame::put_frame(&mut buf, kind, correlation, |b| b.put_slice(body));

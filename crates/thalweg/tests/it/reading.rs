@@ -1,4 +1,4 @@
-//! What subscriptions get, collected and checked.
+//! Collection and checks of the records of subscriptions.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use wire::Push;
 
 use crate::server::within;
 
-/// An open subscription of a topic, which it creates, or of a pattern.
+/// Opens a subscription of a topic, which it creates, or of a pattern.
 pub async fn subscribe(client: &Client, topic: &str, start: Start) -> Subscription {
     let open = client.subscribe(topic).start(start).missing(Missing::Create).open();
     within("subscribe", open).await.expect("a subscription")
@@ -22,7 +22,7 @@ pub async fn publish(client: &Client, topic: &str, values: impl IntoIterator<Ite
     }
 }
 
-/// The next records of a subscription.
+/// Returns the next records of a subscription.
 pub async fn take(subscription: &mut Subscription, count: usize) -> Vec<Message> {
     let mut messages = Vec::with_capacity(count);
     while messages.len() < count {
@@ -31,7 +31,7 @@ pub async fn take(subscription: &mut Subscription, count: usize) -> Vec<Message>
     messages
 }
 
-/// The values of the next records.
+/// Returns the values of the next records.
 pub async fn values(subscription: &mut Subscription, count: usize) -> Vec<String> {
     take(subscription, count).await.iter().map(|message| text(message.record.value())).collect()
 }
@@ -44,13 +44,13 @@ pub fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).into_owned()
 }
 
-/// The values of a batch, those before the first wanted record left out.
+/// Returns the values of a batch, without those before the first wanted record.
 pub fn batch_values(batch: &Batch) -> Vec<String> {
     let records = batch.records().expect("records");
     records.iter().map(|record| text(record.expect("a record").value.unwrap_or_default())).collect()
 }
 
-/// Follows a topic's partitions and fails where a record is missing or comes twice.
+/// Check of a topic's partitions that fails if a record is missing or duplicated.
 #[derive(Default)]
 pub struct Contiguous {
     next: HashMap<u32, u64>,
@@ -68,7 +68,7 @@ impl Contiguous {
     }
 }
 
-/// What a push tells of the offsets: from, to, and whether it is a gap.
+/// Returns the offsets of a push: start, end, and `true` if it is a gap.
 pub fn span(push: &Push) -> (u64, u64, bool) {
     match push {
         Push::Deliver { batch, .. } => {
@@ -80,7 +80,7 @@ pub fn span(push: &Push) -> (u64, u64, bool) {
     }
 }
 
-/// The spans of several pushes, neighbours of a kind joined.
+/// Returns the spans of several pushes, with adjacent spans of a kind merged.
 pub fn spans(pushes: &[Push]) -> Vec<(u64, u64, bool)> {
     let mut spans: Vec<(u64, u64, bool)> = Vec::new();
     for push in pushes {

@@ -1,4 +1,4 @@
-//! Streams of Redis's clients: entries are records for everybody else, and what others publish is an entry.
+//! Streams of Redis's clients: entries are records for all other clients, and records of other clients are entries.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use crate::server::{Launch, PATIENCE, Server, metric, within};
 
 const OPEN: &str = "redis=127.0.0.1:0";
 
-/// One connection.
+/// Connection to the Redis door.
 pub struct Redis(BufReader<TcpStream>);
 
 impl Redis {
@@ -27,7 +27,7 @@ impl Redis {
         self.0.get_mut().write_all(request.as_bytes()).expect("sent");
     }
 
-    /// An answer as people would write it: `(a b)` for several, `nil` for nothing.
+    /// Returns a response in readable notation: `(a b)` for arrays, `nil` for null.
     pub fn answer(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).expect("a line");
@@ -94,7 +94,7 @@ async fn who_waits_is_given_what_anybody_publishes() {
     let server = Server::with(&[OPEN]);
     let client = server.client("tcp").await;
     let (mut redis, mut waiting, mut member) = (Redis::open(&server), Redis::open(&server), Redis::open(&server));
-    // One that is not there yet, and has no name that a topic could have.
+    // A nonexistent stream, whose name is not a valid topic name.
     waiting.ask("XREAD BLOCK 0 STREAMS a:b 0");
     assert_eq!(redis.call("XGROUP CREATE orders g $ MKSTREAM"), "OK");
     member.ask("XREADGROUP GROUP g c BLOCK 0 STREAMS orders >");
@@ -106,7 +106,7 @@ async fn who_waits_is_given_what_anybody_publishes() {
     assert_eq!(member.answer(), "((orders ((7-0 (value v)))))");
     assert_eq!(redis.call("XPENDING orders g"), "(1 7-0 7-0 ((c 1)))");
 
-    // Its time may be over, or others may end it.
+    // The wait may time out, or be ended by another client.
     assert_eq!(waiting.call("XREAD BLOCK 1 STREAMS orders $"), "nil");
     let id = waiting.call("CLIENT ID");
     waiting.ask("XREAD BLOCK 0 STREAMS orders $");
@@ -114,18 +114,18 @@ async fn who_waits_is_given_what_anybody_publishes() {
     assert!(waiting.answer().starts_with("UNBLOCKED"));
     assert!(redis.call("XREAD BLOCK 0 STREAMS orders 7-0 x").starts_with("ERR Unbalanced"));
 
-    // A key is one thing or the other.
+    // A key has one type.
     assert_eq!(redis.call("SET text v"), "OK");
     assert!(redis.call("XADD text * f v").starts_with("WRONGTYPE"));
     member.ask("XREADGROUP GROUP g c BLOCK 0 STREAMS orders >");
     assert_eq!(redis.call("DEL orders text none"), "2");
-    // It may have asked before or after it was gone.
+    // The command may have run before or after the deletion.
     let answer = member.answer();
     assert!(answer.starts_with("UNBLOCKED") || answer.starts_with("NOGROUP"), "{answer}");
     assert_eq!(redis.call("XLEN orders"), "0");
 }
 
-/// As redis-server 7.0.15 answers: the lag is `entries_added - entries_read` of its `xinfoReplyWithStreamInfo`.
+/// Response of redis-server 7.0.15: the lag is `entries_added - entries_read` of its `xinfoReplyWithStreamInfo`.
 #[tokio::test]
 async fn lag_is_negative_where_more_was_read_than_added() {
     let server = Server::with(&[OPEN]);
@@ -147,7 +147,7 @@ async fn topics_of_several_partitions_are_no_streams() {
     assert_eq!((redis.call("EXISTS three"), redis.call("DEL three")), ("0".into(), "0".into()));
 }
 
-/// Killed in the middle of it: what was added, given out and acknowledged is found again.
+/// After a crash, added, delivered and acknowledged entries are restored.
 #[tokio::test]
 async fn streams_and_their_groups_survive_the_broker() {
     let data = TempDir::new().expect("a folder");
@@ -160,7 +160,7 @@ async fn streams_and_their_groups_survive_the_broker() {
     }
     assert_eq!(redis.call("XREADGROUP GROUP g c COUNT 3 STREAMS s >").matches("1-").count(), 3);
     assert_eq!(redis.call("XREADGROUP GROUP g d COUNT 1 STREAMS s >").matches("1-").count(), 1);
-    // What was acknowledged lasts, and all that was given out before it.
+    // The acknowledgement is durable, and so are all deliveries before it.
     assert_eq!(redis.call("XACK s g 1-2"), "1");
     assert_eq!(redis.call("XDEL s 1-5"), "1");
     assert_eq!(redis.call("XTRIM s MINID 1-2"), "1");
@@ -179,14 +179,14 @@ async fn streams_and_their_groups_survive_the_broker() {
 }
 
 impl Redis {
-    /// The answers to commands in a transaction.
+    /// Returns the responses to commands in a transaction.
     fn transact(&mut self, commands: &[&str]) -> String {
         assert_eq!(self.call("MULTI"), "OK");
         commands.iter().for_each(|command| assert_eq!(self.call(command), "QUEUED", "{command}"));
         self.call("EXEC")
     }
 
-    /// Commands, and what each has to answer.
+    /// Runs commands and checks the response of each.
     fn expect(&mut self, calls: &[(&str, &str)]) {
         for (command, answer) in calls {
             assert_eq!(self.call(command), *answer, "{command}");
@@ -194,7 +194,7 @@ impl Redis {
     }
 }
 
-/// <https://redis.io/docs/latest/develop/using-commands/keyspace/>: commands on keys do not ask for their type.
+/// <https://redis.io/docs/latest/develop/using-commands/keyspace/>: commands on keys do not depend on their type.
 #[tokio::test]
 async fn a_stream_is_a_key_like_any_other() {
     let server = Server::with(&[OPEN]);
@@ -225,16 +225,16 @@ async fn a_stream_is_a_key_like_any_other() {
     for command in ["GET s", "LPUSH s v", "HSET s f v", "SADD s m", "ZADD s 1 m", "INCR s", "APPEND s v", "SORT s"] {
         assert!(redis.call(command).starts_with("WRONGTYPE"), "{command}");
     }
-    // Another value takes its place, and its topic is deleted.
+    // Another value replaces it, and its topic is deleted.
     redis.expect(&[("SET s v", "OK"), ("TYPE s", "string"), ("DBSIZE", "1")]);
     assert!(redis.call("XADD s * f v").starts_with("WRONGTYPE"));
     assert!(within("describe", client.describe_topic("s")).await.is_err());
     redis.expect(&[("DEL s", "1"), ("XADD s 1-1 f v", "1-1"), ("UNLINK s", "1"), ("EXISTS s", "0"), ("XLEN s", "0")]);
-    // One that has expired is gone with its entries.
+    // An expired stream is deleted with its entries.
     redis.expect(&[("XADD s 1-1 f v", "1-1"), ("PEXPIRE s 1", "1")]);
     while redis.call("EXISTS s") == "1" {}
     redis.expect(&[("XLEN s", "0"), ("XADD s 1-1 f w", "1-1"), ("XRANGE s - +", "((1-1 (f w)))")]);
-    // Each database has streams of its own, and a flush empties it.
+    // Each database has separate streams, and a flush deletes them.
     redis.expect(&[
         ("SELECT 1", "OK"),
         ("XLEN s", "0"),
@@ -251,13 +251,13 @@ async fn a_stream_is_a_key_like_any_other() {
         ("DBSIZE", "0"),
     ]);
     assert!(within("describe", client.describe_topic("s")).await.is_err());
-    // A topic that is deleted by another door is no key any more.
+    // A topic that another door deletes is no longer a key.
     redis.expect(&[("XADD s 1-1 f v", "1-1")]);
     within("delete", client.delete_topic("s")).await.expect("deleted");
     redis.expect(&[("EXISTS s", "0"), ("DBSIZE", "0"), ("XADD s 1-1 f v", "1-1")]);
 }
 
-/// `RENAME`, `COPY` and `MOVE` take the groups along, with what they have pending (`streamDup` in Redis's t_stream.c).
+/// `RENAME`, `COPY` and `MOVE` include the groups, with their pending entries (`streamDup` in Redis's t_stream.c).
 #[tokio::test]
 async fn streams_are_renamed_moved_and_copied_with_their_groups() {
     let server = Server::with(&[OPEN]);
@@ -312,7 +312,7 @@ async fn streams_are_renamed_moved_and_copied_with_their_groups() {
     assert!(within("describe", client.describe_topic("b")).await.is_err());
 }
 
-/// Commands on streams are queued as any, and each sees what those before it did; on the disk, too.
+/// Commands on streams are queued in transactions, and each sees the effects of earlier ones; on disk, too.
 #[tokio::test]
 async fn commands_on_streams_are_done_in_transactions() {
     let data = TempDir::new().expect("a folder");
@@ -331,7 +331,7 @@ async fn commands_on_streams_are_done_in_transactions() {
         assert_eq!(redis.transact(&commands), "(((s ((1-1 (f v))))) 1 OK 1 2-1)");
         assert_eq!(redis.transact(&["FLUSHALL", "DBSIZE", "XLEN s", "XADD s 1-1 f v"]), "(OK 0 0 1-1)");
 
-        // What another connection does to a watched stream is noticed.
+        // Changes of a watched stream by another connection are noticed.
         for change in ["XADD s 1-9 f v", "XDEL s 1-9", "XTRIM s MAXLEN 0", "EXPIRE s 1000", "DEL s"] {
             redis.expect(&[("WATCH s", "OK")]);
             assert!(!other.call(change).starts_with("ERR"), "{change}");
@@ -340,19 +340,18 @@ async fn commands_on_streams_are_done_in_transactions() {
         redis.expect(&[("WATCH s", "OK")]);
         other.expect(&[("XADD s 5-5 f v", "5-5")]);
         assert_eq!(redis.transact(&["PING"]), "nil");
-        // Reading changes nothing.
+        // Reads are not changes.
         redis.expect(&[("WATCH s", "OK")]);
         other.expect(&[("XLEN s", "1"), ("EXISTS s", "1")]);
         assert_eq!(redis.transact(&["XADD s 6-6 f v", "PING"]), "(6-6 PONG)");
-        // Who waits is woken by a transaction.
+        // A waiting client is woken by a transaction.
         other.ask("XREAD BLOCK 0 STREAMS s 6-6");
         assert_eq!(redis.transact(&["XADD s 7-7 f v"]), "(7-7)");
         assert_eq!(other.answer(), "((s ((7-7 (f v)))))");
     }
 }
 
-/// Keys of streams are there again, with their times, whether their database is durable or not; what was deleted is
-/// not.
+/// Keys of streams are restored with their expiry, whether or not their database is durable; deleted ones are not.
 #[tokio::test]
 async fn keys_of_streams_survive_the_broker() {
     for is_durable in [false, true] {
@@ -399,7 +398,7 @@ async fn keys_of_streams_survive_the_broker() {
     }
 }
 
-/// What another door made is a stream to commands that name it, and is not listed, changed nor deleted.
+/// A topic of another door is a stream for commands that name it, but is not listed, changed or deleted.
 #[tokio::test]
 async fn topics_of_other_doors_are_read_and_added_to_and_left_alone() {
     let server = Server::with(&[OPEN]);
@@ -426,7 +425,7 @@ async fn topics_of_other_doors_are_read_and_added_to_and_left_alone() {
     redis.expect(&[("SET a v", "OK"), ("FLUSHALL", "OK"), ("XLEN orders", "2"), ("COPY orders mine", "1")]);
     redis.expect(&[("XRANGE mine - +", "((7-0 (value v)) (8-1 (f v)))"), ("KEYS *", "(mine)"), ("DEL mine", "1")]);
     redis.expect(&[("SELECT 1", "OK"), ("EXISTS orders", "0"), ("XLEN orders", "0"), ("SELECT 0", "OK")]);
-    // It is watched as any other key.
+    // It can be watched like any other key.
     redis.expect(&[("WATCH orders", "OK"), ("EXISTS orders", "1"), ("TYPE orders", "stream")]);
     assert_eq!(redis.transact(&["XLEN orders", "TYPE orders", "KEYS *"]), "(2 stream ())");
     redis.expect(&[("WATCH orders", "OK")]);
@@ -435,7 +434,7 @@ async fn topics_of_other_doors_are_read_and_added_to_and_left_alone() {
     assert_eq!(redis.transact(&["XLEN orders"]), "nil");
 }
 
-/// What a step adds and deletes itself is not on the disk by then.
+/// The entries that a step adds and deletes are not yet on disk.
 #[tokio::test]
 async fn a_transaction_deletes_what_it_has_added_before_that_is_durable() {
     let dir = TempDir::new().expect("a folder");
@@ -451,21 +450,21 @@ async fn a_transaction_deletes_what_it_has_added_before_that_is_durable() {
     }
 }
 
-/// `XADD` that is refused leaves no stream; what Redis takes as the id of a group; trimming by whole nodes.
+/// A refused `XADD` leaves no stream; the ids that Redis accepts for a group; trimming by whole nodes.
 #[tokio::test]
 async fn streams_do_what_those_of_redis_do_at_the_edges() {
     let server = Server::with(&[OPEN]);
     let mut redis = Redis::open(&server);
-    // More fields than a record has headers.
+    // More fields than a record may have headers.
     assert!(redis.call(&format!("XADD s 1-1{}", " f v".repeat(1100))).starts_with("ERR"));
     assert!(redis.call("XADD s 0-0 f v").contains("greater than 0-0"));
     redis.expect(&[("EXISTS s", "0"), ("DBSIZE", "0"), ("TYPE s", "none"), ("XADD s NOMKSTREAM 1-1 f v", "nil")]);
     redis.expect(&[("XADD s 5-1 f v", "5-1"), ("XGROUP CREATE s g 0", "OK")]);
-    // XGROUP SETID reads its id as the end of a range, XGROUP CREATE does not (xgroupCommand in t_stream.c).
+    // XGROUP SETID parses its id as the end of a range, XGROUP CREATE does not (xgroupCommand in t_stream.c).
     assert!(redis.call("XGROUP CREATE s h -").contains("Invalid stream ID"));
     redis.expect(&[("XGROUP SETID s g +", "OK"), ("XREADGROUP GROUP g c STREAMS s >", "nil")]);
     redis.expect(&[("XGROUP SETID s g -", "OK"), ("XREADGROUP GROUP g c STREAMS s >", "((s ((5-1 (f v)))))")]);
-    // streamTrim removes nodes of 100 entries of which none is to stay.
+    // streamTrim removes nodes of 100 entries if no entry of the node is kept.
     redis.expect(&[("DEL s", "1")]);
     for number in 1..=130 {
         redis.expect(&[(&*format!("XADD s 1-{number} f v"), &*format!("1-{number}"))]);

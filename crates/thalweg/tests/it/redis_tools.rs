@@ -1,5 +1,5 @@
-//! What tools and libraries ask Redis before they start their work, and who looks after a server, as redis-server 7.0
-//! answers it.
+//! Commands that tools and libraries send before they start their work, and commands for administrators, with the
+//! responses of redis-server 7.0.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn info(redis: &mut Redis, section: &str) -> BTreeMap<String, String> {
     text.lines().filter_map(|line| line.split_once(':')).map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-/// The fields of CLIENT LIST in Redis 7.0 (`catClientInfoString` in networking.c), and two of 7.2 behind them.
+/// Fields of CLIENT LIST in Redis 7.0 (`catClientInfoString` in networking.c), followed by two of 7.2.
 #[test]
 fn client_list_has_the_fields_of_redis() {
     let server = server(&[]);
@@ -31,12 +31,12 @@ fn client_list_has_the_fields_of_redis() {
     }
     let of = |name: &str| fields(lines.lines().find(|line| line.contains(name)).expect("its line"));
     let (own, worker) = (of("cmd=client|list"), of("name=worker"));
-    // As Redis counts: the request of 26 bytes, and its two arguments.
+    // As counted by Redis: the request of 26 bytes, and its two arguments.
     assert_eq!((own["qbuf"], own["argv-mem"], own["flags"], own["user"]), ("26", "10", "N", "default"));
     assert_eq!((worker["cmd"], worker["flags"], worker["multi"], worker["events"]), ("set", "x", "1", "r"));
     assert!(worker["multi-mem"].parse::<u64>().expect("a number") >= 11);
     assert!(worker["tot-mem"].parse::<u64>().expect("a number") > 0);
-    // A request that is not whole, and one that waits.
+    // An incomplete request, and one that waits.
     other.call("DISCARD");
     other.send(b"*2\r\n$3\r\nGET\r\n");
     let begun = |redis: &mut Redis| {
@@ -50,7 +50,7 @@ fn client_list_has_the_fields_of_redis() {
     assert_eq!(begun(&mut redis).as_deref(), Some("0"));
 }
 
-/// `clientKillCommand` and `clientHelpCommand` in networking.c: nobody is killed by a filter that is none.
+/// `clientKillCommand` and `clientHelpCommand` in networking.c: an invalid filter kills no client.
 #[test]
 fn client_kill_takes_only_filters_that_mean_something_and_answers_who_kills_itself() {
     let server = server(&[]);
@@ -80,7 +80,7 @@ fn client_kill_takes_only_filters_that_mean_something_and_answers_who_kills_itse
     assert_eq!(redis.rest(), "+OK\r\n+QUEUED\r\n*1\r\n:1\r\n");
 }
 
-/// `ACLAuthenticateUser` in acl.c: the default user takes any password where it has none, and no other user exists.
+/// `ACLAuthenticateUser` in acl.c: without a password, the default user accepts any password, and no other user exists.
 #[test]
 fn without_users_only_the_default_one_logs_in() {
     let server = server(&[]);
@@ -113,7 +113,7 @@ fn info_counts_what_is_done_and_begins_again() {
     assert!(commands["cmdstat_config|get"].starts_with("calls=1,"), "{commands:?}");
     let errors = info(&mut redis, "errorstats");
     assert_eq!((&*errors["errorstat_WRONGTYPE"], &*errors["errorstat_ERR"]), ("count=1", "count=3"));
-    // As in Redis, what is no subcommand is counted as no command.
+    // As in Redis, an unknown subcommand is not counted as a command.
     assert!(!commands.contains_key("cmdstat_client"), "{commands:?}");
     let latencies = info(&mut redis, "latencystats");
     assert!(latencies["latency_percentiles_usec_set"].starts_with("p50="), "{latencies:?}");
@@ -126,7 +126,7 @@ fn info_counts_what_is_done_and_begins_again() {
     let db0 = &keyspace["db0"];
     let ttl_ms: u64 = db0.strip_prefix("keys=2,expires=1,avg_ttl=").and_then(|ms| ms.parse().ok()).expect(db0);
     assert!((1..=1_000_000).contains(&ttl_ms), "{db0}");
-    // What `redis-cli --stat` shows.
+    // Fields that `redis-cli --stat` shows.
     let all = info(&mut redis, "all");
     for name in ["used_memory", "connected_clients", "blocked_clients", "total_connections_received", "loading"] {
         assert!(all[name].parse::<u64>().is_ok(), "{name}");
@@ -137,7 +137,7 @@ fn info_counts_what_is_done_and_begins_again() {
     let again = info(&mut redis, "all");
     assert_eq!((&*again["total_commands_processed"], &*again["total_error_replies"]), ("1", "0"));
     assert!(!again.contains_key("cmdstat_set"));
-    // By default, without those of each command, as in Redis.
+    // By default without the statistics of each command, as in Redis.
     assert!(!redis.call("INFO").contains("cmdstat_") && redis.call("INFO everything").contains("cmdstat_"));
 }
 
@@ -240,7 +240,7 @@ fn slow_commands_are_written_down() {
     assert!(redis.call("LATENCY HISTOGRAM set").starts_with("(set (calls :2 histogram_usec ("));
 }
 
-/// redis.io on CLIENT PAUSE: commands wait, and are done when it is over or ended.
+/// redis.io on CLIENT PAUSE: commands wait, and run when the pause times out or is ended.
 #[test]
 fn paused_clients_wait_and_readers_only_if_all_do() {
     let server = server(&[]);
@@ -254,7 +254,7 @@ fn paused_clients_wait_and_readers_only_if_all_do() {
     assert_eq!(redis.call("GET a"), "nil");
     assert_eq!(redis.call("CLIENT UNPAUSE"), "+OK");
     assert_eq!((writer.answer(), writer.answer()), ("+OK".into(), "1".into()));
-    // One of all ends by itself.
+    // A pause of all commands ends automatically.
     assert_eq!(redis.call("CLIENT PAUSE 50 ALL"), "+OK");
     assert_eq!(last.call("GET a"), "1");
 }
@@ -267,7 +267,7 @@ fn shard_channels_are_those_of_a_single_node() {
     assert_eq!(redis.answer(), "(ssubscribe b :2)");
     assert!(redis.call("GET x").starts_with("-ERR Can't execute 'get'"));
     assert!(redis.call("CLIENT INFO").starts_with("-ERR Can't execute 'client|info'"));
-    // Another namespace than that of other channels.
+    // Shard channels have a separate namespace.
     assert_eq!(other.call("PUBLISH a no"), ":0");
     assert_eq!(other.call("SPUBLISH a yes"), ":1");
     assert_eq!(redis.answer(), "(smessage a yes)");
@@ -281,7 +281,7 @@ fn shard_channels_are_those_of_a_single_node() {
     assert_eq!(other.call("SPUBLISH a gone"), ":0");
 }
 
-/// `prepareClientToWrite` in networking.c: what is pushed is no reply, so that `CLIENT REPLY` does not silence it.
+/// `prepareClientToWrite` in networking.c: a push is not a reply, so that `CLIENT REPLY` does not suppress it.
 #[test]
 fn who_wants_no_replies_hears_its_channels() {
     let server = server(&[]);
@@ -297,7 +297,7 @@ fn who_wants_no_replies_hears_its_channels() {
     redis.ask("CLIENT REPLY SKIP");
     assert_eq!(redis.call("SSUBSCRIBE y"), "(ssubscribe y :1)");
     assert_eq!(redis.call("SUNSUBSCRIBE y"), "(sunsubscribe y :0)");
-    // `resetClient`: each SKIP is about the next request, also the one behind another SKIP.
+    // `resetClient`: each SKIP applies to the next request, even if that is another SKIP.
     ["CLIENT REPLY SKIP", "CLIENT REPLY SKIP", "GET a"].iter().for_each(|words| redis.ask(words));
     assert_eq!(redis.call("PING"), "+PONG");
 }
@@ -319,7 +319,7 @@ fn what_looks_at_all_and_what_listens_is_allowed_in_transactions() {
     assert!(answer.ends_with("+HELP +    Return this text.) nil)"), "{answer}");
 }
 
-/// `ssubscribeCommand` in pubsub.c of Redis 7.0: shard channels are the ones that a transaction cannot listen to.
+/// `ssubscribeCommand` in pubsub.c of Redis 7.0: a transaction cannot subscribe to shard channels.
 #[test]
 fn shard_channels_are_not_listened_to_from_a_transaction() {
     let server = server(&[]);
@@ -331,7 +331,8 @@ fn shard_channels_are_not_listened_to_from_a_transaction() {
     assert_eq!(redis.call("EXEC"), answer);
 }
 
-/// `lookupKey` in db.c: commands on streams use their keys as all others do, and those that read have hits and misses.
+/// `lookupKey` in db.c: commands on streams access their keys as all others do, and those that read have hits and
+/// misses.
 #[test]
 fn streams_are_used_by_the_commands_on_them() {
     let server = server(&[]);
@@ -356,7 +357,7 @@ fn idle_times_and_frequencies_are_those_of_keys() {
     redis.call("SET a 1");
     assert_eq!(redis.call("OBJECT FREQ none"), "nil");
     assert!(redis.call("OBJECT FREQ a").starts_with("-ERR An LFU maxmemory policy is not selected"));
-    // It grows with the time, and begins again with a use. Looking at it is none.
+    // It grows with time, and is reset by an access. OBJECT is not an access.
     let idle = |redis: &mut Redis| redis.call("OBJECT IDLETIME a").trim_start_matches(':').parse::<u64>().expect("one");
     while idle(&mut redis) < 3 {}
     redis.call("GET a");
@@ -370,7 +371,7 @@ fn idle_times_and_frequencies_are_those_of_keys() {
     assert!(redis.call("OBJECT IDLETIME a").starts_with("-ERR An LFU maxmemory policy is selected"));
 }
 
-/// sort.c: what has an order of its own keeps it, and has it backwards with DESC.
+/// sort.c: a value with an inherent order keeps it, and DESC reverses it.
 #[test]
 fn numbers_and_orders_are_those_of_redis() {
     let server = server(&[]);

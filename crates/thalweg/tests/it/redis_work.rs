@@ -1,4 +1,4 @@
-//! Commands of the Redis door over many members and keys: what they come to, and what others notice of them.
+//! Commands of the Redis door over many members and keys: their results, and their effect on other clients.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::server::{metric, size, until};
 
 const MEMBERS: usize = 20_000;
 
-/// A set, or a sorted set, of so many members that begin with this.
+/// Creates a set, or a sorted set, with members that begin with this prefix.
 fn fill(redis: &mut Redis, key: &str, prefix: &str, members: std::ops::Range<usize>, is_sorted: bool) {
     for from in members.clone().step_by(5000) {
         let names: Vec<String> = (from..members.end.min(from + 5000)).map(|i| format!("{prefix}{i:06}")).collect();
@@ -25,7 +25,7 @@ fn fill(redis: &mut Redis, key: &str, prefix: &str, members: std::ops::Range<usi
     }
 }
 
-/// A command with the same key so many times.
+/// Returns a command that names the same key `times` times.
 fn many(command: &str, key: &str, times: usize) -> Vec<u8> {
     let count = times.to_string();
     let mut words: Vec<&[u8]> = vec![command.as_bytes(), count.as_bytes()];
@@ -53,7 +53,7 @@ async fn commands_over_many_members_leave_others_their_turn_and_end_with_their_c
         longest = longest.max(begin.elapsed());
     }
     assert!(longest < Duration::from_secs(3), "{longest:?}");
-    // Smaller ones do not wait for them.
+    // Smaller commands do not wait for them.
     assert_eq!(other.call("SINTERCARD 2 s s"), format!(":{}", MEMBERS + 1));
     drop(busy);
     until("the end of what nobody waits for", async || metric(&client, "thalweg_redis_slices_waiting").await == 0)
@@ -88,7 +88,7 @@ async fn what_is_combined_in_slices_is_what_it_would_be_in_one_step() {
     let union = redis.call("SUNION a b");
     assert_eq!(union.split(' ').count(), MEMBERS * 2);
     assert!(redis.call("ZDIFF 2 z b WITHSCORES").starts_with("(m000000 2 m000001 2 "));
-    // What has another kind, wherever it is, and who the result replaces.
+    // A key of a wrong type at any position, and a destination that is replaced.
     assert_eq!(redis.call("SET text t"), "+OK");
     assert!(redis.call("SUNION a b text").starts_with("-WRONGTYPE"));
     assert_eq!(redis.call("SUNIONSTORE text a b"), format!(":{}", MEMBERS * 2));
@@ -113,7 +113,7 @@ async fn all_keys_of_a_large_database_come_once() {
     assert_eq!((names.len(), names[0], names[MEMBERS - 1]), (MEMBERS, "key000000", "key019999"));
     assert_eq!(redis.call("KEYS key00001?").split(' ').count(), 10);
     assert_eq!(redis.call("KEYS nothing*"), "()");
-    // In a transaction all of them are one step, which looks at no more than this.
+    // In a transaction all of them are one step, which has a limit on its work.
     assert_eq!(redis.call("MULTI"), "+OK");
     for _ in 0..20 {
         assert_eq!(redis.call("KEYS nothing*"), "+QUEUED");
@@ -136,7 +136,7 @@ async fn what_looks_at_too_much_is_refused_with_the_limit() {
     redis.send(&request(&words));
     assert!(redis.answer().contains("16777216"));
     assert_eq!(redis.call("EXISTS to"), ":0");
-    // Those that all of them have are looked for from the smallest on.
+    // An intersection is computed from the smallest set.
     redis.send(&many("SINTERCARD", "s", 800));
     assert_eq!(redis.answer(), format!(":{MEMBERS}"));
     let patterns: String = ('a'..='l').map(|letter| format!(" GET {letter}_*")).collect();

@@ -8,19 +8,19 @@ use crate::proxy::Proxy;
 use crate::reading::{subscribe, text};
 use crate::server::{PATIENCE, Server, connect, metric, until, within};
 
-/// Answers every request with its value in capitals, for as long as the task lives.
+/// Responds to every request with its value in capitals, until the task ends.
 async fn answer(client: Client, topic: &str) -> tokio::task::JoinHandle<()> {
     let mut requests = subscribe(&client, topic, Start::Live).await;
     tokio::spawn(async move {
         while let Ok(message) = requests.next().await {
             let answer = Record::new(text(message.record.value()).to_uppercase());
-            // Where the wire breaks just now, whoever asked asks again.
+            // If the connection breaks now, the requester retries.
             client.reply(&message.record, answer).await.unwrap_or_default();
         }
     })
 }
 
-/// A request gets its own answer, however many are on the way.
+/// A request receives its own response, with any number of requests in flight.
 #[tokio::test]
 async fn each_request_gets_its_answer() {
     let server = Server::start();
@@ -39,8 +39,8 @@ async fn each_request_gets_its_answer() {
     }
 }
 
-/// A request to nobody fails at once, one that nobody answers fails in its time, and neither leaves an
-/// inbox behind.
+/// A request without responders fails immediately, one that is not answered fails after its timeout, and neither leaves
+/// an inbox behind.
 #[tokio::test]
 async fn requests_without_an_answer_fail() {
     let server = Server::start();
@@ -61,7 +61,7 @@ async fn requests_without_an_answer_fail() {
     until("the inbox is gone", async || metric(&other, "thalweg_topics").await == 2).await;
 }
 
-/// A reply to an inbox whose owner is gone says so, and an inbox is not made by publishing to it.
+/// A reply to an inbox whose owner has disconnected is refused, and publishing to an inbox does not create it.
 #[tokio::test]
 async fn a_reply_to_nobody_is_refused() {
     let server = Server::start();
@@ -73,7 +73,7 @@ async fn a_reply_to_nobody_is_refused() {
     assert_eq!(no_request.map_err(|e| e.kind), Err(ErrorKind::Invalid));
 }
 
-/// Requests work again after the wire broke and after the broker was started anew.
+/// Requests work again after a broken connection and after a restart of the broker.
 #[tokio::test]
 async fn requests_work_again_after_a_break() {
     let mut server = Server::start();

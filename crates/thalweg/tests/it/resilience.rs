@@ -1,4 +1,4 @@
-//! Clients live through what happens to their broker and to the wire.
+//! Recovery of clients from failures of their broker and of their connections.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -20,8 +20,8 @@ async fn expect_restart(subscription: &mut Subscription) {
     }
 }
 
-/// A broker that is killed and started anew on its port: subscriptions are told and go on with the first
-/// record of the new one.
+/// Kills a broker and starts it again on its port: subscriptions receive an event and continue with the first record of
+/// the new one.
 async fn survive_a_crash(scheme: &str) {
     let mut server = Server::start();
     let client = server.client(scheme).await;
@@ -33,7 +33,7 @@ async fn survive_a_crash(scheme: &str) {
     server.crash_and_restart();
     let (named_told, pattern_told) = (expect_restart(&mut named), expect_restart(&mut pattern));
     let publisher = connect(&server.url("tcp"), ClientSettings::default()).await;
-    // The named one gets also what comes before it is back; a pattern begins live.
+    // The named subscription also receives records that precede its return; a pattern starts live.
     publish(&publisher, "a.b", ["first"]).await;
     named_told.await;
     pattern_told.await;
@@ -49,19 +49,19 @@ async fn survive_a_crash(scheme: &str) {
     assert_eq!(values(&mut named, 1).await, ["third"]);
 }
 
-/// Over TCP a crash shows at once.
+/// Over TCP a crash is noticed immediately.
 #[tokio::test]
 async fn a_crash_is_survived_over_tcp() {
     survive_a_crash("tcp").await;
 }
 
-/// Over QUIC a crash shows when the peer is silent.
+/// Over QUIC a crash is noticed by the silence of the peer.
 #[tokio::test]
 async fn a_crash_is_survived_over_quic() {
     survive_a_crash("quic").await;
 }
 
-/// Batches on the way when the broker dies may or may not be there: the publisher is told so, and the next
+/// Batches in flight when the broker crashes have an unknown outcome: the publisher receives that error, and the next
 /// publish works.
 #[tokio::test]
 async fn batches_on_the_way_get_an_unknown_outcome() {
@@ -69,7 +69,7 @@ async fn batches_on_the_way_get_an_unknown_outcome() {
     let client = server.client("tcp").await;
     let publisher = within("publisher", client.publisher("t").open()).await.expect("open");
     within("publish", publisher.publish(&Record::new("0"))).await.expect("published");
-    // A broker that is stopped takes bytes and answers nothing.
+    // A stopped broker process accepts bytes and sends no responses.
     server.freeze();
     let single = tokio::spawn({
         let client = client.clone();
@@ -85,7 +85,7 @@ async fn batches_on_the_way_get_an_unknown_outcome() {
     for error in [flushed, single] {
         assert_eq!((error.kind, error.retry_class()), (ErrorKind::Disconnected, RetryClass::OutcomeUnknown), "{error}");
     }
-    // Both ways of publishing work again, each without the help of the other.
+    // Both ways of publishing recover independently.
     within("send", publisher.send(&Record::new("after"))).await.expect("sent");
     tokio::task::yield_now().await;
     within("flush", publisher.flush()).await.expect("acknowledged");
@@ -95,7 +95,7 @@ async fn batches_on_the_way_get_an_unknown_outcome() {
     assert_eq!(values(&mut all, 3).await, ["after", "after", "after"]);
 }
 
-/// A publisher whose records are gathered in the background reconnects by itself.
+/// A publisher that sends records in the background reconnects automatically.
 #[tokio::test]
 async fn a_publisher_reconnects_in_the_background() {
     let server = Server::start();
@@ -119,12 +119,12 @@ async fn a_publisher_reconnects_in_the_background() {
     }
 }
 
-/// A wire that breaks again and again, in the middle of frames too: the subscription goes on by offset,
-/// without loss and without a duplicate.
+/// With a connection that breaks repeatedly, even within frames, the subscription resumes by offset, without losses or
+/// duplicates.
 #[tokio::test]
 async fn a_broken_wire_loses_nothing_and_repeats_nothing() {
     let server = Server::start();
-    // Enough for the hello; then cut at all sorts of places.
+    // Enough for the hello; then cut at various positions.
     let limits: Vec<usize> = (0..30).map(|i| 200 + i * 397).collect();
     let proxy = Proxy::start(server.address, limits.clone()).await;
     let publisher = server.client("tcp").await;
@@ -152,7 +152,7 @@ async fn a_broken_wire_loses_nothing_and_repeats_nothing() {
     assert!(proxy.connections() > limits.len(), "it was cut {} times", proxy.connections());
 }
 
-/// A client that is killed in the middle of a batch leaves no half of it behind and hurts nobody.
+/// A client that is killed within a batch leaves no part of it behind and affects no other client.
 #[tokio::test]
 async fn a_client_that_dies_in_a_batch_hurts_nobody() {
     let server = Server::start();
@@ -182,8 +182,8 @@ async fn a_client_that_dies_in_a_batch_hurts_nobody() {
     assert!(matches!(raw.call(&Request::Ping).await, wire::Response::Pong));
 }
 
-/// A broker that takes everything and answers nothing does not hold anyone for ever; once it answers again,
-/// the same connection goes on.
+/// Calls to a broker that accepts everything and does not respond time out; once it responds again, the same connection
+/// continues.
 #[tokio::test]
 async fn a_silent_broker_times_out() {
     let server = Server::start();
@@ -217,7 +217,7 @@ async fn a_silent_broker_times_out() {
     assert_eq!(values(&mut all, 3).await, ["0", "1", "2"], "an unknown outcome may be a success");
 }
 
-/// A broker that is stopped and started in order: subscriptions go on with the new one, over every transport.
+/// After an orderly stop and start of the broker, subscriptions continue with the new one, over every transport.
 #[tokio::test]
 async fn a_restart_in_order_is_survived() {
     let mut server = Server::start();
@@ -242,8 +242,8 @@ async fn a_restart_in_order_is_survived() {
     }
 }
 
-/// A topic that is deleted and made again while its subscriber is away is another log: the subscriber is told
-/// and gets all of it.
+/// A topic that is deleted and created again while its subscriber is disconnected is a new log: the subscriber receives
+/// an event and all of its records.
 #[tokio::test]
 async fn a_topic_made_anew_is_read_anew() {
     let server = Server::start();
@@ -261,7 +261,8 @@ async fn a_topic_made_anew_is_read_anew() {
     assert_eq!(values(&mut subscription, 2).await, ["a", "b"]);
 }
 
-/// What comes while a subscriber is away comes when it is back, and what retention took meanwhile is told.
+/// Records that arrive while a subscriber is disconnected are delivered on its return, and a gap reports those that
+/// retention deleted.
 #[tokio::test]
 async fn what_comes_while_away_comes_later() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! How long records stay in topics that other systems' clients create, and what each door says of it.
+//! Retention of topics that other systems' clients create, and its description at each door.
 
 use serde_json::{Value, json};
 
@@ -22,8 +22,8 @@ async fn consume(server: &Server) {
     done(server.pubsub(), "POST", &format!("/v1/{BILLING}:acknowledge"), json!({ "ackIds": [ack_id] })).await;
 }
 
-/// Google: `message_retention_duration` is the minimum time that a topic keeps its messages, 10 minutes to 31 days.
-/// Without it this broker keeps them for 7 days, so that Kafka's and native clients find them too.
+/// Google's rule: `message_retention_duration` is the minimum time that a topic keeps its messages, 10 minutes to 31
+/// days. Without it this broker keeps them for 7 days, so that Kafka's and native clients can read them as well.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_topic_of_pubsub_keeps_its_records() {
     let server = Server::with(&["pubsub=127.0.0.1:0", "http=127.0.0.1:0"]);
@@ -60,7 +60,7 @@ async fn a_topic_of_pubsub_keeps_its_records() {
     assert_eq!(log["retention_ms"], json!(7 * DAY_MS), "the default again");
 }
 
-/// The topic that comes with a queue keeps records for the queue only, and says so.
+/// The topic of a queue keeps records only for the queue, and names its owner.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_topic_of_a_queue_says_whose_it_is() {
     let server = Server::with(&["http=127.0.0.1:0"]);
@@ -76,7 +76,7 @@ async fn the_topic_of_a_queue_says_whose_it_is() {
     let client = server.client("tcp").await;
     let native = within("describe", client.describe_topic("jobs")).await.expect("there");
     assert_eq!((native.owner.as_str(), native.settings.drop_consumed), ("jobs", true));
-    // A queue over a topic that was there before changes nothing about it.
+    // A queue over an existing topic does not change the topic.
     on(&server, ["topic", "create", "log"]).ok();
     on(&server, ["queue", "create", "view", "--topic", "log"]).ok();
     let log = on(&server, ["--json", "topic", "describe", "log"]).json();

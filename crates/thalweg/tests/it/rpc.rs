@@ -1,4 +1,4 @@
-//! The service runtime under its own load, each half in a process of its own.
+//! The service runtime under its own load generator, each in a separate process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,11 +10,11 @@ use serde_json::Value;
 use crate::command::{Done, run, thalweg};
 use crate::server::{PATIENCE, program};
 
-/// A server of the reference frames. It is killed when this is dropped.
+/// Server of the reference frames. Dropping it kills the process.
 struct Serve {
     child: Child,
     out: BufReader<ChildStdout>,
-    /// As it says where it listens: a port, or a path.
+    /// Address as printed by the server: a port, or a path.
     place: String,
 }
 
@@ -34,7 +34,7 @@ impl Serve {
         Self { child, out, place }
     }
 
-    /// What it says it has done.
+    /// Stops the server and returns its report.
     fn stop(mut self) -> Value {
         let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
         kill_process(pid, Signal::TERM).expect("signalled");
@@ -47,13 +47,13 @@ impl Serve {
 
 impl Drop for Serve {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may already have ended.
         self.child.kill().unwrap_or_default();
         self.child.wait().map(drop).unwrap_or_default();
     }
 }
 
-/// A request or a response of the reference frames.
+/// Returns a request or a response of the reference frames.
 fn frame(id: u64, body: &[u8]) -> Vec<u8> {
     let mut frame = (20 + body.len() as u32).to_le_bytes().to_vec();
     frame.extend(id.to_le_bytes());
@@ -63,8 +63,7 @@ fn frame(id: u64, body: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Requests that come at once are answered in their order, by the bytes that were asked for; the last line says
-/// how many.
+/// Pipelined requests are answered in order, with the requested number of bytes; the last line contains their number.
 #[test]
 fn a_server_answers_and_says_what_it_did() {
     let serve = Serve::with(&["--bind", "127.0.0.1:0", "--server-threads", "1", "--response-bytes", "5"]);
@@ -82,7 +81,7 @@ fn a_server_answers_and_says_what_it_did() {
     );
 }
 
-/// What cannot be is refused before anything is served.
+/// Impossible settings are refused before anything is served.
 #[test]
 fn a_server_that_cannot_be_is_refused() {
     let taken = Serve::with(&["--bind", "127.0.0.1:0"]);
@@ -95,13 +94,13 @@ fn a_server_that_cannot_be_is_refused() {
     assert!(message.contains("none.pem"), "{message}");
 }
 
-/// What a load of a fraction of a second found, which has to be no error.
+/// Returns the report of a load of a fraction of a second, which must succeed.
 fn load(args: &[&str]) -> Value {
     let short = ["--duration-secs", "0.4", "--warm-up-secs", "0.05", "--json"];
     thalweg(["bench", "rpc", "load"].into_iter().chain(args.iter().copied()).chain(short)).json()
 }
 
-/// The server has answered what the load counted and what came before and after, and nothing went wrong.
+/// Checks that the server has answered the requests of the load and those before and after it, without errors.
 fn check(found: &Value, served: &Value, connections: u64) {
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("no count in {found} or {served}"));
     assert_eq!((number(&found["errors"]), number(&served["faults"]), number(&served["timeouts"])), (0, 0, 0));
@@ -110,7 +109,7 @@ fn check(found: &Value, served: &Value, connections: u64) {
     assert!(requests > 0 && requests <= served, "{requests} of {served}");
 }
 
-/// Over every transport the load gets all answers, and says what a comparison has to hold fixed.
+/// Over every transport the load receives all responses, and reports the settings that a comparison has to keep fixed.
 #[test]
 fn every_transport_carries_a_load() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -141,7 +140,7 @@ fn every_transport_carries_a_load() {
     }
 }
 
-/// A certificate is believed only if the named file vouches for it.
+/// A certificate is trusted only if the named file contains it.
 #[test]
 fn a_load_over_tls_wants_to_know_whom_to_believe() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -162,7 +161,7 @@ fn a_load_over_tls_wants_to_know_whom_to_believe() {
     assert_eq!(found["errors"], 0);
 }
 
-/// An open loop sends what is due and no more, and says how late it was.
+/// An open-loop client keeps its rate, and reports its delays.
 #[test]
 fn an_open_loop_keeps_to_its_rate() {
     let serve = Serve::with(&["--bind", "127.0.0.1:0"]);
@@ -174,7 +173,7 @@ fn an_open_loop_keeps_to_its_rate() {
     assert_eq!(served["requests"], 900, "those of the warm-up, too");
 }
 
-/// A load that did not get what it asked for has failed.
+/// A load with wrong responses fails.
 #[test]
 fn a_load_with_errors_fails() {
     let serve = Serve::with(&["--bind", "127.0.0.1:0", "--response-bytes", "3"]);
@@ -187,7 +186,7 @@ fn a_load_with_errors_fails() {
     assert!(message.contains("cannot connect to 127.0.0.1:"), "{message}");
 }
 
-/// The program in a folder with this profile, and with a broker's configuration in the environment.
+/// Runs the program in a folder with this profile, and with a broker's configuration in the environment.
 fn with_profile(profile: &str, args: &[&str]) -> Done {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("profile.toml"), profile).expect("written");
@@ -198,7 +197,7 @@ fn with_profile(profile: &str, args: &[&str]) -> Done {
 
 const SHORT: [&str; 7] = ["--connections", "4", "--duration-secs", "0.4", "--warm-up-secs", "0.05", "--json"];
 
-/// Without `serve` or `load` there are both, and what a request cost the server is known, too.
+/// Without `serve` or `load` both are run, and the cost of a request for the server is reported as well.
 #[test]
 fn both_halves_come_with_one_command() {
     let done = with_profile("", &[&["--server-threads", "1", "--response-bytes", "9"], &SHORT[..]].concat());
@@ -212,7 +211,7 @@ fn both_halves_come_with_one_command() {
     assert_eq!((&found["transport"], &found["rounds"]["count"]), (&"quic".into(), &2.into()));
 }
 
-/// A profile says how the server is set, and with that how the load speaks to it; options stand above it.
+/// A profile sets the server, and thereby the protocol of the load; options override it.
 #[test]
 fn a_profile_sets_both_halves() {
     let profile = "server_threads = 1\ntls_self_signed = true\nresponse_bytes = 7\nlow_memory = true\n\
@@ -228,7 +227,7 @@ fn a_profile_sets_both_halves() {
     assert!(done.err.contains("read_buffer_capacity changes nothing"), "{done:?}");
 }
 
-/// What a profile has wrong is refused, with the nearest thing that would be right.
+/// An invalid profile is refused, with a suggestion of the nearest valid key.
 #[test]
 fn a_key_that_no_profile_has_is_refused() {
     let args = ["--config", "profile.toml"];

@@ -1,4 +1,4 @@
-//! What a broker keeps for itself is for no client and for no other user of the machine.
+//! Secrets of a broker are not readable by clients or by other users of the machine.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -13,10 +13,10 @@ use crate::kafka::security;
 use crate::pubsub_push::{call, done};
 use crate::server::{Launch, Server, within};
 
-/// `TOPIC_AUTHORIZATION_FAILED` of Kafka.
+/// Kafka's `TOPIC_AUTHORIZATION_FAILED`.
 const DENIED: i16 = 29;
 
-/// A broker with a data directory that has made the key of its push tokens.
+/// Starts a broker with a data directory that has generated the key of its push tokens.
 async fn with_key(data: &Path, more: &[&str]) -> Server {
     let data = format!("data={}", data.display());
     let server = Server::with(&[&["pubsub=127.0.0.1:0", "http=127.0.0.1:0", &data][..], more].concat());
@@ -54,11 +54,11 @@ async fn topics_that_may_hold_secrets_are_read_at_no_door() {
         let subscribed = within("an answer", client.subscribe(topic).start(Start::Earliest).open()).await;
         assert_eq!(subscribed.map(drop).map_err(|error| error.kind), Err(ErrorKind::Denied), "{topic}");
     }
-    // What holds none is read as ever.
+    // A topic without secrets remains readable.
     assert_eq!(fetched(&kafka.call(4, fetch("orders", 0, 0, 0)).await).0, 0);
 }
 
-/// With access control lists the right to all topics is not one to those of the broker.
+/// With access control lists, a permission on all topics does not include internal topics.
 #[tokio::test]
 async fn a_topic_of_the_broker_is_read_by_who_was_granted_its_name() {
     let data = tempfile::tempdir().expect("a folder");
@@ -73,7 +73,7 @@ async fn a_topic_of_the_broker_is_read_by_who_was_granted_its_name() {
     assert_eq!(fetched(&app.call(4, fetch("_security", 0, 0, 0)).await).0, DENIED, "nobody reads it");
 }
 
-/// The modes of a directory and of all that is in it.
+/// Collects the modes of a directory and of its contents.
 fn modes(path: &Path, found: &mut Vec<(String, u32)>) {
     let metadata = std::fs::symlink_metadata(path).expect("it is there");
     found.push((path.display().to_string(), metadata.mode() & 0o777));
@@ -99,7 +99,7 @@ async fn a_data_directory_is_for_its_owner_alone_and_an_old_one_is_made_so() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     let set = vec![format!("data={}", data.display())];
-    // As most users have it.
+    // The usual umask.
     let mut server = Server::launch(Launch { set, shell: Some("umask 022"), ..Launch::default() });
     let client = server.client("tcp").await;
     for (name, storage) in [("files", Storage::Disk), ("rows", Storage::Sqlite)] {
@@ -109,7 +109,7 @@ async fn a_data_directory_is_for_its_owner_alone_and_an_old_one_is_made_so() {
     }
     assert_private(&data);
     server.crash();
-    // A directory of an older version, and something of somebody else in it.
+    // A directory of an older version, with an unrelated file in it.
     let mut all = Vec::new();
     modes(&data, &mut all);
     for (path, _) in &all {

@@ -1,4 +1,4 @@
-//! The broker as a process: how it starts, what stops it, and what does not.
+//! The broker as a process: its startup, and its shutdown.
 
 use std::fs::File;
 use std::io::ErrorKind::WouldBlock;
@@ -19,7 +19,7 @@ use crate::raw::{Incoming, Raw, subscribe};
 use crate::reading::{self, spans, values};
 use crate::server::{Launch, Server, metric, program, size, until, within};
 
-/// A port that is taken, for TCP or for UDP: exit code 1, and a message that names the address and the flag.
+/// A TCP or UDP port in use: exit code 1, and a message that names the address and the flag.
 #[test]
 fn a_port_that_is_taken_is_named() {
     let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -35,7 +35,7 @@ fn a_port_that_is_taken_is_named() {
     assert!(message.contains(&text) && message.contains("--http"), "{message}");
 }
 
-/// All ports that are taken are named in one error, each with the flags that move and turn off its door.
+/// All ports in use are named in one error, each with the flags that move and disable its door.
 #[test]
 fn all_ports_that_are_taken_are_named_together() {
     let taken: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
@@ -65,7 +65,7 @@ fn all_ports_that_are_taken_are_named_together() {
     assert!(!message.contains("--sqs") && !message.contains("--native"), "{message}");
 }
 
-/// A wrong configuration is refused whole, with exit code 2 and what to write instead.
+/// A wrong configuration is refused as a whole, with exit code 2 and a suggestion.
 #[test]
 fn a_wrong_configuration_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -92,7 +92,7 @@ fn a_wrong_configuration_is_refused() {
     assert!(message.contains("THALWEG_MEMORY_MAXIMUM") && message.contains("memory_max"), "{message}");
 }
 
-/// A file in the place of the data directory is a mistake of the user, and no defect.
+/// A file in the place of the data directory is a user error, and not a defect.
 #[test]
 fn a_data_directory_that_is_a_file_is_refused() {
     let file = tempfile::NamedTempFile::new().expect("a file");
@@ -114,7 +114,7 @@ fn a_data_directory_that_is_a_file_is_refused() {
     assert!(message.contains("this is a file; name a directory (invalid)"), "{message}");
 }
 
-/// A data directory that cannot be created is a mistake in its name, and no defect of the broker.
+/// A data directory that cannot be created is an error in its name, and not a defect of the broker.
 #[test]
 fn a_data_directory_that_cannot_be_created_is_no_defect() {
     let file = tempfile::NamedTempFile::new().expect("a file");
@@ -126,7 +126,7 @@ fn a_data_directory_that_cannot_be_created_is_no_defect() {
     assert!(message.contains("name a directory that can be created (invalid)"), "{message}");
 }
 
-/// A certificate that cannot be read is named.
+/// An unreadable certificate is named.
 #[test]
 fn a_missing_certificate_is_named() {
     let set = ["--set", "tls_cert=/nowhere/cert.pem", "--set", "tls_key=/nowhere/key.pem"];
@@ -145,7 +145,7 @@ fn a_missing_certificate_is_named() {
     assert!(message.contains("/nowhere/cert.pem"), "{message}");
 }
 
-/// A standard output and error that are full are no reason not to serve, nor to panic.
+/// A full standard output and error cause neither a refusal to serve nor a panic.
 #[tokio::test]
 async fn a_full_output_is_no_reason_to_stop() {
     let launch = Launch { output: Some("/dev/full".into()), set: vec!["log=debug".into()], ..Launch::default() };
@@ -162,8 +162,8 @@ async fn a_full_output_is_no_reason_to_stop() {
     assert_eq!(server.ended().await.code(), Some(0));
 }
 
-/// SIGTERM: whoever has records waiting gets them, is told that the broker goes away, and then the
-/// connection ends; the exit code is 0.
+/// SIGTERM: a client with queued records receives them and a shutdown notice, and then the connection ends; the exit
+/// code is 0.
 #[tokio::test]
 async fn a_stop_drains_what_is_queued() {
     let mut server = Server::start();
@@ -173,7 +173,7 @@ async fn a_stop_drains_what_is_queued() {
     let mut over_quic = reading::subscribe(&quic, "t", Start::Live).await;
     let mut idle = Raw::open(server.address).await;
     let mut publisher = Raw::open(server.address).await;
-    // More than the sockets on the way hold, less than what makes the queue overflow.
+    // More than the sockets on the path buffer, less than the overflow of the queue.
     let count = 100;
     for i in 0..count {
         assert_eq!(publisher.publish("t", &[&[b'x'; 128 << 10]]).await, i);
@@ -201,7 +201,7 @@ async fn a_stop_drains_what_is_queued() {
     assert_eq!(server.ended().await.code(), Some(0));
 }
 
-/// A connection that never said anything, or not enough, does not hold up a stop.
+/// A connection without a complete hello does not delay a stop.
 #[tokio::test]
 async fn a_stop_does_not_wait_for_those_who_say_nothing() {
     let mut server = Server::with(&["hello_timeout_ms=600000", "shutdown_timeout_ms=600000"]);
@@ -217,7 +217,7 @@ async fn a_stop_does_not_wait_for_those_who_say_nothing() {
     assert_eq!(server.ended().await.code(), Some(0));
 }
 
-/// A client that is stuck holds up the stop until its time is over; a second SIGTERM ends at once.
+/// A stuck client delays the stop up to its timeout; a second SIGTERM ends it immediately.
 #[tokio::test]
 async fn a_second_stop_ends_at_once() {
     let mut server = Server::with(&["shutdown_timeout_ms=600000"]);
@@ -239,7 +239,7 @@ async fn a_second_stop_ends_at_once() {
     drop(stuck);
 }
 
-/// A stop ends in its time whatever the clients do.
+/// A stop ends within its timeout regardless of the clients.
 #[tokio::test]
 async fn a_stop_has_its_time() {
     let mut server = Server::with(&["shutdown_timeout_ms=300"]);
@@ -256,7 +256,7 @@ async fn a_stop_has_its_time() {
     drop(stuck);
 }
 
-/// A broker whose threads are all stuck in writing to a log that no program reads.
+/// Starts a broker all of whose threads are blocked by writing to a log that no program reads.
 fn stuck(shutdown_timeout: &str) -> (Server, File) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("log");
@@ -288,13 +288,13 @@ async fn a_second_stop_ends_at_once_even_if_all_threads_are_stuck() {
     let (mut server, _pipe) = stuck("600000");
     server.signal(Signal::TERM);
     let begin = Instant::now();
-    // Another one: two of the same that come together are one.
+    // A different signal: two pending signals of the same kind are merged.
     server.signal(Signal::INT);
     assert_eq!(server.ended().await.code(), Some(1), "not everything was finished");
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
 }
 
-/// Datagrams that are no QUIC, of all sizes and beginnings, change nothing.
+/// Datagrams that are not QUIC, of all sizes and prefixes, have no effect.
 #[tokio::test]
 async fn garbage_datagrams_are_ignored() {
     let server = Server::start();
@@ -310,7 +310,7 @@ async fn garbage_datagrams_are_ignored() {
             .collect();
         socket.send_to(&datagram, server.address).expect("sent");
     }
-    // Headers that look like the beginning of a connection of some version.
+    // Headers that look like the start of a connection of some version.
     for version in [0u32, 1, 2, 0x0a0a_0a0a, u32::MAX] {
         let mut datagram = vec![0xc0];
         datagram.extend(version.to_be_bytes());
@@ -322,7 +322,7 @@ async fn garbage_datagrams_are_ignored() {
     within("ping", late.ping()).await.expect("served");
 }
 
-/// A QUIC client that vanishes is noticed because it says nothing more.
+/// A QUIC client that vanishes is detected by its silence.
 #[tokio::test]
 async fn a_client_that_vanishes_is_noticed() {
     let server = Server::start();
@@ -342,7 +342,7 @@ async fn a_client_that_vanishes_is_noticed() {
     until("its subscription is gone", async || metric(&watcher, "thalweg_subscribers").await == 0).await;
 }
 
-/// The ready file is there once every door accepts, and tells where.
+/// The ready file exists once every door accepts connections, and contains their addresses.
 #[tokio::test]
 async fn the_ready_file_tells_the_truth() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -383,7 +383,7 @@ async fn the_ready_file_tells_the_truth() {
     assert!(banner.contains(&native.to_string()) && banner.contains(&http), "{banner}");
 }
 
-/// A broker that is stopped for a while, as a laptop that sleeps, goes on where it was.
+/// A broker process that is stopped for a while, as on a sleeping laptop, continues.
 #[tokio::test]
 async fn a_broker_that_sleeps_goes_on() {
     let server = Server::start();

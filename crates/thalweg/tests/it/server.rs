@@ -1,4 +1,4 @@
-//! A broker in a process of its own, and bounded waiting.
+//! Broker in a separate process, and waits with a time limit.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -10,12 +10,12 @@ use client::{Address, Client, ClientSettings};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// How long anything may take on a busy machine.
+/// Maximum duration of any operation on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// How often a condition that nobody announces is looked at.
+/// Polling interval of conditions without a notification.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Waits for something, and not for ever.
+/// Waits for a future, with a time limit.
 pub async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
     match tokio::time::timeout(PATIENCE, work).await {
         Ok(done) => done,
@@ -23,7 +23,7 @@ pub async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
     }
 }
 
-/// Looks at a condition until it holds.
+/// Polls a condition until it holds, with a time limit.
 pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let begin = Instant::now();
     while !within(what, holds()).await {
@@ -32,13 +32,12 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// How much a test does, unless the variable of the environment asks for another number. `cargo xtask soak hardening`
-/// does.
+/// Returns the size of a test, which an environment variable may override, as `cargo xtask soak hardening` does.
 pub fn size(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |number| number.parse().expect("a number"))
 }
 
-/// The binary, with nothing of this process's configuration.
+/// Returns a command for the binary, without the configuration of this process.
 pub fn program() -> Command {
     clean(Command::new(env!("CARGO_BIN_EXE_thalweg")))
 }
@@ -49,25 +48,25 @@ fn clean(mut command: Command) -> Command {
             command.env_remove(name);
         }
     }
-    // Most tests have no use for these doors, whose ports another may have.
+    // Most tests do not use these doors, whose ports may be in use.
     command.env("THALWEG_PUBSUB", "off").env("THALWEG_REDIS", "off");
     command
 }
 
-/// How a broker is started.
+/// Launch options of a broker.
 #[derive(Clone, Default)]
 pub struct Launch {
     /// Pairs for `--set`.
     pub set: Vec<String>,
-    /// What a shell does before it becomes the broker.
+    /// Shell commands that run before the shell becomes the broker.
     pub shell: Option<&'static str>,
-    /// A configuration file with this text.
+    /// Text of a configuration file.
     pub file: Option<String>,
-    /// Where the standard output and error go instead of the log.
+    /// File for the standard output and error instead of the log.
     pub output: Option<PathBuf>,
 }
 
-/// A running broker. It is killed when this is dropped.
+/// Running broker. Dropping it kills the process.
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
@@ -82,12 +81,12 @@ impl Server {
         Self::with(&[])
     }
 
-    /// A broker with these keys of the configuration.
+    /// Starts a broker with these settings.
     pub fn with(set: &[&str]) -> Self {
         Self::launch(Launch { set: set.iter().map(|pair| (*pair).to_owned()).collect(), ..Launch::default() })
     }
 
-    /// A broker with this configuration file, and these keys beside it.
+    /// Starts a broker with this configuration file and these additional settings.
     pub fn with_file(text: &str, set: &[&str]) -> Self {
         let set = set.iter().map(|pair| (*pair).to_owned()).collect();
         Self::launch(Launch { set, file: Some(text.to_owned()), ..Launch::default() })
@@ -100,7 +99,7 @@ impl Server {
         Self { child, address, kafka, sqs, launch, folder }
     }
 
-    /// Ends the process as a power cut would, and starts another on the same port.
+    /// Kills the process, as a power failure would, and starts another on the same port.
     pub fn crash_and_restart(&mut self) {
         self.crash();
         self.start_again();
@@ -128,7 +127,7 @@ impl Server {
         kill_process(pid, signal).expect("signalled");
     }
 
-    /// Stops the process in its tracks, as a debugger or a sleeping laptop does, until it gets `CONT`.
+    /// Stops the process, as a debugger or a sleeping laptop does, until it receives `CONT`.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
         let pid = Pid::from_raw(self.child.id() as i32);
@@ -137,7 +136,7 @@ impl Server {
         assert!(status.stopped(), "{status:?}");
     }
 
-    /// Waits for the process to end by itself.
+    /// Waits for the process to end on its own.
     pub async fn ended(&mut self) -> ExitStatus {
         let mut status = None;
         until("the end of the broker", async || {
@@ -152,12 +151,12 @@ impl Server {
         self.child.try_wait().expect("its status").is_none()
     }
 
-    /// Where the Pub/Sub door is, which most tests do not open.
+    /// Returns the address of the Pub/Sub door, which most tests do not open.
     pub fn pubsub(&self) -> SocketAddr {
         self.door("pubsub")
     }
 
-    /// Where a door is that the test opened.
+    /// Returns the address of a door that the test opened.
     pub fn door(&self, name: &str) -> SocketAddr {
         let ready = std::fs::read_to_string(self.folder.path().join("ready.json")).expect("it is ready");
         let ready: serde_json::Value = serde_json::from_str(&ready).expect("JSON");
@@ -176,7 +175,7 @@ impl Server {
         connect(&self.url(scheme), settings).await
     }
 
-    /// Resident memory, from what Linux says of the process.
+    /// Returns the resident memory of the process, as reported by Linux.
     pub fn resident_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("its status");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
@@ -191,7 +190,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may already have ended.
         self.child.kill().unwrap_or_default();
         self.child.wait().map(drop).unwrap_or_default();
         let log = self.log();
@@ -203,20 +202,20 @@ impl Drop for Server {
     }
 }
 
-/// A client of a broker that is there.
+/// Connects a client to a running broker.
 pub async fn connect(url: &str, settings: ClientSettings) -> Client {
     let address = Address::parse(url).expect("an address");
     within("a connection", Client::connect_with(address, settings)).await.expect("connected")
 }
 
-/// The value of a metric without labels.
+/// Returns the value of a metric without labels.
 pub async fn metric(client: &Client, name: &str) -> u64 {
     let text = within("the metrics", client.stats()).await.expect("metrics");
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value.unwrap_or_else(|| panic!("no metric {name} in\n{text}")).parse().expect("a whole number")
 }
 
-/// A broker whose native door, Kafka door and SQS door are there.
+/// Starts a broker, and returns once its native, Kafka and SQS doors are open.
 fn spawn(launch: &Launch, folder: &Path, addresses: [SocketAddr; 3]) -> (Child, [SocketAddr; 3]) {
     let ready_file = folder.join("ready.json");
     if ready_file.exists() {

@@ -1,4 +1,4 @@
-//! Clients at the wrong door, or where no broker is: what they are told, and how soon.
+//! Clients at the wrong door or without a broker: their errors, and the time until these are reported.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -11,7 +11,7 @@ const HTTP: &[u8] = b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 const SQS: &[u8] =
     b"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: AmazonSQS.ListQueues\r\nContent-Length: 2\r\n\r\n{}";
 const REDIS: &[u8] = b"*1\r\n$4\r\nPING\r\n";
-/// `ApiVersions` in version 3 of a client that is named c.
+/// `ApiVersions` in version 3, from a client named c.
 const KAFKA: &[u8] = b"\0\0\0\x14\0\x12\0\x03\0\0\0\x01\0\x01c\0\x02c\x021\0\0";
 /// The first two bytes of the body are the version of the protocol; the rest does not matter here.
 const NATIVE: &[u8] = b"\0\0\0\x10\x01\0\0\0\0\0\0\x01\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -20,7 +20,7 @@ fn everything() -> Server {
     Server::with(&["http=127.0.0.1:0", "redis=127.0.0.1:0", "pubsub=127.0.0.1:0"])
 }
 
-/// All that a door says to these bytes before it closes the connection.
+/// Returns all bytes that a door sends in response before it closes the connection.
 fn answer(door: SocketAddr, first: &[u8]) -> String {
     let mut socket = TcpStream::connect(door).expect("connected");
     socket.set_read_timeout(Some(PATIENCE)).expect("a time limit");
@@ -30,7 +30,8 @@ fn answer(door: SocketAddr, first: &[u8]) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Each door tells the clients of the others which door it is, what they speak, and where they want to be; and closes.
+/// Each door tells clients of other doors its name, their protocol, and the right address; then it closes the
+/// connection.
 #[test]
 fn a_door_sends_strangers_to_theirs() {
     let server = everything();
@@ -64,18 +65,18 @@ fn a_door_sends_strangers_to_theirs() {
     // Each in a form that its client shows.
     assert!(answer(at("kafka"), HTTP).starts_with("HTTP/1.1 400 Bad Request\r\n"));
     assert!(answer(at("native"), REDIS).starts_with("-ERR "));
-    // As Redis itself answers what is not for it.
+    // As Redis itself responds to other protocols.
     assert!(answer(at("redis"), HTTP).starts_with("-ERR "));
     assert!(answer(at("redis"), b"POST / HTTP/1.1\r\nHost: a\r\n\r\n").starts_with("-ERR this is the Redis door"));
 }
 
-/// Doors that all speak HTTP tell each other's requests apart.
+/// Doors that use HTTP recognize each other's requests.
 #[test]
 fn a_request_of_another_door_that_speaks_http_is_sent_there() {
     let server = everything();
     let told = answer(server.door("http"), &[&SQS[..SQS.len() - 2], b"Connection: close\r\n\r\n{}"].concat());
     assert!(told.contains(&server.door("sqs").to_string()), "{told}");
-    // Amazon's SDKs show the message of this form alone.
+    // Amazon's SDKs show the message only in this form.
     for door in ["http", "pubsub"] {
         let told = answer(server.door(door), &[&SQS[..SQS.len() - 2], b"Connection: close\r\n\r\n{}"].concat());
         let shown = r#"{"__type":"com.amazonaws.sqs#InvalidAddress","message":"this is the "#;
@@ -93,7 +94,7 @@ fn a_request_of_another_door_that_speaks_http_is_sent_there() {
     }
 }
 
-/// A door that is closed is named with the flag that opens it. Inline commands of Redis are none of HTTP.
+/// A closed door is named with the flag that opens it. Inline commands of Redis are not taken for HTTP.
 #[test]
 fn a_closed_door_is_named_with_its_flag() {
     let server = Server::with(&["redis=127.0.0.1:0"]);
@@ -107,7 +108,7 @@ fn a_closed_door_is_named_with_its_flag() {
     assert_eq!(&answer[..], b"+OK\r\n$8\r\nHTTP/1.1\r\n");
 }
 
-/// With a port that nothing has, QUIC fails as soon as TCP does, and names the address.
+/// With an unused port, QUIC fails as soon as TCP does, and names the address.
 #[test]
 fn nothing_there_is_found_out_at_once() {
     let free = {
@@ -116,7 +117,7 @@ fn nothing_there_is_found_out_at_once() {
         udp.local_addr().expect("an address")
     };
     let address = free.to_string();
-    // The first run reads the program from the disk.
+    // The first run reads the program from disk.
     for attempt in 0..5 {
         let begin = Instant::now();
         let message = thalweg(["--server", &address, "topic", "list"]).failed(3);
@@ -125,12 +126,12 @@ fn nothing_there_is_found_out_at_once() {
         if took < Duration::from_millis(100) {
             return;
         }
-        // A busy machine is slower at times; five times in a row it is not.
+        // A busy machine may be slow at times, but not five times in a row.
         assert!(attempt < 4, "took {took:?}");
     }
 }
 
-/// The command line tells that it was led to another door, or to no door at all.
+/// The command line reports that it reached another door, or no door at all.
 #[test]
 fn the_command_line_is_told_which_door_it_found() {
     let server = everything();
@@ -146,7 +147,7 @@ fn the_command_line_is_told_which_door_it_found() {
             assert!(begin.elapsed() < Duration::from_secs(4), "{scheme} at {door} took {:?}", begin.elapsed());
         }
     }
-    // A server of HTTP that is none of ours.
+    // HTTP server that is not part of the broker.
     let other = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = other.local_addr().expect("an address").to_string();
     let served = std::thread::spawn(move || {
@@ -160,7 +161,7 @@ fn the_command_line_is_told_which_door_it_found() {
     served.join().expect("no panic");
 }
 
-/// A port at which something listens without a word is named, over TCP, over QUIC, and over TLS.
+/// A port at which a silent program listens is named, over TCP, over QUIC, and over TLS.
 #[test]
 fn a_port_that_stays_silent_is_named() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -1,4 +1,4 @@
-//! `bench stream`: its workloads, its tables, and that it notices what went wrong.
+//! `bench stream`: its workloads, its tables, and its detection of errors.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::command::{on, thalweg};
 use crate::server::{PATIENCE, Server, within};
 
-/// The reports of some runs, one a line.
+/// Returns the reports of some runs, one per line.
 fn reports(args: &[&str]) -> Vec<Value> {
     let out = thalweg(["bench", "stream", "--json"].into_iter().chain(args.iter().copied())).ok();
     out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
@@ -20,7 +20,7 @@ fn number(report: &Value, key: &str) -> f64 {
     report[key].as_f64().unwrap_or_else(|| panic!("no {key} in {report}"))
 }
 
-/// Without options it is the workload of the report, to the byte. Figures of other machines are in the documents.
+/// Without options, the workload is exactly that of the report. Figures of other machines are in the documentation.
 #[test]
 fn the_reports_workload_has_its_six_tables() {
     let text = thalweg(["bench", "stream"]).ok();
@@ -43,7 +43,7 @@ fn the_reports_workload_has_its_six_tables() {
     assert!(text.contains("all 10000 records came once, in order, with their bytes"), "{text}");
 }
 
-/// Each mode can be made smaller and otherwise shaped; a report says what was run and what it took.
+/// Each mode can be reduced and have another shape; a report describes the run and its duration.
 #[test]
 fn workloads_are_run_as_they_are_asked_for() {
     let found = reports(&["--mode", "pipelined,3m-100b", "--records", "3000", "--partitions", "3"]);
@@ -78,7 +78,7 @@ fn workloads_are_run_as_they_are_asked_for() {
     assert_eq!((number(report, "produced"), &report["consumed_per_s"]), (2000.0, &Value::Null));
 }
 
-/// A page has the plots and tables of each run, and nothing that a browser would have to fetch.
+/// A page has the plots and tables of each run, and no external resources.
 #[test]
 fn a_page_stands_alone() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -90,7 +90,7 @@ fn a_page_stands_alone() {
         assert!(!page.contains(bad), "{bad}");
     }
     assert!(page.contains("&lt;page&gt;.html") && !page.contains("<page>"), "the command line is text");
-    // Of each run: three latencies over time and by percentile, throughput, memory and CPU; six tables.
+    // For each run: three latencies over time and by percentile, throughput, memory and CPU; six tables.
     assert_eq!((page.matches("<svg").count(), page.matches("<table>").count()), (18, 12));
     assert_eq!(page.matches("all 10000 records came once").count(), 2);
     assert!(page.contains("prefers-color-scheme: dark"));
@@ -105,7 +105,7 @@ fn a_page_stands_alone() {
     assert!(message.contains("no/page.html"), "{message}");
 }
 
-/// Where the broker keeps the topic stands in the report; a topic on disk needs no room in memory.
+/// The storage of the topic is part of the report; a topic on disk needs no memory for its records.
 #[test]
 fn a_topic_on_disk_is_measured_as_one() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -119,7 +119,7 @@ fn a_topic_on_disk_is_measured_as_one() {
     assert_eq!(reports(&["--records", "100"])[0]["storage"], "memory");
 }
 
-/// What cannot be measured is refused before anything is sent.
+/// Impossible measurements are refused before any request is sent.
 #[test]
 fn what_cannot_be_measured_is_refused() {
     let message = thalweg(["bench", "stream", "--acks", "none"]).failed(2);
@@ -131,7 +131,7 @@ fn what_cannot_be_measured_is_refused() {
     assert!(message.contains("memory_max is 1048576; raise it"), "{message}");
 }
 
-/// A load of a server that is there, whose records somebody may reach before they are read.
+/// Returns a plan for an existing server, whose records may be lost or mixed with others before they are read.
 fn plan(server: &Server, settings: TopicSettings, consumer: Consumer) -> Plan {
     Plan {
         mode: "test".to_owned(),
@@ -156,7 +156,7 @@ async fn report(plan: Plan) -> StreamReport {
     within("the run", run).await.expect("no panic").expect("a report")
 }
 
-/// What retention took away before it was read is lost, and the run does not pass for whole.
+/// Records that retention deleted before they were read count as lost, and the run is reported as incomplete.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_records_are_counted() {
     let server = Server::start();
@@ -170,14 +170,14 @@ async fn lost_records_are_counted() {
     assert!(report.to_string().contains("THIS RUN IS NOT WHOLE"), "{report}");
 }
 
-/// A record that nobody of the run has sent is noticed by its bytes.
+/// A record that the run did not send is detected by its bytes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_record_is_noticed() {
     let server = Server::start();
     let client = server.client("tcp").await;
     let settings = TopicSettings { partitions: 1, retention_bytes: 0, retention_ms: 0, ..TopicSettings::default() };
     let plan = Plan { rate: Some(10_000.0), ..plan(&server, settings, Consumer::Together) };
-    // It is there before the first record of the run, which will find the topic made.
+    // The topic is created before the first record of the run, which finds it existing.
     within("create", client.create_topic("load", settings)).await.expect("created");
     let running = tokio::spawn(report(plan));
     within("a subscriber", async {

@@ -1,4 +1,4 @@
-//! Where subscriptions begin, what they match, and how they share.
+//! Starts of subscriptions, patterns, and queue groups.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use engine::partitioner;
 use crate::reading::{Contiguous, batch_values, next_event, publish, subscribe, take, text, values};
 use crate::server::{Server, within};
 
-/// A subscription begins live, with the oldest record, at an offset (inside of a batch too) or at a time.
+/// A subscription starts live, with the oldest record, at an offset (even within a batch) or at a time.
 #[tokio::test]
 async fn starts() {
     let server = Server::start();
@@ -45,7 +45,7 @@ async fn starts() {
     }
 }
 
-/// A key lands in the partition that Kafka's murmur2 gives it, and its records keep their order.
+/// A key is assigned to the partition of Kafka's murmur2, and its records keep their order.
 #[tokio::test]
 async fn keys_choose_partitions_and_keep_their_order() {
     let server = Server::start();
@@ -73,7 +73,7 @@ async fn keys_choose_partitions_and_keep_their_order() {
     }
 }
 
-/// Records without a key reach every partition, and one partition can be read alone.
+/// Records without a key are spread over all partitions, and a single partition can be read.
 #[tokio::test]
 async fn one_partition_can_be_read_and_written_alone() {
     let server = Server::start();
@@ -100,7 +100,7 @@ async fn one_partition_can_be_read_and_written_alone() {
     assert!(info.partitions.iter().all(|p| p.end >= 3), "batches without a partition take turns: {info:?}");
 }
 
-/// A pattern gets what matches it, topics that are created later included, and says which topic it was.
+/// A pattern receives the records of matching topics, including later ones, with the name of their topic.
 #[tokio::test]
 async fn patterns_match_topics_of_today_and_tomorrow() {
     let server = Server::start();
@@ -148,8 +148,8 @@ async fn patterns_match_topics_of_today_and_tomorrow() {
     }
 }
 
-/// The members of a queue group share a topic: each record goes to exactly one of them, each group and
-/// each plain subscriber gets all.
+/// The members of a queue group share a topic: each record is delivered to exactly one of them; each group and each
+/// plain subscriber receives all records.
 #[tokio::test]
 async fn queue_groups_share_without_loss_or_duplicate() {
     let server = Server::start();
@@ -171,7 +171,7 @@ async fn queue_groups_share_without_loss_or_duplicate() {
     for subscription in [&mut other, &mut plain] {
         assert_eq!(values(subscription, count).await.into_iter().collect::<HashSet<_>>(), wanted);
     }
-    // Everyone has had all before the last word, and each member gets one of the last words.
+    // All members have received everything before the final records, and each receives one of those.
     let mut shared = Vec::new();
     for _ in 0..workers.len() {
         publish(&tcp, "jobs", ["end"]).await;
@@ -191,7 +191,7 @@ async fn queue_groups_share_without_loss_or_duplicate() {
     assert_eq!(shared.into_iter().collect::<HashSet<_>>(), wanted);
 }
 
-/// Whoever joins while records pour in gets each exactly once from where it began, from history or live.
+/// A subscriber that joins under load receives each record exactly once from its start, from history or live.
 #[tokio::test]
 async fn joining_under_load_loses_nothing_and_sees_nothing_twice() {
     let server = Server::with(&["retention_bytes=0"]);
@@ -231,7 +231,7 @@ async fn joining_under_load_loses_nothing_and_sees_nothing_twice() {
     }
 }
 
-/// Retention by bytes removes the oldest batches; whoever asks for them is told that they do not come.
+/// Retention by bytes removes the oldest batches; a subscriber that requests them receives a gap.
 #[tokio::test]
 async fn retention_by_bytes_tells_a_gap() {
     let server = Server::start();

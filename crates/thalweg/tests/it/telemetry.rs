@@ -1,4 +1,4 @@
-//! What the broker tells of itself to other systems.
+//! Telemetry that the broker exports to other systems.
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 
 use crate::server::{Server, metric, until, within};
 
-/// A collector for one request: takes it whole, answers with `status`, and returns its first line and its body.
+/// Collects one request: reads it completely, responds with `status`, and returns its first line and its body.
 async fn collect(listener: &TcpListener, status: &str) -> (String, Value) {
     let (mut socket, _) = within("an export", listener.accept()).await.expect("accepted");
     let mut request = Vec::new();

@@ -1,4 +1,4 @@
-//! The command line on a terminal: what it asks, and what it says while it waits.
+//! The command line on a terminal: its questions, and its messages during a wait.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use crate::command::{feed, on};
 use crate::server::{PATIENCE, Server, program};
 
-/// A program on a terminal of its own.
+/// Program with a separate terminal.
 struct Terminal {
     child: Child,
     keyboard: File,
@@ -39,7 +39,7 @@ impl Terminal {
         let (sender, screen) = channel();
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // It fails once the program is gone.
+            // It fails once the program has ended.
             while let Ok(n @ 1..) = output.read(&mut bytes) {
                 if sender.send(String::from_utf8_lossy(&bytes[..n]).into_owned()).is_err() {
                     return;
@@ -49,7 +49,7 @@ impl Terminal {
         Self { child, keyboard, screen, shown: String::new() }
     }
 
-    /// Waits until this is on the screen.
+    /// Waits until this text is on the screen.
     fn shows(&mut self, expected: &str) {
         let begin = Instant::now();
         while !self.shown.contains(expected) {
@@ -71,7 +71,7 @@ impl Terminal {
             match self.child.try_wait().expect("its status") {
                 Some(status) => break status,
                 None if begin.elapsed() > PATIENCE => panic!("it does not end: {:?}", self.shown),
-                // What it still writes has to be read.
+                // Its remaining output has to be read.
                 None => self.shown.extend(self.screen.recv_timeout(std::time::Duration::from_millis(10))),
             }
         };
@@ -88,13 +88,14 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // It has ended, as a rule.
+        // It has usually ended.
         self.child.kill().unwrap_or_default();
         self.child.wait().map(drop).unwrap_or_default();
     }
 }
 
-/// On a terminal a deletion asks first, and only y goes on. `--yes` and scripts are not asked.
+/// On a terminal a deletion requires a confirmation, and only y continues. With `--yes` and in scripts there is no
+/// question.
 #[test]
 fn deletions_ask_on_a_terminal() {
     let server = Server::start();
@@ -127,7 +128,7 @@ fn deletions_ask_on_a_terminal() {
     on(&server, ["queue", "delete", "jobs"]).ok();
 }
 
-/// Whoever waits is told for what; a script is not.
+/// A terminal shows the reason for a wait; a script does not.
 #[test]
 fn a_terminal_is_told_what_is_waited_for() {
     let mut server = Server::start();
@@ -163,7 +164,7 @@ fn a_terminal_is_told_what_is_waited_for() {
     assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "a script is told nothing");
 }
 
-/// Records of a pattern are shown with their topics: in columns on a terminal, else before a tab.
+/// Records of a pattern are shown with their topics: in columns on a terminal, otherwise before a tab.
 #[test]
 fn records_of_a_pattern_have_their_topics() {
     let server = Server::start();
@@ -181,7 +182,7 @@ fn records_of_a_pattern_have_their_topics() {
     assert_eq!(values, ["one", "two"]);
 }
 
-/// `top` has a list of each kind of thing, and a key for each list.
+/// `top` has a list of each kind of resource, and a key for each list.
 #[test]
 fn top_lists_what_a_broker_has() {
     let server = Server::start();

@@ -10,7 +10,7 @@ use crate::raw::Raw;
 use crate::reading::{next_event, publish, subscribe, take, values};
 use crate::server::{PATIENCE, Server, connect, within};
 
-/// Creating is idempotent for the same settings and refused for others; describing shows what there is.
+/// Creating is idempotent for the same settings and refused for others; a description shows the effective settings.
 #[tokio::test]
 async fn create_and_describe() {
     let server = Server::start();
@@ -41,7 +41,7 @@ async fn create_and_describe() {
     assert_eq!(missing.map(drop).map_err(|e| e.kind), Err(ErrorKind::NotFound));
 }
 
-/// A list comes in pages in the order of the names, without holes or repeats, and without inboxes.
+/// Lists are paginated in the order of the names, without gaps or duplicates, and without inboxes.
 #[tokio::test]
 async fn lists_come_in_pages() {
     let server = Server::start();
@@ -72,8 +72,8 @@ async fn lists_come_in_pages() {
     assert_eq!(listed.into_iter().map(|info| info.topic).collect::<Vec<_>>(), names);
 }
 
-/// A deleted topic ends its subscriptions and fetches; a subscription of a pattern goes on, also with a
-/// topic of the same name that comes later.
+/// A deleted topic ends its subscriptions and fetches; a subscription of a pattern continues, even with a later topic
+/// of the same name.
 #[tokio::test]
 async fn deleting_a_topic_ends_what_was_open_on_it() {
     let server = Server::start();
@@ -104,7 +104,7 @@ async fn deleting_a_topic_ends_what_was_open_on_it() {
     }
 }
 
-/// With `auto_create_topics = false` a topic has to be created before anyone publishes or subscribes to it.
+/// With `auto_create_topics = false` a topic has to be created before it is published or subscribed to.
 #[tokio::test]
 async fn topics_are_not_created_on_the_way_where_that_is_off() {
     let server = Server::with(&["auto_create_topics=false"]);
@@ -123,7 +123,7 @@ async fn topics_are_not_created_on_the_way_where_that_is_off() {
     let _inboxes_need_no_creation = subscribe(&client, "_inbox.mine", Start::Live).await;
 }
 
-/// A fetch at the end of the log waits and is woken by a publish; without one it ends in its time.
+/// A fetch at the end of the log waits and is woken by a publish; without one it ends after its timeout.
 #[tokio::test]
 async fn a_fetch_waits_for_the_next_publish() {
     let server = Server::start();
@@ -133,7 +133,7 @@ async fn a_fetch_waits_for_the_next_publish() {
     let fetch =
         |offset, wait_ms| Request::Fetch { topic: "log".into(), partition: 0, offset, bytes_max: 1 << 20, wait_ms };
     let waiting = raw.send(&fetch(3, 60_000)).await;
-    // Requests behind it are answered meanwhile.
+    // Later requests are answered in the meantime.
     assert!(matches!(raw.call(&Request::Ping).await, Response::Pong));
     publish(&client, "log", [3]).await;
     let Response::Fetched { start, end, batches } = raw.answer(waiting).await else {
@@ -148,7 +148,7 @@ async fn a_fetch_waits_for_the_next_publish() {
     assert_eq!(missing.map(drop).map_err(|e| e.kind), Err(ErrorKind::NotFound));
 }
 
-/// Time alone empties a log, and a subscriber that comes later is told what it misses.
+/// Retention by time alone empties a log, and a later subscriber receives a gap.
 #[tokio::test]
 async fn retention_by_time_empties_a_log() {
     let server = Server::start();
@@ -171,8 +171,8 @@ async fn retention_by_time_empties_a_log() {
     assert_eq!(values(&mut subscription, 1).await, ["5"]);
 }
 
-/// A publisher that is open learns of new partitions, by its acknowledgements or by asking, and uses them; keys go
-/// where any other client looks for them. Subscriptions over every transport get them.
+/// An open publisher notices new partitions, by acknowledgements or by a request, and uses them; keys are assigned as
+/// by any other client. Subscriptions over every transport receive the records.
 #[tokio::test]
 async fn publishers_and_subscriptions_that_are_open_follow_a_topic_that_grows() {
     let server = Server::start();
@@ -184,7 +184,7 @@ async fn publishers_and_subscriptions_that_are_open_follow_a_topic_that_grows() 
     within("publish", publisher.publish(&Record::new("before"))).await.expect("published");
     let info = within("grow", client.grow_topic("t", 8)).await.expect("grown");
     assert_eq!((info.settings.partitions, info.partitions.len()), (8, 8));
-    // This one tells.
+    // This publish reports the new partitions.
     within("publish", publisher.publish(&Record::new("tells"))).await.expect("published");
     let keys: Vec<String> = (0..64).map(|i| format!("key-{i}")).collect();
     for key in &keys {
@@ -202,7 +202,7 @@ async fn publishers_and_subscriptions_that_are_open_follow_a_topic_that_grows() 
     }
 }
 
-/// A subscription whose connection was broken while its topic grew goes on with all that the new partitions have.
+/// A subscription whose connection was broken while its topic grew receives all records of the new partitions.
 #[tokio::test]
 async fn a_subscription_that_was_away_while_its_topic_grew_misses_nothing() {
     let server = Server::start();

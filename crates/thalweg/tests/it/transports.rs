@@ -1,4 +1,4 @@
-//! The same exchange over every transport.
+//! Tests of one exchange over every transport.
 
 use bytes::Bytes;
 use client::{Client, Event, Message, Record, Start, TopicSettings};
@@ -7,7 +7,7 @@ use thalweg::Embedded;
 use crate::reading::take;
 use crate::server::{Server, within};
 
-/// Records of all shapes: keys, headers, nulls, nothing at all, and more than one read takes.
+/// Returns records of all shapes: keys, headers, nulls, empty values, and a value larger than one read.
 fn records() -> Vec<Record> {
     let mut records: Vec<Record> = (0..50)
         .map(|i| Record::new(format!("value-{i}")).with_key(format!("key-{}", i % 7)).with_header("i", i.to_string()))
@@ -64,35 +64,35 @@ async fn exchange(client: &Client) {
     assert!(matches!(within("an event", live.next_event()).await, Ok(Event::Batch(_))));
 }
 
-/// QUIC carries what was published, live and from the log.
+/// QUIC delivers the published records, live and from the log.
 #[tokio::test]
 async fn quic() {
     let server = Server::start();
     exchange(&server.client("quic").await).await;
 }
 
-/// Plain TCP carries what was published, live and from the log.
+/// Plain TCP delivers the published records, live and from the log.
 #[tokio::test]
 async fn tcp() {
     let server = Server::start();
     exchange(&server.client("tcp").await).await;
 }
 
-/// TLS over TCP carries what was published, live and from the log.
+/// TLS over TCP delivers the published records, live and from the log.
 #[tokio::test]
 async fn tls() {
     let server = Server::start();
     exchange(&server.client("tls").await).await;
 }
 
-/// A broker inside the program serves the same client through a pipe in memory.
+/// An embedded broker serves the same client through an in-memory pipe.
 #[tokio::test]
 async fn embedded() {
     let broker = Embedded::start().expect("started");
     exchange(&broker.client()).await;
 }
 
-/// The other profiles, and several shards and QUIC endpoints on one port, carry the same.
+/// The other profiles, and several shards and QUIC endpoints on one port, deliver the same records.
 #[tokio::test]
 async fn every_profile() {
     for set in [&["profile=latency"][..], &["profile=throughput"], &["shards=3", "quic_endpoints=3"]] {

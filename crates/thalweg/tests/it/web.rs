@@ -1,4 +1,4 @@
-//! What web pages, and programs that fetch URLs for others, cannot do to a broker on the same machine.
+//! Protection of a broker from web pages, and from programs that fetch URLs for others, on the same machine.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::pubsub_push::{call, done};
 use crate::server::{PATIENCE, Server, metric, until};
 
-/// The status and the body of an answer of HTTP.
+/// Returns the status and the body of an HTTP response.
 pub fn ask(door: SocketAddr, request: &str) -> (u16, String) {
     let mut socket = TcpStream::connect(door).expect("connected");
     socket.set_read_timeout(Some(PATIENCE)).expect("a time limit");
@@ -21,7 +21,7 @@ pub fn ask(door: SocketAddr, request: &str) -> (u16, String) {
     (head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status"), body.to_owned())
 }
 
-/// A request that each door answers with 200, with these headers.
+/// Returns a request that each door answers with 200, with these headers.
 fn harmless(door: &str, headers: &str) -> String {
     let path = match door {
         "http" => "/v1/topics",
@@ -31,7 +31,7 @@ fn harmless(door: &str, headers: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n")
 }
 
-/// A page whose name leads to this machine is of the same origin as its requests: the host is what gives it away.
+/// A page whose name resolves to this machine has the same origin as its requests: only the host reveals it.
 #[test]
 fn only_names_of_this_machine_and_listed_ones_are_served_on_loopback() {
     let doors = ["http=127.0.0.1:0", "pubsub=127.0.0.1:0"];
@@ -69,7 +69,7 @@ fn a_page_of_another_site_is_refused_at_every_door_of_http() {
             assert!(body.contains("may not use this broker"), "{door} {headers}: {body}");
         }
     }
-    // What an image or a frame of such a page asked for is not made.
+    // The request of an image or a frame of such a page creates nothing.
     let http = server.door("http");
     let events = "GET /v1/topics/_inbox.page/events HTTP/1.1\r\nConnection: close\r\nSec-Fetch-Site: cross-site\r\n";
     assert_eq!(ask(http, &format!("{events}Host: {http}\r\n\r\n")).0, 403);
@@ -77,7 +77,7 @@ fn a_page_of_another_site_is_refused_at_every_door_of_http() {
     assert!(!topics.contains("_inbox.page"), "{topics}");
 }
 
-/// gRPC's clients show the text of a status only, so a refusal is one.
+/// gRPC clients show only the text of a status, so a refusal is a status.
 #[tokio::test]
 async fn a_client_of_grpc_is_told_which_key_allows_its_host() {
     let server = Server::with(&["pubsub=127.0.0.1:0"]);
@@ -97,7 +97,7 @@ async fn a_client_of_grpc_is_told_which_key_allows_its_host() {
     assert!(refused.message().contains("mq.example") && refused.message().contains("http_hosts"), "{refused}");
 }
 
-/// Otherwise a message is a command: of Redis, or of the broker itself.
+/// Otherwise a message would be a command: of Redis, or of the broker itself.
 #[tokio::test]
 async fn nothing_is_pushed_to_the_doors_of_the_broker() {
     let allow = "pubsub_push_allow=127.0.0.0/8,::1";
@@ -141,7 +141,7 @@ async fn nothing_is_pushed_to_this_machine_unless_a_key_allows_it() {
     let (status, refused) = call(pubsub, "PUT", "/v1/projects/p/subscriptions/more", &subscription).await;
     assert_eq!(status, 400, "{refused}");
     assert!(refused["error"]["message"].as_str().is_some_and(|why| why.contains("pubsub_push_allow")), "{refused}");
-    // Nor is anything pushed to one that was created while it was allowed.
+    // Nothing is pushed to an endpoint of a subscription that was created while it was allowed.
     done(pubsub, "POST", "/v1/projects/p/topics/top:publish", json!({ "messages": [{ "data": "YQ==" }] })).await;
     let client = server.client("tcp").await;
     until("it is denied", async || metric(&client, "thalweg_pubsub_pushes_total{result=\"denied\"}").await >= 1).await;

@@ -1,4 +1,4 @@
-//! Settings of the broker that change while it runs: for all brokers alike, and for this one, which wins.
+//! Dynamic settings of the broker: for all brokers, and for this one; the latter take precedence.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use super::super::errors::{self, Code};
 use super::super::map::NODE_ID;
 use super::{Draft, Failure, Kind, Rule, SET_FOR_CLUSTER, SET_FOR_NODE, SETTINGS, Setting, Steps};
 
-/// The kind of documents that they are kept as: a line `name=value` for each.
+/// Kind of the documents that store the settings: a line `name=value` for each.
 const DOCUMENT: &str = "kafka.broker";
-/// The name of the document of what is set for all brokers. The other one has the number of the node.
+/// Name of the document with the settings of all brokers. The other document is named after the node's number.
 const CLUSTER: &str = "default";
 
 const CONNECTIONS: &str = "max.connections";
 const CONNECTIONS_PER_PEER: &str = "max.connections.per.ip";
 const CONNECTIONS_MAX: u64 = 1_000_000;
-/// The pace of compaction, a decimal number in Kafka, and how long tombstones stay. Their bounds are those of the keys
+/// Rate limit of compaction, a decimal number in Kafka, and retention of tombstones. Their bounds are those of the keys
 /// `compaction_bytes_per_s` and `tombstone_retention_ms`.
 pub(super) const CLEANER_BYTES: &str = "log.cleaner.io.max.bytes.per.second";
 const TOMBSTONE_MS: &str = "log.cleaner.delete.retention.ms";
-/// Rates that `kafka-reassign-partitions.sh --throttle` sets and takes back. Without followers nothing has them: they
-/// are kept and shown.
+/// Rates that `kafka-reassign-partitions.sh --throttle` sets and removes. Without followers they have no effect: they
+/// are only stored and shown.
 pub(super) const THROTTLES: [&str; 3] = [
     "follower.replication.throttled.rate",
     "leader.replication.throttled.rate",
@@ -34,14 +34,14 @@ const CLEANER_BYTES_MIN: u64 = 1 << 10;
 const CLEANER_BYTES_MAX: u64 = 1 << 40;
 const TOMBSTONE_MS_MAX: u64 = 1 << 50;
 
-/// Other units of settings in milliseconds, which Kafka takes from its file only.
+/// Settings with units other than milliseconds, which Kafka accepts only in its file.
 pub(super) const HOURS_AND_MINUTES: [&str; 3] = ["log.retention.hours", "log.retention.minutes", "log.roll.hours"];
 
 pub(super) fn in_ms(name: &str) -> String {
     name.replace(".hours", ".ms").replace(".minutes", ".ms")
 }
 
-/// What was set.
+/// Dynamic settings by level.
 #[derive(Default)]
 pub(in super::super) struct Levels {
     node: BTreeMap<String, String>,
@@ -49,7 +49,7 @@ pub(in super::super) struct Levels {
 }
 
 impl Levels {
-    /// Reads what was set. What cannot be read is as if it had not been set; the start of the broker logs why.
+    /// Reads the dynamic settings. Unreadable settings are treated as unset; the broker logs the reason on startup.
     pub(in super::super) async fn of_broker(broker: &Broker) -> Self {
         Self::read(broker).await.unwrap_or_default()
     }
@@ -64,7 +64,7 @@ impl Levels {
         Ok(Self { node: read(&NODE_ID.to_string()).await?, cluster: read(CLUSTER).await? })
     }
 
-    /// The values of a setting with their sources, the effective one first.
+    /// Returns the values of a setting with their sources, the effective one first.
     pub(super) fn of(&self, name: &str) -> Vec<(&str, i8)> {
         let levels = [(&self.node, SET_FOR_NODE), (&self.cluster, SET_FOR_CLUSTER)];
         levels.into_iter().filter_map(|(level, source)| Some((level.get(name)?.as_str(), source))).collect()
@@ -74,12 +74,12 @@ impl Levels {
         self.of(name).first().map(|(value, _)| *value)
     }
 
-    /// The value of a limit of connections, where it is set.
+    /// Returns the value of a connection limit, if it is set.
     fn limit(&self, name: &str) -> Result<Option<u64>, Failure> {
         self.value(name).map(|value| connections(name, value)).transpose()
     }
 
-    /// The pace of compaction in bytes per second, and how long tombstones stay in ms.
+    /// Returns the rate limit of compaction in bytes per second, and the retention of tombstones in ms.
     fn compaction(&self, broker: &Broker) -> Result<(u64, u64), Failure> {
         let (bytes_per_s, tombstone_ms) = configured_compaction(broker);
         let bytes_per_s = self.value(CLEANER_BYTES).map(cleaner_bytes).transpose()?.unwrap_or(bytes_per_s);
@@ -91,7 +91,7 @@ impl Levels {
         Ok((bytes_per_s, tombstone_ms))
     }
 
-    /// What they come to for topics that have no settings of their own.
+    /// Returns the resulting defaults for topics without their own settings.
     fn change(&self, broker: &Broker) -> Result<SettingsChange, Failure> {
         let (mut draft, mut change) = (Draft::new(broker, 1), SettingsChange::default());
         for setting in SETTINGS.iter().filter(|setting| is_of_topics(setting)) {
@@ -125,7 +125,7 @@ impl Levels {
         self.limit(CONNECTIONS_PER_PEER).map(drop)
     }
 
-    /// Makes it so for topics, connections and compaction.
+    /// Applies the settings to topics, connections and compaction.
     async fn apply(&self, broker: &Broker) -> Result<(), Failure> {
         let change = self.change(broker)?;
         let (bytes_per_s, tombstone_ms) = self.compaction(broker)?;
@@ -144,7 +144,7 @@ fn connections(name: &str, value: &str) -> Result<u64, Failure> {
     parsed.ok_or_else(wrong)
 }
 
-/// Kafka's default is the largest number that there is: no limit.
+/// Parses a rate of compaction. Kafka's default is the largest number, which means no limit.
 fn cleaner_bytes(value: &str) -> Result<u64, Failure> {
     let wrong = || {
         let message = format!("{CLEANER_BYTES} = '{value}': it is a number from {CLEANER_BYTES_MIN} on");
@@ -154,20 +154,20 @@ fn cleaner_bytes(value: &str) -> Result<u64, Failure> {
     Ok((parsed.ok_or_else(wrong)? as u64).min(CLEANER_BYTES_MAX))
 }
 
-/// A whole number up to another.
+/// Parses a whole number with a maximum.
 fn whole(name: &str, value: &str, most: u64) -> Result<u64, Failure> {
     let wrong = || (Code::INVALID_REQUEST, format!("{name} = '{value}': it is a whole number from 0 to {most}"));
     value.trim().parse().ok().filter(|number| *number <= most).ok_or_else(wrong)
 }
 
-/// The pace of compaction in bytes per second, and how long tombstones stay in ms, as the broker was started. Both are
-/// 0 where no topic is on disk: none is compacted.
+/// Returns the rate limit of compaction in bytes per second and the retention of tombstones in ms from the
+/// configuration. Both are 0 without topics on disk, because then no topic is compacted.
 pub(super) fn configured_compaction(broker: &Broker) -> (u64, u64) {
     let compaction = broker.store().map(|store| store.settings().compaction);
     compaction.map_or((0, 0), |compaction| (compaction.bytes_per_s, compaction.tombstone_retention_ms))
 }
 
-/// Whether it is a setting of topics, and changes for all of them.
+/// Returns `true` if it is a setting of topics whose default can change for all of them.
 fn is_of_topics(setting: &Setting) -> bool {
     setting.own().is_some() || matches!(setting.rule, Rule::Only(_))
 }
@@ -176,8 +176,8 @@ fn find(name: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| setting.of_broker == name && is_of_topics(setting))
 }
 
-/// Whether a setting changes while the broker runs. All of them are what Kafka calls cluster-wide: they may be set for
-/// all brokers, and for one.
+/// Returns `true` if a setting can change while the broker runs. Kafka calls all of these cluster-wide: they may be set
+/// for all brokers and for one.
 pub(super) fn is_known(name: &str) -> bool {
     let is_own = [CONNECTIONS, CONNECTIONS_PER_PEER, CLEANER_BYTES, TOMBSTONE_MS].contains(&name);
     is_own || THROTTLES.contains(&name) || find(name).is_some()
@@ -205,7 +205,7 @@ fn failed(error: Error) -> Failure {
     (errors::code(&error), error.message)
 }
 
-/// Changes what is set for the node, or for all brokers if it has no name.
+/// Changes the settings of the node, or of all brokers if the name is empty.
 pub(super) async fn change(
     broker: &Arc<Broker>,
     node: &str,
@@ -231,7 +231,7 @@ pub(super) async fn change(
     if lines.lines().count() != level.len() {
         return Err((Code::INVALID_REQUEST, "a value has one line".to_owned()));
     }
-    // A value for all brokers that is hidden by one for the node has to be right, too.
+    // A value for all brokers must be valid even if one for the node overrides it.
     let cluster = Levels { node: BTreeMap::new(), cluster: levels.cluster.clone() };
     cluster.check(broker)?;
     levels.check(broker)?;
@@ -243,7 +243,7 @@ pub(super) async fn change(
     levels.apply(broker).await
 }
 
-/// Makes what was set effective again when the broker starts, and has topics follow what the configuration says.
+/// Restores the dynamic settings on startup, and updates the topics that inherit the configuration's values.
 pub async fn restore(broker: &Broker) -> engine::Result<()> {
     let _turn = broker.defaults_turn().await;
     let levels = Levels::read(broker).await?;

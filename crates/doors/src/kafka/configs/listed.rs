@@ -1,4 +1,4 @@
-//! Which resources have settings.
+//! List of the resources that have settings.
 
 use broker::{Broker, TopicOutline};
 use engine::security::Resource;
@@ -19,7 +19,7 @@ pub(in super::super) async fn list_config_resources(
     if let Err(Code(error_code)) = caller.may_use(broker, 74, &Resource::CLUSTER) {
         return ListConfigResourcesResponse { error_code, ..Default::default() };
     }
-    // The first version asked for what clients measure, which nobody has set here.
+    // Version 0 requests client metrics, which the broker does not support.
     let is_asked =
         |kind| caller.version > 0 && (request.resource_types.is_empty() || request.resource_types.contains(&kind));
     let mut config_resources = Vec::new();

@@ -1,4 +1,4 @@
-//! Settings of the broker under Kafka's names: what they are, and what changes them.
+//! Settings of the broker under Kafka's names: their values and their changes.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn synonym(name: &str, value: &str, source: i8) -> DescribeConfigsSynonym {
     DescribeConfigsSynonym { name: name.to_owned(), value: Some(value.to_owned()), source }
 }
 
-/// What is set for all brokers alike. Kafka shows nothing else of its default broker.
+/// Describes the settings of all brokers. Kafka shows nothing else for its default broker.
 pub(super) fn of_default_broker(levels: &Levels, wanted: Wanted) -> Vec<DescribeConfigsResourceResult> {
     let describe = |(name, value): (&String, &String)| DescribeConfigsResourceResult {
         name: name.clone(),
@@ -31,7 +31,7 @@ pub(super) fn of_default_broker(levels: &Levels, wanted: Wanted) -> Vec<Describe
     levels.cluster.iter().map(describe).collect()
 }
 
-/// What the broker is set to, under Kafka's names: by its configuration, and by what was set since.
+/// Describes the settings of the broker under Kafka's names, from the configuration and from dynamic changes.
 pub(super) fn of_broker(broker: &Broker, levels: &Levels, wanted: Wanted) -> Vec<DescribeConfigsResourceResult> {
     let settings = broker.settings();
     let storage = if broker.store().is_some() { Storage::Disk } else { Storage::Memory };
@@ -80,7 +80,7 @@ pub(super) fn of_broker(broker: &Broker, levels: &Levels, wanted: Wanted) -> Vec
     rows.into_iter().map(describe).collect()
 }
 
-/// Keys of the configuration, by what Kafka calls them. The first of two is that of topics in memory.
+/// Keys of the configuration by Kafka's name; several keys are alternatives.
 const BROKER_KEYS: &[(&str, &[&str])] = &[
     ("auto.create.topics.enable", &["auto_create_topics"]),
     ("group.initial.rebalance.delay.ms", &["group_initial_delay_ms"]),
@@ -89,7 +89,7 @@ const BROKER_KEYS: &[(&str, &[&str])] = &[
     ("transactional.id.expiration.ms", &["transactional_id_expiration_ms"]),
 ];
 
-/// Changes what is set for the node, or for all, and says what came of it.
+/// Changes the settings of the node, or of all brokers, and returns the outcome.
 pub(super) async fn alter_broker(
     broker: &Arc<Broker>,
     caller: &Caller,

@@ -23,11 +23,11 @@ use super::{
     member_id, partitions_of, read_share, write_share,
 };
 
-/// The first version whose clients join a second time, under the id that they are given.
+/// First version whose clients join a second time, with the id that the broker generated.
 const JOINS_TWICE: i16 = 4;
-/// The first version whose clients know that a leader may have nothing to share out.
+/// First version whose clients support that the leader skips the assignment.
 const SKIPS_ASSIGNMENT: i16 = 9;
-/// How Kafka Streams shares out: it says more to its leader than the broker could act on.
+/// Name of Kafka Streams' protocol: its metadata contains more than the broker could use for an assignment.
 const STREAMS: &str = "stream";
 
 pub(in super::super) async fn join(
@@ -50,7 +50,7 @@ pub(in super::super) async fn join(
     }
 }
 
-/// Waits for the others, unless the broker goes away.
+/// Waits for the response, which may depend on other members, unless the broker shuts down.
 async fn or_leave<T>(caller: &Caller, answer: impl Future<Output = Outcome<T>>) -> Outcome<T> {
     tokio::select! {
         answer = answer => answer,
@@ -63,7 +63,7 @@ async fn or_leave<T>(caller: &Caller, answer: impl Future<Output = Outcome<T>>) 
 async fn try_join(broker: &Arc<Broker>, caller: &Caller, request: JoinGroupRequest) -> Outcome<Entered> {
     let group = group_for(broker, caller, JOIN_GROUP, &request.group_id)?;
     let timeout_ms = |timeout_ms: i32| u32::try_from(timeout_ms).unwrap_or_default();
-    // The first version has one timeout for both.
+    // Version 0 has one timeout for both.
     let rebalance_timeout_ms =
         if request.rebalance_timeout_ms < 0 { request.session_timeout_ms } else { request.rebalance_timeout_ms };
     let member = Some(request.member_id.as_str()).filter(|id| !id.is_empty());
@@ -78,7 +78,7 @@ async fn try_join(broker: &Arc<Broker>, caller: &Caller, request: JoinGroupReque
         rebalance_timeout_ms: timeout_ms(rebalance_timeout_ms),
         subscription: subscription(&request.protocol_type, &request.protocols),
         protocol_type: request.protocol_type.into(),
-        // Copied, so that nothing else of the request is kept.
+        // Copied, so that the rest of the request can be freed.
         protocols: request
             .protocols
             .into_iter()
@@ -93,13 +93,13 @@ async fn try_join(broker: &Arc<Broker>, caller: &Caller, request: JoinGroupReque
     Ok(broker.join_classic(&group, join).await?)
 }
 
-/// What a consumer wants and has, if the broker could share out for it.
+/// Returns the topics and partitions of a consumer, if the broker is able to assign partitions to it.
 fn subscription(protocol_type: &str, protocols: &[JoinGroupRequestProtocol]) -> Option<Subscription> {
     if protocol_type != CONSUMERS || protocols.iter().any(|protocol| protocol.name == STREAMS) {
         return None;
     }
     let (_, said): (_, ConsumerProtocolSubscription) = decode_embedded(protocols.first()?.metadata.clone()).ok()?;
-    // A name that no topic can have is one of which nothing is assigned, as elsewhere.
+    // Nothing is assigned for an invalid topic name, as elsewhere.
     let topics = said.topics.iter().filter_map(|topic| TopicName::parse(topic).ok().map(Pattern::Topic));
     let owned = partitions_of(said.owned_partitions.iter().map(|of| (of.topic.as_str(), &of.partitions[..])))?;
     Subscription::new(topics.collect(), owned.into_iter().collect()).ok()
@@ -115,7 +115,7 @@ fn told(joined: Joined) -> JoinGroupResponse {
         generation_id: joined.generation as i32,
         protocol_type: Some(joined.protocol_type.into()),
         protocol_name: Some(joined.protocol.into()),
-        // Nobody leads where the broker shares out.
+        // There is no leader if the broker assigns the partitions.
         leader: joined.leader.map_or_else(String::new, |leader| leader.to_string()),
         skip_assignment: joined.is_assigned,
         member_id: joined.member.to_string(),
@@ -155,7 +155,7 @@ async fn try_sync(broker: &Arc<Broker>, caller: &Caller, request: SyncGroupReque
     })
 }
 
-/// No generation is as high as one below zero is here.
+/// Converts a generation. A negative number becomes one that no generation reaches.
 fn generation(generation: i32) -> u32 {
     generation as u32
 }
@@ -165,7 +165,7 @@ fn shares(assignments: Vec<SyncGroupRequestAssignment>) -> Outcome<Vec<Share>> {
     let share = |SyncGroupRequestAssignment { member_id: member, assignment }| {
         let partitions = read_share(&assignment).filter(|partitions| partitions.len() <= left);
         left -= partitions.as_ref().map_or(0, Vec::len);
-        // Copied, so that nothing else of the request is kept.
+        // Copied, so that the rest of the request can be freed.
         Ok(Share { member: member_id(&member)?, bytes: Bytes::copy_from_slice(&assignment), partitions })
     };
     assignments.into_iter().map(share).collect()
@@ -210,7 +210,7 @@ pub(in super::super) async fn leave(
     }
 }
 
-/// What became of each.
+/// Returns the code for each leaving member.
 async fn try_leave(
     broker: &Arc<Broker>,
     caller: &Caller,
@@ -226,7 +226,7 @@ async fn try_leave(
     let leavers: Vec<Leaver> = leaving.iter().map(leaver).collect::<Outcome<_>>()?;
     match broker.leave_classic(&group, &leavers).await {
         Ok(left) => Ok(left.into_iter().map(|left| code_of(left.map_err(Refused::from))).collect()),
-        // A group that is not there has no members.
+        // A nonexistent group has no members.
         Err(refused) if refused.reason == engine::groups::Reason::NoSuchGroup => {
             Ok(vec![Code::UNKNOWN_MEMBER_ID.0; leaving.len()])
         }

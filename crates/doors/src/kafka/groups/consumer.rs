@@ -1,4 +1,4 @@
-//! ConsumerGroupHeartbeat: all that a member says for which the broker shares out.
+//! ConsumerGroupHeartbeat: the only request of members to which the broker assigns partitions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use super::{
     topics_named,
 };
 
-/// In place of an epoch, of a member that leaves, and of a static one that comes back.
+/// Values of the epoch for a member that leaves, and for a static member that leaves temporarily.
 const LEAVES: i32 = -1;
 const GOES_AWAY: i32 = -2;
-/// What a regular expression may take, in bytes, and how deep it may be.
+/// Maximum size of a compiled regular expression in bytes, and its maximum nesting.
 const REGEX_BYTES_MAX: usize = 64 << 10;
 const REGEX_NESTING_MAX: u32 = 32;
 
@@ -50,7 +50,7 @@ pub(in super::super) async fn consumer_heartbeat(
     }
 }
 
-/// The member's id, how often it shall be heard, and what it is told; nothing where it leaves.
+/// Returns the member's id, its heartbeat interval, and its assignment; no assignment if it leaves.
 async fn try_heartbeat(
     broker: &Arc<Broker>,
     caller: &Caller,
@@ -60,7 +60,7 @@ async fn try_heartbeat(
     let names = request.subscribed_topic_names.as_deref().unwrap_or_default();
     let named = topics_named(broker, caller, CONSUMER_GROUP_HEARTBEAT, names)?;
     let settings = GroupSettings::of(broker, &group).await?;
-    // In the first version it is the broker that gives a member its id.
+    // In version 0, the broker generates the id of a member.
     let id = match request.member_id.as_str() {
         "" if request.member_epoch == 0 && caller.version == 0 => broker.new_member_id(&caller.client)?.to_string(),
         id => id.to_owned(),
@@ -112,12 +112,12 @@ fn join(
         assignor,
         session_timeout_ms: settings.consumer_session_timeout_ms,
         rebalance_timeout_ms: timeout_ms.clamp(SESSION_TIMEOUT_MS_MIN, REBALANCE_TIMEOUT_MS_MAX),
-        // As in Kafka: one that is alive stays.
+        // As in Kafka, a live member is not replaced.
         takes_over: false,
     })
 }
 
-/// All that a member subscribes to: what it names, and what its regular expression matches.
+/// Returns all subscriptions of a member: the topics that it names, and its regular expression.
 fn topics(
     broker: &Arc<Broker>,
     caller: &Caller,
@@ -130,10 +130,10 @@ fn topics(
     Ok(topics)
 }
 
-/// Topics whose whole name a regular expression matches, and that the caller may see.
+/// Returns a pattern for the topics whose whole name matches a regular expression, and that the caller may see.
 fn rule(broker: &Arc<Broker>, caller: &Caller, text: &str) -> Outcome<Pattern> {
     let invalid = |message| Refused { code: Code::INVALID_REGULAR_EXPRESSION, message };
-    // Before anything is made of it.
+    // Checked before it is compiled.
     if text.len() > GROUP_TOPICS_BYTES_MAX {
         return Err(invalid(format!("a regular expression has at most {GROUP_TOPICS_BYTES_MAX} bytes")));
     }
@@ -151,7 +151,7 @@ fn rule(broker: &Arc<Broker>, caller: &Caller, text: &str) -> Outcome<Pattern> {
     Ok(Pattern::Rule(Rule::new(text, &whose, takes)))
 }
 
-/// Names are ASCII. What an expression comes to is small, for each member may have one.
+/// Compiles an expression for ASCII names. Its memory is limited, because each member may have one.
 fn expression(text: &str) -> Result<Regex, regex::Error> {
     let build = |text: &str| {
         let mut builder = RegexBuilder::new(text);
@@ -162,12 +162,12 @@ fn expression(text: &str) -> Result<Regex, regex::Error> {
             .nest_limit(REGEX_NESTING_MAX);
         builder.build()
     };
-    // Alone, too: what is put around it could complete it, as in `a)|(b`.
+    // Also compiled on its own: the surrounding text could complete an invalid expression such as `a)|(b`.
     build(text)?;
     build(&format!("^(?:{text})$"))
 }
 
-/// What a member reads; of a topic that was deleted it reads nothing.
+/// Returns the partitions that a member reads; those of deleted topics are left out.
 fn owned(broker: &Broker, owned: &[TopicPartitions]) -> BTreeSet<TopicPartition> {
     let of_topic = |of: &TopicPartitions| {
         let topic = broker.topic_by_id(TopicId::from_bytes(of.topic_id.0.to_be_bytes())).ok()?;

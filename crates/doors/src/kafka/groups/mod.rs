@@ -1,5 +1,6 @@
-//! Requests of groups into calls of the broker: members that share out among themselves (`classic`), members that leave
-//! that to the broker (`consumer`), committed offsets, what is shown of groups, and how groups are set (`settings`).
+//! Mapping of group requests to calls of the broker: members that assign partitions among themselves (`classic`),
+//! members that leave the assignment to the broker (`consumer`), committed offsets (`offsets`), descriptions of groups
+//! (`shown`), and their settings (`settings`).
 
 mod classic;
 mod consumer;
@@ -27,7 +28,7 @@ pub(super) use offsets::{commit, delete_offsets, fetch};
 pub(super) use settings::{GroupSettings, Shown, change, describe_settings, set_groups};
 pub(super) use shown::{client_host, delete, describe, describe_consumer, list};
 
-/// The keys of the requests.
+/// Keys of the APIs.
 const OFFSET_COMMIT: i16 = 8;
 const OFFSET_FETCH: i16 = 9;
 const JOIN_GROUP: i16 = 11;
@@ -40,14 +41,14 @@ const DELETE_GROUPS: i16 = 42;
 const OFFSET_DELETE: i16 = 47;
 const CONSUMER_GROUP_HEARTBEAT: i16 = 68;
 const CONSUMER_GROUP_DESCRIBE: i16 = 69;
-/// What members share out that read topics: the only kind that the broker can share out itself.
+/// Protocol type of groups that read topics: the only type for which the broker can assign partitions.
 const CONSUMERS: &str = "consumer";
-/// The version in which the broker writes what is embedded: every client reads it.
+/// Version in which the broker writes embedded structures: every client reads it.
 const EMBEDDED_VERSION: i16 = 0;
 
 pub(super) type Outcome<T> = Result<T, Refused>;
 
-/// Why something of a group was not done.
+/// Reason for the refusal of a group request.
 #[derive(Clone, Debug)]
 pub(super) struct Refused {
     pub code: Code,
@@ -67,26 +68,26 @@ impl From<engine::Error> for Refused {
 }
 
 impl From<Code> for Refused {
-    /// For want of a right.
+    /// Returns the refusal for a missing permission.
     fn from(code: Code) -> Self {
         Self { code, message: "this user may not do that".to_owned() }
     }
 }
 
-/// The group, where the caller may use the API with this key on it.
+/// Parses the name of a group, if the caller may use the API with this key on it.
 pub(super) fn group_for(broker: &Broker, caller: &Caller, key: i16, name: &str) -> Outcome<GroupName> {
     caller.may_use(broker, key, &Resource::group(name))?;
     GroupName::parse(name).map_err(|error| Refused { code: Code::INVALID_GROUP_ID, message: error.message })
 }
 
-/// What cannot be an id is nobody's.
+/// Parses a member id. An invalid id belongs to no member.
 pub(super) fn member_id(id: &str) -> Outcome<MemberId> {
     MemberId::parse(id).map_err(|error| GroupError { reason: Reason::UnknownMember, error }.into())
 }
 
-/// The topics of these names, where the caller may use the API with this key on them. A name that no topic can have is
-/// left out: as in Kafka it is a topic that is not there, and its member is assigned nothing of it. So are the topics
-/// of the broker itself and inboxes, which no group shares: an error would end the client for good.
+/// Parses topic names, if the caller may use the API with this key on all of them. Invalid names are left out: as in
+/// Kafka, such a topic does not exist, and the member is assigned none of it. The broker's internal topics and inboxes
+/// are left out as well, because groups cannot read them, and an error would stop the client for good.
 pub(super) fn topics_named(broker: &Broker, caller: &Caller, key: i16, names: &[String]) -> Outcome<Vec<Pattern>> {
     for name in names {
         caller.may_use(broker, key, &Resource::topic(name))?;
@@ -103,18 +104,18 @@ fn identity(member: &str, instance: Option<&str>) -> Outcome<Identity> {
     Ok(Identity { member: member_id(member)?, instance: instance_id(instance)? })
 }
 
-/// Each name once: an answer is no longer than what is asked about.
+/// Removes duplicate names, so that a response has no more entries than the request has distinct names.
 pub(super) fn distinct(names: Vec<String>) -> impl Iterator<Item = String> {
     let mut seen = BTreeSet::new();
     names.into_iter().filter(move |name| seen.insert(name.clone()))
 }
 
-/// `None` where a topic cannot have this partition.
+/// Returns a partition; `None` if the number is not a valid one.
 fn partition_of(topic: &TopicName, number: i32) -> Option<TopicPartition> {
     Some(TopicPartition { topic: topic.clone(), partition: PartitionId::try_from(number).ok()? })
 }
 
-/// Partitions as a client names them; `None` if some of them cannot be, or if they are more than a group has.
+/// Returns partitions as named by a client; `None` if some are invalid or there are more than a group may have.
 fn partitions_of<'a>(topics: impl IntoIterator<Item = (&'a str, &'a [i32])>) -> Option<Vec<TopicPartition>> {
     let mut partitions = Vec::new();
     for (name, numbers) in topics {
@@ -129,7 +130,7 @@ fn partitions_of<'a>(topics: impl IntoIterator<Item = (&'a str, &'a [i32])>) -> 
     Some(partitions)
 }
 
-/// Partitions in the order of their topics, by topic.
+/// Groups partitions, which are ordered by topic, by their topics.
 pub(super) fn by_topic(partitions: impl IntoIterator<Item = TopicPartition>) -> Vec<(TopicName, Vec<i32>)> {
     let mut topics: Vec<(TopicName, Vec<i32>)> = Vec::new();
     for TopicPartition { topic, partition } in partitions {
@@ -141,14 +142,14 @@ pub(super) fn by_topic(partitions: impl IntoIterator<Item = TopicPartition>) -> 
     topics
 }
 
-/// A share as a leader would write it.
+/// Encodes an assignment as a leader would.
 fn write_share(partitions: impl IntoIterator<Item = TopicPartition>) -> Bytes {
     let of_topic = |(topic, partitions): (TopicName, Vec<i32>)| OfTopic { topic: topic.to_string(), partitions };
     let assigned_partitions = by_topic(partitions).into_iter().map(of_topic).collect();
     encode_embedded(&ConsumerProtocolAssignment { assigned_partitions, user_data: None }, EMBEDDED_VERSION)
 }
 
-/// What a leader wrote, if it can be read. Nothing is an empty share.
+/// Decodes the assignment of a leader; `None` if it is unreadable. Empty bytes are an empty assignment.
 fn read_share(share: &Bytes) -> Option<Vec<TopicPartition>> {
     if share.is_empty() {
         return Some(Vec::new());

@@ -26,11 +26,11 @@ use super::{
     OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH, Outcome, Refused, by_topic, group_for, identity, partition_of,
 };
 
-/// The first version that says what went wrong with all of it.
+/// First version whose response has a code for the whole request.
 const HAS_CODE: i16 = 2;
-/// The first version that asks for several groups at once.
+/// First version that can request several groups.
 const ASKS_FOR_GROUPS: i16 = 8;
-/// In place of an offset that there is not.
+/// Value for no offset.
 const NO_OFFSET: i64 = -1;
 
 pub(in super::super) async fn commit(
@@ -40,7 +40,7 @@ pub(in super::super) async fn commit(
 ) -> OffsetCommitResponse {
     let mut offsets = Vec::new();
     let mut codes = Vec::new();
-    // Who may not do it hears nothing of what topics there are.
+    // A caller without the permission must not find out which topics exist.
     let group = group_for(broker, caller, OFFSET_COMMIT, &request.group_id);
     for topic in &request.topics {
         let found = broker.find_topic(&topic.name).zip(TopicName::parse(&topic.name).ok());
@@ -77,7 +77,7 @@ pub(in super::super) async fn commit(
     OffsetCommitResponse { topics: topics.collect(), ..Default::default() }
 }
 
-/// What is wrong with one partition does not hold up the others.
+/// Checks the commit of one partition. An error does not affect the other partitions.
 fn check(
     topic: &TopicName,
     partitions: u32,
@@ -105,7 +105,7 @@ async fn try_commit(
         Ok(epoch) => {
             Committer::Member { who: identity(&request.member_id, request.group_instance_id.as_deref())?, epoch }
         }
-        // One that takes no part in the group.
+        // A client that is not a member of the group.
         Err(_) => Committer::Outsider,
     };
     broker.commit_offsets(group, &committer, offsets).await.map_err(|refused| match refused.reason {
@@ -117,7 +117,8 @@ async fn try_commit(
     })
 }
 
-/// A member whose epoch is not the one here is not put out: it hears of its own by its next heartbeat.
+/// Maps a refusal of a member's request. A member with a stale epoch is not removed: it receives the current epoch with
+/// its next heartbeat.
 fn of_member(refused: GroupError) -> Refused {
     match refused.reason {
         Reason::StaleEpoch => Refused { code: Code::STALE_MEMBER_EPOCH, message: refused.error.message },
@@ -125,11 +126,11 @@ fn of_member(refused: GroupError) -> Refused {
     }
 }
 
-/// A member that has to be one to be told where its group has read up to, and the epoch that it shows.
+/// Member that requests the offsets, with its epoch, which is checked; `None` if the client is not a member.
 type Asker = Option<(String, i32)>;
-/// Topics with their partitions, or all that there are.
+/// Topics with their partitions; `None`: all.
 type Wanted = Option<Vec<(String, Vec<i32>)>>;
-/// Each partition with what is committed there, or why that is not said.
+/// Committed offset of each partition, or the reason for its refusal.
 type Found = Vec<(String, Vec<(i32, Result<Option<Committed>, Code>)>)>;
 
 pub(in super::super) async fn fetch(
@@ -152,7 +153,7 @@ pub(in super::super) async fn fetch(
         return OffsetFetchResponse { topics: topics.collect(), error_code, ..Default::default() };
     }
     let mut groups = Vec::with_capacity(request.groups.len());
-    // Each once: an answer is no longer than what is asked about.
+    // Each once, so that a response has no more entries than the request has distinct names.
     let mut seen = BTreeSet::new();
     for group in request.groups {
         if !seen.insert(group.group_id.clone()) {
@@ -170,7 +171,7 @@ pub(in super::super) async fn fetch(
     OffsetFetchResponse { groups, ..Default::default() }
 }
 
-/// With the code of what went wrong with all of it.
+/// Returns the offsets, with a code for the whole request.
 async fn answer(
     broker: &Arc<Broker>,
     caller: &Caller,
@@ -185,7 +186,8 @@ async fn answer(
     }
 }
 
-/// The same where there is no place for the code but with each partition.
+/// Returns the offsets, with a failure of the whole request repeated for each partition, because the version has no
+/// other place for the code.
 async fn answer_by_partition(
     broker: &Arc<Broker>,
     caller: &Caller,
@@ -208,11 +210,11 @@ async fn found(
     is_stable: bool,
 ) -> Outcome<Found> {
     let group = group_for(broker, caller, OFFSET_FETCH, group)?;
-    // One that is no member shows no epoch.
+    // A client that is not a member sends no epoch.
     if let Some((id, Ok(epoch))) = asker.map(|(id, epoch)| (id, u32::try_from(epoch))) {
         broker.check_fetch(&group, &identity(&id, None)?, epoch).await.map_err(of_member)?;
     }
-    // First: what a transaction commits meanwhile is then not missed.
+    // Read first, so that a commit of a transaction in the meantime is not missed.
     let unstable = if is_stable { broker.unstable_offsets(&group).await? } else { BTreeSet::new() };
     let asked = |(name, numbers): &(String, Vec<i32>)| {
         let topic = TopicName::parse(name).ok();
@@ -227,7 +229,7 @@ async fn found(
         let topics = by_topic(all).into_iter().map(|(topic, numbers)| (topic.to_string(), numbers));
         topics.filter(|(topic, _)| may_describe(topic).is_ok()).collect()
     });
-    // Each once: an answer is no longer than what is asked about.
+    // Each once, so that a response has no more entries than the request has distinct names.
     let mut seen = BTreeSet::new();
     let mut of_topic = |(name, numbers): (String, Vec<i32>)| {
         let topic = TopicName::parse(&name).ok();

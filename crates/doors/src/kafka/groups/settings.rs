@@ -1,4 +1,4 @@
-//! What is set for a group, a share group or one of consumers, under Kafka's names.
+//! Settings of share groups and consumer groups under Kafka's names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,37 +13,37 @@ use engine::{Error, Result};
 use super::super::configs::{Failure, Kind, Steps, wrong};
 use super::super::errors::{self, Code};
 
-/// The kind of documents that the settings of groups are kept as: a line `name=value` for each.
+/// Kind of the documents that store the settings of groups: a line `name=value` for each.
 const DOCUMENT: &str = "kafka.group";
-/// Kafka's largest is a minute; whoever works on a message for longer asks for more time.
+/// Bounds of the acquisition lock. Kafka's maximum is a minute; a consumer that needs more time has to renew there.
 const LEASE_MS: (u64, u64) = (100, 3_600_000);
 const HEARTBEAT_MS: (u64, u64) = (100, 60_000);
 const SESSION_MS: (u64, u64) = (SESSION_TIMEOUT_MS_MIN as u64, SESSION_TIMEOUT_MS_MAX as u64);
 const ATTEMPTS: (u64, u64) = (1, 1000);
 
-/// How a group is set. What is of share groups has no effect on the others, and the other way round.
+/// Settings of a group. Those of share groups have no effect on other groups, and the reverse.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) struct GroupSettings {
-    /// How long a member for which the broker shares out may be silent, and how often it shall be heard.
+    /// Session timeout and heartbeat interval of members to which the broker assigns partitions.
     pub consumer_session_timeout_ms: u32,
     pub consumer_heartbeat_ms: u32,
     pub start: ShareStart,
     pub isolation: Isolation,
-    /// How long a member has a message.
+    /// Duration of a member's lease on a message.
     pub lease_ms: u64,
-    /// How often a message is given out.
+    /// Maximum number of deliveries of a message.
     pub attempts_max: u32,
-    /// Messages of one partition that members have at a time.
+    /// Maximum number of messages of one partition that are leased at a time.
     pub in_flight_max: usize,
-    /// How long a member may be silent, and how often it shall be heard.
+    /// Session timeout and heartbeat interval of members of share groups.
     pub session_timeout_ms: u32,
     pub heartbeat_ms: u32,
-    /// Whether members may ask for more time.
+    /// `true` if members may renew leases.
     pub renews: bool,
 }
 
 impl Default for GroupSettings {
-    /// Kafka's own.
+    /// Returns Kafka's defaults.
     fn default() -> Self {
         Self {
             consumer_session_timeout_ms: 45_000,
@@ -71,7 +71,7 @@ struct Setting {
     set: fn(&mut GroupSettings, &str) -> Result<()>,
 }
 
-/// All that can be set, in the order of the names.
+/// All settings, in the order of their names.
 const SETTINGS: [Setting; 10] = [
     Setting {
         name: "consumer.heartbeat.interval.ms",
@@ -175,7 +175,7 @@ fn wrong_duration() -> Error {
     Error::invalid("a duration is as in P1DT2H30M or PT0.5S")
 }
 
-/// As ISO 8601 has it, in days, hours, minutes and seconds.
+/// Parses an ISO 8601 duration in days, hours, minutes and seconds.
 fn duration(text: &str) -> Option<Duration> {
     let (days, time) = match text.strip_prefix('P')?.split_once('T') {
         Some((_, "")) => return None,
@@ -208,7 +208,7 @@ impl GroupSettings {
     fn read<'a>(kept: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let mut settings = Self::default();
         for (name, value) in kept {
-            // What another version kept and this one does not know is as if it had not been set.
+            // A setting that another version stored and this one does not know is treated as unset.
             if let Ok(setting) = find(name) {
                 (setting.set)(&mut settings, value).unwrap_or_default();
             }
@@ -216,8 +216,8 @@ impl GroupSettings {
         settings
     }
 
-    /// Whether the values agree with each other, as Kafka wants it: a member that is heard less often than its session
-    /// lasts would be put out again and again.
+    /// Checks that the values are consistent, as Kafka requires: a member whose heartbeat interval is not shorter than
+    /// its session timeout would be removed from the group repeatedly.
     fn check(&self) -> Result<(), Failure> {
         for (name, session_ms, heartbeat_ms) in [
             (CONSUMER_SESSION, self.consumer_session_timeout_ms, self.consumer_heartbeat_ms),
@@ -234,7 +234,7 @@ impl GroupSettings {
         Ok(())
     }
 
-    /// What they say of messages that are acquired.
+    /// Returns the limits for acquiring messages.
     pub(in super::super) fn limits(&self) -> AcquireLimits {
         AcquireLimits {
             records_max: 0,
@@ -257,12 +257,12 @@ fn find(name: &str) -> Result<&'static Setting, Failure> {
     found.ok_or_else(|| wrong(format!("a group has no setting '{name}' here")))
 }
 
-/// What is set for one group or another.
+/// Returns the names of the groups that have settings.
 pub(in super::super) async fn set_groups(broker: &Broker) -> Result<BTreeSet<String>> {
     Ok(broker.documents(DOCUMENT, "").await?.into_iter().map(|(name, _)| name).collect())
 }
 
-/// One setting of a group as it is shown.
+/// Setting of a group in a description.
 pub(in super::super) struct Shown {
     pub name: &'static str,
     pub kind: Kind,
@@ -271,7 +271,7 @@ pub(in super::super) struct Shown {
     pub help: &'static str,
 }
 
-/// All settings of a group.
+/// Describes all settings of a group.
 pub(in super::super) async fn describe_settings(broker: &Broker, name: &str) -> Result<Vec<Shown>, Failure> {
     let kept = kept(broker, name).await?;
     let shown = |setting: &Setting| Shown {
@@ -294,7 +294,7 @@ fn failed(error: Error) -> Failure {
     (errors::code(&error), error.message)
 }
 
-/// Changes what is set for a group: all of it anew, or step by step.
+/// Changes the settings of a group: replaces all of them, or changes single ones.
 pub(in super::super) async fn change(
     broker: &Arc<Broker>,
     name: &str,

@@ -28,21 +28,22 @@ use super::{
     Refused, by_topic, distinct, group_for, write_share,
 };
 
-/// Who shares out.
+/// Types of groups, which differ in who assigns the partitions.
 const CLASSIC: &str = "Classic";
 const CONSUMER: &str = "Consumer";
 const SHARE: &str = "Share";
-/// What members do of a share group.
+/// Protocol type of share groups.
 const SHARERS: &str = "share";
-/// The state of a group that is not there.
+/// State of a group that does not exist.
 const DEAD: &str = "Dead";
-/// The first version that says that a group is not there.
+/// First version that reports a nonexistent group as an error.
 const SAYS_NOT_FOUND: i16 = 6;
-/// Of members that the broker shares out for: one that joins and syncs, and one that only sends heartbeats.
+/// Types of members in a group whose partitions the broker assigns: members that join and sync, and members that only
+/// send heartbeats.
 const CLASSIC_MEMBER: i8 = 0;
 const CONSUMER_MEMBER: i8 = 1;
 
-/// Kafka's word for it. `None`: the broker shares out.
+/// Returns Kafka's name of a group's state. `classic` is `None` if the broker assigns the partitions.
 fn state_name(state: GroupState, classic: Option<&ClassicInfo>) -> &'static str {
     match (classic.map(|classic| classic.phase), state) {
         (Some(ClassicPhase::Empty), _) | (None, GroupState::Empty) => "Empty",
@@ -53,7 +54,8 @@ fn state_name(state: GroupState, classic: Option<&ClassicInfo>) -> &'static str 
     }
 }
 
-/// A group without members is whichever comes next; tools ask about it the older way.
+/// Returns the type of a group. An empty group takes the type of its next member; it is reported as classic because
+/// tools describe it with the older API.
 fn type_name(state: GroupState, classic: Option<&ClassicInfo>) -> &'static str {
     if classic.is_some() || state == GroupState::Empty { CLASSIC } else { CONSUMER }
 }
@@ -70,7 +72,7 @@ pub(in super::super) async fn list(
     let is_wanted = |wanted: &[String], name: &str| {
         wanted.is_empty() || wanted.iter().any(|wanted| wanted.eq_ignore_ascii_case(name))
     };
-    // Who may see the cluster sees all.
+    // A caller that may describe the cluster sees all groups.
     let may_see_all = caller.may_use(broker, LIST_GROUPS, &Resource::CLUSTER).is_ok();
     let may_see = |name: &str| may_see_all || caller.may_use(broker, LIST_GROUPS, &Resource::group(name)).is_ok();
     let groups = groups.into_iter().filter(|group| may_see(&group.group_id));
@@ -80,7 +82,7 @@ pub(in super::super) async fn list(
     ListGroupsResponse { groups: groups.collect(), ..Default::default() }
 }
 
-/// All groups of all kinds, in the order of their names.
+/// Returns all groups of all types, in the order of their names.
 async fn all(broker: &Arc<Broker>) -> Outcome<Vec<ListedGroup>> {
     let consumers = broker.group_states().await?.into_iter().map(|(name, state, classic)| ListedGroup {
         group_state: state_name(state, classic.as_ref()).into(),
@@ -110,7 +112,7 @@ pub(in super::super) async fn describe(
             caller.operations(broker, &Resource::group(&name), request.include_authorized_operations);
         groups.push(match status(broker, caller, DESCRIBE_GROUPS, &name).await {
             Ok(status) => DescribedGroup { authorized_operations, ..described(status) },
-            // Older clients expect that of a group that is not there.
+            // Older clients expect this for a nonexistent group.
             Err(refused) if refused.code == Code::GROUP_ID_NOT_FOUND && caller.version < SAYS_NOT_FOUND => {
                 DescribedGroup { group_id: name, group_state: DEAD.into(), ..Default::default() }
             }
@@ -133,7 +135,7 @@ async fn status(broker: &Arc<Broker>, caller: &Caller, key: i16, name: &str) -> 
 fn described(status: GroupStatus) -> DescribedGroup {
     let classic = status.classic;
     let state = match state_name(status.state, classic.as_ref()) {
-        // It has no other word for members that move to what they shall have.
+        // The classic API has no other state for members that are moving to their target assignment.
         "Reconciling" => "PreparingRebalance",
         state => state,
     };
@@ -155,19 +157,19 @@ fn described(status: GroupStatus) -> DescribedGroup {
     }
 }
 
-/// Kafka writes the address of a client so.
+/// Returns the address of a client in Kafka's format.
 pub(in super::super) fn client_host(host: &str) -> String {
     format!("/{host}")
 }
 
-/// The names that a member subscribes to, and its regular expression.
+/// Splits the subscriptions of a member into topic names and its regular expression.
 fn split(topics: &[Pattern]) -> (Vec<String>, Option<String>) {
     let (rules, names): (Vec<&Pattern>, Vec<&Pattern>) =
         topics.iter().partition(|topic| matches!(topic, Pattern::Rule(_)));
     (names.iter().map(ToString::to_string).collect(), rules.first().map(ToString::to_string))
 }
 
-/// What it says to its leader, or would say to one.
+/// Returns the metadata that the member sends, or would send, to its leader.
 fn metadata(member: &GroupMember) -> Bytes {
     if !member.metadata.is_empty() || member.assignment.is_some() {
         return member.metadata.clone();
@@ -206,7 +208,7 @@ pub(in super::super) async fn describe_consumer(
     ConsumerGroupDescribeResponse { groups, ..Default::default() }
 }
 
-/// A group is described with what its members have, or not at all.
+/// Checks that the caller may see all topics of the members; otherwise the group is not described.
 fn may_see_topics(broker: &Broker, caller: &Caller, status: GroupStatus) -> Outcome<GroupStatus> {
     let had = status.members.iter().flat_map(|member| member.assigned.iter().chain(&member.target));
     let topics: BTreeSet<&TopicName> = had.map(|partition| &partition.topic).collect();

@@ -1,4 +1,4 @@
-//! What a message is, and the macros that make structs and codecs of the tables in `api`.
+//! Definition of messages, and the macros that generate structs and codecs from the tables in `api`.
 
 use std::ops::RangeInclusive;
 
@@ -9,14 +9,14 @@ use super::reader::Reader;
 use super::value::Value;
 use super::writer::Writer;
 
-/// An API that is served.
+/// API that is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Api {
     pub key: i16,
     pub name: &'static str,
     pub version_min: i16,
     pub version_max: i16,
-    /// The first version whose lengths are varints and whose structs end with tags.
+    /// First version whose lengths are varints and whose structs end with tags.
     pub flexible_since: Option<i16>,
 }
 
@@ -30,17 +30,17 @@ impl Api {
     }
 }
 
-/// A request, a response, or what is embedded in one. The version is one of `VERSIONS`.
+/// Request, response, or message embedded in one. Its version is one of `VERSIONS`.
 pub trait Message: Value {
     const VERSIONS: RangeInclusive<i16>;
-    /// The first version whose lengths are varints and whose structs end with tags.
+    /// First version whose lengths are varints and whose structs end with tags.
     const FLEXIBLE_SINCE: Option<i16>;
 
     fn is_flexible(version: i16) -> bool {
         Self::FLEXIBLE_SINCE.is_some_and(|since| version >= since)
     }
 
-    /// Bytes that follow the message stay in the reader.
+    /// Decodes a message. Bytes after it remain in the reader.
     fn decode(version: i16, from: &mut Reader) -> Result<Self> {
         from.begin(version, Self::is_flexible(version));
         Self::read(from)
@@ -51,8 +51,8 @@ pub trait Message: Value {
     }
 }
 
-/// A message that begins with its version. One that is newer than what is known is read as the newest known: new
-/// versions only add fields to the end.
+/// Decodes a message that begins with its version. A version newer than the newest known is read as the newest known,
+/// because new versions only append fields.
 pub fn decode_embedded<M: Message>(bytes: Bytes) -> Result<(i16, M)> {
     let mut from = Reader::new(bytes);
     let version: i16 = from.get()?;
@@ -71,11 +71,11 @@ pub fn encode_embedded<M: Message>(message: &M, version: i16) -> Bytes {
     out.freeze()
 }
 
-/// Structs with their codecs, from tables of their fields.
+/// Defines structs with their codecs from tables of their fields.
 ///
-/// A message says which versions it has here and since which it is flexible. A field says the versions that have it,
-/// those that allow a null in it if they are fewer, its name, its type, and its default if that is not the type's.
-/// After `tagged` come the fields that are written with their tag, and only if they are not their default.
+/// A message has its supported versions and the first flexible version. A field has the versions that contain it, the
+/// versions that allow a null in it if they are fewer, its name, its type, and its default if that is not the type's.
+/// The fields after `tagged` are written with their tag, and only if they differ from their default.
 macro_rules! message {
     (@default) => { Default::default() };
     (@default $default:expr) => { $default };
@@ -168,7 +168,8 @@ macro_rules! message {
     )*};
 }
 
-/// The table of the APIs and, of those whose messages are generated, an enum of the requests and one of the responses.
+/// Defines the table of the APIs and, for those with generated messages, an enum of the requests and one of the
+/// responses.
 macro_rules! apis {
     (
         by hand {
@@ -181,7 +182,7 @@ macro_rules! apis {
     ) => {
         use $crate::kafka::messages::{Api, Message, Reader};
 
-        /// Every API that is served, in the order of the keys.
+        /// All served APIs, in the order of their keys.
         pub const APIS: &[Api] = &[
             $(Api {
                 key: $hand_key,
@@ -210,7 +211,7 @@ macro_rules! apis {
         }
 
         impl Request {
-            /// Refuses an API that is not served, and a version of it that is not.
+            /// Decodes a request. Refuses an API or a version that is not served.
             pub fn decode(key: i16, version: i16, from: &mut Reader) -> engine::Result<Self> {
                 let api = $crate::kafka::messages::served(key, version)?;
                 let request = match key {
@@ -234,7 +235,7 @@ macro_rules! apis {
         }
 
         impl Response {
-            /// Refuses an API that is not served, and a version of it that is not.
+            /// Decodes a response. Refuses an API or a version that is not served.
             pub fn decode(key: i16, version: i16, from: &mut Reader) -> engine::Result<Self> {
                 let api = $crate::kafka::messages::served(key, version)?;
                 let response = match key {

@@ -1,8 +1,9 @@
-//! The messages of Kafka's protocol as values, Produce and Fetch aside: `api` has their tables, `message` what
-//! makes structs of those, `value` the types of fields, `reader` and `writer` the bytes.
+//! Messages of Kafka's protocol as values, except Produce and Fetch: `api` contains their tables, `message` the macros
+//! that generate structs from them, `value` the types of fields, `reader` and `writer` the conversion from and to
+//! bytes.
 //!
-//! A field that a version lacks has its default when it is decoded, and is left out when it is encoded. A null that
-//! a version does not allow is refused, and an empty value is written in its place.
+//! A field that a version lacks has its default when it is decoded, and is omitted when it is encoded. A null that a
+//! version does not allow is refused when it is decoded, and written as an empty value when it is encoded.
 
 use engine::{Error, ErrorKind, Result};
 
@@ -22,10 +23,10 @@ pub use reader::{ELEMENTS_MAX, Reader};
 pub use value::{Nullable, Uuid, Value};
 pub use writer::Writer;
 
-/// The key of the API that a client asks first, and whose answer every client can read.
+/// Key of the API that a client calls first, and whose response every client can read.
 const API_VERSIONS: i16 = 18;
 
-/// The row of an API with this version of it.
+/// Returns the description of an API if this version of it is served; otherwise an error.
 pub(super) fn served(key: i16, version: i16) -> Result<&'static Api> {
     let unsupported = |message| Err(Error::new(ErrorKind::Unsupported, message));
     match api(key) {
@@ -37,23 +38,23 @@ pub(super) fn served(key: i16, version: i16) -> Result<&'static Api> {
     }
 }
 
-/// Says in which message something was wrong.
+/// Adds the name of the message to an error.
 pub(super) fn in_message(api: &Api, version: i16, error: Error) -> Error {
     Error { message: format!("{} version {version}: {}", api.name, error.message), ..error }
 }
 
-/// The row of an API, if it is served.
+/// Returns the description of an API, if it is served.
 pub fn api(key: i16) -> Option<&'static Api> {
     APIS.iter().find(|api| api.key == key)
 }
 
-/// Whether the header of a request ends with tags. Holds for versions that are not served, too.
+/// Returns `true` if the header of a request ends with tags. Also valid for versions that are not served.
 pub fn request_header_is_flexible(key: i16, version: i16) -> bool {
     api(key).is_some_and(|api| api.is_flexible(version))
 }
 
-/// Whether the header of a response ends with tags. That of ApiVersions never does, so that a client that asked
-/// with a version that is too new can read the answer.
+/// Returns `true` if the header of a response ends with tags. That of ApiVersions never does, so that a client whose
+/// version is too new can read the response.
 pub fn response_header_is_flexible(key: i16, version: i16) -> bool {
     key != API_VERSIONS && request_header_is_flexible(key, version)
 }

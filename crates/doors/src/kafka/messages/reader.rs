@@ -1,42 +1,42 @@
-//! Bytes of a message, read from the front. Nothing is reserved for what has not come.
+//! Reader of a message from the front of its bytes. It reserves no memory for data that has not arrived.
 
 use bytes::{Buf, Bytes};
 use engine::{Error, Result};
 
 use super::value::{Nullable, Value};
 
-/// Elements of all arrays of one message: more than a request that names every topic and every partition of a
-/// broker has. What is decoded can be some thirty times as large as its bytes.
+/// Maximum number of elements of all arrays of a message: more than a request needs to name every topic and every
+/// partition of a broker. Decoded values can take some thirty times as much memory as their bytes.
 pub const ELEMENTS_MAX: usize = 1 << 18;
-/// The longest string that the protocol has in any version.
+/// Maximum length of a string in any version of the protocol.
 pub(in crate::kafka) const STRING_BYTES_MAX: usize = i16::MAX as usize;
-/// Elements that an array reserves at first.
+/// Maximum number of elements for which an array initially reserves memory.
 const RESERVED_ELEMENTS: usize = 16;
-/// Of an unsigned number of 32 bits, seven in a byte.
+/// Maximum length of a 32-bit unsigned varint, which has seven bits per byte.
 const UVARINT_BYTES_MAX: usize = 5;
 
 const _: () = assert!(engine::limits::TOPICS_MAX + engine::limits::PARTITIONS_TOTAL_MAX <= ELEMENTS_MAX);
 
-/// What a length is of: it says how wide it is where lengths are not varints.
+/// Type of a length, which determines its width in versions that do not use varints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LengthOf {
     /// 16 bits.
     String,
     /// 32 bits.
     Bytes,
-    /// 32 bits, of elements.
+    /// 32 bits; number of elements.
     Array,
 }
 
-/// Reads the values of a message in turn. Version 0 that is not flexible until `begin`, as headers begin.
+/// Reader of the values of a message in turn. Until `begin` it reads version 0, not flexible, in which headers start.
 #[derive(Debug)]
 pub struct Reader {
     rest: Bytes,
-    /// Of all that was given.
+    /// Length of all bytes.
     length: usize,
     version: i16,
     is_flexible: bool,
-    /// What is left of `ELEMENTS_MAX`.
+    /// Number of elements that remain of `ELEMENTS_MAX`.
     elements_left: usize,
 }
 
@@ -46,7 +46,7 @@ impl Reader {
         Self { rest: bytes, length, version: 0, is_flexible: false, elements_left: ELEMENTS_MAX }
     }
 
-    /// A message of this version comes next.
+    /// Prepares for a message of this version.
     pub fn begin(&mut self, version: i16, is_flexible: bool) {
         self.version = version;
         self.is_flexible = is_flexible;
@@ -57,7 +57,7 @@ impl Reader {
         self.version
     }
 
-    /// How many bytes were read.
+    /// Returns the number of bytes read.
     pub fn at(&self) -> usize {
         self.length - self.rest.len()
     }
@@ -70,7 +70,7 @@ impl Reader {
         T::read(self)
     }
 
-    /// So many bytes, without a copy.
+    /// Returns the next `length` bytes without a copy.
     pub fn take(&mut self, length: usize) -> Result<Bytes> {
         if length > self.rest.len() {
             return Err(self.malformed(format!("{length} bytes are to come and {} are left", self.rest.len())));
@@ -98,7 +98,7 @@ impl Reader {
         Err(self.malformed(format!("a number goes on after {UVARINT_BYTES_MAX} bytes")))
     }
 
-    /// The length of what comes next, or that it is null. The bytes are there; the elements can be.
+    /// Reads the length of the next value; `None` for null. Checks that the remaining bytes suffice for it.
     pub(super) fn length(&mut self, of: LengthOf) -> Result<Option<usize>> {
         let length = match of {
             _ if self.is_flexible => i64::from(self.uvarint()?) - 1,
@@ -109,7 +109,7 @@ impl Reader {
             return Ok(None);
         }
         let length = usize::try_from(length).map_err(|e| self.malformed(format!("the length {length}: {e}")))?;
-        // Every element has a byte at least.
+        // Every element has at least one byte.
         if length > self.rest.len() {
             let what = if of == LengthOf::Array { "elements" } else { "bytes" };
             return Err(self.malformed(format!("{length} {what} are to come and {} bytes are left", self.rest.len())));
@@ -134,7 +134,7 @@ impl Reader {
         Ok(Some(elements))
     }
 
-    /// What must not be null.
+    /// Reads a value that must not be null.
     pub(super) fn present<T: Nullable>(&mut self) -> Result<T> {
         T::read_or_null(self)?.ok_or_else(|| self.null_refused())
     }
@@ -147,8 +147,8 @@ impl Reader {
         self.malformed("what ends there is null and must not be")
     }
 
-    /// The tags at the end of a struct, if it has them. `known` reads the value of a tag, or says that it does not
-    /// know it.
+    /// Reads the tags at the end of a struct, if the version has them. `known` reads the value of a tag, or returns
+    /// `false` if it does not know the tag.
     pub fn tagged(&mut self, mut known: impl FnMut(&mut Self, u32) -> Result<bool>) -> Result<()> {
         if !self.is_flexible {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The messages against another implementation of them, and against bytes that are none.
+//! Messages compared with another implementation, and invalid bytes.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::ErrorKind;
@@ -8,10 +8,10 @@ use super::consumer_protocol_assignment::ConsumerProtocolAssignment;
 use super::consumer_protocol_subscription::ConsumerProtocolSubscription;
 use super::*;
 
-/// Rounds for each version of each message. A round has other values.
+/// Rounds for each version of each message. Each round has other values.
 const ROUNDS: u64 = 12;
 
-/// Numbers that follow a seed.
+/// Pseudo-random numbers that follow from a seed.
 pub struct Random(u64);
 
 impl Random {
@@ -35,7 +35,7 @@ impl Random {
     }
 }
 
-/// A value of this type, now a plain one and now one at an end of what the type has.
+/// Type with sample values, some ordinary and some at the limits of the type.
 pub trait Sample {
     fn sample(random: &mut Random) -> Self;
 }
@@ -83,7 +83,7 @@ impl Sample for Uuid {
 
 impl Sample for String {
     fn sample(random: &mut Random) -> Self {
-        // Lengths that take one byte and two as a varint.
+        // Lengths that take one byte as a varint, and two.
         let length = if random.below(16) == 0 { 126 + random.below(4) } else { random.below(6) };
         (0..length).map(|_| ['a', 'Z', '0', '-', '\u{e4}', '\u{1f300}'][random.below(6) as usize]).collect()
     }
@@ -109,7 +109,7 @@ impl<T: Sample> Sample for Option<T> {
     }
 }
 
-/// Versions, by their keys, and fields that the other implementation does not have yet.
+/// Versions, by key, and fields that the other implementation lacks.
 const NEWER_VERSIONS: [(i16, i16); 3] = [(78, 2), (79, 2), (90, 1)];
 const NEWER_FIELDS: [&str; 5] = [
     "ShareFetchRequest.share_acquire_mode",
@@ -119,20 +119,20 @@ const NEWER_FIELDS: [&str; 5] = [
     "DescribeShareGroupOffsetsResponsePartition.lag",
 ];
 
-/// What one message is here and there, whichever of the two kinds it is.
+/// Message as encoded and decoded by both implementations; a request or a response.
 struct Pair {
     name: String,
     is_request: bool,
     key: i16,
     version: i16,
-    /// As encoded here.
+    /// Bytes encoded by this implementation.
     bytes: Bytes,
-    /// Those bytes decoded there and encoded again.
+    /// Bytes of this implementation decoded and encoded again by the other one.
     bytes_there: Bytes,
-    /// What was decoded here and there, in words.
+    /// `Debug` output of the values decoded by this and by the other implementation.
     here: String,
     there: String,
-    /// Those bytes decoded here and encoded again.
+    /// Bytes of the other implementation decoded and encoded again by this one.
     bytes_again: Bytes,
 }
 
@@ -188,7 +188,7 @@ fn for_each_pair(mut check: impl FnMut(Pair)) {
     }
 }
 
-/// The versions that the other implementation has, too.
+/// Returns the versions that the other implementation supports as well.
 fn known_there(api: &Api, key: ApiKey) -> std::ops::RangeInclusive<i16> {
     let known = key.valid_versions();
     let is_known = api.version_max <= known.max || NEWER_VERSIONS.contains(&(api.key, api.version_max));
@@ -209,11 +209,11 @@ fn every_message_is_the_same_bytes_and_the_same_values_in_another_implementation
         let name = &pair.name;
         assert_eq!(pair.bytes_there, pair.bytes, "{name}: {}\nthere: {}", pair.here, pair.there);
         assert_eq!(pair.bytes_again, pair.bytes, "{name}: {}", pair.here);
-        // Tagged fields come last here, and there where the schema has them.
+        // Tagged fields come last here; there they come in the order of the schema.
         let [mut here, mut there] = [values(&pair.here), values(&pair.there)];
         here.sort_by(|a, b| a.0.cmp(&b.0));
         there.sort_by(|a, b| a.0.cmp(&b.0));
-        // What only later versions have.
+        // Fields of later versions only.
         there.retain(|(field, _)| here.iter().any(|(known, _)| known == field));
         here.retain(|(field, _)| !NEWER_FIELDS.contains(&field.as_str()));
         assert_eq!(here, there, "{name}");
@@ -222,7 +222,7 @@ fn every_message_is_the_same_bytes_and_the_same_values_in_another_implementation
     assert!(count > 300 * ROUNDS, "{count}");
 }
 
-/// The fields of what `Debug` wrote, each with its struct and its value, without the types around values.
+/// Returns the fields in a `Debug` output, each with its struct and its value, without the types around values.
 fn values(debug: &str) -> Vec<(String, String)> {
     let mut values = Vec::new();
     let mut structs = Vec::new();
@@ -246,10 +246,10 @@ fn values(debug: &str) -> Vec<(String, String)> {
         let word = &rest[..length];
         rest = &rest[length..];
         match rest.chars().next() {
-            // A name that is a word of Rust has a `_` there.
+            // A name that is a Rust keyword has a `_` prefix there.
             Some(':') => field = word.trim_start_matches('_'),
             Some('(') => {}
-            // A struct of a response whose name the request has, too, has another one here.
+            // A response's struct with the same name as a request's has a prefix here.
             _ if rest.starts_with(" {") => last = word.strip_prefix("Response").unwrap_or(word),
             _ => values.push((format!("{}.{field}", structs.last().expect("a struct")), word.to_owned())),
         }
@@ -261,7 +261,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_' || c == '-'
 }
 
-/// The length of a literal, its quotes with it.
+/// Returns the length of a literal, including its quotes.
 fn quoted(text: &str) -> usize {
     let mut is_escaped = false;
     let end = text.char_indices().skip(1).find(|(_, c)| {
@@ -272,7 +272,7 @@ fn quoted(text: &str) -> usize {
     end.expect("a quote").0 + 1
 }
 
-/// Requests as clients send them: key, version and body in hex. They are seeds of a fuzz target.
+/// Checks requests as clients send them: key, version and body in hex. They are seeds of a fuzz target.
 #[test]
 fn requests_are_the_bytes_of_the_vectors() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/kafka_requests.txt");
@@ -371,7 +371,7 @@ fn what_members_embed_is_decoded_in_every_version() {
         let subscription: ConsumerProtocolSubscription = random.any();
         let bytes = encode_embedded(&subscription, 3);
         assert_eq!(decode_embedded(bytes.clone()), Ok((3, subscription.clone())));
-        // A version that nobody knows yet has more at its end.
+        // A version that is not yet known has additional fields at its end.
         let newer = [&[0, 9], &bytes[2..], b"more"].concat();
         assert_eq!(decode_embedded(newer.into()), Ok((9, subscription.clone())));
         let (version, oldest) = decode_embedded(encode_embedded(&subscription, 0)).expect("it is whole");
@@ -466,7 +466,7 @@ fn unknown_tags_are_skipped_and_false_ones_refused() {
     assert!(refused(12, 4, &with_tags(&[1, 0, 2, b'x'])).contains("tag 0 has 2 bytes and 1 are left"));
     assert!(refused(12, 4, &with_tags(&[0xff, 0xff, 0xff, 0xff, 0xff, 1])).contains("a number goes on"));
     assert!(refused(12, 4, &with_tags(&[0xff, 0xff, 0xff, 0xff, 0x7f])).contains("the number"));
-    // A known tag whose value is not as long as it says.
+    // A known tag whose value is shorter than its declared length.
     let versions = [&[0, 0, 1, 0, 0, 0, 0][..], &[1, 1, 9], &[0; 9]].concat();
     let error = Response::decode(18, 3, &mut Reader::new(versions.into())).expect_err("a false tag");
     assert!(error.message.ends_with("tag 1 has 9 bytes and its value 8"), "{error}");
@@ -483,7 +483,7 @@ fn bytes_after_a_request_are_left() {
 #[test]
 fn a_string_has_to_be_text() {
     assert!(refused(12, 0, &[0, 2, 0xc3, 0x28]).contains("not UTF-8"));
-    // Shorter than what is there, and longer than strings are.
+    // Strings shorter than their length, and longer than the maximum.
     let long = [&[0x81, 0x80, 0x02][..], &[b'a'; 0x8000]].concat();
     assert!(refused(12, 4, &long).contains("a string of 32768 bytes"));
 }

@@ -1,4 +1,4 @@
-//! The types of fields, each with its codec.
+//! Types of fields, each with its codec.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use engine::Result;
 use super::reader::{LengthOf, Reader, STRING_BYTES_MAX};
 use super::writer::Writer;
 
-/// What a field, or an element of an array, can be. It has one byte at least.
+/// Type of a field or of an element of an array. Its encoding has at least one byte.
 pub trait Value: Sized {
     fn read(from: &mut Reader) -> Result<Self>;
     fn write(&self, to: &mut Writer<'_>);
 }
 
-/// A value in whose place there can be a null. Strings, bytes and arrays have a length for that, structs a byte.
+/// Value that may be null. Strings, byte arrays and arrays use their length for that, structs a separate byte.
 pub trait Nullable: Value {
     fn read_or_null(from: &mut Reader) -> Result<Option<Self>> {
         let is_there = from.get::<i8>()? >= 0;
@@ -39,7 +39,7 @@ impl<T: Nullable> Value for Option<T> {
     }
 }
 
-/// All zeros is none.
+/// UUID. All zeros means no id.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Uuid(pub u128);
 
@@ -113,7 +113,7 @@ impl Nullable for String {
         Ok(Some(text.to_owned()))
     }
 
-    /// Cut at the longest that the protocol has. What the broker keeps is shorter by far.
+    /// Truncates at the protocol's maximum length. Strings that the broker stores are far shorter.
     fn write_or_null(value: Option<&Self>, to: &mut Writer<'_>) {
         let value = value.map(|text| &text[..text.floor_char_boundary(STRING_BYTES_MAX)]);
         to.length(LengthOf::String, value.map(str::len));

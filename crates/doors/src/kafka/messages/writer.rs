@@ -1,11 +1,11 @@
-//! Bytes of a message, written to the end of a buffer.
+//! Writer of a message to the end of a buffer.
 
 use bytes::{BufMut, BytesMut};
 
 use super::reader::LengthOf;
 use super::value::Value;
 
-/// Writes the values of a message in turn.
+/// Writer of the values of a message in turn.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut BytesMut,
@@ -13,11 +13,11 @@ pub struct Writer<'a> {
     is_flexible: bool,
 }
 
-/// The fields of a struct that are written with their tag.
+/// Fields of a struct that are written with their tag.
 #[derive(Debug)]
 pub struct Tags {
     count: u32,
-    /// Each with its tag and its length.
+    /// Values, each with its tag and its length.
     bytes: BytesMut,
     version: i16,
 }
@@ -35,7 +35,7 @@ impl<'a> Writer<'a> {
         value.write(self);
     }
 
-    /// An empty value in place of a null.
+    /// Writes a value, or an empty value instead of null.
     pub(super) fn put_present<T: Value + Default>(&mut self, value: &Option<T>) {
         match value {
             Some(value) => value.write(self),
@@ -64,7 +64,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The tags at the end of a struct, if it has them: those that `put` gives, in the order of their numbers.
+    /// Writes the tags at the end of a struct, if the version has them: those that `put` adds, in the order of their
+    /// numbers.
     pub fn tagged(&mut self, put: impl FnOnce(&mut Tags)) {
         if !self.is_flexible {
             return;

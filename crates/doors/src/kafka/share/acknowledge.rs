@@ -1,4 +1,4 @@
-//! ShareAcknowledge, and what a fetch says of the same kind: what becomes of messages that a member has.
+//! ShareAcknowledge, and the acknowledgements within a fetch: outcomes of messages that a member holds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use super::super::messages::share_acknowledge::{
 use super::sessions::{BEGINS, Change, ENDS, Key, Place, Taken};
 use super::{SHARE_ACKNOWLEDGE, topic_id};
 
-/// What a member says of a message. There may be none at an offset that it got: it says so.
+/// Types of acknowledgements. `GAP` stands for an offset in an acquired range at which there is no message.
 const GAP: i8 = 0;
 const ACCEPT: i8 = 1;
 const RELEASE: i8 = 2;
 const REJECT: i8 = 3;
 const RENEW: i8 = 4;
 
-/// Who answers for whom.
+/// Member that acknowledges, with the context of its request.
 pub(super) struct Member<'a> {
     pub broker: &'a Arc<Broker>,
     pub caller: &'a Caller,
     pub key: Key,
     pub settings: GroupSettings,
-    /// The API that it uses.
+    /// Key of the API in use.
     pub api: i16,
 }
 
@@ -81,7 +81,7 @@ async fn try_acknowledge(
     Ok(ShareAcknowledgeResponse { responses, acquisition_lock_timeout_ms, ..Default::default() })
 }
 
-/// What is said of the messages from one offset to another: of all the same, or of each.
+/// Acknowledgement of a range of messages, with one type for all or one for each.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub first: i64,
@@ -109,9 +109,9 @@ impl<'a> Member<'a> {
         Ok(Self { broker, caller, key: Key { group, member }, settings, api })
     }
 
-    /// Decides on messages of one partition, on all of them or on none.
+    /// Settles messages of one partition, either all of them or none.
     pub(super) async fn settle(&self, place: &Place, batches: &[Batch], renews: bool) -> Result<(), Code> {
-        // tidy: there is nothing to keep of it: no topic has this id.
+        // tidy: the error adds nothing: no topic has this id.
         let topic = self.broker.topic_by_id(place.0).map_err(|_| Code::UNKNOWN_TOPIC_ID)?;
         self.caller.may_use(self.broker, self.api, &Resource::topic(topic.as_str()))?;
         check(batches, renews && self.settings.renews)?;
@@ -137,7 +137,7 @@ impl<'a> Member<'a> {
     }
 }
 
-/// Whether batches follow each other, and say something of each of their messages.
+/// Checks that the batches are in order without overlaps, and have one type or one type per message.
 fn check(batches: &[Batch], may_renew: bool) -> Result<(), Code> {
     let mut after = -1;
     for Batch { first, last, kinds } in batches {
@@ -152,7 +152,7 @@ fn check(batches: &[Batch], may_renew: bool) -> Result<(), Code> {
     Ok(())
 }
 
-/// What becomes of each message; `None` where the member does not have one of them.
+/// Returns the outcome of each message; `None` if the member does not hold one of them.
 fn settlements(
     batches: &[Batch],
     leases: &BTreeMap<Offset, u64>,
@@ -161,7 +161,7 @@ fn settlements(
     let mut settlements = Vec::new();
     for Batch { first, last, kinds } in batches {
         let (first, last) = (*first as Offset, *last as Offset);
-        // No more is looked at than there is.
+        // Only messages that the member holds are visited, however long the range is.
         let before = settlements.len();
         for (offset, lease) in leases.range(first..=last) {
             let kind = if kinds.len() == 1 { kinds[0] } else { kinds[(offset - first) as usize] };

@@ -1,4 +1,4 @@
-//! ShareFetch: messages for a member of a share group, in the batches that everybody shares who reads them.
+//! ShareFetch: messages for a member of a share group, in batches whose bytes are shared by all readers.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -28,27 +28,27 @@ use super::acknowledge::{Batch, Member};
 use super::sessions::{BEGINS, Change, ENDS, Key, Place};
 use super::{SHARE_FETCH, topic_id};
 
-/// Bytes that one request gets at most, beyond its first batch.
+/// Maximum bytes in the response to one request, beyond its first batch.
 const BYTES_MAX: usize = 32 << 20;
 
-/// What a member gets.
+/// Response to a member's fetch.
 #[derive(Debug, Default)]
 pub(in super::super) struct ShareFetched {
     code: Code,
-    /// How long it has the messages.
+    /// Duration of the leases on the messages.
     lease_ms: u64,
     partitions: BTreeMap<Place, PartitionShared>,
-    /// For the bytes of all batches.
+    /// Permit for the bytes of all batches.
     permit: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Debug, Default)]
 struct PartitionShared {
     code: Code,
-    /// Of what the member said of messages that it had.
+    /// Outcome of the acknowledgements in the request.
     settled: Code,
     batches: Vec<RecordBatch>,
-    /// Which of their messages it got.
+    /// Ranges of the messages in the batches that the member acquired.
     acquired: Vec<AcquiredRecords>,
 }
 
@@ -58,17 +58,17 @@ impl From<AcknowledgementBatch> for Batch {
     }
 }
 
-/// A fetch whose acknowledgements are done.
+/// Fetch whose acknowledgements have been processed.
 struct Settled {
     answer: ShareFetched,
     key: Key,
     settings: GroupSettings,
-    /// Where the member takes from then; `None` if it takes nothing.
+    /// Partitions from which the member acquires messages; `None` if it acquires none.
     takes: Option<(Vec<Place>, AcquireLimits)>,
 }
 
-/// Does what a member says of messages that it had, and takes others for it. The first part is done also if the wait
-/// for the other is given up.
+/// Processes the acknowledgements of a member, then acquires messages for it. The acknowledgements are processed even
+/// if the wait for messages is cancelled.
 pub(in super::super) fn fetch(
     broker: Arc<Broker>,
     budget: FetchBudget,
@@ -137,7 +137,7 @@ async fn settle(broker: &Arc<Broker>, caller: &Caller, request: ShareFetchReques
     Ok(Settled { answer, key: member.key, settings: member.settings, takes })
 }
 
-/// The partitions that a request names, and what it says of messages of them.
+/// Returns the partitions that a request names, and its acknowledgements.
 fn named(topics: Vec<FetchTopic>) -> (Vec<Place>, Vec<(Place, Vec<Batch>)>) {
     let (mut named, mut settles) = (Vec::new(), Vec::new());
     for FetchTopic { topic_id: id, partitions } in topics {
@@ -153,16 +153,16 @@ fn named(topics: Vec<FetchTopic>) -> (Vec<Place>, Vec<(Place, Vec<Batch>)>) {
 }
 
 impl Member<'_> {
-    /// The queue that a member takes from, if it may. A topic that is there has one of its group.
+    /// Returns the queue that a member consumes from, if it may. Every existing topic has a queue for its group.
     async fn queue(&self, topic: TopicId) -> Result<QueueName, Code> {
-        // tidy: there is nothing to keep of it: no topic has this id.
+        // tidy: the error adds nothing: no topic has this id.
         let topic = self.broker.topic_by_id(topic).map_err(|_| Code::UNKNOWN_TOPIC_ID)?;
         self.caller.may_use(self.broker, self.api, &Resource::topic(topic.as_str()))?;
         let queue = self.broker.share_queue(&self.key.group, &topic, self.settings.start).await;
         queue.map_err(|error| errors::code(&error))
     }
 
-    /// Whoever waits while the broker goes away is answered with what is there.
+    /// Acquires messages. During a shutdown, a waiting request is answered with the messages that are available.
     async fn acquire(&self, from: &[AcquireFrom], limits: &AcquireLimits) -> Vec<engine::Result<Acquired>> {
         tokio::select! {
             found = self.broker.acquire(from, limits) => found,
@@ -174,7 +174,7 @@ impl Member<'_> {
 }
 
 impl ShareFetched {
-    /// Takes messages for a member. What is neither wrong nor anything to take is not told.
+    /// Acquires messages for a member. Partitions with neither an error nor messages are left out of the response.
     async fn take(&mut self, member: &Member<'_>, budget: &FetchBudget, places: &[Place], limits: &AcquireLimits) {
         let (mut from, mut of, mut limits) = (Vec::new(), Vec::new(), *limits);
         for of_topic in places.chunk_by(|a, b| a.0 == b.0) {
@@ -200,7 +200,7 @@ impl ShareFetched {
         let bytes = batches.map(RecordBatch::len).sum();
         self.permit = budget.acquire_bytes(bytes);
         if self.permit.is_none() {
-            // What is taken goes back before it is waited for room: the member asks again.
+            // The acquired messages are released before the wait for room in the budget: the member fetches again.
             found.clear();
             budget.wait_bytes(bytes).await;
             return;
@@ -245,7 +245,7 @@ impl ShareFetched {
             Write::new(out.buf(), true).tags();
         }
         let mut end = Write::new(out.buf(), true);
-        // No other node is to be asked.
+        // No endpoints of other nodes.
         end.count(0);
         end.tags();
     }
@@ -278,7 +278,7 @@ impl PartitionShared {
     }
 }
 
-/// Neighbours that were given out as often as each other are told of together.
+/// Combines adjacent messages with the same delivery count into ranges.
 fn ranges(leases: &[Lease]) -> Vec<AcquiredRecords> {
     let is_next = |a: &Lease, b: &Lease| a.offset + 1 == b.offset && a.attempts == b.attempts;
     let range = |run: &[Lease]| AcquiredRecords {

@@ -1,4 +1,4 @@
-//! ShareGroupHeartbeat and ShareGroupDescribe: who is in a share group.
+//! ShareGroupHeartbeat and ShareGroupDescribe: the members of a share group.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use super::super::messages::share_group_heartbeat::{
 };
 use super::{SHARE_GROUP_DESCRIBE, SHARE_GROUP_HEARTBEAT, uuid};
 
-/// In place of an epoch: a member joins, or leaves.
+/// Values of the epoch for a member that joins, and for one that leaves.
 const JOINS: i32 = 0;
 const LEAVES: i32 = -1;
-/// Who shares out; there is one.
+/// Name of the only assignor.
 const ASSIGNOR: &str = "simple";
 const EMPTY: &str = "Empty";
 const STABLE: &str = "Stable";
@@ -52,7 +52,7 @@ pub(in super::super) async fn heartbeat(
     }
 }
 
-/// What the member is told, and how often it shall be heard; nothing where it leaves.
+/// Returns the assignment of the member and its heartbeat interval; `None` if it leaves.
 async fn try_heartbeat(
     broker: &Arc<Broker>,
     caller: &Caller,
@@ -124,7 +124,7 @@ pub(in super::super) async fn describe(
     ShareGroupDescribeResponse { groups, ..Default::default() }
 }
 
-/// A group is described with what its members have, or not at all.
+/// Returns the state of a group, if the caller may see all topics of its members; otherwise the group is not described.
 async fn status(broker: &Arc<Broker>, caller: &Caller, name: &str) -> Outcome<ShareGroupStatus> {
     let group = group_for(broker, caller, SHARE_GROUP_DESCRIBE, name)?;
     let status = broker.describe_share_group(&group).await?;
@@ -163,7 +163,7 @@ fn described(broker: &Broker, status: ShareGroupStatus) -> DescribedGroup {
     }
 }
 
-/// All share groups with the names of their states.
+/// Returns all share groups with the names of their states.
 pub(in super::super) async fn states(broker: &Broker) -> Outcome<Vec<(GroupName, &'static str)>> {
     let groups = broker.share_groups().await?.into_iter();
     Ok(groups.map(|(name, has_members)| (name, if has_members { STABLE } else { EMPTY })).collect())

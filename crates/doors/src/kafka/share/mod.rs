@@ -1,5 +1,5 @@
-//! Share groups: who is in them (`members`), what they are given and what becomes of it (`fetch`, `acknowledge`), the
-//! sessions in which that happens (`sessions`), and how far they have come (`offsets`).
+//! Share groups: members (`members`), delivery and acknowledgement of messages (`fetch`, `acknowledge`), sessions
+//! (`sessions`), and offsets (`offsets`).
 
 mod acknowledge;
 mod fetch;
@@ -17,7 +17,7 @@ use engine::TopicId;
 
 use super::messages::Uuid;
 
-/// The keys of the requests.
+/// Keys of the APIs.
 const SHARE_GROUP_HEARTBEAT: i16 = 76;
 const SHARE_GROUP_DESCRIBE: i16 = 77;
 pub(super) const SHARE_FETCH: i16 = 78;

@@ -1,4 +1,4 @@
-//! DescribeShareGroupOffsets, AlterShareGroupOffsets and DeleteShareGroupOffsets: how far share groups have come.
+//! DescribeShareGroupOffsets, AlterShareGroupOffsets and DeleteShareGroupOffsets: the positions of share groups.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use super::super::messages::describe_share_group_offsets::{
 };
 use super::{ALTER_SHARE_GROUP_OFFSETS, DELETE_SHARE_GROUP_OFFSETS, DESCRIBE_SHARE_GROUP_OFFSETS, uuid};
 
-/// Where a group has not begun yet, and how much it lacks where that is not known.
+/// Value for a position that is not set yet, and for an unknown lag.
 const UNKNOWN: i64 = -1;
 
-/// A topic that the caller may use the API on.
+/// Returns a topic, if the caller may use the API on it.
 fn topic(broker: &Broker, caller: &Caller, api: i16, name: &str) -> Outcome<(TopicName, TopicId)> {
     caller.may_use(broker, api, &Resource::topic(name))?;
     let unknown = || Refused { code: Code::UNKNOWN_TOPIC_OR_PARTITION, message: format!("there is no topic {name}") };
@@ -81,7 +81,7 @@ async fn describe_group(
                 let partitions = partitions.collect();
                 topics.push(DescribeShareGroupOffsetsResponseTopic { topic_name, topic_id: uuid(id), partitions });
             }
-            // Of all topics those are told of that the caller may see.
+            // If all topics are requested, those that the caller may not see are left out.
             Err(_) if is_all => {}
             Err(Refused { code, message }) => {
                 let refused = |number| DescribeShareGroupOffsetsResponsePartition {
@@ -99,7 +99,7 @@ async fn describe_group(
     Ok(topics)
 }
 
-/// Where a group is in a topic; nowhere yet where it was never given anything of it.
+/// Returns the positions of a group in a topic; empty if no message of the topic was ever delivered to the group.
 async fn positions(
     broker: &Arc<Broker>,
     group: &GroupName,
@@ -140,8 +140,8 @@ async fn try_alter(
     request: AlterShareGroupOffsetsRequest,
 ) -> Outcome<Vec<AlterShareGroupOffsetsResponseTopic>> {
     let group = group_for(broker, caller, ALTER_SHARE_GROUP_OFFSETS, &request.group_id)?;
-    // What is wrong with the group is wrong with all of it. One that is not there is created, as in Kafka: so a group
-    // begins where its tool says before its first member comes.
+    // An error about the group refuses the whole request. A nonexistent group is created, as in Kafka, so that a tool
+    // can set the start of a group before its first member joins.
     broker.create_share_group(&group, "its offsets can be set").await?;
     let mut responses = Vec::with_capacity(request.topics.len());
     for AlterShareGroupOffsetsRequestTopic { topic_name, partitions } in request.topics {
@@ -158,7 +158,7 @@ async fn try_alter(
             }
             Err(refused) => Err(refused),
         };
-        // A partition that the topic does not have is refused alone.
+        // A partition that the topic does not have is refused on its own.
         let altered: Vec<Outcome<()>> = match altered {
             Ok(altered) => altered.into_iter().map(|altered| altered.map_err(Refused::from)).collect(),
             Err(refused) => partitions.iter().map(|_| Err(refused.clone())).collect(),

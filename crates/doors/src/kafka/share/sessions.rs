@@ -1,6 +1,7 @@
-//! Share sessions: what a member takes from, and which messages it has, from one request of it to the next.
+//! Share sessions: the partitions that a member consumes from and the messages that it holds, across its requests.
 //!
-//! A session ends with its connection, or when its member says so. What its member still has goes back then.
+//! A session ends with its connection, or when its member ends it. Messages that the member still holds are then
+//! released.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -17,21 +18,21 @@ use parking_lot::Mutex;
 
 use super::super::errors::Code;
 
-/// Sessions of all connections, and the partitions that all of them together take from.
+/// Maximum number of sessions of all connections, and of the partitions in all of these sessions.
 pub(super) const SESSIONS_MAX: usize = 16_384;
 const PLACES_MAX: usize = 1 << 21;
-/// In place of an epoch: a session begins, or ends.
+/// Values of the epoch for a session that begins, and for one that ends.
 pub(super) const BEGINS: i32 = 0;
 pub(super) const ENDS: i32 = -1;
 
-/// Whose session it is.
+/// Owner of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub group: GroupName,
     pub member: MemberId,
 }
 
-/// A partition as requests name it.
+/// Partition as named in requests.
 pub(super) type Place = (TopicId, PartitionId);
 
 #[derive(Default)]
@@ -40,7 +41,7 @@ pub(in super::super) struct ShareSessions {
     connections: AtomicU64,
 }
 
-/// Invariant: `places` counts the partitions of all of them.
+/// Invariant: `places` is the number of partitions of all sessions.
 #[derive(Default)]
 struct Sessions {
     by_key: HashMap<Key, Session>,
@@ -49,23 +50,23 @@ struct Sessions {
 
 #[derive(Default)]
 struct Session {
-    /// Where it came from last.
+    /// Connection of its last request.
     connection: u64,
-    /// That of the next request.
+    /// Epoch of its next request.
     epoch: i32,
     partitions: BTreeSet<Place>,
-    /// The member has these, or had them until their time was over.
+    /// Messages that the member holds, or held until their leases expired.
     taken: HashMap<Place, Taken>,
 }
 
-/// Messages of one partition by their offsets, each with its lease.
+/// Messages of one partition by offset, each with its lease.
 #[derive(Clone, Debug)]
 pub(super) struct Taken {
     pub queue: QueueName,
     pub leases: BTreeMap<Offset, u64>,
 }
 
-/// What a request of a session changes about what it takes from.
+/// Changes that a request makes to the partitions of a session.
 #[derive(Debug, Default)]
 pub(super) struct Change {
     pub added: Vec<Place>,
@@ -73,8 +74,8 @@ pub(super) struct Change {
 }
 
 impl ShareSessions {
-    /// A request of a session: its epoch is the next, or the first. Returns what it takes from, in turn. One that is
-    /// refused changes nothing.
+    /// Applies a request to a session; its epoch must be the next, or the first. Returns the partitions of the session
+    /// in turn. A refused request changes nothing.
     pub(super) fn step(&self, key: &Key, connection: u64, epoch: i32, change: Change) -> Result<Vec<Place>, Code> {
         let mut sessions = self.sessions.lock();
         match sessions.by_key.get(key) {
@@ -99,7 +100,7 @@ impl ShareSessions {
         let session = by_key.entry(key.clone()).or_default();
         *places -= session.partitions.len();
         if epoch == BEGINS {
-            // What the member has it still has.
+            // The member keeps the messages that it holds.
             session.partitions = BTreeSet::new();
         }
         session.connection = connection;
@@ -119,12 +120,13 @@ impl ShareSessions {
         Ok(partitions)
     }
 
-    /// Looks at what a member has of a partition.
+    /// Calls `look` with the messages of a partition that a member holds.
     pub(super) fn taken<T>(&self, key: &Key, place: &Place, look: impl FnOnce(&Taken) -> T) -> Option<T> {
         self.sessions.lock().by_key.get(key)?.taken.get(place).map(look)
     }
 
-    /// The member has these from now on. `false`: its session is over, and it will not hear of them.
+    /// Records the messages as held by the member. Returns `false` if its session has ended, so that it does not
+    /// receive them.
     pub(super) fn take(&self, key: &Key, place: Place, queue: &QueueName, leases: &[Lease]) -> bool {
         let mut sessions = self.sessions.lock();
         let Some(session) = sessions.by_key.get_mut(key) else {
@@ -136,7 +138,7 @@ impl ShareSessions {
         true
     }
 
-    /// The member does not have these any more, unless it was given them anew.
+    /// Removes messages from those that the member holds, unless they were leased to it again.
     pub(super) fn give_back(&self, key: &Key, place: &Place, leases: &[(Offset, u64)]) {
         let mut sessions = self.sessions.lock();
         let Some(session) = sessions.by_key.get_mut(key) else {
@@ -155,7 +157,7 @@ impl ShareSessions {
         }
     }
 
-    /// Forgets what the member had until its time was over, where that has become much.
+    /// Removes messages whose leases have expired, if there are many.
     pub(super) async fn tidy(&self, broker: &Broker, key: &Key, place: &Place) {
         let much = |taken: &Taken| (taken.leases.len() > SHARE_IN_FLIGHT_MAX as usize).then(|| taken.clone());
         let Some(taken) = self.taken(key, place, much).flatten() else {
@@ -173,7 +175,7 @@ impl ShareSessions {
         self.give_back(key, place, &over);
     }
 
-    /// A session is over.
+    /// Ends a session.
     pub(super) async fn end(&self, broker: &Broker, key: &Key) {
         let ended = self.sessions.lock().remove(key);
         if let Some(session) = ended {
@@ -206,7 +208,7 @@ impl Session {
     }
 }
 
-/// One connection, with whose end its sessions end.
+/// Share sessions of one connection; they end with it.
 pub(in super::super) struct ShareConnection {
     pub(super) sessions: Arc<ShareSessions>,
     broker: Weak<Broker>,
@@ -230,7 +232,7 @@ impl Drop for ShareConnection {
         if ended.is_empty() {
             return;
         }
-        // Where the process ends, leases end by their time.
+        // When the process ends, the leases expire.
         if let (Ok(runtime), Some(broker)) = (tokio::runtime::Handle::try_current(), self.broker.upgrade()) {
             runtime.spawn(async move {
                 for session in ended {

@@ -1,4 +1,4 @@
-//! Where messages are pushed to, and whether the operator allows it.
+//! Endpoints of pushes, and the operator's rules for allowed endpoints.
 
 use std::fmt;
 use std::io;
@@ -10,26 +10,26 @@ use hyper::Uri;
 use hyper::http::uri::Scheme;
 use net::http::IpNetwork;
 
-/// A URL that is longer is refused.
+/// Maximum length of a URL.
 const URL_BYTES_MAX: usize = 8192;
-/// Addresses of one name that are tried.
+/// Maximum number of addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 4;
 
-/// An `http` or `https` URL.
+/// `http` or `https` URL of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// As it was written.
+    /// URL as it was written.
     pub url: String,
     pub is_secure: bool,
-    /// A name or an address without brackets.
+    /// Host name, or address without brackets.
     pub host: String,
     pub port: u16,
-    /// Host and port as the header `Host` has them.
+    /// Host and port as in the `Host` header.
     pub authority: String,
     pub path: String,
 }
 
-/// A text that nothing can be pushed to.
+/// Error for a text that is not a valid endpoint.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoEndpoint(String);
 
@@ -54,14 +54,14 @@ impl FromStr for Endpoint {
         if text.len() > URL_BYTES_MAX {
             return Err(wrong());
         }
-        // tidy: what is wrong with the text is said with the text itself
+        // tidy: the message contains the text, which shows the error
         let uri: Uri = text.parse().map_err(|_| wrong())?;
         let is_secure = match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTPS => true,
             Some(scheme) if *scheme == Scheme::HTTP => false,
             _ => return Err(wrong()),
         };
-        // A name and a password in front of the host would go nowhere.
+        // A user name and a password before the host would be ignored, so they are refused.
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or_else(wrong)?;
         let host = authority.host().trim_matches(['[', ']']).to_ascii_lowercase();
         if host.is_empty() {
@@ -78,18 +78,18 @@ impl FromStr for Endpoint {
     }
 }
 
-/// Addresses that messages may be pushed to. As text: networks, addresses and names, with commas; a name may begin
-/// with `*.`, which stands for any one or more parts.
+/// Addresses to which messages may be pushed. As text: networks, addresses and names, separated by commas; a name may
+/// begin with `*.`, which stands for one or more labels.
 ///
-/// A network allows its addresses whatever name leads there. A name allows only addresses that anyone can reach, so
-/// that whoever runs it cannot lead the broker into the network that it is in.
+/// A network allows its addresses for any name that resolves to them. A name allows only public addresses, so that the
+/// owner of the name cannot direct the broker into its internal network.
 #[derive(Clone, Debug, Default)]
 pub struct Allow {
     networks: Vec<IpNetwork>,
     names: Vec<String>,
 }
 
-/// A text that is no list of addresses.
+/// Error for a text that is not a list of addresses.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoAllow(String);
 
@@ -136,8 +136,8 @@ impl Allow {
         self.names.iter().any(matches) && is_public(address)
     }
 
-    /// Refuses an endpoint none of whose addresses is allowed, if they are known without a resolver: an address, and
-    /// the names that are always this machine (RFC 6761, 6.3).
+    /// Refuses an endpoint without an allowed address, if its addresses are known without a resolver: an address, or a
+    /// name that always stands for this machine (RFC 6761, 6.3).
     pub(super) fn check(&self, endpoint: &Endpoint) -> Result<(), String> {
         let host = endpoint.host.as_str();
         let addresses = match host.parse::<IpAddr>() {
@@ -153,8 +153,8 @@ impl Allow {
         }
     }
 
-    /// The addresses of an endpoint that may be connected to, at least one. None of them is a door of this broker,
-    /// whatever is allowed: a message would be a command there.
+    /// Resolves an endpoint to the addresses that may be connected to, at least one. Addresses of this broker's own
+    /// doors are excluded even if they are allowed: a message would be a command there.
     pub(super) async fn resolve(&self, endpoint: &Endpoint, doors: &Doors) -> io::Result<Vec<SocketAddr>> {
         let found = tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port)).await?;
         self.choose(endpoint, doors, found)
@@ -189,19 +189,19 @@ fn not_allowed(address: &str) -> String {
     format!("{address} is not in pubsub_push_allow; whoever runs the broker can add it")
 }
 
-/// Whether a connection to this address would come to the broker itself.
+/// Returns `true` if a connection to this address would reach the broker itself.
 fn is_own(doors: &Doors, address: SocketAddr) -> bool {
     let has_port = |door| doors.address(door).is_some_and(|door| door.port() == address.port());
     Door::ALL.into_iter().any(has_port) && is_of_this_machine(address.ip())
 }
 
-/// Whether an address is one of this machine: only such a one can be bound.
+/// Returns `true` if this machine has the address: only its own addresses can be bound.
 fn is_of_this_machine(address: IpAddr) -> bool {
     let address = address.to_canonical();
     address.is_loopback() || address.is_unspecified() || UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// Whether an address is of the open internet, and not of a machine, a network or a purpose of its own.
+/// Returns `true` if an address is public, and not reserved for a machine, a private network or a special purpose.
 fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(v4) => {
@@ -219,7 +219,7 @@ fn is_public(address: IpAddr) -> bool {
                 || is_protocol
                 || is_benchmark)
         }
-        // Of all the others only global unicast, without what carries an address of IPv4 inside and documentation.
+        // Only global unicast, without documentation addresses and those that embed an IPv4 address.
         IpAddr::V6(v6) => match v6.segments() {
             [0x2002, ..] | [0x2001, 0, ..] | [0x2001, 0x0db8, ..] => false,
             [first, ..] => first & 0xe000 == 0x2000,

@@ -1,4 +1,4 @@
-//! HTTP connections to endpoints: opened to allowed addresses, used again while they are fresh, bounded in number.
+//! HTTP connections to endpoints: opened only to allowed addresses, reused while they are fresh, limited in number.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,15 +24,16 @@ use tokio_rustls::TlsConnector;
 
 use super::endpoint::{Allow, Endpoint};
 
-/// How long one address may take to answer a connection.
+/// Timeout of a connection attempt to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections that wait for their next request, of all endpoints. The oldest makes room.
+/// Maximum number of idle connections of all endpoints. The oldest is closed to make room.
 const IDLE_MAX: usize = 256;
-/// How long one is used: names may lead elsewhere by then.
+/// Maximum age of a reused connection: the name may resolve to other addresses by then.
 const AGE_MAX: Duration = Duration::from_secs(60);
-/// What the headers of an answer may come to.
+/// Maximum bytes of the headers of a response.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// What is read of the rest, and for how long, so that the connection can be used again. The answer is known before.
+/// Maximum bytes and time for reading the body of a response, which allows the connection to be reused. The outcome is
+/// known before.
 const REST_BYTES_MAX: usize = 16 << 10;
 const REST_WAIT: Duration = Duration::from_millis(500);
 
@@ -44,7 +45,7 @@ struct Idle {
     opened: Instant,
 }
 
-/// What requests to may share a connection.
+/// Key of requests that may share a connection.
 #[derive(Clone, PartialEq, Eq)]
 struct Origin {
     is_secure: bool,
@@ -58,14 +59,14 @@ impl Origin {
     }
 }
 
-/// The client of all push subscriptions.
+/// HTTP client of all push subscriptions.
 pub(super) struct Http {
     allow: Allow,
-    /// Ports of the broker itself, which is never sent anything.
+    /// Ports of the broker itself, to which nothing is sent.
     doors: Arc<Doors>,
-    /// `None` is those of the system.
+    /// Trusted root certificates; `None`: those of the system.
     roots: Option<RootCertStore>,
-    /// Read once the first endpoint asks for TLS.
+    /// Initialized for the first endpoint with TLS.
     tls: OnceLock<Arc<ClientConfig>>,
     idle: Mutex<VecDeque<Idle>>,
     pub opened: Counter,
@@ -76,9 +77,9 @@ impl Http {
         Self { allow, doors, roots, tls: OnceLock::new(), idle: Mutex::default(), opened: Counter::default() }
     }
 
-    /// Sends a request and returns the status of its answer. Redirects are answers like any other.
+    /// Sends a request and returns the status of the response. A redirect is returned, and not followed.
     pub async fn send(&self, endpoint: &Endpoint, request: Request<Full<Bytes>>) -> io::Result<StatusCode> {
-        // A connection that waited may have been closed at the other end just now: then a new one is opened.
+        // The peer may have just closed an idle connection: in that case a new one is opened.
         if let Some(idle) = self.take(endpoint)
             && let Ok(status) = self.exchange(endpoint, idle.sender, idle.opened, request.clone()).await
         {
@@ -95,14 +96,14 @@ impl Http {
         opened: Instant,
         mut request: Request<Full<Bytes>>,
     ) -> io::Result<StatusCode> {
-        // To the protocol it is no end of a request, to the service it is a success.
+        // For the protocol this is not a final response, but for Google's service it is a success.
         let (processing, is_processing) = oneshot::channel();
         let processing = Mutex::new(Some(processing));
         hyper::ext::on_informational(&mut request, move |answer| {
             if answer.status() == StatusCode::PROCESSING
                 && let Some(processing) = processing.lock().take()
             {
-                // Nobody waits for it any more where the last answer came as well.
+                // The receiver is dropped if the final response has arrived as well.
                 let _ = processing.send(());
             }
         });
@@ -181,7 +182,7 @@ impl Http {
     }
 }
 
-/// The task that it starts ends with the sender, or with the connection.
+/// Performs the handshake. The task that it spawns ends with the sender, or with the connection.
 async fn handshake(socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> io::Result<Sender> {
     let mut http1 = http1::Builder::new();
     let (sender, connection) =
@@ -194,7 +195,7 @@ async fn handshake(socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static)
     Ok(sender)
 }
 
-/// Whether what follows the headers came to its end, and soon.
+/// Returns `true` if the body of a response was read to its end within the limits.
 async fn is_read(answer: Response<Incoming>) -> bool {
     let rest = Limited::new(answer.into_body(), REST_BYTES_MAX).collect();
     matches!(tokio::time::timeout(REST_WAIT, rest).await, Ok(Ok(_)))

@@ -35,48 +35,48 @@ pub use token::{Oidc, SigningKey};
 use http::Http;
 use pace::Pace;
 
-/// Requests of all push subscriptions that are under way at once. More wait, within their deadline.
+/// Maximum number of concurrent requests of all push subscriptions. Further ones wait, within their deadline.
 const REQUESTS_MAX: usize = 1024;
-/// Messages of theirs that are in memory as requests, in KiB.
+/// Maximum memory of messages in these requests, in KiB.
 const REQUESTS_KIB_MAX: u32 = 64 << 10;
-/// Of a wrapped message: its data as base64, twice while it is written.
+/// Factor for the memory of a wrapped message: its data in base64, which exists twice while it is encoded.
 const KIB_PER_KIB: usize = 4;
-/// A token is made anew this long before it ends.
+/// Time before the expiry of a token at which a new one is issued.
 const TOKEN_RESERVE_S: u64 = 300;
 
-/// What a subscription's queue does for its push task.
+/// Operations of a subscription's queue that its push task uses.
 pub trait Source: Send + Sync + 'static {
     type Receipt: Send + 'static;
 
-    /// Waits for at least one message, and for a while only: then there may be none. Their leases last for the deadline
-    /// of the subscription and some seconds more.
+    /// Waits for at least one message for a limited time, after which the result may be empty. The leases last for the
+    /// subscription's deadline plus some seconds.
     fn receive(&self, max: usize) -> impl Future<Output = engine::Result<Vec<Received<Self::Receipt>>>> + Send;
     fn ack(&self, receipt: Self::Receipt) -> impl Future<Output = engine::Result<()>> + Send;
-    /// Gives a message back; when it comes again is up to the subscription's retry policy.
+    /// Returns a message to the queue; its redelivery follows the subscription's retry policy.
     fn nack(&self, receipt: Self::Receipt) -> impl Future<Output = engine::Result<()>> + Send;
 }
 
-/// A message on lease.
+/// Leased message.
 pub struct Received<R> {
     pub receipt: R,
     pub message: Message,
 }
 
-/// A message as endpoints see it.
+/// Message as sent to endpoints.
 #[derive(Clone, Debug)]
 pub struct Message {
     pub id: String,
-    /// In milliseconds since 1970.
+    /// Time of publication, in milliseconds since 1970.
     pub published_ms: u64,
     pub data: Bytes,
     pub attributes: Vec<(String, String)>,
-    /// Empty: none.
+    /// Ordering key; empty for messages without one.
     pub ordering_key: String,
-    /// Only where the subscription has a dead letter policy.
+    /// Delivery attempt; only for subscriptions with a dead letter policy.
     pub attempt: Option<u32>,
 }
 
-/// How a subscription pushes.
+/// Push settings of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// `projects/P/subscriptions/S`
@@ -84,17 +84,17 @@ pub struct Target {
     pub endpoint: Endpoint,
     pub wrapper: Wrapper,
     pub oidc: Option<Oidc>,
-    /// How long an endpoint has for its answer: the ack deadline.
+    /// Time that the endpoint has for its response: the ack deadline.
     pub deadline: Duration,
 }
 
-/// How one push went.
+/// Outcome of one push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Acked,
-    /// The endpoint answered with another status.
+    /// The endpoint responded with another status.
     Refused,
-    /// No connection, or no answer that is HTTP.
+    /// No connection, or no valid HTTP response.
     Failed,
     TimedOut,
     /// The operator does not allow the address.
@@ -115,10 +115,10 @@ impl Outcome {
     }
 }
 
-/// What all push subscriptions share.
+/// State that all push subscriptions share.
 pub struct Pusher {
     http: Http,
-    /// Set before the first subscription that has tokens.
+    /// Set before the first subscription with tokens is started.
     key: OnceLock<SigningKey>,
     requests: Semaphore,
     kib: Semaphore,
@@ -134,7 +134,7 @@ struct Stats {
     seconds: Histogram,
 }
 
-/// A running push subscription. It ends when this is dropped; leases that it has run out.
+/// Running push subscription. Dropping it stops the task; the leases that it holds expire.
 pub struct PushTask(JoinHandle<()>);
 
 impl Drop for PushTask {
@@ -143,7 +143,7 @@ impl Drop for PushTask {
     }
 }
 
-/// One more of what a gauge shows, until it is dropped.
+/// Increment of a gauge that is undone when this is dropped.
 struct Counted<'a>(&'a AtomicUsize);
 
 impl<'a> Counted<'a> {
@@ -160,7 +160,7 @@ impl Drop for Counted<'_> {
 }
 
 impl Pusher {
-    /// Whose certificates endpoints show: `None` is whom the system trusts. Nothing is pushed to `doors`.
+    /// Creates a pusher that trusts these root certificates; `None`: those of the system. Nothing is pushed to `doors`.
     pub fn new(allow: Allow, roots: Option<RootCertStore>, doors: Arc<Doors>) -> Arc<Self> {
         Arc::new(Self {
             http: Http::new(allow, roots, doors),
@@ -171,7 +171,7 @@ impl Pusher {
         })
     }
 
-    /// Refuses an endpoint to which nothing would be pushed, if that is known without looking up its name.
+    /// Refuses an endpoint that is not allowed, if that is known without resolving its name.
     pub fn check(&self, endpoint: &Endpoint) -> Result<(), String> {
         self.http.check(endpoint)
     }
@@ -180,7 +180,7 @@ impl Pusher {
         self.key.get()
     }
 
-    /// The key that signs from now on, if there is none yet.
+    /// Sets the signing key unless it is already set, and returns the effective key.
     pub fn set_key(&self, key: SigningKey) -> &SigningKey {
         self.key.get_or_init(|| key)
     }
@@ -208,7 +208,7 @@ struct Task<S> {
     pusher: Arc<Pusher>,
     target: Target,
     source: Arc<S>,
-    /// The newest token, and when it ends in seconds since 1970.
+    /// Newest token, and its expiry in seconds since 1970.
     token: Mutex<Option<(String, u64)>>,
 }
 
@@ -221,7 +221,7 @@ impl<S: Source> Task<S> {
         let now_ms = || began.elapsed().as_millis() as u64;
         let mut pace = Pace::default();
         let mut pushes = FuturesUnordered::new();
-        // Not dropped halfway: what it has leased would come back only after the lease.
+        // Never dropped before it completes: its messages would only be redelivered after their leases expire.
         let mut receiving: Option<Receiving<S::Receipt>> = None;
         loop {
             let room = pace.room(pushes.len(), now_ms());
@@ -261,7 +261,7 @@ impl<S: Source> Task<S> {
         }
     }
 
-    /// Posts a message and tells its queue how that went.
+    /// Posts a message and settles it in its queue according to the outcome.
     async fn push(&self, received: Received<S::Receipt>) -> (Outcome, Duration) {
         let stats = &self.pusher.stats;
         let _counted = Counted::new(&stats.in_flight);
@@ -289,10 +289,11 @@ impl<S: Source> Task<S> {
             _ => self.source.nack(received.receipt).await,
         };
         if let Err(error) = told {
-            // It comes again once its lease is over.
+            // It is redelivered when its lease expires.
             tracing::debug!(%error, subscription = %self.target.subscription, "a pushed message was not settled");
         }
-        // Of what is counted as acknowledged nothing comes again after a crash.
+        // Counted after the acknowledgement, so that a message counted as acknowledged is not redelivered after a
+        // crash.
         stats.outcomes[outcome as usize].add(1);
         (outcome, took)
     }
@@ -308,7 +309,7 @@ impl<S: Source> Task<S> {
         pusher.http.send(endpoint, request).await
     }
 
-    /// A token that still holds for a while; `None` where the subscription asks for none.
+    /// Returns a token that remains valid for a while; `None` if the subscription uses no tokens.
     fn token(&self) -> io::Result<Option<String>> {
         let Some(Oidc { service_account_email, audience }) = &self.target.oidc else {
             return Ok(None);
@@ -328,7 +329,7 @@ impl<S: Source> Task<S> {
     }
 }
 
-/// What the service takes as an acknowledgement.
+/// Returns `true` if the status counts as an acknowledgement, as at Google's service.
 fn is_success(status: StatusCode) -> bool {
     matches!(status.as_u16(), 102 | 200 | 201 | 202 | 204)
 }

@@ -1,24 +1,24 @@
-//! How fast an endpoint is pushed to: a window that opens as it answers, and pauses while it fails.
+//! Rate control of an endpoint: a window that grows while it responds, with pauses while it fails.
 
 use std::time::Duration;
 
-/// Requests at once to an endpoint that nothing is known of.
+/// Initial number of concurrent requests to an endpoint.
 const WINDOW_BEGIN: usize = 3;
-/// And to one that answers everything.
+/// Maximum number of concurrent requests to an endpoint.
 const WINDOW_MAX: usize = 1000;
-/// An endpoint that takes longer than this for an answer gets no larger window.
+/// Response time above which the window does not grow.
 const PROMPT: Duration = Duration::from_secs(1);
-/// How long a pause is, the first and the longest.
+/// Duration of the first and of the longest pause.
 const PAUSE_MIN_MS: u64 = 100;
 const PAUSE_MAX_MS: u64 = 60_000;
 
-/// Times are in milliseconds of any clock that does not step back.
+/// Window and pause of an endpoint. Times are in milliseconds of any monotonic clock.
 #[derive(Debug)]
 pub(super) struct Pace {
     window: usize,
-    /// The length of the newest pause, halved with each success since then; 0 after enough of them.
+    /// Length of the latest pause, halved by each success since then; 0 after enough of them.
     pause_ms: u64,
-    /// Nothing is begun before.
+    /// Time before which no request is started.
     resume_at_ms: u64,
 }
 
@@ -29,17 +29,17 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// How many requests may be begun now.
+    /// Returns the number of requests that may be started now.
     pub fn room(&self, in_flight: usize, now_ms: u64) -> usize {
         if now_ms < self.resume_at_ms { 0 } else { self.window.saturating_sub(in_flight) }
     }
 
-    /// How long nothing is begun, where that is so.
+    /// Returns the remaining time of the current pause, if there is one.
     pub fn paused_ms(&self, now_ms: u64) -> Option<u64> {
         self.resume_at_ms.checked_sub(now_ms).filter(|left| *left > 0)
     }
 
-    /// The window grows by one for each success, which doubles it with each round.
+    /// Records a success. The window grows by one for each, which doubles it in each round.
     pub fn succeeded(&mut self, took: Duration) {
         if took <= PROMPT {
             self.window = (self.window + 1).min(WINDOW_MAX);
@@ -47,7 +47,7 @@ impl Pace {
         self.pause_ms = if self.pause_ms <= PAUSE_MIN_MS { 0 } else { self.pause_ms / 2 };
     }
 
-    /// Requests that were under way together fail together: a pause is not lengthened before it is over.
+    /// Records a failure. Concurrent requests fail together, so a pause is not extended before it is over.
     pub fn failed(&mut self, now_ms: u64) {
         self.window = (self.window / 2).max(1);
         if now_ms >= self.resume_at_ms {
@@ -84,7 +84,7 @@ mod tests {
         let (mut now, mut pauses) = (1000, Vec::new());
         for _ in 0..12 {
             pace.failed(now);
-            // The others of the same round change nothing.
+            // Other failures of the same round change nothing.
             pace.failed(now + 1);
             let paused = pace.paused_ms(now).unwrap_or(0);
             assert_eq!(pace.room(0, now + paused - 1), 0);

@@ -1,4 +1,4 @@
-//! A message as an HTTP request: wrapped in JSON, or as it is with its metadata in headers.
+//! Message as an HTTP request: wrapped in JSON, or its plain data with the metadata in headers.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::{Endpoint, Message};
 
 const AGENT: &str = concat!("CloudPubSub-Google (thalweg/", env!("CARGO_PKG_VERSION"), ")");
-/// Headers that an attribute may not set: they frame the request or say who sends it.
+/// Headers that an attribute must not set: they frame the request or identify its sender.
 const OWN_HEADERS: [&str; 12] = [
     "authorization",
     "connection",
@@ -30,7 +30,7 @@ const OWN_HEADERS: [&str; 12] = [
 ];
 const OWN_PREFIX: &str = "x-goog-";
 
-/// What the body is.
+/// Format of the body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wrapper {
     /// JSON with the message and its subscription.
@@ -38,7 +38,7 @@ pub enum Wrapper {
     Wrapped,
     /// The data alone.
     Unwrapped {
-        /// Whether attributes and metadata become headers.
+        /// `true` if attributes and metadata become headers.
         writes_metadata: bool,
     },
 }
@@ -89,7 +89,7 @@ fn wrapped(subscription: &str, message: &Message) -> Value {
     if !message.ordering_key.is_empty() {
         inner.insert("orderingKey".into(), message.ordering_key.as_str().into());
     }
-    // Both spellings, for those who read the older one.
+    // Both spellings, for endpoints that read the older one.
     for name in ["messageId", "message_id"] {
         inner.insert(name.into(), message.id.as_str().into());
     }
@@ -103,7 +103,8 @@ fn wrapped(subscription: &str, message: &Message) -> Value {
     outer
 }
 
-/// An attribute that is no header, or one that the request has of its own, is left out.
+/// Writes attributes and metadata to headers. An attribute that is not a valid header, or that the request sets itself,
+/// is left out.
 fn write_metadata(headers: &mut HeaderMap, subscription: &str, message: &Message) {
     for (name, value) in &message.attributes {
         let name = name.to_ascii_lowercase();
@@ -127,7 +128,7 @@ fn write_metadata(headers: &mut HeaderMap, subscription: &str, message: &Message
     }
 }
 
-/// `2026-11-22T14:04:42.123Z`
+/// Formats a time as `2026-11-22T14:04:42.123Z`.
 fn timestamp(unix_ms: u64) -> String {
     let (s, ms) = (unix_ms / 1000, unix_ms % 1000);
     let (days, s) = (s / 86_400, s % 86_400);
@@ -135,7 +136,7 @@ fn timestamp(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{ms:03}Z", s / 3600, s / 60 % 60, s % 60)
 }
 
-/// Of days since 1970. Years begin in March here, so that the day that leaps is the last of them.
+/// Converts days since 1970 to a date. Years begin in March here, so that the leap day is the last of its year.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

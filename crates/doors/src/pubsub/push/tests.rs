@@ -1,4 +1,4 @@
-//! Push delivery against endpoints that answer, refuse, lead away, stall, lie and are not there.
+//! Push delivery to endpoints that accept, refuse, redirect, stall, send invalid responses or do not exist.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -11,14 +11,14 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-/// Only a failure takes this long.
+/// Timeout that is only reached by a failure.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, what).await.expect("in time")
 }
 
-/// A queue in memory. What is given back comes again.
+/// In-memory queue. Nacked messages are redelivered.
 #[derive(Default)]
 struct Queue {
     waiting: Mutex<VecDeque<Message>>,
@@ -28,7 +28,7 @@ struct Queue {
 
 struct Handle {
     queue: Arc<Queue>,
-    /// The id of each message that was settled, and whether it was acknowledged.
+    /// Id of each message that was settled, and `true` if it was acknowledged.
     settled: mpsc::UnboundedSender<(String, bool)>,
 }
 
@@ -78,7 +78,7 @@ fn message(id: usize) -> Message {
     }
 }
 
-/// A subscription that is pushed.
+/// Subscription with a push endpoint.
 struct Pushed {
     pusher: Arc<Pusher>,
     settled: mpsc::UnboundedReceiver<(String, bool)>,
@@ -124,21 +124,21 @@ impl Pushed {
 const LOOPBACK: &str = "127.0.0.0/8,::1";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi";
 
-/// What an endpoint does after it has read a request.
+/// Action of an endpoint after it has read a request.
 #[derive(Clone, Copy)]
 enum Answer {
-    /// These bytes, and the connection stays open.
+    /// Sends these bytes and keeps the connection open.
     Bytes(&'static [u8]),
-    /// These, and the connection is closed.
+    /// Sends these bytes and closes the connection.
     Last(&'static [u8]),
-    /// These, and then others again and again.
+    /// Sends the first bytes once, then the second ones repeatedly.
     Endless(&'static [u8], &'static [u8]),
 }
 
-/// An endpoint that answers its first requests one by one as the list says, and all others with 200.
+/// Endpoint that answers its first requests as listed, and all others with 200.
 struct Server {
     address: SocketAddr,
-    /// The request line of each request.
+    /// Request line of each request.
     seen: mpsc::UnboundedReceiver<String>,
 }
 
@@ -206,7 +206,7 @@ async fn serve(
     }
 }
 
-/// The line of a request whose body has come as well.
+/// Returns the request line of a request whose body has arrived completely.
 async fn read_request(socket: &mut (impl AsyncReadExt + Unpin)) -> Option<String> {
     let mut bytes = Vec::new();
     loop {
@@ -328,7 +328,7 @@ async fn an_endpoint_that_is_down_is_pushed_to_once_it_is_up() {
 async fn an_address_that_the_operator_does_not_allow_is_never_connected_to() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
-    // The last is allowed by its name, but leads to this machine.
+    // The last one is allowed by its name, but resolves to this machine.
     let cases =
         [("127.0.0.1", ""), ("127.0.0.1", "10.0.0.0/8"), ("127.0.0.1", "*.example.com"), ("localhost", "localhost")];
     for (host, allow) in cases {
@@ -336,7 +336,7 @@ async fn an_address_that_the_operator_does_not_allow_is_never_connected_to() {
         assert!(!pushed.settled().await.1);
         assert!(pushed.count(Outcome::Denied) > 0, "{host} {allow}");
     }
-    // What comes next is the first that came.
+    // The next connection is the first one that arrives.
     let own = TcpStream::connect(("127.0.0.1", port)).await.expect("a connection");
     let (_, peer) = soon(listener.accept()).await.expect("accepted");
     assert_eq!(Some(peer), own.local_addr().ok());
@@ -367,7 +367,7 @@ async fn over_tls_the_certificate_has_to_hold() {
 
 #[tokio::test]
 async fn requests_at_once_begin_few_and_connections_are_used_again() {
-    // Each request is answered only when it is let go.
+    // Each request is answered only when the gate is opened for it.
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let (arrived, mut arrivals) = mpsc::unbounded_channel();
@@ -398,7 +398,7 @@ async fn requests_at_once_begin_few_and_connections_are_used_again() {
         for _ in 0..round {
             gate.add_permits(1);
             assert!(pushed.settled().await.1);
-            // The window has grown by one, the answered one is replaced: two come for each.
+            // The window has grown by one and the answered request is replaced: two arrive for each response.
             assert!(arrivals.len() <= 2 * round);
         }
     }

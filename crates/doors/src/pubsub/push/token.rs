@@ -1,7 +1,7 @@
-//! Tokens by which an endpoint knows that a push comes from this broker: JSON web tokens, signed with its own key.
+//! JSON web tokens by which an endpoint verifies that a push comes from this broker, signed with the broker's key.
 //!
-//! They are made as Google makes its own (issuer, audience, e-mail of the service account), except that the broker
-//! signs them, with ES256, and that its public key is what `jwks` says.
+//! Tokens have the claims of Google's (issuer, audience, e-mail address of the service account), but the broker signs
+//! them, with ES256, and `jwks` returns its public key.
 
 use std::io;
 
@@ -12,33 +12,33 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-/// How long a token holds.
+/// Lifetime of a token.
 pub(super) const LIFETIME_S: u64 = 3600;
 
-/// The key pair of a broker.
+/// Key pair of a broker.
 pub struct SigningKey {
     pair: EcdsaKeyPair,
-    /// Names the key in tokens and in `jwks`.
+    /// Id of the key in tokens and in `jwks`.
     id: String,
     issuer: String,
 }
 
-/// Who a subscription says it is.
+/// Identity in the tokens of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Oidc {
     pub service_account_email: String,
-    /// None is the URL of the endpoint.
+    /// Audience; `None`: the URL of the endpoint.
     pub audience: Option<String>,
 }
 
 impl SigningKey {
-    /// A new key, to be kept as PKCS #8.
+    /// Generates a key, encoded as PKCS #8.
     pub fn generate() -> io::Result<Vec<u8>> {
         let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new());
         Ok(pkcs8.map_err(io::Error::other)?.as_ref().to_vec())
     }
 
-    /// The issuer is what its tokens call the broker.
+    /// Reads a key. `issuer` is the broker's name in the tokens.
     pub fn from_pkcs8(pkcs8: &[u8], issuer: &str) -> io::Result<Self> {
         let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8).map_err(io::Error::other)?;
         let print = digest::digest(&digest::SHA256, pair.public_key().as_ref());
@@ -46,9 +46,9 @@ impl SigningKey {
         Ok(Self { pair, id, issuer: issuer.to_owned() })
     }
 
-    /// The public key as a JSON web key set, which every library that checks tokens reads.
+    /// Returns the public key as a JSON web key set, which libraries that verify tokens can read.
     pub fn jwks(&self) -> Value {
-        // One byte says that both coordinates follow.
+        // The first byte marks an uncompressed point, which has both coordinates.
         let (x, y) = self.pair.public_key().as_ref()[1..].split_at(32);
         let [x, y] = [x, y].map(|coordinate| URL_SAFE_NO_PAD.encode(coordinate));
         json!({ "keys": [{
@@ -56,7 +56,7 @@ impl SigningKey {
         }] })
     }
 
-    /// A token for this audience, valid from `now_s` (in seconds since 1970) on.
+    /// Returns a token for this audience, valid from `now_s` (in seconds since 1970).
     pub(super) fn sign(&self, email: &str, audience: &str, now_s: u64) -> io::Result<String> {
         let header = json!({ "alg": "ES256", "kid": self.id, "typ": "JWT" });
         let claims = json!({

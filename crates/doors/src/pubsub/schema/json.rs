@@ -1,4 +1,4 @@
-//! What both kinds of definition need to read messages in JSON as they come.
+//! Validation of JSON messages in one pass, shared by both kinds of definitions.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::de::{DeserializeSeed, Error};
 
 use super::TOO_LONG;
 
-/// What is in a message, called as the service calls it.
+/// Kind of a JSON value, with the name that Google's service uses.
 #[derive(Clone, Copy)]
 pub(super) enum JsonKind {
     Null,
@@ -36,7 +36,7 @@ pub(super) fn mismatch<E: Error>(found: JsonKind, expected: &str) -> E {
     E::custom(format_args!("JSON object with type {found} does not match schema which expected {expected}"))
 }
 
-/// Reads one value, and that nothing follows it. The parser itself goes 128 levels deep and no deeper.
+/// Reads one value and checks that nothing follows it. The parser limits the nesting to 128 levels.
 pub(super) fn check_json<'de>(message: &'de [u8], value: impl DeserializeSeed<'de>) -> Result<(), String> {
     let mut parser = serde_json::Deserializer::from_slice(message);
     value.deserialize(&mut parser).map_err(|error| error.to_string())?;

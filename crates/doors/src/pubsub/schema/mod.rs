@@ -1,7 +1,7 @@
-//! Schemas of messages: what a definition says, whether a message follows it, and its revisions.
+//! Schemas of messages: definitions, validation of messages, and revisions.
 //!
-//! Definitions and messages come from anyone. Neither is turned into values: a definition becomes tables whose size it
-//! bounds, a message is walked once, with depth and steps counted.
+//! Definitions and messages come from untrusted clients. A definition is parsed into tables of limited size; a message
+//! is validated in one pass, with limits on its depth and steps, without building values.
 
 mod avro;
 mod json;
@@ -19,29 +19,29 @@ use proto::Proto;
 pub use revision::Revision;
 pub use service::{Documents, Range, Schemas};
 
-/// The text of a definition; the service's limit.
+/// Maximum size of a definition's text; the limit of Google's service.
 pub const DEFINITION_BYTES_MAX: usize = 300 << 10;
-/// Revisions of one schema; the service's limit.
+/// Maximum number of revisions of one schema; the limit of Google's service.
 pub const REVISIONS_MAX: usize = 20;
-/// Schemas of one project; the service's limit.
+/// Maximum number of schemas of one project; the limit of Google's service.
 pub const SCHEMAS_MAX: usize = 10_000;
 
-/// The full name of anything in a definition. What is inside of something else repeats all of its name, so that without
-/// a limit a small text would be tables of any size.
+/// Maximum length of a full name in a definition. The name of a nested item repeats the whole name of the outer one, so
+/// that without a limit a small text could become tables of any size.
 const NAME_BYTES_MAX: usize = 512;
-/// Values within values. The JSON parser has 128 as well.
+/// Maximum nesting of values. The JSON parser's limit is 128 as well.
 const DEPTH_MAX: usize = 128;
 const TOO_DEEP: &str = "The message is nested too deeply.";
 const TOO_LONG: &str = "Too much data to parse for schema.";
 
-/// The language of a definition.
+/// Language of a definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Avro,
     ProtocolBuffer,
 }
 
-/// How messages are written.
+/// Encoding of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     Json,
@@ -49,7 +49,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// As the attribute of a message names it.
+    /// Returns the name for the attribute of a message.
     pub fn name(self) -> &'static str {
         match self {
             Self::Json => "JSON",
@@ -58,7 +58,7 @@ impl Encoding {
     }
 }
 
-/// A definition that holds.
+/// Valid definition.
 #[derive(Debug)]
 pub struct Definition(Parsed);
 
@@ -91,7 +91,7 @@ impl Definition {
         }
     }
 
-    /// Whether a message follows the definition; if not, why.
+    /// Checks that a message conforms to the definition; the error is the reason.
     pub fn check(&self, encoding: Encoding, message: &[u8]) -> Result<(), String> {
         let checked = match (&self.0, encoding) {
             (Parsed::Avro(avro), Encoding::Json) => avro.check_json(message),
@@ -102,12 +102,12 @@ impl Definition {
         checked.map_err(|why| shortened(&why).to_owned())
     }
 
-    /// The same, refused as the service does.
+    /// Checks a message like [`Definition::check`], with the errors of Google's service.
     pub fn admit(&self, encoding: Encoding, message: &[u8]) -> Result<(), Refusal> {
         self.check(encoding, message).map_err(|why| service::invalid_message(self.kind(), encoding, why))
     }
 
-    /// Whether both may be revisions of one schema; if not, why.
+    /// Checks that both may be revisions of one schema; the error is the reason.
     pub fn expect_compatible(&self, other: &Self) -> Result<(), String> {
         let compared = match (&self.0, &other.0) {
             (Parsed::Avro(own), Parsed::Avro(other)) => own.expect_compatible(other),
@@ -118,7 +118,7 @@ impl Definition {
     }
 }
 
-/// Refuses names that are too long.
+/// Refuses a name that is too long.
 fn expect_short(name_bytes: usize) -> Result<(), String> {
     match name_bytes <= NAME_BYTES_MAX {
         true => Ok(()),
@@ -126,13 +126,13 @@ fn expect_short(name_bytes: usize) -> Result<(), String> {
     }
 }
 
-/// What an answer tells of what somebody sent, names of any length included.
+/// Truncates a text for a response: it may contain the client's input, such as names of any length.
 fn shortened(why: &str) -> &str {
     const BYTES_MAX: usize = 1024;
     &why[..why.floor_char_boundary(BYTES_MAX)]
 }
 
-/// Work that may still be done.
+/// Budget of a traversal.
 #[derive(Debug)]
 struct Walk {
     steps: usize,
@@ -149,18 +149,18 @@ impl Walk {
     }
 }
 
-/// Why a call is refused, as the protocol classes it.
+/// Class of a refusal in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     InvalidArgument,
     NotFound,
     AlreadyExists,
     ResourceExhausted,
-    /// The broker refused it, not the schema.
+    /// The broker refused it, and not the schema.
     Unavailable,
 }
 
-/// A refused call, with what clients show.
+/// Refusal of a call, with the message that clients show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub code: Code,
@@ -168,7 +168,7 @@ pub struct Refusal {
     pub info: Option<Box<Info>>,
 }
 
-/// The detail of a refusal that programs read: a reason in capitals, and texts by name.
+/// Machine-readable detail of a refusal: a reason in capitals, and strings by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     pub reason: &'static str,

@@ -1,32 +1,32 @@
-//! One revision of a schema, and the bytes that it is stored as.
+//! Revision of a schema, and its stored encoding.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::{Error, Result};
 
 use super::Kind;
 
-/// The first byte of what is stored.
+/// Version of the encoding, its first byte.
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 18;
 
-/// One revision of a schema. It never changes; it may be deleted, and then its place in the order is remembered.
+/// Revision of a schema. It is immutable; once deleted, its position in the order is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revision {
-    /// Of the schema: `projects/P/schemas/S`.
+    /// Name of the schema: `projects/P/schemas/S`.
     pub schema: String,
-    /// Eight hexadecimal digits.
+    /// Id of the revision: eight hexadecimal digits.
     pub id: String,
     pub kind: Kind,
-    /// `None` once it is deleted.
+    /// Text of the definition; `None` once the revision is deleted.
     pub definition: Option<String>,
-    /// Rises with each revision of the schema. Clocks may step back, this does not.
+    /// Number that increases with each revision of the schema, even if the clock steps back.
     pub number: u64,
-    /// In milliseconds since 1970.
+    /// Time of creation, in milliseconds since 1970.
     pub created_ms: u64,
 }
 
 impl Revision {
-    /// Neither part of a name has the sign between them.
+    /// Returns the name of its document. Neither part contains the separator.
     pub(super) fn document_name(&self) -> String {
         format!("{}@{}", self.schema, self.id)
     }

@@ -1,4 +1,4 @@
-//! The schemas of all projects: creating, revising, deleting, and checking messages against them.
+//! Schemas of all projects: creation, revisions, deletion, and validation of messages.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -9,21 +9,22 @@ use parking_lot::Mutex;
 
 use super::{Code, Definition, Encoding, Info, Kind, REVISIONS_MAX, Refusal, Revision, SCHEMAS_MAX, shortened};
 
-/// Deleted revisions of a schema whose places are remembered, for ranges that name them. The oldest are forgotten.
+/// Maximum number of deleted revisions of a schema whose positions are kept for ranges that name them. The oldest are
+/// removed.
 const DELETED_MAX: usize = 100;
-/// Texts of the definitions that are kept in memory, also parsed. When they are more, all are dropped and read anew as
-/// they are asked for.
+/// Maximum bytes of cached definitions, counted by their texts; they are cached with their parsed form. Beyond it, all
+/// are dropped and read again when they are needed.
 const CACHE_BYTES_MAX: usize = 8 << 20;
 
-/// Where revisions are kept: a value by its name, durable once `put` returns.
+/// Storage of revisions: values by name, durable once `put` returns.
 pub trait Documents: Send + Sync + 'static {
-    /// `None` removes it.
+    /// Stores a value; `None` removes it.
     fn put(&self, name: &str, value: Option<Bytes>) -> impl Future<Output = engine::Result<()>> + Send;
-    /// Those whose names begin so, in the order of their names.
+    /// Returns the values whose names have this prefix, in the order of their names.
     fn list(&self, prefix: &str) -> impl Future<Output = engine::Result<Vec<(String, Bytes)>>> + Send;
 }
 
-/// The revisions that a topic lets messages follow: from `first` to `last`, both ends open where they are empty.
+/// Range of revisions that messages of a topic may follow: from `first` to `last`; an empty end is open.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Range<'a> {
     pub first: &'a str,
@@ -37,16 +38,16 @@ pub struct Schemas<D> {
     cache: Mutex<Cache>,
 }
 
-/// Schemas that were asked for, by name. Every write forgets its schema.
+/// Cached schemas by name. Every write removes its schema.
 #[derive(Default)]
 struct Cache {
     schemas: HashMap<String, Arc<Vec<Entry>>>,
     bytes: usize,
-    /// Counts writes: what was read before one is not kept after it.
+    /// Number of writes: data that was read before a write is not cached after it.
     writes: u64,
 }
 
-/// A revision, deleted ones as well, with its definition once that was asked for.
+/// Revision, which may be deleted, with its definition once it was parsed.
 struct Entry {
     revision: Revision,
     definition: OnceLock<Definition>,
@@ -61,7 +62,7 @@ impl Entry {
         Ok(self.definition.get_or_init(|| definition))
     }
 
-    /// `None` once it is deleted.
+    /// Returns the text of the definition; `None` once it is deleted.
     fn text(&self) -> Option<&str> {
         self.revision.definition.as_deref()
     }
@@ -72,7 +73,7 @@ impl<D: Documents> Schemas<D> {
         Self { documents, writing: tokio::sync::Mutex::default(), cache: Mutex::default() }
     }
 
-    /// A new schema, by its full name.
+    /// Creates a schema with this full name.
     pub async fn create(&self, name: &str, kind: Kind, text: &str, now_ms: u64) -> Result<Revision, Refusal> {
         expect_name(name)?;
         Definition::parse(kind, text)?;
@@ -88,7 +89,7 @@ impl<D: Documents> Schemas<D> {
         self.append(name, kind, text, &all, now_ms).await
     }
 
-    /// Adds a revision that is compatible with the newest, also one with the same text: every commit is a revision.
+    /// Adds a revision that is compatible with the newest one. An equal text is a new revision, too.
     pub async fn commit(&self, name: &str, kind: Kind, text: &str, now_ms: u64) -> Result<Revision, Refusal> {
         let new = Definition::parse(kind, text)?;
         let _writing = self.writing.lock().await;
@@ -102,7 +103,7 @@ impl<D: Documents> Schemas<D> {
         self.append(name, kind, text, &all, now_ms).await
     }
 
-    /// A new revision with the definition of an older one.
+    /// Adds a revision with the definition of an older one.
     pub async fn roll_back(&self, name: &str, id: &str, now_ms: u64) -> Result<Revision, Refusal> {
         if id.is_empty() {
             return Err(Refusal::new(Code::InvalidArgument, "Missing revision ID"));
@@ -145,25 +146,25 @@ impl<D: Documents> Schemas<D> {
         Ok(())
     }
 
-    /// The newest revision of a schema, or the one that its name ends with: `projects/P/schemas/S@ID`.
+    /// Returns the newest revision of a schema, or the one that its name ends with: `projects/P/schemas/S@ID`.
     pub async fn get(&self, name: &str) -> Result<Revision, Refusal> {
         let all = self.all(split(name).0).await?;
         Ok(named(&all, name)?.revision.clone())
     }
 
-    /// All revisions of a schema, the newest first.
+    /// Returns all revisions of a schema, newest first.
     pub async fn revisions(&self, name: &str) -> Result<Vec<Revision>, Refusal> {
         let all = self.all(name).await?;
         named(&all, name)?;
         Ok(live(&all).rev().map(|entry| entry.revision.clone()).collect())
     }
 
-    /// The names of the schemas of a project (`projects/P`), in their order.
+    /// Returns the names of the schemas of a project (`projects/P`), in order.
     pub async fn list(&self, project: &str) -> Result<Vec<String>, Refusal> {
         self.names(&format!("{project}/schemas/")).await
     }
 
-    /// Whether a topic may have this schema.
+    /// Checks that a topic may use this schema with this range.
     pub async fn check_range(&self, name: &str, range: Range<'_>) -> Result<(), Refusal> {
         let all = self.all(name).await?;
         live(&all).next().ok_or_else(|| Refusal::not_found("Schema could not be found"))?;
@@ -183,8 +184,8 @@ impl<D: Documents> Schemas<D> {
         Ok(())
     }
 
-    /// Whether a message may be published to a topic with this schema. Says which revision it follows: of those in the
-    /// range the newest.
+    /// Checks that a message may be published to a topic with this schema. Returns the id of the newest revision in the
+    /// range that the message conforms to.
     pub async fn check(
         &self,
         name: &str,
@@ -215,14 +216,14 @@ impl<D: Documents> Schemas<D> {
         Err(invalid_message(revision.kind, encoding, tried))
     }
 
-    /// Whether a message follows the newest revision of a schema, or the one that is named with it.
+    /// Checks a message against the newest revision of a schema, or against the one in its name.
     pub async fn check_against(&self, name: &str, encoding: Encoding, message: &[u8]) -> Result<(), Refusal> {
         let all = self.all(split(name).0).await?;
         let entry = named(&all, name)?;
         entry.definition()?.admit(encoding, message)
     }
 
-    /// The revisions of a schema in their order, deleted ones as well.
+    /// Returns all revisions of a schema in order, including deleted ones.
     async fn all(&self, name: &str) -> Result<Arc<Vec<Entry>>, Refusal> {
         expect_name(name)?;
         let writes = {
@@ -240,7 +241,7 @@ impl<D: Documents> Schemas<D> {
         let all = Arc::new(all);
         let bytes = text_bytes(&all);
         let mut cache = self.cache.lock();
-        // A name that is no schema is not worth a place.
+        // A nonexistent schema is not cached.
         if cache.writes == writes && !all.is_empty() {
             if cache.bytes + bytes > CACHE_BYTES_MAX {
                 *cache = Cache { writes, ..Cache::default() };
@@ -252,10 +253,10 @@ impl<D: Documents> Schemas<D> {
         Ok(all)
     }
 
-    /// Writes a revision or removes it.
+    /// Writes or removes a revision.
     async fn put(&self, revision: &Revision, value: Option<Bytes>) -> Result<(), Refusal> {
         let written = self.documents.put(&revision.document_name(), value).await;
-        // Also after an error, which may come from a write that was carried out.
+        // Also after an error, because the write may have been carried out.
         let mut cache = self.cache.lock();
         cache.writes += 1;
         if let Some(forgotten) = cache.schemas.remove(&revision.schema) {
@@ -303,12 +304,12 @@ fn live(all: &[Entry]) -> impl DoubleEndedIterator<Item = &Entry> {
     all.iter().filter(|entry| entry.text().is_some())
 }
 
-/// The name of a schema and the revision that it may end with.
+/// Splits the name of a schema from the revision that it may end with.
 fn split(name: &str) -> (&str, &str) {
     name.split_once('@').unwrap_or((name, ""))
 }
 
-/// The newest revision of a schema, or the one that its name ends with.
+/// Returns the newest revision of a schema, or the one that its name ends with.
 fn named<'a>(all: &'a [Entry], name: &str) -> Result<&'a Entry, Refusal> {
     match split(name).1 {
         "" => live(all).next_back().ok_or_else(|| Refusal::not_found("Schema not found")),
@@ -342,7 +343,7 @@ pub(super) fn invalid_message(kind: Kind, encoding: Encoding, why: String) -> Re
     }
 }
 
-/// `projects/P/schemas/S`
+/// Checks that a name has the form `projects/P/schemas/S`.
 fn expect_name(name: &str) -> Result<(), Refusal> {
     let mut parts = name.split('/');
     let is_name = match (parts.next(), parts.next(), parts.next(), parts.next(), parts.next()) {
@@ -364,7 +365,7 @@ fn is_id(id: &str) -> bool {
         && !id.to_ascii_lowercase().starts_with("goog")
 }
 
-/// Eight hexadecimal digits that are not taken.
+/// Returns a new random id of eight hexadecimal digits.
 fn new_id(is_taken: impl Fn(&str) -> bool) -> Result<String, Refusal> {
     loop {
         let mut random = [0; 4];

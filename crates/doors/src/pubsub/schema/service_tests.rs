@@ -1,4 +1,4 @@
-//! Revisions of schemas over documents in memory.
+//! Revisions of schemas with in-memory documents.
 
 use std::collections::BTreeMap;
 
@@ -43,8 +43,8 @@ fn refused(code: Code, message: &str) -> Option<(Code, String)> {
     Some((code, message.to_owned()))
 }
 
-/// Google's samples and its emulator commit one text again and get a revision each time; `AlreadyExists` is no answer
-/// that `CommitSchema` is documented to give.
+/// Google's samples and its emulator commit the same text repeatedly and get a revision each time; `AlreadyExists` is
+/// not among the documented errors of `CommitSchema`.
 #[tokio::test]
 async fn a_commit_of_the_newest_text_is_a_new_revision() {
     let schemas = Schemas::new(InMemory::default());
@@ -67,7 +67,7 @@ async fn a_schema_is_created_revised_rolled_back_and_deleted() {
     let again = schemas.create(NAME, Kind::Avro, "\"int\"", 6).await;
     assert_eq!(code(again), refused(Code::AlreadyExists, "Schema already exists"));
     let second = schemas.commit(NAME, Kind::Avro, &record(&["a", "b"]), 4).await.expect("committed");
-    // The clock stepped back, and the order is that of the commits.
+    // The clock stepped back, but the order is that of the commits.
     let ids = |all: Vec<Revision>| all.into_iter().map(|revision| revision.id).collect::<Vec<_>>();
     assert_eq!(schemas.revisions(NAME).await.map(ids), Ok(vec![second.id.clone(), first.id.clone()]));
     let incompatible = code(schemas.commit(NAME, Kind::Avro, "\"int\"", 7).await).expect("refused");
@@ -191,7 +191,7 @@ async fn messages_follow_the_newest_revision_of_the_range_that_takes_them() {
     ] {
         assert_eq!(code(schemas.check_range(NAME, Range { first, last }).await), refusal);
     }
-    // A range keeps its place where the revision that began or ended it is deleted.
+    // A range keeps its position if its first or last revision is deleted.
     schemas.delete_revision(NAME, &b).await.expect("deleted");
     assert_eq!(check("", &b, one).await.as_ref(), Ok(&a));
     assert!(check("", &b, three).await.is_err() && check("", &b, two).await.is_err());

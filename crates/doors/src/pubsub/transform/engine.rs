@@ -1,4 +1,4 @@
-//! One function in an engine of its own: QuickJS with a limit on its memory, its stack and its time.
+//! JavaScript engine for one function: QuickJS with limits on its memory, its stack and its time.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -10,23 +10,23 @@ use rquickjs::{Context, Ctx, Function as JsFunction, Object, Runtime, Value};
 
 use super::{Function, Input, Output};
 
-/// How long one function may take for one message; Google's limit.
+/// Maximum time of one function for one message; Google's limit.
 pub const CALL_TIME_MAX: Duration = Duration::from_millis(500);
-/// Memory of one engine: its heap with the message in it.
+/// Maximum memory of one engine: its heap, including the message.
 pub const MEMORY_BYTES_MAX: usize = 64 << 20;
-/// The stack of the engine, within that of its thread.
+/// Maximum stack of the engine, within that of its thread.
 const STACK_BYTES_MAX: usize = 256 << 10;
-/// What of a message of the engine is shown to users.
+/// Maximum length of an engine's error message that is shown to users.
 const TEXT_BYTES_MAX: usize = 500;
-/// An engine whose heap has grown to more than this is not used again: what a function leaves there is not for ever.
+/// Maximum heap of an engine that is used again, so that objects that a function leaves behind are freed eventually.
 const IDLE_BYTES_MAX: i64 = 1 << 20;
 
-/// Why a function has no result.
+/// Reason for which a function has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It threw, or what it returned is no message.
+    /// Exception, or return value that is not a valid message.
     Failed(String),
-    /// It took longer than a limit.
+    /// Exceeded time limit.
     TimedOut(String),
 }
 
@@ -38,7 +38,7 @@ impl Fault {
     }
 }
 
-/// A function that was compiled. It may be called many times, until it fails once: after that its state is unknown.
+/// Compiled function. It may be called many times, but not after a failure, which leaves its state unknown.
 pub struct Engine {
     // Before the runtime, which has to be dropped last.
     context: Context,
@@ -48,7 +48,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Runs the code and looks for the function in it.
+    /// Runs the code and looks up the function in it.
     pub fn new(function: &Function, until: Instant) -> Result<Self, Fault> {
         check_name(&function.name)?;
         let no_engine = |error: rquickjs::Error| Fault::Failed(format!("no engine to run it in ({error})"));
@@ -74,7 +74,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// What the function makes of a message; `None` filters it.
+    /// Calls the function with a message. Returns the resulting message; `None` if it is filtered.
     pub fn call(&self, input: &Input, until: Instant) -> Result<Option<Output>, Fault> {
         let data = std::str::from_utf8(&input.data)
             .map_err(|error| Fault::Failed(format!("the data of the message is not UTF-8 ({error})")))?;
@@ -91,7 +91,7 @@ impl Engine {
         })
     }
 
-    /// Whether it is worth keeping: its heap is about as small as at first.
+    /// Returns `true` if the heap is small enough for the engine to be kept.
     pub fn is_small(&self) -> bool {
         self.runtime.memory_usage().malloc_size <= IDLE_BYTES_MAX
     }
@@ -119,7 +119,7 @@ impl Engine {
         function.call((message, metadata))
     }
 
-    /// Does something with the engine for as long as a call may take, and no longer than until that moment.
+    /// Runs `work` in the engine, for at most the time of one call, and not beyond `until`.
     fn timed<T>(&self, until: Instant, work: impl FnOnce(Ctx<'_>) -> Result<T, String>) -> Result<T, Fault> {
         let began = Instant::now();
         let deadline = until.min(began + CALL_TIME_MAX);
@@ -136,14 +136,14 @@ impl Engine {
     }
 }
 
-/// As scripts of browsers are run, and those of the service.
+/// Returns options for sloppy mode, in which browsers and Google's service run scripts.
 fn sloppy() -> EvalOptions {
     let mut options = EvalOptions::default();
     options.strict = false;
     options
 }
 
-/// Sets a property by its value, also where the name has a meaning of its own, as `__proto__` has.
+/// Defines a property, even if its name has a special meaning, such as `__proto__`.
 fn define<'js>(object: &Object<'js>, key: &str, value: &str) -> rquickjs::Result<()> {
     use rquickjs::object::Property;
     object.prop(key, Property::from(value).writable().configurable().enumerable())
@@ -157,7 +157,7 @@ fn data_of<'js>(ctx: &Ctx<'js>, returned: &Object<'js>) -> Result<String, String
     }
 }
 
-/// Without attributes the message has none.
+/// Returns the attributes of a returned message; empty if it has no attributes.
 fn attributes_of<'js>(ctx: &Ctx<'js>, returned: &Object<'js>) -> Result<BTreeMap<String, String>, String> {
     let attributes: Value<'js> = returned.get("attributes").map_err(|error| thrown(ctx, error))?;
     if attributes.is_null() || attributes.is_undefined() {
@@ -181,12 +181,12 @@ fn attributes_of<'js>(ctx: &Ctx<'js>, returned: &Object<'js>) -> Result<BTreeMap
     Ok(found)
 }
 
-/// A string of the engine, which may have halves of characters that UTF-8 has no bytes for.
+/// Converts a string of the engine, which may have unpaired surrogates that UTF-8 cannot encode.
 fn text(string: &rquickjs::String<'_>, what: &str) -> Result<String, String> {
     string.to_string().map_err(|error| format!("the function returned {what} that has no form in UTF-8 ({error})"))
 }
 
-/// What an error says: of an exception its own text.
+/// Returns the message of an error; for an exception its own text.
 fn thrown(ctx: &Ctx<'_>, error: rquickjs::Error) -> String {
     if !error.is_exception() {
         return shortened(error.to_string());
@@ -200,12 +200,12 @@ fn thrown(ctx: &Ctx<'_>, error: rquickjs::Error) -> String {
         }
         None => match value.as_string() {
             Some(string) => string.to_string().unwrap_or_else(|error| error.to_string()),
-            // So it is when there is no memory left for an exception.
+            // An exception is null if there is no memory left to create it.
             None if value.is_null() => format!("it threw null, or had used up its {} MiB", MEMORY_BYTES_MAX >> 20),
             None => format!("it threw {}", value.type_name()),
         },
     };
-    // Whatever else was thrown while that was read.
+    // Clears an exception that was thrown while reading the first one.
     drop(ctx.catch());
     shortened(said)
 }
@@ -218,7 +218,7 @@ fn shortened(mut text: String) -> String {
     text
 }
 
-/// Refuses what is no name: it is looked up by running it.
+/// Refuses an invalid identifier, because the function is looked up by evaluating its name.
 fn check_name(name: &str) -> Result<(), Fault> {
     let is_first = |c: char| c.is_alphabetic() || c == '_' || c == '$';
     let mut chars = name.chars();

@@ -1,8 +1,8 @@
-//! Message transforms: functions in JavaScript that change or filter the messages of a topic or of a subscription.
+//! Message transforms: JavaScript functions that change or filter the messages of a topic or of a subscription.
 //!
-//! Functions run on threads of their own, never on those of connections. Each has an engine of its own with limits for
-//! memory, stack and time ([`engine`]). A built-in function of the engine may still run for long without looking at the
-//! time: then its thread is given up, and another takes its place, a few times.
+//! Functions run on dedicated threads, never on those of connections. Each has a separate engine with limits on memory,
+//! stack and time ([`engine`]). A built-in function of the engine may still run for long without checking the time: its
+//! thread is then abandoned and replaced by another, up to a limit.
 
 mod engine;
 #[cfg(test)]
@@ -22,55 +22,55 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use engine::Engine;
 pub use engine::Fault;
 
-/// Threads that run functions: one for each processor, at most so many.
+/// Maximum number of threads that run functions; there is one for each processor.
 const THREADS_MAX: usize = 4;
-/// Threads that may be stuck at a time and have been replaced. Beyond that there are fewer threads.
+/// Maximum number of stuck threads that are replaced at a time. Further ones reduce the number of threads.
 const STUCK_MAX: usize = 4;
-/// How long all messages of one call may take together.
+/// Maximum time of all messages of one call together.
 const JOB_TIME_MAX: Duration = Duration::from_secs(10);
-/// How much later than that a thread counts as stuck.
+/// Time beyond that limit after which a thread is considered stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
-/// How long a call waits for a thread.
+/// Maximum wait of a call for a thread.
 const PLACE_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Engines that a thread keeps for the next messages of their function; the oldest goes.
+/// Maximum number of engines that a thread keeps for later messages of the same functions; the oldest is dropped.
 const ENGINES_MAX: usize = 16;
-/// The stack of a thread, with that of its engine in it.
+/// Stack of a thread, which includes that of its engine.
 const THREAD_STACK_BYTES: usize = 2 << 20;
 
-/// A function of a user, and the code that defines it.
+/// Function of a user, and the code that defines it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
     pub name: String,
     pub code: String,
 }
 
-/// A message with what a function is told about it.
+/// Message with its metadata, as passed to a function.
 #[derive(Clone, Debug, Default)]
 pub struct Input {
     pub data: Bytes,
     pub attributes: BTreeMap<String, String>,
     pub message_id: Option<String>,
-    /// As `YYYY-MM-DDTHH:MM:SSZ`.
+    /// Time of publication as `YYYY-MM-DDTHH:MM:SSZ`.
     pub publish_time: Option<String>,
     pub ordering_key: Option<String>,
 }
 
-/// What a function made of a message.
+/// Message that a function returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     pub data: String,
     pub attributes: BTreeMap<String, String>,
 }
 
-/// A message after all functions; `None` where one of them filtered it. A fault says in which function, from 0 on.
+/// Message after all functions; `None` if one of them filtered it. A fault has the index of its function, from 0.
 pub type Transformed = Result<Option<Output>, (usize, Fault)>;
 
-/// Why functions have no results at all.
+/// Reason for which functions were not run to their end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unanswered {
-    /// No thread was free: it may be tried again.
+    /// No thread was free: the call may be retried.
     Busy(String),
-    /// The thread that had the messages does not come back. To try again would cost another one.
+    /// The thread with the messages does not return. A retry would block another thread.
     Endless,
 }
 
@@ -94,13 +94,13 @@ struct Job {
     place: OwnedSemaphorePermit,
 }
 
-/// The states of a job: whoever leaves the first one decides who has the place of the thread.
+/// State of a job. The side that changes it from `RUNNING` decides which thread has the place.
 const RUNNING: u8 = 0;
 const DONE: u8 = 1;
-/// Whoever asked has given up, and another thread has taken the place of this one.
+/// The caller has given up, and another thread has replaced this one.
 const REPLACED: u8 = 2;
 
-/// A thread, for as long as it runs.
+/// Count of a running thread.
 struct Alive(Arc<AtomicUsize>);
 
 impl Drop for Alive {
@@ -109,7 +109,7 @@ impl Drop for Alive {
     }
 }
 
-/// The threads, and what is counted of their work.
+/// Threads for transforms, and their statistics.
 pub struct Transforms {
     places: Arc<Semaphore>,
     jobs: mpsc::Sender<Job>,
@@ -120,8 +120,8 @@ pub struct Transforms {
     stats: Arc<Stats>,
 }
 
-/// Threads that do not come back and have been replaced, at most [`STUCK_MAX`], by the functions that they run. Those
-/// are not run meanwhile: one that does not end costs one thread, however often it is called.
+/// Functions of stuck threads that have been replaced, at most [`STUCK_MAX`]. These functions are not run in the
+/// meantime: an endless function blocks only one thread, however often it is called.
 #[derive(Default)]
 struct Stuck(Mutex<Vec<Arc<[Function]>>>);
 
@@ -134,7 +134,7 @@ impl Stuck {
         self.0.lock().contains(functions)
     }
 
-    /// Whether there was room for one more.
+    /// Adds a stuck thread. Returns `false` if there are too many.
     fn add(&self, functions: &Arc<[Function]>) -> bool {
         let mut stuck = self.0.lock();
         let has_room = stuck.len() < STUCK_MAX;
@@ -182,7 +182,7 @@ impl Transforms {
         }
     }
 
-    /// Applies functions to each message, one after the other.
+    /// Applies the functions to each message in turn.
     pub async fn apply(
         &self,
         functions: Arc<[Function]>,
@@ -220,7 +220,7 @@ impl Transforms {
         }
     }
 
-    /// Whether a function can be run at all: its code is run once, without a message.
+    /// Checks a function by running its code once, without a message.
     pub async fn check(&self, function: Function) -> Result<Result<(), Fault>, Unanswered> {
         let transformed = self.apply([function].into(), Vec::new()).await?;
         Ok(transformed.into_iter().next().map_or(Ok(()), |only| only.map(drop).map_err(|(_, fault)| fault)))
@@ -242,7 +242,7 @@ impl Transforms {
         )
     }
 
-    /// Brokers without transforms have no threads for them.
+    /// Starts the threads, unless they are running. A broker without transforms has no threads for them.
     fn start_threads(&self) -> Result<(), Unanswered> {
         while self.threads.load(Ordering::Relaxed) < self.threads_max {
             self.start_thread()?;
@@ -262,14 +262,14 @@ impl Transforms {
         started.map(drop).map_err(|error| Unanswered::Busy(format!("no thread for message transforms: {error}")))
     }
 
-    /// Another thread takes the place of one that does not come back.
+    /// Replaces a stuck thread by another one.
     fn replace(&self, functions: &Arc<[Function]>, state: &AtomicU8) {
         if !self.stuck.add(functions) {
             tracing::error!("a function of a message transform does not end, and no thread may replace its own");
             return;
         }
         if state.compare_exchange(RUNNING, REPLACED, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // It has come back just now.
+            // It returned just now.
             self.stuck.remove(functions);
             return;
         }
@@ -277,13 +277,13 @@ impl Transforms {
         tracing::error!(?names, "a function of a message transform does not end; another thread replaces its own");
         self.places.add_permits(1);
         if let Err(error) = self.start_thread() {
-            // The next call tries again.
+            // The next call retries.
             tracing::error!(%error);
         }
     }
 }
 
-/// What a thread does for as long as there is a broker.
+/// Main loop of a thread, until the broker is dropped.
 fn run(waiting: &Mutex<mpsc::Receiver<Job>>, stuck: &Stuck, stats: &Stats) {
     let mut engines = Engines::default();
     loop {
@@ -302,12 +302,12 @@ fn run(waiting: &Mutex<mpsc::Receiver<Job>>, stuck: &Stuck, stats: &Stats) {
             return;
         }
         drop(place);
-        // Whoever asked may have gone.
+        // The caller may no longer be waiting.
         drop(answer.send(transformed));
     }
 }
 
-/// The engines of one thread, the one that was used last at the end.
+/// Engines of one thread, the most recently used last.
 #[derive(Default)]
 struct Engines(Vec<(Function, Engine)>);
 
@@ -349,7 +349,7 @@ impl Engines {
         Ok(last)
     }
 
-    /// An engine in which a function failed is not used again.
+    /// Calls a function. An engine in which a function failed is not used again.
     fn call(&mut self, function: &Function, input: &Input, until: Instant) -> Result<Option<Output>, Fault> {
         let (known, engine) = match self.0.iter().position(|(known, _)| known == function) {
             Some(at) => self.0.remove(at),
@@ -363,7 +363,7 @@ impl Engines {
         Ok(output)
     }
 
-    /// Engines that hold much are dropped before the thread waits.
+    /// Drops engines with a large heap before the thread waits.
     fn leave_small(&mut self) {
         self.0.retain(|(_, engine)| engine.is_small());
     }

@@ -1,4 +1,4 @@
-//! Functions of users, and what they do when they are wrong or never end.
+//! Functions of users, including wrong and endless ones.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn message(data: &str) -> Input {
     }
 }
 
-/// What one function, `f`, makes of one message.
+/// Applies one function, `f`, to one message.
 async fn one(code: &str, input: Input) -> Transformed {
     let functions = [function("f", code)].into();
     let mut all = Transforms::new(1).apply(functions, vec![input]).await.expect("answered");
@@ -28,7 +28,7 @@ async fn fault(code: &str) -> String {
     }
 }
 
-/// The sample of Google's overview of user-defined functions: data is JSON, a field of which is removed.
+/// Sample in Google's overview of user-defined functions: data is JSON, a field of which is removed.
 #[tokio::test]
 async fn a_function_changes_data_and_attributes() {
     let code = "function f(message, metadata) {
@@ -146,14 +146,14 @@ async fn a_function_has_half_a_second_and_the_next_message_is_as_if_nothing_had_
         all.iter().map(|one| one.as_ref().map(|output| output.as_ref().map(|o| o.data.as_str()))).collect();
     assert_eq!((&data[0], &data[2]), (&Ok(Some("a1")), &Ok(Some("b1"))));
     assert!(matches!(&all[1], Err((0, Fault::TimedOut(_)))), "{:?}", all[1]);
-    // An engine that did not fail is used again; what is in its variables is nobody's promise.
+    // An engine without a failure is reused; the values of its variables are not guaranteed.
     let all = transforms.apply([function("f", code)].into(), vec![message("c")]).await.expect("answered");
     assert_eq!(all[0].as_ref().expect("no fault").as_ref().map(|output| output.data.as_str()), Some("c2"));
 }
 
-/// A thread that is overdue is replaced, and other calls go on; once it comes back it ends. Its functions are not run
-/// meanwhile. The clock of the runtime is
-/// paused, so that half a second of the thread is longer than any time limit of the caller.
+/// A thread that is overdue is replaced, and other calls continue; once it returns, it ends. Its functions are not run
+/// in the meantime. The clock of the runtime is paused, so that half a second of the thread is longer than any time
+/// limit of the caller.
 #[tokio::test(start_paused = true)]
 async fn a_thread_that_does_not_come_back_is_replaced() {
     let transforms = Transforms::new(1);

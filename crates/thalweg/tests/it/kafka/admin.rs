@@ -1,4 +1,4 @@
-//! What Kafka's tools do with topics, partitions, settings and records.
+//! Operations of Kafka's tools on topics, partitions, settings and records.
 
 use engine::Record;
 use engine::codec::Codec;
@@ -53,7 +53,7 @@ fn codes(response: &CreateTopicsResponse) -> Vec<i16> {
     response.topics.iter().map(|topic| topic.error_code).collect()
 }
 
-/// A setting of a topic, with its source.
+/// Returns a setting of a topic, with its source.
 async fn config(raw: &mut Raw, name: &str, key: &str) -> (String, i8) {
     let asked = DescribeConfigsResource::default()
         .with_resource_type(TOPIC)
@@ -65,7 +65,7 @@ async fn config(raw: &mut Raw, name: &str, key: &str) -> (String, i8) {
     (found.configs[0].value.as_ref().expect("a value").to_string(), found.configs[0].config_source)
 }
 
-/// Steps of single settings: name, operation, value.
+/// Applies incremental changes: name, operation, value.
 async fn alter(raw: &mut Raw, name: &str, steps: &[(&str, i8, Option<&str>)]) -> (i16, String) {
     let step = |(name, operation, value): &(&str, i8, Option<&str>)| {
         let value = value.map(text);
@@ -108,7 +108,7 @@ async fn topics_are_created_as_they_are_asked_for() {
         let again = create(&mut raw, version, vec![wanted(&name, 4, 1, &settings)], false).await;
         assert_eq!(codes(&again), [36]);
     }
-    // What a topic asks of batches holds for Kafka's producers.
+    // A topic's limit on batches applies to Kafka's producers.
     let large = batch(Codec::None, &[Record::new(vec![7; 3000])]);
     assert_eq!(produced(&raw.call(9, produce("t7", 0, -1, large)).await).0, 10);
 }
@@ -151,7 +151,7 @@ async fn topics_that_cannot_be_are_refused_one_by_one() {
     assert_eq!(codes(&create(&mut raw, 7, vec![assigned(&[&[1], &[1]])], false).await), [0]);
 }
 
-/// As Kafka's brokers do where `compression.type` of a topic is not what its producer took.
+/// Behavior of Kafka's brokers if `compression.type` of a topic differs from the producer's codec.
 #[tokio::test]
 async fn batches_are_compressed_as_their_topic_is_set() {
     let data = tempfile::tempdir().expect("a folder");
@@ -171,7 +171,7 @@ async fn batches_are_compressed_as_their_topic_is_set() {
     assert_eq!(config(&mut raw, "zstd", "compression.type").await, ("producer".into(), 5));
 }
 
-/// What Kafka calls delete, compact and both, and what retention means with each.
+/// Kafka's delete, compact and both, and the effect of retention with each.
 #[tokio::test]
 async fn cleanup_policies_are_all_there() {
     let data = tempfile::tempdir().expect("a folder");
@@ -195,7 +195,7 @@ async fn cleanup_policies_are_all_there() {
     assert_eq!(produced(&raw.call(9, produce("table", 0, -1, keyless.clone())).await).0, 87);
     assert_eq!(produced(&raw.call(9, produce("plain", 0, -1, keyless)).await).0, 0);
 
-    // Steps from one to the other: nothing is lost by a retention that had no meaning before.
+    // Incremental changes of the policy: no record is lost by a retention that had no effect before.
     assert_eq!(alter(&mut raw, "plain", &[("cleanup.policy", 2, Some("compact"))]).await.0, 0);
     assert_eq!(config(&mut raw, "plain", "cleanup.policy").await.0, "compact,delete");
     assert_eq!(alter(&mut raw, "plain", &[("cleanup.policy", 3, Some("delete"))]).await.0, 0);
@@ -249,7 +249,7 @@ async fn settings_are_changed_one_by_one_or_all_at_once() {
         let message = outcome.error_message.as_ref().map(ToString::to_string).unwrap_or_default();
         assert!(outcome.error_code == code && message.contains(said), "{message}");
     }
-    // One that is refused changes nothing.
+    // A refused change has no effect.
     let half = [("retention.bytes", 0, Some("1")), ("such", 0, Some("1"))];
     assert_eq!(alter(&mut raw, "t", &half).await.0, 40);
     assert_eq!(config(&mut raw, "t", "retention.bytes").await, ("5000".into(), 1));
@@ -300,7 +300,7 @@ async fn settings_are_described_with_where_they_come_from() {
     assert_eq!(of("default.replication.factor").value.as_deref(), Some("1"));
     assert_eq!(of("log.retention.ms").value.as_deref(), Some("3600000"));
     assert!(of("num.partitions").read_only && !of("log.retention.ms").read_only);
-    // Of the default broker only what was set for it (`ConfigHelper.describeConfigs` of Apache Kafka).
+    // The default broker has only its own settings (`ConfigHelper.describeConfigs` of Apache Kafka).
     assert!(raw.call(4, ask(BROKER, "")).await.results[0].configs.is_empty());
     for (kind, name, code) in [(TOPIC, "none", 3), (BROKER, "7", 42), (99, "x", 42), (16, "client", 0)] {
         let response = raw.call(4, ask(kind, name)).await;
@@ -319,12 +319,12 @@ async fn settings_are_described_with_where_they_come_from() {
     }
     let response = raw.call(1, ListConfigResourcesRequest::default()).await;
     let named: Vec<_> = response.config_resources.iter().map(|r| (r.resource_type, r.resource_name.as_str())).collect();
-    // What is set for groups is kept in the first.
+    // Settings of groups are stored in the first one.
     assert_eq!(named, [(TOPIC, "_queues"), (TOPIC, "t"), (BROKER, "1"), (GROUP, "g")]);
     assert!(raw.call(0, ListConfigResourcesRequest::default()).await.config_resources.is_empty());
 }
 
-/// What the settings of a broker are set to, in one request.
+/// Changes settings of a broker, in one request.
 async fn alter_broker(raw: &mut Raw, node: &str, steps: &[(&str, Option<&str>)]) -> (i16, String) {
     let step = |(name, value): &(&str, Option<&str>)| {
         let operation = if value.is_some() { 0 } else { 1 };
@@ -337,7 +337,7 @@ async fn alter_broker(raw: &mut Raw, node: &str, steps: &[(&str, Option<&str>)])
     (outcome.error_code, outcome.error_message.as_ref().map(ToString::to_string).unwrap_or_default())
 }
 
-/// A setting with its synonyms: value and source of each, the effective one first.
+/// Returns the synonyms of a setting: value and source of each, the effective one first.
 async fn synonyms(raw: &mut Raw, kind: i8, name: &str, key: &str) -> Vec<(String, i8)> {
     let asked = DescribeConfigsResource::default()
         .with_resource_type(kind)
@@ -354,8 +354,8 @@ async fn synonyms(raw: &mut Raw, kind: i8, name: &str, key: &str) -> Vec<(String
     config.synonyms.iter().map(|synonym| (value(&synonym.value), synonym.source)).collect()
 }
 
-/// "Updating Broker Configs" of Kafka's documentation: a value for one broker wins over one for all, and that over the
-/// configuration. The numbers of sources are those of `DescribeConfigsResponse.ConfigSource` of its client.
+/// "Updating Broker Configs" of Kafka's documentation: a value for one broker overrides one for all, which overrides
+/// the configuration. The numbers of sources are those of `DescribeConfigsResponse.ConfigSource` of its client.
 #[tokio::test]
 async fn settings_of_the_broker_change_while_it_runs_and_survive_a_restart() {
     let data = tempfile::tempdir().expect("a directory");
@@ -389,12 +389,12 @@ async fn settings_of_the_broker_change_while_it_runs_and_survive_a_restart() {
     let expected: Vec<_> = levels.iter().cloned().chain([(week(), 4)]).collect();
     assert_eq!(synonyms(&mut raw, BROKER, "1", "log.retention.ms").await, expected);
     assert_eq!(synonyms(&mut raw, BROKER, "", "log.retention.ms").await, levels[1..]);
-    // One that has the same value of its own keeps it.
+    // A topic that sets the same value itself keeps it.
     assert_eq!(synonyms(&mut raw, TOPIC, "own", "retention.ms").await[0], (week(), 1));
     assert_eq!(synonyms(&mut raw, TOPIC, "own", "compression.type").await[0], ("zstd".into(), 3));
     assert_eq!(synonyms(&mut raw, BROKER, "1", "max.connections.per.ip").await[0], ("50".into(), 2));
 
-    // A value that is not taken refuses the whole resource.
+    // An invalid value refuses the whole resource.
     for (name, value) in [("log.retention.ms", "soon"), ("message.max.bytes", "1"), ("max.connections", "0")] {
         let (code, message) =
             alter_broker(&mut raw, "", &[("log.segment.bytes", Some("2097152")), (name, Some(value))]).await;
@@ -403,15 +403,15 @@ async fn settings_of_the_broker_change_while_it_runs_and_survive_a_restart() {
     assert_eq!(config(&mut raw, "follows", "segment.bytes").await.1, 5);
     assert_eq!(alter_broker(&mut raw, "1", &[("log.retention.ms", None)]).await.0, 0);
     assert_eq!(config(&mut raw, "follows", "retention.ms").await, ("7200000".into(), 3));
-    // All of them anew, with none.
+    // All of them are replaced with none.
     let none = WholeResource::default().with_resource_type(BROKER).with_resource_name(text(""));
     assert_eq!(raw.call(2, AlterConfigsRequest::default().with_resources(vec![none])).await.responses[0].error_code, 0);
     assert_eq!(config(&mut raw, "follows", "retention.ms").await, (week(), 5));
     assert_eq!(config(&mut raw, "follows", "compression.type").await, ("producer".into(), 5));
 }
 
-/// Dynamic settings of Kafka's cleaner (`Cleaner.RECONFIGURABLE_CONFIGS` and `DynamicLogConfig` of its source) that are
-/// keys here, too, and those that `ReassignPartitionsCommand` sets for `--throttle`.
+/// Dynamic settings of Kafka's cleaner (`Cleaner.RECONFIGURABLE_CONFIGS` and `DynamicLogConfig` in its source) that are
+/// also keys here, and those that `ReassignPartitionsCommand` sets for `--throttle`.
 #[tokio::test]
 async fn compaction_changes_while_the_broker_runs() {
     let data = tempfile::tempdir().expect("a directory");
@@ -423,7 +423,7 @@ async fn compaction_changes_while_the_broker_runs() {
     let day = || "86400000".to_owned();
     assert_eq!(synonyms(&mut raw, BROKER, "1", names[0]).await, [(day(), 4)]);
     assert_eq!(synonyms(&mut raw, BROKER, "1", names[1]).await, [("67108864".to_owned(), 4)]);
-    // Kafka has the pace as a decimal number, whose largest one is no limit.
+    // Kafka's rate is a decimal number, whose largest value means no limit.
     assert_eq!(alter_broker(&mut raw, "", &[(names[0], Some("5000")), (names[1], Some("2.5E6"))]).await.0, 0);
     assert_eq!(
         alter_broker(&mut raw, "1", &[(names[0], Some("0")), (names[1], Some("1.7976931348623157E308"))]).await.0,
@@ -442,7 +442,7 @@ async fn compaction_changes_while_the_broker_runs() {
     let expected: Vec<_> = levels.iter().cloned().chain([(day(), 5)]).collect();
     assert_eq!(synonyms(&mut raw, TOPIC, "t", "delete.retention.ms").await, expected);
 
-    // A topic may ask for as much as there is.
+    // A topic may request up to the broker's value.
     assert_eq!(alter_topic(&mut raw, "t", "delete.retention.ms", "5000").await, 40);
     assert_eq!(alter_broker(&mut raw, "1", &[(names[0], None), (names[1], None)]).await.0, 0);
     assert_eq!(config(&mut raw, "t", "delete.retention.ms").await, ("5000".into(), 3));
@@ -564,9 +564,9 @@ async fn the_cluster_is_one_node_with_its_directories() {
     assert_eq!((response.error_code, response.topics.len()), (0, 0));
 }
 
-/// What tools ask of leaders, replicas and their directories is answered as by a Kafka of one node: what is so already
-/// is so, what cannot be is refused (`ReplicationControlManager`, `KafkaRaftClient`,
-/// `ReplicaManager.alterReplicaLogDirs`).
+/// Requests of tools about leaders, replicas and their directories are answered as by a Kafka cluster of one node:
+/// requests for the current state succeed, and impossible ones are refused (`ReplicationControlManager`,
+/// `KafkaRaftClient`, `ReplicaManager.alterReplicaLogDirs`).
 #[tokio::test]
 async fn leaders_and_replicas_are_where_they_can_be() {
     let data = tempfile::tempdir().expect("a folder");
@@ -672,7 +672,7 @@ async fn leaders_and_replicas_are_where_they_can_be() {
     }
 }
 
-/// All partitions come once, whatever the size of the pages.
+/// All partitions are listed once, with any page size.
 #[tokio::test]
 async fn topics_are_described_page_by_page() {
     let server = Server::start();
@@ -689,7 +689,7 @@ async fn topics_are_described_page_by_page() {
             assert!(partitions as i32 <= limit && partitions > 0, "{limit}");
             for topic in &response.topics {
                 let name = topic.name.as_ref().expect("a name").to_string();
-                // Kafka's own client goes through these lists without looking whether they are there.
+                // Kafka's own client iterates over these lists without checking for null.
                 let lists = |partition: &DescribeTopicPartitionsResponsePartition| {
                     [&partition.eligible_leader_replicas, &partition.last_known_elr].iter().all(|list| list.is_some())
                 };

@@ -1,4 +1,4 @@
-//! Groups of Kafka's clients, and of theirs and ours together.
+//! Groups of Kafka's clients, alone and together with native clients.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn at(topic: &str, partition: u32) -> TopicPartition {
     TopicPartition { topic: client::TopicName::parse(topic).expect("a name"), partition }
 }
 
-/// A message that begins with its version.
+/// Encodes a message that begins with its version.
 fn embedded(message: &impl Encodable, version: i16) -> Bytes {
     let mut bytes = BytesMut::new();
     bytes.put_i16(version);
@@ -52,7 +52,7 @@ fn embedded(message: &impl Encodable, version: i16) -> Bytes {
     bytes.freeze()
 }
 
-/// The partitions of `t` in a share.
+/// Returns the partitions of `t` in an assignment.
 fn share_of(mut bytes: Bytes) -> Vec<i32> {
     let version = bytes.get_i16();
     let share = ConsumerProtocolAssignment::decode(&mut bytes, version).expect("a share");
@@ -60,14 +60,14 @@ fn share_of(mut bytes: Bytes) -> Vec<i32> {
     share.assigned_partitions.into_iter().flat_map(|of| of.partitions).collect()
 }
 
-/// A consumer of the older kind, as clients are. Where it leads it gives all partitions in turn.
+/// Consumer with the classic protocol, as clients implement it. If it leads, it assigns all partitions in turn.
 struct Member {
     raw: Raw,
     version: i16,
     id: String,
     instance: Option<&'static str>,
     session_timeout_ms: i32,
-    /// Goes on reading what it keeps.
+    /// `true` if it continues to read the partitions that it keeps.
     is_cooperative: bool,
     generation: i32,
     reads: Vec<i32>,
@@ -118,7 +118,7 @@ impl Member {
         self.raw.send(self.version, &request).await;
     }
 
-    /// Once it is told that it needs an id it comes again with that.
+    /// Joins again with the generated id if the broker requires one.
     async fn joined(&mut self) -> JoinGroupResponse {
         let mut response = self.raw.answer::<JoinGroupRequest>(self.version).await;
         if response.error_code == 79 {
@@ -166,13 +166,13 @@ impl Member {
         let has_lost = self.reads.iter().any(|partition| !reads.contains(partition));
         self.reads = reads;
         if self.is_cooperative && has_lost {
-            // What it gave up others may have now.
+            // Other members may have the partitions that it gave up.
             Box::pin(self.enter()).await;
         }
         Ok(())
     }
 
-    /// Joins and asks for its share, as the only one or where the broker shares out.
+    /// Joins and gets its assignment, as the only member or if the broker assigns the partitions.
     async fn enter(&mut self) -> JoinGroupResponse {
         if !self.is_cooperative {
             self.reads.clear();
@@ -232,7 +232,7 @@ fn commit_request(partition: i32, offset: i64) -> OffsetCommitRequest {
     OffsetCommitRequest::default().with_group_id(group()).with_topics(vec![of])
 }
 
-/// The offset and the note of a partition, as one version tells it.
+/// Returns the committed offset and metadata of a partition, in this version.
 async fn committed(raw: &mut Raw, version: i16, partition: i32) -> (i64, String) {
     if version < 8 {
         let of = OffsetFetchRequestTopic::default().with_name(topic("t")).with_partition_indexes(vec![partition]);
@@ -256,14 +256,14 @@ async fn with_topic(server: &Server) -> Client {
     client
 }
 
-/// Two members share four partitions.
+/// Returns two members that share four partitions.
 async fn pair(server: &Server, session_timeout_ms: i32) -> (Member, Member) {
     let mut first = Member::new(server, 30_000).await;
     first.enter().await;
     assert_eq!(first.reads, [0, 1, 2, 3]);
     let mut second = Member::new(server, session_timeout_ms).await;
     second.send_join().await;
-    // It is given an id, and comes again.
+    // It receives an id, and joins again with it.
     let named = second.raw.answer::<JoinGroupRequest>(9).await;
     assert_eq!(named.error_code, 79);
     second.id = named.member_id.to_string();
@@ -273,7 +273,7 @@ async fn pair(server: &Server, session_timeout_ms: i32) -> (Member, Member) {
     (first, second)
 }
 
-/// The first one joins, for which the second waits; then both ask for their share.
+/// The first member joins, for which the second waits; then both get their assignments.
 async fn both(first: &mut Member, second: &mut Member) {
     first.send_join().await;
     let (leads, follows) = (first.joined().await, second.joined().await);
@@ -317,7 +317,7 @@ async fn members_share_out_in_every_version() {
     }
 }
 
-/// A rebalance when one comes, one goes, one says nothing any more, and one says nothing while others wait for it.
+/// The group rebalances when a member joins, leaves, falls silent, or is silent while others wait for it.
 #[tokio::test]
 async fn partitions_go_to_those_that_are_there() {
     let server = Server::start();
@@ -329,7 +329,7 @@ async fn partitions_go_to_those_that_are_there() {
     assert_eq!(first.reads, [0, 1, 2, 3]);
     assert_eq!(first.leave().await, 0);
 
-    // Without a sign of life, and without a rebalance that would show it.
+    // Without heartbeats, and without a rebalance that would reveal it.
     let (mut first, mut silent) = pair(&server, 500).await;
     first.until_rebalance().await;
     first.enter().await;
@@ -338,7 +338,7 @@ async fn partitions_go_to_those_that_are_there() {
     assert_eq!(silent.commit(0, 0).await, UNKNOWN_MEMBER);
     assert_eq!(first.leave().await, 0);
 
-    // Its session ends while another has joined and waits for it.
+    // Its session expires while another member has joined and waits for it.
     let (mut first, mut silent) = pair(&server, 500).await;
     first.send_join().await;
     let joined = first.joined().await;
@@ -347,12 +347,12 @@ async fn partitions_go_to_those_that_are_there() {
     first.synced().await.expect("synced");
     assert_eq!(first.reads, [0, 1, 2, 3]);
     assert_eq!(silent.beat().await, UNKNOWN_MEMBER);
-    // What it shows does not count.
+    // Its generation is stale.
     first.generation -= 1;
     assert_eq!((first.beat().await, first.commit(0, 0).await), (22, 22));
 }
 
-/// A static member that is started anew has its share again without a rebalance, and the earlier one is fenced.
+/// A static member that restarts gets its assignment again without a rebalance, and its predecessor is fenced.
 #[tokio::test]
 async fn static_members_come_back() {
     let server = Server::start();
@@ -373,21 +373,21 @@ async fn static_members_come_back() {
     assert_eq!((first.beat().await, again.beat().await), (0, 0));
     assert_eq!((second.beat().await, second.commit(0, 0).await), (FENCED_INSTANCE, FENCED_INSTANCE));
     assert_eq!(second.leave().await, FENCED_INSTANCE);
-    // The leader comes back: it is told that there is nothing to share out.
+    // The leader returns: the response tells it to skip the assignment.
     let mut leader = Member::new(&server, 30_000).await;
     leader.instance = Some("i1");
     leader.send_join().await;
     let joined = leader.joined().await;
     assert!(joined.skip_assignment && joined.members.len() == 2 && joined.leader == joined.member_id);
     assert_eq!(again.beat().await, 0);
-    // An administrator makes one go by its instance.
+    // An administrator removes a member by its instance id.
     let gone = MemberIdentity::default().with_group_instance_id(Some(text("i2")));
     let request = LeaveGroupRequest::default().with_group_id(group()).with_members(vec![gone]);
     assert_eq!(leader.raw.call(5, request).await.members[0].error_code, 0);
     assert_eq!(again.beat().await, UNKNOWN_MEMBER);
 }
 
-/// What one door commits another reads, with the note.
+/// An offset that one door commits is readable through another, with its metadata.
 #[tokio::test]
 async fn offsets_are_the_same_through_every_door() {
     let server = Server::start();
@@ -401,7 +401,7 @@ async fn offsets_are_the_same_through_every_door() {
     assert_eq!(found, [(at("t", 1), 7, "note")]);
     let outsider = client.commit_offsets("g", &[(at("t", 2), 9)]).await;
     assert_eq!(outsider.map_err(|error| error.kind), Err(client::ErrorKind::Busy), "the group has a member");
-    // Who is no member commits nothing, nor does anybody a partition that is not there.
+    // A client that is not a member commits nothing, and no client commits for a nonexistent partition.
     let commit = |partition| commit_request(partition, 1);
     for version in 2..=9 {
         let code = member.raw.call(version, commit(1)).await.topics[0].partitions[0].error_code;
@@ -426,7 +426,7 @@ async fn offsets_are_the_same_through_every_door() {
     assert_eq!((nobody.error_code, nobody.topics.len()), (0, 0));
 }
 
-/// A member for which the broker shares out, as Kafka's newer clients are.
+/// Member to which the broker assigns partitions, with the newer consumer protocol.
 struct Consumer {
     raw: Raw,
     id: String,
@@ -464,7 +464,7 @@ impl Consumer {
         }
     }
 
-    /// A heartbeat with what it reads of this topic.
+    /// Sends a heartbeat with its partitions of this topic.
     async fn beat(&mut self, of: &TopicPartitions) {
         let owned = of.clone().with_partitions(self.reads.clone());
         let owned = if self.reads.is_empty() { Vec::new() } else { vec![owned] };
@@ -474,8 +474,8 @@ impl Consumer {
     }
 }
 
-/// Members of all kinds in one group: of ours, and both kinds of Kafka's. Each partition has one reader, and what one
-/// gives up another gets.
+/// Members of all kinds in one group: native ones, and both kinds of Kafka's. Each partition has one reader, and
+/// another member gets the partitions that one gives up.
 #[tokio::test]
 async fn members_of_every_kind_share_a_group() {
     for is_cooperative in [false, true] {
@@ -499,7 +499,7 @@ async fn members_of_every_kind_share_a_group() {
         })
         .await;
         assert!(ours.assignment().iter().all(|at| !older.reads.contains(&(at.partition as i32))));
-        // It may show the generation of its last join.
+        // It may use the generation of its last join.
         assert_eq!((older.beat().await, older.commit(older.reads[0], 6).await), (0, 0));
 
         let mut newer = Consumer::join(&server).await;
@@ -529,7 +529,7 @@ async fn members_of_every_kind_share_a_group() {
         kinds.sort_unstable();
         assert_eq!(kinds, [0, 1, 1]);
 
-        // The others go, and the older one has it all again.
+        // The others leave, and the older one gets all partitions again.
         within("close", ours.close()).await.expect("closed");
         newer.epoch = -1;
         let left = newer.raw.call(1, newer.request()).await;
@@ -541,8 +541,8 @@ async fn members_of_every_kind_share_a_group() {
     }
 }
 
-/// A name that no topic can have is one of a topic that is not there: its member is assigned nothing of it, and goes on
-/// (`KafkaApis.handleConsumerGroupHeartbeat` of Apache Kafka checks rights, and no names).
+/// An invalid topic name counts as a nonexistent topic: the member is assigned none of it, and continues
+/// (`KafkaApis.handleConsumerGroupHeartbeat` of Apache Kafka checks permissions, but no names).
 #[tokio::test]
 async fn a_name_that_no_topic_can_have_assigns_nothing() {
     let server = Server::start();
@@ -564,8 +564,8 @@ async fn a_name_that_no_topic_can_have_assigns_nothing() {
     assert!(response.assignment.is_some() && other.reads.is_empty(), "it has joined, and has nothing");
 }
 
-/// So it is for older members in a group for which the broker shares out: one illegal name among others does not keep
-/// them out of the group.
+/// Older members in a group to which the broker assigns partitions may have invalid names as well: an invalid name
+/// among others does not exclude them from the group.
 #[tokio::test]
 async fn a_name_that_no_topic_can_have_does_not_keep_an_older_member_out() {
     for (names, code) in [(&["not a name", "t", ".."][..], 0), (&["not a name"], 0)] {
@@ -576,7 +576,7 @@ async fn a_name_that_no_topic_can_have_does_not_keep_an_older_member_out() {
         let mut older = Member::new(&server, 30_000).await;
         let wants = ConsumerProtocolSubscription::default().with_topics(names.iter().map(|name| text(name)).collect());
         let range = JoinGroupRequestProtocol::default().with_name(text("range")).with_metadata(embedded(&wants, 1));
-        // Version 3 joins without an id of its own first.
+        // Version 3 joins without getting an id first.
         older.version = 3;
         let request = older.join_request().with_protocols(vec![range]);
         assert_eq!(older.raw.call(3, request).await.error_code, code, "{names:?}");
@@ -607,7 +607,7 @@ async fn a_session_of_newer_members_lasts_as_long_as_their_group_says() {
     let asked = asked.with_configuration_keys(Some(vec![text(session)]));
     let described = consumer.raw.call(4, DescribeConfigsRequest::default().with_resources(vec![asked])).await;
     assert_eq!(described.results[0].configs[0].value.as_deref(), Some("300"));
-    // It counts from the next heartbeat on: the member is silent then, and put out.
+    // It takes effect with the next heartbeat: the member is then silent, and removed from the group.
     let request = consumer.request();
     let response = consumer.raw.call(1, request).await;
     assert_eq!((response.error_code, response.heartbeat_interval_ms), (0, 100));
@@ -621,7 +621,7 @@ async fn a_session_of_newer_members_lasts_as_long_as_their_group_says() {
     assert_eq!(consumer.raw.call(1, request).await.error_code, UNKNOWN_MEMBER);
 }
 
-/// The errors of the newer kind, each with its code.
+/// Errors of the newer protocol, each with its code.
 #[tokio::test]
 async fn newer_members_are_told_what_is_wrong() {
     let server = Server::start();
@@ -648,13 +648,13 @@ async fn newer_members_are_told_what_is_wrong() {
     for (request, code) in [(commit(consumer.epoch, 0), 0), (commit(consumer.epoch - 1, 0), 113)] {
         assert_eq!(consumer.raw.call(9, request).await.topics[0].partitions[0].error_code, code);
     }
-    // An older one that cannot be understood cannot share with it.
+    // An older member with unreadable metadata cannot be in a group with it.
     let mut connect = Member::new(&server, 30_000).await;
     let protocol =
         JoinGroupRequestProtocol::default().with_name(text("sessioned")).with_metadata(Bytes::from_static(b"x"));
     let request = connect.join_request().with_protocol_type(text("connect")).with_protocols(vec![protocol]);
     assert_eq!(connect.raw.call(9, request).await.error_code, 23);
-    // Offsets are for members of this epoch, and for those who are no member.
+    // Offsets are readable for members with this epoch, and for clients that are not members.
     let fetch = |id: Option<&'static str>, epoch| {
         let of = OffsetFetchRequestGroup::default().with_group_id(group()).with_topics(None);
         let of = of.with_member_id(id.map(text)).with_member_epoch(epoch);
@@ -668,7 +668,7 @@ async fn newer_members_are_told_what_is_wrong() {
     ] {
         assert_eq!(consumer.raw.call(9, request).await.groups[0].error_code, code);
     }
-    // By a regular expression, which means whole names.
+    // Subscribed with a regular expression, which matches whole names.
     let topics = |regex| consumer.request().with_subscribed_topic_names(None).with_subscribed_topic_regex(Some(regex));
     let requests = [topics(text("[a-s]|t+x")), topics(text("x|[s-u]"))];
     for (request, count) in requests.into_iter().zip([0, 4]) {
@@ -682,7 +682,7 @@ async fn newer_members_are_told_what_is_wrong() {
     assert_eq!(described.subscribed_topic_names.len(), 0);
 }
 
-/// A static member of the newer kind that is alive stays; one that has said that it comes back is replaced.
+/// A live static member of the newer protocol is not replaced; one that left temporarily is.
 #[tokio::test]
 async fn newer_static_members_do_not_replace_each_other() {
     let server = Server::start();
@@ -706,7 +706,7 @@ async fn newer_static_members_do_not_replace_each_other() {
     assert_eq!(first.raw.call(1, beat).await.error_code, FENCED_INSTANCE);
 }
 
-/// Groups are listed, described and deleted, and so are offsets that nobody needs.
+/// Groups are listed, described and deleted, and so are unused offsets.
 #[tokio::test]
 async fn groups_are_shown_and_deleted() {
     let server = Server::start();
@@ -773,7 +773,7 @@ async fn groups_are_shown_and_deleted() {
     assert_eq!(raw.call(5, ListGroupsRequest::default()).await.groups.len(), 0);
 }
 
-/// What a broker on a disk knows after a crash: offsets, and which generations there were. Members join again.
+/// A broker on disk restores offsets and generations after a crash. Members join again.
 #[tokio::test]
 async fn a_restart_keeps_offsets_and_generations() {
     let data = tempfile::tempdir().expect("a folder");
@@ -796,7 +796,7 @@ async fn a_restart_keeps_offsets_and_generations() {
     assert_eq!(committed(&mut member.raw, 9, 2).await, (3, "note".into()));
 }
 
-/// What users may do in groups is what lists allow, and what they may not do says nothing of what is there.
+/// Access control lists apply to groups, and a refusal does not reveal what exists.
 #[tokio::test]
 async fn groups_are_for_those_that_lists_allow() {
     let server = Server::with(&SET);
@@ -809,7 +809,7 @@ async fn groups_are_for_those_that_lists_allow() {
     app.send_join().await;
     assert_eq!(app.raw.answer::<JoinGroupRequest>(9).await.error_code, 30);
     assert_eq!((app.beat().await, app.commit(0, 1).await), (30, 30));
-    // The oldest version has no place for it but with each partition.
+    // The oldest version has room for the code only in each partition.
     let of = OffsetFetchRequestTopic::default().with_name(topic("t")).with_partition_indexes(vec![0]);
     let oldest = OffsetFetchRequest::default().with_group_id(group()).with_topics(Some(vec![of]));
     assert_eq!(app.raw.call(1, oldest).await.topics[0].partitions[0].error_code, 30);
@@ -846,12 +846,13 @@ async fn groups_are_for_those_that_lists_allow() {
     assert_eq!((app.commit(0, 1).await, app.beat().await), (0, 0));
     assert_eq!(app.raw.call(9, all()).await.groups[0].topics[0].partitions.len(), 1);
     let described = app.raw.call(6, describe().with_include_authorized_operations(true)).await.groups;
-    // It may read, and so describe.
+    // The permission to read includes the one to describe.
     assert_eq!((described[0].error_code, described[0].authorized_operations), (0, 1 << 3 | 1 << 8));
     assert_eq!(app.raw.call(5, ListGroupsRequest::default()).await.groups.len(), 1);
     assert_eq!(app.raw.call(2, delete()).await.results[0].error_code, 30, "it may not delete");
 
-    // An expression means the topics that its member may see, and members that have others are not shown to it.
+    // A regular expression matches only topics that its member may see, and members with other topics are hidden from
+    // it.
     assert_eq!(app.leave().await, 0);
     root.create("hidden").await;
     let describe = || ConsumerGroupDescribeRequest::default().with_group_ids(vec![group()]);
@@ -867,7 +868,7 @@ async fn groups_are_for_those_that_lists_allow() {
     assert_eq!((described.error_code, described.members.len()), (29, 0));
     assert_eq!(root.call(1, describe()).await.groups[0].members.len(), 2);
 
-    // Who may see the cluster sees all groups.
+    // A user that may describe the cluster sees all groups.
     let other = join("r").with_group_id(GroupId(text("other")));
     assert_eq!(root.call(1, other).await.error_code, 0);
     assert_eq!(app.raw.call(5, ListGroupsRequest::default()).await.groups.len(), 1);
@@ -876,7 +877,7 @@ async fn groups_are_for_those_that_lists_allow() {
     assert_eq!(app.raw.call(5, ListGroupsRequest::default()).await.groups.len(), 2);
 }
 
-/// A broker that goes away does not wait for members that wait for each other.
+/// A broker that shuts down does not wait for members that wait for each other.
 #[tokio::test]
 async fn members_that_wait_do_not_hold_up_the_end() {
     let mut server = Server::with(&["shutdown_timeout_ms=600000"]);

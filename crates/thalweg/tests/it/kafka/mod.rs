@@ -1,4 +1,4 @@
-//! The Kafka door as a client meets it. Its messages are written and read by a codec that is not the broker's.
+//! Kafka door as seen by clients. The codec of the messages is not the broker's.
 
 mod admin;
 mod groups;

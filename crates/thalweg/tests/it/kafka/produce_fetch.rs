@@ -1,4 +1,4 @@
-//! Records in and out, of one door and of both.
+//! Publishing and reading of records, through one door and through both.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn numbered(range: std::ops::Range<u32>) -> Vec<Record> {
     range.map(record).collect()
 }
 
-/// In every version and with every codec, what comes out is what went in, at its offsets.
+/// In every version and with every codec, the fetched records are the produced ones, at their offsets.
 #[tokio::test]
 async fn records_come_out_as_they_went_in() {
     let server = Server::start();
@@ -47,13 +47,13 @@ async fn records_come_out_as_they_went_in() {
         let (code, end, batches) = fetched(&response);
         assert_eq!((code, end, batches.len()), (0, 50, 5), "{fetch_version}");
         assert_eq!(records(&batches), sent);
-        // Who asks for the middle of a batch gets all of it.
+        // A fetch from the middle of a batch returns the whole batch.
         let response = raw.call(fetch_version, fetch(&name, 0, 17, 0)).await;
         assert_eq!(records(&fetched(&response).2), sent[10..]);
     }
 }
 
-/// A topic that one door wrote is read through the other: keys, values, headers and times.
+/// Records that one door wrote are read through the other: keys, values, headers and times.
 #[tokio::test]
 async fn both_doors_see_the_same_log() {
     let server = Server::start();
@@ -72,7 +72,7 @@ async fn both_doors_see_the_same_log() {
     assert_eq!(seen.collect::<Vec<_>>(), all);
 }
 
-/// A fetch at the end waits for what is published, and no longer than it said.
+/// A fetch at the end waits for new records, but not longer than its timeout.
 #[tokio::test]
 async fn a_fetch_waits_for_records() {
     let server = Server::start();
@@ -92,8 +92,7 @@ async fn a_fetch_waits_for_records() {
     assert_eq!(records(&batches), sent);
 }
 
-/// Batches that are sent without waiting are taken in their order, and answered in it. Without acks there is no
-/// answer.
+/// Pipelined batches are appended in order, and answered in order. Without acks there is no response.
 #[tokio::test]
 async fn requests_are_answered_in_their_order() {
     let server = Server::with(&["data=data"]);
@@ -111,7 +110,7 @@ async fn requests_are_answered_in_their_order() {
     assert_eq!(records(&batches), numbered(0..100));
 }
 
-/// As much as may be returned is enough, however much more is asked for.
+/// A fetch does not wait for more bytes than it may return.
 #[tokio::test]
 async fn a_fetch_does_not_wait_for_more_than_it_may_return() {
     let server = Server::start();
@@ -124,7 +123,7 @@ async fn a_fetch_does_not_wait_for_more_than_it_may_return() {
     }
 }
 
-/// Which records of a batch are wrong is said by their places (KIP-467, `LogValidator.processRecordErrors`), so that a
+/// Invalid records of a batch are reported by their indexes (KIP-467, `LogValidator.processRecordErrors`), so that a
 /// client can send the others again.
 #[tokio::test]
 async fn the_records_for_which_a_batch_is_refused_are_listed() {
@@ -154,18 +153,18 @@ async fn the_records_for_which_a_batch_is_refused_are_listed() {
         let taken = &taken.responses[0].partition_responses[0];
         assert_eq!((taken.error_code, taken.record_errors.len()), (0, 0));
     }
-    // Of many each is listed, the first ones with the reason.
+    // All of them are listed, and the first ones with the reason.
     let response = raw.call(12, produce("t", 0, -1, batch(Codec::Zstd, &records(|_| true, 2000)))).await;
     let errors = &response.responses[0].partition_responses[0].record_errors;
     assert_eq!((errors.len(), errors[1999].batch_index), (2000, 1999));
     assert_eq!(errors.iter().filter(|error| error.batch_index_error_message.is_some()).count(), 1000);
-    // The first versions have no place for it.
+    // Earlier versions have no room for it.
     assert_eq!(produced(&raw.call(7, produce("t", 0, -1, batch(Codec::None, &records(|_| true, 2)))).await).0, 87);
 }
 
-/// `fetch.max.bytes` bounds the whole answer: only its first batch may be larger (`ReplicaManager.readFromLog` of
-/// Apache Kafka: after the first batch no partition ignores the limits). librdkafka closes a connection whose answer is
-/// larger.
+/// `fetch.max.bytes` limits the whole response: only its first batch may be larger (`ReplicaManager.readFromLog` of
+/// Apache Kafka: after the first batch no partition ignores the limits). librdkafka closes a connection whose response
+/// is larger.
 #[tokio::test]
 async fn only_the_first_batch_of_an_answer_may_exceed_the_limits() {
     const PARTITIONS: i32 = 4;
@@ -189,7 +188,7 @@ async fn only_the_first_batch_of_an_answer_may_exceed_the_limits() {
             }
         }
         let small = sizes[0];
-        // The bytes of each partition, where the partitions are asked for in this order.
+        // Bytes of each partition, if the partitions are requested in this order.
         let mut lengths = async |version: i16, order: &[i32], bytes_max: usize, partition_bytes_max: usize| {
             let partition = |index: &i32| {
                 let limit = partition_bytes_max as i32;
@@ -200,7 +199,8 @@ async fn only_the_first_batch_of_an_answer_may_exceed_the_limits() {
             };
             let of =
                 FetchTopic::default().with_topic(topic("t")).with_partitions(order.iter().map(partition).collect());
-            // What is left out is there: nobody waits for as much as was asked for, unless partitions have limits.
+            // The remaining records exist, so that the broker does not wait for the minimum, unless partitions have
+            // limits.
             let bytes_min = if partition_bytes_max < 1 << 20 { 1 } else { 1 << 20 };
             let request = FetchRequest::default().with_max_wait_ms(600_000).with_min_bytes(bytes_min);
             let response = raw.call(version, request.with_max_bytes(bytes_max as i32).with_topics(vec![of])).await;
@@ -215,10 +215,10 @@ async fn only_the_first_batch_of_an_answer_may_exceed_the_limits() {
                 ([0, 2, 3], 12 * small, 1 << 20, [5, 5, 2]),
                 ([0, 2, 3], 12 * small + small / 2, 1 << 20, [5, 5, 2]),
                 ([0, 2, 3], 5 * small, 1 << 20, [5, 0, 0]),
-                // The first batch of all comes however large it is, and nothing after it.
+                // The first batch is returned whatever its size, and nothing after it.
                 ([0, 2, 3], 1, 1 << 20, [1, 0, 0]),
                 ([0, 2, 3], 0, 1 << 20, [1, 0, 0]),
-                // The limit of a partition is one, too.
+                // The limit of a partition applies as well.
                 ([0, 2, 3], 1 << 20, 2 * small, [2, 2, 2]),
                 ([0, 2, 3], 1 << 20, small - 1, [1, 0, 0]),
             ] {
@@ -226,7 +226,7 @@ async fn only_the_first_batch_of_an_answer_may_exceed_the_limits() {
                 let expected = expected.map(|batches| batches * small);
                 assert_eq!(found, expected, "version {version}: {bytes_max}, {partition_bytes_max} each");
             }
-            // A large batch waits until its partition is the first.
+            // A large batch is only returned once its partition is the first.
             let found = lengths(version, &[0, 1, 2], 10 * small, 1 << 20).await;
             assert!(found[0] == 5 * small && found[1] == 0 && found.iter().sum::<usize>() <= 10 * small, "{found:?}");
             let found = lengths(version, &[1, 2, 0], 10 * small, 1 << 20).await;
@@ -235,8 +235,8 @@ async fn only_the_first_batch_of_an_answer_may_exceed_the_limits() {
     }
 }
 
-/// An answer names every partition that was asked for. librdkafka takes 512 bytes for all that is no batch on top of
-/// `fetch.max.bytes` (`receive.message.max.bytes` in its CONFIGURATION.md), and closes a connection whose answer is
+/// A response names every requested partition. librdkafka accepts 512 bytes of other data in addition to
+/// `fetch.max.bytes` (`receive.message.max.bytes` in its CONFIGURATION.md), and closes a connection whose response is
 /// larger.
 #[tokio::test]
 async fn an_answer_with_many_partitions_is_no_larger_than_clients_take() {
@@ -275,25 +275,25 @@ async fn an_answer_with_many_partitions_is_no_larger_than_clients_take() {
             assert!(bytes <= bytes_max as usize + 512, "version {version}: {bytes} bytes for {bytes_max}");
             assert!(bytes + 2500 > bytes_max as usize, "version {version}: only {bytes} bytes for {bytes_max}");
         }
-        // Where they alone are more, the first batch comes all the same.
+        // If the names alone exceed the limit, the first batch is returned nevertheless.
         let response = raw.call(version, request(1000, 0..PARTITIONS, 0)).await;
         let lengths = response.responses[0].partitions.iter().map(|found| found.records.as_ref().map_or(0, Bytes::len));
         let lengths: Vec<usize> = lengths.filter(|bytes| *bytes > 0).collect();
         assert!(lengths.len() == 1 && lengths[0] > 1000, "{lengths:?}");
     }
-    // And where nothing is to be read, such a client waits.
+    // If there are no records, such a client waits.
     let begin = std::time::Instant::now();
     raw.call(12, request(1000, 100..PARTITIONS, 50)).await;
     assert!(begin.elapsed() >= Duration::from_millis(50));
 }
 
-/// Whoever waits for records is answered when the broker goes away, and does not hold it up.
+/// A waiting fetch is answered when the broker shuts down, and does not delay it.
 #[tokio::test]
 async fn a_fetch_that_waits_ends_with_the_broker() {
     let mut server = Server::with(&["shutdown_timeout_ms=600000"]);
     let mut raw = Raw::connect(&server).await;
     raw.create("t").await;
-    // What is read with one read is handled before anything of it is answered: the fetch waits by then.
+    // Requests that are read together are handled before any of them is answered: the fetch waits by then.
     let versions = raw.frame_of(3, &ApiVersionsRequest::default());
     let fetch = raw.frame_of(11, &fetch("t", 0, 0, 50_000));
     raw.send_bytes(&[versions, fetch].concat()).await;
@@ -305,7 +305,7 @@ async fn a_fetch_that_waits_ends_with_the_broker() {
     assert!(server.ended().await.success());
 }
 
-/// Where records get the time of their arrival their producer is told which.
+/// If records get their arrival time, it is returned to their producer.
 #[tokio::test]
 async fn a_producer_is_told_the_time_of_arrival() {
     let server = Server::start();
@@ -321,7 +321,7 @@ async fn a_producer_is_told_the_time_of_arrival() {
     assert_eq!(response.responses[0].partition_responses[0].log_append_time_ms, -1);
 }
 
-/// Nobody waits for the answer any more, so the connection and its descriptor do not wait either.
+/// The response has no receiver any more, so the connection and its descriptor are released immediately.
 #[tokio::test]
 async fn a_connection_that_closes_while_its_fetch_waits_is_released_at_once() {
     let server = Server::start();

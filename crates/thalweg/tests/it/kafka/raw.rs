@@ -1,4 +1,4 @@
-//! A Kafka client that says exactly what it is told to.
+//! Kafka client that sends exactly the given requests.
 
 use std::net::SocketAddr;
 
@@ -32,45 +32,45 @@ impl Raw {
         Self::try_connect(address).await.expect("connected")
     }
 
-    /// The same where there may be nobody.
+    /// Connects; `None` if there is no broker.
     pub async fn try_connect(address: SocketAddr) -> Option<Self> {
         let stream = within("a connection", TcpStream::connect(address)).await.ok()?;
         stream.set_nodelay(true).ok()?;
         Some(Self { stream, correlation: 0 })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the response.
     pub async fn call<R: Request>(&mut self, version: i16, request: R) -> R::Response {
         self.send(version, &request).await;
         self.answer::<R>(version).await
     }
 
-    /// The same, `None` where the broker has gone meanwhile.
+    /// Sends a request; returns `None` if the broker stopped in the meantime.
     pub async fn try_call<R: Request>(&mut self, version: i16, request: &R) -> Option<R::Response> {
         self.send(version, request).await;
         self.frame().await.map(|frame| decoded::<R>(version, frame))
     }
 
-    /// Creates a topic, by asking for it.
+    /// Creates a topic by requesting its metadata.
     pub async fn create(&mut self, name: &str) {
         let wanted = MetadataRequestTopic::default().with_name(Some(topic(name)));
         let response = self.call(4, MetadataRequest::default().with_topics(Some(vec![wanted]))).await;
         assert_eq!(response.topics[0].error_code, 0, "{name}");
     }
 
-    /// Asks without waiting.
+    /// Sends a request without waiting.
     pub async fn send<R: Request>(&mut self, version: i16, request: &R) {
         let frame = self.frame_of(version, request);
         self.send_bytes(&frame).await;
     }
 
-    /// The same with a body of any bytes.
+    /// Sends a request with an arbitrary body.
     pub async fn send_body(&mut self, key: i16, version: i16, header_version: i16, body: &[u8]) {
         let frame = self.frame_of_body(key, version, header_version, body);
         self.send_bytes(&frame).await;
     }
 
-    /// A whole request, for who sends several at once.
+    /// Returns the frame of a request, for tests that send several together.
     pub fn frame_of<R: Request>(&mut self, version: i16, request: &R) -> BytesMut {
         let mut body = BytesMut::new();
         request.encode(&mut body, version).expect("a request of this version");
@@ -92,18 +92,17 @@ impl Raw {
         frame
     }
 
-    /// Bytes of no meaning. The broker may have hung up.
+    /// Sends arbitrary bytes. The broker may already have disconnected.
     pub async fn send_bytes(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.unwrap_or_default();
     }
 
-    /// The answer to the oldest request that was not answered. Its correlation id is looked at by the caller of
-    /// [`Raw::frame`] only.
+    /// Reads the response to the oldest unanswered request. Only callers of [`Raw::frame`] check the correlation id.
     pub async fn answer<R: Request>(&mut self, version: i16) -> R::Response {
         decoded::<R>(version, self.frame().await.expect("an answer"))
     }
 
-    /// The next frame, or `None` where the broker has hung up.
+    /// Reads the next frame; `None` if the broker has disconnected.
     pub async fn frame(&mut self) -> Option<Bytes> {
         let mut length = [0; 4];
         within("an answer", self.stream.read_exact(&mut length)).await.ok()?;
@@ -128,7 +127,7 @@ pub fn topic(name: &str) -> TopicName {
     TopicName(text(name))
 }
 
-/// A batch as a client makes it.
+/// Returns a batch as a client builds it.
 pub fn batch(codec: Codec, records: &[Record]) -> Bytes {
     let mut builder = BatchBuilder::new();
     for record in records {
@@ -143,7 +142,7 @@ pub fn produce(name: &str, partition: i32, acks: i16, batch: Bytes) -> ProduceRe
     ProduceRequest::default().with_acks(acks).with_timeout_ms(1000).with_topic_data(vec![topic])
 }
 
-/// The code, the base offset and the message of the only batch.
+/// Returns the code, the base offset and the message of the only batch.
 pub fn produced(response: &ProduceResponse) -> (i16, i64, Option<String>) {
     let partition = &response.responses[0].partition_responses[0];
     let message = partition.error_message.as_ref().map(ToString::to_string);
@@ -160,7 +159,7 @@ pub fn fetch(name: &str, partition: i32, offset: i64, wait_ms: i32) -> FetchRequ
     FetchRequest::default().with_max_wait_ms(wait_ms).with_min_bytes(1).with_max_bytes(1 << 24).with_topics(vec![topic])
 }
 
-/// The code, the end of the log and the batches of the only partition.
+/// Returns the code, the end of the log and the batches of the only partition.
 pub fn fetched(response: &FetchResponse) -> (i16, i64, Vec<RecordBatch>) {
     let partition = &response.responses[0].partitions[0];
     let mut bytes = partition.records.clone().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Who comes in through the Kafka door, and what each may do.
+//! Authentication at the Kafka door, and permissions of users.
 
 use aws_lc_rs::{digest, hmac, pbkdf2};
 use base64::Engine;
@@ -21,11 +21,11 @@ use super::raw::{Raw, batch, fetch, fetched, produce, produced, text, topic};
 use crate::command;
 use crate::server::{Launch, Server};
 
-/// The native door is there for the command line, and checks no lists: that is allowed by the last of these alone.
+/// The native door is open for the command line, and checks no lists: only the last of these allows that.
 pub const SET: [&str; 5] =
     ["auth=required", "users=root:r00t,app:secret", "super_users=root", "authorization=true", "insecure=true"];
 
-/// What the server says to one message: its code, and its bytes.
+/// Sends one SASL message, and returns the code and the bytes of the response.
 async fn say(raw: &mut Raw, message: &[u8]) -> (i16, String) {
     let request = SaslAuthenticateRequest::default().with_auth_bytes(message.to_vec().into());
     let response = raw.call(2, request).await;
@@ -36,7 +36,7 @@ async fn shake(raw: &mut Raw, mechanism: &str) -> i16 {
     raw.call(1, SaslHandshakeRequest::default().with_mechanism(text(mechanism))).await.error_code
 }
 
-/// A connection of this user, with PLAIN.
+/// Opens a connection that is logged in as this user, with PLAIN.
 pub async fn log_in(server: &Server, user: &str, password: &str) -> Result<Raw, i16> {
     let mut raw = Raw::connect(server).await;
     assert_eq!(shake(&mut raw, "PLAIN").await, 0);
@@ -46,7 +46,7 @@ pub async fn log_in(server: &Server, user: &str, password: &str) -> Result<Raw, 
     }
 }
 
-/// SCRAM with SHA-512, as a client does it.
+/// Logs in with SCRAM-SHA-512, as a client does.
 async fn scram(raw: &mut Raw, user: &str, password: &str) -> Result<(), i16> {
     assert_eq!(shake(raw, "SCRAM-SHA-512").await, 0);
     let bare = format!("n={user},r=clientnonce");
@@ -74,7 +74,7 @@ async fn scram(raw: &mut Raw, user: &str, password: &str) -> Result<(), i16> {
     Ok(())
 }
 
-/// Lets the user `app` read topics of this name, by an entry that a super user makes.
+/// Allows the user `app` to read topics with this name, by an entry that a super user creates.
 pub async fn allow_reading(root: &mut Raw, name: &str) {
     let acl = AclCreation::default()
         .with_resource_type(2)
@@ -100,7 +100,7 @@ async fn nobody_is_answered_who_has_not_logged_in() {
     let versions = raw.call(3, ApiVersionsRequest::default()).await;
     assert_eq!(versions.error_code, 0, "versions are no secret");
     let handshake = versions.api_keys.iter().find(|api| api.api_key == 17).expect("it is there");
-    // librdkafka 2.0 does not log in where the first version is missing, and uses the second.
+    // librdkafka 2.0 does not log in if version 0 is missing, and uses version 1.
     assert_eq!((handshake.min_version, handshake.max_version), (0, 1));
     let old = raw.call(0, SaslHandshakeRequest::default().with_mechanism(text("PLAIN"))).await;
     assert_eq!(old.error_code, 35);
@@ -126,7 +126,7 @@ async fn nobody_is_answered_who_has_not_logged_in() {
     assert!(raw.frame().await.is_none(), "and then never");
 }
 
-/// Who asks what anybody may ask holds a connection no longer than one who says nothing.
+/// Requests that are allowed before the login do not extend its timeout.
 #[tokio::test]
 async fn whoever_does_not_log_in_in_time_is_closed() {
     let server = Server::with(&[SET[0], SET[1], "hello_timeout_ms=500"]);
@@ -135,11 +135,11 @@ async fn whoever_does_not_log_in_in_time_is_closed() {
     assert_eq!(shake(&mut stranger, "PLAIN").await, 0);
     let mut app = log_in(&server, "app", "secret").await.expect("it is right");
     assert!(stranger.frame().await.is_none());
-    // The time of whoever is let in is over by now as well.
+    // The login timeout of this client has elapsed by now as well.
     assert_eq!(app.call(4, MetadataRequest::default()).await.brokers.len(), 1);
 }
 
-/// A user that is deleted is let go of, also in the middle of a wait for records.
+/// A deleted user is disconnected, even during a wait for records.
 #[tokio::test]
 async fn a_deleted_user_asks_for_nothing_more() {
     let server = Server::with(&SET[..2]);
@@ -193,7 +193,7 @@ async fn passwords_are_set_and_taken_away_over_the_wire() {
         upsert("twice", 1, 4096),
         upsert("twice", 1, 4096),
         upsert("odd", 3, 4096),
-        // Kafka has no least length of a salt, and clients send short ones.
+        // Kafka has no minimum length of a salt, and clients send short ones.
         upsert_with(b"salt", "short", 2, 4096),
     ];
     let request = AlterUserScramCredentialsRequest::default().with_upsertions(upsertions);
@@ -208,14 +208,14 @@ async fn passwords_are_set_and_taken_away_over_the_wire() {
     assert_eq!(scram(&mut Raw::connect(&server).await, "ann", "pen").await, Err(58));
     assert_eq!(scram(&mut Raw::connect(&server).await, "nobody", "pencil").await, Err(58));
     assert!(log_in(&server, "ann", "pencil").await.is_ok(), "PLAIN asks the same password");
-    // She is no super user.
+    // This user is not a super user.
     assert_eq!(raw.call(0, DescribeClientQuotasRequest::default()).await.error_code, 31);
     let described = raw.call(0, DescribeUserScramCredentialsRequest::default().with_users(None)).await;
     assert_eq!((described.error_code, described.results.len()), (31, 0));
 
     let mut raw = log_in(&server, "root", "r00t").await.expect("it is right");
     let described = raw.call(0, DescribeUserScramCredentialsRequest::default().with_users(None)).await;
-    // Kafka's tool asks for quotas before it shows a user.
+    // Kafka's tool requests quotas before it describes a user.
     let quotas = raw.call(1, DescribeClientQuotasRequest::default()).await;
     assert_eq!((quotas.error_code, quotas.entries), (0, Some(Vec::new())));
     let ann = described.results.iter().find(|result| result.user.as_str() == "ann").expect("she is there");
@@ -267,7 +267,7 @@ async fn access_is_what_lists_allow() {
         .with_host_filter(None)
         .with_operation(1)
         .with_permission_type(1);
-    // The list says that it may describe the cluster, and so the lists.
+    // The list permits to describe the cluster, and therefore the lists.
     for version in 1..=3 {
         let response = app.call(version, any.clone()).await;
         let found: Vec<_> = response.resources.iter().map(|r| (r.resource_type, r.resource_name.as_str())).collect();
@@ -293,7 +293,7 @@ async fn access_is_what_lists_allow() {
     assert!(response.results.is_empty());
 }
 
-/// As in Apache Kafka, a client of a listener without a login is `User:ANONYMOUS`, and access control lists apply to it
+/// A client of a listener without a login is `User:ANONYMOUS`, as in Apache Kafka, and access control lists apply to it
 /// (`KafkaPrincipal.ANONYMOUS`, `PlaintextChannelBuilder`).
 #[tokio::test]
 async fn lists_apply_to_whoever_does_not_log_in() {
@@ -326,7 +326,7 @@ async fn lists_apply_to_whoever_does_not_log_in() {
     assert_eq!(create(&mut Raw::connect(&server).await, "orders").await, 0, "a super user as any other");
 }
 
-/// A filter is compared with entries and is none itself: what no entry can have matches none
+/// A filter is compared with entries and need not be a valid entry: values that no entry can have match none
 /// (`AclBindingFilter.matches` of Apache Kafka).
 #[tokio::test]
 async fn a_filter_of_what_no_entry_has_matches_none() {
@@ -375,7 +375,7 @@ async fn a_filter_of_what_no_entry_has_matches_none() {
     }
     let unknown = DescribeAclsRequest::default().with_resource_type_filter(99).with_pattern_type_filter(1);
     assert_eq!(raw.call(3, unknown.with_operation(1).with_permission_type(1)).await.error_code, 42);
-    // A deletion matches the same.
+    // A deletion uses the same filters.
     let none: Vec<_> =
         filters.iter().filter(|(_, expected)| *expected == 0).map(|(filter, _)| filter.clone()).collect();
     let response = raw.call(3, DeleteAclsRequest::default().with_filters(none)).await;
@@ -384,7 +384,7 @@ async fn a_filter_of_what_no_entry_has_matches_none() {
     assert_eq!(response.filter_results[0].matching_acls.len(), 1);
 }
 
-/// The command line changes the same users and lists, with passwords that stay where they were typed.
+/// The command line changes the same users and lists, and sends no plaintext passwords.
 #[tokio::test]
 async fn users_and_lists_are_changed_from_the_command_line() {
     let server = Server::with(&SET);
@@ -416,7 +416,7 @@ async fn users_and_lists_are_changed_from_the_command_line() {
     assert_eq!(command::on(&server, ["user", "delete", "ann"]).code, Some(4));
 }
 
-/// Doors that ask nobody who they are stay on this machine, and passwords are not shown.
+/// Doors without authentication stay on this machine, and passwords are not shown.
 #[tokio::test]
 async fn a_configuration_that_only_seems_safe_is_refused() {
     let serve = |set: &[&str]| {
@@ -428,7 +428,7 @@ async fn a_configuration_that_only_seems_safe_is_refused() {
     let said =
         serve(&["redis=0.0.0.0:0", "native=off", "authorization=true", "tls_cert=/none", "tls_key=/none"]).failed(2);
     assert!(said.contains("authorization = true") && said.contains("redis = 0.0.0.0:0"), "{said}");
-    // Also on this machine, and all of them are named.
+    // Even on this machine, and all of these doors are named.
     let said = serve(&["redis=127.0.0.1:0", "native=127.0.0.1:0", "authorization=true"]).failed(2);
     assert!(said.contains("native = 127.0.0.1:0, redis = 127.0.0.1:0") && said.contains("--insecure"), "{said}");
     // A login at the Redis door does not make it check access control lists, and SQS requests need no signature.
@@ -464,7 +464,7 @@ async fn a_configuration_that_only_seems_safe_is_refused() {
     assert!(!shown.out.contains("r00t") && shown.out.contains("(hidden)"), "{}", shown.out);
 }
 
-/// As Kafka without an authorizer (`AclApis` of its source). `thalweg acl` prepares entries, and says so.
+/// Behavior of Kafka without an authorizer (`AclApis` in its source). `thalweg acl` prepares entries, and reports that.
 #[tokio::test]
 async fn access_control_lists_are_refused_while_authorization_is_off() {
     let server = Server::start();

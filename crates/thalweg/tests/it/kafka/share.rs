@@ -1,4 +1,4 @@
-//! Share groups of Kafka's clients: records that are given to one member each, as messages of a queue are.
+//! Share groups of Kafka's clients: each record is delivered to one member, as a message of a queue is.
 
 use bytes::Bytes;
 use engine::codec::Codec;
@@ -37,29 +37,29 @@ const INVALID_REQUEST: i16 = 42;
 const INVALID_STATE: i16 = 121;
 const NO_SESSION: i16 = 122;
 const WRONG_EPOCH: i16 = 123;
-/// How long a fetch waits where something has to come.
+/// Timeout of a fetch that must return records.
 const WAIT_MS: i32 = 20_000;
 
 fn group() -> GroupId {
     GroupId(text("g"))
 }
 
-/// One member of the group `g` over the topic `t`.
+/// Member of the group `g` on the topic `t`.
 struct Sharer {
     raw: Raw,
     id: &'static str,
-    /// Of its membership, and of its session.
+    /// Epochs of its membership and of its session.
     epoch: i32,
     session: i32,
-    /// With nothing but its id.
+    /// Topic with only its id.
     topic: FetchTopic,
 }
 
-/// What was given out: the first and the last offset, and how often.
+/// Acquired ranges: first offset, last offset, and delivery count.
 type Given = Vec<(i64, i64, i16)>;
 
 impl Sharer {
-    /// A member that has joined, of a topic that is there.
+    /// Joins the group on an existing topic.
     async fn join(server: &Server, id: &'static str) -> Self {
         Self::join_with(Raw::connect(server).await, id).await
     }
@@ -116,7 +116,7 @@ impl Sharer {
         }
     }
 
-    /// Says what becomes of some, and gets what there is.
+    /// Acknowledges records, and returns the acquired ranges.
     async fn fetch(&mut self, settles: &[(i64, i64, i8)], wait_ms: i32) -> Given {
         let response = self.ask(self.fetch_request(settles, wait_ms)).await;
         assert_eq!(response.error_code, 0, "{response:?}");
@@ -180,7 +180,7 @@ async fn set_group(raw: &mut Raw, name: &str, value: &str) -> i16 {
     raw.call(1, request).await.responses[0].error_code
 }
 
-/// The topic `t` with so many records, each in a batch of its own, that the group begins with.
+/// Creates the topic `t` with `records` records, each in a separate batch, from whose start the group consumes.
 async fn prepared(server: &Server, records: u32) -> Raw {
     let mut raw = Raw::connect(server).await;
     raw.create("t").await;
@@ -189,7 +189,7 @@ async fn prepared(server: &Server, records: u32) -> Raw {
     raw
 }
 
-/// The first offset that the group is not done with, and how many records it is not done with.
+/// Returns the first offset that the group has not settled, and the number of such records.
 async fn position(raw: &mut Raw) -> (i16, i64) {
     let of = DescribeShareGroupOffsetsRequestGroup::default().with_group_id(group()).with_topics(None);
     let response = raw.call(0, DescribeShareGroupOffsetsRequest::default().with_groups(vec![of])).await;
@@ -197,8 +197,8 @@ async fn position(raw: &mut Raw) -> (i16, i64) {
     (described.error_code, described.topics.first().map_or(-1, |of| of.partitions[0].start_offset))
 }
 
-/// What is accepted or rejected is done with, what is released comes again; what is said of a record that its member
-/// does not have counts for nothing that is said with it.
+/// Accepted and rejected records are settled, and released ones are redelivered; an acknowledgement of a record that
+/// the member does not hold invalidates the whole request.
 #[tokio::test]
 async fn records_are_settled_one_by_one() {
     let server = Server::start();
@@ -215,7 +215,7 @@ async fn records_are_settled_one_by_one() {
     }
     assert_eq!(one.settle(&[(3, 3, &[ACCEPT]), (1, 1, &[ACCEPT])]).await, INVALID_REQUEST, "not in their order");
     assert_eq!(one.settle(&[(1, 1, &[ACCEPT]), (3, 3, &[ACCEPT])]).await, INVALID_STATE, "one is not theirs");
-    // With the next fetch.
+    // Acknowledged with the next fetch.
     assert_eq!(one.fetch(&[(3, 3, ACCEPT), (4, 5, RELEASE)], WAIT_MS).await, [(4, 5, 2)]);
     assert_eq!(two.fetch(&[(1, 1, ACCEPT)], 0).await, []);
     assert_eq!(position(&mut raw).await, (0, 4));
@@ -223,7 +223,7 @@ async fn records_are_settled_one_by_one() {
     assert_eq!(position(&mut raw).await, (0, 6));
 }
 
-/// A member waits for records, whether they are new or come back.
+/// A fetch waits for new records and for released ones.
 #[tokio::test]
 async fn a_fetch_waits_for_what_comes_and_for_what_comes_back() {
     let server = Server::start();
@@ -241,7 +241,7 @@ async fn a_fetch_waits_for_what_comes_and_for_what_comes_back() {
     let response = two.raw.answer::<ShareFetchRequest>(1).await;
     two.hear(&response);
     assert_eq!(only(&response).map(given), Some(vec![(0, 0, 2)]));
-    // Its connection ends, and with it what it had: as if it had never seen it.
+    // Its connection ends and its records are released, as if it had never received them.
     let waits = one.fetch_request(&[], WAIT_MS);
     one.raw.send(1, &waits).await;
     drop(two);
@@ -249,7 +249,7 @@ async fn a_fetch_waits_for_what_comes_and_for_what_comes_back() {
     assert_eq!(only(&response).map(given), Some(vec![(0, 0, 2)]));
 }
 
-/// A lock that is over gives the record to another, as often as the group says; then it is dropped.
+/// An expired lock makes the record available to another member, up to the delivery limit; then it is dropped.
 #[tokio::test]
 async fn a_lock_ends_and_a_record_is_given_out_so_often() {
     let server = Server::start();
@@ -273,7 +273,7 @@ async fn a_lock_ends_and_a_record_is_given_out_so_often() {
     assert_eq!(two.settle(&[(0, 0, &[ACCEPT])]).await, INVALID_STATE, "its time is over");
 }
 
-/// A session is told by its epoch, and ends when its member says so; what it had goes back.
+/// A session is identified by its epoch, and ends when its member ends it; its records are then released.
 #[tokio::test]
 async fn sessions_are_told_by_their_epochs() {
     let server = Server::start();
@@ -291,11 +291,11 @@ async fn sessions_are_told_by_their_epochs() {
     one.session = 5;
     assert_eq!(one.ask(one.fetch_request(&[], 0)).await.error_code, WRONG_EPOCH);
     assert_eq!(one.settle(&[(0, 0, &[ACCEPT])]).await, WRONG_EPOCH);
-    // It begins anew, and still has what it had.
+    // The session starts again, and its member keeps its records.
     one.session = 0;
     assert_eq!(one.fetch(&[], 0).await, []);
     assert_eq!(one.settle(&[(0, 0, &[ACCEPT])]).await, 0);
-    // Nothing of a partition that it has forgotten.
+    // No records of a forgotten partition.
     let forgotten = ForgottenTopic::default().with_topic_id(one.topic.topic_id).with_partitions(vec![0]);
     let request = one.fetch_request(&[(1, 1, RELEASE)], 0).with_forgotten_topics_data(vec![forgotten]);
     assert_eq!(only(&one.ask(request).await).map(given), Some(vec![]));
@@ -308,7 +308,7 @@ async fn sessions_are_told_by_their_epochs() {
     assert_eq!(one.ask(one.fetch_request(&[], 0)).await.error_code, NO_SESSION);
 }
 
-/// Members show the epoch that they were told; those that left or are unknown join again.
+/// Members send the epoch that they received; those that left or are unknown join again.
 #[tokio::test]
 async fn members_are_told_what_they_take_from() {
     let server = Server::start();
@@ -331,7 +331,7 @@ async fn members_are_told_what_they_take_from() {
     assert_eq!((one.beat(None).await.error_code, one.epoch), (0, -1));
     one.epoch = 2;
     assert_eq!(one.beat(None).await.error_code, 25);
-    // A group is of one kind.
+    // A group has one type.
     let consumer = ConsumerGroupHeartbeatRequest::default().with_group_id(group()).with_member_id(text("c"));
     let consumer = consumer.with_rebalance_timeout_ms(30_000).with_subscribed_topic_names(Some(vec![topic("t")]));
     assert_eq!(one.raw.call(1, consumer.clone()).await.error_code, 23);
@@ -347,14 +347,14 @@ async fn members_are_told_what_they_take_from() {
     drop(two);
 }
 
-/// What the group has accepted stays so after a crash, and what a member had then comes again when its time is over.
+/// Accepted records stay settled after a crash, and acquired ones are redelivered when their locks expire.
 #[tokio::test]
 async fn what_a_share_group_is_done_with_lasts() {
     let data = tempfile::tempdir().expect("a folder");
     let set = vec![format!("data={}", data.path().display())];
     let mut server = Server::launch(Launch { set, ..Launch::default() });
     let mut raw = prepared(&server, 4).await;
-    // Soon enough for the test; on a busy machine it may be too soon, and is tried again.
+    // Short enough for the test; on a busy machine it may be too short, and is retried.
     for (name, value) in [("share.record.lock.duration.ms", "100"), ("share.delivery.count.limit", "1000")] {
         assert_eq!(set_group(&mut raw, name, value).await, 0, "{name}");
     }
@@ -372,7 +372,7 @@ async fn what_a_share_group_is_done_with_lasts() {
     assert_eq!((again[0].0, again[0].1, again.len()), (3, 3, 1));
     assert!(again[0].2 > 1, "{again:?}");
 
-    // Without members it goes where it is told to, and forgets, and goes.
+    // Without members it can be moved to an offset, reset, and deleted.
     let alter = |offset| {
         let partition = AlterShareGroupOffsetsRequestPartition::default().with_start_offset(offset);
         let of =
@@ -403,7 +403,7 @@ async fn what_a_share_group_is_done_with_lasts() {
 }
 
 /// Kafka creates a share group whose offsets are set (`GroupMetadataManager.alterShareGroupOffsets`: "Get or create the
-/// share group"), and refuses a partition that a topic does not have alone.
+/// share group"), and refuses a partition that a topic does not have on its own.
 #[tokio::test]
 async fn a_share_group_is_created_by_setting_its_offsets() {
     let data = tempfile::tempdir().expect("a folder");
@@ -433,7 +433,7 @@ async fn a_share_group_is_created_by_setting_its_offsets() {
     assert_eq!(position(&mut raw).await, (0, 2));
     let mut one = Sharer::join(&server, "one").await;
     assert_eq!(one.fetch(&[], WAIT_MS).await, [(2, 3, 1)], "it begins where it was told to");
-    // With members it is refused as a whole, and so is a name of another kind of group.
+    // With members the whole request is refused, and so is the name of a group of another type.
     assert_eq!(raw.call(0, alter("t", vec![partition(0, 0)])).await.error_code, 68);
     let join = ConsumerGroupHeartbeatRequest::default()
         .with_group_id(GroupId(text("readers")))
@@ -446,7 +446,7 @@ async fn a_share_group_is_created_by_setting_its_offsets() {
     assert_eq!(raw.call(0, of_readers).await.error_code, 69);
 }
 
-/// As in groups of consumers, a name that no topic can have assigns nothing.
+/// An invalid topic name assigns nothing, as in consumer groups.
 #[tokio::test]
 async fn a_name_that_no_topic_can_have_shares_nothing() {
     let server = Server::start();
@@ -459,7 +459,7 @@ async fn a_name_that_no_topic_can_have_shares_nothing() {
     }
 }
 
-/// Whoever is done with messages of the topic where that is written down would have to write it down for ever.
+/// Each settlement of a record of the topic that stores settlements would have to be stored there as well, without end.
 #[tokio::test]
 async fn what_the_broker_keeps_for_itself_is_not_shared() {
     let data = tempfile::tempdir().expect("a folder");
@@ -480,7 +480,7 @@ async fn what_the_broker_keeps_for_itself_is_not_shared() {
     assert_eq!(two.fetch(&[], WAIT_MS).await, [(0, 0, 1)], "others are served as ever");
 }
 
-/// A topic that comes with the name of one that was deleted is another: nothing is known of its records.
+/// A topic with the name of a deleted one is a new topic: its records have no state.
 #[tokio::test]
 async fn a_topic_of_the_same_name_begins_anew() {
     let server = Server::start();
@@ -502,7 +502,7 @@ async fn a_topic_of_the_same_name_begins_anew() {
     assert_eq!(one.fetch(&[], WAIT_MS).await, [(0, 1, 1)]);
 }
 
-/// Members read the group and the topic, or nothing.
+/// Members need the permissions to read both the group and the topic.
 #[tokio::test]
 async fn share_groups_are_kept_from_who_may_not() {
     let server = Server::with(&SET);
@@ -533,7 +533,7 @@ async fn share_groups_are_kept_from_who_may_not() {
     assert_eq!(app.settle(&[(0, 0, &[ACCEPT])]).await, 0);
 }
 
-/// With `read_committed` nobody is given a record of a transaction that is open, or that was aborted.
+/// With `read_committed`, records of open or aborted transactions are not delivered.
 #[tokio::test]
 async fn only_committed_records_are_given_out_where_the_group_says_so() {
     let server = Server::start();
@@ -576,7 +576,7 @@ async fn only_committed_records_are_given_out_where_the_group_says_so() {
             .with_committed(commits);
         assert_eq!(raw.call(1, end).await.error_code, 0);
     }
-    // Offset 1 is the marker of the one that was aborted.
+    // Offset 1 is the marker of the aborted transaction.
     assert_eq!(one.fetch(&[], WAIT_MS).await, [(2, 2, 1)]);
     assert_eq!(one.settle(&[(2, 2, &[ACCEPT])]).await, 0);
     publish(&mut raw, 0..1).await;
@@ -584,8 +584,9 @@ async fn only_committed_records_are_given_out_where_the_group_says_so() {
     assert_eq!(position(&mut raw).await, (0, 4));
 }
 
-/// As of a fetch: no client waits for the answer any more, so neither the connection nor its descriptor do. What the
-/// request says of messages is done all the same, and those that its member still had go to others.
+/// A share fetch whose client has disconnected releases the connection and its descriptor, as any other fetch does. The
+/// acknowledgements in the request are processed nevertheless, and the records that its member still held are
+/// redelivered to others.
 #[tokio::test]
 async fn a_share_fetch_that_waits_ends_with_its_connection_and_keeps_what_it_acknowledged() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! What clients are told of topics, of this broker, and of offsets.
+//! Responses to clients about topics, about this broker, and about offsets.
 
 use engine::codec::Codec;
 use engine::{Record, TopicSettings};
@@ -16,7 +16,7 @@ fn ask(name: &str) -> MetadataRequest {
     MetadataRequest::default().with_topics(Some(vec![wanted]))
 }
 
-/// Clients are led back to the address that they came to, or to the one that is set.
+/// Metadata contains the address that the client connected to, or the configured one.
 #[tokio::test]
 async fn clients_are_told_where_they_are() {
     let server = Server::start();
@@ -40,8 +40,8 @@ async fn clients_are_told_where_they_are() {
     assert_eq!((response.brokers[0].host.as_str(), response.brokers[0].port), ("broker.example", 19092));
 }
 
-/// A topic is created by asking for it, unless the client or the broker does not want that. It has an id that tells
-/// it from one of the same name that was there before.
+/// A metadata request creates a topic, unless the client or the broker disables that. The id of a topic differs from
+/// that of an earlier topic with the same name.
 #[tokio::test]
 async fn topics_are_created_by_asking() {
     let server = Server::with(&["default_partitions=3"]);
@@ -58,7 +58,7 @@ async fn topics_are_created_by_asking() {
     client.create_topic("t", TopicSettings::default()).await.expect("created");
     let response = raw.call(12, ask("t")).await;
     assert_ne!(response.topics[0].topic_id, id);
-    // Kafka's own client leaves an empty name beside an id, others none.
+    // Kafka's own client sends an empty name with an id, others none.
     for name in [None, Some(topic(""))] {
         let by_id = |id| MetadataRequestTopic::default().with_name(name.clone()).with_topic_id(id);
         let ids = vec![by_id(id), by_id(response.topics[0].topic_id)];
@@ -72,7 +72,7 @@ async fn topics_are_created_by_asking() {
     assert_eq!(response.topics[0].error_code, 3);
 }
 
-/// Every API says its versions; a client that asks in a version of the future hears what there is now.
+/// Every API reports its versions; a client with a future version receives the current ones.
 #[tokio::test]
 async fn versions_are_negotiated() {
     let server = Server::start();
@@ -90,14 +90,14 @@ async fn versions_are_negotiated() {
     assert_eq!((response.error_code, of(18, &response.api_keys)), (35, Some((0, 4))));
 }
 
-/// Where a log begins and ends, and the first record at or after a time.
+/// Offsets of the start and the end of a log, and of the first record at or after a time.
 #[tokio::test]
 async fn times_have_offsets() {
     let server = Server::start();
     let mut raw = Raw::connect(&server).await;
     let at = |timestamp_ms| Record { timestamp_ms, ..Record::new("v") };
     raw.create("times").await;
-    // Times need not rise.
+    // Times need not be in order.
     for times in [&[100, 200, 150][..], &[50], &[300, 250]] {
         let records: Vec<Record> = times.iter().copied().map(at).collect();
         raw.call(9, produce("times", 0, -1, batch(Codec::Lz4, &records))).await;
@@ -123,7 +123,7 @@ async fn times_have_offsets() {
     }
 }
 
-/// Producers get ids, each its own.
+/// Producers get unique ids.
 #[tokio::test]
 async fn producers_get_ids() {
     let server = Server::start();

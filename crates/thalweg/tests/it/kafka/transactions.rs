@@ -1,4 +1,4 @@
-//! Transactions of Kafka's clients on a broker that is killed in the middle of them.
+//! Transactions of Kafka's clients on a broker that is killed during them.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
@@ -27,29 +27,30 @@ use crate::server::{PATIENCE, Server, until, within};
 const PARTITIONS: i32 = 3;
 const PROGRAMS: u64 = 3;
 const KILLS: u64 = 6;
-/// What a client tries again: the coordinator loads or is not there, the step before is not over, a timeout.
+/// Codes after which a client retries: the coordinator is loading or unavailable, the previous step is in progress, a
+/// timeout.
 const TRY_AGAIN: [i16; 4] = [7, 14, 15, 51];
 const RETRY_AFTER: Duration = Duration::from_millis(10);
 
-/// Whether a program that loses the broker asks for the same again until it is answered, or starts anew.
+/// Reaction of a program that loses the broker: it repeats the request until it is answered, or starts again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loss {
     Insists,
     StartsAnew,
 }
 
-/// A program that writes one transaction after the other, each to all partitions and with an offset.
+/// Program that writes one transaction after the other, each to all partitions and with an offset.
 struct Program {
     id: u64,
     address: SocketAddr,
     raw: Option<Raw>,
-    /// Its id and its epoch.
+    /// Id and epoch of the producer.
     producer: (i64, i16),
-    /// The next sequence, the same in all partitions.
+    /// Next sequence number, the same in all partitions.
     sequence: i32,
-    /// Answers that all programs got.
+    /// Number of responses that all programs received.
     answers: Arc<AtomicU64>,
-    /// Transactions whose commit was acknowledged, and those of which nobody heard.
+    /// Transactions whose commit was acknowledged, and those without a known outcome.
     committed: BTreeSet<u64>,
     unknown: BTreeSet<u64>,
 }
@@ -68,7 +69,7 @@ impl Program {
         GroupId(text(&format!("group-{}", self.id)))
     }
 
-    /// The answer to a request that may be sent twice; `None` where the broker was lost and the program starts anew.
+    /// Returns the response to an idempotent request; `None` if the broker was lost and the program starts again.
     async fn call<R: Request>(
         &mut self,
         version: i16,
@@ -101,7 +102,7 @@ impl Program {
         }
     }
 
-    /// Takes over its own transactional id: what is open is aborted.
+    /// Takes over its transactional id: an open transaction is aborted.
     async fn begin(&mut self) {
         let request = InitProducerIdRequest::default()
             .with_transactional_id(Some(self.name()))
@@ -112,7 +113,7 @@ impl Program {
         (self.producer, self.sequence) = ((begun.producer_id.0, begun.producer_epoch), 0);
     }
 
-    /// One transaction; `None` where the program has to start anew.
+    /// Runs one transaction; `None` if the program has to start again.
     async fn run(&mut self, n: u64, decision: Decision, loss: Loss) -> Option<()> {
         let (id, epoch) = (ProducerId(self.producer.0), self.producer.1);
         let all = AddPartitionsToTxnTopic::default().with_name(topic("k")).with_partitions((0..PARTITIONS).collect());
@@ -166,10 +167,10 @@ impl Program {
         Some(())
     }
 
-    /// A batch of one record, the next of this producer in each partition.
+    /// Returns a batch with one record, the next of this producer in each partition.
     fn batch(&self, value: String) -> Bytes {
         let mut builder = BatchBuilder::new();
-        // A queue drops what is older than its retention.
+        // A queue drops records that are older than its retention.
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as i64;
         builder.push(now_ms, None, Some(value.as_bytes()), &[]).expect("a record");
         let producer = Producer { id: self.producer.0, epoch: self.producer.1, sequence: self.sequence };
@@ -192,7 +193,7 @@ impl Program {
         self
     }
 
-    /// The offset that the group goes on from, once nothing is undecided of it.
+    /// Returns the committed offset of the group, once no transaction on it is open.
     async fn offset(&mut self) -> i64 {
         let of = OffsetFetchRequestTopic::default().with_name(topic("k")).with_partition_indexes(vec![0]);
         let request = OffsetFetchRequest::default()
@@ -205,7 +206,7 @@ impl Program {
     }
 }
 
-/// The values that count in a partition, read as Kafka's consumers do.
+/// Returns the committed values of a partition, read as by Kafka's consumers.
 async fn committed(raw: &mut Raw, partition: i32) -> Vec<String> {
     let (mut values, mut offset) = (Vec::new(), 0);
     loop {
@@ -237,7 +238,7 @@ async fn committed(raw: &mut Raw, partition: i32) -> Vec<String> {
     }
 }
 
-/// All that the queue over the topic delivers, acknowledged.
+/// Receives and acknowledges all messages of the queue over the topic.
 async fn queued(server: &Server) -> Vec<String> {
     let queue = server.client("tcp").await.queue("q");
     let mut values = Vec::new();
@@ -255,7 +256,7 @@ async fn queued(server: &Server) -> Vec<String> {
     }
 }
 
-/// Who leaves out the transactional id has no right to write to its transactions, whatever else they know.
+/// A client that omits the transactional id cannot write to its transactions, even if it knows the producer.
 #[tokio::test]
 async fn a_batch_of_a_transaction_needs_its_name() {
     let server = Server::start();
@@ -267,8 +268,8 @@ async fn a_batch_of_a_transaction_needs_its_name() {
     assert_eq!(produced(&response).0, 53);
 }
 
-/// Whatever was acknowledged is there once and whole, with its offset; of what nobody heard there is all or nothing;
-/// and nothing stays undecided. A queue over the topic delivers the same.
+/// Acknowledged transactions are in the log once and completely, with their offsets; those with an unknown outcome are
+/// there completely or not at all; and none stays open. A queue over the topic delivers the same records.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transactions_count_whole_and_once_on_a_broker_that_is_killed() {
     let mut server = Server::with(&["data=data"]);
@@ -283,7 +284,7 @@ async fn transactions_count_whole_and_once_on_a_broker_that_is_killed() {
         .map(|id| tokio::spawn(Program::new(id, server.kafka, answers.clone()).work(is_over.clone())))
         .collect();
     for kill in 0..KILLS {
-        // Each in the middle of something else: a transaction takes seven answers.
+        // Each kill hits another step: a transaction takes seven responses.
         let goal = answers.load(Ordering::Relaxed) + 7 * 3 * PROGRAMS + 5 * kill;
         until("some transactions", async || answers.load(Ordering::Relaxed) >= goal).await;
         server.crash_and_restart();

@@ -1,4 +1,4 @@
-//! What is wrong is answered as the protocol says, and harms nobody else.
+//! Invalid requests are answered as the protocol specifies, and affect no other client.
 
 use bytes::BytesMut;
 use doors::kafka::messages::APIS;
@@ -16,13 +16,13 @@ use kafka_protocol::protocol::Encodable;
 use super::raw::{Raw, batch, fetch, fetched, produce, produced, text, topic};
 use crate::server::{Server, until};
 
-/// Bit by bit, as its definition says.
+/// Returns the checksum, computed bit by bit from its definition.
 fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
     !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))
 }
 
-/// Batches that cannot be taken, and what their producer hears. The connection lives on.
+/// Batches that are refused, and the errors that their producer receives. The connection continues.
 #[tokio::test]
 async fn wrong_batches_are_refused_one_by_one() {
     let server = Server::start();
@@ -35,7 +35,7 @@ async fn wrong_batches_are_refused_one_by_one() {
         bytes[at] = to;
         bytes.freeze()
     };
-    // Its checksum is right.
+    // Its checksum is valid.
     let unknown_codec = {
         let mut bytes = BytesMut::from(&good[..]);
         bytes[22] |= 6;
@@ -76,7 +76,7 @@ async fn wrong_batches_are_refused_one_by_one() {
     assert_eq!(produced(&raw.call(9, produce("t", 0, -1, good)).await), (0, 1, None));
 }
 
-/// Reading where nothing is.
+/// Fetches from nonexistent positions.
 #[tokio::test]
 async fn wrong_places_are_refused_one_by_one() {
     let server = Server::start();
@@ -89,7 +89,7 @@ async fn wrong_places_are_refused_one_by_one() {
         let response = raw.call(11, fetch(name, partition, offset, 0)).await;
         assert_eq!(fetched(&response).0, code, "{name} {partition} {offset}");
     }
-    // A session that nobody began; a leader that there never was.
+    // An unknown session, and a leader epoch that never existed.
     let response = raw.call(11, fetch("t", 0, 0, 0).with_session_id(5).with_session_epoch(1)).await;
     assert_eq!(response.error_code, 70);
     let mut request = fetch("t", 0, 0, 0);
@@ -97,7 +97,7 @@ async fn wrong_places_are_refused_one_by_one() {
     assert_eq!(fetched(&raw.call(11, request).await).0, 75);
 }
 
-/// Frames that cannot be understood end their connection, with a word in the log, and no other.
+/// Unreadable frames end their connection, with a message in the log, and no other.
 #[tokio::test]
 async fn wrong_frames_end_their_connection() {
     let server = Server::start();
@@ -125,7 +125,7 @@ async fn wrong_frames_end_their_connection() {
     assert_eq!(bystander.call(4, MetadataRequest::default()).await.brokers.len(), 1);
 }
 
-/// What is named many times is not answered many times: a small request would ask for an answer of any size.
+/// Repeated names are not answered repeatedly: otherwise a small request could cause a response of any size.
 #[tokio::test]
 async fn a_thing_that_is_named_twice_is_answered_once_or_refused() {
     const TIMES: usize = 100_000;
@@ -151,7 +151,7 @@ async fn a_thing_that_is_named_twice_is_answered_once_or_refused() {
     assert_eq!(raw.call(4, MetadataRequest::default().with_topics(None)).await.topics.len(), 1);
 }
 
-/// Records of which nobody wants to hear and that are not taken end their connection: so a client learns of it.
+/// A refused publish without acks ends its connection, so that the client notices.
 #[tokio::test]
 async fn records_that_are_lost_end_their_connection() {
     let server = Server::start();
@@ -164,7 +164,7 @@ async fn records_that_are_lost_end_their_connection() {
     assert!(raw.frame().await.is_none());
 }
 
-/// Numbers that are always the same (SplitMix64).
+/// Deterministic pseudo-random numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -184,7 +184,7 @@ impl Random {
     }
 }
 
-/// A body of each API as it should be, with its key and its version.
+/// Returns a valid body of each API, with its key and its version.
 fn bodies() -> Vec<(i16, i16, Vec<u8>)> {
     let byte = |hex: &[u8]| u8::from_str_radix(std::str::from_utf8(hex).expect("hex"), 16).expect("hex");
     let vectors = include_str!("../../../../doors/tests/vectors/kafka_requests.txt").lines();
@@ -209,7 +209,7 @@ fn bodies() -> Vec<(i16, i16, Vec<u8>)> {
     bodies
 }
 
-/// The same body cut short, changed, made longer, and none of it.
+/// Returns variants of the body: truncated, changed, extended, and empty.
 fn damaged(body: &[u8], random: &mut Random) -> Vec<Vec<u8>> {
     let mut damaged: Vec<Vec<u8>> = (0..=body.len()).step_by(3).map(|length| body[..length].to_vec()).collect();
     for times in [1, 1, 2, 4, 8] {
@@ -226,11 +226,11 @@ fn damaged(body: &[u8], random: &mut Random) -> Vec<Vec<u8>> {
     damaged
 }
 
-/// Every API in every version: what is damaged is answered, or ends its own connection, and nobody else is kept
-/// waiting.
+/// Every API in every version: a damaged request is answered, or ends its own connection, and no other client has to
+/// wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_requests_of_every_api_harm_nobody_else() {
-    /// How long an answer is waited for: some requests wait for others, and rightly so.
+    /// Maximum wait for a response: some requests rightly wait for others.
     const SOON: std::time::Duration = std::time::Duration::from_millis(50);
     let mut server = Server::with(&["data=data"]);
     let mut bystander = Raw::connect(&server).await;
@@ -241,7 +241,7 @@ async fn damaged_requests_of_every_api_harm_nobody_else() {
     let mut random = Random(5);
     for (key, at_version, body) in bodies() {
         let api = APIS.iter().find(|api| api.key == key).expect("an API that is served");
-        // A body between the two that the vectors have is damaged as it is.
+        // A body in the versions between those of the vectors is damaged in the same form.
         let versions =
             if at_version == api.version_min { at_version..=api.version_max } else { at_version..=at_version };
         let mut open = Vec::new();
@@ -256,7 +256,7 @@ async fn damaged_requests_of_every_api_harm_nobody_else() {
                     open.push(std::mem::replace(&mut raw, next));
                 }
             }
-            // A frame that is never whole.
+            // An incomplete frame.
             raw.send_bytes(&[&[0, 0, 1, 0], &body[..body.len() / 2]].concat()).await;
             open.push(raw);
         }

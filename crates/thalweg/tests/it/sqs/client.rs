@@ -1,4 +1,4 @@
-//! Just enough of a client of SQS: requests of either protocol, and what came back as it came.
+//! Minimal SQS client: requests of both protocols, and the unprocessed responses.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use tokio::net::TcpStream;
 use crate::server::{Server, within};
 
 pub const ARN: &str = "arn:aws:sqs:us-east-1:000000000000:";
-/// Receives at once.
+/// Wait time of a receive that returns immediately.
 pub const NOW: u64 = 0;
 
-/// What came back.
+/// Response of the server.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -34,13 +34,13 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 
-    /// What it has, where it went well.
+    /// Returns the result of a successful response.
     pub fn ok(self) -> Value {
         assert_eq!(self.status, 200, "{self:?}");
         self.json()
     }
 
-    /// Its status, its code as SDKs show it, and its message, where it did not.
+    /// Returns the status, the code as SDKs show it, and the message of a failed response.
     pub fn error(&self) -> (u16, String, String) {
         assert!(self.status >= 400, "{self:?}");
         let json = self.json();
@@ -55,7 +55,7 @@ impl Answer {
     }
 }
 
-/// A client of a broker.
+/// Client of a broker.
 #[derive(Clone, Copy)]
 pub struct Sqs {
     address: SocketAddr,
@@ -66,7 +66,7 @@ impl Sqs {
         Self { address: server.sqs }
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a separate connection.
     pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
         let address = self.address;
         let mut request = Request::builder().method(method).uri(path);
@@ -80,7 +80,7 @@ impl Sqs {
         let exchange = async {
             let socket = TcpStream::connect(address).await.expect("the door is open");
             let (mut sender, connection) = handshake(TokioIo::new(socket)).await.expect("a connection");
-            // How a connection ends is for the request on it to say.
+            // Errors of the connection are reported by its request.
             tokio::spawn(async move { connection.await.unwrap_or_default() });
             let (head, body) = sender.send_request(request).await.expect("an answer").into_parts();
             let body = body.collect().await.expect("a whole body").to_bytes();
@@ -90,7 +90,7 @@ impl Sqs {
         within("an answer of SQS", exchange).await
     }
 
-    /// A request in AWS JSON.
+    /// Sends a request in AWS JSON.
     pub async fn call(&self, action: &str, body: Value) -> Answer {
         self.call_with(action, body, &[]).await
     }
@@ -105,7 +105,7 @@ impl Sqs {
         answer
     }
 
-    /// A request of the Query protocol.
+    /// Sends a request of the Query protocol.
     pub async fn query(&self, path: &str, form: &str) -> Answer {
         self.send("POST", path, &[("content-type", "application/x-www-form-urlencoded")], form.to_owned()).await
     }
@@ -124,12 +124,12 @@ impl Sqs {
         self.call("SendMessage", json!({"QueueUrl": url, "MessageBody": body})).await.ok()
     }
 
-    /// Messages that are there within some seconds.
+    /// Receives the messages that arrive within some seconds.
     pub async fn receive(&self, url: &str, max: u64, wait_s: u64) -> Vec<Value> {
         self.receive_with(url, json!({"MaxNumberOfMessages": max, "WaitTimeSeconds": wait_s})).await
     }
 
-    /// The same with more members of the request.
+    /// Receives messages, with further members in the request.
     pub async fn receive_with(&self, url: &str, mut request: Value) -> Vec<Value> {
         request["QueueUrl"] = url.into();
         let mut answer = self.call("ReceiveMessage", request).await.ok();
@@ -149,7 +149,7 @@ impl Sqs {
         self.call("GetQueueAttributes", request).await.ok()["Attributes"][name].take()
     }
 
-    /// Visible, in flight and delayed messages.
+    /// Returns the numbers of visible, in-flight and delayed messages.
     pub async fn counts(&self, url: &str) -> [String; 3] {
         let request = json!({"QueueUrl": url, "AttributeNames": ["All"]});
         let all = self.call("GetQueueAttributes", request).await.ok();
@@ -160,10 +160,10 @@ impl Sqs {
     }
 }
 
-/// The members of this name of each message.
+/// Returns the member with this name of each message.
 pub fn each<'t>(messages: &'t [Value], member: &str) -> Vec<&'t str> {
     messages.iter().map(|message| message[member].as_str().unwrap_or_default()).collect()
 }
 
-/// Longer than a request takes, and much shorter than what it is not to wait for.
+/// Longer than a request takes, and much shorter than any wait that must not happen.
 pub const SOON: Duration = Duration::from_secs(10);

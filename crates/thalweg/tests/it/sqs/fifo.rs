@@ -1,4 +1,4 @@
-//! FIFO queues: groups in their order, nothing twice, attempts to receive that are told again.
+//! FIFO queues: order within groups, deduplication, and repeated receive attempts.
 
 use serde_json::{Value, json};
 
@@ -148,8 +148,8 @@ async fn one_group_fills_a_batch_and_then_goes_behind_the_others() {
     assert_eq!(take(10).await, ["a1", "a2", "b1", "b2", "c2"]);
 }
 
-/// As recorded of AWS in LocalStack's `test_fifo_message_group_visibility_after_terminate_visibility_timeout`, and in
-/// `test_fifo_group_visibility_extends_with_change_message_visibility`.
+/// Behavior of AWS as recorded in LocalStack's `test_fifo_message_group_visibility_after_terminate_visibility_timeout`
+/// and `test_fifo_group_visibility_extends_with_change_message_visibility`.
 #[tokio::test]
 async fn a_message_that_is_visible_again_waits_only_for_earlier_ones_of_its_group() {
     let server = Server::start();
@@ -172,7 +172,7 @@ async fn a_message_that_is_visible_again_waits_only_for_earlier_ones_of_its_grou
     assert!(sqs.receive(&url, 10, NOW).await.is_empty(), "the first is");
 }
 
-/// "PurgeQueue" empties the deduplication cache, too: recorded of AWS in LocalStack's
+/// "PurgeQueue" also empties the deduplication cache: recorded from AWS in LocalStack's
 /// `test_purge_queue_clears_fifo_deduplication_cache`.
 #[tokio::test]
 async fn what_was_purged_can_be_sent_again() {
@@ -193,8 +193,8 @@ async fn what_was_purged_can_be_sent_again() {
     assert_eq!(each(&sqs.receive(&url, 10, 5).await, "Body"), ["x"]);
 }
 
-/// A slow consumer's heartbeat: "ChangeMessageVisibility" of a receipt that has expired extends the lease as long as
-/// nobody received the message since, recorded of AWS in LocalStack's
+/// Heartbeat of a slow consumer: "ChangeMessageVisibility" of an expired receipt extends the lease as long as the
+/// message was not received since, recorded from AWS in LocalStack's
 /// `test_change_message_visibility_after_visibility_timeout_expiration`.
 #[tokio::test]
 async fn a_receipt_that_has_expired_extends_its_lease_until_another_receives_the_message() {

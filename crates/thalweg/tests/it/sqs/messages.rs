@@ -1,4 +1,4 @@
-//! Messages of standard queues: sent, received, held, deleted.
+//! Messages of standard queues: sent, received, extended, deleted.
 
 use std::time::Instant;
 
@@ -100,7 +100,7 @@ async fn a_long_poll_ends_with_the_message_or_in_its_time() {
             (sqs.receive_with(&url, json!({})).await, begin.elapsed())
         })
     };
-    // The poll is there once the broker has begun it.
+    // The connection is counted once the broker has started the poll.
     let (_, http) = (&url, server.client("tcp").await);
     let began = "thalweg_sqs_connections ";
     until("the poll", async || {
@@ -274,7 +274,7 @@ async fn a_receipt_is_for_its_queue_and_nobody_makes_one_up() {
     assert_eq!(sqs.counts(&url).await, ["0", "1", "0"]);
 }
 
-/// What is sent with SQS is read by every other door, and the other way round.
+/// Messages that are sent with SQS are readable through every other door, and the reverse.
 #[tokio::test]
 async fn a_queue_is_a_topic_to_other_doors() {
     let server = Server::start();
@@ -288,7 +288,7 @@ async fn a_queue_is_a_topic_to_other_doors() {
     assert_eq!(got[0]["MessageAttributes"], json!({"colour": {"DataType": "String", "StringValue": "blue"}}));
 }
 
-/// A message whose lease ends as soon as it begins is given to the next call, not again to the same one.
+/// A message whose lease expires immediately is received by the next call, and not twice by the same one.
 #[tokio::test]
 async fn one_call_receives_each_message_once_whatever_its_visibility_timeout() {
     let server = Server::start();

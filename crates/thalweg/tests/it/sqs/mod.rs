@@ -1,4 +1,4 @@
-//! The SQS door as its clients meet it, by both of its protocols.
+//! SQS door as seen by clients, in both of its protocols.
 
 pub mod client;
 mod fifo;

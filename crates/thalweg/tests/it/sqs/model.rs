@@ -1,5 +1,5 @@
-//! Every request that the service model of Amazon's SDKs has, with members that are missing, of another type or out
-//! of range. `cargo xtask sqs-model` writes the model.
+//! Every request in the service model of Amazon's SDKs, with members that are missing, of another type or out of range.
+//! `cargo xtask sqs-model` writes the model.
 
 use serde_json::{Value, json};
 
@@ -8,10 +8,10 @@ use crate::server::Server;
 
 const MODEL: &str = include_str!("model.json");
 
-/// Where required members are missed otherwise than by their name.
+/// Required members whose absence has an error other than the usual one.
 const MISSED: [(&str, &str); 1] = [("Entries", "AWS.SimpleQueueService.EmptyBatchRequest")];
 
-/// Values that no request may have, and what is said of them.
+/// Invalid values, and their errors.
 const OUT_OF_RANGE: &[(&str, &str, &[&str], &str)] = &[
     ("SendMessage", "DelaySeconds", &["-1", "901"], "InvalidParameterValue"),
     ("SendMessage", "MessageBody", &["\"\\u0001\""], "InvalidMessageContents"),
@@ -92,7 +92,7 @@ const OUT_OF_RANGE: &[(&str, &str, &[&str], &str)] = &[
     ("CancelMessageMoveTask", "TaskHandle", &["\"x\""], "InvalidParameterValue"),
 ];
 
-/// A request of each operation with all its members as they should be.
+/// Returns a request of each operation with valid values of all members.
 fn whole(operation: &str, url: &str, receipt: &str, task: &str) -> Value {
     let text = |text: &str| json!({"DataType": "String", "StringValue": text});
     let message = json!({
@@ -133,7 +133,7 @@ fn whole(operation: &str, url: &str, receipt: &str, task: &str) -> Value {
     }
 }
 
-/// Values of other types than that of the model.
+/// Returns values of other types than that of the model.
 fn of_another_type(kind: &str) -> Vec<Value> {
     match kind {
         "string" => vec![json!(5), json!(true), json!([]), json!({})],
@@ -168,7 +168,7 @@ impl Walk {
         whole(operation, &self.url, &self.receipt, &self.task)
     }
 
-    /// Every member of a structure missing and of another type; `request` puts the structure into a request.
+    /// Tests every member of a structure as missing and of another type; `request` puts the structure into a request.
     async fn walk(&self, operation: &str, known: &Value, whole: &Value, request: &(dyn Fn(Value) -> Value + Sync)) {
         for (member, kind) in known["members"].as_object().expect("members") {
             let is_required = known["required"].as_array().expect("a list").contains(&json!(member));
@@ -176,7 +176,7 @@ impl Walk {
                 let mut without = whole.clone();
                 without.as_object_mut().expect("an object").remove(member);
                 let answer = self.sqs.call(operation, request(without)).await;
-                // Of a batch an entry may fail alone.
+                // An entry of a batch may fail on its own.
                 let code = if answer.status >= 400 { answer.code() } else { failed(&answer) };
                 let missed = MISSED.iter().find(|(name, _)| name == member);
                 assert_eq!(code, missed.map_or("MissingParameter", |(_, code)| code), "{operation} without {member}");
@@ -197,7 +197,7 @@ impl Walk {
     }
 }
 
-/// The code of the only failure of a batch.
+/// Returns the code of the only failure of a batch.
 fn failed(answer: &Answer) -> String {
     answer.json()["Failed"][0]["Code"].as_str().unwrap_or_default().to_owned()
 }
@@ -227,7 +227,7 @@ async fn every_request_of_the_model_is_checked() {
             assert_eq!(answer.code(), *code, "{operation} with {member} = {value}");
         }
     }
-    // And with all members as they should be they all go well; what ends something comes last.
+    // With valid members all operations succeed; those that delete something come last.
     let last = ["DeleteMessage", "PurgeQueue", "DeleteQueue"];
     let first = ["AddPermission", "StartMessageMoveTask"];
     let rest = operations.keys().map(String::as_str).filter(|name| !first.contains(name) && !last.contains(name));
@@ -235,7 +235,7 @@ async fn every_request_of_the_model_is_checked() {
     for name in first.into_iter().chain(rest).chain(["DeleteMessageBatch"]).chain(last) {
         let answer = walk.sqs.call(name, walk.whole(name)).await;
         if name == "CancelMessageMoveTask" {
-            // It may be over already.
+            // It may have finished already.
             assert!(answer.status == 200 || answer.code() == "InvalidParameterValue", "{answer:?}");
             continue;
         }

@@ -1,4 +1,4 @@
-//! Dead letters: where messages go that nobody could handle, and how they come back.
+//! Dead letters: redrive to the dead-letter queue, and move tasks back.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -12,7 +12,7 @@ fn policy(target: &str, receives: u32) -> Value {
     json!({"RedrivePolicy": policy.to_string()})
 }
 
-/// A queue with one message in its dead letters.
+/// Creates a queue with one message in its dead-letter queue.
 async fn with_dead_letter(sqs: &Sqs, body: &str) -> (String, String) {
     let dead = sqs.create("dead", json!({})).await;
     let mut attributes = policy("dead", 1);
@@ -142,8 +142,8 @@ async fn a_move_is_cancelled() {
     .await;
 }
 
-/// "ApproximateReceiveCount" goes on in the dead-letter queue, and who is told that a message is not in its queue any
-/// more finds it there.
+/// "ApproximateReceiveCount" continues in the dead-letter queue, and a client whose receipt is refused because the
+/// message left its queue finds it there.
 #[tokio::test]
 async fn a_dead_letter_is_there_at_once_with_all_its_receives_counted() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -169,7 +169,7 @@ async fn a_dead_letter_is_there_at_once_with_all_its_receives_counted() {
         assert_eq!((receive(&dead).await, receive(&end).await), (vec![], vec![json!("4")]));
         sqs.call("PurgeQueue", json!({"QueueUrl": end})).await.ok();
     }
-    // Given back for the last time, it goes there without another receive.
+    // Released for the last time, it moves there without another receive.
     sqs.send_body(&url, "x").await;
     assert_eq!(receive(&url).await, [json!("1")]);
     let got = sqs.receive_with(&url, json!({"VisibilityTimeout": 60})).await;

@@ -1,4 +1,4 @@
-//! Thousands of receivers that wait at once, each on a connection of its own.
+//! Thousands of concurrent waiting receivers, each on a separate connection.
 
 use std::time::Instant;
 
@@ -12,14 +12,14 @@ use super::client::Sqs;
 use crate::limits::files_max;
 use crate::server::{PATIENCE, Server, metric, until, within};
 
-/// What a connection and the call that waits on it may cost the broker, TCP's buffers not counted.
+/// Maximum cost of a connection with a waiting call for the broker, without TCP's buffers.
 const POLL_BYTES_MAX: u64 = 64 << 10;
-/// Files that both processes need beside the connections.
+/// File descriptors that both processes need in addition to the connections.
 const FILES_BESIDE: u64 = 500;
-/// The longest that SQS waits.
+/// Maximum wait time of SQS.
 const WAIT_S: u64 = 20;
 
-/// One receiver after another's answer: its message, once it gets one. An empty answer means that it asks again.
+/// Repeats a receive until it returns a message, and returns that with its connection.
 async fn poll(server: &Server, url: &str) -> (TcpStream, Value) {
     let mut socket = TcpStream::connect(server.sqs).await.expect("connected");
     let body = json!({ "QueueUrl": url, "WaitTimeSeconds": WAIT_S, "VisibilityTimeout": 43_200 }).to_string();
@@ -50,7 +50,7 @@ async fn poll(server: &Server, url: &str) -> (TcpStream, Value) {
     }
 }
 
-/// So many wait at once, and each message is for exactly one of them.
+/// Checks with `count` waiting receivers that each message is delivered to exactly one of them.
 async fn wait_for_each_other(count: u64) {
     let most = files_max().saturating_sub(FILES_BESIDE);
     assert!(count <= most, "{count} connections need more files: ulimit -n {}", count + FILES_BESIDE);
@@ -60,7 +60,7 @@ async fn wait_for_each_other(count: u64) {
     let before = server.resident_bytes();
     let mut polls: FuturesUnordered<_> = (0..count).map(|_| poll(&server, &url)).collect();
     let waiting = async || metric(&client, "thalweg_queue_waiting_receivers").await;
-    // Nobody gets anything before there is something, however long it takes until all are there.
+    // No receiver gets a response before there is a message, however long it takes until all wait.
     let begin = Instant::now();
     let all = until("all to wait", async || waiting().await == count);
     tokio::select! {
@@ -77,7 +77,7 @@ async fn wait_for_each_other(count: u64) {
         assert_eq!((messages.len(), &messages[0]["Body"]), (1, &json!(body)));
         drop(socket);
         let left = polls.len() as u64;
-        // All others wait on, and it is in flight with the one.
+        // All others continue to wait, and the message is in flight for one.
         let settled = until("the others to wait on", async || waiting().await == left);
         tokio::select! {
             () = settled => {}
@@ -85,7 +85,7 @@ async fn wait_for_each_other(count: u64) {
         }
         assert_eq!(sqs.counts(&url).await, ["0".to_owned(), (count - left).to_string(), "0".to_owned()]);
     }
-    // The broker has time for others.
+    // The broker serves other clients.
     let other = sqs.create("other", json!({})).await;
     sqs.send_body(&other, "x").await;
     assert_eq!(sqs.receive(&other, 1, PATIENCE.as_secs()).await.len(), 1);
@@ -98,7 +98,8 @@ async fn a_thousand_wait_and_each_message_is_for_one_of_them() {
     wait_for_each_other(1_000).await;
 }
 
-/// `cargo test --release -p thalweg --test it ten_thousand_wait -- --ignored`; it needs 10,500 files (`ulimit -n`).
+/// Run with `cargo test --release -p thalweg --test it ten_thousand_wait -- --ignored`; requires 10,500 files (`ulimit
+/// -n`).
 #[tokio::test]
 #[ignore = "takes 10,500 files and a machine that does nothing else"]
 async fn ten_thousand_wait_and_each_message_is_for_one_of_them() {

@@ -1,17 +1,17 @@
-//! Both protocols: what belongs to each, and that they are about the same queues.
+//! Both protocols: their differences, and their use of the same queues.
 
 use serde_json::{Value, json};
 
 use super::client::{ARN, NOW, Sqs, each};
 use crate::server::Server;
 
-/// A signature, which nobody verifies by default.
+/// Signature, which is not verified by default.
 const SIGNED: [(&str, &str); 1] = [(
     "authorization",
     "AWS4-HMAC-SHA256 Credential=test/20261122/us-east-1/sqs/aws4_request, SignedHeaders=host, Signature=00",
 )];
 
-/// The text of an element without others in it.
+/// Returns the text of an element without nested elements.
 fn element<'t>(xml: &'t str, name: &str) -> &'t str {
     let rest = xml.split_once(&format!("<{name}>")).unwrap_or_else(|| panic!("no {name} in {xml}")).1;
     rest.split_once(&format!("</{name}>")).expect("its end").0
@@ -110,8 +110,9 @@ async fn errors_of_forms_are_xml() {
     assert_eq!(element(&by_get.body, "MD5OfMessageBody"), "5d41402abc4b2a76b9719d911017c592");
 }
 
-/// A link or an image of a web page makes a browser send a GET, and so does whoever fetches URLs for others. AWS takes
-/// GET for every action of the Query protocol, but only signed ("Making Query API requests using HTTPS in Amazon SQS").
+/// A link or an image of a web page makes a browser send a GET, and so do programs that fetch URLs for others. AWS
+/// accepts GET for every action of the Query protocol, but only if it is signed ("Making Query API requests using HTTPS
+/// in Amazon SQS").
 #[tokio::test]
 async fn what_changes_something_is_posted_or_signed() {
     let server = Server::start();
@@ -167,7 +168,7 @@ async fn what_is_no_request_is_refused_as_its_protocol_does() {
     assert_eq!((refused.status, element(&refused.body, "Code")), (403, "AccessDenied"));
 }
 
-/// A client is led back to where it came to, whatever the broker is bound to.
+/// URLs contain the host that the client connected to, whatever address the broker is bound to.
 #[tokio::test]
 async fn urls_lead_to_where_the_client_came_to() {
     let server = Server::with(&["http_hosts=queues.test"]);
@@ -189,7 +190,7 @@ async fn urls_lead_to_where_the_client_came_to() {
     let fixed = Server::with(&[&fixed[..], &["http_hosts=queues.test"]].concat());
     let sqs = Sqs::of(&fixed);
     assert_eq!(create(&sqs).await, "https://mq.example/123456789012/q");
-    // Who follows such a URL comes with its host.
+    // A client that follows such a URL sends its host.
     let list = json!({}).to_string();
     let target = [("content-type", "application/x-amz-json-1.0"), ("x-amz-target", "AmazonSQS.ListQueues")];
     for (host, status) in [("mq.example", 200), ("mq2.example", 421)] {
@@ -225,7 +226,7 @@ async fn messages_are_looked_at_without_being_received() {
     assert_eq!(sqs.receive(&url, 10, NOW).await.len(), 1);
 }
 
-/// What LocalStack's form of JSON has: nothing, one, or a list.
+/// Parses the messages in LocalStack's JSON: none, one, or a list.
 fn listed(messages: &Value) -> Vec<Value> {
     match messages {
         Value::Null => Vec::new(),
@@ -234,7 +235,7 @@ fn listed(messages: &Value) -> Vec<Value> {
     }
 }
 
-/// As LocalStack's own tests of this path ask for it (`test_sqs_developer_api.py`).
+/// Requests of LocalStack's own tests of this path (`test_sqs_developer_api.py`).
 #[tokio::test]
 async fn messages_are_looked_at_as_with_localstack() {
     let server = Server::start();
@@ -244,7 +245,7 @@ async fn messages_are_looked_at_as_with_localstack() {
     let json = [("accept", "application/json")];
     sqs.send_body(&url, "1").await;
     sqs.send_body(&url, "2").await;
-    // What is due again is shown as it is, though nobody asked for it since.
+    // A message that is visible again is shown as such, even if it was not received since.
     sqs.receive_with(&url, json!({"VisibilityTimeout": 0, "MaxNumberOfMessages": 1})).await;
     let answer = sqs.send("GET", &format!("{path}?QueueUrl={url}"), &json, "").await;
     assert_eq!(answer.header("content-type"), "application/json");
@@ -261,7 +262,7 @@ async fn messages_are_looked_at_as_with_localstack() {
         (&first["SenderId"], &second["ApproximateFirstReceiveTimestamp"]),
         (&json!("000000000000"), &json!("0"))
     );
-    // As the endpoint of an SDK, in both protocols; the number of messages is passed over.
+    // As the endpoint of an SDK, in both protocols; the number of messages is ignored.
     let target = [("content-type", "application/x-amz-json-1.0"), ("x-amz-target", "AmazonSQS.ReceiveMessage")];
     let body = json!({"QueueUrl": url, "MaxNumberOfMessages": 1}).to_string();
     let answer = sqs.send("POST", path, &target, body).await;
@@ -283,7 +284,7 @@ async fn messages_are_looked_at_as_with_localstack() {
     let body = json!({"QueueUrl": url, "Action": "SendMessage", "MessageBody": "x"}).to_string();
     let answer = sqs.send("POST", path, &plain, body).await;
     assert_eq!((answer.status, &answer.json()["ErrorResponse"]["Error"]["Code"]), (400, &json!("InvalidRequest")));
-    // What curl sends with `-d`, without more.
+    // Headers and body that curl sends with `-d` alone.
     let form = [("content-type", "application/x-www-form-urlencoded")];
     let answer = sqs.send("POST", path, &form, json!({"QueueUrl": url}).to_string()).await;
     assert_eq!((answer.status, answer.body.matches("<Message>").count()), (200, 2), "{answer:?}");
@@ -299,7 +300,7 @@ async fn messages_are_looked_at_as_with_localstack() {
     let invalid = (404, "InvalidAddress".to_owned());
     assert_eq!(code("/_aws/sqs/messages?QueueUrl=http://localhost:4566/nonsense").await, invalid);
     assert_eq!(code("/_aws/sqs/messages/a/b").await, invalid);
-    // None of a group of which an earlier message is in flight can be received.
+    // A message cannot be received while an earlier one of its group is in flight.
     let fifo = sqs.create_fifo("q.fifo", json!({"ContentBasedDeduplication": "true"})).await;
     for (group, body) in [("1", "a"), ("1", "b"), ("2", "c"), ("2", "d")] {
         let request = json!({"QueueUrl": fifo, "MessageBody": body, "MessageGroupId": group});
@@ -313,7 +314,7 @@ async fn messages_are_looked_at_as_with_localstack() {
     }
 }
 
-/// Queries that accept JSON get the form that the service has for them: LocalStack's tests of AWS,
+/// Queries that accept JSON get the service's JSON form: LocalStack's tests of AWS,
 /// `test_get_queue_attributes_json_format` and `test_get_list_queues_fails_json_format`.
 #[tokio::test]
 async fn queries_that_accept_json_are_answered_in_it() {
@@ -360,7 +361,7 @@ async fn the_url_of_a_queue_of_another_host_is_refused() {
     for url in own {
         counts(url).await.ok();
     }
-    // Whoever comes by another name is given URLs with it, which others may use.
+    // A client that uses another host name gets URLs with it, which others may use.
     let by_name = [("host", "broker:9324")];
     let url = sqs.call_with("GetQueueUrl", json!({"QueueName": "q"}), &by_name).await.ok()["QueueUrl"].clone();
     assert_eq!(url, "http://broker:9324/000000000000/q");

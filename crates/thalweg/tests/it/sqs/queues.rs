@@ -1,4 +1,4 @@
-//! Queues: created, found, described, changed, tagged, emptied, deleted.
+//! Queues: created, found, described, changed, tagged, purged, deleted.
 
 use serde_json::{Value, json};
 
@@ -75,7 +75,7 @@ async fn names_are_those_of_the_service() {
     }
     let missing = create("a.fifo", None).await.error().2;
     assert!(missing.contains("the attribute FifoQueue is missing"), "{missing}");
-    // Flags are taken in any case, as the service takes them.
+    // Flags are accepted in any case, as by AWS.
     for (name, flag) in [("b.fifo", "True"), ("c.fifo", "TRUE")] {
         create(name, Some(flag)).await.ok();
         let url = sqs.call("GetQueueUrl", json!({"QueueName": name})).await.ok()["QueueUrl"].clone();
@@ -175,7 +175,7 @@ async fn accounts_and_regions_have_queues_of_their_own() {
         let request = json!({"QueueUrl": "q", "AttributeNames": ["QueueArn"]});
         let arn = call("GetQueueAttributes", request).await["Attributes"]["QueueArn"].clone();
         assert_eq!(arn, format!("arn:aws:sqs:{region}:{}:q", accounts[i]));
-        // The URL says whose it is: whoever has it needs no signature for it.
+        // The URL contains the account, so that no signature is needed for it.
         let got = sqs.receive(url.as_str().expect("text"), 10, 5).await;
         assert_eq!(each(&got, "Body"), [i.to_string()]);
     }

@@ -1,9 +1,9 @@
-//! Whether bytes are one value of an Avro definition. Nothing of the value is kept.
+//! Validation of binary messages against an Avro definition, without building the value.
 
 use super::super::{DEPTH_MAX, TOO_DEEP, TOO_LONG, Walk};
 use super::{Avro, Type, TypeId};
 
-/// Types of one value that may be looked at: some for what takes no bytes, and some for each byte.
+/// Limit on the visited types of one value: a constant for types without bytes, plus some for each byte.
 const STEPS_MIN: usize = 100_000;
 const STEPS_PER_BYTE: usize = 4;
 
@@ -60,14 +60,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The blocks of an array or a map up to the one that has no items.
+    /// Reads the blocks of an array or a map up to the empty block.
     fn blocks(&mut self, mut item: impl FnMut(&mut Self) -> Result<(), String>) -> Result<(), String> {
         loop {
             let count = self.long()?;
             if count == 0 {
                 return Ok(());
             }
-            // A negative count is followed by the bytes of the block, for readers that skip it.
+            // A negative count is followed by the size of the block in bytes, for readers that skip it.
             let end = match (count < 0).then(|| self.long()).transpose()? {
                 None => None,
                 Some(bytes) => {
@@ -91,7 +91,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// A variable-length integer, with its sign in the lowest bit.
+    /// Reads a variable-length integer in zigzag encoding.
     fn long(&mut self) -> Result<i64, String> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {

@@ -1,4 +1,4 @@
-//! Whether a text is one value of an Avro definition in JSON. It is read as it comes; nothing is kept.
+//! Validation of JSON messages against an Avro definition, in one pass without building the value.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ impl Avro {
     }
 }
 
-/// A value of this type.
+/// Visitor that expects a value of this type.
 #[derive(Clone, Copy)]
 struct Expect<'a> {
     avro: &'a Avro,
@@ -101,7 +101,7 @@ impl<'de> Visitor<'de> for Expect<'_> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
-        // Bytes are written as the characters of the same numbers.
+        // Each byte is written as the character with its number.
         let bytes = || text.chars().try_fold(0, |count, c| (u32::from(c) < 256).then_some(count + 1));
         match self.of() {
             Type::String => Ok(()),

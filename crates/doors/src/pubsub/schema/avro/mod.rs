@@ -1,4 +1,4 @@
-//! Avro definitions: parsed, checked, and kept as a table of types that refer to each other by index.
+//! Avro definitions: parsed, checked, and stored as a table of types that refer to each other by index.
 
 mod binary;
 mod json;
@@ -12,10 +12,10 @@ use serde_json::{Map, Value};
 
 use super::expect_short;
 
-/// An index into the table of types.
+/// Index into the table of types.
 type TypeId = usize;
 
-/// A definition. Types that have names may contain themselves; whoever walks them counts depth and steps.
+/// Avro definition. Named types may contain themselves, so every traversal limits its depth and steps.
 #[derive(Debug)]
 pub(super) struct Avro {
     types: Vec<Type>,
@@ -40,19 +40,19 @@ enum Type {
     Record(Record),
 }
 
-/// What a type is called.
+/// Name of a type.
 #[derive(Debug, Default)]
 struct Names {
-    /// With its namespace.
+    /// Name with its namespace.
     full: String,
-    /// Other names that it goes by when it reads what another definition wrote, without their namespaces.
+    /// Alternative names when it reads data of another definition, without their namespaces.
     aliases: Vec<String>,
 }
 
 #[derive(Debug, Default)]
 struct Union {
     branches: Vec<TypeId>,
-    /// As values of the union name them in JSON.
+    /// Branches by the names that JSON uses.
     by_name: HashMap<String, TypeId>,
 }
 
@@ -60,7 +60,7 @@ struct Union {
 struct Enum {
     name: Names,
     symbols: BTreeSet<String>,
-    /// What a reader takes where the writer had a symbol that it does not know.
+    /// `true` if the reader has a default for symbols of the writer that it does not know.
     has_default: bool,
 }
 
@@ -91,7 +91,7 @@ const PRIMITIVES: [(&str, Type); 8] = [
 ];
 
 impl Names {
-    /// Without the namespace.
+    /// Returns the name without its namespace.
     fn simple(&self) -> &str {
         simple(&self.full)
     }
@@ -102,7 +102,7 @@ fn simple(full: &str) -> &str {
 }
 
 impl Avro {
-    /// The text is not larger than a definition may be, and JSON does not nest deeper than its parser allows.
+    /// Parses a definition. The caller limits the size of the text, and the JSON parser limits its nesting.
     pub fn parse(text: &str) -> Result<Self, String> {
         let definition: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let types = PRIMITIVES.into_iter().map(|(_, primitive)| primitive).collect();
@@ -112,7 +112,7 @@ impl Avro {
     }
 }
 
-/// What a type is called, also as a branch of a union in JSON.
+/// Returns the name of a type, which JSON also uses for a branch of a union.
 fn name_of(types: &[Type], id: TypeId) -> &str {
     match &types[id] {
         Type::Fixed { name, .. } | Type::Enum(Enum { name, .. }) | Type::Record(Record { name, .. }) => &name.full,
@@ -124,7 +124,7 @@ fn name_of(types: &[Type], id: TypeId) -> &str {
 }
 
 struct Parser {
-    /// The primitive types first, each at its place in `PRIMITIVES`.
+    /// Types; the primitive types come first, each at its index in `PRIMITIVES`.
     types: Vec<Type>,
     named: HashMap<String, TypeId>,
 }
@@ -201,7 +201,7 @@ impl Parser {
                 let fields = inner("fields")?.as_array().ok_or("\"fields\" has to be a list")?;
                 self.record(names(object, namespace)?, fields)
             }
-            // A primitive type, maybe with a logical type that says what it stands for, or a name.
+            // A primitive type, possibly with a logical type that specifies its meaning, or a name.
             name => self.reference(name, namespace),
         }
     }
@@ -257,7 +257,7 @@ fn enumeration(name: Names, definitions: &[Value], default: Option<&Value>) -> R
     Ok(Enum { name, symbols, has_default: default.is_some() })
 }
 
-/// The strings of an attribute that is a list, or none.
+/// Returns the strings of an attribute that is a list; empty if the attribute is missing.
 fn texts(value: Option<&Value>) -> Result<impl Iterator<Item = &str>, String> {
     let list = match value {
         None => &[][..],

@@ -1,21 +1,21 @@
-//! Whether one Avro definition reads what another wrote, by the rules of schema resolution.
+//! Compatibility of Avro definitions by the rules of schema resolution.
 
 use std::collections::HashSet;
 
 use super::super::{DEPTH_MAX, TOO_DEEP, Walk, shortened};
 use super::{Avro, Enum, Names, Record, Type, TypeId, name_of};
 
-/// Pairs of types that may be compared: definitions that are larger together are refused, not compared for minutes.
+/// Maximum number of compared pairs of types: larger definitions are refused instead of being compared for minutes.
 const STEPS_MAX: usize = 1_000_000;
 
 impl Avro {
-    /// Whether messages of the one can be read by the other, both ways.
+    /// Checks that each of the two definitions can read messages of the other.
     pub fn expect_compatible(&self, other: &Self) -> Result<(), String> {
         self.reads(other)?;
         other.reads(self)
     }
 
-    /// Whether whatever this writer wrote can be read.
+    /// Checks that all messages of the writer can be read.
     pub(super) fn reads(&self, writer: &Self) -> Result<(), String> {
         let steps = Walk::new(STEPS_MAX);
         let mut pairs = Pairs { reader: self, writer, compared: HashSet::new(), order: Vec::new(), depth: 0, steps };
@@ -26,9 +26,9 @@ impl Avro {
 struct Pairs<'a> {
     reader: &'a Avro,
     writer: &'a Avro,
-    /// What was compared, or is being compared further up: types may contain themselves.
+    /// Pairs that were compared, or are being compared in an outer call: types may contain themselves.
     compared: HashSet<(TypeId, TypeId)>,
-    /// The same in the order in which they came: what failed takes along what was found on the way.
+    /// The compared pairs in order: a failure also discards the pairs that were found within it.
     order: Vec<(TypeId, TypeId)>,
     depth: usize,
     steps: Walk,
@@ -94,7 +94,7 @@ impl Pairs<'_> {
         }
     }
 
-    /// Each field of the reader is one of the writer, or has a default.
+    /// Checks that each field of the reader is a field of the writer, or has a default.
     fn fields(&mut self, into: &Record, from: &Record) -> Result<(), String> {
         for field in &into.fields {
             self.steps.spend(1 + field.aliases.len())?;
@@ -119,7 +119,7 @@ fn is_same(into: &Names, from: &Names) -> bool {
     into.simple() == from.simple() || into.aliases.iter().any(|alias| alias == from.simple())
 }
 
-/// The same primitive type, or one that holds all values of the other.
+/// Returns `true` if the types are the same primitive type, or `into` can represent all values of `from`.
 fn is_promoted(into: &Type, from: &Type) -> bool {
     match from {
         Type::Null => matches!(into, Type::Null),
@@ -134,7 +134,7 @@ fn is_promoted(into: &Type, from: &Type) -> bool {
 }
 
 impl Type {
-    /// How many other names it has.
+    /// Returns the number of aliases.
     fn aliases(&self) -> usize {
         match self {
             Self::Fixed { name, .. } | Self::Enum(Enum { name, .. }) | Self::Record(Record { name, .. }) => {

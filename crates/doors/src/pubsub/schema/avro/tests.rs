@@ -1,4 +1,4 @@
-//! Avro definitions, messages in both encodings, and what may follow what.
+//! Avro definitions, messages in both encodings, and compatibility of definitions.
 
 use super::*;
 
@@ -61,7 +61,7 @@ fn definitions_that_hold_are_taken_and_others_refused() {
 #[test]
 fn binary_messages_follow_the_definition_to_the_last_byte() {
     let order = parse(ORDER);
-    // 150, true, "hi", {"a": 1.0} in a block that says its bytes, BLUE, two bytes, one part that has no parts.
+    // 150, true, "hi", {"a": 1.0} in a block with its size, BLUE, two bytes, one part without parts.
     let part = b"\x02\x00\x00\x00\x00ab\x00";
     let whole = [
         &b"\xac\x02\x01\x02\x04hi"[..],
@@ -143,7 +143,7 @@ fn json_messages_follow_the_definition() {
 
 #[test]
 fn a_few_bytes_never_ask_for_much_work() {
-    // An array of 2^62 items that take no bytes, and records of records of nothing.
+    // An array of 2^62 items without bytes, and records that consist of empty records.
     let nulls = parse(r#"{"type": "array", "items": "null"}"#);
     assert!(nulls.check_binary(b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00").is_err());
     assert!(nulls.check_binary(b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01").is_err());
@@ -155,7 +155,7 @@ fn a_few_bytes_never_ask_for_much_work() {
         text = format!(r#"{{"type": "record", "name": "R{level}", "fields": [{first}, {}]}}"#, fields.join(","));
     }
     assert!(parse(&text).check_binary(b"").is_err());
-    // A record in itself, which has no end.
+    // A record that contains itself without end.
     let endless = parse(r#"{"type": "record", "name": "R", "fields": [{"name": "r", "type": "R"}]}"#);
     assert!(endless.check_binary(b"").is_err());
     let list = parse(r#"{"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}"#);
@@ -175,7 +175,7 @@ fn a_revision_reads_and_is_read() {
         (a.clone(), record(r#"{"name": "a", "type": "int"}, {"name": "b", "type": "int"}"#), false),
         (a.clone(), record(""), false),
         (record(r#"{"name": "a", "type": "int", "default": 1}"#), record(""), true),
-        // Promotions go one way only, save for strings and bytes.
+        // Promotions are one-way, except between strings and bytes.
         (a.clone(), record(r#"{"name": "a", "type": "long"}"#), false),
         (record(r#"{"name": "a", "type": "string"}"#), record(r#"{"name": "a", "type": "bytes"}"#), true),
         (a.clone(), a.replace("\"R\"", "\"S\""), false),
@@ -203,7 +203,7 @@ fn a_revision_reads_and_is_read() {
         let compared = parse(&new).expect_compatible(&parse(&old));
         assert_eq!(compared.is_ok(), is_compatible, "{old} {new} {compared:?}");
     }
-    // Each way by itself.
+    // Each direction separately.
     let pairs = |into: &str, from: &str| {
         let (reader, writer) = (parse(into), parse(from));
         reader.reads(&writer).is_ok()
@@ -215,7 +215,7 @@ fn a_revision_reads_and_is_read() {
 
 #[test]
 fn definitions_that_are_hard_to_compare_are_refused_in_time() {
-    // Unions of records that are nearly the same: each is compared with each.
+    // Unions of nearly equal records: each is compared with each.
     let union = |last: &str| {
         let fields: String = (0..200).map(|i| format!(r#"{{"name": "f{i}", "type": "int"}},"#)).collect();
         let records: Vec<String> = (0..300)
@@ -228,7 +228,7 @@ fn definitions_that_are_hard_to_compare_are_refused_in_time() {
     };
     let compared = parse(&union("int")).expect_compatible(&parse(&union("string")));
     assert!(compared.is_err());
-    // A chain of names is as deep as it is long.
+    // A chain of types nests as deeply as it is long.
     let mut chain = vec![r#"{"type": "record", "name": "R0", "fields": []}"#.to_owned()];
     for i in 1..3000 {
         let before = i - 1;
@@ -239,7 +239,7 @@ fn definitions_that_are_hard_to_compare_are_refused_in_time() {
     assert!(chain.expect_compatible(&chain).is_err());
 }
 
-/// Types take their namespace from what they are inside of, and aliases too: 300 KB of text would be gigabytes.
+/// Types and aliases inherit their namespace: without a limit, 300 KB of text would become gigabytes.
 #[test]
 fn names_are_bounded_with_their_namespaces() {
     let of = |namespace_bytes: usize| {

@@ -1,4 +1,4 @@
-//! Whether bytes are a message of a protocol buffer definition. Nothing of the message is kept.
+//! Validation of binary messages against a protocol buffer definition, without building the message.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use super::{Field, Kind, MessageId, Proto};
 
 const TOO_SHORT: &str = "the message ends within a field";
 
-/// How the bytes of a field are found, whatever they mean.
+/// Wire type of a field, which determines its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wire {
     Varint,
@@ -34,7 +34,7 @@ impl Wire {
 }
 
 impl Proto {
-    /// Fields that the definition does not have are let through, as every reader of such messages does.
+    /// Checks a message. Unknown fields are accepted, as by every reader of such messages.
     pub fn check_binary(&self, message: &[u8]) -> Result<(), String> {
         let mut reader = Reader { rest: message };
         self.message(self.root, &mut reader, None, 0)
@@ -81,7 +81,7 @@ impl Proto {
         if wire == own {
             return self.value(field, reader, depth);
         }
-        // Numbers may stand together behind one length.
+        // Numbers may be packed together after one length.
         let is_packable = field.label == Cardinality::Repeated && own != Wire::Length && own != Wire::GroupStart;
         if is_packable && wire == Wire::Length {
             let mut packed = Reader { rest: reader.length_delimited()? };
@@ -156,7 +156,7 @@ impl<'a> Reader<'a> {
         Ok((number, wire))
     }
 
-    /// Passes over a field that nobody knows.
+    /// Skips an unknown field.
     fn skip(&mut self, number: u32, wire: Wire, depth: usize) -> Result<(), String> {
         if depth > DEPTH_MAX {
             return Err(TOO_DEEP.to_owned());

@@ -1,4 +1,4 @@
-//! Whether one protocol buffer definition is a revision of another: optional fields come and go, all else stays.
+//! Compatibility of protocol buffer definitions: optional fields may be added or removed, and all others must stay.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,7 @@ impl Proto {
         Ok(())
     }
 
-    /// Fields that both have, by number or by name, are the same.
+    /// Checks that fields in both messages, matched by number or by name, are the same.
     fn expect_same_fields(&self, message: &Message, other: &Self, old: &Message) -> Result<(), String> {
         for field in &message.fields {
             let by_number = old.by_number.get(&field.number);
@@ -55,7 +55,7 @@ impl Proto {
         Ok(())
     }
 
-    /// What only the one has is optional.
+    /// Checks that the fields that only one of the messages has are optional.
     fn expect_optional(&self, message: &Message, other: &Message) -> Result<(), String> {
         let is_fixed =
             |field: &&Field| field.label != Cardinality::Optional && !other.by_number.contains_key(&field.number);

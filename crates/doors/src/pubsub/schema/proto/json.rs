@@ -1,4 +1,4 @@
-//! Whether a text is a message of a protocol buffer definition in JSON. It is read as it comes; nothing is kept.
+//! Validation of JSON messages against a protocol buffer definition, in one pass without building the message.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -23,9 +23,9 @@ struct Expect<'a> {
 
 #[derive(Clone, Copy)]
 enum What<'a> {
-    /// All that a message says of a field: a list where it is repeated, an object where it is a map, null for nothing.
+    /// Value of a field: a list if it is repeated, an object if it is a map, or null if it is absent.
     Field(&'a Field),
-    /// One value.
+    /// Single value.
     Value(Kind),
 }
 
@@ -34,7 +34,7 @@ impl<'a> Expect<'a> {
         Self { proto: self.proto, what }
     }
 
-    /// What one value has to be here; `None` where there have to be several.
+    /// Returns the expected kind of a single value; `None` if several are expected.
     fn single(&self) -> Option<Kind> {
         match self.what {
             What::Value(kind) => Some(kind),
@@ -43,7 +43,7 @@ impl<'a> Expect<'a> {
         }
     }
 
-    /// The key and the value of a map.
+    /// Returns the kinds of the key and of the value of a map.
     fn entry(&self, field: &Field) -> Option<(Kind, Kind)> {
         let Kind::Message(id) = field.kind else {
             return None;
@@ -69,7 +69,7 @@ impl<'a> Expect<'a> {
         mismatch(found, expected)
     }
 
-    /// The fields of one message.
+    /// Reads the fields of one message.
     fn message<'de, A: MapAccess<'de>>(&self, message: &'a Message, mut entries: A) -> Result<(), A::Error> {
         let (mut seen, mut oneofs) = (HashSet::new(), HashSet::new());
         let mut required = 0;
@@ -109,7 +109,7 @@ impl<'de> Visitor<'de> for Expect<'_> {
     }
 
     fn visit_unit<E: Error>(self) -> Result<(), E> {
-        // Null is a field that is not there.
+        // Null means that the field is absent.
         let is_absent = matches!(self.what, What::Field(field) if field.label != Cardinality::Required);
         if is_absent { Ok(()) } else { Err(self.refuse(JsonKind::Null)) }
     }
@@ -187,7 +187,7 @@ impl<'de> Visitor<'de> for Expect<'_> {
     }
 }
 
-/// Whether values are numbers, also written as texts.
+/// Returns `true` if values of this kind are numbers, which JSON may also write as strings.
 fn is_numeric(kind: Kind) -> bool {
     !matches!(kind, Kind::Bool | Kind::String | Kind::Bytes | Kind::Enum(_) | Kind::Message(_) | Kind::Group(_))
 }
@@ -204,7 +204,7 @@ fn is_number(kind: Kind, value: i128) -> bool {
     }
 }
 
-/// A whole number may be written with a point or an exponent.
+/// Returns `true` if the value is a whole number in range; it may be written with a point or an exponent.
 fn is_float_number(kind: Kind, value: f64) -> bool {
     value.fract() == 0.0 && is_number(kind, value as i128)
 }
@@ -223,7 +223,7 @@ fn is_number_text(kind: Kind, text: &str) -> bool {
     }
 }
 
-/// With either alphabet, with padding or without.
+/// Returns `true` if the text is base64 in either alphabet, with or without padding.
 fn is_base64(text: &str) -> bool {
     let digits = text.trim_end_matches('=');
     let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_');

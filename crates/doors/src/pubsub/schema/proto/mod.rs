@@ -1,4 +1,4 @@
-//! Protocol buffer definitions: parsed, checked, and kept as tables of messages and enums.
+//! Protocol buffer definitions: parsed, checked, and stored as tables of messages and enums.
 
 mod binary;
 mod evolve;
@@ -15,14 +15,14 @@ use prost_types::{
 
 use super::expect_short;
 
-/// What a definition is called inside of its parser.
+/// File name of a definition within its parser.
 const FILE_NAME: &str = "schema.proto";
 
 /// Indices into the tables.
 type MessageId = usize;
 type EnumId = usize;
 
-/// A definition. Messages may contain themselves; whoever walks them counts depth.
+/// Protocol buffer definition. Messages may contain themselves, so every traversal limits its depth.
 #[derive(Debug)]
 pub(super) struct Proto {
     messages: Vec<Message>,
@@ -35,11 +35,11 @@ struct Message {
     name: String,
     fields: Vec<Field>,
     by_number: HashMap<u32, usize>,
-    /// Both as the definition writes them and as JSON does.
+    /// Fields by both their names in the definition and their names in JSON.
     by_name: HashMap<String, usize>,
-    /// How many fields every message needs.
+    /// Number of required fields.
     required: usize,
-    /// Whether this is what a map field repeats: a key and a value.
+    /// `true` if this is the type of a map's entries: a key and a value.
     is_map_entry: bool,
 }
 
@@ -55,7 +55,7 @@ struct Field {
     name: String,
     kind: Kind,
     label: Cardinality,
-    /// The group of fields of which a message has one, by its name.
+    /// Name of the oneof that contains the field; a message has at most one field of it.
     oneof: Option<String>,
 }
 
@@ -78,12 +78,12 @@ enum Kind {
     Bytes,
     Enum(EnumId),
     Message(MessageId),
-    /// A message between two tags instead of behind its length.
+    /// Message that is delimited by two tags instead of a length.
     Group(MessageId),
 }
 
 impl Proto {
-    /// The text is not larger than a definition may be; the parser goes 31 messages deep and no deeper.
+    /// Parses a definition. The caller limits the size of the text; the parser limits the nesting to 31 messages.
     pub fn parse(text: &str) -> Result<Self, String> {
         let file = protox_parse::parse(FILE_NAME, text).map_err(|error| error.to_string())?;
         if let Some(import) = file.dependency.first() {
@@ -112,7 +112,7 @@ impl Proto {
     }
 }
 
-/// Of all that is in a message, which is itself inside of something whose name has so many bytes.
+/// Checks all names in a message whose enclosing name has `outer` bytes.
 fn expect_short_names(outer: usize, message: &DescriptorProto) -> Result<(), String> {
     let own = outer + 1 + message.name().len();
     let fields = message.field.iter().chain(&message.extension).map(FieldDescriptorProto::name);
@@ -124,7 +124,7 @@ fn expect_short_names(outer: usize, message: &DescriptorProto) -> Result<(), Str
     message.nested_type.iter().try_for_each(|nested| expect_short_names(own, nested))
 }
 
-/// Where the types of a definition are in the tables, by their full names.
+/// Indices of the types of a definition by their full names.
 struct Ids {
     messages: HashMap<String, MessageId>,
     enums: HashMap<String, EnumId>,
@@ -177,7 +177,7 @@ impl Field {
             Described::Message(of) if described.is_group() => Kind::Group(ids.messages[of.full_name()]),
             Described::Message(of) => Kind::Message(ids.messages[of.full_name()]),
         };
-        // An optional field of proto3 has a group of its own that nobody named.
+        // An optional field of proto3 is in a synthetic oneof.
         let oneof = described.containing_oneof().filter(|oneof| !oneof.is_synthetic());
         Self {
             number: described.number(),

@@ -1,4 +1,4 @@
-//! Protocol buffer definitions, messages in both encodings, and what may follow what.
+//! Protocol buffer definitions, messages in both encodings, and compatibility of definitions.
 
 use super::*;
 
@@ -80,7 +80,7 @@ fn binary_messages_follow_the_definition() {
         (b"\x08", false),
         (b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", true),
         (b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", false),
-        // The wrong type on the wire, where another has its place.
+        // A wire type that is wrong, and alternatives that are allowed.
         (b"\x0a\x01a", false),
         (b"\x1a\x03\x01\x02\x03", true),
         (b"\x18\x01\x18\x02", true),
@@ -94,7 +94,7 @@ fn binary_messages_follow_the_definition() {
         (b"\x3a\x02\xff\xff", true),
         (b"\x41\x00\x00\x00\x00\x00\x00\x00\x00", true),
         (b"\x55\x00\x00\x00", false),
-        // Fields that nobody knows, a group among them.
+        // Unknown fields, including a group.
         (b"\xf8\x07\x01\xfa\x07\x01a\xfb\x07\x08\x01\xfc\x07", true),
         (b"\xfb\x07\x08\x01", false),
         (b"\xfc\x07", false),
@@ -232,7 +232,7 @@ fn optional_fields_come_and_go_and_all_else_stays() {
     }
 }
 
-/// What is inside of something repeats its name: 300 KB of text would be gigabytes.
+/// Nested items repeat the name of the outer one: without a limit, 300 KB of text would become gigabytes.
 #[test]
 fn names_are_bounded_with_all_that_they_are_inside_of() {
     for inside in
