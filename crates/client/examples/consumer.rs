@@ -1,4 +1,5 @@
-//! Reads a topic or a pattern as a member of a consumer group, and says what comes and goes.
+//! Reads a topic or a pattern as a member of a consumer group, and prints its records and the changes of its
+//! assignment.
 //!
 //! Start `thalweg serve` first; then `cargo run -p thalweg-client --example consumer` in several terminals, with
 //! another group and topic as `cargo run -p thalweg-client --example consumer -- billing 'orders.>'`.
@@ -39,6 +40,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
             ConsumerEvent::Lost(lost) => println!("was put out, and lost {} partitions", lost.len()),
         }
     }
-    // Commits what was printed.
+    // Commits the printed records.
     Ok(consumer.close().await?)
 }

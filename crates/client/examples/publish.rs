@@ -1,4 +1,4 @@
-//! Publishes a thousand records to a topic, then one that it wants to know the place of.
+//! Publishes a thousand records to a topic, then one whose position it prints.
 //!
 //! Start `thalweg serve` first; then `cargo run -p thalweg-client --example publish`, with another topic or
 //! another broker as `cargo run -p thalweg-client --example publish -- orders 127.0.0.1:7400`.
@@ -14,14 +14,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let server = args.next().unwrap_or_else(|| "127.0.0.1:7400".to_owned());
     let client = Client::connect(&server).await?;
 
-    // A publisher gathers records into batches and keeps many on the way. Records with the same key go to
-    // the same partition, in which each is once and in order, also if the connection breaks meanwhile.
+    // A publisher gathers records into batches and keeps many in flight. Records with the same key go to the same
+    // partition, which holds each once and in order, even if the connection breaks in the meantime.
     let publisher = client.publisher(&topic).acks(Acks::Accepted).open().await?;
     for i in 0..1000 {
         let record = Record::new(format!("hello number {i}")).with_key(format!("key-{}", i % 10));
         publisher.send(&record).await?;
     }
-    // What became of one record, `send` would tell; whether all of them arrived, the flush does.
+    // `send` returns the outcome of one record; `flush` that of all records.
     publisher.flush().await?;
     println!("published 1000 records to {topic}");
 

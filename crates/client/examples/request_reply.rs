@@ -1,4 +1,4 @@
-//! Asks and answers: one task turns words to capitals, the other asks it to and prints what comes back.
+//! Requests and replies: one task turns words into capitals, the other sends requests to it and prints the replies.
 //!
 //! Start `thalweg serve` first; then `cargo run -p thalweg-client --example request_reply`, with another broker
 //! as `cargo run -p thalweg-client --example request_reply -- 127.0.0.1:7400`.
@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let server = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7400".to_owned());
     let client = Client::connect(&server).await?;
 
-    // Of several that answer in one group, each request goes to one.
+    // Each request is delivered to one member of the group.
     // The topic is created with the first request, and may be missing until then.
     let questions = client.subscribe(TOPIC).group("answerers").missing(Missing::Wait).open().await?;
     let answering = tokio::spawn(answer(client.clone(), questions));
@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     answering.abort();
 
-    // Where nobody answers, the client says so at once and does not wait.
+    // If the topic has no subscriber, the client returns an error immediately instead of waiting.
     match client.request("nobody-there", Record::new("hello"), Duration::from_secs(1)).await {
         Ok(reply) => println!("somebody answered: {}", String::from_utf8_lossy(reply.value())),
         Err(error) => println!("as expected: {error}"),

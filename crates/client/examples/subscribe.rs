@@ -1,4 +1,4 @@
-//! Prints every record of a topic or a pattern, from the oldest that the broker has, and goes on as they come.
+//! Prints every record of a topic or a pattern: first the stored records from the oldest on, then new ones.
 //!
 //! Start `thalweg serve` first; then `cargo run -p thalweg-client --example subscribe`, with another topic or
 //! another broker as `cargo run -p thalweg-client --example subscribe -- 'orders.>' 127.0.0.1:7400`.
@@ -14,12 +14,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let server = args.next().unwrap_or_else(|| "127.0.0.1:7400".to_owned());
     let client = Client::connect(&server).await?;
 
-    // A pattern has no one history to begin with: it gets what is published from now on.
+    // A pattern has no single history to start from: it gets the records that are published from now on.
     let start = if topic.contains(['*', '>']) { Start::Live } else { Start::Earliest };
-    // Reading creates no topic by itself; here the subscriber may come before the first publisher.
+    // Reading creates no topic by itself; here the subscriber may start before the first publisher.
     let mut subscription = client.subscribe(&topic).start(start).missing(Missing::Wait).open().await?;
     println!("waiting for {topic}; stop with Ctrl-C");
-    // `next` returns one record at a time; `next_event` also tells what is missing.
+    // `next` returns one record at a time; `next_event` also reports gaps.
     loop {
         match subscription.next_event().await? {
             Event::Batch(batch) => {

@@ -1,7 +1,7 @@
-//! Works through a queue, and says what it does with each message.
+//! Processes the messages of a queue, and prints the outcome of each.
 //!
 //! Start `thalweg serve` first; then `cargo run -p thalweg-client --example worker`, in several terminals if you like,
-//! and send it something: `thalweg queue send jobs 'one coffee'`. A message `fail` goes back, and comes again.
+//! and send a message: `thalweg queue send jobs 'one coffee'`. A message `fail` is returned and redelivered.
 
 use std::error::Error;
 use std::time::Duration;
@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The lease is extended for as long as this takes.
+/// Processes one message. Its lease is extended for as long as this function runs.
 async fn handle(received: ReceivedMessage) -> Result<(), String> {
     let body = String::from_utf8_lossy(&received.message.body);
     println!("{} (attempt {}): {body}", received.message.id, received.message.attempts);

@@ -1,4 +1,4 @@
-//! Where a broker is and how to reach it: `quic://host:port`, `tcp://`, `tls://`, or a pipe in memory.
+//! Address of a broker: `quic://host:port`, `tcp://host:port`, `tls://host:port`, or a pipe in memory.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,39 +7,47 @@ use std::sync::Arc;
 use engine::{Error, ErrorKind, Result};
 use tokio::io::DuplexStream;
 
-/// Makes a new connection to a broker in the same process each time it is called.
+/// Function that creates a new connection to a broker in the same process each time it is called.
 pub type Pipes = Arc<dyn Fn() -> DuplexStream + Send + Sync>;
 
-/// The port where none is named.
+/// Default port.
 const DEFAULT_PORT: u16 = 7400;
 
+/// Address of a broker together with its transport.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Address {
     /// QUIC: several independent streams, always TLS.
     Quic {
+        /// Host name or IP address, without brackets. The certificate must be valid for it.
         host: String,
+        /// UDP port.
         port: u16,
     },
-    /// TCP without TLS. A broker takes this from its own machine only, unless told otherwise.
+    /// TCP without TLS. By default, a broker accepts it only from its own machine.
     Tcp {
+        /// Host name or IP address, without brackets.
         host: String,
+        /// TCP port.
         port: u16,
     },
     /// TCP with TLS.
     Tls {
+        /// Host name or IP address, without brackets. The certificate must be valid for it.
         host: String,
+        /// TCP port.
         port: u16,
     },
+    /// Connections in memory to a broker in the same process.
     Pipe(Pipes),
 }
 
 impl Address {
-    /// Reads `[scheme://]host[:port]`. Without a scheme it is QUIC.
+    /// Parses `[scheme://]host[:port]`. The default scheme is QUIC, the default port 7400.
     pub fn parse(text: &str) -> Result<Self> {
         let (scheme, rest) = text.split_once("://").unwrap_or(("quic", text));
         let (host, port) = match rest.rsplit_once(':') {
-            // A bare IPv6 address has colons too, but then more than one.
+            // A bare IPv6 address contains colons too, but more than one.
             Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
                 let wrong =
                     || Error::invalid(format!("address '{text}': a port is a number up to 65535, not '{port}'"));
@@ -60,7 +68,7 @@ impl Address {
         }
     }
 
-    /// The host's name, which a certificate has to carry.
+    /// Host name that the certificate must be valid for.
     pub(crate) fn host(&self) -> &str {
         match self {
             Self::Quic { host, .. } | Self::Tcp { host, .. } | Self::Tls { host, .. } => host,
@@ -75,7 +83,7 @@ impl Address {
         }
     }
 
-    /// The first address that the name resolves to, IPv4 before IPv6.
+    /// Returns the first address that the name resolves to, preferring IPv4.
     pub(crate) async fn resolve(&self) -> Result<SocketAddr> {
         let (host, port) = match self {
             Self::Quic { host, port } | Self::Tcp { host, port } | Self::Tls { host, port } => (host, *port),
@@ -98,7 +106,7 @@ impl fmt::Display for Address {
             Self::Pipe(_) => return f.write_str("pipe in this process"),
         };
         let (host, port) = (self.host(), self.port());
-        // As it is written: the colons of an IPv6 address are none before a port.
+        // Brackets keep the colons of an IPv6 address apart from the colon before the port.
         match host.contains(':') {
             true => write!(f, "{scheme}://[{host}]:{port}"),
             false => write!(f, "{scheme}://{host}:{port}"),

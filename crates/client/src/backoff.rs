@@ -1,4 +1,4 @@
-//! How long to wait before the next try: longer each time, and never in step with others.
+//! Backoff between attempts: pauses grow, and are random so that clients do not retry in step.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(10);
 const MAX: Duration = Duration::from_secs(2);
 
-/// Full jitter: each wait is drawn from zero to a bound that doubles.
+/// Backoff with full jitter: each pause is drawn between zero and a bound that doubles.
 pub(crate) struct Backoff {
     bound: Duration,
     random: RandomState,
@@ -26,7 +26,7 @@ impl Backoff {
 
     pub(crate) fn next(&mut self) -> Duration {
         self.tries += 1;
-        // A hasher is keyed at random, which is all the randomness that this needs.
+        // A hasher has random keys, which is enough randomness here.
         let draw = self.random.hash_one(self.tries) as f64 / u64::MAX as f64;
         let wait = self.bound.mul_f64(draw);
         self.bound = (self.bound * 2).min(MAX);

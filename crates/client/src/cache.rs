@@ -1,4 +1,4 @@
-//! Caches: the latest value of each key, and what changes.
+//! Caches: the latest value of each key, and a watch of its changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use crate::client::Client;
 use crate::near::{Near, NearSettings, NearStats, News};
 use crate::pool::is_transient;
 
-/// Caches in one answer, and entries of a scan.
+/// Caches per list request and entries per scan request.
 const LIST_COUNT: u32 = 500;
-/// How long one request for changes waits.
+/// Maximum wait of one watch request.
 const WATCH_WAIT: Duration = Duration::from_secs(20);
 const CHANGES_MAX: u32 = 1000;
 
-/// A cache of a broker.
+/// Handle of a cache on a broker.
 ///
 /// ```no_run
 /// # async fn example(client: client::Client) -> Result<(), client::Error> {
@@ -33,7 +33,7 @@ const CHANGES_MAX: u32 = 1000;
 /// let sessions = client.cache("sessions");
 /// sessions.put("alice", "cart: 1 coffee").await?;
 /// if let Some(found) = sessions.get("alice").await? {
-///     // Only if nobody else has changed it meanwhile.
+///     // Only if no other client has changed it in the meantime.
 ///     let condition = Condition::IfVersion(found.version);
 ///     let stored = sessions.put_with("alice", "cart: empty", Ttl::For(60_000), condition).await?;
 ///     assert!(matches!(stored, Stored::Done { .. }));
@@ -47,31 +47,33 @@ pub struct Cache {
     near: Option<Arc<Near>>,
 }
 
-/// What is there, then what changes.
+/// Watch of a cache: first the existing entries, then every change.
 pub struct CacheWatch {
     calls: CacheCalls,
     prefix: Bytes,
     from: WatchFrom,
 }
 
-/// What a watcher hears together.
+/// Changes that a watch reports together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Changes {
+    /// Changes in their order; the existing entries of a snapshot are puts.
     pub changes: Vec<Change>,
-    /// All that is there is told from here on: what is known beside that is gone.
+    /// `true` if the watch could not resume at its position, and a new snapshot begins with these changes: an entry
+    /// that was known before and does not occur in it no longer exists.
     pub is_reset: bool,
-    /// All that was there at the beginning is told.
+    /// `true` once the snapshot is complete.
     pub is_caught_up: bool,
 }
 
 impl Client {
-    /// A cache of this name, which is made with the first use where it is not there.
+    /// Returns a handle of the cache `name`. The first use creates the cache if it does not exist.
     pub fn cache(&self, name: &str) -> Cache {
         Cache { calls: CacheCalls::new(self.session.clone(), name), near: None }
     }
 
-    /// Creates a cache. One that is there already with the same settings is fine.
+    /// Creates a cache. Succeeds if the cache already exists with the same settings.
     pub async fn create_cache(&self, name: &str, settings: CacheSettings) -> Result<CacheStatus> {
         match call(&self.session, CacheRequest::Create { cache: name.to_owned(), settings }).await? {
             CacheResponse::Created(open) => Ok(open.status),
@@ -79,6 +81,7 @@ impl Client {
         }
     }
 
+    /// Deletes a cache with all its entries.
     pub async fn delete_cache(&self, name: &str) -> Result<()> {
         match call(&self.session, CacheRequest::Delete { cache: name.to_owned() }).await? {
             CacheResponse::Deleted => Ok(()),
@@ -86,6 +89,7 @@ impl Client {
         }
     }
 
+    /// Returns the settings and counters of a cache.
     pub async fn describe_cache(&self, name: &str) -> Result<CacheStatus> {
         match call(&self.session, CacheRequest::Describe { cache: name.to_owned() }).await? {
             CacheResponse::Described(status) => Ok(status),
@@ -93,7 +97,7 @@ impl Client {
         }
     }
 
-    /// All caches, in the order of their names.
+    /// Returns all caches in the order of their names.
     pub async fn list_caches(&self) -> Result<Vec<CacheStatus>> {
         let mut found: Vec<CacheStatus> = Vec::new();
         loop {
@@ -112,25 +116,27 @@ impl Client {
 }
 
 impl Cache {
+    /// Returns the name of the cache.
     pub fn name(&self) -> &str {
         self.calls.name()
     }
 
-    /// The same cache with a copy near by: what is asked for stays in this process, in so many bytes, and is asked of
-    /// the broker once as long as it does not change. All clones of what is returned share it; other handles of the
-    /// cache, of this client too, know nothing of it.
+    /// Returns a handle of this cache with a near cache, which keeps a copy of the read entries in this process,
+    /// limited to [`NearSettings::bytes_max`]. An entry is read from the broker once for as long as it does not change.
+    /// All clones of the returned handle share the near cache; other handles of the cache, even those of this client,
+    /// do not use it.
     ///
-    /// A get is never answered with less than what this handle was answered before, or has put: of each key the
-    /// versions that are seen only grow. What others change is seen as soon as the cache's watch tells it, and never
-    /// later than [`NearSettings::stale_max`]: when the watch was not heard of for so long, or its connection is lost,
-    /// the broker is asked for everything until it is back. When it cannot go on from where it was, all that was kept
-    /// goes. Entries expire when their time comes by this machine's clock. A [`Cache::touch`] by others is not told:
-    /// an entry whose time was shortened that way stays until the broker has removed it.
+    /// A get never returns an older value than this handle has already returned or put: the versions seen of each key
+    /// only grow. Changes by other clients become visible as soon as the cache's watch reports them, and never later
+    /// than [`NearSettings::stale_max`]: if the watch has been silent for that long, or its connection is lost, all
+    /// gets go to the broker until the watch is back. If the watch cannot resume at its position, all kept entries are
+    /// dropped. Entries expire by this machine's clock. The watch does not report a [`Cache::touch`] by other clients:
+    /// an entry whose time to live was shortened that way stays until the broker has removed it.
     ///
-    /// Of one key that many ask for at once the broker is asked once. That there is nothing is kept, too. Everything
-    /// but gets goes to the broker. The watch brings every change of the keys that begin with
-    /// [`NearSettings::prefix`] here, with its value: it pays off where much more is read than written. It begins with
-    /// the first get.
+    /// Concurrent gets of one key cause one request to the broker. The absence of an entry is kept, too. All operations
+    /// except gets go to the broker. The watch transfers every change of the keys that begin with
+    /// [`NearSettings::prefix`], with its value, so a near cache pays off if reads are much more frequent than writes.
+    /// The watch begins with the first get.
     ///
     /// ```no_run
     /// # async fn example(client: client::Client) -> Result<(), client::Error> {
@@ -138,7 +144,7 @@ impl Cache {
     ///
     /// let prices = client.cache("prices").near(NearSettings { bytes_max: 16 << 20, ..NearSettings::default() });
     /// let first = prices.get("coffee").await?;
-    /// // From memory, unless somebody has changed it meanwhile.
+    /// // From memory, unless another client has changed it in the meantime.
     /// let again = prices.get("coffee").await?;
     /// let stats = prices.near_stats().unwrap_or_default();
     /// println!("{} of {} gets needed no broker", stats.hits, stats.hits + stats.misses + stats.bypassed);
@@ -149,11 +155,12 @@ impl Cache {
         Self { near: Some(Arc::new(Near::new(self.calls.clone(), settings))), calls: self.calls.clone() }
     }
 
-    /// What became of gets near by, where that was asked for ([`Cache::near`]).
+    /// Returns the counters of the near cache; `None` for a handle that was not returned by [`Cache::near`].
     pub fn near_stats(&self) -> Option<NearStats> {
         self.near.as_ref().map(|near| near.stats())
     }
 
+    /// Returns the entry of a key, or `None` if the key has no entry.
     pub async fn get(&self, key: impl Into<Bytes>) -> Result<Option<Value>> {
         let key = key.into();
         check_key(&key)?;
@@ -163,7 +170,7 @@ impl Cache {
         }
     }
 
-    /// The value of each key, in their order.
+    /// Returns the entry of each key, in the order of the keys.
     pub async fn multi_get(&self, keys: impl IntoIterator<Item = impl Into<Bytes>>) -> Result<Vec<Option<Value>>> {
         let keys: Vec<Bytes> = keys.into_iter().map(Into::into).collect();
         keys.iter().try_for_each(check_key)?;
@@ -173,7 +180,7 @@ impl Cache {
         }
     }
 
-    /// Puts a value, for as long as the cache keeps what is put. Its version.
+    /// Stores a value with the cache's default time to live. Returns its version.
     pub async fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<u64> {
         match self.put_with(key, value, Ttl::Default, Condition::Always).await? {
             Stored::Done { version, .. } => Ok(version),
@@ -181,6 +188,7 @@ impl Cache {
         }
     }
 
+    /// Stores a value with this time to live if the condition is met; [`Stored`] reports the outcome.
     pub async fn put_with(
         &self,
         key: impl Into<Bytes>,
@@ -207,12 +215,13 @@ impl Cache {
         stored
     }
 
-    /// Whether there was an entry.
+    /// Deletes an entry. Returns `true` if it existed.
     pub async fn delete(&self, key: impl Into<Bytes>) -> Result<bool> {
         let stored = self.delete_if(key, Condition::Always).await?;
         Ok(matches!(stored, Stored::Done { previous: Some(_), .. }))
     }
 
+    /// Deletes an entry if the condition is met; [`Stored`] reports the outcome.
     pub async fn delete_if(&self, key: impl Into<Bytes>, condition: Condition) -> Result<Stored> {
         let key = key.into();
         check_key(&key)?;
@@ -228,7 +237,7 @@ impl Cache {
         stored
     }
 
-    /// Adds to a counter; one that is not there begins with 0, and is kept for this long.
+    /// Adds `delta` to a counter. A counter that does not exist starts at 0, with the time to live `ttl`.
     pub async fn add(&self, key: impl Into<Bytes>, delta: i64, ttl: Ttl) -> Result<Added> {
         let key = key.into();
         check_key(&key)?;
@@ -243,7 +252,7 @@ impl Cache {
         added
     }
 
-    /// Keeps an entry for another time. Whether there is one.
+    /// Changes the time to live of an entry. Returns `true` if the entry exists.
     pub async fn touch(&self, key: impl Into<Bytes>, ttl: Ttl) -> Result<bool> {
         let key = key.into();
         check_key(&key)?;
@@ -257,8 +266,8 @@ impl Cache {
         }
     }
 
-    /// Some entries whose keys begin so, from a place on, and where to go on: each that is there all the time comes
-    /// once.
+    /// Returns some entries whose keys begin with `prefix`, and the cursor for the next call; `None` at the end. An
+    /// entry that exists during the whole scan is returned once.
     pub async fn scan(
         &self,
         prefix: impl Into<Bytes>,
@@ -274,17 +283,17 @@ impl Cache {
         }
     }
 
-    /// All that is there for keys that begin so, then all that changes.
+    /// Watches the keys that begin with `prefix`: reports all existing entries, then all changes.
     pub fn watch(&self, prefix: impl Into<Bytes>) -> CacheWatch {
         self.watch_from(prefix, WatchFrom::Snapshot)
     }
 
-    /// The same from where another watch was ([`CacheWatch::position`]).
+    /// Watches the keys that begin with `prefix` from the position of another watch on ([`CacheWatch::position`]).
     pub fn watch_from(&self, prefix: impl Into<Bytes>, from: WatchFrom) -> CacheWatch {
         CacheWatch { calls: self.calls.clone(), prefix: prefix.into(), from }
     }
 
-    /// Removes all entries. How many there were.
+    /// Removes all entries. Returns their number.
     pub async fn flush(&self) -> Result<u64> {
         let flushed = self.calls.call(|cache| CacheRequest::Flush { cache }).await;
         if let Some(near) = &self.near {
@@ -298,7 +307,7 @@ impl Cache {
 }
 
 impl CacheWatch {
-    /// What comes next. Over a connection that breaks it goes on where it was.
+    /// Returns the next changes. Resumes at its position after a broken connection.
     pub async fn next(&mut self) -> Result<Changes> {
         let mut backoff = Backoff::new();
         loop {
@@ -322,7 +331,7 @@ impl CacheWatch {
         }
     }
 
-    /// Where it is: another watch may go on from there.
+    /// Returns the current position, at which another watch can resume ([`Cache::watch_from`]).
     pub fn position(&self) -> WatchFrom {
         self.from
     }
@@ -335,7 +344,8 @@ fn check_key(key: &Bytes) -> Result<()> {
     }
 }
 
-/// What is there after a put, as far as the client knows: times from now on are counted by the broker's clock.
+/// Returns the client's knowledge of an entry after a put. Relative times to live run by the broker's clock, so that
+/// their end is unknown here.
 fn put_news(value: &[u8], ttl: Ttl) -> News<'_> {
     match ttl {
         Ttl::Never => News::Value { value, expires_ms: None },

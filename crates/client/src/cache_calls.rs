@@ -1,4 +1,5 @@
-//! Calls of the broker about one cache: opening it, naming it by its number, and sending again what is done once.
+//! Calls to the broker about one cache: opening it, addressing it by its number, and repeating operations that the
+//! broker executes once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,20 +15,20 @@ use crate::backoff::Backoff;
 use crate::link::unexpected;
 use crate::session::Session;
 
-/// A cache that was not opened yet.
+/// Number of a cache that is not open yet.
 const NOT_OPEN: u64 = 0;
 
-/// Calls of the broker for a [`Cache`](crate::Cache) and for its near cache. Clones share the cache's number.
+/// Calls to the broker for a [`Cache`](crate::Cache) and for its near cache. Clones share the cache's number.
 #[derive(Clone)]
 pub(crate) struct CacheCalls {
     session: Arc<Session>,
     name: Arc<str>,
-    /// The number by which the broker knows the cache.
+    /// Number by which the broker identifies the cache.
     id: Arc<AtomicU64>,
 }
 
 impl CacheCalls {
-    /// Calls for a cache of this name, which the first one opens.
+    /// Creates the calls for the cache `name`, which the first call opens.
     pub(crate) fn new(session: Arc<Session>, name: &str) -> Self {
         Self { session, name: name.into(), id: Arc::new(AtomicU64::new(NOT_OPEN)) }
     }
@@ -36,12 +37,12 @@ impl CacheCalls {
         &self.name
     }
 
-    /// How long a call may take.
+    /// Maximum duration of a call.
     pub(crate) fn timeout(&self) -> Duration {
         self.session.settings().request_timeout
     }
 
-    /// Returns what the broker has.
+    /// Returns the broker's entry of a key.
     pub(crate) async fn get(&self, key: Bytes) -> Result<Option<Value>> {
         match self.call(|cache| CacheRequest::Get { cache, key: key.clone() }).await? {
             CacheResponse::Got(value) => Ok(value),
@@ -49,7 +50,7 @@ impl CacheCalls {
         }
     }
 
-    /// Returns what the broker has of each key, in their order.
+    /// Returns the broker's entry of each key, in the order of the keys.
     pub(crate) async fn multi_get(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Value>>> {
         match self.call(|cache| CacheRequest::MultiGet { cache, keys: keys.clone() }).await? {
             CacheResponse::MultiGot(values) => Ok(values),
@@ -57,8 +58,8 @@ impl CacheCalls {
         }
     }
 
-    /// Calls again after a connection broke if the request depends on what the cache holds: the broker knows it by its
-    /// number, and does it once.
+    /// Calls the broker, and repeats the call after a broken connection if `is_numbered`, that is if the result depends
+    /// on the contents of the cache: the broker identifies the operation by its number and executes it once.
     pub(crate) async fn call_once(
         &self,
         is_numbered: bool,
@@ -84,8 +85,8 @@ impl CacheCalls {
         }
     }
 
-    /// Calls by the number of the cache, which is another one after the broker was restarted or the cache was created
-    /// again.
+    /// Calls the broker with the number of the cache. The number changes when the broker is restarted or the cache is
+    /// created again.
     pub(crate) async fn call(&self, request: impl Fn(u64) -> CacheRequest) -> Result<CacheResponse> {
         let known = self.id.load(Ordering::Relaxed);
         if known != NOT_OPEN {
@@ -103,7 +104,7 @@ impl CacheCalls {
     }
 }
 
-/// Calls a broker with a request about caches. They have streams of their own: a large value blocks no publisher.
+/// Calls the broker with a request about caches. These use separate streams, so that a large value blocks no publisher.
 pub(crate) async fn call(session: &Session, request: CacheRequest) -> Result<CacheResponse> {
     let link = session.caches.link(session.caches.next_turn()).await?;
     match link.request(&Request::Cache(request), session.settings().request_timeout).await? {

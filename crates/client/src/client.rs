@@ -1,5 +1,6 @@
-//! The client: what a program holds. Each view adds its verbs in its own file: publishing in `publisher`, reading in
-//! `subscription` and `consumer`, then `request`, `queue`, `cache`, `topics`, `groups` and `users`.
+//! The client, the handle that a program holds. Each part of the API adds its methods in its own file: publishing in
+//! `publisher`, reading in `subscription` and `consumer`, then `request`, `queue`, `cache`, `topics`, `groups` and
+//! `users`.
 
 use std::sync::Arc;
 
@@ -17,40 +18,42 @@ use crate::settings::ClientSettings;
 #[derive(Clone)]
 pub struct Client {
     pub(crate) session: Arc<Session>,
-    /// Requests that wait for answers to [`Client::request`]. Only clients hold it: when the last one is dropped, the
-    /// inbox closes.
+    /// Pending calls of [`Client::request`]. Only clients hold this field: when the last client is dropped, the inbox
+    /// closes.
     pub(crate) replies: Arc<Replies>,
 }
 
 impl Client {
-    /// Connects to `[scheme://]host[:port]` with default settings; without a scheme it is QUIC.
+    /// Connects to `[scheme://]host[:port]` with default settings. The default scheme is QUIC, the default port 7400.
     pub async fn connect(address: &str) -> Result<Self> {
         Self::connect_with(Address::parse(address)?, ClientSettings::default()).await
     }
 
+    /// Connects to an address with these settings. Returns an error if the first connection fails.
     pub async fn connect_with(address: Address, settings: ClientSettings) -> Result<Self> {
         let client = Self::lazy(address, settings);
         client.session.publish.connection(0).await?;
         Ok(client)
     }
 
-    /// A client that connects with its first request.
+    /// Creates a client that connects with its first request.
     pub fn lazy(address: Address, settings: ClientSettings) -> Self {
         let session = Session::new(Arc::new(Dialer::new(address, settings)));
         Self { session, replies: Arc::default() }
     }
 
-    /// Closes all connections and waits, at most a second, until the broker knows. A client that is just
-    /// dropped is found out by its silence: over QUIC that takes six seconds.
+    /// Closes all connections and waits up to one second for the broker to take note. If a client is only dropped, the
+    /// broker detects that by its silence, which takes six seconds over QUIC.
     pub async fn close(self) {
         self.session.close().await;
     }
 
+    /// Returns the settings that this client was created with.
     pub fn settings(&self) -> &ClientSettings {
         self.session.settings()
     }
 
-    /// The broker's metrics, as Prometheus reads them.
+    /// Returns the broker's metrics in the Prometheus text format.
     pub async fn stats(&self) -> Result<String> {
         match self.session.call(&Request::Stats).await? {
             Response::Stats(text) => Ok(text),
@@ -58,7 +61,7 @@ impl Client {
         }
     }
 
-    /// Asks the broker for a sign of life.
+    /// Checks that the broker answers requests.
     pub async fn ping(&self) -> Result<()> {
         match self.session.call(&Request::Ping).await? {
             Response::Pong => Ok(()),

@@ -1,4 +1,4 @@
-//! A connection to the broker: one stream over TCP, many over QUIC.
+//! Connection to the broker: one stream over TCP, many over QUIC.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,14 +23,14 @@ use crate::probe::{self, Found};
 use crate::settings::{ClientSettings, LinkChange};
 use crate::tls;
 
-/// Streams that a broker may open on one connection: one for each subscription.
+/// Maximum number of streams that a broker may open on one connection: one for each subscription.
 const STREAMS_FROM_BROKER_MAX: u32 = 16_384;
-/// What a user may do where something listens that is no native door.
+/// Hint to the user if a program other than a native door listens there.
 const NO_ANSWER: &str = "something takes connections there and does not answer in Thalweg's native protocol: name the \
                          native door, whose address `thalweg serve` prints";
 
 pub(crate) struct Connection {
-    /// The stream that said hello; over TCP the only one.
+    /// Stream that sent the hello; over TCP the only one.
     pub control: Arc<Link>,
     pub hello: HelloOk,
     /// Streams for publishing.
@@ -42,39 +42,39 @@ pub(crate) struct Connection {
 struct Quic {
     endpoint: quinn::Endpoint,
     connection: quinn::Connection,
-    /// Subscriptions whose stream has not come yet.
+    /// Subscriptions whose stream has not arrived yet.
     expected: Arc<Mutex<HashMap<u32, oneshot::Sender<EventStream>>>>,
 }
 
-/// The stream of one subscription over QUIC, which its subscription reads by itself.
+/// Stream of one subscription over QUIC, which its subscription reads by itself.
 pub(crate) struct EventStream {
     receive: quinn::RecvStream,
     assembler: Assembler,
     frames: Vec<Frame>,
 }
 
-/// Where the deliveries of a subscription come from.
+/// Source of a subscription's deliveries.
 pub(crate) enum Events {
     Shared(Arc<crate::link::Inbox>),
     Expected(oneshot::Receiver<EventStream>),
     Own(Box<EventStream>),
 }
 
-/// What is the same for all connections of a pool.
+/// Properties that all connections of a pool share.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
-    /// Streams for requests beside that of hello. Over TCP a connection is one stream.
+    /// Number of streams for requests, in addition to that of the hello. A TCP connection always is one stream.
     pub streams: usize,
-    /// Bytes that the connection, and that each of its streams may have on the way to this client.
+    /// Maximum bytes in flight to this client on the connection, and in `stream_receive` on each of its streams.
     pub connection_receive: u64,
     pub stream_receive: u64,
 }
 
-/// What connections of one client share.
+/// State that the connections of one client share.
 pub(crate) struct Dialer {
     pub address: Address,
     pub settings: ClientSettings,
-    /// Whether the observer was told of a loss.
+    /// `true` if the observer was notified of a loss.
     is_lost: AtomicBool,
 }
 
@@ -83,7 +83,7 @@ impl Dialer {
         Self { address, settings, is_lost: AtomicBool::new(false) }
     }
 
-    /// A connection that was open could not be made again at once.
+    /// Records that a connection that was open could not be restored immediately.
     pub(crate) fn lost(&self, error: &Error) {
         if !self.is_lost.swap(true, Ordering::Relaxed)
             && let Some(observer) = &self.settings.observer
@@ -92,7 +92,7 @@ impl Dialer {
         }
     }
 
-    /// A connection is open.
+    /// Records that a connection is open.
     fn restored(&self) {
         if self.is_lost.load(Ordering::Relaxed)
             && self.is_lost.swap(false, Ordering::Relaxed)
@@ -102,7 +102,7 @@ impl Dialer {
         }
     }
 
-    /// Connects and says hello, within the connect timeout.
+    /// Connects and exchanges the hello, within the connect timeout.
     pub(crate) async fn connect(&self, shape: Shape) -> Result<Connection> {
         let timeout = self.settings.connect_timeout;
         let hint = Mutex::new(None);
@@ -111,14 +111,14 @@ impl Dialer {
         connected.inspect(|_| self.restored())
     }
 
-    /// The error of an address at which nothing answers in time.
+    /// Returns the error of an address that does not answer in time.
     fn late(&self, hint: &Mutex<Option<String>>) -> Error {
         let hint = hint.lock().take().unwrap_or_else(|| "is `thalweg serve` running there?".to_owned());
         let timeout_ms = self.settings.connect_timeout.as_millis();
         disconnected(&format!("no connection to {} within {timeout_ms} ms; {hint}", self.address))
     }
 
-    /// `hint` says what a user may do if nothing answers in time.
+    /// Connects and exchanges the hello. `hint` receives advice for the user in case nothing answers in time.
     async fn connect_now(&self, shape: Shape, hint: &Mutex<Option<String>>) -> Result<Connection> {
         match &self.address {
             Address::Tcp { .. } => self.over(Link::over_socket(self.socket().await?), hint).await,
@@ -163,7 +163,7 @@ impl Dialer {
 
     async fn over_quic(&self, shape: Shape, hint: &Mutex<Option<String>>) -> Result<Connection> {
         let peer = self.address.resolve().await?;
-        // The first use of TLS takes tens of milliseconds: a port that nothing has is found before it.
+        // The first use of TLS takes tens of milliseconds: an unused port is detected before it.
         if probe::is_free_here(peer) {
             return Err(Box::pin(async { self.no_quic(peer, probe::look_at_tcp(peer).await, hint).await }).await);
         }
@@ -189,8 +189,8 @@ impl Dialer {
         let hello = hello.map_err(|error| self.not_greeted(error, hint))?;
         let mut publish = Vec::new();
         for _ in 0..shape.streams {
-            // A broker serves so many streams at a time (`pub_workers_per_conn`). Those beyond would
-            // wait for ever; the publishers share what there is.
+            // A broker serves a limited number of streams at a time (`pub_workers_per_conn`). Additional streams would
+            // wait forever; the publishers share the existing ones.
             match open().now_or_never() {
                 Some(link) => publish.push(link?),
                 None => break,
@@ -212,14 +212,14 @@ impl Dialer {
             connection_receive: shape.connection_receive,
             stream_receive: shape.stream_receive,
             send: self.settings.event_send_window,
-            // The broker opens none.
+            // The broker opens no bidirectional streams.
             bidirectional_streams: 0,
             unidirectional_streams: STREAMS_FROM_BROKER_MAX,
         }
     }
 
-    /// A UDP socket for one connection. Each has its own: the kernel drops what overflows a socket's
-    /// buffer, and a burst to one subscriber must not cost another its packets.
+    /// Creates a UDP socket for one connection. Each connection has its own: the kernel drops packets that overflow a
+    /// socket's buffer, and a burst to one subscriber must not cost another its packets.
     fn endpoint(&self, peer: SocketAddr) -> Result<quinn::Endpoint> {
         let local: SocketAddr = match (peer.is_ipv6(), peer.ip().is_loopback()) {
             (false, true) => (Ipv4Addr::LOCALHOST, 0).into(),
@@ -233,7 +233,7 @@ impl Dialer {
         made.map_err(|e| self.unreachable(&e))
     }
 
-    /// The error of a broker whose certificate was refused, if that is what happened.
+    /// Returns the error of a broker whose certificate was refused, if that is the cause.
     fn refused(&self, refusal: &Refusal) -> Option<Error> {
         let fault = refusal.take()?;
         let host = self.address.host();
@@ -250,12 +250,13 @@ impl Dialer {
         )))
     }
 
-    /// Looks for the reason while QUIC is quiet. Boxed, because most connections are made before it matters.
+    /// Searches for the reason while QUIC does not answer. Boxed, because most connections are established before it
+    /// matters.
     fn probe<'a>(&'a self, peer: SocketAddr, hint: &'a Mutex<Option<String>>) -> BoxFuture<'a, Error> {
         Box::pin(async move { self.no_quic(peer, probe::look(peer).await, hint).await })
     }
 
-    /// Finds out by TCP why QUIC does not answer. Returns once it is certain that QUIC never will.
+    /// Uses TCP to find the reason why QUIC does not answer. Returns once it is certain that QUIC never will.
     async fn no_quic(&self, peer: SocketAddr, found: Found, hint: &Mutex<Option<String>>) -> Error {
         let (socket, is_alone) = match found {
             Found::Nothing => {
@@ -272,15 +273,15 @@ impl Dialer {
         let link = Probing(Link::over_socket(socket));
         match link.0.hello(&self.settings.name, self.settings.connect_timeout).await {
             Err(error) if is_stranger(&error) => self.not_greeted(error, hint),
-            // Not one word over TCP either: no broker.
+            // No byte over TCP either: not a broker.
             Err(error) if error.kind == ErrorKind::Timeout => std::future::pending().await,
-            // A broker, which may answer TLS alone to another machine.
+            // A broker, which may accept only TLS from other machines.
             _ if is_alone => disconnected(&format!("QUIC does not reach a broker at {}: {way}", self.address)),
             _ => std::future::pending().await,
         }
     }
 
-    /// Whatever answered the hello, or did not, did not welcome this client.
+    /// Returns the error of a hello that was refused or not answered.
     fn not_greeted(&self, error: Error, hint: &Mutex<Option<String>>) -> Error {
         match (error.kind, &self.address) {
             _ if is_stranger(&error) => disconnected(&format!("no native door at {}: {}", self.address, error.message)),
@@ -294,7 +295,7 @@ impl Dialer {
         }
     }
 
-    /// The error of a TLS handshake that failed for another reason than the certificate.
+    /// Returns the error of a TLS handshake that failed for a reason other than the certificate.
     fn no_tls(&self, error: &std::io::Error) -> Error {
         use rustls::{AlertDescription, Error as Tls};
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Tls>());
@@ -311,7 +312,7 @@ impl Dialer {
     }
 }
 
-/// The link of a probe, which is closed with it.
+/// Link of a probe, which is closed on drop.
 struct Probing(Arc<Link>);
 
 impl Drop for Probing {
@@ -320,18 +321,18 @@ impl Drop for Probing {
     }
 }
 
-/// Whether an answer to a hello is one of no native door.
+/// Returns `true` if the answer to a hello does not come from a native door.
 fn is_stranger(error: &Error) -> bool {
     matches!(error.kind, ErrorKind::Unsupported | ErrorKind::Malformed | ErrorKind::TooLarge)
 }
 
 impl Connection {
-    /// Whether any of its streams is gone: they end together, and one that does not is of no use alone.
+    /// Returns `true` if any of its streams is closed: they end together, and a remaining one is of no use alone.
     pub(crate) fn is_closed(&self) -> bool {
         self.control.is_closed() || self.publish.iter().any(|link| link.is_closed())
     }
 
-    /// Closes the connection and waits until the broker was told.
+    /// Closes the connection and waits until the close was sent to the broker.
     pub(crate) async fn close(&self) {
         self.control.close();
         if let Some(quic) = &self.quic {
@@ -344,7 +345,7 @@ impl Connection {
         self.subscription_ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// To be called before the subscription is asked for.
+    /// Prepares to receive the events of a subscription. Must be called before the subscription is requested.
     pub(crate) fn expect_events(&self, subscription: u32) -> Result<Events> {
         match &self.quic {
             None => Ok(Events::Shared(self.control.open_inbox(subscription)?)),
@@ -414,7 +415,7 @@ impl EventStream {
     }
 }
 
-/// Hands each stream that the broker opens to the subscription that its first frame names.
+/// Routes each stream that the broker opens to the subscription that its first frame names.
 async fn route_streams(
     connection: quinn::Connection,
     expected: Arc<Mutex<HashMap<u32, oneshot::Sender<EventStream>>>>,
@@ -430,7 +431,7 @@ async fn route_streams(
             }
             let id = stream.frames.last().and_then(|frame| frame.body.first_chunk().copied().map(u32::from_be_bytes));
             if let Some(sender) = id.and_then(|id| expected.lock().remove(&id)) {
-                // A subscription that was dropped meanwhile drops its stream too.
+                // A subscription that was dropped in the meantime drops its stream too.
                 drop(sender.send(stream));
             }
         });

@@ -1,4 +1,4 @@
-//! Consumer groups from outside: what they are, how far they have read, and setting that.
+//! Administration of consumer groups: their members and committed offsets, and resetting those offsets.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::client::Client;
 use crate::link::unexpected;
 use crate::session::Session;
 
-/// Groups in one answer.
+/// Groups per list request.
 const LIST_COUNT: u32 = 500;
 
 impl Client {
-    /// All consumer groups in the order of their names.
+    /// Returns all consumer groups in the order of their names.
     pub async fn list_groups(&self) -> Result<Vec<GroupSummary>> {
         let mut found: Vec<GroupSummary> = Vec::new();
         loop {
@@ -31,7 +31,7 @@ impl Client {
         }
     }
 
-    /// The members of a group, who of them reads what, and how far the group is in each partition.
+    /// Returns the members of a group with their partitions, and the group's progress in each partition.
     pub async fn describe_group(&self, group: &str) -> Result<GroupInfo> {
         match call(&self.session, GroupRequest::Describe { group: group.to_owned() }).await? {
             GroupResponse::Described(info) => Ok(info),
@@ -39,7 +39,7 @@ impl Client {
         }
     }
 
-    /// Deletes a group with its offsets. One that has members is `busy`.
+    /// Deletes a group with its offsets. A group that has members is refused with `busy`.
     pub async fn delete_group(&self, group: &str) -> Result<()> {
         match call(&self.session, GroupRequest::Delete { group: group.to_owned() }).await? {
             GroupResponse::Deleted => Ok(()),
@@ -47,7 +47,8 @@ impl Client {
         }
     }
 
-    /// Sets or forgets the offsets of a group without members, and returns what they are then, or would be.
+    /// Sets or deletes the offsets of a group without members. Returns the new offsets; a dry run returns them without
+    /// a change.
     pub async fn reset_offsets(&self, reset: OffsetReset) -> Result<Vec<(PartitionId, Option<Offset>)>> {
         match call(&self.session, GroupRequest::Reset(reset)).await? {
             GroupResponse::Reset(offsets) => Ok(offsets),
@@ -55,8 +56,8 @@ impl Client {
         }
     }
 
-    /// How far a group has committed: in these partitions, or in all where none is named. Partitions without a
-    /// committed offset are left out.
+    /// Returns the committed offsets of a group: in these partitions, or in all if `partitions` is empty. Omits
+    /// partitions without a committed offset.
     pub async fn committed_offsets(
         &self,
         group: &str,
@@ -65,7 +66,7 @@ impl Client {
         committed_offsets(&self.session, group, partitions).await
     }
 
-    /// Commits offsets for a group that has no members, such as one whose partitions a program chooses itself.
+    /// Commits offsets for a group without members, such as a group whose program chooses its partitions itself.
     pub async fn commit_offsets(&self, group: &str, offsets: &[(TopicPartition, Offset)]) -> Result<()> {
         let new = OffsetCommit {
             group: group.to_owned(),
@@ -111,7 +112,7 @@ async fn call(session: &Session, request: GroupRequest) -> Result<GroupResponse>
     call_within(session, request, session.settings().request_timeout).await
 }
 
-/// Calls with a request whose answer the broker may keep back, such as a heartbeat.
+/// Calls the broker with a request whose answer may be delayed, such as a heartbeat.
 pub(crate) async fn call_within(session: &Session, request: GroupRequest, timeout: Duration) -> Result<GroupResponse> {
     match session.call_within(&Request::Group(request), timeout).await? {
         Response::Group(response) => Ok(response),
@@ -123,7 +124,7 @@ pub(crate) fn new_offset(at: &TopicPartition, offset: Offset, metadata: &str) ->
     NewOffset { partition: at.partition, offset, metadata: metadata.to_owned() }
 }
 
-/// Neighbours of the same topic together.
+/// Groups consecutive entries of the same topic.
 pub(crate) fn by_topic<'a, T>(entries: impl Iterator<Item = (&'a TopicPartition, T)>) -> ByTopic<T> {
     let mut topics: ByTopic<T> = Vec::new();
     for (at, entry) in entries {
@@ -135,7 +136,7 @@ pub(crate) fn by_topic<'a, T>(entries: impl Iterator<Item = (&'a TopicPartition,
     topics
 }
 
-/// The partitions of an assignment.
+/// Returns the partitions of an assignment.
 pub(crate) fn partitions_of(topics: ByTopic<PartitionId>) -> Result<Vec<TopicPartition>, Error> {
     let mut found = Vec::new();
     for (topic, partitions) in topics {

@@ -1,4 +1,5 @@
-//! The Rust client: publish, subscribe, ask and answer, over QUIC, TCP or inside one process.
+//! The Rust client of a Thalweg broker: publishing, subscriptions, requests and replies, queues and caches, over QUIC,
+//! TCP or a pipe inside one process.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), client::Error> {
@@ -15,7 +16,7 @@
 //! # }
 //! ```
 //!
-//! Units are in the names: `_bytes`, `_ms`. Every error has a kind, which says whether to try again.
+//! Units are in the names: `_bytes`, `_ms`. Every error has a kind, which tells whether a retry can succeed.
 
 mod address;
 mod backoff;

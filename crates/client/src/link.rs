@@ -1,4 +1,4 @@
-//! One stream of frames to the broker: requests out, answers and pushes back.
+//! Stream of frames to the broker: requests are sent, answers and pushes are received.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -21,37 +21,37 @@ use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES};
 use wire::negotiate::{Features, VERSION};
 use wire::{Assembler, Frame, HelloOk, Push, Request, Response};
 
-/// Bytes that wait for the broker before publishers pause.
+/// Bytes queued for the broker at which publishers pause.
 const OUTBOX_BYTES_MAX: usize = 4 << 20;
 
-/// Most requests are smaller.
+/// Initial capacity for an encoded request; most requests are smaller.
 const REQUEST_BYTES: usize = 128;
 
-/// Who waits for an answer.
+/// Waiter for an answer.
 pub(crate) enum Waiter {
     One(oneshot::Sender<Result<Response>>),
-    /// A publisher that knows its batches by their tags.
+    /// Publisher, which identifies its batches by their tags.
     Publisher(Arc<dyn OnAck>, BatchTag),
 }
 
-/// A batch of a publisher: the partition, and its number there.
+/// Identification of a publisher's batch: the partition, and the number in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchTag {
     pub lane: u32,
     pub number: u64,
 }
 
-/// Who is told of each batch either of two things, once.
+/// Receiver of batch outcomes. For each batch exactly one of the two methods is called, once.
 pub(crate) trait OnAck: Send + Sync {
-    /// The broker answered.
+    /// Processes the broker's answer.
     fn answered(&self, batch: BatchTag, answer: Result<Response>);
-    /// The connection broke before it did.
+    /// Processes the loss of the connection before the answer.
     fn lost(&self, batch: BatchTag, error: &Error);
 }
 
 pub(crate) struct Link {
     outbox: Arc<Outbox>,
-    /// Each write is a call to the system: requests that are on the way side by side go out together.
+    /// `true` if each write is a system call: then concurrent requests are written together.
     is_socket: bool,
     correlation: AtomicU32,
     state: Mutex<State>,
@@ -61,11 +61,11 @@ pub(crate) struct Link {
 struct State {
     waiting: HashMap<u32, Waiter, foldhash::fast::RandomState>,
     inboxes: HashMap<u32, Arc<Inbox>>,
-    /// Why nothing comes any more.
+    /// Error that closed the link.
     closed: Option<Error>,
 }
 
-/// What came for one subscription and is not yet read. The subscription's credit bounds it.
+/// Pushes that arrived for one subscription and are not read yet. The subscription's credit bounds them.
 #[derive(Default)]
 pub(crate) struct Inbox {
     queue: Mutex<VecDeque<Result<Push>>>,
@@ -138,12 +138,12 @@ impl Link {
         }
     }
 
-    /// Sends a request and waits for its answer. An error answer is an error.
+    /// Sends a request and waits for its answer. An error answer is returned as an error.
     pub(crate) async fn request(&self, request: &Request, timeout: Duration) -> Result<Response> {
         let correlation = self.next_correlation();
         let mut buf = BytesMut::with_capacity(REQUEST_BYTES);
         request.encode(correlation, &mut buf);
-        // The broker would close the stream for it, and with it what others have begun there.
+        // The broker would close the stream because of it, and fail the requests of others on it.
         let bytes = buf.len() - HEADER_BYTES;
         if bytes > BODY_BYTES_MAX {
             return Err(Error::too_large(format!("a request has at most {BODY_BYTES_MAX} bytes, not {bytes}")));
@@ -162,7 +162,7 @@ impl Link {
         self.correlation.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Sends a request that is encoded already.
+    /// Sends a request that is already encoded.
     pub(crate) fn call(
         &self,
         correlation: u32,
@@ -184,20 +184,20 @@ impl Link {
             if let Some(error) = &state.closed {
                 return Err(error.clone());
             }
-            // A publisher's batch is a lot already.
+            // A publisher's batch is large enough for its own write.
             let is_small = matches!(waiter, Waiter::One(_));
             state.waiting.insert(correlation, waiter);
             is_small && self.is_socket && state.waiting.len() > 1
         };
         let told = if is_beside_others { self.tell_together(chunks) } else { self.tell(chunks) };
         if told.is_err() && self.state.lock().waiting.remove(&correlation).is_none() {
-            // The link closed just now and answered all that waited.
+            // The link has closed in the meantime and has answered all waiters.
             return Ok(());
         }
         told
     }
 
-    /// Sends what has no answer.
+    /// Sends a request that has no answer.
     pub(crate) fn tell(&self, chunks: impl IntoIterator<Item = Bytes>) -> Result<()> {
         if !self.outbox.push(chunks) {
             return Err(self.closed_error());
@@ -206,7 +206,7 @@ impl Link {
         Ok(())
     }
 
-    /// The same, with what others send at the same time.
+    /// Sends a request that has no answer, in one write with concurrent requests.
     fn tell_together(&self, chunks: impl IntoIterator<Item = Bytes>) -> Result<()> {
         if !self.outbox.push(chunks) {
             return Err(self.closed_error());
@@ -215,22 +215,22 @@ impl Link {
         Ok(())
     }
 
-    /// Whether the broker has taken enough of what was sent.
+    /// Returns `true` if few enough bytes are queued for the broker.
     pub(crate) fn has_room(&self) -> bool {
         self.outbox.has_room()
     }
 
-    /// Waits for that.
+    /// Waits until the queue for the broker has room.
     pub(crate) async fn room(&self) {
         self.outbox.room().await;
     }
 
-    /// Waits until everything was handed to the network.
+    /// Waits until all bytes were passed to the network.
     pub(crate) async fn drained(&self) {
         self.outbox.drained().await;
     }
 
-    /// Whether nothing more can be sent. A write that failed says so before the reader hears of it.
+    /// Returns `true` if nothing more can be sent. A failed write sets this before the reader detects it.
     pub(crate) fn is_closed(&self) -> bool {
         self.outbox.is_closed()
     }
@@ -239,7 +239,7 @@ impl Link {
         self.outbox.close();
     }
 
-    /// Where deliveries of a subscription go, when they share this stream.
+    /// Opens the inbox for the deliveries of a subscription that shares this stream.
     pub(crate) fn open_inbox(&self, subscription: u32) -> Result<Arc<Inbox>> {
         let inbox = Arc::new(Inbox::default());
         let mut state = self.state.lock();
@@ -256,7 +256,7 @@ impl Link {
 
     async fn run(&self, input: &mut (impl AsyncRead + Unpin), writer: impl Future<Output = io::Result<()>>) {
         let error = tokio::select! {
-            // Answers come far more often than a full socket has room again.
+            // Answers are far more frequent than a full socket becoming writable again.
             biased;
             error = self.read(input) => error,
             written = writer => match written {
@@ -308,7 +308,7 @@ impl Link {
         let correlation = frame.correlation;
         let response = Response::decode(frame)?;
         if let (0, Response::Error(error)) = (correlation, &response) {
-            // The broker's last words before it closes the connection.
+            // Final error that the broker sends before it closes the connection.
             return Err(error.clone());
         }
         let waiter = self.state.lock().waiting.remove(&correlation);
@@ -326,10 +326,10 @@ impl Link {
             Push::Deliver { subscription, .. } | Push::Gap { subscription, .. } | Push::Ended { subscription, .. } => {
                 *subscription
             }
-            // The broker finishes what it has and closes; that is when it matters.
+            // The broker finishes its work and closes; the close is what matters.
             Push::GoAway { .. } => return Ok(()),
         };
-        // One that was closed a moment ago is nobody's loss.
+        // The subscription may have been closed a moment ago.
         if let Some(inbox) = self.state.lock().inboxes.get(&subscription) {
             inbox.push(Ok(push));
         }
@@ -344,14 +344,14 @@ impl Link {
 impl Waiter {
     fn answer(self, answer: Result<Response>) {
         match self {
-            // One that gave up does not need it any more.
+            // A waiter that has given up does not need the answer any more.
             Self::One(sender) => drop(sender.send(answer)),
             Self::Publisher(publisher, batch) => publisher.answered(batch, answer),
         }
     }
 }
 
-/// The frames that come in on a stream.
+/// Frames that arrive on a stream.
 pub(crate) struct Incoming<'a> {
     pub assembler: &'a mut Assembler,
     pub frames: &'a mut Vec<Frame>,

@@ -1,4 +1,4 @@
-//! Numbers of operations that are sent again after a connection broke, so that the broker does each once.
+//! Numbers of operations that are sent again after a broken connection, so that the broker executes each once.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -9,7 +9,7 @@ use engine::cache::operations::{IN_FLIGHT_MAX, OperationId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Lanes of numbers, each a client to the broker: so many operations may be on their way in each.
+/// Lanes of numbers. The broker regards each lane as one client, with a limited number of operations in flight.
 pub(crate) struct Operations {
     lanes: Vec<Arc<Lane>>,
     turn: AtomicUsize,
@@ -18,18 +18,18 @@ pub(crate) struct Operations {
 struct Lane {
     client: u64,
     window: Mutex<Window>,
-    /// An operation is over.
+    /// Notifies the waiters that an operation has finished.
     room: Notify,
 }
 
-/// Numbers that are given, and not over. None is so far behind another that the broker may have forgotten it.
+/// Assigned numbers of unfinished operations. Their range is limited, so that the broker has not forgotten any of them.
 #[derive(Default)]
 struct Window {
     next: u64,
     open: BTreeSet<u64>,
 }
 
-/// An operation, which is over when this is dropped.
+/// Unfinished operation, which finishes when this value is dropped.
 pub(crate) struct Operation {
     lane: Arc<Lane>,
     pub(crate) id: OperationId,
@@ -37,7 +37,7 @@ pub(crate) struct Operation {
 
 impl Operations {
     pub(crate) fn new(lanes: usize) -> Self {
-        // A new hasher is keyed at random.
+        // A new hasher has random keys.
         let lane = |number| Lane {
             client: RandomState::new().hash_one(number),
             window: Mutex::default(),
@@ -47,7 +47,7 @@ impl Operations {
         Self { lanes, turn: AtomicUsize::new(0) }
     }
 
-    /// Waits until one more may be on its way.
+    /// Starts an operation. Waits until the number of operations in flight permits it.
     pub(crate) async fn begin(&self) -> Operation {
         let lane = &self.lanes[self.turn.fetch_add(1, Ordering::Relaxed) % self.lanes.len()];
         loop {
@@ -99,7 +99,7 @@ mod tests {
         window.end(0);
         assert_eq!((window.begin(), window.begin()), (Some(IN_FLIGHT_MAX), None));
         (1..=4).for_each(|sequence| window.end(sequence));
-        // Up to the next one that is open: 6.
+        // Up to the next unfinished operation: 6.
         assert_eq!(std::iter::from_fn(|| window.begin()).last(), Some(IN_FLIGHT_MAX + 5));
     }
 

@@ -1,4 +1,4 @@
-//! Connections that are made when they are needed, kept, and made again when they break.
+//! Pool of connections that are opened when they are needed, kept, and restored when they break.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,12 +20,12 @@ pub(crate) struct Pool {
 #[derive(Default)]
 struct Slot {
     connection: Mutex<Option<Arc<Connection>>>,
-    /// Whoever makes a connection has it.
+    /// Held while a connection is being established.
     connecting: tokio::sync::Mutex<()>,
 }
 
 impl Slot {
-    /// The connection, as long as it is one.
+    /// Returns the connection if it is open.
     fn open(&self) -> Option<Arc<Connection>> {
         self.connection.lock().as_ref().filter(|connection| !connection.is_closed()).cloned()
     }
@@ -36,20 +36,20 @@ impl Pool {
         Self { dialer, slots: (0..size.max(1)).map(|_| Slot::default()).collect(), shape, turn: AtomicUsize::new(0) }
     }
 
-    /// A slot for something new: they take turns.
+    /// Returns the turn for a new user of the pool; slots take turns.
     pub(crate) fn next_turn(&self) -> usize {
         self.turn.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The connection of a turn. One that broke is made again: several times, with growing pauses,
-    /// for as long as a request may take.
+    /// Returns the connection of a turn. A broken connection is restored: several attempts, with growing pauses, for as
+    /// long as a request may take.
     pub(crate) async fn connection(&self, turn: usize) -> Result<Arc<Connection>> {
         let slot = &self.slots[turn % self.slots.len()];
         if let Some(connection) = slot.open() {
             return Ok(connection);
         }
         let _connecting = slot.connecting.lock().await;
-        // Somebody else may have made it meanwhile.
+        // Another task may have established it in the meantime.
         if let Some(connection) = slot.open() {
             return Ok(connection);
         }
@@ -63,7 +63,7 @@ impl Pool {
                     *slot.connection.lock() = Some(connection.clone());
                     return Ok(connection);
                 }
-                // A first connection that fails is most likely a wrong address: say so at once.
+                // If a first connection fails, the address is most likely wrong: return the error immediately.
                 Err(error) if !was_connected || !is_transient(&error) => return Err(error),
                 Err(error) => {
                     self.dialer.lost(&error);
@@ -77,7 +77,7 @@ impl Pool {
         }
     }
 
-    /// Closes the connections that are open.
+    /// Closes the open connections.
     pub(crate) async fn close(&self) {
         for slot in &self.slots {
             let _connecting = slot.connecting.lock().await;
@@ -88,7 +88,7 @@ impl Pool {
         }
     }
 
-    /// The publish stream of a turn.
+    /// Returns the publish stream of a turn.
     pub(crate) async fn link(&self, turn: usize) -> Result<Arc<Link>> {
         let connection = self.connection(turn).await?;
         let stream = turn / self.slots.len() % connection.publish.len().max(1);
@@ -96,7 +96,7 @@ impl Pool {
     }
 }
 
-/// Whether a new connection may help.
+/// Returns `true` if a new connection may help.
 pub(crate) fn is_transient(error: &Error) -> bool {
     matches!(
         error.kind,

@@ -1,4 +1,4 @@
-//! What is at an address where QUIC does not answer: QUIC alone finds that out by waiting.
+//! Probe of an address where QUIC does not answer: QUIC alone detects that only by a timeout.
 
 use std::io::{self, ErrorKind as IoErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -6,26 +6,27 @@ use std::time::{Duration, Instant};
 
 use tokio::net::{TcpStream, UdpSocket};
 
-/// A handshake on one machine is done within this; a probe costs nothing before it.
+/// Delay before the first probe. A handshake on one machine takes less, and so causes no probe.
 const FIRST_PROBE: Duration = Duration::from_millis(10);
-/// With no answer of any kind within this, TCP is tried as well.
+/// Time without any answer after which TCP is tried as well.
 const TCP_PROBE: Duration = Duration::from_millis(250);
-/// How long QUIC still has after TCP was refused, at least: the way may be as long again.
+/// Minimum time that QUIC still has after TCP was refused: the QUIC handshake may take as long again.
 const GRACE: Duration = Duration::from_millis(20);
-/// No packet of QUIC: whoever has the port throws it away.
+/// Datagram that is not a QUIC packet, so that a QUIC endpoint discards it.
 const PROBE_PACKET: [u8; 1] = [0];
 
-/// What a probe found out.
+/// Result of a probe.
 pub(crate) enum Found {
-    /// Nothing listens on the port, neither for QUIC nor for TCP.
+    /// The port has no listener, neither for QUIC nor for TCP.
     Nothing,
-    /// The port is refused for UDP, and taken for TCP.
+    /// UDP is refused on the port, and TCP is accepted.
     TcpAlone(TcpStream),
-    /// TCP is taken, and UDP gives no sign.
+    /// TCP is accepted, and UDP does not answer.
     Tcp(TcpStream),
 }
 
-/// Whether this machine itself says that none of its programs has the port for UDP. It says so while a packet is sent.
+/// Returns `true` if the port is on this machine's loopback interface and no program has bound it for UDP. The kernel
+/// reports that when a packet is sent.
 pub(crate) fn is_free_here(peer: SocketAddr) -> bool {
     let refusal = || {
         let socket = std::net::UdpSocket::bind(any_of(peer))?;
@@ -37,7 +38,7 @@ pub(crate) fn is_free_here(peer: SocketAddr) -> bool {
     peer.ip().is_loopback() && refusal().is_err_and(|error: io::Error| error.kind() == IoErrorKind::ConnectionRefused)
 }
 
-/// What a port has that is refused for UDP.
+/// Probes TCP on a port that refuses UDP.
 pub(crate) async fn look_at_tcp(peer: SocketAddr) -> Found {
     match TcpStream::connect(peer).await {
         Ok(socket) => Found::TcpAlone(socket),
@@ -45,7 +46,7 @@ pub(crate) async fn look_at_tcp(peer: SocketAddr) -> Found {
     }
 }
 
-/// Looks while QUIC is quiet. Does not return where there is nothing to say.
+/// Probes the port while QUIC does not answer. Does not return if the result is inconclusive.
 pub(crate) async fn look(peer: SocketAddr) -> Found {
     let begin = Instant::now();
     tokio::time::sleep(FIRST_PROBE).await;
@@ -57,21 +58,21 @@ pub(crate) async fn look(peer: SocketAddr) -> Found {
         Ok(socket) => Found::Tcp(socket),
         Err(error) if error.kind() == IoErrorKind::ConnectionRefused => {
             if !is_udp_refused {
-                // UDP alone may lead there, behind a firewall or from a container.
+                // Only UDP may be let through, by a firewall or from a container.
                 tokio::time::sleep(GRACE.max(asked.elapsed() * 2)).await;
             }
             Found::Nothing
         }
-        // Nobody knows: QUIC has all the time that it was given.
+        // The result is unknown: QUIC has all the remaining time.
         Err(_) => std::future::pending().await,
     }
 }
 
-/// Whether the system at the other end says that nothing has the port. Does not return where it says nothing.
+/// Returns `true` if the peer's system reports that the UDP port is unused. Does not return otherwise.
 async fn is_udp_refused(peer: SocketAddr) -> bool {
     match refusal(peer).await {
         Err(error) if error.kind() == IoErrorKind::ConnectionRefused => true,
-        // An answer that is none of QUIC, or a system that cannot tell.
+        // An answer that is not QUIC, or a system that does not report refusals.
         Ok(()) | Err(_) => std::future::pending().await,
     }
 }
@@ -83,7 +84,7 @@ async fn refusal(peer: SocketAddr) -> io::Result<()> {
     socket.recv(&mut [0]).await.map(drop)
 }
 
-/// Any port of any address of the peer's kind.
+/// Returns the wildcard address of the peer's address family, with any port.
 fn any_of(peer: SocketAddr) -> SocketAddr {
     match peer {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -95,7 +96,7 @@ fn any_of(peer: SocketAddr) -> SocketAddr {
 mod tests {
     use super::*;
 
-    /// A port of this machine that is free for TCP and for UDP.
+    /// Returns a port of this machine that is free for TCP and for UDP.
     fn free() -> SocketAddr {
         loop {
             let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");

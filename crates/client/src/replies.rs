@@ -1,4 +1,4 @@
-//! Replies: the requests of a client that wait for one, and the inbox where they all arrive.
+//! Replies: the pending requests of a client, and the inbox where their replies arrive.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use parking_lot::Mutex;
 use tokio::sync::{OnceCell, oneshot};
 use tokio::task::AbortHandle;
 
-/// The requests of one client that wait for their replies, all at one inbox.
+/// Pending requests of one client, whose replies arrive at one inbox.
 #[derive(Default)]
 pub(crate) struct Replies {
-    /// The name of the inbox, which the first request opens.
+    /// Name of the inbox, which the first request opens.
     pub inbox: OnceCell<String>,
     waiting: Arc<Waiting>,
     ids: AtomicU64,
-    /// Reads the inbox for as long as the client lives.
+    /// Task that reads the inbox for as long as the client lives.
     task: Mutex<Option<AbortHandle>>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Replies {
 pub(crate) struct Waiting(Mutex<HashMap<u64, oneshot::Sender<Record>>>);
 
 impl Replies {
-    /// Numbers a request and waits for its reply from now on, until [`Replies::give_up`].
+    /// Assigns a number to a request and waits for its reply from now on, until [`Replies::give_up`].
     pub(crate) fn begin(&self) -> (u64, oneshot::Receiver<Record>) {
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
@@ -37,23 +37,23 @@ impl Replies {
         self.waiting.0.lock().remove(&id);
     }
 
-    /// For the task that reads the inbox. It does not keep the client alive.
+    /// Returns the pending requests for the task that reads the inbox. The task does not keep the client alive.
     pub(crate) fn waiting(&self) -> Arc<Waiting> {
         self.waiting.clone()
     }
 
-    /// Ends this task when the client ends.
+    /// Makes this task end when the client ends.
     pub(crate) fn own_task(&self, task: AbortHandle) {
         *self.task.lock() = Some(task);
     }
 }
 
 impl Waiting {
-    /// Passes a reply to the request of this number, if that still waits.
+    /// Passes a reply to the request with this number, if it still waits.
     pub(crate) fn arrived(&self, id: u64, reply: Record) {
         let waiter = self.0.lock().remove(&id);
         if let Some(waiter) = waiter {
-            // One that gave up does not need it any more.
+            // A caller that has given up does not need the reply any more.
             drop(waiter.send(reply));
         }
     }

@@ -1,4 +1,4 @@
-//! Request and reply: a record with an inbox's name in it, and the answer that comes there.
+//! Request and reply: a record that names an inbox, and the reply that arrives there.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::replies::Replies;
 use crate::session::Session;
 use crate::subscription::SubscriptionBuilder;
 
-/// The header that names where the answer goes.
+/// Header that names the topic of the reply.
 const REPLY_TO: &str = "reply-to";
-/// The header that tells the answers of one inbox apart.
+/// Header that distinguishes the replies in one inbox.
 const CORRELATION_ID: &str = "correlation-id";
 
 impl Client {
-    /// Publishes a record and waits for somebody's answer, at most this long. Nobody there to answer
-    /// is an error at once.
+    /// Publishes a record and waits up to `timeout` for a reply. If the topic has no subscriber, returns
+    /// `no_responders` immediately.
     pub async fn request(&self, topic: &str, record: Record, timeout: Duration) -> Result<Record> {
         let replies = &self.replies;
         let inbox = replies.inbox.get_or_try_init(|| open_inbox(&self.session, replies)).await?;
@@ -40,7 +40,7 @@ impl Client {
         result
     }
 
-    /// Answers a request that came as a message.
+    /// Replies to a request that was received as a message. A record without a `reply-to` header is refused.
     pub async fn reply(&self, request: &Record, mut answer: Record) -> Result<()> {
         let to = request.header(REPLY_TO).ok_or_else(|| Error::invalid("this record asks for no answer"))?;
         let to =
@@ -55,7 +55,7 @@ impl Client {
 /// Opens the inbox of a client and reads it in a task.
 async fn open_inbox(session: &Session, replies: &Replies) -> Result<String> {
     let name = format!("{INBOX_PREFIX}{:016x}", RandomState::new().hash_one(replies as *const Replies as usize));
-    // On its own connections, which it shares with no subscription that the program reads slowly.
+    // The inbox uses separate connections, which it shares with no subscription that the program reads slowly.
     let mut inbox = SubscriptionBuilder::new(session.sibling(), &name).open().await?;
     let waiting = replies.waiting();
     let task = tokio::spawn(async move {

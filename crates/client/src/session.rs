@@ -11,23 +11,23 @@ use crate::operations::Operations;
 use crate::pool::Pool;
 use crate::settings::ClientSettings;
 
-/// How long a close may take.
+/// Maximum duration of a close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Connections to one broker, by what they carry, so that a large value or a slow reader blocks no publisher.
-/// Publishers, subscriptions, consumers, queues and caches hold it, and never the client that opened them.
+/// Connections to one broker, grouped by their use, so that a large value or a slow reader blocks no publisher.
+/// Publishers, subscriptions, consumers, queues and caches hold the session, and never the client that opened them.
 pub(crate) struct Session {
     dialer: Arc<Dialer>,
-    /// Publishes, and on its first connection all requests that have no pool.
+    /// Connections for publishing. The first one also carries all requests that have no pool.
     pub publish: Pool,
     pub events: Pool,
     pub caches: Pool,
-    /// Operations of caches that the broker does once.
+    /// Cache operations that the broker executes once.
     pub operations: Operations,
 }
 
 impl Session {
-    /// A session that connects with its first request.
+    /// Creates a session that connects with its first request.
     pub(crate) fn new(dialer: Arc<Dialer>) -> Arc<Self> {
         let settings = &dialer.settings;
         let events = Shape {
@@ -50,12 +50,12 @@ impl Session {
         })
     }
 
-    /// A session with the same broker over its own connections.
+    /// Creates a session with the same broker over separate connections.
     pub(crate) fn sibling(&self) -> Arc<Self> {
         Self::new(self.dialer.clone())
     }
 
-    /// Closes all connections and waits, at most a second, until the broker knows.
+    /// Closes all connections and waits up to one second for the broker to take note.
     pub(crate) async fn close(&self) {
         let close = async {
             self.publish.close().await;
@@ -76,12 +76,12 @@ impl Session {
         self.call_within(request, self.settings().request_timeout).await
     }
 
-    /// Sends a request that the broker may answer late, and waits at most `timeout` once there is a connection.
+    /// Sends a request that the broker may answer late, and waits up to `timeout` once a connection exists.
     pub(crate) async fn call_within(&self, request: &Request, timeout: Duration) -> Result<Response> {
         self.control().await?.control.request(request, timeout).await
     }
 
-    /// The connection for all requests that have no pool.
+    /// Returns the connection for all requests that have no pool.
     async fn control(&self) -> Result<Arc<Connection>> {
         self.publish.connection(0).await
     }

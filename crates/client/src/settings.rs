@@ -1,4 +1,4 @@
-//! What a client is set to. The defaults are those of the `balanced` profile.
+//! Settings of a client. The defaults are those of the `balanced` profile.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,58 +7,63 @@ use std::time::Duration;
 
 use engine::Error;
 
+/// Settings of a client: sizes of its connection pools, flow control windows and timeouts.
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
-    /// Connections for publishing.
+    /// Number of connections for publishing, 4 by default.
     pub pub_conn_pool: usize,
-    /// Publish streams of each of them. Over TCP a connection is one stream.
+    /// Publish streams per publish connection, 2 by default. A TCP connection always is one stream.
     pub pub_streams_per_conn: usize,
-    /// Connections for subscriptions.
+    /// Number of connections for subscriptions, 8 by default.
     pub event_conn_pool: usize,
-    /// Connections for caches.
+    /// Number of connections for caches, 8 by default.
     pub cache_conn_pool: usize,
-    /// Streams of each of them. Over TCP a connection is one stream.
+    /// Streams per cache connection, 4 by default. A TCP connection always is one stream.
     pub cache_streams_per_conn: usize,
-    /// Bytes that one connection may have on the way to this client.
+    /// Maximum bytes in flight to this client on one connection for subscriptions, 256 MiB by default.
     pub event_conn_recv_window: u64,
-    /// Bytes that one subscription may have on the way: also its credit.
+    /// Maximum bytes in flight to one subscription, 64 MiB by default. This is also its credit.
     pub event_stream_recv_window: u64,
-    /// Bytes of answers that one connection for caches may have on the way to this client.
+    /// Maximum bytes of answers in flight to this client on one cache connection, 256 MiB by default.
     pub cache_conn_recv_window: u64,
-    /// Those that one stream of it may have.
+    /// Maximum bytes of answers in flight to this client on one stream of a cache connection, 64 MiB by default.
     pub cache_stream_recv_window: u64,
-    /// Bytes that one connection may have on the way to the broker.
+    /// Maximum bytes in flight to the broker on one connection, 256 MiB by default.
     pub event_send_window: u64,
-    /// Records that a publisher gathers are sent when they reach this size, or when nothing is left to do.
+    /// Size at which a publisher sends the records that it has gathered, 16 KiB by default. It sends them earlier when
+    /// it is otherwise idle.
     pub publish_chunk_bytes: usize,
-    /// Batches of one publisher that may wait for their acknowledgement.
+    /// Maximum number of unacknowledged batches of one publisher, 256 by default.
     pub publishes_in_flight_max: usize,
+    /// Maximum duration of one connection attempt, 5 s by default.
     pub connect_timeout: Duration,
-    /// How long a request may take, with all its tries.
+    /// Maximum duration of a request with all its attempts, 30 s by default.
     pub request_timeout: Duration,
-    /// Certificates to trust, PEM. `None` trusts the system's, and on this machine's own loopback any.
+    /// PEM file of the trusted certificates. `None` trusts the system's certificates, and any certificate on the
+    /// loopback interface.
     pub ca_file: Option<PathBuf>,
-    /// How this client calls itself to the broker.
+    /// Name of this client, which it reports to the broker; `rust` by default.
     pub name: String,
-    /// Receives word of connections that break and are made again.
+    /// Function that is notified of lost and restored connections.
     pub observer: Option<LinkObserver>,
 }
 
-/// What became of the connections to a broker.
+/// Change of the connections to a broker.
 #[derive(Clone, Copy, Debug)]
 pub enum LinkChange<'a> {
-    /// A connection broke, and the first attempt to make it again failed: why. More attempts follow.
+    /// A connection broke, and the first attempt to restore it failed for this reason. More attempts follow.
     Lost(&'a Error),
-    /// A connection was made again after that.
+    /// A connection was restored after [`LinkChange::Lost`].
     Restored,
 }
 
-/// A function that is called once when connections are lost and once when they are restored. It is called by the task
-/// that connects: it should only pass the word on.
+/// Function that is called once when connections are lost and once when they are restored. The connecting task calls
+/// it, so it should only forward the notification.
 #[derive(Clone)]
 pub struct LinkObserver(Arc<dyn Fn(LinkChange<'_>) + Send + Sync>);
 
 impl LinkObserver {
+    /// Creates an observer from a function, which must not block.
     pub fn new(observe: impl Fn(LinkChange<'_>) + Send + Sync + 'static) -> Self {
         Self(Arc::new(observe))
     }

@@ -1,4 +1,4 @@
-//! Subscriptions that go on after a broken connection where they were.
+//! Subscriptions, which resume at their position after a broken connection.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,31 +18,31 @@ use crate::pool::is_transient;
 use crate::session::Session;
 use crate::topics::describe_topic;
 
-/// A [`Subscription`] before it is opened.
+/// Builder of a [`Subscription`].
 #[must_use = "it does nothing until it is opened"]
 pub struct SubscriptionBuilder {
     session: Arc<Session>,
     request: Subscribe,
 }
 
-/// An open subscription. Dropping it closes it.
+/// Open subscription. Dropping it closes it.
 pub struct Subscription {
     session: Arc<Session>,
-    /// What was asked for; its start is only that of the first time.
+    /// Request that opened the subscription. Its start applies only to the first time.
     request: Subscribe,
     turn: usize,
     open: Open,
-    /// Where each partition goes on, in the order in which they were met.
+    /// Position of each partition, in the order of first delivery.
     next: Vec<Position>,
     /// Bytes that were read since the broker was last granted credit.
     unreported_bytes: u64,
-    /// Messages of the batch that [`Subscription::next`] is in.
+    /// Remaining messages of the batch that [`Subscription::next`] returns from.
     messages: VecDeque<Message>,
-    /// Events that have to come before what the broker sends.
+    /// Events to return before the broker's next push.
     pending: VecDeque<Event>,
 }
 
-/// A subscription as long as its connection lasts. Dropping it ends it.
+/// Subscription on one connection, which ends with that connection. Dropping it unsubscribes.
 pub(crate) struct Open {
     pub connection: Arc<Connection>,
     pub events: Events,
@@ -54,57 +54,68 @@ struct Position {
     topic: Arc<str>,
     partition: PartitionId,
     next: Offset,
-    /// Where a pattern's first batch begins, if that is within the batch.
+    /// Start offset of a pattern's first batch, if it lies within the batch.
     begin: Option<Offset>,
 }
 
-/// What a subscription gets.
+/// Event of a subscription.
 #[derive(Clone, Debug)]
 pub enum Event {
+    /// Records that were published together.
     Batch(Batch),
-    /// Records from `from` up to, not including, `to` do not come: they were dropped, or retention
+    /// Records in the range from `from` to `to` (exclusive) will not be delivered: they were dropped, or retention
     /// removed them first.
     Gap {
+        /// Name of the topic.
         topic: Arc<str>,
+        /// Partition of the topic.
         partition: PartitionId,
+        /// Offset of the first missing record.
         from: Offset,
+        /// Offset after the last missing record.
         to: Offset,
     },
-    /// The broker was restarted and the topic was in memory, or the topic was deleted and created
-    /// again: the next records are of another log, which begins at offset 0.
+    /// The broker was restarted and the topic was in memory, or the topic was deleted and created again: the next
+    /// records are from another log, which begins at offset 0.
     Restarted,
-    /// The connection broke, and a subscription of a pattern or a queue group goes on live: what was
-    /// published meanwhile did not come.
+    /// The connection broke, and a subscription to a pattern or in a queue group resumes live: records that were
+    /// published in the meantime were not delivered.
     Reconnected,
 }
 
-/// Records as they were published together.
+/// Batch of records that were published together.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Batch {
+    /// Name of the topic.
     pub topic: Arc<str>,
+    /// Partition of the topic.
     pub partition: PartitionId,
+    /// Complete batch as it is stored. It may begin before the first requested record; see [`Batch::records`].
     pub batch: RecordBatch,
-    /// The first record that was asked for; a batch may begin before it.
+    /// Offset of the first requested record; a batch may begin before it.
     pub(crate) first: Offset,
 }
 
-/// One record, with where it comes from.
+/// Record with its topic and partition.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Message {
+    /// Name of the topic.
     pub topic: Arc<str>,
+    /// Partition of the topic.
     pub partition: PartitionId,
+    /// The record, with its offset.
     pub record: Record,
 }
 
 impl Batch {
-    /// The records in their order, decompressed if need be.
+    /// Returns the requested records in their order, decompressed if necessary.
     pub fn records(&self) -> Result<Records> {
         self.batch.records_from(self.first)
     }
 
-    /// How many records [`Batch::records`] yields.
+    /// Returns the number of records that [`Batch::records`] yields.
     pub fn len(&self) -> usize {
         if self.batch.is_control() {
             return 0;
@@ -113,13 +124,14 @@ impl Batch {
         (self.batch.count() as usize).saturating_sub(skipped as usize)
     }
 
+    /// Returns `true` if [`Batch::records`] yields no record.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl Client {
-    /// Begins a subscription to a topic, or to a pattern: `orders.*`, `orders.>`.
+    /// Starts building a subscription to a topic, or to a pattern: `orders.*`, `orders.>`.
     pub fn subscribe(&self, topic: &str) -> SubscriptionBuilder {
         SubscriptionBuilder::new(self.session.clone(), topic)
     }
@@ -142,43 +154,44 @@ impl SubscriptionBuilder {
         Self { session, request }
     }
 
-    /// Where to begin; by default with what is published from now on.
+    /// Sets the start of the subscription; by default [`Start::Live`], which delivers records published from now on.
     pub fn start(mut self, start: Start) -> Self {
         self.request.start = start;
         self
     }
 
-    /// Only this partition.
+    /// Restricts the subscription to one partition; `None`, the default, reads all.
     pub fn partition(mut self, partition: Option<PartitionId>) -> Self {
         self.request.partition = partition;
         self
     }
 
-    /// What happens when this subscriber reads too slowly; by default it reads on from the log.
+    /// Sets the behavior for a subscriber that reads too slowly; by default it continues to read from the log.
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.request.overflow = overflow;
         self
     }
 
-    /// Batches that the broker queues for this subscriber; 0 for its default.
+    /// Sets the number of batches that the broker queues for this subscriber; 0 selects the broker's default.
     pub fn queue_batches(mut self, batches: u32) -> Self {
         self.request.queue_batches = batches;
         self
     }
 
-    /// What happens where the topic does not exist; by default that is an error, which names the topic that may have
-    /// been meant.
+    /// Sets the behavior for a topic that does not exist; by default that is an error, which suggests the name of an
+    /// existing topic if one is similar.
     pub fn missing(mut self, missing: Missing) -> Self {
         self.request.missing = missing;
         self
     }
 
-    /// Shares the topic with the other members of this queue group: each batch goes to one of them.
+    /// Shares the topic with the other members of this queue group: each batch is delivered to one of them.
     pub fn group(mut self, group: &str) -> Self {
         group.clone_into(&mut self.request.group);
         self
     }
 
+    /// Opens the subscription and waits until the broker has confirmed it.
     pub async fn open(self) -> Result<Subscription> {
         let turn = self.session.events.next_turn();
         let open = Open::new(&self.session, turn, &self.request).await?;
@@ -199,12 +212,12 @@ impl SubscriptionBuilder {
 }
 
 impl Subscription {
-    /// The partitions that this subscription reads, with where it began and where they ended then.
+    /// Returns the partitions of this subscription, each with its start and with the end of its log at that time.
     pub fn sources(&self) -> &[SourceInfo] {
         &self.open.sources
     }
 
-    /// The next record. Gaps and restarts are passed over; [`Subscription::next_event`] tells them.
+    /// Returns the next record. Skips gaps and restarts, which [`Subscription::next_event`] reports.
     pub async fn next(&mut self) -> Result<Message> {
         loop {
             if let Some(message) = self.messages.pop_front() {
@@ -220,8 +233,8 @@ impl Subscription {
         }
     }
 
-    /// Records as a stream. It ends after the first error; the subscription can be used again when the stream is
-    /// dropped.
+    /// Returns the records as a stream. The stream ends after the first error; the subscription can be used again after
+    /// the stream is dropped.
     ///
     /// ```no_run
     /// # async fn example(client: client::Client) -> Result<(), client::Error> {
@@ -239,8 +252,8 @@ impl Subscription {
         Box::pin(stream::try_unfold(self, async |this: &mut Self| Ok(Some((this.next().await?, this)))))
     }
 
-    /// The next batch, gap or restart. A broken connection is made again, and the subscription goes on
-    /// after the last record that was returned.
+    /// Returns the next batch, gap or restart. Restores a broken connection, and then resumes after the last returned
+    /// record.
     pub async fn next_event(&mut self) -> Result<Event> {
         loop {
             if let Some(event) = self.pending.pop_front() {
@@ -267,12 +280,12 @@ impl Subscription {
                 let position = self.position(&topic, partition, batch.base_offset());
                 let begin = position.begin.take();
                 let first = match begin {
-                    // A pattern resumes live, and a topic that was deleted and made again begins at 0.
+                    // A pattern resumes live, and a topic that was deleted and created again begins at 0.
                     _ if !is_pattern => position.next,
                     Some(begin) if begin < batch.next_offset() => begin.max(batch.base_offset()),
                     Some(_) | None => batch.base_offset(),
                 };
-                // Seen before a broken connection.
+                // Already returned before the connection broke.
                 if batch.next_offset() <= first {
                     self.grant(bytes);
                     return Ok(None);
@@ -297,7 +310,7 @@ impl Subscription {
         }
     }
 
-    /// The position of a partition; one that was not met before begins here.
+    /// Returns the position of a partition. A partition that is new here begins at `begin`.
     fn position(&mut self, topic: &str, partition: PartitionId, begin: Offset) -> &mut Position {
         let topic = if topic.is_empty() { &self.request.topic } else { topic };
         let found = self.next.iter().position(|known| known.partition == partition && &*known.topic == topic);
@@ -308,7 +321,7 @@ impl Subscription {
         &mut self.next[at]
     }
 
-    /// Lets the broker send on, once half of the credit is used up.
+    /// Grants the broker new credit once half of it is used up.
     fn grant(&mut self, bytes: u64) {
         self.unreported_bytes += bytes;
         if self.unreported_bytes * 2 >= self.request.credit {
@@ -346,8 +359,8 @@ impl Subscription {
         let connection = self.session.events.connection(self.turn).await?;
         let is_restarted = connection.hello.instance != instance;
         let mut request = request.clone();
-        // A broker that was started again has no topics in memory: this one continues when its topic is used again.
-        // Of the same broker the topic can only have been deleted.
+        // A restarted broker has no topics in memory: the subscription continues when its topic is used again. If the
+        // broker was not restarted, the topic can only have been deleted.
         if is_restarted {
             request.missing = Missing::Wait;
         } else if !self.next.is_empty() {
@@ -370,13 +383,13 @@ impl Subscription {
             let is_new = |source: &&SourceInfo| known.iter().all(|(partition, _)| *partition != source.partition);
             let added: Vec<_> = self.open.sources.iter().filter(is_new).map(|source| (source.partition, 0)).collect();
             if !added.is_empty() {
-                // The topic has grown meanwhile: all of what these have is new.
+                // Partitions were added to the topic in the meantime: all their records are new.
                 known.extend(added);
                 self.open = Open::new(&self.session, self.turn, &request).await?;
             }
         }
         self.unreported_bytes = 0;
-        // A log that ends before what was read is another one: its topic was deleted and made again.
+        // A log that ends before the last returned record is another log: its topic was deleted and created again.
         let is_anew = |position: &Position| {
             let mut sources = self.open.sources.iter();
             sources.any(|source| source.partition == position.partition && source.end < position.next)
@@ -390,7 +403,7 @@ impl Subscription {
         Ok(())
     }
 
-    /// Whether the topic and its offsets survive a restart of the broker.
+    /// Returns `true` if the topic and its offsets survive a restart of the broker.
     async fn is_kept(&self) -> Result<bool> {
         match describe_topic(&self.session, &self.request.topic).await {
             Ok(topic) => Ok(topic.settings.storage != Storage::Memory),
@@ -405,12 +418,12 @@ impl Subscription {
 }
 
 impl Open {
-    /// Where each partition begins for a subscription that asked for this start.
+    /// Returns the position at which each partition begins for a subscription with this start.
     fn positions(&self, start: &Start) -> Vec<Position> {
         let sources = self.sources.iter();
         sources
             .map(|source| {
-                // A gap notice comes for what is asked for and gone.
+                // A gap notice reports requested records that no longer exist.
                 let asked = match start {
                     Start::Offset(offset) => (*offset).min(source.end),
                     _ => source.start,
@@ -443,11 +456,11 @@ impl Open {
 }
 
 impl Open {
-    /// Lets the broker send so many bytes more.
+    /// Grants the broker credit for `bytes` more bytes.
     pub(crate) fn grant(&self, bytes: u64) {
         let mut buf = BytesMut::new();
         Request::Credit { subscription: self.id, bytes }.encode(0, &mut buf);
-        // Where the connection is gone, the next read says so.
+        // If the connection is broken, the next read returns the error.
         self.connection.control.tell([buf.freeze()]).unwrap_or_default();
     }
 }
@@ -458,7 +471,7 @@ impl Drop for Open {
         let mut buf = BytesMut::new();
         let control = &self.connection.control;
         Request::Unsubscribe { subscription: self.id }.encode(control.next_correlation(), &mut buf);
-        // Where the connection is gone, so is the subscription.
+        // The subscription ends with its connection, so a broken connection is no error here.
         control.tell([buf.freeze()]).unwrap_or_default();
     }
 }

@@ -1,4 +1,4 @@
-//! Whom to believe: the system's certificates, a file's, or, on loopback, anyone.
+//! Trust in a broker's certificate: the system's roots, those of a file, or on loopback any certificate.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use engine::{Error, ErrorKind, Result};
 use net::tls::trust::{self, Refusal, Roots, Trust};
 use rustls::{ClientConfig, RootCertStore};
 
-/// The TLS settings for a broker, and what will tell why its certificate was refused.
+/// Returns the TLS settings for a broker, and the place that receives the reason if its certificate is refused.
 ///
-/// A loopback connection never leaves the machine, and there a broker without configuration has a
-/// certificate that nobody vouches for.
+/// A loopback connection never leaves the machine, and a broker without configuration uses a self-signed certificate
+/// there.
 pub(crate) fn client_config(ca_file: Option<&Path>, is_loopback: bool) -> Result<(ClientConfig, Refusal)> {
     let (trust, refusal) = if ca_file.is_none() && is_loopback {
         (Trust::Anyone, Refusal::default())

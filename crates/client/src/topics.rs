@@ -1,4 +1,4 @@
-//! Topics from outside: their settings, their partitions, and the batches in those.
+//! Administration of topics: their settings, partitions and batches.
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use crate::link::unexpected;
 use crate::session::Session;
 
 impl Client {
+    /// Creates a topic with these settings. Succeeds if the topic already exists with the same settings.
     pub async fn create_topic(&self, topic: &str, settings: TopicSettings) -> Result<TopicInfo> {
         match self.session.call(&Request::TopicCreate { topic: topic.to_owned(), settings }).await? {
             Response::TopicCreated(info) => Ok(info),
@@ -17,6 +18,7 @@ impl Client {
         }
     }
 
+    /// Deletes a topic with all its records.
     pub async fn delete_topic(&self, topic: &str) -> Result<()> {
         match self.session.call(&Request::TopicDelete { topic: topic.to_owned() }).await? {
             Response::TopicDeleted => Ok(()),
@@ -24,12 +26,13 @@ impl Client {
         }
     }
 
+    /// Returns the settings of a topic and the offsets of its partitions.
     pub async fn describe_topic(&self, topic: &str) -> Result<TopicInfo> {
         describe_topic(&self.session, topic).await
     }
 
-    /// Gives a topic so many partitions in all; they only grow. Publishers and subscriptions that are open take
-    /// note by themselves. A key may come to another partition from then on.
+    /// Raises the number of partitions of a topic to `partitions`; it cannot shrink. Open publishers and subscriptions
+    /// notice that by themselves. A key may be assigned to another partition from then on.
     pub async fn grow_topic(&self, topic: &str, partitions: u32) -> Result<TopicInfo> {
         match self.session.call(&Request::TopicGrow { topic: topic.to_owned(), partitions }).await? {
             Response::TopicGrown(info) => Ok(info),
@@ -37,7 +40,7 @@ impl Client {
         }
     }
 
-    /// Changes settings of a topic, and leaves those that are not named.
+    /// Changes settings of a topic. Settings that `change` does not name keep their values.
     pub async fn alter_topic(&self, topic: &str, change: SettingsChange) -> Result<TopicInfo> {
         match self.session.call(&Request::TopicAlter { topic: topic.to_owned(), change }).await? {
             Response::TopicAltered(info) => Ok(info),
@@ -45,8 +48,9 @@ impl Client {
         }
     }
 
-    /// Removes the records of a partition before an offset for good, or all that are there with `Offset::MAX`. Returns
-    /// where it begins then: what retention has removed already stays so.
+    /// Permanently deletes the records of a partition before an offset; `Offset::MAX` deletes all existing records.
+    /// Returns the resulting start of the partition, which may be higher than `before` if retention has already removed
+    /// more.
     pub async fn delete_records(&self, topic: &str, partition: PartitionId, before: Offset) -> Result<Offset> {
         match self.session.call(&Request::RecordsDelete { topic: topic.to_owned(), partition, before }).await? {
             Response::RecordsDeleted { start } => Ok(start),
@@ -54,7 +58,7 @@ impl Client {
         }
     }
 
-    /// All topics in the order of their names.
+    /// Returns all topics in the order of their names.
     pub async fn list_topics(&self) -> Result<Vec<TopicInfo>> {
         let mut found: Vec<TopicInfo> = Vec::new();
         loop {
@@ -71,8 +75,8 @@ impl Client {
         }
     }
 
-    /// The batches of a partition from an offset on, with the log's start and end. At the end of the log it
-    /// waits this long for more.
+    /// Returns the batches of a partition from an offset on, with the log's start and end. At the end of the log, the
+    /// call waits up to `wait` for more. One call returns up to 4 MiB, or one larger batch.
     pub async fn fetch(
         &self,
         topic: &str,

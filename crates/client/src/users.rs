@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::link::unexpected;
 
 impl Client {
-    /// Gives a user these credentials, in the place of those that they have for the same mechanisms.
+    /// Sets these credentials of a user. They replace existing credentials for the same mechanisms.
     pub async fn put_user(&self, user: UserName, credentials: Vec<Credential>) -> Result<()> {
         match self.security(SecurityRequest::PutUser { user, credentials }).await? {
             SecurityResponse::UserPut => Ok(()),
@@ -17,7 +17,8 @@ impl Client {
         }
     }
 
-    /// Takes a user's credentials for these mechanisms away, or all where none is named. Whoever is connected stays so.
+    /// Deletes a user's credentials for these mechanisms, or all if `mechanisms` is empty. Existing connections of the
+    /// user stay open.
     pub async fn delete_user(&self, user: UserName, mechanisms: Vec<Mechanism>) -> Result<()> {
         match self.security(SecurityRequest::DeleteUser { user, mechanisms }).await? {
             SecurityResponse::UserDeleted => Ok(()),
@@ -25,7 +26,7 @@ impl Client {
         }
     }
 
-    /// All users in the order of their names.
+    /// Returns all users in the order of their names.
     pub async fn list_users(&self) -> Result<Vec<UserInfo>> {
         match self.security(SecurityRequest::ListUsers).await? {
             SecurityResponse::Users(users) => Ok(users),
@@ -33,6 +34,7 @@ impl Client {
         }
     }
 
+    /// Adds entries to the access control list. Existing entries stay as they are.
     pub async fn create_acls(&self, acls: Vec<Acl>) -> Result<()> {
         match self.security(SecurityRequest::CreateAcls(acls)).await? {
             SecurityResponse::AclsCreated => Ok(()),
@@ -40,7 +42,7 @@ impl Client {
         }
     }
 
-    /// Removes all entries that the filter means, and returns them.
+    /// Deletes all entries of the access control list that match the filter, and returns them.
     pub async fn delete_acls(&self, filter: AclFilter) -> Result<Vec<Acl>> {
         match self.security(SecurityRequest::DeleteAcls(filter)).await? {
             SecurityResponse::AclsDeleted(acls) => Ok(acls),
@@ -48,6 +50,7 @@ impl Client {
         }
     }
 
+    /// Returns all entries of the access control list that match the filter.
     pub async fn list_acls(&self, filter: AclFilter) -> Result<Vec<Acl>> {
         match self.security(SecurityRequest::ListAcls(filter)).await? {
             SecurityResponse::Acls(acls) => Ok(acls),

@@ -1,5 +1,5 @@
-//! What a permit costs, alone and while a second thread hammers the same limit:
-//! `cargo bench -p thalweg-net --bench runtime_limits`.
+//! Cost of a permit, alone and while a second thread uses the same limit without a pause: `cargo bench -p thalweg-net
+//! --bench runtime_limits`.
 
 use std::hint::black_box;
 use std::net::IpAddr;
@@ -50,17 +50,17 @@ fn runtime_limits(c: &mut Criterion) {
     group.finish();
 }
 
-/// Measures what `worker` makes, on one thread and beside another that does the same.
+/// Measures the work of `worker` on one thread, alone and next to another thread with the same work.
 fn measure<W: FnMut()>(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, worker: impl Fn() -> W + Sync) {
     group.bench_function(BenchmarkId::new(name, "1 thread"), |b| b.iter(worker()));
     group.bench_function(BenchmarkId::new(name, "2 threads"), |b| b.iter_custom(|times| time_beside(&worker, times)));
 }
 
-/// On cache lines of its own: beside it on the stack is what the measured thread writes.
+/// Flag on its own cache lines: its neighbors on the stack are written by the measured thread.
 #[repr(align(128))]
 struct IsOver(AtomicBool);
 
-/// How long it takes to work so many times while a second thread works without a pause.
+/// Returns the time for `times` rounds of work while a second thread works without a pause.
 fn time_beside<W: FnMut()>(worker: &(impl Fn() -> W + Sync), times: u64) -> Duration {
     let (both, is_over) = (Barrier::new(2), IsOver(AtomicBool::new(false)));
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! A protocol of one's own, from its bytes to a server: lines of numbers are answered with their sum.
+//! Custom protocol, from its bytes to a server: lines of numbers are answered with their sum.
 //!
 //! ```console
 //! $ cargo run -p thalweg-net --example custom_protocol
@@ -22,7 +22,7 @@ struct Sums;
 
 impl Protocol for Sums {
     type Codec = ();
-    /// What is no number is for the handler to answer; only bytes that are no text end the connection.
+    /// Numbers of a line. The handler answers invalid numbers; only bytes that are not text end the connection.
     type Request<'a> = Result<Vec<i64>, String>;
     type Message<'a> = Never;
     type Response = String;

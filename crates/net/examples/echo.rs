@@ -1,4 +1,4 @@
-//! The smallest service: whatever comes goes back, over TCP and a Unix socket at the same time.
+//! Minimal service, which returns all received bytes, over TCP and a Unix socket at the same time.
 //!
 //! ```console
 //! $ cargo run -p thalweg-net --example echo
@@ -16,7 +16,7 @@ use net::service::layer::from_fn;
 use net::service::{Decoded, Fault, Input, Never, Order, Out, Peer, Protocol};
 use net::{Address, Listener, Server, Service, ServiceSettings};
 
-/// All bytes that are there are one request.
+/// Protocol that takes all received bytes as one request.
 #[derive(Clone)]
 struct Echo;
 
@@ -39,11 +39,11 @@ impl Protocol for Echo {
         out.put_bytes(response);
     }
 
-    /// There is nobody who could understand it.
+    /// Sends nothing, because no peer could understand a fault.
     fn encode_fault(&self, _codec: &mut (), _tag: Option<()>, _fault: &Fault, _out: &mut Out) {}
 }
 
-/// The addresses are the bound ones.
+/// Starts the server. Returns the bound addresses.
 pub fn serve(tcp: SocketAddr, unix: &Path) -> io::Result<(Server, [Address; 2])> {
     let service = Service::new(Echo, from_fn(|bytes: &[u8]| Bytes::copy_from_slice(bytes)), ServiceSettings::default());
     let server = Server::on_every_core(service)?;

@@ -1,4 +1,4 @@
-//! Handlers around a handler: one refuses what it does not like, one numbers what goes out.
+//! Layers: handlers around a handler, of which one refuses some requests and one numbers the responses.
 //!
 //! ```console
 //! $ cargo run -p thalweg-net --example layers
@@ -28,7 +28,7 @@ pub fn serve(address: SocketAddr) -> io::Result<(Server, Address)> {
         let is_shouting = line.chars().any(char::is_alphabetic) && !line.chars().any(char::is_lowercase);
         is_shouting.then(|| "REFUSED: that is shouting".to_owned())
     });
-    // From the inside out: what the guard refuses gets no number.
+    // From the inside out: a refusal of the guard gets no number.
     let handler = polite.wrap(number.wrap(upper));
     let server = Server::on_every_core(Service::new(Lines, handler, ServiceSettings::default()))?;
     let address = server.listen(Listener::tcp(address)?)?;

@@ -1,4 +1,4 @@
-//! Accepting connections, whatever the system answers.
+//! Acceptors, which survive every error of the operating system.
 
 use std::fs::File;
 use std::io;
@@ -11,21 +11,21 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-/// Connections that the kernel holds until they are accepted.
+/// Maximum number of connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 4096;
-/// A connection that is silent for so long is asked for a sign of life, and then so often.
+/// Silence after which keep-alive probes start on a connection, and the interval between them.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
-/// How long to wait when the system has no descriptors or no memory left.
+/// Pause when the system has no descriptors or no memory left.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
-/// A listening TCP socket whose accept loop ends only with the process.
+/// Listening TCP socket whose accept loop ends only with the process.
 pub struct Acceptor {
     listener: TcpListener,
     reserve: Reserve,
 }
 
-/// The same for a Unix socket, which is removed when it is dropped.
+/// Listening Unix socket, whose accept loop ends only with the process. The socket file is removed on drop.
 pub struct UnixAcceptor {
     listener: UnixListener,
     path: PathBuf,
@@ -33,32 +33,33 @@ pub struct UnixAcceptor {
     reserve: Reserve,
 }
 
-/// A file, whatever its name: the device and the number there.
+/// Identity of a file independent of its name: the device and the inode number.
 type FileId = (u64, u64);
 
-/// Held so that, with no descriptor left, a connection can still be accepted and closed.
+/// Reserved descriptor, so that a connection can still be accepted and closed when none is left.
 struct Reserve(Option<File>);
 
-/// Counts of all listeners of the process.
+/// Counters of all listeners of the process.
 #[derive(Default)]
 pub struct AcceptStats {
-    /// Connections that the system handed over.
+    /// Connections that the system has accepted.
     pub accepted: AtomicU64,
-    /// Times that the system failed to hand one over.
+    /// Failed attempts to accept a connection.
     pub failed: AtomicU64,
-    /// Connections that were closed at once because no descriptor was left for them.
+    /// Connections that were closed immediately because no descriptor was left for them.
     pub shed: AtomicU64,
 }
 
 static STATS: AcceptStats =
     AcceptStats { accepted: AtomicU64::new(0), failed: AtomicU64::new(0), shed: AtomicU64::new(0) };
 
-/// The counts of all listeners.
+/// Returns the counters of all listeners.
 pub fn stats() -> &'static AcceptStats {
     &STATS
 }
 
 impl Acceptor {
+    /// Binds a TCP listener with `SO_REUSEADDR` and a backlog of 4096. An IPv6 wildcard address also accepts IPv4.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         if address.is_ipv6() {
@@ -71,18 +72,19 @@ impl Acceptor {
         Ok(Self { listener: TcpListener::from_std(socket.into())?, reserve: Reserve::open() })
     }
 
+    /// Returns the bound address, with the actual port if port 0 was requested.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// The next connection. An error of the system is waited out, logged and counted, never returned:
-    /// with no descriptor left, connections are closed rather than left to hang.
+    /// Returns the next connection. Errors of the system are logged, counted and retried, never returned: if no
+    /// descriptor is left, connections are closed rather than left to hang.
     pub async fn accept(&mut self) -> (TcpStream, SocketAddr) {
         loop {
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
                     STATS.accepted.fetch_add(1, Ordering::Relaxed);
-                    // A peer that vanished without a word is found out.
+                    // Keep-alive detects a peer that has vanished.
                     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
                     let set = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
                     if let Err(error) = set.and_then(|()| stream.set_nodelay(true)) {
@@ -98,7 +100,7 @@ impl Acceptor {
 }
 
 impl UnixAcceptor {
-    /// A socket with the permissions `mode`. One that nobody listens on any more is replaced.
+    /// Binds a Unix socket with the permissions `mode`. A stale socket file, which no process listens on, is replaced.
     pub fn bind(path: &Path, mode: u32) -> io::Result<Self> {
         remove_stale(path)?;
         let listener = UnixListener::bind(path)?;
@@ -106,11 +108,12 @@ impl UnixAcceptor {
         Ok(Self { listener, path: path.to_owned(), file: file_at(path)?, reserve: Reserve::open() })
     }
 
+    /// Returns the path of the socket file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The next connection, as [`Acceptor::accept`].
+    /// Returns the next connection. Errors are handled as in [`Acceptor::accept`].
     pub async fn accept(&mut self) -> UnixStream {
         loop {
             match self.listener.accept().await {
@@ -126,7 +129,7 @@ impl UnixAcceptor {
 
 impl Drop for UnixAcceptor {
     fn drop(&mut self) {
-        // Another process may have put its own in the place.
+        // Another process may have replaced the file with its own.
         let removed = match file_at(&self.path) {
             Ok(file) if file != self.file => return,
             Ok(_) => std::fs::remove_file(&self.path),
@@ -143,7 +146,7 @@ fn file_at(path: &Path) -> io::Result<FileId> {
     Ok((found.dev(), found.ino()))
 }
 
-/// Removes a socket that is left over. One that answers, or is no socket, stays.
+/// Removes a stale socket file. Fails if a process listens on it or if the file is not a socket.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {}
@@ -151,7 +154,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     }
-    // Without waiting: one that is too busy to accept would let this wait for ever.
+    // Non-blocking: a listener that is too busy to accept could block this forever.
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     match socket.connect(&SockAddr::unix(path)?) {
@@ -166,8 +169,8 @@ impl Reserve {
         Self(File::open("/dev/null").ok())
     }
 
-    /// Waits until it is worth trying again. With no descriptor left, the connection that stands in line as `next` is
-    /// closed. If none does, one that comes later is not: descriptors may be free by then.
+    /// Waits until another attempt is worthwhile. If no descriptor is left, the connection at the head of the queue,
+    /// `next`, is closed. If the queue is empty, a later connection is not closed: descriptors may be free by then.
     async fn wait_out<T>(&mut self, error: io::Error, next: impl Future<Output = io::Result<T>>) {
         STATS.failed.fetch_add(1, Ordering::Relaxed);
         match error.kind() {

@@ -1,7 +1,8 @@
 //! Fairness among the connections of a shard: turns that take long wait in line and share a part of the thread's time,
 //! so that a light request waits for one of them at most, however many connections send heavy ones.
 //!
-//! A turn cannot be interrupted, so its connection is judged by its turns before and by how much it has just read.
+//! A turn cannot be interrupted, so its connection is judged by its previous turns and by the number of bytes it has
+//! just read.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,24 +15,24 @@ use tokio::sync::Notify;
 
 use crate::shards::Shard;
 
-/// A turn that takes this long is heavy.
+/// Duration from which a turn is heavy.
 const HEAVY: Duration = Duration::from_micros(100);
 /// Weight that a heavy turn adds to its connection. Each light turn removes 1.
 const HEAVY_WEIGHT: u8 = 4;
-/// The next turn of a connection is taken for heavy above this: after two heavy turns. The first one was measured by
-/// the clock alone, and another thread may have had the processor.
+/// Weight above which the next turn of a connection is assumed to be heavy: after two heavy turns. The first one was
+/// measured by wall-clock time only, and another thread may have had the processor.
 const SUSPECT_WEIGHT: u8 = 4;
 const WEIGHT_MAX: u8 = 16;
-/// Bytes of requests in one read that are taken for a heavy turn.
+/// Bytes of requests in one read that are assumed to cause a heavy turn.
 const HEAVY_READ_BYTES: usize = 4 << 10;
-/// Weight that [`HEAVY_READ_BYTES`] add: in line, it counts more than the turns before.
+/// Weight that [`HEAVY_READ_BYTES`] add. In the line, it outweighs the previous turns.
 const READ_WEIGHT: u8 = WEIGHT_MAX;
-/// A connection whose last turns, at least this many, were light may read more without being taken for heavy.
+/// Number of consecutive light turns after which a connection may read more without being assumed heavy.
 const TRUSTED_TURNS: u8 = 32;
-/// The time that heavy turns take together before all other connections of the thread have theirs.
+/// Total duration of heavy turns after which all other connections of the thread get their turn.
 const STINT: Duration = Duration::from_millis(1);
 
-/// The heavy turns of one shard.
+/// Heavy turns of one shard.
 #[derive(Default)]
 pub struct HeavyTurns {
     /// Time that heavy turns have taken since the line was last opened.
@@ -40,12 +41,12 @@ pub struct HeavyTurns {
     closed: Notify,
     /// At most one entry for each connection.
     line: RefCell<BTreeMap<Ticket, Waker>>,
-    /// The one that was woken last: its turn comes whatever closes the line in the meantime.
+    /// Ticket that was woken last: it gets its turn even if the line closes in the meantime.
     called: Cell<Option<Ticket>>,
     next_number: Cell<u64>,
 }
 
-/// A place in the line: the lightest first, and of equal weight the first that came.
+/// Place in the line, ordered by weight and then by arrival.
 type Ticket = (u8, u64);
 
 impl HeavyTurns {
@@ -54,7 +55,7 @@ impl HeavyTurns {
         let heavy = &shard.heavy;
         loop {
             heavy.closed.notified().await;
-            // The runtime polls sockets and timers, and runs whatever that wakes, before it comes back here.
+            // The runtime polls sockets and timers, and runs the tasks that these wake, before it returns here.
             tokio::task::yield_now().await;
             heavy.spent.set(Duration::ZERO);
             heavy.is_closed.set(false);
@@ -83,24 +84,25 @@ impl HeavyTurns {
     }
 }
 
-/// The turns of one connection: how long they took, and its place in the line. Dropping it leaves the line.
+/// Turns of one connection: their durations, and the place in the line. Dropping it leaves the line.
 pub struct Turns {
     shard: Rc<Shard>,
     ticket: Option<Ticket>,
-    /// This turn is taken for a heavy one: the first in line waits for its end.
+    /// `true` if this turn is assumed to be heavy: the first in line waits for its end.
     is_called: bool,
-    /// How heavy the last turns were.
+    /// Weight of the last turns.
     weight: u8,
     /// Turns since the last heavy one, up to [`TRUSTED_TURNS`].
     light_turns: u8,
 }
 
 impl Turns {
+    /// Creates the turns of a new connection, which is assumed to be light.
     pub fn new(shard: Rc<Shard>) -> Self {
         Self { shard, ticket: None, is_called: false, weight: 0, light_turns: 0 }
     }
 
-    /// Whether the connection waits in line: nothing of it is handled until its task is woken.
+    /// Returns `true` if the connection waits in line: none of its frames is handled until its task is woken.
     pub fn waits(&mut self, cx: &Context<'_>) -> bool {
         if self.ticket.is_none() {
             return false;
@@ -109,7 +111,7 @@ impl Turns {
     }
 
     /// Sends the connection to the end of the line if its turn is likely to be heavy and others come first. Returns
-    /// whether it waits.
+    /// `true` if it waits.
     pub fn begin(&mut self, cx: &Context<'_>, read_bytes: usize) -> bool {
         let is_small = read_bytes < HEAVY_READ_BYTES || self.light_turns >= TRUSTED_TURNS;
         let read_weight = if is_small { 0 } else { READ_WEIGHT };
@@ -141,7 +143,7 @@ impl Turns {
         true
     }
 
-    /// Begins to measure a turn.
+    /// Starts to measure a turn.
     #[inline]
     pub fn clock(&self) -> Clock {
         Clock { at: Instant::now(), cpu: (self.weight > 0 || self.is_called).then(thread_time) }
@@ -166,14 +168,14 @@ impl Turns {
     }
 }
 
-/// When a turn began. A connection with heavy turns is also measured by the time that its thread had the processor,
-/// which takes a system call.
+/// Start of a turn. For a connection with heavy turns, the processor time of its thread is measured too, which takes a
+/// system call.
 pub struct Clock {
     at: Instant,
     cpu: Option<Duration>,
 }
 
-/// The time for which this thread has had a processor.
+/// Returns the processor time of this thread.
 fn thread_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
-//! A service runtime that anyone can use without the rest: listeners, permits, TLS, HTTP, outboxes, shards, shutdown.
+//! Service runtime that is independent of the other crates: listeners, permits, TLS, HTTP, outboxes, shards, shutdown.
 //!
-//! It knows nothing of the protocol above it, save for HTTP: it accepts connections, keeps them within limits, reads
-//! bytes without owning buffers while nothing comes, and writes chunks without copying them.
+//! Except for HTTP it knows no protocol. It accepts connections, keeps them within limits, reads bytes without holding
+//! a buffer per idle connection, and writes chunks without copying them.
 
 pub mod accept;
 mod heavy;

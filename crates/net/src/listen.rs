@@ -1,4 +1,4 @@
-//! Where connections come from: one kind of listener for TCP, TLS, Unix sockets and QUIC.
+//! Listeners: one type for TCP, TLS, Unix sockets and QUIC.
 
 use std::fmt;
 use std::io;
@@ -13,13 +13,16 @@ use crate::Shards;
 use crate::accept::{Acceptor, UnixAcceptor};
 use crate::quic::{self, Windows};
 
-/// Who may speak without TLS. Where a listener has a certificate, the first byte tells which it is.
+/// Peers that may connect without TLS. If a listener has a certificate, the first byte distinguishes TLS from
+/// plaintext.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Plaintext {
+    /// No peer: every connection must use TLS.
     Refused,
     /// Peers on this machine.
     #[default]
     FromLoopback,
+    /// All peers.
     FromAnywhere,
 }
 
@@ -33,7 +36,7 @@ impl Plaintext {
     }
 }
 
-/// A bound address that connections come to.
+/// Bound address that accepts connections.
 pub struct Listener(pub(crate) Kind);
 
 pub(crate) enum Kind {
@@ -42,18 +45,21 @@ pub(crate) enum Kind {
     Quic { endpoints: Vec<quinn::Endpoint>, config: quinn::ServerConfig, windows: Windows },
 }
 
-/// How TLS is spoken on a listener for TCP.
+/// TLS settings of a TCP listener.
 #[derive(Clone)]
 pub(crate) struct TlsOffer {
     pub(crate) acceptor: TlsAcceptor,
     pub(crate) plaintext: Plaintext,
 }
 
-/// Where a listener is reached.
+/// Address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
+    /// TCP address, with or without TLS.
     Tcp(SocketAddr),
+    /// Path of a Unix socket.
     Unix(PathBuf),
+    /// UDP address of a QUIC listener.
     Quic(SocketAddr),
 }
 
@@ -68,12 +74,13 @@ impl fmt::Display for Address {
 }
 
 impl Listener {
-    /// Plain TCP. Port 0 takes a free one.
+    /// Binds a TCP listener without TLS. Port 0 selects a free port.
     pub fn tcp(address: SocketAddr) -> io::Result<Self> {
         Ok(Self(Kind::Tcp { acceptor: Acceptor::bind(address)?, tls: None }))
     }
 
-    /// TLS on a listener for TCP, and without it for whom `plaintext` says.
+    /// Adds TLS to a TCP listener; peers that `plaintext` allows may still connect without it. Other listeners are
+    /// returned unchanged.
     pub fn with_tls(self, config: Arc<ServerConfig>, plaintext: Plaintext) -> Self {
         match self.0 {
             Kind::Tcp { acceptor, .. } => {
@@ -84,17 +91,19 @@ impl Listener {
         }
     }
 
-    /// A Unix socket that only this user may connect to. A socket that nobody listens on any more is replaced.
+    /// Binds a Unix socket that only this user may connect to. A stale socket file, which no process listens on, is
+    /// replaced.
     pub fn unix(path: &Path) -> io::Result<Self> {
         Self::unix_for(path, 0o600)
     }
 
-    /// A Unix socket with the permissions `mode`.
+    /// Binds a Unix socket with the permissions `mode`. A stale socket file is replaced.
     pub fn unix_for(path: &Path, mode: u32) -> io::Result<Self> {
         Ok(Self(Kind::Unix(UnixAcceptor::bind(path, mode)?)))
     }
 
-    /// QUIC, by so many endpoints side by side, each a task of one shard; the kernel spreads connections over them.
+    /// Binds a QUIC listener with several endpoints on the same port, each a task of one shard; the kernel distributes
+    /// connections over them.
     pub fn quic(
         address: SocketAddr,
         config: quinn::ServerConfig,
@@ -105,13 +114,14 @@ impl Listener {
         let mut bound: Vec<quinn::Endpoint> = Vec::new();
         for i in 0..endpoints.max(1) {
             let _runtime = shards.handle(i).enter();
-            // A free port is found once; the others share it.
+            // The first endpoint finds a free port; the others share it.
             let address = bound.first().map_or(Ok(address), quinn::Endpoint::local_addr)?;
             bound.push(quic::bind_server(address, config.clone(), endpoints > 1)?);
         }
         Ok(Self(Kind::Quic { endpoints: bound, config, windows }))
     }
 
+    /// Returns the bound address, with the actual port if port 0 was requested.
     pub fn address(&self) -> io::Result<Address> {
         match &self.0 {
             Kind::Tcp { acceptor, .. } => Ok(Address::Tcp(acceptor.local_addr()?)),

@@ -1,12 +1,12 @@
-//! Which of several things is meant by a host name, written out or as `*.domain`.
+//! Lookup by host name, exact or as `*.domain`.
 
 use std::collections::HashMap;
 
-/// Names and what each of them stands for. Of a name that is given twice the first counts.
+/// Names with their values. If a name is added twice, the first value is kept.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     exact: HashMap<String, usize>,
-    /// Without the `*.`, which stands for one label.
+    /// Names without their leading `*.`, which matches one label.
     wildcards: HashMap<String, usize>,
 }
 
@@ -23,7 +23,7 @@ impl Names {
         self.exact.is_empty() && self.wildcards.is_empty()
     }
 
-    /// What this name stands for; one that is written out goes before a wildcard.
+    /// Returns the value of this name; an exact name takes precedence over a wildcard.
     pub fn find(&self, name: &str) -> Option<usize> {
         let name = normal(name);
         if let Some(what) = self.exact.get(&name) {
@@ -34,7 +34,7 @@ impl Names {
     }
 }
 
-/// Names differ neither by case nor by the dot of the root.
+/// Returns the normal form of a name: lower case, without the dot of the root.
 fn normal(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }

@@ -1,8 +1,8 @@
-//! What is still to be written to one connection: chunks in order, bounded by bytes.
+//! Bytes to be written to one connection: chunks in order, with a limit in bytes.
 //!
-//! Whoever has something to say pushes chunks and flushes. On a plain socket or a QUIC stream the flush writes at
-//! once, on the caller's thread: the peer hears it without a second task being woken. What it does not take stays here
-//! for the connection's own task, which waits until it can go on.
+//! A sender pushes chunks and flushes. On a plain socket or a QUIC stream the flush writes immediately, on the caller's
+//! thread, which avoids waking a second task. Bytes that the socket does not accept stay here for the connection's own
+//! task, which continues when the socket is writable.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -20,32 +20,36 @@ use tokio::sync::Notify;
 
 use crate::service::Out;
 
-/// Chunks of one vectored write.
+/// Maximum number of chunks in one vectored write.
 pub(crate) const SLICES_MAX: usize = 64;
-/// What one turn takes over for a writer that is not a plain socket.
+/// Bytes that a writer other than a plain socket takes in one turn.
 const TURN_BYTES: usize = 256 << 10;
 
+/// Queue of bytes to be written to one connection; any thread may push to it.
 pub struct Outbox {
     state: Mutex<State>,
-    /// Bytes that were pushed and are not yet written, those in a writer's hands included. This and the next two
-    /// are changed under the lock only, and looked at without it.
+    /// Bytes that were pushed and are not written yet, including those that a writer has taken. This field and the next
+    /// two are changed only under the lock, and are read without it.
     waiting: AtomicUsize,
-    /// All bytes that were ever written.
+    /// Total of all written bytes.
     written: AtomicU64,
     is_closed: AtomicBool,
-    /// Whether a flush writes by itself; otherwise the connection's task does.
+    /// `true` if a flush writes directly; otherwise, the connection's task does.
     is_direct: bool,
-    /// The connection's task, which has something to write.
+    /// Waker of the connection's task, for when it has something to write.
     work: AtomicWaker,
-    /// There is room again.
+    /// Notifies the waiters that there is room again.
     room: Notify,
     bytes_max: usize,
 }
 
-/// The writing half of a connection, to which any thread may write.
+/// Writing half of a connection, which any thread may write to.
 pub enum Socket {
+    /// TCP connection.
     Tcp(tcp::OwnedWriteHalf),
+    /// Unix socket connection.
     Unix(unix::OwnedWriteHalf),
+    /// QUIC stream.
     Quic(quinn::SendStream),
 }
 
@@ -54,7 +58,7 @@ impl Socket {
         match self {
             Self::Tcp(socket) => socket.try_write(bytes),
             Self::Unix(socket) => socket.try_write(bytes),
-            // It takes chunks, which it keeps as they are.
+            // A QUIC stream accepts chunks, which it keeps without copying.
             Self::Quic(_) => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
@@ -67,8 +71,8 @@ impl Socket {
         }
     }
 
-    /// Moves what it takes from the front of the chunks, and says how many bytes. Only a QUIC stream that takes nothing
-    /// wakes whoever asked when it does; for others that is [`Socket::poll_writable`].
+    /// Writes from the front of the chunks and removes the written bytes. Returns their number. Only a QUIC stream that
+    /// accepts nothing wakes the task when it accepts more; for others [`Socket::poll_writable`] does.
     fn poll_write(&mut self, chunks: &mut VecDeque<Bytes>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if let Self::Quic(stream) = self {
             let written = ready!(pin!(stream.write_chunks(chunks.make_contiguous())).poll(cx))?;
@@ -109,25 +113,27 @@ impl Socket {
 #[derive(Default)]
 struct State {
     chunks: VecDeque<Bytes>,
-    /// Where a flush writes to; gone with the connection, so that a closed one is closed at once.
+    /// Target of a flush. It is dropped on close, so that the connection is closed immediately.
     socket: Option<Socket>,
 }
 
-/// The most bytes that ever waited in one outbox of this process.
+/// Maximum of the waiting bytes of any outbox of this process.
 static BYTES_HIGH_WATER: AtomicU64 = AtomicU64::new(0);
 
+/// Returns the maximum of the bytes that have ever waited in one outbox of this process.
 pub fn bytes_high_water() -> u64 {
     BYTES_HIGH_WATER.load(Ordering::Relaxed)
 }
 
 impl Outbox {
-    /// An outbox that writes straight to a socket or a stream.
+    /// Creates an outbox that writes directly to a socket or a stream. From `bytes_max` waiting bytes on it has no
+    /// room.
     pub fn to_socket(socket: Socket, bytes_max: usize) -> Self {
         let state = State { socket: Some(socket), ..State::default() };
         Self { state: Mutex::new(state), is_direct: true, ..Self::to_writer(bytes_max) }
     }
 
-    /// An outbox that the connection's task empties.
+    /// Creates an outbox that the connection's task empties. From `bytes_max` waiting bytes on it has no room.
     pub fn to_writer(bytes_max: usize) -> Self {
         Self {
             state: Mutex::default(),
@@ -141,40 +147,43 @@ impl Outbox {
         }
     }
 
-    /// Whether a flush writes on the caller's thread.
+    /// Returns `true` if a flush writes on the caller's thread.
     pub fn is_direct(&self) -> bool {
         self.is_direct
     }
 
+    /// Returns `true` if fewer bytes wait than the limit, or if the outbox is closed.
     pub fn has_room(&self) -> bool {
         self.waiting() < self.bytes_max || self.is_closed()
     }
 
+    /// Returns `true` after the outbox was closed.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
     }
 
+    /// Returns `true` if no bytes wait to be written.
     pub fn is_empty(&self) -> bool {
         self.waiting() == 0
     }
 
-    /// Bytes that wait to be written.
+    /// Returns the number of bytes that wait to be written.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Acquire)
     }
 
-    /// Pieces that they wait in.
+    /// Returns the number of waiting chunks.
     pub fn chunks(&self) -> usize {
         self.state.lock().chunks.len()
     }
 
-    /// All bytes that were ever written.
+    /// Returns the total of all written bytes.
     pub(crate) fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Adds chunks behind all others. Callers that push much ask for [`Outbox::room`] first; one that
-    /// does not can overshoot by what it pushes, never by more. `false` once the connection is gone.
+    /// Appends chunks. A caller that pushes much should wait for [`Outbox::room`] first; otherwise, it can exceed the
+    /// limit by the bytes of one push. Returns `false` if the outbox is closed.
     pub fn push(&self, chunks: impl IntoIterator<Item = Bytes>) -> bool {
         let mut state = self.state.lock();
         if self.is_closed() {
@@ -184,7 +193,7 @@ impl Outbox {
         true
     }
 
-    /// Writes what the socket takes, or wakes the writer.
+    /// Writes as many bytes as the socket accepts, or wakes the writer.
     pub fn flush(&self) {
         let mut state = self.state.lock();
         if state.chunks.is_empty() || self.is_closed() {
@@ -199,12 +208,12 @@ impl Outbox {
         }
     }
 
-    /// Has the connection's task write what waits: what others push until its turn goes out with it.
+    /// Makes the connection's task write the waiting bytes. Bytes that are pushed until then go out in the same write.
     pub fn flush_together(&self) {
         self.work.wake();
     }
 
-    /// Writes `out` behind everything else, to a plain socket at once, and keeps what it does not take.
+    /// Appends `out`, writes it immediately on a plain socket, and keeps the rest.
     pub(crate) fn write(&self, out: &Out) -> io::Result<()> {
         let mut state = self.state.lock();
         if self.is_closed() {
@@ -235,12 +244,12 @@ impl Outbox {
         Ok(())
     }
 
-    /// The task of `cx` is woken when something was pushed, or the outbox is closed.
+    /// Registers the task of `cx` to be woken when bytes are pushed, or the outbox is closed.
     pub(crate) fn register(&self, cx: &Context<'_>) {
         self.work.register(cx.waker());
     }
 
-    /// Goes on where a plain socket was full. Ready when nothing waits.
+    /// Continues to write to a socket that was full. Ready when nothing waits.
     pub(crate) fn poll_socket(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.is_empty() {
             return Poll::Ready(Ok(()));
@@ -257,7 +266,7 @@ impl Outbox {
         }
     }
 
-    /// Waits until there is room for more.
+    /// Waits until there is room for more, or the outbox is closed.
     pub async fn room(&self) {
         loop {
             let room = self.room.notified();
@@ -270,7 +279,7 @@ impl Outbox {
         }
     }
 
-    /// Waits until everything is written or the connection is gone.
+    /// Waits until everything is written, or the outbox is closed.
     pub async fn drained(&self) {
         loop {
             let room = self.room.notified();
@@ -283,7 +292,7 @@ impl Outbox {
         }
     }
 
-    /// Nothing is taken any more; what waits is forgotten.
+    /// Closes the outbox: discards the waiting bytes and refuses new ones.
     pub fn close(&self) {
         let mut state = self.state.lock();
         self.is_closed.store(true, Ordering::Release);
@@ -294,7 +303,8 @@ impl Outbox {
         self.work.wake();
     }
 
-    /// The connection's part on a plain socket: goes on where a flush found the socket full.
+    /// Runs the writing task of a connection with a plain socket: continues where a flush has found the socket full.
+    /// Returns when the outbox is closed.
     pub async fn run_socket(&self) -> io::Result<()> {
         poll_fn(|cx| {
             self.register(cx);
@@ -306,8 +316,8 @@ impl Outbox {
         .await
     }
 
-    /// The connection's part everywhere else, as for TLS or a pipe in memory: writes what is pushed, in order, until
-    /// the outbox is closed.
+    /// Runs the writing task of any other connection, such as TLS or a pipe in memory: writes the pushed bytes in order
+    /// until the outbox is closed.
     pub async fn run_writer(&self, writer: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         let mut turn = Vec::new();
         loop {
@@ -344,7 +354,7 @@ impl Outbox {
         bytes
     }
 
-    /// So many bytes are in the writer's hands that were never pushed.
+    /// Counts bytes as waiting that a writer holds and that were never pushed.
     pub(crate) fn turn_kept(&self, bytes: usize) {
         let _state = self.state.lock();
         self.waiting.store(self.waiting() + bytes, Ordering::Release);
@@ -355,7 +365,7 @@ impl Outbox {
         self.wrote(bytes);
     }
 
-    /// So many bytes were written that never waited here.
+    /// Counts bytes as written that never waited here.
     pub(crate) fn wrote_past(&self, bytes: usize) {
         let _state = self.state.lock();
         self.add_written(bytes);
@@ -373,7 +383,7 @@ impl Outbox {
         BYTES_HIGH_WATER.fetch_max(waiting as u64, Ordering::Relaxed);
     }
 
-    /// Writes until nothing is left, or nothing is taken for now.
+    /// Writes until nothing is left, or the socket accepts nothing for now.
     fn poll_write(&self, state: &mut State, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !state.chunks.is_empty() {
             let Some(socket) = &mut state.socket else {
@@ -388,7 +398,7 @@ impl Outbox {
         Poll::Ready(Ok(()))
     }
 
-    /// Under the lock: so many bytes that waited are written.
+    /// Counts waiting bytes as written. The caller holds the lock.
     fn wrote(&self, bytes: usize) {
         let before = self.waiting();
         let after = before.saturating_sub(bytes);

@@ -1,4 +1,4 @@
-//! QUIC endpoints, with what their transport needs on this machine's loopback and across a network.
+//! QUIC endpoints, with transport settings for this machine's loopback interface and for a network.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -8,34 +8,40 @@ use std::time::Duration;
 use quinn::{AckFrequencyConfig, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Socket buffers that are asked for; the kernel may grant less.
+/// Requested size of socket buffers; the kernel may grant less.
 const SOCKET_BUFFER_BYTES: usize = 8 << 20;
-/// Packets on loopback. Ten of them go out in one segmented send, which must stay below 65,508 bytes.
+/// Size of packets on loopback in bytes. Ten of them are sent in one segmented send, which must stay below 65,508
+/// bytes.
 pub const LOOPBACK_MTU: u16 = 6500;
-/// Bytes that may be on the way on loopback before the first acknowledgement. The usual first window is
-/// less than two of these packets: a connection that lost its first one could then send nothing that
-/// repairs it, and hung in its handshake.
+/// Bytes that may be in flight on loopback before the first acknowledgement. The default first window is less than two
+/// of these packets: a connection that lost its first packet could then send nothing to repair the loss, and would hang
+/// in its handshake.
 const LOOPBACK_FIRST_WINDOW: u64 = 32 * LOOPBACK_MTU as u64;
 const SEGMENTS_PER_SEND: usize = 10;
 const _: () = assert!(LOOPBACK_MTU as usize * SEGMENTS_PER_SEND < 65_508);
-/// A peer that says nothing for this long is gone.
+/// Silence after which a peer is considered gone, and the interval of keep-alive packets.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(6);
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
-/// Packets that one acknowledgement covers, and how long it may wait.
+/// Number of packets that one acknowledgement covers, and its maximum delay.
 const ACK_THRESHOLD: u32 = 20;
 const ACK_DELAY: Duration = Duration::from_millis(2);
 
-/// The bounds of one connection, in bytes and streams.
+/// Limits of one connection, in bytes and streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Windows {
+    /// Maximum bytes in flight from the peer on the connection.
     pub connection_receive: u64,
+    /// Maximum bytes in flight from the peer on one stream.
     pub stream_receive: u64,
+    /// Maximum unacknowledged bytes to the peer.
     pub send: u64,
+    /// Maximum number of open bidirectional streams of the peer.
     pub bidirectional_streams: u32,
+    /// Maximum number of open unidirectional streams of the peer.
     pub unidirectional_streams: u32,
 }
 
-/// The settings of a connection to a peer at this address.
+/// Returns the transport settings of a connection to a peer with this address.
 pub fn transport(windows: Windows, peer: SocketAddr) -> Arc<TransportConfig> {
     let mut transport = TransportConfig::default();
     let bytes = |n: u64| VarInt::from_u64(n).unwrap_or(VarInt::MAX);
@@ -52,8 +58,8 @@ pub fn transport(windows: Windows, peer: SocketAddr) -> Arc<TransportConfig> {
     acks.ack_eliciting_threshold(ACK_THRESHOLD.into()).max_ack_delay(Some(ACK_DELAY));
     transport.ack_frequency_config(Some(acks));
     if peer.ip().to_canonical().is_loopback() {
-        // Nothing on the way can carry less, and a burst that overflows a buffer must not be taken for
-        // a black hole: the size is fixed and not probed for.
+        // No link on the path has a smaller limit, and a burst that overflows a buffer must not be mistaken for a black
+        // hole: the size is fixed and not probed.
         transport.initial_mtu(LOOPBACK_MTU).min_mtu(LOOPBACK_MTU).mtu_discovery_config(None);
         let mut congestion = quinn::congestion::CubicConfig::default();
         congestion.initial_window(LOOPBACK_FIRST_WINDOW);
@@ -62,27 +68,27 @@ pub fn transport(windows: Windows, peer: SocketAddr) -> Arc<TransportConfig> {
     Arc::new(transport)
 }
 
-/// A server's endpoint. To be called on the runtime that shall drive it. With `is_shared`, other
-/// endpoints may bind the same address and the kernel spreads connections over them.
+/// Binds a server's endpoint. Must be called on the runtime that will drive it. With `is_shared`, other endpoints may
+/// bind the same address and the kernel distributes connections over them.
 pub fn bind_server(address: SocketAddr, config: ServerConfig, is_shared: bool) -> io::Result<quinn::Endpoint> {
     let socket = bind_socket(address, is_shared)?;
     quinn::Endpoint::new(endpoint_config()?, Some(config), socket, Arc::new(quinn::TokioRuntime))
 }
 
-/// The crypto settings of a QUIC server.
+/// Creates the settings of a QUIC server from those of TLS.
 pub fn server_config(tls: Arc<rustls::ServerConfig>) -> io::Result<ServerConfig> {
     let crypto = quinn::crypto::rustls::QuicServerConfig::try_from(tls).map_err(io::Error::other)?;
     Ok(ServerConfig::with_crypto(Arc::new(crypto)))
 }
 
-/// The endpoint's own settings, the same for servers and clients.
+/// Creates the settings of an endpoint, which are the same for servers and clients.
 pub fn endpoint_config() -> io::Result<EndpointConfig> {
     let mut config = EndpointConfig::default();
     config.max_udp_payload_size(LOOPBACK_MTU + 50).map_err(io::Error::other)?;
     Ok(config)
 }
 
-/// A UDP socket with large buffers.
+/// Binds a UDP socket with large buffers. With `is_shared`, other sockets may bind the same address.
 pub fn bind_socket(address: SocketAddr, is_shared: bool) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     if address.is_ipv6() {
@@ -93,7 +99,7 @@ pub fn bind_socket(address: SocketAddr, is_shared: bool) -> io::Result<UdpSocket
     }
     socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES)?;
     socket.set_send_buffer_size(SOCKET_BUFFER_BYTES)?;
-    // The kernel reports twice what it grants.
+    // The kernel reports twice the granted size.
     let granted = socket.recv_buffer_size()? / 2;
     if granted < SOCKET_BUFFER_BYTES {
         tracing::debug!(

@@ -1,4 +1,4 @@
-//! Reading without owning a buffer: each thread has one scratch buffer, each connection none.
+//! Reading without a buffer per connection: each thread has one scratch buffer.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -9,27 +9,28 @@ use bytes::BytesMut;
 use bytes::buf::Limit;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
-/// What one read takes at most.
+/// Maximum bytes of one read.
 const SCRATCH_BYTES: usize = 256 << 10;
 
-/// Puts a stream of bytes together into something larger.
+/// Assembler of a byte stream into larger units.
 pub trait Reassemble {
+    /// Error for bytes that are refused.
     type Error;
 
-    /// Takes the next bytes. What it keeps of them, it copies.
+    /// Processes the next bytes. It has to copy the bytes that it keeps.
     fn feed(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
 
-    /// Where a long rest of something begun may be read to directly.
+    /// Returns a buffer for the rest of a large unit in progress, if it should be read directly there.
     fn rest(&mut self) -> Option<Limit<&mut BytesMut>>;
 
-    /// Something was read to where `rest` said.
+    /// Called after bytes were read into the buffer of `rest`.
     fn rest_filled(&mut self);
 }
 
-/// Why no more bytes come.
+/// Reason why no more bytes arrive.
 #[derive(Debug)]
 pub enum ReadError<E> {
-    /// The connection is gone.
+    /// The connection is broken.
     Io(io::Error),
     /// The bytes were refused.
     Refused(E),
@@ -41,7 +42,7 @@ impl<E> From<io::Error> for ReadError<E> {
     }
 }
 
-/// Waits for bytes and reads once. `false` at the end of the stream.
+/// Waits for bytes and reads once. Returns `false` at the end of the stream.
 pub async fn read<I, R>(input: &mut I, to: &mut R) -> Result<bool, ReadError<R::Error>>
 where
     I: AsyncRead + Unpin + ?Sized,

@@ -1,5 +1,4 @@
-//! One thread and one runtime a core: a connection stays on the shard that it was given, so what belongs to
-//! it needs no locks.
+//! Shards: one thread with one runtime per core. A connection stays on its shard, so that its state needs no locks.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -18,21 +17,21 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::heavy::HeavyTurns;
 use crate::wheel::{Key, Wheel};
 
-/// The step of a shard's clock. A timeout is up to one step late.
+/// Step of a shard's clock. A timeout is up to one step late.
 const TICK: Duration = Duration::from_millis(10);
-/// A clock that nobody looked at for so many ticks stops until somebody does.
+/// Number of ticks without a reader after which a clock stops until it is read again.
 const QUIET_TICKS: u32 = 10;
 
-/// Something to be begun on a shard's own thread.
+/// Function that runs on a shard's own thread.
 type Job = Box<dyn FnOnce(&Rc<Shard>) + Send>;
 
-/// The shards of a process. Dropping it stops them.
+/// Shards of a process. Dropping this value stops them.
 pub struct Shards {
     shards: Vec<Remote>,
     stop: watch::Sender<bool>,
 }
 
-/// A shard, as other threads see it.
+/// Shard from the point of view of other threads.
 struct Remote {
     handle: Handle,
     jobs: mpsc::UnboundedSender<Job>,
@@ -45,7 +44,7 @@ impl Remote {
         let (jobs, queue) = mpsc::unbounded_channel();
         let (started, starting) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name(format!("shard-{index}")).spawn(move || {
-            // A local runtime stays on the thread that made it.
+            // A local runtime stays on the thread that has created it.
             match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
                 Ok(runtime) => {
                     if started.send(Ok(runtime.handle().clone())).is_ok() {
@@ -62,53 +61,59 @@ impl Remote {
 }
 
 impl Shards {
+    /// Starts this number of shards, at least one. Fails if a thread or its runtime cannot be created.
     pub fn start(count: usize) -> io::Result<Self> {
         let (stop, stopped) = watch::channel(false);
         let shards = (0..count.max(1)).map(|index| Remote::start(index, stopped.clone())).collect::<io::Result<_>>()?;
         Ok(Self { shards, stop })
     }
 
+    /// Returns the number of shards, at least one.
     pub fn len(&self) -> usize {
         self.shards.len()
     }
 
+    /// Returns `false`, because there is at least one shard.
     pub fn is_empty(&self) -> bool {
         self.shards.is_empty()
     }
 
+    /// Returns the runtime handle of a shard; the index wraps around.
     pub fn handle(&self, shard: usize) -> &Handle {
         &self.shards[shard % self.shards.len()].handle
     }
 
+    /// Returns the runtime handles of all shards.
     pub fn handles(&self) -> Vec<Handle> {
         self.shards.iter().map(|shard| shard.handle.clone()).collect()
     }
 
-    /// Runs `job` on the shard's thread, where it may spawn local tasks. Whoever sends many jobs bounds them:
-    /// with a permit in each, for example.
+    /// Runs `job` on the shard's thread, where it may spawn local tasks. The queue is unbounded: a caller that sends
+    /// many jobs has to limit them, for example with a permit in each.
     pub fn run(&self, shard: usize, job: impl FnOnce(&Rc<Shard>) + Send + 'static) {
         if self.shards[shard].jobs.send(Box::new(job)).is_err() {
             tracing::debug!(shard, "the shard has stopped");
         }
     }
 
-    /// Connections of each shard.
+    /// Returns the number of connections of each shard.
     pub fn loads(&self) -> Vec<usize> {
         self.shards.iter().map(|shard| shard.load.load(Ordering::Relaxed)).collect()
     }
 
-    /// A place on the shard that has the fewest connections.
+    /// Takes a place on the shard with the fewest connections.
     pub fn place(&self) -> Place {
         let shard =
             (0..self.shards.len()).min_by_key(|i| self.shards[*i].load.load(Ordering::Relaxed)).unwrap_or_default();
         self.place_on(shard)
     }
 
+    /// Takes a place on this shard.
     pub fn place_on(&self, shard: usize) -> Place {
         self.places(shard).place()
     }
 
-    /// The places of one shard, for those who live on it: it must not be the last to hold all of them.
+    /// Returns the places of one shard, for code on that shard, which must not hold the last reference to the shards.
     pub fn places(&self, shard: usize) -> Places {
         Places { shard, load: self.shards[shard].load.clone() }
     }
@@ -121,7 +126,7 @@ impl Drop for Shards {
             let Some(thread) = shard.thread.take() else {
                 continue;
             };
-            // A shard whose own task drops the last handle ends after it.
+            // If a task of a shard drops the last reference, that shard ends after the task.
             if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
                 tracing::error!("a shard ended with a panic");
             }
@@ -129,7 +134,7 @@ impl Drop for Shards {
     }
 }
 
-/// Where the connections of one shard are counted.
+/// Connection counter of one shard.
 #[derive(Clone)]
 pub struct Places {
     shard: usize,
@@ -137,14 +142,16 @@ pub struct Places {
 }
 
 impl Places {
+    /// Takes a place on the shard.
     pub fn place(&self) -> Place {
         self.load.fetch_add(1, Ordering::Relaxed);
         Place { shard: self.shard, load: self.load.clone() }
     }
 }
 
-/// A connection's place on a shard, given back when it is dropped.
+/// Place of a connection on a shard. Dropping it frees the place.
 pub struct Place {
+    /// Index of the shard.
     pub shard: usize,
     load: Arc<AtomicUsize>,
 }
@@ -164,32 +171,32 @@ async fn run(shard: Rc<Shard>, mut jobs: mpsc::UnboundedReceiver<Job>, mut stopp
                 Some(job) => job(&shard),
                 None => return,
             },
-            // An error means that the owner is gone, which is a stop too.
+            // An error means that the owner was dropped, which is a stop too.
             _ = stopped.wait_for(|stop| *stop) => return,
         }
     }
 }
 
-/// What the tasks of one shard share: a coarse clock and the deadlines of all connections.
+/// State that the tasks of one shard share: a coarse clock and the deadlines of all connections.
 ///
-/// The clock only runs while somebody looks at it, so that an idle shard sleeps.
+/// The clock runs only while it is being read, so that an idle shard sleeps.
 pub struct Shard {
     index: usize,
     began: Instant,
-    /// Ticks since `began`. Right while the clock runs.
+    /// Ticks since `began`. Correct while the clock runs.
     now: Cell<u64>,
     is_running: Cell<bool>,
-    /// Whether somebody looked at the clock since its last step.
+    /// `true` if the clock was read since its last step.
     is_watched: Cell<bool>,
-    /// Starts the clock, or tells it of an earlier deadline.
+    /// Starts the clock, or notifies it of an earlier deadline.
     changed: Notify,
     timers: RefCell<Wheel<Waker>>,
     chores: RefCell<Vec<Chore>>,
     pub(crate) heavy: HeavyTurns,
 }
 
-/// What is done at each tick while the clock runs, told whether it is the last one before the clock stops.
-/// `false` ends it.
+/// Function that runs at each tick while the clock runs. Its argument is `true` at the last tick before the clock
+/// stops. It is removed when it returns `false`.
 type Chore = Box<dyn Fn(bool) -> bool>;
 
 impl Shard {
@@ -207,11 +214,12 @@ impl Shard {
         }
     }
 
+    /// Returns the index of the shard.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// The time in ticks, at most one tick old.
+    /// Returns the time in ticks, at most one tick old.
     pub fn now(&self) -> u64 {
         self.is_watched.set(true);
         if !self.is_running.get() {
@@ -222,7 +230,7 @@ impl Shard {
         self.now.get()
     }
 
-    /// Ticks that are over only after `duration` has passed.
+    /// Returns a number of ticks that elapses only after `duration` has passed.
     pub fn ticks(duration: Duration) -> u64 {
         let ticks = duration.as_nanos().div_ceil(TICK.as_nanos());
         u64::try_from(ticks).map_or(u64::MAX / 2, |ticks| ticks.min(u64::MAX / 2) + 1)
@@ -232,13 +240,13 @@ impl Shard {
         (self.began.elapsed().as_nanos() / TICK.as_nanos()) as u64
     }
 
-    /// Has something done at each tick while the clock runs, which it does until some ticks after everyone has
-    /// become idle. It is told whether the clock stops after this tick, and says whether it wants to be called again.
+    /// Runs a function at each tick while the clock runs, which it does until some ticks after all connections have
+    /// become idle. Its argument is `true` if the clock stops after this tick. It is removed when it returns `false`.
     pub fn at_each_tick(&self, chore: impl Fn(bool) -> bool + 'static) {
         self.chores.borrow_mut().push(Box::new(chore));
     }
 
-    /// What `work` comes to, or `None` where it takes longer.
+    /// Returns the result of `work`, or `None` if it takes longer than `duration`.
     pub async fn within<T>(self: &Rc<Self>, duration: Duration, work: impl Future<Output = T>) -> Option<T> {
         let due = self.now() + Self::ticks(duration);
         let mut work = pin!(work);
@@ -260,13 +268,15 @@ impl Shard {
     }
 }
 
-/// One task's deadline on the wheel of its shard. When it has passed, the task is polled and looks what is due.
+/// Deadline of one task on the wheel of its shard. When it has passed, the task is woken and checks which of its
+/// deadlines is due.
 pub struct Timer {
     shard: Rc<Shard>,
     entry: Option<(Key, u64)>,
 }
 
 impl Timer {
+    /// Creates a timer without a deadline.
     pub fn new(shard: Rc<Shard>) -> Self {
         Self { shard, entry: None }
     }
@@ -291,12 +301,12 @@ impl Timer {
         }
     }
 
-    /// The tick at which the task will be woken.
+    /// Returns the tick at which the task will be woken.
     pub fn due(&self) -> Option<u64> {
         self.entry.map(|(_, due)| due)
     }
 
-    /// What fired has to be set again.
+    /// Returns `true` if the timer has fired, and so has to be set again.
     pub fn has_fired(&self, now: u64) -> bool {
         self.entry.is_some_and(|(_, due)| due <= now)
     }
@@ -310,7 +320,7 @@ impl Drop for Timer {
     }
 }
 
-/// Turns the wheel: in steps while somebody looks at the clock, otherwise only where something is due.
+/// Advances the wheel: in steps while the clock is being read, otherwise only when a deadline is due.
 async fn run_clock(shard: Rc<Shard>) {
     let mut quiet_ticks = 0;
     loop {
@@ -353,7 +363,7 @@ mod tests {
         let (ended, end) = channel::<()>();
         for shard in 0..2 {
             let ended = ended.clone();
-            // Dropped with the task, when the thread ends.
+            // Dropped with the task when the thread ends.
             let task = async move {
                 std::future::pending::<()>().await;
                 drop(ended);

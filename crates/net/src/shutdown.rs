@@ -1,50 +1,51 @@
-//! Going away in order: stop taking new work, finish what is begun, and not for ever.
+//! Graceful shutdown: stop accepting new work, finish the work in progress, and cut it off at a deadline.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-/// How long those who are told to stop at once may take to be gone.
+/// Time that connections have to end after they are cut off.
 const ABORT_WAIT: Duration = Duration::from_millis(500);
 
-/// The one who decides that it is over. Cheap to clone.
+/// Control of the shutdown. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Shutdown {
     stage: Arc<watch::Sender<Stage>>,
-    /// Has a receiver in each drain.
+    /// Sender without messages; each drain has a receiver of it.
     holders: Arc<watch::Sender<()>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Running,
-    /// Nothing new is begun.
+    /// No new work begins.
     Draining,
-    /// What is left is cut off.
+    /// Remaining work is cut off.
     Aborting,
 }
 
-/// A way to learn that it is over.
+/// Observer of the shutdown's stages, which does not delay it.
 #[derive(Clone)]
 pub struct Stages(watch::Receiver<Stage>);
 
-/// What every connection and loop holds. While it is held, the shutdown waits for its holder.
+/// Guard that every connection and loop holds. While it exists, the shutdown waits for its holder.
 #[derive(Clone)]
 pub struct Drain {
     stages: Stages,
     _held: watch::Receiver<()>,
 }
 
-/// How a shutdown went.
+/// Outcome of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Connections and loops that there were when it began.
+    /// Number of connections and loops when it began.
     pub draining: usize,
-    /// Those that were cut off at the deadline.
+    /// Number of those that were cut off at the deadline.
     pub aborted: usize,
-    /// Those that did not even end then.
+    /// Number of those that did not end even then.
     pub stuck: usize,
+    /// Duration of the shutdown.
     pub took: Duration,
 }
 
@@ -55,15 +56,17 @@ impl Default for Shutdown {
 }
 
 impl Shutdown {
+    /// Creates a guard, which the shutdown waits for.
     pub fn drain(&self) -> Drain {
         Drain { stages: self.stages(), _held: self.holders.subscribe() }
     }
 
+    /// Creates an observer, which the shutdown does not wait for.
     pub fn stages(&self) -> Stages {
         Stages(self.stage.subscribe())
     }
 
-    /// Tells everyone, waits until all are done or the deadline has passed, and then cuts off who is left.
+    /// Starts the drain, waits until all guards are dropped or the deadline has passed, and then cuts off the rest.
     pub async fn run(&self, deadline: Duration) -> Ended {
         let began = Instant::now();
         let draining = self.holders.receiver_count();
@@ -85,23 +88,24 @@ impl Shutdown {
 }
 
 impl Ended {
-    /// Whether everything was finished.
+    /// Returns `true` if all work was finished before the deadline.
     pub fn is_clean(&self) -> bool {
         self.aborted == 0
     }
 }
 
 impl Stages {
+    /// Returns `true` if the shutdown has begun.
     pub fn has_begun(&self) -> bool {
         *self.0.borrow() >= Stage::Draining
     }
 
-    /// Returns once the shutdown has begun, or its owner is gone.
+    /// Waits until the shutdown has begun, or its owner is dropped.
     pub async fn begun(&mut self) {
         self.reached(Stage::Draining).await;
     }
 
-    /// Returns once what is left is to be cut off, or the owner of the shutdown is gone.
+    /// Waits until remaining work is to be cut off, or the owner of the shutdown is dropped.
     pub async fn aborted(&mut self) {
         self.reached(Stage::Aborting).await;
     }
@@ -114,21 +118,22 @@ impl Stages {
 }
 
 impl Drain {
+    /// Returns `true` if the shutdown has begun.
     pub fn has_begun(&self) -> bool {
         self.stages.has_begun()
     }
 
-    /// Returns once the shutdown has begun, or its owner is gone.
+    /// Waits until the shutdown has begun, or its owner is dropped.
     pub async fn begun(&mut self) {
         self.stages.begun().await;
     }
 
-    /// Returns once what is left is to be cut off, or the owner of the shutdown is gone.
+    /// Waits until remaining work is to be cut off, or the owner of the shutdown is dropped.
     pub async fn aborted(&mut self) {
         self.stages.aborted().await;
     }
 
-    /// What the work comes to, or `None` where the shutdown begins first.
+    /// Returns the result of `work`, or `None` if the shutdown begins first.
     pub async fn or_begun<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             done = work => Some(done),

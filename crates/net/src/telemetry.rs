@@ -1,4 +1,4 @@
-//! What a service counts: plain cells that one shard writes and whoever exports them sums.
+//! Counters of a service: plain cells that one shard writes and that an exporter sums up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// What is counted beside requests that began and ended, which always are.
+/// Optional counters. Requests that began and ended are always counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TelemetrySettings {
-    /// Bytes read and written.
+    /// `true` to count the bytes read and written; on by default.
     pub bytes: bool,
-    /// How long requests take, which costs two looks at the clock a read.
+    /// `true` to measure the durations of requests, which costs two clock reads per socket read; off by default.
     pub durations: bool,
 }
 
@@ -21,15 +21,17 @@ impl Default for TelemetrySettings {
     }
 }
 
-/// A count with one writer: adding is a load and a store, and shares no cache line with another shard.
+/// Counter with one writer: adding is a load and a store, and shares no cache line with another shard.
 #[derive(Default)]
 pub struct Cell(AtomicU64);
 
 impl Cell {
+    /// Adds `n`. Only the owning thread may call it.
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
+    /// Returns the current count.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -37,18 +39,19 @@ impl Cell {
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// The counts of one shard. Only its own thread adds to them.
+        /// Counters of one shard. Only its own thread adds to them.
         #[derive(Default)]
         #[repr(align(128))]
         pub struct Cells {
             $($(#[$doc])* pub $name: Cell,)*
+            /// Durations of requests; empty unless they are measured.
             pub durations: Durations,
-            /// Where the time of a read goes, batch by batch.
+            /// Durations of the phases of a turn.
             #[cfg(feature = "phase-timing")]
             pub phases: Phases,
         }
 
-        /// The sum over all shards at one moment.
+        /// Sum over all shards at one moment.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Totals {
             $($(#[$doc])* pub $name: u64,)*
@@ -63,40 +66,48 @@ macro_rules! counts {
 }
 
 counts! {
+    /// Connections that were opened.
     connections_opened,
+    /// Connections that were closed.
     connections_closed,
     /// Connections that ended because their handler panicked.
     panics,
-    /// Peers that took too long and were cut, and requests whose handler did.
+    /// Peers that were cut because they took too long, and requests whose handler took too long.
     timeouts,
-    /// Streams of bytes that were not of the protocol, or over its limits.
+    /// Streams whose bytes did not belong to the protocol, or exceeded its limits.
     faults,
+    /// Requests that were received.
     requests_started,
-    /// Requests that are over: answered, or given up with their connection.
+    /// Requests that ended: answered, or abandoned with their connection.
     requests_completed,
-    /// Requests that were answered with `busy` at a limit, and frames that found no memory.
+    /// Requests that were answered with `busy` because of a limit, and frames for which there was no memory.
     requests_refused,
     /// Turns that waited in line, because they were likely to take long.
     turns_waited,
+    /// Messages that expect no answer.
     messages,
+    /// Bytes that were read, if they are counted.
     bytes_read,
+    /// Bytes that were written, if they are counted.
     bytes_written,
 }
 
 impl Totals {
+    /// Returns the number of open connections.
     pub fn connections(&self) -> u64 {
         self.connections_opened.saturating_sub(self.connections_closed)
     }
 
+    /// Returns the number of requests in flight.
     pub fn requests_in_flight(&self) -> u64 {
         self.requests_started.saturating_sub(self.requests_completed)
     }
 }
 
-/// Powers of two from 1 ns, four buckets each.
+/// Number of buckets: four for each power of two from 1 ns on.
 const BUCKETS: usize = 4 * 40;
 
-/// Durations in buckets of relative width: at most 19 % off.
+/// Histogram of durations with buckets of relative width: at most 19 % off.
 pub struct Durations {
     buckets: Box<[Cell]>,
     sum_ns: Cell,
@@ -113,7 +124,7 @@ impl Durations {
         Self { buckets: (0..BUCKETS).map(|_| Cell::default()).collect(), ..Self::default() }
     }
 
-    /// Adds the same duration so many times.
+    /// Adds `count` requests with this duration.
     pub fn record(&self, duration: Duration, count: u64) {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).max(4);
         let power = ns.ilog2();
@@ -125,13 +136,15 @@ impl Durations {
     }
 }
 
-/// Where the time of a turn of a connection goes.
+/// Durations of the phases of a connection's turn.
 #[cfg(feature = "phase-timing")]
 #[derive(Default)]
 pub struct Phases {
+    /// Reading from the socket.
     pub read: Durations,
     /// Decoding, handling and encoding.
     pub handle: Durations,
+    /// Writing to the socket.
     pub write: Durations,
 }
 
@@ -142,7 +155,7 @@ impl Phases {
     }
 }
 
-/// A part of a turn, timed where the feature `phase-timing` is on; otherwise nothing.
+/// Phase of a turn, which is timed if the feature `phase-timing` is enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Read,
@@ -150,7 +163,7 @@ pub(crate) enum Phase {
     Write,
 }
 
-/// When a phase began. Without the feature it is nothing and costs nothing.
+/// Start of a phase. Without the feature it is empty and costs nothing.
 #[cfg(feature = "phase-timing")]
 pub(crate) struct Lap(std::time::Instant);
 #[cfg(not(feature = "phase-timing"))]
@@ -181,19 +194,21 @@ impl Lap {
     pub(crate) fn end(self, _phase: Phase, _cells: &Cells) {}
 }
 
-/// The counts of one service over all of its shards.
+/// Counters of one service over all of its shards.
 #[derive(Default)]
 pub struct Telemetry {
+    /// Switches of the optional counters.
     pub settings: TelemetrySettings,
     shards: Mutex<Vec<Arc<Cells>>>,
 }
 
 impl Telemetry {
+    /// Creates the counters, which have no shards yet.
     pub fn new(settings: TelemetrySettings) -> Arc<Self> {
         Arc::new(Self { settings, shards: Mutex::default() })
     }
 
-    /// The cells of one more shard.
+    /// Creates the counters of one more shard.
     pub fn cells(&self) -> Arc<Cells> {
         let durations = if self.settings.durations { Durations::new() } else { Durations::default() };
         let cells = Arc::new(Cells {
@@ -206,18 +221,19 @@ impl Telemetry {
         cells
     }
 
+    /// Returns the sum over all shards.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         self.shards.lock().iter().for_each(|cells| totals.add(cells));
         totals
     }
 
-    /// How long requests took.
+    /// Returns the durations of requests, if they are measured.
     pub fn durations(&self) -> Distribution {
         Distribution::of(self.shards.lock().iter().map(|cells| &cells.durations))
     }
 
-    /// How long the phases of turns took: reading, handling, writing.
+    /// Returns the durations of the phases of turns: reading, handling, writing.
     #[cfg(feature = "phase-timing")]
     pub fn phases(&self) -> [(&'static str, Distribution); 3] {
         let shards = self.shards.lock();
@@ -232,8 +248,10 @@ impl Telemetry {
 /// Durations of all shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distribution {
-    /// How many were up to each bound in nanoseconds and above the one before; empty buckets are left out.
+    /// Upper bound of each bucket in nanoseconds, with the number of durations up to it and above the previous bound;
+    /// empty buckets are omitted.
     pub buckets: Vec<(u64, u64)>,
+    /// Sum of all durations in nanoseconds.
     pub sum_ns: u64,
 }
 
@@ -248,11 +266,13 @@ impl Distribution {
         Self { buckets, sum_ns: shards.map(|durations| durations.sum_ns.get()).sum() }
     }
 
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
 
-    /// The bound that this part of all durations, from 0 to 1, is not above.
+    /// Returns the bound in nanoseconds that this part of all durations, from 0 to 1, does not exceed; 0 without
+    /// durations.
     pub fn quantile_ns(&self, part: f64) -> u64 {
         let wanted = (self.count() as f64 * part).ceil() as u64;
         let mut seen = 0;

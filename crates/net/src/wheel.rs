@@ -1,39 +1,40 @@
-//! A timer wheel: many deadlines, few of them ever reached, each set and moved in a few nanoseconds.
+//! Timer wheel: many deadlines, of which few are ever reached, each set and moved in a few nanoseconds.
 //!
-//! Pure: time is a tick that the caller counts. Two rings of 128 slots; the inner one turns by one tick, the
-//! outer one by one turn of the inner. What is due beyond both waits in the last slot of the outer ring and
-//! is placed anew when its turn comes.
+//! The wheel does not read a clock: time is a tick that the caller counts. It has two rings of 128 slots; the inner one
+//! moves by one tick, the outer one by one turn of the inner. An entry that is due beyond both waits in the last slot
+//! of the outer ring and is placed again when its turn comes.
 
-/// Slots of a ring; a ring's occupied slots are the bits of one `u128`.
+/// Number of slots per ring; the occupied slots of a ring are the bits of one `u128`.
 const SLOTS: u64 = 128;
-/// No entry.
+/// Index that means no entry.
 const NONE: u32 = u32::MAX;
-/// The list of entries that are in no slot: they keep their key and will not fire.
+/// Slot number of entries that are in no slot: they keep their key and will not fire.
 const PARKED: u16 = 2 * SLOTS as u16;
 
-/// Names an entry until it is removed.
+/// Identifier of an entry until it is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(u32);
 
 struct Entry<T> {
-    /// `None` while the place is free.
+    /// Value; `None` while the place is free.
     value: Option<T>,
     due: u64,
     slot: u16,
     previous: u32,
-    /// The next entry of the slot, or the next free place.
+    /// Next entry of the slot, or next free place.
     next: u32,
 }
 
+/// Timer wheel with entries of type `T`.
 pub struct Wheel<T> {
     entries: Vec<Entry<T>>,
-    /// The first free place.
+    /// First free place.
     free: u32,
-    /// The first entry of each slot: the inner ring, then the outer one.
+    /// First entry of each slot: the inner ring, then the outer one.
     heads: Box<[u32]>,
     inner: u128,
     outer: u128,
-    /// Everything due at this tick or before has fired.
+    /// Tick up to which all due entries have fired.
     now: u64,
     count: usize,
 }
@@ -46,7 +47,7 @@ impl<T> Default for Wheel<T> {
 }
 
 impl<T> Wheel<T> {
-    /// An entry that fires once the wheel is advanced to `due`, at the next tick at the soonest.
+    /// Adds an entry, which fires once the wheel is advanced to `due`, but not before the next tick.
     pub fn insert(&mut self, due: u64, value: T) -> Key {
         let entry = Entry { value: Some(value), due, slot: PARKED, previous: NONE, next: NONE };
         let at = if self.free == NONE {
@@ -63,17 +64,19 @@ impl<T> Wheel<T> {
         Key(at)
     }
 
-    /// Moves an entry, whether it has fired or not.
+    /// Moves an entry to another tick, whether it has fired or not.
     pub fn set(&mut self, key: Key, due: u64) {
         self.unlink(key.0);
         self.entries[key.0 as usize].due = due;
         self.link(key.0, self.now + 1);
     }
 
+    /// Returns the value of an entry.
     pub fn value_mut(&mut self, key: Key) -> Option<&mut T> {
         self.entries[key.0 as usize].value.as_mut()
     }
 
+    /// Removes an entry and returns its value. The key may be used again for a later entry.
     pub fn remove(&mut self, key: Key) -> Option<T> {
         self.unlink(key.0);
         let entry = &mut self.entries[key.0 as usize];
@@ -88,26 +91,29 @@ impl<T> Wheel<T> {
         Some(value)
     }
 
+    /// Returns the values of all entries, including those that have fired.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().filter_map(|entry| entry.value.as_ref())
     }
 
+    /// Returns the number of entries, including those that have fired.
     pub fn len(&self) -> usize {
         self.count
     }
 
+    /// Returns `true` if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The first tick at which something may fire. An early wake-up is possible, a late one is not.
+    /// Returns the first tick at which an entry may fire. An early wake-up is possible, a late one is not.
     pub fn next_due(&self) -> Option<u64> {
         let ahead = |ring: u128, at: u64| {
             let turned = ring.rotate_right((at % SLOTS) as u32);
             (ring != 0).then(|| u64::from(turned.trailing_zeros()))
         };
         let inner = ahead(self.inner, self.now + 1).map(|slots| self.now + 1 + slots);
-        // A slot of the outer ring is placed anew when the inner ring begins its turn.
+        // A slot of the outer ring is distributed when the inner ring begins its turn.
         let turn = self.now / SLOTS + 1;
         let outer = ahead(self.outer, turn).map(|turns| (turn + turns) * SLOTS);
         match (inner, outer) {
@@ -116,8 +122,8 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Moves the wheel to this tick and shows every entry that is due. Each keeps its key and is set or
-    /// removed by its owner later.
+    /// Advances the wheel to this tick and calls `fire` for every due entry. Each entry keeps its key, and its owner
+    /// sets or removes it later.
     pub fn advance(&mut self, now: u64, mut fire: impl FnMut(&T)) {
         while self.now < now {
             // Ticks at which nothing can happen are skipped.
@@ -135,7 +141,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Takes every entry out of a slot.
+    /// Removes every entry from a slot.
     fn empty(&mut self, slot: u16, mut each: impl FnMut(&mut Self, u32)) {
         let mut at = std::mem::replace(&mut self.heads[slot as usize], NONE);
         self.mark(slot, false);
@@ -149,7 +155,8 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Puts an entry where it is due. What was due before `earliest`, the first tick that has not fired, is due then.
+    /// Links an entry into the slot of its deadline. A deadline before `earliest`, the first tick that has not fired,
+    /// is moved there.
     fn link(&mut self, at: u32, earliest: u64) {
         let due = self.entries[at as usize].due.max(earliest);
         let turns = due / SLOTS - self.now / SLOTS;
@@ -254,7 +261,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 256 }))]
 
-        /// Against a map that is searched whole: the same entries fire, none early, none late.
+        /// Against a map that is searched completely: the same entries fire, none early, none late.
         #[test]
         fn behaves_as_a_list_of_deadlines(steps in proptest::collection::vec(step(), 1..60)) {
             let (mut wheel, mut model) = (Wheel::default(), HashMap::<u32, u64>::new());

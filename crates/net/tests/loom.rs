@@ -1,5 +1,5 @@
-//! Every interleaving of a few threads that ask one cap:
-//! `RUSTFLAGS="--cfg net_loom" cargo test --release -p thalweg-net --test loom --target-dir target/loom`.
+//! Every interleaving of a few threads that use one cap: `RUSTFLAGS="--cfg net_loom" cargo test --release -p
+//! thalweg-net --test loom --target-dir target/loom`.
 //!
 //! The library is built with the model's own lock and atomics, so nothing else of it runs in such a build.
 
@@ -15,12 +15,12 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use net::limits::{Acquire, Cap, Lease};
 
-/// What is held at a moment, outside of the model: it adds no interleavings.
+/// Amount that is held at a moment, outside of the model: it adds no interleavings.
 #[derive(Default)]
 struct Sum(std::sync::atomic::AtomicU64);
 
 impl Sum {
-    /// Holds `amount` for as long as `work` takes, and never more than `max` with others.
+    /// Holds `amount` for as long as `work` takes, and never more than `max` together with others.
     fn hold(&self, amount: u64, max: u64, work: impl FnOnce()) {
         let before = self.0.fetch_add(amount, Ordering::SeqCst);
         assert!(before + amount <= max, "{before} and {amount} are held of {max}");
@@ -33,13 +33,13 @@ fn poll_once(acquire: &mut Acquire) -> Poll<bool> {
     Pin::new(acquire).poll(&mut Context::from_waker(Waker::noop())).map(|permit| permit.is_some())
 }
 
-/// Another thread with a lease of its own.
+/// Starts another thread with its own lease.
 fn with_lease(cap: &Arc<Cap>, work: impl FnOnce(Rc<Lease>) + Send + 'static) -> thread::JoinHandle<()> {
     let cap = cap.clone();
     thread::spawn(move || work(cap.lease()))
 }
 
-/// Is idle but for its ticks until `is_over`.
+/// Ticks, and is otherwise idle, until `is_over`.
 fn tick_until(is_over: &AtomicBool, lease: &Lease) {
     while !is_over.load(Ordering::Acquire) {
         lease.give_back_if_short();
@@ -119,7 +119,7 @@ fn who_waits_is_woken_by_a_release_or_a_tick() {
 
 #[test]
 fn two_who_wait_both_get_what_others_give_back() {
-    // Three threads are too many for every interleaving: those with few preemptions.
+    // Three threads have too many interleavings: only those with few preemptions are checked.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {

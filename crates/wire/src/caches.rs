@@ -1,4 +1,4 @@
-//! Caches on the wire. Requests for entries name their cache by the number that it was opened under.
+//! Caches on the wire. Requests for entries identify their cache by the number that it was opened under.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use engine::cache::operations::OperationId;
@@ -12,9 +12,9 @@ use engine::{Error, Result};
 use crate::field::{Fields, put_list, put_str};
 use crate::kind::{request, response};
 
-/// A number of 64 bits that is not there.
+/// Value of a 64-bit field that means none.
 const NONE_U64: u64 = u64::MAX;
-/// The least that a key takes, a value, an entry, a change and a cache.
+/// Minimum encoded sizes of a key, a value, an entry, a change and a cache's status.
 const KEY_BYTES_MIN: usize = 2;
 const VALUE_BYTES_MIN: usize = 1;
 const ENTRY_BYTES_MIN: usize = KEY_BYTES_MIN + 20;
@@ -50,7 +50,7 @@ pub enum CacheRequest {
     List {
         /// Name after which the list begins; empty for the first page.
         after: String,
-        /// Caches in the answer, at most.
+        /// Maximum number of caches in the answer.
         count_max: u32,
     },
     /// Requests the value of a key.
@@ -67,13 +67,13 @@ pub enum CacheRequest {
         /// Keys of the entries.
         keys: Vec<Bytes>,
     },
-    /// Puts a value.
+    /// Stores a value.
     Put {
         /// Number of the cache.
         cache: u64,
         /// Condition that the entry has to meet.
         condition: Condition,
-        /// How long the entry is kept.
+        /// Time to live of the entry.
         ttl: Ttl,
         /// Id of the operation, if it may be sent again.
         operation: Option<OperationId>,
@@ -99,18 +99,18 @@ pub enum CacheRequest {
         cache: u64,
         /// Number to add.
         delta: i64,
-        /// How long a counter is kept that this request creates.
+        /// Time to live of the counter, if this request creates it.
         ttl: Ttl,
         /// Id of the operation, if it may be sent again.
         operation: Option<OperationId>,
         /// Key of the counter.
         key: Bytes,
     },
-    /// Changes how long an entry is kept.
+    /// Changes the time to live of an entry.
     Touch {
         /// Number of the cache.
         cache: u64,
-        /// How long the entry is kept from now on.
+        /// Time to live of the entry from now on.
         ttl: Ttl,
         /// Key of the entry.
         key: Bytes,
@@ -119,24 +119,24 @@ pub enum CacheRequest {
     Scan {
         /// Number of the cache.
         cache: u64,
-        /// Where the scan continues.
+        /// Cursor at which the scan continues.
         from: ScanCursor,
-        /// Entries in the answer, at most.
+        /// Maximum number of entries in the answer.
         count_max: u32,
-        /// Whether the entries include their values.
+        /// `true` if the entries include their values.
         with_values: bool,
         /// Prefix of the keys.
         prefix: Bytes,
     },
-    /// Requests changes of keys that have a prefix. If there is none yet, the answer waits.
+    /// Requests changes of keys that have a prefix. If there are none yet, the answer waits.
     Watch {
         /// Number of the cache.
         cache: u64,
-        /// Where the watch continues.
+        /// Position at which the watch continues.
         from: WatchFrom,
-        /// Changes in the answer, at most.
+        /// Maximum number of changes in the answer.
         count_max: u32,
-        /// How long the answer waits for a change, in ms.
+        /// Maximum time that the answer waits for a change, in ms.
         wait_ms: u32,
         /// Prefix of the keys.
         prefix: Bytes,
@@ -163,7 +163,7 @@ pub enum CacheResponse {
     Caches {
         /// Caches in the order of their names.
         caches: Vec<CacheStatus>,
-        /// Whether no cache follows the last one.
+        /// `true` if no cache follows the last one.
         is_last: bool,
     },
     /// Answers [`CacheRequest::Get`]; `None` if the key has no entry.
@@ -176,13 +176,13 @@ pub enum CacheResponse {
     Removed(Stored),
     /// Answers [`CacheRequest::Add`].
     Added(Added),
-    /// Answers [`CacheRequest::Touch`]: whether the key has an entry.
+    /// Answers [`CacheRequest::Touch`]: `true` if the key has an entry.
     Touched(bool),
     /// Answers [`CacheRequest::Scan`].
     Scanned {
         /// Entries that the scan found.
         entries: Vec<Entry>,
-        /// Where the scan continues; `None` at its end.
+        /// Cursor at which the scan continues; `None` at its end.
         next: Option<ScanCursor>,
     },
     /// Answers [`CacheRequest::Watch`].
@@ -194,7 +194,7 @@ pub enum CacheResponse {
 /// Cache with its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenCache {
-    /// Number by which requests for entries name the cache.
+    /// Number by which requests for entries identify the cache.
     pub cache: u64,
     /// Settings and counters of the cache.
     pub status: CacheStatus,
@@ -207,7 +207,7 @@ pub struct Value {
     pub value: Bytes,
     /// Version of the entry, for conditions.
     pub version: u64,
-    /// When the entry expires, in ms since 1970; `None` if it does not.
+    /// Expiry of the entry in ms since 1970; `None` if it does not expire.
     pub expires_ms: Option<u64>,
 }
 
@@ -446,8 +446,8 @@ impl CacheResponse {
     }
 }
 
-/// Keys are checked before they get here; one that is too long all the same loses its end rather than the frame its
-/// shape.
+/// Appends a key. Keys are checked before they get here; a key that is too long is truncated, which keeps the frame
+/// well formed.
 fn put_key(b: &mut BytesMut, key: &[u8]) {
     let key = &key[..key.len().min(usize::from(u16::MAX))];
     b.put_u16(key.len() as u16);

@@ -1,28 +1,28 @@
-//! The fields that bodies are made of: big-endian integers and strings with a 16-bit length.
+//! Fields of bodies: big-endian integers, and strings with a 16-bit length.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use engine::{Error, Result};
 
-/// Names are checked before they get here; a text that is too long all the same loses its end rather
-/// than the frame its shape.
+/// Appends a string. Names are checked before they get here; a text that is too long is truncated, which keeps the
+/// frame well formed.
 pub(crate) fn put_str(buf: &mut BytesMut, text: &str) {
     let text = &text[..text.floor_char_boundary(usize::from(u16::MAX))];
     buf.put_u16(text.len() as u16);
     buf.put_slice(text.as_bytes());
 }
 
-/// A list: the number of its entries, then the entries.
+/// Appends a list: the number of its entries, then the entries.
 pub(crate) fn put_list<T>(buf: &mut BytesMut, entries: &[T], put: impl Fn(&mut BytesMut, &T)) {
     buf.put_u32(entries.len() as u32);
     entries.iter().for_each(|entry| put(buf, entry));
 }
 
-/// A byte with a bit for each, the first one lowest.
+/// Appends a byte with a bit for each flag, the first one lowest.
 pub(crate) fn put_flags(b: &mut BytesMut, flags: &[bool]) {
     b.put_u8(flags.iter().rev().fold(0, |byte, flag| byte << 1 | u8::from(*flag)));
 }
 
-/// An option: a u8 that says whether the value follows, then the value.
+/// Appends an option: a u8 that is 1 if the value follows and 0 otherwise, then the value.
 pub(crate) fn put_option<T>(b: &mut BytesMut, value: Option<&T>, put: impl Fn(&mut BytesMut, &T)) {
     b.put_u8(u8::from(value.is_some()));
     if let Some(value) = value {
@@ -30,7 +30,7 @@ pub(crate) fn put_option<T>(b: &mut BytesMut, value: Option<&T>, put: impl Fn(&m
     }
 }
 
-/// Reads the fields of one body. What is left at the end is an error, so that nothing is ignored.
+/// Reader of the fields of one body. Bytes left at the end are an error, so that nothing is ignored.
 pub(crate) struct Fields<B> {
     body: B,
 }
@@ -67,7 +67,7 @@ impl<B: Buf> Fields<B> {
             .map_err(|e| Error::malformed(format!("a string is not UTF-8: {e}")))
     }
 
-    /// 0 or 1.
+    /// Reads a boolean, which is 0 or 1.
     pub(crate) fn bool(&mut self) -> Result<bool> {
         match self.u8()? {
             0 => Ok(false),
@@ -76,13 +76,14 @@ impl<B: Buf> Fields<B> {
         }
     }
 
-    /// A list whose entries have at least so many bytes.
+    /// Reads a list whose entries have at least `entry_bytes_min` bytes.
     pub(crate) fn list<T>(&mut self, entry_bytes_min: usize, get: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let count = self.count(entry_bytes_min)?;
         (0..count).map(|_| get(self)).collect()
     }
 
-    /// How many entries follow. Each has at least `entry_bytes_min`, so a lie reserves no memory.
+    /// Reads the number of entries that follow. Each has at least `entry_bytes_min` bytes, so a false number reserves
+    /// no memory.
     pub(crate) fn count(&mut self, entry_bytes_min: usize) -> Result<usize> {
         let count = self.u32()? as usize;
         if count > self.body.remaining() / entry_bytes_min {
@@ -98,7 +99,7 @@ impl<B: Buf> Fields<B> {
         Ok(self.body.copy_to_bytes(length))
     }
 
-    /// All that is left.
+    /// Returns all remaining bytes.
     pub(crate) fn rest(self) -> B {
         self.body
     }
@@ -123,12 +124,12 @@ pub(crate) fn get_option<B: Buf, T>(f: &mut Fields<B>, get: impl Fn(&mut Fields<
     if f.bool()? { Ok(Some(get(f)?)) } else { Ok(None) }
 }
 
-/// A text that is written as an empty one if there is none.
+/// Returns a text, or `None` if it is empty, which encodes a missing text.
 pub(crate) fn non_empty(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// A byte that stands for one of a few values; `what` names them in the error.
+/// Reads a byte that stands for one of a few values; `what` names them in the error.
 pub(crate) fn get_code<B: Buf, T>(f: &mut Fields<B>, what: &str, from_code: impl Fn(u8) -> Option<T>) -> Result<T> {
     let code = f.u8()?;
     from_code(code).ok_or_else(|| Error::malformed(format!("{code} is no {what}")))

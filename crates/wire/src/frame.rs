@@ -1,4 +1,4 @@
-//! Frames: a little header and a body. An [`Assembler`] finds them in a stream of bytes.
+//! Frames: a short header and a body. An [`Assembler`] finds them in a stream of bytes.
 
 use bytes::buf::Limit;
 use bytes::{BufMut, BytesMut};
@@ -7,13 +7,13 @@ use engine::{Error, ErrorKind, Result};
 
 /// Bytes of every frame before its body.
 pub const HEADER_BYTES: usize = 12;
-/// The largest body. It leaves room for the fields beside a record batch.
+/// Maximum bytes of a body. They leave room for other fields in addition to a record batch.
 pub const BODY_BYTES_MAX: usize = BATCH_BYTES_MAX + 4096;
-/// The largest body before the hello was answered.
+/// Maximum bytes of a body before the hello is answered.
 pub const BODY_BYTES_BEFORE_HELLO_MAX: usize = 4096;
-/// What is reserved for a body on the word of its header alone; more only once so much has come.
+/// Maximum bytes that are reserved for a body because of its header alone; more is reserved as the bytes arrive.
 const RESERVE_BYTES_MAX: usize = 512 << 10;
-/// From this on the rest of a body is worth reading straight into its place.
+/// Size from which the rest of a body is read directly into its buffer.
 const LARGE_REST_BYTES: usize = 16 << 10;
 
 /// Header of a frame, in 12 bytes:
@@ -78,13 +78,13 @@ pub struct Frame {
     pub body: BytesMut,
 }
 
-/// Cuts a stream of bytes into frames. Between frames it owns no memory but its own few fields.
+/// Assembler of frames from a stream of bytes. Between frames it owns no memory except for its few fields.
 #[derive(Debug)]
 pub struct Assembler {
     body_bytes_max: usize,
     head: [u8; HEADER_BYTES],
     head_filled: usize,
-    /// The frame whose body is coming in.
+    /// Frame whose body is arriving.
     open: Option<(Header, BytesMut)>,
 }
 
@@ -94,12 +94,12 @@ impl Assembler {
         Self { body_bytes_max, head: [0; HEADER_BYTES], head_filled: 0, open: None }
     }
 
-    /// Whether the stream could end here without cutting a frame.
+    /// Returns `true` if the stream could end here without cutting a frame.
     pub fn is_between_frames(&self) -> bool {
         self.head_filled == 0 && self.open.is_none()
     }
 
-    /// Takes the next bytes of the stream and adds the frames that they complete.
+    /// Processes the next bytes of the stream, and appends the completed frames.
     pub fn feed(&mut self, mut input: &[u8], frames: &mut Vec<Frame>) -> Result<()> {
         while !input.is_empty() {
             if self.open.is_none() {
@@ -122,8 +122,8 @@ impl Assembler {
         Ok(())
     }
 
-    /// Where the next bytes may be read to without another copy: into an open frame that misses many.
-    /// Call [`Assembler::close_frame`] after each read into it.
+    /// Returns a buffer to read the next bytes into without another copy, if the open frame misses many. Call
+    /// [`Assembler::close_frame`] after each read into it.
     pub fn large_rest(&mut self) -> Option<Limit<&mut BytesMut>> {
         let (header, body) = self.open.as_mut()?;
         let missing = header.length as usize - body.len();
@@ -137,7 +137,7 @@ impl Assembler {
         Some(body.limit(missing.min(room)))
     }
 
-    /// Adds the open frame to `frames` if it is whole.
+    /// Appends the open frame to `frames` if it is complete.
     pub fn close_frame(&mut self, frames: &mut Vec<Frame>) {
         if self.open.as_ref().is_some_and(|(header, body)| body.len() == header.length as usize)
             && let Some((header, body)) = self.open.take()

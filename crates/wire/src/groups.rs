@@ -1,4 +1,4 @@
-//! Consumer groups on the wire: members and what they read, committed offsets, and what is shown of them.
+//! Consumer groups on the wire: members and their partitions, committed offsets, and descriptions of groups.
 
 use bytes::{Buf, BufMut, BytesMut};
 use engine::groups::{Assignor, GroupState, MemberState};
@@ -8,13 +8,13 @@ use crate::field::{Fields, get_option, put_list, put_option, put_str};
 use crate::kind::{request, response};
 use crate::values::{get_start, put_start};
 
-/// In place of an offset, an owner or a time that there is not.
+/// Value that means no offset, no owner or no time.
 const NONE_U64: u64 = u64::MAX;
 const NONE_U32: u32 = u32::MAX;
-/// Beside the codes of a start: as if the group had never read.
+/// Code after those of a start: deletes the offsets, as if the group had never read.
 const FORGET: u8 = 5;
 
-/// Topics with something for each of their partitions.
+/// Topics with an entry for each of their partitions.
 pub type ByTopic<T> = Vec<(String, Vec<T>)>;
 
 /// Request about consumer groups.
@@ -35,7 +35,7 @@ pub enum GroupRequest {
     List {
         /// Name after which the list begins; empty for the first page.
         after: String,
-        /// Groups in the answer, at most.
+        /// Maximum number of groups in the answer.
         count_max: u32,
     },
     /// Requests the members and the progress of a group.
@@ -52,7 +52,7 @@ pub enum GroupRequest {
     Reset(OffsetReset),
 }
 
-/// Message of a member: it joins, it is alive, or it leaves.
+/// Message of a member: it joins, stays alive or leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
     /// Name of the group.
@@ -70,22 +70,22 @@ pub struct Heartbeat {
 pub enum Step {
     /// Joins the group.
     Join {
-        /// Name of the client, for people.
+        /// Name of the client for display.
         client: String,
-        /// How long the member may be silent, in ms.
+        /// Maximum time between two heartbeats of the member, in ms.
         session_timeout_ms: u32,
-        /// How long the member may take to release a partition, in ms.
+        /// Maximum time that the member takes to release a partition, in ms.
         rebalance_timeout_ms: u32,
         /// Assignor that the member requests.
         assignor: Assignor,
         /// Topics and patterns that the member subscribes to.
         topics: Vec<String>,
     },
-    /// Keeps the membership and says what has changed.
+    /// Keeps the membership and reports changes.
     Alive {
         /// Epoch that the member has.
         epoch: u32,
-        /// How long the answer waits for a change, in ms.
+        /// Maximum time that the answer waits for a change, in ms.
         wait_ms: u32,
         /// All partitions that the member reads, if they have changed.
         owned: Option<ByTopic<PartitionId>>,
@@ -103,7 +103,7 @@ pub enum Step {
 pub struct OffsetCommit {
     /// Name of the group.
     pub group: String,
-    /// Id of the member; empty for a client that is no member, while the group has none.
+    /// Id of the member; empty for a client that is not a member, which may commit while the group has no members.
     pub member: String,
     /// Id of a static member; empty for other members.
     pub instance: String,
@@ -133,9 +133,9 @@ pub struct OffsetReset {
     pub topic: String,
     /// Partitions of the topic; all if the list is empty.
     pub partitions: Vec<PartitionId>,
-    /// Where the group continues; `None` deletes its offsets.
+    /// Position at which the group continues; `None` deletes its offsets.
     pub to: Option<Start>,
-    /// Whether the answer only shows the result and nothing changes.
+    /// `true` if the answer only shows the result and nothing changes.
     pub is_dry_run: bool,
 }
 
@@ -157,7 +157,7 @@ pub enum GroupResponse {
     Groups {
         /// Groups in the order of their names.
         groups: Vec<GroupSummary>,
-        /// Whether no group follows the last one.
+        /// `true` if no group follows the last one.
         is_last: bool,
     },
     /// Answers [`GroupRequest::Describe`].
@@ -175,7 +175,7 @@ pub struct CommittedOffset {
     pub partition: PartitionId,
     /// Offset of the next record to read.
     pub offset: Offset,
-    /// When it was committed, in ms since 1970.
+    /// Time of the commit in ms since 1970.
     pub committed_ms: u64,
     /// Note that was committed with it.
     pub metadata: String,
@@ -192,7 +192,7 @@ pub struct GroupSummary {
     pub members: u32,
     /// Number of partitions with a committed offset.
     pub offsets: u32,
-    /// Records after the committed offsets, of all partitions together.
+    /// Number of records after the committed offsets, over all partitions.
     pub lag: u64,
 }
 
@@ -239,7 +239,7 @@ pub struct GroupPartition {
     pub owner: Option<u32>,
     /// Committed offset, if there is one.
     pub committed: Option<Offset>,
-    /// When the offset was committed, in ms since 1970.
+    /// Time of the commit in ms since 1970.
     pub committed_ms: u64,
     /// Offset of the oldest record.
     pub start: Offset,

@@ -1,6 +1,6 @@
-//! Kinds of frames: the byte in a header that says which request, answer or push the body is.
+//! Kinds of frames: the byte in a header that identifies the request, answer or push.
 
-/// The kinds of frames that clients send. An answer has the kind of its request with the highest bit set.
+/// Kinds of frames that clients send. An answer has the kind of its request with the highest bit set.
 pub mod request {
     /// Kind of [`Request::Hello`](crate::Request::Hello).
     pub const HELLO: u8 = 0x01;
@@ -122,7 +122,7 @@ pub mod request {
     pub const REDRIVE_CANCEL: u8 = 0x3f;
 }
 
-/// The kinds of frames that brokers send.
+/// Kinds of frames that brokers send.
 pub mod response {
     use crate::kind::request;
 

@@ -1,4 +1,4 @@
-//! The native protocol as values: frames, requests, answers, pushes, and how two sides agree on a version.
+//! Native protocol as values: frames, requests, answers, pushes, and the negotiation of a version.
 //!
 //! The layout of every byte is documented in `docs/reference/protocol.md`, with examples in `tests/vectors`.
 //!
@@ -13,13 +13,13 @@
 
 #![warn(missing_docs)]
 
-// Frames: a header, a body, and how they are found in a stream of bytes.
+// Frames: a header, a body, and an assembler that finds them in a stream of bytes.
 pub mod frame;
 
-// The kind that a header names.
+// The kinds of frames.
 pub mod kind;
 
-// The version and the features that both sides agree on first.
+// The version and the features, which both sides agree on first.
 pub mod negotiate;
 
 // Fields: integers, strings, lists, options.

@@ -1,12 +1,12 @@
-//! What both sides must agree upon before the first request: the version and the features.
+//! Negotiation before the first request: the version and the features.
 
 use engine::{Error, ErrorKind, Result};
 
-/// The version of the protocol. It changes only when the header or the hello does.
+/// Version of the protocol. It changes only when the header or the hello does.
 pub const VERSION: u16 = 1;
-/// How a hello begins: "THLW".
+/// First four bytes of a hello: "THLW".
 pub const MAGIC: u32 = 0x5448_4c57;
-/// The name of the protocol in the TLS handshake (ALPN).
+/// Name of the protocol in the TLS handshake (ALPN).
 pub const ALPN: &[u8] = b"thalweg/1";
 
 /// Features beyond version 1, one bit each. A new meaning is a new bit, never a wider old one.
@@ -14,16 +14,17 @@ pub const ALPN: &[u8] = b"thalweg/1";
 pub struct Features(pub u64);
 
 impl Features {
-    /// What this implementation knows: nothing beyond version 1 so far.
+    /// Features that this implementation supports: none beyond version 1 so far.
     pub const KNOWN: Self = Self(0);
 
-    /// Returns whether all bits of `other` are set.
+    /// Returns `true` if all bits of `other` are set.
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// What the connection will use: all that is required and known. An unknown required bit is refused.
+/// Returns the features that the connection will use: those that are required or offered, and known. A version other
+/// than [`VERSION`] or an unknown required bit is `unsupported`.
 pub fn agree(version: u16, required: Features, offered: Features) -> Result<Features> {
     if version != VERSION {
         return Err(Error::new(

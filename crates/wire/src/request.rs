@@ -1,4 +1,4 @@
-//! What a client asks for.
+//! Requests of a client.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use engine::{
@@ -15,7 +15,7 @@ use crate::queues::QueueRequest;
 use crate::security::SecurityRequest;
 use crate::values::{get_settings, get_start, put_settings, put_start};
 
-/// Stands for "no partition named" where a partition is expected.
+/// Value of a partition field that means no particular partition.
 const ANY_PARTITION: u32 = u32::MAX;
 
 /// Request of a client, with the fields of its body.
@@ -29,7 +29,7 @@ pub enum Request {
         required: Features,
         /// Features that the client can use.
         offered: Features,
-        /// Name of the client, for people.
+        /// Name of the client for display.
         client: String,
     },
     /// Appends a batch to a partition.
@@ -38,12 +38,12 @@ pub enum Request {
         topic: String,
         /// Partition; `None` lets the broker choose.
         partition: Option<PartitionId>,
-        /// What the acknowledgement has to promise.
+        /// Guarantee that the acknowledgement has to give.
         acks: Acks,
         /// Bytes of one record batch, not yet checked.
         batch: BytesMut,
     },
-    /// Begins a subscription.
+    /// Starts a subscription.
     Subscribe(Subscribe),
     /// Ends a subscription.
     Unsubscribe {
@@ -57,7 +57,7 @@ pub enum Request {
         /// Bytes of batches that the broker may send in addition.
         bytes: u64,
     },
-    /// Reads batches of a partition from an offset. If there is none yet, the answer waits up to `wait_ms`.
+    /// Reads batches of a partition from an offset. If there are none yet, the answer waits up to `wait_ms`.
     Fetch {
         /// Topic to read.
         topic: String,
@@ -65,9 +65,9 @@ pub enum Request {
         partition: PartitionId,
         /// Offset of the first record to return.
         offset: Offset,
-        /// Total size of the batches in bytes; the first one is returned whole even if it is larger.
+        /// Maximum bytes of the batches together; the first one is returned whole even if it is larger.
         bytes_max: u32,
-        /// How long the answer waits for a batch, in ms.
+        /// Maximum time that the answer waits for a batch, in ms.
         wait_ms: u32,
     },
     /// Creates a topic.
@@ -114,12 +114,12 @@ pub enum Request {
     TopicList {
         /// Name after which the list begins; empty for the first page.
         after: String,
-        /// Topics in the answer, at most.
+        /// Maximum number of topics in the answer.
         count_max: u32,
     },
     /// Requests the metrics of the broker in the text format of Prometheus.
     Stats,
-    /// Requests a sign of life.
+    /// Checks that the broker answers requests.
     Ping,
     /// Requests an identity for a publisher that numbers its batches.
     InitProducer,
@@ -142,17 +142,17 @@ pub struct Subscribe {
     pub topic: String,
     /// Partition to read; `None` reads all.
     pub partition: Option<PartitionId>,
-    /// Where reading begins.
+    /// Start of the subscription.
     pub start: Start,
-    /// What happens if the subscriber reads too slowly.
+    /// Behavior if the subscriber reads too slowly.
     pub overflow: Overflow,
-    /// Batches that the broker queues for the subscriber; 0 for its default.
+    /// Number of batches that the broker queues for the subscriber; 0 for its default.
     pub queue_batches: u32,
     /// Queue group; empty for none.
     pub group: String,
     /// Bytes that the broker may send before the first grant.
     pub credit: u64,
-    /// What happens if the topic does not exist.
+    /// Behavior if the topic does not exist.
     pub missing: Missing,
 }
 
@@ -227,7 +227,7 @@ impl Request {
 
     /// Reads a request from its frame. An unknown kind is `unsupported`, a wrong body is `malformed`.
     pub fn decode(frame: Frame) -> Result<Self> {
-        // A publish keeps its batch in the bytes in which it came.
+        // A publish keeps its batch in the received buffer.
         if frame.kind == kind::PUBLISH {
             return decode_publish(frame.body);
         }
@@ -282,7 +282,7 @@ impl Request {
     }
 }
 
-/// Writes a publish up to its batch of `batch_bytes`, which has to follow.
+/// Writes a publish without its batch of `batch_bytes` bytes, which has to follow.
 pub fn put_publish_head(
     buf: &mut BytesMut,
     correlation: u32,
@@ -369,7 +369,7 @@ fn get_change<B: Buf>(f: &mut Fields<B>) -> Result<SettingsChange> {
     })
 }
 
-/// A publish as the pieces that a vectored write takes: its head, and its batch uncopied.
+/// Encodes a publish as the pieces of a vectored write: its head, and its batch without a copy.
 pub fn publish_frame(
     correlation: u32,
     topic: &str,

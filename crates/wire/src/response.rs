@@ -1,4 +1,4 @@
-//! What a broker answers, and what it sends unasked.
+//! Answers and pushes of a broker.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, TopicSettings};
@@ -57,14 +57,14 @@ pub enum Response {
     Topics {
         /// Topics in the order of their names.
         topics: Vec<TopicInfo>,
-        /// Whether no topic follows the last one.
+        /// `true` if no topic follows the last one.
         is_last: bool,
     },
     /// Answers [`Request::Stats`](crate::Request::Stats).
     Stats(String),
     /// Answers [`Request::Ping`](crate::Request::Ping).
     Pong,
-    /// Identity that no other publisher has.
+    /// Identity that no other publisher has. Answers [`Request::InitProducer`](crate::Request::InitProducer).
     Producer {
         /// Id of the producer.
         id: i64,
@@ -90,17 +90,17 @@ pub struct HelloOk {
     pub version: u16,
     /// Features on this connection.
     pub features: Features,
-    /// Bytes of the largest body that the broker accepts.
+    /// Maximum bytes of a body that the broker accepts.
     pub body_bytes_max: u32,
-    /// Publishes that the broker accepts on one connection before it has answered the first.
+    /// Maximum number of unanswered publishes that the broker accepts on one connection.
     pub publishes_in_flight_max: u32,
-    /// Number that differs after each start of the broker: offsets of topics in memory begin again with it.
+    /// Number that differs after each start of the broker, at which the offsets of topics in memory begin again.
     pub instance: u64,
     /// Name and version of the broker.
     pub server: String,
 }
 
-/// Promise of an acknowledgement, in rising order.
+/// Guarantee of an acknowledgement, in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
@@ -119,7 +119,7 @@ impl Level {
         }
     }
 
-    /// Returns the name for people: `accepted` or `committed`.
+    /// Returns the name for display: `accepted` or `committed`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Accepted => "accepted",
@@ -135,11 +135,11 @@ pub struct Published {
     pub partition: PartitionId,
     /// Offset of the first record.
     pub base_offset: Offset,
-    /// What the acknowledgement promises.
+    /// Guarantee that the acknowledgement gives.
     pub level: Level,
-    /// Subscriptions and queue groups that read the partition at that moment; 0 for a duplicate batch.
+    /// Number of subscriptions and queue groups that read the partition at that moment; 0 for a duplicate batch.
     pub receivers: u32,
-    /// Number of partitions of the topic, so that a publisher notices that it has grown.
+    /// Number of partitions of the topic, so that a publisher notices its growth.
     pub partitions: u32,
 }
 
@@ -150,7 +150,7 @@ pub struct SourceInfo {
     pub topic: String,
     /// Number of the partition.
     pub partition: PartitionId,
-    /// Offset of the first record to arrive.
+    /// Offset of the first record that is delivered.
     pub start: Offset,
     /// Offset at which the log ended when the subscription began.
     pub end: Offset,
@@ -176,7 +176,7 @@ pub struct PartitionInfo {
     pub start: Offset,
     /// Offset after the newest record.
     pub end: Offset,
-    /// Bytes of all batches.
+    /// Total bytes of all batches.
     pub bytes: u64,
     /// Number of live subscribers.
     pub subscribers: u32,
@@ -213,12 +213,12 @@ pub enum Push {
     Ended {
         /// Number of the subscription.
         subscription: u32,
-        /// Why it ended.
+        /// Reason of the end.
         error: Error,
     },
     /// Announcement that the broker is about to close the connection.
     GoAway {
-        /// Why it closes.
+        /// Reason of the close.
         error: Error,
     },
 }
@@ -354,7 +354,7 @@ impl Response {
 }
 
 impl Push {
-    /// Whether a frame of this kind is a push rather than an answer.
+    /// Returns `true` if a frame of this kind is a push rather than an answer.
     pub fn is_push(frame_kind: u8) -> bool {
         frame_kind & 0xc0 == 0x40
     }
@@ -401,7 +401,7 @@ impl Push {
     }
 }
 
-/// Writes a delivery up to its batch of `batch_bytes`, which has to follow.
+/// Writes a delivery without its batch of `batch_bytes` bytes, which has to follow.
 pub fn put_deliver_head(
     buf: &mut BytesMut,
     subscription: u32,

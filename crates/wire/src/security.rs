@@ -1,4 +1,4 @@
-//! Users and access control lists on the wire. A password never is: the client makes credentials of it.
+//! Users and access control lists on the wire. Passwords are never sent: the client derives credentials from them.
 
 use bytes::{Buf, BufMut, BytesMut};
 use engine::security::{
@@ -9,7 +9,7 @@ use engine::{Error, Result};
 use crate::field::{Fields, get_code, non_empty, put_list, put_str};
 use crate::kind::{request, response};
 
-/// In a filter: any.
+/// Code in a filter that matches any value.
 const ANY: u8 = 0;
 
 /// Request about users and access control entries.
@@ -22,7 +22,7 @@ pub enum SecurityRequest {
         /// Credentials, at least one.
         credentials: Vec<Credential>,
     },
-    /// Deletes credentials of a user; all credentials if no mechanism is named.
+    /// Deletes credentials of a user; all credentials if `mechanisms` is empty.
     DeleteUser {
         /// Name of the user.
         user: UserName,
@@ -61,11 +61,11 @@ pub enum SecurityResponse {
 pub struct UserInfo {
     /// Name of the user.
     pub name: UserName,
-    /// Mechanisms that the user has a password for, each with its number of iterations.
+    /// Mechanisms for which the user has credentials, each with its number of iterations.
     pub mechanisms: Vec<(Mechanism, u32)>,
-    /// Whether the configuration names the user; requests cannot change such a user.
+    /// `true` if the configuration contains the user; requests cannot change such a user.
     pub is_configured: bool,
-    /// Whether the user may do everything.
+    /// `true` if the user may do everything.
     pub is_super: bool,
 }
 
@@ -210,7 +210,7 @@ fn get_acl<B: Buf>(f: &mut Fields<B>) -> Result<Acl> {
     })
 }
 
-/// Texts are empty where any is meant, and codes 0; none of them can be that.
+/// Appends a filter. An empty text matches any, and so does code 0; neither is a valid value.
 fn put_filter(b: &mut BytesMut, filter: &AclFilter) {
     b.put_u8(filter.kind.map_or(ANY, |kind| kind as u8));
     put_str(b, filter.name.as_deref().unwrap_or_default());

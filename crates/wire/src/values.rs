@@ -1,4 +1,4 @@
-//! Values that several requests and answers contain: errors, where reading begins, settings of a topic.
+//! Values that several requests and answers contain: errors, starts, settings of a topic.
 
 use bytes::{Buf, BufMut, BytesMut};
 use engine::{Codec, Error, ErrorKind, Result, RetryClass, Start, Storage, TopicSettings};
@@ -9,7 +9,7 @@ pub(crate) fn put_error(b: &mut BytesMut, error: &Error) {
     b.put_u16(error.kind.code());
     b.put_u8(error.retry_class().code());
     b.put_u32(error.retry_after_ms);
-    // A message is for people; its end is the least of it.
+    // A message is for people; its end is its least important part.
     let end = error.message.floor_char_boundary(1024);
     put_str(b, &error.message[..end]);
 }
@@ -19,8 +19,8 @@ pub(crate) fn get_error<B: Buf>(f: &mut Fields<B>) -> Result<Error> {
     let class = f.u8()?;
     let retry_after_ms = f.u32()?;
     let message = f.str()?;
-    // A kind of a later version is read as one that asks the same of the caller. No kind leads to another broker: this
-    // one has not carried the request out, and would refuse it again.
+    // An unknown kind of a later version becomes a kind with the same retry class. A redirect becomes a fatal error:
+    // this broker has not executed the request, and would refuse it again.
     let kind = ErrorKind::from_code(code).unwrap_or(match RetryClass::from_code(class) {
         Some(RetryClass::Retry) => ErrorKind::Corrupt,
         Some(RetryClass::RetryAfter) => ErrorKind::Busy,
@@ -53,7 +53,7 @@ pub(crate) fn put_start(b: &mut BytesMut, start: &Start) {
     }
 }
 
-/// What follows the code of a start.
+/// Reads the fields that follow the code of a start.
 pub(crate) fn get_start<B: Buf>(code: u8, f: &mut Fields<B>) -> Result<Start> {
     Ok(match code {
         0 => Start::Live,
@@ -109,7 +109,7 @@ pub(crate) fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<TopicSettings> {
     })
 }
 
-/// Settings that most topics leave as the broker has them.
+/// Settings that most topics leave at their defaults.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Rest {
     compression: Option<Codec>,
@@ -119,7 +119,7 @@ struct Rest {
 }
 
 impl Rest {
-    /// In place of a codec: batches stay as they were published.
+    /// Value of the codec field that keeps batches as they were published.
     const AS_PUBLISHED: u8 = 255;
 
     fn of(settings: &TopicSettings) -> Self {

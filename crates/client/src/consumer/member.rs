@@ -1,4 +1,4 @@
-//! Membership in a group: a task that stays in touch with the broker, and what it and the consumer tell each other.
+//! Group membership: a task that sends heartbeats to the broker, and the state that it shares with the consumer.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -20,10 +20,10 @@ use crate::link::unexpected;
 use crate::pool::is_transient;
 use crate::session::Session;
 
-/// Heartbeats are answered so many times in a session, if not sooner.
+/// Minimum number of answered heartbeats per session timeout.
 const BEATS_PER_SESSION: u32 = 3;
 
-/// What a member joins with.
+/// Parameters of a membership.
 #[derive(Clone)]
 pub(super) struct Terms {
     pub group: String,
@@ -34,44 +34,44 @@ pub(super) struct Terms {
     pub rebalance_timeout: Duration,
 }
 
-/// A membership. Dropping it leaves the group in the background.
+/// Membership in a group. Dropping it leaves the group in the background.
 pub(super) struct Member {
     pub link: Arc<Link>,
-    /// Its end tells the task to leave.
+    /// Sender whose drop tells the task to leave.
     leave: Option<oneshot::Sender<()>>,
     task: Option<JoinHandle<Result<()>>>,
 }
 
-/// What the task and the consumer share.
+/// State that the task and the consumer share.
 pub(super) struct Link {
     session: Arc<Session>,
     terms: Terms,
     id: String,
     state: Mutex<State>,
-    /// That of `state`, to be looked at for each record.
+    /// Version of `state`, which the consumer reads for each record without the lock.
     version: AtomicU64,
-    /// For the consumer: there is something to follow.
+    /// Notifies the consumer that the assignment or the membership has changed.
     pub changed: Notify,
-    /// For the task: what the consumer reads has changed.
+    /// Notifies the task that the consumer's set of partitions has changed.
     owned_changed: Notify,
 }
 
 #[derive(Default)]
 struct State {
     epoch: u32,
-    /// Counts memberships: the broker may end one, and then what was owned is lost.
+    /// Number of the membership: the broker may end one, and then the owned partitions are lost.
     generation: u64,
-    /// All that the consumer may read.
+    /// Partitions that the consumer may read.
     assignment: BTreeSet<TopicPartition>,
-    /// What it reads.
+    /// Partitions that the consumer reads.
     owned: BTreeSet<TopicPartition>,
-    /// Rises with each change of `owned`.
+    /// Version of `owned`, which grows with each change.
     owned_version: u64,
-    /// Why there is no membership any more.
+    /// Error that ended the membership for good.
     failed: Option<Error>,
 }
 
-/// What the consumer has to be like.
+/// Assignment that the consumer has to apply.
 pub(super) struct View {
     pub version: u64,
     pub generation: u64,
@@ -79,9 +79,9 @@ pub(super) struct View {
 }
 
 impl Member {
-    /// Joins. The first assignment is there when this returns.
+    /// Joins the group. When this returns, the first assignment is known.
     pub(super) async fn join(session: Arc<Session>, terms: Terms) -> Result<Self> {
-        // A new hasher is keyed at random, and that is all the randomness that is needed here.
+        // A new hasher has random keys, which is enough randomness here.
         let random = RandomState::new();
         let id = format!("{:016x}{:016x}", random.hash_one(0), random.hash_one(1));
         let link = Arc::new(Link {
@@ -96,7 +96,7 @@ impl Member {
         let (leave, told_to_leave) = oneshot::channel();
         let (joined, has_joined) = oneshot::channel();
         let task = tokio::spawn(link.clone().live(joined, told_to_leave));
-        // Whoever waits may go before the answer comes: this is dropped then, and leaves.
+        // If the caller drops this future before the answer arrives, `member` is dropped too, and leaves the group.
         let member = Self { link, leave: Some(leave), task: Some(task) };
         match has_joined.await {
             Ok(joined) => joined.map(|()| member),
@@ -104,7 +104,7 @@ impl Member {
         }
     }
 
-    /// Leaves, and waits until the broker knows.
+    /// Leaves the group, and waits until the broker has answered.
     pub(super) async fn leave(mut self) -> Result<()> {
         drop(self.leave.take());
         match self.task.take() {
@@ -117,7 +117,7 @@ impl Member {
 }
 
 impl Link {
-    /// Rises with each assignment and each loss.
+    /// Returns the version of the state, which grows with each assignment and each loss.
     pub(super) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
@@ -136,7 +136,7 @@ impl Link {
         }
     }
 
-    /// What the consumer reads from now on, unless that membership is over.
+    /// Sets the partitions that the consumer reads from now on, unless that membership has ended.
     pub(super) fn own(&self, generation: u64, owned: BTreeSet<TopicPartition>) {
         let mut state = self.state.lock();
         if state.generation == generation && state.owned != owned {
@@ -146,7 +146,8 @@ impl Link {
         }
     }
 
-    /// Commits as this member what it read in this membership. A later one may have begun elsewhere.
+    /// Commits offsets that were read in this membership. Refuses if the membership has ended, since another member may
+    /// read the partitions.
     pub(super) async fn commit(&self, generation: u64, offsets: &[(TopicPartition, Offset, String)]) -> Result<()> {
         loop {
             let epoch = self.epoch_of(generation)?;
@@ -160,14 +161,14 @@ impl Link {
             };
             let sent = groups::commit(&self.session, commit).await;
             let is_fenced = sent.as_ref().is_err_and(|error| error.kind == ErrorKind::Fenced);
-            // A heartbeat with a later epoch has overtaken it.
+            // A heartbeat with a later epoch has overtaken the commit.
             if !(is_fenced && self.epoch_of(generation)? != epoch) {
                 return sent;
             }
         }
     }
 
-    /// The epoch of a membership, unless that is over.
+    /// Returns the epoch of a membership, or `fenced` if it has ended.
     fn epoch_of(&self, generation: u64) -> Result<u32> {
         let state = self.state.lock();
         match state.generation == generation {
@@ -186,16 +187,16 @@ impl Link {
         self.changed.notify_one();
     }
 
-    /// Joins, stays until it is told to leave, and leaves.
+    /// Joins, heartbeats until the consumer leaves, and leaves the group.
     async fn live(
         self: Arc<Self>,
         joined: oneshot::Sender<Result<()>>,
         told_to_leave: oneshot::Receiver<()>,
     ) -> Result<()> {
-        // It waits for the answer in any case: a leave could overtake the join.
+        // The task waits for the answer even if the caller has given up: otherwise, the leave could overtake the join.
         let result = self.join().await;
         let failed = result.as_ref().err().cloned();
-        // Who waited for it may be gone, and is about to tell it to leave then.
+        // A caller that has dropped the receiver also drops the member, which tells this task to leave.
         joined.send(result).unwrap_or_default();
         match failed {
             None => self.stay(told_to_leave).await,
@@ -204,11 +205,11 @@ impl Link {
         }
     }
 
-    /// Heartbeats until it is told to leave, and then leaves.
+    /// Heartbeats until the consumer leaves, and then leaves the group.
     async fn stay(&self, told_to_leave: oneshot::Receiver<()>) -> Result<()> {
         tokio::select! {
             biased;
-            // An error is the end of the sender, which tells the same.
+            // An error means that the sender was dropped, which also tells the task to leave.
             _ = told_to_leave => {}
             error = self.beat() => {
                 self.update(|state| state.failed = Some(error.clone()));
@@ -218,15 +219,15 @@ impl Link {
         self.depart().await
     }
 
-    /// A static member only steps away.
+    /// Leaves the group. A static member only announces its absence and keeps its partitions until its session expires.
     async fn depart(&self) -> Result<()> {
         let step = if self.terms.instance.is_empty() { Step::Leave } else { Step::Away };
         self.say(step, Duration::ZERO).await.map(drop)
     }
 
-    /// Heartbeats for as long as it goes well.
+    /// Heartbeats until an error persists, and returns that error.
     async fn beat(&self) -> Error {
-        // What the broker was last told of what is read; nothing on a new connection.
+        // Version of the owned partitions that the broker knows; `None` if it may know none, as on a new connection.
         let mut told = None;
         let mut trouble = Trouble::default();
         loop {
@@ -240,7 +241,8 @@ impl Link {
             let step = Step::Alive { epoch, wait_ms: wait.as_millis() as u32, owned, topics: None };
             let answer = tokio::select! {
                 answer = self.say(step, wait) => answer,
-                // It is said at once. The answer that is not waited for may have been news, so all is asked for again.
+                // Ownership is reported immediately. The abandoned answer may have carried an assignment, so the next
+                // request asks for everything again.
                 () = self.owned_changed.notified(), if is_waiting => {
                     told = None;
                     continue;
@@ -253,7 +255,7 @@ impl Link {
                     let is_early = is_waiting && turn.1.is_none();
                     self.hear(turn);
                     if is_early {
-                        // The broker lets no more heartbeats of this connection wait.
+                        // The broker has reached its limit of waiting heartbeats on this connection.
                         let rest = tokio::time::sleep_until(begin + wait);
                         tokio::select! {
                             () = rest => {}
@@ -274,7 +276,7 @@ impl Link {
         }
     }
 
-    /// The broker knows this member no more: all that it owned is lost.
+    /// Joins again after the broker has removed this member: all its partitions are lost.
     async fn rejoin(&self, error: &Error) -> Result<()> {
         tracing::info!(group = self.terms.group, %error, "put out of the consumer group; joining again");
         self.update(|state| {
@@ -317,7 +319,7 @@ impl Link {
             instance: self.terms.instance.clone(),
             step,
         });
-        // A connection that hangs is given up before the session is over.
+        // A hanging connection is abandoned before the session expires.
         let timeout = wait + (self.terms.session_timeout / 2).min(self.session.settings().request_timeout);
         match groups::call_within(&self.session, request, timeout).await? {
             GroupResponse::Turn { epoch, assignment } => Ok((epoch, assignment.map(partitions_of).transpose()?)),
@@ -326,7 +328,7 @@ impl Link {
     }
 }
 
-/// Errors in a row.
+/// Consecutive errors.
 #[derive(Default)]
 struct Trouble {
     began: Option<tokio::time::Instant>,
@@ -334,10 +336,10 @@ struct Trouble {
 }
 
 impl Trouble {
-    /// Waits before the next try; an error that does not go away, or for too long, comes back.
+    /// Waits before the next attempt. Returns an error that is permanent, or that has lasted for `patience`.
     async fn wait(&mut self, error: Error, patience: Duration) -> Result<()> {
         let began = *self.began.get_or_insert_with(tokio::time::Instant::now);
-        // A topic that is made anew may be missing for a while.
+        // A topic that is created again may be missing for a while.
         let may_pass = is_transient(&error) || error.kind == ErrorKind::NotFound;
         if !may_pass || began.elapsed() >= patience {
             return Err(error);

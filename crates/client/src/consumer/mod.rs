@@ -1,4 +1,4 @@
-//! Consumers: members of a group that read their share of its topics and commit how far they are.
+//! Consumers: members of a group that read their share of its topics and commit their progress.
 
 mod member;
 mod reader;
@@ -24,18 +24,18 @@ use crate::topics::describe_topic;
 use member::{Member, Terms};
 use reader::{Read, Reader, Readers};
 
-/// The interval of commits that a consumer makes by itself.
+/// Default interval of automatic commits.
 const AUTO_COMMIT: Duration = Duration::from_secs(5);
 const AUTO_COMMIT_MIN: Duration = Duration::from_millis(1);
 const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a consumer may be busy with what it was given before others get its partitions.
+/// Default time that a consumer may process records before its partitions are assigned to others.
 const REBALANCE_TIMEOUT: Duration = Duration::from_secs(300);
-/// How often a consumer without partitions checks whether its topics still exist.
+/// Interval at which a consumer without partitions checks that its topics still exist.
 const IDLE_CHECK: Duration = Duration::from_secs(5);
-/// Bytes that one partition may have on the way to a consumer, at least.
+/// Minimum credit of one partition in bytes.
 const CREDIT_BYTES_MIN: u64 = 64 << 10;
 
-/// A [`Consumer`] before it joins its group.
+/// Builder of a [`Consumer`].
 #[must_use = "it does nothing until it is opened"]
 pub struct ConsumerBuilder {
     session: Arc<Session>,
@@ -46,55 +46,56 @@ pub struct ConsumerBuilder {
     missing: Missing,
 }
 
-/// A member of a consumer group. Close it when you are done: one that is just dropped leaves in the background, and
-/// does not commit.
+/// Member of a consumer group. Close it when you are done: a consumer that is only dropped leaves in the background,
+/// and does not commit.
 ///
-/// Whatever it has returned counts as done when the next record or event is asked for; that is what it commits, by
-/// itself or when it is told to. So a record that is being worked on comes again if the program fails.
+/// A returned record or event is considered processed when the next one is requested; that is the position that the
+/// consumer commits, automatically or on request. So a record is redelivered if the program fails while it processes
+/// it.
 ///
-/// Its partitions take turns, a batch each. An error that concerns one of them ends only that one: the others go on
-/// with the next call, and that one after a [`Consumer::seek`]. A topic that it subscribes to by its name and that is
-/// deleted is such an error, once: with the next call the consumer waits for another topic of the name. All that waits
-/// may be dropped and asked for again.
+/// Its partitions take turns, one batch each. An error that concerns one partition ends only that one: the others
+/// continue with the next call, and the failed one after a [`Consumer::seek`]. The deletion of a topic that it
+/// subscribes to by name is such an error, reported once: with the next call the consumer waits for another topic with
+/// that name. All waiting calls are cancel safe: they may be dropped and called again.
 pub struct Consumer {
     session: Arc<Session>,
     member: Member,
-    /// Where partitions begin of which nothing is committed.
+    /// Start of partitions without a committed offset.
     start: Start,
     auto_commit: Option<Duration>,
-    /// Bytes that may be on the way from the broker, shared by the partitions.
+    /// Maximum bytes in flight from the broker, shared by the partitions.
     buffer_bytes: u64,
-    /// The connection that all its partitions come over.
+    /// Connection that carries all its partitions.
     turn: usize,
     readers: Readers,
     owned: BTreeMap<TopicPartition, Owned>,
-    /// Topics that it subscribes to by their names, each with whether it counts as deleted: the program received that
-    /// error, or this membership has not read it yet although it may not exist.
+    /// Topics that it subscribes to by name. The value is `true` if the topic is considered deleted: the program
+    /// received that error, or this membership has not read the topic yet although it may not exist.
     named: BTreeMap<TopicName, bool>,
     idle_check_due: Instant,
-    /// The version and the generation of the assignment that was followed.
+    /// Version and generation of the assignment that was last applied.
     seen: (u64, u64),
-    /// Partitions that are given up with the call after the one that told the program.
+    /// Partitions that are released with the call after the one that reported the revocation.
     leaving: Vec<TopicPartition>,
-    /// Records of the batch that [`Consumer::next`] is in.
+    /// Records of the batch that [`Consumer::next`] returns from.
     current: Option<Current>,
-    /// What comes before anything that is read.
+    /// Events to return before any event that is read.
     pending: VecDeque<ConsumerEvent>,
     commit_due: Instant,
-    /// A commit on its way, with what it commits.
+    /// Commit in flight, with its offsets.
     committing: Option<JoinHandle<(Vec<Progress>, Result<()>)>>,
 }
 
-/// A partition that this consumer reads.
+/// Partition that this consumer reads.
 #[derive(Default)]
 struct Owned {
-    /// The next offset for the program, once it is known.
+    /// Next offset for the program, once it is known.
     position: Option<Offset>,
     committed: Option<Offset>,
     is_paused: bool,
-    /// What was read of it while it is paused, in order.
+    /// Events of the partition that were read while it is paused, in order.
     held: VecDeque<ConsumerEvent>,
-    /// Its reader, which has read all that a paused partition may hold.
+    /// Reader of a paused partition that has read as much as may be held.
     waiting: Option<Reader>,
 }
 
@@ -106,37 +107,45 @@ struct Current {
 
 type Progress = (TopicPartition, Offset, String);
 
-/// What a consumer gets.
+/// Event of a consumer.
 #[derive(Clone, Debug)]
 pub enum ConsumerEvent {
+    /// Records that were published together.
     Batch(Batch),
-    /// Records from `from` up to, not including, `to` do not come: retention removed them first.
+    /// Records in the range from `from` to `to` (exclusive) will not be delivered: retention removed them first.
     Gap {
+        /// Name of the topic.
         topic: Arc<str>,
+        /// Partition of the topic.
         partition: PartitionId,
+        /// Offset of the first missing record.
         from: Offset,
+        /// Offset after the last missing record.
         to: Offset,
     },
-    /// All that the partition had when it came to this consumer, or when it was sought in, was returned.
+    /// All records were returned that the partition had when it was assigned to this consumer, or at the last seek.
     End {
+        /// Name of the topic.
         topic: Arc<str>,
+        /// Partition of the topic.
         partition: PartitionId,
+        /// Offset after the last of these records.
         end: Offset,
     },
-    /// These partitions are read from now on, too.
+    /// Partitions that this consumer reads from now on, in addition to its others.
     Assigned(Vec<TopicPartition>),
-    /// Nothing comes from these any more, and with the next call others get them: what is not yet committed of
-    /// them can be committed before, and nothing else can be done with them. Where the consumer commits by itself,
-    /// it does.
+    /// Partitions that are no longer read and that are assigned to others with the next call. Until then, their
+    /// uncommitted records can be committed; no other operation on them is possible. A consumer with automatic commits
+    /// commits them itself.
     Revoked(Vec<TopicPartition>),
-    /// The broker has put this consumer out, and others may read these already: what was not committed comes there
-    /// again.
+    /// Partitions that were lost because the broker has removed this consumer from the group. Others may already read
+    /// them, and uncommitted records are redelivered there.
     Lost(Vec<TopicPartition>),
 }
 
 impl Client {
-    /// Begins a member of a consumer group: it reads its share of the group's topics, each record once in the group,
-    /// and commits how far it is.
+    /// Starts building a member of a consumer group. It reads its share of the group's topics, so that each record is
+    /// delivered to one member, and commits its progress.
     pub fn consumer(&self, group: &str) -> ConsumerBuilder {
         ConsumerBuilder::new(self.session.clone(), group)
     }
@@ -157,68 +166,68 @@ impl ConsumerBuilder {
         Self { session, terms, start, auto_commit, buffer_bytes, missing }
     }
 
-    /// A topic, or a pattern: `orders.*`, `orders.>`. May be said several times.
+    /// Adds a topic, or a pattern: `orders.*`, `orders.>`. May be called several times.
     pub fn topic(mut self, topic: &str) -> Self {
         self.terms.topics.push(topic.to_owned());
         self
     }
 
-    /// What happens where a topic does not exist when the consumer is opened; by default that is an error. With
-    /// [`Missing::Wait`] it gets the topic's partitions once the topic is created.
+    /// Sets the behavior for a topic that does not exist when the consumer is opened; by default that is an error. With
+    /// [`Missing::Wait`] the consumer is assigned the topic's partitions once the topic is created.
     pub fn missing(mut self, missing: Missing) -> Self {
         self.missing = missing;
         self
     }
 
-    /// An id that stays the same when the program is started anew, and that no other member has. Started again
-    /// within the session timeout it gets its partitions back, and the others notice nothing.
+    /// Sets an id that survives restarts of the program and that no other member uses (static membership). If the
+    /// program restarts within the session timeout, it gets its partitions back without a rebalance.
     pub fn instance(mut self, instance: &str) -> Self {
         instance.clone_into(&mut self.terms.instance);
         self
     }
 
-    /// Where partitions begin of which the group has committed nothing; by default with the oldest record.
-    /// [`Start::Live`] means what is published from when a consumer gets the partition: what came before, to a new
-    /// partition or to one that moves before the first commit, is passed over.
+    /// Sets the start of partitions without a committed offset; by default the oldest record. With [`Start::Live`] a
+    /// partition starts at its end when it is assigned to a consumer: earlier records of a new partition, or of a
+    /// partition that moves before the first commit, are skipped.
     pub fn start(mut self, start: Start) -> Self {
         self.start = start;
         self
     }
 
-    /// How often it commits by itself, every 5 s by default; `None` leaves that to [`Consumer::commit`].
+    /// Sets the interval of automatic commits, 5 s by default; `None` leaves commits to [`Consumer::commit`].
     pub fn auto_commit(mut self, interval: Option<Duration>) -> Self {
         self.auto_commit = interval.map(|interval| interval.max(AUTO_COMMIT_MIN));
         self
     }
 
-    /// How long the broker may hear nothing of this consumer before its partitions go to others; 30 s by default.
+    /// Sets the time without a heartbeat after which the broker assigns the partitions to others; 30 s by default.
     pub fn session_timeout(mut self, timeout: Duration) -> Self {
         self.terms.session_timeout = timeout;
         self
     }
 
-    /// How long the program may take from one call of [`Consumer::next`] to the next while another member waits for
-    /// a partition; 5 min by default.
+    /// Sets the maximum time between two calls of [`Consumer::next`] while another member waits for a partition; 5 min
+    /// by default.
     pub fn rebalance_timeout(mut self, timeout: Duration) -> Self {
         self.terms.rebalance_timeout = timeout;
         self
     }
 
-    /// Bytes that may be on the way and unread, shared by all partitions, but at least 64 KiB for each; by default
-    /// `event_stream_recv_window`. When they are used up the broker sends no more before some were read; it keeps
-    /// nothing for this consumer meanwhile but its place in the log.
+    /// Limits the bytes in flight and unread, shared by all partitions, but at least 64 KiB for each; by default
+    /// `event_stream_recv_window`. When they are used up, the broker stops sending until some are read; in the meantime
+    /// it keeps nothing for this consumer but its position in the log.
     pub fn buffer_bytes(mut self, bytes: u64) -> Self {
         self.buffer_bytes = bytes;
         self
     }
 
-    /// How partitions are shared out. The group uses the assignor that most of its members ask for.
+    /// Sets the assignment strategy. The group uses the strategy that most of its members request.
     pub fn assignor(mut self, assignor: Assignor) -> Self {
         self.terms.assignor = assignor;
         self
     }
 
-    /// Joins the group. Dropped before it returns it leaves the group again in the background.
+    /// Joins the group. If the future is dropped before it returns, it leaves the group again in the background.
     pub async fn open(self) -> Result<Consumer> {
         self.find_topics().await?;
         let is_awaited = self.missing == Missing::Wait;
@@ -246,13 +255,13 @@ impl ConsumerBuilder {
 }
 
 impl ConsumerBuilder {
-    /// The topics that are named, without patterns and topics of the broker itself.
+    /// Returns the topics that are named, without patterns and the broker's internal topics.
     fn named(&self) -> impl Iterator<Item = &String> {
         let is_name = |topic: &&String| !topic.contains(['*', '>']) && !engine::ids::is_internal(topic);
         self.terms.topics.iter().filter(is_name)
     }
 
-    /// Sees to the topics that are named. Those of the broker itself it refuses when the group is joined.
+    /// Checks or creates the named topics. The broker refuses internal topics when the group is joined.
     async fn find_topics(&self) -> Result<()> {
         for topic in self.named() {
             match self.missing {
@@ -269,12 +278,12 @@ impl ConsumerBuilder {
 }
 
 impl Consumer {
-    /// The next record. Gaps, ends and changes of the assignment are passed over; [`Consumer::next_event`] tells them.
+    /// Returns the next record. Skips gaps, ends and changes of the assignment, which [`Consumer::next_event`] reports.
     pub async fn next(&mut self) -> Result<Message> {
         loop {
             self.keep_up().await?;
             while !self.leaving.is_empty() {
-                // Nobody is told of it here, so it does not wait for the end of the current batch either.
+                // This function reports no revocation, so it does not wait for the end of the current batch either.
                 self.pending.retain(|event| !matches!(event, ConsumerEvent::Revoked(_)));
                 self.keep_up().await?;
             }
@@ -290,7 +299,7 @@ impl Consumer {
                     match messages_of(&batch) {
                         Ok(messages) => self.current = Some(Current { at, batch, messages }),
                         Err(error) => {
-                            // What cannot be read is not passed over: only a seek goes on from here.
+                            // Unreadable records are not skipped: only a seek continues from here.
                             self.readers.stop(&at);
                             return Err(error);
                         }
@@ -305,11 +314,11 @@ impl Consumer {
         }
     }
 
-    /// Records as a stream, as [`Consumer::next`] returns them. An error does not end it: partitions that it does
-    /// not concern follow. The consumer can be used again, to commit or to close it, when the stream is dropped.
+    /// Returns the records of [`Consumer::next`] as a stream. An error does not end it: partitions that the error does
+    /// not concern continue. The consumer can be used again, to commit or to close it, after the stream is dropped.
     ///
-    /// A record counts as done when the next one is polled. So process each before that: what a combinator such as
-    /// `buffered` has read ahead may be committed before it is processed.
+    /// A record is considered processed when the next one is polled. So process each before that: records that a
+    /// combinator such as `buffered` has read ahead may be committed before they are processed.
     ///
     /// ```no_run
     /// # async fn example(client: client::Client) -> Result<(), client::Error> {
@@ -327,7 +336,7 @@ impl Consumer {
         Box::pin(stream::unfold(self, async |this: &mut Self| Some((this.next().await, this))))
     }
 
-    /// The next batch, gap, end or change of the assignment.
+    /// Returns the next batch, gap, end or change of the assignment.
     pub async fn next_event(&mut self) -> Result<ConsumerEvent> {
         self.keep_up().await?;
         let event = match self.rest_of_current() {
@@ -344,13 +353,13 @@ impl Consumer {
         Ok(event)
     }
 
-    /// The partitions that this consumer reads.
+    /// Returns the partitions that this consumer reads.
     pub fn assignment(&self) -> Vec<TopicPartition> {
         self.owned.keys().cloned().collect()
     }
 
-    /// The offset after the last record that was returned of a partition, or where it begins; `None` while that is
-    /// not known.
+    /// Returns the offset after the last returned record of a partition, or its start offset if none was returned;
+    /// `None` while that is unknown.
     pub fn position(&self, topic: &str, partition: PartitionId) -> Option<Offset> {
         let at = at_of(topic, partition).ok()?;
         match &self.current {
@@ -359,8 +368,8 @@ impl Consumer {
         }
     }
 
-    /// How many records each of its partitions has beyond those that were returned. One that has not begun yet is
-    /// left out.
+    /// Returns the number of records that follow the last returned one, for each partition of this consumer. Omits
+    /// partitions whose position is not known yet.
     pub async fn lag(&self) -> Result<Vec<(TopicPartition, u64)>> {
         let mut found = Vec::new();
         let mut ends: Option<TopicInfo> = None;
@@ -380,21 +389,21 @@ impl Consumer {
         Ok(found)
     }
 
-    /// Commits all that was returned, and waits until that is safe.
+    /// Commits all returned records, and waits until the broker has confirmed that.
     pub async fn commit(&mut self) -> Result<()> {
         self.finish_committing().await;
         let progress = self.progress();
         self.commit_now(progress).await
     }
 
-    /// Commits these offsets, each the next one to read, of partitions that this consumer reads. The text is a note
-    /// that comes back with the offset.
+    /// Commits these offsets, each the next one to read, of partitions that this consumer reads. The text is metadata
+    /// that is stored with the offset.
     pub async fn commit_offsets(&mut self, offsets: &[(TopicPartition, Offset, String)]) -> Result<()> {
         self.finish_committing().await;
         self.commit_now(offsets.to_vec()).await
     }
 
-    /// Goes on elsewhere in a partition that this consumer reads.
+    /// Moves to another position in a partition that this consumer reads.
     pub fn seek(&mut self, topic: &str, partition: PartitionId, to: Start) -> Result<()> {
         let at = self.owned_at(topic, partition)?;
         if self.current.as_ref().is_some_and(|current| current.at == at) {
@@ -409,7 +418,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// Nothing comes from this partition until it is resumed. It stays with this consumer.
+    /// Pauses a partition: no record of it is returned until it is resumed. It stays assigned to this consumer.
     pub fn pause(&mut self, topic: &str, partition: PartitionId) -> Result<()> {
         let at = self.owned_at(topic, partition)?;
         let is_current = self.current.as_ref().is_some_and(|current| current.at == at);
@@ -425,6 +434,7 @@ impl Consumer {
         Ok(())
     }
 
+    /// Resumes a paused partition, beginning with the events that were held.
     pub fn resume(&mut self, topic: &str, partition: PartitionId) -> Result<()> {
         let at = self.owned_at(topic, partition)?;
         if let Some(owned) = self.owned.get_mut(&at) {
@@ -435,8 +445,8 @@ impl Consumer {
         Ok(())
     }
 
-    /// Commits what was returned, where the consumer commits by itself, and leaves the group. A static member only
-    /// steps away: its partitions wait for it until its session is over.
+    /// Commits the returned records if automatic commits are enabled, and leaves the group. The partitions of a static
+    /// member stay reserved for it until its session expires.
     pub async fn close(mut self) -> Result<()> {
         self.finish_committing().await;
         let committed = match self.auto_commit {
@@ -447,11 +457,11 @@ impl Consumer {
         committed.and(left)
     }
 
-    /// What has to happen before anything is returned: following the assignment, and commits.
+    /// Applies changes of the assignment and starts due commits, which precedes every returned event.
     async fn keep_up(&mut self) -> Result<()> {
         let is_to_follow = |this: &Self| match this.leaving.is_empty() {
             true => this.member.link.version() != this.seen.0,
-            // The program hears of it first.
+            // The revocation is returned to the program first.
             false => !this.pending.iter().any(|event| matches!(event, ConsumerEvent::Revoked(_))),
         };
         while is_to_follow(self) {
@@ -463,7 +473,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// The next thing for the program. What it was given before is done.
+    /// Returns the next event for the program. The previous one is considered processed.
     async fn event(&mut self) -> Result<ConsumerEvent> {
         loop {
             if let Some(event) = self.pending.pop_front() {
@@ -502,7 +512,7 @@ impl Consumer {
                 return Ok(None);
             }
             Read::Gone => {
-                // Nothing of it may be committed for another one of its name.
+                // No offset of it may be committed for another topic with the same name.
                 (owned.position, owned.committed) = (None, None);
                 let topic = reader.at.topic.clone();
                 self.readers.put(reader);
@@ -529,7 +539,7 @@ impl Consumer {
         Ok(Some(event))
     }
 
-    /// Becomes what the broker wants: first what is to be given up, then what is new.
+    /// Applies the broker's assignment: first releases revoked partitions, then adds new ones.
     async fn follow(&mut self) -> Result<()> {
         let view = self.member.link.view()?;
         if view.generation != self.seen.1 {
@@ -555,21 +565,21 @@ impl Consumer {
         Ok(())
     }
 
-    /// The membership is over, and with it all that it had.
+    /// Ends the membership and drops all its partitions.
     fn lose(&mut self) {
         let lost: Vec<_> = std::mem::take(&mut self.owned).into_keys().collect();
         lost.iter().for_each(|at| self.readers.stop(at));
         self.current = None;
         self.leaving.clear();
         self.pending.clear();
-        // The broker may be another one, which in memory has no topics yet.
+        // The broker may have been restarted and has no topics in memory then.
         self.named.values_mut().for_each(|is_told| *is_told = true);
         if !lost.is_empty() {
             self.pending.push_back(ConsumerEvent::Lost(lost));
         }
     }
 
-    /// Nothing more of these partitions reaches the program.
+    /// Stops these partitions: no further event of them reaches the program.
     fn stop(&mut self, partitions: &[TopicPartition]) {
         for at in partitions {
             self.readers.stop(at);
@@ -599,13 +609,13 @@ impl Consumer {
         self.own();
     }
 
-    /// Checks whether the named topics of which it has no partition still exist: where one was deleted, the broker
-    /// takes its partitions back.
+    /// Checks that the named topics without a partition here still exist: if a topic is deleted, the broker revokes its
+    /// partitions.
     async fn check_topics(&mut self) -> Result<()> {
         let is_owned = |topic: &TopicName| self.owned.keys().any(|at| at.topic == *topic);
         let unsure = self.named.iter().filter(|(topic, is_told)| !**is_told && !is_owned(topic));
         for topic in unsure.map(|(topic, _)| topic.clone()).collect::<Vec<_>>() {
-            // Any other error is that of the connection, which the membership notices.
+            // Any other error is an error of the connection, which the membership notices.
             if let Err(Error { kind: ErrorKind::NotFound, .. }) = describe_topic(&self.session, topic.as_str()).await {
                 self.report_deleted(&topic)?;
             }
@@ -613,7 +623,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// Returns the error of a topic that was deleted, if it was subscribed to by its name; once.
+    /// Returns an error, once, if the deleted topic was subscribed to by name.
     fn report_deleted(&mut self, topic: &TopicName) -> Result<()> {
         match self.named.get_mut(topic).map(|is_told| std::mem::replace(is_told, true)) {
             Some(false) => Err(Error::not_found(format!("topic {topic} was deleted"))),
@@ -627,7 +637,7 @@ impl Consumer {
         }
     }
 
-    /// Tells the broker what is read.
+    /// Reports the partitions that are read to the broker.
     fn own(&self) {
         let owned: BTreeSet<TopicPartition> = self.owned.keys().cloned().collect();
         self.member.link.own(self.seen.1, owned);
@@ -659,12 +669,12 @@ impl Consumer {
         Ok(())
     }
 
-    /// What one of so many partitions may have on the way.
+    /// Returns the credit of one of `partitions` partitions in bytes.
     fn credit(&self, partitions: usize) -> u64 {
         (self.buffer_bytes / partitions.max(1) as u64).max(CREDIT_BYTES_MIN)
     }
 
-    /// A partition that is read, and goes on to be.
+    /// Returns a partition that is read and is not being released.
     fn owned_at(&self, topic: &str, partition: PartitionId) -> Result<TopicPartition> {
         let at = at_of(topic, partition)?;
         match self.owned.contains_key(&at) && !self.leaving.contains(&at) {
@@ -679,14 +689,14 @@ impl Consumer {
         }
     }
 
-    /// The current batch is over for [`Consumer::next`]: what it has not returned comes again elsewhere.
+    /// Ends the current batch for [`Consumer::next`]. Its remaining records are redelivered elsewhere.
     fn finish_current(&mut self) {
         if let Some(current) = self.current.take() {
             self.advance(&current.at, current.position());
         }
     }
 
-    /// What [`Consumer::next`] has not returned of its batch.
+    /// Returns the records of the current batch that [`Consumer::next`] has not returned.
     fn rest_of_current(&mut self) -> Option<Batch> {
         let current = self.current.take()?;
         let first = current.position();
@@ -694,7 +704,7 @@ impl Consumer {
         (!current.messages.is_empty()).then_some(Batch { first, ..current.batch })
     }
 
-    /// What was returned and is not committed.
+    /// Returns the positions that are not committed yet.
     fn progress(&self) -> Vec<Progress> {
         let position = |at: &TopicPartition, owned: &Owned| match &self.current {
             Some(current) if current.at == *at => Some(current.position()),
@@ -724,7 +734,7 @@ impl Consumer {
         }
     }
 
-    /// Sends what was returned on its way, unless the last commit is still on its own.
+    /// Starts a commit of the returned records, unless the last commit is still in flight.
     async fn commit_in_background(&mut self) {
         self.commit_due = Instant::now() + self.auto_commit.unwrap_or_default();
         if self.committing.as_ref().is_some_and(|committing| !committing.is_finished()) {
@@ -747,7 +757,8 @@ impl Consumer {
         };
         match committing.await {
             Ok((progress, Ok(()))) => self.note_committed(&progress),
-            // The next one has it all again; if this consumer was put out, its heartbeat says so.
+            // The next commit contains all of it again. If this consumer was removed from the group, its heartbeat
+            // reports that.
             Ok((_, Err(error))) => tracing::debug!(group = self.member.link.group(), %error, "a commit failed"),
             Err(panic) => tracing::debug!(%panic, "a commit failed"),
         }

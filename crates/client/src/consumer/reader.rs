@@ -1,4 +1,4 @@
-//! The partitions that a consumer reads, each with a subscription of its own.
+//! Readers of a consumer's partitions, each with a separate subscription.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,41 +13,41 @@ use crate::pool::is_transient;
 use crate::session::Session;
 use crate::subscription::{Batch, Open};
 
-/// Reads one partition, over as many connections as it takes.
+/// Reader of one partition, which reconnects as often as necessary.
 pub(super) struct Reader {
     session: Arc<Session>,
-    /// The connection that all partitions of a consumer share.
+    /// Turn of the connection that all partitions of a consumer share.
     turn: usize,
     pub at: TopicPartition,
     topic: Arc<str>,
     start: Start,
-    /// The next offset, once that is known.
+    /// Next offset, once it is known.
     next: Option<Offset>,
-    /// Where the log ended when this began to read it, until that is told.
+    /// End of the log when the reader began, until that end is reported.
     end: Option<Offset>,
-    /// Bytes that may be on the way.
+    /// Maximum bytes in flight.
     credit: u64,
     /// Bytes that were read since the broker was last granted credit.
     unreported_bytes: u64,
     open: Option<Open>,
-    /// The topic was deleted, and no other of its name was found yet.
+    /// `true` if the topic was deleted and no other topic with its name was found yet.
     is_missing: bool,
-    /// The broker that it reads from. Another one has lost the membership, too.
+    /// Broker instance that the reader reads from. If it changes, the membership is lost, too.
     instance: Option<u64>,
     backoff: Backoff,
 }
 
 pub(super) enum Read {
-    /// It begins here, for the first time or because the log is another one.
+    /// The reader begins at this offset, for the first time or because the log is another one.
     Begins(Offset),
     Batch(Batch),
-    /// Records from the first up to the second offset do not come.
+    /// Records from the first to the second offset (exclusive) will not be delivered.
     Gap(Offset, Offset),
-    /// All that was there when it began was read.
+    /// All records that existed when the reader began were read.
     End(Offset),
-    /// The topic was deleted. If one of its name comes, that is another one.
+    /// The topic was deleted. A later topic with its name is another topic.
     Gone,
-    /// The broker was started anew and knows no members any more: the membership is lost, too.
+    /// The broker was restarted and knows no members any more: the membership is lost, too.
     Over,
     Failed(Error),
 }
@@ -95,7 +95,7 @@ impl Reader {
                     (self.next, self.end, self.open, self.is_missing) = (None, None, None, true);
                     return (self, Read::Gone);
                 }
-                // If the topic stays away, the broker takes the partition back.
+                // If the topic stays deleted, the broker revokes the partition.
                 Err(error) if is_transient(&error) || error.kind == ErrorKind::NotFound => {
                     self.open = None;
                     tokio::time::sleep(self.backoff.next()).await;
@@ -130,7 +130,8 @@ impl Reader {
             return Err(Error::malformed("a subscription to a partition reads none"));
         };
         let begins = match request.start {
-            // A gap tells what is missing; a log that ends before is another one and is read from its start.
+            // A gap reports missing records; a log that ends before the offset is another log, and is read from its
+            // start.
             Start::Offset(offset) => offset.min(source.end),
             Start::Offsets(offsets) => offsets
                 .first()
@@ -173,7 +174,7 @@ impl Reader {
         }
     }
 
-    /// Lets the broker send on, once half of the credit is used up.
+    /// Grants the broker new credit once half of it is used up.
     fn grant(&mut self, bytes: u64) {
         self.unreported_bytes += bytes;
         if self.unreported_bytes * 2 >= self.credit
@@ -186,7 +187,7 @@ impl Reader {
 
 type Step = Abortable<BoxFuture<'static, (Reader, Read)>>;
 
-/// The readers of one consumer. One that has read something waits in the consumer's hand until it is put back.
+/// Readers of one consumer. A reader that has returned an event is not polled until the consumer puts it back.
 #[derive(Default)]
 pub(super) struct Readers {
     running: FuturesUnordered<Step>,
@@ -194,7 +195,7 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    /// Lets a reader go on, in place of any other of its partition.
+    /// Runs a reader, and stops any other reader of its partition.
     pub(super) fn put(&mut self, reader: Reader) {
         let (handle, registration) = AbortHandle::new_pair();
         if let Some(other) = self.handles.insert(reader.at.clone(), handle) {
@@ -210,7 +211,7 @@ impl Readers {
         }
     }
 
-    /// The next thing that any of them has read; never, where there is none.
+    /// Returns the next event of any reader. Does not return while there are no readers.
     pub(super) async fn next(&mut self) -> (Reader, Read) {
         loop {
             match self.running.next().await {
@@ -218,7 +219,7 @@ impl Readers {
                     self.handles.remove(&reader.at);
                     return (reader, read);
                 }
-                // It was stopped.
+                // The reader was stopped.
                 Some(Err(_)) => {}
                 None => std::future::pending().await,
             }

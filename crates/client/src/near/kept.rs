@@ -1,9 +1,10 @@
-//! What is kept of a cache near its readers, and when they may have it: a state machine without a clock or a socket.
+//! Contents of a near cache, and the times when they may be used: a state machine without a clock or a socket.
 //!
-//! It hears of a key in three ways: the watch tells what changed, gets are answered, and so are this client's own
-//! changes. They come over several connections, in any order. Two rules keep what is here right: an entry gives way to
-//! all that may be newer, and an answer is kept only where nothing was heard of its key since it was asked for
-//! ([`Mark`]). Whoever is not sure lets an entry go, which costs one more question to the broker.
+//! News of a key arrives in three ways: from the watch's changes, from the answers to gets, and from the answers to
+//! this client's own changes. These arrive over several connections, in any order. Two rules keep the contents correct:
+//! an entry is replaced or dropped by everything that may be newer, and an answer is kept only if nothing was learned
+//! about its key since the request ([`Mark`]). In doubt an entry is dropped, which costs one more request to the
+//! broker.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -17,48 +18,48 @@ use wire::caches::Value;
 
 use super::{NearSettings, NearStats};
 
-/// Changes in one answer to a watch.
+/// Maximum number of changes in one answer to a watch.
 pub(super) const CHANGES_MAX: u32 = 1000;
-/// Brokers end an answer at 1 MiB of changes, of which each counts as up to a hundred bytes more: what is shorter than
-/// this was all that there was.
+/// Size below which an answer to a watch was complete. Brokers end an answer at 1 MiB of changes, where each change
+/// counts up to a hundred bytes more than its key and value.
 const SHORT_BYTES_MAX: usize = 512 << 10;
-/// Counters of what was heard. Two keys that share one are kept a little less, never wrongly.
+/// Number of counters of news. If two keys share a counter, some answers are not kept, but no wrong entry results.
 const MARKS: usize = 4096;
-/// An entry takes this part of all bytes at most, so that none empties the rest.
+/// An entry takes at most 1/`ENTRY_PART` of all bytes, so that no entry displaces all others.
 const ENTRY_PART: u64 = 8;
-/// The part of all bytes that is taken at once.
+/// Memory is allocated in blocks of 1/`BLOCK_PART` of all bytes.
 const BLOCK_PART: u64 = 16;
 const BLOCK_BYTES_MAX: u64 = 64 << 10;
-/// Entries that are removed at once when their time has come.
+/// Maximum number of expired entries that one call removes.
 const EXPIRE_MAX: usize = 256;
-/// In front of each value: whether there is one (u8), and its version (u64).
+/// Bytes before each value: `1` if the key has a value and `0` otherwise (u8), and its version (u64).
 const HEADER_BYTES: usize = 9;
-/// The version of a key that was not there when it was asked for: no change is known to be newer than that.
+/// Version of a key that did not exist when it was requested: no change is known to be newer than that.
 const NO_VERSION: u64 = 0;
 
-/// The time, as far as anybody has to know it.
+/// Current time by both clocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     pub at: Instant,
-    /// Ms since 1970.
+    /// Milliseconds since 1970.
     pub ms: u64,
 }
 
-/// What had been heard of a key, and of some others, by some moment.
+/// Count of the news about a key, and some other keys, at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark(u64);
 
-/// What there is for a key.
+/// Result of a lookup.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Look {
     Hit(Option<Value>),
-    /// The broker is to be asked, and the answer to be kept under this mark.
+    /// The broker has to be queried, and its answer may be kept under this mark.
     Miss(Mark),
-    /// The broker is to be asked: nothing of this key may be used now.
+    /// The broker has to be queried, and nothing is known or usable about this key now.
     Past,
 }
 
-/// What is known of a change.
+/// Content of a change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum News<'a> {
     Value {
@@ -66,11 +67,11 @@ pub(crate) enum News<'a> {
         expires_ms: Option<u64>,
     },
     Gone,
-    /// Something else is there, whatever it is.
+    /// Another value that is not known here.
     Unseen,
 }
 
-/// What an entry was when it was last heard of.
+/// Latest known state of an entry.
 struct Known {
     version: u64,
     is_there: bool,
@@ -82,9 +83,9 @@ pub(super) struct Kept {
     prefix: Bytes,
     entry_bytes_max: u64,
     stale_max: Duration,
-    /// What was heard so far, by hash.
+    /// Counters of the news about keys, by hash.
     marks: Box<[u64]>,
-    /// All that had changed by then is known here; not while the watch is cut.
+    /// Time up to which all changes are known; `None` while the watch is cut.
     known_at: Option<Instant>,
     stats: NearStats,
 }
@@ -96,7 +97,7 @@ impl Kept {
             budget: Arc::new(Budget::new(settings.bytes_max, None)),
             block: (settings.bytes_max / BLOCK_PART).clamp(1, BLOCK_BYTES_MAX),
             version: 0,
-            // Nobody asks here when an entry was used.
+            // No caller reads the last use of an entry.
             now_ms: 0,
         };
         Self {
@@ -132,16 +133,16 @@ impl Kept {
         }
     }
 
-    /// A get that waits for the answer to another.
+    /// Counts a get that waits for the answer to another.
     pub(super) fn joined(&mut self) {
         self.stats.joined += 1;
     }
 
-    /// The broker's answer to a get, with the mark of its miss, if it was one.
+    /// Processes the broker's answer to a get, with the mark of its miss, if it was one.
     pub(super) fn answered(&mut self, key: &[u8], mark: Option<Mark>, answer: Option<&Value>, now: Now) {
         let key = key_of(&self.hasher, key);
         let is_latest = mark == Some(Mark(*self.mark(key)));
-        // What others were answered that asked at the same time may be older.
+        // Answers to concurrent requests may be older.
         *self.mark(key) += 1;
         match (self.known(key, now), answer) {
             (Some(known), Some(value)) if known.version >= value.version => {}
@@ -155,7 +156,7 @@ impl Kept {
         }
     }
 
-    /// A key has come to this version at least.
+    /// Records that a key has reached at least this version.
     pub(super) fn learn(&mut self, key: &[u8], version: u64, news: News<'_>, now: Now) {
         let key = key_of(&self.hasher, key);
         *self.mark(key) += 1;
@@ -169,22 +170,22 @@ impl Kept {
         }
     }
 
-    /// Nobody knows what is there for a key now.
+    /// Records that the current state of a key is unknown.
     pub(super) fn forget(&mut self, key: &[u8], now: Now) {
         let key = key_of(&self.hasher, key);
         *self.mark(key) += 1;
         self.let_go(key, now);
     }
 
-    /// The same of all keys.
+    /// Records that the current state of all keys is unknown.
     pub(super) fn clear(&mut self) {
         self.stats.invalidations += self.shard.stats().entries;
         self.shard.flush();
         self.marks.iter_mut().for_each(|mark| *mark += 1);
     }
 
-    /// What the watch answered to a question from this time and place. Where it is to go on: at the beginning there is
-    /// nothing here that has to be told, so it goes on with what changes.
+    /// Processes the watch's answer to a request from this time and position. Returns the next position: at the
+    /// beginning the cache is empty, so the existing entries are skipped and the watch continues with changes.
     pub(super) fn told(&mut self, asked_at: Instant, from: WatchFrom, watched: &Watched, now: Now) -> WatchFrom {
         let is_new = watched.is_reset || !matches!(from, WatchFrom::Changes { .. });
         if is_new {
@@ -203,7 +204,7 @@ impl Kept {
         }
     }
 
-    /// The watch does not tell anything. What is kept is right again if it goes on from where it was.
+    /// Records that the watch is interrupted. The kept entries are correct again if the watch resumes at its position.
     pub(super) fn cut(&mut self) {
         self.known_at = None;
     }
@@ -219,7 +220,7 @@ impl Kept {
         }
     }
 
-    /// Whether what is kept may be used.
+    /// Returns `true` if the kept entries may be used.
     pub(super) fn is_live(&self, at: Instant) -> bool {
         self.known_at.is_some_and(|known_at| at.saturating_duration_since(known_at) <= self.stale_max)
     }
@@ -229,7 +230,7 @@ impl Kept {
             ChangeKind::Put(value) => News::Value { value, expires_ms: change.expires_ms },
             ChangeKind::Deleted => News::Gone,
             ChangeKind::Changed(_) => News::Unseen,
-            // These have no version to compare.
+            // These changes have no version to compare.
             ChangeKind::Expired | ChangeKind::Evicted => return self.forget(&change.key, now),
             ChangeKind::Flushed => return self.clear(),
         };
@@ -280,7 +281,7 @@ fn key_of<'a>(hasher: &foldhash::quality::RandomState, bytes: &'a [u8]) -> Key<'
     Key { hash: hasher.hash_one(bytes), bytes }
 }
 
-/// Whether there is a value, its version, and the value.
+/// Returns whether the key has a value, its version, and the value.
 fn parts(found: Found<'_>) -> Option<(bool, u64, &[u8])> {
     let (is_there, rest) = found.value.bytes().ok()?.split_first()?;
     let (version, value) = rest.split_first_chunk()?;
@@ -292,7 +293,7 @@ fn value_of(found: Found<'_>) -> Option<Value> {
     is_there.then(|| Value { value: Bytes::copy_from_slice(value), version, expires_ms: found.expires_ms })
 }
 
-/// Whether an answer has room left, so that nothing had changed beside it.
+/// Returns `true` if the answer has room left, and so contains all changes.
 fn is_short(changes: &[Change]) -> bool {
     let bytes_of = |change: &Change| match &change.kind {
         ChangeKind::Put(value) => change.key.len() + value.len(),

@@ -1,4 +1,4 @@
-//! What is kept, step by step, and against a broker that remembers all that each key ever was.
+//! Near cache contents, step by step, and against a broker that remembers the history of each key.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A near cache whose watch goes on, and a time for it.
+/// Near cache with a running watch, and the time for it.
 struct Fixture {
     kept: Kept,
     now: Now,
@@ -46,7 +46,7 @@ impl Fixture {
         self.kept.answered(key.as_bytes(), Some(mark), answer.as_ref(), self.now);
     }
 
-    /// Asks for a key and is answered.
+    /// Requests a key and receives an answer.
     fn ask(&mut self, key: &str, answer: Option<Value>) {
         let mark = self.miss(key);
         self.answered(key, mark, answer);
@@ -85,7 +85,7 @@ fn what_was_asked_for_is_kept_and_follows_the_watch() {
     assert_eq!(near.look("a"), Look::Hit(None));
     near.news(put("a", "three", 5));
     assert_eq!(near.look("a"), Look::Hit(value("three", 5)));
-    // It was not there in no version: what is told of it may have been before.
+    // The absence of a key has no version: the reported change may precede it.
     near.news(put("b", "one", 3));
     near.miss("b");
     for kind in [ChangeKind::Expired, ChangeKind::Evicted, ChangeKind::Flushed] {
@@ -122,7 +122,7 @@ fn an_answer_that_was_overtaken_is_not_kept_and_revives_nothing() {
         near.answered("a", mark, value("old", 1));
         near.miss("a");
     }
-    // Of two who asked at once the one that is answered last may know less.
+    // Of two concurrent requests, the one that is answered last may have the older answer.
     let mut near = Fixture::new(1 << 20);
     let (first, second) = (near.miss("a"), near.miss("a"));
     near.answered("a", first, None);
@@ -145,7 +145,7 @@ fn own_changes_count_at_once() {
     near.news(put("a", "five", 5));
     near.kept.learn(b"a", 6, News::Unseen, near.now);
     near.miss("a");
-    // What is not asked for is not kept for being put.
+    // A value is not kept for being put, only for being requested.
     near.kept.learn(b"b", 7, News::Value { value: b"x", expires_ms: None }, near.now);
     near.miss("b");
 }
@@ -160,7 +160,7 @@ fn nothing_is_served_that_the_watch_has_not_vouched_for_lately() {
     assert_eq!(near.look("a"), Look::Past);
     let asked_at = near.now.at;
     near.wait_ms(3000);
-    // It counts when the question was put, not when it was answered.
+    // The time of the request matters, not that of the answer.
     let nothing = Watched { changes: Vec::new(), next: WatchFrom::Changes { position: 1 }, is_reset: false };
     near.kept.told(asked_at, WatchFrom::Changes { position: 1 }, &nothing, near.now);
     near.wait_ms(2000);
@@ -170,7 +170,7 @@ fn nothing_is_served_that_the_watch_has_not_vouched_for_lately() {
     near.told(WatchFrom::Changes { position: 1 }, Vec::new());
     near.kept.cut();
     assert_eq!(near.look("a"), Look::Past);
-    // An answer with no room left may not have been all; one that has it is.
+    // A full answer may be incomplete; one with room left is complete.
     let many: Vec<_> = (0..CHANGES_MAX).map(|number| put("other", "x", 2 + u64::from(number))).collect();
     near.told(WatchFrom::Changes { position: 1 }, many);
     assert_eq!(near.look("a"), Look::Past);
@@ -208,7 +208,7 @@ fn what_was_answered_past_it_is_never_taken_back() {
         near.told(WatchFrom::Changes { position: 1 }, Vec::new());
         near.miss("a");
     }
-    // The same version is no news.
+    // The same version is not newer.
     near.ask("a", value("three", 3));
     near.kept.answered(b"a", None, value("three", 3).as_ref(), near.now);
     assert_eq!(near.look("a"), Look::Hit(value("three", 3)));
@@ -244,7 +244,7 @@ fn its_bytes_are_bounded_and_what_is_asked_for_stays() {
     let stats = near.kept.stats(near.now.at);
     assert!(stats.entries > 80 && stats.evictions > 1800, "{stats:?}");
     assert!(hits > 1900, "{hits}");
-    // One that would take most of it is not kept, and does not stay as it was either.
+    // An entry that would take most of the bytes is not kept, and its previous value is dropped.
     near.ask("large", value("small", 3000));
     near.news(put("large", &"x".repeat(50 << 10), 3001));
     near.miss("large");
@@ -265,28 +265,28 @@ fn keys_beyond_the_prefix_are_left_to_the_broker() {
 
 const KEYS: usize = 3;
 
-/// What happens between a near cache and its broker.
+/// Event between a near cache and its broker.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Put(usize),
     Delete(usize),
-    /// It goes by itself, which has no version.
+    /// The key vanishes by itself, which has no version.
     Vanish(usize),
     Flush,
-    /// The program asks; answers come later, in any order.
+    /// The program requests a key; answers arrive later, in any order.
     Get(usize),
-    /// The broker looks at the question.
+    /// The broker processes the request.
     Serve(usize),
-    /// Its answer comes.
+    /// The broker's answer arrives.
     Answer(usize),
     OwnPut {
         key: usize,
         is_known: bool,
     },
     OwnDelete(usize),
-    /// The answer to a change of this client comes.
+    /// The answer to a change of this client arrives.
     Confirm(usize),
-    /// So many changes are told.
+    /// The watch reports this number of changes.
     Tell(usize),
     Cut,
     Reset,
@@ -312,14 +312,14 @@ fn a_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A question that is on the way, and the state of its key that it is answered with.
+/// Request in flight, and the state of its key that the answer contains.
 struct Question {
     key: usize,
     mark: Option<Mark>,
     served: Option<usize>,
 }
 
-/// A change of this client's own that it was not yet told of.
+/// Change of this client that is not answered yet.
 struct Own {
     key: usize,
     state: usize,
@@ -331,11 +331,11 @@ struct Own {
 struct World {
     near: Fixture,
     version: u64,
-    /// All that each key ever was, the oldest first.
+    /// States that each key has had, the oldest first.
     states: [Vec<Option<Value>>; KEYS],
-    /// What is not told yet: the change, and the states that its keys have with it.
+    /// Changes that are not reported yet, each with the states of the keys after it.
     untold: VecDeque<(Change, [usize; KEYS])>,
-    /// What the watch has told, and what the program has seen or done, of each key.
+    /// State of each key that the watch has reported, and the one that the program has seen or caused.
     told: [usize; KEYS],
     seen: [usize; KEYS],
     questions: Vec<Question>,
@@ -480,7 +480,7 @@ impl World {
         self.seen[key] = self.seen[key].max(state);
     }
 
-    /// The program is shown this of what is kept. From now on it may be shown nothing older.
+    /// Records that the program is shown this kept state. From now on, it must not be shown an older one.
     fn see(&mut self, key: usize, found: Option<&Value>) {
         let (states, earliest) = (&self.states[key], self.seen[key].max(self.told[key]));
         let state = (earliest..states.len()).find(|state| states[*state].as_ref() == found);
@@ -491,8 +491,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// However watch, answers and own changes mix: of each key nobody sees less than was seen or done before, and
-    /// nothing comes from here that the watch has told to be over.
+    /// With any mix of watch, answers and own changes, no get returns an older state of a key than was seen or caused
+    /// before, and none returns a state that the watch has reported as outdated.
     #[test]
     fn nobody_sees_less_than_before(steps in proptest::collection::vec(a_step(), 1..120)) {
         let mut world = World::new();

@@ -1,4 +1,4 @@
-//! The near cache: a bounded copy, in this process, of what was asked for, which the cache's watch keeps right.
+//! Near cache: a bounded copy, in this process, of the requested entries, which the cache's watch keeps current.
 
 mod kept;
 
@@ -22,21 +22,22 @@ use kept::{CHANGES_MAX, Kept, Look, Mark, Now};
 
 pub(crate) use kept::News;
 
-/// The least that is asked of a near cache: the watch is asked four times in this.
+/// Minimum of [`NearSettings::stale_max`]. The watch sends four requests within `stale_max`.
 const STALE_MIN: Duration = Duration::from_millis(100);
-/// How long one request for changes waits, at most.
+/// Maximum wait of one request for changes.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// What a near cache may hold, and how old that may be.
+/// Settings of a near cache: its memory, its keys, and the maximum age of its entries.
 #[derive(Clone, Debug)]
 pub struct NearSettings {
-    /// What it may hold: keys, values, and about 85 bytes an entry (110 where it expires). When it is full, what is
-    /// asked for least goes (S3-FIFO). An entry of more than an eighth of it is not kept.
+    /// Maximum bytes, 64 MiB by default: keys, values, and about 85 bytes per entry (110 with an expiry). A full near
+    /// cache evicts the least requested entries (S3-FIFO). An entry larger than an eighth of it is not kept.
     pub bytes_max: u64,
-    /// Only keys that begin so are kept and watched; the broker is asked for all others.
+    /// Prefix of the keys that are kept and watched; requests for other keys go to the broker. Empty by default, which
+    /// includes all keys.
     pub prefix: Bytes,
-    /// The watch has to have told all that had changed so long ago; else the broker is asked. 100 ms at least. A
-    /// quarter of it is how often the broker is asked for changes while there are none.
+    /// Maximum age of the watch's last report, at least 100 ms, 5 s by default. If it is older, gets go to the broker.
+    /// While there are no changes, the watch requests them four times within this period.
     pub stale_max: Duration,
 }
 
@@ -46,47 +47,48 @@ impl Default for NearSettings {
     }
 }
 
-/// What a near cache did so far, and what it holds.
+/// Counters of a near cache and its current contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NearStats {
-    /// Gets that were answered from here, also that there is nothing.
+    /// Gets that were answered from the near cache, including the absence of a key.
     pub hits: u64,
-    /// Gets that found nothing here.
+    /// Gets of keys about which the near cache had no information.
     pub misses: u64,
-    /// Those of them that waited for the answer to another.
+    /// Misses that waited for the answer to another get of the same key.
     pub joined: u64,
-    /// Gets that the broker was asked for because the watch was not heard of.
+    /// Gets that were sent to the broker because the watch was silent.
     pub bypassed: u64,
-    /// Entries that went or were replaced because something else is there, or may be.
+    /// Entries that were dropped or replaced because the key has, or may have, another value.
     pub invalidations: u64,
-    /// Entries that made room for others.
+    /// Entries that were evicted to make room for others.
     pub evictions: u64,
-    /// How often all went because the watch could not go on from where it was.
+    /// Number of times that all entries were dropped because the watch could not resume at its position.
     pub resets: u64,
+    /// Number of entries that are kept now.
     pub entries: u64,
-    /// What all entries take, with what is needed to find them.
+    /// Bytes of all entries, including their index.
     pub bytes: u64,
-    /// Whether gets are answered from here now.
+    /// `true` if gets are currently answered from the near cache.
     pub is_live: bool,
 }
 
 pub(crate) struct Near {
-    /// The calls of the broker.
+    /// Calls to the broker.
     calls: CacheCalls,
     settings: NearSettings,
     state: Arc<Mutex<State>>,
-    /// The task that watches. It begins with the first get.
+    /// Task that watches the cache. It starts with the first get.
     watcher: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct State {
     kept: Kept,
-    /// What the broker is asked for now: as many at most as there are callers who wait.
+    /// Requests to the broker in flight: at most one per waiting caller.
     asked: HashMap<Bytes, Asked>,
 }
 
-/// An answer that others may wait for as long as nothing is heard of its key.
+/// Answer that others can wait for too, as long as there is no news of its key.
 struct Asked {
     mark: Mark,
     answer: WeakShared<Answer>,
@@ -158,7 +160,7 @@ impl Near {
         Ok(values)
     }
 
-    /// This client's own put or deletion is over, and this is there if it was done.
+    /// Processes the end of this client's own put or deletion; `news` is the new state if it succeeded.
     pub(crate) fn stored(&self, key: &[u8], stored: &Result<Stored>, news: News<'_>) {
         let kept = &mut self.state.lock().kept;
         match stored {
@@ -188,7 +190,7 @@ impl Near {
         self.state.lock().kept.clear();
     }
 
-    /// The answer to a get that is on the way, or a new one.
+    /// Returns the answer to a get that is in flight, or starts a new one.
     fn ask(&self, state: &mut State, key: &Bytes, mark: Mark) -> Shared<Answer> {
         let asked = state.asked.get(key).filter(|asked| asked.mark == mark).and_then(|asked| asked.answer.upgrade());
         if let Some(answer) = asked {
@@ -208,7 +210,7 @@ impl Near {
         answer
     }
 
-    /// Sees to it that somebody watches: at the beginning, and where the runtime of the one who did is gone.
+    /// Starts the watch if it is not running: at first use, and if the runtime of the previous one has ended.
     fn watch(&self) {
         let mut watcher = self.watcher.lock();
         if watcher.as_ref().is_none_or(JoinHandle::is_finished) {
@@ -225,7 +227,7 @@ impl Drop for Near {
     }
 }
 
-/// A get on the way. When it is answered, or nobody waits for it any more, nobody can join it.
+/// Get in flight. When it is answered or its last waiter has gone, others cannot join it any more.
 struct Question {
     state: Arc<Mutex<State>>,
     key: Bytes,
@@ -241,21 +243,21 @@ impl Drop for Question {
     }
 }
 
-/// Has the broker tell what changes, for as long as it lives. While that fails nothing is answered from here.
+/// Watches the cache for as long as the task lives. While the watch fails, nothing is answered from the near cache.
 async fn watch(calls: CacheCalls, settings: NearSettings, state: Arc<Mutex<State>>) {
     let (mut from, mut backoff) = (WatchFrom::Snapshot, Backoff::new());
     let wait = (settings.stale_max / 4).min(calls.timeout() / 2).min(WAIT_MAX);
     loop {
-        // What is there at the beginning is of no use: a place to go on from is.
+        // The existing entries are of no use at the beginning; the position to resume at is.
         let (count_max, prefix) = match from {
             WatchFrom::Changes { .. } => (CHANGES_MAX, settings.prefix.clone()),
             WatchFrom::Snapshot | WatchFrom::Scan { .. } => (1, Bytes::new()),
         };
         let asked_at = Instant::now();
-        // Where nobody knows whether there is news, that there is none is news.
+        // If it is unknown whether there are changes, an immediate empty answer is informative.
         let wait_ms = if state.lock().kept.is_live(asked_at) { wait.as_millis() as u32 } else { 0 };
         let request = |cache| CacheRequest::Watch { cache, from, count_max, wait_ms, prefix: prefix.clone() };
-        // A connection that is silent is not waited for as long as another request would.
+        // A silent connection is abandoned earlier than it would be for other requests.
         let answer = match tokio::time::timeout(wait.saturating_add(settings.stale_max), calls.call(request)).await {
             Ok(Ok(CacheResponse::Watched(watched))) => Ok(watched),
             Ok(Ok(other)) => Err(unexpected_of_caches(other)),

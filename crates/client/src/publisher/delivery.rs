@@ -1,4 +1,4 @@
-//! What became of a record, for whoever wants to know.
+//! Outcome of a record's delivery.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,28 +8,30 @@ use wire::{Level, Published};
 
 use super::lane::Outcome;
 
-/// Where a record is in the log.
+/// Position of a delivered record in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Delivered {
+    /// Partition that holds the record.
     pub partition: PartitionId,
+    /// Offset of the record in its partition.
     pub offset: Offset,
-    /// What its acknowledgement promises.
+    /// Guarantee that the acknowledgement gives.
     pub level: Level,
 }
 
-/// A record on its way. Dropping it changes nothing: the record goes its way.
+/// Record in flight. Dropping this value does not cancel the record.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     pub(super) receipt: Arc<Receipt>,
-    /// Its place in the batch.
+    /// Index of the record in its batch.
     pub(super) index: u32,
 }
 
-/// What is told of one record.
+/// Function that receives the outcome of one record.
 pub(super) type Callback = Box<dyn FnOnce(Result<Delivered>) + Send>;
 
-/// What came of a batch, once it is known.
+/// Outcome of a batch, once it is known.
 #[derive(Debug, Default)]
 pub(super) struct Receipt {
     outcome: OnceLock<Outcome>,
@@ -57,18 +59,18 @@ impl Receipt {
 }
 
 impl Delivery {
-    /// Waits until the record is acknowledged, or given up: no longer than the publisher's delivery timeout.
+    /// Waits until the record is acknowledged or has failed, at most for the publisher's delivery timeout.
     pub async fn delivered(&self) -> Result<Delivered> {
         of_record(&self.receipt.outcome().await, self.index)
     }
 
-    /// The outcome of its whole batch.
+    /// Returns the outcome of the whole batch.
     pub(super) async fn outcome(&self) -> Outcome {
         self.receipt.outcome().await
     }
 }
 
-/// What the outcome of a batch means for one of its records.
+/// Returns the outcome of one record, given the outcome of its batch.
 pub(super) fn of_record(outcome: &Outcome, index: u32) -> Result<Delivered> {
     match outcome {
         Ok(Some(Published { partition, base_offset, level, .. })) => {

@@ -1,9 +1,9 @@
-//! The batches of one partition, in their order: which goes out next, and what becomes of each by its answer.
-//! Neither a clock nor a socket: whoever holds a lane says what time it is and what came.
+//! Batches of one partition in their order: the choice of the next batch to send, and the effect of each answer. A lane
+//! has neither a clock nor a socket: its owner passes in the time and the answers.
 //!
-//! A lane that numbers its batches sends again whatever was refused for a time or not answered: from the first
-//! such batch on, in order, once all answers are in. The broker takes each once. A lane that does not number them
-//! repeats only what was surely not taken.
+//! A lane that numbers its batches sends each batch again that was temporarily refused or not answered: from the first
+//! such batch on, in order, once all answers have arrived. The broker accepts each batch once. A lane without numbers
+//! repeats only batches that were certainly not accepted.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,17 +15,17 @@ use wire::Published;
 
 use crate::backoff::Backoff;
 
-/// What came of a batch; nothing is known of one that asked for no acknowledgement.
+/// Outcome of a batch; `None` if no acknowledgement was requested.
 pub(super) type Outcome = Result<Option<Published>>;
 
-/// A batch that may still grow, or waits for its turn. `T` is what is owed to those who wait for it.
+/// Batch that can still grow, or that waits to be sent. `T` holds what its waiters are owed.
 pub(super) struct Open<T> {
     pub contents: Contents,
     pub owed: T,
     pub opened: Instant,
-    /// When its records are given up.
+    /// Time at which its records fail.
     pub deadline: Instant,
-    /// Bytes that it takes of the buffer.
+    /// Bytes of the buffer that it occupies.
     pub held: usize,
 }
 
@@ -34,84 +34,85 @@ pub(super) enum Contents {
     Built(DraftBatch),
 }
 
-/// A batch as it goes over the wire, until it is settled.
+/// Batch in its wire form, until it is settled.
 pub(super) struct Sealed<T> {
-    /// Set by [`Lane::sent`].
+    /// Number of the batch, set by [`Lane::sent`].
     number: u64,
-    /// Of its first record; of no meaning where batches are not numbered.
+    /// Sequence of the first record; meaningless if batches are not numbered.
     sequence: i32,
     count: u32,
     pub bytes: Bytes,
-    /// `None` once it was given up: then only the answer is awaited that says whether its sequence was used.
+    /// Waiters of the batch; `None` once it has failed. Then only the answer is awaited, which tells whether its
+    /// sequence was used.
     owed: Option<T>,
     deadline: Instant,
     pub held: usize,
     is_sent: bool,
-    /// It was sent and that was not answered: the broker may have it.
+    /// `true` if it was sent without an answer, so that the broker may have accepted it.
     may_be_taken: bool,
 }
 
-/// A batch that is settled, with what its lane held for it.
+/// Settled batch, with the resources that its lane held for it.
 pub(super) struct Settled<T> {
     pub owed: Option<T>,
     pub held: usize,
     pub outcome: Outcome,
 }
 
-/// What can be done for a lane now.
+/// Next action for a lane.
 pub(super) enum Step<T> {
-    /// Nothing is left to send.
+    /// No batch is left to send.
     Rest,
-    /// Nothing may go before an answer comes, or this time.
+    /// No batch may be sent before an answer arrives, or before this time.
     Wait(Option<Instant>),
-    /// It needs a new identity: [`Lane::identify`].
+    /// The lane needs a new identity: [`Lane::identify`].
     Identity,
-    /// This batch is to be sent again.
+    /// The batch is to be sent again.
     Send { number: u64, bytes: Bytes },
-    /// This one is to be closed and sent: [`Lane::sent`].
+    /// The batch is to be closed and sent: [`Lane::sent`].
     Seal { open: Open<T>, producer: Option<Producer> },
 }
 
 /// Id and epoch of a producer.
 pub(super) type Identity = (i64, i16);
 
-/// What is done with the sequences once all answers are in.
+/// Change of the sequences once all answers have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Renumber {
     Keep,
-    /// The batch that had this sequence was surely not taken and is given up: those behind it move up. If any of
-    /// those is on a wire that broke, they move to another identity instead: [`Lane::clear_doubts`].
+    /// The batch with this sequence was certainly not accepted and has failed: the batches after it move up. If one of
+    /// those was sent on a broken connection, they move to another identity instead: [`Lane::clear_doubts`].
     From(i32),
-    /// The broker no longer knows this producer, or nobody knows what it took.
+    /// The broker no longer knows this producer, or it is unknown which batches it has accepted.
     Anew,
 }
 
 pub(super) struct Lane<T> {
-    /// `None` where batches are not numbered.
+    /// Producer identity; `None` if batches are not numbered.
     identity: Option<Identity>,
     next_sequence: i32,
     next_number: u64,
-    /// What grows.
+    /// Batch that is growing.
     pub gathering: Option<Open<T>>,
-    /// What waits to be closed.
+    /// Full batches that wait to be closed.
     full: VecDeque<Open<T>>,
-    /// A batch is being closed.
+    /// `true` while a batch is being closed.
     is_sealing: bool,
-    /// A builder with room, for the next batch.
+    /// Builder with free capacity, for the next batch.
     pub spare: Option<BatchBuilder>,
-    /// In the order of their numbers, which is that of their sequences.
+    /// Closed batches in the order of their numbers, which is also the order of their sequences.
     queue: VecDeque<Sealed<T>>,
-    /// Answers that are awaited.
+    /// Number of unanswered batches.
     outstanding: usize,
-    /// Batches of `queue` that have to be sent again.
+    /// Number of batches in `queue` that have to be sent again.
     unsent: usize,
-    /// Nothing goes out until all answers are in.
+    /// Renumbering that waits for all answers; no batch is sent before it.
     drain: Option<Renumber>,
     retry_at: Option<Instant>,
     backoff: Backoff,
-    /// Why batches are sent again, since the broker last took one.
+    /// Reason for sending batches again, since the last accepted batch.
     last_error: Option<Error>,
-    /// The last batch that was closed: when, and of how many records.
+    /// Time and record count of the last batch that was closed.
     last: Option<(Instant, u32)>,
 }
 
@@ -136,34 +137,35 @@ impl<T> Lane<T> {
         }
     }
 
-    /// What grows grows no more.
+    /// Closes the growing batch to new records.
     pub fn close_gathering(&mut self) {
         self.full.extend(self.gathering.take());
     }
 
-    /// Puts a batch behind all others.
+    /// Appends a batch after all others.
     pub fn push(&mut self, open: Open<T>) {
         self.close_gathering();
         self.full.push_back(open);
     }
 
-    /// The number after that of the last batch here: all of them are settled once [`Lane::settled_to`] is as high.
+    /// Returns the number after that of the last batch: all batches are settled once [`Lane::settled_to`] has reached
+    /// it.
     pub fn end(&self) -> u64 {
         let to_come = self.full.len() + usize::from(self.is_sealing) + usize::from(self.gathering.is_some());
         self.next_number + to_come as u64
     }
 
-    /// All batches with a smaller number are settled. Those that were given up are.
+    /// Returns a number below which all batches are settled. Failed batches are settled, too.
     pub fn settled_to(&self) -> u64 {
         self.queue.iter().find(|batch| batch.owed.is_some()).map_or(self.next_number, |batch| batch.number)
     }
 
-    /// Whether anything waits to be sent.
+    /// Returns `true` if a batch waits to be sent.
     pub fn has_unsent(&self) -> bool {
         self.unsent > 0 || !self.full.is_empty() || self.gathering.is_some()
     }
 
-    /// What can be done now, if one more batch may be unanswered.
+    /// Returns the next action, if one more batch may be unanswered.
     pub fn step(&mut self, now: Instant, linger: Duration) -> Step<T> {
         if !self.has_unsent() {
             return Step::Rest;
@@ -186,7 +188,7 @@ impl<T> Lane<T> {
         if let Some(at) = self.retry_at.filter(|at| *at > now) {
             return Step::Wait(Some(at));
         }
-        // More than that the broker could not tell from new ones if they came again.
+        // If more batches than that were sent again, the broker could not tell them from new ones.
         if self.identity.is_some() && self.outstanding >= PRODUCER_BATCHES_MAX {
             return Step::Wait(None);
         }
@@ -214,15 +216,15 @@ impl<T> Lane<T> {
         Step::Seal { open, producer }
     }
 
-    /// Until when what has gathered waits for more: not at all unless batches are on the way, or the last one was
-    /// a moment ago and had company.
+    /// Returns the time until which the growing batch waits for more records. It waits only if batches are in flight,
+    /// or if the last batch was recent and had several records.
     fn lingers_until(&self, now: Instant, linger: Duration) -> Option<Instant> {
         let at = self.gathering.as_ref()?.opened + linger;
         let has_company = self.last.is_some_and(|(closed, count)| count > 1 && now < closed + linger);
         (at > now && (self.outstanding > 0 || has_company)).then_some(at)
     }
 
-    /// A batch from [`Step::Seal`] is closed and about to be sent. Returns its number.
+    /// Records that a batch from [`Step::Seal`] is closed and about to be sent. Returns its number.
     pub fn sent(&mut self, batch: Sealed<T>) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
@@ -232,14 +234,14 @@ impl<T> Lane<T> {
         number
     }
 
-    /// A batch from [`Step::Seal`] went out, and nobody will answer it.
+    /// Records that a batch from [`Step::Seal`] was sent without requesting an answer.
     pub fn sent_unanswered(&mut self, batch: Sealed<T>, outcome: Outcome) -> Settled<T> {
         self.next_number += 1;
         self.is_sealing = false;
         Settled { owed: batch.owed, held: batch.held, outcome }
     }
 
-    /// The connection was gone before the batch could go out.
+    /// Records that the connection broke before the batch was sent.
     pub fn not_sent(&mut self, number: u64) {
         self.outstanding -= 1;
         let Some(at) = self.find(number) else {
@@ -254,7 +256,7 @@ impl<T> Lane<T> {
         self.drain_with(Renumber::Keep);
     }
 
-    /// The broker answered a batch.
+    /// Processes the broker's answer to a batch.
     pub fn answered(&mut self, number: u64, answer: Result<Published>, now: Instant) -> Option<Settled<T>> {
         self.outstanding -= 1;
         let at = self.find(number)?;
@@ -270,7 +272,8 @@ impl<T> Lane<T> {
         let is_numbered = self.identity.is_some();
         match error.kind {
             ErrorKind::OutOfSequence if is_numbered => {
-                // Behind one that was refused that is what has to come. The first of all it means something else.
+                // After a refused batch this answer is expected. For the first of all batches it means that the broker
+                // does not know the producer.
                 let is_unknown_there = at == 0 && self.drain.is_none();
                 let renumber = if is_unknown_there { Renumber::Anew } else { Renumber::Keep };
                 self.repeat(at, renumber);
@@ -298,7 +301,7 @@ impl<T> Lane<T> {
         }
     }
 
-    /// The connection broke before the batch was answered.
+    /// Records that the connection broke before the batch was answered.
     pub fn lost(&mut self, number: u64, error: &Error, now: Instant) -> Option<Settled<T>> {
         self.outstanding -= 1;
         let at = self.find(number)?;
@@ -309,8 +312,8 @@ impl<T> Lane<T> {
         None
     }
 
-    /// From now on the lane has this identity, which is new to the broker. What may have been taken under the one
-    /// before cannot be sent again: it is settled.
+    /// Sets a new identity of the lane. Batches that may have been accepted under the previous identity cannot be sent
+    /// again: they are settled.
     pub fn identify(&mut self, identity: Identity) -> Vec<Settled<T>> {
         self.identity = Some(identity);
         self.drain = None;
@@ -323,8 +326,8 @@ impl<T> Lane<T> {
         lost.into_iter().map(settle).collect()
     }
 
-    /// Gives up what has waited too long; `unreachable` is why there is no connection, if there is none. Returns it
-    /// with the next time to look.
+    /// Fails batches whose deadline has passed; `unreachable` is the error of the connection, if it is down. Returns
+    /// them with the next deadline.
     pub fn expire(
         &mut self,
         now: Instant,
@@ -355,7 +358,7 @@ impl<T> Lane<T> {
         (settled, queued.chain(open).min())
     }
 
-    /// Settles all that is not on its way.
+    /// Settles all batches that are not in flight.
     pub fn fail_unsent(&mut self, error: &Error) -> Vec<Settled<T>> {
         let mut settled = Vec::new();
         while let Some(at) = self.queue.iter().position(|batch| !batch.is_sent) {
@@ -371,7 +374,7 @@ impl<T> Lane<T> {
         settled
     }
 
-    /// Settles all there is. Answers that still come are only counted.
+    /// Settles all batches. Later answers are only counted.
     pub fn abandon(&mut self, error: &Error) -> Vec<Settled<T>> {
         let mut settled = self.fail_unsent(error);
         for batch in self.queue.iter_mut().filter(|batch| batch.owed.is_some()) {
@@ -394,7 +397,7 @@ impl<T> Lane<T> {
         Some(Settled { owed: batch.owed, held: batch.held, outcome })
     }
 
-    /// A batch that was surely not taken is sent again, unless it was given up.
+    /// Sends a batch again that was certainly not accepted, unless it has failed.
     fn repeat(&mut self, at: usize, renumber: Renumber) {
         if self.identity.is_some() {
             self.drain_with(renumber);
@@ -406,14 +409,14 @@ impl<T> Lane<T> {
         self.unsent += 1;
     }
 
-    /// A batch that may have been taken is sent again, unless it was given up.
+    /// Sends a batch again that may have been accepted, unless it has failed.
     fn lose(&mut self, at: usize, error: &Error, now: Instant) {
         self.queue[at].may_be_taken = true;
         self.retry_later(now, Duration::ZERO, error);
         self.repeat(at, Renumber::Keep);
     }
 
-    /// Takes a batch out that is settled already and will not be sent again.
+    /// Removes a batch that is already settled and will not be sent again.
     fn give_up(&mut self, at: usize) {
         if let Some(batch) = self.queue.remove(at) {
             let renumber = if batch.may_be_taken { Renumber::Anew } else { Renumber::From(batch.sequence) };
@@ -423,13 +426,13 @@ impl<T> Lane<T> {
 
     fn retry_later(&mut self, now: Instant, least: Duration, why: &Error) {
         self.last_error = Some(why.clone());
-        // Once for all batches that one event hits.
+        // One pause for all batches that one event affects.
         if self.retry_at.is_none_or(|at| at <= now) {
             self.retry_at = Some(now + least + self.backoff.next());
         }
     }
 
-    /// Waits for all answers, and then does what the worst of what came asks for.
+    /// Waits for all answers, and then applies the most far-reaching of the requested renumberings.
     fn drain_with(&mut self, renumber: Renumber) {
         if self.identity.is_none() {
             return;
@@ -442,9 +445,10 @@ impl<T> Lane<T> {
         });
     }
 
-    /// The sequence before this batch was not used and will not be, so neither it nor any behind it was taken, nor
-    /// will be: not before that sequence is used. Whether any of them may still be on a wire that broke. Those that
-    /// moved up would be mistaken for them, so they need another identity.
+    /// Clears the doubts about the batches from this one on. Returns `true` if one of them may still be on a broken
+    /// connection. The sequence before this batch was not used and will not be, so the broker has accepted none of them
+    /// and accepts none before that sequence is used. Batches that moved up would be mistaken for them, so they need
+    /// another identity.
     fn clear_doubts(&mut self, from: usize) -> bool {
         let mut had_any = false;
         for batch in self.queue.iter_mut().skip(from) {
@@ -453,7 +457,8 @@ impl<T> Lane<T> {
         had_any
     }
 
-    /// Gives the batches of the queue from this one on, none of which is on its way, sequences from this one on.
+    /// Assigns sequences, beginning with this one, to the queued batches from this one on. None of them may be in
+    /// flight.
     fn renumber(&mut self, from: usize, mut sequence: i32) {
         let Some((id, epoch)) = self.identity else {
             return;
@@ -470,7 +475,7 @@ impl<T> Lane<T> {
 }
 
 impl Contents {
-    /// Bytes of the batch, not compressed yet.
+    /// Returns the uncompressed size of the batch in bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Records(builder) => builder.len(),
@@ -487,7 +492,7 @@ impl Contents {
 }
 
 impl<T> Open<T> {
-    /// Closes the batch. Its builder is there for another.
+    /// Closes the batch. Returns its builder, which can be used again.
     pub fn seal(self, codec: Codec, producer: Option<Producer>) -> (Sealed<T>, Option<BatchBuilder>) {
         let count = self.contents.count();
         let (draft, builder) = match self.contents {
@@ -521,17 +526,17 @@ impl<T> Open<T> {
     }
 }
 
-/// The sequence after so many records: 31 bits wide.
+/// Returns the sequence after `count` records. Sequences are 31 bits wide and wrap.
 fn after(sequence: i32, count: u32) -> i32 {
     ((sequence as u32).wrapping_add(count) & i32::MAX as u32) as i32
 }
 
-/// Whether a sequence comes before another; both are of the last few batches.
+/// Returns `true` if a sequence precedes another; both belong to the last few batches.
 fn is_before(sequence: i32, other: i32) -> bool {
     (sequence as u32).wrapping_sub(other as u32) & i32::MAX as u32 > 1 << 30
 }
 
-/// What is said of a batch that was sent and not answered, after this.
+/// Returns the error of a batch that was sent and not answered, caused by `error`.
 fn uncertain(error: &Error) -> Error {
     let message = format!("{}; the records may be in the log: what was sent was not answered", error.message);
     Error::new(ErrorKind::Disconnected, message)
@@ -540,7 +545,7 @@ fn uncertain(error: &Error) -> Error {
 fn expired(timeout: Duration, may_be_taken: bool, why: Option<&Error>) -> Error {
     let what = if may_be_taken { "not acknowledged" } else { "not sent" };
     let last = why.map_or(String::new(), |why| format!("; last: {}", why.message));
-    // Why it was refused says more, and that it is not in the log.
+    // The refusal is more informative, and implies that the batch is not in the log.
     let says_enough = |kind: &ErrorKind| !may_be_taken || *kind == ErrorKind::Disconnected;
     let kind = why.map(|why| why.kind).filter(says_enough).unwrap_or(ErrorKind::Timeout);
     Error::new(kind, format!("{what} within {} ms{last}", timeout.as_millis()))

@@ -1,5 +1,5 @@
-//! A lane against a partition that keeps what it takes, over a wire that breaks: whatever happens, each record has one
-//! outcome, and the log has what the outcomes say, once and in order.
+//! Lane against a partition that keeps what it accepts, over a connection that breaks: in all cases each record has one
+//! outcome, and the log contains the records that the outcomes report, once and in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,12 +11,12 @@ use super::*;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the broker does with the batch that is next on the wire.
+/// Reaction of the broker to the next batch on the wire.
 #[derive(Clone, Copy, Debug)]
 enum Broker {
     Takes,
     Refuses(ErrorKind),
-    /// It answers with an error, and has it all the same.
+    /// The broker answers with an error, but has accepted the batch.
     TakesAndFails,
 }
 
@@ -28,15 +28,15 @@ enum Op {
     Step,
     Broker(Broker),
     Answer,
-    /// The wire breaks; so many of the batches on it still arrive. The others may do so later: [`Op::Late`].
+    /// The connection breaks; `arrive` of the batches on it still arrive. The others may arrive later: [`Op::Late`].
     Cut {
         arrive: usize,
     },
-    /// A batch arrives that was on a wire that broke.
+    /// A batch arrives that was on a broken connection.
     Late {
         at: usize,
     },
-    /// The connection is found to be gone while a batch is handed to it.
+    /// The connection turns out to be broken while a batch is passed to it.
     Vanish,
     /// The broker forgets this producer.
     Forget,
@@ -47,13 +47,13 @@ struct World {
     lane: Lane<Vec<u32>>,
     now: Instant,
     partition: Partition,
-    /// The records of the log, each by its number.
+    /// Records of the log, each by its number.
     log: Vec<u32>,
     to_broker: VecDeque<(u64, Bytes)>,
     to_client: VecDeque<(u64, Result<Published>)>,
-    /// What was on wires that broke.
+    /// Batches that were on broken connections.
     late: Vec<Bytes>,
-    /// Records that the log has from there.
+    /// Records that reached the log from there.
     came_late: BTreeSet<u32>,
     next_record: u32,
     next_identity: i64,
@@ -98,7 +98,7 @@ impl World {
                     lost.push(number);
                     self.late.push(bytes);
                 }
-                // In no order.
+                // In any order.
                 for number in lost.into_iter().rev() {
                     let error = Error::new(ErrorKind::ShuttingDown, "the last words of a connection");
                     let settled = self.lane.lost(number, &error, self.now);
@@ -112,8 +112,9 @@ impl World {
                 }
             }
             Op::Forget => {
-                // A first batch whose answer is lost and whose producer is forgotten meanwhile is taken twice: that
-                // is why a partition remembers thousands, which come later than anything on a broken wire.
+                // A first batch whose answer is lost and whose producer is forgotten in the meantime is accepted twice.
+                // That is why a partition remembers thousands of producers: more than can appear before a late batch
+                // arrives from a broken connection.
                 self.late.clear();
                 let is_first = |batch: &Sealed<Vec<u32>>| batch.sequence == 0;
                 if !self.lane.queue.iter().any(is_first) {
@@ -145,7 +146,7 @@ impl World {
         self.next_record += 1;
     }
 
-    /// Whether anything could be done.
+    /// Returns `true` if an action was possible.
     fn step(&mut self, is_open: bool) -> bool {
         let (number, bytes) = match self.lane.step(self.now, Duration::ZERO) {
             Step::Rest | Step::Wait(_) => return false,
@@ -195,7 +196,7 @@ impl World {
         Ok(Published { partition: 0, base_offset, level: Level::Accepted, receivers: 0, partitions: 1 })
     }
 
-    /// Nobody hears the answer.
+    /// The answer is lost.
     fn take_late(&mut self, bytes: Bytes) {
         let end = self.log.len();
         drop(self.take(bytes));
@@ -219,7 +220,7 @@ impl World {
         }
     }
 
-    /// Nothing goes wrong any more: all that is left is settled.
+    /// No more faults: everything that is left is settled.
     fn heal(&mut self) {
         self.lane.close_gathering();
         for _ in 0..1000 {
@@ -228,7 +229,7 @@ impl World {
                 if self.lane.settled_to() == self.lane.end() {
                     return;
                 }
-                // A pause after an error.
+                // The pause after an error.
                 self.now += Duration::from_secs(3);
             }
             while !self.to_broker.is_empty() {
@@ -256,7 +257,7 @@ impl World {
                 Err(kind) => assert!(places.is_empty(), "record {record} was refused as {kind:?} and is at {places:?}"),
             }
         }
-        // What was told to be uncertain may still come when others were sent after it.
+        // Records with an uncertain outcome may still arrive after later records.
         let is_in_order = |record: &&u32| self.outcomes[record].is_ok() || !self.came_late.contains(record);
         let in_order = self.log.iter().filter(is_in_order);
         assert!(!is_numbered || in_order.is_sorted(), "out of order: {:?}", self.log);
@@ -362,7 +363,7 @@ fn what_moves_up_is_not_mistaken_for_what_is_still_on_a_broken_wire() {
     world.apply(Op::Answer);
     world.apply(Op::Cut { arrive: 0 });
     world.apply(Op::Wait(5_000));
-    // Record 2 is taken from the new wire first, and then record 2 and 3 come from the old one.
+    // Record 2 is accepted from the new connection first; then records 2 and 3 arrive from the old one.
     while !matches!(world.to_broker.front(), Some((2, _))) {
         assert!(world.step(true), "it is sent again");
     }
@@ -389,7 +390,7 @@ fn a_producer_that_was_forgotten_goes_on_as_another() {
     world.heal();
     assert_eq!(world.log, [0, 1, 2, 3]);
     assert_eq!(world.next_identity, 2);
-    // What the old one may have put there is not sent again.
+    // Batches that may have been accepted under the old identity are not sent again.
     for _ in 0..2 {
         world.apply(Op::Gather { is_last: true });
         world.apply(Op::Step);
@@ -411,7 +412,7 @@ fn what_waits_too_long_is_given_up_and_the_rest_goes_on() {
     world.apply(Op::Wait(30_000));
     assert_eq!(world.outcomes, BTreeMap::from([(0, Err(ErrorKind::Timeout)), (1, Err(ErrorKind::Timeout))]));
     assert_eq!(world.lane.settled_to(), 2);
-    // Their answers come all the same, and what is behind them counts on from there.
+    // Their answers still arrive, and the batches after them are numbered from there.
     world.heal();
     assert_eq!(world.log, [0, 1, 2]);
     assert_eq!((world.outcomes[&2], world.next_identity), (Ok(2), 1));

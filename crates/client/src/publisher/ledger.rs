@@ -1,5 +1,5 @@
-//! What a publisher has gathered, sent and not yet settled, over all partitions: bounded, and told by the
-//! connection what was answered. It holds no connection itself, so that none lives for its sake.
+//! Ledger of a publisher: its gathered, sent and unsettled batches, over all partitions. It is bounded, and the
+//! connection reports the answers to it. It holds no connection itself, and so keeps none alive.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,83 +18,83 @@ use super::lane::{Contents, Identity, Lane, Open, Outcome, Settled, Step};
 use super::settings::{Partitioner, Settings};
 use crate::link::{BatchTag, OnAck, unexpected};
 
-/// What is owed for a batch.
+/// Waiters of a batch.
 pub(super) struct Owed {
     receipt: Arc<Receipt>,
     callbacks: Vec<(u32, Callback)>,
-    /// Its failure is told by the next flush; else by whoever waits for it.
+    /// `true` if the next flush reports its failure; otherwise, its waiter does.
     is_flushed: bool,
 }
 
 pub(super) struct Ledger {
     pub settings: Settings,
     state: Mutex<State>,
-    /// Wakes the task that sends what may not go at once.
+    /// Wakes the task, which sends what could not be sent immediately.
     pub has_more: Notify,
-    /// There is a first deadline to watch: [`Ledger::expire`].
+    /// Notifies the task of the first deadline to watch: [`Ledger::expire`].
     pub has_deadline: Notify,
-    /// There is room in the buffer again.
+    /// Notifies the waiters that the buffer has room again.
     room: Notify,
-    /// Something was settled.
+    /// Notifies the waiters that a batch was settled.
     settled: Notify,
 }
 
 struct State {
-    /// What lanes begin with.
+    /// Identity of new lanes.
     identity: Option<Identity>,
-    /// One for each partition that the topic is known to have.
+    /// Lanes, one for each known partition of the topic.
     lanes: Vec<Lane<Owed>>,
     /// Lanes that have something to send, each once.
     ready: VecDeque<usize>,
     is_ready: Vec<bool>,
     sticky: Sticky,
-    /// Bytes of records without a key since the partition was changed last.
+    /// Bytes of records without a key since the last change of their partition.
     sticky_bytes: usize,
-    /// Bytes that are gathered or not settled, of all lanes.
+    /// Bytes of all gathered or unsettled batches, over all lanes.
     held: usize,
-    /// Batches that are unanswered, of all lanes.
+    /// Unanswered batches, over all lanes.
     outstanding: usize,
-    /// Somebody waits for room.
+    /// `true` if a caller waits for room.
     is_full: bool,
-    /// Something waits until an answer comes.
+    /// `true` if a batch waits for an answer before it can be sent.
     is_held_up: bool,
-    /// Somebody looks when the first deadline is over.
+    /// `true` if the task watches the first deadline.
     is_watched: bool,
-    /// Why the broker cannot be reached, while it cannot.
+    /// Error of the connection while the broker is unreachable.
     unreachable: Option<Error>,
-    /// Why nothing is awaited any more.
+    /// Error that all batches fail with after the ledger is closed.
     closed: Option<Error>,
     failed: Failed,
 }
 
-/// What failed since the last flush.
+/// Failures since the last flush.
 #[derive(Default)]
 struct Failed {
     first: Option<Error>,
     batches: u64,
 }
 
-/// What became of an attempt to add a record.
+/// Outcome of an attempt to add a record.
 pub(super) enum Gathered {
     Added {
         delivery: Delivery,
         wake: Wake,
     },
-    /// There is no room: [`Ledger::room`].
+    /// The buffer has no room: [`Ledger::room`].
     Full,
 }
 
-/// Whether somebody has to send what was added.
+/// Wake-up of the sender that an added record requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wake {
     No,
-    /// When there is nothing else to do.
+    /// The sender sends when the program is otherwise idle.
     Idle,
-    /// At once: a batch is full.
+    /// The sender sends immediately, because a batch is full.
     Now,
 }
 
-/// What the sender does next.
+/// Next action of the sender.
 pub(super) enum Next {
     Send {
         batch: BatchTag,
@@ -108,7 +108,7 @@ pub(super) enum Next {
     Identity {
         lane: usize,
     },
-    /// Nothing, before an answer or this time comes.
+    /// No batch may be sent before an answer arrives, or before this time.
     Nothing {
         due: Option<Instant>,
     },
@@ -143,9 +143,9 @@ impl Ledger {
         }
     }
 
-    /// Adds a record to the batch that grows in its partition.
+    /// Adds a record to the growing batch of its partition.
     pub fn gather(&self, record: &Record, callback: &mut Option<Callback>) -> Result<Gathered> {
-        // It counts only where the record has no time of its own.
+        // This time is used only if the record has no timestamp.
         let now_ms = if record.timestamp_ms == 0 { now_ms() } else { 0 };
         let mut state = self.state.lock();
         if state.has_no_room(&self.settings) {
@@ -156,8 +156,8 @@ impl Ledger {
         Ok(Gathered::Added { delivery, wake })
     }
 
-    /// Adds records in their order, until there is no room, a batch is full or one cannot be added. Returns how many
-    /// were added, and whether somebody has to send them.
+    /// Adds records in their order, until there is no room, a batch is full or a record cannot be added. Returns the
+    /// number of added records, and the wake-up that they require.
     pub fn gather_all(&self, records: &[Record]) -> (usize, Wake, Result<()>) {
         let (now_ms, mut wake) = (now_ms(), Wake::No);
         let mut state = self.state.lock();
@@ -173,7 +173,7 @@ impl Ledger {
         (records.len(), wake, Ok(()))
     }
 
-    /// Adds a record where there is room. `tell` gets what is owed for its batch, and its place there.
+    /// Adds a record without checking for room. `tell` receives the waiters of its batch, and its index there.
     fn put<T>(
         &self,
         state: &mut State,
@@ -185,7 +185,7 @@ impl Ledger {
         let at = state.partition_of(record, &self.settings)?;
         let lane = &mut state.lanes[at];
         let (index, bytes) = match add(lane, record, now_ms, callback, &self.settings) {
-            // It may be too large only for what is left of this batch.
+            // The record may be too large only for the remaining room in this batch.
             Err(_) if lane.gathering.is_some() => {
                 lane.close_gathering();
                 add(lane, record, now_ms, callback, &self.settings)?
@@ -212,8 +212,8 @@ impl Ledger {
         Ok((told, wake))
     }
 
-    /// Adds a batch behind all that was gathered for its partition; gives it back where there is no room. Its
-    /// failure is told by the next flush if `is_flushed`.
+    /// Appends a batch to the batches of its partition; returns it as the error if there is no room. The next flush
+    /// reports its failure if `is_flushed`.
     pub fn add_batch(&self, at: usize, contents: Contents, is_flushed: bool) -> Result<Delivery, Contents> {
         let mut state = self.state.lock();
         if state.has_no_room(&self.settings) {
@@ -230,7 +230,7 @@ impl Ledger {
         Ok(Delivery { receipt, index: 0 })
     }
 
-    /// Which lane records belong to that are published together: that of the first.
+    /// Returns the lane of records that are published together, which is that of the first record.
     pub fn lane_of(&self, first: &Record, bytes: usize) -> Result<usize> {
         let mut state = self.state.lock();
         let at = state.partition_of(first, &self.settings)?;
@@ -238,7 +238,7 @@ impl Ledger {
         Ok(at)
     }
 
-    /// Which lane a batch belongs to that names this partition, or none.
+    /// Returns the lane of a batch for this partition, or for any.
     pub fn lane_of_batch(&self, partition: Option<PartitionId>, batch: &DraftBatch) -> Result<usize> {
         if let Some(partition) = partition {
             return self.state.lock().lane(partition, &self.settings);
@@ -260,7 +260,7 @@ impl Ledger {
         }
     }
 
-    /// What can be done now.
+    /// Returns the next action.
     pub fn next(&self, now: Instant) -> Next {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -268,7 +268,7 @@ impl Ledger {
             state.is_held_up = true;
             return Next::Nothing { due: None };
         }
-        // Whoever waits for room waits for what lingers too.
+        // A caller that waits for room also waits for lingering batches.
         let linger = if state.is_full { Duration::ZERO } else { self.settings.linger };
         let mut earliest: Option<Instant> = None;
         for _ in 0..state.ready.len() {
@@ -298,7 +298,7 @@ impl Ledger {
         Next::Nothing { due: earliest }
     }
 
-    /// A batch of [`Next::Seal`] is closed: what is to be sent.
+    /// Closes a batch of [`Next::Seal`]. Returns the bytes to send.
     pub fn seal(&self, lane: usize, open: Open<Owed>, producer: Option<Producer>) -> (BatchTag, Bytes) {
         let before = open.held;
         let (sealed, spare) = open.seal(self.settings.codec, producer);
@@ -308,7 +308,7 @@ impl Ledger {
         state.outstanding += 1;
         state.lanes[lane].spare = spare;
         let number = state.lanes[lane].sent(sealed);
-        // While it was being closed nobody saw it.
+        // While the batch was being closed, no lane held it.
         if state.watch() {
             self.has_deadline.notify_one();
         }
@@ -319,7 +319,7 @@ impl Ledger {
         (BatchTag { lane: lane as u32, number }, bytes)
     }
 
-    /// The same for a batch that nobody answers: `send` tells whether it went out.
+    /// Closes a batch that will not be answered; `send` returns an error if it could not be sent.
     pub fn seal_unanswered(&self, lane: usize, open: Open<Owed>, send: impl FnOnce(Bytes) -> Result<()>) {
         let before = open.held;
         let (sealed, spare) = open.seal(self.settings.codec, None);
@@ -331,7 +331,7 @@ impl Ledger {
         self.finish(state, Some(settled));
     }
 
-    /// The connection was gone before this batch went out.
+    /// Records that the connection broke before this batch was sent.
     pub fn not_sent(&self, batch: BatchTag) {
         let mut state = self.state.lock();
         state.outstanding -= 1;
@@ -339,7 +339,7 @@ impl Ledger {
         state.set_ready(batch.lane as usize);
     }
 
-    /// A lane goes on under another identity.
+    /// Sets a new identity of a lane.
     pub fn identify(&self, lane: usize, identity: Identity) {
         let mut state = self.state.lock();
         let settled = state.lanes[lane].identify(identity);
@@ -347,17 +347,17 @@ impl Ledger {
         self.finish(state, settled);
     }
 
-    /// The topic has so many partitions. They only grow.
+    /// Raises the known number of partitions of the topic, which never shrinks.
     pub fn learn(&self, partitions: u32) {
         self.state.lock().learn(partitions);
     }
 
-    /// The broker cannot be reached, or can again.
+    /// Records that the broker cannot be reached, or with `None` that it can be reached again.
     pub fn set_unreachable(&self, error: Option<Error>) {
         self.state.lock().unreachable = error;
     }
 
-    /// Whether there is anything to send.
+    /// Returns `true` if there is a batch to send.
     pub fn has_work(&self) -> bool {
         let mut state = self.state.lock();
         let State { ready, is_ready, lanes, .. } = &mut *state;
@@ -368,7 +368,7 @@ impl Ledger {
         !ready.is_empty()
     }
 
-    /// Gives up what has waited too long, and returns when to look again; `None` while nothing waits.
+    /// Fails batches whose deadline has passed, and returns the next deadline; `None` while no batch waits.
     pub fn expire(&self, now: Instant) -> Option<Instant> {
         let mut state = self.state.lock();
         let mut all = Vec::new();
@@ -380,20 +380,20 @@ impl Ledger {
             earliest = earliest.into_iter().chain(next).min();
         }
         state.is_watched = earliest.is_some();
-        // What was held up behind them may go.
+        // Batches that they held up may be sendable now.
         state.is_held_up |= !all.is_empty();
         self.finish(state, all);
         earliest
     }
 
-    /// Gives up all that is not on its way.
+    /// Fails all batches that are not in flight.
     pub fn fail(&self, error: &Error) {
         let mut state = self.state.lock();
         let all: Vec<Settled<Owed>> = state.lanes.iter_mut().flat_map(|lane| lane.fail_unsent(error)).collect();
         self.finish(state, all);
     }
 
-    /// Settles all there is: whoever publishes has gone away.
+    /// Settles all batches, because the publisher was dropped.
     pub fn close(&self, error: &Error) {
         let mut state = self.state.lock();
         state.closed = Some(error.clone());
@@ -401,14 +401,14 @@ impl Ledger {
         self.finish(state, all);
     }
 
-    /// Closes what has gathered, and returns for each lane which batches it has.
+    /// Closes the growing batches. Returns the end of each lane, the number after that of its last batch.
     pub fn close_gathering(&self) -> Vec<u64> {
         let mut state = self.state.lock();
         state.lanes.iter_mut().for_each(Lane::close_gathering);
         state.lanes.iter().map(Lane::end).collect()
     }
 
-    /// Waits until all batches before these are settled, and tells what failed since the last flush.
+    /// Waits until all batches below these ends are settled. Returns the failures since the last flush.
     pub async fn flushed(&self, ends: &[u64]) -> Result<()> {
         loop {
             let settled = self.settled.notified();
@@ -424,7 +424,7 @@ impl Ledger {
         }
     }
 
-    /// Tells those who wait, after the lock is given back.
+    /// Notifies the waiters after the lock is released.
     fn finish(&self, mut state: MutexGuard<'_, State>, all: impl IntoIterator<Item = Settled<Owed>>) {
         let mut owed: Vec<(Owed, Outcome)> = Vec::new();
         let mut one = None;
@@ -492,7 +492,7 @@ impl Ledger {
         state.outstanding -= 1;
         let settled = take(&mut state.lanes[at]);
         if settled.is_none() {
-            // It goes out again.
+            // The batch is sent again.
             state.set_ready(at);
             state.is_held_up = true;
         }
@@ -521,7 +521,7 @@ impl State {
         }
     }
 
-    /// Whether somebody has to be told that there is a deadline to watch.
+    /// Returns `true` if the task has to be notified of a deadline to watch.
     fn watch(&mut self) -> bool {
         !std::mem::replace(&mut self.is_watched, true)
     }
@@ -550,7 +550,7 @@ impl State {
         })
     }
 
-    /// Records without a key go elsewhere once a batch of them has gathered.
+    /// Moves records without a key to another partition once a batch of them has gathered.
     fn turn_sticky(&mut self, is_keyless: bool, bytes: usize, settings: &Settings) {
         if !is_keyless && !settings.partitioner.ignores_keys() {
             return;
@@ -577,7 +577,7 @@ impl Failed {
     }
 }
 
-/// Adds a record to what gathers in a lane. Returns its place there, and by how many bytes that grew.
+/// Adds a record to the growing batch of a lane. Returns its index there, and the growth of the batch in bytes.
 fn add(
     lane: &mut Lane<Owed>,
     record: &Record,
@@ -608,7 +608,7 @@ fn begin(contents: Contents, is_flushed: bool, settings: &Settings) -> Open<Owed
     Open { contents, owed, opened, deadline: opened + settings.delivery_timeout, held }
 }
 
-/// Milliseconds since 1970.
+/// Returns the current time in ms since 1970.
 pub(super) fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64
 }

@@ -1,4 +1,5 @@
-//! What a publisher holds, without a wire: when a batch goes out, where its records go, and what is told of them.
+//! Ledger without a connection: when a batch is sent, which partition its records belong to, and which outcomes they
+//! receive.
 
 use std::sync::mpsc;
 
@@ -32,7 +33,7 @@ fn ledger(partitions: u32, change: impl FnOnce(&mut Settings)) -> Ledger {
     Ledger::new(settings, partitions, Some((7, 0)), 1)
 }
 
-/// `None` where there is no room.
+/// Returns `None` if there is no room.
 fn gather(ledger: &Ledger, record: &Record) -> Option<(Delivery, Wake)> {
     match ledger.gather(record, &mut None).expect("a record") {
         Gathered::Added { delivery, wake } => Some((delivery, wake)),
@@ -44,7 +45,7 @@ fn added(ledger: &Ledger, value: &str) -> Delivery {
     gather(ledger, &Record::new(value.to_owned())).expect("there is room").0
 }
 
-/// Puts everything on the wire that may go.
+/// Sends everything that may be sent.
 fn sent(ledger: &Ledger) -> Vec<(BatchTag, RecordBatch)> {
     sent_at(ledger, Instant::now())
 }
@@ -200,7 +201,7 @@ fn what_is_not_answered_in_time_is_given_up_and_frees_the_buffer() {
     assert_eq!(held(&ledger), 0);
     let flushed = ledger.flushed(&ledger.close_gathering()).now_or_never().expect("all is settled");
     assert!(flushed.expect_err("two failed").message.starts_with("2 batches failed"));
-    // The wire still has the first: nothing goes past it, and its late answer changes no outcome.
+    // The first batch is still on the wire: no batch overtakes it, and its late answer changes no outcome.
     let behind = added(&ledger, "behind");
     assert!(sent(&ledger).is_empty());
     accept(&ledger, batch, 0);
@@ -285,7 +286,7 @@ fn records_that_come_together_stop_at_a_full_batch_and_at_a_full_buffer() {
     }
     assert_eq!(values, (0..(first + second) as u8).collect::<Vec<_>>());
     assert_eq!(held(&ledger), 0);
-    // What is refused is refused alone.
+    // A record that is refused does not affect the others.
     let mixed =
         [Record::new("fits"), Record::new(vec![0; engine::limits::BATCH_BYTES_MAX]), Record::new("not reached")];
     let (added, wake, result) = ledger.gather_all(&mixed);

@@ -1,4 +1,4 @@
-//! Publishing many records: gathered into batches, many on the way, order kept, each in the log once.
+//! Publishing of many records: gathered into batches, with many batches in flight, in order, each in the log once.
 
 mod delivery;
 mod lane;
@@ -29,10 +29,10 @@ use sender::Sender;
 use settings::Settings;
 pub use settings::{ChoosePartition, Partitioner};
 
-/// What a publisher holds of records that are not acknowledged, unless it is told otherwise.
+/// Default limit of the bytes of unacknowledged records that a publisher holds.
 const BUFFER_BYTES: usize = 4 << 20;
 
-/// A [`Publisher`] before it is opened.
+/// Builder of a [`Publisher`].
 #[must_use = "it does nothing until it is opened"]
 pub struct PublisherBuilder {
     session: Arc<Session>,
@@ -40,22 +40,22 @@ pub struct PublisherBuilder {
     is_idempotent: bool,
 }
 
-/// Publishes to one topic. Records of one publisher to one partition keep their order.
+/// Publisher to one topic. Records of one publisher to one partition keep their order.
 ///
-/// Unless it is told otherwise a publisher is idempotent: it numbers its batches, sends again what was refused for
-/// a time or not answered, and the broker takes each batch once and in order.
+/// By default, a publisher is idempotent: it numbers its batches and repeats those that were temporarily refused or not
+/// answered, and the broker accepts each batch once and in order.
 pub struct Publisher {
     sender: Arc<Sender>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Client {
-    /// Publishes one record and waits for its acknowledgement. For many, use a [`Publisher`].
+    /// Publishes one record and waits for its acknowledgement. For many records, use a [`Publisher`].
     pub async fn publish(&self, topic: &str, record: Record) -> Result<Published> {
         publish_once(&self.session, topic, record, Acks::Default).await
     }
 
-    /// Begins a publisher: it gathers records into batches and keeps many on the way.
+    /// Starts building a publisher, which gathers records into batches and keeps many of them in flight.
     pub fn publisher(&self, topic: &str) -> PublisherBuilder {
         PublisherBuilder::new(self.session.clone(), topic)
     }
@@ -79,66 +79,70 @@ impl PublisherBuilder {
         Self { session, settings, is_idempotent: true }
     }
 
-    /// What an acknowledgement shall mean; by default what the broker is set to. Without acknowledgements nothing
-    /// is sent again.
+    /// Sets the guarantee of an acknowledgement; by default the broker's setting. Without acknowledgements nothing is
+    /// sent again.
     pub fn acks(mut self, acks: Acks) -> Self {
         self.settings.acks = acks;
         self
     }
 
-    /// Always this partition, whatever the key.
+    /// Publishes to this partition regardless of the key; `None`, the default, uses the partitioner.
     pub fn partition(mut self, partition: Option<PartitionId>) -> Self {
         self.settings.partition = partition;
         self
     }
 
-    /// Which partition a record goes to; by default that of its key.
+    /// Sets the choice of the partition of each record; by default it depends on the key.
     pub fn partitioner(mut self, partitioner: Partitioner) -> Self {
         self.settings.partitioner = partitioner;
         self
     }
 
-    /// How batches are compressed; by default not at all.
+    /// Sets the compression of batches; none by default.
     pub fn compression(mut self, codec: Codec) -> Self {
         self.settings.codec = codec;
         self
     }
 
-    /// Records that gather are sent when they reach this size, before they are compressed.
+    /// Sets the size before compression at which gathered records are sent; by default the client's
+    /// `publish_chunk_bytes`.
     pub fn batch_bytes(mut self, bytes: usize) -> Self {
         self.settings.batch_bytes = bytes;
         self
     }
 
-    /// How long a batch that is not full waits for more records, while others are on the way or records come one
-    /// after the other. A lone record never waits, and nothing does while the buffer is full.
+    /// Sets the maximum wait of a batch that is not full for more records, while other batches are in flight or records
+    /// arrive one after the other; zero by default. A lone record never waits, and no batch waits while the buffer is
+    /// full.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.settings.linger = linger;
         self
     }
 
-    /// What may be held of records that are not acknowledged; beyond it [`Publisher::send`] waits. A record may
-    /// overdraw it.
+    /// Limits the bytes of unacknowledged records, 4 MiB by default; beyond the limit [`Publisher::send`] waits. One
+    /// record may exceed it.
     pub fn buffer_bytes(mut self, bytes: usize) -> Self {
         self.settings.buffer_bytes = bytes.max(1);
         self
     }
 
-    /// How long a record may take, with all tries, from when it was sent; by default the client's request timeout.
+    /// Limits the duration of a delivery with all its attempts, from the time when the record was sent; by default the
+    /// client's request timeout.
     pub fn delivery_timeout(mut self, timeout: Duration) -> Self {
         self.settings.delivery_timeout = timeout;
         self
     }
 
-    /// Whether batches are numbered; by default they are. Without it a batch whose acknowledgement is lost is not
-    /// sent again, and one that is refused for a time comes behind those that were taken meanwhile.
+    /// Enables the numbering of batches, which is on by default. Without it, a batch whose acknowledgement is lost is
+    /// not sent again, and a batch that is temporarily refused arrives after batches that were accepted in the
+    /// meantime.
     pub fn idempotent(mut self, is_idempotent: bool) -> Self {
         self.is_idempotent = is_idempotent;
         self
     }
 
-    /// Connects, and learns the topic's partitions. A topic that does not exist yet is created where the
-    /// broker does that on the way; else the first publish says that it is missing.
+    /// Connects, and reads the number of partitions. A topic that does not exist is created if the broker creates
+    /// topics automatically; otherwise the first publish returns the error.
     pub async fn open(self) -> Result<Publisher> {
         let Self { session, mut settings, is_idempotent } = self;
         let turn = session.publish.next_turn();
@@ -160,7 +164,7 @@ impl PublisherBuilder {
     }
 }
 
-/// How many partitions a topic has; `None` where there is no such topic and none is made.
+/// Returns the number of partitions of a topic; `None` if the topic does not exist and is not created.
 async fn partitions(session: &Arc<Session>, topic: &str) -> Result<Option<u32>> {
     let describe = async || -> Result<Option<TopicInfo>> {
         match describe_topic(session, topic).await {
@@ -171,8 +175,8 @@ async fn partitions(session: &Arc<Session>, topic: &str) -> Result<Option<u32>> 
     if let Some(info) = describe().await? {
         return Ok(Some(info.settings.partitions));
     }
-    // Only the broker knows how many a new topic gets, and a key must not change its partition after
-    // the first batch: a subscription makes the topic as a publish would.
+    // Only the broker knows the number of partitions of a new topic, and a key must not change its partition after the
+    // first batch: a subscription creates the topic as a publish would.
     match SubscriptionBuilder::new(session.clone(), topic).missing(Missing::Create).open().await {
         Ok(_) => Ok(describe().await?.map(|info| info.settings.partitions)),
         Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
@@ -181,14 +185,15 @@ async fn partitions(session: &Arc<Session>, topic: &str) -> Result<Option<u32>> 
 }
 
 impl Publisher {
-    /// Adds a record. It is sent with others as soon as they fill a batch or there is nothing else to do. Waits
-    /// while too much is held. What became of it the returned value says, and of all [`Publisher::flush`].
+    /// Adds a record. It is sent together with others as soon as they fill a batch or the publisher is otherwise idle.
+    /// Waits while the buffer is full. The returned value provides the outcome of the record, and [`Publisher::flush`]
+    /// that of all records.
     pub async fn send(&self, record: &Record) -> Result<Delivery> {
         self.gather(record, &mut None).await
     }
 
-    /// The same with a function that is told what became of the record. It is called on the thread that reads the
-    /// connection: it should only pass the word on, and may not panic.
+    /// Adds a record as [`Publisher::send`] does, and calls a function with its outcome. The function runs on the
+    /// thread that reads the connection: it should only forward the outcome, and must not panic.
     pub async fn send_then(
         &self,
         record: &Record,
@@ -198,9 +203,9 @@ impl Publisher {
         self.gather(record, &mut Some(callback)).await.map(drop)
     }
 
-    /// Adds records as [`Publisher::send`] does, for much less where there are many. What became of them
-    /// [`Publisher::flush`] tells. On an error those before the record that it is about are on their way. Dropped
-    /// while it waits, it has added some of them.
+    /// Adds records as [`Publisher::send`] does, at a much lower cost for many records. [`Publisher::flush`] reports
+    /// their outcome. If an error concerns one record, the records before it are already in flight. If the future is
+    /// dropped while it waits, some of the records were added.
     pub async fn send_all(&self, mut records: &[Record]) -> Result<()> {
         while !records.is_empty() {
             let (added, wake, result) = self.ledger().gather_all(records);
@@ -215,12 +220,13 @@ impl Publisher {
         Ok(())
     }
 
-    /// Publishes one record at once and waits for its acknowledgement; `None` without acknowledgements.
+    /// Publishes one record immediately and waits for its acknowledgement; returns `None` without acknowledgements.
     pub async fn publish(&self, record: &Record) -> Result<Option<Published>> {
         self.publish_batch(std::slice::from_ref(record)).await
     }
 
-    /// The same for records that belong together: one batch, in the partition of the first.
+    /// Publishes records as one batch, in the partition of the first record, and waits for their acknowledgement.
+    /// Returns `None` without acknowledgements or without records.
     pub async fn publish_batch(&self, records: &[Record]) -> Result<Option<Published>> {
         let Some(first) = records.first() else {
             return Ok(None);
@@ -230,15 +236,15 @@ impl Publisher {
         self.add(at, Contents::Records(builder), false).await.outcome().await
     }
 
-    /// Sends one batch that is already built, without waiting for its acknowledgement.
+    /// Sends a batch that is already built, without waiting for its acknowledgement.
     pub async fn send_batch(&self, partition: Option<PartitionId>, batch: DraftBatch) -> Result<()> {
         let at = self.ledger().lane_of_batch(partition, &batch)?;
         self.add(at, Contents::Built(batch), true).await;
         Ok(())
     }
 
-    /// Sends what has gathered and waits until all of it is acknowledged or given up. The first error of what was
-    /// sent since the last flush is returned, and says how many batches failed.
+    /// Sends all gathered records and waits until each is acknowledged or has failed. Returns the first error since the
+    /// last flush, with the number of failed batches.
     pub async fn flush(&self) -> Result<()> {
         let ends = self.ledger().close_gathering();
         self.sender.send_now();
@@ -280,7 +286,7 @@ impl Publisher {
         }
     }
 
-    /// Puts a batch behind all that was sent to its partition, and on its way.
+    /// Appends a batch to the batches of its partition, and has it sent.
     async fn add(&self, at: usize, mut contents: Contents, is_flushed: bool) -> Delivery {
         loop {
             contents = match self.ledger().add_batch(at, contents, is_flushed) {
@@ -304,7 +310,7 @@ impl Drop for Publisher {
     }
 }
 
-/// One record by itself, on the pool's first stream.
+/// Publishes one record by itself, on the pool's first stream.
 pub(crate) async fn publish_once(session: &Session, topic: &str, record: Record, acks: Acks) -> Result<Published> {
     let link = session.publish.link(0).await?;
     let mut builder = builder_of(std::slice::from_ref(&record))?;

@@ -1,4 +1,4 @@
-//! Takes batches from the ledger and puts them on a connection, one after the other.
+//! Sender of a publisher: takes batches from the ledger and writes them to a connection, one after the other.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,26 +16,27 @@ use crate::pool::is_transient;
 use crate::session::Session;
 use crate::topics::describe_topic;
 
-/// How often a publisher without acknowledgements asks how many partitions its topic has.
+/// Interval at which a publisher without acknowledgements reads the number of partitions of its topic.
 const PARTITIONS_LOOK_EVERY: Duration = Duration::from_secs(10);
 
 pub(super) struct Sender {
     pub ledger: Arc<Ledger>,
     session: Arc<Session>,
-    /// Its place in the pool: one stream, which keeps the order.
+    /// Turn in the pool, which selects one stream and so keeps the order.
     turn: usize,
-    /// Held from when a batch is taken from the ledger until it is on its way, so that none overtakes another.
+    /// Locked from the time when a batch is taken from the ledger until it is written to the outbox, so that no batch
+    /// overtakes another.
     link: tokio::sync::Mutex<Arc<Link>>,
 }
 
-/// Why nothing more goes out.
+/// Reason why sending stops.
 enum Stop {
-    /// Nothing may go before an answer comes, or this time.
+    /// No batch may be sent before an answer arrives, or before this time.
     Done(Option<Instant>),
-    /// The connection has to take some of what it was given.
+    /// The connection must first transmit some of its queued bytes.
     NoRoom,
     Closed,
-    /// This lane needs a new identity.
+    /// The lane needs a new identity.
     Identity(usize),
 }
 
@@ -44,7 +45,7 @@ impl Sender {
         Self { ledger, session, turn, link: tokio::sync::Mutex::new(link) }
     }
 
-    /// Sends what can go without waiting; the task does the rest.
+    /// Sends as much as possible without waiting; the task sends the rest.
     pub fn send_now(&self) {
         let stop = self.link.try_lock().map(|link| self.send(&link));
         if !matches!(stop, Ok(Stop::Done(None))) {
@@ -52,7 +53,7 @@ impl Sender {
         }
     }
 
-    /// Sends what may go, for as long as the connection takes it.
+    /// Sends all batches that may be sent, for as long as the connection accepts them.
     fn send(&self, link: &Arc<Link>) -> Stop {
         let now = Instant::now();
         loop {
@@ -84,17 +85,18 @@ impl Sender {
 
     fn frame(&self, correlation: u32, lane: usize, batch: bytes::Bytes) -> [bytes::Bytes; 2] {
         let settings = &self.ledger.settings;
-        // Named even where there is one: keys that were gathered for it do not belong to others that came since.
+        // The partition is sent even if the topic has only one: keys that were gathered for it do not belong to
+        // partitions that were added since.
         publish_frame(correlation, &settings.topic, Some(lane as PartitionId), settings.acks, batch)
     }
 
-    /// Waits until everything was handed to the network.
+    /// Waits until all bytes were passed to the network.
     pub async fn drained(&self) {
         let link = self.link.lock().await.clone();
         link.drained().await;
     }
 
-    /// Once something is to be sent, sends until nothing may go. Returns when to look again.
+    /// Waits for something to send, then sends until no more may be sent. Returns the time of the next attempt.
     async fn work(&self) -> Option<Instant> {
         self.ledger.has_more.notified().await;
         let mut link = self.link.lock().await;
@@ -121,7 +123,8 @@ impl Sender {
         }
     }
 
-    /// How many partitions the topic has: acknowledgements say it, and without any somebody has to ask.
+    /// Reads the number of partitions of the topic. Acknowledgements contain it; without acknowledgements it has to be
+    /// queried.
     async fn look_at_partitions(&self) {
         if let Ok(info) = describe_topic(&self.session, &self.ledger.settings.topic).await {
             self.ledger.learn(info.settings.partitions);
@@ -134,13 +137,13 @@ impl Sender {
     }
 }
 
-/// Sends whenever the program has nothing else to do: a lone record goes at once, and under load a batch grows
-/// while the one before it is on its way. Gives up what waits for too long.
+/// Sends whenever the program is otherwise idle: a lone record is sent immediately, and under load a batch grows while
+/// the previous one is in flight. Fails records whose deadline has passed.
 pub(super) async fn run(sender: Arc<Sender>) {
     let ledger = &sender.ledger;
     let timer = tokio::time::sleep(Duration::ZERO);
     tokio::pin!(timer);
-    // When the timer is to fire.
+    // Time at which the timer fires.
     let mut armed: Option<Instant> = None;
     let mut looked = Instant::now();
     loop {
@@ -152,7 +155,7 @@ pub(super) async fn run(sender: Arc<Sender>) {
                 () = ledger.has_deadline.notified() => ledger.expire(Instant::now()),
                 () = &mut timer, if armed.is_some() => {
                     armed = None;
-                    // It may have been the time of something that lingered.
+                    // The timer may have fired for a lingering batch.
                     ledger.has_more.notify_one();
                     ledger.expire(Instant::now())
                 }
@@ -167,7 +170,7 @@ pub(super) async fn run(sender: Arc<Sender>) {
     }
 }
 
-/// Has the timer fire at this time too, if it would not fire before.
+/// Makes the timer fire at this time, unless it fires earlier.
 fn arm(timer: &mut Pin<&mut tokio::time::Sleep>, armed: &mut Option<Instant>, at: Option<Instant>) {
     if let Some(at) = at.filter(|at| armed.is_none_or(|armed| *at < armed)) {
         timer.as_mut().reset(at.into());
@@ -175,7 +178,7 @@ fn arm(timer: &mut Pin<&mut tokio::time::Sleep>, armed: &mut Option<Instant>, at
     }
 }
 
-/// An identity that nobody else has.
+/// Requests a new, unique producer identity.
 pub(super) async fn init_producer(session: &Session) -> Result<Identity> {
     match session.call(&Request::InitProducer).await? {
         Response::Producer { id, epoch } => Ok((id, epoch)),

@@ -1,4 +1,4 @@
-//! How one publisher works: what its builder collects and its ledger follows.
+//! Settings of one publisher: its builder collects them, its ledger follows them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use engine::{Acks, Codec, PartitionId, Record};
 
-/// Which partition a record goes to.
+/// Choice of the partition of a record.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Partitioner {
-    /// That of its key, as Kafka's clients compute it; records without one stay together until a batch has
-    /// gathered, then they go elsewhere.
+    /// Partition of the record's key, computed as Kafka's clients do. Records without a key stay in one partition until
+    /// a batch has gathered, and then move to another.
     #[default]
     Key,
-    /// Keys do not count: all records do as those without one.
+    /// Partition that ignores keys: all records are treated as records without one.
     Sticky,
-    /// The partition for a record, given the number of partitions.
+    /// Partition that this function returns, given the record and the number of partitions.
     Custom(Arc<ChoosePartition>),
 }
 
-/// The partition of a record among so many.
+/// Function that returns the partition of a record, given the number of partitions.
 pub type ChoosePartition = dyn Fn(&Record, u32) -> PartitionId + Send + Sync;
 
 impl Partitioner {
@@ -39,7 +39,7 @@ impl fmt::Debug for Partitioner {
     }
 }
 
-/// How a publisher works.
+/// Settings of one publisher.
 pub(super) struct Settings {
     pub topic: Arc<str>,
     pub acks: Acks,

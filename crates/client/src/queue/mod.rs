@@ -1,4 +1,4 @@
-//! Queues: sending to them, receiving from them under leases, and looking after them.
+//! Queues: sending, receiving under leases, and administration.
 
 mod worker;
 
@@ -18,15 +18,15 @@ use crate::session::Session;
 
 pub use worker::{Outcome, WorkReport, Worker};
 
-/// Queues in one answer.
+/// Queues per list request.
 const LIST_COUNT: u32 = 500;
-/// What is sent together, at most.
+/// Maximum number of messages per send request.
 const SEND_COUNT_MAX: usize = 500;
 const SEND_BYTES_MAX: usize = 1 << 20;
-/// Requests with messages that are on the way at a time.
+/// Maximum number of send requests in flight.
 const SENDS_IN_FLIGHT_MAX: usize = 16;
 
-/// A queue of a broker: a view of a topic whose messages go to one receiver each.
+/// Handle of a queue on a broker: a view of a topic whose messages are delivered to one receiver each.
 ///
 /// ```no_run
 /// # async fn example(client: client::Client) -> Result<(), client::Error> {
@@ -48,16 +48,19 @@ pub struct Queue {
     name: Arc<str>,
 }
 
-/// How much a receiver wants, and how long it waits for the first.
+/// Limits of one [`Queue::receive`]: the number of messages, their bytes, their lease and the wait.
 #[derive(Clone, Debug)]
 pub struct Receive {
+    /// Maximum number of messages, 10 by default.
     pub count_max: u32,
-    /// Beyond the first message.
+    /// Maximum bytes of the messages, 1 MiB by default. The first message may exceed it.
     pub bytes_max: u32,
-    /// How long the receiver has the messages; as the queue is set where that is not said.
+    /// Duration of the leases; `None`, the default, selects the queue's setting.
     pub lease: Option<Duration>,
+    /// Maximum wait for the first message; zero by default, which returns immediately.
     pub wait: Duration,
-    /// Without it the messages go back at once when this client's connection ends; with it, when their lease does.
+    /// `true` if the leases outlive this client's connection. Otherwise, the end of the connection returns the messages
+    /// immediately.
     pub outlives_connection: bool,
 }
 
@@ -67,22 +70,24 @@ impl Default for Receive {
     }
 }
 
-/// What a receiver has now.
+/// Messages that this client has leased.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Received {
-    /// From the receipt of each message on.
+    /// Duration of the leases, from the receipt of each message on.
     pub lease: Duration,
+    /// The leased messages, each with the receipt that [`Queue::ack`] and [`Queue::nack`] take. Empty if none arrived
+    /// in time.
     pub messages: Vec<ReceivedMessage>,
 }
 
 impl Client {
-    /// A queue of this name, which may be there or not.
+    /// Returns a handle of the queue `name`, which need not exist.
     pub fn queue(&self, name: &str) -> Queue {
         Queue { session: self.session.clone(), name: name.into() }
     }
 
-    /// Creates a queue. One that is there already with the same settings is fine.
+    /// Creates a queue. Succeeds if the queue already exists with the same settings.
     pub async fn create_queue(&self, new: NewQueue) -> Result<QueueInfo> {
         match call(&self.session, QueueRequest::Create(new)).await? {
             QueueResponse::Created(info) => Ok(info),
@@ -90,7 +95,7 @@ impl Client {
         }
     }
 
-    /// All queues whose names begin so, in the order of their names, without their notes.
+    /// Returns all queues whose names begin with `prefix`, in the order of their names, without their notes.
     pub async fn list_queues(&self, prefix: &str) -> Result<Vec<QueueInfo>> {
         let mut found: Vec<QueueInfo> = Vec::new();
         loop {
@@ -108,7 +113,7 @@ impl Client {
         }
     }
 
-    /// Stops a move of messages that runs.
+    /// Stops a running redrive. Returns its progress.
     pub async fn cancel_redrive(&self, redrive: u64) -> Result<RedriveInfo> {
         match call(&self.session, QueueRequest::CancelRedrive { redrive }).await? {
             QueueResponse::RedriveCancelled(redrive) => Ok(redrive),
@@ -129,6 +134,7 @@ fn unexpected_of_queues(response: QueueResponse) -> Error {
 }
 
 impl Queue {
+    /// Returns the name of the queue.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -141,7 +147,7 @@ impl Queue {
         call(&self.session, request).await
     }
 
-    /// Changes settings, and leaves those that are not named.
+    /// Changes settings of the queue. Settings that are not named keep their values.
     pub async fn alter(&self, settings: Named) -> Result<QueueInfo> {
         match self.ask(QueueRequest::Alter { queue: self.named(), settings }).await? {
             QueueResponse::Altered(info) => Ok(info),
@@ -149,7 +155,7 @@ impl Queue {
         }
     }
 
-    /// Deletes the queue, with its messages if its topic came with it.
+    /// Deletes the queue, with its messages if the queue owns its topic.
     pub async fn delete(&self) -> Result<()> {
         match self.ask(QueueRequest::Delete { queue: self.named() }).await? {
             QueueResponse::Deleted => Ok(()),
@@ -157,7 +163,7 @@ impl Queue {
         }
     }
 
-    /// Its settings, and how many messages it has of each kind.
+    /// Returns the settings of the queue, and its number of messages in each phase.
     pub async fn describe(&self) -> Result<QueueInfo> {
         match self.ask(QueueRequest::Describe { queue: self.named() }).await? {
             QueueResponse::Described(info) => Ok(info),
@@ -165,18 +171,18 @@ impl Queue {
         }
     }
 
-    /// Sends a message. It lasts, where its topic does, when this is over.
+    /// Sends a message. On return it is durable, if the queue's topic is.
     pub async fn send(&self, message: OutMessage) -> Result<Sent> {
         self.send_together(vec![message], false).await.into_iter().next().unwrap_or_else(|| Err(too_few_answers()))
     }
 
-    /// Sends many messages, in their order and many on the way at a time. Each has an answer of its own.
+    /// Sends many messages in their order, with several requests in flight. Returns one result per message.
     pub async fn send_many(&self, messages: Vec<OutMessage>) -> Vec<Result<Sent>> {
         self.send_parcels(messages, false).await
     }
 
-    /// Sends messages that were elsewhere before, with what their headers say about that: `thalweg.id`,
-    /// `thalweg.sent`, `thalweg.attempts` and the like.
+    /// Sends messages that were moved from another queue. Their headers keep the history of each message: `thalweg.id`,
+    /// `thalweg.sent`, `thalweg.attempts` and others.
     pub async fn send_moved(&self, messages: Vec<OutMessage>) -> Vec<Result<Sent>> {
         self.send_parcels(messages, true).await
     }
@@ -186,7 +192,7 @@ impl Queue {
         parcels.buffered(SENDS_IN_FLIGHT_MAX).concat().await
     }
 
-    /// One request, and an answer for each of its messages.
+    /// Sends one request, and returns one result per message.
     async fn send_together(&self, messages: Vec<OutMessage>, is_move: bool) -> Vec<Result<Sent>> {
         let count = messages.len();
         match self.ask(QueueRequest::Send { queue: self.named(), is_move, messages }).await {
@@ -196,7 +202,7 @@ impl Queue {
         }
     }
 
-    /// Leases messages. Where there are none it waits for the first, as long as it may.
+    /// Leases messages. If the queue has none, waits for the first up to [`Receive::wait`].
     pub async fn receive(&self, receive: &Receive) -> Result<Received> {
         let Receive { count_max, bytes_max, lease, wait, outlives_connection } = *receive;
         let request = Request::Queue(QueueRequest::Receive(wire::queues::Receive {
@@ -216,7 +222,7 @@ impl Queue {
         }
     }
 
-    /// Messages are done with: none of them comes again.
+    /// Acknowledges messages, which are not redelivered then. Returns one answer per receipt.
     pub async fn ack(&self, receipts: &[String]) -> Result<Vec<LeaseAnswer>> {
         match self.ask(QueueRequest::Ack { queue: self.named(), receipts: receipts.to_vec() }).await? {
             QueueResponse::Acked(answers) => counted(answers, receipts.len()),
@@ -224,7 +230,8 @@ impl Queue {
         }
     }
 
-    /// Messages go back, for others after a delay: as the queue is set where none is named.
+    /// Returns messages to the queue. Other receivers get them after the given delay; `None` selects the queue's
+    /// setting.
     pub async fn nack(&self, leases: &[(String, Option<Duration>)]) -> Result<Vec<LeaseAnswer>> {
         let named = leases.iter().map(|(receipt, delay)| (receipt.clone(), delay.map(millis))).collect();
         match self.ask(QueueRequest::Nack { queue: self.named(), leases: named }).await? {
@@ -233,7 +240,7 @@ impl Queue {
         }
     }
 
-    /// Leases end so long from now.
+    /// Extends leases: each then ends after the given duration from now.
     pub async fn extend(&self, leases: &[(String, Duration)]) -> Result<Vec<LeaseAnswer>> {
         let named = leases.iter().map(|(receipt, lease)| (receipt.clone(), millis(*lease))).collect();
         match self.ask(QueueRequest::Extend { queue: self.named(), leases: named }).await? {
@@ -242,8 +249,8 @@ impl Queue {
         }
     }
 
-    /// Messages that are not done with, after one of them, as they are; nobody has them for it. There is nothing more
-    /// once none comes.
+    /// Returns unacknowledged messages after a position, without leasing them. An empty result means that there are no
+    /// more.
     pub async fn peek(&self, after: Option<(PartitionId, Offset)>, count_max: u32) -> Result<Vec<PeekedMessage>> {
         match self.ask(QueueRequest::Peek { queue: self.named(), after, count_max }).await? {
             QueueResponse::Peeked(messages) => Ok(messages),
@@ -251,7 +258,7 @@ impl Queue {
         }
     }
 
-    /// All messages are done with, those that somebody has, too. Returns how many there were.
+    /// Acknowledges all messages, including leased ones. Returns their number.
     pub async fn purge(&self) -> Result<u64> {
         match self.ask(QueueRequest::Purge { queue: self.named() }).await? {
             QueueResponse::Purged(count) => Ok(count),
@@ -259,7 +266,7 @@ impl Queue {
         }
     }
 
-    /// The queue goes on elsewhere in its topic: at the earliest record, at a time, or live, at its end.
+    /// Moves the queue to another position of its topic: to the earliest record, to a time, or to the end (live).
     pub async fn seek(&self, to: Start) -> Result<()> {
         match self.ask(QueueRequest::Seek { queue: self.named(), to }).await? {
             QueueResponse::Sought => Ok(()),
@@ -267,7 +274,8 @@ impl Queue {
         }
     }
 
-    /// Its messages go to another queue, or each to where it came from, so many a second.
+    /// Starts a redrive: moves the messages to another queue, or each to the queue that it came from, with up to `rate`
+    /// messages per second (`None` for no limit). Returns the number of the redrive.
     pub async fn start_redrive(&self, to: Option<&str>, rate: Option<u32>) -> Result<u64> {
         let request = QueueRequest::StartRedrive { queue: self.named(), to: to.map(str::to_owned), rate };
         match self.ask(request).await? {
@@ -276,7 +284,7 @@ impl Queue {
         }
     }
 
-    /// Its moves of messages, the newest first.
+    /// Returns the redrives of this queue, newest first.
     pub async fn redrives(&self) -> Result<Vec<RedriveInfo>> {
         match self.ask(QueueRequest::ListRedrives { queue: self.named() }).await? {
             QueueResponse::Redrives(redrives) => Ok(redrives),
@@ -284,12 +292,12 @@ impl Queue {
         }
     }
 
-    /// Begins to work through its messages.
+    /// Starts building a worker, which processes the messages of this queue.
     pub fn worker(&self) -> Worker {
         Worker::new(self.clone())
     }
 
-    /// The same queue over a connection of its own.
+    /// Returns a handle of this queue over a separate connection.
     fn sibling(&self) -> Self {
         Self { session: self.session.sibling(), name: self.name.clone() }
     }
@@ -307,7 +315,7 @@ fn too_few_answers() -> Error {
     Error::malformed("the broker did not answer for each of them")
 }
 
-/// Messages that are sent together.
+/// Groups messages into requests.
 fn parcels(messages: Vec<OutMessage>) -> Vec<Vec<OutMessage>> {
     let mut parcels: Vec<Vec<OutMessage>> = Vec::new();
     let mut bytes = 0;

@@ -1,4 +1,4 @@
-//! A worker: receives messages of a queue, keeps them while they are worked on, and says what came of each.
+//! Worker of a queue: receives messages, extends their leases while they are processed, and reports each outcome.
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,17 +14,20 @@ use super::{Queue, Receive};
 use crate::backoff::Backoff;
 use crate::pool::is_transient;
 
-/// How long one receive waits for messages.
+/// Maximum wait of one receive request.
 const WAIT: Duration = Duration::from_secs(20);
 
-/// What came of a message.
+/// Outcome of processing a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It is done with.
+    /// The message was processed and is acknowledged.
     Done,
-    /// Somebody is to try again, after a delay: as the queue is set where none is named.
-    Return { delay: Option<Duration> },
+    /// The message is returned for another attempt.
+    Return {
+        /// Delay before the message is delivered again; `None` selects the queue's setting.
+        delay: Option<Duration>,
+    },
 }
 
 impl<E: std::fmt::Display> From<std::result::Result<(), E>> for Outcome {
@@ -39,17 +42,19 @@ impl<E: std::fmt::Display> From<std::result::Result<(), E>> for Outcome {
     }
 }
 
-/// What a worker did.
+/// Counters of a finished worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkReport {
+    /// Number of acknowledged messages.
     pub done: u64,
+    /// Number of messages that were returned to the queue.
     pub returned: u64,
-    /// Worked on, but the broker could not be told: they come again.
+    /// Number of messages that were processed but could not be settled with the broker; they may be redelivered.
     pub lost: u64,
 }
 
-/// Works through a queue over a connection of its own. Leases are extended at half their time for as long as a message
-/// is worked on; when the worker ends or dies, what it has not answered goes back at once.
+/// Processes the messages of a queue over a separate connection. The worker extends leases at half their time while a
+/// message is processed; when the worker ends or fails, its unsettled messages return to the queue immediately.
 ///
 /// ```no_run
 /// # async fn example(client: client::Client) -> Result<(), client::Error> {
@@ -79,18 +84,19 @@ impl Worker {
         Self { queue, in_flight_max: 10, lease: None }
     }
 
-    /// Messages that are worked on side by side, at least 1.
+    /// Sets the maximum number of messages that are processed concurrently, at least 1; 10 by default.
     pub fn in_flight_max(self, in_flight_max: usize) -> Self {
         Self { in_flight_max: in_flight_max.max(1), ..self }
     }
 
-    /// How long the broker waits for a sign of life, instead of what the queue says.
+    /// Sets the duration of the leases, which the worker extends at half their time; by default the queue's setting. If
+    /// the worker vanishes without closing its connection, its messages are redelivered at the latest after this time.
     pub fn lease(self, lease: Duration) -> Self {
         Self { lease: Some(lease), ..self }
     }
 
-    /// Hands each message to `handler`, until `stop` is over: then what was begun is finished. A broker that is gone
-    /// for a while is waited for; an error is one that would not go away.
+    /// Calls `handler` with each message until `stop` completes, then finishes the messages in progress. Retries while
+    /// the broker is unavailable; returns an error only if a retry cannot succeed.
     pub async fn run<T: Into<Outcome>>(
         self,
         handler: impl AsyncFn(ReceivedMessage) -> T,
@@ -105,7 +111,7 @@ impl Worker {
             return Err(Error::invalid("a worker needs a lease: the queue gives none, so name one"));
         }
         let report = work(&queue, lease, self.in_flight_max, handler, stop).await;
-        // With it goes back what it has not answered.
+        // Closing the connection returns all unsettled messages.
         queue.session.close().await;
         report
     }
@@ -146,7 +152,8 @@ async fn work<T: Into<Outcome>>(
             Some(received) = received => {
                 receiving = None;
                 match received {
-                    // The connection lasts for as long as what was begun, and so would their leases.
+                    // The connection stays open until the messages in progress are finished, and would keep these
+                    // leases for as long.
                     Ok(messages) if is_stopping => returning.push(give_back(queue, messages)),
                     Ok(messages) => running.extend(messages.into_iter().map(|m| handle(queue, lease, &handler, m))),
                     Err(error) => (is_stopping, failure) = (true, Some(error)),
@@ -160,7 +167,7 @@ async fn work<T: Into<Outcome>>(
     }
 }
 
-/// The next messages, whatever that takes.
+/// Receives the next messages, and retries for as long as necessary.
 async fn receive(queue: &Queue, lease: Duration, room: usize) -> Result<Vec<ReceivedMessage>> {
     let mut backoff = Backoff::new();
     let count_max = u32::try_from(room).unwrap_or(u32::MAX);
@@ -182,7 +189,8 @@ async fn receive(queue: &Queue, lease: Duration, room: usize) -> Result<Vec<Rece
     }
 }
 
-/// What came to a worker that stops is for others at once. If they cannot be given back, they go with the connection.
+/// Returns messages that arrived while the worker was stopping, so that others receive them immediately. If that fails,
+/// they return with the end of the connection.
 async fn give_back(queue: &Queue, messages: Vec<ReceivedMessage>) {
     let leases: Vec<_> = messages.into_iter().map(|message| (message.receipt, Some(Duration::ZERO))).collect();
     if let Err(error) = queue.nack(&leases).await {
@@ -190,7 +198,7 @@ async fn give_back(queue: &Queue, messages: Vec<ReceivedMessage>) {
     }
 }
 
-/// Works on one message and says what came of it; `None` where the broker did not hear of that.
+/// Processes one message and settles it with the broker. Returns `None` if the broker did not accept the outcome.
 async fn handle<T: Into<Outcome>>(
     queue: &Queue,
     lease: Duration,
@@ -223,7 +231,7 @@ async fn handle<T: Into<Outcome>>(
     }
 }
 
-/// Extends a lease at half its time, for ever.
+/// Extends a lease at half its time until it is dropped.
 async fn keep(queue: &Queue, lease: Duration, id: &str, receipt: &str) {
     loop {
         sleep(lease / 2).await;

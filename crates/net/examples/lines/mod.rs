@@ -1,10 +1,10 @@
-//! Lines of text, for the examples that are not about a protocol.
+//! Protocol of text lines, for the examples that are not about a protocol.
 
 use std::rc::Rc;
 
 use net::service::{Decoded, Fault, Input, Never, Order, Out, Peer, Protocol};
 
-/// A line is a request, and is answered with a line.
+/// Protocol in which a line is a request, and is answered with a line.
 #[derive(Clone)]
 pub struct Lines;
 

@@ -1,7 +1,7 @@
-//! What happens on a connection, and by when something has to.
+//! Activity of a connection, and its deadlines.
 //!
-//! Requests and bytes only leave stamps here. One timer of the connection looks at them, so that a
-//! request costs no timer of its own.
+//! Requests and bytes only leave timestamps here. One timer of the connection checks them, so that a request needs no
+//! separate timer.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -12,10 +12,10 @@ use std::time::Duration;
 use futures_util::task::AtomicWaker;
 use tokio::time::Instant;
 
-/// Bytes that make progress of a slow peer within a timeout. Fewer are a trickle that holds a connection.
+/// Bytes that count as progress of a slow peer within a timeout. Fewer are a trickle that keeps a connection occupied.
 pub(super) const PROGRESS_BYTES: usize = 1024;
 
-/// How long each thing may take.
+/// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeouts {
     pub header: Duration,
@@ -25,52 +25,52 @@ pub(super) struct Timeouts {
     pub drain: Duration,
 }
 
-/// What should have happened.
+/// Event that is overdue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overdue {
     /// The head of a request.
     Head,
-    /// A next request.
+    /// The next request.
     Idle,
     /// The client reading its answer.
     Read,
-    /// The connection is old.
+    /// The end of a connection that has reached its maximum age.
     Age,
     /// The end of a connection that is being closed.
     End,
 }
 
-/// How a connection is being closed.
+/// Phase of a connection's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Open,
-    /// No new requests; those that are begun have until then, if there is an end to it.
+    /// No new requests; those in progress have until this time, if there is a limit.
     Closing {
         until: Option<Instant>,
     },
 }
 
-/// Moments are milliseconds since the beginning, plus one: 0 is none.
+/// Timestamps of a connection in milliseconds since its beginning, plus one: 0 means no time.
 pub(super) struct Activity {
     began: Instant,
     is_http2: AtomicBool,
-    /// Requests that ever came.
+    /// Total number of requests.
     requests: AtomicU64,
-    /// Requests whose answer was not handed over to its end.
+    /// Requests whose answer is not completely passed on to the connection.
     in_flight: AtomicUsize,
-    /// Answers of which a part was handed over and no more was asked for yet.
+    /// Answers of which a part was passed on and the next part is not requested yet.
     waiting: AtomicUsize,
-    /// When the last answer was over, or the client took more of it after that.
+    /// Time at which the last answer ended, or the client accepted more of it after that.
     idle_since: AtomicU64,
-    /// When the first byte of a head came (HTTP/1).
+    /// Time at which the first byte of a head arrived (HTTP/1).
     head_since: AtomicU64,
-    /// When the socket took no more.
+    /// Time at which the socket stopped accepting bytes.
     blocked_since: AtomicU64,
-    /// When any answer last went on, or the client took more of one.
+    /// Time at which any answer last made progress, or the client accepted more of one.
     moved_at: AtomicU64,
     is_upgraded: AtomicBool,
     has_unread_body: AtomicBool,
-    /// Of the task that looks at the timer. With HTTP/2 requests end in tasks of their own.
+    /// Waker of the task that watches the timer. With HTTP/2, requests end in separate tasks.
     task: AtomicWaker,
 }
 
@@ -118,7 +118,7 @@ impl Activity {
         self.in_flight.load(Ordering::Acquire) == 0
     }
 
-    /// Whether the head of a request has begun to come.
+    /// Returns `true` if the head of a request has begun to arrive.
     pub fn has_begun_head(&self) -> bool {
         self.head_since.load(Ordering::Relaxed) != 0
     }
@@ -127,12 +127,12 @@ impl Activity {
         self.is_upgraded.load(Ordering::Acquire)
     }
 
-    /// From now on the connection speaks something else.
+    /// Records that the connection has switched to another protocol.
     pub fn set_upgraded(&self) {
         self.is_upgraded.store(true, Ordering::Release);
     }
 
-    /// Whether a request was answered before its body was read to the end.
+    /// Returns `true` if a request was answered before its body was read completely.
     pub fn has_unread_body(&self) -> bool {
         self.has_unread_body.load(Ordering::Relaxed)
     }
@@ -155,13 +155,13 @@ impl Activity {
         }
     }
 
-    /// A part of an answer was handed over: now it is for the client to take it.
+    /// Records that a part of an answer was passed on and the client has to accept it.
     pub fn answer_waits(&self) {
         self.moved_at.store(self.now(), Ordering::Relaxed);
         self.waiting.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The client took it.
+    /// Records that the client has accepted that part.
     pub fn answer_moves(&self) {
         self.moved_at.store(self.now(), Ordering::Relaxed);
         self.waiting.fetch_sub(1, Ordering::AcqRel);
@@ -174,14 +174,14 @@ impl Activity {
         }
     }
 
-    /// The client took as much as counts for progress. What keeps a connection of HTTP/2 alive is less.
+    /// Records that the client has accepted enough bytes to count as progress. Keep-alive frames of HTTP/2 are smaller.
     pub fn wrote(&self) {
         let now = self.now();
         self.moved_at.store(now, Ordering::Relaxed);
         self.idle_since.store(now, Ordering::Relaxed);
     }
 
-    /// Whether it was not blocked before.
+    /// Records that the socket accepts no more bytes. Returns `true` if it was not blocked before.
     pub fn blocked(&self) -> bool {
         let is_new = self.blocked_since.load(Ordering::Relaxed) == 0;
         if is_new {
@@ -196,7 +196,7 @@ impl Activity {
         }
     }
 
-    /// What is due next, and when, as things stand.
+    /// Returns the next deadline and its event in the current state.
     fn due(&self, timeouts: &Timeouts, phase: Phase) -> Option<(Instant, Overdue)> {
         let mut due: Option<(Instant, Overdue)> = None;
         let mut add = |at: Instant, what| {
@@ -229,7 +229,7 @@ impl Activity {
         due
     }
 
-    /// Returns once something is overdue.
+    /// Returns once an event is overdue.
     pub async fn overdue(&self, timeouts: &Timeouts, phase: Phase) -> Overdue {
         let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
         let mut is_armed = false;
@@ -242,7 +242,7 @@ impl Activity {
                 if at <= Instant::now() {
                     return Poll::Ready(what);
                 }
-                // An earlier alarm than that is left as it is: most often things move on before it.
+                // An earlier alarm is left as it is: usually the deadline moves before the alarm fires.
                 if !is_armed || at < timer.deadline() {
                     timer.as_mut().reset(at);
                     is_armed = true;
@@ -267,7 +267,7 @@ mod tests {
         Timeouts { header: 5 * SECOND, idle: 60 * SECOND, write: 30 * SECOND, age: None, drain: 10 * SECOND }
     }
 
-    /// What becomes overdue, and after how many seconds from now.
+    /// Returns the event that becomes overdue next, and the number of seconds until then.
     async fn next(activity: &Activity, timeouts: &Timeouts, phase: Phase) -> Option<(u64, Overdue)> {
         let from = Instant::now();
         let what = tokio::time::timeout(1000 * SECOND, activity.overdue(timeouts, phase)).await.ok()?;

@@ -1,4 +1,4 @@
-//! Bodies: of requests, which must come on and stay small; of answers, which are counted to their end.
+//! Bodies: those of requests, with limits on their size and pauses; those of answers, which are counted to their end.
 
 use std::error::Error;
 use std::fmt;
@@ -18,7 +18,7 @@ use super::connection::Connection;
 use super::exchange::Exchange;
 use super::refusal::Reason;
 
-/// Why a body was not read to its end, where that was decided here. Shared with whoever answers.
+/// Reason why this server cut a request body short. Shared with the code that answers.
 #[derive(Debug, Default)]
 pub(super) struct Cut(AtomicU8);
 
@@ -33,32 +33,32 @@ impl Cut {
     }
 }
 
-/// The body of a request. It ends with an error when it is too large or does not come on.
+/// Body of a request. It ends with an error if it is too large or pauses for too long.
 pub struct RequestBody {
     incoming: Incoming,
-    /// Bytes that may still come.
+    /// Bytes that may still arrive.
     left: u64,
     timeout: Duration,
     timer: Option<Pin<Box<Sleep>>>,
-    /// Whether the timer counts: only while the client is waited for.
+    /// `true` while the timer is in use, which is only while the client is waited for.
     is_armed: bool,
     /// Bytes since the timer was armed.
     came: usize,
     is_over: bool,
-    /// It goes on for as long as both sides like.
+    /// `true` for a body without limits of size and time.
     is_dialogue: bool,
     cut: Arc<Cut>,
     connection: Arc<Connection>,
 }
 
-/// Why a body ended early.
+/// Reason why a body ended early.
 #[derive(Debug)]
 pub enum BodyError {
-    /// It is larger than allowed.
+    /// The body is larger than allowed.
     TooLarge,
-    /// It does not come on.
+    /// The client paused for too long.
     Timeout,
-    /// The client went away, or sent what is no body.
+    /// The client disconnected, or sent an invalid body.
     Lost(hyper::Error),
 }
 
@@ -103,8 +103,8 @@ impl RequestBody {
         }
     }
 
-    /// The same for a body that is half of a dialogue: it is of any length, and its client may be silent. Whoever reads
-    /// it bounds each of its parts.
+    /// Removes the limits for a body that is half of a dialogue: it may have any length, and its client may be silent.
+    /// The reader has to limit each of its parts.
     pub fn into_dialogue(mut self) -> Self {
         self.left = u64::MAX;
         self.is_dialogue = true;
@@ -118,7 +118,7 @@ impl RequestBody {
         Poll::Ready(Some(Err(error)))
     }
 
-    /// Whether the client was waited for too long.
+    /// Returns `true` if the client was waited for too long.
     fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
         let deadline = Instant::now() + self.timeout;
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
@@ -162,7 +162,7 @@ impl Body for RequestBody {
                     None => return this.end(Reason::BodySize, BodyError::TooLarge),
                 }
                 this.came += bytes;
-                // A trickle does not buy more time.
+                // A trickle does not extend the deadline.
                 if this.came >= PROGRESS_BYTES {
                     this.is_armed = false;
                 }
@@ -188,7 +188,7 @@ impl Drop for RequestBody {
     }
 }
 
-/// Bytes that hold a charge until the last of them is dropped.
+/// Bytes that hold a charge until the last reference to them is dropped.
 struct Charged {
     bytes: Bytes,
     _charge: Charge,
@@ -205,7 +205,7 @@ fn charged(bytes: Bytes, charge: &Charge) -> Bytes {
 }
 
 pin_project_lite::pin_project! {
-    /// The body of an answer: what the service gives, or what is said in its place.
+    /// Body of an answer: that of the service, or a refusal in its place.
     pub struct Answer<B> {
         #[pin]
         service: Option<B>,
@@ -243,7 +243,7 @@ impl<B: Body<Data = Bytes>> Body for Answer<B> {
             this.exchange.is_whole();
         }
         let frame = match (this.charge, frame) {
-            // What was handed over waits in the connection's buffers, and holds the charge there.
+            // Bytes that were passed on wait in the connection's buffers, and hold the charge there.
             (Some(charge), Some(Ok(frame))) => Some(Ok(frame.map_data(|bytes| charged(bytes, charge)))),
             (_, frame) => frame,
         };

@@ -1,4 +1,4 @@
-//! One connection: which version of HTTP it speaks, how long it may take for what, and how it ends.
+//! Connection: its HTTP version, its time limits, and how it ends.
 
 use std::error::Error;
 use std::io;
@@ -27,16 +27,18 @@ use super::wire::Wire;
 use crate::tls::PeerIdentity;
 use crate::{ConnectionPermit, Drain};
 
-/// How a connection of HTTP/2 begins.
+/// First bytes of an HTTP/2 connection.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection. While it is held, it counts as open and holds up the drain.
+/// Connection of a client. While it is held, it counts as open and delays the drain.
 pub struct Connection {
-    /// Of all connections of its listener, from 1.
+    /// Number of the connection at its listener, from 1.
     pub id: u64,
+    /// Address of the peer, which may be a proxy.
     pub peer: SocketAddr,
+    /// `true` if the connection itself uses TLS.
     pub is_tls: bool,
-    /// Who the client has shown to be, if it was asked for a certificate.
+    /// Identity that the client has proved, if it presented a certificate.
     pub identity: Option<PeerIdentity>,
     pub(super) activity: Activity,
     pub(super) stats: Arc<HttpStats>,
@@ -68,36 +70,37 @@ impl Connection {
         }
     }
 
-    /// Whether the listener is going away, so that nothing new should be begun. A connection that came
-    /// since then has a drain of its own, which has not begun.
+    /// Returns `true` if the listener is shutting down, so that no new work should begin. A connection that was
+    /// accepted after that has a separate drain, which has not begun.
     pub fn is_listener_draining(&self) -> bool {
         self.is_listener_draining.load(Ordering::Relaxed)
     }
 
-    /// What tells when the connection has to end.
+    /// Returns the guard that reports when the connection has to end.
     pub fn drain(&self) -> Drain {
         self.drain.clone()
     }
 }
 
-/// Who makes a request; in the extensions of each.
+/// Origin of a request, in the extensions of each request.
 #[derive(Clone)]
 pub struct Caller {
+    /// Connection that the request arrived on.
     pub connection: Arc<Connection>,
-    /// The client's address, behind proxies that are trusted.
+    /// Address of the client, determined through trusted proxies.
     pub address: IpAddr,
-    /// Whether the client speaks TLS, to this server or to a proxy that is trusted.
+    /// `true` if the client uses TLS, to this server or to a trusted proxy.
     pub is_secure: bool,
 }
 
-/// The version of HTTP on a connection.
+/// HTTP version of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
     Http1,
     Http2,
 }
 
-/// Reads until it is clear which version it is. `None` where the stream ends first.
+/// Reads until the version is certain. Returns `None` if the stream ends before that.
 pub(super) async fn version(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<(Version, Bytes)>> {
     let mut first = [0; PREFACE.len()];
     let mut n = 0;
@@ -114,9 +117,9 @@ pub(super) async fn version(stream: &mut (impl AsyncRead + Unpin)) -> io::Result
     }
 }
 
-/// What a server of either version can do.
+/// Common operations of the servers of both versions.
 trait Serving: Future<Output = hyper::Result<()>> {
-    /// Takes no more requests and finishes those that are begun.
+    /// Accepts no more requests, and finishes those in progress.
     fn close(self: Pin<&mut Self>);
 }
 
@@ -147,18 +150,17 @@ where
     }
 }
 
-/// How serving a connection came to its end.
+/// Reason why serving a connection ended.
 #[derive(Debug)]
 enum End {
     Served,
-    /// The head of a request did not come in time.
+    /// The head of a request did not arrive in time.
     NoHead,
-    /// It was cut.
+    /// The connection was cut.
     Cut,
 }
 
-/// Serves a connection of HTTP/1 to its end. This future is what an idle connection costs, so that what is
-/// rare is boxed in it.
+/// Serves an HTTP/1 connection to its end. An idle connection costs the size of this future, so rare parts are boxed.
 pub(super) async fn serve_http1<S, B, T>(shared: Arc<Shared<S>>, wire: Wire<T>)
 where
     S: Service<Request<RequestBody>, Response = Response<B>> + Send + Sync + 'static,
@@ -175,13 +177,13 @@ where
     };
     let mut http = shared.http1.serve_connection(TokioIo::new(wire), service).with_upgrades();
     let end = drive(Pin::new(&mut http), &connection, &shared.timeouts).await;
-    // `None` where the connection speaks something else by now.
+    // `None` if the connection has switched to another protocol.
     if let Some(parts) = http.into_parts() {
         Box::pin(end_http1(&shared, parts.io.into_inner(), end)).await;
     }
 }
 
-/// Serves a connection of HTTP/2 to its end.
+/// Serves an HTTP/2 connection to its end.
 pub(super) async fn serve_http2<S, B, T>(shared: Arc<Shared<S>>, wire: Wire<T>)
 where
     S: Service<Request<RequestBody>, Response = Response<B>> + Send + Sync + 'static,
@@ -201,7 +203,7 @@ where
     drive(http, &connection, &shared.timeouts).await;
 }
 
-/// Runs a connection until it ends or something on it is overdue.
+/// Runs a connection until it ends or an event on it is overdue.
 async fn drive<C: Serving>(mut http: Pin<&mut C>, connection: &Connection, timeouts: &Timeouts) -> End {
     let id = connection.id;
     let mut drain = connection.drain();
@@ -249,7 +251,7 @@ async fn drive<C: Serving>(mut http: Pin<&mut C>, connection: &Connection, timeo
     }
 }
 
-/// What is still to be said to a client of HTTP/1, and to be read from it.
+/// Sends the final answer to an HTTP/1 client, and reads what it still sends.
 async fn end_http1<S, T: AsyncRead + AsyncWrite + Unpin>(shared: &Shared<S>, wire: Wire<T>, end: End) {
     let connection = wire.connection.clone();
     let refusal = match (end, wire.refused()) {

@@ -1,4 +1,4 @@
-//! One request and its answer, from the head that came to the last byte that was handed over.
+//! Exchange: one request and its answer, from the received head to the last byte that is passed on.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -19,32 +19,32 @@ use super::refusal::{Reason, Refusal, is_grpc};
 use super::server::Shared;
 use super::{Charge, HttpSettings, NoRoom};
 
-/// Where the access log goes.
+/// Target of the access log's events.
 pub const ACCESS_LOG: &str = "net::access";
 
-/// Answers up to this size are free: a connection costs more by itself.
+/// Size up to which answers need no memory permit: a connection itself costs more.
 const FREE_BYTES: usize = 4 << 10;
 const NO_ROOM: &str = "answers that clients have not read hold all the memory that there is for them \
                        (response_memory_max): read them, or try again later";
 
-/// A request that was begun. It is over when this is dropped.
+/// Request in progress, which ends when this value is dropped.
 pub(super) struct Exchange {
     connection: Arc<Connection>,
-    /// Whether the client has a part of the answer and was not ready for the next.
+    /// `true` if the client has received a part of the answer and is not ready for the next.
     is_waiting: bool,
     log: Option<Entry>,
 }
 
-/// A line of the access log.
+/// Line of the access log.
 struct Entry {
     method: Method,
     uri: Uri,
     client: IpAddr,
     begun: Instant,
-    /// 0 until there is an answer.
+    /// Status code; 0 until there is an answer.
     status: u16,
     bytes: u64,
-    /// Whether the answer was handed over to its end.
+    /// `true` if the answer was passed on completely.
     is_whole: bool,
 }
 
@@ -62,14 +62,14 @@ impl Exchange {
         }
     }
 
-    /// The client is ready for the next part of the answer.
+    /// Records that the client is ready for the next part of the answer.
     pub fn is_asked_for_more(&mut self) {
         if std::mem::take(&mut self.is_waiting) {
             self.connection.activity.answer_moves();
         }
     }
 
-    /// A part of the answer is given to the client.
+    /// Records that a part of the answer is passed on to the client.
     pub fn hands_over(&mut self, bytes: usize) {
         self.is_waiting = true;
         self.connection.activity.answer_waits();
@@ -190,7 +190,7 @@ where
 }
 
 impl HttpSettings {
-    /// The permit of an answer that is made already, so that nobody waits for it. Fails where there is no room.
+    /// Returns the permit of an answer that is already built, so that it needs no waiting. Fails if there is no room.
     fn charge(
         &self,
         head: &mut hyper::http::response::Parts,
@@ -206,7 +206,7 @@ impl HttpSettings {
     }
 }
 
-/// Says how long the body would be of an answer that has none. HTTP/2 would send it all the same.
+/// Sets the length of the omitted body of an answer to `HEAD`. HTTP/2 would send the body otherwise.
 fn set_length(headers: &mut HeaderMap, bytes: Option<u64>) {
     if let Some(bytes) = bytes {
         headers.entry(CONTENT_LENGTH).or_insert_with(|| bytes.into());
@@ -218,7 +218,7 @@ fn is_refusal(status: StatusCode) -> bool {
 }
 
 impl<S> Shared<S> {
-    /// Refuses a request by its head.
+    /// Checks a request by its head.
     fn admit(&self, head: &hyper::http::request::Parts, body: &Incoming, client: IpAddr) -> Result<(), Refusal> {
         if let Some(rates) = &self.rates
             && !rates.allow(client, self.began.elapsed())

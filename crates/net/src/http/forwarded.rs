@@ -1,8 +1,7 @@
-//! Who the client behind proxies is, as far as the proxies can be believed.
+//! Client address behind proxies, as far as the proxies are trusted.
 //!
-//! A header is only worth what the last one who wrote to it is: a client may send it as well, and a
-//! proxy adds its word at the end. So the words are read from the end, for as long as whoever wrote them
-//! is trusted.
+//! A header is only as trustworthy as the last host that wrote to it: a client may send it too, and a proxy appends its
+//! element at the end. So the elements are read from the end, for as long as their authors are trusted.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,17 +12,17 @@ use hyper::header::{FORWARDED, HeaderName};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-/// Proxies in a row that are looked at.
+/// Maximum number of proxies in a row that are followed.
 const HOPS_MAX: usize = 32;
 
-/// Addresses that begin with the same bits: `10.0.0.0/8`, `fd00::/8`, or one address.
+/// Addresses with a common prefix: `10.0.0.0/8`, `fd00::/8`, or a single address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpNetwork {
     address: IpAddr,
     bits: u8,
 }
 
-/// A text that is no network.
+/// Error for a text that is not a valid network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoNetwork(String);
 
@@ -44,16 +43,17 @@ impl FromStr for IpNetwork {
             Some((address, bits)) => (address, Some(bits)),
             None => (text, None),
         };
-        // tidy: the text says all that there is to say
+        // tidy: the parser's error adds nothing to the text
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
         let bits_max = if address.is_ipv4() { 32 } else { 128 };
-        // tidy: the text says all that there is to say
+        // tidy: the parser's error adds nothing to the text
         let bits = bits.map(u8::from_str).transpose().map_err(|_| wrong())?.unwrap_or(bits_max);
         if bits > bits_max { Err(wrong()) } else { Ok(Self { address, bits }) }
     }
 }
 
 impl IpNetwork {
+    /// Returns `true` if the address belongs to the network. An IPv4-mapped IPv6 address is treated as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
@@ -69,20 +69,20 @@ impl IpNetwork {
     }
 }
 
-/// Who made a request.
+/// Client that made a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     pub address: IpAddr,
-    /// Whether the client spoke TLS to its first trusted proxy; `None` where nobody says.
+    /// `true` if the client used TLS to its first trusted proxy; `None` if no header tells.
     pub is_secure: Option<bool>,
 }
 
-/// Whether this is one of the proxies.
+/// Returns `true` if the address belongs to one of the proxies.
 pub(super) fn is_trusted(address: IpAddr, proxies: &[IpNetwork]) -> bool {
     proxies.iter().any(|network| network.contains(address))
 }
 
-/// The client of a request that came from this peer. Without a trusted proxy that is the peer.
+/// Returns the client of a request that arrived from this peer. Without a trusted proxy it is the peer.
 pub(super) fn origin(peer: IpAddr, headers: &HeaderMap, proxies: &[IpNetwork]) -> Origin {
     let is_trusted = |address| is_trusted(address, proxies);
     let peer = peer.to_canonical();
@@ -108,37 +108,37 @@ pub(super) fn origin(peer: IpAddr, headers: &HeaderMap, proxies: &[IpNetwork]) -
         (true, false) => walk(forwarded(headers)),
         (false, true) => walk(x_forwarded(headers)),
         (true, true) => {
-            // A proxy keeps one of the two and lets the other through as the client wrote it.
+            // A proxy maintains one of the two headers and passes the other on as the client wrote it.
             let (one, other) = (walk(forwarded(headers)), walk(x_forwarded(headers)));
             if one.address == other.address { one } else { unknown }
         }
     }
 }
 
-/// What one proxy says of whom it forwards for.
+/// Statement of one proxy about the host that it forwards for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Hop {
-    /// `None` where it does not say, or hides it.
+    /// Address of the host; `None` if it is missing or hidden.
     address: Option<IpAddr>,
     is_secure: Option<bool>,
 }
 
-/// The elements of a list, from the end, over all headers of this name.
+/// Returns the elements of a list, from the end, over all headers with this name.
 ///
-/// They are split at every comma. One inside of quotes is not known there, but nor can a quote that a
-/// client left open take in what a proxy wrote behind it.
+/// They are split at every comma. That ignores quotes, but in return a quote that a client has left open cannot swallow
+/// the element of a proxy after it.
 fn from_the_end<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let lines: Vec<_> = headers.get_all(name).iter().collect();
     let elements = lines.into_iter().rev().flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
     elements.map(|element| std::str::from_utf8(element).unwrap_or_default().trim()).take(HOPS_MAX)
 }
 
-/// The header `Forwarded`, from the end.
+/// Returns the elements of the header `Forwarded`, from the end.
 fn forwarded(headers: &HeaderMap) -> Vec<Hop> {
     from_the_end(headers, &FORWARDED).map(element).collect()
 }
 
-/// `for=192.0.2.1;proto=https;by="[::1]:80"`. A parameter that comes twice says nothing.
+/// Parses `for=192.0.2.1;proto=https;by="[::1]:80"`. A parameter that occurs twice is ignored.
 fn element(text: &str) -> Hop {
     let mut found: [Option<Option<String>>; 2] = [None, None];
     for pair in text.split(';') {
@@ -155,7 +155,7 @@ fn element(text: &str) -> Hop {
     Hop { address: address.as_deref().and_then(node), is_secure: proto.as_deref().and_then(is_secure) }
 }
 
-/// A token as it is, or what stands in quotes. `None` if the quotes do not fit.
+/// Returns a token unchanged, or the contents of a quoted string. Returns `None` if the quotes do not match.
 fn unquote(text: &str) -> Option<String> {
     let Some(inner) = text.strip_prefix('"') else {
         return (!text.contains('"')).then(|| text.to_owned());
@@ -171,7 +171,7 @@ fn unquote(text: &str) -> Option<String> {
     }
 }
 
-/// An address with or without a port; one of IPv6 in brackets, or bare as many write it.
+/// Parses an address with or without a port. IPv6 is in brackets, or bare as many proxies write it.
 fn node(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some(address.to_canonical());
@@ -187,7 +187,7 @@ fn node(text: &str) -> Option<IpAddr> {
             (IpAddr::from(host.parse::<std::net::Ipv4Addr>().ok()?), Some(port))
         }
     };
-    // A port may also be hidden, as a word that begins with an underscore.
+    // A port may also be obfuscated: a word that begins with an underscore.
     let is_port = |port: &str| port.starts_with('_') || port.parse::<u16>().is_ok();
     port.is_none_or(is_port).then_some(host.to_canonical())
 }
@@ -200,8 +200,8 @@ fn is_secure(proto: &str) -> Option<bool> {
     }
 }
 
-/// The headers `X-Forwarded-For` and `X-Forwarded-Proto`, from the end. Where there are fewer of the
-/// second, the one that is left counts for all before it.
+/// Returns the elements of `X-Forwarded-For` with those of `X-Forwarded-Proto`, from the end. If there are fewer of the
+/// second, its first element applies to all remaining addresses.
 fn x_forwarded(headers: &HeaderMap) -> Vec<Hop> {
     let protos = protos(headers);
     let hop = |(i, text): (usize, &str)| Hop {
@@ -235,7 +235,7 @@ mod tests {
         (address.to_string(), is_secure)
     }
 
-    /// A peer, headers, and the client with what is known of its scheme.
+    /// Peer, headers, and the expected client with its scheme.
     type Case<'a> = (&'a str, &'a [(&'static str, &'a str)], &'a str, Option<bool>);
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
             ("10.1.1.1", &[(fwd, "for=1.1.1.1, for=192.0.2.1;proto=http, for=10.2.2.2")], "192.0.2.1", Some(false)),
             ("10.1.1.1", &[(fwd, "for=1.1.1.1, for=_secret, for=10.2.2.2")], "10.2.2.2", None),
             ("10.1.1.1", &[(fwd, "for=1.1.1.1;for=192.0.2.1")], "10.1.1.1", None),
-            // An open quote of the client takes nothing in that a proxy wrote.
+            // A quote that the client has left open does not swallow the element of a proxy.
             ("10.1.1.1", &[(fwd, "for=\"1.1.1.1, for=192.0.2.1")], "192.0.2.1", None),
             // Two headers that disagree: one of them is the client's.
             ("10.1.1.1", &[(fwd, "for=1.1.1.1"), (xff, "192.0.2.1")], "10.1.1.1", None),
@@ -301,7 +301,7 @@ mod tests {
             prop_assert_eq!(hop, Hop { address: Some(address), is_secure: Some(secure) });
         }
 
-        /// Whatever a client sends itself, the word of the proxy behind it counts.
+        /// Whatever a client sends, the element of the proxy after it decides.
         #[test]
         fn nothing_before_the_last_word_changes_it(
             forged in "[ -~\u{80}-\u{ff}]{0,80}",
@@ -312,7 +312,7 @@ mod tests {
                 true => (FORWARDED, "for=192.0.2.7;proto=https"),
                 false => (X_FORWARDED_FOR, "192.0.2.7"),
             };
-            // Each as one byte: what is no ASCII in a header is no UTF-8 either.
+            // One byte per character: non-ASCII bytes in a header are not UTF-8 either.
             let mut forged: Vec<u8> = forged.chars().map(|c| c as u8).filter(|byte| *byte != 0x7f).collect();
             let mut headers = HeaderMap::new();
             if is_one_line {

@@ -1,11 +1,11 @@
-//! A service runtime for HTTP/1 and HTTP/2: whatever a client does, it is bounded in bytes and in time.
+//! Service runtime for HTTP/1 and HTTP/2, with bounds on the bytes and the time that any client can use.
 //!
-//! An [`HttpServer`] takes a service that answers requests, and does the rest: TLS and plaintext on one
-//! port, limits that are checked before a body is read, the client behind trusted proxies, an access
-//! log, counts, and an end in order. A service finds out who asks by the [`Caller`] in the extensions of
-//! a request. Nothing of a request or an answer is boxed on the way.
+//! An [`HttpServer`] takes a service that answers requests, and does the rest: TLS and plaintext on one port, limits
+//! that are checked before a body is read, the client address behind trusted proxies, an access log, counters, and a
+//! graceful shutdown. A service finds the client in the [`Caller`] in the extensions of a request. Requests and answers
+//! are not boxed on their way.
 //!
-//! What is decided by a head alone is in `policy.rs` and `forwarded.rs`, which do no I/O.
+//! Decisions that depend only on a request's head are in `policy.rs` and `forwarded.rs`, which do no I/O.
 
 mod activity;
 mod body;
@@ -51,53 +51,63 @@ use crate::{Acceptor, Connections, Drain};
 use activity::Timeouts;
 use policy::{Limits, Policy};
 
-/// What a server is set to. Each default is bounded.
+/// Settings of a server. Each default is bounded.
 #[derive(Clone, Debug)]
 pub struct HttpSettings {
-    /// How long a connection may take for the head of a request, its handshake and first byte included.
+    /// Limit of the time until the head of a request is complete, including the handshake and the first byte; 10 s by
+    /// default.
     pub header_timeout: Duration,
-    /// How long the client may take for the next kilobyte of a body, while that is being read.
+    /// Limit of the time for the next kilobyte of a body while it is being read, 30 s by default.
     pub body_timeout: Duration,
-    /// How long a connection stays open without a request.
+    /// Limit of the time that a connection stays open without a request, 60 s by default.
     pub idle_timeout: Duration,
-    /// How long a client may take to read on in its answers.
+    /// Limit of the time in which a client reads none of its waiting answers, 30 s by default.
     pub write_timeout: Duration,
-    /// When a connection takes no more requests, however busy it is; those that are begun are finished.
+    /// Age from which a connection accepts no more requests, even if it is busy; requests in progress are finished. No
+    /// limit by default.
     pub age_max: Option<Duration>,
-    /// How long a connection may take to end once it has to.
+    /// Limit of the time that a connection takes to end once it has to, 10 s by default.
     pub drain_timeout: Duration,
-    /// Whether new connections are still served during the drain, so that a service can tell them about it.
+    /// `true` if new connections are still served during the drain, so that a service can report it.
     pub answers_while_draining: bool,
-    /// Hosts that are served, as `name`, `*.domain` or `name:port`; empty: any, unless the listener is local.
+    /// Hosts that are served, as `name`, `*.domain` or `name:port`. If empty, all hosts are served, unless the listener
+    /// is local.
     pub hosts: Vec<String>,
-    /// Whether the listener is for this machine alone: then its own names are served, and besides only `hosts`.
+    /// `true` if the listener is for this machine only: then the machine's own names are served, and in addition only
+    /// `hosts`.
     pub is_local: bool,
-    /// Origins whose web pages are let in besides the server's own, `*` for any; `None` where there can be none.
+    /// Origins whose web pages are allowed in addition to the server's own, `*` for any; `None` if the server offers no
+    /// such list.
     pub origins: Option<Vec<String>>,
-    /// Methods that are served; empty: any.
+    /// Methods that are served; if empty, all.
     pub methods: Vec<Method>,
-    /// Bytes of a path with its query.
+    /// Maximum bytes of a path with its query, 8 KiB by default.
     pub uri_bytes_max: usize,
+    /// Maximum number of headers of a request, 100 by default.
     pub headers_count_max: usize,
-    /// Bytes of all names and values of a request, with the four that separate each from the next.
+    /// Maximum bytes of all header names and values of a request, plus four separator bytes per header; 32 KiB by
+    /// default.
     pub header_bytes_max: usize,
+    /// Maximum bytes of a request body, 4 MiB by default.
     pub body_bytes_max: u64,
-    /// Who is believed when it says for whom it forwards a request.
+    /// Proxies whose statements about the client of a request are trusted.
     pub trusted_proxies: Vec<IpNetwork>,
-    /// Requests of one client address, or one /64 of IPv6, which may save up those of a second.
+    /// Maximum requests per second of one client address, or of one /64 network of IPv6. A client may use up to one
+    /// second's requests in a burst. No limit by default.
     pub requests_per_second: Option<NonZeroU32>,
-    /// Requests of one HTTP/2 connection side by side.
+    /// Maximum number of concurrent requests of one HTTP/2 connection, 128 by default.
     pub http2_streams_max: u32,
+    /// Headers that restrict browsers; none by default.
     pub security_headers: SecurityHeaders,
-    /// Whether each request is logged, with the target [`ACCESS_LOG`].
+    /// `true` if each request is logged, with the target [`ACCESS_LOG`].
     pub access_log: bool,
-    /// From where plaintext is taken.
+    /// Peers that may connect without TLS.
     pub plaintext: Plaintext,
-    /// Whether a plaintext connection is of another protocol.
+    /// Check of plaintext connections for another protocol.
     pub first_bytes: FirstBytes,
-    /// How a refusal is worded.
+    /// Function that renders the body of a refusal.
     pub refusal_body: RefusalBody,
-    /// Accounts for answers that were made without a [`Charge`].
+    /// Account of memory for answers without a [`Charge`].
     pub ledger: Ledger,
 }
 
@@ -132,38 +142,40 @@ impl Default for HttpSettings {
     }
 }
 
-/// The permit that an answer holds until its last byte was written: a service puts it into the extensions of its
-/// answer.
+/// Permit that an answer holds until its last byte is written. A service puts it into the extensions of its answer.
 #[derive(Clone)]
 pub struct Charge {
     _held: Arc<dyn Send + Sync>,
 }
 
 impl Charge {
+    /// Creates a charge that holds a value, typically a permit, until the answer is written.
     pub fn new(held: impl Send + Sync + 'static) -> Self {
         Self { _held: Arc::new(held) }
     }
 }
 
-/// Takes memory for answers of known length whose service did not: a permit for so many bytes for an address, or `None`
-/// where there is no room. Then the client is told to come again ([`Reason::Memory`]).
+/// Function that provides memory for answers of known length without a [`Charge`]: given an address and a number of
+/// bytes it returns a permit, or `None` if there is no room. Then the client is asked to try again later
+/// ([`Reason::Memory`]).
 #[derive(Clone, Default)]
 pub struct Ledger(Option<Arc<TakeBytes>>);
 
 type TakeBytes = dyn Fn(IpAddr, usize) -> Option<Charge> + Send + Sync;
 
 impl Ledger {
+    /// Creates a ledger from the function that provides the permits.
     pub fn new(take: impl Fn(IpAddr, usize) -> Option<Charge> + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(take)))
     }
 
-    /// `Ok(None)` where nobody accounts for anything.
+    /// Returns a permit for `bytes` bytes, or `Ok(None)` if there is no account.
     fn take(&self, client: IpAddr, bytes: usize) -> Result<Option<Charge>, NoRoom> {
         self.0.as_ref().map(|take| take(client, bytes).ok_or(NoRoom)).transpose()
     }
 }
 
-/// There is no memory for an answer.
+/// Error if there is no memory for an answer.
 struct NoRoom;
 
 impl fmt::Debug for Ledger {
@@ -172,14 +184,15 @@ impl fmt::Debug for Ledger {
     }
 }
 
-/// Looks at the first bytes of a plaintext connection. If they are not of HTTP, it may give an answer, which is sent
-/// before the connection is closed.
+/// Function that checks the first bytes of a plaintext connection. If they are not HTTP, it may return an answer, which
+/// is sent before the connection is closed.
 #[derive(Clone, Default)]
 pub struct FirstBytes(Option<Arc<AnswerFirstBytes>>);
 
 type AnswerFirstBytes = dyn Fn(&[u8]) -> Option<Vec<u8>> + Send + Sync;
 
 impl FirstBytes {
+    /// Creates a check from a function that returns the answer, or `None` to continue with HTTP.
     pub fn new(answer: impl Fn(&[u8]) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(answer)))
     }
@@ -217,14 +230,16 @@ impl HttpSettings {
     }
 }
 
-/// Headers by which a browser does less with an answer. An answer that has one of them keeps its own.
+/// Headers that restrict a browser's use of an answer. A header that the answer already has is not replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SecurityHeaders {
+    /// No additional headers.
     #[default]
     None,
-    /// For what is no page: its type is not guessed, nothing in it runs, and no page shows it in a frame.
+    /// Headers for answers that are not pages: browsers do not guess the content type, run nothing in them, and show
+    /// them in no frame.
     ForData {
-        /// For so many seconds a browser comes with TLS only.
+        /// Number of seconds for which a browser uses only TLS; `None` for no such header.
         https_only_s: Option<u32>,
     },
 }
@@ -247,7 +262,7 @@ impl SecurityHeaders {
     }
 }
 
-/// Serves until the drain begins and the connections are done or cut. To see counts, use [`HttpServer`].
+/// Serves until the drain begins and the connections have ended or are cut. To read counters, use [`HttpServer`].
 pub async fn serve<S, B>(
     acceptor: Acceptor,
     settings: HttpSettings,

@@ -1,8 +1,8 @@
-//! Which requests are let in, by their heads alone: no clock, no socket.
+//! Policy: admission of requests by their heads, without a clock or a socket.
 //!
 //! Web pages are a part of that: any page can make a browser send requests to a server that only this machine can
-//! reach. `Origin` and `Sec-Fetch-Site` tell of which page a request is, and no page can change them. A page that had
-//! its own name lead to this machine (DNS rebinding) is of the same origin as its requests: only `Host` tells it.
+//! reach. `Origin` and `Sec-Fetch-Site` identify the page of a request, and no page can change them. A page that has
+//! resolved its own name to this machine (DNS rebinding) has the same origin as its requests: only `Host` reveals it.
 
 use std::net::IpAddr;
 
@@ -13,16 +13,17 @@ use hyper::{Method, Version};
 use super::refusal::{Reason, Refusal};
 use crate::names::Names;
 
-/// Whether the page that sent a request is the server's own, of this site, or of another one (Fetch Metadata).
+/// Header that tells whether a request comes from the server's own page, from the same site, or from another site
+/// (Fetch Metadata).
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// What a head may be.
+/// Conditions on a request's head.
 #[derive(Debug)]
 pub(super) struct Policy {
     hosts: Hosts,
-    /// Origins whose pages are let in besides the server's own; `None`: no list of them is offered.
+    /// Origins whose pages are allowed in addition to the server's own; `None` if no such list is offered.
     origins: Option<Vec<String>>,
-    /// Empty: any.
+    /// Allowed methods; if empty, all.
     methods: Vec<Method>,
     pub uri_bytes_max: usize,
     pub headers_count_max: usize,
@@ -30,7 +31,7 @@ pub(super) struct Policy {
     pub body_bytes_max: u64,
 }
 
-/// What a policy is made of.
+/// Size limits of a policy.
 pub(super) struct Limits {
     pub uri_bytes_max: usize,
     pub headers_count_max: usize,
@@ -39,7 +40,7 @@ pub(super) struct Limits {
 }
 
 impl Policy {
-    /// `is_local` adds the names of this machine to the hosts, and then no others are served.
+    /// Creates a policy. `is_local` adds the names of this machine to the hosts, and no unlisted hosts are served then.
     pub fn new(
         hosts: &[String],
         is_local: bool,
@@ -52,7 +53,7 @@ impl Policy {
         Self { hosts, origins, methods, uri_bytes_max, headers_count_max, header_bytes_max, body_bytes_max }
     }
 
-    /// Refuses a head that may not be, or one that announces such a body.
+    /// Refuses a head that violates the policy, or that announces a body of too many bytes.
     pub fn check(&self, head: &Parts, body_bytes_min: u64) -> Result<(), Refusal> {
         self.check_host(head)?;
         self.check_origin(head)?;
@@ -89,7 +90,7 @@ impl Policy {
         Refusal::new(Reason::BodySize, format!("a body has at most {} bytes", self.body_bytes_max))
     }
 
-    /// Refuses a head that does not say for which host it is, in one way, or for another host.
+    /// Refuses a head without a unique host, or for a host that is not served.
     fn check_host(&self, head: &Parts) -> Result<(), Refusal> {
         let malformed = |message: &'static str| Err(Refusal::new(Reason::Malformed, message));
         let mut headers = head.headers.get_all(HOST).iter();
@@ -105,7 +106,7 @@ impl Policy {
         }
         let authority = head.uri.authority().map(|authority| authority.as_str().as_bytes());
         let mut given = authority.into_iter().chain(header.map(HeaderValue::as_bytes)).peekable();
-        // Every browser says which host it wants; what knows HTTP/1.0 alone, such as a probe, has no page.
+        // Every browser sends the host; a client that only speaks HTTP/1.0, such as a probe, runs no page.
         if given.peek().is_none() && self.hosts.is_local {
             return Ok(());
         }
@@ -118,7 +119,7 @@ impl Policy {
         }
     }
 
-    /// Refuses what a page of another origin makes a browser send.
+    /// Refuses requests that a page of another origin makes a browser send.
     fn check_origin(&self, head: &Parts) -> Result<(), Refusal> {
         let listed = self.origins.as_deref().unwrap_or_default();
         if listed.iter().any(|listed| listed == "*") {
@@ -137,7 +138,7 @@ impl Policy {
                 return Err(self.no_page_of(&String::from_utf8_lossy(origin.as_bytes())));
             }
         }
-        // A page gets an image or a script without saying its origin.
+        // A page loads images and scripts without sending its origin.
         let mut sites = head.headers.get_all(SEC_FETCH_SITE).iter();
         match sites.find(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
             Some(_) => Err(self.no_page_of("another origin")),
@@ -162,7 +163,7 @@ impl Policy {
     }
 }
 
-/// Whether a request is of a page that came from the same host and port.
+/// Returns `true` if the request comes from a page of the same host and port.
 pub fn is_own_origin(origin: &HeaderValue, head: &Parts) -> bool {
     let host = head.headers.get(HOST).map(HeaderValue::as_bytes);
     let host = host.or_else(|| head.uri.authority().map(|authority| authority.as_str().as_bytes()));
@@ -171,10 +172,10 @@ pub fn is_own_origin(origin: &HeaderValue, head: &Parts) -> bool {
     site.zip(host).is_some_and(|(site, host)| site.eq_ignore_ascii_case(host))
 }
 
-/// Hosts that are served, with or without a port.
+/// Served hosts, with or without a port.
 #[derive(Debug, Default)]
 struct Hosts {
-    /// Whether the names of this machine are served, and any others only where they are listed.
+    /// `true` if the names of this machine are served, and others only if they are listed.
     is_local: bool,
     on_any_port: Names,
     on_one_port: Names,
@@ -218,7 +219,7 @@ impl Hosts {
     }
 }
 
-/// A host and the port after it. An IPv6 address is in brackets.
+/// Splits a host from the port after it. An IPv6 address is in brackets.
 fn split_port(text: &str) -> (&str, Option<&str>) {
     match text.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => (host, Some(port)),
@@ -226,7 +227,8 @@ fn split_port(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Whether a host can only mean this machine: nobody's name server is asked for these (RFC 6761, section 6.3).
+/// Returns `true` if a host can only mean this machine: no name server is queried for these names (RFC 6761, section
+/// 6.3).
 fn is_this_machine(host: &str) -> bool {
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     if let Ok(address) = bare.unwrap_or(host).parse::<IpAddr>() {
@@ -284,7 +286,7 @@ mod tests {
             let head = head(Version::HTTP_11, "/", &[("host", host)]);
             assert_eq!(refused(&listed, &head, 0), (!is_served).then_some(Reason::Host), "{host}");
         }
-        // What an absolute URI says counts as well, and over HTTP/2 it is all there is.
+        // The host of an absolute URI counts as well, and over HTTP/2 it is the only one.
         let evil = head(Version::HTTP_11, "http://evil.example/", &[("host", "a.example")]);
         assert_eq!(refused(&listed, &evil, 0), Some(Reason::Host));
         let evil = head(Version::HTTP_11, "http://a.example/", &[("host", "evil.example")]);
@@ -331,7 +333,7 @@ mod tests {
         }
         let refusal = local.check(&head(Version::HTTP_11, "/", &[("host", "evil.example")]), 0).expect_err("refused");
         assert!(refusal.message.contains("evil.example") && refusal.message.contains("http_hosts"), "{refusal:?}");
-        // No browser leaves it out.
+        // Every browser sends it.
         assert_eq!(refused(&local, &head(Version::HTTP_10, "/", &[]), 0), None);
         assert_eq!(refused(&local, &head(Version::HTTP_2, "http://evil.example/", &[]), 0), Some(Reason::Host));
         assert_eq!(refused(&local, &head(Version::HTTP_2, "http://[::1]:8085/", &[]), 0), None);

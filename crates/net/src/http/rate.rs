@@ -1,4 +1,4 @@
-//! So many requests a second for each client, in memory that does not grow with their number.
+//! Rate limit of requests per client, in memory that does not grow with the number of clients.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -7,25 +7,25 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Clients that are known at once: so many sets with so many places each.
+/// Number of sets of clients, and number of places per set.
 const SETS: usize = 1024;
 const PLACES: usize = 16;
 
-/// The requests of each client, who may save up those of one second.
+/// Request rate of each client. A client may use up to one second's requests in a burst.
 pub(super) struct Rates {
     /// Nanoseconds between two requests.
     pause: u64,
-    /// Nanoseconds by which a client may be ahead of that.
+    /// Nanoseconds by which a client may be ahead of that rate.
     ahead_max: u64,
     hasher: RandomState,
     sets: Box<[Mutex<[Place; PLACES]>]>,
 }
 
-/// A client. Who was long silent has no trace: its place is as good as empty.
+/// State of a client. A client that was silent for a second is as good as forgotten: its place may be used again.
 #[derive(Clone, Copy, Default)]
 struct Place {
     client: u128,
-    /// When it will have waited for all requests that it made, in nanoseconds.
+    /// Time in nanoseconds at which the client has waited for all requests that it made.
     even_at: u64,
 }
 
@@ -36,13 +36,13 @@ impl Rates {
         Self { pause, ahead_max: 1_000_000_000 - pause, hasher: RandomState::new(), sets }
     }
 
-    /// Whether this client may make a request, at this time since some beginning.
+    /// Returns `true` if this client may make a request now. `now` is the time since a fixed moment.
     pub fn allow(&self, client: IpAddr, now: Duration) -> bool {
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         let client = key(client);
         let mut set = self.sets[self.hasher.hash_one(client) as usize % SETS].lock();
         let own = set.iter().position(|place| place.client == client && place.even_at > now);
-        // Else the place of whoever needs it least: one more that is new loses the memory of one that is not.
+        // Otherwise the place with the least debt: an additional new client displaces the state of another.
         let place = own.or_else(|| (0..PLACES).min_by_key(|i| set[*i].even_at)).unwrap_or_default();
         let place = &mut set[place];
         if own.is_none() {
@@ -56,7 +56,7 @@ impl Rates {
     }
 }
 
-/// Whoever has an IPv6 address has as many as fit in the last half of it.
+/// Returns the key of a client. An IPv6 client owns a whole /64 network, so it is identified by the first 64 bits.
 fn key(client: IpAddr) -> u128 {
     match client.to_canonical() {
         IpAddr::V4(client) => client.to_ipv6_mapped().to_bits(),

@@ -1,4 +1,4 @@
-//! Why a request or a connection is not served, and how that is said.
+//! Refusals: reasons why a request or a connection is not served, and how they are sent.
 
 use std::borrow::Cow;
 
@@ -6,44 +6,49 @@ use bytes::Bytes;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, StatusCode};
 
-/// How the content types of gRPC begin.
+/// Prefix of the content types of gRPC.
 const GRPC: &str = "application/grpc";
 
-/// Whether a request is one of gRPC.
+/// Returns `true` if a request is a gRPC request.
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(GRPC.as_bytes()))
 }
 
-/// Why something is not served.
+/// Reason why a request or a connection is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// This is not HTTP.
+    /// The bytes are not valid HTTP.
     Malformed,
-    /// Without TLS, where that is not allowed.
+    /// The connection does not use TLS, and that is not allowed.
     Plaintext,
+    /// The method is not served.
     Method,
-    /// The headers did not come in time.
+    /// The headers did not arrive in time.
     HeaderTimeout,
-    /// The body does not come on.
+    /// The body paused for too long.
     BodyTimeout,
+    /// The body exceeds its limit.
     BodySize,
+    /// The path with its query exceeds its limit.
     UriSize,
-    /// This is not the host that was asked for.
+    /// The requested host is not served.
     Host,
-    /// A web page of another origin asked.
+    /// The request comes from a web page of another origin.
     Origin,
-    /// Too many requests a second.
+    /// The client sends too many requests per second.
     Rate,
+    /// The headers exceed their limit of count or bytes.
     HeaderSize,
     /// The service failed.
     Service,
-    /// As many connections as there may be are open.
+    /// The limit of open connections is reached.
     Connections,
-    /// Answers that were not read yet hold all the memory that there is for them.
+    /// Unread answers hold all the memory for answers.
     Memory,
 }
 
 impl Reason {
+    /// All reasons, in the order of their discriminants.
     pub const ALL: [Self; 14] = [
         Self::Malformed,
         Self::Plaintext,
@@ -61,6 +66,7 @@ impl Reason {
         Self::Memory,
     ];
 
+    /// Returns the status code of a refusal for this reason.
     pub fn status(self) -> StatusCode {
         match self {
             Self::Malformed => StatusCode::BAD_REQUEST,
@@ -77,7 +83,7 @@ impl Reason {
         }
     }
 
-    /// For metrics and logs.
+    /// Returns the name of the reason for metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Malformed => "malformed",
@@ -98,19 +104,20 @@ impl Reason {
     }
 }
 
-/// What a client is told that is not served.
+/// Refusal that is sent to a client.
 #[derive(Clone, Debug)]
 pub struct Refusal {
+    /// Reason of the refusal.
     pub reason: Reason,
-    /// A sentence for whoever made the request.
+    /// Sentence for the author of the request.
     pub message: Cow<'static, str>,
-    /// The methods that are allowed, where it was the method.
+    /// Allowed methods, if the method was refused.
     pub allow: Option<HeaderValue>,
-    /// The content type of the request, where its head was read: it may tell what its client understands.
+    /// Content type of the request, if its head was read. It may tell which formats the client understands.
     pub content_type: Option<HeaderValue>,
 }
 
-/// The body of a refusal and its content type.
+/// Function that renders the body of a refusal with its content type.
 pub type RefusalBody = fn(&Refusal) -> (HeaderValue, Bytes);
 
 impl Refusal {
@@ -118,12 +125,12 @@ impl Refusal {
         Self { reason, message: message.into(), allow: None, content_type: None }
     }
 
-    /// How many seconds to wait before the next try, where that would help.
+    /// Returns the number of seconds to wait before the next attempt, if that can help.
     pub fn retry_after(&self) -> Option<u32> {
         matches!(self.reason, Reason::Rate | Reason::Connections | Reason::Memory).then_some(1)
     }
 
-    /// The headers and the body of the answer.
+    /// Returns the headers and the body of the answer.
     pub(super) fn answer(&self, body: RefusalBody) -> (HeaderMap, Bytes) {
         let (content_type, body) = body(self);
         let mut headers = HeaderMap::new();
@@ -137,7 +144,7 @@ impl Refusal {
         (headers, body)
     }
 
-    /// The headers of an answer to a client of gRPC, which has no body: such a client shows no other text.
+    /// Returns the headers of an answer to a gRPC client. It has no body, because such a client shows no other text.
     pub(super) fn grpc(&self) -> HeaderMap {
         let code = match self.reason {
             Reason::Malformed | Reason::Method | Reason::UriSize => 3,
@@ -163,7 +170,7 @@ impl Refusal {
         headers
     }
 
-    /// The whole answer of HTTP/1, for where nothing reads requests any more.
+    /// Returns a complete HTTP/1 answer, for connections on which no request is read any more.
     pub(super) fn text(&self, body: RefusalBody, more: &[(HeaderName, HeaderValue)]) -> Vec<u8> {
         let (headers, body) = self.answer(body);
         let status = self.reason.status();
@@ -181,7 +188,7 @@ impl Refusal {
     }
 }
 
-/// A line of text.
+/// Renders a refusal as a line of plain text.
 pub fn plain_text(refusal: &Refusal) -> (HeaderValue, Bytes) {
     (HeaderValue::from_static("text/plain; charset=utf-8"), format!("{}\n", refusal.message).into())
 }

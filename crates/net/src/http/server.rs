@@ -1,4 +1,4 @@
-//! A listener of HTTP: it accepts, tells TLS from plaintext, refuses, and goes away in order.
+//! HTTP listener: it accepts connections, distinguishes TLS from plaintext, refuses, and shuts down gracefully.
 
 use std::error::Error;
 use std::io;
@@ -33,30 +33,31 @@ use crate::limits::Cap;
 use crate::tls::{PeerIdentity, Tls};
 use crate::{Acceptor, ConnectionPermit, Connections, Drain, Shutdown};
 
-/// The first byte of a TLS handshake; no request begins with it.
+/// First byte of a TLS handshake; no request begins with it.
 const TLS_HANDSHAKE: u8 = 0x16;
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
-/// What a connection of HTTP/1 buffers in each direction at most, if heads need no more.
+/// Maximum bytes that an HTTP/1 connection buffers in each direction, if heads need no more.
 const HTTP1_BUFFER_BYTES: usize = 128 << 10;
-/// Headers of HTTP/1 for which there is always room.
+/// Number of HTTP/1 headers for which there always is room.
 const HTTP1_HEADERS: usize = 100;
-/// The method and the version in the first line of a request, and the line ends.
+/// Bytes of the method, the version and the line ends of a request line.
 const REQUEST_LINE_REST_BYTES: usize = 1024;
-/// What HTTP/2 counts for each header beyond its name and value.
+/// Bytes that HTTP/2 counts for each header in addition to its name and value.
 const HTTP2_HEADER_BYTES: usize = 32;
-/// What one stream of HTTP/2 buffers on the way out.
+/// Bytes that one HTTP/2 stream buffers for sending.
 const HTTP2_SEND_BUFFER_BYTES: usize = 64 << 10;
-/// How often an HTTP/2 client has to show that it is there, and how long it may take.
+/// Interval of the pings to an HTTP/2 client, and the time that it has to answer.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
-/// Refused clients that are told why at once; any more are just closed.
+/// Maximum number of refused clients that receive an answer at the same time; the connections of others are just
+/// closed.
 const REFUSALS_MAX: u64 = 64;
-/// How much longer than its connections a listener waits.
+/// Time that a listener waits longer than its connections.
 const DRAIN_MARGIN: Duration = Duration::from_secs(1);
 
-/// A server of HTTP, before it has a listener.
+/// HTTP server without a listener.
 pub struct HttpServer<S>(Arc<Shared<S>>);
 
-/// What all connections of a listener share.
+/// State that all connections of a listener share.
 pub(super) struct Shared<S> {
     pub settings: HttpSettings,
     pub service: S,
@@ -76,14 +77,14 @@ pub(super) struct Shared<S> {
 }
 
 impl<S> Shared<S> {
-    /// Adds the headers that each answer has, where it has none of that name.
+    /// Adds the headers of every answer, except those that the answer already has.
     pub fn add_headers(&self, headers: &mut HeaderMap) {
         for (name, value) in &self.headers {
             headers.entry(name).or_insert_with(|| value.clone());
         }
     }
 
-    /// The whole answer to a client that has no server any more.
+    /// Returns the complete answer to a client whose connection no server handles any more.
     pub fn refusal_text(&self, refusal: &Refusal) -> Vec<u8> {
         let more: Vec<_> = self.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         refusal.text(self.settings.refusal_body, &more)
@@ -98,7 +99,7 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    /// With TLS, clients speak it on the same port as plaintext, as far as that is allowed.
+    /// Creates a server. With `tls`, the same port serves TLS, and plaintext as far as the settings allow it.
     pub fn new(
         settings: HttpSettings,
         tls: Option<&Tls>,
@@ -125,11 +126,12 @@ where
         })))
     }
 
+    /// Returns the counters of this server.
     pub fn stats(&self) -> Arc<HttpStats> {
         self.0.stats.clone()
     }
 
-    /// Accepts and serves until the drain begins, and then until the connections are done or cut.
+    /// Accepts and serves until the drain begins, and then until the connections have ended or are cut.
     pub async fn serve(self, mut acceptor: Acceptor, mut drain: Drain) {
         let shared = self.0;
         let connections = Shutdown::default();
@@ -141,7 +143,7 @@ where
         }
         shared.is_draining.store(true, Ordering::Relaxed);
         let mut acceptor = shared.settings.answers_while_draining.then_some(acceptor);
-        // Connections that come now end with this function.
+        // Connections that arrive now end when this function returns.
         let late = Shutdown::default();
         let done = connections.run(shared.settings.drain_timeout + DRAIN_MARGIN);
         tokio::pin!(done);
@@ -164,7 +166,7 @@ where
         }
     }
 
-    /// Serves one stream that is no TCP socket, such as a pipe in memory; without TLS.
+    /// Serves one stream that is not a TCP socket, such as a pipe in memory, without TLS.
     pub async fn serve_stream(
         &self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -202,7 +204,7 @@ where
         Connection::new(id, peer, self.stats.clone(), self.is_draining.clone(), drain, permit)
     }
 
-    /// Serves a new connection in a task of its own, once it is clear what it speaks, or refuses it.
+    /// Serves a new connection in a separate task once its protocol is known, or refuses it.
     fn take(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr, drain: Drain) {
         let shared = self.clone();
         let is_plain_allowed = self.settings.plaintext.is_allowed(peer.ip());
@@ -210,7 +212,7 @@ where
             tokio::spawn(async move { shared.refuse_plaintext(socket, peer).await });
             return;
         }
-        // A proxy comes for many clients, and needs more than the share of one.
+        // A proxy connects for many clients, and needs more than the share of one.
         let is_proxy = is_trusted(peer.ip(), &self.settings.trusted_proxies);
         let permit = match self.connections.admit((!is_proxy).then_some(peer.ip())) {
             Ok(permit) => permit,
@@ -226,7 +228,7 @@ where
         tokio::spawn(async move { shared.begin(socket, connection, is_plain_allowed).await });
     }
 
-    /// Finds out what a connection speaks, and leaves it to a task that only knows how to serve that.
+    /// Detects the protocol of a connection, and passes it to a task that only serves that protocol.
     async fn begin(self: Arc<Self>, socket: TcpStream, mut connection: Connection, is_plain_allowed: bool) {
         let first = match &self.tls {
             Some(_) => self.in_time(&connection, is_tls(&socket)).await,
@@ -269,11 +271,11 @@ where
         connection.is_tls = true;
         connection.identity = PeerIdentity::of_certificates(session.peer_certificates());
         let version = if session.alpn_protocol() == Some(ALPN[0]) { Version::Http2 } else { Version::Http1 };
-        // Boxed: it is large, and moved about.
+        // Boxed, because it is large and moved several times.
         Some((version, Box::new(stream)))
     }
 
-    /// `None` for a connection that ends before it is clear which version it speaks.
+    /// Returns `None` if the connection ends before its version is known.
     async fn begin_plain<T>(&self, mut stream: T, connection: Connection) -> Option<(Version, Wire<T>)>
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -304,7 +306,7 @@ where
         };
     }
 
-    /// What comes of this, if that is within the time for a head and before the drain.
+    /// Returns the result of `work`, if it completes within the header timeout and before the drain begins.
     async fn in_time<T>(&self, connection: &Connection, work: impl Future<Output = T>) -> Option<T> {
         let in_time = tokio::time::timeout(self.settings.header_timeout, work);
         match connection.drain().or_begun(in_time).await {
@@ -326,7 +328,7 @@ where
         self.refuse(socket, Refusal::new(Reason::Plaintext, message)).await;
     }
 
-    /// Tells a client why it is not served, unless it speaks TLS or there are too many of them.
+    /// Sends a client the reason why it is not served, unless it speaks TLS or too many clients are being refused.
     async fn refuse(&self, socket: TcpStream, refusal: Refusal) {
         self.stats.add_refused(refusal.reason);
         let Some(_permit) = self.refusals.acquire(1) else {
@@ -342,14 +344,14 @@ where
     }
 }
 
-/// Whether a TLS handshake begins here.
+/// Returns `true` if the first byte begins a TLS handshake.
 async fn is_tls(socket: &TcpStream) -> io::Result<bool> {
     let mut first = [0];
     socket.peek(&mut first).await?;
     Ok(first[0] == TLS_HANDSHAKE)
 }
 
-/// The bytes of a head that are read at most.
+/// Returns the maximum bytes of a head that are read.
 fn head_bytes_max(settings: &HttpSettings) -> usize {
     settings.uri_bytes_max + settings.header_bytes_max + REQUEST_LINE_REST_BYTES
 }
@@ -357,13 +359,13 @@ fn head_bytes_max(settings: &HttpSettings) -> usize {
 fn http1_builder(settings: &HttpSettings) -> http1::Builder {
     let head_bytes_max = head_bytes_max(settings);
     let mut http1 = http1::Builder::new();
-    // The time of heads is kept by the connection itself, which also has one for its first byte.
+    // The connection itself enforces the time limit of heads, including that of the first byte.
     http1
         .timer(TokioTimer::new())
         .header_read_timeout(None)
         .max_header_size(head_bytes_max)
         .max_buf_size(head_bytes_max.max(HTTP1_BUFFER_BYTES));
-    // More than so many would cost memory for each request.
+    // A higher limit costs memory for each request.
     if settings.headers_count_max > HTTP1_HEADERS {
         http1.max_headers(settings.headers_count_max);
     }

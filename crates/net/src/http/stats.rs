@@ -1,4 +1,4 @@
-//! What one listener counts.
+//! Counters of one listener.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,12 +6,12 @@ use hyper::StatusCode;
 
 use super::refusal::Reason;
 
-/// Counts of one listener since its start.
+/// Counters of one listener since its start.
 #[derive(Debug, Default)]
 pub struct HttpStats {
     connections: AtomicU64,
     failed_handshakes: AtomicU64,
-    /// By the first digit of the status, from 1.
+    /// Requests by the first digit of their status, from 1.
     requests: [AtomicU64; 5],
     refused: [AtomicU64; Reason::ALL.len()],
     stalled: AtomicU64,
@@ -21,37 +21,37 @@ pub struct HttpStats {
 }
 
 impl HttpStats {
-    /// Connections that were served.
+    /// Returns the number of connections that were served.
     pub fn connections(&self) -> u64 {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// TLS handshakes that failed or took too long.
+    /// Returns the number of TLS handshakes that failed or took too long.
     pub fn failed_handshakes(&self) -> u64 {
         self.failed_handshakes.load(Ordering::Relaxed)
     }
 
-    /// Requests by the class of their answer, `1xx` to `5xx`, refusals included.
+    /// Returns the number of requests by the class of their answer, `1xx` to `5xx`, including refusals.
     pub fn requests(&self) -> [u64; 5] {
         std::array::from_fn(|class| self.requests[class].load(Ordering::Relaxed))
     }
 
-    /// Requests and connections that were refused for this reason.
+    /// Returns the number of requests and connections that were refused for this reason.
     pub fn refused(&self, reason: Reason) -> u64 {
         self.refused[reason as usize].load(Ordering::Relaxed)
     }
 
-    /// Connections that were cut because the client did not read its answers.
+    /// Returns the number of connections that were cut because the client did not read its answers.
     pub fn stalled(&self) -> u64 {
         self.stalled.load(Ordering::Relaxed)
     }
 
-    /// Connections that were cut because they did not end in time when they should.
+    /// Returns the number of connections that were cut because they did not end in time.
     pub fn overdue(&self) -> u64 {
         self.overdue.load(Ordering::Relaxed)
     }
 
-    /// Bytes of HTTP that came, and that went out, TLS not counted.
+    /// Returns the bytes of HTTP that were received and sent, without the overhead of TLS.
     pub fn bytes(&self) -> (u64, u64) {
         (self.bytes_read.load(Ordering::Relaxed), self.bytes_written.load(Ordering::Relaxed))
     }

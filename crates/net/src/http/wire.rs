@@ -1,4 +1,5 @@
-//! The bytes of a connection below HTTP: counted, stamped, and taken over where HTTP cannot go on.
+//! Wire: the bytes of a connection below HTTP, which are counted and timed, and which it takes over when HTTP cannot
+//! continue.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -13,24 +14,24 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use super::activity::PROGRESS_BYTES;
 use super::connection::Connection;
 
-/// How long a client that is not served may take to read why.
+/// Time that a refused client has to read the reason.
 pub(super) const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How long one may go on to send a body that is not read, so that it gets its answer.
+/// Time for which a client may continue to send a body that is not read, so that it receives its answer.
 const UNREAD_BODY_WAIT: Duration = Duration::from_secs(5);
-/// How an answer of HTTP/1 begins that refuses a request.
+/// First bytes of an HTTP/1 answer that refuses a request.
 const REFUSAL: &[u8] = b"HTTP/1.1 4";
 
-/// A connection's stream, held for as long as the connection is, also when it speaks something else.
+/// Stream of a connection, held for as long as the connection exists, even if it switches to another protocol.
 pub(super) struct Wire<S> {
     stream: S,
-    /// What was read to see which protocol it is.
+    /// Bytes that were read to detect the protocol.
     first: Bytes,
     pub connection: Arc<Connection>,
-    /// Bytes that the peer took since that last counted for progress.
+    /// Bytes that the peer has accepted since the last progress.
     taken: usize,
-    /// Requests that had come when everything was last flushed and nothing was in flight.
+    /// Number of requests at the time of the last complete flush without requests in flight.
     flushed: u64,
-    /// What the server below would have answered to something that it could not read.
+    /// Status that the server below would have sent for an unreadable request.
     refused: Option<StatusCode>,
 }
 
@@ -39,19 +40,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         Self { stream, first, connection, taken: 0, flushed: 0, refused: None }
     }
 
-    /// The status of an answer without a body that was kept back, to be given with one.
+    /// Returns the status of an answer without a body that was withheld, to be sent with a body.
     pub fn refused(&self) -> Option<StatusCode> {
         self.refused
     }
 
-    /// Says this, and closes so that it is read.
+    /// Sends this text, and closes so that the client can read it.
     pub async fn close_with(self, text: &[u8]) {
         let wait = if self.connection.activity.has_unread_body() { UNREAD_BODY_WAIT } else { LAST_WORDS };
         last_words(self.stream, text, wait).await;
     }
 
-    /// HTTP/1 refuses what it cannot read with nothing but a status. Since it only writes by itself while
-    /// no answer is on its way, that is told apart from every answer of a service.
+    /// Returns `true` if the bytes are hyper's own refusal of an unreadable request, which is only a status. hyper
+    /// writes by itself only while no answer is in flight, which distinguishes it from every answer of a service.
     fn is_refusal(&self, bytes: &[u8]) -> bool {
         let activity = &self.connection.activity;
         bytes.starts_with(REFUSAL)
@@ -60,7 +61,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             && activity.requests() == self.flushed
     }
 
-    /// Keeps a refusal back.
+    /// Withholds a refusal. Returns `true` if it did.
     fn keep_back(&mut self, bytes: &[u8]) -> bool {
         if self.refused.is_none() && !self.is_refusal(bytes) {
             return false;
@@ -170,15 +171,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.refused.is_some() {
-            // Something is still to be said.
+            // The final answer is still to be sent.
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut this.stream).poll_shutdown(cx)
     }
 }
 
-/// Says why a client is not served, if it listens within this time. What it sends meanwhile is read all the
-/// same, since closing with unread bytes would take the answer away from it.
+/// Sends a client the reason why it is not served, if it reads within `wait`. Its bytes are read until then, because
+/// closing with unread bytes could destroy the answer.
 pub(super) async fn last_words(mut stream: impl AsyncRead + AsyncWrite + Unpin, text: &[u8], wait: Duration) {
     let said = async {
         stream.write_all(text).await?;

@@ -1,4 +1,4 @@
-//! A maximum of the whole process, and the queue of those who wait for their turn at it.
+//! Process-wide maximum of a resource, with the queue of its waiters.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -9,61 +9,62 @@ use std::task::Waker;
 use super::lease::Lease;
 use super::sync::{AtomicU64, Mutex, Ordering, Padded};
 
-/// What a lease takes at once, unless the cap is made with another block.
+/// Default block size of a lease.
 const BLOCK: u64 = 64;
-/// All leases together take at most this part of the maximum with one block each.
+/// Part of the maximum that all leases together take with one block each, at most.
 const BLOCKS_PART: u64 = 8;
-/// How many may wait. Who comes then is refused at once.
+/// Maximum number of waiters. Further requests are refused immediately.
 const WAITERS_MAX: usize = 1024;
 
-/// How much of something may be used at once in the whole process.
+/// Process-wide maximum of a resource in use.
 pub struct Cap {
     max: u64,
     block_max: u64,
-    /// A lease that has so much free, or more, comes to the cap: two blocks, and 0 while the cap is short. Every
-    /// release reads it; it is written under the lock, and only when it changes.
+    /// Free amount from which a lease returns it to the cap: two blocks, or 0 while the cap is short. Every release
+    /// reads it; it is written under the lock, and only when it changes.
     visit_from: Padded<AtomicU64>,
     state: Padded<Mutex<State>>,
 }
 
-/// What is under the lock. `free + held +` what leases keep free and what their permits hold is the maximum.
+/// State under the lock. The sum of `free`, `held`, the amounts that leases keep free and those that their permits hold
+/// is the maximum.
 pub(super) struct State {
-    /// What nobody has. The first of the queue never fits into it.
+    /// Amount that is free. The first request of the queue never fits into it.
     free: u64,
-    /// What shared permits hold, and what was granted to waiters who have not come for it yet.
+    /// Amount that shared permits hold, and that was granted to waiters who have not collected it yet.
     held: u64,
-    /// Refusals of shared permits, and those of leases that are gone.
+    /// Refusals of shared permits, and those of dropped leases.
     refused: u64,
     leases: Vec<Arc<Padded<Counts>>>,
-    /// What a lease takes beyond what it was asked for, as long as the cap is not short.
+    /// Amount that a lease takes in addition to its request, as long as the cap is not short.
     block: u64,
-    /// The number of the last recall.
+    /// Number of the last recall.
     recall: u64,
-    /// Leases that have not given everything back since the last recall.
+    /// Number of leases that have not returned everything since the last recall.
     outstanding: usize,
-    /// Leases that keep nothing and will not before they come here again.
+    /// Number of leases that keep nothing until they return to the cap.
     paused: usize,
-    /// Who waits, in the order of tickets. A ticket that is not here was granted.
+    /// Waiters in the order of their tickets. A ticket that is not in the queue was granted.
     queue: VecDeque<Waiting>,
     next_ticket: u64,
-    /// Who was granted under this lock and is woken after it: a waker may run code that needs the lock.
+    /// Waiters that were granted under this lock and are woken after it: a waker may run code that needs the lock.
     granted: Vec<Waker>,
 }
 
-/// A place in the queue.
+/// Place in the queue.
 pub(super) struct Waiting {
     ticket: u64,
     amount: u64,
     waker: Waker,
 }
 
-/// What a lease tells to those who look at totals. Only its thread writes, so plain stores are enough.
+/// Counts of a lease, for readers of totals. Only the lease's thread writes them, so plain stores are enough.
 pub(super) struct Counts {
     in_use: AtomicU64,
     refused: AtomicU64,
 }
 
-/// What became of a request that may wait.
+/// Outcome of a request that may wait.
 pub(super) enum Turn {
     Taken,
     Waits(u64),
@@ -71,12 +72,12 @@ pub(super) enum Turn {
 }
 
 impl Cap {
-    /// A maximum of things that are counted one by one. Without one, it is `u64::MAX`.
+    /// Creates a maximum with the default block size, 64. `u64::MAX` means no maximum.
     pub fn new(max: u64) -> Arc<Self> {
         Self::with_block(max, BLOCK)
     }
 
-    /// A maximum of something whose leases take so much at once, or less where the maximum is small.
+    /// Creates a maximum whose leases take blocks of this size, or smaller ones if the maximum is small.
     pub fn with_block(max: u64, block: u64) -> Arc<Self> {
         let state = State {
             free: max,
@@ -99,12 +100,13 @@ impl Cap {
         })
     }
 
-    /// A lease for this thread. One is enough for all that runs on it.
+    /// Creates a lease for this thread. One lease is enough for everything that runs on the thread.
     pub fn lease(self: &Arc<Self>) -> Rc<Lease> {
         Lease::new(self.clone())
     }
 
-    /// A permit that may go to any thread, straight from the cap: for callers that have no lease.
+    /// Returns a permit that may move to any thread, directly from the cap, or `None` if there is too little. For
+    /// callers without a lease.
     pub fn acquire(self: &Arc<Self>, amount: u64) -> Option<SharedPermit> {
         let is_held = self.change(|state| {
             let is_held = state.take(amount);
@@ -121,18 +123,19 @@ impl Cap {
         is_held.then(|| SharedPermit { cap: self.clone(), amount })
     }
 
+    /// Returns the maximum.
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// What permits hold, at about this moment: leases go on while they are added up.
+    /// Returns the approximate amount that permits hold: leases continue to work while it is summed up.
     pub fn in_use(&self) -> u64 {
         let state = self.state.0.lock();
         let in_use = state.leases.iter().map(|counts| counts.0.in_use.load(Ordering::Relaxed));
         in_use.fold(state.held, u64::saturating_add).min(self.max)
     }
 
-    /// Requests that were refused so far, also after a wait.
+    /// Returns the number of refused requests, including those that were refused after a wait.
     pub fn refused(&self) -> u64 {
         let state = self.state.0.lock();
         state.refused + state.leases.iter().map(|counts| counts.0.refused.load(Ordering::Relaxed)).sum::<u64>()
@@ -140,11 +143,11 @@ impl Cap {
 
     #[inline]
     pub(super) fn visit_from(&self) -> u64 {
-        // Who reads an old value keeps something for one release or one tick longer.
+        // A reader of an old value keeps something for one release or one tick longer.
         self.visit_from.0.load(Ordering::Relaxed)
     }
 
-    /// Enters a lease. Returns the number of the last recall: it was before this lease.
+    /// Registers a lease. Returns the number of the last recall, which does not concern this lease.
     pub(super) fn join(&self, counts: Arc<Padded<Counts>>) -> u64 {
         self.change(|state| {
             state.leases.push(counts);
@@ -153,7 +156,7 @@ impl Cap {
         })
     }
 
-    /// Ends a lease, with what it kept and the last recall that it knew.
+    /// Ends a lease that kept this amount, and that has answered the recall `seen`.
     pub(super) fn leave(&self, counts: &Arc<Padded<Counts>>, kept: u64, seen: u64) {
         self.change(|state| {
             state.put(kept);
@@ -164,8 +167,8 @@ impl Cap {
         });
     }
 
-    /// Changes the state, then says whether the cap is short and wakes who was granted something.
-    /// What `change` takes out of the queue it returns: a waker must not be dropped under the lock.
+    /// Changes the state, then updates `visit_from` and wakes the waiters that were granted something. Returns the
+    /// result of `change`, including anything taken out of the queue: a waker must not be dropped under the lock.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.0.lock();
         let done = change(&mut state);
@@ -186,12 +189,12 @@ impl State {
         self.block = (max / BLOCKS_PART / leases).clamp(1, block_max);
     }
 
-    /// Whether leases have to give back all that they keep.
+    /// Returns `true` if leases have to return everything that they keep.
     fn is_short(&self) -> bool {
         self.outstanding > 0 || !self.queue.is_empty()
     }
 
-    /// Takes exactly so much. Nobody overtakes the queue.
+    /// Takes exactly this amount, if the queue is empty and it is free. Returns `false` otherwise.
     pub(super) fn take(&mut self, amount: u64) -> bool {
         let is_free = self.queue.is_empty() && amount <= self.free;
         if is_free {
@@ -200,14 +203,14 @@ impl State {
         is_free
     }
 
-    /// Takes what a lease may keep for later requests.
+    /// Takes an amount that a lease may keep for later requests.
     pub(super) fn take_spare(&mut self) -> u64 {
         let spare = if self.is_short() { 0 } else { self.block.min(self.free) };
         self.free -= spare;
         spare
     }
 
-    /// Takes back what nobody has any more.
+    /// Returns an amount, and serves the queue.
     pub(super) fn put(&mut self, amount: u64) {
         self.free += amount;
         self.serve();
@@ -221,24 +224,25 @@ impl State {
         }
     }
 
-    /// Asks every lease for all that it keeps.
+    /// Recalls everything that the leases keep.
     pub(super) fn recall(&mut self) {
         self.recall += 1;
         self.outstanding = self.leases.len() - self.paused;
     }
 
-    /// A lease keeps nothing from now on.
+    /// Records that a lease keeps nothing from now on.
     pub(super) fn pause(&mut self) {
         self.paused += 1;
     }
 
-    /// A lease that was paused comes again. Returns the number of the last recall, which was none of its business.
+    /// Records that a paused lease is active again. Returns the number of the last recall, which did not concern it.
     pub(super) fn resume(&mut self) -> u64 {
         self.paused -= 1;
         self.recall
     }
 
-    /// A lease keeps nothing at this moment. `seen` is the last recall that it knew; returns the last one.
+    /// Records that a lease keeps nothing at this moment. `seen` is the last recall that it has answered; returns the
+    /// current one.
     pub(super) fn answer_recall(&mut self, seen: u64) -> u64 {
         if seen != self.recall {
             self.outstanding -= 1;
@@ -259,7 +263,7 @@ impl State {
         Turn::Waits(ticket)
     }
 
-    /// Hands over what was granted to a ticket, or remembers whom to wake: then the old waker is returned.
+    /// Collects the grant of a ticket and returns `None`, or replaces its waker and returns the old one.
     pub(super) fn collect(&mut self, ticket: u64, amount: u64, waker: &Waker) -> Option<Waker> {
         match self.position(ticket) {
             Some(i) => Some(mem::replace(&mut self.queue[i].waker, waker.clone())),
@@ -270,7 +274,7 @@ impl State {
         }
     }
 
-    /// Gives a ticket up, and what was granted to it.
+    /// Cancels a ticket, and returns its grant to the cap.
     pub(super) fn cancel(&mut self, ticket: u64, amount: u64) -> Option<Waiting> {
         match self.position(ticket) {
             Some(i) => {
@@ -311,7 +315,7 @@ impl Counts {
     }
 }
 
-/// The right to use so much, on any thread. Given back when it is dropped.
+/// Permit to use an amount, on any thread. Dropping it returns the amount.
 #[must_use = "what is not held is given back"]
 pub struct SharedPermit {
     cap: Arc<Cap>,
@@ -319,6 +323,7 @@ pub struct SharedPermit {
 }
 
 impl SharedPermit {
+    /// Returns the amount that the permit holds.
     pub fn amount(&self) -> u64 {
         self.amount
     }

@@ -1,4 +1,4 @@
-//! How many connections may be open, of all peers and of each, and how fast a peer may open them.
+//! Limits of open connections, in total and per peer, and of the rate at which a peer may open them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,25 +8,28 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::peers::{Peer, Peers};
 
-/// What connections are limited to.
+/// Limits of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// Open connections of all peers.
+    /// Maximum number of open connections of all peers.
     pub connections_max: usize,
-    /// Open connections of one peer: an IPv4 address, or the first 64 bits of an IPv6 address.
+    /// Maximum number of open connections of one peer: an IPv4 address, or the first 64 bits of an IPv6 address.
     pub per_peer_max: usize,
-    /// The same of a peer that is not this machine, as long as `per_peer_max` is not changed.
+    /// Maximum number of open connections of one remote peer, as long as `per_peer_max` is not changed.
     pub per_remote_peer_max: usize,
-    /// Connections that one peer opens in a second, and at once after a pause. `None` is without a limit.
+    /// Maximum number of connections that one peer opens per second, or in a burst after a pause. `None` means no
+    /// limit.
     pub opens_per_second_per_peer_max: Option<NonZeroU32>,
-    /// Peers that are remembered: those with open connections, and those who opened one within a second. It
-    /// is divided into parts that fill unevenly, so a new peer may be refused from nine tenths on.
+    /// Maximum number of remembered peers: those with open connections, and those that opened one within the last
+    /// second. The table is divided into parts that fill unevenly, so a new peer may be refused when nine tenths are
+    /// used.
     pub peers_max: usize,
 }
 
 impl ConnectionLimits {
-    /// For so many connections. One peer may have all of them, and each may come from another peer. A peer
-    /// opens at most 20,000 in a second. Twice as many peers as connections are remembered, and 16,384 at least.
+    /// Returns limits for this number of connections. One peer may have all of them, and each may come from another
+    /// peer. A peer opens at most 20,000 per second. Twice as many peers as connections are remembered, but at least
+    /// 16,384.
     pub fn up_to(connections_max: usize) -> Self {
         Self {
             connections_max,
@@ -38,25 +41,26 @@ impl ConnectionLimits {
     }
 }
 
-/// [`ConnectionLimits::up_to`] 16,384 connections.
+/// The default is [`ConnectionLimits::up_to`] 16,384 connections.
 impl Default for ConnectionLimits {
     fn default() -> Self {
         Self::up_to(16_384)
     }
 }
 
-/// The connections that are open, and may be.
+/// Open connections and their limits.
 pub struct Connections {
     limits: ConnectionLimits,
-    /// Of all peers. It may have changed since the limits were given.
+    /// Maximum for all peers. It may have changed since the limits were set.
     max: AtomicUsize,
     peers: Peers,
     open: AtomicUsize,
-    /// By [`Refused::index`].
+    /// Refusals by [`Refused::index`].
     refused: [AtomicU64; Refused::NAMES.len()],
 }
 
 impl Connections {
+    /// Creates a table without open connections.
     pub fn new(limits: ConnectionLimits) -> Arc<Self> {
         Arc::new(Self {
             limits,
@@ -67,14 +71,14 @@ impl Connections {
         })
     }
 
-    /// Changes how many connections may be open, of all peers and of one. Those that are open stay; peers are
-    /// remembered as the first limits say.
+    /// Changes the maximum number of open connections, in total and per peer. Open connections stay open. The number of
+    /// remembered peers does not change.
     pub fn set_max(&self, connections_max: usize, per_peer_max: usize) {
         self.max.store(connections_max, Ordering::Relaxed);
         self.peers.set_per_peer_max(per_peer_max);
     }
 
-    /// A permit for one connection. One without a peer, as from a pipe, only counts among all.
+    /// Returns a permit for one connection. A connection without a peer, such as a pipe, counts only towards the total.
     pub fn admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Result<ConnectionPermit, Refused> {
         let admitted = self.take(peer.map(Peer::from));
         if let Err(refused) = admitted {
@@ -98,33 +102,33 @@ impl Connections {
         Ok(peer)
     }
 
-    /// Connections that hold a permit.
+    /// Returns the number of connections that hold a permit.
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Connections that may be open.
+    /// Returns the maximum number of open connections.
     pub fn max(&self) -> usize {
         self.max.load(Ordering::Relaxed)
     }
 
-    /// The limits that it was made with.
+    /// Returns the initial limits.
     pub fn limits(&self) -> &ConnectionLimits {
         &self.limits
     }
 
-    /// Connections that were refused.
+    /// Returns the number of refused connections.
     pub fn refused(&self) -> u64 {
         self.refused_by_limit().iter().map(|(_, count)| count).sum()
     }
 
-    /// The same by the name of the limit.
+    /// Returns the number of refused connections by the name of the limit.
     pub fn refused_by_limit(&self) -> [(&'static str, u64); Refused::NAMES.len()] {
         std::array::from_fn(|i| (Refused::NAMES[i], self.refused[i].load(Ordering::Relaxed)))
     }
 }
 
-/// The right to one open connection, given back when it is dropped.
+/// Permit for one open connection. Dropping it returns the permit.
 #[must_use = "what is not held is given back"]
 pub struct ConnectionPermit {
     connections: Arc<Connections>,
@@ -140,13 +144,29 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// The limit that a connection met.
+/// Limit that a refused connection has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    AtCapacity { connections_max: usize },
-    PeerAtCapacity { per_peer_max: usize },
-    PeerTooFast { opens_per_second_per_peer_max: u32 },
-    TableFull { peers_max: usize },
+    /// All connections are in use.
+    AtCapacity {
+        /// Maximum number of open connections of all peers.
+        connections_max: usize,
+    },
+    /// The peer has reached its number of connections.
+    PeerAtCapacity {
+        /// Maximum number of open connections of this peer.
+        per_peer_max: usize,
+    },
+    /// The peer opens connections too fast.
+    PeerTooFast {
+        /// Maximum number of connections that a peer opens per second.
+        opens_per_second_per_peer_max: u32,
+    },
+    /// The table of peers is full.
+    TableFull {
+        /// Maximum number of remembered peers.
+        peers_max: usize,
+    },
 }
 
 impl Refused {
@@ -161,7 +181,7 @@ impl Refused {
         }
     }
 
-    /// The name of the limit, as a setting and a label have it.
+    /// Returns the name of the limit, as it is used in settings and metric labels.
     pub fn limit(self) -> &'static str {
         Self::NAMES[self.index()]
     }

@@ -1,4 +1,4 @@
-//! What one thread has of a cap: permits without a write to memory of another thread.
+//! Share of a cap on one thread: permits without writes to memory of other threads.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -10,15 +10,15 @@ use std::time::Duration;
 use super::cap::{Cap, Counts, State, Turn};
 use super::sync::Padded;
 
-/// A thread's part of a cap.
+/// Share of a cap for one thread.
 #[repr(align(128))]
 pub struct Lease {
     cap: Arc<Cap>,
-    /// What no permit holds.
+    /// Amount that no permit holds.
     free: Cell<u64>,
-    /// The last recall that was answered.
+    /// Number of the last recall that was answered.
     recall: Cell<u64>,
-    /// It keeps nothing, and has said that it will not before it comes to the cap again.
+    /// `true` if the lease keeps nothing, and has announced that it stays so until it returns to the cap.
     is_paused: Cell<bool>,
     counts: Arc<Padded<Counts>>,
 }
@@ -30,31 +30,32 @@ impl Lease {
         Rc::new(Self { cap, free: Cell::new(0), recall: Cell::new(recall), is_paused: Cell::new(false), counts })
     }
 
+    /// Returns the cap that this lease belongs to.
     pub fn cap(&self) -> &Arc<Cap> {
         &self.cap
     }
 
-    /// Whether others wait for a permit, or one was refused a moment ago.
+    /// Returns `true` if others wait for a permit, or one was refused a moment ago.
     #[inline]
     pub fn is_short(&self) -> bool {
         self.cap.visit_from() == 0
     }
 
-    /// A permit for so much, or `None` where the cap has less, or others wait for it. Leases of other
-    /// threads may keep up to two blocks each; a refusal asks them for it.
+    /// Returns a permit for this amount, or `None` if the cap has less or others wait for it. Leases of other threads
+    /// may keep up to two blocks each; a refusal recalls them.
     #[inline]
     pub fn acquire(self: &Rc<Self>, amount: u64) -> Option<Permit> {
         self.take(amount).then(|| Permit { lease: self.clone(), amount })
     }
 
-    /// The same, but where the cap has less, it waits behind all who came before. Refused at once is only
-    /// what is more than the maximum, or comes when too many wait. For callers with a deadline of their own:
-    /// they drop it.
+    /// Requests a permit for this amount, and waits in order of arrival if the cap has less. Only a request above the
+    /// maximum, or one beyond 1024 waiters, is refused immediately. For callers with their own deadline: they drop the
+    /// future.
     pub fn acquire_in_turn(self: &Rc<Self>, amount: u64) -> Acquire {
         Acquire { lease: self.clone(), amount, ticket: None }
     }
 
-    /// Waits no longer than that. What is there at once costs no timer.
+    /// Requests a permit and waits up to `wait_max`. An amount that is available immediately costs no timer.
     pub async fn acquire_within(self: &Rc<Self>, amount: u64, wait_max: Duration) -> Option<Permit> {
         let mut acquire = self.acquire_in_turn(amount);
         if let Poll::Ready(done) = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut acquire).poll(cx))).await {
@@ -69,7 +70,7 @@ impl Lease {
         }
     }
 
-    /// Gives back what others may need.
+    /// Returns the free amount to the cap if others may need it.
     #[inline]
     pub fn give_back_if_short(&self) {
         if self.free.get() >= self.cap.visit_from() {
@@ -77,9 +78,9 @@ impl Lease {
         }
     }
 
-    /// The same, also for a lease that keeps nothing: others wait until each has said so. To be called at every
-    /// tick of the thread. At the last one before a pause everything is given back, and until the thread asks for
-    /// something again nobody waits for it.
+    /// Returns the free amount if the cap is short, even if it is zero, because others wait until each lease has
+    /// answered. Must be called at every tick of the thread. At the last tick before a pause everything is returned,
+    /// and until the thread requests something again no other lease waits for it.
     pub fn tick(&self, is_last: bool) {
         if !self.is_short() && !is_last || self.is_paused.get() {
             return;
@@ -116,7 +117,7 @@ impl Lease {
         self.give_back_if_short();
     }
 
-    /// Takes from the cap what is not free here.
+    /// Takes the amount from the cap.
     #[cold]
     fn fetch(&self, amount: u64) -> bool {
         let is_taken = amount <= self.cap.max()
@@ -133,8 +134,8 @@ impl Lease {
         is_taken
     }
 
-    /// Gives everything back, asks for something, and takes along what may be kept. Who answers a recall keeps
-    /// nothing, so that after the last answer the cap has all that no permit holds.
+    /// Returns everything to the cap, makes a request, and takes an amount to keep, if that is allowed. A lease that
+    /// answers a recall keeps nothing, so that after the last answer the cap has everything that no permit holds.
     #[cold]
     fn visit<T>(&self, ask: impl FnOnce(&mut State) -> T) -> T {
         let was_paused = self.is_paused.take();
@@ -160,7 +161,7 @@ impl Drop for Lease {
     }
 }
 
-/// The right to use so much, on the thread of its lease. Given back when it is dropped.
+/// Permit to use an amount, on the thread of its lease. Dropping it returns the amount.
 #[must_use = "what is not held is given back"]
 pub struct Permit {
     lease: Rc<Lease>,
@@ -168,11 +169,12 @@ pub struct Permit {
 }
 
 impl Permit {
+    /// Returns the amount that the permit holds.
     pub fn amount(&self) -> u64 {
         self.amount
     }
 
-    /// Takes more. `false` where the cap has less; then the permit is as it was.
+    /// Enlarges the permit. Returns `false` and leaves it unchanged if the cap has less.
     #[inline]
     pub fn grow(&mut self, amount: u64) -> bool {
         let is_taken = self.lease.take(amount);
@@ -182,13 +184,13 @@ impl Permit {
         is_taken
     }
 
-    /// Takes over what another permit of the same lease holds.
+    /// Adds the amount of another permit of the same lease.
     pub fn merge(&mut self, mut other: Permit) {
         debug_assert!(Rc::ptr_eq(&self.lease, &other.lease), "permits of different leases");
         self.amount += std::mem::take(&mut other.amount);
     }
 
-    /// Gives a part back, at most all of it.
+    /// Returns a part of the amount, at most all of it.
     #[inline]
     pub fn shrink(&mut self, amount: u64) {
         let amount = amount.min(self.amount);
@@ -204,17 +206,18 @@ impl Drop for Permit {
     }
 }
 
-/// A request in its turn: a permit, or `None` if it is refused. Dropped before, it leaves no trace.
+/// Request that waits for its turn. It completes with a permit, or with `None` if it is refused. Dropping it cancels
+/// it.
 #[must_use = "a request waits only while it is polled"]
 pub struct Acquire {
     lease: Rc<Lease>,
     amount: u64,
-    /// The place in the queue, once there is one.
+    /// Place in the queue, once there is one.
     ticket: Option<u64>,
 }
 
 impl Acquire {
-    /// The permit at once or a place in the queue.
+    /// Takes the permit immediately, or a place in the queue.
     fn begin(&mut self, cx: &Context<'_>) -> Poll<bool> {
         let lease = &*self.lease;
         if lease.free.get() >= self.amount {
@@ -241,7 +244,7 @@ impl Acquire {
         }
     }
 
-    /// What was granted to the ticket, if it was.
+    /// Collects the grant of the ticket, if there is one.
     fn collect(&mut self, ticket: u64, cx: &Context<'_>) -> Poll<bool> {
         match self.lease.cap.change(|state| state.collect(ticket, self.amount, cx.waker())) {
             Some(_old) => Poll::Pending,

@@ -11,10 +11,10 @@ use proptest::prelude::*;
 
 use super::{Acquire, Cap, Lease, Permit};
 
-/// How long a test waits for what has to happen: only a failure takes so long.
+/// Time that a test waits for an expected event: only a failure takes so long.
 const FAILURE: Duration = Duration::from_secs(60);
 
-/// Counts how often it was woken.
+/// Waker that counts its calls.
 #[derive(Default)]
 struct Bell(AtomicUsize);
 
@@ -38,7 +38,7 @@ fn poll(acquire: &mut Acquire) -> Poll<Option<Permit>> {
     Arc::<Bell>::default().poll(acquire)
 }
 
-/// Holds after everything is given back: nothing was lost and nothing made.
+/// Asserts that everything was returned: nothing was lost and nothing created.
 fn assert_whole(cap: &Arc<Cap>) {
     assert_eq!(cap.in_use(), 0);
     assert_eq!(cap.acquire(cap.max()).map(|all| all.amount()), Some(cap.max()));
@@ -248,8 +248,9 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// The model is one number: what is held. A refusal is right where it would pass the maximum; one that
-    /// would not is allowed only for what other leases keep or others wait for, and not after all have ticked.
+    /// The model is one number: the amount that is held. A refusal is right if the request would exceed the maximum.
+    /// Another refusal is allowed only because of amounts that other leases keep or others wait for, and not after all
+    /// leases have ticked.
     #[test]
     fn agrees_with_a_sum(max in 1..300u64, block in 1..40u64, steps in prop::collection::vec(step(60), 1..120)) {
         let cap = Cap::with_block(max, block);
@@ -280,7 +281,7 @@ proptest! {
                 }
                 Step::PollAll => {
                     tick_all();
-                    // Whoever is granted is in front: the rest of the queue is as long as it can be.
+                    // Grants are at the front: the rest of the queue is as long as possible.
                     let is_first = Cell::new(true);
                     waiting.retain_mut(|(_, acquire)| match poll(acquire) {
                         Poll::Ready(permit) => {
@@ -311,7 +312,7 @@ proptest! {
             let held: u64 = permits.iter().map(Permit::amount).sum();
             let held = held + shared.iter().map(|permit| permit.amount()).sum::<u64>();
             prop_assert!(held <= max);
-            // What is granted and not yet fetched is in use as well.
+            // Granted amounts that are not collected yet are in use as well.
             prop_assert!(cap.in_use() == held || (!waiting.is_empty() && cap.in_use() > held));
         }
         drop((permits, shared, waiting, leases));
@@ -319,7 +320,7 @@ proptest! {
     }
 }
 
-/// Adds to a sum that must never pass a maximum, until it is dropped.
+/// Adds to a sum that must never exceed a maximum, until it is dropped.
 struct Witness<'a> {
     sum: &'a AtomicU64,
     amount: u64,
@@ -349,7 +350,7 @@ fn threads_together_never_exceed_a_cap_and_lose_nothing() {
                 let (cap, sum) = (&cap, &sum);
                 scope.spawn(move || {
                     let lease = cap.lease();
-                    // Those who hold are dropped in turn; the witness before its permit.
+                    // Held pairs are replaced in turn; the witness is dropped before its permit.
                     let mut held: [Option<(Witness<'_>, Permit)>; 4] = Default::default();
                     let mut random = thread + 1;
                     for _ in 0..rounds {
@@ -386,12 +387,12 @@ fn nobody_waits_for_ever_while_threads_give_back() {
                 let lease = cap.lease();
                 runtime.block_on(async {
                     for round in 0..rounds {
-                        // All of it, now and then: the small ones must not starve it.
+                        // The whole amount from time to time: small requests must not starve it.
                         let amount = if (round + thread) % 5 == 0 { 7 } else { 1 + round % 3 };
                         let left = end.saturating_duration_since(Instant::now());
                         let permit = lease.acquire_within(amount, left).await.expect("its turn comes");
                         let witness = Witness::new(sum, amount, 7);
-                        // Now and then a permit is held while others of the thread's tasks run.
+                        // From time to time a permit is held while other tasks of the thread run.
                         if round % 7 == 0 {
                             tokio::task::yield_now().await;
                         }
@@ -415,7 +416,7 @@ fn a_small_cap_is_used_by_one_thread_alone_once_the_other_has_ticked() {
             let lease = cap.lease();
             drop(lease.acquire(1));
             is_ready.store(true, Ordering::Release);
-            // The lease lives on and is idle but for its ticks.
+            // The lease stays alive and is idle except for its ticks.
             while ticks.recv_timeout(FAILURE).is_ok() {
                 lease.give_back_if_short();
             }
@@ -437,7 +438,7 @@ fn a_small_cap_is_used_by_one_thread_alone_once_the_other_has_ticked() {
     });
 }
 
-/// A thread that sleeps holds nobody up: with it, a cap that was short for a moment would stay short.
+/// A sleeping thread delays no other: if it did, a cap that was short for a moment would stay short.
 #[test]
 fn who_pauses_is_not_waited_for_and_keeps_nothing() {
     let cap = Cap::new(100);
@@ -450,7 +451,7 @@ fn who_pauses_is_not_waited_for_and_keeps_nothing() {
     awake.tick(false);
     assert!(!awake.is_short(), "the one asleep has nothing to give back");
     drop(held);
-    // Whoever gives something back is awake, and may keep some until its next tick.
+    // A lease that returns something is awake, and may keep some until its next tick.
     asleep.tick(true);
     let all = awake.acquire(100).expect("what was given back after the pause, too");
     assert!(asleep.acquire(1).is_none());

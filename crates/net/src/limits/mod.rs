@@ -1,26 +1,26 @@
-//! Permits: what is not held cannot be used.
+//! Permits: only a held amount can be used.
 //!
-//! Every limit hands out a permit that gives itself back when it is dropped, so that no path can forget to.
-//! There are two kinds:
+//! Every limit issues a permit that returns itself when it is dropped, so that no code path can forget it. There are
+//! two kinds:
 //!
-//! - A [`Cap`] is a number for the whole process: requests in flight, bytes of memory. It is asked millions
-//!   of times a second, so each thread has a [`Lease`] that takes permits in blocks and gives them out without
-//!   writing to memory of another thread.
-//! - [`Connections`] are rarer by far and asked from any thread; there each peer has a share of its own.
+//! - A [`Cap`] is a number for the whole process: requests in flight, bytes of memory. It is used millions of times per
+//!   second, so each thread has a [`Lease`], which takes permits in blocks and issues them without writing to memory of
+//!   other threads.
+//! - [`Connections`] are far less frequent and used from any thread; there, each peer has its own share.
 //!
 //! # How a cap and its leases agree
 //!
-//! All that matters is under one lock in the cap, which a lease takes once for many permits. At any time
+//! The decisive state is under one lock in the cap, which a lease takes once for many permits. At any time
 //!
 //! ```text
 //! max = free in the cap + kept free by leases + held by permits
 //! ```
 //!
-//! so nothing is ever given out twice. What this leaves open is that one lease may keep what another needs.
-//! Whoever is refused therefore starts a *recall*: until every lease has given back all that it keeps, and
-//! for as long as somebody waits, the cap is *short*, and a lease keeps nothing. A lease sees it when it is
-//! given a permit back, and an idle one by [`Lease::tick`], which its thread calls at every tick; before a pause
-//! of its clock, it gives everything back.
+//! so nothing is ever issued twice. One problem remains: a lease may keep an amount that another one needs. A refused
+//! request therefore starts a *recall*: until every lease has returned all that it keeps, and for as long as a waiter
+//! exists, the cap is *short*, and a lease keeps nothing. A lease notices that when a permit is returned to it, and an
+//! idle lease in [`Lease::tick`], which its thread calls at every tick; before a pause of its clock, it returns
+//! everything.
 
 mod cap;
 mod connections;

@@ -1,5 +1,5 @@
-//! What each peer has open and how fast it opens: a table of bounded size, divided into parts that do not wait
-//! for each other.
+//! Open connections of each peer and the rate at which it opens them: a table of bounded size, divided into parts with
+//! separate locks.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 use super::connections::{ConnectionLimits, Refused};
 use super::sync::Padded;
 
-/// A table for so many peers is not divided, and no table into more parts than this.
+/// Number of peers up to which the table is not divided, and the maximum number of parts.
 const UNDIVIDED_PEERS: usize = 1024;
 const PARTS_MAX: usize = 16;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Who counts as one peer. An IPv6 network of 64 bits is what one customer has, so it is one peer.
+/// Identity of a peer. An IPv6 network of 64 bits usually belongs to one customer, so it is one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {
     V4(u32),
@@ -26,11 +26,11 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// Whether it is this machine.
+    /// Returns `true` if the peer is this machine.
     fn is_local(self) -> bool {
         match self {
             Self::V4(address) => address >> 24 == 127,
-            // Its loopback address is the only one of these that anybody comes from.
+            // The loopback address is the only source address in this network.
             Self::V6(network) => network == 0,
         }
     }
@@ -46,30 +46,30 @@ impl From<IpAddr> for Peer {
 }
 
 pub struct Peers {
-    /// A power of two.
+    /// Parts of the table; their number is a power of two.
     parts: Box<[Padded<Mutex<Part>>]>,
     hasher: RandomState,
     limits: ConnectionLimits,
     per_peer_max: AtomicUsize,
     per_remote_peer_max: AtomicUsize,
     part_peers_max: usize,
-    /// What one connection takes of a peer's second.
+    /// Nanoseconds of a peer's second that one connection uses.
     open_ns: u64,
 }
 
 #[derive(Default)]
 struct Part {
     peers: HashMap<Peer, Usage, RandomState>,
-    /// Before this, a look for peers to forget would find too few to be worth it.
+    /// Time before which a sweep would find too few idle peers to be worthwhile.
     next_sweep_ns: u64,
 }
 
-/// What a peer uses. One that has nothing open and a whole second left is as good as unknown.
+/// Usage of a peer. A peer without open connections and with a full second left can be forgotten.
 #[derive(Clone, Copy, Default)]
 struct Usage {
     open: usize,
-    /// When the peer has its whole second again. Each connection moves it on by `open_ns`, and where it would
-    /// be more than a second away, the peer is too fast: a bucket of tokens in one number.
+    /// Time at which the peer has its full second again. Each connection moves it on by `open_ns`, and if it would be
+    /// more than a second away, the peer is too fast: a token bucket in one number.
     whole_at_ns: u64,
 }
 
@@ -131,7 +131,7 @@ impl Peers {
         Ok(())
     }
 
-    /// Counts one connection less. The peer is forgotten only when its room is needed.
+    /// Counts one connection less. The peer is forgotten only when its place is needed.
     pub fn close(&self, peer: Peer) {
         if let Some(usage) = self.part(peer).lock().peers.get_mut(&peer) {
             usage.open -= 1;
@@ -145,7 +145,7 @@ impl Peers {
 }
 
 impl Part {
-    /// Forgets who is idle. It looks at everyone, so it does at most once a second.
+    /// Forgets idle peers. It visits all peers, so it runs at most once per second.
     fn sweep(&mut self, now_ns: u64) {
         if now_ns >= self.next_sweep_ns {
             self.next_sweep_ns = now_ns + SECOND_NS;
@@ -154,7 +154,7 @@ impl Part {
     }
 }
 
-/// Time since some moment, as coarse as a tick of the kernel, for a fifth of what a fine one costs.
+/// Returns the time since a fixed moment, as coarse as a tick of the kernel, at a fifth of the cost of a precise clock.
 #[cfg(target_os = "linux")]
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
@@ -260,7 +260,7 @@ mod tests {
     proptest! {
         #![proptest_config(config())]
 
-        /// A peer's bucket as one writes it down first: tokens that come back with time.
+        /// Reference implementation of a peer's bucket: tokens that return with time.
         #[test]
         fn agrees_with_counts_and_buckets_of_every_peer(steps in prop::collection::vec(step(), 1..200)) {
             const PER_PEER_MAX: usize = 3;
@@ -288,7 +288,7 @@ mod tests {
                             Err(Refused::PeerTooFast { .. }) => {
                                 prop_assert!(tokens_ns[i] < SECOND_NS / PER_SECOND_MAX);
                             }
-                            // The table may remember for a second more than it has to.
+                            // The table may remember a peer for up to a second longer than necessary.
                             Err(refused) => prop_assert!(is_new, "{refused}"),
                         }
                     }

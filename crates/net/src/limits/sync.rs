@@ -1,6 +1,6 @@
-//! The lock and the atomics below a cap, in one place so that a model checker can put its own there.
+//! Lock and atomics below a cap, in one place so that a model checker can replace them.
 
-/// A value on cache lines of its own: to write to it slows nobody who reads its neighbours.
+/// Value on its own cache lines: writes to it do not slow down readers of its neighbors.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Padded<T>(pub T);

@@ -1,4 +1,4 @@
-//! The bodies that come in piece by piece on one stream.
+//! Request bodies that arrive in pieces on one stream.
 
 use std::task::Context;
 
@@ -6,16 +6,16 @@ use super::ServiceSettings;
 use super::body::BodyWriter;
 use super::protocol::{Fault, Order, Protocol};
 
-/// Those whose last piece has not come.
+/// Bodies whose last piece has not arrived.
 pub(super) struct Bodies<P: Protocol>(Vec<Incoming<P>>);
 
-/// A request whose body still comes.
+/// Request whose body is still arriving.
 pub(super) struct Incoming<P: Protocol> {
     pub(super) tag: P::Tag,
-    /// Its request among the pending ones, if it was not answered at once.
+    /// Number of its request among the pending ones, unless it was answered immediately.
     pub(super) number: Option<u64>,
     pub(super) writer: BodyWriter,
-    /// The tick since when the peer could send, and the bytes that came since.
+    /// Tick since which the peer could send, and the number of bytes that have arrived since.
     pub(super) began: u64,
     pub(super) came_bytes: usize,
 }
@@ -35,13 +35,13 @@ impl<P: Protocol> Bodies<P> {
         self.0.len()
     }
 
-    /// Whether nothing but pieces may come now. In order, what came between them could only be answered after a body
-    /// that may never be whole.
+    /// Returns `true` if only pieces may arrive now. With ordered responses, any other frame could be answered only
+    /// after a body that may never be complete.
     pub(super) fn forbid_others(&self) -> bool {
         P::ORDER == Order::Request && !self.is_empty()
     }
 
-    /// Whether a handler was given one of them.
+    /// Returns `true` if a handler has received one of the bodies.
     pub(super) fn are_wanted(&self) -> bool {
         self.0.iter().any(|body| body.writer.is_wanted())
     }
@@ -54,7 +54,7 @@ impl<P: Protocol> Bodies<P> {
         self.0.clear();
     }
 
-    /// Whether one more may begin: of this length, if the peer said it.
+    /// Checks that one more body may begin, with this length if the peer has sent it.
     pub(super) fn admit(&self, tag: P::Tag, bytes: Option<u64>, settings: &ServiceSettings) -> Result<(), Fault> {
         let max = settings.body_bytes_max;
         if let Some(bytes) = bytes
@@ -65,7 +65,7 @@ impl<P: Protocol> Bodies<P> {
         if self.have(tag) {
             return Err(Fault::malformed("a body that is begun again before its last piece"));
         }
-        // Those that were refused are among them: they are still to come.
+        // Refused bodies are included, because their pieces still arrive.
         if self.0.len() >= settings.requests_per_connection_max {
             return Err(Fault::busy("this connection has too many bodies coming in"));
         }
@@ -76,7 +76,7 @@ impl<P: Protocol> Bodies<P> {
         self.0.push(body);
     }
 
-    /// Takes over a piece.
+    /// Accepts a piece of a body.
     pub(super) fn take(&mut self, tag: P::Tag, piece: &[u8], is_last: bool, bytes_max: u64) -> Result<(), Fault> {
         let Some(at) = self.0.iter().position(|body| body.tag == tag) else {
             return Err(Fault::malformed("a piece of a body that was not begun"));
@@ -95,24 +95,25 @@ impl<P: Protocol> Bodies<P> {
         Ok(())
     }
 
-    /// Whether all of their readers have room for more. If not, the task of `cx` is woken when there is some.
+    /// Returns `true` if all of their readers have room for more. Otherwise, the task of `cx` is woken when there is
+    /// room.
     pub(super) fn have_room(&self, cx: &Context<'_>) -> bool {
         self.0.iter().all(|body| body.writer.has_room(cx))
     }
 
-    /// Their time counts from now.
+    /// Restarts the time measurement of all bodies.
     pub(super) fn begin_anew(&mut self, now: u64) {
         for body in &mut self.0 {
             (body.began, body.came_bytes) = (now, 0);
         }
     }
 
-    /// The first of the ticks that each has, by when it began and what came since.
+    /// Returns the earliest of their deadlines; `due` computes each from its beginning and its bytes since.
     pub(super) fn due(&self, due: impl Fn(u64, usize) -> u64) -> Option<u64> {
         self.0.iter().map(|body| due(body.began, body.came_bytes)).min()
     }
 
-    /// Cuts them off, and names their requests that are pending.
+    /// Cuts the bodies off, and returns the numbers of their pending requests.
     pub(super) fn cut(&mut self) -> impl Iterator<Item = u64> {
         std::mem::take(&mut self.0).into_iter().filter_map(|body| body.number)
     }

@@ -1,4 +1,4 @@
-//! A request's body while it comes in, with back-pressure to the socket.
+//! Request body that arrives in pieces, with back-pressure to the socket.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,24 +12,24 @@ use futures_util::Stream;
 use super::protocol::{Fault, FaultKind};
 use crate::limits::Permit;
 
-/// Bytes of one body that wait for its handler; with more, the connection is not read.
+/// Maximum bytes of one body that wait for its handler. While they are exceeded, the connection is not read.
 pub(super) const WAITING_BYTES_MAX: u64 = 256 << 10;
 
-/// The reading end. A handler that drops it has what it wants; the rest is read and thrown away.
+/// Reading end of a request body. If a handler drops it early, the remaining bytes are read and discarded.
 pub struct Body(Rc<RefCell<State>>);
 
-/// The connection's end.
+/// Writing end of a request body, which the connection holds.
 pub(super) struct BodyWriter {
     state: Rc<RefCell<State>>,
-    /// Bytes that came so far.
+    /// Bytes that have arrived so far.
     pub(super) bytes: u64,
 }
 
-/// What a body that is taken holds until it is over and nothing of it waits.
+/// Permits that an accepted body holds until it is complete and none of it waits.
 pub(super) struct Permits {
-    /// The right to one more streamed body.
+    /// Permit for one more streamed body.
     pub(super) _body: Permit,
-    /// That to what waits of it, or to [`WAITING_BYTES_MAX`] where that is more.
+    /// Permit for the memory of its waiting bytes, at least [`WAITING_BYTES_MAX`].
     pub(super) memory: Permit,
 }
 
@@ -37,14 +37,14 @@ pub(super) struct Permits {
 struct State {
     pieces: VecDeque<Bytes>,
     waiting_bytes: u64,
-    /// `None` where the body was refused and is only read to get past it.
+    /// Permits; `None` if the body was refused and is only read to get past it.
     permits: Option<Permits>,
-    /// No more pieces come: the last one did, or the connection ended before (`is_cut`).
+    /// `true` if no more pieces follow: the last one arrived, or the connection ended before it (`is_cut`).
     is_over: bool,
     is_cut: bool,
     is_unread: bool,
     reader: Option<Waker>,
-    /// The connection, while it waits for room.
+    /// Waker of the connection while it waits for room.
     writer: Option<Waker>,
 }
 
@@ -54,7 +54,7 @@ pub(super) fn channel(permits: Option<Permits>) -> (BodyWriter, Body) {
 }
 
 impl State {
-    /// Holds the memory of all that waits. `false` where there is none.
+    /// Adjusts the permit to the memory of all waiting bytes. Returns `false` if there is not enough memory.
     fn pay(&mut self) -> bool {
         if self.is_over && self.pieces.is_empty() {
             self.permits = None;
@@ -69,7 +69,7 @@ impl State {
 }
 
 impl BodyWriter {
-    /// `false` where there is no memory for it.
+    /// Adds a piece. Returns `false` if there is no memory for it.
     pub(super) fn push(&mut self, piece: &[u8], is_last: bool) -> bool {
         self.bytes += piece.len() as u64;
         let mut state = self.state.borrow_mut();
@@ -82,12 +82,12 @@ impl BodyWriter {
         state.pay()
     }
 
-    /// Whether a handler was given it.
+    /// Returns `true` if a handler has received the body.
     pub(super) fn is_wanted(&self) -> bool {
         self.state.borrow().permits.is_some()
     }
 
-    /// Whether another piece may come. If not, the task of `cx` is woken when it may.
+    /// Returns `true` if another piece may be added. Otherwise, the task of `cx` is woken when it may.
     pub(super) fn has_room(&self, cx: &Context<'_>) -> bool {
         let mut state = self.state.borrow_mut();
         if state.waiting_bytes < WAITING_BYTES_MAX || state.is_unread {
@@ -110,7 +110,7 @@ impl Drop for BodyWriter {
 }
 
 impl Body {
-    /// The next piece, `None` after the last one.
+    /// Returns the next piece, or `None` after the last one. Fails if the connection ended before the last piece.
     pub async fn next(&mut self) -> Option<Result<Bytes, Fault>> {
         std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }

@@ -1,7 +1,7 @@
-//! One stream of frames from its first byte to its last: read, decode, handle, write.
+//! Stream of frames from its first byte to its last: read, decode, handle, write.
 //!
-//! A task that is woken reads until nothing is left, handles every whole frame on the way, and writes all that
-//! came of it at once. Between frames it owns no buffer.
+//! A woken task reads until nothing is left, handles every complete frame, and writes all results in one call. Between
+//! frames it holds no buffer.
 
 mod ending;
 mod reading;
@@ -33,9 +33,10 @@ use crate::limits::{Permit, coarse_ns};
 use crate::shards::Timer;
 use crate::telemetry::{self, Lap};
 
-/// With so many bytes to be written, nothing more is handled before they are.
+/// Bytes to be written at which no more frames are handled until they are written.
 const FLUSH_BYTES: usize = 64 << 10;
-/// What one turn reads, answers and writes at most so many times. Then others have theirs, whatever is left to do.
+/// Maximum number of rounds of reading, answering and writing in one turn. After them, other connections get their
+/// turn.
 const ROUNDS_MAX: usize = 16;
 
 pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
@@ -45,65 +46,65 @@ pub(super) struct Connection<P: Protocol, H: Handler<P>, T> {
     codec: P::Codec,
     session: H::Session,
     rest: Rest,
-    /// Boxed, because most streams never have any.
+    /// Pending requests. Boxed, because most streams never have any.
     pending: Option<Box<Pending<P, H>>>,
-    /// What the frame paid for whose request is pending alone: its bytes are there as long as that is.
+    /// Memory permit of the frame whose request runs alone: the bytes of the frame exist as long as that request.
     paid: Option<Permit>,
-    /// No pending request has taken too long before this tick.
+    /// Tick before which no pending request has timed out.
     pending_due: u64,
     bodies: Bodies<P>,
-    /// A message has to be over before anything else is handled.
+    /// Future of a message that has to complete before any other frame is handled.
     held: Option<Held>,
     stage: Stage,
     timer: Timer,
     turns: Turns,
-    /// It stands in the line of heavy turns: nothing is read or handled until it is called.
+    /// `true` while the connection waits in the line of heavy turns: nothing is read or handled until it is called.
     is_in_line: bool,
-    /// The tick at which the stream began.
+    /// Tick at which the stream began.
     opened: u64,
-    /// The tick of the last byte in either direction, or of the end of what held the stream up.
+    /// Tick of the last byte in either direction, or of the end of the last blocking message.
     active: u64,
-    /// The tick at which the frame in `rest` began.
+    /// Tick at which the frame in `rest` began.
     frame_began: u64,
-    /// How a large frame came on when last looked.
+    /// Progress of a large frame at the last check.
     pace: Option<Pace>,
-    /// When the turn began, by the coarse clock.
+    /// Start of the turn by the coarse clock.
     turn_ns: u64,
-    /// Nothing is read, because something else has to be done or written before.
+    /// `true` while nothing is read, because something else has to be done or written first.
     is_held_up: bool,
-    /// The bytes that were written when last looked, and the tick since when others wait behind them.
+    /// Written bytes at the last check, and the tick since which others wait without progress.
     written: u64,
     stalled: Option<u64>,
 }
 
 enum Stage {
-    /// No frame was whole yet, or the handler has not heard all that it has to hear first.
+    /// No frame was complete yet, or the handler has not received everything that it needs first.
     Opening,
     Serving,
-    /// Nothing more is handled; what is begun is finished.
+    /// No more frames are handled; requests in progress are finished.
     Finishing {
         drained: Option<Held>,
         is_eof: bool,
-        /// What the peer is told after all answers.
+        /// Fault that the peer receives after all answers.
         fault: Option<Fault>,
     },
-    /// The last bytes go out, until this tick at most.
+    /// The last bytes are being written, at most until this tick.
     Closing {
         due: u64,
         is_finished: bool,
-        /// What the peer still sends is thrown away until it closes: closing with unread bytes would take the last
-        /// answers from it.
+        /// `true` if bytes from the peer are discarded until it closes: closing with unread bytes could destroy the
+        /// last answers on their way to the peer.
         lingers: bool,
     },
 }
 
-/// Why a stream ends.
+/// Reason why a stream ends.
 enum End {
-    /// The peer is told.
+    /// The fault is sent to the peer.
     Fault(Fault),
-    /// There is nobody to tell.
+    /// The connection is broken, so nothing can be sent.
     Gone(io::Error),
-    /// All is said.
+    /// Everything was sent.
     Over,
 }
 
@@ -119,33 +120,33 @@ impl From<Fault> for End {
     }
 }
 
-/// Why a stream stops working.
+/// Reason why a stream stops working.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
-    /// Nothing more can be done now.
+    /// No more work is possible now.
     Done,
-    /// What there is to write has to go first.
+    /// The output has to be written first.
     OutOfRoom,
 }
 
-/// What the frames of one read have in common.
+/// State that the frames of one read share.
 struct Turn<'t> {
     out: &'t mut Out,
     batch: &'t mut Batch,
     now: u64,
-    /// When the read began, if that is measured.
+    /// Time at which the read began, if durations are measured.
     at: Option<Instant>,
-    /// Of the last request, if it was answered at once: the next one is in flight in its place.
+    /// Permit of the last request, if it was answered immediately: the next request uses it again.
     permit: Option<Permit>,
 }
 
-/// What a read came to.
+/// Result of a read.
 enum Read {
     Pending,
     Eof,
-    /// Something that the decoder has to see, in `rest`.
+    /// Bytes in `rest` for the decoder.
     Own,
-    /// The same, so many bytes in the scratch buffer.
+    /// Number of bytes in the scratch buffer for the decoder.
     Scratch(usize),
 }
 
@@ -177,7 +178,7 @@ impl<P: Protocol, H: Handler<P>, T> Drop for Connection<P, H, T> {
 }
 
 impl<P: Protocol, H: Handler<P>, T> Connection<P, H, T> {
-    /// Lets go of all that is begun and will not be finished, with the permits that it holds.
+    /// Drops everything unfinished, with its permits.
     fn give_up(&mut self) {
         if let Some(pending) = self.pending.take() {
             self.live.cells.requests_completed.add(pending.unfinished());
@@ -222,7 +223,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
     }
 
-    /// A turn ended in a panic.
+    /// Counts a turn that ended in a panic.
     pub(super) fn count_panic(&self) {
         self.live.cells.panics.add(1);
         scratch::with(|scratch| self.count(&mut scratch.batch));
@@ -230,7 +231,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
 
     fn poll_turn(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<()> {
         let now = self.live.shard.now();
-        // Nobody else has it, as a rule: then nobody can push.
+        // Usually no other owner has a clone, and then no other thread can push.
         let is_shared = Arc::strong_count(&self.outbox) > 1;
         if is_shared {
             self.outbox.register(cx);
@@ -250,7 +251,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             match turn {
                 Ok(()) => {
                     if !is_shared && Arc::strong_count(&self.outbox) > 1 {
-                        // Whoever has just got it may have pushed already.
+                        // The new owner of a clone may have pushed already.
                         cx.waker().wake_by_ref();
                     }
                     self.set_timer(cx, now);
@@ -261,7 +262,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                     self.count(&mut scratch.batch);
                     return Poll::Ready(());
                 }
-                // Where closing takes nothing from the peer, nobody waits for it to close too.
+                // If closing cannot destroy bytes on their way to the peer, there is no need to wait for the peer to
+                // close.
                 Err(End::Over) => lingers = T::CLOSES_HARD,
                 Err(End::Fault(fault)) => {
                     self.count_fault(&fault);
@@ -275,8 +277,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         self.poll_close(cx, scratch, now)
     }
 
-    /// In order, a fault of the stream waits for its turn like an answer: it has no tag, so it would be taken for
-    /// an earlier one. It stands in the place of the request whose body is not whole, or else comes last.
+    /// Queues a fault of the stream like an answer. With ordered responses it has no tag, so the peer would take it for
+    /// an earlier answer. It replaces the answer of the request whose body is incomplete, or else comes last.
     fn put_off(&mut self, fault: Fault) {
         let mut is_placed = false;
         for number in self.bodies.cut() {
@@ -301,7 +303,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
     }
 
-    /// All that can be done now.
+    /// Executes all work that is possible now.
     fn turn(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<(), End> {
         if self.outbox.is_closed() {
             return Err(End::Over);
@@ -332,11 +334,11 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 return Err(fault.take().map_or(End::Over, End::Fault));
             }
         }
-        // The timer is never later than what is due.
+        // The timer never fires later than the earliest deadline.
         if self.timer.has_fired(now) { self.expire(cx, now) } else { Ok(()) }
     }
 
-    /// Answers, reads and handles until nothing more can be done, or the rounds are over, and writes what came of it.
+    /// Answers, reads and handles until nothing more is possible or the rounds are used up, and writes the results.
     fn work(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64, rounds: &mut usize) -> Result<Work, End> {
         let at = self.live.measures_durations.then(Instant::now);
         scratch.batch.began = at;
@@ -405,7 +407,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         Ok(why)
     }
 
-    /// Whether what was read is handled later, because it is likely to take long and others have their turn before.
+    /// Returns `true` if the bytes read are handled later, because they are likely to take long and other connections
+    /// get their turn first.
     fn stands_in_line(&mut self, cx: &Context<'_>, read_bytes: usize) -> bool {
         self.is_in_line = self.turns.begin(cx, read_bytes);
         if self.is_in_line {
@@ -415,8 +418,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         self.is_in_line
     }
 
-    /// Whether another frame may be handled: nothing has to be written, answered or taken before. Requests that wait
-    /// for their bodies hold nothing up: what they wait for is among the next frames.
+    /// Returns `true` if another frame may be handled: nothing has to be written, answered or delivered first. Requests
+    /// that wait for their bodies block nothing, since the pieces are among the next frames.
     fn may_handle(&self, cx: &Context<'_>, out: &Out) -> bool {
         let max = self.live.settings.requests_per_connection_max + self.bodies.count();
         out.len() < FLUSH_BYTES
@@ -425,7 +428,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             && self.bodies.have_room(cx)
     }
 
-    /// The time of what the peer has begun counts from now: it is not to blame for that in which it was not read.
+    /// Restarts the time measurement of the frames and bodies that the peer has begun: it is not responsible for the
+    /// time in which the connection was not read.
     fn begin_anew(&mut self, now: u64) {
         self.frame_began = now;
         self.bodies.begin_anew(now);
@@ -486,7 +490,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         Ok(())
     }
 
-    /// While the server goes away, only what still comes of bodies is read.
+    /// Returns `true` if the stream is read. During the shutdown, only outstanding pieces of bodies are read.
     fn is_reading(&self) -> bool {
         match self.stage {
             Stage::Opening | Stage::Serving => true,
@@ -495,7 +499,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
     }
 
-    /// Handles the first frame. `false` if it is not whole.
+    /// Handles the first frame. Returns `false` if it is incomplete.
     fn handle_frame(&mut self, input: &mut Input<'_>, turn: &mut Turn<'_>) -> Result<bool, End> {
         let there = input.len();
         let is_late = matches!(self.stage, Stage::Finishing { .. });
@@ -504,7 +508,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 if wanted > self.live.settings.frame_bytes_max {
                     return Err(self.too_large(wanted).into());
                 }
-                // What meant nothing was taken before it.
+                // At least one more byte is needed, whatever the decoder has requested.
                 self.rest.wanted = wanted.max(input.len() + 1);
                 return Ok(false);
             }
@@ -547,7 +551,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         Ok(true)
     }
 
-    /// Goes by what the handler has learnt of the peer.
+    /// Applies the handler's view of the stream's progress.
     fn look_at_standing(&mut self) {
         match (&self.stage, self.live.handler.standing(&self.session)) {
             (Stage::Opening, Standing::Open) => self.stage = Stage::Serving,
@@ -565,7 +569,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         Fault::too_large(format!("a frame has at most {max} bytes, this one {bytes}"))
     }
 
-    /// Returns the number of the request among the pending ones, if it is one.
+    /// Returns the number of the request if it is pending.
     fn reply(
         &mut self,
         tag: P::Tag,
@@ -599,7 +603,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         Some(number)
     }
 
-    /// Answers at once, unless another request has to be answered before.
+    /// Answers immediately, unless another request has to be answered first.
     #[inline]
     fn respond(&mut self, tag: P::Tag, response: P::Response, turn: &mut Turn<'_>) {
         match &mut self.pending {
@@ -661,7 +665,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         Ok(())
     }
 
-    /// Encodes the later answers that are there, as long as there is room for them.
+    /// Encodes the available answers of pending requests, while there is room for them.
     fn answer(&mut self, cx: &mut Context<'_>, out: &mut Out, batch: &mut Batch) {
         let Some(pending) = &mut self.pending else {
             return;
@@ -689,7 +693,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
     }
 
-    /// Writes all that is encoded, and counts what was done since the last time.
+    /// Writes all encoded bytes, and updates the counters.
     fn write(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> io::Result<()> {
         let lap = Lap::begin();
         let written = self.transport.write(&self.outbox, &scratch.out, cx);
@@ -715,7 +719,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         written
     }
 
-    /// Counts what was done since the last time.
+    /// Adds the counts of this turn to the counters.
     fn count(&self, batch: &mut Batch) {
         let (batch, cells) = (std::mem::take(batch), &self.live.cells);
         if batch.started > 0 {

@@ -1,21 +1,22 @@
-//! The bytes that are there for a decoder, wherever they lie.
+//! Input of a decoder, independent of the buffer that holds it.
 
 use bytes::BytesMut;
 
-/// Bytes of which a decoder takes whole frames from the front.
+/// Received bytes, from the front of which a decoder takes complete frames.
 pub struct Input<'a> {
     source: Source<'a>,
     taken: usize,
 }
 
 enum Source<'a> {
-    /// In the buffer of the shard: what is kept of them has to be copied.
+    /// Bytes in the shard's buffer: a decoder has to copy those that it keeps.
     Shared(&'a [u8]),
-    /// In the connection's own buffer: a frame can be split off.
+    /// Bytes in the connection's own buffer: a frame can be split off.
     Own(&'a mut BytesMut),
 }
 
 impl<'a> Input<'a> {
+    /// Creates an input from a borrowed buffer, from which [`Input::take_owned`] copies.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { source: Source::Shared(bytes), taken: 0 }
     }
@@ -24,7 +25,7 @@ impl<'a> Input<'a> {
         Self { source: Source::Own(bytes), taken: 0 }
     }
 
-    /// All that is there and was not taken.
+    /// Returns all remaining bytes.
     pub fn bytes(&self) -> &[u8] {
         match &self.source {
             Source::Shared(bytes) => &bytes[self.taken..],
@@ -32,15 +33,17 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// Returns the number of remaining bytes.
     pub fn len(&self) -> usize {
         self.bytes().len()
     }
 
+    /// Returns `true` if no bytes remain.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes the next `n` bytes, at most what is there. They are to be looked at only: one that keeps them uses
+    /// Takes the next `n` bytes, or fewer if fewer remain, as a borrowed slice. To keep bytes, use
     /// [`Input::take_owned`].
     pub fn take(&mut self, n: usize) -> &'a [u8] {
         if let Source::Own(_) = self.source
@@ -58,8 +61,8 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Takes the next `n` bytes to keep. A large frame, which was read into a buffer of its own, is not copied, as
-    /// long as nothing was taken before it with [`Input::take`].
+    /// Takes the next `n` bytes, or fewer if fewer remain, as an owned buffer. A large frame, which was read into its
+    /// own buffer, is not copied as long as nothing before it was taken with [`Input::take`].
     pub fn take_owned(&mut self, n: usize) -> BytesMut {
         match &mut self.source {
             Source::Own(bytes) => bytes.split_to(n.min(bytes.len())),
@@ -67,7 +70,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Bytes that were taken and not split off.
+    /// Returns the number of bytes that were taken and not split off.
     pub(super) fn taken(&self) -> usize {
         self.taken
     }

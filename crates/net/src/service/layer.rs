@@ -1,4 +1,4 @@
-//! Handlers around handlers, put together by the compiler: no boxes, no lists, no dynamic calls.
+//! Handlers that wrap other handlers, composed statically: no boxes, no lists, no dynamic calls.
 
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -12,21 +12,23 @@ use super::peer::Peer;
 use super::protocol::{Handler, Held, Protocol, Reply, Standing};
 use crate::Outbox;
 
-/// Something that a handler can be wrapped in.
+/// Wrapper around a handler.
 pub trait Layer<H> {
+    /// Handler that results from wrapping.
     type Handler;
 
+    /// Wraps the handler `inner`, which the result calls.
     fn wrap(self, inner: H) -> Self::Handler;
 }
 
-/// A handler that is one function of the request, for services whose connections have no state.
+/// Handler that is one function of the request, for services whose connections have no state.
 pub struct FnHandler<P, F> {
     answer: F,
-    /// The protocol follows from the service that it is given to.
+    /// Marker of the protocol, which follows from the service that uses the handler.
     _protocol: PhantomData<fn(P)>,
 }
 
-/// A handler from a function that answers each request at once.
+/// Creates a handler from a function that answers each request immediately.
 pub fn from_fn<P, F>(answer: F) -> FnHandler<P, F>
 where
     P: Protocol,
@@ -63,7 +65,7 @@ where
     }
 }
 
-/// Changes every response on its way out.
+/// Layer that applies a function to every response.
 #[derive(Clone)]
 pub struct MapResponse<F>(pub F);
 
@@ -75,6 +77,7 @@ impl<H, F> Layer<H> for MapResponse<F> {
     }
 }
 
+/// Handler whose responses pass through a function; see [`MapResponse`].
 #[derive(Clone)]
 pub struct MappedResponse<H, F> {
     inner: H,
@@ -145,7 +148,8 @@ impl<H, F> MappedResponse<H, F> {
     }
 }
 
-/// Looks at every request before the handler, which does not see one that it refuses.
+/// Layer that checks every request before the handler does. If the function returns a response, it is sent and the
+/// handler does not receive the request.
 #[derive(Clone)]
 pub struct Guard<F>(pub F);
 
@@ -157,6 +161,7 @@ impl<H, F> Layer<H> for Guard<F> {
     }
 }
 
+/// Handler whose requests pass through a check; see [`Guard`].
 #[derive(Clone)]
 pub struct Guarded<H, F> {
     inner: H,

@@ -1,9 +1,9 @@
-//! Typed protocols: what a peer says becomes a request, a handler answers it, and everything between the two
-//! (limits, timeouts, order, back-pressure, shutdown, counts) is the same for all of them.
+//! Typed protocols: received bytes become a request, and a handler answers it. Everything between the two (limits,
+//! timeouts, order, back-pressure, shutdown, counters) is shared by all protocols.
 //!
 //! ```text
 //! transport ─► scratch ─► Protocol::decode ─► Handler::call ─► Protocol::encode ─► one write
-//!                                                   └► pending, until the answer is there ─┘
+//!                                                   └► pending, until the answer is ready ─┘
 //! ```
 
 mod bodies;
@@ -36,23 +36,24 @@ use crate::limits::{Cap, Lease};
 use crate::shards::Shard;
 use crate::telemetry::{Cells, Telemetry, TelemetrySettings};
 
-/// How long a peer and a handler may take for what.
+/// Time limits of peers and handlers.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// For the TLS or QUIC handshake.
+    /// Limit of the TLS or QUIC handshake, 10 s by default.
     pub handshake: Duration,
-    /// From the open connection to its first whole frame, and to all that a handler wants to have heard first.
+    /// Limit from the open connection to its first complete frame, and to everything that the handler needs first; 10 s
+    /// by default.
     pub first_frame: Duration,
-    /// For each later frame from its first byte to its last, with more for large ones.
+    /// Limit of each later frame from its first byte to its last, with an allowance for large frames; 30 s by default.
     pub read: Duration,
-    /// Without the peer taking anything of what waits for it.
+    /// Limit of the time in which the peer accepts none of its waiting bytes, 30 s by default.
     pub write: Duration,
-    /// With nothing to do; `None` for protocols whose peers may be silent for ever. A dead peer is found out by
-    /// the keep-alive of its transport.
+    /// Limit of the time without any activity, 120 s by default; `None` for protocols whose peers may be silent
+    /// forever. A dead peer is then detected by the keep-alive of its transport.
     pub idle: Option<Duration>,
-    /// For a request that is not answered at once.
+    /// Limit of a request that is not answered immediately, 60 s by default.
     pub handler: Duration,
-    /// For reading the last answers before the connection is closed.
+    /// Time that the peer has to read the last answers before the connection is closed, 1 s by default.
     pub last_words: Duration,
 }
 
@@ -70,26 +71,32 @@ impl Default for Timeouts {
     }
 }
 
-/// What a service is bounded by, beside its connections.
+/// Limits of a service, except for those of its connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceSettings {
+    /// Maximum number of requests in flight, 65,536 by default. Beyond it requests are refused as busy.
     pub requests_in_flight_max: u64,
-    /// Requests of one stream of frames that may wait for their answers, and as many that wait for their bodies.
+    /// Maximum number of unanswered requests per stream of frames, and of incomplete bodies; 1024 each by default.
     pub requests_per_connection_max: usize,
-    /// Bodies that come in piece by piece at once.
+    /// Maximum number of bodies that arrive in pieces at the same time, 8192 by default. Beyond it requests are refused
+    /// as busy.
     pub streamed_bodies_max: u64,
+    /// Maximum bytes of a frame, 16 MiB by default. A larger one closes its stream.
     pub frame_bytes_max: usize,
+    /// Maximum bytes of a body that arrives in pieces, 16 MiB by default. A larger one closes its stream.
     pub body_bytes_max: u64,
-    /// Bytes of frames and bodies that are not whole, of all connections together.
+    /// Maximum bytes of incomplete frames and bodies, over all connections; 512 MiB by default.
     pub memory_bytes_max: u64,
-    /// How long a frame may wait for that memory.
+    /// Maximum wait of a frame for that memory, 5 s by default; zero refuses it immediately.
     pub memory_wait: Duration,
-    /// Bytes that may wait to be written to one connection.
+    /// Bytes that wait to be written to one connection before no more of its frames are handled, 1 MiB by default.
     pub outbox_bytes_max: usize,
-    /// Whether a peer has as long for its first byte as for its first frame, where that tells whether it speaks TLS.
-    /// Otherwise it has the time of a handshake.
+    /// `true` if the first byte, which tells TLS from plaintext, may take as long as the first frame. Otherwise it may
+    /// take as long as a handshake.
     pub waits_for_first_byte: bool,
+    /// Time limits of peers and handlers.
     pub timeouts: Timeouts,
+    /// Switches of the measurements that cost time.
     pub telemetry: TelemetrySettings,
 }
 
@@ -111,24 +118,30 @@ impl Default for ServiceSettings {
     }
 }
 
-/// How long a large frame has for its next piece while others wait for memory: less than they wait by default.
+/// Maximum pause between two pieces of a large frame while others wait for memory. It is shorter than their default
+/// wait.
 const PACE_WAIT: Duration = Duration::from_secs(2);
-/// What a lease of memory takes at once.
+/// Block size of a lease of memory.
 const MEMORY_BLOCK_BYTES: u64 = 1 << 20;
 
-/// A protocol, a handler and what bounds them. A [`Server`] runs it.
+/// Protocol and handler with their limits. A [`Server`] runs it.
 pub struct Service<P, H> {
     protocol: P,
     handler: H,
+    /// Limits and timeouts.
     pub settings: ServiceSettings,
+    /// Requests in flight, over all shards.
     pub requests: Arc<Cap>,
+    /// Bodies that arrive in pieces, over all shards.
     pub bodies: Arc<Cap>,
+    /// Bytes of incomplete frames and bodies, over all shards.
     pub memory: Arc<Cap>,
+    /// Counters of the service, over all shards.
     pub telemetry: Arc<Telemetry>,
 }
 
 impl<P: Protocol + Clone + Send + Sync, H: Handler<P> + Clone + Send + Sync> Service<P, H> {
-    /// Each shard gets a clone of both.
+    /// Creates a service. Each shard receives a clone of the protocol and of the handler.
     pub fn new(protocol: P, handler: H, settings: ServiceSettings) -> Self {
         Self {
             protocol,
@@ -141,7 +154,7 @@ impl<P: Protocol + Clone + Send + Sync, H: Handler<P> + Clone + Send + Sync> Ser
         }
     }
 
-    /// The service on one shard.
+    /// Creates the instance of the service for one shard.
     fn live(&self, shard: &Rc<Shard>) -> Live<P, H> {
         let leases = [&self.requests, &self.bodies, &self.memory].map(Cap::lease);
         for lease in &leases {
@@ -166,7 +179,7 @@ impl<P: Protocol + Clone + Send + Sync, H: Handler<P> + Clone + Send + Sync> Ser
     }
 }
 
-/// A service on one shard.
+/// Instance of a service on one shard.
 struct Live<P, H> {
     protocol: P,
     handler: H,
@@ -185,13 +198,13 @@ struct Live<P, H> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Serving,
-    /// What is begun is finished.
+    /// Requests in progress are finished.
     Draining,
-    /// What is left is cut off.
+    /// Remaining connections are cut off.
     Aborting,
 }
 
-/// The timeouts in ticks of the shard's clock.
+/// Timeouts in ticks of the shard's clock.
 struct Ticks {
     first_frame: u64,
     read: u64,
@@ -218,10 +231,10 @@ impl Ticks {
     }
 }
 
-/// A later answer that is one response.
+/// Wraps a later answer that is a single response.
 pub fn once<F: Future>(response: F) -> futures_util::stream::Once<F> {
     futures_util::stream::once(response)
 }
 
-/// Later answers of a handler that has none.
+/// Type of the later answers of a handler that has none.
 pub type NoLater<R> = futures_util::stream::Pending<R>;

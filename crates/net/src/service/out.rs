@@ -1,26 +1,28 @@
-//! What is to be written: small pieces copied together, large ones shared.
+//! Output of a turn: small pieces are copied together, large ones are shared.
 
 use std::io::IoSlice;
 
 use bytes::{Bytes, BytesMut};
 
-/// From this size on a piece is shared and not copied.
+/// Size from which a piece is shared and not copied.
 const SHARE_BYTES: usize = 8 << 10;
 
-/// Where responses are encoded to.
+/// Buffer that responses are encoded to.
 #[derive(Default)]
 pub struct Out {
     buf: BytesMut,
-    /// Shared pieces, each with the place in `buf` that it comes before.
+    /// Shared pieces, each with its position in `buf`.
     shared: Vec<(usize, Bytes)>,
     shared_bytes: usize,
 }
 
 impl Out {
+    /// Appends a copy of the bytes.
     pub fn put(&mut self, bytes: &[u8]) {
         self.buf.extend_from_slice(bytes);
     }
 
+    /// Appends bytes: shares them from 8 KiB on, and copies smaller ones.
     pub fn put_bytes(&mut self, bytes: Bytes) {
         if bytes.len() < SHARE_BYTES {
             self.buf.extend_from_slice(&bytes);
@@ -29,7 +31,7 @@ impl Out {
         }
     }
 
-    /// The same of bytes that somebody has of their own.
+    /// Appends owned bytes: shares them from 8 KiB on, and copies smaller ones.
     pub fn put_vec(&mut self, bytes: Vec<u8>) {
         if bytes.len() < SHARE_BYTES {
             self.buf.extend_from_slice(&bytes);
@@ -38,32 +40,35 @@ impl Out {
         }
     }
 
-    /// Shares bytes of any length, so that they are dropped when they are written and not before.
+    /// Appends bytes and shares them whatever their length, so that they are dropped exactly when they are written.
     pub fn put_shared(&mut self, bytes: Bytes) {
         self.shared_bytes += bytes.len();
         self.shared.push((self.buf.len(), bytes));
     }
 
-    /// The buffer itself, for encoders that append to one. What is in it stays in it.
+    /// Returns the internal buffer, for encoders that append to one. Its existing contents must stay unchanged.
     pub fn buf(&mut self) -> &mut BytesMut {
         &mut self.buf
     }
 
+    /// Returns the number of bytes, copied and shared.
     pub fn len(&self) -> usize {
         self.buf.len() + self.shared_bytes
     }
 
+    /// Returns `true` if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// Removes all bytes.
     pub fn clear(&mut self) {
         self.buf.clear();
         self.shared.clear();
         self.shared_bytes = 0;
     }
 
-    /// Empties it for the next turn, and gives memory back that was only needed once.
+    /// Empties the buffer for the next turn, and frees memory above `kept_bytes_max`.
     pub(super) fn recycle(&mut self, kept_bytes_max: usize) {
         if !self.is_empty() {
             self.clear();
@@ -73,12 +78,12 @@ impl Out {
         }
     }
 
-    /// The bytes, where nothing among them is shared.
+    /// Returns the bytes as one slice if none of them are shared.
     pub(crate) fn as_plain(&self) -> Option<&[u8]> {
         self.shared.is_empty().then_some(&self.buf[..])
     }
 
-    /// The pieces in order.
+    /// Returns the pieces in order.
     fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
         let mut at = 0;
         let shared = self.shared.iter().flat_map(move |(until, bytes)| {
@@ -90,13 +95,13 @@ impl Out {
         shared.chain([Piece::Copied(&self.buf[rest..])])
     }
 
-    /// As many pieces as there are slices. Returns how many were set.
+    /// Fills the slices with as many pieces as fit. Returns the number of slices that were set.
     pub(crate) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let pieces = self.pieces().map(|piece| piece.bytes()).filter(|bytes| !bytes.is_empty());
         slices.iter_mut().zip(pieces).map(|(slice, bytes)| *slice = IoSlice::new(bytes)).count()
     }
 
-    /// Everything after the first `written` bytes, to keep.
+    /// Returns everything after the first `written` bytes, as owned pieces.
     pub(crate) fn rest(&self, mut written: usize) -> impl Iterator<Item = Bytes> {
         self.pieces().filter_map(move |piece| {
             let skipped = written.min(piece.bytes().len());

@@ -1,37 +1,43 @@
-//! Who is at the other end of a connection.
+//! The peer of a connection.
 
 use std::cell::Cell;
 use std::fmt;
 use std::net::SocketAddr;
 
-/// What is known of a connection when it opens.
+/// Properties of a connection that are known when it opens.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Unlike that of any other connection of the process.
+    /// Number of the connection, unique in the process.
     pub id: u64,
+    /// Transport of the connection.
     pub transport: Transport,
-    /// Where it comes from; a Unix socket or a pipe comes from this machine.
+    /// Address of the peer; `None` for a Unix socket or a pipe, which come from this machine.
     pub address: Option<SocketAddr>,
-    /// The address of this end, as a peer over TCP reached it.
+    /// Local address that a TCP peer has connected to.
     pub local: Option<SocketAddr>,
-    /// The shard that it lives on.
+    /// Shard that serves the connection.
     pub shard: usize,
-    /// The certificate that it showed, as it was sent, with those that vouch for it.
+    /// Certificate chain that the peer presented, as it was sent.
     pub certificates: Vec<rustls::pki_types::CertificateDer<'static>>,
-    /// The QUIC connection, for protocols that open streams of their own.
+    /// QUIC connection, for protocols that open their own streams.
     pub quic: Option<quinn::Connection>,
-    /// Whether the peer has said who it is, in a way that satisfies the handler. A protocol may hold those who
-    /// have not to tighter limits.
+    /// `true` if the peer has identified itself to the handler's satisfaction. A protocol may apply tighter limits to
+    /// other peers.
     pub is_known: Cell<bool>,
 }
 
+/// Transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
+    /// TCP without TLS.
     Tcp,
+    /// TLS over TCP.
     Tls,
+    /// Unix socket.
     Unix,
+    /// QUIC, which includes TLS.
     Quic,
-    /// A stream in memory.
+    /// Stream in memory.
     Pipe,
 }
 

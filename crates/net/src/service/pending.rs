@@ -1,4 +1,4 @@
-//! The requests of one stream that are answered later, and whose turn it is.
+//! Pending requests of one stream, and the order of their answers.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -12,50 +12,51 @@ use futures_util::{Stream, StreamExt};
 use super::protocol::{Fault, FaultKind, Handler, Order, Protocol};
 use crate::limits::Permit;
 
-/// What came of the pending requests.
+/// Progress of the pending requests.
 pub(super) enum Answer<P: Protocol> {
     Response(P::Tag, P::Response),
     Fault(P::Tag, Fault),
-    /// A request has all of its responses; it began then, if that is measured.
+    /// A request has all of its responses; contains the time at which it began, if durations are measured.
     Done(Option<Instant>),
 }
 
-/// What is known of a request while it is worked on.
+/// Properties of a request in progress.
 pub(super) struct Begun<P: Protocol> {
     pub(super) tag: P::Tag,
-    /// The tick at which it has taken too long.
+    /// Tick at which it times out.
     pub(super) due: u64,
     pub(super) at: Option<Instant>,
-    /// The right to be in flight.
+    /// Permit to be in flight.
     pub(super) _permit: Permit,
 }
 
 pub(super) struct Pending<P: Protocol, H: Handler<P>> {
     running: FuturesUnordered<Running<P, H::Later>>,
-    /// Where order counts: a place for each request from the first one that is not answered whole.
+    /// Places in the order of responses, if order matters: one for each request from the first incompletely answered
+    /// one on.
     places: VecDeque<Place<P, H::Later>>,
-    /// The number of the first place.
+    /// Number of the first place.
     first: u64,
-    /// The number of the next request.
+    /// Number of the next request.
     next: u64,
-    /// Answers whose turn it is.
+    /// Answers that may be sent now.
     ready: VecDeque<Answer<P>>,
-    /// The request that has to be over before another is handled.
+    /// Request that has to finish before another is handled.
     alone: Option<u64>,
-    /// Whether that one is given up when the peer is gone.
+    /// `true` if that request is cancelled when the peer disconnects.
     is_blocked: bool,
-    /// Requests of which nobody was told that they are done. Those that panicked are among them.
+    /// Requests that were not reported as done yet, including those that panicked.
     unfinished: u64,
 }
 
-/// A place in the order of responses.
+/// Place in the order of responses.
 enum Place<P: Protocol, L> {
     Running,
-    /// Its response is known before its turn; it began then, if that is measured.
+    /// The response is known before its turn; contains the time at which the request began, if durations are measured.
     Known(P::Tag, P::Response, Option<Instant>),
-    /// Its first response, with what goes on after it.
+    /// The first response is known, and the remaining work continues after it.
     Ahead(Work<P, L>, P::Response),
-    /// It ended, with a fault or after its last response.
+    /// The request has ended, with a fault or after its last response.
     Over(Option<(P::Tag, Fault)>, Option<Instant>),
 }
 
@@ -66,7 +67,7 @@ struct Work<P: Protocol, L> {
     later: Pin<Box<L>>,
 }
 
-/// A work until its next response.
+/// Work up to its next response.
 struct Running<P: Protocol, L>(Option<Work<P, L>>);
 
 impl<P: Protocol, L: Stream<Item = P::Response>> Future for Running<P, L> {
@@ -97,7 +98,7 @@ impl<P: Protocol, H: Handler<P>> Default for Pending<P, H> {
 }
 
 impl<P: Protocol, H: Handler<P>> Pending<P, H> {
-    /// Requests that are not answered whole.
+    /// Returns the number of incompletely answered requests.
     pub(super) fn count(&self) -> usize {
         self.running.len().max(self.places.len()) + self.ready.len()
     }
@@ -106,27 +107,27 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
         self.count() == 0
     }
 
-    /// Requests that are given up if this is dropped now.
+    /// Returns the number of requests that are abandoned if this value is dropped now.
     pub(super) fn unfinished(&self) -> u64 {
         self.unfinished
     }
 
-    /// Whether a request runs beside which no other may.
+    /// Returns `true` if a request is running that excludes all others.
     pub(super) fn is_alone(&self) -> bool {
         self.alone.is_some()
     }
 
-    /// Whether a request runs that is given up when the peer is gone.
+    /// Returns `true` if a request is running that is cancelled when the peer disconnects.
     pub(super) fn is_blocked(&self) -> bool {
         self.is_alone() && self.is_blocked
     }
 
-    /// The request that runs alone is given up when the peer is gone.
+    /// Marks the exclusive request to be cancelled when the peer disconnects.
     pub(super) fn block(&mut self) {
         self.is_blocked = true;
     }
 
-    /// Returns its number.
+    /// Adds a request. Returns its number.
     pub(super) fn push(&mut self, begun: Begun<P>, later: H::Later, is_alone: bool) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -142,21 +143,22 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
         number
     }
 
-    /// A response that has to wait for its turn.
+    /// Adds a response that has to wait for its turn.
     pub(super) fn push_known(&mut self, tag: P::Tag, response: P::Response, at: Option<Instant>) {
         self.next += 1;
         self.unfinished += 1;
         self.places.push_back(Place::Known(tag, response, at));
     }
 
-    /// A refusal that has to wait for its turn.
+    /// Adds a refusal that has to wait for its turn.
     pub(super) fn push_fault(&mut self, tag: P::Tag, fault: Fault) {
         self.next += 1;
         self.unfinished += 1;
         self.places.push_back(Place::Over(Some((tag, fault)), None));
     }
 
-    /// The next answer that may go out. Nothing is worked on while nobody asks: whoever asks has room for it.
+    /// Returns the next answer that may be sent. Requests make progress only in this call, so the caller needs room for
+    /// the answer.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Option<Answer<P>> {
         loop {
             if let Some(answer) = self.ready.pop_front().or_else(|| self.next_in_order()) {
@@ -199,7 +201,7 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
         }
     }
 
-    /// Takes over what a work came to: a response, or its end.
+    /// Processes the result of a piece of work: a response, or its end.
     fn take(&mut self, mut work: Work<P, H::Later>, response: Option<P::Response>) {
         let is_turn = P::ORDER == Order::Completion || work.number == self.first;
         match response {
@@ -235,7 +237,7 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
         }
     }
 
-    /// Ends a request with a fault in place of its answer. `false` where it is over or has begun to answer.
+    /// Ends a request with a fault as its answer. Returns `false` if it has ended or has begun to answer.
     pub(super) fn fail(&mut self, number: u64, fault: &Fault) -> bool {
         let mut failed = None;
         for running in std::mem::take(&mut self.running) {
@@ -250,7 +252,7 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
         failed.is_some()
     }
 
-    /// The tick at which the first of the requests has taken too long.
+    /// Returns the tick at which the first of the requests times out.
     pub(super) fn due(&self) -> Option<u64> {
         let running = self.running.iter().filter_map(|running| running.0.as_ref());
         let ahead = self.places.iter().filter_map(|place| match place {
@@ -260,7 +262,7 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
         running.chain(ahead).map(|work| work.begun.due).min()
     }
 
-    /// Ends every request that has taken too long. Returns how many.
+    /// Ends every request that has timed out. Returns their number.
     pub(super) fn expire(&mut self, now: u64) -> u64 {
         let mut late = Vec::new();
         for running in std::mem::take(&mut self.running) {
@@ -273,7 +275,7 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
             if matches!(place, Place::Ahead(work, _) if work.begun.due <= now)
                 && let Place::Ahead(work, _) = std::mem::replace(place, Place::Running)
             {
-                // Its first response has to wait no longer: a fault goes out instead.
+                // Its first response will not be sent: a fault replaces it.
                 late.push(work);
             }
         }

@@ -1,4 +1,4 @@
-//! Requests that are answered in any order, against what has to be true of what comes out.
+//! Requests that are answered in any order, checked against the invariants of the answers.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::Outbox;
 use crate::limits::Cap;
 use crate::service::{Decoded, Held, Input, Never, Out, Peer, Reply};
 
-/// What a later answer says: the number of its request, and which of its responses it is.
+/// Contents of a later answer: the number of its request, and the index of the response.
 type Said = (usize, usize);
 
-/// A protocol that is only its order. A response is its request's tag, with its own number.
+/// Protocol that only has an order. A response consists of its request's tag and its own number.
 #[derive(Clone)]
 struct Only<const IN_ORDER: bool>;
 
@@ -65,11 +65,11 @@ enum Step {
     Later,
     Known,
     Refused,
-    /// One of those that run says something, or ends.
+    /// A running request sends a response, or ends.
     Say(usize),
     End(usize),
     Fail(usize),
-    /// All that can go out does.
+    /// All answers that may be sent are taken.
     Take,
     Pass(u64),
 }
@@ -87,7 +87,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What came out of one request.
+/// Answers to one request.
 #[derive(Clone, Debug, Default)]
 struct Came {
     responses: usize,
@@ -181,7 +181,8 @@ fn run<const IN_ORDER: bool>(steps: &[Step]) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 512 }))]
 
-    /// Every request has its responses in their order, at most one fault, and an end; in order, one after the other.
+    /// Every request receives its responses in their order, at most one fault, and an end; with ordered responses, one
+    /// request after the other.
     #[test]
     fn every_request_is_answered_and_done(steps in proptest::collection::vec(step(), 1..60)) {
         run::<true>(&steps)?;

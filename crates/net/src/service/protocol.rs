@@ -1,4 +1,4 @@
-//! What a protocol is: bytes into requests, responses into bytes, and a handler between them.
+//! Definition of a protocol: bytes to requests, responses to bytes, and a handler between them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,103 +13,119 @@ use super::out::Out;
 use super::peer::Peer;
 use crate::Outbox;
 
-/// How one kind of peer frames what it says. It holds no state of a connection: that is its [`Protocol::Codec`].
+/// Framing of the messages of one kind of peer. It holds no state of a connection, which is in [`Protocol::Codec`].
 pub trait Protocol: Sized + 'static {
-    /// What one stream of frames needs to remember between two of them.
+    /// State that one stream of frames keeps between frames.
     type Codec: 'static;
-    /// A request, which may borrow from the bytes that were read.
+    /// Request, which may borrow from the bytes that were read.
     type Request<'a>;
-    /// What a peer says without waiting for an answer; [`Never`] where every request has one.
+    /// Message that the peer sends without expecting an answer; [`Never`] if every request has one.
     type Message<'a>;
+    /// Response to a request.
     type Response: 'static;
-    /// What a response has to carry of its request: a correlation id, or nothing where order tells.
+    /// Part of a request that its response has to carry: a correlation id, or nothing if the order identifies it.
     type Tag: Copy + PartialEq + Unpin + 'static;
 
+    /// Order in which responses are sent.
     const ORDER: Order;
 
+    /// Creates the state of a new stream of frames from this peer.
     fn codec(&self, peer: &Rc<Peer>) -> Self::Codec;
 
-    /// Takes the first frame, or says how much of it is missing. It takes nothing from a frame that is not whole.
+    /// Decodes the first frame, or returns the number of bytes that it needs. An incomplete frame is not consumed.
     fn decode<'a>(&self, codec: &mut Self::Codec, input: &mut Input<'a>) -> Result<Decoded<'a, Self>, Fault>;
 
+    /// Encodes a response to the request with this tag.
     fn encode(&self, codec: &mut Self::Codec, tag: Self::Tag, response: Self::Response, out: &mut Out);
 
-    /// Says what went wrong: with one request, or with the whole stream, which is then closed.
+    /// Encodes a fault: of one request, or of the whole stream, which is closed afterwards.
     fn encode_fault(&self, codec: &mut Self::Codec, tag: Option<Self::Tag>, fault: &Fault, out: &mut Out);
 
-    /// The code that a QUIC connection is closed with.
+    /// Returns the code that a QUIC connection is closed with.
     fn close_code(&self, kind: FaultKind) -> u32 {
         kind as u32
     }
 }
 
-/// In which order responses go out when requests take their time.
+/// Order in which responses are sent if requests take time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// As the requests came in. A body comes whole before anything else.
+    /// In the order of the requests. A body must be complete before any other frame.
     Request,
-    /// As they are done; the tag tells which is which.
+    /// In the order of completion; the tag identifies the request.
     Completion,
 }
 
-/// What stands first in the bytes that are there.
+/// First element of the received bytes.
 pub enum Decoded<'a, P: Protocol> {
-    /// No whole frame: so many bytes, all in all, have to be there before it is worth looking again.
+    /// No complete frame: this many bytes must be present, in total, before the decoder is called again.
     More(usize),
+    /// Complete request, which will be answered.
     Request(P::Tag, P::Request<'a>),
+    /// Complete message, which will not be answered.
     Message(P::Message<'a>),
-    /// A request whose body follows piece by piece, so many bytes if the peer said it.
+    /// Request whose body follows in pieces, with the length of the body if the peer has sent it.
     Open(P::Tag, P::Request<'a>, Option<u64>),
-    /// A piece of the body of an open request.
+    /// Piece of the body of an open request.
     Piece {
+        /// Tag of the request that the body belongs to.
         tag: P::Tag,
+        /// Bytes of the piece; may be empty.
         bytes: &'a [u8],
+        /// `true` if the body is complete with this piece.
         is_last: bool,
     },
 }
 
-/// What has no values: the messages of a protocol without any, the later answers of a handler that needs none.
+/// Type without values: for the messages of a protocol without any, and the later answers of a handler without any.
 #[derive(Clone, Copy, Debug)]
 pub enum Never {}
 
-/// A request that is not served, or a stream that cannot go on.
+/// Reason why a request is not served, or why a stream cannot continue.
 #[derive(Clone, Debug)]
 pub struct Fault {
+    /// Category of the fault.
     pub kind: FaultKind,
+    /// Description for the peer and the log.
     pub message: Cow<'static, str>,
 }
 
+/// Category of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// The bytes are not of this protocol.
+    /// The bytes do not belong to this protocol.
     Malformed,
-    /// They are of a version, or use an option, that this end does not know.
+    /// The bytes use a version or an option that this side does not support.
     Unsupported,
-    /// A frame or a body is over its limit.
+    /// A frame or a body exceeds its limit.
     TooLarge,
-    /// A limit of requests or of memory is reached; to be tried again.
+    /// A limit of requests or of memory is reached; the peer should try again.
     Busy,
     /// The peer or the handler took too long.
     Timeout,
     /// The handler failed to answer.
     Internal,
-    /// This end is going away.
+    /// The server is shutting down.
     ShuttingDown,
 }
 
 impl Fault {
+    /// Creates a fault of this kind.
     pub fn new(kind: FaultKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self { kind, message: message.into() }
     }
 
+    /// Creates a fault of kind [`FaultKind::Malformed`].
     pub fn malformed(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(FaultKind::Malformed, message)
     }
 
+    /// Creates a fault of kind [`FaultKind::TooLarge`].
     pub fn too_large(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(FaultKind::TooLarge, message)
     }
 
+    /// Creates a fault of kind [`FaultKind::Busy`].
     pub fn busy(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(FaultKind::Busy, message)
     }
@@ -121,33 +137,36 @@ impl fmt::Display for Fault {
     }
 }
 
-/// How a request is answered. A handler has to return one, so no request can be forgotten; a one-way message
-/// has none, so it cannot be answered.
+/// Answer to a request. A handler has to return one, so no request can be forgotten; a one-way message has none, so it
+/// cannot be answered.
 pub enum Reply<R, L> {
+    /// Response that is sent immediately.
     Now(R),
-    /// Answered later, by one response or several; the next requests are handled meanwhile.
+    /// Response or responses that follow later; the next requests are handled concurrently.
     Later(L),
-    /// The same, and nothing more of this stream is handled before it is over.
+    /// Like `Later`, but no further frame of this stream is handled until the last response.
     Alone(L),
-    /// The same, for what may wait long: given up when the peer closes its end, as nobody is left then who waits.
+    /// Like `Alone`, for long waits: cancelled when the peer closes its side.
     Blocked(L),
-    /// Answered now; nothing more is read and the stream is closed.
+    /// Response that is sent immediately as the last one: nothing more is read, and the stream is closed.
     Last(R),
 }
 
-/// How far a stream is, as its handler sees it.
+/// Progress of a stream from the handler's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Its peer has still to say who it is: the time for its first frame runs on.
+    /// The peer still has to identify itself: the timeout of the first frame continues to run.
     Opening,
+    /// The stream serves requests.
     Open,
-    /// Nothing more is read. What was asked is answered, and the stream is closed.
+    /// The stream is not read any more. Outstanding requests are answered, and the stream is closed.
     Over,
 }
 
-/// What is done with requests. Each shard has a clone of its own, so it may keep `Rc` and `Cell` in what it makes.
+/// Implementation of a service. Each shard has its own clone, so its connections and sessions may contain `Rc` and
+/// `Cell`.
 ///
-/// A request is answered now or later, and a message never: whatever else is written does not compile.
+/// A request is answered now or later, and a message never: other code does not compile.
 ///
 /// ```
 /// # use std::{rc::Rc, sync::Arc};
@@ -168,7 +187,7 @@ pub enum Standing {
 /// # }
 /// ```
 ///
-/// A request that is forgotten:
+/// A handler that forgets a request:
 ///
 /// ```compile_fail,E0308
 /// # use std::{rc::Rc, sync::Arc};
@@ -187,7 +206,7 @@ pub enum Standing {
 /// # }
 /// ```
 ///
-/// A message that is answered:
+/// A handler that answers a message:
 ///
 /// ```compile_fail,E0053
 /// # use std::{rc::Rc, sync::Arc};
@@ -208,24 +227,29 @@ pub enum Standing {
 /// # }
 /// ```
 pub trait Handler<P: Protocol>: 'static {
-    /// What the streams of one connection share: many over QUIC, otherwise one. Dropped when it is gone.
+    /// State that the streams of one connection share: QUIC has many streams, other transports one. Dropped when the
+    /// connection ends.
     type Connection: 'static;
-    /// What one stream of frames has to itself.
+    /// State of one stream of frames.
     type Session: 'static;
-    /// Later answers: a stream of responses, of one as a rule ([`once`](super::once)).
+    /// Later answers: a stream of responses, usually of a single one ([`once`](super::once)).
     type Later: Stream<Item = P::Response> + 'static;
 
+    /// Creates the state of a new connection.
     fn connect(&self, peer: &Rc<Peer>) -> Self::Connection;
 
-    /// A stream begins. What others have to tell the peer goes through `outbox`, from any thread.
+    /// Creates the state of a new stream. Any thread may send pushes to the peer through `outbox`.
     fn open(&self, connection: &Rc<Self::Connection>, outbox: &Arc<Outbox>) -> Self::Session;
 
+    /// Handles a request whose body, if any, is complete.
     fn call(&self, session: &mut Self::Session, request: P::Request<'_>) -> Reply<P::Response, Self::Later>;
 
-    /// A message that waits for no answer. Nothing more of this stream is handled before what is returned is over.
+    /// Handles a message that expects no answer. No further frame of this stream is handled until the returned future
+    /// completes.
     fn tell(&self, session: &mut Self::Session, message: P::Message<'_>) -> Option<Held>;
 
-    /// A request whose body is still coming. Where bodies are always whole there is nothing to write here.
+    /// Handles a request whose body is still arriving. The default drops the body and calls [`Handler::call`], for
+    /// protocols whose bodies are always complete.
     fn call_streamed(
         &self,
         session: &mut Self::Session,
@@ -236,29 +260,30 @@ pub trait Handler<P: Protocol>: 'static {
         self.call(session, request)
     }
 
-    /// All that came with one read is handled: what was saved up for this moment is done now.
+    /// Called after all frames of one read are handled, for work that was batched until this moment.
     fn settle(&self, session: &mut Self::Session) {
         let _ = session;
     }
 
-    /// A turn of the stream begins, or ends: all that is done for it on this thread is done between the two, later
-    /// answers included.
+    /// Called when a turn of the stream begins and when it ends: all work for the stream on this thread, including
+    /// later answers, happens between the two calls.
     fn turn(&self, session: &Self::Session, begins: bool) {
         let _ = (session, begins);
     }
 
-    /// How far the stream is. Asked after each frame, and after each later answer.
+    /// Returns the progress of the stream. Called after each frame, and after each later answer.
     fn standing(&self, session: &Self::Session) -> Standing {
         let _ = session;
         Standing::Open
     }
 
-    /// The server goes away: what the stream has to do first, beside answering what it was asked.
+    /// Called when the shutdown begins. Returns work that the stream has to finish first, in addition to answering its
+    /// requests.
     fn drain(&self, session: &mut Self::Session) -> Option<Held> {
         let _ = session;
         None
     }
 }
 
-/// What holds a stream up until it is over. Boxed, because it is rare.
+/// Future that blocks a stream until it completes. Boxed, because it is rare.
 pub type Held = std::pin::Pin<Box<dyn Future<Output = ()>>>;

@@ -1,5 +1,5 @@
-//! What a stream was sent and has not handled: the beginning of a frame, or frames that have to wait. From a few
-//! KiB on it pays for the memory that it takes.
+//! Received bytes of a stream that are not handled: the beginning of a frame, or waiting frames. From a few KiB on they
+//! need a permit for their memory.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,21 +11,21 @@ use bytes::BytesMut;
 use super::protocol::Fault;
 use crate::limits::{Acquire, Lease, Permit};
 
-/// What is reserved for a frame at once on the word of its header; more once so much has come.
+/// Maximum bytes that are reserved for a frame because of its header alone; more is reserved as the bytes arrive.
 const RESERVE_BYTES_MAX: usize = 512 << 10;
-/// What a connection keeps without asking for it: the beginning of a small frame.
+/// Bytes that a connection may keep without a permit: the beginning of a small frame.
 const UNCHARGED_BYTES: usize = 4 << 10;
 
 pub(super) struct Rest {
     pub(super) bytes: BytesMut,
-    /// So many bytes have to be there before the decoder is asked again.
+    /// Number of bytes that must be present before the decoder is called again.
     pub(super) wanted: usize,
     permit: Option<Permit>,
-    /// The wait for more memory, and the tick at which it has taken too long.
+    /// Wait for more memory, and the tick at which it times out.
     wait: Option<Box<(Acquire, u64)>>,
 }
 
-/// Where memory comes from, and the tick until which one may wait for it; `None` is not to wait.
+/// Source of memory, and the tick until which a caller may wait for it; `None` means no waiting.
 pub(super) struct Source<'a> {
     pub(super) memory: &'a Rc<Lease>,
     pub(super) due: Option<u64>,
@@ -44,12 +44,13 @@ impl Rest {
         self.bytes.is_empty()
     }
 
-    /// Whether the decoder may find something in it.
+    /// Returns `true` if the decoder may find a frame in it.
     pub(super) fn is_ready(&self) -> bool {
         self.bytes.len() >= self.wanted
     }
 
-    /// Keeps this and nothing else. What is to be paid for and not there is waited for, if that is allowed.
+    /// Keeps a copy of these bytes and nothing else. If they need memory that is not available, starts to wait for it,
+    /// if `source` allows that.
     pub(super) fn keep(&mut self, cx: &mut Context<'_>, bytes: &[u8], source: &Source<'_>) -> Result<(), Fault> {
         if bytes.is_empty() {
             if !self.bytes.is_empty() {
@@ -65,12 +66,12 @@ impl Rest {
         Ok(())
     }
 
-    /// Takes all bytes to handle them; what is left of them is given to [`Rest::release`].
+    /// Takes all bytes to handle them; the remaining ones are returned with [`Rest::release`].
     pub(super) fn take(&mut self) -> BytesMut {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Keeps what is left, and what was paid for it if anything is. Otherwise that comes back.
+    /// Keeps the remaining bytes, together with their permit. If none remain, returns the permit.
     pub(super) fn release(&mut self, left: BytesMut) -> Option<Permit> {
         self.bytes = left;
         if !self.bytes.is_empty() {
@@ -80,10 +81,10 @@ impl Rest {
         self.permit.take()
     }
 
-    /// Makes room for more of a large frame, for so many bytes as are paid for. `None` while it waits for the memory.
+    /// Reserves room for more of a large frame, up to the permitted bytes. Returns `None` while it waits for memory.
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>, source: &Source<'_>) -> Result<Option<usize>, Fault> {
         let there = self.bytes.len();
-        // The buffer may be larger than what is paid for: it grows in large steps.
+        // The buffer may be larger than the permit, since it grows in large steps.
         if self.paid() <= there || self.bytes.capacity() <= there {
             let more = (self.wanted - there).min(RESERVE_BYTES_MAX);
             if !self.poll_pay(cx, there + more, source)? {
@@ -98,7 +99,7 @@ impl Rest {
         self.permit.as_ref().map_or(0, |permit| permit.amount() as usize)
     }
 
-    /// Holds a permit for so many bytes, or waits for it.
+    /// Obtains a permit for `bytes` bytes, or waits for it.
     fn poll_pay(&mut self, cx: &mut Context<'_>, bytes: usize, source: &Source<'_>) -> Result<bool, Fault> {
         loop {
             let Some(wait) = &mut self.wait else {
@@ -106,8 +107,8 @@ impl Rest {
                     return Ok(true);
                 }
                 let due = source.due.ok_or_else(no_memory)?;
-                // What is held counts towards what is asked for, so that two who wait do not block each other for
-                // ever: their waits have an end.
+                // The held permit is included, so that two waiters do not block each other forever: their waits have a
+                // timeout.
                 let acquire = source.memory.acquire_in_turn((bytes - self.paid()) as u64);
                 self.wait = Some(Box::new((acquire, due)));
                 continue;
@@ -126,7 +127,7 @@ impl Rest {
         }
     }
 
-    /// Holds a permit for so many bytes, if there is one.
+    /// Obtains a permit for `bytes` bytes, if it is available. Returns `false` otherwise.
     fn pay(&mut self, bytes: usize, memory: &Rc<Lease>) -> bool {
         let missing = bytes.saturating_sub(self.paid()) as u64;
         match &mut self.permit {
@@ -143,12 +144,12 @@ impl Rest {
         self.wait.is_some()
     }
 
-    /// The tick at which a wait for memory has taken too long.
+    /// Returns the tick at which the wait for memory times out.
     pub(super) fn wait_due(&self) -> Option<u64> {
         self.wait.as_ref().map(|wait| wait.1)
     }
 
-    /// Gives a wait up that has taken too long.
+    /// Fails if the wait for memory has timed out.
     pub(super) fn expire(&self, now: u64) -> Result<(), Fault> {
         match self.wait_due() {
             Some(due) if now >= due => Err(no_memory()),

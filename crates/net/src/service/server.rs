@@ -1,4 +1,4 @@
-//! A service on all shards, and how connections get there.
+//! Service on all shards, and the distribution of connections to them.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -31,22 +31,22 @@ use crate::shards::{Place, Places};
 use crate::shutdown::Stages;
 use crate::{Drain, Outbox, Shards, Shutdown};
 
-/// From this part of the connections on, a QUIC peer has to prove its address before it gets one.
+/// Part of the maximum number of connections from which on a QUIC peer has to prove its address first.
 const VALIDATE_FROM_PART: usize = 8;
-/// The first byte of a TLS handshake.
+/// First byte of a TLS handshake.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// A service that runs on every shard until its drain begins. It is cheap to clone.
+/// Service that runs on every shard until its drain begins. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Server {
     shards: Arc<Shards>,
-    /// The way to each shard. What is on it holds the permit of a connection.
+    /// Queue to each shard. Its entries hold the permit of their connection.
     arrivals: Vec<mpsc::UnboundedSender<Arrival>>,
     connections: Arc<Connections>,
     shutdown: Shutdown,
 }
 
-/// Something to be served on a shard.
+/// Connection or endpoint to be served on a shard.
 struct Arrival {
     what: Arrived,
     hold: Hold,
@@ -59,7 +59,7 @@ enum Arrived {
     Endpoint(quinn::Endpoint, Box<QuicOffer>),
 }
 
-/// How QUIC is spoken on an endpoint.
+/// QUIC settings of an endpoint.
 struct QuicOffer {
     config: quinn::ServerConfig,
     windows: Windows,
@@ -67,12 +67,12 @@ struct QuicOffer {
     places: Places,
 }
 
-/// A byte stream in memory.
+/// Byte stream in memory.
 pub trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Pipe for T {}
 
-/// What a connection holds while it is open.
+/// Resources that a connection holds while it is open.
 struct Hold {
     _permit: Option<ConnectionPermit>,
     _place: Option<Place>,
@@ -105,8 +105,8 @@ impl Server {
         Self { arrivals: arrivals.collect(), shards: shards.clone(), connections, shutdown: shutdown.clone() }
     }
 
-    /// The same without any choice: a shard for each core, connections up to the usual limits, and a shutdown of its
-    /// own ([`Server::shutdown`]).
+    /// Starts the service with defaults: a shard for each core, the default connection limits, and its own shutdown
+    /// ([`Server::shutdown`]). Fails if the threads cannot be started.
     pub fn on_every_core<P, H>(service: Service<P, H>) -> io::Result<Self>
     where
         P: Protocol + Clone + Send + Sync,
@@ -116,12 +116,13 @@ impl Server {
         Ok(Self::start(service, &shards, Connections::new(ConnectionLimits::default()), &Shutdown::default()))
     }
 
-    /// What ends it.
+    /// Returns the shutdown, which ends the service.
     pub fn shutdown(&self) -> &Shutdown {
         &self.shutdown
     }
 
-    /// Serves what comes to the listener, in a task of the current runtime, until the drain begins.
+    /// Serves the connections of a listener, in a task of the current runtime, until the drain begins. Returns the
+    /// bound address.
     pub fn listen(&self, listener: Listener) -> io::Result<Address> {
         let address = listener.address()?;
         let server = self.clone();
@@ -151,7 +152,7 @@ impl Server {
         Ok(address)
     }
 
-    /// Serves one byte stream in memory.
+    /// Serves one byte stream in memory. It is dropped if the connection limit is reached.
     pub fn serve_pipe(&self, pipe: impl Pipe + 'static) {
         if let Some((hold, shard)) = self.admit(None) {
             self.send(shard, Arrival { what: Arrived::Pipe(Box::new(pipe)), hold });
@@ -202,7 +203,7 @@ impl Server {
 static CONNECTION_IDS: AtomicU64 = AtomicU64::new(1);
 
 impl<P: Protocol, H: Handler<P>> Live<P, H> {
-    /// Follows the shutdown.
+    /// Follows the stages of the shutdown.
     async fn watch(self: Rc<Self>, mut stages: Stages) {
         stages.begun().await;
         self.phase.set(Phase::Draining);
@@ -273,7 +274,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
                 return;
             }
         }
-        // Boxed: a connection without TLS does not pay for the state of one with it.
+        // Boxed, so that a connection without TLS does not pay for the state of TLS.
         Box::pin(self.serve_tls(socket, address, offer, hold)).await;
     }
 
@@ -325,7 +326,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         self.serve_one(Stream::new(stream), outbox, peer, hold)
     }
 
-    /// A connection that is one stream of frames.
+    /// Serves a connection that is one stream of frames.
     fn serve_one<T: ByteStream>(
         self: Rc<Self>,
         transport: T,
@@ -343,7 +344,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         OptionFuture::from(guarded)
     }
 
-    /// What a handler begins a connection or a stream with. Where it panics there is none, and nothing else happens.
+    /// Creates the state of a connection or a stream. If the handler panics, returns `None` and has no other effect.
     fn unless_it_panics<T>(&self, begin: impl FnOnce() -> T) -> Option<T> {
         catch_unwind(AssertUnwindSafe(begin))
             .inspect_err(|_| {
@@ -353,7 +354,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
             .ok()
     }
 
-    /// What `work` comes to, unless it takes too long or the shutdown begins.
+    /// Returns the result of `work`, or `None` if it takes too long or the shutdown begins.
     async fn within<T>(&self, duration: Duration, work: impl Future<Output = T>) -> Option<T> {
         if self.phase.get() != Phase::Serving {
             return None;
@@ -366,7 +367,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
             let peer = incoming.remote_address();
             let connections = &offer.connections;
             if !incoming.remote_address_validated() && connections.open() > connections.max() / VALIDATE_FROM_PART {
-                // Whoever borrows another's address does not hear this, and does not come again.
+                // A peer with a forged address does not receive this, and does not connect again.
                 if let Err(error) = incoming.retry() {
                     tracing::debug!(%peer, %error, "cannot ask for a proof of the address");
                 }
@@ -386,7 +387,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
                 }
             }
         }
-        // Those who are there hear the end; whoever still comes is refused and not left to wait.
+        // Connected peers receive the close; new ones are refused instead of left waiting.
         let refuse = async {
             while let Some(incoming) = endpoint.accept().await {
                 incoming.refuse();
@@ -428,7 +429,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         quic.close(code.into(), fault.message.as_bytes());
     }
 
-    /// Serves the streams of a QUIC connection until it ends. Why it did.
+    /// Serves the streams of a QUIC connection until it ends. Returns the reason.
     async fn serve_streams(
         self: &Rc<Self>,
         quic: &quinn::Connection,
@@ -452,7 +453,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
                     _ = streams.join_next(), if !is_quiet => None,
                 }
             };
-            // A connection with streams is as patient as they are.
+            // While a connection has streams, their timeouts apply.
             let wait_max = if is_quiet { patience } else { Duration::MAX };
             let waited = self.until_phase_changes(wait_max, wait).await;
             match waited {
@@ -480,7 +481,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
         }
     }
 
-    /// What `work` comes to, unless it takes too long or the shutdown moves on.
+    /// Returns the result of `work`, or `None` if it takes too long or the shutdown reaches another stage.
     async fn until_phase_changes<T>(&self, duration: Duration, work: impl Future<Output = T>) -> Option<T> {
         let phase = self.phase.get();
         let mut work = std::pin::pin!(work);
@@ -492,7 +493,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
     }
 }
 
-/// A connection that is open and counted.
+/// Open connection, which is counted.
 struct Open<P: Protocol, H: Handler<P>> {
     live: Rc<Live<P, H>>,
     _hold: Hold,
@@ -511,10 +512,10 @@ impl<P: Protocol, H: Handler<P>> Drop for Open<P, H> {
     }
 }
 
-/// A stream whose handler may panic: then the stream ends, and nothing else.
+/// Stream whose handler may panic: a panic ends only the stream.
 struct Guarded<P: Protocol, H: Handler<P>, T, O> {
     stream: Connection<P, H, T>,
-    /// Lives as long as any of its streams.
+    /// State of the connection, which lives as long as any of its streams.
     _connection: Rc<H::Connection>,
     _open: O,
 }

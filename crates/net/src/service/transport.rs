@@ -1,4 +1,4 @@
-//! The byte stream under a connection: a plain socket, or anything else that reads and writes.
+//! Byte stream of a connection: a plain socket, or any other reader and writer.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -17,18 +17,18 @@ use crate::outbox::SLICES_MAX;
 pub(super) trait Transport {
     fn reader(&mut self) -> &mut (impl AsyncRead + Unpin);
 
-    /// Writes what waits, then `out`. What is not taken waits in the outbox, and the task is woken when it is
-    /// worth trying again.
+    /// Writes the waiting bytes, then `out`. Bytes that are not accepted wait in the outbox, and the task is woken when
+    /// it can write again.
     fn write(&mut self, outbox: &Outbox, out: &Out, cx: &mut Context<'_>) -> io::Result<()>;
 
-    /// Whether closing with unread bytes would take from the peer what it was sent last.
+    /// `true` if closing with unread bytes can destroy the last bytes on their way to the peer.
     const CLOSES_HARD: bool;
 
-    /// Tells the peer that no more comes.
+    /// Notifies the peer that no more bytes follow.
     fn poll_finish(&mut self, outbox: &Outbox, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
-/// The reading half of a plain socket. The outbox has the other one and writes to it by itself.
+/// Reading half of a plain socket. The outbox owns the other half and writes to it directly.
 pub(super) struct Plain<R>(pub R);
 
 impl<R: AsyncRead + Unpin> Transport for Plain<R> {
@@ -55,10 +55,10 @@ impl<R: AsyncRead + Unpin> Transport for Plain<R> {
     }
 }
 
-/// TLS, a QUIC stream, a pipe: only the connection's own task writes.
+/// TLS, a QUIC stream or a pipe: only the connection's own task writes.
 pub(super) struct Stream<S> {
     io: S,
-    /// Taken out of the outbox, in the order in which it goes out.
+    /// Chunks that were taken from the outbox, in the order in which they are written.
     turn: VecDeque<Bytes>,
     is_flushed: bool,
 }
@@ -69,9 +69,9 @@ impl<S> Stream<S> {
     }
 }
 
-/// A byte stream that is read and written by its owner alone.
+/// Byte stream that only its owner reads and writes.
 pub(super) trait Duplex: AsyncRead + AsyncWrite + Unpin {
-    /// As [`Transport::CLOSES_HARD`].
+    /// `true` if closing with unread bytes can destroy the last bytes; see [`Transport::CLOSES_HARD`].
     const CLOSES_HARD: bool;
 
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -87,11 +87,11 @@ impl<P: Pipe + ?Sized> Duplex for Box<P> {
     const CLOSES_HARD: bool = true;
 }
 
-/// A bidirectional stream of a QUIC connection.
+/// Bidirectional stream of a QUIC connection.
 pub(super) struct QuicStream {
     send: quinn::SendStream,
     receive: quinn::RecvStream,
-    /// Resolves when the peer has all that was sent, or wants no more of it.
+    /// Future that completes when the peer has received all bytes, or does not want more.
     stopped: Option<BoxFuture<'static, Result<Option<quinn::VarInt>, quinn::StoppedError>>>,
 }
 
@@ -104,7 +104,7 @@ impl QuicStream {
 impl Duplex for QuicStream {
     const CLOSES_HARD: bool = false;
 
-    /// A connection that closes takes back what was not acknowledged, so that is waited for.
+    /// Finishes the stream and waits for the acknowledgement: a connection that closes discards unacknowledged bytes.
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let stopped = match &mut self.stopped {
             Some(stopped) => stopped,
@@ -151,7 +151,7 @@ impl<S: Duplex> Transport for Stream<S> {
                 past = self.write_past(out, cx)?;
                 outbox.wrote_past(past);
             } else {
-                // Behind everything that waits already.
+                // After all bytes that already wait.
                 while outbox.take_turn(&mut self.turn) > 0 {}
             }
             let before: usize = self.turn.iter().map(Bytes::len).sum();
@@ -172,7 +172,7 @@ impl<S: Duplex> Transport for Stream<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Stream<S> {
-    /// Writes `out` without a copy of it, as far as the stream takes it.
+    /// Writes `out` without copying it, as far as the stream accepts it.
     fn write_past(&mut self, out: &Out, cx: &mut Context<'_>) -> io::Result<usize> {
         let wrote = match out.as_plain() {
             Some(bytes) => Pin::new(&mut self.io).poll_write(cx, bytes),

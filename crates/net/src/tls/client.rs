@@ -1,4 +1,4 @@
-//! Who a client is by its certificate, and whether it is let in.
+//! Identity of a client by its certificate, and its admission.
 
 use std::fmt;
 use std::io;
@@ -14,24 +14,26 @@ use rustls::server::danger::ClientCertVerifier;
 use super::identity::{provider, read_certificates};
 use super::x509::Facts;
 
-/// Which clients are let in by their certificates.
+/// Admission of clients by their certificates.
 #[derive(Clone, Debug)]
 pub struct ClientAuth {
-    /// PEM file of the certificates that vouch for clients.
+    /// PEM file of the certificates that issue client certificates.
     pub roots: PathBuf,
-    /// Whether a client without a certificate is refused. One whose certificate does not hold always is.
+    /// `true` if clients without a certificate are refused. Clients with an invalid certificate always are.
     pub is_required: bool,
-    /// A client needs one of these names or fingerprints. Where both are empty, everyone is let in for
-    /// whom the roots vouch. Host names are in lower case.
+    /// Names of which a client needs one, unless it has one of the fingerprints. If both lists are empty, every client
+    /// with a certificate from the roots is admitted. Host names are in lower case.
     pub names: Vec<String>,
+    /// Fingerprints of which a client needs one, unless it has one of the names.
     pub fingerprints: Vec<Fingerprint>,
 }
 
-/// The SHA-256 of a certificate. As text: 64 hexadecimal digits, with or without colons between them.
+/// SHA-256 of a certificate. Its text form has 64 hexadecimal digits, with or without colons between them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint(pub [u8; 32]);
 
 impl Fingerprint {
+    /// Computes the fingerprint of a certificate in DER form.
     pub fn of(certificate: &CertificateDer<'_>) -> Self {
         let suite = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
         let sha256 = suite.tls13().map(|suite| suite.common.hash_provider.hash(certificate));
@@ -53,7 +55,7 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// A text that is no fingerprint.
+/// Error for a text that is not a valid fingerprint.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoFingerprint;
 
@@ -81,16 +83,19 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// Who a client has shown to be, by a certificate that was checked in the handshake.
+/// Identity that a client has proved by a certificate, which was checked in the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerIdentity {
-    /// Its host names in lower case, URIs and e-mail addresses or, where it has none of them, its common name.
+    /// Host names in lower case, URIs and e-mail addresses of the certificate or, if it has none of these, its common
+    /// name.
     pub names: Vec<String>,
+    /// Fingerprint of the client's certificate.
     pub fingerprint: Fingerprint,
 }
 
 impl PeerIdentity {
-    /// Of what `peer_certificates` gives after the handshake; `None` for a client without a certificate.
+    /// Returns the identity for the result of `peer_certificates` after the handshake; `None` for a client without a
+    /// certificate.
     pub fn of_certificates(chain: Option<&[CertificateDer<'_>]>) -> Option<Self> {
         let certificate = chain?.first()?;
         match Facts::read(certificate) {
@@ -102,14 +107,14 @@ impl PeerIdentity {
         }
     }
 
-    /// Of the client at the other end of a QUIC connection.
+    /// Returns the identity of the client of a QUIC connection.
     pub fn of_quic(connection: &quinn::Connection) -> Option<Self> {
         let chain = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
         Self::of_certificates(Some(&chain))
     }
 }
 
-/// The check of clients as the files say at one time.
+/// Check of clients against the files as they were at one time.
 #[derive(Debug)]
 pub(super) struct ClientCheck {
     roots: Vec<CertificateDer<'static>>,
@@ -130,7 +135,7 @@ impl ClientCheck {
         Ok(Self { roots, chains, allowed: auth.clone() })
     }
 
-    /// Whether both let in the same clients.
+    /// Returns `true` if both admit the same clients.
     pub fn is_same(&self, other: &Self) -> bool {
         self.roots == other.roots
     }

@@ -1,18 +1,18 @@
-//! Whether files were changed, without reading them.
+//! Detection of changed files without reading them.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What tells two versions of a file apart.
+/// Properties that distinguish two versions of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     inode: u64,
     bytes: u64,
-    /// Seconds and nanoseconds.
+    /// Modification time in seconds and nanoseconds.
     modified: (i64, i64),
 }
 
-/// One for each path, in their order; a path may lead through links. `None` where no file can be seen.
+/// Returns a stamp for each path, in their order, following links; `None` for a file that cannot be accessed.
 pub(super) fn stamps<'a>(paths: impl Iterator<Item = &'a Path>) -> Vec<Option<Stamp>> {
     let stamp = |path: &Path| {
         let file = std::fs::metadata(path).ok()?;

@@ -1,4 +1,4 @@
-//! A certificate chain with its key: from PEM files, or made on the spot for development.
+//! Certificate chain with its key: from PEM files, or generated for development.
 
 use std::io;
 use std::path::Path;
@@ -9,15 +9,17 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-/// A certificate chain and its key.
+/// Certificate chain and its private key.
 #[derive(Debug)]
 pub struct Identity {
-    /// The certificate itself first, then those that vouch for it.
+    /// Server certificate first, then its issuers.
     pub chain: Vec<CertificateDer<'static>>,
+    /// Private key of the first certificate.
     pub key: PrivateKeyDer<'static>,
 }
 
 impl Identity {
+    /// Reads an identity from a PEM file with the chain and one with the key.
     pub fn from_pem(certificate: &Path, key: &Path) -> io::Result<Self> {
         let chain = read_certificates(certificate)?;
         let key = PrivateKeyDer::from_pem_file(key)
@@ -25,14 +27,14 @@ impl Identity {
         Ok(Self { chain, key })
     }
 
-    /// A new certificate that nobody vouches for, valid for these names.
+    /// Generates a self-signed certificate for these names.
     pub fn self_signed(names: Vec<String>) -> io::Result<Self> {
         let made = rcgen::generate_simple_self_signed(names).map_err(io::Error::other)?;
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(io::Error::other)?;
         Ok(Self { chain: vec![made.cert.der().clone()], key })
     }
 
-    /// The TLS settings of a server that has this identity and never another.
+    /// Returns the TLS settings of a server that always has this identity.
     pub fn server_config(&self, alpn: &[&[u8]]) -> io::Result<Arc<rustls::ServerConfig>> {
         let mut config = rustls::ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
@@ -44,18 +46,18 @@ impl Identity {
         Ok(Arc::new(config))
     }
 
-    /// The same, ready to sign. Refused where the key is not that of the certificate.
+    /// Returns the identity in the form for signing. Fails if the key does not belong to the certificate.
     pub(super) fn certified(&self) -> Result<CertifiedKey, rustls::Error> {
         CertifiedKey::from_der(self.chain.clone(), self.key.clone_key(), &provider())
     }
 }
 
-/// The one crypto provider.
+/// Returns the crypto provider that all TLS of the process uses.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// All certificates of a PEM file, of which there is at least one.
+/// Reads all certificates of a PEM file. Fails if there is none.
 pub(super) fn read_certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     let certificates = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)

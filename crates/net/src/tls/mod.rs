@@ -1,7 +1,7 @@
-//! TLS of listeners: certificates by name, clients by theirs, and new files without a restart.
+//! TLS of listeners: certificates by host name, client certificates, and new files without a restart.
 //!
-//! One [`Tls`] serves any number of listeners, over TCP and QUIC. What was read from the files is looked
-//! up in each handshake, so a reload changes every later handshake and no open connection.
+//! One [`Tls`] serves any number of listeners, over TCP and QUIC. Each handshake uses the contents of the files as of
+//! the last reload, so a reload affects every later handshake and no open connection.
 
 mod client;
 mod files;
@@ -36,33 +36,39 @@ use files::Stamp;
 use sessions::Sessions;
 use x509::Facts;
 
-/// What TLS is set to.
+/// Settings of TLS.
 pub struct TlsSettings {
-    /// At least one. The first also answers clients that ask for a name which none of them has, or for none.
+    /// Identities, at least one. The first one also serves clients that request an unknown name or none.
     pub identities: Vec<NamedIdentity>,
-    /// Refuse those clients instead.
+    /// `true` if clients that request an unknown name, or none, are refused instead.
     pub refuse_unknown_names: bool,
-    /// Whether clients have certificates too.
+    /// Admission of clients by certificate; `None` if clients need none.
     pub client_auth: Option<ClientAuth>,
 }
 
-/// An identity and the names for which it answers.
+/// Identity with the host names that it serves.
 pub struct NamedIdentity {
+    /// Source of the identity.
     pub source: IdentitySource,
-    /// Host names, also `*.domain`. Where none is given: those in the certificate.
+    /// Host names, including `*.domain`. If empty, the names in the certificate apply.
     pub names: Vec<String>,
 }
 
-/// Where an identity comes from.
+/// Source of an identity.
 pub enum IdentitySource {
     /// PEM files, which may be replaced at any time.
-    Files { certificate: PathBuf, key: PathBuf },
-    /// This one, always.
+    Files {
+        /// File with the certificate chain.
+        certificate: PathBuf,
+        /// File with the private key.
+        key: PathBuf,
+    },
+    /// Identity that never changes.
     Fixed(Identity),
 }
 
 impl From<IdentitySource> for TlsSettings {
-    /// One identity for every name, and clients without certificates.
+    /// Creates settings with one identity for every name, and no client certificates.
     fn from(source: IdentitySource) -> Self {
         let identities = vec![NamedIdentity { source, names: Vec::new() }];
         Self { identities, refuse_unknown_names: false, client_auth: None }
@@ -70,7 +76,7 @@ impl From<IdentitySource> for TlsSettings {
 }
 
 impl TlsSettings {
-    /// The files whose change is a reason to reload.
+    /// Returns the files whose change causes a reload.
     fn files(&self) -> impl Iterator<Item = &Path> {
         let of_identities = self.identities.iter().flat_map(|identity| match &identity.source {
             IdentitySource::Files { certificate, key } => vec![certificate.as_path(), key.as_path()],
@@ -80,16 +86,16 @@ impl TlsSettings {
     }
 }
 
-/// What a reload came to.
+/// Result of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reloaded {
-    /// New handshakes see what is in the files now.
+    /// New handshakes use the new contents of the files.
     Changed,
-    /// The files have what was in them before.
+    /// The contents of the files have not changed.
     Same,
 }
 
-/// Certificates in force, and where new ones come from.
+/// Active certificates, and the source of new ones.
 pub struct Tls {
     settings: TlsSettings,
     client_auth: Option<Arc<ClientAuth>>,
@@ -99,15 +105,15 @@ pub struct Tls {
     failed_reloads: AtomicU64,
 }
 
-/// The files as they were last read. Held for the whole of a reload, so that there is one at a time.
+/// State of the files when they were last read. Locked for the whole of a reload, so that only one runs at a time.
 struct Seen {
     stamps: Vec<Option<Stamp>>,
-    /// Why they were of no use.
+    /// Reason why they could not be used.
     error: Option<String>,
 }
 
 impl Tls {
-    /// Reads everything, and refuses what no client would believe.
+    /// Reads all files. Fails if a certificate cannot be used, for instance because it has expired.
     pub fn new(settings: TlsSettings) -> io::Result<Arc<Self>> {
         let client_auth = settings.client_auth.clone().map(Arc::new);
         let stamps = files::stamps(settings.files());
@@ -129,7 +135,7 @@ impl Tls {
         }))
     }
 
-    /// The settings of one listener, over TCP or QUIC, that speaks these protocols.
+    /// Returns the TLS settings of one listener, over TCP or QUIC, for these application protocols.
     pub fn server_config(&self, alpn: &[&[u8]]) -> io::Result<Arc<rustls::ServerConfig>> {
         let builder = rustls::ServerConfig::builder_with_provider(identity::provider())
             .with_safe_default_protocol_versions()
@@ -144,14 +150,14 @@ impl Tls {
         Ok(Arc::new(config))
     }
 
-    /// Reads the files anew. All of it is taken or nothing: what cannot be used leaves everything as it
-    /// was, and is logged and counted.
+    /// Reads the files again, all or nothing: if one cannot be used, the previous certificates stay active, and the
+    /// error is logged and counted.
     pub fn reload(&self) -> io::Result<Reloaded> {
         self.reload_seen(&mut self.seen.lock())
     }
 
     fn reload_seen(&self, seen: &mut Seen) -> io::Result<Reloaded> {
-        // Before the files are read: what is written to them meanwhile is seen the next time.
+        // Taken before the files are read: a concurrent write is detected the next time.
         seen.stamps = files::stamps(self.settings.files());
         let loaded = match Loaded::load(&self.settings, self.client_auth.as_ref()) {
             Ok(loaded) => loaded,
@@ -185,8 +191,8 @@ impl Tls {
         Ok(Reloaded::Changed)
     }
 
-    /// Looks at the files so often, until the drain begins, and reloads them when they were changed.
-    /// Files that are of no use are tried again each time.
+    /// Checks the files at this interval until the drain begins, and reloads them if they have changed. Unusable files
+    /// are read again each time.
     pub async fn watch(self: Arc<Self>, interval: Duration, mut drain: Drain) {
         if self.settings.files().next().is_none() {
             return;
@@ -210,39 +216,39 @@ impl Tls {
         }
     }
 
-    /// Times that new certificates came into force.
+    /// Returns the number of times that new certificates became active.
     pub fn reloads(&self) -> u64 {
         self.reloads.load(Ordering::Relaxed)
     }
 
-    /// Times that the files could not be used.
+    /// Returns the number of times that the files could not be used.
     pub fn failed_reloads(&self) -> u64 {
         self.failed_reloads.load(Ordering::Relaxed)
     }
 
-    /// When the first of the own certificates in force expires.
+    /// Returns the earliest expiry of the active server certificates.
     pub fn expires_at(&self) -> SystemTime {
         self.current.loaded.read().expires_at
     }
 }
 
-/// What handshakes look at.
+/// State that handshakes use.
 #[derive(Debug)]
 struct Current {
     loaded: RwLock<Arc<Loaded>>,
-    /// Counted up when clients are checked against other roots.
+    /// Generation of the client roots, which grows when clients are checked against other roots.
     clients_generation: Arc<AtomicU64>,
     has_client_auth: bool,
     is_client_auth_required: bool,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// What the files said at one time.
+/// Contents of the files at one time.
 #[derive(Debug)]
 struct Loaded {
     keys: Vec<Arc<CertifiedKey>>,
     names: Names,
-    /// The key for any other name.
+    /// Index of the key for any other name.
     default: Option<usize>,
     clients: Option<ClientCheck>,
     expires_at: SystemTime,
@@ -276,7 +282,7 @@ impl Loaded {
         Ok(loaded)
     }
 
-    /// Whether both have the same certificates and let in the same clients.
+    /// Returns `true` if both have the same certificates and admit the same clients.
     fn is_same(&self, other: &Self) -> bool {
         let chains = |loaded: &Self| loaded.keys.iter().map(|key| key.cert.clone()).collect::<Vec<_>>();
         let is_same_check = match (&self.clients, &other.clients) {
@@ -288,7 +294,7 @@ impl Loaded {
 }
 
 impl IdentitySource {
-    /// An error names the files.
+    /// Reads and checks the identity. Errors contain the names of the files.
     fn load(&self, now: SystemTime) -> io::Result<(CertifiedKey, Facts)> {
         let checked = |identity: &Identity| {
             let key = identity.certified().map_err(|error| match error {
@@ -324,7 +330,8 @@ impl ClientCertVerifier for Current {
         self.is_client_auth_required
     }
 
-    /// None: they could not change with the roots. Without them a client shows whatever certificate it has.
+    /// Returns no hints: they could not change with the roots. Without them, a client presents any certificate that it
+    /// has.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

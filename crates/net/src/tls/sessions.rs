@@ -1,4 +1,4 @@
-//! Sessions that clients may resume, unless what they were checked against has changed.
+//! TLS sessions that clients may resume, unless their client was checked against roots that have changed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,20 +6,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::server::{ServerSessionMemoryCache, StoresServerSessions};
 
-/// Sessions in memory, of one listener. The oldest go first.
+/// Maximum number of sessions in memory per listener. The oldest are evicted first.
 const SESSIONS_MAX: usize = 1024;
-/// A client that was checked is checked again after so long.
+/// Time after which a client is checked again.
 const CHECKED_FOR: Duration = Duration::from_secs(3600);
-/// Before each session: the generation it is of and the second of its making.
+/// Bytes before each session: its generation, and its creation time in seconds.
 const HEAD_BYTES: usize = 16;
 
-/// A resumed session carries the certificate of its client without a new check of it. So that a client
-/// who is not let in any more is not let in that way either, sessions end with the roots that they were
-/// checked against.
+/// Sessions of a listener. A resumed session carries the certificate of its client without checking it again. Sessions
+/// end with the roots that they were checked against, so that a client that is no longer admitted cannot resume one.
 #[derive(Debug)]
 pub(super) struct Sessions {
     cache: Arc<ServerSessionMemoryCache>,
-    /// Counted up whenever clients are checked against something else.
+    /// Generation of the client roots, which grows when clients are checked against other roots.
     generation: Arc<AtomicU64>,
     now: fn() -> SystemTime,
 }
@@ -33,7 +32,7 @@ impl Sessions {
         (self.now)().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
     }
 
-    /// The session without its head, if it still counts.
+    /// Returns the session without its prefix, if it is still valid.
     fn check(&self, stored: &[u8]) -> Option<Vec<u8>> {
         let (generation, rest) = stored.split_first_chunk()?;
         let (made_at, session) = rest.split_first_chunk()?;

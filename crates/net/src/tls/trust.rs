@@ -1,4 +1,4 @@
-//! The other side of TLS: whom a client believes.
+//! Client side of TLS: the servers that a client trusts.
 
 use std::fmt;
 use std::io;
@@ -17,19 +17,19 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use super::identity::{provider, read_certificates};
 use super::x509::Facts;
 
-/// Whom a client believes.
+/// Servers that a client trusts.
 pub enum Trust {
-    /// Whoever shows a certificate: for a server on this machine, whose bytes never leave it, and for tests.
+    /// Any server with a certificate: for a server on this machine, whose traffic never leaves it, and for tests.
     Anyone,
-    /// Whom these vouch for.
+    /// Servers whose certificates come from these roots.
     Roots(Roots),
 }
 
-/// Certificates that a client trusts: issuers, and servers' own.
+/// Certificates that a client trusts: those of issuers, and those of servers.
 pub struct Roots {
     issuers: RootCertStore,
-    /// A server that shows one of these is trusted without an issuer. `openssl req -x509` marks a server's own
-    /// certificate as one of an issuer, which the check of a chain refuses.
+    /// Certificates of servers that are trusted without an issuer. `openssl req -x509` marks a server's own certificate
+    /// as that of an issuer, which the verification of a chain refuses.
     exact: Vec<CertificateDer<'static>>,
     refusal: Refusal,
 }
@@ -41,7 +41,7 @@ impl From<RootCertStore> for Roots {
 }
 
 impl Roots {
-    /// The certificates of a PEM file.
+    /// Reads the certificates of a PEM file.
     pub fn of_file(path: &Path) -> io::Result<Self> {
         let wrap = |error: &dyn std::error::Error| io::Error::other(format!("{}: {error}", path.display()));
         let mut issuers = RootCertStore::empty();
@@ -52,33 +52,38 @@ impl Roots {
         Ok(Self { issuers, exact, refusal: Refusal::default() })
     }
 
-    /// Tells why the last server was refused, once these roots are in use.
+    /// Returns the place that receives the reason of a refusal, once these roots are in use.
     pub fn refusal(&self) -> Refusal {
         self.refusal.clone()
     }
 }
 
-/// Why the certificate of the last server was refused. QUIC passes errors of TLS on as text only.
+/// Reason why the certificate of the last server was refused. QUIC reports TLS errors only as text.
 #[derive(Clone, Debug, Default)]
 pub struct Refusal(Arc<Mutex<Option<Fault>>>);
 
 impl Refusal {
-    /// The fault of a certificate, if one was refused since the last call.
+    /// Returns the fault of a certificate, if one was refused since the last call.
     pub fn take(&self) -> Option<Fault> {
         self.0.lock().take()
     }
 }
 
-/// What is wrong with a server's certificate.
+/// Fault of a server's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nobody whom the client trusts signed it.
+    /// The certificate is not signed by a trusted issuer.
     UnknownIssuer,
-    /// It is for other hosts; those that it names.
-    OtherHost { asked: String, names: Vec<String> },
-    /// It is not valid at this time, with the reason.
+    /// The certificate is for other hosts.
+    OtherHost {
+        /// Host that the client wanted to reach.
+        asked: String,
+        /// Hosts and addresses in the certificate.
+        names: Vec<String>,
+    },
+    /// The certificate is not valid at this time, for this reason.
     Time(String),
-    /// Anything else.
+    /// Any other fault.
     Other(String),
 }
 
@@ -103,7 +108,7 @@ impl Fault {
                 let why = facts.and_then(|facts| facts.expect_valid(now)).err();
                 Self::Time(why.map_or_else(|| error.to_string(), |why| why.to_string()))
             }
-            // One that is an issuer's is refused before its own issuer is looked for.
+            // An issuer's certificate is refused before its own issuer is looked up.
             E::Other(_) if facts.is_ok_and(|facts| facts.is_issuer) => Self::UnknownIssuer,
             error => Self::Other(error.to_string()),
         }
@@ -130,7 +135,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The TLS settings of a client.
+/// Returns the TLS settings of a client.
 pub fn client_config(trust: Trust, alpn: &[&[u8]]) -> io::Result<ClientConfig> {
     let provider = provider();
     let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -150,7 +155,7 @@ pub fn client_config(trust: Trust, alpn: &[&[u8]]) -> io::Result<ClientConfig> {
     Ok(config)
 }
 
-/// Believes certificates that are in a list, and those of servers for which an issuer vouches.
+/// Trusts certificates in a list, and those of servers with a trusted issuer.
 #[derive(Debug)]
 struct Trusted {
     chains: Arc<WebPkiServerVerifier>,
@@ -159,7 +164,7 @@ struct Trusted {
 }
 
 impl Trusted {
-    /// A certificate of the list needs no issuer; its name and its dates are checked as of any other.
+    /// Checks a certificate of the list. It needs no issuer, but its name and its dates are checked as usual.
     fn check_exact(
         certificate: &CertificateDer<'_>,
         name: &ServerName<'_>,
@@ -218,7 +223,7 @@ impl ServerCertVerifier for Trusted {
     }
 }
 
-/// Believes any certificate, but not a signature that is not of its key.
+/// Trusts any certificate, but checks that signatures match its key.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
 

@@ -1,4 +1,4 @@
-//! What is read from a certificate: the names that it carries and when it is valid.
+//! Contents of a certificate: its names and its validity.
 
 use std::io;
 use std::net::IpAddr;
@@ -8,18 +8,18 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-/// What a certificate says of itself.
+/// Contents of a certificate.
 #[derive(Debug)]
 pub(super) struct Facts {
-    /// For which hosts it is, in lower case; one may begin with `*.`.
+    /// Hosts that it is valid for, in lower case; one may begin with `*.`.
     pub hosts: Vec<String>,
-    /// For which addresses it is.
+    /// Addresses that it is valid for.
     pub addresses: Vec<IpAddr>,
-    /// Whether it says that it is an issuer's.
+    /// `true` if it is marked as a certificate of an issuer.
     pub is_issuer: bool,
-    /// Whose it is: its hosts, URIs and e-mail addresses or, where it has none of them, its common name.
+    /// Names of its subject: its hosts, URIs and e-mail addresses or, if it has none of these, its common name.
     pub names: Vec<String>,
-    /// Seconds since 1970, both inclusive.
+    /// Limits of its validity in seconds since 1970, both inclusive.
     not_before: i64,
     not_after: i64,
 }
@@ -57,12 +57,12 @@ impl Facts {
         })
     }
 
-    /// The last moment at which it is valid.
+    /// Returns the last moment at which it is valid.
     pub fn expires_at(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(u64::try_from(self.not_after).unwrap_or_default())
     }
 
-    /// Refuses a certificate that is not valid at this time, which nobody would believe.
+    /// Fails if the certificate is not valid at this time, so that clients would refuse it.
     pub fn expect_valid(&self, now: SystemTime) -> io::Result<()> {
         let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let now = i64::try_from(now).unwrap_or(i64::MAX);
@@ -81,7 +81,7 @@ impl Facts {
     }
 }
 
-/// Four bytes, or sixteen.
+/// Parses an address of four or sixteen bytes.
 fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()

@@ -1,4 +1,4 @@
-//! Bodies in pieces, in both directions: whole, bounded in memory, and at the pace of who reads them.
+//! Bodies in pieces, in both directions: complete, bounded in memory, and at the pace of their readers.
 
 use net::service::{FaultKind, ServiceSettings};
 
@@ -19,7 +19,7 @@ over_every_transport!(
     a_body_that_is_cut_is_not_taken_for_a_whole_one,
 );
 
-/// A body in pieces of these sizes.
+/// Splits a body into pieces of these sizes.
 fn pieces(id: u32, body: &[u8], sizes: &[usize]) -> Vec<u8> {
     let (mut frames, mut rest) = (Vec::new(), body);
     for size in sizes.iter().cycle() {
@@ -107,8 +107,8 @@ async fn in_order_nothing_comes_before_a_body_is_whole(way: Way) {
     }
 }
 
-/// What lies between a peer that sends a body and a handler that takes it: what may wait, two reads, and what the
-/// system or the transport holds for both ends.
+/// Maximum bytes between a peer that sends a body and the handler that reads it: the waiting bytes, two reads, and the
+/// buffers of the system or the transport at both ends.
 const BETWEEN_BYTES_MAX: u64 = 24 << 20;
 
 async fn a_slow_handler_slows_its_peer(way: Way) {
@@ -126,7 +126,7 @@ async fn a_slow_handler_slows_its_peer(way: Way) {
             peer.mouth.send(&piece(1, b"end", true)).await;
         };
         let take = async {
-            // Before each piece that is taken, and so after all that could have come without it.
+            // Before each piece is taken, and so after everything that could arrive without it.
             for taken in 0..count / 2 {
                 let read = stand.totals().bytes_read;
                 let most = (taken * bytes) as u64 + (1 << 20);
@@ -135,7 +135,7 @@ async fn a_slow_handler_slows_its_peer(way: Way) {
                 stand.world.open("x", 1);
                 stand.world.until_times("took x", taken + 1).await;
             }
-            // Others are served, and requests of the same peer wait.
+            // Other connections are served, and requests of the same peer wait.
             other.is_served().await;
             let in_use = stand.memory.in_use();
             assert!(in_use < 2 << 20, "{in_use}");
@@ -171,11 +171,11 @@ async fn a_body_that_is_dropped_is_read_to_its_end(way: Way) {
     for stand in Stand::both(patient()) {
         let mut peer = stand.dial(way).await;
         let body = noise(1, 4 << 20);
-        // Dropped before it comes.
+        // Dropped before it arrives.
         let bytes = [open(1, None, "drop x"), pieces(1, &body, &[100_000]), call(2, "echo after")].concat();
         let said = peer.exchange(&bytes, 2).await;
         assert_eq!(said, [Said::Answer(1, b"dropped".into()), Said::Answer(2, b"after".into())]);
-        // Dropped while the peer is held up by it.
+        // Dropped while it blocks the peer.
         let bytes = [open(3, None, "keep y"), pieces(3, &body, &[100_000]), call(4, "echo after")].concat();
         let let_go = async {
             stand.world.until("begin y").await;
@@ -195,7 +195,7 @@ async fn a_body_that_is_dropped_is_read_to_its_end(way: Way) {
 async fn a_body_over_the_limit_is_refused(way: Way) {
     for stand in Stand::both(ServiceSettings { body_bytes_max: 100_000, ..patient() }) {
         let whole = noise(1, 100_000);
-        // What is announced is refused before it comes.
+        // A body with an announced length is refused before it arrives.
         for opening in [open(1, Some(100_001), "collect x"), open_raw(1, 1 << 40, "collect x")] {
             let mut peer = stand.dial(way).await;
             let fits = [open(2, Some(100_000), "collect x"), pieces(2, &whole, &[9_000])].concat();
@@ -204,7 +204,7 @@ async fn a_body_over_the_limit_is_refused(way: Way) {
             peer.ear.is_told_and_closed(FaultKind::TooLarge).await;
         }
         assert_eq!(stand.world.noted("begin x"), 2);
-        // What is not, as soon as it is too much.
+        // A body without one is refused as soon as it is too large.
         let mut peer = stand.dial(way).await;
         peer.send_all(&[open(1, None, "collect y"), piece(1, &whole, false), piece(1, b"x", false)]).await;
         let said = peer.hear().await;
@@ -253,7 +253,7 @@ async fn a_body_that_is_cut_is_not_taken_for_a_whole_one(way: Way) {
     }
 }
 
-/// Each body that is taken may have a quarter of a MiB waiting.
+/// Each accepted body may have a quarter of a MiB waiting.
 #[tokio::test]
 async fn what_waits_of_all_bodies_is_bounded_by_the_memory() {
     let settings = ServiceSettings { memory_bytes_max: 1 << 20, streamed_bodies_max: 1000, ..patient() };
@@ -270,7 +270,7 @@ async fn what_waits_of_all_bodies_is_bounded_by_the_memory() {
     stand.is_left_alone().await;
 }
 
-/// A piece that is larger pays for what it is more, as long as it waits.
+/// A larger piece is charged for its excess while it waits.
 #[tokio::test]
 async fn a_large_piece_is_charged_while_it_waits() {
     let settings = ServiceSettings { memory_bytes_max: 4 << 20, ..patient() };
@@ -285,11 +285,11 @@ async fn a_large_piece_is_charged_while_it_waits() {
     stand.world.until("took x").await;
     peer.send(&piece(1, b"small", false)).await;
     until("it is given back", || stand.memory.in_use() < 1 << 19).await;
-    // What does not fit is refused, and not kept all the same.
+    // A piece that does not fit is refused, and not kept.
     let mut second = stand.dial(Way::Tcp).await;
     second.send_all(&[open(2, None, "keep y"), piece(2, &noise(2, 3 << 20), false)]).await;
     second.ear.is_told_and_closed(FaultKind::Busy).await;
-    // Nor is it free once it is whole and still waits.
+    // It remains charged while it waits, even when it is complete.
     drop(second);
     stand.world.open("x", 1);
     stand.world.until_times("took x", 2).await;

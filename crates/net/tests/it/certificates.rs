@@ -1,4 +1,4 @@
-//! An authority for tests, and TLS clients that trust it.
+//! Certificate authority for tests, and TLS clients that trust it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use tempfile::TempDir;
 
-/// Whoever vouches for certificates.
+/// Issuer of certificates.
 pub struct Authority {
     pub pem: String,
     certificate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A certificate with its key.
+/// Certificate with its key.
 pub struct Made {
     pub certificate: String,
     pub key: String,
@@ -40,7 +40,7 @@ impl Authority {
         Self { pem: made.pem(), certificate: made.der().clone(), issuer: Issuer::new(params, key) }
     }
 
-    /// A certificate for these host names and until this year, with a common name.
+    /// Issues a certificate for these host names with a common name, valid until this year.
     pub fn issue(&self, common: &str, hosts: &[&str], until: i32) -> Made {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, common);
@@ -61,7 +61,7 @@ impl Authority {
         self.issue(host, &[host], 2100)
     }
 
-    /// A client that trusts this authority and shows the given certificate.
+    /// Creates a client that trusts this authority and presents the given certificate.
     pub fn client(&self, alpn: &[&[u8]], own: Option<&Made>) -> Arc<ClientConfig> {
         self.client_of(rustls::ALL_VERSIONS, alpn, own)
     }
@@ -89,7 +89,7 @@ impl Authority {
     }
 }
 
-/// A folder for the files of identities.
+/// Folder for the files of identities.
 pub struct Folder(TempDir);
 
 impl Folder {
@@ -102,7 +102,7 @@ impl Folder {
     }
 
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
-        // Written beside it and moved over it, as tools that renew certificates do.
+        // Written to another file and renamed, as tools that renew certificates do.
         let (path, partial) = (self.path(name), self.path("partial"));
         std::fs::write(&partial, text).expect("written");
         std::fs::rename(partial, &path).expect("moved");
@@ -119,7 +119,7 @@ impl Folder {
         IdentitySource::Files { certificate: file("crt"), key: file("key") }
     }
 
-    /// An identity in files, which answers for the names in its certificate.
+    /// Writes an identity to files. It serves the names in its certificate.
     pub fn identity(&self, name: &str, made: &Made) -> NamedIdentity {
         self.put(name, made);
         NamedIdentity { source: self.source(name), names: Vec::new() }

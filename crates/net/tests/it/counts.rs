@@ -1,4 +1,4 @@
-//! What a service counts is what happened.
+//! Counters of a service, compared with the events.
 
 use net::service::{FaultKind, ServiceSettings};
 use net::telemetry::TelemetrySettings;
@@ -15,7 +15,7 @@ fn measured() -> ServiceSettings {
 
 async fn everything_is_counted_once(way: Way) {
     for is_in_order in [true, false] {
-        // On one shard, since others may keep the only permit of a cap for a moment.
+        // On one shard, because another shard may keep the only permit of a cap for a moment.
         let settings = ServiceSettings { streamed_bodies_max: 1, ..measured() };
         let stand = Stand::build(Plan { is_in_order, settings, shards: 1, ..Plan::default() });
         let frames = [
@@ -62,7 +62,7 @@ async fn everything_is_counted_once(way: Way) {
     }
 }
 
-/// At once, behind another, later, or after several answers: all that were answered, and none twice.
+/// Immediately, after another, later, or after several answers: every answered request is counted, none twice.
 async fn every_request_has_its_duration(way: Way) {
     for stand in Stand::both(measured()) {
         let mut peer = stand.dial(way).await;
@@ -85,7 +85,7 @@ async fn every_request_has_its_duration(way: Way) {
     }
 }
 
-/// What is switched off costs nothing and counts nothing.
+/// Disabled measurements cost nothing and count nothing.
 #[tokio::test]
 async fn bytes_and_durations_are_counted_only_where_they_are_wanted() {
     let telemetry = TelemetrySettings { bytes: false, durations: false };

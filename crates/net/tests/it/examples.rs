@@ -1,4 +1,4 @@
-//! The examples do what their headers say.
+//! Examples, which must behave as their headers describe.
 
 use std::path::Path;
 use std::time::Duration;
@@ -31,7 +31,7 @@ async fn connect(address: &Address) -> TcpStream {
     within("connecting", TcpStream::connect(address)).await.expect("connected")
 }
 
-/// What is shown in the console of a header: lines that are typed, and what is answered.
+/// Runs the console session in a header: the typed lines and their answers.
 async fn dialogue(socket: &mut TcpStream, lines: &[(&str, &str)]) {
     let (input, mut output) = socket.split();
     let mut answers = BufReader::new(input).lines();

@@ -1,4 +1,4 @@
-//! One connection that always has something to do leaves time for the others of its shard.
+//! Fairness: a connection that always has work leaves time for the others of its shard.
 
 use std::io;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use crate::harness::framed::{call, tell};
 use crate::harness::stand::{Plan, Stand};
 use crate::harness::{Peer, Said, Way, until};
 
-/// A peer that says the same again and again, without a pause, and takes everything at once.
+/// Peer that repeats the same request without a pause, and reads everything immediately.
 struct Tireless {
     first: Vec<u8>,
     then: Vec<u8>,
@@ -74,8 +74,8 @@ async fn an_answer_without_end_leaves_time() {
     leaves_time(Tireless { first, then: Vec::new() }, |stand| stand.world.noted("begin x") > 0).await;
 }
 
-/// Sends these requests, each from a connection of its own, while the thread of the shard is taken: it finds all of
-/// them at the same time. Returns what was noted from then on.
+/// Sends these requests, each on a separate connection, while the thread of the shard is busy, so that it finds all of
+/// them at the same time. Returns the notes from then on.
 async fn found_together(stand: &Stand, peers: &mut [Peer], requests: &[String]) -> Vec<String> {
     let mut stopper = stand.dial(Way::Tcp).await;
     let (stopped, before) = (stand.world.noted("stopped"), stand.world.noted("go"));
@@ -93,8 +93,8 @@ async fn found_together(stand: &Stand, peers: &mut [Peer], requests: &[String]) 
     stand.world.notes().split_off(noted + 1)
 }
 
-/// The number of heavy requests that are handled before a light one when all of them are found together. `first` is
-/// what the heavy connections ask for before that.
+/// Returns the number of heavy requests that are handled before a light one when the shard finds all of them together.
+/// `first` contains the earlier requests of the heavy connections.
 async fn heavy_ones_before_a_light_one(first: &[&str], heavy: &str) -> usize {
     const HEAVY: usize = 40;
     let stand = Stand::build(Plan { shards: 1, is_in_order: false, ..Plan::default() });
@@ -117,7 +117,8 @@ async fn heavy_ones_before_a_light_one(first: &[&str], heavy: &str) -> usize {
     place
 }
 
-/// The light connection itself is taken for a heavy one if other threads have the processor during its first turns.
+/// Checks that a light connection is served in time. If other threads have the processor during its first turns, it is
+/// mistaken for a heavy one.
 async fn leave_time(first: &[&str], heavy: &str) {
     let mut places = Vec::new();
     for _ in 0..4 {
@@ -139,7 +140,7 @@ async fn connections_that_took_long_before_leave_time_for_a_light_one() {
     leave_time(&["stall before", "stall before"], "stall heavy").await;
 }
 
-/// A connection that ends in the line leaves it, and those behind it are served.
+/// A connection that ends in the line leaves it, and those after it are served.
 #[tokio::test]
 async fn the_line_goes_on_when_connections_in_it_end() {
     const HEAVY: usize = 20;
@@ -165,7 +166,7 @@ async fn the_line_goes_on_when_connections_in_it_end() {
     }
 }
 
-/// Heavy turns that nothing can put off, as those that write an answer without end, do not keep others in the line.
+/// Heavy turns that cannot be delayed, such as those that write an endless answer, do not keep others in the line.
 #[tokio::test]
 async fn answers_without_end_do_not_keep_others_in_the_line() {
     let stand = Stand::build(Plan { shards: 1, is_in_order: false, ..Plan::default() });

@@ -1,4 +1,4 @@
-//! Peers and handlers that fail: each ends its own connection and nothing else, and nothing of it is left.
+//! Failing peers and handlers: each ends only its own connection, and leaves nothing behind.
 
 use net::service::{FaultKind, ServiceSettings};
 
@@ -28,11 +28,11 @@ async fn a_malformed_frame_is_told_and_closes(way: Way) {
     for stand in Stand::both(patient()) {
         for bad in &bad {
             let mut peer = stand.dial(way).await;
-            // Also behind what is answered, and with more behind it, which nobody reads.
+            // Also after answered requests, and with more bytes after it, which no one reads.
             let frames = [call(1, "echo before"), bad.clone(), noise(1, 100_000)];
             peer.send_all(&frames).await;
             assert_eq!(peer.hear().await, Said::Answer(1, b"before".into()));
-            // Where order counts, it is the answer to the request whose body did not come.
+            // With ordered responses, it is the answer to the request whose body did not arrive.
             let is_answer = stand.is_in_order && bad[4] == b'O' && bad.len() > 20;
             let said = peer.hear().await;
             assert!(said.is_fault(if is_answer { 7 } else { 0 }, FaultKind::Malformed), "{said:?}");
@@ -43,7 +43,7 @@ async fn a_malformed_frame_is_told_and_closes(way: Way) {
     }
 }
 
-/// In order, a fault that overtook an earlier answer would be taken for it.
+/// With ordered responses, a fault that overtook an earlier answer would be mistaken for it.
 async fn what_was_asked_before_a_malformed_frame_is_answered_in_its_place(way: Way) {
     let stand = Stand::in_order(patient());
     let mut peer = stand.dial(way).await;
@@ -57,7 +57,7 @@ async fn what_was_asked_before_a_malformed_frame_is_answered_in_its_place(way: W
     assert_eq!((totals.requests_started, totals.faults), (2, 1));
 }
 
-/// Not only once the peer has closed its side as well.
+/// Immediately, not only once the peer has closed its side as well.
 async fn what_is_begun_is_given_up_at_once(way: Way) {
     let stand = Stand::out_of_order(impatient(|timeouts| timeouts.last_words = PATIENCE));
     let mut peer = stand.dial(way).await;
@@ -125,7 +125,7 @@ async fn what_a_lost_connection_asked_is_given_up(way: Way) {
             [call(1, "wait lost"), call(2, "several lost 3"), call(3, "echo known"), call(4, "nothing")].concat(),
             [tell("note told"), call(5, "wait lost"), tell("push unread")].concat(),
             [open(6, None, "collect lost"), piece(6, b"some", false)].concat(),
-            // In the middle of a frame, and with something unread.
+            // In the middle of a frame, and with unread bytes.
             piece(6, b"more", true)[..9].to_vec(),
         ]
         .concat();
@@ -134,7 +134,7 @@ async fn what_a_lost_connection_asked_is_given_up(way: Way) {
         until("that is read", || stand.totals().bytes_read == (kept.len() + asked.len()) as u64).await;
         drop(lost);
         if way == Way::Pipe {
-            // A pipe has no reset: that nobody is there is seen when something is written.
+            // A pipe has no reset: a closed peer is detected by a write.
             for outbox in stand.world.outboxes() {
                 outbox.push([push(0, b"x")]);
                 outbox.flush();
@@ -158,7 +158,7 @@ async fn a_panic_ends_its_connection_and_nothing_else(way: Way) {
         for (n, words) in (1..).zip(["panic", "panic-later", "panic"]) {
             let mut peer = stand.dial(way).await;
             peer.send_all(&[call(1, "wait lost"), call(2, "echo lost"), call(3, words), call(4, "echo never")]).await;
-            // What was answered before it may be heard or not.
+            // Answers before it may or may not arrive.
             while let Some(said) = peer.ear.next().await {
                 assert_eq!(said, Said::Answer(2, b"lost".into()));
             }
@@ -187,7 +187,7 @@ async fn a_panic_while_a_connection_opens_is_counted(way: Way) {
     }
 }
 
-/// Bodies that were refused take memory until they are over, so there are no more of them than of others.
+/// Refused bodies take memory until they end, so their number has the same limit as that of others.
 #[tokio::test]
 async fn bodies_that_are_refused_are_bounded_as_well() {
     let settings = ServiceSettings { streamed_bodies_max: 1, requests_per_connection_max: 10, ..patient() };

@@ -1,4 +1,4 @@
-//! What a server of HTTP lets in, and what it tells those whom it does not.
+//! HTTP server: the requests that it admits, and its answers to the others.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use tokio_rustls::client::TlsStream;
 use crate::certificates::{Authority, Folder};
 use crate::http_server::*;
 
-/// Whether this is one answer with this status, a body and the end of the connection.
+/// Returns `true` if this is one answer with this status, a body and the end of the connection.
 fn is_refusal(text: &str, status: u16) -> bool {
     let Some((head, body)) = text.split_once("\r\n\r\n") else {
         return false;
@@ -55,7 +55,7 @@ async fn a_connection_is_kept_for_the_next_request() {
 async fn http2_serves_requests_side_by_side() {
     let server = Running::start(HttpSettings { http2_streams_max: 4, ..settings() });
     let mut client = server.http2().await;
-    // By the first answer a client knows how many requests there may be.
+    // The first answer tells a client the maximum number of requests.
     within(client.send_request(request("http://server.example/", &[]))).await.expect("an answer");
     let waiting = client.send_request(request("http://server.example/wait", &[]));
     let answers = join_all((0..20).map(|_| {
@@ -95,7 +95,7 @@ async fn a_method_that_is_not_served_is_named() {
     let answer = whole(within(client.send_request(post)).await.expect("an answer")).await;
     assert_eq!((answer.status, answer.header("allow")), (405, "GET, HEAD"));
     assert!(answer.text.contains("POST"), "{}", answer.text);
-    // The connection goes on.
+    // The connection stays open.
     assert_eq!(within(client.send_request(request("/", &[]))).await.expect("an answer").status(), 200);
 }
 
@@ -141,7 +141,7 @@ async fn heads_that_are_too_large_are_refused_with_words() {
         let is_so = if status == 200 { answer.starts_with("HTTP/1.1 200") } else { is_refusal(&answer, status) };
         assert!(is_so, "{status}: {} bytes: {answer}", head.len());
     }
-    // Without an end, and refused all the same.
+    // Without an end, and still refused.
     let mut socket = server.socket().await;
     let head = format!("GET / HTTP/1.1\r\nx: {}", "v".repeat(5_000));
     socket.write_all(head.as_bytes()).await.expect("sent");
@@ -178,7 +178,7 @@ async fn what_is_no_http_is_told_so() {
     read_until(&mut socket, "ok").await;
     socket.write_all(b"what?\r\n\r\n").await.expect("sent");
     assert!(is_refusal(&rest(&mut socket).await, 400));
-    // Together with a request that is one, that is answered first.
+    // A valid request before it is answered first.
     let both = server.say("GET / HTTP/1.1\r\nhost: a\r\n\r\nwhat?\r\n\r\n").await;
     assert!(both.starts_with("HTTP/1.1 200 OK") && both.contains("okHTTP/1.1 400 "), "{both}");
 }
@@ -191,11 +191,11 @@ async fn a_body_that_is_too_large_is_refused_before_and_while_it_is_read() {
     assert!(is_refusal(&kept, 413), "closed, whatever the client asked for");
     let fits = server.say(post("content-length: 10000\r\n") + &"x".repeat(10_000)).await;
     assert!(fits.ends_with("\r\n\r\n10000"), "{fits}");
-    // Nothing of it was sent yet.
+    // No byte of it was sent yet.
     assert!(is_refusal(&server.say(post("content-length: 10001\r\n")).await, 413));
     let asked = server.say(post("content-length: 10001\r\nexpect: 100-continue\r\n")).await;
     assert!(is_refusal(&asked, 413), "{asked}");
-    // All of it is sent, and the answer is not lost for that.
+    // All of it is sent, and the answer still arrives.
     assert!(is_refusal(&server.say(post("content-length: 8000000\r\n") + &"x".repeat(8_000_000)).await, 413));
     let chunked = post("transfer-encoding: chunked\r\n") + "ffff\r\n" + &"x".repeat(0xffff) + "\r\n";
     assert!(is_refusal(&server.say(chunked).await, 413), "the word of the service counts less");
@@ -282,7 +282,7 @@ async fn an_upgraded_connection_is_the_services_and_still_counts() {
     let upgrade = "GET /upgrade HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
     socket.write_all(upgrade.as_bytes()).await.expect("sent");
     assert!(read_until(&mut socket, "\r\n\r\n").await.starts_with("HTTP/1.1 101 "));
-    // What looks like a refusal of the server is nothing but bytes now.
+    // Bytes that look like a refusal of the server are ordinary bytes now.
     for word in [&b"HTTP/1.1 431 x"[..], b"more"] {
         socket.write_all(word).await.expect("sent");
         let mut echoed = vec![0; word.len()];
@@ -317,7 +317,7 @@ async fn every_answer_has_the_headers_that_bind_browsers() {
 async fn requests_are_logged_where_that_is_asked_for() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let subscriber = tracing_subscriber::fmt().json().with_writer(Mutex::new(Lines(log.clone()))).finish();
-    // Of this thread, on which all of this test runs.
+    // Of this thread, which runs all of this test.
     let _guard = tracing::subscriber::set_default(subscriber);
     let server = Running::start(HttpSettings {
         access_log: true,
@@ -385,7 +385,7 @@ async fn tls_and_plaintext_come_on_one_port() {
     let (mut client, _) = http2_over(stream).await;
     let answer = client.send_request(request("https://server.example/who", &[]));
     assert_eq!(whole(within(answer).await.expect("an answer")).await.text, "2 127.0.0.1 true ");
-    // Without a protocol agreed on, it is HTTP/1.
+    // Without an agreed protocol, it is HTTP/1.
     let mut client = http1_over(tls_to(&server, ca.client(&[], None)).await.expect("a handshake")).await;
     assert_eq!(within(client.send_request(request("/who", &[]))).await.expect("an answer").status(), 200);
     assert_eq!(server.get("/who", &[]).await.text, "4 127.0.0.1 false ");

@@ -1,4 +1,4 @@
-//! A server to try, and clients that behave or do not.
+//! Server under test, and clients that behave or misbehave.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,9 +20,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-/// Longer than anything here takes: only a test that hangs meets it.
+/// Time limit that only a hanging test reaches.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// Shorter than a client takes that shall be cut.
+/// Time after which a client is to be cut.
 pub const SOON: Duration = Duration::from_millis(100);
 
 pub async fn within<T>(work: impl Future<Output = T>) -> T {
@@ -43,7 +43,7 @@ pub const HUGE: usize = 20 << 20;
 
 pub type TestBody = UnsyncBoxBody<Bytes, Infallible>;
 
-/// Patient settings, so that a test shortens only what it is about.
+/// Returns patient settings, so that a test shortens only the relevant ones.
 pub fn settings() -> HttpSettings {
     HttpSettings {
         header_timeout: PATIENCE,
@@ -59,14 +59,14 @@ pub fn full(text: impl Into<Bytes>) -> TestBody {
     Full::new(text.into()).boxed_unsync()
 }
 
-/// A part of an answer for ever.
+/// Returns an answer that never ends.
 fn endless() -> TestBody {
     let chunk = Bytes::from(vec![b'x'; 64 << 10]);
     let parts = futures_util::stream::repeat_with(move || Ok(Frame::data(chunk.clone())));
     StreamBody::new(parts).boxed_unsync()
 }
 
-/// What the server under test does at each path.
+/// Answers of the server under test, by path.
 async fn answer(mut request: Request<RequestBody>) -> Result<Response<TestBody>, std::io::Error> {
     let body = match request.uri().path() {
         "/fail" => return Err(std::io::Error::other("this service fails")),
@@ -97,7 +97,7 @@ async fn answer(mut request: Request<RequestBody>) -> Result<Response<TestBody>,
             let answer = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS).header("upgrade", "echo");
             return Ok(answer.header("connection", "upgrade").body(full("")).expect("an answer"));
         }
-        // What a service does that reads a body: it says that this failed, and not well.
+        // A service that reads a body and reports the failure without details.
         "/length" => match request.body_mut().collect().await {
             Ok(body) => full(body.to_bytes().len().to_string()),
             Err(error) => {
@@ -137,7 +137,7 @@ impl Running {
         within(TcpStream::connect(self.address)).await.expect("the server is there")
     }
 
-    /// Sends this and returns all that comes back.
+    /// Sends this text and returns everything that is received.
     pub async fn say(&self, text: impl AsRef<[u8]>) -> String {
         let mut socket = self.socket().await;
         socket.write_all(text.as_ref()).await.expect("sent");
@@ -165,7 +165,7 @@ pub async fn http1_over(
     sender
 }
 
-/// With what comes of the connection.
+/// Opens an HTTP/2 connection. Also returns the task that yields its result.
 pub async fn http2_over(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
 ) -> (http2::SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>) {
@@ -204,14 +204,14 @@ pub async fn whole(answer: Response<Incoming>) -> Answer {
     Answer { status: head.status.as_u16(), headers: head.headers, text: String::from_utf8_lossy(&body).into() }
 }
 
-/// What comes until the connection is closed. It may also end with a reset.
+/// Returns everything up to the end of the connection, which may be a reset.
 pub async fn rest(stream: &mut (impl AsyncRead + Unpin)) -> String {
     let mut bytes = Vec::new();
     within(async { while let Ok(1..) = stream.read_buf(&mut bytes).await {} }).await;
     String::from_utf8_lossy(&bytes).into()
 }
 
-/// What comes up to this end.
+/// Returns everything up to this text.
 pub async fn read_until(stream: &mut (impl AsyncRead + Unpin), end: &str) -> String {
     let mut bytes = Vec::new();
     while !bytes.ends_with(end.as_bytes()) {
@@ -221,7 +221,7 @@ pub async fn read_until(stream: &mut (impl AsyncRead + Unpin), end: &str) -> Str
     String::from_utf8_lossy(&bytes).into()
 }
 
-/// Sends this in pieces of one byte with pauses, until the peer has enough.
+/// Sends this text byte by byte with pauses, until the peer closes.
 pub async fn trickle(stream: &mut (impl AsyncWrite + Unpin), text: &[u8], pause: Duration) {
     for byte in text {
         if stream.write_all(&[*byte]).await.is_err() {

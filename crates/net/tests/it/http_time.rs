@@ -1,4 +1,4 @@
-//! Clients that are slow, stuck or silent, and how a server of HTTP goes away.
+//! Slow, stuck and silent clients, and the shutdown of an HTTP server.
 
 use std::time::{Duration, Instant};
 
@@ -12,22 +12,22 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::http_server::*;
 
 const REQUEST: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
-/// How HTTP/2 begins, with settings that change nothing.
+/// Beginning of an HTTP/2 connection, with settings that change nothing.
 const HTTP2: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 #[tokio::test]
 async fn heads_that_do_not_come_in_time_end_the_connection() {
     let server = Running::start(HttpSettings { header_timeout: SOON, ..settings() });
-    // Nothing, the begin of HTTP/2, and all of HTTP/2 without a request.
+    // Nothing, the beginning of HTTP/2, and all of HTTP/2 without a request.
     for said in ["", "PRI * HT", HTTP2] {
         let answer = server.say(said).await;
         assert!(!answer.contains("HTTP/1.1"), "{said:?}: {answer}");
     }
     assert_eq!(server.stats.refused(Reason::HeaderTimeout), 0);
-    // A head that has begun is told.
+    // A head that has begun is answered.
     let answer = server.say(&REQUEST[..20]).await;
     assert!(answer.starts_with("HTTP/1.1 408 ") && answer.ends_with("in time\n"), "{answer}");
-    // One that comes byte by byte has no more time than another.
+    // A head that arrives byte by byte gets no more time than another.
     let mut socket = server.socket().await;
     let endless = format!("GET / HTTP/1.1\r\nx: {}", "v".repeat(100_000));
     let (mut read, mut write) = socket.split();
@@ -60,14 +60,14 @@ async fn an_idle_connection_is_closed() {
     let (mut client, connection) = http2_over(server.socket().await).await;
     whole(within(client.send_request(request("http://a/", &[]))).await.expect("an answer")).await;
     within(connection).await.expect("no panic").expect("closed in order");
-    // A client that does not play its part in that is cut.
+    // A client that does not cooperate in that is cut.
     let mut deaf = server.socket().await;
     // Settings, and a request of stream 1: GET / with the authority "a".
     let request = b"\0\0\x06\x01\x05\0\0\0\x01\x82\x86\x84\x41\x01a";
     deaf.write_all(&[HTTP2.as_bytes(), request].concat()).await.expect("sent");
     assert!(!rest(&mut deaf).await.is_empty());
     assert_eq!((server.stats.overdue(), server.stats.requests()[1]), (1, 3));
-    // A service that takes its time is no reason.
+    // A slow service is no reason.
     let mut client = server.http1().await;
     let waiting = tokio::time::timeout(5 * SOON, client.send_request(self::request("/wait", &[])));
     assert!(waiting.await.is_err());
@@ -88,7 +88,7 @@ async fn a_body_that_does_not_come_on_is_cut() {
     }
     assert_eq!(server.stats.refused(Reason::BodyTimeout), 2);
 
-    // Over HTTP/2 only the request is concerned, and not its connection.
+    // Over HTTP/2 only the request is affected, and not its connection.
     let (frames, body) = stuck_body();
     let handshake = hyper::client::conn::http2::handshake(
         hyper_util::rt::TokioExecutor::new(),
@@ -107,7 +107,7 @@ async fn a_body_that_does_not_come_on_is_cut() {
 
 type Frames = tokio::sync::mpsc::UnboundedSender<Bytes>;
 
-/// A body with what is sent, which goes on until the sender is gone.
+/// Returns a body with its sender, which continues until the sender is dropped.
 fn stuck_body() -> (Frames, http_body_util::combinators::BoxBody<Bytes, std::convert::Infallible>) {
     let (send, receive) = tokio::sync::mpsc::unbounded_channel();
     let frames = futures_util::stream::unfold(receive, |mut receive| async move {

@@ -1,4 +1,4 @@
-//! Limits: what is over them is refused and counted, and they are never exceeded.
+//! Limits: excess use is refused and counted, and the limits are never exceeded.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ over_every_transport!(
     a_peer_that_never_reads_is_bounded_and_cut,
 );
 
-/// Long enough for a test to look, and short enough to wait for.
+/// Timeout that is long enough for a check, and short enough to wait for.
 const SHORT: Duration = Duration::from_millis(50);
 
 async fn requests_beyond_the_cap_are_answered_busy(way: Way) {
@@ -27,7 +27,7 @@ async fn requests_beyond_the_cap_are_answered_busy(way: Way) {
         peer.send_all(&[call(1, "wait x"), call(2, "wait x"), call(3, "echo no"), open(4, None, "collect no")]).await;
         peer.send_all(&[piece(4, b"skipped", true)]).await;
         stand.world.until_times("begin x", 2).await;
-        // Those of others, too.
+        // Requests of other peers, too.
         let mut other = stand.dial(way).await;
         other.ask_in_vain(5, "echo no", FaultKind::Busy).await;
         stand.world.open("x", 2);
@@ -42,12 +42,12 @@ async fn requests_beyond_the_cap_are_answered_busy(way: Way) {
     }
 }
 
-/// The shard that has had requests keeps no right to the next ones from the other shards for ever.
+/// An idle shard does not keep permits from the other shards forever.
 #[tokio::test]
 async fn a_shard_that_is_idle_keeps_nothing_from_the_others() {
     let stand = Stand::out_of_order(ServiceSettings { requests_in_flight_max: 2, ..patient() });
     let (mut one, mut other) = (stand.dial(Way::Tcp).await, stand.dial(Way::Tcp).await);
-    // Each on a shard of its own.
+    // Each on a separate shard.
     for id in 0..10 {
         one.send_all(&[call(id, "wait x"), call(100 + id, "wait x")]).await;
         stand.world.open("x", 2);
@@ -66,7 +66,7 @@ async fn a_shard_that_is_idle_keeps_nothing_from_the_others() {
     crate::harness::within("both requests being served", is_served).await;
 }
 
-/// The next frame after a refused one is looked for where it begins.
+/// The frame after a refused one is decoded from its beginning.
 #[tokio::test]
 async fn a_large_request_that_is_refused_does_not_swallow_the_next() {
     for stand in Stand::both(ServiceSettings { requests_in_flight_max: 1, ..patient() }) {
@@ -96,7 +96,7 @@ async fn requests_of_one_connection_hold_its_reading(way: Way) {
             let said = peer.hear().await;
             assert!(matches!(said, Said::Answer(..)), "{said:?}");
         }
-        // Others were served meanwhile.
+        // Other connections were served in the meantime.
         stand.dial(way).await.is_served().await;
     }
 }
@@ -118,7 +118,7 @@ async fn connections_beyond_the_cap_are_refused(way: Way) {
     assert_eq!(held.len(), cap);
     assert_eq!((stand.connections.open(), stand.connections.refused()), (cap, 2 * cap as u64));
     assert_eq!(stand.totals().connections(), cap as u64);
-    // Those who were there are served, and a place that becomes free is given again.
+    // Admitted peers are served, and a freed place is used again.
     held[7].is_served().await;
     drop(held.remove(3));
     until("a place is free", || stand.connections.open() < cap).await;
@@ -128,7 +128,7 @@ async fn connections_beyond_the_cap_are_refused(way: Way) {
     stand.is_left_alone().await;
 }
 
-/// All that come at once, on all listeners: the cap is one for them all.
+/// The cap is shared by all listeners.
 #[tokio::test]
 async fn connections_of_all_listeners_together_do_not_exceed_the_cap() {
     let cap = 10;
@@ -140,7 +140,7 @@ async fn connections_of_all_listeners_together_do_not_exceed_the_cap() {
         Err(_refused) => None,
     });
     let held: Vec<_> = futures_util::future::join_all(come).await.into_iter().flatten().collect();
-    // A handshake that failed gave its place back, perhaps too late for another.
+    // A failed handshake has returned its place, perhaps too late for another.
     assert!(!held.is_empty() && held.len() <= cap, "{}", held.len());
     assert!(stand.world.connections_max() <= cap);
     assert!(stand.connections.refused() >= (2 * cap) as u64);
@@ -148,7 +148,7 @@ async fn connections_of_all_listeners_together_do_not_exceed_the_cap() {
     stand.is_left_alone().await;
 }
 
-/// Two peers of which one has almost all of the memory for a frame that is not whole.
+/// Returns two peers, of which one holds almost all of the memory for an incomplete frame.
 async fn with_little_memory(stand: &Stand, way: Way) -> (crate::harness::Peer, Vec<u8>, crate::harness::Peer) {
     let (mut greedy, mut peer) = (stand.dial(way).await, stand.dial(way).await);
     for peer in [&mut greedy, &mut peer] {
@@ -163,7 +163,7 @@ async fn with_little_memory(stand: &Stand, way: Way) -> (crate::harness::Peer, V
     (greedy, end.to_vec(), peer)
 }
 
-/// A frame that is not whole has paid for all that has come of it, however its buffer grows.
+/// An incomplete frame is charged for all its received bytes, however its buffer grows.
 #[tokio::test]
 async fn all_that_has_come_of_a_frame_is_charged() {
     let stand = Stand::in_order(patient());
@@ -192,7 +192,7 @@ async fn a_frame_waits_for_memory(way: Way) {
             let words = noise(2, 600 << 10);
             let bytes = frame(b'K', 2, &words);
             let read = stand.totals().bytes_read;
-            // What waits may not come as a whole, so it is sent meanwhile.
+            // The bytes may not be accepted as a whole, so they are sent concurrently.
             let (mut mouth, mut ear) = (peer.mouth, peer.ear);
             let send = async {
                 mouth.send(&bytes[..first]).await;
@@ -233,7 +233,7 @@ async fn a_frame_that_waits_too_long_for_memory_is_answered_busy(way: Way) {
     }
 }
 
-/// Frames that are never whole do not keep the memory until they are overdue.
+/// Frames that are never complete do not hold the memory until they time out.
 #[tokio::test]
 async fn a_large_frame_that_does_not_come_on_ends_while_others_wait_for_its_memory() {
     for stand in Stand::both(little_memory(crate::harness::PATIENCE)) {
@@ -251,12 +251,12 @@ async fn a_large_frame_that_does_not_come_on_ends_while_others_wait_for_its_memo
     }
 }
 
-/// While nobody wants the memory, a slow frame has its time.
+/// While no other connection needs the memory, a slow frame has its full time.
 #[tokio::test]
 async fn a_large_frame_that_stops_for_a_while_is_kept_where_there_is_memory() {
     let stand = Stand::in_order(ServiceSettings { memory_bytes_max: 4 << 20, ..patient() });
     let (mut slow, end, _peer) = with_little_memory(&stand, Way::Tcp).await;
-    // Somebody whose first frame is overdue after three seconds, which are over then.
+    // A peer whose first frame times out after three seconds, which have elapsed then.
     let clock = Stand::in_order(impatient(|timeouts| timeouts.read = Duration::from_secs(3)));
     let mut late = clock.dial(Way::Tcp).await;
     late.is_served().await;
@@ -266,7 +266,7 @@ async fn a_large_frame_that_stops_for_a_while_is_kept_where_there_is_memory() {
     assert!(matches!(slow.hear().await, Said::Answer(1, _)));
 }
 
-/// In order, its refusal waits for its turn.
+/// With ordered responses, its refusal waits for its turn.
 #[tokio::test]
 async fn a_frame_without_memory_is_refused_after_the_answers_before_it() {
     let stand = Stand::in_order(little_memory(SHORT));
@@ -277,7 +277,7 @@ async fn a_frame_without_memory_is_refused_after_the_answers_before_it() {
     let refused = stand.memory.refused();
     peer.send(&large[..HEAD_BYTES]).await;
     until("it waits", || stand.memory.refused() > refused).await;
-    // Somebody who begins to wait later is refused, so its time is over as well.
+    // A peer that begins to wait later is refused, so the first one's time has elapsed as well.
     for _ in 0..2 {
         let mut clock = stand.dial(Way::Tcp).await;
         clock.send(&large[..HEAD_BYTES]).await;
@@ -288,15 +288,15 @@ async fn a_frame_without_memory_is_refused_after_the_answers_before_it() {
     peer.ear.is_told_and_closed(FaultKind::Busy).await;
 }
 
-/// What answers may take of what lies between a handler and a peer that does not read: the outbox, one write, and
-/// what the system holds for both ends.
+/// Maximum bytes of answers between a handler and a peer that does not read: the outbox, one write, and the buffers of
+/// the system at both ends.
 const BETWEEN_BYTES_MAX: usize = 24 << 20;
 
 async fn a_peer_that_never_reads_is_bounded_and_cut(way: Way) {
     let bytes = 64 << 10;
     let settings = ServiceSettings { outbox_bytes_max: 256 << 10, ..impatient(|timeouts| timeouts.write = 4 * SHORT) };
     for stand in Stand::both(settings) {
-        // Answers that come later, and answers that are there at once.
+        // Later answers, and immediate ones.
         let mut slow = stand.dial(way).await;
         slow.send(&call(1, &format!("flood x 5000 {bytes}"))).await;
         stand.world.until("end x").await;
@@ -316,7 +316,7 @@ async fn a_peer_that_never_reads_is_bounded_and_cut(way: Way) {
     }
 }
 
-/// A request beside which no other is handled keeps its bytes until it is answered, and so what its frame paid.
+/// A request that excludes all others keeps its bytes until it is answered, and so the permit of its frame.
 #[tokio::test]
 async fn a_request_that_is_alone_is_charged_until_it_is_answered() {
     let stand = Stand::in_order(patient());
@@ -324,7 +324,7 @@ async fn a_request_that_is_alone_is_charged_until_it_is_answered() {
     let words = format!("alone gate {}", "x".repeat(1 << 20));
     peer.send(&call(1, &words)).await;
     stand.world.until("begin gate").await;
-    // It is handled by now, and another turn is over when somebody else is served.
+    // It is handled by now, and another turn has ended once another peer is served.
     stand.dial(Way::Unix).await.is_served().await;
     assert!(stand.memory.in_use() >= words.len() as u64, "{}", stand.memory.in_use());
     stand.world.open("gate", 1);

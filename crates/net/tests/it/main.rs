@@ -1,4 +1,4 @@
-//! The runtime from outside, as a program would use it.
+//! Tests of the runtime from outside, as a program would use it.
 
 // Two examples have a module in common, and both are modules here.
 #![allow(clippy::duplicate_mod)]

@@ -1,4 +1,4 @@
-//! What others say on a connection, from any thread, between its answers.
+//! Pushes of other threads on a connection, between its answers.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ over_every_transport!(pushes_and_answers_never_split_each_other, pushes_to_a_pee
 const THREADS: u32 = 4;
 const PUSHES: u32 = 400;
 
-/// Small pushes, and some that a socket does not take at once.
+/// Returns small pushes, and some that a socket does not accept in one write.
 fn pushed(thread: u32, i: u32) -> Vec<u8> {
     let len = if i.is_multiple_of(50) { 300_000 } else { (i as usize * 37) % 3000 };
     [&i.to_le_bytes()[..], &noise(u64::from(thread * PUSHES + i), len)].concat()
 }
 
-/// Pushes everything from a thread of its own, in frames of one chunk or two, sometimes several at once.
+/// Pushes everything from a separate thread, in frames of one chunk or two, sometimes several together.
 fn push_all(outbox: &Outbox, thread: u32) {
     for i in 0..PUSHES {
         while !outbox.has_room() {
@@ -46,7 +46,7 @@ async fn pushes_and_answers_never_split_each_other(way: Way) {
                 std::thread::spawn(move || push_all(&outbox, thread))
             })
             .collect();
-        // Meanwhile answers at once, later ones, small and large.
+        // Concurrently, immediate answers and later ones, small and large.
         let asked: Vec<Vec<u8>> = (0..600)
             .map(|i| match i % 4 {
                 0 => call(1000 + i, &format!("noise {i} 50000 3")),
@@ -83,7 +83,7 @@ async fn pushes_and_answers_never_split_each_other(way: Way) {
     }
 }
 
-/// Whoever waits for room is told that there never will be any.
+/// A caller that waits for room is woken when there never will be any.
 async fn pushes_to_a_peer_that_does_not_read_end_with_it(way: Way) {
     let stand = Stand::in_order(impatient(|timeouts| timeouts.write = std::time::Duration::from_millis(100)));
     let mut slow = stand.dial(way).await;

@@ -1,4 +1,4 @@
-//! Requests and their answers over every transport: whole, in order, however the bytes are cut.
+//! Requests and their answers over every transport: complete and in order, however the bytes are split.
 
 use net::service::FaultKind;
 
@@ -40,7 +40,7 @@ async fn every_request_is_answered_and_many_of_one_read_too(way: Way) {
     }
 }
 
-/// One frame of each kind, and what is answered.
+/// Returns one frame of each kind, and the answers.
 fn one_of_each() -> (Vec<u8>, Vec<Said>) {
     let frames = [
         call(1, "echo first"),
@@ -59,8 +59,8 @@ fn one_of_each() -> (Vec<u8>, Vec<Said>) {
     (frames.concat(), answers.map(|(id, words)| answer(id, words)).into())
 }
 
-/// In the order of their ids, where the protocol has none of its own. A frame that was read into a buffer of the
-/// connection was not copied out of it; with other cuts it was.
+/// Sorts the frames by their ids, if the protocol has no order. A frame that was read into a buffer of the connection
+/// was not copied out of it; with other splits it was.
 fn leveled(mut said: Vec<Said>) -> Vec<Said> {
     said.sort_by_key(Said::id);
     let copied = |said| match said {
@@ -111,7 +111,7 @@ async fn large_frames_are_taken_without_a_copy(way: Way) {
         for (id, len) in [(1, 300 << 10), (2, 5 << 20), (3, 5 << 20)] {
             let words = noise(id, len);
             let bytes = frame(b'K', id as u32, &words);
-            // The first bytes, which are read into the buffer of the thread, say how much is still to come.
+            // The first bytes, which are read into the thread's buffer, contain the length of the rest.
             let read = stand.totals().bytes_read;
             let at = [HEAD_BYTES, HEAD_BYTES + 5_000, 7][id as usize - 1];
             peer.send(&bytes[..at]).await;
@@ -130,8 +130,8 @@ async fn large_frames_are_taken_without_a_copy(way: Way) {
 async fn large_answers_come_whole_and_in_order(way: Way) {
     for stand in Stand::both(patient()) {
         let mut peer = stand.dial(way).await;
-        // Larger than the buffers between the ends, in one piece, in large ones, in more than a write takes at
-        // once, in small ones; with small answers between them.
+        // Larger than the buffers between the ends, in one piece, in large ones, in more than one write takes, in small
+        // ones; with small answers between them.
         let sizes = [(9 << 20, 1), (9 << 20, 7), (9 << 20, 200), (1 << 20, 1000), (100, 3)];
         let mut frames = Vec::new();
         for (i, (bytes, pieces)) in (0..).zip(sizes) {
@@ -166,9 +166,9 @@ async fn a_slow_request_keeps_later_answers_waiting_where_order_counts(way: Way)
     stand.world.until("begin many").await;
     stand.world.open("fast", 1);
     stand.world.open("many", 2);
-    // It is over, and its answer waits.
+    // It has finished, and its answer waits.
     stand.world.until("end fast").await;
-    // A word of somebody else does not wait behind it.
+    // A push of another sender does not wait behind it.
     stand.world.outboxes()[0].push([crate::harness::framed::push(7, b"before")]);
     stand.world.outboxes()[0].flush();
     assert_eq!(peer.hear().await, Said::Push(7, b"before".into()));
@@ -219,7 +219,7 @@ async fn a_request_that_is_alone_holds_the_next_ones(way: Way) {
         peer.send_all(&[call(1, "wait first"), call(2, "alone second"), call(3, "wait third"), tell("note told")])
             .await;
         stand.world.until("begin second").await;
-        // What is before it goes on.
+        // Requests before it continue.
         stand.world.open("first", 1);
         assert_eq!(peer.hear().await, answer(1, "first"));
         assert_eq!((stand.world.noted("begin third"), stand.world.noted("told")), (0, 0));
@@ -254,7 +254,7 @@ async fn one_request_may_have_several_answers(way: Way) {
     for stand in Stand::both(patient()) {
         let mut peer = stand.dial(way).await;
         peer.send_all(&[call(1, "several x 3"), call(2, "several y 3"), call(3, "flood z 500 3000")]).await;
-        // In order, the answers of the second wait for the first to end.
+        // With ordered responses, the answers of the second wait for the first to end.
         for gate in ["y", "x"] {
             stand.world.open(gate, 3);
         }
@@ -286,7 +286,7 @@ async fn a_message_holds_what_comes_after_it(way: Way) {
         let mut peer = stand.dial(way).await;
         peer.send_all(&[call(1, "wait before"), tell("hold up"), tell("note told"), call(2, "echo after")]).await;
         stand.world.until("begin up").await;
-        // What was asked before is answered meanwhile.
+        // Earlier requests are answered in the meantime.
         stand.world.open("before", 1);
         assert_eq!(peer.hear().await, answer(1, "before"));
         assert_eq!(stand.world.noted("told"), 0);

@@ -1,4 +1,5 @@
-//! Going away: what is begun is finished, nothing new is taken, and whoever does not end is cut at the deadline.
+//! Shutdown: requests in progress are finished, no new work is accepted, and remaining connections are cut at the
+//! deadline.
 
 use std::time::Duration;
 
@@ -17,10 +18,10 @@ over_every_transport!(
     answers_reach_a_peer_that_has_said_all_it_wants,
 );
 
-/// A deadline that a test waits for.
+/// Deadline that a test waits for.
 const SHORT: Duration = Duration::from_millis(100);
 
-/// Over QUIC, the connection ends as well, with the code of the protocol for this.
+/// Asserts that a QUIC connection ends as well, with the protocol's code for this.
 async fn closes_its_connection(peer: &crate::harness::Peer) {
     if let Some((quic, _)) = &peer.quic {
         match within("the connection being closed", quic.closed()).await {
@@ -32,7 +33,7 @@ async fn closes_its_connection(peer: &crate::harness::Peer) {
     }
 }
 
-/// After the begin of the shutdown, nobody gets in: they are refused and not left to wait.
+/// Asserts that new connections are refused, and not left waiting, after the shutdown has begun.
 async fn is_closed_to(stand: &Stand, way: Way) {
     match stand.try_dial(way).await {
         Ok(mut late) => {
@@ -129,7 +130,7 @@ async fn whoever_has_not_asked_yet_is_told(way: Way) {
         let (mut silent, mut half) = (stand.dial(way).await, stand.dial(way).await);
         half.send(&call(1, "echo x")[..5]).await;
         stand.has_read(5).await;
-        // A connection whose silence was not heard yet cannot be told; over QUIC there is no stream to tell it on.
+        // A connection whose silence is not detected yet cannot be notified; over QUIC there is no stream for it.
         until("both are open", || stand.totals().connections() == 2).await;
         let end = async {
             if way != Way::Quic {
@@ -149,7 +150,7 @@ async fn whoever_has_not_asked_yet_is_told(way: Way) {
 async fn whoever_does_not_end_is_cut_at_the_deadline(way: Way) {
     for stand in Stand::both(patient()) {
         let (mut asking, mut deaf, mut mute) = (stand.dial(way).await, stand.dial(way).await, stand.dial(way).await);
-        // A handler that never ends, a peer that does not read, a body that does not come.
+        // A handler that never ends, a peer that does not read, a body that does not arrive.
         asking.send(&call(1, "never")).await;
         deaf.send(&call(1, "flood x 2000 65536")).await;
         mute.send(&open(1, None, "collect y")).await;
@@ -168,7 +169,7 @@ async fn whoever_does_not_end_is_cut_at_the_deadline(way: Way) {
     }
 }
 
-/// The end comes at once after the answer: over QUIC the connection is closed only when it has arrived.
+/// The end follows immediately after the answer: over QUIC the connection is closed only when the answer has arrived.
 async fn answers_reach_a_peer_that_has_said_all_it_wants(way: Way) {
     for stand in Stand::both(patient()) {
         let mut peer = stand.dial(way).await;
@@ -191,7 +192,7 @@ async fn answers_reach_a_peer_that_has_said_all_it_wants(way: Way) {
     }
 }
 
-/// The same where the peer has closed its half before, and its last request is answered during the shutdown.
+/// Answers arrive even if the peer has closed its half before, and its last request is answered during the shutdown.
 #[tokio::test]
 async fn answers_reach_a_peer_that_had_said_all_before() {
     for way in [Way::Tcp, Way::Tls, Way::Unix, Way::Quic, Way::Pipe] {
@@ -203,7 +204,7 @@ async fn answers_reach_a_peer_that_had_said_all_before() {
             let end = async {
                 until("nobody gets in", || stand.shutdown.drain().has_begun()).await;
                 stand.world.open("x", 1);
-                // That the server goes away is said to a peer whose end was not heard yet.
+                // The shutdown is reported to a peer whose end was not received yet.
                 let mut said = Vec::new();
                 while let Some(more) = peer.ear.next().await {
                     said.push(more);
@@ -217,7 +218,7 @@ async fn answers_reach_a_peer_that_had_said_all_before() {
     }
 }
 
-/// Handshakes that are on their way hold the end up no longer than its deadline.
+/// Handshakes in progress delay the end no longer than its deadline.
 #[tokio::test]
 async fn a_handshake_does_not_hold_the_end_up() {
     let stand = Stand::in_order(patient());
@@ -233,7 +234,7 @@ async fn a_handshake_does_not_hold_the_end_up() {
     assert_eq!(stand.connections.open(), 0);
 }
 
-/// Whoever drops the server and its shards without a word ends them, with every listener open.
+/// Dropping the server and its shards ends them, with every listener open.
 #[tokio::test]
 async fn dropping_everything_ends_it() {
     for way in [Way::Tcp, Way::Tls, Way::Unix, Way::Quic, Way::Pipe] {
@@ -243,7 +244,7 @@ async fn dropping_everything_ends_it() {
         stand.world.until("begin x").await;
         let (world, shards) = (stand.world.clone(), std::sync::Arc::downgrade(&stand.shards));
         drop(stand);
-        // Listeners are tasks of this runtime, which go on until it ends; over QUIC they are on the shards.
+        // Listeners are tasks of this runtime, which continue until it ends; over QUIC they are on the shards.
         if matches!(way, Way::Quic | Way::Pipe) {
             until("the shards are gone", || shards.strong_count() == 0).await;
             world.until("end x").await;

@@ -1,4 +1,4 @@
-//! What is left of a listener, or in its way: socket files, and a process without descriptors.
+//! Leftovers of a listener, and obstacles to one: socket files, and a process without descriptors.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -45,14 +45,14 @@ async fn a_live_socket_is_refused_and_goes_on() {
     assert_eq!(refusal(&path), ErrorKind::AddrInUse);
     let mut near = UnixStream::connect(&path).expect("connected");
     near.write_all(b"x").expect("sent");
-    // The first was the question whether somebody listens.
+    // The first connection was the check for a listener.
     let (mut asked, _) = live.accept().expect("accepted");
     assert_eq!(asked.read(&mut [0]).expect("the end"), 0);
     let (mut far, _) = live.accept().expect("accepted");
     far.read_exact(&mut [0]).expect("received");
 }
 
-/// Also where it is too busy to answer.
+/// Even if it is too busy to answer.
 #[tokio::test]
 async fn a_live_socket_that_accepts_nobody_is_refused_at_once() {
     let (_folder, path) = folder();
@@ -71,7 +71,7 @@ async fn a_live_socket_that_accepts_nobody_is_refused_at_once() {
     }
     let (told, refused) = std::sync::mpsc::channel();
     let at = path.clone();
-    // In a thread that may hang, of a runtime that nobody waits for.
+    // In a thread that may hang, on a runtime that no other thread waits for.
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let _entered = runtime.enter();
@@ -112,7 +112,7 @@ async fn a_socket_is_removed_at_the_end_and_no_other() {
     assert!(stand.end(PATIENCE).await.is_clean());
     until("it is removed", || !path.exists()).await;
 
-    // One that took its place in the meantime belongs to somebody else.
+    // A socket that took its place in the meantime belongs to another listener.
     let (_folder, path) = folder();
     let listener = Listener::unix(&path).expect("bound");
     std::fs::remove_file(&path).expect("removed");
@@ -124,7 +124,7 @@ async fn a_socket_is_removed_at_the_end_and_no_other() {
 const CHILD_SOCKET: &str = "THALWEG_NET_TEST_SOCKET";
 const FILES_MAX: u64 = 40;
 
-/// The server of the next test, in a process of its own that has few descriptors. It ends when its input does.
+/// Server of the next test, in a separate process that has few descriptors. It ends when its input does.
 #[test]
 #[ignore = "another test runs it in a process of its own"]
 fn with_few_descriptors() {
@@ -154,7 +154,7 @@ fn with_few_descriptors() {
     });
 }
 
-/// Where connections are opened until there are no descriptors for them.
+/// Listener whose connections are opened until no descriptors are left for them.
 enum Door {
     Unix(PathBuf),
     Tcp(SocketAddr),
@@ -180,7 +180,7 @@ impl Door {
         }
     }
 
-    /// Whether a request is answered, rather than the connection closed.
+    /// Returns the connection if a request is answered, and `None` if it is closed.
     fn serves(&self) -> Option<Box<dyn Plug>> {
         let mut socket = self.open();
         let mut answer = [0; 11];
@@ -192,8 +192,8 @@ impl Door {
     }
 }
 
-/// With no descriptor left, connections are closed rather than left to hang, the failures are counted, those who
-/// are there are served, and once there are descriptors again, everybody is.
+/// Without descriptors, connections are closed rather than left to hang, failures are counted, and open connections are
+/// served; once there are descriptors again, all connections are.
 #[test]
 fn running_out_of_descriptors_passes_on_every_kind_of_socket() {
     for is_unix in [true, false] {
@@ -223,7 +223,7 @@ fn running_out_of_descriptors_passes_on_every_kind_of_socket() {
         assert!(served > 5 && served < FILES_MAX as usize, "{served}");
         held.clear();
         drop(first);
-        // Descriptors come back when the server has heard the end of those.
+        // Descriptors are freed when the server has detected the end of those connections.
         let deadline = std::time::Instant::now() + PATIENCE;
         while door.serves().is_none() {
             assert!(std::time::Instant::now() < deadline, "nobody is served any more");

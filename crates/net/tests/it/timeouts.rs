@@ -1,4 +1,4 @@
-//! Whoever takes too long is told and cut: silent, slow, idle or not reading, on every kind of listener.
+//! Timeouts: silent, slow, idle and non-reading peers are notified and cut, on every kind of listener.
 
 use std::time::Duration;
 
@@ -24,11 +24,11 @@ over_every_transport!(
     a_peer_is_not_blamed_for_the_time_that_it_was_held_up,
 );
 
-/// A timeout that a test waits for.
+/// Timeout that a test waits for.
 const SHORT: Duration = Duration::from_millis(50);
 
-/// Sends a byte, waits until it was read, and so on until the server has had enough. It blames the whole stream
-/// (0), or in order the request whose body it is.
+/// Sends a byte, waits until it was read, and repeats that until the server closes. The fault concerns the whole stream
+/// (0), or with ordered responses the request that the body belongs to.
 async fn trickle(stand: &Stand, peer: &mut Peer, bytes: &[u8], blamed: u32) {
     let mut read = stand.totals().bytes_read;
     let trickle = async {
@@ -37,7 +37,7 @@ async fn trickle(stand: &Stand, peer: &mut Peer, bytes: &[u8], blamed: u32) {
                 break;
             }
             read += 1;
-            // Slower than what is waited for, and each byte a read of its own.
+            // Slower than the timeout allows, and each byte in a separate read.
             tokio::time::sleep(Duration::from_millis(1)).await;
             while stand.totals().bytes_read < read && stand.totals().timeouts == 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -45,7 +45,7 @@ async fn trickle(stand: &Stand, peer: &mut Peer, bytes: &[u8], blamed: u32) {
         }
         panic!("the server took byte after byte");
     };
-    // Until the end of the connection is heard.
+    // Until the end of the connection is received.
     let heard = async {
         let said = peer.ear.hear().await;
         assert!(said.is_fault(blamed, FaultKind::Timeout), "{said:?}");
@@ -62,7 +62,7 @@ async fn a_silent_connection_is_closed(way: Way) {
     for stand in Stand::both(impatient(|timeouts| timeouts.first_frame = SHORT)) {
         let mut silent = stand.dial(way).await;
         match &silent.quic {
-            // Nothing is known of a stream before something comes on it.
+            // A stream is unknown to the server before its first bytes.
             Some((quic, _)) => assert_eq!(closed_with(quic).await, Some(close_code(FaultKind::Timeout))),
             None => silent.ear.is_told_and_closed(FaultKind::Timeout).await,
         }
@@ -75,7 +75,7 @@ async fn a_silent_connection_is_closed(way: Way) {
     }
 }
 
-/// However much it asks: as long as the handler has not heard who it is, the time of the first frame runs on.
+/// Whatever it requests: until the handler knows the peer, the timeout of the first frame continues.
 async fn a_peer_that_does_not_say_who_it_is_is_closed(way: Way) {
     for stand in Stand::both(impatient(|timeouts| timeouts.first_frame = 4 * SHORT)) {
         let (mut silent, mut known) = (stand.dial(way).await, stand.dial(way).await);
@@ -94,7 +94,7 @@ fn close_code(kind: FaultKind) -> u64 {
     100 + kind as u64
 }
 
-/// The code that the server closes a QUIC connection with.
+/// Returns the code that the server closes a QUIC connection with.
 async fn closed_with(quic: &quinn::Connection) -> Option<u64> {
     match within("the connection being closed", quic.closed()).await {
         quinn::ConnectionError::ApplicationClosed(close) => Some(close.error_code.into_inner()),
@@ -111,7 +111,7 @@ async fn a_first_frame_byte_by_byte_is_too_slow(way: Way) {
 }
 
 async fn a_later_frame_byte_by_byte_is_too_slow(way: Way) {
-    // A small frame, and the end of a large one, which lies in a buffer of its own.
+    // A small frame, and the end of a large one, which is in its own buffer.
     for ahead in [0, 20 << 10] {
         let stand = Stand::in_order(impatient(|timeouts| timeouts.read = 3 * SHORT));
         let mut peer = stand.dial(way).await;
@@ -143,7 +143,7 @@ async fn a_body_byte_by_byte_is_too_slow(way: Way) {
     }
 }
 
-/// More than the timeout for the whole frame, and yet always something: 256 bytes are worth a tick.
+/// A frame may exceed its timeout if it makes steady progress: 256 bytes extend it by one tick.
 async fn a_slow_frame_that_comes_fast_enough_is_waited_for(way: Way) {
     let stand = Stand::in_order(impatient(|timeouts| timeouts.read = 4 * SHORT));
     let (mut peer, mut clock) = (stand.dial(way).await, stand.dial(Way::Tcp).await);
@@ -154,7 +154,7 @@ async fn a_slow_frame_that_comes_fast_enough_is_waited_for(way: Way) {
     let bytes = frame(b'K', 1, &words);
     let (most, end) = bytes.split_at(bytes.len() - 1);
     peer.send(most).await;
-    // The timeout is over for somebody who sent nothing.
+    // The timeout has elapsed for a peer that sent nothing.
     clock.ear.is_told_and_closed(FaultKind::Timeout).await;
     peer.send(end).await;
     let said = peer.hear().await;
@@ -203,7 +203,7 @@ async fn a_handler_that_never_ends_is_a_fault_and_no_end(way: Way) {
         let mut peer = stand.dial(way).await;
         peer.ask_in_vain(1, "never", FaultKind::Timeout).await;
         stand.world.until("end never").await;
-        // Also one that has begun to answer, one that would be answered out of turn, and one that is alone.
+        // Also a request that has begun to answer, one that would be answered out of turn, and one that is alone.
         stand.world.open("x", 1);
         peer.send_all(&[call(2, "never"), call(3, "several x 2"), call(4, "echo known"), call(5, "alone y")]).await;
         let mut said = peer.hear_all(if stand.is_in_order { 4 } else { 5 }).await;
@@ -231,7 +231,7 @@ async fn a_peer_that_does_not_read_is_cut(way: Way) {
         slow.send(&call(1, "flood x 1000 65536")).await;
         stand.world.until("end x").await;
         until("it is counted", || stand.totals().timeouts == 1).await;
-        // What it finds when it reads at last is what came before, and the end.
+        // When it reads at last, it finds the earlier bytes, and the end.
         let mut heard = 0;
         while let Some(said) = within("the end", slow.ear.next_or_cut()).await {
             assert_eq!(said, Said::Answer(1, noise(heard, 65536)));
@@ -243,8 +243,8 @@ async fn a_peer_that_does_not_read_is_cut(way: Way) {
     }
 }
 
-/// Half of a frame lies behind a request that is alone, or half of a body is in the hands of a slow handler: only
-/// after that may the peer be asked for the rest.
+/// Half of a frame waits behind a request that is alone, or half of a body is with a slow handler: only after that is
+/// the peer responsible for the rest.
 async fn a_peer_is_not_blamed_for_the_time_that_it_was_held_up(way: Way) {
     for stand in Stand::both(impatient(|timeouts| timeouts.read = 2 * SHORT)) {
         let (mut framing, mut sending) = (stand.dial(way).await, stand.dial(way).await);
@@ -274,13 +274,13 @@ async fn a_peer_is_not_blamed_for_the_time_that_it_was_held_up(way: Way) {
     }
 }
 
-/// A handshake that is begun and not finished holds a connection no longer than it may.
+/// An unfinished handshake holds a connection no longer than its timeout.
 #[tokio::test]
 async fn a_tls_handshake_that_is_never_finished_is_given_up() {
     for plaintext in [Plaintext::Refused, Plaintext::FromAnywhere] {
         let stand = Stand::in_order(impatient(|timeouts| timeouts.handshake = SHORT));
         let at = stand.listen_tls(plaintext);
-        // A record that announces more than comes.
+        // A record that announces more than arrives.
         for said in [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"] {
             let mut socket = within("connecting", TcpStream::connect(at)).await.expect("connected");
             within("sending", socket.write_all(said)).await.expect("sent");
@@ -293,7 +293,7 @@ async fn a_tls_handshake_that_is_never_finished_is_given_up() {
     }
 }
 
-/// The same over QUIC: a client that vanishes after its first packet.
+/// An unfinished QUIC handshake, of a client that vanishes after its first packet, is abandoned.
 #[tokio::test]
 async fn a_quic_handshake_that_is_never_finished_is_given_up() {
     let stand = Stand::in_order(impatient(|timeouts| timeouts.handshake = SHORT));
@@ -304,6 +304,6 @@ async fn a_quic_handshake_that_is_never_finished_is_given_up() {
     until("its place is free", || stand.connections.open() == 0).await;
     assert_eq!(stand.totals().connections_opened, 0);
     let mut peer = stand.dial(Way::Quic).await;
-    // A client that means it is not given up, however short the time is for whom does not.
+    // A genuine client is not dropped, however short the timeout of others is.
     let _served = peer.is_let_in().await;
 }

@@ -1,4 +1,4 @@
-//! Handshakes: which certificate answers, which client is let in, and what a reload changes.
+//! TLS handshakes: the choice of the certificate, the admission of clients, and the effect of a reload.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -14,7 +14,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 use crate::certificates::{Authority, Folder, Made};
 
-/// Longer than anything here takes: only a test that hangs meets it.
+/// Time limit that only a hanging test reaches.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
@@ -24,7 +24,7 @@ async fn within<T>(work: impl Future<Output = T>) -> T {
 type Server = server::TlsStream<DuplexStream>;
 type Client = client::TlsStream<DuplexStream>;
 
-/// Both ends of a connection, after a byte went in each direction.
+/// Returns both ends of a connection, after one byte in each direction.
 async fn connect(config: Arc<rustls::ServerConfig>, client: &Arc<ClientConfig>, name: &str) -> io::Result<Pair> {
     let (near, far) = tokio::io::duplex(64 << 10);
     let name = ServerName::try_from(name.to_owned()).expect("a name");
@@ -42,7 +42,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// The certificate that the server showed.
+    /// Returns the certificate that the server presented.
     fn shown(&self) -> &[u8] {
         &self.client.get_ref().1.peer_certificates().expect("a certificate")[0]
     }
@@ -76,7 +76,7 @@ fn settings(identities: Vec<net::tls::NamedIdentity>) -> TlsSettings {
 #[tokio::test]
 async fn the_name_that_a_client_asks_for_picks_the_certificate() {
     let (ca, folder) = (Authority::new(), Folder::new());
-    // The first one also carries the name for which the second answers.
+    // The first certificate also contains the name that the second one serves.
     let first = ca.issue("a", &["a.example", "b.example", "other.test"], 2100);
     let second = ca.issue("b", &["b.example"], 2100);
     let third = ca.issue("c", &["*.wild.example"], 2100);
@@ -122,7 +122,7 @@ async fn a_protocol_is_agreed_on_or_the_handshake_fails() {
     assert!(agreed(&[b"thalweg/1"]).await.is_err());
 }
 
-/// TLS for `server.example` that asks clients for certificates of this authority.
+/// Returns TLS for `server.example` that requires client certificates of this authority.
 fn mutual(ca: &Authority, folder: &Folder, change: impl FnOnce(&mut ClientAuth)) -> Arc<Tls> {
     let roots = folder.write("roots.pem", &ca.pem);
     let mut auth = ClientAuth { roots, is_required: true, names: Vec::new(), fingerprints: Vec::new() };
@@ -131,7 +131,7 @@ fn mutual(ca: &Authority, folder: &Folder, change: impl FnOnce(&mut ClientAuth))
     Tls::new(TlsSettings { client_auth: Some(auth), ..settings(identities) }).expect("TLS")
 }
 
-/// Who comes in with this certificate, if anybody.
+/// Connects with this certificate. Returns the identity of the client, if it is admitted with one.
 async fn enter(tls: &Tls, ca: &Authority, own: Option<&Made>) -> io::Result<Option<PeerIdentity>> {
     let config = tls.server_config(&[])?;
     Ok(connect(config, &ca.client(&[], own), "server.example").await?.peer())
@@ -271,7 +271,7 @@ async fn files_that_cannot_be_used_leave_the_old_certificate_in_force() {
     ];
     for (n, (damage, why)) in (1..).zip(damages) {
         folder.put("own", &old);
-        // The other identity is new and fine, and yet not taken: all or nothing.
+        // The other identity is new and valid, and still not used: all or nothing.
         folder.put("other", &ca.server("b.example"));
         damage();
         let error = tls.reload().expect_err(why).to_string();
@@ -282,7 +282,7 @@ async fn files_that_cannot_be_used_leave_the_old_certificate_in_force() {
     folder.put("own", &new);
     assert_eq!(tls.reload().expect("reloaded"), Reloaded::Changed);
     assert_eq!(shown().await.shown(), &*new.der);
-    // What is not taken on the way is not taken at the start either.
+    // A certificate that a reload refuses is refused at startup, too.
     folder.put("own", &ca.issue("a", &["a.example"], 2001));
     let start = Tls::new(settings(vec![net::tls::NamedIdentity { source: folder.source("own"), names: vec![] }]));
     assert!(start.is_err_and(|error| error.to_string().contains("expired")));
@@ -303,7 +303,7 @@ async fn changed_files_are_found_without_being_told() {
         })
         .await;
     };
-    // Half of a change is an error, and the other half mends it.
+    // Half of a change is an error, and the other half fixes it.
     folder.write("own.crt", &new.certificate);
     until(&|| tls.failed_reloads() > 0).await;
     assert_eq!(tls.reloads(), 0);
@@ -312,7 +312,7 @@ async fn changed_files_are_found_without_being_told() {
     let config = tls.server_config(&[]).expect("a configuration");
     let pair = connect(config, &ca.client(&[], None), "a.example").await.expect("new");
     assert_eq!(pair.shown(), &*new.der);
-    // A folder that goes away and comes back is no reason to stop looking.
+    // Checks continue after the folder has disappeared and returned.
     let (aside, root) = (folder.root().with_extension("aside"), folder.root().to_owned());
     let failed = tls.failed_reloads();
     std::fs::rename(&root, &aside).expect("moved away");
@@ -336,7 +336,7 @@ async fn sessions_are_resumed_but_not_past_other_roots() {
     assert!(!first.is_resumed() && again.is_resumed());
     assert_eq!(again.peer().map(|peer| peer.names), Some(vec!["alice".to_owned()]));
 
-    // The same roots and another certificate of the server: sessions go on.
+    // The same roots and another certificate of the server: sessions stay valid.
     folder.put("own", &ca.server("server.example"));
     assert_eq!(tls.reload().expect("reloaded"), Reloaded::Changed);
     assert!(connect(config.clone(), &client, "server.example").await.expect("let in").is_resumed());

@@ -1,4 +1,4 @@
-//! What requests and answers of queues are made of, field by field.
+//! Fields of the requests and answers about queues.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use engine::{Error, Result};

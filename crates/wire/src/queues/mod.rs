@@ -1,4 +1,4 @@
-//! Queues on the wire: what they are, messages on their way in and out, and what becomes of leases.
+//! Queues on the wire: their settings, sent and received messages, and the results of lease operations.
 
 mod fields;
 
@@ -18,11 +18,11 @@ use fields::{
 /// Settings or notes of a queue, each with its name.
 pub type Named = Vec<(String, String)>;
 
-/// A number of 32 bits that is not there.
+/// Value of a 32-bit field that means none.
 const NONE_U32: u32 = u32::MAX;
-/// In the flags of a receive: its leases outlive the connection.
+/// Flag of a receive: its leases outlive the connection.
 const OUTLIVES_CONNECTION: u8 = 1;
-/// In the flags of a send: messages were elsewhere, and say so in headers that are the broker's own.
+/// Flag of a send: the messages are moved from another queue, and may have headers that are reserved for the broker.
 const IS_MOVE: u8 = 1;
 
 /// Request about queues and their messages.
@@ -53,14 +53,14 @@ pub enum QueueRequest {
         prefix: String,
         /// Name after which the list begins; empty for the first page.
         after: String,
-        /// Queues in the answer, at most.
+        /// Maximum number of queues in the answer.
         count_max: u32,
     },
     /// Sends messages.
     Send {
         /// Name of the queue.
         queue: String,
-        /// Whether the messages are moved from elsewhere and may have headers that are reserved for the broker.
+        /// `true` if the messages are moved from another queue and may have headers that are reserved for the broker.
         is_move: bool,
         /// Messages in their order.
         messages: Vec<OutMessage>,
@@ -78,14 +78,14 @@ pub enum QueueRequest {
     Nack {
         /// Name of the queue.
         queue: String,
-        /// Receipt of each message, and the delay before it is visible in ms; `None` for the queue's.
+        /// Receipt of each message, and the delay before it is visible in ms; `None` for the queue's setting.
         leases: Vec<(String, Option<u64>)>,
     },
     /// Extends leases.
     Extend {
         /// Name of the queue.
         queue: String,
-        /// Receipt of each message, and how long its lease lasts from now on in ms.
+        /// Receipt of each message, and the new duration of its lease from now on in ms.
         leases: Vec<(String, u64)>,
     },
     /// Requests messages that are not acknowledged, without a lease.
@@ -94,7 +94,7 @@ pub enum QueueRequest {
         queue: String,
         /// Partition and offset after which to begin; `None` for the beginning.
         after: Option<(PartitionId, Offset)>,
-        /// Messages in the answer, at most.
+        /// Maximum number of messages in the answer.
         count_max: u32,
     },
     /// Removes all messages.
@@ -102,20 +102,20 @@ pub enum QueueRequest {
         /// Name of the queue.
         queue: String,
     },
-    /// Continues at another place of the topic.
+    /// Continues at another position of the topic.
     Seek {
         /// Name of the queue.
         queue: String,
-        /// Where the queue continues.
+        /// Position at which the queue continues.
         to: Start,
     },
     /// Moves the messages of a queue to another queue, or each to the queue that it came from.
     StartRedrive {
         /// Name of the queue with the messages.
         queue: String,
-        /// Name of the destination; `None` for the queue of origin.
+        /// Name of the destination; `None` for the queue of origin of each message.
         to: Option<String>,
-        /// Messages per second, at most; `None` for no limit.
+        /// Maximum number of messages per second; `None` for no limit.
         rate: Option<u32>,
     },
     /// Lists moves of a queue's messages.
@@ -145,7 +145,7 @@ pub enum QueueResponse {
     Queues {
         /// Queues in the order of their names, without their notes.
         queues: Vec<QueueInfo>,
-        /// Whether no queue follows the last one.
+        /// `true` if no queue follows the last one.
         is_last: bool,
     },
     /// Answers [`QueueRequest::Send`] for each message, in their order.
@@ -184,11 +184,12 @@ pub struct NewQueue {
     pub queue: String,
     /// Name of an existing topic; empty for a separate topic with the name of the queue.
     pub topic: String,
-    /// Whether the queue begins with messages that are published from now on.
+    /// `true` if the queue begins with messages that are published from now on, and `false` if it begins with the
+    /// oldest.
     pub is_live: bool,
     /// Storage of the separate topic.
     pub storage: Storage,
-    /// Settings; those that are not named have their defaults.
+    /// Settings; those that are not named keep their defaults.
     pub settings: Named,
     /// Notes that doors keep with the queue.
     pub notes: Named,
@@ -203,7 +204,7 @@ pub struct OutMessage {
     pub group: Option<Bytes>,
     /// Deduplication id, by which a message that is sent again is recognized.
     pub dedup: Option<String>,
-    /// How long the message is delayed, in ms; `None` for the queue's setting.
+    /// Delay of the message in ms; `None` for the queue's setting.
     pub delay_ms: Option<u64>,
     /// Headers in their order.
     pub headers: Vec<(String, Bytes)>,
@@ -214,19 +215,19 @@ pub struct OutMessage {
 pub struct Receive {
     /// Name of the queue.
     pub queue: String,
-    /// Messages in the answer, at most.
+    /// Maximum number of messages in the answer.
     pub count_max: u32,
-    /// Bytes of messages in the answer, at most; it applies from the second message on.
+    /// Maximum bytes of messages in the answer; the limit applies from the second message on.
     pub bytes_max: u32,
     /// Duration of the leases, in ms; `None` for the queue's setting.
     pub lease_ms: Option<u64>,
-    /// How long the answer waits for a message, in ms.
+    /// Maximum time that the answer waits for a message, in ms.
     pub wait_ms: u32,
-    /// Whether the leases outlive the connection; otherwise its end returns the messages immediately.
+    /// `true` if the leases outlive the connection; otherwise its end returns the messages immediately.
     pub outlives_connection: bool,
 }
 
-/// Place of a sent message.
+/// Position of a sent message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
     /// Id of the message.
@@ -235,7 +236,7 @@ pub struct Sent {
     pub partition: PartitionId,
     /// Offset of the message.
     pub offset: Offset,
-    /// Whether the queue had the message already.
+    /// `true` if the queue already had the message.
     pub is_duplicate: bool,
 }
 
@@ -248,7 +249,7 @@ pub struct MessageInfo {
     pub partition: PartitionId,
     /// Offset of the message.
     pub offset: Offset,
-    /// When it was first sent, in ms since 1970.
+    /// Time at which the message was first sent, in ms since 1970.
     pub sent_ms: u64,
     /// Number of deliveries, including this one.
     pub attempts: u32,
@@ -256,16 +257,16 @@ pub struct MessageInfo {
     pub body: Bytes,
     /// Key of the message group, if there is one.
     pub group: Option<Bytes>,
-    /// Headers in their order. Those that begin with `thalweg.` are the broker's.
+    /// Headers in their order. Those that begin with `thalweg.` are set by the broker.
     pub headers: Vec<(String, Bytes)>,
 }
 
 /// Message with its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceivedMessage {
-    /// Receipt of the lease, which acknowledgements name.
+    /// Receipt of the lease, which acknowledgements refer to.
     pub receipt: String,
-    /// When it was first delivered, in ms since 1970.
+    /// Time at which the message was first delivered, in ms since 1970.
     pub first_received_ms: u64,
     /// Message that is leased.
     pub message: MessageInfo,
@@ -276,7 +277,7 @@ pub struct ReceivedMessage {
 pub struct PeekedMessage {
     /// Phase of the message.
     pub phase: MessagePhase,
-    /// When its lease or its delay ends, in ms since 1970.
+    /// End of its lease or its delay, in ms since 1970.
     pub due_ms: Option<u64>,
     /// Message that the phase is about.
     pub message: MessageInfo,
@@ -295,7 +296,7 @@ pub enum MessagePhase {
 }
 
 impl MessagePhase {
-    /// Returns the name for people.
+    /// Returns the name for display.
     pub fn name(self) -> &'static str {
         match self {
             Self::Leased => "leased",
@@ -313,24 +314,24 @@ impl MessagePhase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LeaseAnswer {
-    /// Request was carried out.
+    /// The request was executed.
     Done = 0,
-    /// Message was acknowledged, purged or dropped.
+    /// The message was acknowledged, purged or dropped.
     Gone = 1,
     /// Another receiver holds the message, or the lease has expired and the queue is strict.
     Expired = 2,
     /// No receiver holds the message.
     NotLeased = 3,
-    /// Lease would be longer than allowed.
+    /// The lease would be longer than allowed.
     TooLong = 4,
-    /// Receipt is not one of this queue.
+    /// The receipt does not belong to this queue.
     Invalid = 5,
 }
 
 impl LeaseAnswer {
     const ALL: [Self; 6] = [Self::Done, Self::Gone, Self::Expired, Self::NotLeased, Self::TooLong, Self::Invalid];
 
-    /// Returns why the request was refused, for people; `None` if it was carried out.
+    /// Returns the reason of a refusal for display; `None` if the request was executed.
     pub fn refusal(self) -> Option<&'static str> {
         match self {
             Self::Done => None,
@@ -350,11 +351,11 @@ pub struct QueueInfo {
     pub queue: String,
     /// Name of its topic.
     pub topic: String,
-    /// Whether the queue owns the topic, which is then deleted with it.
+    /// `true` if the queue owns the topic, which is then deleted with it.
     pub owns_topic: bool,
-    /// When the queue was created, in ms since 1970.
+    /// Time at which the queue was created, in ms since 1970.
     pub created_ms: u64,
-    /// When its settings were last changed, in ms since 1970.
+    /// Time at which its settings were last changed, in ms since 1970.
     pub altered_ms: u64,
     /// All settings.
     pub settings: Named,
@@ -375,7 +376,7 @@ pub struct QueueCounts {
     pub delayed: u64,
     /// Bytes of the log from the oldest message on.
     pub bytes: u64,
-    /// When the oldest message was sent, in ms since 1970, if that is known.
+    /// Time at which the oldest message was sent, in ms since 1970, if it is known.
     pub oldest_ms: Option<u64>,
     /// Message groups that are delivered after the others.
     pub noisy_groups: u64,
@@ -390,17 +391,17 @@ pub struct RedriveInfo {
     pub from: String,
     /// Name of the destination; `None` for the queue of origin.
     pub to: Option<String>,
-    /// Messages per second, at most; `None` for no limit.
+    /// Maximum number of messages per second; `None` for no limit.
     pub rate: Option<u32>,
-    /// When the move began, in ms since 1970.
+    /// Time at which the move began, in ms since 1970.
     pub started_ms: u64,
     /// State of the move.
     pub state: RedriveState,
     /// Messages that were moved so far.
     pub moved: u64,
-    /// Messages to move when it began.
+    /// Number of messages to move when it began.
     pub to_move: u64,
-    /// Why the move failed, if it did.
+    /// Reason of the failure, if the move has failed.
     pub failure: Option<String>,
 }
 
@@ -412,7 +413,7 @@ pub enum RedriveState {
     Running = 0,
     /// All messages were moved.
     Completed = 1,
-    /// A request to cancel arrived, and the move still runs.
+    /// A request to cancel has arrived, and the move is still running.
     Cancelling = 2,
     /// The move was cancelled.
     Cancelled = 3,
@@ -424,7 +425,7 @@ impl RedriveState {
     /// All states.
     pub const ALL: [Self; 5] = [Self::Running, Self::Completed, Self::Cancelling, Self::Cancelled, Self::Failed];
 
-    /// Returns the name for people.
+    /// Returns the name for display.
     pub fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -706,7 +707,7 @@ impl Receive {
 }
 
 impl NewQueue {
-    /// Returns a queue with a separate topic and the default settings.
+    /// Creates a queue description with a separate topic and the default settings.
     pub fn new(queue: impl Into<String>) -> Self {
         Self { queue: queue.into(), ..Self::default() }
     }
@@ -719,7 +720,7 @@ impl NewQueue {
 }
 
 impl OutMessage {
-    /// Returns a message with this body and nothing else.
+    /// Creates a message with this body and nothing else.
     pub fn new(body: impl Into<Bytes>) -> Self {
         Self { body: body.into(), ..Self::default() }
     }
@@ -745,7 +746,7 @@ impl OutMessage {
         self
     }
 
-    /// Returns the bytes that the message takes on the wire, or a few more.
+    /// Returns an upper estimate of the message's size on the wire in bytes.
     pub fn wire_bytes(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(name, value)| 6 + name.len() + value.len()).sum();
         let (group, dedup) = (self.group.as_ref().map_or(0, Bytes::len), self.dedup.as_ref().map_or(0, String::len));
@@ -760,19 +761,19 @@ impl MessageInfo {
         headers.map(|(name, value)| (&name[..], value))
     }
 
-    /// Returns the queue that the dead letter comes from, if it is one.
+    /// Returns the queue that a dead letter comes from; `None` for other messages.
     pub fn source(&self) -> Option<&str> {
         let (_, value) = self.headers.iter().find(|(name, _)| name == header::SOURCE)?;
         std::str::from_utf8(value).ok()
     }
 
-    /// Returns the size of a message that is shown without body, group and headers since no answer can hold it.
+    /// Returns the size in bytes of a message whose body, group and headers are left out because no answer can hold it.
     pub fn left_out_bytes(&self) -> Option<u64> {
         let (_, value) = self.headers.iter().find(|(name, _)| name == header::LEFT_OUT)?;
         std::str::from_utf8(value).ok()?.parse().ok()
     }
 
-    /// Returns the bytes that the message takes on the wire, or a few more.
+    /// Returns an upper estimate of the message's size on the wire in bytes.
     pub fn wire_bytes(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(name, value)| 6 + name.len() + value.len()).sum();
         let group = self.group.as_ref().map_or(0, Bytes::len);

@@ -1,4 +1,4 @@
-//! Caches as vectors.
+//! Test vectors of caches.
 
 use bytes::Bytes;
 use engine::cache::operations::OperationId;

@@ -1,4 +1,4 @@
-//! What can be tested from outside of the crate.
+//! Tests that need only the public API of the crate.
 
 mod caches;
 mod queues;

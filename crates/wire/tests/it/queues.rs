@@ -1,4 +1,4 @@
-//! Queues as vectors.
+//! Test vectors of queues.
 
 use bytes::Bytes;
 use engine::{Error, ErrorKind, Start, Storage};

@@ -1,4 +1,4 @@
-//! Users and access control as vectors.
+//! Test vectors of users and access control.
 
 use engine::security::{
     Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, Principal, ResourceKind, UserName,

@@ -1,8 +1,8 @@
-//! The bytes of every request, response and push, as `tests/vectors/*.txt` hold them for anyone who
-//! writes another implementation, and what becomes of bytes that no implementation would write.
+//! Bytes of every request, response and push, as `tests/vectors/*.txt` contain them for authors of other
+//! implementations, and the results of decoding bytes that no implementation would write.
 //!
-//! A vector is its value as a comment, and a line with its name and its bytes in hex. After a change
-//! that is meant, `UPDATE=1 cargo test -p thalweg-wire` writes the files anew.
+//! A vector is its value as a comment, and a line with its name and its bytes in hex. After an intended change,
+//! `UPDATE=1 cargo test -p thalweg-wire` writes the files again.
 
 use std::fmt::{Debug, Write as _};
 use std::path::PathBuf;
@@ -27,21 +27,21 @@ use wire::{
     Response, SourceInfo, Subscribe, TopicInfo,
 };
 
-/// A value, as text and as the bytes that it is on the wire.
+/// Value, as text and as its bytes on the wire.
 struct Vector {
     name: String,
     shown: String,
     bytes: BytesMut,
 }
 
-/// A decoded frame, as text and encoded once more.
+/// Decoded frame, as text and encoded again.
 #[derive(Debug, PartialEq, Eq)]
 struct Decoded {
     shown: String,
     again: BytesMut,
 }
 
-/// All that goes one way, and how it is read.
+/// All vectors of one direction, and their decoder.
 struct Family {
     file: &'static str,
     vectors: Vec<Vector>,
@@ -449,7 +449,7 @@ fn from_hex(text: &str) -> BytesMut {
     (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("hex")).collect()
 }
 
-/// The one frame that the bytes are.
+/// Returns the only frame in the bytes.
 fn frame_of(bytes: &[u8]) -> Frame {
     let (mut frames, mut assembler) = (Vec::new(), Assembler::new(BODY_BYTES_MAX));
     assembler.feed(bytes, &mut frames).expect("a frame");
@@ -461,7 +461,7 @@ fn frame(kind: u8, body: &[u8]) -> Frame {
     Frame { kind, correlation: 1, body: BytesMut::from(body) }
 }
 
-/// How many bytes at the end of a body have no length of their own, where it ends with such bytes.
+/// Returns the number of bytes at the end of a body that have no length field, if it ends with such bytes.
 fn open_end(file: &str, vector: &Vector) -> Option<usize> {
     let name = &*vector.name;
     match file {
@@ -547,7 +547,7 @@ fn a_body_that_is_cut_or_too_long_is_refused() {
 
 #[test]
 fn values_out_of_range_are_refused() {
-    // Where in the body of which vector, and what stands there instead.
+    // File, vector, position in its body, and the bytes that replace the original ones.
     let cases: [(&str, &str, usize, &[u8]); 20] = [
         ("requests.txt", "hello", 0, b"HTTP"),
         ("requests.txt", "hello", 24, &[0xff]),
@@ -560,7 +560,7 @@ fn values_out_of_range_are_refused() {
         ("responses.txt", "published_accepted", 12, &[3]),
         ("responses.txt", "subscribed", 4, &[0x80, 0, 0, 0]),
         ("responses.txt", "stats", 0, &[0xff]),
-        // The step, the assignor, whether there is a list, and its length.
+        // The step, the assignor, the flag of a list, and its length.
         ("requests.txt", "group_join", 16, &[4]),
         ("requests.txt", "group_join", 31, &[2]),
         ("requests.txt", "group_alive", 25, &[2]),
@@ -585,7 +585,7 @@ fn values_out_of_range_are_refused() {
     let last = damaged.body.len() - 1;
     damaged.body[last] ^= 1;
     assert_eq!(Response::decode(damaged).map_err(|error| error.kind), Err(ErrorKind::Corrupt));
-    // So is its place, which the checksum does not cover: behind the log's bounds, the count and a length.
+    // So is its position, which the checksum does not cover: after the log's bounds, the count and a length.
     let mut misplaced = frame_of(&fetched.bytes);
     misplaced.body[24] = 0x80;
     assert_eq!(Response::decode(misplaced).map_err(|error| error.kind), Err(ErrorKind::Malformed));
@@ -702,14 +702,14 @@ fn an_error_of_a_later_version_asks_the_same_of_the_caller() {
         for (class, kind) in cases {
             assert_eq!((read(code, class.code()), kind.retry_class()), (kind, class), "{code}");
         }
-        // No kind here leads to another broker. The request was not carried out there, and the same one fails again.
+        // No kind here redirects to another broker. The request was not executed there, and would fail again.
         assert_eq!(read(code, RetryClass::Redirect.code()), ErrorKind::Unsupported, "{code} leads elsewhere");
-        // A class may itself be of a later version: then nobody knows what came of the request.
+        // A class may itself be of a later version: then the outcome of the request is unknown.
         for class in [0, 6, u8::MAX] {
             assert_eq!(read(code, class), ErrorKind::Internal, "{code} of class {class}");
         }
     }
-    // A kind that is known is itself, whatever class comes with it.
+    // A known kind stays itself, whatever class comes with it.
     for kind in ErrorKind::ALL {
         for class in [0, 1, 5, u8::MAX] {
             assert_eq!(read(kind.code(), class), kind);
@@ -727,7 +727,7 @@ fn a_long_message_is_cut() {
     assert_eq!(Response::decode(frame_of(&buf)), Ok(Response::Error(Error::invalid(format!("x{}", "ä".repeat(511))))));
 }
 
-/// The names that brokers take are shorter; the frame keeps its shape whatever a caller gives.
+/// The names that brokers accept are shorter; the frame stays well formed whatever a caller passes.
 #[test]
 fn a_text_too_long_for_its_length_loses_its_end() {
     let (most, ends) = (usize::from(u16::MAX), "and what comes after it");
@@ -736,7 +736,7 @@ fn a_text_too_long_for_its_length_loses_its_end() {
         ("x".repeat(most + 1), most),
         ("x".repeat(most) + ends, most),
         ("x".repeat(4 * most), most),
-        // Whole characters stay: of two bytes each the length holds one byte less.
+        // Characters stay whole: with two bytes each, the length holds one byte less.
         ("ä".repeat(most), most - 1),
         ("x".to_owned() + &"ä".repeat(most), most),
         ("€".repeat(most), most),
@@ -757,7 +757,7 @@ fn a_text_too_long_for_its_length_loses_its_end() {
         };
         assert_eq!((&*after, count_max), (&text[..length], 5));
 
-        // What is written in two parts has one length.
+        // A frame that is written in two parts has one length.
         let bytes = draft().into_bytes();
         buf.clear();
         put_deliver_head(&mut buf, 1, 2, &text, bytes.len());
@@ -782,7 +782,7 @@ fn the_pieces_for_vectored_writes_are_the_same_bytes() {
     assert_eq!([head.freeze(), bytes].concat(), whole);
 }
 
-/// Decodes, and if that goes well, once more what it encodes to: the value has to stay the same.
+/// Decodes, and if that succeeds, decodes the encoding of the result: the value must stay the same.
 fn assert_survives(decode: fn(Frame) -> Result<Decoded>, kind: u8, body: &[u8]) {
     if let Ok(decoded) = decode(frame(kind, body)) {
         assert_eq!(decode(frame_of(&decoded.again)).as_ref(), Ok(&decoded));
@@ -831,7 +831,7 @@ proptest! {
         let (mut rest, mut cuts) = (Bytes::from(stream), cuts.into_iter().cycle());
         while !rest.is_empty() {
             let mut part = rest.split_to(cuts.next().expect("endless").min(rest.len()));
-            // As a socket does: straight into a large body where there is one, else through a buffer.
+            // Like a socket: directly into a large body if there is one, otherwise through a buffer.
             if let Some(mut place) = assembler.large_rest() {
                 place.put_slice(&part.split_to(part.len().min(place.remaining_mut())));
                 assembler.close_frame(&mut frames);

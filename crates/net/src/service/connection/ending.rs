@@ -1,4 +1,4 @@
-//! When a stream ends: what takes too long, and how it is closed.
+//! End of a stream: its timeouts, and how it is closed.
 
 use std::io;
 use std::pin::Pin;
@@ -13,36 +13,37 @@ use super::super::transport::Transport;
 use super::{Connection, End, ROUNDS_MAX, Stage};
 use crate::limits::coarse_ns;
 
-/// A tick that does not come.
+/// Tick that is never reached.
 const NEVER: u64 = u64::MAX / 2;
-/// A frame may take its read timeout, and a tick more for each so many bytes that have come of it.
+/// Bytes of a frame that extend its read timeout by one tick.
 const READ_BYTES_PER_TICK_MIN: usize = 256;
-/// A frame that holds so much has to come on while others wait for memory, and by so many bytes at each look.
+/// Size from which a frame has to make progress while others wait for memory, and its minimum progress between two
+/// checks.
 const PACED_BYTES_MIN: usize = 256 << 10;
 const PACE_BYTES_MIN: usize = 64 << 10;
-/// The time after which a turn ends between two frames, however many more have come.
+/// Time after which a turn ends between two frames, even if more frames have arrived.
 const TURN_NS: u64 = 4_000_000;
 
-/// How much of a large frame had come at a tick.
+/// Size of a large frame at a tick.
 pub(super) struct Pace {
-    /// The tick at which the frame began.
+    /// Tick at which the frame began.
     frame: u64,
     at: u64,
     bytes: usize,
 }
 
 impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
-    /// Whether others are to have their turn.
+    /// Returns `true` if other connections are to get their turn.
     pub(super) fn is_turn_over(&self) -> bool {
         coarse_ns() - self.turn_ns >= TURN_NS
     }
 
-    /// Whether another frame may be handled in this turn.
+    /// Returns `true` if another frame may be handled in this turn.
     pub(super) fn may_go_on(&self, cx: &Context<'_>, out: &Out) -> bool {
         self.is_reading() && self.may_handle(cx, out) && !self.is_turn_over()
     }
 
-    /// Ends what has taken too long.
+    /// Ends everything that has timed out.
     pub(super) fn expire(&mut self, cx: &mut Context<'_>, now: u64) -> Result<(), End> {
         if now >= self.pending_due
             && let Some(pending) = &mut self.pending
@@ -60,7 +61,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             return Err(End::Gone(error));
         }
         match self.stage {
-            // What was asked in time is answered first.
+            // Requests that arrived in time are answered first.
             Stage::Opening if now >= self.opening_due() && self.pending.is_none() => {
                 Err(Fault::new(FaultKind::Timeout, "nothing was asked in time").into())
             }
@@ -72,7 +73,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
     }
 
-    /// The tick at which something has taken too long, as it looks now.
+    /// Returns the earliest deadline in the current state.
     pub(super) fn due(&self) -> u64 {
         let ticks = &self.live.ticks;
         let mut due = self.rest.wait_due().map_or(self.pending_due, |due| due.min(self.pending_due));
@@ -93,12 +94,12 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         due.min(NEVER)
     }
 
-    /// A stream that opens may not put its first frame off by sending it slowly.
+    /// Returns the deadline of the first frame. Sending the frame slowly does not extend it.
     fn opening_due(&self) -> u64 {
         self.opened.saturating_add(self.live.ticks.first_frame)
     }
 
-    /// The tick at which what the peer has begun should be whole.
+    /// Returns the tick by which the frames and bodies in progress should be complete.
     fn coming_due(&self) -> Option<u64> {
         if self.is_held_up || !self.is_reading() {
             return None;
@@ -112,14 +113,14 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         self.bodies.due(due).into_iter().chain(frame).min()
     }
 
-    /// Whether an unfinished frame holds so much that others could do with, and its peer is to blame for that.
+    /// Returns `true` if an incomplete frame holds memory that others could use, and its peer is responsible for that.
     fn holds_much(&self) -> bool {
         let is_coming = !self.rest.is_ready() && !self.rest.is_waiting() && !self.is_held_up && self.is_reading();
         is_coming && self.rest.len() >= PACED_BYTES_MIN
     }
 
-    /// Ends a large frame that does not come on while others wait for memory: otherwise a few peers that never finish
-    /// theirs keep all the others out until the frames are overdue.
+    /// Fails if a large frame makes no progress while others wait for memory: otherwise, a few peers that never finish
+    /// their frames could block all others until those frames time out.
     fn check_pace(&mut self, now: u64) -> Result<(), Fault> {
         self.look_at_pace(now);
         let Some(pace) = &mut self.pace else {
@@ -152,8 +153,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         !is_working && self.rest.is_empty() && self.stalled.is_none()
     }
 
-    /// A timer that fires early looks again; so it only has to be moved to an earlier tick, or after it fired.
-    /// There always is one: the shutdown wakes those who have.
+    /// Sets the timer to the earliest deadline. A timer that fires early checks again, so it only has to be moved to an
+    /// earlier tick, or after it has fired. Every stream has a timer, because the shutdown wakes streams through it.
     pub(super) fn set_timer(&mut self, cx: &Context<'_>, now: u64) {
         self.look_at_pace(now);
         let due = self.due();
@@ -162,7 +163,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
     }
 
-    /// The end: what is said is sent, the direction closed, and the peer given time to read it.
+    /// Closes the stream: sends the last bytes, closes the direction, and gives the peer time to read them.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Poll<()> {
         let Stage::Closing { due, is_finished, lingers } = self.stage else {
             return Poll::Ready(());
@@ -196,7 +197,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 }
             }
         }
-        // There is more, and others have their turn first.
+        // More bytes are available, but other connections get their turn first.
         cx.waker().wake_by_ref();
         Poll::Pending
     }

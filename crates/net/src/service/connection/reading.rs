@@ -1,5 +1,5 @@
-//! Reading a stream: into the scratch buffer that all streams of a thread share, or into a buffer of its own for the
-//! rest of a large frame.
+//! Reading of a stream: into the scratch buffer that all streams of a thread share, or into the stream's own buffer for
+//! the rest of a large frame.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
@@ -14,17 +14,17 @@ use super::super::scratch::Scratch;
 use super::super::transport::Transport;
 use super::{Connection, End, Read};
 
-/// Bytes that are read ahead while a request waits that ends with its peer, to notice that the peer has closed.
+/// Bytes that are read ahead while a request waits that ends with its peer, to detect that the peer has closed.
 const AHEAD_BYTES_MAX: usize = 4 << 10;
-/// From this on the rest of a frame is read straight into the connection's own buffer.
+/// Size from which the rest of a frame is read directly into the connection's own buffer.
 const LARGE_REST_BYTES: usize = 16 << 10;
 
 impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     pub(super) fn read(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<Read, End> {
         loop {
             let before = self.rest.len();
-            // What lies in a buffer of its own stays there: moving it for its last bytes, one by one if the peer
-            // wants it so, would cost the square of its length.
+            // Bytes in the connection's own buffer stay there: moving them for the last bytes, which the peer may send
+            // one by one, would cost the square of their length.
             let is_large = before >= LARGE_REST_BYTES || self.rest.wanted >= before + LARGE_REST_BYTES;
             let read = if is_large {
                 let Some(room) = self.rest.poll_room(cx, &Self::memory(&self.live, now))? else {
@@ -37,7 +37,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 }
             } else {
                 let (buf, ..) = scratch.split(before + LARGE_REST_BYTES);
-                // What is read and not handled may have to wait for memory: of that there is little while it is short.
+                // Bytes that are read and not handled may have to wait for memory: read few of them while it is short.
                 let room_max = if self.live.memory.is_short() { LARGE_REST_BYTES } else { buf.len() - before };
                 let mut buf = ReadBuf::new(&mut buf[before..before + room_max]);
                 match Pin::new(self.transport.reader()).poll_read(cx, &mut buf) {
@@ -64,7 +64,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
     }
 
-    /// Reads a little of what will be handled later, to see whether the peer is still there.
+    /// Reads a few bytes that will be handled later, to detect whether the peer has closed.
     pub(super) fn read_ahead(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch, now: u64) -> Result<(), End> {
         while self.rest.len() < AHEAD_BYTES_MAX {
             let before = self.rest.len();
@@ -87,7 +87,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         Ok(())
     }
 
-    /// Where `rest` has its memory from.
+    /// Returns the source of memory for `rest`.
     pub(super) fn memory(live: &Live<P, H>, now: u64) -> rest::Source<'_> {
         let may_wait = !live.settings.memory_wait.is_zero();
         rest::Source { memory: &live.memory, due: may_wait.then(|| now.saturating_add(live.ticks.memory_wait)) }

@@ -1,16 +1,16 @@
-//! The protocol of these tests: frames with a length, a kind and an id.
+//! Protocol of these tests: frames with a length, a kind and an id.
 //!
 //! | at | bytes | field, little-endian |
 //! |---|---|---|
-//! | 0 | 4 | length of what follows: 5 and the rest |
+//! | 0 | 4 | length of the remaining bytes: 5 and the words |
 //! | 4 | 1 | kind |
 //! | 5 | 4 | id, repeated in the answer |
 //! | 9 | | words |
 //!
-//! Peers say `C` (call), `K` (call whose words the handler keeps), `T` (tell), `O` (open, with 8 bytes of declared
-//! length before the words, all ones where it is not declared), `P` and `L` (a piece and the last piece), and `D`
-//! (open, with the declared length, and then so many bytes of body without frames). Servers say `R` (answer),
-//! `F` (fault, its kind as a byte before the message, id 0 where it is about the whole stream) and `U` (push).
+//! Peers send `C` (call), `K` (call whose words the handler keeps), `T` (tell), `O` (open, with 8 bytes of declared
+//! length before the words, all ones if it is not declared), `P` and `L` (a piece and the last piece), and `D` (open,
+//! with the declared length, followed by that many bytes of body without frames). Servers send `R` (answer), `F`
+//! (fault, its kind as a byte before the message, id 0 if it concerns the whole stream) and `U` (push).
 
 use std::rc::Rc;
 
@@ -20,11 +20,11 @@ use net::service::{Decoded, Fault, FaultKind, Input, Order, Out, Peer, Protocol}
 pub const HEAD_BYTES: usize = 9;
 const UNDECLARED: u64 = u64::MAX;
 
-/// With answers in the order of requests, or as they are done.
+/// Protocol with answers in the order of requests, or in the order of completion.
 #[derive(Clone)]
 pub struct Framed<const IN_ORDER: bool>;
 
-/// The body that follows without frames: whose, and how much of it.
+/// State of a body that follows without frames: the id of its request, and the number of bytes left.
 #[derive(Default)]
 pub struct Codec {
     raw: Option<(u32, u64)>,
@@ -32,13 +32,13 @@ pub struct Codec {
 
 pub struct Call<'a> {
     pub words: &'a [u8],
-    /// For a call of kind `K`.
+    /// Words of a call of kind `K`.
     pub kept: Option<Kept>,
 }
 
 pub struct Kept {
     pub words: BytesMut,
-    /// Whether they had to be copied out of the bytes that were read.
+    /// `true` if they had to be copied out of the read buffer.
     pub is_copied: bool,
 }
 
@@ -147,7 +147,7 @@ pub fn open(id: u32, length: Option<u64>, words: &str) -> Vec<u8> {
     frame(b'O', id, &[&length.unwrap_or(UNDECLARED).to_le_bytes(), words.as_bytes()].concat())
 }
 
-/// An open request whose body follows without frames.
+/// Returns an open request whose body follows without frames.
 pub fn open_raw(id: u32, length: u64, words: &str) -> Vec<u8> {
     frame(b'D', id, &[&length.to_le_bytes(), words.as_bytes()].concat())
 }
@@ -160,17 +160,17 @@ pub fn push(id: u32, words: &[u8]) -> Bytes {
     frame(b'U', id, words).into()
 }
 
-/// What a server said.
+/// Frame that a server sent.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Said {
     Answer(u32, Vec<u8>),
-    /// The id, the kind as a number, the message.
+    /// Fault with the id, the kind as a number, and the message.
     Fault(u32, u8, String),
     Push(u32, Vec<u8>),
 }
 
 impl Said {
-    /// The first frame, if it is whole.
+    /// Takes the first frame, if it is complete.
     pub fn take(bytes: &mut BytesMut) -> Option<Self> {
         let length = u32::from_le_bytes(*bytes.first_chunk::<4>()?) as usize;
         if bytes.len() < 4 + length {
@@ -187,7 +187,7 @@ impl Said {
         })
     }
 
-    /// The length of its whole frame.
+    /// Returns the length of its whole frame.
     pub fn frame_bytes(&self) -> usize {
         HEAD_BYTES
             + match self {
@@ -202,7 +202,7 @@ impl Said {
         }
     }
 
-    /// The kind of a fault, about this request or, with 0, about the stream.
+    /// Returns `true` if it is a fault of this kind about this request or, with 0, about the stream.
     pub fn is_fault(&self, of: u32, expected: FaultKind) -> bool {
         matches!(self, Self::Fault(id, kind, _) if *id == of && *kind == expected as u8)
     }

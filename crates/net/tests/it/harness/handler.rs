@@ -1,4 +1,4 @@
-//! A handler that does what the words of a request say.
+//! Handler that executes the words of a request.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use super::{World, noise};
 #[derive(Clone)]
 pub struct Scripted(pub Arc<World>);
 
-/// Counts the connections that are open.
+/// Guard that counts the open connections.
 pub struct Connection(Arc<World>);
 
 impl Drop for Connection {
@@ -37,7 +37,7 @@ fn text(text: impl Into<String>) -> Response {
     vec![Bytes::from(text.into())]
 }
 
-/// Notes that somebody waits for the work, and that nobody does any more.
+/// Guard that notes the beginning of the work, and its end without a waiter.
 struct Begun(Arc<World>, String);
 
 impl Begun {
@@ -53,7 +53,7 @@ impl Drop for Begun {
     }
 }
 
-/// Answers with its name once the gate of that name is open.
+/// Answers with its name once the gate with that name is open.
 fn gated(world: &Arc<World>, name: &str) -> Later {
     let begun = Begun::new(world, name);
     once(async move {
@@ -63,7 +63,7 @@ fn gated(world: &Arc<World>, name: &str) -> Later {
     .boxed_local()
 }
 
-/// So many answers, each when the gate lets it through.
+/// Returns `count` answers, each when the gate is passed.
 fn several(world: &Arc<World>, name: &str, count: usize) -> Later {
     unfold((Begun::new(world, name), 0), move |(begun, i)| async move {
         if i == count {
@@ -116,7 +116,7 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
         let mut next = || each.next();
         match verb {
             "echo" => Reply::Now(vec![Bytes::copy_from_slice(&request.words[5..])]),
-            // So many bytes in so many pieces.
+            // `bytes` bytes in `pieces` pieces.
             "noise" => {
                 let (seed, bytes, pieces) = (number(next()), number(next()), number(next()));
                 let whole = Bytes::from(noise(seed as u64, bytes));
@@ -126,7 +126,7 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
             "wait" => Reply::Later(gated(world, next().expect("a name"))),
             "alone" => Reply::Alone(gated(world, next().expect("a name"))),
             "last" => Reply::Last(text("bye")),
-            // Who it is has yet to be said.
+            // The peer still has to identify itself.
             "opening" => {
                 session.standing.set(Standing::Opening);
                 Reply::Now(text("who"))
@@ -150,7 +150,7 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
                         .boxed_local(),
                 )
             }
-            // So many answers of so many bytes, as fast as they are taken.
+            // `count` answers of `bytes` bytes, as fast as they are accepted.
             "flood" | "flood-quietly" => {
                 let (name, count, bytes) = (next().expect("a name").to_owned(), number(next()), number(next()));
                 let (begun, is_noted) = (Begun::new(world, &name), verb == "flood");
@@ -162,7 +162,7 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
                 });
                 Reply::Later(answers.boxed_local())
             }
-            // Takes the processor for a while.
+            // Uses the processor for a while.
             "stall" => {
                 let until = Instant::now() + Duration::from_millis(2);
                 while Instant::now() < until {
@@ -171,7 +171,7 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
                 world.note(next().expect("a name"));
                 Reply::Now(text("stalled"))
             }
-            // Takes the thread until this is noted.
+            // Blocks the thread until this is noted.
             "stop" => {
                 let name = next().expect("a name");
                 world.note("stopped");
@@ -214,7 +214,7 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
         let (verb, name) = words.split_once(' ').map_or((words, ""), |(verb, name)| (verb, name));
         let begun = Begun::new(&world, name);
         match verb {
-            // All of the body comes back.
+            // The whole body is returned.
             "collect" => Reply::Later(
                 once(async move {
                     let mut all = Vec::new();
@@ -231,7 +231,7 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
                 })
                 .boxed_local(),
             ),
-            // Each piece is taken when the gate lets it through, and its length noted.
+            // Each piece is taken when the gate is passed, and its length is noted.
             "slowly" => Reply::Later(
                 once(async move {
                     let mut bytes = 0;

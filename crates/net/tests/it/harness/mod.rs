@@ -1,4 +1,4 @@
-//! A protocol, a handler that does what it is told, and a server for them on every kind of listener.
+//! Test protocol, a handler that executes scripted requests, and a server for them on every kind of listener.
 
 pub mod framed;
 pub mod handler;
@@ -13,7 +13,7 @@ pub use peer::Peer;
 pub use stand::{Stand, Way};
 pub use world::World;
 
-/// Longer than anything here takes: only a test that hangs meets it.
+/// Time limit that only a hanging test reaches.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
@@ -23,7 +23,7 @@ pub async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
     }
 }
 
-/// Waits until it is so, by looking again and again.
+/// Waits until the condition is true, by polling it.
 pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let wait = async {
         while !is_so() {
@@ -33,7 +33,8 @@ pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     within(what, wait).await;
 }
 
-/// The same bytes for the same seed and length, with no pattern that a lost or doubled piece would keep.
+/// Returns the same bytes for the same seed and length, without a pattern that a lost or duplicated piece could
+/// preserve.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -50,7 +51,7 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Each test once for every kind of listener, in a module of that name.
+/// Runs each test once for every kind of listener, in a module with the name of the listener.
 macro_rules! over_every_transport {
     ($($name:ident),* $(,)?) => {
         over_every_transport!(@ tcp Tcp $($name)*);

@@ -1,4 +1,4 @@
-//! The other end of a connection, which may behave badly.
+//! Peer of a connection, which may misbehave.
 
 use std::io;
 use std::pin::Pin;
@@ -13,14 +13,14 @@ use super::within;
 pub struct Peer {
     pub mouth: Mouth,
     pub ear: Ear,
-    /// Over QUIC, with the endpoint that carries it.
+    /// QUIC connection, with the endpoint that carries it.
     pub quic: Option<(quinn::Connection, quinn::Endpoint)>,
 }
 
-/// The direction to the server.
+/// Direction to the server.
 pub struct Mouth(Pin<Box<dyn AsyncWrite + Send>>);
 
-/// The direction from it.
+/// Direction from the server.
 pub struct Ear {
     input: Pin<Box<dyn AsyncRead + Send>>,
     bytes: BytesMut,
@@ -36,21 +36,21 @@ impl Mouth {
         within("sending", self.try_send(bytes)).await.expect("sent");
     }
 
-    /// Says that nothing more comes.
+    /// Closes the direction to the server.
     pub async fn finish(&mut self) {
         within("closing one direction", self.0.shutdown()).await.expect("closed");
     }
 }
 
 impl Ear {
-    /// What is said next, or `None` at the end, however it came.
+    /// Returns the next frame, or `None` at the end of the connection, however it ended.
     pub async fn next(&mut self) -> Option<Said> {
         let said = within("an answer", self.next_or_cut()).await;
         assert!(said.is_some() || self.bytes.is_empty(), "the end comes after a whole frame");
         said
     }
 
-    /// The same, where the last frame may be cut.
+    /// Returns the next frame, or `None` at the end, where the last frame may be cut.
     pub async fn next_or_cut(&mut self) -> Option<Said> {
         loop {
             if let Some(said) = Said::take(&mut self.bytes) {
@@ -66,7 +66,7 @@ impl Ear {
         self.next().await.expect("an answer and not the end")
     }
 
-    /// So many things, one after the other.
+    /// Returns the next `count` frames.
     pub async fn hear_all(&mut self, count: usize) -> Vec<Said> {
         let mut heard = Vec::with_capacity(count);
         for _ in 0..count {
@@ -75,13 +75,13 @@ impl Ear {
         heard
     }
 
-    /// The end comes, and nothing before it.
+    /// Asserts that the connection ends without another frame.
     pub async fn hears_the_end(&mut self) {
         let said = self.next().await;
         assert!(said.is_none(), "{said:?}");
     }
 
-    /// A fault about the whole stream, and then the end.
+    /// Asserts that a fault about the whole stream arrives, and then the end.
     pub async fn is_told_and_closed(&mut self, expected: FaultKind) {
         let said = self.next().await;
         assert!(said.as_ref().is_some_and(|said| said.is_fault(0, expected)), "{said:?}");
@@ -95,7 +95,7 @@ impl Peer {
         Self { mouth: Mouth(Box::pin(output)), ear, quic: None }
     }
 
-    /// Both directions in one, which end together.
+    /// Creates a peer of one stream for both directions, which end together.
     pub fn of(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
         let (input, output) = tokio::io::split(stream);
         Self::new(input, output)
@@ -117,12 +117,12 @@ impl Peer {
         self.ear.hear_all(count).await
     }
 
-    /// Sends all of it and hears so many things meanwhile.
+    /// Sends all bytes, and receives `count` frames concurrently.
     pub async fn exchange(&mut self, bytes: &[u8], count: usize) -> Vec<Said> {
         tokio::join!(self.mouth.send(bytes), self.ear.hear_all(count)).1
     }
 
-    /// One request and its answer.
+    /// Sends one request and returns its answer.
     pub async fn ask(&mut self, id: u32, words: &str) -> Vec<u8> {
         self.send(&call(id, words)).await;
         match self.hear().await {
@@ -131,7 +131,7 @@ impl Peer {
         }
     }
 
-    /// Whether a request is answered, rather than the connection being closed.
+    /// Returns `true` if a request is answered, and `false` if the connection is closed.
     pub async fn is_let_in(&mut self) -> bool {
         let sent = within("sending", self.mouth.try_send(&call(0, "echo in"))).await;
         let heard = self.ear.next().await;
@@ -139,7 +139,7 @@ impl Peer {
         heard.is_some()
     }
 
-    /// One request that is answered with a fault.
+    /// Sends one request, which is answered with a fault.
     pub async fn ask_in_vain(&mut self, id: u32, words: &str, expected: FaultKind) {
         self.send(&call(id, words)).await;
         let said = self.hear().await;

@@ -1,4 +1,4 @@
-//! A server with any listener, and peers that connect to it.
+//! Server with any listener, and peers that connect to it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use super::handler::Scripted;
 use super::{Framed, PATIENCE, Peer, World, until, within};
 use crate::certificates::{Authority, Folder};
 
-/// Where connections come from.
+/// Kind of listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Tcp,
@@ -41,10 +41,10 @@ pub const WINDOWS: Windows = Windows {
     bidirectional_streams: 64,
     unidirectional_streams: 4,
 };
-/// What a pipe holds.
+/// Capacity of a pipe in bytes.
 const PIPE_BYTES: usize = 64 << 10;
 
-/// Settings under which nothing takes too long.
+/// Returns settings under which nothing times out.
 pub fn patient() -> ServiceSettings {
     let timeouts = Timeouts {
         handshake: PATIENCE,
@@ -81,7 +81,7 @@ pub struct Stand {
     addresses: parking_lot::Mutex<Vec<(Way, Address)>>,
 }
 
-/// How a stand is built.
+/// Plan of a stand.
 pub struct Plan {
     pub is_in_order: bool,
     pub settings: ServiceSettings,
@@ -97,12 +97,12 @@ impl Default for Plan {
 }
 
 impl Stand {
-    /// Answers in the order of requests.
+    /// Builds a stand with answers in the order of requests.
     pub fn in_order(settings: ServiceSettings) -> Self {
         Self::build(Plan { settings, ..Plan::default() })
     }
 
-    /// Answers as they are done.
+    /// Builds a stand with answers in the order of completion.
     pub fn out_of_order(settings: ServiceSettings) -> Self {
         Self::build(Plan { is_in_order: false, settings, ..Plan::default() })
     }
@@ -148,7 +148,7 @@ impl Stand {
         }
     }
 
-    /// The address of the listener, which is opened when it is first asked for.
+    /// Returns the address of the listener, which is opened on the first call.
     pub fn address(&self, way: Way) -> Address {
         let mut addresses = self.addresses.lock();
         if let Some((_, address)) = addresses.iter().find(|(of, _)| *of == way) {
@@ -171,7 +171,7 @@ impl Stand {
         address
     }
 
-    /// Another listener for TLS, and without it for whom `plaintext` says.
+    /// Opens another TLS listener; peers that `plaintext` allows may connect without TLS.
     pub fn listen_tls(&self, plaintext: Plaintext) -> SocketAddr {
         let tcp = Listener::tcp((Ipv4Addr::LOCALHOST, 0).into()).expect("bound");
         let config = self.tls.server_config(&[ALPN]).expect("a configuration");
@@ -181,7 +181,7 @@ impl Stand {
         }
     }
 
-    /// What a QUIC client sends first.
+    /// Returns the first packet of a QUIC client.
     pub async fn first_quic_packet(&self) -> Vec<u8> {
         let trap = tokio::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
         let (endpoint, config) = self.quic_client().expect("a client");
@@ -218,8 +218,8 @@ impl Stand {
         self.try_dial(way).await.expect("connected")
     }
 
-    /// A connection whose end is a reset, where the transport has such a thing; over a Unix socket it is one where
-    /// something was not read.
+    /// Opens a connection that ends with a reset, if the transport has resets; a Unix socket has one if bytes were not
+    /// read.
     pub async fn dial_abrupt(&self, way: Way) -> Peer {
         self.connect(way, true).await.expect("connected")
     }
@@ -239,7 +239,7 @@ impl Stand {
         };
         let connect = async {
             match way {
-                // Closing the halves one by one would say goodbye before the reset.
+                // Closing the halves one by one would close the connection gracefully before the reset.
                 Way::Tcp if is_abrupt => Ok(Peer::of(tcp(way).await?)),
                 Way::Tcp => {
                     let (input, output) = tcp(way).await?.into_split();
@@ -274,7 +274,7 @@ impl Stand {
         within("connecting", connect).await
     }
 
-    /// A QUIC connection without streams.
+    /// Opens a QUIC connection without streams.
     pub async fn quic(&self) -> std::io::Result<(quinn::Connection, quinn::Endpoint)> {
         let at = self.socket_address(Way::Quic);
         let (endpoint, config) = self.quic_client()?;
@@ -286,12 +286,12 @@ impl Stand {
         self.telemetry.totals()
     }
 
-    /// Waits until the server has read so many bytes.
+    /// Waits until the server has read this number of bytes.
     pub async fn has_read(&self, bytes: u64) {
         until("the server reads", || self.totals().bytes_read >= bytes).await;
     }
 
-    /// Waits until nobody is connected, and checks that nothing is left of those who were.
+    /// Waits until all connections are closed, and checks that nothing is left of them.
     pub async fn is_left_alone(&self) -> Totals {
         let places = || self.shards.loads().iter().sum::<usize>();
         until("all are gone", || self.connections.open() + self.totals().connections() as usize + places() == 0).await;
@@ -303,7 +303,7 @@ impl Stand {
         totals
     }
 
-    /// Ends the server, which has the given time for it.
+    /// Shuts the server down within the given deadline.
     pub async fn end(&self, deadline: Duration) -> Ended {
         within("the shutdown", self.shutdown.run(deadline)).await
     }

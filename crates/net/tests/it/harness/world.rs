@@ -1,4 +1,4 @@
-//! What a test and the handlers on all shards have in common: gates to wait at, and a log of what happened.
+//! State that a test shares with the handlers on all shards: gates to wait at, and a log of events.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub struct World {
     gates: Mutex<HashMap<String, Arc<Semaphore>>>,
     log: watch::Sender<Vec<String>>,
     outboxes: Mutex<Vec<Arc<Outbox>>>,
-    /// Connections that the handler has, and the most that it ever had.
+    /// Open connections of the handler, and their maximum.
     connections: AtomicUsize,
     connections_max: AtomicUsize,
 }
@@ -25,12 +25,12 @@ impl World {
         self.gates.lock().entry(name.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(0))).clone()
     }
 
-    /// Lets so many through.
+    /// Opens the gate for `count` waiters.
     pub fn open(&self, gate: &str, count: usize) {
         self.gate(gate).add_permits(count);
     }
 
-    /// Waits to be let through.
+    /// Waits to pass the gate.
     pub async fn pass(&self, gate: &str) {
         self.gate(gate).acquire().await.expect("a gate stays").forget();
     }
@@ -39,7 +39,7 @@ impl World {
         self.log.send_modify(|log| log.push(what.into()));
     }
 
-    /// How often this was noted.
+    /// Returns how often this was noted.
     pub fn noted(&self, what: &str) -> usize {
         self.log.borrow().iter().filter(|noted| *noted == what).count()
     }
@@ -63,7 +63,7 @@ impl World {
         self.outboxes.lock().push(outbox.clone());
     }
 
-    /// The outboxes of all streams, in the order in which they opened.
+    /// Returns the outboxes of all streams, in the order in which they opened.
     pub fn outboxes(&self) -> Vec<Arc<Outbox>> {
         self.outboxes.lock().clone()
     }
