@@ -1,4 +1,4 @@
-//! Caches within the process: what a get and a put cost, how often an entry is found, and what a million entries take.
+//! Benchmarks of caches within the process: cost of a get and a put, hit rate, and memory of a million entries.
 //!
 //! ```console
 //! $ cargo bench -p thalweg-broker --bench cache_load
@@ -16,13 +16,13 @@ use engine::cache::{CacheSettings, Condition, Eviction, Found, Ttl};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const KEYS: u64 = 1_000_000;
-/// The skew of YCSB.
+/// Skew of the YCSB benchmark.
 const ZIPF: f64 = 0.99;
 const TRACE: usize = 4 << 20;
 const TIME: Duration = Duration::from_secs(2);
 const VALUE: [u8; 64] = [b'v'; 64];
 
-/// Numbers that depend on nothing but their seed (SplitMix64).
+/// Pseudorandom numbers that depend only on their seed (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -38,7 +38,7 @@ impl Random {
     }
 }
 
-/// Keys in the order in which they are asked for, of which few are asked for often.
+/// Returns keys in the order of their requests, of which a few are requested often.
 fn trace(keys: u64, seed: u64) -> Vec<[u8; 16]> {
     let mut sums = Vec::with_capacity(keys as usize);
     let mut sum = 0.0;
@@ -69,7 +69,7 @@ fn put(cache: &Cache, key: &[u8], value: &[u8]) {
     cache.put(key, value, Ttl::Default, Condition::Always).expect("room");
 }
 
-/// Millions of calls a second and thread.
+/// Returns millions of calls per second and thread.
 fn rate(threads: usize, trace: &Arc<Vec<[u8; 16]>>, call: impl Fn(&[u8; 16]) + Sync) -> f64 {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -113,7 +113,7 @@ fn speed(broker: &Broker) {
             let get = rate(threads, &trace, found);
             let put = rate(threads, &trace, |key| put(&cache, key, &VALUE));
             let longer = rate(threads, &trace, |key| {
-                // As long as another in three times, so that most need other memory.
+                // The length is unchanged in one case of three, so that most values need other memory.
                 let length = 48 + usize::from(key[15] % 3) * 8;
                 put_of(&cache, key, length);
             });
@@ -125,7 +125,7 @@ fn speed(broker: &Broker) {
     }
 }
 
-/// The same calls of `quick_cache`, which holds values of one size in its table.
+/// Measures the same calls of `quick_cache`, which holds values of one size in its table.
 fn speed_of_quick_cache() {
     let trace = Arc::new(trace(KEYS, 1));
     let cache = quick_cache::sync::Cache::<[u8; 16], [u8; 64]>::new(2 * KEYS as usize);
@@ -144,7 +144,7 @@ fn put_of(cache: &Cache, key: &[u8], length: usize) {
     put(cache, key, &VALUE[..length - if is_longer { 8 } else { 0 }]);
 }
 
-/// The same trace through a cache of ours, and through `quick_cache`, each with room for so many entries.
+/// Replays the same trace on a Thalweg cache and on `quick_cache`, each with room for the same number of entries.
 fn hits(broker: &Broker) {
     for part in [100, 20, 5] {
         let trace = trace(KEYS, 7);
@@ -185,8 +185,8 @@ fn resident() -> u64 {
     text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("pages") * 4096
 }
 
-/// What stays of memory that values of other lengths had: each entry is put anew ten times, from 8 to 200 bytes, and in
-/// the end every other one goes.
+/// Measures the memory left over from values of other lengths: each entry is replaced ten times, with 8 to 200 bytes,
+/// and in the end every second entry is deleted.
 fn fragmentation(cache: &Cache, before: u64) {
     let (mut random, long) = (Random(3), [b'v'; 200]);
     for _ in 0..10 {
@@ -197,7 +197,7 @@ fn fragmentation(cache: &Cache, before: u64) {
     for number in (0..KEYS).step_by(2) {
         cache.delete(&key(number), Condition::Always);
     }
-    // The allocator gives pages back a moment later.
+    // The allocator returns pages a moment later.
     std::thread::sleep(Duration::from_secs(1));
     println!(
         "after ten rounds of values from 8 to 200 bytes: resident {full:.2} of what is counted; of half of them {:.2}",
@@ -217,7 +217,7 @@ fn memory(broker: &Broker) {
         counted as f64 / 1e6
     );
     fragmentation(&cache, before);
-    // A million that expire at once: how long does another wait meanwhile?
+    // A million entries that expire at the same time: measures how long another client waits in the meantime.
     let until = broker::now_ms() + 3000;
     (0..KEYS).for_each(|number| {
         cache.put(&key(number), &VALUE, Ttl::Until(until), Condition::Always).expect("room");

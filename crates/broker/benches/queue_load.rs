@@ -1,10 +1,10 @@
-//! What queues need, apart from time, and how long a receiver waits beside many others.
+//! Benchmarks of queues: memory and allocations, and the latency of a receiver among many others.
 //!
 //! - `cargo bench -p thalweg-broker --bench queue_load -- costs`: allocations of each call, and its time in the
-//!   fastest stretch, which says something on a busy machine, too. For instructions, once for each call, divided by
-//!   [`CALLS`]: `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*measured*'
+//!   fastest stretch, which is meaningful on a busy machine, too. To count instructions, run this once for each call
+//!   and divide by [`CALLS`]: `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*measured*'
 //!   target/release/deps/queue_load-* costs send`.
-//! - `cargo bench -p thalweg-broker --bench queue_load`: memory of a message that waits, and of one in flight, with 1 M
+//! - `cargo bench -p thalweg-broker --bench queue_load`: memory of a waiting message and of one in flight, with 1 M
 //!   messages, and the time of a receive among 10,000 queues.
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -19,17 +19,17 @@ use engine::Storage;
 use engine::queue::QueueName;
 use tokio::runtime::Runtime;
 
-/// The allocator of the server, counted.
+/// Counting wrapper of the server's allocator.
 struct Counted;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-/// Bytes in use, as they were asked for.
+/// Bytes in use, as requested.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
 
-// Everything is done by mimalloc, with the arguments that came.
+// All calls are forwarded to mimalloc, with unchanged arguments.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -53,7 +53,7 @@ unsafe impl GlobalAlloc for Counted {
 
 /// Calls whose costs are added up.
 const CALLS: usize = 10_000;
-/// Calls that are timed together: some stretch is short enough that nothing else came between.
+/// Calls that are timed together: at least one stretch is short enough not to be interrupted.
 const STRETCH: usize = 1000;
 const QUEUE: &str = "measured";
 const WAITING: usize = 1_000_000;
@@ -105,7 +105,7 @@ async fn ack(broker: &Arc<Broker>, queue: &str, receipts: &[Receipt]) {
     assert!(answers.iter().all(Result::is_ok), "they are leased");
 }
 
-/// What callgrind counts.
+/// Runs the code that callgrind measures.
 #[inline(never)]
 fn measured(runtime: &Runtime, calls: impl Future<Output = ()>) {
     runtime.block_on(calls);
@@ -118,7 +118,7 @@ fn costs(runtime: &Runtime, call: &str) {
     let thousand = vec![message; 1000];
     let mut leased = Vec::new();
     runtime.block_on(async {
-        // Tables have their size then.
+        // Tables have reached their size then.
         for _ in 0..CALLS {
             send(&broker, QUEUE, &[message]).await;
         }
@@ -175,7 +175,7 @@ fn costs(runtime: &Runtime, call: &str) {
     println!("{call}: {allocations:.2} allocations a call (or a message of the batch), {fastest:?} at the fastest");
 }
 
-/// Memory of the process, as the system has it.
+/// Returns the resident memory of the process, as reported by the system.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("the system says it");
     let pages: usize = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number");
@@ -218,7 +218,7 @@ fn report(what: &str, before: (usize, usize), after: (usize, usize), count: usiz
     println!("{what}: {asked} B asked for, {resident} B resident");
 }
 
-/// The times of receives of one message each from a queue that has it, the shortest first.
+/// Returns the sorted times of receives of one message each from a queue that has it.
 async fn times(broker: &Arc<Broker>) -> Vec<Duration> {
     let message = OutMessage { body: &BODY, ..OutMessage::default() };
     let mut times = Vec::with_capacity(SAMPLES);

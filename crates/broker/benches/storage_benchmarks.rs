@@ -1,5 +1,5 @@
-//! What one call to a queue costs inside the process, for each place where messages are kept:
-//! `cargo bench -p thalweg-broker --bench storage_benchmarks`. What the rows mean is in `docs/benchmarks/queues.md`.
+//! Cost of one call to a queue inside the process, for each storage of messages: `cargo bench -p thalweg-broker --bench
+//! storage_benchmarks`. The rows are described in `docs/benchmarks/queues.md`.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use storage::{RealDisk, Store, StoreSettings};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// The allocator of the server.
+/// Allocator of the server.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const QUEUE: &str = "measured";
-/// A queue is emptied, outside of the time, before it has more than this.
+/// Maximum bytes in a queue: it is emptied before it exceeds them, outside of the measured time.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 const WAITING_MAX: u64 = 10_000;
-/// What messages say where their size is not the point.
+/// Body of messages whose size is not measured.
 const BODY: &[u8] = b"Benchmark message";
 
-/// A broker with one queue, and where it keeps messages.
+/// A broker with one queue, and the storage of its messages.
 struct Backend {
     name: &'static str,
     runtime: Runtime,
@@ -70,8 +70,8 @@ impl Backend {
         self.broker.receive(QUEUE, &Receive { max, ..Receive::default() }).await.expect("received")
     }
 
-    /// Times `iters` calls on a thread of the runtime, in stretches of at most `stretch` with a queue that has `filled`
-    /// messages at the beginning of each.
+    /// Times `iters` calls on a thread of the runtime, in stretches of at most `stretch`, with a queue that has
+    /// `filled` messages at the beginning of each.
     fn time<F: Future<Output = ()>>(&self, iters: u64, stretch: u64, filled: u64, call: impl Fn() -> F) -> Duration {
         let (mut left, mut time) = (iters, Duration::ZERO);
         while left > 0 {
@@ -225,7 +225,7 @@ fn manage(c: &mut Criterion, backends: &[Backend]) {
     group.finish();
 }
 
-/// So many tasks send one message each; over when all have.
+/// Measures tasks that send one message each; ends when all have sent.
 fn concurrent(c: &mut Criterion, backends: &[Backend]) {
     let mut group = c.benchmark_group("concurrent_sends");
     for tasks in [1u64, 10, 100] {

@@ -1,9 +1,9 @@
-//! What the logs in memory may hold together: nothing is appended without a permit for its bytes.
+//! Memory budget of all logs in memory: an append needs a permit for its bytes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The budget of all logs in memory. Every append there writes to it, so it has a cache line of its own: what is only
-/// read need not be fetched anew for that.
+/// Memory budget of all logs in memory. Every append to memory writes to it, so it has its own cache lines: read-only
+/// data next to it need not be fetched again each time.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct LogBudget {
@@ -24,30 +24,30 @@ impl LogBudget {
         self.max
     }
 
-    /// A permit for bytes that a log is about to hold.
+    /// Returns a permit for bytes that a log is about to hold; `None` if they exceed the budget.
     pub fn acquire(&self, bytes: usize) -> Option<LogPermit<'_>> {
         let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.max);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
         Some(LogPermit { budget: self, bytes })
     }
 
-    /// Bytes that a log no longer holds.
+    /// Releases bytes that a log no longer holds.
     pub fn release(&self, bytes: usize) {
-        // What threads share costs as much as an allocation, and most often there is nothing to give back.
+        // A write to shared memory costs as much as an allocation, and there is seldom anything to release.
         if bytes > 0 {
             self.used.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 }
 
-/// The right to put bytes into a log, given back unless they were put there.
+/// Permit to add bytes to a log. The bytes are released when it is dropped, unless they were spent.
 pub struct LogPermit<'a> {
     budget: &'a LogBudget,
     bytes: usize,
 }
 
 impl LogPermit<'_> {
-    /// The bytes are in the log now; whoever trims it releases them.
+    /// Marks the bytes as held by the log; trimming the log releases them.
     pub fn spend(mut self) {
         self.bytes = 0;
     }

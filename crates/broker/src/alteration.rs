@@ -1,4 +1,4 @@
-//! Topics whose settings change while they are in use, and what their settings ask of a batch.
+//! Changing the settings of a topic that is in use, and applying these settings to a batch.
 
 use engine::{DraftBatch, Error, Result, SettingsChange};
 
@@ -6,20 +6,20 @@ use crate::broker::Broker;
 use crate::timers::now_ms;
 use crate::topics::{Lasts, Topic, TopicStatus, refuse_internal};
 
-/// Decompressed bytes that the records of a batch may have in any topic: Kafka's clients hold what they compress to
-/// that (`max.request.size`), so that a topic for small batches still takes theirs.
+/// Minimum limit for the decompressed bytes of a batch, in any topic. Kafka's clients limit uncompressed batches to
+/// this size (`max.request.size`), so that a topic for small batches still accepts theirs.
 const EXPANDED_BYTES_MIN: usize = 1 << 20;
 
 impl Broker {
-    /// Changes settings of a topic. What is published after it is taken by the new ones, and the next sweep of
-    /// retention and the next compaction go by them. Of a topic on disk they last when this is over.
+    /// Changes settings of a topic. They apply to batches published after it, to the next sweep of retention and to the
+    /// next compaction. For a topic on disk, the change is durable when this completes.
     pub async fn alter_topic(&self, name: &str, change: SettingsChange) -> Result<TopicStatus> {
         let (status, lasts) = self.alter(name, change)?;
         lasts.wait().await?;
         Ok(status)
     }
 
-    /// Whether [`Broker::alter_topic`] would be refused, and the settings that it would lead to.
+    /// Returns the settings that [`Broker::alter_topic`] would set, or the error with which it would refuse the change.
     pub fn check_alteration(&self, name: &str, change: SettingsChange) -> Result<engine::TopicSettings> {
         refuse_internal(name)?;
         let topic = self.topic(name)?;
@@ -36,7 +36,7 @@ impl Broker {
         self.alter_locked(name, change)
     }
 
-    /// Alters a topic for a caller that holds the lock of listeners.
+    /// Alters a topic for a caller that holds the lock of the listeners.
     pub(crate) fn alter_locked(&self, name: &str, change: SettingsChange) -> Result<(TopicStatus, Lasts)> {
         let settings = self.check_alteration(name, change)?;
         let topic = self.topic(name)?;
@@ -56,13 +56,13 @@ impl Broker {
 }
 
 impl Topic {
-    /// Bytes that the records of a batch may have once they are decompressed.
+    /// Returns the maximum bytes of the records of a batch after decompression.
     pub(crate) fn expanded_max(&self, expansion: usize) -> usize {
         (self.settings.batch_bytes_max as usize * expansion).max(EXPANDED_BYTES_MIN)
     }
 
-    /// Makes a batch what the settings ask for, or refuses it. Its records are looked at only where keys matter.
-    /// Decompressed, they may have `expansion` times what a batch of the topic may have.
+    /// Applies the settings of the topic to a batch, or refuses the batch. Records are parsed only if the topic is
+    /// compacted. After decompression, they may have `expansion` times the bytes of the topic's largest batch.
     pub(crate) fn admit(&self, batch: &mut DraftBatch, expansion: usize) -> Result<()> {
         let (name, settings) = (&self.name, &self.settings);
         let check_len = |batch: &DraftBatch| match batch.len() <= settings.batch_bytes_max as usize {
@@ -89,7 +89,7 @@ impl Topic {
         }
         if let Some(codec) = settings.compression {
             batch.recompress(codec)?;
-            // As Kafka does: what is kept is held to the limit, too.
+            // As in Kafka, the limit also applies to the recompressed batch.
             check_len(batch)?;
         }
         if settings.arrival_times {
@@ -121,8 +121,8 @@ mod tests {
         fetched.batches.iter().map(|batch| batch.codec().expect("known")).collect()
     }
 
-    /// Kafka refuses with MESSAGE_TOO_LARGE what does not fit (`max.message.bytes`), and its producer splits a batch
-    /// that is refused so (`Sender.completeBatch`).
+    /// Kafka refuses a batch that is too large with MESSAGE_TOO_LARGE (`max.message.bytes`); its producer then splits
+    /// the batch (`Sender.completeBatch`).
     #[tokio::test]
     async fn a_small_batch_that_stands_for_much_is_refused_by_the_limit_of_its_topic() {
         let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// As Kafka's `compression.type` on a topic.
+    /// Corresponds to Kafka's `compression.type` of a topic.
     #[tokio::test]
     async fn a_topic_keeps_batches_as_it_is_set_to_compress_them() {
         let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
@@ -152,7 +152,7 @@ mod tests {
             broker.publish("t", Some(0), Acks::Default, batch, &mut Wakes::default()).await.expect("published");
         }
         assert_eq!(codecs(&broker).await, [Codec::Gzip, Codec::Zstd, Codec::None, Codec::Lz4]);
-        // What is kept is held to the limit, too.
+        // The limit also applies to the recompressed batch.
         let compression = Some(Some(Codec::None));
         let change = SettingsChange { compression, batch_bytes_max: Some(4096), ..SettingsChange::default() };
         broker.alter_topic("t", change).await.expect("altered");

@@ -1,8 +1,10 @@
-//! The memory of all answers on their way to clients, at all doors: nothing large is decompressed or written out for a
-//! client without a permit for its bytes, which goes back when the last of them was written to its socket.
+//! Memory budget of all responses in flight to clients, at all doors. Nothing large is decompressed or encoded for a
+//! client without a permit for its bytes. The permit is released when the last of them was written to the client's
+//! socket.
 //!
-//! An address has a share of it, so that one that does not read leaves room for the others. Whoever finds no room
-//! waits in line, holding nothing, for as long as its door lets it; then it is refused, and told to come again.
+//! Each address has a share of the budget, so that a client that does not read leaves room for others. A response that
+//! finds no room waits in a queue, without holding anything, for as long as its door allows. Then it is refused with a
+//! retryable error.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -19,31 +21,31 @@ use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use crate::metrics::{Counter, Exposition};
 
-/// Answers up to this size are free: what a connection costs by itself is more.
+/// Maximum size of a response that needs no permit: a connection itself costs more.
 pub const FREE_BYTES: usize = 4 << 10;
-/// From this size on bytes are decompressed and written out off the threads that serve others, and in turn.
+/// Size above which bytes are decompressed and encoded off the threads that serve others, a few at a time.
 const LARGE_BYTES: usize = 64 << 10;
-/// Large pieces of work that are done at a time.
+/// Maximum concurrent pieces of large work.
 const WORK_MAX: usize = 2;
-/// How many may wait. Who comes then is refused at once.
+/// Maximum waiting responses. Further ones are refused immediately.
 const WAITERS_MAX: usize = 1024;
-/// The part of the budget that one address has.
+/// Divisor of the budget that yields the share of one address.
 const SHARE_PART: u64 = 2;
-/// The part of the budget by which answers to requests that were carried out may exceed it, and the share of an
-/// address.
+/// Divisor of the budget that yields the overdraft: the bytes by which responses to requests that were carried out may
+/// exceed the budget, and the share of an address.
 const OVERDRAFT_PART: u64 = 4;
 
-/// The budget of all answers. Cloning it shares it.
+/// Memory budget of all responses. Clones share it.
 #[derive(Clone)]
 pub struct Answers(Arc<Budget>);
 
 struct Budget {
     max: u64,
     state: Mutex<State>,
-    /// [`State::used`] after its last change, readable without the lock: most of the time it is 0.
+    /// Copy of [`State::used`], readable without the lock: most of the time it is 0.
     used: AtomicU64,
-    /// Batches that are decompressed for readers now, by where their bytes lie. Each holds those, so that no other
-    /// batch comes to lie there.
+    /// Batches that are decompressed for readers now, by the address and length of their bytes. Each entry holds those
+    /// bytes, so that no other batch can get this address.
     expanded: Mutex<HashMap<(usize, usize), Weak<Expanded>>>,
     working: Semaphore,
     waits: Counter,
@@ -55,7 +57,7 @@ struct Budget {
 struct State {
     used: u64,
     peers: HashMap<IpAddr, u64>,
-    /// In the order in which they came.
+    /// Waiting responses, in the order of their arrival.
     queue: VecDeque<Waiting>,
     next_ticket: u64,
 }
@@ -67,7 +69,7 @@ struct Waiting {
     told: oneshot::Sender<Held>,
 }
 
-/// The right to so many bytes, given back when it is dropped.
+/// Permit for a number of bytes, released when it is dropped.
 #[must_use = "what is not held is given back"]
 pub struct Held {
     budget: Arc<Budget>,
@@ -75,10 +77,10 @@ pub struct Held {
     bytes: u64,
 }
 
-/// The records of a batch, decompressed, for all who read them at this time.
+/// Decompressed records of a batch, shared by all its current readers.
 struct Expanded {
     plain: Bytes,
-    /// Invariant: as long as it is here, no other batch has its place in memory.
+    /// Bytes of the compressed batch. Invariant: while they are held, no other batch has this address.
     _batch: Bytes,
     _held: Held,
 }
@@ -103,8 +105,8 @@ impl Answers {
         }))
     }
 
-    /// A permit for so many bytes, if there is room now and nobody waits for it. Whoever has no address is on this
-    /// machine.
+    /// Returns a permit for `bytes` if there is room now and no earlier response waits for it. A client without an
+    /// address is on this machine.
     pub fn try_take(&self, peer: Option<IpAddr>, bytes: usize) -> Option<Held> {
         let peer = peer.unwrap_or(Ipv4Addr::LOCALHOST.into());
         let mut state = self.0.state.lock();
@@ -117,8 +119,8 @@ impl Answers {
         Some(Held { budget: self.0.clone(), peer, bytes })
     }
 
-    /// Takes a permit for `bytes` in its turn, if that comes within `wait`. Fails with `busy` after that, and with
-    /// `too_large` where the budget is smaller.
+    /// Waits up to `wait` for a permit for `bytes`, in order of arrival. Fails with `busy` after that, and with
+    /// `too_large` if the whole budget is smaller.
     pub async fn take(&self, peer: Option<IpAddr>, bytes: usize, wait: Duration) -> Result<Held> {
         if bytes as u64 > self.0.max {
             self.0.refused.add(1);
@@ -147,8 +149,8 @@ impl Answers {
         }
     }
 
-    /// Returns when it is the turn of an address, if others wait or nothing is free now. Whoever is going to take
-    /// something that costs others, as a message, asks here before: who waits here holds nothing.
+    /// Waits for the turn of an address, if others wait or nothing is free now. A caller that is about to take
+    /// something that others compete for, such as a message, calls this first, as it holds nothing while it waits.
     pub async fn wait_for_turn(&self, peer: Option<IpAddr>, wait: Duration) -> Result<()> {
         if !self.is_full(peer) {
             return Ok(());
@@ -156,16 +158,16 @@ impl Answers {
         self.wait_in_line(peer, FREE_BYTES as u64, wait).await.map(drop)
     }
 
-    /// A permit for an answer that has to be given now, because its request has been carried out. It may go beyond the
-    /// maximum, and then nobody gets anything before it is read.
+    /// Returns a permit for a response that must be sent now, because its request has been carried out. It may exceed
+    /// the budget without limit; then no further permit is granted until it is read.
     pub fn overdraw(&self, peer: Option<IpAddr>, bytes: usize) -> Held {
         let peer = peer.unwrap_or(Ipv4Addr::LOCALHOST.into());
         self.0.add(&mut self.0.state.lock(), peer, bytes as u64);
         Held { budget: self.0.clone(), peer, bytes: bytes as u64 }
     }
 
-    /// A permit for the answer to a request that was carried out, so that refusing it would repeat the request. It may
-    /// exceed the maximum and the share of its address by a quarter of the maximum; beyond that there is none.
+    /// Returns a permit for the response to a request that was carried out, where a refusal would repeat the request.
+    /// It may exceed the budget and the share of its address by a quarter of the budget; beyond that, returns `None`.
     pub fn try_overdraw(&self, peer: Option<IpAddr>, bytes: usize) -> Option<Held> {
         if let Some(held) = self.try_take(peer, bytes) {
             return Some(held);
@@ -181,7 +183,7 @@ impl Answers {
         Some(Held { budget: self.0.clone(), peer, bytes })
     }
 
-    /// Bytes that can be had now for an address.
+    /// Returns the bytes for which an address could get a permit now.
     pub fn room(&self, peer: Option<IpAddr>) -> usize {
         if self.0.used.load(Ordering::Relaxed) == 0 {
             return usize::try_from(self.0.max).unwrap_or(usize::MAX);
@@ -193,7 +195,7 @@ impl Answers {
         usize::try_from(free.min(share)).unwrap_or(usize::MAX)
     }
 
-    /// Whether nothing can be had now, or others of the address wait for it.
+    /// Returns `true` if an address can get no permit now, or if others of its responses wait for one.
     pub fn is_full(&self, peer: Option<IpAddr>) -> bool {
         if self.0.used.load(Ordering::Relaxed) == 0 {
             return false;
@@ -204,7 +206,7 @@ impl Answers {
         !has_share || state.used >= self.0.max || state.queue.iter().any(|first| first.peer == peer)
     }
 
-    /// The error of who finds no room, which is counted.
+    /// Counts a refusal and returns its error.
     pub fn refuse(&self) -> Error {
         self.0.refused.add(1);
         let (used, max) = (self.0.state.lock().used, self.0.max);
@@ -226,13 +228,13 @@ impl Answers {
             state.queue.push_back(Waiting { ticket, peer: peer.unwrap_or(Ipv4Addr::LOCALHOST.into()), bytes, told });
             ticket
         };
-        // There may have been room just now.
+        // Room may have become free in the meantime.
         self.0.serve();
         Some((Place { budget: self.0.clone(), ticket }, granted))
     }
 
-    /// The records of a batch, decompressed, shared with all who read them now. `held` has room for them
-    /// ([`RecordBatch::expansion_bytes_max`]), and goes with them.
+    /// Returns the decompressed records of a batch, shared with all its current readers. `held` must have room for them
+    /// ([`RecordBatch::expansion_bytes_max`]); it is released with them.
     pub async fn expand(&self, batch: &RecordBatch, held: Held) -> Result<Bytes> {
         let key = (batch.bytes().as_ptr() as usize, batch.len());
         if let Some(there) = self.find_expanded(key) {
@@ -250,8 +252,8 @@ impl Answers {
         Ok(Bytes::from_owner(Owner(expanded)))
     }
 
-    /// Does work on so many bytes, as decompressing them or writing them out. What is large is done in turn, a few at a
-    /// time, so that it never takes all threads from small requests. Whoever waits for its turn holds no thread.
+    /// Runs work on this number of bytes, such as decompression or encoding. Large work waits for its turn, a few
+    /// pieces at a time, so that it never takes all threads from small requests. Work that waits holds no thread.
     pub async fn work<T>(&self, bytes: usize, work: impl FnOnce() -> T) -> T {
         if bytes <= LARGE_BYTES {
             return work();
@@ -260,7 +262,7 @@ impl Answers {
         off_thread(work)
     }
 
-    /// `None` is never seen: nobody closes the semaphore.
+    /// Waits for a turn. It never returns `None`, because the semaphore is never closed.
     async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         self.0.working.acquire().await.ok()
     }
@@ -298,7 +300,7 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-/// Does large work. Other connections of this thread do not wait for it, where the runtime has threads to take them
+/// Runs large work. Other connections of this thread do not wait for it, if the runtime has threads that take them
 /// over.
 fn off_thread<T>(work: impl FnOnce() -> T) -> T {
     let has_others = Handle::try_current().is_ok_and(|here| here.runtime_flavor() == RuntimeFlavor::MultiThread);
@@ -306,7 +308,7 @@ fn off_thread<T>(work: impl FnOnce() -> T) -> T {
 }
 
 impl State {
-    /// Whether the address may have so much: what is in its share, or its only answer.
+    /// Returns `true` if the bytes fit into the share of the address, or the address has no other response.
     fn has_share(&self, max: u64, peer: IpAddr, bytes: u64) -> bool {
         self.peers.get(&peer).is_none_or(|used| used.saturating_add(bytes) <= max / SHARE_PART)
     }
@@ -337,7 +339,7 @@ impl Budget {
         }
     }
 
-    /// Hands out what is free, in the order of the line. An address that has its share already is passed over.
+    /// Grants permits to waiting responses in order of arrival. An address that has used up its share is passed over.
     fn serve(self: &Arc<Self>) {
         let mut granted = Vec::new();
         {
@@ -358,13 +360,13 @@ impl Budget {
             }
         }
         for Waiting { peer, bytes, told, .. } in granted {
-            // Who has gone gives it back by dropping it.
+            // If the waiter has left, the permit is dropped and so released.
             drop(told.send(Held { budget: self.clone(), peer, bytes }));
         }
     }
 }
 
-/// A place in the line, left when this is dropped.
+/// Place of a waiter in the queue; dropping it leaves the queue.
 struct Place {
     budget: Arc<Budget>,
     ticket: u64,
@@ -388,7 +390,7 @@ impl Held {
         self.bytes as usize
     }
 
-    /// Gives back what is beyond so many bytes.
+    /// Releases all but `bytes`.
     pub fn shrink(&mut self, bytes: usize) {
         let over = self.bytes.saturating_sub(bytes as u64);
         if over > 0 {
@@ -397,12 +399,12 @@ impl Held {
         }
     }
 
-    /// Takes more where there is room now.
+    /// Adds `more` bytes to the permit if there is room now. Returns `true` if they were added.
     pub fn try_grow(&mut self, more: usize) -> bool {
         let more = more as u64;
         let mut state = self.budget.state.lock();
         let own = state.peers.get(&self.peer).copied().unwrap_or(0);
-        // A single answer may have more than the share of its address.
+        // A single response may exceed the share of its address.
         let has_share = own == self.bytes || own.saturating_add(more) <= self.budget.max / SHARE_PART;
         let has_room = has_share && state.used.saturating_add(more) <= self.budget.max;
         if has_room {
@@ -412,20 +414,20 @@ impl Held {
         has_room
     }
 
-    /// Takes more, whether or not there is room.
+    /// Adds `more` bytes to the permit, even if they exceed the budget.
     pub fn overdraw(&mut self, more: usize) {
         self.budget.add(&mut self.budget.state.lock(), self.peer, more as u64);
         self.bytes += more as u64;
     }
 
-    /// A part of it, of its own; no more than there is.
+    /// Splits off a separate permit for `bytes`, or for all bytes if it has fewer.
     pub fn split(&mut self, bytes: usize) -> Self {
         let bytes = self.bytes.min(bytes as u64);
         self.bytes -= bytes;
         Self { budget: self.budget.clone(), peer: self.peer, bytes }
     }
 
-    /// Bytes that hold it until the last of them is dropped.
+    /// Attaches the permit to `bytes`; it is released when the last reference to them is dropped.
     pub fn charge(self, bytes: impl Into<Bytes>) -> Bytes {
         Bytes::from_owner(Charged { bytes: bytes.into(), _held: self })
     }
@@ -524,7 +526,7 @@ mod tests {
         });
         tokio::task::yield_now().await;
         assert!(answers.try_take(C, 5).is_none(), "nobody overtakes who waits for room");
-        // Of the address that has its share nobody holds others up.
+        // Waiters of an address that has used up its share do not hold up others.
         let blocked = tokio::spawn({
             let answers = answers.clone();
             async move { answers.take(A, 10, wait).await }

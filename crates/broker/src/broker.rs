@@ -1,4 +1,4 @@
-//! The broker: what it holds, and how it starts.
+//! The broker: its state, and its startup.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -47,13 +47,14 @@ pub struct Broker {
     lanes: Lanes,
     budget: LogBudget,
     answers: Answers,
-    /// Where topics on disk are kept.
+    /// Data directory of the topics on disk; `None` if all topics are in memory.
     store: Option<Arc<Store>>,
-    /// Its journal has room again.
+    /// Notified when the journal has room again.
     journal_room: Arc<Notify>,
     pub(crate) topics: RwLock<Topics>,
-    /// Who listens beyond the topics that exist now. Held by whoever creates, grows or deletes a topic or subscribes to
-    /// all of one or to a pattern, so that none of them misses another. Taken before `topics`.
+    /// Subscriptions that also want topics that do not exist yet. The lock is held while a topic is created, grown or
+    /// deleted, and while a client subscribes to all partitions of a topic or to a pattern, so that none of these
+    /// operations misses another. Lock order: before `topics`.
     pub(crate) listeners: Mutex<Listeners>,
     pub(crate) joining: Joining,
     pub(crate) checking: Checking,
@@ -63,11 +64,11 @@ pub struct Broker {
     queues: Queues,
     caches: Caches,
     streams: Streams,
-    /// Who looks for a time in records; see [`SEARCHING_THREADS`].
+    /// Permits of the searches for a time in records; see [`SEARCHING_THREADS`].
     searches: Semaphore,
     subscriber_ids: AtomicU64,
     producer_ids: ProducerIds,
-    /// How many topics in memory were created.
+    /// Number of topics in memory that were created since startup.
     volatile_topics: AtomicU64,
     registry: RwLock<Registry>,
     doors: Arc<Doors>,
@@ -75,12 +76,12 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Starts a broker whose tasks run on these threads, with all topics in memory.
+    /// Starts a broker whose tasks run on `threads`, with all topics in memory.
     pub fn start(settings: Settings, threads: &[Handle]) -> Result<Arc<Self>> {
         Self::start_with(settings, threads, None)
     }
 
-    /// The same with a data directory, and the topics that are in it.
+    /// Starts a broker with a data directory and the topics stored in it. Without `stored`, all topics are in memory.
     pub fn start_with(
         settings: Settings,
         threads: &[Handle],
@@ -99,7 +100,7 @@ impl Broker {
             producer_ids.reserve_from(Box::new(move |count| store.reserve_producers(count)));
         }
         let lanes = Lanes::start(settings.writer_lanes.clamp(1, WRITER_LANES_MAX), settings.lane_policy, threads);
-        // A new hasher is keyed at random; that is all the randomness that is needed here.
+        // A new hasher has a random key; no other randomness is needed here.
         let instance = RandomState::new().hash_one(timers::now_ms());
         let directory = store.as_ref().map_or(instance, |store| store.directory());
         let defaults = Defaults::new(&settings);
@@ -107,7 +108,7 @@ impl Broker {
             let settings = defaults.adopt(stored.settings);
             Topic::stored(directory, StoredTopic { settings, ..stored })
         });
-        // What only the broker itself may read is no topic that a request could name.
+        // The security topic is not among the topics that a request can name: only the broker itself reads it.
         let (mut own, topics): (Vec<_>, Vec<_>) = topics.partition(|topic| topic.name.as_str() == SECURITY_TOPIC);
         let has_caches = topics.iter().any(|topic| topic.name.as_str() == CACHES_TOPIC);
         let security = Security::new(&settings.security, own.pop())?;
@@ -157,7 +158,7 @@ impl Broker {
         &self.settings
     }
 
-    /// How many connections doors may have.
+    /// Limits on the connections of doors.
     pub fn connection_limits(&self) -> &ConnectionLimits {
         &self.connection_limits
     }
@@ -170,34 +171,35 @@ impl Broker {
         &self.metrics
     }
 
-    /// The addresses of the doors that lead to it.
+    /// Addresses of the doors that serve this broker.
     pub fn doors(&self) -> &Arc<Doors> {
         &self.doors
     }
 
-    /// Differs after every start.
+    /// Identifies this run of the broker: it differs after every start.
     pub fn instance(&self) -> u64 {
         self.instance
     }
 
-    /// What tells this broker's data from that of every other: lasts as long as its data directory, or this start.
+    /// Identifies this broker's data among all brokers. Constant for as long as the data directory exists; without one,
+    /// until the broker stops.
     pub fn cluster_id(&self) -> [u8; 16] {
         let directory = self.store().map_or(self.instance, Store::directory);
-        // No topic has this number: they count from 0.
+        // No topic has this number: topics are numbered from 0.
         TopicId::new(directory, scattered(directory)).to_bytes()
     }
 
-    /// The id of one more topic in memory. None has it after the next start.
+    /// Returns the id for a new topic in memory. No topic has this id after the next start.
     pub(crate) fn next_volatile_id(&self) -> TopicId {
         TopicId::new(self.instance, self.next_volatile_number())
     }
 
-    /// A number that nothing else has until the next start.
+    /// Returns a number that is unique until the next start.
     pub(crate) fn next_volatile_number(&self) -> u64 {
         self.volatile_topics.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Where topics on disk are kept, and how.
+    /// Data directory of the topics on disk; `None` if all topics are in memory.
     pub fn store(&self) -> Option<&Store> {
         self.store.as_deref()
     }
@@ -206,7 +208,7 @@ impl Broker {
         &self.journal_room
     }
 
-    /// Makes all that was taken safe. Nothing is taken after it.
+    /// Makes all accepted writes durable and stops the store. Later writes are refused.
     pub fn stop(&self) -> Result<()> {
         self.store.as_ref().map_or(Ok(()), |store| store.stop())
     }
@@ -251,7 +253,7 @@ impl Broker {
         &self.budget
     }
 
-    /// The budget of answers on their way to clients.
+    /// Budget of the responses in flight to clients.
     pub fn answers(&self) -> &Answers {
         &self.answers
     }
@@ -260,17 +262,17 @@ impl Broker {
         self.subscriber_ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Where the ids of producers come from.
+    /// Source of producer ids.
     pub fn producer_ids(&self) -> &ProducerIds {
         &self.producer_ids
     }
 
-    /// Adds metrics of another part of the process to what [`Broker::stats`] shows.
+    /// Adds the metrics of another part of the process to the output of [`Broker::stats`].
     pub fn register(&self, collector: Box<dyn Collector>) {
         self.registry.write().register_collector(collector);
     }
 
-    /// All metrics, as Prometheus reads them (OpenMetrics 1.0).
+    /// Returns all metrics in the text format of Prometheus (OpenMetrics 1.0).
     pub fn stats(&self) -> Result<String> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry.read())
@@ -339,7 +341,7 @@ impl Broker {
     }
 }
 
-/// Another number for each number, far from it and always the same (the finisher of SplitMix64).
+/// Maps each number to a distant number, deterministically and one to one (the finalizer of SplitMix64).
 fn scattered(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -347,7 +349,7 @@ fn scattered(number: u64) -> u64 {
 }
 
 impl Drop for Broker {
-    /// Whoever let go of it without [`Broker::stop`] finds everything all the same, and nobody else in the directory.
+    /// Stops a broker that was dropped without [`Broker::stop`]: all data is kept, and the data directory is unlocked.
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
             tracing::error!(%error, "the data directory was not left as it should be; the journal has all of it");

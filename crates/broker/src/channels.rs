@@ -1,9 +1,9 @@
-//! Listeners beyond the topics that exist now: subscriptions of patterns, those that wait for a topic, and channels.
+//! Subscriptions to topics that do not exist yet: subscriptions of patterns, waiting subscriptions, and channels.
 //!
-//! A channel is a name that subscriptions listen to and that has no topic. A message that is published to it goes to
-//! its listeners at that moment and is stored nowhere: its log has what a slow subscriber still has to read. No request
-//! can name it, so that a listener never decides how the records of a topic are kept. A topic that is created with the
-//! name takes the channel's place, and its listeners.
+//! A channel is a name that has subscriptions but no topic. A message published to it is delivered to the current
+//! listeners and is not stored: its log only holds what a slow subscriber still has to read. No request can name this
+//! log, so that a listener never decides how the records of a topic are kept. A topic created with the name replaces
+//! the channel and takes over its listeners.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,35 +18,35 @@ use crate::peers::Created;
 use crate::subscriber::Subscriber;
 use crate::topics::Topic;
 
-/// What a channel keeps for subscribers that read the log because they were slow, and for how long.
+/// Maximum bytes and age of the records that a channel keeps for slow subscribers, which read them from its log.
 const CHANNEL_BYTES: u64 = 64 << 10;
 const CHANNEL_MS: u64 = 10_000;
 
-/// A subscription that is to join topics that are created later.
+/// A subscription that joins topics when they are created.
 pub(crate) struct Listener {
-    /// Its queue group.
+    /// Queue group of the subscription.
     pub group: Option<String>,
-    /// One partition, or all.
+    /// Partition to read, or `None` for all.
     pub partition: Option<PartitionId>,
     pub subscriber: Arc<Subscriber>,
 }
 
-/// Where a subscription is in the table of listeners.
+/// Place of a subscription in the table of listeners.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Nowhere: it reads a topic that existed when it began, and ends with it.
+    /// Not in the table: the subscription reads a topic that existed when it began, and ends with the topic.
     Topic,
     Name(TopicName),
     Pattern,
 }
 
-/// All listeners, and the channels that are in use. Invariant: a name has a channel or a topic, never both.
+/// All listeners, and the channels in use. Invariant: a name has a channel or a topic, never both.
 #[derive(Default)]
 pub(crate) struct Listeners {
     named: HashMap<TopicName, Vec<Listener>, foldhash::fast::RandomState>,
     patterns: Vec<(Pattern, Listener)>,
     channels: HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>,
-    /// Messages that were refused because there were as many channels as there may be.
+    /// Messages refused because the maximum of channels was reached.
     refused: Counter,
 }
 
@@ -60,7 +60,8 @@ impl Listener {
         match self.partition.map(|partition| topic.partition(partition)) {
             None => topic.partitions().iter().try_for_each(|cell| self.joins(cell)),
             Some(Ok(cell)) => self.joins(&cell),
-            // The topic is not as its subscriber expects it, which is no fault of the client that creates it.
+            // The topic does not have the partition that the subscriber expects; the client that creates the topic is
+            // not at fault.
             Some(Err(error)) => {
                 self.subscriber.end(error);
                 Ok(())
@@ -112,7 +113,7 @@ impl Listeners {
     pub(crate) fn join_topic(&mut self, topic: &Topic) -> Result<()> {
         self.matching(&topic.name).try_for_each(|listener| listener.joins_topic(topic))?;
         if let Some(listeners) = self.named.get_mut(&topic.name) {
-            // A subscription that waited has its topic now, and ends with it.
+            // A subscription that waited for the topic has it now, and ends with it.
             listeners.retain(|listener| listener.subscriber.scope.is_channel);
             if listeners.is_empty() {
                 self.named.remove(&topic.name);
@@ -160,7 +161,7 @@ impl Listeners {
         self.channels.values().cloned().collect()
     }
 
-    /// Removes a channel. Subscribers that had not read all of it get a gap.
+    /// Removes a channel. Subscribers that have not read all of its log receive a gap.
     pub(crate) fn close(&mut self, broker: &Broker, name: &TopicName) {
         for cell in self.channels.remove(name).iter().flat_map(|channel| channel.partitions()) {
             let end = cell.extent().end;

@@ -1,5 +1,5 @@
-//! Batches whose records have to be decompressed, or compressed, before they are taken: that is done on threads that
-//! serve no connection, so that a few bytes which stand for millions hold up only the client that sent them.
+//! Checks of batches whose records must be decompressed, or compressed, before they are accepted. They run on threads
+//! that serve no connection, so that a few bytes that expand to millions hold up only the client that sent them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,15 +11,15 @@ use tokio::time::{Instant, timeout_at};
 use crate::metrics::Exposition;
 use crate::topics::Topic;
 
-/// Bytes that the thread of a connection compresses itself: some 100 us.
+/// Maximum bytes that the thread of a connection compresses itself: about 100 us.
 const COMPRESSED_AT_ONCE: usize = 16 << 10;
 
-/// The turns of those who look into batches: one at a time, so that most of the processor is left to connections, and
-/// the memory is that of one batch. The rest waits in the order in which it came, each with a connection that publishes
-/// nothing else, no longer than a publish may wait.
+/// Turns of the checks: one batch at a time, so that most of the CPU is left to connections and memory is needed for
+/// one batch only. Further batches wait in order of arrival, for at most the time that a publish may wait. Each holds
+/// up a connection, which publishes nothing else in the meantime.
 pub(crate) struct Checking {
     turns: Arc<Semaphore>,
-    /// Batches that are looked into or wait for their turn.
+    /// Batches that are being checked or wait for their turn.
     pending: AtomicUsize,
 }
 
@@ -38,8 +38,8 @@ impl Drop for Pending<'_> {
 }
 
 impl Topic {
-    /// Whether a batch has to be decompressed or compressed to be admitted. What comes of few bytes is not known
-    /// before.
+    /// Returns `true` if a batch must be decompressed or compressed before it can be admitted. The decompressed size of
+    /// a small batch is not known in advance.
     pub(crate) fn admits_slowly(&self, batch: &DraftBatch, expansion: usize) -> bool {
         let Ok(codec) = batch.codec() else {
             return false;
@@ -52,7 +52,7 @@ impl Topic {
 }
 
 impl Checking {
-    /// Admits a batch to a topic, elsewhere.
+    /// Admits a batch to a topic, on a thread that serves no connection.
     pub(crate) async fn admit(
         &self,
         topic: &Arc<Topic>,
@@ -62,7 +62,7 @@ impl Checking {
     ) -> Result<DraftBatch> {
         self.pending.fetch_add(1, Ordering::Relaxed);
         let _pending = Pending(&self.pending);
-        // It is never closed.
+        // The semaphore is never closed.
         let turn = timeout_at(deadline, self.turns.clone().acquire_owned()).await.map_err(|elapsed| {
             Error::busy(format!(
                 "topic {} checks compressed batches one after the other, and this one has waited too long \

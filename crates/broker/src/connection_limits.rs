@@ -1,11 +1,11 @@
-//! How many connections each door may have: as the broker was started, and what was changed since.
+//! Limits on the connections of each door: the configured ones, and the changes made since startup.
 
 use parking_lot::Mutex;
 
-/// Makes limits effective: of all connections of a door, and of one peer.
+/// Function that applies limits to a door: on all its connections, and on those of one peer.
 type Apply = Box<dyn Fn(u64, u64) + Send + Sync>;
 
-/// Limits of connections, which doors hold and clients with the right to do so change.
+/// Limits on connections, which doors apply and authorized clients change.
 #[derive(Default)]
 pub struct ConnectionLimits {
     state: Mutex<State>,
@@ -25,7 +25,7 @@ impl State {
 }
 
 impl ConnectionLimits {
-    /// Adds a door with what the configuration says of all doors.
+    /// Adds a door, with the limits that the configuration sets for all doors.
     pub fn open(&self, configured: (u64, u64), apply: impl Fn(u64, u64) + Send + Sync + 'static) {
         let mut state = self.state.lock();
         state.configured = configured;
@@ -34,7 +34,7 @@ impl ConnectionLimits {
         state.doors.push(Box::new(apply));
     }
 
-    /// Changes the limits of every door. `None` is what the configuration says. Connections that are open stay.
+    /// Changes the limits of every door. `None` restores the configured limit. Open connections are not closed.
     pub fn set(&self, connections: Option<u64>, per_peer: Option<u64>) {
         let mut state = self.state.lock();
         state.set = (connections, per_peer);
@@ -42,7 +42,7 @@ impl ConnectionLimits {
         state.doors.iter().for_each(|apply| apply(all, per_peer));
     }
 
-    /// The limits of the configuration: of each door, and of one peer there.
+    /// Returns the configured limits of each door: all its connections, and those of one peer.
     pub fn configured(&self) -> (u64, u64) {
         self.state.lock().configured
     }

@@ -1,4 +1,4 @@
-//! Settings of topics that name none of their own: as the broker was started, and what was changed since.
+//! Default settings of topics: the configured ones, and the changes made since startup.
 
 use engine::ids::is_internal;
 use engine::{Result, SettingsChange, Storage, TopicSettings};
@@ -8,15 +8,15 @@ use crate::broker::Broker;
 use crate::settings::Settings;
 use crate::topics::{Lasts, Topic};
 
-/// Topics that are altered under one hold of the lock, which creations of topics wait for.
+/// Maximum topics altered in one hold of the lock, for which creations of topics wait.
 const TOPICS_AT_A_TIME: usize = 64;
 
-/// What topics follow.
+/// Defaults that topics follow.
 pub(crate) struct Defaults {
-    /// In memory, and on disk.
+    /// Configured defaults of topics in memory, and of topics on disk.
     configured: [TopicSettings; 2],
     effective: RwLock<[TopicSettings; 2]>,
-    /// Held by whoever changes them.
+    /// Held by the task that changes the defaults.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -26,7 +26,8 @@ impl Defaults {
         Self { configured, effective: RwLock::new(configured), turn: tokio::sync::Mutex::default() }
     }
 
-    /// Says which settings are a topic's own that a version has kept which did not know.
+    /// Marks the settings that differ from the defaults as the topic's own, for a topic stored by a version without
+    /// such marks.
     pub(crate) fn adopt(&self, mut settings: TopicSettings) -> TopicSettings {
         let of = &self.configured[index(settings.storage)];
         settings.own = settings.own.or_else(|| Some(settings.differences(of)));
@@ -39,24 +40,24 @@ fn index(storage: Storage) -> usize {
 }
 
 impl Broker {
-    /// What a topic gets that is kept there, for the settings that it does not have of its own.
+    /// Returns the current defaults of topics with this storage.
     pub fn topic_defaults(&self, storage: Storage) -> TopicSettings {
         self.defaults().effective.read()[index(storage)]
     }
 
-    /// The same as the configuration has it.
+    /// Returns the configured defaults of topics with this storage.
     pub fn configured_topic_defaults(&self, storage: Storage) -> TopicSettings {
         self.defaults().configured[index(storage)]
     }
 
-    /// A turn to change what topics follow, for whoever decides by what is there.
+    /// Acquires the exclusive right to change the defaults, for a caller whose change depends on the current ones.
     pub async fn defaults_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.defaults().turn.lock().await
     }
 
-    /// Puts a change over what the configuration has in the place of the change before, and alters all topics that
-    /// follow it. Those on disk have it in the data directory when this is over. The next call repairs what a failed
-    /// one left.
+    /// Replaces the previous change of the configured defaults with `change`, and alters all topics that follow them.
+    /// For topics on disk, the alteration is durable when this completes. The next call repairs what a failed one left
+    /// undone.
     pub async fn set_topic_defaults(&self, change: &SettingsChange) -> Result<()> {
         let effective = self.check_topic_defaults(change)?;
         {
@@ -69,7 +70,7 @@ impl Broker {
             {
                 let _control = self.listeners.lock();
                 for name in names {
-                    // It may have been deleted in the meantime.
+                    // The topic may have been deleted in the meantime.
                     let Ok(topic) = self.topic(name.as_str()) else { continue };
                     all_last.extend(self.follow(&topic)?);
                 }
@@ -82,14 +83,15 @@ impl Broker {
         Ok(())
     }
 
-    /// Whether [`Broker::set_topic_defaults`] would be refused, and what it would lead to.
+    /// Returns the defaults that [`Broker::set_topic_defaults`] would set, or the error with which it would refuse the
+    /// change.
     pub fn check_topic_defaults(&self, change: &SettingsChange) -> Result<[TopicSettings; 2]> {
         let effective = self.defaults().configured.map(|configured| change.of(&configured));
         effective.iter().try_for_each(TopicSettings::validate)?;
         Ok(effective)
     }
 
-    /// Alters a topic that differs from what it follows. Where that does not fit with settings of its own, it stays.
+    /// Alters a topic that differs from its defaults. A topic whose own settings conflict with them is left unchanged.
     fn follow(&self, topic: &Topic) -> Result<Option<Lasts>> {
         let settings = topic.settings;
         if settings.own.is_none() || is_internal(topic.name.as_str()) || topic.name.is_inbox() {
@@ -109,8 +111,8 @@ mod tests {
 
     use super::*;
 
-    /// As Kafka's dynamic settings of brokers: a topic without a setting of its own follows, one with the same value of
-    /// its own does not.
+    /// Corresponds to Kafka's dynamic broker settings: a topic without its own value follows them; a topic with its
+    /// own, equal value does not.
     #[tokio::test]
     async fn topics_follow_the_broker_where_they_have_nothing_of_their_own() {
         let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
@@ -124,7 +126,7 @@ mod tests {
         broker.set_topic_defaults(&change).await.expect("changed");
         broker.create_topic("later", of_broker).await.expect("created");
         assert_eq!(["follows", "own", "later"].map(ms), [7, 3_600_000, 7]);
-        // It is the topic of the same settings, although they came another way.
+        // The topic is the same, although its settings have another origin.
         broker.create_topic("follows", of_broker).await.expect("the same");
         broker.set_topic_defaults(&SettingsChange::default()).await.expect("changed");
         assert_eq!(["follows", "own", "later"].map(ms), [3_600_000; 3]);

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use crate::metrics::Exposition;
 
-/// A way into the broker: one protocol on one port.
+/// A protocol on a port of the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
     Native,
@@ -20,7 +20,7 @@ pub enum Door {
 impl Door {
     pub const ALL: [Self; 6] = [Self::Native, Self::Http, Self::Kafka, Self::Pubsub, Self::Redis, Self::Sqs];
 
-    /// The key of the configuration that has its address.
+    /// Returns the configuration key of the door's address.
     pub fn key(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -46,17 +46,17 @@ impl fmt::Display for Door {
     }
 }
 
-/// The bound addresses of the doors that are open. Each is set once, when its door opens.
+/// Bound addresses of the open doors. Each is set once, when its door opens.
 #[derive(Debug, Default)]
 pub struct Doors([OnceLock<SocketAddr>; Door::ALL.len()]);
 
 impl Doors {
-    /// Records the address of a door. The first address of a door stays.
+    /// Records the address of a door. Later calls for the same door have no effect.
     pub fn opened(&self, door: Door, address: SocketAddr) {
         self.0[door as usize].get_or_init(|| address);
     }
 
-    /// The address that a door is bound to; `None` if it is closed.
+    /// Returns the address to which a door is bound; `None` if the door is closed.
     pub fn address(&self, door: Door) -> Option<SocketAddr> {
         self.0[door as usize].get().copied()
     }

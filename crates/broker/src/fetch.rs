@@ -10,51 +10,51 @@ use engine::{Error, ErrorKind, Isolation, Offset, PartitionId, RecordBatch, Resu
 use crate::broker::Broker;
 use crate::partition::{Extent, PartitionCell};
 
-/// Bytes that one fetch returns of a partition at most, unless its first batch is larger and the first of all.
+/// Maximum bytes that a fetch returns from one partition, unless the first batch of the whole fetch is larger.
 const FETCH_BYTES_MAX: usize = 4 << 20;
-/// Bytes that one fetch returns of all its partitions, unless the first batch of all is larger.
+/// Maximum bytes that a fetch returns from all its partitions, unless the first batch of the whole fetch is larger.
 const FETCH_BYTES_TOTAL_MAX: usize = 32 << 20;
-/// How long a fetch waits at most, whatever it asks for: who would like to wait longer comes again.
+/// Maximum time that a fetch waits, whatever limit it specifies. A reader that wants to wait longer repeats it.
 pub const FETCH_WAIT_MAX: Duration = Duration::from_secs(60);
-/// Threads that take records apart to find a time: what is compressed may come to a great deal more.
+/// Maximum concurrent searches for a time in records: decompressed records may be much larger than their batch.
 pub(crate) const SEARCHING_THREADS: usize = 2;
 
-/// What is in one partition from an offset on.
+/// Batches of one partition from an offset on, with the bounds of its log.
 #[derive(Clone, Debug, Default)]
 pub struct Fetched {
     pub start: Offset,
     pub end: Offset,
-    /// All before it is decided: no transaction that is still open wrote there.
+    /// Offset before which every record was committed or aborted: no open transaction wrote there.
     pub stable_end: Offset,
-    /// The first batch holds the offset, and may begin before it.
+    /// Batches in order. The first one holds the offset, and may begin before it.
     pub batches: Vec<RecordBatch>,
-    /// Transactions whose records among the batches never happened, for a reader who asked for what is committed.
+    /// Aborted transactions with records among the batches, for a reader of committed records.
     pub aborted: Vec<AbortedTransaction>,
 }
 
-/// A transaction of which nothing shall be seen.
+/// An aborted transaction, whose records must be ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbortedTransaction {
     pub producer_id: i64,
     pub first_offset: Offset,
 }
 
-/// Where a reader goes on in one partition.
+/// Position of a reader in one partition.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchFrom<'a> {
     pub topic: &'a str,
     pub partition: PartitionId,
     pub offset: Offset,
-    /// The limit for the batches of this partition. Only the first batch of the whole answer may exceed it.
+    /// Maximum bytes of the batches of this partition. Only the first batch of the whole fetch may exceed it.
     pub bytes_max: usize,
 }
 
-/// How much a fetch returns, and when.
+/// Limits on the size and the duration of a fetch.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchLimits {
-    /// It waits until there is so much, or as much as it may return, or a partition cannot be read.
+    /// Bytes for which the fetch waits. It returns earlier if its maximum is reached or a partition cannot be read.
     pub bytes_min: usize,
-    /// The limit for the batches of all partitions together. Only the first batch of all may exceed it.
+    /// Maximum bytes of the batches of all partitions together. Only the first batch of the whole fetch may exceed it.
     pub bytes_max: usize,
     pub wait: Duration,
     pub isolation: Isolation,
@@ -70,7 +70,7 @@ impl Fetched {
         self.batches.iter().map(RecordBatch::len).sum()
     }
 
-    /// Whether there is more behind these batches.
+    /// Returns `true` if the log has more records after these batches.
     fn is_cut(&self, isolation: Isolation) -> bool {
         let end = match isolation {
             Isolation::Uncommitted => self.end,
@@ -79,7 +79,7 @@ impl Fetched {
         self.batches.last().is_some_and(|last| last.next_offset() < end)
     }
 
-    /// Only says where the log is, as if there were nothing to read.
+    /// Removes the batches and leaves the bounds of the log, as if there were nothing to read.
     pub fn withhold(&mut self) {
         self.batches.clear();
         self.aborted.clear();
@@ -89,7 +89,7 @@ impl Fetched {
 type Cells = [Result<Arc<PartitionCell>>];
 
 impl Broker {
-    /// Batches from an offset on. At the end of the log it waits up to `wait` for the next append.
+    /// Returns batches from an offset on. At the end of the log, waits up to `wait` for the next append.
     pub async fn fetch(
         &self,
         topic: &str,
@@ -105,8 +105,8 @@ impl Broker {
         fetched.unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "a fetch of one partition has no answer")))
     }
 
-    /// The same for many partitions, in their order. Where little is there it waits for more, on all of them at once.
-    /// The caller has checked that the reader may read these topics.
+    /// Returns batches of many partitions, in the order of `from`. If they have fewer than `bytes_min` bytes, waits for
+    /// more on all of them together. The caller must have checked that the reader may read these topics.
     pub async fn fetch_many(&self, from: &[FetchFrom<'_>], limits: FetchLimits) -> Vec<Result<Fetched>> {
         let cell = |from: &FetchFrom<'_>| {
             self.check_read(from.topic)?;
@@ -127,12 +127,13 @@ impl Broker {
         }
     }
 
-    /// The offset of the first batch that has a record at or after this time, ms since 1970. It may read a file.
+    /// Returns the offset of the first batch that has a record at or after this time, in ms since 1970. May read a
+    /// file.
     pub fn offset_for_time(&self, topic: &str, partition: PartitionId, timestamp_ms: i64) -> Result<Offset> {
         self.topic(topic)?.partition(partition)?.offset_for_time(timestamp_ms)
     }
 
-    /// The first record at or after this time, with its own time. `None` where there is none.
+    /// Returns the offset and the time of the first record at or after this time; `None` if no such record exists.
     pub async fn find_time(
         &self,
         topic: &str,
@@ -148,7 +149,7 @@ impl Broker {
                 return Ok(None);
             };
             offset = last.next_offset();
-            // It is closed never.
+            // The semaphore is never closed.
             let turn = self.searches().acquire().await;
             let found = aside(move || first_at(&batches, timestamp_ms)).await?;
             drop(turn);
@@ -158,13 +159,13 @@ impl Broker {
         }
     }
 
-    /// The first of the records with the largest time of all, with that time.
+    /// Returns the offset and the time of the first record that has the largest time in the partition.
     pub async fn find_max_time(&self, topic: &str, partition: PartitionId) -> Result<Option<(Offset, i64)>> {
         let cell = self.topic(topic)?.partition(partition)?;
-        // It is closed never.
+        // The semaphore is never closed.
         let turn = self.searches().acquire().await;
         let max_ms = aside(move || {
-            // At `from` there is a record as late or later, at `until` there is none: they meet at the largest time.
+            // A record at or after `from` exists, none at or after `until`: the two meet at the largest time.
             let (mut from, mut until) = (i128::from(i64::MIN), i128::from(i64::MAX) + 1);
             while until - from > 1 {
                 let between = (from + until).div_euclid(2);
@@ -181,7 +182,7 @@ impl Broker {
     }
 }
 
-/// Does what may take long, and lets other tasks of this thread go on.
+/// Runs work that may block on another thread, so that other tasks of this thread continue.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|e| Err(Error::new(ErrorKind::Internal, format!("a read ended without an answer: {e}"))))
@@ -199,11 +200,11 @@ fn first_at(batches: &[RecordBatch], timestamp_ms: i64) -> Result<Option<(Offset
     Ok(None)
 }
 
-/// The answers of all partitions, in their order.
+/// Results of all partitions, in the order of the request.
 struct FoundAll {
     found: Vec<Result<Fetched>>,
     bytes: usize,
-    /// Some batch is left out because there was no room for it in this answer.
+    /// `true` if a batch was left out because the response had no room for it.
     is_full: bool,
 }
 
@@ -214,8 +215,9 @@ impl FoundAll {
     }
 }
 
-/// What is there now. The first batch of all is returned whatever its size, so that every reader advances; after it no
-/// batch exceeds a limit. Once the bytes are used up, the partitions that follow only say how long they are.
+/// Reads the batches that are available now. The very first batch is returned whatever its size, so that every reader
+/// advances; after it no batch exceeds a limit. Once the bytes are used up, the remaining partitions return only the
+/// bounds of their logs.
 async fn read_all(cells: &Cells, from: &[FetchFrom<'_>], limits: &FetchLimits) -> FoundAll {
     let mut left = limits.bytes_max.min(FETCH_BYTES_TOTAL_MAX);
     let mut all = FoundAll { found: Vec::with_capacity(cells.len()), bytes: 0, is_full: false };
@@ -228,14 +230,14 @@ async fn read_all(cells: &Cells, from: &[FetchFrom<'_>], limits: &FetchLimits) -
             Err(error) => Err(error.clone()),
         };
         if let Ok(fetched) = &mut fetched {
-            // A read returns at least one batch, and no more than the limit after it.
+            // A read returns at least one batch, and no further batch beyond the limit.
             if !is_first && fetched.bytes() > bytes_max {
-                // What other partitions have is hardly smaller: each would be read from a file and dropped.
+                // Batches of other partitions are hardly smaller: each would be read from a file and dropped.
                 left = if fetched.bytes() > left { 0 } else { left };
                 fetched.withhold();
                 all.is_full = true;
             } else if bytes_max == left || bytes_max < from.bytes_max {
-                // The limit of a partition is the reader's own wish; the others are those of the answer.
+                // The limit of a partition is the reader's own; the other limits are those of the response.
                 all.is_full |= fetched.is_cut(limits.isolation);
             }
             all.bytes += fetched.bytes();
@@ -260,7 +262,7 @@ async fn read(cell: &PartitionCell, offset: Offset, bytes_max: usize, isolation:
     }
 }
 
-/// Waits for one of many.
+/// Waits until one of the events completes.
 pub(crate) async fn any(events: &mut [impl Future<Output = ()> + Unpin]) {
     std::future::poll_fn(|context| match events.iter_mut().any(|event| Pin::new(event).poll(context).is_ready()) {
         true => Poll::Ready(()),

@@ -1,4 +1,4 @@
-//! Topics that get more partitions while they are in use.
+//! Adding partitions to a topic that is in use.
 
 use engine::{Error, Result, Start, TopicSettings};
 use storage::MemoryLog;
@@ -8,11 +8,12 @@ use crate::log::Log;
 use crate::topics::{Lasts, TopicStatus, refuse_internal, room_for};
 
 impl Broker {
-    /// Gives a topic so many partitions in all. They only grow: records stay where they are, and keys that come to
-    /// other partitions from then on would not find back. Having as many already is fine.
+    /// Raises the number of a topic's partitions to `partitions`. The number cannot be lowered. Existing records stay
+    /// where they are, so that the records of a key may be in two partitions afterwards. Succeeds if the topic already
+    /// has this number.
     ///
-    /// Whoever reads all of the topic, or a pattern that it matches, gets the new partitions from their first record.
-    /// Of a topic on disk they last when this is over.
+    /// Subscribers of all partitions of the topic, or of a pattern that matches it, receive the new partitions from
+    /// their first record on. For a topic on disk, the new partitions are durable when this completes.
     pub async fn grow_topic(&self, name: &str, partitions: u32) -> Result<TopicStatus> {
         let queues = self.hold_queues().await?;
         let (status, lasts) = self.grow(name, partitions)?;
@@ -51,7 +52,8 @@ impl Broker {
         let [first, ..] = topic.partitions() else {
             return Err(self.no_such_topic(name));
         };
-        // Each of them reads the first partition, too. Nobody can publish to the new ones before they are there.
+        // Each follower reads the first partition, too. No client can publish to the new partitions before they are
+        // inserted.
         for subscriber in first.followers() {
             for cell in &grown.partitions()[has as usize..] {
                 cell.join(&subscriber, &Start::Live, cell, subscriber.scope.group.as_deref())?;

@@ -1,4 +1,4 @@
-//! The broker's own topics: what it has to keep goes into them as records, and comes out of them at the start.
+//! The broker's internal topics: its own state is appended to them as records and restored from them on startup.
 
 use std::sync::Arc;
 
@@ -13,23 +13,23 @@ use crate::publish::{Published, Wakes, finish_commit};
 use crate::timers;
 use crate::topics::Topic;
 
-/// Partitions of such a topic: what is written at once seldom waits for each other.
+/// Partitions of an internal topic, so that concurrent writes seldom wait for each other.
 const PARTITIONS: u32 = 8;
-/// What a partition of it keeps in memory, where nobody ever reads it again.
+/// Bytes that a partition of an internal topic keeps in memory, if it is not on disk and so never read again.
 const MEMORY_BYTES: u64 = 4 << 20;
-/// A batch takes no more records once it has so many bytes.
+/// Bytes after which a batch takes no more records.
 const BATCH_BYTES: usize = BATCH_BYTES_MAX / 8;
 
-/// Key and value of a record; without a value, what had the key is gone.
+/// Key and value of a record. A record without a value deletes the key.
 pub(crate) type KeyValue = (Vec<u8>, Option<Vec<u8>>);
 
-/// Records that have their place in a partition.
+/// Records that have their offsets in a partition.
 ///
-/// The journal keeps the order in which the broker appends to all topics, so whatever is appended later lasts only if
-/// this does: what follows from a decision need not wait for it.
+/// The journal keeps the order in which the broker appends to all topics. A later append is therefore durable only if
+/// this one is: an append that follows from a decision need not wait for it.
 #[must_use]
 pub(crate) struct Appended {
-    /// The offset of the last of them.
+    /// Offset of the last record.
     pub position: Offset,
     last: Published,
     commit: Commit,
@@ -40,19 +40,21 @@ impl Appended {
         Self { position: last.base_offset + count - 1, last, commit }
     }
 
-    /// Whether [`Appended::lasts`] has nothing to wait for.
+    /// Returns `true` if [`Appended::lasts`] has nothing to wait for.
     pub(crate) fn is_reached(&self) -> bool {
         !matches!(self.commit, Commit::Awaited(_))
     }
 
-    /// Returns when the records last, with all that was appended before them. In memory they do at once.
+    /// Waits until the records are durable, with all that was appended before them. Returns immediately if they are in
+    /// memory.
     pub(crate) async fn lasts(self) -> Result<Offset> {
         finish_commit(self.last, self.commit).await?;
         Ok(self.position)
     }
 }
 
-/// What such a topic is created with: on disk, what is newest of each key stays. It is what a restart begins with.
+/// Returns the settings of an internal topic. On disk, the newest record of each key is kept, and a restart restores
+/// the state from these records.
 pub(crate) fn settings(storage: Storage) -> TopicSettings {
     let is_on_disk = storage == Storage::Disk;
     TopicSettings {
@@ -66,17 +68,17 @@ pub(crate) fn settings(storage: Storage) -> TopicSettings {
 }
 
 impl Broker {
-    /// One of the broker's own topics, which is made when the first record needs it.
+    /// Returns an internal topic, which is created when the first record needs it.
     pub(crate) fn internal_topic(&self, name: &str) -> Result<Arc<Topic>> {
         if let Some(topic) = self.topics.read().get(name) {
             return Ok(topic.clone());
         }
         let storage = if self.store().is_some() { Storage::Disk } else { Storage::Memory };
-        // No record of it lasts before it does: nobody has to wait.
+        // The topic's records are never durable before the topic is, so there is nothing to wait for.
         Ok(self.create(TopicName::parse(name)?, settings(storage))?.0)
     }
 
-    /// Gives records their place in a partition, in this order.
+    /// Appends records to a partition, in this order.
     pub(crate) fn append_internal(
         &self,
         topic: &Topic,
@@ -98,7 +100,7 @@ impl Broker {
         last.ok_or_else(|| Error::invalid("there is nothing to write"))
     }
 
-    /// What was appended to a partition so far, by whomever.
+    /// Returns all records appended to a partition so far, by any producer.
     pub(crate) fn appended_before(&self, topic: &Topic, partition: PartitionId) -> Result<Appended> {
         let cell = topic.partition(partition)?;
         let commit = cell.settled()?;
@@ -115,7 +117,7 @@ impl Broker {
         Ok(Appended { position, last, commit })
     }
 
-    /// All records of a topic in the order of each partition.
+    /// Calls `each` with the key and the value of all records of a topic, in the order of each partition.
     pub(crate) async fn read_internal(
         &self,
         topic: &Topic,
@@ -124,7 +126,7 @@ impl Broker {
         self.read_records(topic, |view, _| each(view.key.unwrap_or_default(), view.value)).await
     }
 
-    /// The same with all that a record has, and the batch that it is in.
+    /// Calls `each` with all records of a topic and their batches, in the order of each partition.
     pub(crate) async fn read_records(
         &self,
         topic: &Topic,
@@ -134,7 +136,7 @@ impl Broker {
             let (mut next, mut bytes_max) = (cell.extent().start, BATCH_BYTES_MAX);
             loop {
                 let (_, batches) = match cell.read(next, bytes_max).await {
-                    // What is before the damage is read, one batch at a time.
+                    // The batches before the damage are read one at a time.
                     Err(error) if error.kind == engine::ErrorKind::Corrupt && bytes_max > 1 => {
                         bytes_max = 1;
                         continue;

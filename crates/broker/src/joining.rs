@@ -1,5 +1,5 @@
-//! Subscriptions of patterns that mean many partitions: those are joined, and left, in slices, between which others
-//! have the locks and the thread.
+//! Subscriptions of patterns that match many partitions. These are joined, and left, in slices, between which other
+//! tasks get the locks and the thread.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,13 +16,14 @@ use crate::metrics::Exposition;
 use crate::subscribe::Subscription;
 use crate::subscriber::Subscriber;
 
-/// Partitions up to which a broker has a pattern join its topics in one step, and a subscriber leaves them so.
+/// Maximum partitions of a broker for which a pattern joins its topics in one step, and of a subscriber that leaves
+/// them so.
 pub(crate) const JOINED_AT_ONCE: usize = 512;
-/// Partitions that are joined, or left, before others have their turn: some 50 us.
+/// Partitions that are joined, or left, before other tasks get their turn: about 50 us.
 const JOINED_PER_TURN: usize = 64;
 
-/// The turns of those who join many partitions: one subscription at a time, so that the others of a thread wait for one
-/// slice however many subscribe. The rest waits in the order in which it came, each with a request of its client.
+/// Turns to join many partitions: one subscription at a time, so that other tasks of a thread wait for one slice,
+/// however many clients subscribe. Further subscriptions wait in order of arrival, each with a request of its client.
 pub(crate) struct Joining {
     turns: Semaphore,
     /// Subscriptions that join partitions or wait for their turn.
@@ -45,7 +46,7 @@ impl Joining {
     }
 }
 
-/// A subscription that joins or waits, as it is counted.
+/// Counts a subscription that joins partitions or waits for its turn.
 struct Pending<'b>(&'b Joining);
 
 impl<'b> Pending<'b> {
@@ -62,12 +63,12 @@ impl Drop for Pending<'_> {
 }
 
 impl Broker {
-    /// Whether a pattern is matched and its topics are joined in slices, because the broker has many.
+    /// Returns `true` if patterns are matched and joined in slices, because the broker has many partitions.
     pub fn joins_in_slices(&self) -> bool {
         self.partition_count() > JOINED_AT_ONCE
     }
 
-    /// Has a subscriber that has ended leave its partitions, in slices if they are many.
+    /// Removes a subscriber that has ended from its partitions, in slices if they are many.
     pub(crate) fn leave_all(self: &Arc<Self>, subscriber: &Arc<Subscriber>) {
         let mut from = 0;
         if subscriber.source_count() > JOINED_AT_ONCE
@@ -95,14 +96,14 @@ impl Broker {
                 self.close_channel(&cell);
             }
             if cell.topic.is_inbox() && cell.extent().subscribers == 0 {
-                // An inbox lives as long as its subscriber; somebody else may have removed it already.
+                // An inbox lives as long as its subscriber; another task may have removed it already.
                 self.remove(cell.topic.as_str()).map(drop).unwrap_or_default();
             }
         }
         ControlFlow::Continue(())
     }
 
-    /// The names of all topics that a pattern means. Found by a thread that serves no connection.
+    /// Returns the names of all topics that match a pattern. The search runs on a thread that serves no connection.
     async fn names_matching(self: &Arc<Self>, pattern: &Pattern) -> Result<Vec<TopicName>> {
         let (broker, pattern) = (self.clone(), pattern.clone());
         let names = spawn_blocking(move || {
@@ -119,8 +120,8 @@ impl Subscription {
         let broker = self.broker.clone();
         if broker.joins_in_slices() {
             self.subscriber.hold_back();
-            // As a task it comes to its end, and so does its turn, whatever else its connection does. With who asked
-            // for it it ends.
+            // As a separate task it completes, and releases its turn, whatever else its connection does. If the caller
+            // is dropped, the task is aborted.
             let mut task = JoinSet::new();
             task.spawn(async move { self.join_in_slices(pattern, &start, group).await.map(|()| self) });
             let ended = || Err(Error::new(ErrorKind::ShuttingDown, "the broker is shutting down"));
@@ -139,12 +140,12 @@ impl Subscription {
         Ok(self)
     }
 
-    /// Topics that are created from its first step on come to it as to every listener, those from before one after the
-    /// other: no subscriber reads a partition twice.
+    /// Joins the topics of a pattern in slices. Topics created after the first step are joined as for every listener;
+    /// the existing ones are joined one after the other. No subscriber reads a partition twice.
     async fn join_in_slices(&mut self, pattern: Pattern, start: &Start, group: Option<String>) -> Result<()> {
         let broker = self.broker.clone();
         let _pending = Pending::count(&broker.joining);
-        // It is never closed.
+        // The semaphore is never closed.
         let _turn = broker.joining.turns.acquire().await.ok();
         let listener = Listener { group: group.clone(), partition: None, subscriber: self.subscriber.clone() };
         broker.listeners.lock().add_pattern(pattern.clone(), listener)?;
@@ -166,8 +167,8 @@ impl Subscription {
         Ok(())
     }
 
-    /// Joins up to `max` partitions of a topic, from one on, if the topic is still there. Returns where the next ones
-    /// begin, if it has more, and how many may still be joined in this slice.
+    /// Joins up to `max` partitions of a topic from partition `from` on, if the topic still exists. Returns the next
+    /// partition to join, if the topic has more, and the number of partitions that may still be joined in this slice.
     fn join_some(
         &mut self,
         name: &TopicName,
@@ -177,7 +178,8 @@ impl Subscription {
         group: Option<&str>,
     ) -> Result<(Option<usize>, usize)> {
         let broker = self.broker.clone();
-        // While this is locked it does not grow: new partitions come to whoever reads the first one.
+        // The topic cannot grow while the listeners are locked; subscribers of its first partition get later
+        // partitions.
         let _control = broker.listeners.lock();
         let topic = broker.topics.read().get(name.as_str()).cloned();
         let cells = topic.as_ref().and_then(|topic| topic.partitions().get(from..)).unwrap_or_default();

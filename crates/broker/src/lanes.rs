@@ -1,5 +1,5 @@
-//! Writer lanes: tasks that each drain the subscribers pinned to them, so that one core's worth of
-//! writing does not wait for another's. A subscriber stays on its lane, which keeps its order.
+//! Writer lanes: tasks that each drain the subscribers pinned to them, so that writes on one core do not wait for
+//! writes on another. A subscriber stays on its lane, which keeps its order.
 
 use std::future::Future;
 use std::hash::BuildHasher;
@@ -15,19 +15,19 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::metrics::Counter;
 
-/// Subscribers that may be on their way to one lane at once.
+/// Maximum drains that are queued to join one lane.
 const JOINING_MAX: usize = 1024;
 
-/// How a subscriber gets its lane.
+/// Policy that assigns a lane to a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LanePolicy {
-    /// A lane on the thread that owns the connection, the least busy of them: no wake-up crosses threads.
+    /// The least busy lane on the thread that owns the connection: no wake-up crosses threads.
     Auto,
-    /// By a hash of the subscriber: spreads the subscribers of one connection.
+    /// Hash of the subscriber: spreads the subscribers of one connection.
     SubscriberIdHash,
-    /// By a hash of the connection: keeps its subscribers together.
+    /// Hash of the connection: keeps its subscribers together.
     ConnectionIdHash,
-    /// In turn, at subscribe time.
+    /// Round robin, chosen at subscribe time.
     RoundRobinPin,
 }
 
@@ -55,14 +55,14 @@ struct Lane {
     load: Arc<LaneLoad>,
 }
 
-/// What waits in one lane and what went through it.
+/// Load of one lane: its queued batches and its totals.
 #[derive(Default)]
 pub struct LaneLoad {
     pub subscribers: AtomicUsize,
-    /// Batches that wait, over all subscribers of the lane.
+    /// Batches queued, over all subscribers of the lane.
     pub queued: AtomicUsize,
     pub queued_high_water: AtomicU64,
-    /// Something left the lane: publishers that wait may try again.
+    /// Notified when batches leave the lane: blocked publishers may retry.
     pub room: Notify,
     pub enqueued: Counter,
     pub dropped: Counter,
@@ -80,7 +80,7 @@ impl Lanes {
         Self { lanes, policy, threads: threads.len(), turn: AtomicUsize::new(0) }
     }
 
-    /// The lane of a new subscriber. `thread` is the one that owns its connection, where that is known.
+    /// Returns the lane of a new subscriber. `thread` is the thread that owns its connection, if known.
     pub(crate) fn choose(&self, subscriber: u64, connection: u64, thread: Option<usize>) -> usize {
         let count = self.lanes.len();
         let hash = |id: u64| foldhash::fast::FixedState::default().hash_one(id) as usize % count;
@@ -103,7 +103,7 @@ impl Lanes {
         self.lanes.iter().map(|lane| &*lane.load).enumerate()
     }
 
-    /// Runs a subscriber's drain on its lane until it ends. Waits while too many are on their way there.
+    /// Runs a subscriber's drain on its lane until it ends. Waits while too many drains are queued to join the lane.
     pub(crate) async fn run(&self, lane: usize, drain: impl Future<Output = ()> + Send + 'static) -> Result<()> {
         let joined = self.lanes[lane].join.send(Box::pin(drain)).await;
         joined.map_err(|error| Error::new(ErrorKind::ShuttingDown, format!("lane {lane} has ended: {error}")))

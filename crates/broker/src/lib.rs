@@ -1,4 +1,4 @@
-//! The one API that every door calls. It owns the tasks, the timers and the clock, and no socket.
+//! The one API that every door calls. The broker owns the tasks, the timers and the clock, but no socket.
 
 mod admission;
 mod alteration;

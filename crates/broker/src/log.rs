@@ -1,4 +1,4 @@
-//! The log of one partition, wherever its bytes live.
+//! The log of one partition, in memory or on disk.
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use storage::{ColdRead, DiskExtent, DurableLog, MemoryLog};
 
 pub(crate) enum Log {
     Memory(MemoryLog),
-    /// In segments behind the journal, or in SQLite.
+    /// A log in segments with a journal in front of them, or in SQLite.
     Disk(Arc<dyn DurableLog>),
 }
 
-/// What a read found.
+/// The result of a read.
 pub(crate) enum Read {
     Batches(Vec<RecordBatch>),
-    /// It has to be fetched from a file.
+    /// The batches have to be read from a file.
     Cold(ColdRead),
 }
 
 impl Log {
-    /// The offset of the oldest record that can be read, and the one after the newest, with the bytes between.
+    /// Returns the offset of the oldest readable record, the offset after the newest, and the bytes between them.
     pub(crate) fn extent(&self) -> DiskExtent {
         match self {
             Self::Memory(log) => DiskExtent { start: log.start(), end: log.end(), bytes: log.bytes() as u64 },
@@ -27,7 +27,7 @@ impl Log {
         }
     }
 
-    /// Refuses where the partition cannot be served: what it has nobody knows then.
+    /// Returns an error if the partition cannot be served because its contents are unknown.
     pub(crate) fn check_served(&self) -> Result<()> {
         match self {
             Self::Memory(_) => Ok(()),
@@ -47,7 +47,7 @@ impl Log {
 }
 
 impl Read {
-    /// The batches; where they are in a file, other tasks of this thread go on meanwhile.
+    /// Returns the batches. If they are in a file, other tasks of this thread continue to run during the read.
     pub(crate) async fn batches(self) -> Result<Vec<RecordBatch>> {
         match self {
             Self::Batches(batches) => Ok(batches),

@@ -1,9 +1,9 @@
-//! Logins: whose password is checked when, what is remembered of passwords that were checked, and what a wrong one
-//! costs.
+//! Logins: the order in which passwords are checked, the results that are remembered, and the penalty for wrong
+//! passwords.
 //!
-//! To hash a password takes milliseconds on purpose. So that whoever guesses cannot keep others out, a password that
-//! was right lately is known without hashing it, addresses take turns at the threads that hash, and the answer to a
-//! wrong password comes later and later.
+//! Hashing a password takes milliseconds on purpose. Three measures keep a client that guesses passwords from locking
+//! others out: a password that was correct recently is recognized without hashing, addresses take turns at the threads
+//! that hash, and responses to wrong passwords are delayed more and more.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -21,35 +21,36 @@ use tokio::sync::oneshot;
 use crate::doors::Door;
 use crate::metrics::{Counter, Exposition};
 
-/// Threads that hash passwords at a time. It is slow on purpose, and whoever guesses must not slow down others.
+/// Threads that hash passwords concurrently. Hashing is slow on purpose, and clients that guess must not slow others
+/// down.
 const HASHING_THREADS: usize = 2;
-/// Logins of one address that wait for a thread. One more pushes out the oldest, so that all are answered in half a
-/// second.
+/// Maximum logins of one address that wait for a thread. A further login displaces the oldest, so that all are answered
+/// within half a second.
 const WAITING_PER_ADDRESS_MAX: usize = 256;
-/// Waiting logins of all addresses together. One more pushes out the oldest of the address that has most.
+/// Maximum waiting logins of all addresses. A further login displaces the oldest of the address that has the most.
 const WAITING_MAX: usize = 4096;
-/// Passwords that were checked and are remembered, right ones and wrong ones, as a keyed hash each.
+/// Maximum remembered passwords, correct ones and wrong ones each, stored as keyed hashes.
 const REMEMBERED_MAX: usize = 4096;
-/// Addresses, and names, whose wrong passwords are counted. One more takes the place of another.
+/// Maximum addresses, and names, whose wrong passwords are counted. A further one replaces another.
 const COUNTED_MAX: usize = 16_384;
 /// Wrong passwords that are answered without a pause.
 const FREE_FAILURES: u32 = 3;
-/// The pause before the answer to the next one. It doubles with each.
+/// Pause before the response to the next wrong password. It doubles with each further one, up to `PAUSE_MAX`.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// The time in which half of the wrong passwords of an address or a name are forgotten.
+/// Time after which half of the wrong passwords of an address or a name are forgotten.
 const HALF_LIFE: Duration = Duration::from_secs(10);
-/// Failures of an address that are each written to the log; of more there is one line a second.
+/// Failures of an address that are logged individually; after these, one line per second is logged.
 const LOGGED_EACH: u32 = 10;
 const LOG_EVERY: Duration = Duration::from_secs(1);
-/// Characters of a name that are logged.
+/// Maximum logged characters of a name.
 const NAME_CHARS_MAX: usize = 64;
 
-/// Where a login comes from.
+/// Origin of a login.
 #[derive(Clone, Copy, Debug)]
 pub struct LoginSource {
     pub door: Door,
-    /// The client's address. One on this machine may have none.
+    /// Address of the client. A client on this machine may have none.
     pub address: Option<IpAddr>,
 }
 
@@ -62,10 +63,10 @@ impl fmt::Display for LoginSource {
     }
 }
 
-/// A party that takes turns: an IPv4 address, or the first 64 bits of an IPv6 address.
+/// Hash of an address that takes turns: an IPv4 address, or the first 64 bits of an IPv6 address.
 type Lane = u64;
 
-/// A password that was checked against a credential.
+/// Keyed hash of a password that was checked against a credential.
 pub(crate) type Mark = [u8; 32];
 
 pub(crate) struct Logins {
@@ -77,7 +78,7 @@ pub(crate) struct Logins {
     by_door: [Counter; Door::ALL.len()],
 }
 
-/// Marks of right and of wrong passwords, and the order in which they came.
+/// Marks of correct and of wrong passwords, in the order of their arrival.
 #[derive(Default)]
 struct Remembered {
     right: Marks,
@@ -103,11 +104,11 @@ impl Marks {
     }
 }
 
-/// Wrong passwords of addresses, or for names.
+/// Wrong passwords, by address or by name.
 #[derive(Default)]
 struct Counts {
     all: HashMap<u64, Count, foldhash::fast::RandomState>,
-    /// When those of long ago were last removed, which looks at all of them.
+    /// Time of the last removal of old counts, which visits all of them.
     swept: Option<Instant>,
 }
 
@@ -119,7 +120,7 @@ struct Count {
 }
 
 impl Counts {
-    /// Counts one more. How many there are, and whether this one is to be logged.
+    /// Counts a failure. Returns the number of failures, and `true` if this one is to be logged.
     fn add(&mut self, who: u64, now: Instant) -> (u32, bool) {
         if self.all.len() >= COUNTED_MAX && !self.all.contains_key(&who) {
             if self.swept.is_none_or(|swept| now.duration_since(swept) >= LOG_EVERY) {
@@ -148,7 +149,7 @@ impl Counts {
     }
 }
 
-/// The pause before the answer to a wrong password.
+/// Returns the pause before the response to a wrong password.
 fn pause(failures: u32) -> Duration {
     match failures.checked_sub(FREE_FAILURES + 1) {
         None => Duration::ZERO,
@@ -157,7 +158,7 @@ fn pause(failures: u32) -> Duration {
 }
 
 impl Logins {
-    /// `secret` is random and known to no one.
+    /// Creates the state of logins. `secret` is random and known to no one.
     pub(crate) fn new(secret: &[u8]) -> Self {
         Self {
             key: hmac::Key::new(hmac::HMAC_SHA256, secret),
@@ -169,7 +170,7 @@ impl Logins {
         }
     }
 
-    /// Returns the keyed hash that stands for a password: useless without the key, and different for each credential.
+    /// Returns the keyed hash of a password: useless without the key, and different for each credential.
     pub(crate) fn mark(&self, user: &UserName, credential: &Credential, password: &str) -> Mark {
         let mut context = hmac::Context::with_key(&self.key);
         for part in [user.as_str().as_bytes(), credential.stored_key(), password.as_bytes()] {
@@ -181,7 +182,7 @@ impl Logins {
         mark
     }
 
-    /// Whether a password is right, if that is remembered.
+    /// Returns `true` if a password is correct and `false` if it is wrong; `None` if it is not remembered.
     pub(crate) fn is_right(&self, mark: &Mark) -> Option<bool> {
         let remembered = self.remembered.lock();
         if remembered.right.all.contains(mark) {
@@ -209,7 +210,7 @@ impl Logins {
         self.turns.clone().take(self.lane(source)).await
     }
 
-    /// A login was refused: counts it, logs it, and waits for as long as it deserves.
+    /// Counts and logs a refused login, and waits for its pause.
     pub(crate) async fn refused(&self, source: LoginSource, name: &str, error: &Error) {
         self.by_door[source.door as usize].add(1);
         if error.kind == ErrorKind::Busy {
@@ -260,7 +261,7 @@ impl Logins {
     }
 }
 
-/// The threads that hash, and who waits for them.
+/// Threads that hash, and the logins that wait for them.
 #[derive(Default)]
 struct Turns(Mutex<Waiting>);
 
@@ -268,16 +269,16 @@ struct Turns(Mutex<Waiting>);
 struct Waiting {
     /// Passwords that are being hashed.
     running: usize,
-    /// All in the lanes.
+    /// Number of waiting logins in all lanes.
     waiting: usize,
     pushed_out: u64,
     /// Waiting logins, by their source. No lane is empty.
     lanes: HashMap<Lane, VecDeque<oneshot::Sender<Turn>>, foldhash::fast::RandomState>,
-    /// The lanes, the next one first.
+    /// Order of the lanes, the next one first.
     order: VecDeque<Lane>,
 }
 
-/// A turn at a thread that hashes. The next one's turn comes when it is dropped.
+/// A turn at a thread that hashes. Dropping it passes the turn on to the next login.
 pub(crate) struct Turn(Option<Arc<Turns>>);
 
 impl Drop for Turn {
@@ -306,13 +307,13 @@ impl Turns {
         })
     }
 
-    /// Gives a turn that is over to the next one.
+    /// Passes a finished turn on to the next login.
     fn pass_on(self: Arc<Self>) {
         let mut state = self.0.lock();
         while let Some(next) = state.pop() {
             match next.send(Turn(Some(self.clone()))) {
                 Ok(()) => return,
-                // Its client is gone. The turn is still this one.
+                // The client has left; the turn remains with this call.
                 Err(mut turn) => drop(turn.0.take()),
             }
         }
@@ -345,7 +346,7 @@ impl Waiting {
         receiver
     }
 
-    /// The next one, of the lane whose turn it is.
+    /// Removes and returns the next login of the lane whose turn it is.
     fn pop(&mut self) -> Option<oneshot::Sender<Turn>> {
         let lane = self.order.pop_front()?;
         let next = self.pop_of(lane);

@@ -1,4 +1,4 @@
-//! Counters, gauges and histograms that cost a few nanoseconds, and how Prometheus reads them.
+//! Counters, gauges and histograms that cost a few nanoseconds, and their exposition to Prometheus.
 
 use std::cell::Cell;
 use std::fmt;
@@ -11,8 +11,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// Cells of one counter that each have one thread, which adds without the others in mind. Threads that come after the
-/// first ones share the other cells.
+/// Cells of a counter that each belong to one thread, which adds without synchronization. Later threads share the
+/// remaining cells.
 const OWN_CELLS: usize = 8;
 const CELLS: usize = 2 * OWN_CELLS;
 
@@ -20,7 +20,7 @@ thread_local! {
     static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// The number of this thread. No other ever has it.
+/// Returns the number of this thread, which no other thread ever has.
 pub(crate) fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     NUMBER.with(|number| {
@@ -35,7 +35,7 @@ pub(crate) fn thread_number() -> usize {
 #[derive(Default)]
 struct Padded(AtomicU64);
 
-/// A count that only rises. Each thread adds to a cache line of its own.
+/// Monotonic counter. Each of the first threads adds to its own cache line.
 #[derive(Default)]
 pub struct Counter([Padded; CELLS]);
 
@@ -55,12 +55,12 @@ impl Counter {
     }
 }
 
-/// Buckets up to 2^36 ns (69 s), four to each power of two: at most 19 % off.
+/// Buckets up to 2^36 ns (69 s), four per power of two: at most 19 % off.
 const BUCKETS: usize = 36 * 4;
-/// What Prometheus is shown: one bucket for each power of two from 1 us to 17 s.
+/// Powers of two for which Prometheus receives a bucket: from 1 us to 17 s.
 const SHOWN_POWERS: std::ops::RangeInclusive<u32> = 10..=34;
 
-/// Durations, counted in buckets of relative width.
+/// Histogram of durations, in buckets of relative width.
 pub struct Histogram {
     buckets: Box<[AtomicU64]>,
     sum_ns: AtomicU64,
@@ -82,7 +82,7 @@ impl Histogram {
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// Cumulative counts up to each shown bound in seconds, the count of all, and their sum in seconds.
+    /// Returns the cumulative counts up to each shown bound in seconds, the total count, and the sum in seconds.
     fn shown(&self) -> (Vec<(f64, u64)>, u64, f64) {
         let mut total = 0;
         let mut bounds = Vec::new();
@@ -97,18 +97,19 @@ impl Histogram {
     }
 }
 
-/// What a broker counts. Lanes and topics keep their own.
+/// Metrics of a broker. Lanes and topics have separate ones.
 #[derive(Default)]
 pub struct Metrics {
     pub published_batches: Counter,
     pub published_records: Counter,
     pub published_bytes: Counter,
     pub publish_errors: Counter,
-    /// Batches that their producer sent again, and that were there already.
+    /// Batches that a producer sent again although they were accepted before.
     pub publish_duplicates: Counter,
-    /// Publishes without acknowledgement that failed: nobody was told.
+    /// Failed publishes without acknowledgement: the client received no error.
     pub publish_lost: Counter,
-    /// Publishes that had to wait for a subscriber whose policy is to block.
+    /// Publishes that had to wait: for a subscriber whose policy is to block, for the journal, or for a check of the
+    /// batch.
     pub publish_waits: Counter,
     pub delivered_batches: Counter,
     pub delivered_records: Counter,
@@ -118,15 +119,15 @@ pub struct Metrics {
     /// Times that a subscriber's queue overflowed.
     pub slow_subscribers: Counter,
     pub subscribers: AtomicUsize,
-    /// The most batches that ever waited in one subscriber's queue.
+    /// Maximum number of batches that were queued for one subscriber.
     pub queue_high_water: AtomicU64,
-    /// From the call of publish to its place in the log.
+    /// Time from the call of publish to the place in the log, or to the commit if the publish waits for it.
     pub publish_seconds: Histogram,
-    /// From the log to the subscriber's connection.
+    /// Time from the log to the subscriber's connection.
     pub delivery_wait_seconds: Histogram,
 }
 
-/// Writes metrics one after the other, each with its help.
+/// Writer of metrics, each with its help text.
 pub struct Exposition<'a>(pub DescriptorEncoder<'a>);
 
 impl Exposition<'_> {
@@ -150,7 +151,7 @@ impl Exposition<'_> {
         ConstCounter::new(value).encode(encoder)
     }
 
-    /// One counter with a label, a row a value of the label.
+    /// Writes a counter with a label: one row per value of the label.
     pub fn counters(&mut self, name: &str, help: &str, label: &str, rows: &[(String, u64)]) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (value, n) in rows {
@@ -160,7 +161,7 @@ impl Exposition<'_> {
         Ok(())
     }
 
-    /// The same for gauges.
+    /// Writes a gauge with a label: one row per value of the label.
     pub fn gauges(&mut self, name: &str, help: &str, label: &str, rows: &[(String, u64)]) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (value, n) in rows {
@@ -170,7 +171,7 @@ impl Exposition<'_> {
         Ok(())
     }
 
-    /// A gauge of 1 for each row, which is told by its labels.
+    /// Writes a gauge of 1 for each row, which is identified by its labels.
     pub fn facts(&mut self, name: &str, help: &str, labels: [&str; 2], rows: &[[String; 2]]) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for [first, second] in rows {
@@ -182,7 +183,7 @@ impl Exposition<'_> {
 
     pub fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) -> fmt::Result {
         let (bounds, count, sum) = histogram.shown();
-        // The encoder wants the count of each bucket by itself.
+        // The encoder expects the count of each single bucket.
         let mut before = 0;
         let mut buckets: Vec<(f64, u64)> =
             bounds.into_iter().map(|(bound, total)| (bound, total - std::mem::replace(&mut before, total))).collect();
@@ -192,7 +193,7 @@ impl Exposition<'_> {
     }
 }
 
-/// A collector made of a function.
+/// Collector that calls a function.
 pub struct Collect<F>(pub F);
 
 impl<F> fmt::Debug for Collect<F> {
@@ -260,7 +261,7 @@ impl Metrics {
     }
 }
 
-/// What the data directory does.
+/// Writes the metrics of the data directory.
 pub(crate) fn expose_store(out: &mut Exposition<'_>, stats: &storage::StoreStats) -> fmt::Result {
     let journal = &stats.journal;
     out.counter("thalweg_journal_entries", "Entries written to the journal", journal.entries)?;
@@ -294,7 +295,7 @@ pub(crate) fn expose_store(out: &mut Exposition<'_>, stats: &storage::StoreStats
     stats.sqlite.map_or(Ok(()), |sqlite| expose_sqlite(out, &sqlite))
 }
 
-/// What the database of topics in SQLite does, where there is one.
+/// Writes the metrics of the database for topics in SQLite, if it exists.
 fn expose_sqlite(out: &mut Exposition<'_>, stats: &storage::SqliteStats) -> fmt::Result {
     out.counter(
         "thalweg_sqlite_operations",

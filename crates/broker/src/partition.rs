@@ -1,7 +1,7 @@
-//! One partition at work: its order, its log and its subscribers behind one lock that is held briefly.
+//! A partition: its order, its log and its subscribers behind one lock that is held briefly.
 //!
-//! In memory a batch is there as soon as it has its place. On disk it is there when the journal has synced it: until
-//! then nobody reads it, and who asked for that waits.
+//! In memory, a batch is readable as soon as it has its offsets. On disk, it is readable when the journal has synced
+//! it: no reader sees it before, and a publisher that requested a commit waits until then.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -32,48 +32,50 @@ pub(crate) struct PartitionCell {
     pub topic: TopicName,
     pub id: PartitionId,
     state: Mutex<State>,
-    /// Fetches that wait for the next append, and how many there are.
+    /// Fetches that wait for the next append, and their number.
     appended: Notify,
     awaiting: AtomicUsize,
-    /// A subscriber has ended: it gets nothing more, and no share of a group.
+    /// `true` if a subscriber has ended and must leave the fanout: it receives no further batch and no share of a
+    /// group.
     has_ended_member: AtomicBool,
 }
 
 type Uncommitted = VecDeque<(Offset, oneshot::Sender<Result<()>>)>;
 
-/// Invariant: every live source of the fanout was offered exactly the batches that became readable since it joined.
+/// State behind the lock. Invariant: every live source of the fanout was offered exactly the batches that became
+/// readable since it joined.
 struct State {
     order: Partition,
     log: Log,
     fanout: Fanout<Arc<Subscriber>>,
     queues: Vec<QueueView>,
-    /// What was sent to queues lately.
+    /// Deduplication ids that were sent to queues recently.
     dedup: Dedup,
-    /// Snapshots of queues, and what each of them may still be asked for.
+    /// Snapshots of queues, each with the lowest offset that it may still need.
     holds: Vec<(Box<str>, Offset)>,
-    /// Who waits until all before an offset is committed, in the order of offsets.
+    /// Waiters for the commit of all records before an offset, ordered by offset.
     uncommitted: Uncommitted,
     is_deleted: bool,
 }
 
-/// An append that has its place.
+/// An append that has its offsets.
 pub(crate) struct Appended {
     pub base_offset: Offset,
     pub receivers: usize,
-    /// It was there before: nobody got it again.
+    /// `true` if the batch was appended before: it was not delivered again.
     pub is_duplicate: bool,
     pub commit: Commit,
 }
 
-/// What is still to come of an append.
+/// Commit of an append: reached, or awaited.
 pub(crate) enum Commit {
-    /// Nothing: it is where it stays, in memory.
+    /// There is nothing to wait for: the batch is in memory, and its topic is not on disk.
     InMemory,
-    /// Nobody asked.
+    /// The caller did not request to wait for the commit.
     Unasked,
-    /// Nothing: it is on the disk.
+    /// The batch is on disk.
     Reached,
-    /// Says when it is on the disk.
+    /// The receiver is notified when the batch is on disk.
     Awaited(oneshot::Receiver<Result<()>>),
 }
 
@@ -83,7 +85,7 @@ impl Commit {
     }
 }
 
-/// Somebody waits for the next append, as long as this lives.
+/// Waiter for the next append; it is counted as long as this value lives.
 pub(crate) struct NextAppend<'a> {
     awaiting: &'a AtomicUsize,
     notified: Pin<Box<Notified<'a>>>,
@@ -103,46 +105,46 @@ impl Drop for NextAppend<'_> {
     }
 }
 
-/// Why an append did not happen.
+/// Reason for which an append did not happen.
 pub(crate) enum Refused {
-    /// Somebody has no room. The batch comes back.
+    /// A subscriber or the journal has no room. The batch is returned.
     Blocked(DraftBatch, Blocking),
     Failed(Error),
 }
 
-/// Who has no room for a batch.
+/// Cause for which a batch has to wait.
 pub(crate) enum Blocking {
-    /// A subscriber whose policy is to block.
+    /// A subscriber whose overflow policy is to block.
     Subscriber(Arc<Subscriber>),
-    /// The journal has so much waiting.
+    /// The queue of the journal is full.
     Journal(Error),
 }
 
-/// The bounds of a partition's log at one moment.
+/// Bounds of a partition's log at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     pub start: Offset,
     pub end: Offset,
-    /// What is before it was committed or aborted for good: no transaction that is open wrote there.
+    /// Offset before which every record was committed or aborted: no open transaction wrote there.
     pub stable_end: Offset,
     pub bytes: u64,
     pub subscribers: usize,
 }
 
-/// What an append needs to know beside the batch.
+/// Context of an append, apart from the batch.
 pub(crate) struct AppendContext<'a> {
     pub budget: &'a LogBudget,
-    /// Whether the append is over only when it is on the disk, if that is where its topic is.
+    /// `true` if the append completes only when the batch is on disk, for a topic on disk.
     pub awaits_commit: bool,
-    /// Whether it comes back where the journal has much waiting, or a subscriber who blocks. The broker's own batches
-    /// are few and do not.
+    /// `true` if the batch is returned when the journal's queue is full or a subscriber blocks. The broker's own
+    /// batches are few and do not yield.
     pub yields: bool,
-    /// Whether it was asked beforehand if there is room on the disk. What it says has happened already.
+    /// `true` if room on the disk was checked before: the batch records what has already happened.
     pub is_admitted: bool,
     pub retention: Retention,
-    /// What the batch is known by, if it is sent again.
+    /// Deduplication id of the batch.
     pub dedup: Option<&'a Arc<[u8]>>,
-    /// The offset that the batch has to get, or it is refused as out of sequence: others were faster.
+    /// Offset that the batch must get. It is refused as out of sequence if another producer was faster.
     pub at: Option<Offset>,
     pub now_ms: u64,
 }
@@ -173,8 +175,8 @@ impl PartitionCell {
         }
     }
 
-    /// Gives the batch its offsets and keeps it: the one place where a partition grows. Subscribers that have to be
-    /// told are added to `wakes`.
+    /// Assigns offsets to the batch and appends it. A partition grows nowhere else. Subscribers that must be woken are
+    /// added to `wakes`.
     pub(crate) fn append(
         self: &Arc<Self>,
         batch: DraftBatch,
@@ -209,7 +211,7 @@ impl PartitionCell {
             return Err(Refused::Failed(Error::new(ErrorKind::OutOfSequence, message)));
         }
         let (count, log_bytes) = (u64::from(batch.count()), state.log.extent().bytes);
-        // A marker is no message, and without it what is open would stay so.
+        // A marker is not a message, and without it its transaction would stay open.
         let messages = if batch.is_control() { 0 } else { count };
         let refuse = |view: &QueueView| view.refuse(messages, len as u64, log_bytes);
         let refusal = state.queues.iter().filter(|_| messages > 0).find_map(refuse);
@@ -235,7 +237,8 @@ impl PartitionCell {
                 state.queues.iter_mut().for_each(|view| view.make_room(messages));
                 state.order.replay(&batch);
                 let base_offset = batch.base_offset();
-                // Nobody looks before the lock is free, and a batch that is not shared needs no count of its owners.
+                // No reader sees the state before the lock is released, and a batch with one owner needs no reference
+                // count.
                 let stable_end = state.order.stable_end();
                 deliver(&mut state.fanout, &mut state.queues, &batch, stable_end, context.now_ms, wakes);
                 log.append(batch, context.now_ms);
@@ -250,7 +253,7 @@ impl PartitionCell {
                     log.check_room().map_err(Refused::Failed)?;
                 }
                 match if context.yields { log.admit() } else { Ok(()) } {
-                    // Others make room in the journal soon; on a full disk somebody has to delete something.
+                    // Other publishes free room in the journal soon; on a full disk, records have to be deleted first.
                     Err(full) if full.kind != ErrorKind::DiskFull => {
                         return Err(Refused::Blocked(batch, Blocking::Journal(full)));
                     }
@@ -272,7 +275,7 @@ impl PartitionCell {
                     && base_offset + count > log.extent().end
                     && let Some(broken) = log.broken()
                 {
-                    // It was taken, and nobody will hear any more that it is on the disk.
+                    // The batch was accepted, but no notification about its commit will follow.
                     return Err(Refused::Failed(broken));
                 }
                 let commit = match context.awaits_commit {
@@ -290,7 +293,7 @@ impl PartitionCell {
         Extent { subscribers: state.fanout.members().count(), ..state.extent() }
     }
 
-    /// Refuses where so much waits for the disk that one more append would have to.
+    /// Returns an error if the journal's queue is so full that one more append would have to wait.
     pub(crate) fn admit(&self) -> Result<()> {
         let log = match &self.state.lock().log {
             Log::Memory(_) => return Ok(()),
@@ -299,7 +302,7 @@ impl PartitionCell {
         log.admit()
     }
 
-    /// Refuses while what is appended could not be written to its place, however little waits.
+    /// Returns an error while appended batches could not be written to their place, however few are pending.
     pub(crate) fn check_room(&self) -> Result<()> {
         match &self.state.lock().log {
             Log::Memory(_) => Ok(()),
@@ -307,7 +310,7 @@ impl PartitionCell {
         }
     }
 
-    /// Removes what retention no longer covers. Returns the bytes of memory that became free.
+    /// Removes the records that retention no longer covers. Returns the bytes of memory that became free.
     pub(crate) fn trim(self: &Arc<Self>, retention: Retention, now_ms: u64) -> usize {
         let (disk, needed_from) = {
             let state = &mut *self.state.lock();
@@ -333,8 +336,8 @@ impl PartitionCell {
         0
     }
 
-    /// Removes records before an offset, or all that are there. Returns where the log begins then, the bytes of memory
-    /// that became free, and when it lasts.
+    /// Removes the records before an offset, or all records for `Offset::MAX`. Returns the new start of the log, the
+    /// bytes of memory that became free, and when the change is durable.
     pub(crate) fn delete_records(&self, before: Offset) -> Result<(Offset, usize, Lasts)> {
         let mut state = self.state.lock();
         if state.is_deleted {
@@ -359,8 +362,9 @@ impl PartitionCell {
         }
     }
 
-    /// Adds a subscriber that begins at `start`, and says as which source, where that is and where the log ends. No
-    /// append can come between the choice of the offset and the joining.
+    /// Adds a subscriber that begins at `start`. Returns its source, its first offset and the end of the log; `None` if
+    /// the subscriber has ended or reads the partition already. No append can happen between the choice of the offset
+    /// and the joining.
     pub(crate) fn join(
         &self,
         subscriber: &Arc<Subscriber>,
@@ -385,7 +389,7 @@ impl PartitionCell {
             Start::Time(_) => at_time,
             Start::Offsets(offsets) => match offsets.iter().find(|(id, _)| *id == self.id) {
                 None => end,
-                // Read from another log, which this one has replaced: all of it is new.
+                // The offset is from another log, which this one has replaced: all records are new.
                 Some((_, offset)) if *offset > end => log.start,
                 Some((_, offset)) => *offset,
             },
@@ -398,14 +402,14 @@ impl PartitionCell {
         Ok(Some((source, from, end)))
     }
 
-    /// Subscribers of this partition that read all partitions of its topic, those included that are yet to come.
+    /// Returns the subscribers of this partition that read all partitions of its topic, including those added later.
     pub(crate) fn followers(&self) -> Vec<Arc<Subscriber>> {
         let state = self.state.lock();
         let members = state.fanout.members().map(|member| &member.handle);
         members.filter(|subscriber| subscriber.scope.is_whole).cloned().collect()
     }
 
-    /// A subscriber of this partition has ended; it leaves before the next append.
+    /// Notes that a subscriber of this partition has ended; it leaves the fanout before the next append.
     pub(crate) fn note_ended_member(&self) {
         self.has_ended_member.store(true, Ordering::Release);
     }
@@ -414,14 +418,14 @@ impl PartitionCell {
         self.state.lock().fanout.leave(|handle| Arc::ptr_eq(handle, subscriber));
     }
 
-    /// Reads history for a source that is behind, or makes it live where the log ends.
+    /// Reads history for a source that is behind, or makes it live if it has reached the end of the log.
     pub(crate) async fn backfill(&self, subscriber: &Subscriber, source: engine::SourceId, from: Offset) {
         loop {
             let (start, read) = {
                 let state = self.state.lock();
                 let log = state.log.extent();
                 match state.log.read(from.max(log.start), engine::limits::BACKFILL_BYTES) {
-                    // Only a deleted partition has an end before an offset that it gave, and nothing to read.
+                    // Only a deleted partition ends before an offset that it assigned; it has nothing to read.
                     Err(error) if error.kind == ErrorKind::OutOfRange => (log.start, Read::Batches(Vec::new())),
                     Err(error) => return subscriber.end(error),
                     Ok(read) => (log.start, read),
@@ -429,7 +433,7 @@ impl PartitionCell {
             };
             return match read.batches().await {
                 Ok(batches) if batches.is_empty() => {
-                    // Nothing can come between this look at the end and the source being live.
+                    // No append can happen between this check of the end and the source being live.
                     let state = self.state.lock();
                     let log = state.log.extent();
                     if from.max(log.start) >= log.end {
@@ -437,14 +441,15 @@ impl PartitionCell {
                     }
                 }
                 Ok(batches) => subscriber.backfill(source, batches),
-                // Retention removed it while it was read: what is behind that comes with word of the gap.
+                // Retention removed these batches during the read: the next round reads what follows and reports the
+                // gap.
                 Err(error) if error.kind == ErrorKind::OutOfRange && self.extent().start > start.max(from) => continue,
                 Err(error) => subscriber.end(error),
             };
         }
     }
 
-    /// Batches from an offset on, with the log's bounds.
+    /// Returns the batches from an offset on, and the bounds of the log.
     pub(crate) async fn read(&self, from: Offset, bytes_max: usize) -> Result<(Extent, Vec<RecordBatch>)> {
         let (extent, read) = {
             let state = self.state.lock();
@@ -456,7 +461,7 @@ impl PartitionCell {
         Ok((extent, read.batches().await?))
     }
 
-    /// The same up to where the log is stable, with the transactions among the batches that were aborted.
+    /// Returns the batches from an offset up to the stable end of the log, and the aborted transactions among them.
     pub(crate) async fn read_committed(
         &self,
         from: Offset,
@@ -481,12 +486,12 @@ impl PartitionCell {
         };
         let mut batches = read.batches().await?;
         batches.retain(|batch| batch.base_offset() < extent.stable_end);
-        // A marker may be gone once its records are: a transaction without records must not be told of.
+        // A marker may be removed once its records are: a transaction without records must not be reported.
         Aborted::retain_among(&mut aborted, &batches);
         Ok((extent, batches, aborted))
     }
 
-    /// The coordinator lets a producer's transaction write here.
+    /// Allows a producer's transaction to write to this partition. Called by the transaction coordinator.
     pub(crate) fn begin(&self, id: i64, epoch: i16) -> Result<()> {
         let mut state = self.state.lock();
         if state.is_deleted {
@@ -502,7 +507,8 @@ impl PartitionCell {
         state.order.begin(id, epoch)
     }
 
-    /// Nothing more is taken of a producer's transaction. Where it needs a marker, that has this timestamp.
+    /// Refuses further batches of a producer's transaction. Returns the timestamp of the marker if the transaction
+    /// needs one.
     pub(crate) fn close(&self, id: i64) -> Result<Option<i64>> {
         let mut state = self.state.lock();
         if state.is_deleted {
@@ -516,7 +522,7 @@ impl PartitionCell {
         self.state.lock().order.producers().status()
     }
 
-    /// May block on a file.
+    /// Returns the offset of the first batch that has a record at or after this time. May block on a file.
     pub(crate) fn offset_for_time(&self, timestamp_ms: i64) -> Result<Offset> {
         let disk = match &self.state.lock().log {
             Log::Memory(log) => return Ok(log.offset_for_time(timestamp_ms)),
@@ -525,7 +531,7 @@ impl PartitionCell {
         disk.offset_for_time(timestamp_ms)
     }
 
-    /// Completes with the next append or deletion from now on.
+    /// Returns a future that completes with the next append or deletion after this call.
     pub(crate) fn appended(&self) -> NextAppend<'_> {
         self.awaiting.fetch_add(1, Ordering::Relaxed);
         let mut next = NextAppend { awaiting: &self.awaiting, notified: Box::pin(self.appended.notified()) };
@@ -533,14 +539,15 @@ impl PartitionCell {
         next
     }
 
-    /// With the lock held: a fetch that looked before has counted itself before that, any other finds what is there.
+    /// Wakes the waiting fetches. Must be called with the lock held: a fetch that read before this append was counted
+    /// before it read; any other fetch finds the new batch.
     fn wake_fetches(&self) {
         if self.awaiting.load(Ordering::Relaxed) > 0 {
             self.appended.notify_waiters();
         }
     }
 
-    /// Nothing is taken or read here any more. Returns the subscribers and the bytes that became free.
+    /// Deletes the partition: later reads and appends fail. Returns the subscribers and the bytes that became free.
     pub(crate) fn delete(&self) -> (Vec<(Arc<Subscriber>, engine::SourceId)>, usize) {
         let mut state = self.state.lock();
         state.is_deleted = true;
@@ -553,17 +560,17 @@ impl PartitionCell {
         let (fanout, uncommitted) = (std::mem::take(&mut state.fanout), std::mem::take(&mut state.uncommitted));
         drop(state);
         for (_, committed) in uncommitted {
-            // Who no longer waits need not know.
+            // A caller that no longer waits needs no result.
             committed.send(Err(self.gone())).unwrap_or_default();
         }
         self.appended.notify_waiters();
         (fanout.members().map(|member| (member.handle.clone(), member.source)).collect(), freed)
     }
 
-    /// Adds a queue, which knows of all that is there.
+    /// Adds a queue, which starts with the current ends of the log.
     pub(crate) fn attach_view(&self, mut view: QueueView) {
         let mut state = self.state.lock();
-        // One of before, whose start was given up half-way.
+        // An earlier view of this queue may remain if its start was aborted.
         state.queues.retain(|there| there.cell.id != view.cell.id);
         let (Extent { end, stable_end, .. }, markers_end) = (state.extent(), state.order.producers().markers_end());
         view.begin(LogEnds { end, stable_end, markers_end });
@@ -576,13 +583,14 @@ impl PartitionCell {
         Some(state.queues.swap_remove(at))
     }
 
-    /// Does something to a queue's view, with the log at hand.
+    /// Calls `work` with a queue's view and the log.
     pub(crate) fn with_view<T>(&self, id: QueueId, work: impl FnOnce(&mut QueueView, &mut Log) -> T) -> Result<T> {
         self.work_on(&mut self.state.lock(), id, work)
     }
 
-    /// The same with messages that may be done with then, which nobody has to write down: [`Self::drop_consumed`]
-    /// before anybody else does something.
+    /// Calls `work` as [`Self::with_view`] does, then removes the messages in `done` as [`Self::drop_consumed`] does,
+    /// under the same lock. For messages that may be acknowledged by `work` and need no record of that. Returns the
+    /// result of `work` and the bytes of memory that became free.
     pub(crate) fn with_view_of_consumed<T>(
         &self,
         id: QueueId,
@@ -607,19 +615,19 @@ impl PartitionCell {
         }
     }
 
-    /// When all lasts that was taken so far.
+    /// Returns the commit of all records accepted so far.
     pub(crate) fn settled(&self) -> Result<Commit> {
         let mut state = self.state.lock();
         let end = state.order.end();
         state.commit_of(end)
     }
 
-    /// When all before an offset lasts, which was taken already.
+    /// Returns the commit of all records before `end`, which were accepted already.
     pub(crate) fn settled_until(&self, end: Offset) -> Result<Commit> {
         self.state.lock().commit_of(end)
     }
 
-    /// Nothing from an offset on goes because queues are done with it, for a snapshot of this name.
+    /// Keeps the records from `floor` on for a snapshot of this name, even if all queues have acknowledged them.
     pub(crate) fn hold(&self, name: &str, floor: Offset) {
         self.state.lock().holds.push((name.into(), floor));
     }
@@ -632,19 +640,19 @@ impl PartitionCell {
         self.state.lock().dedup = dedup;
     }
 
-    /// What was sent before this offset may be sent again.
+    /// Forgets the deduplication ids of messages before this offset: they may be sent again.
     pub(crate) fn forget_sent(&self, before: Offset) {
         self.state.lock().dedup.forget_before(before);
     }
 
-    /// Lets go of what all queues are done with, these records among it, which lasts. Returns the bytes of memory that
-    /// became free.
+    /// Removes records that all queues have acknowledged, including those in `done`, whose acknowledgement must be
+    /// durable. Returns the bytes of memory that became free.
     pub(crate) fn drop_consumed(&self, done: impl IntoIterator<Item = Offset>) -> usize {
         self.state.lock().drop_consumed(done).1
     }
 
-    /// The same of all that is before every queue. What begins on disk elsewhere is an entry of the journal, so only
-    /// the sweep says that.
+    /// Removes all records before the first one that any queue still needs. Each new start of a log on disk is an entry
+    /// of the journal, so only the sweep writes it. Returns the bytes of memory that became free.
     pub(crate) fn sweep_consumed(self: &Arc<Self>) -> usize {
         let mut state = self.state.lock();
         let (start, freed) = state.drop_consumed([]);
@@ -663,7 +671,7 @@ impl PartitionCell {
 }
 
 impl State {
-    /// When all before this offset lasts, which was taken already.
+    /// Returns the commit of all records before this offset, which were accepted already.
     fn commit_of(&mut self, end: Offset) -> Result<Commit> {
         let Log::Disk(log) = &self.log else {
             return Ok(Commit::InMemory);
@@ -672,21 +680,22 @@ impl State {
         if end > committed
             && let Some(broken) = log.broken()
         {
-            // Nobody will hear any more that it is on the disk.
+            // No notification about the commit will follow.
             return Err(broken);
         }
         Ok(await_commit(&mut self.uncommitted, end, committed))
     }
 
-    /// Lets go of what all queues are done with: in memory of what is before all of them, and of these records. Returns
-    /// where what is needed begins, and the bytes of memory that became free.
+    /// Removes what all queues have acknowledged: the records before the first one that any queue needs, and those in
+    /// `done`. On disk, only the records in `done` are forgotten here. Returns the start of the needed records, and the
+    /// bytes of memory that became free.
     fn drop_consumed(&mut self, done: impl IntoIterator<Item = Offset>) -> (Offset, usize) {
         if self.queues.iter().any(|view| view.queue.settings().keeps_acked) {
             return (0, 0);
         }
         let (end, known) = match &self.log {
             Log::Memory(log) => (log.end(), None),
-            // After a restart what was sent lately is found in the log.
+            // After a restart, the recent deduplication ids are restored from the log.
             Log::Disk(log) => (log.extent().end, self.dedup.oldest(timers::now_ms())),
         };
         let held = self.holds.iter().map(|(_, floor)| *floor).chain(known).min().unwrap_or(end);
@@ -703,7 +712,7 @@ impl State {
         (floor.min(end), freed)
     }
 
-    /// Where the batch is that was sent with the same deduplication id lately.
+    /// Returns the offset of the batch that was sent recently with the same deduplication id.
     fn sent_before(&mut self, context: &AppendContext<'_>) -> Result<Option<Offset>> {
         match context.dedup {
             Some(id) => self.dedup.find(id, context.now_ms),
@@ -721,7 +730,7 @@ impl State {
         let DiskExtent { start, end, bytes } = self.log.extent();
         let stable_end = match &self.log {
             Log::Memory(_) => self.order.stable_end(),
-            // The order knows of markers that are not on the disk yet.
+            // The order includes markers that are not on disk yet.
             Log::Disk(log) => log.stable_end(),
         };
         let stable_end = stable_end.clamp(start, end);
@@ -730,7 +739,7 @@ impl State {
 }
 
 impl Owner for PartitionCell {
-    /// What the journal has synced is readable from now on.
+    /// Makes the batches that the journal has synced readable.
     fn committed(&self, mark: Offset) {
         let mut wakes = Wakes::default();
         let mut state = self.state.lock();
@@ -780,13 +789,13 @@ fn deliver(
     );
 }
 
-/// Waits until all before `end` is committed, if it is not yet.
+/// Waits until all records before `end` are committed, unless they already are.
 fn await_commit(waiting: &mut Uncommitted, end: Offset, committed: Offset) -> Commit {
     if end <= committed {
         return Commit::Reached;
     }
     let (said, heard) = oneshot::channel();
-    // Only a duplicate is not the last one.
+    // Only a duplicate may be ordered before another waiter.
     let at = waiting.partition_point(|(other, _)| *other <= end);
     waiting.insert(at, (end, said));
     Commit::Awaited(heard)

@@ -1,7 +1,8 @@
-//! Peers: what clients of one address may create in a minute, and which of them may make publishers wait.
+//! Limits per peer: on creations per minute by the clients of one address, and on subscriptions that make publishers
+//! wait.
 //!
-//! A door says for whom it acts ([`set_peer`], [`for_peer`]) around all that it does for a client, so that whatever
-//! creates something knows it. What the broker does by itself has no peer and no such limit.
+//! A door sets the peer ([`set_peer`], [`for_peer`]) around all work for a client, so that every creation is attributed
+//! to it. The broker's own work has no peer and no such limit.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -16,16 +17,16 @@ use parking_lot::Mutex;
 
 use crate::metrics::{Counter, Exposition};
 
-/// The time in which creations are counted.
+/// Time window in which creations are counted.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Addresses whose creations are counted. While there are as many within a minute, others are refused.
+/// Maximum addresses whose creations are counted. If this many are active within a minute, others are refused.
 const PEERS_MAX: usize = 16_384;
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// How many times as much an address of this machine may create where nothing is set: test suites create thousands of
-/// topics in a minute, and whoever reaches a loopback address is one of the machine's own users.
+/// Factor by which the default limits are higher for addresses of this machine: test suites create thousands of topics
+/// per minute, and a client that reaches a loopback address is one of the machine's own users.
 const LOCAL_FACTOR: u32 = 64;
 
-/// A kind of thing that peers create.
+/// A kind of object that peers create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Created {
     Topic,
@@ -48,7 +49,7 @@ impl Created {
         }
     }
 
-    /// Returns how many an address of another machine may create in a minute by default.
+    /// Returns the default number that an address of another machine may create per minute.
     fn default_max(self) -> u32 {
         match self {
             Self::Topic | Self::Queue => 1000,
@@ -61,14 +62,14 @@ impl Created {
 /// Limits of each peer.
 #[derive(Clone, Debug)]
 pub struct PeerLimits {
-    /// Topics, groups, queues, caches and channels that one address may create in a minute; 0 is the default, which is
+    /// Topics, groups, queues, caches and channels that one address may create per minute; 0 is the default, which is
     /// larger for addresses of this machine.
     pub topics_per_minute: u32,
     pub groups_per_minute: u32,
     pub queues_per_minute: u32,
     pub caches_per_minute: u32,
     pub channels_per_minute: u32,
-    /// Whose subscriptions may make publishers wait.
+    /// Networks whose subscriptions may make publishers wait.
     pub may_block: Networks,
 }
 
@@ -102,17 +103,17 @@ impl PeerLimits {
     }
 }
 
-/// Networks, each an address with the bits of it that count.
+/// Networks, each an address with the number of its significant bits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Networks(Vec<(IpAddr, u32)>);
 
 impl Networks {
-    /// This machine.
+    /// Returns the loopback networks.
     pub fn local() -> Self {
         Self(vec![([127, 0, 0, 0].into(), 8), ([0, 0, 0, 0, 0, 0, 0, 1].into(), 128)])
     }
 
-    /// Of addresses and networks, as `192.0.2.7` and `10.0.0.0/8`, with commas.
+    /// Parses a comma-separated list of addresses and networks, such as `192.0.2.7,10.0.0.0/8`.
     pub fn parse(text: &str) -> Result<Self> {
         let one = |written: &str| {
             let wrong = |why: String| Error::invalid(format!("'{written}': {why}; write an address or network/bits"));
@@ -142,17 +143,17 @@ thread_local! {
     static PEER: Cell<Option<IpAddr>> = const { Cell::new(None) };
 }
 
-/// Says for whom this thread acts from now on; `None` is the broker itself.
+/// Sets the peer for which this thread acts from now on; `None` is the broker itself.
 pub fn set_peer(address: Option<IpAddr>) {
     PEER.set(address);
 }
 
-/// Does `work` for a peer, however many threads it comes to.
+/// Runs `work` for a peer, on whichever threads it is polled.
 pub fn for_peer<F: Future>(address: Option<IpAddr>, work: F) -> ForPeer<F> {
     ForPeer { address, work: Box::pin(work) }
 }
 
-/// Work that is done for a peer.
+/// Future of work for a peer.
 pub struct ForPeer<F> {
     address: Option<IpAddr>,
     work: Pin<Box<F>>,
@@ -167,7 +168,7 @@ impl<F: Future> Future for ForPeer<F> {
     }
 }
 
-/// For whom the thread acted before.
+/// Guard that restores the previous peer of the thread.
 struct Restored(Option<IpAddr>);
 
 impl Drop for Restored {
@@ -184,7 +185,7 @@ pub(crate) struct Peers {
     refused_blocking: Counter,
 }
 
-/// An IPv4 address, or the first 64 bits of an IPv6 address.
+/// A peer as it is counted: an IPv4 address, or the first 64 bits of an IPv6 address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Peer {
     V4(u32),
@@ -203,7 +204,7 @@ impl From<IpAddr> for Peer {
 #[derive(Default)]
 struct Windows {
     all: HashMap<Peer, Window, foldhash::fast::RandomState>,
-    /// When those that are over were last removed, which looks at all of them.
+    /// Time of the last removal of expired windows, which visits all of them.
     swept: Option<Instant>,
 }
 
@@ -218,7 +219,7 @@ impl Peers {
         Self { limits, windows: Mutex::default(), refused: Default::default(), refused_blocking: Counter::default() }
     }
 
-    /// Counts something that is about to be created for the peer that this thread acts for.
+    /// Counts an object that is about to be created for the peer of this thread. Refuses it above the peer's limit.
     pub(crate) fn admit(&self, kind: Created) -> Result<()> {
         match PEER.get() {
             Some(address) => self.admit_at(kind, address, Instant::now()),
@@ -263,7 +264,7 @@ impl Peers {
         Ok(())
     }
 
-    /// Refuses a subscription that would make publishers wait, unless the peer may do that.
+    /// Refuses a subscription that would make publishers wait, unless the peer is permitted to do so.
     pub(crate) fn admit_blocking(&self) -> Result<()> {
         match PEER.get() {
             Some(address) if !self.limits.may_block.contains(address) => {

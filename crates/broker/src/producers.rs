@@ -1,4 +1,4 @@
-//! Identities for publishers that number their batches: none is given twice, also not after a restart.
+//! Ids of producers that number their batches. No id is assigned twice, not even after a restart.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,25 +9,26 @@ use parking_lot::Mutex;
 use crate::broker::Broker;
 use crate::timers::now_ms;
 
-/// Ids that are set aside at once, so that whoever remembers them is seldom asked.
+/// Ids that are reserved together, so that the storage of the reservations is seldom called.
 const BLOCK_IDS: u32 = 1000;
-/// Ids that one broker may give for each millisecond that it is older than the one after it.
+/// Binary logarithm of the ids per millisecond that a broker without a disk may assign before ids could repeat after a
+/// restart.
 const IDS_PER_MS_LOG: u32 = 20;
 
-/// Sets so many ids aside and returns the first: none of them was ever set aside before. It may wait for a disk.
+/// Function that reserves `n` ids and returns the first. None of them was reserved before. It may wait for the disk.
 pub type ReserveIds = Box<dyn FnMut(u32) -> Result<i64> + Send>;
 
-/// Where the ids of producers come from.
+/// Source of producer ids.
 pub struct ProducerIds(Mutex<Block>);
 
 struct Block {
-    /// Set aside and not yet given.
+    /// Ids that are reserved and not yet assigned.
     left: Range<i64>,
     reserve: ReserveIds,
 }
 
 impl Default for ProducerIds {
-    /// What a broker without a disk can say: its ids begin with the time of its start.
+    /// Creates a source for a broker without a disk: its ids begin with the time of the start.
     fn default() -> Self {
         let mut next = (now_ms() << IDS_PER_MS_LOG) as i64;
         let from_clock = move |count: u32| {
@@ -40,12 +41,12 @@ impl Default for ProducerIds {
 }
 
 impl ProducerIds {
-    /// From now on ids come from there.
+    /// Takes all further ids from `reserve`.
     pub fn reserve_from(&self, reserve: ReserveIds) {
         *self.0.lock() = Block { left: 0..0, reserve };
     }
 
-    /// An id that nobody else gets.
+    /// Returns a unique id.
     pub fn next(&self) -> Result<i64> {
         let mut block = self.0.lock();
         loop {
@@ -59,7 +60,7 @@ impl ProducerIds {
 }
 
 impl Broker {
-    /// The id and the epoch of a publisher that begins. Now and then it has to wait for the disk.
+    /// Returns the id and the epoch of a new producer. Waits for the disk from time to time.
     pub async fn init_producer(self: &Arc<Self>) -> Result<(i64, i16)> {
         Ok((self.next_producer_id().await?, 0))
     }

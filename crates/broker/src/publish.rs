@@ -15,26 +15,25 @@ use crate::subscriber::Subscriber;
 use crate::timers::now_ms;
 use crate::topics::{Topic, refuse_internal};
 
-/// Where a batch is now.
+/// Outcome of a publish: the position of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
     pub partition: PartitionId,
     pub base_offset: Offset,
-    /// Partitions that the topic had.
+    /// Number of partitions of the topic.
     pub partitions: u32,
-    /// Live subscribers and queue groups that it was handed to.
+    /// Number of live subscribers and queue groups to which the batch was delivered.
     pub receivers: u32,
-    /// It is on the disk, and not only in memory.
+    /// `true` if the batch is durable on disk, not only in memory.
     pub is_committed: bool,
-    /// It was there before.
+    /// `true` if the batch was published before: nothing was appended.
     pub is_duplicate: bool,
-    /// The time of its records, where its topic gives them that of their arrival. Of a batch that was there before it
-    /// is not known any more.
+    /// Timestamp of the records, if the topic sets timestamps on arrival. Unknown for a duplicate.
     pub arrival_ms: Option<i64>,
 }
 
-/// Subscribers that have something new. A door collects them over all publishes of one read and then
-/// flushes, so that a subscriber is woken, or written to, once and not for each batch.
+/// Subscribers that have new batches. A door collects them over all publishes of one read and then flushes, so that a
+/// subscriber is woken, or written to, once and not for each batch.
 #[derive(Default)]
 pub struct Wakes {
     subscribers: Vec<Arc<Subscriber>>,
@@ -47,14 +46,14 @@ impl Wakes {
         self.subscribers.push(subscriber.clone());
     }
 
-    /// A queue that has something new.
+    /// Adds a queue that has new messages, if a client waits for it.
     pub(crate) fn add_queue(&mut self, queue: &Arc<QueueCell>) {
         if queue.is_awaited() {
             self.queues.push(queue.clone());
         }
     }
 
-    /// Lets every subscriber have what it was offered. Dropping does the same.
+    /// Wakes every subscriber and queue that has new batches. Dropping the value does this too.
     pub fn flush(&mut self) {
         self.publishes = 0;
         if self.queues.is_empty() && self.subscribers.is_empty() {
@@ -76,24 +75,24 @@ impl Drop for Wakes {
     }
 }
 
-/// What became of a publish that does not wait.
+/// Result of a publish that does not wait.
 pub enum Attempt {
     Done(Published),
-    /// A subscriber whose overflow policy is to block has no room, or the journal, or its records are looked into on
-    /// another thread: [`WaitingPublish::finish`] waits.
+    /// The batch waits: a subscriber whose overflow policy is to block has no room, the journal has no room, or the
+    /// records are checked on another thread. [`WaitingPublish::finish`] waits.
     Waits(Box<WaitingPublish>),
-    /// It has its place, and is acknowledged when it is on the disk: [`CommittingPublish::finish`] waits for that.
+    /// The batch has its offsets and is acknowledged when it is on disk. [`CommittingPublish::finish`] waits for that.
     Commits(CommittingPublish),
 }
 
-/// A batch that the journal has not synced yet.
+/// A batch that has its offsets but is not synced by the journal yet.
 pub struct CommittingPublish {
     published: Published,
     committed: oneshot::Receiver<Result<()>>,
     begin: Option<Instant>,
 }
 
-/// A batch on its way into a partition which it may not enter yet.
+/// A batch that may not be appended to its partition yet.
 pub struct WaitingPublish {
     cell: Arc<PartitionCell>,
     how: How,
@@ -102,27 +101,27 @@ pub struct WaitingPublish {
     begin: Option<Instant>,
 }
 
-/// The reason for which a batch waits.
+/// Reason for which a batch waits.
 enum Waits {
-    /// The topic looks into it.
+    /// The records have to be checked against the settings of the topic.
     Check(Arc<Topic>),
     Room(Blocking),
 }
 
-/// What one append is about beside its batch.
+/// Options of one append, apart from its batch.
 #[derive(Clone)]
 struct How {
     partitions: u32,
     retention: Retention,
     awaits_commit: bool,
-    /// It may have to wait for room in the journal.
+    /// `true` if the append may have to wait for room in the journal or for a blocking subscriber.
     yields: bool,
-    /// Whether there is room on the disk was asked before.
+    /// `true` if room on the disk was checked before.
     is_admitted: bool,
     arrival_ms: Option<i64>,
-    /// What the batch is known by, if it is sent again.
+    /// Deduplication id of the batch.
     dedup: Option<Arc<[u8]>>,
-    /// The offset that it has to get.
+    /// Offset that the batch must get.
     at: Option<Offset>,
     now_ms: u64,
 }
@@ -145,9 +144,9 @@ impl How {
 }
 
 impl Broker {
-    /// Puts a batch into a topic, which is created if that is allowed. Without a partition, the key of
-    /// its first record decides, and batches without keys take turns. Waits for subscribers whose overflow policy is
-    /// to block, and for the disk where `acks` asks for that.
+    /// Publishes a batch to a topic, which is created if the settings allow that. Without a partition, the key of the
+    /// first record selects one, and batches without keys are distributed round robin. Waits for subscribers whose
+    /// overflow policy is to block, and for the disk if `acks` requires it.
     pub async fn publish(
         &self,
         topic: &str,
@@ -160,7 +159,8 @@ impl Broker {
         self.finish_attempt(attempt, wakes).await
     }
 
-    /// The same up to where it would wait.
+    /// Publishes a batch without waiting: returns [`Attempt::Waits`] or [`Attempt::Commits`] if the publish has to
+    /// wait.
     pub fn try_publish(
         &self,
         topic: &str,
@@ -178,8 +178,8 @@ impl Broker {
         attempt
     }
 
-    /// Publishes to a name for those who listen to it: into the first partition of the topic that has the name, else
-    /// to the listeners alone, and nothing is stored or created. `None` where there is neither.
+    /// Publishes to a channel: to the first partition of the topic that has the name, or else only to the listeners,
+    /// without storing or creating anything. Returns `None` if there is neither a topic nor a listener.
     pub fn publish_to_channel(
         &self,
         name: &TopicName,
@@ -207,7 +207,8 @@ impl Broker {
             Some(topic) => topic,
             None => {
                 let mut listeners = self.listeners.lock();
-                // It may have been created just before; while this is locked it cannot be.
+                // The topic may have been created since the first lookup. No topic can be created while the listeners
+                // are locked.
                 match find() {
                     Some(topic) => topic,
                     None => {
@@ -223,7 +224,7 @@ impl Broker {
         self.append_to_topic(&topic, Some(0), Acks::Accepted, batch, begin, wakes).map(Some)
     }
 
-    /// A batch of messages to a queue, told apart from one with the same id that was sent lately.
+    /// Sends a batch of messages to a queue. A batch whose deduplication id was sent recently is a duplicate.
     pub(crate) fn try_send(
         &self,
         topic: &Topic,
@@ -239,7 +240,7 @@ impl Broker {
         self.attempt(cell, how, batch, None, wakes)
     }
 
-    /// A batch that has to get this offset: refused as out of sequence where others were faster.
+    /// Publishes a batch that must get offset `at`. It is refused as out of sequence if another batch got this offset.
     pub(crate) fn try_publish_at(
         &self,
         topic: &Topic,
@@ -259,7 +260,7 @@ impl Broker {
         attempt
     }
 
-    /// Waits for what an attempt still waits for.
+    /// Waits until an attempt is finished.
     pub(crate) async fn finish_attempt(&self, attempt: Attempt, wakes: &mut Wakes) -> Result<Published> {
         match attempt {
             Attempt::Done(published) => Ok(published),
@@ -268,7 +269,7 @@ impl Broker {
         }
     }
 
-    /// A batch of the broker itself. Nobody makes it wait.
+    /// Appends a batch of the broker itself. It never waits for subscribers or for room in the journal.
     pub(crate) fn publish_internal(
         &self,
         topic: &Topic,
@@ -282,8 +283,8 @@ impl Broker {
         Ok(Appended::new(published, count, commit))
     }
 
-    /// Places a batch of what has happened already and that nobody waits for: the caller has asked
-    /// [`PartitionCell::admit`] before it did.
+    /// Appends a batch that records what has already happened, without waiting for the disk. The caller must have
+    /// called [`PartitionCell::admit`] before it acted.
     pub(crate) fn place_admitted(
         &self,
         topic: &Topic,
@@ -422,7 +423,7 @@ impl Broker {
         let room = self.journal_room().notified();
         tokio::pin!(room);
         room.as_mut().enable();
-        // It may have had room since it refused.
+        // The journal may have made room since it refused the batch.
         if cell.admit().is_ok() {
             return Ok(());
         }
@@ -445,14 +446,14 @@ impl Broker {
 }
 
 impl CommittingPublish {
-    /// Where it is, and who was there to hear of it.
+    /// Returns the position of the batch and the number of its receivers.
     pub fn published(&self) -> Published {
         self.published
     }
 }
 
 impl WaitingPublish {
-    /// Waits for room, no longer than settings allow, and goes on.
+    /// Waits for room, for at most the time that the settings allow, and publishes the batch.
     pub async fn finish(self, broker: &Broker, wakes: &mut Wakes) -> Result<Published> {
         let begin = self.begin;
         let result = self.append(broker, wakes).await;
@@ -487,7 +488,7 @@ impl WaitingPublish {
 }
 
 impl CommittingPublish {
-    /// Waits until the journal has synced it.
+    /// Waits until the journal has synced the batch.
     pub async fn finish(self, broker: &Broker) -> Result<Published> {
         let result = finish_commit(self.published, Commit::Awaited(self.committed)).await;
         broker.count_publish(result.is_err(), self.begin, &mut Wakes::default());
@@ -495,14 +496,14 @@ impl CommittingPublish {
     }
 }
 
-/// Waits for what is still to come.
+/// Waits for the commit of an append and returns the final outcome of its publish.
 pub(crate) async fn finish_commit(published: Published, commit: Commit) -> Result<Published> {
     let is_committed = commit.is_reached() || matches!(commit, Commit::Awaited(_));
     committed(commit).await?;
     Ok(Published { is_committed, ..published })
 }
 
-/// Returns when nothing of it is still to come.
+/// Waits for a commit. Returns immediately if it has nothing to wait for.
 pub(crate) async fn committed(commit: Commit) -> Result<()> {
     let Commit::Awaited(committed) = commit else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Which records of a partition stay: what a topic's settings say, and what queues over it still need.
+//! Retention of the records of a partition: the limits of the topic, and the records that queues still need.
 
 use engine::{Error, Offset, Result, TopicSettings};
 use storage::MemoryLog;
@@ -7,14 +7,14 @@ use crate::admission::LogBudget;
 use crate::partition::AppendContext;
 use crate::queues::QueueView;
 
-/// The settings of a topic that say which records stay.
+/// Settings of a topic that control retention.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retention {
     pub bytes: u64,
     pub ms: u64,
-    /// Records are removed once queues have acknowledged them, and for no lack of memory.
+    /// `true` if records are removed only once all queues have acknowledged them, not for lack of memory.
     pub drop_consumed: bool,
-    /// Records that a queue has not acknowledged stay, whatever the limits say.
+    /// `true` if records that a queue has not acknowledged are kept, whatever the limits.
     pub keeps_unacked: bool,
 }
 
@@ -29,7 +29,7 @@ impl Retention {
     }
 }
 
-/// The first record that retention must leave; the end of all offsets if it may remove any.
+/// Returns the first offset that retention must keep; `Offset::MAX` if it may remove all records.
 pub(crate) fn needed_from(retention: Retention, queues: &mut [QueueView], holds: &[(Box<str>, Offset)]) -> Offset {
     if !retention.keeps_unacked {
         return Offset::MAX;
@@ -38,7 +38,7 @@ pub(crate) fn needed_from(retention: Retention, queues: &mut [QueueView], holds:
     of_queues.chain(holds.iter().map(|(_, floor)| *floor)).min().unwrap_or(Offset::MAX)
 }
 
-/// Takes so many bytes of the budget for this log.
+/// Acquires `cost` bytes of the budget for this log, and trims the log if the budget is used up.
 pub(crate) fn make_room(
     log: &mut MemoryLog,
     cost: usize,
@@ -49,7 +49,7 @@ pub(crate) fn make_room(
         Some(permit) => permit,
         None if context.retention.drop_consumed => return Err(out_of_memory(context.budget)),
         None => {
-            // All logs are full: this one gives up its own history before it is refused.
+            // All logs are full: this log drops its own history before the append is refused.
             let keep = log.bytes().saturating_sub(cost).max(1);
             context.budget.release(log.trim(keep as u64, 0, needed_from, context.now_ms));
             context.budget.acquire(cost).ok_or_else(|| out_of_memory(context.budget))?

@@ -1,8 +1,8 @@
-//! Users and access control lists at work: kept, changed, and asked.
+//! Users and access control lists: storage, changes and checks.
 //!
-//! With a data directory they are records of a topic of their own, which is none of [`Broker::topics`]: no request can
-//! name it, so nobody reads it who should not. Without one they are gone with the broker, but for the users that the
-//! configuration names.
+//! With a data directory, they are records of a dedicated topic, which is not in [`Broker::topics`]: no request can
+//! name it, so no client can read it. Without one, they are lost when the broker stops, except for the users of the
+//! configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,18 +30,18 @@ use crate::topics::{Lasts, Topic};
 const SALT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 18;
 
-/// What a broker is set to here.
+/// Security settings of a broker.
 #[derive(Clone, Debug, Default)]
 pub struct SecuritySettings {
-    /// Users that are there from the start, and that requests do not change.
+    /// Users that exist from startup on, and that requests cannot change.
     pub users: Vec<ConfiguredUser>,
-    /// They may do everything.
+    /// Users that are authorized for every operation.
     pub super_users: Vec<UserName>,
-    /// Whether anybody else may do only what access control lists allow.
+    /// `true` if all other users may do only what access control lists allow.
     pub is_authorizing: bool,
 }
 
-/// A user of the configuration.
+/// A user from the configuration.
 #[derive(Clone)]
 pub struct ConfiguredUser {
     pub name: UserName,
@@ -49,17 +49,17 @@ pub struct ConfiguredUser {
 }
 
 impl fmt::Debug for ConfiguredUser {
-    /// The password is for nobody's log.
+    /// Omits the password, which must not be logged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.name)
     }
 }
 
-/// A user as they are shown.
+/// Description of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserStatus {
     pub name: UserName,
-    /// What they have a password for, with its iterations.
+    /// Mechanisms for which the user has a password, with the number of iterations.
     pub mechanisms: Vec<(Mechanism, u32)>,
     pub is_configured: bool,
     pub is_super: bool,
@@ -69,12 +69,12 @@ pub struct UserStatus {
 pub(crate) struct Security {
     super_users: BTreeSet<UserName>,
     is_authorizing: bool,
-    /// Users of the configuration. They are in the table, and no record counts for them.
+    /// Users from the configuration. They are in the table, and records about them are ignored.
     configured: BTreeSet<UserName>,
     tables: RwLock<Tables>,
-    /// Set once the tables were read from the topic.
+    /// Set once the tables have been read from the topic.
     is_open: OnceCell<()>,
-    /// Held by whoever changes something; the topic, once there is one.
+    /// Topic of the users and access control lists, once it exists. Locked during each change.
     topic: Arc<tokio::sync::Mutex<Option<Arc<Topic>>>>,
     logins: Logins,
     counts: Counts,
@@ -115,7 +115,7 @@ impl Security {
         })
     }
 
-    /// Makes it so, unless it is about a user of the configuration.
+    /// Applies a record to the tables, unless it is about a user from the configuration.
     fn apply(&self, record: SecurityRecord) {
         if let SecurityRecord::Credential { user, .. } = &record
             && self.configured.contains(user)
@@ -151,7 +151,7 @@ fn no_reader(topic: &str) -> Error {
     Error::new(ErrorKind::Denied, message)
 }
 
-/// Bytes that nobody can foresee.
+/// Returns cryptographically secure random bytes.
 fn random(bytes: usize) -> Result<Vec<u8>> {
     let mut random = vec![0; bytes];
     rand::fill(&mut random).map_err(|error| {
@@ -161,7 +161,7 @@ fn random(bytes: usize) -> Result<Vec<u8>> {
 }
 
 impl Broker {
-    /// Reads users and access control lists. Nobody is known and nothing is allowed before this.
+    /// Reads users and access control lists. Before this, no stored user is known and nothing is allowed by a list.
     pub async fn open_security(&self) -> Result<()> {
         self.security().is_open.get_or_try_init(|| self.read_security()).await.map(|_| ())
     }
@@ -178,7 +178,7 @@ impl Broker {
         self.read_internal(topic, each).await
     }
 
-    /// Lets a user in who has this password. A wrong one is counted, logged and answered after a pause.
+    /// Authenticates a user by password. A wrong password is counted, logged and answered after a pause.
     pub async fn authenticate(&self, user: UserName, password: String, source: LoginSource) -> Result<UserName> {
         self.open_security().await?;
         let security = self.security();
@@ -205,7 +205,7 @@ impl Broker {
         source: LoginSource,
     ) -> Result<UserName> {
         let turn = self.security().logins.turn(source).await?;
-        // The turn is that of the thread, also where nobody waits for it any more.
+        // The turn belongs to the hashing thread, even if the login no longer waits.
         let fits = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             credential.admit(user, &password)
@@ -216,8 +216,8 @@ impl Broker {
         outcome.map(|authenticated| authenticated.0)
     }
 
-    /// Counts what a login came to, as a door found it. One that was refused is logged with its address, and the answer
-    /// to it is to wait until this is over: longer each time for an address and for a name.
+    /// Counts the outcome of a login at a door. A refused login is logged with its address, and this call delays its
+    /// response: longer each time for an address and for a name.
     pub async fn end_login<T>(&self, source: LoginSource, name: &str, outcome: Result<T>) -> Result<T> {
         let security = self.security();
         if let Err(error) = &outcome {
@@ -226,7 +226,7 @@ impl Broker {
         security.count(outcome)
     }
 
-    /// The answer to the first message of SCRAM, and what waits for the second.
+    /// Returns the exchange and the response to the first message of SCRAM.
     pub async fn begin_scram(&self, mechanism: Mechanism, first: &[u8]) -> Result<(Exchange, Vec<u8>)> {
         self.open_security().await?;
         let nonce: String = random(NONCE_BYTES)?.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -234,7 +234,7 @@ impl Broker {
         Ok(self.security().tables.read().users.challenge(mechanism, first, &nonce))
     }
 
-    /// Who it is, and the last answer, if the second message is right.
+    /// Returns the user and the last response if the second message of SCRAM is correct.
     pub async fn finish_scram(
         &self,
         exchange: Exchange,
@@ -245,24 +245,24 @@ impl Broker {
         self.end_login(source, name.as_str(), exchange.finish(message)).await
     }
 
-    /// Whether there is a user of this name. One that was let in and is deleted is to be let in no more.
+    /// Returns `true` if the user exists. A door must disconnect an authenticated user that no longer exists.
     pub fn has_user(&self, user: &UserName) -> bool {
         self.security().tables.read().users.get(user.as_str()).is_some()
     }
 
-    /// Whether access control lists count.
+    /// Returns `true` if access control lists are effective.
     pub fn is_authorizing(&self) -> bool {
         self.security().is_authorizing
     }
 
-    /// Whether a user may do this, from an address as text.
+    /// Checks that a user may perform an operation on a resource. `host` is the client's address as text.
     pub fn authorize(&self, user: &UserName, host: &str, operation: Operation, resource: &Resource<'_>) -> Result<()> {
         let Resource { kind, name } = resource;
         let may = |acls: &Acls| acls.allow(user, host, operation, resource);
         self.decide(user, may, || format!("{} {} {name}", operation.name(), kind.name()))
     }
 
-    /// Whether a user may do this to some resource of a kind.
+    /// Checks that a user may perform an operation on any resource of a kind.
     pub fn authorize_any(&self, user: &UserName, host: &str, operation: Operation, kind: ResourceKind) -> Result<()> {
         let may = |acls: &Acls| acls.allow_any(user, host, operation, kind);
         self.decide(user, may, || format!("{} any {}", operation.name(), kind.name()))
@@ -277,7 +277,7 @@ impl Broker {
         Err(Error::new(ErrorKind::Denied, format!("User:{user} may not {}; see thalweg acl", what())))
     }
 
-    /// All users in the order of their names.
+    /// Returns all users, ordered by name.
     pub async fn users(&self) -> Result<Vec<UserStatus>> {
         self.open_security().await?;
         let security = self.security();
@@ -291,8 +291,8 @@ impl Broker {
         Ok(tables.users.iter().map(status).collect())
     }
 
-    /// Gives users these credentials in the place of those that they have for the same mechanisms. All of it or
-    /// nothing, and it lasts when this is over.
+    /// Sets credentials of users and replaces those that they have for the same mechanisms. The change is atomic, and
+    /// durable when this completes.
     pub async fn put_credentials(self: &Arc<Self>, credentials: Vec<(UserName, Credential)>) -> Result<()> {
         self.change_security(|tables, security| {
             for (user, _) in &credentials {
@@ -309,8 +309,8 @@ impl Broker {
         .await
     }
 
-    /// Takes credentials from users; one without any is gone. Whoever is connected is let go of when
-    /// they ask for something the next time: see [`Broker::has_user`].
+    /// Deletes credentials of users; a user without any is deleted. Connected clients are disconnected at their next
+    /// request: see [`Broker::has_user`].
     pub async fn delete_credentials(self: &Arc<Self>, credentials: Vec<(UserName, Mechanism)>) -> Result<()> {
         self.change_security(|tables, security| {
             for (user, mechanism) in &credentials {
@@ -325,13 +325,13 @@ impl Broker {
         .await
     }
 
-    /// The access control entries that a filter means.
+    /// Returns the access control entries that match a filter.
     pub async fn acls(&self, filter: &AclFilter) -> Result<Vec<Acl>> {
         self.open_security().await?;
         Ok(self.security().tables.read().acls.found(filter))
     }
 
-    /// Adds access control entries. Those that are there already make no difference.
+    /// Adds access control entries. Entries that exist already are ignored.
     pub async fn create_acls(self: &Arc<Self>, acls: Vec<Acl>) -> Result<()> {
         self.change_security(|tables, _| {
             acls.iter().try_for_each(Acl::validate)?;
@@ -342,7 +342,7 @@ impl Broker {
         .await
     }
 
-    /// Removes access control entries. Returns those that each filter meant.
+    /// Deletes access control entries. Returns the entries that matched each filter.
     pub async fn delete_acls(self: &Arc<Self>, filters: Vec<AclFilter>) -> Result<Vec<Vec<Acl>>> {
         self.change_security(|tables, _| {
             let found: Vec<Vec<Acl>> = filters.iter().map(|filter| tables.acls.found(filter)).collect();
@@ -352,13 +352,14 @@ impl Broker {
         .await
     }
 
-    /// A secret of the broker itself, which no request reads.
+    /// Returns a secret of the broker itself, which no request can read.
     pub async fn secret(&self, name: &str) -> Result<Option<Bytes>> {
         self.open_security().await?;
         Ok(self.security().tables.read().secrets.get(name).map(|secret| Bytes::copy_from_slice(secret)))
     }
 
-    /// Keeps a secret of the broker itself: in the data directory where there is one, and in no topic that is read.
+    /// Stores a secret of the broker itself: in the data directory if there is one, and in no topic that clients can
+    /// read.
     pub async fn put_secret(self: &Arc<Self>, name: &str, secret: &[u8]) -> Result<()> {
         if secret.len() > SECRET_BYTES_MAX {
             return Err(Error::too_large(format!("a secret has at most {SECRET_BYTES_MAX} bytes")));
@@ -372,8 +373,8 @@ impl Broker {
         .await
     }
 
-    /// Refuses to read a topic that may hold secrets of the broker where no access control list grants it. The caller
-    /// has checked the reader against those where they count.
+    /// Refuses a read of a topic that may hold secrets of the broker if access control lists are not effective. If they
+    /// are, the caller must have checked the reader against them.
     pub(crate) fn check_read(&self, topic: &str) -> Result<()> {
         match !self.is_authorizing() && may_hold_secrets(topic) {
             true => Err(no_reader(topic)),
@@ -381,7 +382,7 @@ impl Broker {
         }
     }
 
-    /// Checks a reader without a name, to whom no entry grants anything.
+    /// Checks a read by a client without a user name, to which no access control entry applies.
     pub(crate) fn check_nameless_read(&self, topic: &str) -> Result<()> {
         match self.is_authorizing() && is_internal(topic) {
             true => Err(no_reader(topic)),
@@ -389,8 +390,8 @@ impl Broker {
         }
     }
 
-    /// Decides on records by what is there, writes them, and makes it so. It goes on to its end also where nobody waits
-    /// for it: what is in the topic is in the tables.
+    /// Derives records from the current state, writes them and applies them. The change completes even if the caller no
+    /// longer waits, so that the tables match the topic.
     async fn change_security<T: Send + 'static>(
         self: &Arc<Self>,
         decide: impl FnOnce(&Tables, &Security) -> Result<(Vec<SecurityRecord>, T)>,
@@ -409,7 +410,7 @@ impl Broker {
         })
     }
 
-    /// Returns when the records are on the disk, where there is one.
+    /// Writes records and waits until they are on disk, if the broker has a data directory.
     async fn write_security(&self, topic: &mut Option<Arc<Topic>>, records: &[SecurityRecord]) -> Result<()> {
         let Some(store) = self.store() else {
             return Ok(());
@@ -418,7 +419,7 @@ impl Broker {
             Some(topic) => topic,
             None => {
                 let settings = TopicSettings { partitions: 1, ..internal::settings(Storage::Disk) };
-                // No record of it lasts before it does: nobody has to wait.
+                // The topic's records are never durable before the topic is, so there is nothing to wait for.
                 let (said, _) = Lasts::when_committed();
                 let made = store.create_topic(TopicName::parse(SECURITY_TOPIC)?, settings, said)?;
                 topic.insert(Topic::stored(store.directory(), made))

@@ -1,4 +1,4 @@
-//! What a broker is set to: resolved, checked, and never changed while it runs.
+//! Settings of a broker: resolved, validated, and constant while it runs.
 
 use std::time::Duration;
 
@@ -10,47 +10,47 @@ use crate::security::SecuritySettings;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Create a topic when someone publishes to it or subscribes.
+    /// `true` if a publish or a subscription to a topic that does not exist creates the topic.
     pub auto_create_topics: bool,
     pub topic_defaults: TopicSettings,
-    /// The same for topics on disk.
+    /// Defaults of topics on disk.
     pub disk_topic_defaults: TopicSettings,
-    /// Bytes that all logs in memory may hold together.
+    /// Maximum bytes of all logs in memory together.
     pub log_bytes_max: usize,
-    /// Bytes that all caches may hold together.
+    /// Maximum bytes of all caches together.
     pub cache_bytes_max: u64,
-    /// How many times what its topic takes the records of a batch may have once they are decompressed.
+    /// Maximum size of the decompressed records of a batch, as a multiple of what the topic accepts.
     pub record_expansion_max: usize,
-    /// Bytes that answers on their way to clients may hold together.
+    /// Maximum bytes of all responses in flight to clients together.
     pub response_bytes_max: u64,
-    /// What `acks = default` means: committed if true, else accepted.
+    /// Meaning of `acks = default`: `true` is committed, `false` is accepted.
     pub ack_on_commit: bool,
-    /// Publishes of one connection that wait for the broker before it is no longer read.
+    /// Maximum pending publishes of one connection; beyond it the connection is not read.
     pub pub_queue_depth: usize,
-    /// Streams of one connection that are served side by side.
+    /// Streams of one connection that are served concurrently.
     pub pub_workers_per_conn: usize,
-    /// A subscriber's queue, unless it asks for another size.
+    /// Default queue limits of a subscriber.
     pub subscriber_queue: FeedLimits,
-    /// What goes to a subscriber in one write.
+    /// Maximum events in one write to a subscriber.
     pub event_batch_max_events: usize,
     pub event_batch_max_bytes: usize,
-    /// How long a lane waits for company, once batches have had company.
+    /// Time that a lane waits for more batches after a turn that had more than one.
     pub event_batch_max_delay: Duration,
-    /// Publishes that are handed to subscribers together.
+    /// Publishes after which the subscribers are woken together.
     pub fanout_batch_size: usize,
     pub writer_lanes: usize,
-    /// Batches that wait in one lane, over all its subscribers.
+    /// Maximum batches queued in one lane, over all its subscribers.
     pub lane_queue_depth: usize,
     pub lane_policy: LanePolicy,
-    /// How long a publish waits for subscribers whose overflow policy is to block.
+    /// Maximum time that a publish waits for subscribers whose overflow policy is to block, or for room in the journal.
     pub publish_wait: Duration,
-    /// How long the offsets of a consumer group stay after its last member left; 0 is for ever.
+    /// Time for which a consumer group's offsets are kept after its last member left; 0 means forever.
     pub offsets_retention: Duration,
-    /// How long a transactional id is kept after its last transaction; 0 is for ever.
+    /// Time for which a transactional id is kept after its last transaction; 0 means forever.
     pub transactional_id_expiration: Duration,
-    /// How long a group that was empty waits for more members before they share out among themselves.
+    /// Time that an empty group waits for more members after the first one joins, before it assigns partitions.
     pub group_initial_delay: Duration,
-    /// Latency histograms.
+    /// `true` if latency histograms are recorded.
     pub timings: bool,
     pub security: SecuritySettings,
     pub peer_limits: PeerLimits,

@@ -17,10 +17,10 @@ use crate::subscriber::{Direct, Next, Scope, Subscriber};
 use crate::timers;
 use crate::topics::Topic;
 
-/// What a door asks for.
+/// Request of a door for a subscription.
 pub struct Subscribe {
     pub pattern: Pattern,
-    /// One partition, or all.
+    /// Partition to read, or `None` for all.
     pub partition: Option<PartitionId>,
     pub start: Start,
     pub overflow: Overflow,
@@ -29,25 +29,25 @@ pub struct Subscribe {
     pub group: Option<String>,
     /// Bytes that may be delivered before the first grant.
     pub credit: u64,
-    /// What happens where the topic does not exist. A pattern always waits for topics.
+    /// Behavior if the topic does not exist. A pattern always waits for topics.
     pub missing: Missing,
-    /// It listens to a name, whether or not there is a topic of that name: what is published to the name without a
-    /// topic comes, and so do the records of every topic that has the name at some time. It creates nothing.
+    /// `true` to subscribe to a channel: the subscription receives records published to the name without a topic, and
+    /// the records of every topic that has this name at any time. It creates no topic.
     pub is_channel: bool,
     pub origin: Origin,
-    /// Where deliveries may go without waking a task.
+    /// Connection that takes deliveries without waking a task.
     pub direct: Option<Box<dyn Direct>>,
 }
 
-/// Where a subscription comes from: decides its lane.
+/// Origin of a subscription, which determines its lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Origin {
     pub connection: u64,
-    /// The thread that owns the connection, counted as the broker's threads are.
+    /// Index of the thread that owns the connection, in the order of the broker's threads.
     pub thread: Option<usize>,
 }
 
-/// A partition that a subscription reads, and where it began.
+/// A partition that a subscription reads, and the offset at which it began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceStart {
     pub source: SourceId,
@@ -57,21 +57,21 @@ pub struct SourceStart {
     pub end: Offset,
 }
 
-/// An open subscription. Dropping it ends it.
+/// An open subscription. Dropping it closes it.
 pub struct Subscription {
     pub(crate) broker: Arc<Broker>,
     pub(crate) subscriber: Arc<Subscriber>,
     pub lane: usize,
-    /// The partitions that it began with. Their sources are in this order, but not always next to each other.
+    /// Partitions with which the subscription began, in the order of their sources, which are not always consecutive.
     pub starts: Vec<SourceStart>,
     is_pattern: bool,
     pub(crate) place: Place,
-    /// Whether the last turn took more than one batch.
+    /// `true` if the last turn took more than one batch.
     had_company: bool,
 }
 
 impl Broker {
-    /// Opens a subscription. It waits only where a pattern means many partitions, which are joined in slices.
+    /// Opens a subscription. It waits only if a pattern matches many partitions, which are joined in slices.
     pub async fn subscribe(self: &Arc<Self>, mut request: Subscribe) -> Result<Subscription> {
         if self.metrics().subscribers.load(Ordering::Relaxed) >= SUBSCRIPTIONS_MAX {
             return Err(Error::busy(format!(
@@ -105,7 +105,7 @@ impl Broker {
             bytes_max: defaults.bytes_max,
         };
         let overflow = match (request.overflow, &request.group) {
-            // A member of a group cannot read the log again: the others' share is in it.
+            // A member of a group cannot read the log again: the log also has the records for the other members.
             (Overflow::Replay, Some(_)) => Overflow::DropOld,
             (overflow, _) => overflow,
         };
@@ -146,7 +146,7 @@ impl Broker {
         Ok(subscription)
     }
 
-    /// Runs what drains a subscription on its lane.
+    /// Runs a subscription's drain on its lane.
     pub async fn run_on_lane(&self, lane: usize, drain: impl Future<Output = ()> + Send + 'static) -> Result<()> {
         self.lanes().run(lane, drain).await
     }
@@ -164,19 +164,19 @@ impl Subscription {
         } else {
             match missing {
                 Missing::Create => drop(self.broker.topic_or_create(name.as_str())?),
-                // No request creates a topic of the broker itself.
+                // No request creates an internal topic.
                 Missing::Wait if !name.is_internal() => return self.wait_for(name.clone(), request),
                 Missing::Refuse | Missing::Wait => {}
             }
         }
         let broker = self.broker.clone();
         let _control = broker.listeners.lock();
-        // It may have grown since.
+        // The topic may have grown since.
         let topic = broker.topic(name.as_str())?;
         self.join_partitions(&topic, request)
     }
 
-    /// Reads a topic that exists, and waits for one that does not. A channel waits for the next one in both cases.
+    /// Reads a topic that exists, or waits for one that does not. A channel waits for the next topic in both cases.
     fn wait_for(&mut self, name: TopicName, request: &Subscribe) -> Result<()> {
         let broker = self.broker.clone();
         let mut listeners = broker.listeners.lock();
@@ -207,7 +207,7 @@ impl Subscription {
         Ok(())
     }
 
-    /// Whether deliveries have to name their topics.
+    /// Returns `true` if deliveries have to name their topics.
     pub fn is_pattern(&self) -> bool {
         self.is_pattern
     }
@@ -220,8 +220,8 @@ impl Subscription {
         }
     }
 
-    /// What comes next, at least one delivery; what the broker's batch limits let go out together. The
-    /// subscription's end is its error.
+    /// Waits for the next deliveries, at least one, and puts into `out` as many as the broker's batch limits allow. The
+    /// end of the subscription is returned as its error.
     pub async fn next(&mut self, out: &mut Vec<Delivery>) -> Result<()> {
         out.clear();
         loop {
@@ -232,7 +232,7 @@ impl Subscription {
                 }
                 Next::Behind(cell, source, from) => {
                     cell.backfill(&self.subscriber, source, from).await;
-                    // History comes in long runs: let others have the thread in between.
+                    // History comes in long runs: other tasks get the thread in between.
                     tokio::task::consume_budget().await;
                 }
                 Next::Wait => self.subscriber.ready().await,
@@ -241,7 +241,8 @@ impl Subscription {
         }
     }
 
-    /// A lone batch goes at once. After a turn with company a short wait pays: more is likely to come.
+    /// Delays a turn to collect more batches. A lone batch is delivered immediately; after a turn with several batches
+    /// a short wait pays off, as more are likely to follow.
     async fn wait_for_company(&mut self, out: &mut Vec<Delivery>) {
         let settings = self.broker.settings().clone();
         let records = |out: &[Delivery]| -> usize {
@@ -265,7 +266,7 @@ impl Drop for Subscription {
     }
 }
 
-/// What a door may do to a subscription that is drained elsewhere.
+/// Handle by which a door controls a subscription that is drained elsewhere.
 #[derive(Clone)]
 pub struct SubscriptionHandle {
     broker: Arc<Broker>,
@@ -278,12 +279,12 @@ impl SubscriptionHandle {
         self.subscriber.add_credit(bytes);
     }
 
-    /// Ends the subscription: its drain gets this error after what was queued.
+    /// Ends the subscription: its drain receives this error after the queued deliveries.
     pub fn end(&self, error: Error) {
         self.subscriber.end(error);
     }
 
-    /// The same, and nothing more is offered to it from here on.
+    /// Closes the subscription: ends it and removes it from its partitions, so that no more batches are offered to it.
     pub fn close(&self) {
         if self.place != Place::Topic {
             self.broker.listeners.lock().remove(&self.place, &self.subscriber);
@@ -294,7 +295,7 @@ impl SubscriptionHandle {
         }
     }
 
-    /// The topic and partition of a source.
+    /// Returns the topic and the partition of a source.
     pub fn source(&self, source: SourceId) -> (TopicName, PartitionId) {
         self.subscriber.source_name(source)
     }

@@ -1,4 +1,4 @@
-//! A subscriber at work: its feed, and who may drain it at a moment.
+//! A subscriber: its feed, and the exclusive right to drain it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,25 +17,26 @@ use crate::metrics::Metrics;
 use crate::partition::PartitionCell;
 use crate::settings::Settings;
 
-/// A connection that takes deliveries on the publisher's own thread, without a task being woken.
+/// A connection that takes deliveries on the publisher's own thread, without waking a task.
 pub trait Direct: Send + Sync {
     fn has_room(&self) -> bool;
-    /// Takes the deliveries, in order, and empties the list. `source` tells what a source is.
+    /// Takes the deliveries, in order, and empties the list. `source` returns the topic and the partition of a source.
     fn deliver(&self, deliveries: &mut Vec<Delivery>, source: &dyn Fn(SourceId) -> (TopicName, PartitionId));
-    /// Sends what was taken.
+    /// Sends the deliveries that were taken.
     fn flush(&self);
 }
 
-/// What a subscription is of.
+/// Scope of a subscription.
 pub(crate) struct Scope {
-    /// It outlives the topics that it reads, and also gets what is published to names without a topic: subscriptions of
-    /// patterns and channels.
+    /// `true` for subscriptions of patterns and channels: they outlive the topics that they read, and also receive
+    /// batches published to names without a topic.
     pub is_channel: bool,
-    /// Its door asks what a source is each time, so that the place of one that is gone may be another's.
+    /// `true` if the door resolves the source of each delivery, so that a new source may reuse the place of a removed
+    /// one.
     pub reuses_sources: bool,
-    /// All partitions of a topic, those included that are yet to come.
+    /// `true` if the subscription reads all partitions of a topic, including those added later.
     pub is_whole: bool,
-    /// The queue group.
+    /// Queue group of the subscription.
     pub group: Option<String>,
 }
 
@@ -44,26 +45,26 @@ pub(crate) struct Subscriber {
     pub scope: Scope,
     overflow: Overflow,
     state: Mutex<State>,
-    /// The drain has something to do.
+    /// Notified when the drain has work to do.
     ready: Notify,
     direct: Option<Box<dyn Direct>>,
     lane: Arc<LaneLoad>,
     lane_queue_depth: usize,
     metrics: Arc<Metrics>,
     settings: Arc<Settings>,
-    /// The same as in the state, readable without its lock.
+    /// Copy of `State::ended`, readable without the lock.
     has_ended: AtomicBool,
-    /// It leaves its partitions.
+    /// `true` once the subscriber leaves its partitions.
     is_leaving: AtomicBool,
 }
 
 struct State {
     feed: Feed,
     sources: Vec<Arc<PartitionCell>>,
-    /// Who holds deliveries that are taken and not yet handed over: nobody else may take more.
+    /// Holder of deliveries that are taken and not yet handed over: no other thread may take more.
     taker: Option<Taker>,
     ended: Option<Error>,
-    /// When the queue last became non-empty, where timings are on.
+    /// Time at which the queue last became non-empty, if timings are enabled.
     waiting_since: Option<Instant>,
 }
 
@@ -75,10 +76,10 @@ enum Taker {
     Publisher,
 }
 
-/// What a drain finds when it looks.
+/// Next step of a drain.
 pub(crate) enum Next {
     Deliveries,
-    /// Read history first.
+    /// History has to be read first.
     Behind(Arc<PartitionCell>, SourceId, Offset),
     Wait,
     Ended(Error),
@@ -112,13 +113,13 @@ impl Subscriber {
         }
     }
 
-    /// Keeps publishers from handing anything over before the drain has begun.
+    /// Keeps publishers from handing over deliveries before the drain has begun.
     pub(crate) fn hold_back(&self) {
         self.state.lock().taker = Some(Taker::Drain);
     }
 
-    /// Adds a partition, unless the subscriber reads it already. `fanout` is who reads the partition, as its lock has
-    /// it: of that and its own sources the shorter list is looked at.
+    /// Adds a partition, unless the subscriber reads it already. `fanout` holds the readers of the partition, under the
+    /// partition's lock: the shorter of this list and the subscriber's own sources is searched.
     pub(crate) fn add_source(
         self: &Arc<Self>,
         cell: &Arc<PartitionCell>,
@@ -135,7 +136,7 @@ impl Subscriber {
         if state.ended.is_some() || reads_already {
             return None;
         }
-        // While deliveries are being handed over their sources have to keep their names.
+        // While deliveries are being handed over, their sources must keep their names.
         if self.scope.reuses_sources
             && is_live
             && state.taker.is_none()
@@ -145,7 +146,7 @@ impl Subscriber {
             return Some(source);
         }
         if state.sources.len() >= PARTITIONS_TOTAL_MAX {
-            // Only a pattern meets so many, over a long time: those of deleted topics stay in the list.
+            // Only a pattern reaches this limit, over a long time: the sources of deleted topics stay in the list.
             self.end_locked(
                 &mut state,
                 Error::busy("the subscription has read from too many partitions; subscribe again"),
@@ -156,7 +157,8 @@ impl Subscriber {
         Some(state.feed.add_source(next, is_live))
     }
 
-    /// A partition was deleted. A subscription of its topic ends, one of a pattern or a channel continues without it.
+    /// Removes the source of a deleted partition. A subscription of the topic ends; one of a pattern or a channel
+    /// continues without it.
     pub(crate) fn lose_source(&self, source: SourceId, error: Error) {
         self.state.lock().feed.remove_source(source);
         if !self.scope.is_channel {
@@ -164,7 +166,7 @@ impl Subscriber {
         }
     }
 
-    /// A channel was closed, whose log ended here. The subscription continues without it.
+    /// Closes the source of a channel whose log ended at `end`. The subscription continues without it.
     pub(crate) fn close_source(&self, source: SourceId, end: Offset) {
         let mut state = self.state.lock();
         let dropped = state.feed.dropped_records();
@@ -174,12 +176,13 @@ impl Subscriber {
         self.ready.notify_one();
     }
 
-    /// How many partitions it reads.
+    /// Returns the number of partitions that the subscriber reads.
     pub(crate) fn source_count(&self) -> usize {
         self.state.lock().feed.source_count()
     }
 
-    /// Partitions that it reads, of at most so many sources from one on; `None` if it has no more sources.
+    /// Returns the partitions of at most `max` sources, starting at source `from`. Removed sources are left out.
+    /// Returns `None` if there are no more sources.
     pub(crate) fn sources(&self, from: usize, max: usize) -> Option<Vec<Arc<PartitionCell>>> {
         let state = self.state.lock();
         let (sources, feed) = (state.sources.get(from..).filter(|sources| !sources.is_empty())?, &state.feed);
@@ -187,21 +190,21 @@ impl Subscriber {
         Some(sources.filter(|(at, _)| feed.is_source((from + at) as SourceId)).map(|(_, cell)| cell.clone()).collect())
     }
 
-    /// The topic and the partition that a source is.
+    /// Returns the topic and the partition of a source.
     pub(crate) fn source_name(&self, source: SourceId) -> (TopicName, PartitionId) {
         let state = self.state.lock();
         let cell = &state.sources[source as usize];
         (cell.topic.clone(), cell.id)
     }
 
-    /// Whether a publisher has to wait for this subscriber.
+    /// Returns `true` if a publisher has to wait for this subscriber.
     pub(crate) fn blocks(&self, source: SourceId, bytes: usize) -> bool {
         self.overflow == Overflow::Block
             && !self.has_ended.load(Ordering::Relaxed)
             && (self.is_lane_full() || self.state.lock().feed.blocks(source, bytes))
     }
 
-    /// The same for a publisher that knows the partition only.
+    /// Returns `true` if a publisher that knows only the partition has to wait for this subscriber.
     pub(crate) fn is_blocking(&self, cell: &Arc<PartitionCell>, bytes: usize) -> bool {
         if self.overflow != Overflow::Block {
             return false;
@@ -218,12 +221,12 @@ impl Subscriber {
         self.lane.queued.load(Ordering::Relaxed) >= self.lane_queue_depth
     }
 
-    /// Completes when something left the lane: a blocked publisher may try again.
+    /// Completes when batches leave the lane: a blocked publisher may retry.
     pub(crate) fn room(&self) -> tokio::sync::futures::Notified<'_> {
         self.lane.room.notified()
     }
 
-    /// Offers an append. `true` where the subscriber has to be woken.
+    /// Offers an append. Returns `true` if the subscriber has to be woken.
     pub(crate) fn offer(&self, source: SourceId, batch: &RecordBatch) -> bool {
         let mut state = self.state.lock();
         if state.ended.is_some() {
@@ -269,7 +272,7 @@ impl Subscriber {
         }
     }
 
-    /// Wakes the drain, or does its work here and now where the connection allows it.
+    /// Wakes the drain, or does its work on this thread if the connection allows it.
     pub(crate) fn wake(&self) {
         match &self.direct {
             Some(direct) => self.drain_direct(&**direct),
@@ -277,7 +280,7 @@ impl Subscriber {
         }
     }
 
-    /// Sends what [`Subscriber::wake`] handed over.
+    /// Sends the deliveries that [`Subscriber::wake`] handed over.
     pub(crate) fn flush(&self) {
         if let Some(direct) = &self.direct {
             direct.flush();
@@ -289,7 +292,7 @@ impl Subscriber {
         let mut state = self.state.lock();
         loop {
             if state.taker.is_some() {
-                // Whoever holds deliveries looks again when it has handed them over.
+                // The holder of the deliveries checks again after it has handed them over.
                 return;
             }
             if state.ended.is_some() || !state.feed.is_ready() || !direct.has_room() {
@@ -308,11 +311,12 @@ impl Subscriber {
         }
     }
 
-    /// The drain's step: takes what is next. What was taken before counts as handed over.
+    /// Takes the next deliveries for the drain, or returns the next step. Deliveries taken before are regarded as
+    /// handed over.
     pub(crate) fn next(&self, out: &mut Vec<Delivery>) -> Next {
         let mut state = self.state.lock();
         match state.taker {
-            // It wakes this drain if it leaves anything.
+            // The publisher wakes this drain if it leaves anything.
             Some(Taker::Publisher) => return Next::Wait,
             Some(Taker::Drain) | None => state.taker = None,
         }
@@ -332,7 +336,7 @@ impl Subscriber {
         }
     }
 
-    /// Takes more of what is queued, for a drain that already holds deliveries.
+    /// Takes more queued deliveries, for a drain that already holds some.
     pub(crate) fn take_more(&self, out: &mut Vec<Delivery>) {
         let mut state = self.state.lock();
         if state.feed.is_ready() {
@@ -412,15 +416,15 @@ impl Subscriber {
     fn end_locked(&self, state: &mut State, error: Error) {
         state.ended.get_or_insert(error);
         self.has_ended.store(true, Ordering::Release);
-        // It leaves all of them when it is closed, which is soon enough if they are many. To a group what its member is
-        // given in the meantime were lost.
+        // A subscriber with many sources leaves them when it is closed, which is soon enough. A member of a group
+        // leaves now, because batches assigned to it in the meantime would be lost.
         if state.sources.len() <= JOINED_AT_ONCE || self.scope.group.is_some() {
             state.sources.iter().for_each(|cell| cell.note_ended_member());
         }
         self.lane.room.notify_waiters();
     }
 
-    /// Whether the caller is the first to have it leave its partitions.
+    /// Returns `true` for the first caller, which removes the subscriber from its partitions.
     pub(crate) fn begins_to_leave(&self) -> bool {
         !self.is_leaving.swap(true, Ordering::AcqRel)
     }

@@ -10,19 +10,19 @@ use tokio::sync::oneshot;
 
 use crate::broker::Broker;
 
-/// How often logs are searched for batches whose time has passed.
+/// Interval at which logs are searched for expired batches.
 const RETENTION_INTERVAL: Duration = Duration::from_secs(1);
-/// The runtime's timers round up to this; shorter delays have a thread of their own.
+/// Resolution to which the runtime's timers round up; shorter delays use a dedicated thread.
 const RUNTIME_TICK: Duration = Duration::from_millis(2);
 
-/// Milliseconds since 1970.
+/// Returns the current time, in milliseconds since 1970.
 pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
-/// Applies retention by time for as long as the broker lives.
+/// Applies retention by time for as long as the broker exists.
 pub async fn sweep_retention(broker: Weak<Broker>) {
-    // Whoever opens a broker only to close it again does not wait for a first sweep.
+    // A broker that is opened and closed immediately does not wait for a first sweep.
     let mut interval = tokio::time::interval_at(tokio::time::Instant::now() + RETENTION_INTERVAL, RETENTION_INTERVAL);
     loop {
         interval.tick().await;
@@ -30,7 +30,7 @@ pub async fn sweep_retention(broker: Weak<Broker>) {
             return;
         };
         trimmed.wake_receivers(now_ms());
-        // Topics in a database are looked up in its file. The broker may end meanwhile.
+        // Topics in a database are looked up in its file. The broker may be dropped in the meantime.
         if let Err(error) = tokio::task::spawn_blocking(move || trimmed.trim_logs(now_ms())).await {
             tracing::error!(%error, "retention could not be applied");
         }
@@ -43,7 +43,7 @@ pub async fn sweep_retention(broker: Weak<Broker>) {
     }
 }
 
-/// Waits this long, to a few tens of microseconds.
+/// Waits for `duration`, with a precision of a few tens of microseconds.
 pub async fn delay(duration: Duration) {
     if duration >= RUNTIME_TICK {
         tokio::time::sleep(duration).await;
@@ -55,7 +55,7 @@ pub async fn delay(duration: Duration) {
     woken.await.unwrap_or_default();
 }
 
-/// A thread that sleeps until the next of many short delays is over.
+/// Queue of a thread that sleeps until the next of many short delays has elapsed.
 #[derive(Default)]
 struct ShortDelays {
     queue: Mutex<BinaryHeap<Reverse<Due>>>,
@@ -101,7 +101,8 @@ fn short_delays() -> &'static ShortDelays {
 }
 
 impl ShortDelays {
-    /// Bounded by the subscribers: each lane turn of one waits for at most one delay.
+    /// Adds a delay. The queue is bounded by the number of subscribers: each lane turn of one waits for at most one
+    /// delay.
     fn add(&self, at: Instant, wake: oneshot::Sender<()>) {
         let mut queue = self.queue.lock();
         let is_first = queue.peek().is_none_or(|Reverse(due)| at < due.at);
@@ -124,7 +125,7 @@ impl ShortDelays {
                 continue;
             }
             if let Some(Reverse(due)) = queue.pop() {
-                // A waiter that gave up needs no waking.
+                // A waiter that has left need not be woken.
                 due.wake.send(()).unwrap_or_default();
             }
         }

@@ -1,4 +1,4 @@
-//! Topics: created, found, described, deleted.
+//! Topics: creation, lookup, description and deletion.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,27 +26,27 @@ pub(crate) struct Topic {
     pub id: TopicId,
     pub settings: TopicSettings,
     partitions: Box<[Arc<PartitionCell>]>,
-    /// Its id in the data directory, if it is there.
+    /// Id in the data directory, if the topic is stored there.
     pub(crate) stored_as: Option<u32>,
     turn: AtomicU32,
-    /// It is in no table any more: another is in its place, or none.
+    /// `true` if the topic is in no table any more: it was deleted, or another version has replaced it.
     is_replaced: AtomicBool,
 }
 
 #[derive(Clone, Debug)]
 pub struct TopicStatus {
     pub name: TopicName,
-    /// Stays for as long as the topic does; a topic that is created again gets another.
+    /// Constant for the lifetime of the topic; a topic that is created again gets another id.
     pub id: TopicId,
     pub settings: TopicSettings,
-    /// The queue that the topic belongs to: it decides how long records stay, and the topic is deleted with it.
+    /// The queue that owns the topic: it decides how long records are kept, and the topic is deleted with it.
     pub owner: Option<QueueName>,
     pub partitions: Vec<PartitionStatus>,
 }
 
 pub type PartitionStatus = Extent;
 
-/// A topic without its partitions, whose locks nobody has to take for it.
+/// A topic without its partitions: describing it takes none of their locks.
 #[derive(Clone, Debug)]
 pub struct TopicOutline {
     pub name: TopicName,
@@ -54,7 +54,7 @@ pub struct TopicOutline {
     pub settings: TopicSettings,
 }
 
-/// All topics. Invariant: both tables have the same, and `partitions` counts theirs.
+/// All topics. Invariant: both tables hold the same topics, and `partitions` is the number of their partitions.
 #[derive(Default)]
 pub(crate) struct Topics {
     by_name: HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>,
@@ -71,7 +71,7 @@ impl Topics {
         self.by_id.get(&id)
     }
 
-    /// Adds a topic, or puts it in place of the one that it was made from.
+    /// Adds a topic, or replaces the earlier version of it.
     pub(crate) fn insert(&mut self, topic: Arc<Topic>) {
         self.by_id.insert(topic.id, topic.clone());
         self.partitions += topic.partitions.len();
@@ -112,7 +112,7 @@ impl Topic {
         Self::new(name, id, settings, None, logs)
     }
 
-    /// A topic of the data directory with this number.
+    /// Creates a topic from a topic of the data directory with this number.
     pub(crate) fn stored(directory: u64, stored: StoredTopic) -> Arc<Self> {
         let (id, logs) = (TopicId::new(directory, stored.id.into()), stored.partitions.into_iter().map(Log::Disk));
         Self::new(stored.name, id, stored.settings, Some(stored.id), logs)
@@ -131,7 +131,7 @@ impl Topic {
             .into()
     }
 
-    /// The same topic with partitions added, which nobody reads yet.
+    /// Returns a copy of the topic with partitions added, which no client reads yet.
     pub(crate) fn grown(&self, added: impl Iterator<Item = Log>) -> Arc<Self> {
         let cell = |(id, log)| Arc::new(PartitionCell::new(self.name.clone(), id, log));
         let added = (self.settings.partitions..).zip(added).map(cell);
@@ -140,7 +140,7 @@ impl Topic {
         self.with(settings, partitions)
     }
 
-    /// The same topic with other settings. The number of its partitions stays.
+    /// Returns a copy of the topic with other settings. The number of its partitions is unchanged.
     pub(crate) fn altered(&self, settings: TopicSettings) -> Arc<Self> {
         let settings = TopicSettings { partitions: self.settings.partitions, ..settings };
         self.with(settings, self.partitions.clone())
@@ -152,7 +152,7 @@ impl Topic {
         Arc::new(Self { name, id, settings, partitions, stored_as, turn, is_replaced: AtomicBool::new(false) })
     }
 
-    /// Whether whoever looks for it by its name finds it, and not another or none.
+    /// Returns `true` if a lookup by name finds this topic, not another one or none.
     pub(crate) fn is_current(&self) -> bool {
         !self.is_replaced.load(Ordering::Acquire)
     }
@@ -166,10 +166,11 @@ impl Topic {
         partition.ok_or_else(|| Error::no_partition(self.name.as_str(), self.partitions.len(), id.into()))
     }
 
-    /// The partition of a batch that names none: that of the key of its first record, else they take turns.
+    /// Returns the partition of a batch that names none: that of the key of its first record, or else the next one in
+    /// turn.
     pub(crate) fn partition_of(&self, batch: &DraftBatch) -> Result<Arc<PartitionCell>> {
         if self.partitions.len() > 1 && batch.producer().is_some() {
-            // Sent again it might go elsewhere, and so be taken twice.
+            // A repeated batch might go to another partition, and so be accepted twice.
             return Err(Error::invalid(format!(
                 "topic {} has {} partitions: a batch with a producer id must name its partition",
                 self.name,
@@ -185,7 +186,7 @@ impl Topic {
         })
     }
 
-    /// Batches without a partition and a key take turns.
+    /// Returns the next partition in turn, for batches without a partition and a key.
     pub(crate) fn next_partition(&self) -> Arc<PartitionCell> {
         let turn = match self.partitions.len() {
             1 => 0,
@@ -210,15 +211,16 @@ impl Topic {
 }
 
 impl Broker {
-    /// Creates a topic. One that is there already with the same settings is fine. What the settings leave open is
-    /// as the broker is set. A topic on disk lasts when this is over.
+    /// Creates a topic. Returns the existing topic if it has the same settings. Settings that are left open take the
+    /// broker's defaults. A topic on disk is durable when this completes.
     pub async fn create_topic(&self, name: &str, settings: TopicSettings) -> Result<TopicStatus> {
         let topic = self.create_topic_alone(name, settings).await?;
         self.renew_queues_over(&topic).await;
         Ok(self.status_of(&topic))
     }
 
-    /// The same, and queues that were over one of its name are left for later.
+    /// Creates a topic as [`Broker::create_topic`] does, but does not renew the queues over an earlier topic of its
+    /// name.
     pub(crate) async fn create_topic_alone(&self, name: &str, settings: TopicSettings) -> Result<Arc<Topic>> {
         let name = TopicName::parse(name)?;
         let settings = self.resolve(settings)?;
@@ -237,7 +239,8 @@ impl Broker {
         Ok(topic)
     }
 
-    /// What [`Broker::create_topic`] would make of such settings, or why it would refuse them.
+    /// Returns the settings that [`Broker::create_topic`] would give such a topic, or the error with which it would
+    /// refuse them.
     pub fn resolve(&self, settings: TopicSettings) -> Result<TopicSettings> {
         let storage = match (settings.storage, self.store()) {
             (Storage::Auto, None) => Storage::Memory,
@@ -264,12 +267,12 @@ impl Broker {
         Ok(self.topic(name)?.outline())
     }
 
-    /// Topics that exist, inboxes and those of the broker itself included.
+    /// Returns the number of topics, including inboxes and the broker's internal topics.
     pub fn topic_count(&self) -> usize {
         self.topics.read().len()
     }
 
-    /// All topics in the order of their names. Inboxes are not listed.
+    /// Returns all topics, ordered by name. Inboxes are not listed.
     pub fn outline_topics(&self) -> Vec<TopicOutline> {
         let mut found: Vec<TopicOutline> = {
             let topics = self.topics.read();
@@ -279,18 +282,18 @@ impl Broker {
         found
     }
 
-    /// The name of the topic that has this id.
+    /// Returns the name of the topic that has this id.
     pub fn topic_by_id(&self, id: TopicId) -> Result<TopicName> {
         let found = self.topics.read().get_by_id(id).map(|topic| topic.name.clone());
         found.ok_or_else(|| Error::not_found(format!("there is no topic with the id {id}; it may have been deleted")))
     }
 
-    /// The id of a topic and how many partitions it has, if it is there.
+    /// Returns the id of a topic and the number of its partitions, if the topic exists.
     pub fn find_topic(&self, name: &str) -> Option<(TopicId, u32)> {
         self.topics.read().get(name).map(|topic| (topic.id, topic.partitions().len() as u32))
     }
 
-    /// Whether a topic keeps only the newest record of each key; `None` where there is no such topic.
+    /// Returns `true` if a topic keeps only the newest record of each key; `None` if the topic does not exist.
     pub fn is_compacted(&self, name: &str) -> Option<bool> {
         self.topics.read().get(name).map(|topic| topic.settings.compact)
     }
@@ -299,22 +302,24 @@ impl Broker {
         self.topics.read().get(name).is_some()
     }
 
-    /// The bounds of one partition's log.
+    /// Returns the bounds of one partition's log.
     pub fn describe_partition(&self, name: &str, partition: PartitionId) -> Result<PartitionStatus> {
         Ok(self.topic(name)?.partition(partition)?.extent())
     }
 
-    /// How many partitions a topic has. A topic that is missing is created, if that is allowed.
+    /// Returns the number of partitions of a topic. A missing topic is created, if that is allowed.
     pub fn partitions_of(&self, name: &str) -> Result<u32> {
         Ok(self.topic_or_create(name)?.settings.partitions)
     }
 
-    /// The partition of a topic whose turn it is to take records without a key.
+    /// Returns the next partition in turn of a topic, for records without a key. A missing topic is created, if that is
+    /// allowed.
     pub fn next_partition_of(&self, name: &str) -> Result<PartitionId> {
         Ok(self.topic_or_create(name)?.next_partition().id)
     }
 
-    /// Topics in the order of their names, after this one. Inboxes are not listed.
+    /// Returns at most `count_max` topics after this name, ordered by name, and `true` if they are the last ones.
+    /// Inboxes are not listed.
     pub fn list_topics(&self, after: &str, count_max: usize) -> (Vec<TopicStatus>, bool) {
         let (found, is_last) = {
             let topics = self.topics.read();
@@ -322,7 +327,7 @@ impl Broker {
                 topics.values().filter(|topic| topic.name.as_str() > after && !topic.name.is_inbox()).collect();
             let is_last = found.len() <= count_max;
             if !is_last {
-                // Only those that are listed have to be in their order.
+                // Only the listed topics have to be sorted.
                 found.select_nth_unstable_by(count_max, |a, b| a.name.cmp(&b.name));
                 found.truncate(count_max);
             }
@@ -332,14 +337,14 @@ impl Broker {
         (found.iter().map(|topic| self.status_of(topic)).collect(), is_last)
     }
 
-    /// Removes a topic with all it holds. Its subscriptions end. That it is gone lasts when this is over.
+    /// Deletes a topic with all its records, and ends its subscriptions. The deletion is durable when this completes.
     pub async fn delete_topic(&self, name: &str) -> Result<()> {
         refuse_internal(name)?;
-        // The queue that a topic came with goes with it.
+        // The queue that owns the topic is deleted with it.
         if let Some(queue) = self.queues_over(name).await?.into_iter().find(|queue| queue.owns_topic) {
             return Box::pin(self.delete_queue(queue.name.as_str())).await;
         }
-        // What share groups were not done with is not for a topic that comes with this name.
+        // Messages that share groups have not acknowledged must not be attributed to a later topic of this name.
         for (_, queue) in self.share_queues().await?.into_iter().filter(|(_, queue)| queue.topic.as_str() == name) {
             self.delete_any_queue(queue.name.as_str()).await?;
         }
@@ -349,7 +354,7 @@ impl Broker {
         lasts.wait().await
     }
 
-    /// The same without waiting.
+    /// Deletes a topic without waiting until the deletion is durable.
     pub(crate) fn remove(&self, name: &str) -> Result<Lasts> {
         let _control = self.listeners.lock();
         let topic = self.topic(name)?;
@@ -372,8 +377,8 @@ impl Broker {
         Ok(lasts)
     }
 
-    /// Removes the records of a partition before an offset, or all that are there. Returns where it begins then. That
-    /// lasts when this is over.
+    /// Deletes the records of a partition before an offset, or all records for `Offset::MAX`. Returns the new start
+    /// of the log. The change is durable when this completes.
     pub async fn delete_records(&self, name: &str, partition: PartitionId, before: Offset) -> Result<Offset> {
         refuse_internal(name)?;
         let cell = self.topic(name)?.partition(partition)?;
@@ -388,7 +393,7 @@ impl Broker {
         found.ok_or_else(|| self.no_such_topic(name))
     }
 
-    /// The error of a topic that does not exist, with the nearest name that does.
+    /// Returns the error for a topic that does not exist; it suggests the nearest existing name.
     pub(crate) fn no_such_topic(&self, name: &str) -> Error {
         let topics = self.topics.read();
         let names = topics.values().filter(|topic| !topic.name.is_hidden()).map(|topic| topic.name.as_str());
@@ -412,11 +417,11 @@ impl Broker {
             return Err(self.no_such_topic(name));
         }
         let settings = self.resolve(TopicSettings::of_broker())?;
-        // Its records never last before it does: nobody has to wait.
+        // The topic's records are never durable before the topic is, so there is nothing to wait for.
         Ok(self.create(TopicName::parse(name)?, settings)?.0)
     }
 
-    /// Creates a topic, or returns the one that somebody else created at the same moment.
+    /// Creates a topic, or returns the topic that another caller created concurrently.
     pub(crate) fn create(&self, name: TopicName, settings: TopicSettings) -> Result<(Arc<Topic>, Lasts)> {
         let mut listeners = self.listeners.lock();
         {
@@ -429,7 +434,7 @@ impl Broker {
         if !is_internal(name.as_str()) {
             self.peers().admit(Created::Topic)?;
         }
-        // What follows the broker does so from here on: defaults change under the lock that is held.
+        // Settings that follow the broker's defaults do so from here on: defaults change under the lock that is held.
         let settings = match settings.own {
             Some(_) => settings.or(&self.topic_defaults(settings.storage)),
             None => settings,
@@ -445,7 +450,7 @@ impl Broker {
             listeners.join_topic(&topic)?;
         }
         self.topics.write().insert(topic.clone());
-        // What was published to the channel of this name is queued before what comes to the topic.
+        // Records published to the channel of this name are queued before those of the topic.
         listeners.close(self, &name);
         drop(listeners);
         self.groups().topics_changed();
@@ -453,7 +458,7 @@ impl Broker {
         Ok((topic, lasts))
     }
 
-    /// When what is there of a topic lasts: somebody else may have asked for it just now.
+    /// Returns when the existing topic is durable: another caller may have created it just now.
     pub(crate) fn lasts(&self, topic: &Topic) -> Result<Lasts> {
         let (Some(id), Some(store)) = (topic.stored_as, self.store()) else {
             return Ok(Lasts::already());
@@ -463,12 +468,12 @@ impl Broker {
         Ok(lasts)
     }
 
-    /// How many partitions all topics have together.
+    /// Returns the number of partitions of all topics together.
     pub(crate) fn partition_count(&self) -> usize {
         self.topics.read().partitions
     }
 
-    /// Topics that a pattern means now.
+    /// Returns the existing topics that match a pattern.
     pub(crate) fn topics_matching(&self, pattern: &Pattern) -> Vec<Arc<Topic>> {
         let topics = self.topics.read();
         topics.values().filter(|topic| !topic.name.is_hidden() && pattern.matches(&topic.name)).cloned().collect()
@@ -491,7 +496,7 @@ impl Broker {
     }
 }
 
-/// When a change of the catalog lasts.
+/// Waiter until a change of the catalog is durable.
 pub(crate) struct Lasts(Option<oneshot::Receiver<Result<()>>>);
 
 impl Lasts {
@@ -522,7 +527,7 @@ struct Said(Mutex<Option<oneshot::Sender<Result<()>>>>);
 impl Said {
     fn say(&self, result: Result<()>) {
         if let Some(said) = self.0.lock().take() {
-            // Who no longer waits need not know.
+            // A caller that no longer waits needs no result.
             said.send(result).unwrap_or_default();
         }
     }
@@ -538,7 +543,7 @@ impl Owner for Said {
     }
 }
 
-/// Whether so many topics and partitions may be added.
+/// Checks that this number of topics and partitions may be added. Fails as busy if a limit would be exceeded.
 pub(crate) fn room_for(topics: &Topics, more_topics: usize, more_partitions: u32) -> Result<()> {
     let (count, partitions) = (topics.len(), topics.partitions);
     if count + more_topics > TOPICS_MAX || partitions + more_partitions as usize > PARTITIONS_TOTAL_MAX {
@@ -548,7 +553,7 @@ pub(crate) fn room_for(topics: &Topics, more_topics: usize, more_partitions: u32
     Ok(())
 }
 
-/// Some topics are the broker's own: clients only read them.
+/// Refuses the broker's internal topics: clients can only read them.
 pub(crate) fn refuse_internal(name: &str) -> Result<()> {
     if is_internal(name) {
         return Err(Error::invalid(format!("'{name}' is a topic of the broker itself; clients can only read it")));

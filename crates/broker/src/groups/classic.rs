@@ -1,4 +1,4 @@
-//! Members that share out among themselves: their answers wait for each other.
+//! Members of classic groups, which assign partitions among themselves: their responses wait for each other.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -14,13 +14,13 @@ use engine::{Error, Result, TopicPartition};
 use super::{Cell, Coordinator, Outcome, Topics};
 use crate::broker::Broker;
 
-/// Of an id of a member, at most, what its client is called.
+/// Maximum characters of the client's name in the id of a member.
 const CLIENT_CHARS_MAX: usize = 100;
 
-/// Ids of members that nobody had before and nobody can guess.
+/// Generator of unique, unpredictable ids of members.
 #[derive(Default)]
 pub(super) struct MemberIds {
-    /// Random for each broker.
+    /// Random key of this broker.
     key: RandomState,
     given: AtomicU64,
 }
@@ -34,16 +34,16 @@ impl MemberIds {
     }
 }
 
-/// What becomes of a join.
+/// Result of a join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entered {
-    /// It has to join again, under this id.
+    /// The member must join again under this id.
     Named(MemberId),
     Joined(Joined),
 }
 
 impl Coordinator {
-    /// Counts anew what a group holds.
+    /// Updates the bytes that are counted for a group.
     pub(super) fn recount(&self, cell: &Cell) {
         let mut state = cell.state.lock();
         if !state.is_gone {
@@ -64,15 +64,15 @@ impl Coordinator {
 }
 
 impl Broker {
-    /// An id for a member of a program that is called like this.
+    /// Returns a new id for a member whose client has this name.
     pub fn new_member_id(&self, client: &str) -> Result<MemberId> {
         self.groups().member_ids.next(client)
     }
 
-    /// A member joins that shares out with the others. Returns when all are there, or at the end of the longest
-    /// rebalance timeout.
+    /// Joins a member to a classic group. Completes when all members have joined, or when the longest rebalance timeout
+    /// has elapsed.
     pub async fn join_classic(&self, name: &GroupName, mut join: ClassicJoin) -> Outcome<Entered> {
-        // No group is made for what it would refuse.
+        // An invalid request must not create a group.
         join.check()?;
         let coordinator = self.restored_groups().await?;
         coordinator.check_bytes(join.protocols.iter().map(|p| p.name.len() + p.metadata.len()).sum())?;
@@ -88,12 +88,12 @@ impl Broker {
             let entry =
                 self.change(&cell, true, |group| group.join_classic(join.clone(), delay_ms, &Topics(self), now));
             let entry = match entry.await {
-                // It was deleted just now.
+                // The group was deleted concurrently.
                 Err(refused) if refused.reason == Reason::NoSuchGroup => continue,
                 entry => entry?,
             };
             coordinator.recount(&cell);
-            // Its deadline may be the next one.
+            // The deadline of the member may be the next one.
             coordinator.changed.notify_one();
             return match entry? {
                 Entry::Named(id) => Ok(Entered::Named(id)),
@@ -105,7 +105,8 @@ impl Broker {
         }
     }
 
-    /// A member asks for its share; a leader says what all get. Returns when the leader has said so.
+    /// Returns the assignment of a member; the leader passes the assignments of all members. Completes when the leader
+    /// has done so.
     pub async fn sync_classic(&self, name: &GroupName, sync: ClassicSync) -> Outcome<Synced> {
         let coordinator = self.restored_groups().await?;
         coordinator.check_bytes(sync.shares.iter().map(|share| share.bytes.len()).sum())?;
@@ -117,7 +118,7 @@ impl Broker {
         self.wait(&cell, |group, now| group.synced(&who, ticket, now)).await
     }
 
-    /// The answer to a join or a sync, once it is there. The group sees to it that there is one in time.
+    /// Waits for the response to a join or a sync. The group ensures that there is one in time.
     async fn wait<T>(&self, cell: &Cell, fetch: impl Fn(&mut Group, Now) -> Outcome<Option<T>>) -> Outcome<T> {
         loop {
             let news = cell.news.notified();
@@ -131,7 +132,7 @@ impl Broker {
         }
     }
 
-    /// A member is alive, and hears whether it has to join again.
+    /// Processes a heartbeat of a classic member. Returns an error if the member has to join again.
     pub async fn heartbeat_classic(&self, name: &GroupName, who: &Identity, generation: u32) -> Outcome {
         let coordinator = self.restored_groups().await?;
         let cell = coordinator.find_for(name, who)?;
@@ -139,13 +140,13 @@ impl Broker {
         let beat =
             self.change(&cell, false, |group| group.heartbeat_classic(who, generation, &Topics(self), now)).await?;
         if beat.is_err() {
-            // It has to join again by a deadline, which may be the next one.
+            // The member must join again by a deadline, which may be the next one.
             coordinator.changed.notify_one();
         }
         beat
     }
 
-    /// Members go, or are made to. Says of each what became of it.
+    /// Removes members that leave, or that are removed by an administrator. Returns the outcome for each.
     pub async fn leave_classic(&self, name: &GroupName, leavers: &[Leaver]) -> Outcome<Vec<Outcome<MemberId>>> {
         let coordinator = self.restored_groups().await?;
         let cell = coordinator.find(name)?;
@@ -160,7 +161,7 @@ impl Broker {
         Ok(left)
     }
 
-    /// Forgets offsets of a group, of topics that no member subscribes to. Says of each partition what became of it.
+    /// Deletes offsets of a group, of topics to which no member subscribes. Returns the outcome for each partition.
     pub async fn delete_offsets(
         &self,
         name: &GroupName,

@@ -1,4 +1,4 @@
-//! The topic of offsets: what groups have to keep goes into it, and comes out of it at the start.
+//! The topic of offsets: the durable state of groups is appended to it, and restored from it on startup.
 
 use std::collections::HashMap;
 
@@ -11,8 +11,8 @@ use crate::publish::Wakes;
 use crate::topics::Topic;
 
 impl Broker {
-    /// Gives the records their place in the topic, in this order. Whoever holds the group's lock meanwhile knows
-    /// that no other record of the group comes between.
+    /// Appends records to the topic, in this order. A caller that holds the group's lock during the call excludes other
+    /// records of the group in between.
     pub(super) fn append_offsets(
         &self,
         topic: &Topic,
@@ -20,13 +20,13 @@ impl Broker {
         records: impl IntoIterator<Item = OffsetsRecord>,
         wakes: &mut Wakes,
     ) -> Result<Appended> {
-        // All of a group is in one partition.
+        // All records of a group are in one partition.
         let partition = partitioner::for_key(group.as_str().as_bytes(), topic.partitions().len() as u32);
         let records = records.into_iter().map(|record| (record.key(), record.value()));
         self.append_internal(topic, partition, records, wakes)
     }
 
-    /// All groups as the topic has them.
+    /// Returns all groups as recorded in the topic.
     pub(super) async fn read_groups(&self, now: Now) -> Result<HashMap<GroupName, Group>> {
         let mut groups = HashMap::new();
         if let Ok(topic) = self.topic(OFFSETS_TOPIC) {
@@ -43,7 +43,7 @@ impl Broker {
 fn restore(groups: &mut HashMap<GroupName, Group>, record: OffsetsRecord, now: Now) {
     let name = record.group().clone();
     if matches!(record, OffsetsRecord::Group { saved: None, .. }) {
-        // Deleted, with all its offsets.
+        // The group was deleted, with all its offsets.
         groups.remove(&name);
         return;
     }

@@ -1,6 +1,6 @@
-//! The one coordinator of all consumer groups: their clock, their timers and what they have committed.
+//! The coordinator of all consumer groups: their clock, their timers and their committed offsets.
 //!
-//! The groups themselves are state machines (`engine::groups`). Here each has a lock, a place in the topic of
+//! The groups themselves are state machines (`engine::groups`). Here each has a lock, its records in the topic of
 //! offsets, and members that wait for news.
 
 mod classic;
@@ -36,11 +36,11 @@ pub use classic::Entered;
 pub use share::{SHARE_IN_FLIGHT_MAX, ShareBeat, ShareGroupMember, ShareGroupStatus, ShareStart};
 pub use status::{ClassicInfo, GroupMember, GroupPartition, GroupStatus, GroupSummary};
 
-/// Timeouts are looked at no more often than this.
+/// Minimum interval between checks of the timeouts.
 const TICK: Duration = Duration::from_millis(10);
-/// How often groups without members are looked through for those whose offsets have to go.
+/// Interval at which groups without members are checked for expired offsets.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
-/// The time of a commit that has no place in the log yet.
+/// Timestamp of a commit that has no place in the log yet.
 const NOT_YET: u64 = 0;
 
 type Outcome<T = ()> = Result<T, GroupError>;
@@ -49,20 +49,20 @@ type Outcome<T = ()> = Result<T, GroupError>;
 pub(crate) struct Coordinator {
     groups: RwLock<HashMap<GroupName, Arc<Cell>>>,
     shares: share::ShareGroups,
-    /// Set once the groups were read from the topic of offsets.
+    /// Set once the groups have been read from the topic of offsets.
     is_restored: OnceCell<()>,
-    /// Rises with every topic that comes or goes.
+    /// Version of the catalog, which rises with every topic that is created, deleted or grown.
     topics_version: AtomicU64,
-    /// A deadline may have come nearer, or the topics have changed.
+    /// Notified when a deadline may be nearer, or the topics have changed.
     changed: Arc<Notify>,
-    /// Committed offsets of all groups.
+    /// Number of committed offsets of all groups.
     offsets: Arc<AtomicUsize>,
-    /// What members that share out among themselves made all groups hold.
+    /// Bytes of protocol metadata and assignments that the members of classic groups have stored in all groups.
     protocols_bytes: AtomicUsize,
     member_ids: classic::MemberIds,
-    /// The zero of the clock that never steps back.
+    /// Start of the monotonic clock.
     begin: Instant,
-    /// When the newest commit was, ms since 1970, also of before the broker was started.
+    /// Time of the newest commit, in ms since 1970, including commits before startup.
     commit_ms: AtomicU64,
     counts: Counts,
 }
@@ -75,57 +75,58 @@ struct Counts {
     refused_commits: Counter,
 }
 
-/// One group at work.
+/// A group with its lock and its waiting members.
 struct Cell {
     name: GroupName,
     state: Mutex<State>,
-    /// Members that wait look again.
+    /// Notified when waiting members have to check the group again.
     news: Notify,
-    /// Held by whoever writes what the topic of offsets has to know of the group itself.
+    /// Held while the group's own state is written to the topic of offsets.
     saving: tokio::sync::Mutex<()>,
-    /// Committed offsets of all groups.
+    /// Number of committed offsets of all groups, shared with the coordinator.
     offsets: Arc<AtomicUsize>,
 }
 
 struct State {
     group: Group,
-    /// Deleted: whoever still holds it looks for it anew.
+    /// `true` if the group was deleted: a caller that still holds it must look it up again.
     is_gone: bool,
-    /// What of this group is counted in [`Coordinator::protocols_bytes`].
+    /// Bytes of this group that are counted in [`Coordinator::protocols_bytes`].
     protocols_bytes: usize,
 }
 
-/// A sign of life.
+/// Heartbeat of a member.
 #[derive(Clone, Debug)]
 pub struct Beat {
     pub who: Identity,
     pub epoch: u32,
-    /// What the member reads, where it says so. Then the answer comes at once, with all that it may read.
+    /// Partitions that the member reads, if it reports them. The response is then immediate and has all partitions that
+    /// the member may read.
     pub owned: Option<BTreeSet<TopicPartition>>,
-    /// What it subscribes to from now on.
+    /// Topics to which the member subscribes from now on; `None` leaves them unchanged.
     pub topics: Option<Vec<Pattern>>,
-    /// How long the member may be silent from now on; `None` leaves it as it is.
+    /// New session timeout of the member; `None` leaves it unchanged.
     pub session_timeout_ms: Option<u32>,
-    /// How long the answer may wait for something to tell.
+    /// Maximum time that the response waits for a change.
     pub wait: Duration,
 }
 
-/// How far a group has read in one partition.
+/// Offset up to which a group has read one partition.
 #[derive(Clone, Debug)]
 pub struct OffsetCommit {
     pub partition: TopicPartition,
     pub offset: Offset,
-    /// [`NO_LEADER_EPOCH`] where none is known.
+    /// Leader epoch of the offset; [`NO_LEADER_EPOCH`] if unknown.
     pub leader_epoch: i32,
     pub metadata: String,
 }
 
-/// What becomes of the offsets of a group without members.
+/// Target of an offset reset of a group without members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResetTo {
-    /// The end of each partition where it says live.
+    /// A start position in each partition; live is its end.
     Start(Start),
-    /// As if the group had never read there.
+    /// No offset, as if the group had never read the partition.
     Forget,
 }
 
@@ -148,14 +149,14 @@ impl Default for Coordinator {
 }
 
 impl Coordinator {
-    /// The time of a commit: no earlier than any before it, though the clock of the machine was set back.
+    /// Returns the time of a commit: no earlier than any previous commit, even if the system clock was set back.
     fn commit_ms(&self) -> u64 {
         let now_ms = timers::now_ms();
         self.commit_ms.fetch_max(now_ms, Ordering::AcqRel).max(now_ms)
     }
 
-    /// The time of a decision that commits offsets: later than all commits before it. So what was committed since can
-    /// be told from what was there before, where the decision is carried out again.
+    /// Returns the time of a decision that commits offsets: later than all previous commits. If the decision is carried
+    /// out again, later commits can thereby be distinguished from earlier ones.
     pub(crate) fn decision_ms(&self) -> u64 {
         let now_ms = timers::now_ms();
         let next = |last: u64| last.saturating_add(1).max(now_ms);
@@ -163,7 +164,7 @@ impl Coordinator {
         next(before.unwrap_or_else(|last| last))
     }
 
-    /// There was such a commit, or decision, before the broker was started.
+    /// Notes the time of a commit or a decision that was made before startup.
     pub(crate) fn note_commit_ms(&self, commit_ms: u64) {
         self.commit_ms.fetch_max(commit_ms, Ordering::AcqRel);
     }
@@ -172,7 +173,7 @@ impl Coordinator {
         Now { steady_ms: self.begin.elapsed().as_millis() as u64, unix_ms: timers::now_ms() }
     }
 
-    /// A topic has come or gone.
+    /// Notes that a topic was created, deleted or grown.
     pub(crate) fn topics_changed(&self) {
         self.topics_version.fetch_add(1, Ordering::Release);
         self.changed.notify_one();
@@ -182,7 +183,8 @@ impl Coordinator {
         self.groups.read().get(name).cloned().ok_or_else(|| no_such_group(name))
     }
 
-    /// A group that is not there has no members: after a restart of a broker in memory they join again.
+    /// Returns the group of a member. A group that does not exist has no members: after a restart of a broker without a
+    /// data directory, its members must join again.
     fn find_for(&self, name: &GroupName, who: &Identity) -> Outcome<Arc<Cell>> {
         let unknown = format!("{} is not a member of group {name}: join again", who.member);
         self.groups.read().get(name).cloned().ok_or_else(|| GroupError::new(Reason::UnknownMember, unknown))
@@ -231,14 +233,14 @@ impl Cell {
         }
     }
 
-    /// Lets a commit take effect, and those before it, once the log is safe for it.
+    /// Waits until a commit and all commits before it are durable, and then makes them take effect.
     async fn commit_through(&self, appended: Appended) -> Result<()> {
         let position = appended.lasts().await?;
         self.count_offsets(|group| group.committed_through(position));
         Ok(())
     }
 
-    /// Does what may change how many offsets there are.
+    /// Runs work that may change the number of committed offsets, and counts them again.
     fn count_offsets(&self, work: impl FnOnce(&mut Group)) {
         let mut state = self.state.lock();
         if state.is_gone {
@@ -256,7 +258,7 @@ fn no_such_group(name: &GroupName) -> GroupError {
     GroupError::new(Reason::NoSuchGroup, format!("there is no consumer group '{name}'"))
 }
 
-/// The topics of a broker as groups see them.
+/// View of the broker's topics for groups.
 struct Topics<'a>(&'a Broker);
 
 impl Catalog for Topics<'_> {
@@ -279,12 +281,13 @@ impl Catalog for Topics<'_> {
 }
 
 impl Broker {
-    /// Rises with every topic that comes, goes or grows, from 1 when the broker starts.
+    /// Returns the version of the catalog. It begins at 1 on startup, and rises with every topic that is created,
+    /// deleted or grown.
     pub fn catalog_version(&self) -> u64 {
         self.groups().topics_version.load(Ordering::Acquire)
     }
 
-    /// Waits until the groups are as they were when the broker stopped.
+    /// Waits until the groups have been restored to their state before the broker stopped.
     async fn restored_groups(&self) -> Result<&Coordinator> {
         let coordinator = self.groups();
         coordinator.is_restored.get_or_try_init(|| self.restore_groups()).await?;
@@ -310,7 +313,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Topics in memory begin anew with the broker, so offsets of before mean nothing in them.
+    /// Removes offsets of topics that are in memory or no longer exist: a topic in memory is empty after a restart.
     fn forget_lost_topics(&self, group: &mut Group) {
         let topics: BTreeSet<TopicName> = group.committed().keys().map(|partition| partition.topic.clone()).collect();
         let lasts = |topic: &TopicName| self.topic(topic.as_str()).is_ok_and(|topic| topic.stored_as.is_some());
@@ -319,8 +322,8 @@ impl Broker {
         }
     }
 
-    /// Takes the offsets of a topic out of a group and out of the log. Nobody waits for the log: after a restart
-    /// the offsets of topics that are gone are left out.
+    /// Deletes the offsets of a topic from a group and from the log. Does not wait for the log: on restart, offsets of
+    /// deleted topics are ignored.
     fn forget_offsets(&self, group: &mut Group, topic: &TopicName, wakes: &mut Wakes) {
         let (name, tombstones) = (group.name(), group.tombstones(Some(topic)));
         if !tombstones.is_empty() {
@@ -333,8 +336,8 @@ impl Broker {
         group.forget_topic(topic, self.groups().now());
     }
 
-    /// Adds a member to a group, or lets one begin again. It gets partitions of a topic that does not exist once that
-    /// is created: reading creates nothing.
+    /// Adds a member to a group, or lets a member rejoin. If it subscribes to a topic that does not exist, it is
+    /// assigned partitions once the topic is created: reading creates no topic.
     pub async fn join_group(&self, name: &GroupName, join: Join) -> Outcome<Turn> {
         join.check()?;
         let coordinator = self.restored_groups().await?;
@@ -343,12 +346,12 @@ impl Broker {
             let (now, who) = (coordinator.now(), join.who.clone());
             let joined = self.change(&cell, true, |group| group.join(join.clone(), &Topics(self), now)).await;
             match joined {
-                // It was deleted just now.
+                // The group was deleted concurrently.
                 Err(refused) if refused.reason == Reason::NoSuchGroup => {}
                 joined => {
                     let beat = joined??;
                     coordinator.recount(&cell);
-                    // Its deadline may be the next one.
+                    // The deadline of the member may be the next one.
                     coordinator.changed.notify_one();
                     return self.answer(&cell, &who, beat, true, Duration::ZERO).await;
                 }
@@ -356,7 +359,7 @@ impl Broker {
         }
     }
 
-    /// A member is alive, says what it reads, and hears what it may read.
+    /// Processes a heartbeat: records the partitions that the member reads, and returns those that it may read.
     pub async fn group_heartbeat(&self, name: &GroupName, beat: Beat) -> Outcome<Turn> {
         let coordinator = self.restored_groups().await?;
         let cell = coordinator.find_for(name, &beat.who)?;
@@ -368,7 +371,7 @@ impl Broker {
             if let Some(timeout_ms) = beat.session_timeout_ms
                 && group.set_session_timeout(&beat.who, beat.epoch, timeout_ms)?
             {
-                // Its deadline may be the next one.
+                // The deadline of the member may be the next one.
                 coordinator.changed.notify_one();
             }
             group.beat(&beat.who, beat.epoch, beat.owned.as_ref(), &Topics(self), now)
@@ -377,8 +380,8 @@ impl Broker {
         self.answer(&cell, &beat.who, number, beat.owned.is_some(), beat.wait).await
     }
 
-    /// The answer to a heartbeat: at once where there is something to tell, else when there is, or at the end of
-    /// the wait, or when the member was heard again.
+    /// Returns the response to a heartbeat: immediately if there is a change, or else when there is one, when `wait`
+    /// elapses, or when the member sends another heartbeat.
     async fn answer(&self, cell: &Cell, who: &Identity, beat: u64, in_full: bool, wait: Duration) -> Outcome<Turn> {
         let deadline = tokio::time::Instant::now() + wait;
         loop {
@@ -390,19 +393,20 @@ impl Broker {
                 let is_last = group.is_last_beat(&who.member, beat);
                 let has_news = group.reconcile(who, self.groups().now())?;
                 if has_news {
-                    // What it shall give up has a deadline, which may be the next one.
+                    // The member must release partitions by a deadline, which may be the next one.
                     self.groups().changed.notify_one();
                 }
                 if has_news || in_full || !is_last || tokio::time::Instant::now() >= deadline {
                     return group.answer(who, beat, in_full);
                 }
             }
-            // That the wait is over is seen above.
+            // The elapsed wait is detected above.
             tokio::time::timeout_at(deadline, news).await.unwrap_or_default();
         }
     }
 
-    /// A member goes. A static one that is only away keeps its partitions until its session is over.
+    /// Removes a member from its group. A static member that is only away keeps its partitions until its session
+    /// expires.
     pub async fn leave_group(&self, name: &GroupName, who: &Identity, is_away: bool) -> Outcome {
         let coordinator = self.restored_groups().await?;
         let cell = coordinator.find(name)?;
@@ -413,8 +417,8 @@ impl Broker {
         Ok(())
     }
 
-    /// Changes a group once the topic of offsets has what it must have before. Members who may have something new
-    /// look again.
+    /// Changes a group after its state has been written to the topic of offsets, if that is required. Wakes waiting
+    /// members if the group has changed.
     async fn change<T>(&self, cell: &Cell, is_joining: bool, work: impl FnOnce(&mut Group) -> T) -> Outcome<T> {
         loop {
             {
@@ -436,7 +440,7 @@ impl Broker {
         }
     }
 
-    /// Writes what the topic of offsets has to know of the group itself, and waits until it is committed.
+    /// Writes the group's own state to the topic of offsets, and waits until it is committed.
     async fn save(&self, cell: &Cell, is_joining: bool) -> Outcome {
         let topic = self.internal_topic(OFFSETS_TOPIC)?;
         let _turn = cell.saving.lock().await;
@@ -455,7 +459,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Commits offsets. They count, and this returns, when their records are committed.
+    /// Commits offsets. They take effect, and this completes, when their records are committed.
     pub async fn commit_offsets(&self, name: &GroupName, committer: &Committer, offsets: Vec<OffsetCommit>) -> Outcome {
         let changes = offsets.into_iter().map(|commit| Change {
             partition: commit.partition,
@@ -472,7 +476,7 @@ impl Broker {
         committed
     }
 
-    /// Commits offsets, whose time is when they get their place.
+    /// Commits offsets. Their time is the time of their append.
     async fn commit(&self, name: &GroupName, committer: &Committer, mut changes: Vec<Change>) -> Outcome {
         if changes.is_empty() {
             return Ok(());
@@ -502,7 +506,7 @@ impl Broker {
         if appended.is_reached() {
             return Ok(cell.commit_through(appended).await?);
         }
-        // Whoever commits may go before the log is safe, and then it counts all the same.
+        // A committer may disconnect before the log is durable; the commit takes effect regardless.
         let committed = tokio::spawn(async move { cell.commit_through(appended).await });
         Ok(committed.await.unwrap_or_else(|gone| {
             Err(Error::new(ErrorKind::Internal, format!("the broker stopped before the commit was durable: {gone}")))
@@ -519,7 +523,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Whether a member of a group is told its committed offsets, or only has to join again.
+    /// Checks that a member may read the group's committed offsets, or has to join again first.
     pub async fn check_fetch(&self, name: &GroupName, who: &Identity, epoch: u32) -> Outcome {
         let coordinator = self.restored_groups().await?;
         let Ok(cell) = coordinator.find(name) else {
@@ -528,7 +532,7 @@ impl Broker {
         cell.state.lock().group.check_fetch(who, epoch)
     }
 
-    /// The committed offsets of a group: of these partitions, as far as there are any, or all.
+    /// Returns the committed offsets of a group: those of the given partitions, or all.
     pub async fn committed_offsets(
         &self,
         name: &GroupName,
@@ -549,8 +553,8 @@ impl Broker {
         })
     }
 
-    /// Sets or forgets the offsets of a group that has no members, in these partitions of a topic or in all.
-    /// Returns what they are then; with `is_dry_run` what they would be.
+    /// Sets or deletes the offsets of a group that has no members, in the given partitions of a topic, or in all if
+    /// none are given. Returns the new offsets; with `is_dry_run`, changes nothing.
     pub async fn reset_offsets(
         &self,
         name: &GroupName,
@@ -602,14 +606,15 @@ impl Broker {
         Ok(reset)
     }
 
-    /// Removes a group that has no members, with its offsets.
+    /// Deletes a group that has no members, with its offsets.
     pub async fn delete_group(&self, name: &GroupName) -> Outcome {
         let coordinator = self.restored_groups().await?;
         let cell = coordinator.find(name)?;
         self.remove_group(&cell, |group| group.check_empty("it can be deleted")).await
     }
 
-    /// Removes a group if it may go. It is gone for everyone at once; this returns when that is committed.
+    /// Deletes a group if `may_go` permits it. The deletion is visible to all clients immediately; this completes when
+    /// it is committed.
     async fn remove_group(&self, cell: &Cell, may_go: impl FnOnce(&Group) -> Outcome) -> Outcome {
         let topic = self.internal_topic(OFFSETS_TOPIC)?;
         let mut wakes = Wakes::default();
@@ -635,7 +640,7 @@ impl Broker {
         Ok(())
     }
 
-    /// A topic was deleted: so are its offsets.
+    /// Deletes the offsets of a deleted topic in all groups.
     pub(crate) fn forget_topic(&self, topic: &TopicName) {
         let coordinator = self.groups();
         for cell in coordinator.cells() {
@@ -644,11 +649,12 @@ impl Broker {
             cell.news.notify_waiters();
         }
         coordinator.shares.forget_topic(topic);
-        // Members may have a deadline now by which they have to give up what they had.
+        // Members may now have a deadline by which they must release their partitions.
         coordinator.topics_changed();
     }
 
-    /// Puts out members that are silent or do not give up what they have to, and tells groups of new topics.
+    /// Removes members that are silent or do not release partitions in time, and updates groups whose topics have
+    /// changed.
     async fn tick_groups(&self) {
         let coordinator = self.groups();
         coordinator.counts.expired_members.add(coordinator.shares.expire(self, coordinator.now()));
@@ -680,7 +686,7 @@ impl Broker {
         }
     }
 
-    /// Removes groups that had no members for too long.
+    /// Deletes groups that have had no members for longer than the retention of offsets.
     async fn expire_groups(&self) {
         let coordinator = self.groups();
         let retention_ms = match self.settings().offsets_retention.as_millis() as u64 {
@@ -712,7 +718,7 @@ impl Broker {
     }
 }
 
-/// What a timer could not do it tries again. That a group is gone is fine.
+/// Logs a failure of a timer, which tries again later. A deleted group is not a failure.
 fn note_failure(cell: &Cell, result: Outcome) {
     if let Err(refused) = result
         && refused.reason != Reason::NoSuchGroup
@@ -721,7 +727,7 @@ fn note_failure(cell: &Cell, result: Outcome) {
     }
 }
 
-/// The timer of all groups, for as long as the broker lives.
+/// Runs the timers of all groups for as long as the broker exists.
 pub(crate) async fn keep_time(broker: Weak<Broker>) {
     let mut expiry = tokio::time::interval(EXPIRY_INTERVAL);
     let mut is_expiry_due = false;
@@ -740,7 +746,7 @@ pub(crate) async fn keep_time(broker: Weak<Broker>) {
                 EXPIRY_INTERVAL
             }
         };
-        // The broker may end meanwhile.
+        // The broker may be dropped in the meantime.
         drop(broker);
         tokio::time::sleep(TICK).await;
         is_expiry_due = tokio::select! {

@@ -1,4 +1,4 @@
-//! Share groups at work: who is in them, and the queue that each has over each of its topics.
+//! Share groups: their members, and the queue of each group over each of its topics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,30 +16,30 @@ use crate::peers::Created;
 use crate::queues::{AcquireFrom, NewQueue, QueuePosition, QueueStart, SeekTo};
 use crate::topics::refuse_internal;
 
-/// The kind of documents that say that there is such a group.
+/// Kind of the documents that record the existence of a share group.
 const SHARE_GROUP: &str = "share.group";
-/// Messages of one partition that all members of a group have at a time, at most.
+/// Maximum messages of one partition that are leased to the members of a group at the same time.
 pub const SHARE_IN_FLIGHT_MAX: u32 = 10_000;
 
-/// Where a share group begins in a topic.
+/// Position in a topic at which a share group begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShareStart {
     Earliest,
-    /// With what is published from now on.
+    /// The records that are published from now on.
     #[default]
     Live,
-    /// With what was published so long ago.
+    /// The records published at most this long ago.
     Ago(Duration),
 }
 
-/// A sign of life of a member.
+/// Heartbeat of a member.
 #[derive(Clone, Debug)]
 pub struct ShareBeat {
     pub member: MemberId,
     pub epoch: u32,
-    /// What it subscribes to from now on.
+    /// Topics to which the member subscribes from now on; `None` leaves them unchanged.
     pub topics: Option<Vec<Pattern>>,
-    /// How long the member may be silent from now on.
+    /// Session timeout of the member from now on.
     pub session_timeout_ms: u32,
 }
 
@@ -59,7 +59,7 @@ pub struct ShareGroupStatus {
     pub members: Vec<ShareGroupMember>,
 }
 
-/// Every share group that has members; the others are known by their documents.
+/// All share groups that have members; the others are known by their documents.
 #[derive(Default)]
 pub(super) struct ShareGroups(Mutex<BTreeMap<GroupName, ShareGroup>>);
 
@@ -72,18 +72,18 @@ impl ShareGroups {
         self.0.lock().values().filter_map(ShareGroup::next_deadline_ms).min()
     }
 
-    /// How many there are, and how many members they have.
+    /// Returns the number of groups that have members, and the number of these members.
     pub(super) fn counts(&self) -> (usize, usize) {
         let groups = self.0.lock();
         (groups.len(), groups.values().map(ShareGroup::len).sum())
     }
 
-    /// A topic was deleted: one that comes with the same name is another.
+    /// Forgets a deleted topic: a later topic of the same name is a different one.
     pub(super) fn forget_topic(&self, topic: &TopicName) {
         self.0.lock().values_mut().for_each(|group| group.forget_topic(topic));
     }
 
-    /// Puts out members whose session is over.
+    /// Removes members whose session has expired. Returns their number.
     pub(super) fn expire(&self, broker: &Broker, now: Now) -> u64 {
         let mut count = 0;
         self.0.lock().retain(|name, group| {
@@ -98,7 +98,7 @@ impl ShareGroups {
     }
 }
 
-/// What every queue of a share group is set to; what a group says for itself comes with each call.
+/// Returns the settings of every queue of a share group. Settings of a group itself are passed with each call.
 fn queue_settings() -> QueueSettings {
     QueueSettings {
         retention_ms: RETENTION_MS_MAX,
@@ -113,7 +113,7 @@ fn no_such_share_group(name: &GroupName) -> GroupError {
 }
 
 impl Broker {
-    /// A program joins a share group, or begins anew in it.
+    /// Joins a member to a share group, or lets a member rejoin.
     pub async fn join_share_group(&self, name: &GroupName, join: ShareJoin, start: ShareStart) -> Outcome<Turn> {
         join.check()?;
         let coordinator = self.restored_groups().await?;
@@ -138,23 +138,23 @@ impl Broker {
             }
             turn?
         };
-        // Its deadline may be the next one.
+        // The deadline of the member may be the next one.
         coordinator.changed.notify_one();
         self.prepare(name, turn, start).await
     }
 
-    /// A member is alive, and hears what it may take from.
+    /// Processes a heartbeat of a member. Returns the partitions from which it may take messages.
     pub async fn share_group_heartbeat(&self, name: &GroupName, beat: ShareBeat, start: ShareStart) -> Outcome<Turn> {
         let coordinator = self.restored_groups().await?;
         let ShareBeat { member, epoch, topics, session_timeout_ms } = beat;
         let turn = {
             let mut groups = coordinator.shares.0.lock();
-            // After a restart its members join again.
+            // After a restart, members have to join again.
             let unknown =
                 || GroupError::new(Reason::UnknownMember, format!("{member} is not a member of group {name}"));
             let group = groups.get_mut(name).ok_or_else(unknown)?;
             if group.set_session_timeout(&member, session_timeout_ms) {
-                // Its deadline may be the next one.
+                // The deadline of the member may be the next one.
                 coordinator.changed.notify_one();
             }
             group.beat(&member, epoch, topics, &Topics(self), coordinator.now())?
@@ -162,12 +162,12 @@ impl Broker {
         self.prepare(name, turn, start).await
     }
 
-    /// What a member is told to take from is there for it to take.
+    /// Creates the missing queues over all topics that are assigned to a member.
     async fn prepare(&self, name: &GroupName, turn: Turn, start: ShareStart) -> Outcome<Turn> {
         let topics: BTreeSet<&TopicName> = turn.assignment.iter().flatten().map(|at| &at.topic).collect();
         for topic in topics {
             match self.share_queue(name, topic, start).await {
-                // It was deleted just now, and is told of no more with the next heartbeat.
+                // The topic was deleted concurrently; the next heartbeat no longer assigns it.
                 Err(error) if error.kind == engine::ErrorKind::NotFound => {}
                 made => drop(made?),
             }
@@ -186,16 +186,16 @@ impl Broker {
         Ok(())
     }
 
-    /// The queue of a share group over a topic, which is made where there is none.
+    /// Returns the queue of a share group over a topic, which is created if it does not exist.
     pub async fn share_queue(&self, name: &GroupName, topic: &TopicName, start: ShareStart) -> Result<QueueName> {
         refuse_internal(topic.as_str())?;
         let queue = QueueName::of_share(name, topic);
         if self.has_queue(&queue).await? {
             return Ok(queue);
         }
-        // The topic has to be there before it is written down that the group is.
+        // The topic must exist before the existence of the group is recorded.
         self.topic(topic.as_str())?;
-        // It is there until it is deleted, also without a topic.
+        // The group exists until it is deleted, even without a topic.
         if self.document(SHARE_GROUP, name.as_str()).await?.is_none() {
             self.put_document(SHARE_GROUP, name.as_str(), Some(Bytes::new())).await?;
         }
@@ -205,7 +205,7 @@ impl Broker {
             settings: queue_settings(),
             ..NewQueue::new(queue.clone())
         };
-        // Another member may have made it meanwhile.
+        // Another member may have created the queue concurrently.
         let (_, begins) = self.make_queue(new).await?;
         if begins && let ShareStart::Ago(ago) = start {
             let at_ms = crate::timers::now_ms().saturating_sub(ago.as_millis() as u64);
@@ -214,7 +214,7 @@ impl Broker {
         Ok(queue)
     }
 
-    /// The names of all share groups, and whether they have members.
+    /// Returns the names of all share groups, each with `true` if it has members.
     pub async fn share_groups(&self) -> Outcome<BTreeMap<GroupName, bool>> {
         let coordinator = self.restored_groups().await?;
         let kept = self.documents(SHARE_GROUP, "").await?.into_iter();
@@ -243,18 +243,18 @@ impl Broker {
         }
     }
 
-    /// The topics that a share group has a queue over.
+    /// Returns the topics over which a share group has a queue.
     pub async fn share_topics(&self, name: &GroupName) -> Outcome<BTreeSet<TopicName>> {
         let queues = self.share_queues().await?.into_iter();
         Ok(queues.filter(|(group, _)| group == name).map(|(_, queue)| queue.topic.clone()).collect())
     }
 
-    /// How far a share group has come in a topic.
+    /// Returns the positions of a share group in a topic.
     pub async fn share_positions(&self, name: &GroupName, topic: &TopicName) -> Outcome<Vec<QueuePosition>> {
         Ok(self.queue_positions(&QueueName::of_share(name, topic)).await?)
     }
 
-    /// Creates a share group, unless it is there. Refused where another kind of group has the name, or where it has
+    /// Creates a share group, unless it exists. Fails if another kind of group has the name, or if the group has
     /// members.
     pub async fn create_share_group(&self, name: &GroupName, what: &str) -> Outcome {
         match self.check_share_group_empty(name, what).await {
@@ -268,7 +268,8 @@ impl Broker {
         Ok(self.put_document(SHARE_GROUP, name.as_str(), Some(Bytes::new())).await?)
     }
 
-    /// A share group without members goes on elsewhere in partitions of a topic. Returns what came of each of them.
+    /// Moves a share group without members to other offsets in partitions of a topic. Returns the outcome for each
+    /// partition.
     pub async fn seek_share_group(
         &self,
         name: &GroupName,
@@ -285,13 +286,13 @@ impl Broker {
         Ok(outcomes)
     }
 
-    /// A share group without members forgets how far it has come in a topic.
+    /// Deletes the position of a share group without members in a topic.
     pub async fn forget_share_topic(&self, name: &GroupName, topic: &TopicName) -> Outcome {
         self.check_share_group_empty(name, "its offsets can be deleted").await?;
         Ok(self.delete_any_queue(QueueName::of_share(name, topic).as_str()).await?)
     }
 
-    /// Removes a share group that has no members, with all that it was not done with.
+    /// Deletes a share group that has no members, with its unacknowledged messages.
     pub async fn delete_share_group(&self, name: &GroupName) -> Outcome {
         self.check_share_group_empty(name, "it can be deleted").await?;
         for topic in self.share_topics(name).await? {
@@ -300,7 +301,7 @@ impl Broker {
         Ok(self.put_document(SHARE_GROUP, name.as_str(), None).await?)
     }
 
-    /// That there is such a group, and nobody in it.
+    /// Checks that the share group exists and has no members.
     pub async fn check_share_group_empty(&self, name: &GroupName, what: &str) -> Outcome {
         let coordinator = self.restored_groups().await?;
         if let Some(group) = coordinator.shares.0.lock().get(name) {

@@ -1,4 +1,4 @@
-//! Consumer groups as they are shown: members, offsets, lag, metrics.
+//! Status of consumer groups: members, offsets, lag and metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,7 +15,7 @@ use super::{Cell, Outcome};
 use crate::broker::Broker;
 use crate::metrics::Exposition;
 
-/// Groups whose lag is among the metrics, by name; more would make the page of metrics too long.
+/// Maximum groups whose lag is among the metrics, by name; more would make the metrics page too long.
 const LAG_ROWS_MAX: usize = 1000;
 
 #[derive(Clone, Debug)]
@@ -24,9 +24,9 @@ pub struct GroupSummary {
     pub state: GroupState,
     pub classic: Option<ClassicInfo>,
     pub members: usize,
-    /// Partitions with a committed offset.
+    /// Number of partitions with a committed offset.
     pub offsets: usize,
-    /// Records behind those offsets.
+    /// Records after those offsets.
     pub lag: u64,
 }
 
@@ -41,12 +41,12 @@ pub struct GroupStatus {
     pub partitions: Vec<GroupPartition>,
 }
 
-/// Of a group whose members share out among themselves.
+/// Status of a classic group, whose members assign partitions among themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassicInfo {
     pub phase: ClassicPhase,
     pub protocol_type: String,
-    /// Empty before the first generation.
+    /// Selected protocol; empty before the first generation.
     pub protocol: String,
 }
 
@@ -59,29 +59,29 @@ pub struct GroupMember {
     pub state: MemberState,
     pub epoch: u32,
     pub topics: Vec<Pattern>,
-    /// What it may read, and what it shall. Where members share out among themselves, as far as that is known.
+    /// Partitions that the member may read, and its target assignment. In classic groups, as far as they are known.
     pub assigned: Vec<TopicPartition>,
     pub target: Vec<TopicPartition>,
-    /// What it says to its leader, or would say to one. Empty where it never has one.
+    /// Metadata for the leader of a classic group. Empty if the member has no classic protocol.
     pub metadata: Bytes,
-    /// What its leader said, if it has one.
+    /// Assignment from the leader of a classic group, if it has one.
     pub assignment: Option<Bytes>,
 }
 
-/// A partition that the group shares out or has an offset of.
+/// A partition that the group assigns or has an offset of.
 #[derive(Clone, Debug)]
 pub struct GroupPartition {
     pub partition: TopicPartition,
-    /// Who may read it.
+    /// Member that may read the partition.
     pub owner: Option<MemberId>,
     pub committed: Option<Committed>,
-    /// The bounds of its log.
+    /// Bounds of the partition's log.
     pub start: Offset,
     pub end: Offset,
 }
 
 impl GroupPartition {
-    /// Records that the group has still to read, where it has committed anything.
+    /// Returns the number of records that the group has not read yet; `None` if it has committed no offset.
     pub fn lag(&self) -> Option<u64> {
         self.committed.as_ref().map(|committed| self.end.saturating_sub(committed.offset))
     }
@@ -93,7 +93,7 @@ fn classic_of(group: &Group) -> Option<ClassicInfo> {
     Some(ClassicInfo { phase: status.phase, protocol_type, protocol })
 }
 
-/// The members, with what they say for this protocol.
+/// Returns the members, with their metadata for this protocol.
 fn members_of(group: &Group, protocol: &str) -> Vec<GroupMember> {
     let members = group.members().map(|member| {
         let spoken = member.protocols.iter().find(|spoken| *spoken.name == *protocol).or(member.protocols.first());
@@ -115,7 +115,7 @@ fn members_of(group: &Group, protocol: &str) -> Vec<GroupMember> {
 }
 
 impl Broker {
-    /// Groups in the order of their names, after this one.
+    /// Returns at most `count_max` groups after this name, ordered by name, and `true` if they are the last ones.
     pub async fn list_groups(&self, after: &str, count_max: usize) -> Outcome<(Vec<GroupSummary>, bool)> {
         let coordinator = self.restored_groups().await?;
         let mut cells = coordinator.cells();
@@ -125,7 +125,7 @@ impl Broker {
         Ok((cells.iter().take(count_max).map(|cell| self.summary(cell)).collect(), is_last))
     }
 
-    /// All groups without their offsets, in no order.
+    /// Returns all groups without their offsets, in no particular order.
     pub async fn group_states(&self) -> Outcome<Vec<(GroupName, GroupState, Option<ClassicInfo>)>> {
         let state = |cell: &Arc<Cell>| {
             let group = &cell.state.lock().group;
@@ -156,7 +156,7 @@ impl Broker {
         let of = |at: &TopicPartition| (readers.get(at).map(|id| (*id).clone()), group.committed().get(at).cloned());
         let known: Vec<_> = all.into_iter().map(|at| (of(&at), at)).collect();
         drop(state);
-        // A partition of a topic that was deleted just now is not shown.
+        // A partition of a topic that was deleted concurrently is not shown.
         let partitions = known.into_iter().filter_map(|((owner, committed), partition)| {
             let (start, end) = self.bounds(&partition)?;
             Some(GroupPartition { partition, owner, committed, start, end })

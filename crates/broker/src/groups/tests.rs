@@ -1,4 +1,4 @@
-//! What the coordinator keeps is what it would find again after a restart.
+//! Tests that the coordinator's state is identical to the state restored after a restart.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ fn join(member: &str, topic: &str) -> Join {
 
 type Kept = BTreeMap<GroupName, BTreeMap<TopicPartition, Committed>>;
 
-/// What is kept of each group, and what its records say.
+/// Returns the state of each group in memory, and the state restored from its records.
 async fn kept_and_found(broker: &Broker) -> (Kept, Kept) {
     let now = broker.groups().now();
     let cells = broker.groups().cells();
@@ -74,7 +74,7 @@ async fn what_is_kept_is_found_again() {
     assert_eq!(kept, found);
     assert_eq!((kept[&group("g1")].len(), kept[&group("g2")].len()), (3, 0));
     assert_eq!(broker.groups().offsets.load(Ordering::Relaxed), 3);
-    // A group that was deleted and comes back has nothing of before.
+    // A group that was deleted and created again has no earlier state.
     broker.commit_offsets(&group("g3"), &Committer::Outsider, vec![commit("b", 0, 1)]).await.expect("committed");
     let (kept, found) = kept_and_found(&broker).await;
     assert_eq!(kept, found);
@@ -97,13 +97,13 @@ async fn epochs_found_again_are_above_all_that_were_given_out() {
         }
     }
     assert!(last > 1500);
-    // Few records say it.
+    // A few records hold this state.
     let topic = broker.topic(OFFSETS_TOPIC).expect("a topic");
     let records: u64 = topic.partitions().iter().map(|cell| cell.extent().end).sum();
     assert!(records < 3100, "{records}");
 }
 
-/// Many commits at once: what counts in the end is what the log says last, and it was never less.
+/// Concurrent commits: the effective offset in the end is the last one in the log, and it was never lower.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn commits_at_once_count_in_the_order_of_the_log() {
     let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");

@@ -13,7 +13,7 @@ use crate::publish::Wakes;
 /// A group whose offsets a transaction may commit.
 pub(crate) struct StagedGroup(Arc<Cell>);
 
-/// Offsets of a committed transaction that have their place in the log of their group.
+/// Offsets of a committed transaction that have been appended to the log of their group.
 #[must_use]
 pub(crate) struct StagedCommit {
     cell: Arc<Cell>,
@@ -21,7 +21,7 @@ pub(crate) struct StagedCommit {
 }
 
 impl StagedCommit {
-    /// Lets them count, once the log is safe for it.
+    /// Waits until the offsets are durable, and then makes them take effect.
     pub(crate) async fn finish(self) -> Result<()> {
         self.cell.commit_through(self.appended).await
     }
@@ -40,7 +40,7 @@ impl Broker {
         self.restored_groups().await.map(drop)
     }
 
-    /// The group of offsets that a transaction wants to commit.
+    /// Returns the group whose offsets a transaction wants to commit.
     pub(crate) async fn staged_group(
         &self,
         name: &GroupName,
@@ -55,9 +55,9 @@ impl Broker {
         }))
     }
 
-    /// Whether a transaction may commit these offsets of a group. Who says which member it is has to be that member.
-    /// Whoever stages them holds the lock of their transaction from here on: a member that comes after this one asks
-    /// there before it reads.
+    /// Checks that a transaction may commit these offsets of a group. A committer that names a member must be that
+    /// member. The caller holds the lock of the transaction from here on: a member that later reads the partitions
+    /// queries the transaction first.
     pub(crate) fn check_staged(
         &self,
         StagedGroup(cell): &StagedGroup,
@@ -76,8 +76,8 @@ impl Broker {
         Ok(self.groups().check_room(&state.group, &changes)?)
     }
 
-    /// Writes offsets of a committed transaction. It was decided that they count: nothing is refused. What was
-    /// committed since the decision stays, and so this may be done again.
+    /// Writes offsets of a committed transaction. The decision has been made, so that nothing is refused. Offsets
+    /// committed since the decision are kept, so that this may be repeated.
     pub(crate) fn commit_staged(
         &self,
         name: &GroupName,
@@ -92,7 +92,7 @@ impl Broker {
             let cell = self.groups().find_or_create(name, None)?;
             let mut state = cell.state.lock();
             if state.is_gone {
-                // Whoever deleted it takes it off the list at once.
+                // The deleting task removes the group from the table immediately.
                 drop(state);
                 std::thread::yield_now();
                 continue;
@@ -101,7 +101,7 @@ impl Broker {
             changes.retain(|change| {
                 let there = state.group.newest(&change.partition).map(|there| there.committed_ms);
                 let own = change.committed.as_ref().map(|own| own.committed_ms);
-                // Of a topic that is gone nothing is kept.
+                // Offsets of deleted topics are not kept.
                 there < own && self.topic(change.partition.topic.as_str()).is_ok()
             });
             if changes.is_empty() {
@@ -117,7 +117,8 @@ impl Broker {
         }
     }
 
-    /// Partitions of a group whose offsets are about to change: they are in the log, which is not safe yet.
+    /// Returns the partitions of a group whose offsets are about to change: their commit is in the log but not durable
+    /// yet.
     pub(crate) fn offsets_on_their_way(&self, name: &GroupName) -> BTreeSet<TopicPartition> {
         let Ok(cell) = self.groups().find(name) else {
             return BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Entries added, deleted and trimmed.
+//! Adding, deleting and trimming entries.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -12,35 +12,35 @@ use super::{LockedStream, Saved, Stream};
 use crate::publish::{Attempt, CommittingPublish, Wakes};
 use crate::timers::now_ms;
 
-/// Entries of a node, as Redis keeps them: trimming that need not be exact removes whole nodes.
+/// Entries per node, as in Redis: approximate trimming removes whole nodes.
 const NODE_ENTRIES: u64 = 100;
 
-/// The id that an entry is to have.
+/// Id for a new entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewEntryId {
-    /// Of the present.
+    /// An id of the current time.
     Now,
-    /// Of a time, above all others of that time.
+    /// An id of this time, above all others of that time.
     Of(u64),
     Is(EntryId),
 }
 
-/// Which entries stay.
+/// Limit up to which a stream is trimmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrimTo {
-    /// So many of the newest.
+    /// Keep this number of the newest entries.
     Len(u64),
-    /// Those from an id on.
+    /// Keep the entries from this id on.
     From(EntryId),
 }
 
 impl NewEntryId {
-    /// The id itself, behind an entry with another one.
+    /// Returns the id for an entry that follows an entry with id `last`.
     fn behind(self, last: EntryId) -> Result<EntryId> {
         let id = match self {
             Self::Now => last.at(now_ms()),
             Self::Of(ms) if ms == last.ms => last.seq.checked_add(1).map(|seq| EntryId::new(ms, seq)),
-            // None is 0-0.
+            // 0-0 is not a valid id.
             Self::Of(ms) => Some(EntryId::new(ms, u64::from(ms == 0))).filter(|id| *id > last),
             Self::Is(id) => Some(id).filter(|id| *id > last),
         };
@@ -50,7 +50,7 @@ impl NewEntryId {
 }
 
 impl Stream {
-    /// Adds an entry, as [`LockedStream::add`] does. The entry is as safe as its topic is when this is over.
+    /// Adds an entry, as [`LockedStream::add`] does. The entry is as durable as its topic when this completes.
     pub async fn add(
         &self,
         id: NewEntryId,
@@ -65,9 +65,9 @@ impl Stream {
 }
 
 impl LockedStream {
-    /// Adds an entry; [`ErrorKind::OutOfRange`] where its id is not above all others. What it is made of is its key,
-    /// its value and its headers, in their order. Where others publish at the same time, or a subscriber or the disk
-    /// has no room, it waits for them if `may_wait`, and fails as busy if not.
+    /// Adds an entry with a key, a value and headers, in their order. Fails with [`ErrorKind::OutOfRange`] if its id is
+    /// not above all others. If other clients publish at the same time, or a subscriber or the disk has no room, it
+    /// waits if `may_wait`, and fails as busy if not.
     pub async fn add(
         &mut self,
         id: NewEntryId,
@@ -82,7 +82,7 @@ impl LockedStream {
             let appended = partition.appended();
             self.catch_up().await?;
             match self.try_add(id, key, value, headers, may_wait).await {
-                // Another door publishes there, or did and it is not on the disk yet: what that is has to be known.
+                // Another door publishes there, or did and its records are not on disk yet: they must be known first.
                 Err(error) if error.kind == ErrorKind::OutOfSequence => {
                     let waited = match may_wait {
                         true => {
@@ -142,7 +142,7 @@ impl LockedStream {
         Ok((id, commit))
     }
 
-    /// Deletes entries that are there. How many those were.
+    /// Deletes the entries that exist. Returns their number.
     pub async fn delete(&mut self, ids: &[EntryId]) -> Result<(u64, Saved)> {
         let mut offsets = Vec::new();
         let mut max_deleted = self.state.saved.max_deleted;
@@ -180,7 +180,7 @@ impl LockedStream {
         Ok((offsets.len() as u64, saved))
     }
 
-    /// What was deleted at the start goes from the log.
+    /// Removes deleted entries at the start of the stream from the log.
     async fn drop_deleted(&mut self) -> Result<()> {
         let mut first = None;
         let mut is_any_gone = false;
@@ -207,8 +207,9 @@ impl LockedStream {
         self.start_at(start, gone, prev).await
     }
 
-    /// Where what can be read ends, behind an entry with this id: what was just added may not be on the disk yet. What
-    /// comes behind all of the stream has an id above all that it had, or was told.
+    /// Returns the end of the readable log, for a start after an entry with the id `read`: entries just added may not
+    /// be on disk yet. An entry after the whole stream gets an id above all earlier ids, and above the id set as the
+    /// last.
     fn end_behind(&self, read: EntryId) -> (Offset, EntryId) {
         let next = self.index().next();
         let end = self.stream.partition.extent().stable_end.min(next);
@@ -223,13 +224,13 @@ impl LockedStream {
         self.index_mut().begin_at(start, gone, prev);
         let forgotten = self.state.split_deleted(id, start);
         lasts.wait().await?;
-        // Once they are gone nothing has to be known of them.
+        // The deletion of removed entries need not be recorded any more.
         drop(self.append(forgotten)?);
         Ok(())
     }
 
-    /// Removes the oldest entries up to what stays: at most `limit`, and where it need not be exact in whole nodes of
-    /// `NODE_ENTRIES`. How many those were.
+    /// Removes the oldest entries beyond the limit `to`: at most `limit`, and, if `is_rough`, only whole nodes of
+    /// `NODE_ENTRIES`. Returns their number.
     pub async fn trim(&mut self, to: TrimTo, is_rough: bool, limit: u64) -> Result<u64> {
         let excess = match to {
             TrimTo::Len(len) => self.len().saturating_sub(len),
@@ -240,11 +241,11 @@ impl LockedStream {
         if excess == 0 {
             return Ok(0);
         }
-        // The entry that is the first one then, and what is before it with what was deleted.
+        // Find the new first entry, and the number of entries before it, including deleted ones.
         let (mark, mut gone) = self.mark_after_shown(excess);
         let mut before = mark.before - self.index().first().before;
         let mut first = None;
-        // Others may have added what is not on the disk yet: that is behind all that goes.
+        // Other clients may have added entries that are not on disk yet: those are after all removed entries.
         let mut last = mark.prev;
         let each = |seen: &Seen<'_>| {
             if gone == excess && !seen.is_deleted {
@@ -262,7 +263,7 @@ impl LockedStream {
             let (start, prev) = self.end_behind(last);
             (start, prev, before)
         });
-        // Nobody can tell the last id from what is left, then.
+        // The last id cannot be derived from the remaining log then.
         let saved = if is_all { Some(self.save([])?) } else { None };
         self.start_at(start, before, prev).await?;
         if let Some(saved) = saved {
@@ -271,7 +272,7 @@ impl LockedStream {
         Ok(gone)
     }
 
-    /// How many of so many entries from the start on are in nodes that have no others.
+    /// Returns how many of the first `entries` entries are in nodes without any others.
     fn whole_nodes(&self, entries: u64) -> u64 {
         if entries == self.len() {
             return entries;
@@ -280,11 +281,11 @@ impl LockedStream {
         entries.saturating_sub((into_first + entries) % NODE_ENTRIES)
     }
 
-    /// The last mark with at most so many entries that are shown before it, and how many those are.
+    /// Returns the last mark with at most `entries` visible entries before it, and the number of these.
     fn mark_after_shown(&self, entries: u64) -> (engine::streams::Mark, u64) {
         let first = self.index().first();
         let mut mark = self.index().mark_after(entries);
-        // What was deleted before it makes them fewer: never more than are asked for.
+        // Deleted entries before the mark reduce the number: it never exceeds `entries`.
         let deleted = self.state.deleted.range(..mark.offset).count() as u64;
         if mark.before < first.before {
             mark = first;
@@ -307,12 +308,12 @@ impl LockedStream {
         Ok(count)
     }
 
-    /// Sets the id above which all that is added will be, [`ErrorKind::OutOfRange`] where an entry has a larger one;
-    /// and, where they are given, how many entries were ever added, and the largest id of those that were deleted.
+    /// Sets the id above which all later entries will be; fails with [`ErrorKind::OutOfRange`] if an entry has a larger
+    /// one. If given, also sets the number of entries ever added, and the largest id of the deleted entries.
     pub fn set_last(&mut self, last: EntryId, added: Option<u64>, max_deleted: Option<EntryId>) -> Result<Saved> {
         let newest = self.index().newest();
         if last < newest {
-            // What was deleted behind all others still has its ids in the log.
+            // Entries that were deleted at the end still have their ids in the log.
             let message = format!("the id is below {newest}, which is that of an entry");
             return Err(Error::new(ErrorKind::OutOfRange, message));
         }

@@ -1,4 +1,4 @@
-//! A stream copied into a new one, with its groups.
+//! Copying a stream into a new one, with its groups.
 
 use std::ops::ControlFlow;
 
@@ -10,14 +10,14 @@ use super::{LockedStream, Saved};
 use crate::internal::Appended;
 use crate::publish::Wakes;
 
-/// Keys, values and headers of the entries that are copied at a time.
+/// Bytes of the keys, values and headers of the entries that are copied at a time.
 const PIECE_BYTES: usize = 4 << 20;
-/// A batch takes no more records once it has so many bytes.
+/// Bytes after which a batch takes no more records.
 const BATCH_BYTES: usize = 1 << 20;
 
 impl LockedStream {
-    /// Makes this stream, which is new, the same as another one: its entries with their ids, and its groups with what
-    /// they have pending.
+    /// Copies another stream into this one, which must be new: its entries with their ids, and its groups with their
+    /// pending entries.
     pub async fn copy_from(&mut self, other: &Self) -> Result<Saved> {
         let (mut next, mut entries) = (Some(EntryId::ZERO), None);
         while let Some(from) = next {
@@ -38,7 +38,7 @@ impl LockedStream {
         Ok(self.save(groups)?.with_entries(&self.stream.broker, topic, entries))
     }
 
-    /// Some entries from an id on.
+    /// Returns some entries, from an id on.
     async fn piece(&self, from: EntryId) -> Result<Vec<Entry>> {
         let (mut found, mut bytes) = (Vec::new(), 0);
         let each = |seen: &Seen<'_>| {
@@ -53,7 +53,7 @@ impl LockedStream {
         Ok(found)
     }
 
-    /// Appends entries. What is to wait for: the last batch of them.
+    /// Appends entries. Returns the last batch, for which the caller waits.
     fn append_copies(&mut self, entries: &[Entry]) -> Result<Option<Appended>> {
         let (mut builder, mut last) = (BatchBuilder::new(), None);
         let mut entries = entries.iter().peekable();
@@ -66,7 +66,7 @@ impl LockedStream {
             let value = record.value.as_deref().or((own == 0).then_some(&[]));
             let time = i64::try_from(entry.id.ms).unwrap_or(i64::MAX);
             builder.push(time, record.key.as_deref(), value, &headers)?;
-            // Nobody else knows the stream yet: each entry gets the next offset.
+            // No other client knows the stream yet: each entry gets the next offset.
             let at = self.index().next();
             self.index_mut().push(at, entry.id);
             if (builder.len() >= BATCH_BYTES || entries.peek().is_none())

@@ -1,4 +1,4 @@
-//! Groups of streams: made, changed, and given entries.
+//! Groups of streams: creation, changes, and delivery of entries.
 
 use engine::streams::{Entry, EntryId, Extent, Group, STREAM_GROUPS_MAX, STREAM_NAME_BYTES_MAX};
 use engine::{Error, Result};
@@ -8,7 +8,7 @@ use crate::peers::Created;
 use crate::timers::now_ms;
 
 impl LockedStream {
-    /// Has those who wait for something of the stream look again: its groups are others.
+    /// Wakes the clients that wait for the stream, because its groups have changed.
     pub fn note_change(&self) {
         self.stream.cell.news.notify_waiters();
     }
@@ -21,7 +21,7 @@ impl LockedStream {
         self.state.groups.get(name)
     }
 
-    /// Whether it was not there.
+    /// Creates a group. Returns `None` if it exists already.
     pub fn create_group(&mut self, name: &[u8], last: EntryId, read: Option<u64>) -> Result<Option<Saved>> {
         check_name(name)?;
         if self.state.groups.contains_key(name) {
@@ -35,7 +35,7 @@ impl LockedStream {
         self.save_group(name).map(Some)
     }
 
-    /// Whether it was there.
+    /// Deletes a group. Returns `None` if it does not exist.
     pub fn delete_group(&mut self, name: &[u8]) -> Result<Option<Saved>> {
         let Some(group) = self.state.groups.remove(name) else {
             return Ok(None);
@@ -44,7 +44,8 @@ impl LockedStream {
         self.append(group.gone(self.stream.topic.id, name)).map(Some)
     }
 
-    /// Does something to a group, if it is there. What changed is being written down when this is over.
+    /// Calls `change` with a group, if it exists. The changes are appended to the log, but not yet durable, when this
+    /// returns.
     pub fn change_group<T>(
         &mut self,
         name: &[u8],
@@ -58,15 +59,16 @@ impl LockedStream {
         changed.map(|changed| Some((changed, saved)))
     }
 
-    /// Sees a consumer of a group that is there, which is made where there is none. Whether it was.
+    /// Notes that a consumer of an existing group is active, and creates the consumer if it does not exist. Returns
+    /// `true` if it was created.
     pub fn see(&mut self, group: &[u8], consumer: &[u8]) -> Result<(bool, Saved)> {
         check_name(consumer)?;
         let seen = self.change_group(group, |group| group.see(consumer, now_ms()))?;
         seen.ok_or_else(|| Error::not_found("there is no such group"))
     }
 
-    /// Gives a consumer what its group has not come by yet. Unless it need not acknowledge them, the entries are its
-    /// own from then on.
+    /// Delivers entries to a consumer that its group has not read yet. If `keeps`, they become pending for the consumer
+    /// until it acknowledges them.
     pub async fn take(&mut self, group: &[u8], consumer: &[u8], count: usize, keeps: bool) -> Result<Vec<Entry>> {
         let Some((from, room)) = self.group(group).and_then(|group| Some((group.last().next()?, group.room()))) else {
             return Ok(Vec::new());
@@ -94,12 +96,12 @@ impl LockedStream {
             }
             Ok(())
         };
-        // Lost it is given out again: nobody has to wait for it.
+        // If this is lost, the entries are delivered again: there is nothing to wait for.
         drop(self.change_group(group, give)?);
         Ok(entries)
     }
 
-    /// Gives a consumer again what it has from an id on. Of what was deleted there is nothing but the id.
+    /// Redelivers the pending entries of a consumer from an id on. For a deleted entry, returns only its id.
     pub async fn take_again(
         &mut self,
         group: &[u8],
@@ -129,7 +131,7 @@ impl LockedStream {
     }
 }
 
-/// How many entries were ever added up to the one that a group comes by.
+/// Returns the number of entries ever added up to the entry `id`, which the group reads next; `None` if unknown.
 fn count_behind(extent: &Extent, group: &Group, id: EntryId) -> Option<u64> {
     match group.read() {
         Some(read) if !extent.has_gap_from(id) => Some(read + 1),

@@ -1,10 +1,10 @@
 //! Streams as keys of caches.
 //!
-//! The key of a stream is an entry of its cache that holds the id of its topic. It is a view: what is true is the
-//! topic, and the record of the topic `_streams` that says which key it has and when that expires. So a key is listed
-//! again on startup, in whatever cache it is, and never written to the log of the cache. Whatever removes the entry (a
-//! deletion, another value, its time, a flush) deletes the topic, under the lock of the shard; whatever deletes the
-//! topic removes the entry. A topic that another door made has no such entry.
+//! The key of a stream is an entry of its cache that holds the id of its topic. It is a view: the source of truth is
+//! the topic, and the record of the topic `_streams` that holds the key and its expiry time. A key is therefore listed
+//! again on startup, in any kind of cache, and never written to the log of the cache. Removing the entry (by a
+//! deletion, another value, expiry or a flush) deletes the topic, under the lock of the shard; deleting the topic
+//! removes the entry. A topic that another door created has no such entry.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,14 +31,14 @@ struct Listing {
 /// Streams by the name of their cache.
 type Unlisted = HashMap<Box<[u8]>, Vec<(TopicId, StreamPlace)>>;
 
-/// Which entries of caches stand for topics.
+/// Entries of caches that hold streams.
 #[derive(Default)]
 pub(super) struct Keys {
-    /// At most one for each topic.
+    /// Entries by topic, at most one for each.
     listed: Mutex<HashMap<TopicId, Listing>>,
-    /// Entries whose topics were deleted: they are removed as soon as no lock is in the way.
+    /// Entries whose topics were deleted: they are removed as soon as no lock prevents it.
     deleted: Mutex<Vec<(TopicId, Listing)>>,
-    /// Those of caches that were not opened since the start.
+    /// Streams of caches that have not been opened since startup.
     unlisted: Mutex<Unlisted>,
 }
 
@@ -47,7 +47,7 @@ impl Keys {
         self.listed.lock().len()
     }
 
-    /// Whether an entry stood for the topic.
+    /// Removes the entry of a deleted topic. Returns `true` if the topic had one.
     pub(super) fn topic_removed(&self, id: TopicId) -> bool {
         let Some(listing) = self.listed.lock().remove(&id) else {
             return false;
@@ -58,18 +58,18 @@ impl Keys {
 }
 
 impl Broker {
-    /// Whether a topic that no key stands for is a stream.
+    /// Returns `true` if the topic can be used as a stream. For topics without a key.
     pub fn is_other_stream(&self, name: &str) -> bool {
         let topic = self.topics.read().get(name).cloned();
         topic.is_some_and(|topic| why_no_stream(&topic).is_none())
     }
 
-    /// Whether there may be such a topic at all, which costs next to nothing to find out.
+    /// Returns `true` if topics without a key may exist. This check is very cheap.
     pub fn has_other_streams(&self) -> bool {
         self.streams_there().others.load(Ordering::Relaxed) > 0
     }
 
-    /// Makes a topic of this name for a stream of this key. The caller holds the shard of the key.
+    /// Creates a topic of this name for a stream of this key. The caller must hold the lock of the key's shard.
     pub(crate) fn make_stream(
         self: &Arc<Self>,
         name: &str,
@@ -91,11 +91,11 @@ impl Broker {
             retention_bytes: 0,
             retention_ms: 0,
             storage: Storage::Auto,
-            // Ids of entries are made of their times, and batches are not written again.
+            // Ids of entries are derived from their times, and batches are not rewritten.
             own: Some(OwnSettings::ALL),
             ..TopicSettings::default()
         })?;
-        // No record of it lasts before it does: its creator need not wait.
+        // The topic's records are never durable before the topic is: its creator need not wait.
         let (topic, _) = self.create(parsed, settings)?;
         let stream = self.stream_of(topic.clone())?;
         let mut state = stream.cell.state.clone().try_lock_owned().map_err(|_in_use| taken())?;
@@ -122,8 +122,8 @@ impl Broker {
         streams.others.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Deletes the topic of a stream whose key was removed, and returns what to wait for. The caller holds the shard of
-    /// the key. A topic that no key stood for stays.
+    /// Deletes the topic of a stream whose key was removed, and returns a future that waits for the deletion. The
+    /// caller must hold the lock of the key's shard. A topic that has no key is not deleted.
     pub(crate) fn drop_stream(self: &Arc<Self>, id: TopicId) -> Option<BoxFuture<'static, Result<()>>> {
         let streams = self.streams_there();
         streams.keys.listed.lock().remove(&id)?;
@@ -147,7 +147,7 @@ impl Broker {
         Some(later.boxed())
     }
 
-    /// Writes down when the key of a stream expires, and returns what to wait for.
+    /// Records the expiry time of a stream's key, and returns a future that waits for the record.
     pub(crate) fn save_stream_place(&self, id: TopicId, place: StreamPlace) -> Result<BoxFuture<'static, Result<()>>> {
         let is_stored = self.topics.read().get_by_id(id).is_some_and(|topic| topic.stored_as.is_some());
         let record = StreamRecord::Place { topic: id, place: Some(place) };
@@ -161,7 +161,7 @@ impl Broker {
         .boxed())
     }
 
-    /// Removes the entries of topics that were deleted by others. The caller holds no lock.
+    /// Removes the entries of topics that were deleted by other means. The caller must hold no lock.
     pub(crate) fn unlist_deleted_streams(&self) {
         let deleted = std::mem::take(&mut *self.streams_there().keys.deleted.lock());
         for (id, Listing { cache, key }) in deleted {
@@ -171,7 +171,7 @@ impl Broker {
         }
     }
 
-    /// Streams that were there before the start, by cache.
+    /// Keeps the streams from before startup, by cache, until their caches are opened.
     pub(super) fn keep_unlisted(&self, unlisted: Vec<(TopicId, StreamPlace)>) {
         let mut all = self.streams_there().keys.unlisted.lock();
         for (id, place) in unlisted {
@@ -179,13 +179,13 @@ impl Broker {
         }
     }
 
-    /// Whether a cache that was not opened since the start has streams.
+    /// Returns `true` if a cache that has not been opened since startup has streams.
     pub fn has_unlisted_streams(&self, cache: &str) -> bool {
         self.streams_there().keys.unlisted.lock().contains_key(cache.as_bytes())
     }
 
-    /// Lists the streams of a cache that were there before the start. Where the key has another value, that was put
-    /// later.
+    /// Lists the streams of a cache that existed before startup. If the key has another value, that value is newer and
+    /// the stream is deleted.
     pub(crate) fn list_streams(self: &Arc<Self>, cache: &Cache) {
         let found = self.streams_there().keys.unlisted.lock().remove(cache.name().as_str().as_bytes());
         for (id, place) in found.unwrap_or_default() {

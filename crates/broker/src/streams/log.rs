@@ -1,4 +1,5 @@
-//! The topic of streams: what is known of a stream beside its entries goes into it, and comes out of it at the start.
+//! The topic of streams: the state of streams, apart from their entries, is appended to it and restored from it on
+//! startup.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::internal::Appended;
 use crate::publish::{CommittingPublish, Wakes};
 use crate::topics::Topic;
 
-/// What is being written down of a stream.
+/// A record of a stream that is being written.
 #[must_use]
 pub struct Saved(Saving);
 
@@ -21,7 +22,7 @@ enum Saving {
     Nothing,
     Known(Appended),
     Entry(Arc<Broker>, TopicId, CommittingPublish),
-    /// The last entries of a copy, and what is known of it.
+    /// The last entries of a copy, and its state.
     Copy {
         broker: Arc<Broker>,
         topic: TopicId,
@@ -31,7 +32,7 @@ enum Saving {
 }
 
 impl Saved {
-    /// Returns when it lasts.
+    /// Waits until the record is durable.
     pub async fn lasts(self) -> Result<()> {
         let mut saving = self.0;
         loop {
@@ -59,7 +60,7 @@ impl Saved {
         Self(Saving::Entry(broker.clone(), topic, commit))
     }
 
-    /// Also waits until the entries of a copy can be read.
+    /// Adds the entries of a copy: waits until they can be read, too.
     pub(super) fn with_entries(self, broker: &Arc<Broker>, topic: TopicId, entries: Option<Appended>) -> Self {
         match entries {
             Some(entries) => Self(Saving::Copy { broker: broker.clone(), topic, entries, known: Box::new(self.0) }),
@@ -69,8 +70,8 @@ impl Saved {
 }
 
 impl Broker {
-    /// Learns again what was known of streams before the start, and lists their keys. `place_of` says which cache and
-    /// key the name of a topic means: of a stream that was made before keys were written down.
+    /// Restores the state of streams from before startup, and lists their keys. `place_of` returns the cache and the
+    /// key for the name of a topic, for streams that were created before keys were recorded.
     pub async fn restore_streams(self: &Arc<Self>, place_of: impl Fn(&str) -> (String, Vec<u8>)) -> Result<()> {
         let streams = self.streams_there();
         if streams.is_restored.load(Ordering::Acquire) {
@@ -99,7 +100,7 @@ impl Broker {
         let (mut cells, mut unlisted) = (HashMap::new(), Vec::new());
         for (id, mut state) in states {
             let Ok(name) = self.topic_by_id(id) else {
-                // The topic is gone, and so is all that was known of it.
+                // The topic was deleted, and its state is obsolete.
                 self.append_streams(id, state.gone(id))?;
                 continue;
             };
@@ -118,8 +119,8 @@ impl Broker {
         Ok(())
     }
 
-    /// What became of an entry. One whose stream was deleted before the entry was on the disk was added all the same:
-    /// the answer waits until what is appended after both of them is durable.
+    /// Returns the outcome of adding an entry. If the stream was deleted before the entry was on disk, the entry was
+    /// added all the same: the response waits until a later record than both is durable.
     async fn entry_lasts(&self, topic: TopicId, done: Result<()>) -> Result<()> {
         match done {
             Err(error) if error.kind == ErrorKind::NotFound => {
@@ -137,7 +138,7 @@ impl Broker {
             return Ok(None);
         }
         let topic = self.internal_topic(STREAMS_TOPIC)?;
-        // All of a stream is in one partition.
+        // All records of a stream are in one partition.
         let partition = partitioner::for_key(&id.to_bytes(), topic.partitions().len() as u32);
         let records = records.into_iter().map(|record| (record.key(), record.value()));
         self.append_internal(&topic, partition, records, &mut Wakes::default()).map(Some)
@@ -145,7 +146,7 @@ impl Broker {
 }
 
 impl LockedStream {
-    /// Writes down what is known of the stream as a whole, with more.
+    /// Appends the state of the stream as a whole, and more records.
     pub(super) fn save(&mut self, more: impl IntoIterator<Item = StreamRecord>) -> Result<Saved> {
         let first = self.index().first();
         let (at, last) = (self.index().next(), self.last());
@@ -156,14 +157,14 @@ impl LockedStream {
         self.append([StreamRecord::Stream { topic, saved }].into_iter().chain(more).collect())
     }
 
-    /// Writes down what changed of a group.
+    /// Appends the changes of a group.
     pub(super) fn save_group(&mut self, name: &[u8]) -> Result<Saved> {
         let topic = self.stream.topic.id;
         let records = self.state.groups.get_mut(name).map(|group| group.take_changes(topic, name));
         self.append(records.unwrap_or_default())
     }
 
-    /// Nothing is written of what is gone itself after a restart.
+    /// Appends records of the stream, unless its topic does not survive a restart.
     pub(super) fn append(&self, records: Vec<StreamRecord>) -> Result<Saved> {
         let Some(_) = self.stream.topic.stored_as else {
             return Ok(Saved::nothing());
@@ -174,7 +175,7 @@ impl LockedStream {
 }
 
 impl State {
-    /// Forgets deleted entries before an offset. What has to be written down of that.
+    /// Forgets deleted entries before an offset. Returns the records of that.
     pub(super) fn split_deleted(&mut self, topic: TopicId, start: Offset) -> Vec<StreamRecord> {
         let kept = self.deleted.split_off(&start);
         let forgotten = std::mem::replace(&mut self.deleted, kept);
@@ -198,7 +199,7 @@ impl State {
                 let group = group.clone();
                 self.groups.entry(group).or_default().restore(record);
             }
-            // What is gone of a group that is gone is no group.
+            // A tombstone in a deleted group does not create the group.
             StreamRecord::Consumer { seen_ms: None, ref group, .. }
             | StreamRecord::Pending { pending: None, ref group, .. } => {
                 if let Some(group) = self.groups.get_mut(group) {
@@ -212,7 +213,7 @@ impl State {
         }
     }
 
-    /// What has to be written down where the stream is gone.
+    /// Returns the tombstones for a deleted stream.
     pub(super) fn gone(&self, topic: TopicId) -> Vec<StreamRecord> {
         let groups = self.groups.iter().flat_map(|(name, group): (_, &Group)| group.gone(topic, name));
         let deleted =

@@ -1,9 +1,9 @@
-//! Streams: entries of topics of one partition, found by ids, and groups that are given them.
+//! Streams: entries of topics with one partition, found by ids, and consumer groups that read them.
 //!
-//! A stream is what is in its topic: whatever is published there is an entry of it. The key of a stream is in a cache
-//! (`keys.rs`), and the stream is deleted with it. What else is known of it is in
-//! `State`, behind a lock of its own, which is brought up to the end of the log each time it is taken. An entry is
-//! added only behind the last record that is known here, so that its id is above all others.
+//! A stream consists of the records of its topic: each record published there is an entry. The key of a stream is in a
+//! cache (`keys.rs`), and the stream is deleted with it. The remaining state of a stream is in `State`, behind its own
+//! lock, and is brought up to the end of the log each time the lock is taken. An entry is added only after the last
+//! known record, so that its id is above all others.
 
 mod add;
 mod copy;
@@ -34,42 +34,43 @@ use crate::topics::{Topic, refuse_internal};
 pub use add::{NewEntryId, TrimTo};
 pub use log::Saved;
 
-/// What is known of all streams that were used.
+/// State of all streams that have been used.
 #[derive(Default)]
 pub(crate) struct Streams {
     cells: Mutex<HashMap<TopicId, Arc<StreamCell>>>,
-    /// Set once all were read from their topic.
+    /// Set once all streams have been read from their topic.
     is_restored: AtomicBool,
-    /// A topic was made.
+    /// Notified when a topic is created.
     news: Notify,
     keys: keys::Keys,
-    /// Topics that no key stands for and that clients see.
+    /// Number of topics that clients can see and that have no key.
     others: AtomicIsize,
 }
 
-/// What is known of one stream beside its topic.
+/// State of one stream, apart from its topic.
 #[derive(Default)]
 struct StreamCell {
     state: Arc<tokio::sync::Mutex<State>>,
-    /// Its groups changed, or it is gone.
+    /// Notified when its groups change, or when it is deleted.
     news: Notify,
     is_gone: AtomicBool,
-    /// How often entries were deleted.
+    /// Number of deletions of entries.
     deletions: AtomicU64,
 }
 
-/// Invariant: what is in `deleted` is from the start of the index on, and an entry that the index counts.
+/// State behind the lock of a stream. Invariant: each offset in `deleted` is at or after the start of the index, and is
+/// an entry that the index counts.
 #[derive(Default)]
 struct State {
-    /// `None` until somebody looks.
+    /// `None` until the stream is first locked.
     index: Option<Index>,
     saved: SavedStream,
     added: u64,
     deleted: BTreeSet<Offset>,
     groups: BTreeMap<Box<[u8]>, Group>,
-    /// Where nodes of entries are counted from, for trimming that need not be exact.
+    /// Origin from which nodes of entries are counted, for approximate trimming.
     nodes_from: u64,
-    /// The key that was saved, until it is listed.
+    /// Key read from the saved records, until it is listed.
     place: Option<StreamPlace>,
 }
 
@@ -82,7 +83,7 @@ pub struct Stream {
     cell: Arc<StreamCell>,
 }
 
-/// A stream of which nobody else does anything meanwhile but publish.
+/// A locked stream: other clients can only publish to its topic.
 pub struct LockedStream {
     stream: Stream,
     state: OwnedMutexGuard<State>,
@@ -109,14 +110,14 @@ impl Streams {
 }
 
 impl Broker {
-    /// The stream of a topic, if there is such a topic.
+    /// Returns the stream of a topic; `None` if the topic does not exist.
     pub fn stream(self: &Arc<Self>, name: &str) -> Result<Option<Stream>> {
         refuse_internal(name)?;
         let topic = self.topics.read().get(name).cloned();
         topic.map(|topic| self.stream_of(topic)).transpose()
     }
 
-    /// The same by the id of the topic.
+    /// Returns the stream of the topic with this id; `None` if the topic does not exist.
     pub fn stream_by_id(self: &Arc<Self>, id: TopicId) -> Result<Option<Stream>> {
         let topic = self.topics.read().get_by_id(id).cloned();
         topic.map(|topic| self.stream_of(topic)).transpose()
@@ -133,8 +134,8 @@ impl Broker {
         Ok(Stream { broker: self.clone(), topic, partition, cell })
     }
 
-    /// Tries again whenever one of these streams may have more, is made or deleted, or has other groups; until there is
-    /// something, or it is stopped.
+    /// Calls `attempt` whenever one of these streams may have new entries, is created or deleted, or its groups change,
+    /// until it returns a value or `stop` completes.
     pub async fn await_streams<T>(
         &self,
         names: &[String],
@@ -160,7 +161,7 @@ impl Broker {
                 return Ok(Some(found));
             }
             tokio::select! {
-                // What was appended before it was told to stop is still its own.
+                // Entries appended before the stop still belong to this call.
                 () = &mut stop => return attempt().await,
                 () = any(&mut events) => {}
             }
@@ -170,7 +171,7 @@ impl Broker {
     pub(crate) fn expose_streams(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         let cells: Vec<_> = self.streams_there().cells.lock().values().cloned().collect();
         let (mut groups, mut pending, mut deleted) = (0, 0, 0);
-        // One that is being used has its turn with the next look.
+        // A stream that is in use is counted at the next collection.
         for state in cells.iter().filter_map(|cell| cell.state.try_lock().ok()) {
             groups += state.groups.len() as u64;
             pending += state.groups.values().map(|group| group.pending_count() as u64).sum::<u64>();
@@ -185,7 +186,7 @@ impl Broker {
     }
 }
 
-/// Why a topic cannot be used as a stream.
+/// Returns the reason for which a topic cannot be used as a stream; `None` if it can.
 fn why_no_stream(topic: &Topic) -> Option<String> {
     let settings = &topic.settings;
     if topic.name.is_hidden() {
@@ -201,7 +202,7 @@ fn why_no_stream(topic: &Topic) -> Option<String> {
     }
 }
 
-/// Completes with the next notification from now on.
+/// Returns a future that completes with the next notification after this call.
 fn notified(news: &Notify) -> Pin<Box<dyn Future<Output = ()> + '_>> {
     let mut notified = Box::pin(news.notified());
     notified.as_mut().enable();
@@ -209,7 +210,7 @@ fn notified(news: &Notify) -> Pin<Box<dyn Future<Output = ()> + '_>> {
 }
 
 impl Stream {
-    /// Knows all that is in the log by then.
+    /// Locks the stream and brings its state up to the end of the log.
     pub async fn lock(&self) -> Result<LockedStream> {
         let state = self.cell.state.clone().lock_owned().await;
         if self.cell.is_gone.load(Ordering::Acquire) {
@@ -234,7 +235,7 @@ impl LockedStream {
         self.state.index.as_mut().expect("invariant: it was made when the stream was locked")
     }
 
-    /// The id above which all that is added will be.
+    /// Returns the id above which all later entries will be.
     pub fn last(&self) -> EntryId {
         self.index().last()
     }
@@ -247,7 +248,7 @@ impl LockedStream {
         self.len() == 0
     }
 
-    /// Places from which entries are looked for.
+    /// Returns the number of marks, the positions at which a search for entries can start.
     pub fn marks(&self) -> usize {
         self.index().marks()
     }

@@ -1,4 +1,4 @@
-//! Entries read by their ids, and the index brought up to the end of the log.
+//! Reading entries by their ids, and bringing the index up to the end of the log.
 
 use std::ops::ControlFlow;
 
@@ -8,18 +8,20 @@ use engine::{Error, ErrorKind, Offset, RecordBatch, RecordView, Records, Result,
 
 use super::LockedStream;
 
-/// Bytes of the log that are read at a time: few first, as few entries are asked for as a rule.
+/// Minimum and maximum bytes of the log that are read at a time: a search starts small, as most requests need few
+/// entries.
 const READ_BYTES_MIN: usize = 16 << 10;
 const READ_BYTES_MAX: usize = 1 << 20;
-/// Keys, values and headers of the entries of one answer. One that is too large for that is an answer all the same.
+/// Maximum bytes of the keys, values and headers of the entries in one response, unless the first entry alone is
+/// larger.
 const ENTRIES_BYTES_MAX: usize = 64 << 20;
-/// How often it is tried again to read a log whose start moves meanwhile.
+/// Maximum attempts to read a log whose start moves concurrently.
 const TRIES: usize = 8;
 
-/// An entry as it is found.
+/// An entry during a scan.
 pub(super) struct Seen<'a> {
     pub id: EntryId,
-    /// Of the entry before it.
+    /// Id of the previous entry.
     pub prev: EntryId,
     pub offset: Offset,
     pub is_deleted: bool,
@@ -33,14 +35,14 @@ impl Seen<'_> {
     }
 }
 
-/// Entries that go into one answer.
+/// Entries for one response.
 #[derive(Default)]
 struct Collected {
     entries: Vec<Entry>,
     bytes: usize,
 }
 
-/// Bytes of the key, the value and the headers of an entry.
+/// Returns the bytes of the key, the value and the headers of an entry.
 pub(super) fn bytes_of(entry: &Entry) -> usize {
     let part = |part: &Option<bytes::Bytes>| part.as_ref().map_or(0, bytes::Bytes::len);
     let record = &entry.record;
@@ -62,7 +64,7 @@ impl Collected {
 }
 
 impl LockedStream {
-    /// Counts what was published since the stream was last locked.
+    /// Adds the entries to the index that were published since the stream was last locked.
     pub async fn catch_up(&mut self) -> Result<()> {
         if self.state.index.is_none() {
             self.begin();
@@ -89,21 +91,21 @@ impl LockedStream {
         let saved = state.saved;
         let before = if saved.start <= start { saved.before_start } else { EntryId::ZERO };
         let prev = if saved.at <= start { before.max(saved.last) } else { before };
-        // What was gone before anybody looked was one entry for each offset.
+        // Before the stream was first used, one entry is assumed for each removed offset.
         state.added = saved.added + start.saturating_sub(saved.at);
         let index = Index::new(start, prev);
         (state.index, state.nodes_from) = (Some(index), 0);
         self.forget_deleted(start);
     }
 
-    /// Of entries before the start nothing has to be known any more, also after a restart.
+    /// Forgets deleted entries before the start, also for later restarts.
     fn forget_deleted(&mut self, start: Offset) {
         let forgotten = self.state.split_deleted(self.stream.topic.id, start);
-        // A start in SQLite lasts at a time of its own: deleted entries before it would be there after a crash.
+        // A start in SQLite becomes durable separately: deleted entries before it would exist again after a crash.
         if self.stream.topic.settings.storage == Storage::Sqlite {
             return;
         }
-        // Where there is no room for it now, it is forgotten after the next restart.
+        // If this fails for lack of room, they are forgotten after the next restart.
         if let Err(error) = self.append(forgotten) {
             tracing::debug!(topic = %self.stream.topic.name, %error, "deleted entries are not forgotten yet");
         }
@@ -141,7 +143,7 @@ impl LockedStream {
         Ok(())
     }
 
-    /// The log begins later than it did, by whatever removed its oldest records.
+    /// Moves the start of the index after the oldest records were removed from the log.
     async fn follow_start(&mut self, start: Offset) -> Result<()> {
         let index = self.index();
         let behind = index.mark_from(start);
@@ -163,7 +165,7 @@ impl LockedStream {
             }
             (read_to, bytes) = (next, READ_BYTES_MAX);
         }
-        // What is not readable yet was added here, an entry for each offset.
+        // Entries that are not readable yet were added here, one for each offset.
         left += until.saturating_sub(read_to);
         let gone = before.saturating_sub(left).saturating_sub(first.before);
         self.index_mut().begin_at(start, gone, prev);
@@ -180,7 +182,7 @@ impl LockedStream {
         }
     }
 
-    /// Entries in their order from a mark on, those that were deleted among them, until `each` has enough.
+    /// Calls `each` with the entries from a mark on, in order and including deleted ones, until it breaks.
     pub(super) async fn scan(
         &self,
         mark: Mark,
@@ -191,7 +193,7 @@ impl LockedStream {
         let mut failed = None;
         while from < end {
             let extent = self.stream.partition.extent();
-            // What is gone meanwhile is not read.
+            // Entries that were removed in the meantime are skipped.
             from = from.max(extent.start);
             if from >= extent.stable_end.min(end) {
                 break;
@@ -229,7 +231,7 @@ impl LockedStream {
         Ok(())
     }
 
-    /// Entries from one id to another, in their order.
+    /// Returns the entries from one id to another, in order.
     pub async fn range(&self, from: EntryId, to: EntryId, count_max: usize) -> Result<Vec<Entry>> {
         let mut found = Collected::default();
         if from > to || count_max == 0 || from > self.last() {
@@ -249,7 +251,7 @@ impl LockedStream {
         Ok(found.entries)
     }
 
-    /// The same, the last ones first.
+    /// Returns the entries from one id to another, in reverse order.
     pub async fn range_back(&self, from: EntryId, to: EntryId, count_max: usize) -> Result<Vec<Entry>> {
         let mut found = Collected::default();
         if from > to || count_max == 0 {
@@ -284,7 +286,7 @@ impl LockedStream {
         }
     }
 
-    /// The entry with this id.
+    /// Returns the entry with this id.
     pub async fn entry(&self, id: EntryId) -> Result<Option<Entry>> {
         Ok(self.range(id, id, 1).await?.pop())
     }
@@ -301,12 +303,12 @@ impl LockedStream {
     }
 }
 
-/// Where what follows these batches begins.
+/// Returns the offset after these batches.
 fn next_of(batches: &[RecordBatch], end: Offset) -> Offset {
     batches.last().map_or(end, RecordBatch::next_offset)
 }
 
-/// The records of batches that are entries, from an offset on. What nobody can read is none.
+/// Calls `each` with the records of batches that are entries, from an offset on. Unreadable records are not entries.
 fn walk(
     batches: &[RecordBatch],
     aborted: &AbortedIndex,

@@ -1,4 +1,4 @@
-//! Streams end to end inside the broker: added by some, published by others, found again.
+//! Tests of streams inside the broker: added at one door, published at others, and found again.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn on_disk(dir: &TempDir) -> Arc<Broker> {
     Broker::start_with(Settings::default(), &[Handle::current()], Some(opened)).expect("starts")
 }
 
-/// A new stream, which is a key of the cache `db0`.
+/// Creates a stream, which is a key of the cache `db0`.
 fn made(broker: &Arc<Broker>, name: &str) -> Stream {
     let cache = broker.cache("db0").expect("a cache");
     let mut locked = cache.lock_one(name.as_bytes());
@@ -32,7 +32,7 @@ fn made(broker: &Arc<Broker>, name: &str) -> Stream {
     broker.stream(name).expect("known").expect("there")
 }
 
-/// Deletes the key of a stream. Whether it was there.
+/// Deletes the key of a stream. Returns `true` if it existed.
 async fn delete(broker: &Arc<Broker>, name: &str) -> bool {
     let cache = broker.cache("db0").expect("a cache");
     let mut locked = cache.lock_one(name.as_bytes());
@@ -57,7 +57,7 @@ fn id(ms: u64, seq: u64) -> EntryId {
     EntryId::new(ms, seq)
 }
 
-/// Publishes a value with a time, as somebody who knows of no streams.
+/// Publishes a value with a time, like a client without knowledge of streams.
 async fn publish(broker: &Broker, topic: &str, timestamp_ms: i64, value: &str) {
     let mut builder = BatchBuilder::new();
     builder.push(timestamp_ms, None, Some(value.as_bytes()), &[]).expect("it fits");
@@ -89,7 +89,7 @@ async fn what_others_publish_is_there_with_ids_of_its_own() {
     add(&stream, NewEntryId::Is(id(5, 3)), "a").await.expect("added");
     publish(&broker, "s", 7, "b").await;
     publish(&broker, "s", 6, "c").await;
-    // What is behind that of others is above theirs.
+    // An entry after those of others has an id above theirs.
     let late = add(&stream, NewEntryId::Is(id(7, 1)), "d").await.expect_err("it is not above");
     assert_eq!(late.kind, ErrorKind::OutOfRange);
     assert_eq!(add(&stream, NewEntryId::Of(7), "d").await, Ok(id(7, 3)));
@@ -99,7 +99,7 @@ async fn what_others_publish_is_there_with_ids_of_its_own() {
     assert_eq!(found.iter().map(Entry::is_own).collect::<Vec<_>>(), [true, false, false, true]);
 }
 
-/// Each entry has the id that whoever added it was told, however many others publish meanwhile.
+/// Each entry has the id that was returned to its client, however many others publish concurrently.
 #[tokio::test]
 async fn ids_are_what_was_answered_while_others_publish() {
     for directory in [None, Some(TempDir::new().expect("a folder"))] {
@@ -149,7 +149,7 @@ async fn what_retention_removes_is_not_counted_and_the_rest_keeps_its_ids() {
     assert_eq!(add(&stream, NewEntryId::Of(10), "more").await, Ok(before[999].id.next().expect("one")));
 }
 
-/// What was deleted, given out, acknowledged and set is so after a restart; a topic that is gone leaves nothing.
+/// Deletions, deliveries, acknowledgements and settings survive a restart; a deleted topic leaves no records.
 #[tokio::test]
 async fn all_that_is_known_of_a_stream_is_known_after_a_restart() {
     let dir = TempDir::new().expect("a folder");
@@ -199,7 +199,7 @@ async fn all_that_is_known_of_a_stream_is_known_after_a_restart() {
     assert!(group.all_pending(EntryId::ZERO, EntryId::MAX).all(|(_, it)| &*it.consumer == b"c" && it.deliveries == 1));
 }
 
-/// The topic of streams and the topic of the copy know of one write to the disk at different times.
+/// The topic of streams and the topic of the copy are notified of one write to the disk at different times.
 #[tokio::test]
 async fn a_copy_can_be_read_as_soon_as_it_is_durable() {
     let dir = TempDir::new().expect("a folder");
@@ -219,7 +219,7 @@ async fn a_copy_can_be_read_as_soon_as_it_is_durable() {
     }
 }
 
-/// As in Redis: whoever added it is not told that the key was deleted a moment later.
+/// The client that added the entry is not told that the key was deleted immediately afterwards, as in Redis.
 #[tokio::test]
 async fn an_entry_whose_stream_is_deleted_before_it_is_durable_was_added() {
     let dir = TempDir::new().expect("a folder");
@@ -235,7 +235,7 @@ async fn an_entry_whose_stream_is_deleted_before_it_is_durable_was_added() {
     }
 }
 
-/// What was deleted is not known for ever: it is forgotten with what removes the records themselves.
+/// Deletions are not recorded forever: they are forgotten when the records themselves are removed.
 #[tokio::test]
 async fn deleted_entries_are_forgotten_once_retention_removed_them() {
     let dir = TempDir::new().expect("a folder");
@@ -251,7 +251,7 @@ async fn deleted_entries_are_forgotten_once_retention_removed_them() {
     broker.delete_records("s", 0, 6).await.expect("removed");
     let left = all(&stream).await;
     assert_eq!(ids(&left), [id(1, 7), id(1, 9)]);
-    // What is written after that of the same stream lasts after it.
+    // A later record of the same stream is durable after the earlier one.
     let made = stream.lock().await.expect("locked").create_group(b"g", EntryId::ZERO, None).expect("made");
     made.expect("it is new").lasts().await.expect("saved");
     let mut known = BTreeSet::new();
@@ -283,13 +283,13 @@ async fn topics_of_other_kinds_are_no_streams() {
         assert!(refused.kind == ErrorKind::Invalid && refused.message.contains(why), "{refused}");
     }
     assert!(!broker.is_other_stream("two") && !delete(&broker, "two").await);
-    // One that others made is theirs to delete.
+    // A stream created by another door can only be deleted there.
     publish(&broker, "theirs", 1, "v").await;
     assert!(!delete(&broker, "theirs").await);
     assert!(broker.has_topic("theirs") && broker.is_other_stream("theirs"));
 }
 
-/// An entry cannot be above what an open transaction may still bring; what was aborted is no entry.
+/// An entry cannot be above the records that an open transaction may still commit; aborted records are not entries.
 #[tokio::test]
 async fn nothing_is_added_behind_an_open_transaction() {
     let settings = Settings { publish_wait: Duration::from_millis(1), ..Settings::default() };

@@ -1,4 +1,4 @@
-//! The topic of transactions: the state of each transactional id goes into it, and comes out of it at the start.
+//! The topic of transactions: the state of each transactional id is appended to it, and restored from it on startup.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::internal::Appended;
 use crate::publish::Wakes;
 
 impl Broker {
-    /// Gives a state its place in the topic; `None` forgets the id.
+    /// Appends the state of a transactional id to the topic; `None` deletes the id.
     pub(super) fn append_transaction(
         &self,
         id: &TransactionalId,
@@ -18,13 +18,13 @@ impl Broker {
         wakes: &mut Wakes,
     ) -> Result<Appended> {
         let topic = self.internal_topic(TRANSACTIONS_TOPIC)?;
-        // All of an id is in one partition.
+        // All records of an id are in one partition.
         let partition = partitioner::for_key(id.as_str().as_bytes(), topic.partitions().len() as u32);
         let record = (TransactionRecord::key(id), transaction.map(TransactionRecord::value));
         self.append_internal(&topic, partition, [record], wakes)
     }
 
-    /// All transactional ids as the topic has them.
+    /// Returns all transactional ids as recorded in the topic.
     pub(super) async fn read_transactions(&self) -> Result<HashMap<TransactionalId, Transaction>> {
         let mut found = HashMap::new();
         if let Ok(topic) = self.topic(TRANSACTIONS_TOPIC) {

@@ -1,9 +1,9 @@
-//! The one coordinator of all transactions: their clock, what is decided of them, and that it is carried out.
+//! The coordinator of all transactions: their clock, their decisions, and carrying these out.
 //!
-//! What a transaction may do next is said by its state machine (`engine::transactions`). Here each transactional id has
-//! a lock and a place in the topic of transactions. A decision has its place there first; then the transaction's
-//! partitions get their markers and its groups their offsets. As the journal keeps that order, it all lasts with one
-//! sync, and a restart finds what is decided and carries out the rest.
+//! The state machine of a transaction (`engine::transactions`) determines its possible next steps. Here each
+//! transactional id has a lock and its records in the topic of transactions. A decision is appended there first; then
+//! the transaction's partitions get their markers and its groups their offsets. As the journal keeps that order, all of
+//! them become durable with one sync, and a restart finds the decision and carries out the rest.
 
 mod log;
 mod status;
@@ -32,11 +32,11 @@ use crate::topics::refuse_internal;
 
 pub use status::TransactionSummary;
 
-/// How often transactions are looked through for those that take too long, or could not be carried out.
+/// Interval at which transactions are checked for timeouts and for decisions that could not be carried out.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long a step waits for the one before it to be carried out.
+/// Maximum time that a step waits until the previous decision has been carried out.
 const SETTLE_WAIT: Duration = Duration::from_secs(2);
-/// There is only one coordinator, and so it never changed hands.
+/// Epoch of the coordinator: constant, because there is only one, which never changes.
 const COORDINATOR_EPOCH: i32 = 0;
 
 type Outcome<T = ()> = Result<T, TransactionError>;
@@ -44,11 +44,11 @@ type Outcome<T = ()> = Result<T, TransactionError>;
 /// All transactional ids of a broker.
 pub(crate) struct Coordinator {
     cells: RwLock<HashMap<TransactionalId, Arc<Cell>>>,
-    /// Set once they were read from the topic of transactions, and partitions know which are open.
+    /// Set once the ids have been read from the topic of transactions, and partitions know the open transactions.
     is_restored: OnceCell<()>,
-    /// Who has added a group whose offsets it may commit. May say so of one that is over already.
+    /// Transactional ids by the groups whose offsets they may commit. May list a transaction that has already ended.
     of_groups: Mutex<HashMap<GroupName, BTreeSet<TransactionalId>>>,
-    /// A moment, and what the clock showed then, ms since 1970: from there time does not step back.
+    /// Reference point of the monotonic clock, with the system time at that moment in ms since 1970.
     begin: (tokio::time::Instant, u64),
     counts: Counts,
 }
@@ -61,22 +61,22 @@ struct Counts {
     fenced: Counter,
 }
 
-/// One transactional id at work.
+/// A transactional id with its lock.
 struct Cell {
     id: TransactionalId,
     state: Mutex<State>,
-    /// What was decided is carried out.
+    /// Notified when the decision has been carried out.
     settled: Notify,
 }
 
-/// Invariant: the transaction is what the newest record of the id says.
+/// State of a transactional id. Invariant: the transaction equals the newest record of the id.
 struct State {
     transaction: Transaction,
-    /// Forgotten: whoever still holds it looks for it anew.
+    /// `true` if the id was removed: a caller that still holds it must look it up again.
     is_gone: bool,
 }
 
-/// A decision with all that follows from it, on its way to the disk.
+/// A decision and its consequences, which are not durable yet.
 #[derive(Default)]
 #[must_use]
 struct Carried {
@@ -84,11 +84,11 @@ struct Carried {
     offsets: Vec<StagedCommit>,
 }
 
-/// What one try to begin came to.
+/// Outcome of one attempt to initialize a transactional id.
 enum Begun {
     Now(ProducerEpoch, Appended),
     WantsId,
-    /// Something else had to come first.
+    /// Another operation must complete first; try again.
     NotYet,
 }
 
@@ -121,7 +121,7 @@ impl Coordinator {
         self.cells.read().values().cloned().collect()
     }
 
-    /// Keeps it known which groups a transaction may commit offsets of.
+    /// Updates the groups whose offsets a transaction may commit.
     fn note_groups(&self, id: &TransactionalId, before: Option<&Transaction>, after: &Transaction) {
         let before: Vec<&GroupName> = before.iter().flat_map(|before| before.offsets.keys()).collect();
         if before.is_empty() && after.offsets.is_empty() {
@@ -143,14 +143,14 @@ impl Coordinator {
 }
 
 impl State {
-    /// The transaction, unless its id was forgotten just now.
+    /// Fails if the id was removed concurrently.
     fn check(&self, id: &TransactionalId) -> Outcome {
         if self.is_gone { Err(other_producer(id)) } else { Ok(()) }
     }
 }
 
 impl Carried {
-    /// Returns when all of it lasts and is seen. Whoever decided may go before that.
+    /// Waits until all of it is durable and visible to readers. Completes in the background if the caller leaves.
     async fn lasts(self) -> Result<()> {
         if self.appended.iter().all(Appended::is_reached) {
             return self.finish().await;
@@ -160,12 +160,12 @@ impl Carried {
         })
     }
 
-    /// One that fails does not keep the others from what they have to wait for.
+    /// Waits for all parts. A part that fails does not prevent the others from completing.
     async fn finish(self) -> Result<()> {
         let mut outcome = Ok(());
         for appended in self.appended {
             outcome = outcome.and(match appended.lasts().await.map(drop) {
-                // Its topic was deleted meanwhile.
+                // The topic was deleted in the meantime.
                 Err(gone) if gone.kind == ErrorKind::NotFound => Ok(()),
                 lasts => lasts,
             });
@@ -182,7 +182,7 @@ fn other_producer(id: &TransactionalId) -> TransactionError {
 }
 
 impl Broker {
-    /// Waits until the transactions are as they were when the broker stopped.
+    /// Waits until the transactions have been restored to their state before the broker stopped.
     async fn restored_transactions(&self) -> Result<&Coordinator> {
         let coordinator = self.transactions();
         coordinator.is_restored.get_or_try_init(|| self.restore_transactions()).await?;
@@ -190,12 +190,12 @@ impl Broker {
     }
 
     async fn restore_transactions(&self) -> Result<()> {
-        // What is carried out may commit offsets.
+        // Decisions that are carried out may commit offsets.
         self.wait_for_groups().await?;
         let coordinator = self.transactions();
         let (mut cells, mut known) = (HashMap::new(), HashSet::new());
         for (id, mut transaction) in self.read_transactions().await? {
-            // The clock may have been set back meanwhile: nothing is open for longer than it may be for that.
+            // The clock may have been set back: this must not extend the timeout of an open transaction.
             transaction.opened_ms = transaction.opened_ms.map(|opened_ms| opened_ms.min(coordinator.now_ms()));
             coordinator.note_groups(&id, None, &transaction);
             if let Phase::Prepared(_) = transaction.phase {
@@ -222,8 +222,8 @@ impl Broker {
         Ok(())
     }
 
-    /// Aborts what is open in a partition and in no transaction that the coordinator knows of: a repair of the data
-    /// directory may leave that, and nobody else would ever end it.
+    /// Aborts open writes in partitions that belong to no transaction known to the coordinator. A repair of the data
+    /// directory may leave such writes, and nothing else would ever end them.
     fn abort_unknown(&self, known: &HashSet<(i64, TopicPartition)>) {
         let topics: Vec<_> = self.topics.read().values().cloned().collect();
         for topic in topics {
@@ -242,7 +242,7 @@ impl Broker {
         }
     }
 
-    /// Ends in a partition what is no transaction there.
+    /// Aborts a producer's writes in a partition where it has no transaction.
     fn abort_unasked(&self, at: &TopicPartition, producer: ProducerEpoch, wakes: &mut Wakes) {
         if let Err(error) = self.mark(at, producer, Decision::Abort, wakes) {
             tracing::warn!(partition = %at, producer = producer.id, %error, "what is open stays so until a restart");
@@ -253,15 +253,16 @@ impl Broker {
         self.topic(at.topic.as_str())?.partition(at.partition)
     }
 
-    /// The id of a transaction that goes on, once the last one is carried out.
+    /// Returns the state of a transactional id once its last decision has been carried out.
     async fn settled_cell(&self, id: &TransactionalId) -> Outcome<Arc<Cell>> {
         let cell = self.restored_transactions().await?.find(id).ok_or_else(|| other_producer(id))?;
         cell.wait_until_settled().await;
         Ok(cell)
     }
 
-    /// A program takes over a transactional id: what is open is aborted, and whoever had it is fenced. One that goes on
-    /// after an error says who it was, and is refused where another has taken over.
+    /// Takes over a transactional id for a program: aborts the open transaction and fences the previous owner. A
+    /// program that resumes after an error passes its previous producer, and is refused if another program has taken
+    /// over.
     pub async fn init_transactions(
         self: &Arc<Self>,
         id: &TransactionalId,
@@ -290,7 +291,7 @@ impl Broker {
         }
     }
 
-    /// Nobody had the transactional id before.
+    /// Initializes a transactional id that did not exist before.
     fn begin_first(&self, id: &TransactionalId, new_id: Option<i64>, timeout_ms: u32) -> Outcome<Begun> {
         let coordinator = self.transactions();
         let transaction = Transaction::new(new_id.unwrap_or_default(), timeout_ms, coordinator.now_ms())?;
@@ -333,20 +334,20 @@ impl Broker {
                 Begun::Now(producer, self.put_transaction(cell, &mut state, next, &mut wakes)?)
             }
             Init::Again(producer) => {
-                // It may be on its way to the disk yet.
+                // The record may not be durable yet.
                 let same = state.transaction.clone();
                 Begun::Now(producer, self.put_transaction(cell, &mut state, same, &mut wakes)?)
             }
             Init::WantsId => Begun::WantsId,
             Init::Aborts(next) => {
-                // That it begins lasts only if this does.
+                // The new state is durable only if this decision is.
                 drop(self.take_decision(cell, &mut state, next, &mut wakes)?);
                 Begun::NotYet
             }
         })
     }
 
-    /// The next state of an id. It counts from now on; it lasts when its record does.
+    /// Sets the next state of an id. It takes effect immediately, and is durable when its record is.
     fn put_transaction(
         &self,
         cell: &Cell,
@@ -360,8 +361,8 @@ impl Broker {
         Ok(appended)
     }
 
-    /// Partitions that a transaction will write to. Nothing of it is taken elsewhere. That lasts when this is over: a
-    /// producer whose partition is not known after a restart would be taken for one that was replaced.
+    /// Adds partitions to which a transaction will write; other partitions refuse its writes. The addition is durable
+    /// when this completes: after a restart, a producer whose partition is not known would be regarded as fenced.
     pub async fn add_partitions(
         &self,
         id: &TransactionalId,
@@ -390,7 +391,7 @@ impl Broker {
         .await
     }
 
-    /// A consumer group whose offsets a transaction will commit. That lasts when this is over.
+    /// Adds a consumer group whose offsets a transaction will commit. The addition is durable when this completes.
     pub async fn add_offsets(&self, id: &TransactionalId, producer: ProducerEpoch, group: &GroupName) -> Outcome {
         let cell = self.settled_cell(id).await?;
         self.step(&cell, |state, wakes| {
@@ -400,8 +401,8 @@ impl Broker {
         .await
     }
 
-    /// Offsets of a group that was added: they count if the transaction is committed. Who says which member of the
-    /// group it is has to be that member. They last, as something that is not decided, when this is over.
+    /// Stages offsets of a group that was added: they take effect if the transaction is committed. A committer that
+    /// names a member of the group must be that member. The staged offsets are durable when this completes.
     pub async fn stage_offsets(
         &self,
         id: &TransactionalId,
@@ -421,7 +422,7 @@ impl Broker {
         .await
     }
 
-    /// A step of an open transaction. Returns when it lasts, or where it was taken before: when that does.
+    /// Takes a step of an open transaction. Waits until it is durable, also if it was taken before.
     async fn step(
         &self,
         cell: &Cell,
@@ -435,7 +436,7 @@ impl Broker {
                 Some(appended) => appended,
                 None if self.store().is_none() => return Ok(()),
                 None => {
-                    // It may be on its way to the disk yet: what comes behind it lasts only if it does.
+                    // The earlier record may not be durable yet: a later record is durable only if it is.
                     let same = state.transaction.clone();
                     self.put_transaction(cell, &mut state, same, &mut wakes)?
                 }
@@ -446,7 +447,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Ends a transaction: all of it counts, or nothing. When this returns, that lasts and readers are told of it.
+    /// Ends a transaction: commits or aborts all of it. The end is durable and visible to readers when this completes.
     pub async fn end_transaction(&self, id: &TransactionalId, producer: ProducerEpoch, decision: Decision) -> Outcome {
         let cell = self.settled_cell(id).await?;
         let mut wakes = Wakes::default();
@@ -456,7 +457,7 @@ impl Broker {
             let end = state.transaction.end(producer, decision, self.transactions().now_ms());
             match end.inspect_err(|refused| self.count_refused(refused))? {
                 End::Prepares(next) => self.take_decision(&cell, &mut state, next, &mut wakes)?,
-                // It may be on its way to the disk yet: what comes behind it lasts only if it does.
+                // The earlier record may not be durable yet: a later record is durable only if it is.
                 End::Again => {
                     let same = state.transaction.clone();
                     Carried {
@@ -470,7 +471,7 @@ impl Broker {
         Ok(carried.lasts().await?)
     }
 
-    /// Takes a decision and carries it out. Where that does not work now it is tried again later: it is decided.
+    /// Records a decision and carries it out. If that fails now, it is retried later: the decision is final.
     fn take_decision(
         &self,
         cell: &Cell,
@@ -491,8 +492,9 @@ impl Broker {
         Ok(carried)
     }
 
-    /// Tells all partitions of a transaction how it ended, and groups their offsets. Those that cannot be told, as a
-    /// partition that is not served, keep the decision waiting: it is carried out when they are back, or deleted.
+    /// Writes the markers of a decided transaction to its partitions, and the offsets to its groups. If a partition or
+    /// a group fails, such as a partition that is not served, the decision stays pending: it is carried out once the
+    /// partition is served again, or dropped with its topic.
     fn carry_out(&self, cell: &Cell, state: &mut State, wakes: &mut Wakes) -> (Carried, Result<()>) {
         let (mut carried, mut outcome) = (Carried::default(), Ok(()));
         let Phase::Prepared(decision) = state.transaction.phase else {
@@ -525,7 +527,8 @@ impl Broker {
         (carried, outcome)
     }
 
-    /// Nothing more of a transaction is taken by a partition; where something was, its marker says what became of it.
+    /// Closes a producer's transaction in a partition. If the transaction wrote there, appends the marker of its
+    /// outcome.
     fn mark(
         &self,
         at: &TopicPartition,
@@ -533,7 +536,7 @@ impl Broker {
         decision: Decision,
         wakes: &mut Wakes,
     ) -> Result<Option<Appended>> {
-        // A topic that is gone, or was made again with fewer partitions, has nothing of it.
+        // A topic that was deleted, or created again with fewer partitions, has no records of the transaction.
         let Ok(topic) = self.topic(at.topic.as_str()) else {
             return Ok(None);
         };
@@ -554,7 +557,7 @@ impl Broker {
         }
     }
 
-    /// Ends what takes too long, carries out what could not be, and forgets ids that nobody uses.
+    /// Aborts transactions that exceed their timeout, retries pending decisions, and removes unused ids.
     async fn look_through_transactions(&self) -> Result<()> {
         let coordinator = self.restored_transactions().await?;
         let retention_ms = self.settings().transactional_id_expiration.as_millis() as u64;
@@ -584,7 +587,7 @@ impl Broker {
             };
             drop(wakes);
             match carried {
-                // Groups take their offsets when the log is safe for it.
+                // Groups apply their offsets when the log is durable.
                 Ok(carried) => drop(tokio::spawn(carried.lasts())),
                 Err(error) => {
                     tracing::warn!(id = %cell.id, %error, "a transaction cannot be ended; it is tried again");
@@ -594,7 +597,7 @@ impl Broker {
         Ok(())
     }
 
-    /// A topic was deleted: what transactions would do there means nothing any more.
+    /// Removes a deleted topic from all transactions.
     pub(crate) fn forget_topic_of_transactions(&self, topic: &TopicName) {
         for cell in self.transactions().cells() {
             let mut wakes = Wakes::default();
@@ -622,7 +625,7 @@ impl Cell {
         Self { id, state: Mutex::new(State { transaction, is_gone: false }), settled: Notify::new() }
     }
 
-    /// Waits until what was decided is carried out, or for a while.
+    /// Waits until the last decision has been carried out, but at most for `SETTLE_WAIT`.
     async fn wait_until_settled(&self) {
         let deadline = tokio::time::Instant::now() + SETTLE_WAIT;
         loop {
@@ -637,7 +640,7 @@ impl Cell {
     }
 }
 
-/// The timer of all transactions, for as long as the broker lives.
+/// Runs the timer of all transactions for as long as the broker exists.
 pub(crate) async fn keep_time(broker: Weak<Broker>) {
     let mut interval = tokio::time::interval(LOOK_EVERY);
     loop {

@@ -1,4 +1,4 @@
-//! Transactions and producers as people and tools want to see them.
+//! Status of transactions and producers, for users and tools.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,18 +12,18 @@ use super::Outcome;
 use crate::broker::Broker;
 use crate::metrics::Exposition;
 
-/// A transactional id in a list.
+/// Summary of a transactional id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionSummary {
     pub id: TransactionalId,
     pub phase: Phase,
     pub producer: ProducerEpoch,
-    /// How long its transaction has been open.
+    /// Time for which its transaction has been open.
     pub open_ms: Option<u64>,
 }
 
 impl Broker {
-    /// All transactional ids in their order.
+    /// Returns all transactional ids, in order.
     pub async fn list_transactions(&self) -> Result<Vec<TransactionSummary>> {
         let coordinator = self.restored_transactions().await?;
         let now_ms = coordinator.now_ms();
@@ -38,7 +38,7 @@ impl Broker {
         Ok(all)
     }
 
-    /// The state of a transactional id.
+    /// Returns the state of a transactional id.
     pub async fn describe_transaction(&self, id: &TransactionalId) -> Outcome<Transaction> {
         let found = self.restored_transactions().await?.find(id);
         found.map(|cell| cell.state.lock().transaction.clone()).ok_or_else(|| {
@@ -46,13 +46,13 @@ impl Broker {
         })
     }
 
-    /// What a partition knows of who wrote to it.
+    /// Returns the state of all producers that have written to a partition.
     pub fn describe_producers(&self, topic: &str, partition: PartitionId) -> Result<Vec<ProducerStatus>> {
         Ok(self.topic(topic)?.partition(partition)?.producers())
     }
 
-    /// Partitions of which a transaction that is not over has staged another offset for a group, or one whose end does
-    /// not last yet.
+    /// Returns the partitions for which an open transaction has staged an offset of a group, or the end of such a
+    /// transaction is not durable yet.
     pub async fn unstable_offsets(&self, group: &GroupName) -> Result<BTreeSet<TopicPartition>> {
         let coordinator = self.restored_transactions().await?;
         let ids = coordinator.of_groups.lock().get(group).cloned().unwrap_or_default();
@@ -62,7 +62,7 @@ impl Broker {
             let staged = state.transaction.offsets.get(group);
             unstable.extend(staged.into_iter().flatten().map(|(partition, _)| partition.clone()));
         }
-        // Last: what was staged when the transaction was looked at may be there by now.
+        // Must be last: offsets that were staged when the transaction was checked may have been committed since.
         unstable.append(&mut self.offsets_on_their_way(group));
         Ok(unstable)
     }

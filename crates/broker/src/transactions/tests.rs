@@ -1,4 +1,4 @@
-//! Transactions as programs use them: across partitions and groups, against zombies, timeouts and restarts.
+//! Tests of transactions as programs use them: across partitions and groups, against zombies, timeouts and restarts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::*;
 use crate::Settings;
 use crate::fetch::{FetchFrom, FetchLimits};
 
-/// Shorter than a fetch may wait.
+/// Timeout of the transactions: shorter than the maximum wait of a fetch.
 const TIMEOUT_MS: u32 = 30_000;
 
 fn tid(id: &str) -> TransactionalId {
@@ -58,7 +58,7 @@ fn on_disk(dir: &Path) -> Arc<Broker> {
     Broker::start_with(Settings::default(), &[Handle::current()], Some(stored)).expect("started")
 }
 
-/// The directory as a process leaves it that is killed now.
+/// Returns a copy of the directory in the state that a killed process would leave.
 fn killed(dir: &Path) -> tempfile::TempDir {
     let left = tempfile::tempdir().expect("a folder");
     copy(dir, left.path());
@@ -88,7 +88,7 @@ async fn send(
     broker.publish("t", Some(partition), Acks::Committed, batch, &mut Wakes::default()).await
 }
 
-/// The values of a partition that count.
+/// Returns the committed values of a partition.
 async fn committed(broker: &Broker, partition: u32) -> Vec<String> {
     let limits =
         FetchLimits { bytes_min: 0, bytes_max: 1 << 20, wait: Duration::ZERO, isolation: Isolation::Committed };
@@ -147,7 +147,7 @@ async fn all_of_a_transaction_counts_or_nothing() {
         let meanwhile = (committed(&broker, 0).await, committed(&broker, 1).await, group_offset(&broker).await);
         assert_eq!(before, meanwhile, "nothing counts yet");
         broker.end_transaction(&id, producer, decision).await.expect("ended");
-        // Its answer may have been lost.
+        // The response may have been lost.
         broker.end_transaction(&id, producer, decision).await.expect("ended");
         assert!(broker.unstable_offsets(&group()).await.expect("known").is_empty());
     }
@@ -155,7 +155,7 @@ async fn all_of_a_transaction_counts_or_nothing() {
         assert_eq!(committed(&broker, partition).await, ["0", "2"]);
     }
     assert_eq!((committed(&broker, 2).await, group_offset(&broker).await), (Vec::new(), Some(12)));
-    // A partition that nothing was written to has no marker.
+    // A partition without writes has no marker.
     assert_eq!(broker.describe_topic("t").expect("there").partitions[2].end, 0);
     let stats = broker.stats().expect("metrics");
     assert!(stats.contains("thalweg_transactions_committed_total 2"), "{stats}");
@@ -177,7 +177,7 @@ async fn who_has_been_replaced_writes_nothing_more() {
     assert_eq!(reason(broker.add_offsets(&id, zombie, &group()).await), TransactionReason::Fenced);
     assert_eq!(reason(broker.end_transaction(&id, zombie, Decision::Commit).await), TransactionReason::Fenced);
     assert_eq!(reason(broker.init_transactions(&id, Some(zombie), TIMEOUT_MS).await), TransactionReason::Fenced);
-    // It is refused by partitions of which it never said that it writes there, as well.
+    // Partitions that it never added refuse its writes, too.
     for partition in 0..2 {
         let refused = send(&broker, zombie, partition, 1, "late").await.expect_err("it is over");
         assert_eq!(refused.kind, ErrorKind::Fenced);
@@ -205,7 +205,7 @@ async fn a_batch_outside_of_a_transaction_is_refused() {
     send(&broker, producer, 1, 0, "here").await.expect("published");
     broker.end_transaction(&id, producer, Decision::Commit).await.expect("committed");
     assert_eq!(send(&broker, producer, 1, 1, "late").await.expect_err("it is over").kind, ErrorKind::Fenced);
-    // One that cannot be added leaves the others out, too.
+    // If one partition cannot be added, none is.
     assert!(broker.add_partitions(&id, producer, &[at("t", 0), at("t", 9)]).await.is_err());
     assert!(send(&broker, producer, 0, 0, "early").await.is_err());
     assert!(broker.add_partitions(&id, producer, &[at("_offsets", 0)]).await.is_err());
@@ -227,7 +227,7 @@ async fn a_transaction_that_takes_too_long_is_aborted_and_readers_go_on() {
     broker.publish("t", Some(0), Acks::Default, plain(b"of others"), &mut Wakes::default()).await.expect("published");
     assert!(committed(&broker, 0).await.is_empty(), "it comes behind what is open");
 
-    // A reader that waits hears of it when the transaction is over.
+    // A waiting reader is notified when the transaction ends.
     let limits = FetchLimits {
         bytes_min: 1,
         bytes_max: 1 << 20,
@@ -245,7 +245,7 @@ async fn a_transaction_that_takes_too_long_is_aborted_and_readers_go_on() {
     assert_eq!(reason(broker.end_transaction(&id, producer, Decision::Commit).await), TransactionReason::Fenced);
     assert_eq!(send(&broker, producer, 0, 1, "late").await.expect_err("it is over").kind, ErrorKind::Fenced);
     assert!(broker.stats().expect("metrics").contains("thalweg_transactions_timed_out_total 1"));
-    // Nobody has taken over: it goes on with its next epoch.
+    // No other program has taken over: it continues with its next epoch.
     let again = broker.init_transactions(&id, Some(producer), TIMEOUT_MS).await.expect("it goes on");
     assert_eq!((again.id, again.epoch), (producer.id, producer.epoch + 1));
     broker.add_partitions(&id, again, &[at("t", 0)]).await.expect("added");
@@ -268,7 +268,7 @@ async fn an_id_that_nobody_uses_is_forgotten() {
     assert_ne!(other.id, producer.id);
 }
 
-/// What is open goes on after a restart, what was ended stays ended, and each prepared state is carried through.
+/// An open transaction continues after a restart, an ended one stays ended, and each prepared state is carried out.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_finds_every_transaction_where_it_was() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -287,7 +287,7 @@ async fn a_restart_finds_every_transaction_where_it_was() {
     let commits = tid("commits");
     broker.add_offsets(&commits, producers["commits"], &group()).await.expect("added");
     broker.stage_offsets(&commits, producers["commits"], &group(), None, staged(7)).await.expect("staged");
-    // It is decided, and the process is killed before anybody hears of it; one partition has its marker already.
+    // The decision is recorded, and the process is killed before any response; one partition has its marker already.
     for (name, decision) in [("aborts", Decision::Abort), ("commits", Decision::Commit)] {
         let cell = broker.transactions().find(&tid(name)).expect("there");
         let prepared = {
@@ -302,7 +302,7 @@ async fn a_restart_finds_every_transaction_where_it_was() {
         );
         appended.lasts().await.expect("it lasts");
     }
-    // All before it lasts when this does.
+    // All earlier records are durable when this one is.
     let other = broker.init_transactions(&tid("other"), None, TIMEOUT_MS).await.expect("begun");
     assert!(producers.values().all(|producer| producer.id != other.id));
     let left = killed(dir.path());
@@ -318,7 +318,7 @@ async fn a_restart_finds_every_transaction_where_it_was() {
     assert_eq!(phase("aborts").await, Phase::Complete(Decision::Abort));
     assert_eq!(phase("commits").await, Phase::Complete(Decision::Commit));
     assert_eq!(phase("done").await, Phase::Complete(Decision::Commit));
-    // Each has one marker in each partition, and nothing more.
+    // Each transaction has one marker in each partition, and nothing else.
     let open = producers["open"];
     send(&broker, open, 0, 1, "open too").await.expect("it goes on");
     assert_eq!(send(&broker, producers["commits"], 0, 1, "late").await.expect_err("over").kind, ErrorKind::Fenced);
@@ -334,7 +334,7 @@ async fn a_restart_finds_every_transaction_where_it_was() {
     };
     let offset = tokio::time::timeout(Duration::from_secs(30), offset).await.expect("it is committed");
     assert_eq!(offset, Some(7));
-    // A lost answer is asked for again.
+    // The request is repeated after a lost response.
     broker.end_transaction(&commits, producers["commits"], Decision::Commit).await.expect("it was");
     let wrong = broker.end_transaction(&tid("aborts"), producers["aborts"], Decision::Commit).await;
     assert_eq!(reason(wrong), TransactionReason::WrongPhase);
@@ -345,7 +345,7 @@ async fn commit_plainly(broker: &Broker, offset: Offset) {
     broker.commit_offsets(&group(), &Committer::Outsider, vec![commit]).await.expect("committed");
 }
 
-/// The decision to commit what is open, and no more.
+/// Returns the decision to commit the open transaction, without applying it.
 fn decided(broker: &Broker, id: &TransactionalId) -> Transaction {
     let cell = broker.transactions().find(id).expect("there");
     let state = cell.state.lock();
@@ -354,7 +354,7 @@ fn decided(broker: &Broker, id: &TransactionalId) -> Transaction {
     prepared.decided_at(broker.groups().decision_ms())
 }
 
-/// An open transaction that would commit an offset.
+/// Opens a transaction that would commit an offset.
 async fn staging(broker: &Arc<Broker>, id: &TransactionalId, offset: Offset) -> ProducerEpoch {
     let producer = broker.init_transactions(id, None, TIMEOUT_MS).await.expect("begun");
     broker.add_offsets(id, producer, &group()).await.expect("added");
@@ -362,8 +362,8 @@ async fn staging(broker: &Arc<Broker>, id: &TransactionalId, offset: Offset) -> 
     producer
 }
 
-/// Carried out again, a decision leaves what was committed after it, and replaces what was before it: also where the
-/// clock was set back meanwhile.
+/// A decision that is carried out again keeps later commits and replaces earlier ones, even if the clock was set back
+/// in between.
 #[tokio::test]
 async fn what_was_committed_since_is_not_taken_back() {
     let (broker, id) = (in_memory().await, tid("a"));
@@ -383,7 +383,7 @@ async fn what_was_committed_since_is_not_taken_back() {
     assert_eq!(group_offset(&broker).await, Some(3), "its own decision came later");
 }
 
-/// Until the offsets of a decision count, whoever asks for stable ones is told to wait, not what was before.
+/// Until the offsets of a decision take effect, a reader of stable offsets must wait and does not receive earlier ones.
 #[tokio::test]
 async fn offsets_are_not_stable_before_they_count() {
     let (broker, id) = (in_memory().await, tid("a"));
@@ -402,7 +402,7 @@ async fn offsets_are_not_stable_before_they_count() {
     assert!(broker.unstable_offsets(&group()).await.expect("known").is_empty());
 }
 
-/// A crash may undo an end that is not on the disk: nobody reads what it makes stable before.
+/// A crash may undo an end that is not on disk: no reader sees the records that it makes stable before.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_is_read_when_it_lasts() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -449,7 +449,7 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     assert!(tokio::time::timeout(Duration::from_secs(60), looks).await.is_ok(), "{what}");
 }
 
-/// All others are told; the one that is not served hears of it when it is repaired, or is deleted.
+/// All other partitions get their markers; one that is not served gets its marker once it is repaired, or is deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decision_waits_for_a_partition_that_is_not_served() {
     for is_repaired in [true, false] {
@@ -462,7 +462,7 @@ async fn a_decision_waits_for_a_partition_that_is_not_served() {
         broker.publish("t", Some(0), Acks::Committed, first, &mut Wakes::default()).await.expect("published");
         broker.stop().expect("stopped");
         drop(broker);
-        // What comes from here on is in the journal only: it is put aside with the partition that is not served.
+        // Later records are only in the journal: they are moved aside with the partition that is not served.
         let broker = on_disk(dir.path());
         let id = tid("a");
         let producer = staging(&broker, &id, 7).await;
@@ -523,7 +523,7 @@ async fn a_transaction_that_nobody_knows_of_is_aborted_at_the_start() {
     create(&broker).await;
     let producer = ProducerEpoch { id: 77, epoch: 0 };
     broker.restored_transactions().await.expect("restored");
-    // As a repair may leave it that lost the topic of transactions.
+    // As a repair may leave it after the loss of the topic of transactions.
     let partition = broker.partition_at(&at("t", 0)).expect("there");
     partition.begin(producer.id, producer.epoch).expect("begun");
     send(&broker, producer, 0, 0, "orphaned").await.expect("published");
@@ -539,7 +539,7 @@ async fn a_transaction_that_nobody_knows_of_is_aborted_at_the_start() {
     assert!(partition.producers().iter().all(|producer| producer.open.is_none()));
 }
 
-/// Numbers that follow from a seed.
+/// Pseudorandom numbers from a seed.
 struct Random(u64);
 
 impl Random {
@@ -549,17 +549,17 @@ impl Random {
     }
 }
 
-/// What a program knows of its transactional id.
+/// State of a transactional id as a program knows it.
 #[derive(Default)]
 struct Program {
     producer: Option<ProducerEpoch>,
-    /// The next sequence of each partition.
+    /// Next sequence number of each partition.
     sequences: [i32; 3],
-    /// What it has written and not ended, with the partition of each.
+    /// Values written in the open transaction, each with its partition.
     open: Vec<(u32, String)>,
 }
 
-/// Whatever is open when the broker is killed: what was committed is there once and in order, and nothing else.
+/// Whatever is open when the broker is killed: committed values are present once and in order, and no others.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_transaction_counts_whole_and_once_across_kills() {
     for seed in 0..3 {
@@ -573,7 +573,7 @@ async fn each_transaction_counts_whole_and_once_across_kills() {
             let at_program = random.below(4);
             let (id, program) = (tid(&at_program.to_string()), &mut programs[at_program as usize]);
             let Some(producer) = program.producer.filter(|_| random.below(12) > 0) else {
-                // It starts anew, whatever it was at.
+                // It starts again, whatever its state.
                 let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
                 *program = Program { producer: Some(producer), ..Program::default() };
                 continue;

@@ -1,4 +1,4 @@
-//! Settings of topics that change while they are in use, and what they ask of batches.
+//! Changing the settings of topics that are in use, and their effect on batches.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ async fn send(broker: &Broker, batch: DraftBatch) -> Result<u64> {
     within("a publish", published).await.map(|published| published.base_offset)
 }
 
-/// Records with these keys, in this codec.
+/// Returns a batch of records with these keys, in this codec.
 fn keyed(codec: Codec, keys: &[Option<&str>]) -> DraftBatch {
     let mut builder = BatchBuilder::new();
     for key in keys {
@@ -39,7 +39,7 @@ async fn a_topic_takes_batches_by_the_settings_that_it_has_now() {
     assert_eq!(status.settings.batch_bytes_max, 1000);
     assert_eq!(send(&broker, batch(1, 1000)).await.expect_err("too large").kind, ErrorKind::TooLarge);
     send(&broker, batch(1, 900)).await.expect("it is small");
-    // What is not named stays, and what was there stays in the log.
+    // Settings that are not named are unchanged, and earlier records stay in the log.
     let change = SettingsChange { retention_ms: Some(77), ..SettingsChange::default() };
     let settings = broker.alter_topic("t", change).await.expect("altered").settings;
     assert_eq!((settings.retention_ms, settings.batch_bytes_max), (77, 1000));
@@ -77,13 +77,13 @@ async fn records_carry_the_time_at_which_they_arrived_where_the_topic_says_so() 
         panic!("two batches: {batches:?}");
     };
     assert!(first.records().expect("records").iter().all(|record| record.expect("it decodes").timestamp_ms == 1));
-    // Parsed anew, as a reader does: the checksum is right.
+    // Parsed again, as a reader does: the checksum is correct.
     let second = RecordBatch::parse(second.bytes().clone()).expect("a batch");
     let arrival = second.max_timestamp_ms();
     assert!(arrival >= before);
     assert!(second.records().expect("records").iter().all(|r| r.expect("it decodes").timestamp_ms == arrival));
     assert_eq!(broker.offset_for_time("t", 0, before).expect("found"), 30);
-    // So it is when compaction takes records out.
+    // The times are also kept when compaction removes records.
     let thin = second.thinned(|record| record.offset > 40).expect("thinned");
     assert!(thin.records().expect("records").iter().all(|r| r.expect("it decodes").timestamp_ms == arrival));
 }

@@ -1,4 +1,4 @@
-//! Channels: listeners of names without a topic, which create nothing and miss nothing unsaid.
+//! Channels: listeners of names without a topic, which create nothing and miss nothing without a gap.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ fn name(text: &str) -> TopicName {
     TopicName::parse(text).expect("a name")
 }
 
-/// How many heard it; `None` where there was neither a topic nor a listener.
+/// Publishes to a name. Returns the number of receivers; `None` if there is neither a topic nor a listener.
 fn say(broker: &Broker, to: &str, bytes: usize) -> Result<Option<u32>> {
     let attempt = broker.publish_to_channel(&name(to), batch(1, bytes), &mut Wakes::default())?;
     Ok(attempt.map(|attempt| match attempt {
@@ -26,7 +26,7 @@ fn listen(broker: &Arc<Broker>, to: &str) -> Subscription {
     subscribe(broker, request).expect("subscribed")
 }
 
-/// The next deliveries, by their topics.
+/// Returns the topics of the next deliveries.
 async fn heard(subscription: &mut Subscription, follow: &mut Follow) -> Vec<String> {
     let mut out = Vec::new();
     within("a delivery", subscription.next(&mut out)).await.expect("it goes on");
@@ -48,7 +48,7 @@ async fn listeners_get_what_is_published_and_nothing_is_created() {
     let (mut follow, mut follow_every) = (Follow::default(), Follow::default());
     assert_eq!(heard(&mut one, &mut follow).await, ["news"]);
     assert_eq!(heard(&mut every, &mut follow_every).await, ["news"]);
-    // One that comes later hears the rest.
+    // A later listener receives the following messages.
     let mut late = listen(&broker, "news");
     assert_eq!(say(&broker, "news", 10).expect("taken"), Some(3));
     let mut out = Vec::new();
@@ -57,7 +57,7 @@ async fn listeners_get_what_is_published_and_nothing_is_created() {
     assert!(broker.list_topics("", 10).0.is_empty() && broker.find_topic("news").is_none());
     assert_eq!((metric(&broker, "thalweg_channels"), metric(&broker, "thalweg_topics")), (1, 0));
 
-    // What was said before the topic was there comes first.
+    // Messages published before the topic was created are delivered first.
     assert_eq!(heard(&mut one, &mut follow).await, ["news"]);
     say(&broker, "news", 10).expect("taken");
     broker.create_topic("news", TopicSettings { partitions: 2, ..TopicSettings::default() }).await.expect("created");
@@ -72,7 +72,7 @@ async fn listeners_get_what_is_published_and_nothing_is_created() {
     assert_eq!(metric(&broker, "thalweg_listened_names"), 0);
 }
 
-/// A subscriber that was slow reads the rest of a channel as long as there is one, and is told what it misses.
+/// A slow subscriber reads the rest of a channel as long as the channel exists, and receives gaps for what it misses.
 #[tokio::test]
 async fn a_slow_listener_is_told_what_it_misses() {
     let broker = start(Settings::default());
@@ -92,7 +92,7 @@ async fn a_slow_listener_is_told_what_it_misses() {
     assert!(follow.missed > 0);
 }
 
-/// There are only so many channels: those that only patterns listen to make room, and then a publish is refused.
+/// At the limit of channels, those that only patterns listen to make room, and then a publish is refused.
 #[tokio::test]
 async fn channels_have_a_limit() {
     let broker = start(Settings::default());
@@ -129,7 +129,7 @@ async fn names_that_come_and_go_use_up_nothing() {
         let [Delivery::Batch { source, .. }] = out[..] else { panic!("one message: {out:?}") };
         assert_eq!(all.handle().source(source).0.as_str(), to);
         assert!((source as usize) <= CHANNELS_MAX);
-        // It looks for more, and so has handed this one over.
+        // The drain tries to take more, and so has handed over this delivery.
         let more = tokio::time::timeout(std::time::Duration::ZERO, all.next(&mut out)).await;
         more.expect_err("there is no more");
     }

@@ -1,4 +1,4 @@
-//! Members that share out among themselves: what they wait for, and beside members for which the broker does.
+//! Classic groups: the waits of their members, alone and together with members to which the broker assigns partitions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn at(topic: &str, partition: u32) -> TopicPartition {
     TopicPartition { topic: TopicName::parse(topic).expect("a topic"), partition }
 }
 
-/// A member that gives up all it has before it joins.
+/// A member that releases all its partitions before it joins.
 #[derive(Clone)]
 struct Member {
     broker: Arc<Broker>,
@@ -72,7 +72,7 @@ impl Member {
         &self.who.as_ref().expect("it has joined").member
     }
 
-    /// What this member gets. One that leads gives each in turn a partition of `t`.
+    /// Returns the assignment of this member. A leader assigns a partition of `t` to each member in turn.
     async fn sync(&self, joined: &Joined) -> Result<Given, Reason> {
         let shares = joined.members.iter().zip(0..).map(|(member, number)| Share {
             member: member.member.clone(),
@@ -95,7 +95,7 @@ impl Member {
         self.broker.heartbeat_classic(&group(), who, self.generation).await.map_err(|refused| refused.reason)
     }
 
-    /// Beats until it has to join again.
+    /// Sends heartbeats until the member has to join again.
     async fn until_rebalance(&self) {
         let told = async {
             while let Ok(()) = self.beat().await {
@@ -113,7 +113,7 @@ impl Member {
     }
 }
 
-/// What is refused leaves no group behind.
+/// A refused join creates no group.
 #[tokio::test]
 async fn a_join_that_is_refused_makes_no_group() {
     let broker = start(Settings::default());
@@ -127,7 +127,7 @@ async fn with_topic(broker: &Broker, name: &str) {
     broker.create_topic(name, TopicSettings { partitions: 2, ..TopicSettings::default() }).await.expect("created");
 }
 
-/// Joins wait for each other and syncs for the leader, and what happens answers them, not the clock.
+/// Joins wait for each other and syncs for the leader; they are answered by events, not by the clock.
 #[tokio::test]
 async fn members_wait_for_each_other() {
     let broker = start(Settings::default());
@@ -174,7 +174,7 @@ async fn members_wait_for_each_other() {
     broker.delete_group(&group()).await.expect("no members");
 }
 
-/// A member whose session ends while others wait for it does not hold them up.
+/// A member whose session expires while others wait for it does not hold them up.
 #[tokio::test]
 async fn a_session_that_ends_during_a_rebalance_answers_those_that_wait() {
     let broker = start(Settings::default());
@@ -189,7 +189,7 @@ async fn a_session_that_ends_during_a_rebalance_answers_those_that_wait() {
     other.sync(&joined).await.expect("synced");
     assert_eq!(metric(&broker, "thalweg_group_members_expired_total"), 1);
 
-    // A leader that says nothing: whoever waits for that is told to join again.
+    // The leader sends no assignment: the members that wait for it must join again.
     other.leave().await.expect("left");
     let mut leader = Member::new(&broker, 500);
     let joined = leader.join().await.expect("joined");
@@ -208,8 +208,7 @@ async fn a_session_that_ends_during_a_rebalance_answers_those_that_wait() {
     other.sync(&joined).await.expect("synced");
 }
 
-/// A member for which the broker shares out, and one of the other kind, in one group: both read, both commit, and
-/// one gets what the other gives up.
+/// A member of each kind in one group: both read, both commit, and each gets the partitions that the other releases.
 #[tokio::test]
 async fn members_of_both_kinds_share_a_group() {
     let broker = start(Settings::default());
@@ -229,7 +228,7 @@ async fn members_of_both_kinds_share_a_group() {
         takes_over: true,
     };
     let turn = broker.join_group(&group(), join).await.expect("joined");
-    // It was told of one partition only, so the other one is free.
+    // The classic member was assigned one partition only, so the other is free.
     assert_eq!(turn.assignment, Some(vec![at("t", 1)]));
     let beat = |epoch, owned: &[TopicPartition]| Beat {
         who: native.clone(),
@@ -257,7 +256,7 @@ async fn members_of_both_kinds_share_a_group() {
     classic.leave().await.expect("left");
     let turn = broker.group_heartbeat(&group(), beat(turn.epoch, &[at("t", 1)])).await.expect("a member");
     assert_eq!(turn.assignment, Some(vec![at("t", 0), at("t", 1)]));
-    // And back: the broker goes on to share out.
+    // In the other direction: the broker continues to assign the partitions.
     let joined = classic_again(&mut classic).await;
     assert_eq!((&joined.leader, joined.generation), (&None, 4));
     assert_eq!(classic.sync(&joined).await, Ok(Given::Partitions(Vec::new())));
@@ -277,7 +276,7 @@ async fn classic_again(member: &mut Member) -> Joined {
     member.join().await.expect("joined")
 }
 
-/// Offsets of topics that nobody reads can go while the group has members.
+/// Offsets of topics that no member reads can be deleted while the group has members.
 #[tokio::test]
 async fn offsets_that_nobody_needs_are_deleted() {
     let broker = start(Settings::default());

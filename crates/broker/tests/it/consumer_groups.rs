@@ -1,4 +1,4 @@
-//! Consumer groups: members that wait, go and come while topics do, and what nobody may do.
+//! Consumer groups: members that wait, leave and join while topics change, and forbidden operations.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn at(topic: &str, partition: u32) -> TopicPartition {
     TopicPartition { topic: TopicName::parse(topic).expect("a topic"), partition }
 }
 
-/// A member, and what it does as the protocol says.
+/// A member that follows the protocol.
 struct Member {
     broker: Arc<Broker>,
     who: Identity,
@@ -37,7 +37,7 @@ impl Member {
         Self::join_slow(broker, name, topics, session_timeout_ms, 30_000).await
     }
 
-    /// One that may take so long to give up what it has.
+    /// Joins a member with this timeout for the release of partitions.
     async fn join_slow(
         broker: &Arc<Broker>,
         name: &str,
@@ -56,7 +56,7 @@ impl Member {
             takes_over: true,
         };
         for pattern in &join.topics {
-            // Joining creates nothing.
+            // Joining creates no topic.
             if let Pattern::Topic(topic) = pattern
                 && !broker.has_topic(topic.as_str())
             {
@@ -82,7 +82,7 @@ impl Member {
         Beat { who: self.who.clone(), epoch: self.epoch, owned, topics: None, session_timeout_ms: None, wait }
     }
 
-    /// Waits for news, says what it reads whenever that has changed, and so on until it has so many partitions.
+    /// Sends heartbeats, and reports its partitions when they change, until it has this number of partitions.
     async fn until(&mut self, partitions: usize) {
         let mut said = None;
         while said.as_ref() != Some(&self.reads) || self.reads.len() != partitions {
@@ -109,7 +109,7 @@ async fn with_topic(broker: &Broker, name: &str, partitions: u32) {
     broker.create_topic(name, TopicSettings { partitions, ..TopicSettings::default() }).await.expect("created");
 }
 
-/// A heartbeat that waits is answered by what another member does, not by the clock.
+/// A waiting heartbeat is answered by the action of another member, not by the clock.
 #[tokio::test]
 async fn members_that_wait_hear_of_each_other_at_once() {
     let broker = start(Settings::default());
@@ -139,14 +139,14 @@ async fn members_that_wait_hear_of_each_other_at_once() {
     assert_eq!(metric(&broker, "thalweg_group_rebalances_total"), 5);
 }
 
-/// Whoever gives nothing up in time is put out then, however long its session lasts.
+/// A member that does not release partitions in time is removed, however long its session timeout.
 #[tokio::test]
 async fn a_member_that_keeps_what_it_shall_give_up_is_put_out() {
     let broker = start(Settings::default());
     with_topic(&broker, "t", 4).await;
     let mut first = Member::join_slow(&broker, "first", "t", 600_000, 100).await;
     let mut other = Member::join(&broker, "other", "t", 600_000).await;
-    // Once a third is put out the coordinator has looked at its deadlines: the next of them is a session's.
+    // Once a third member is removed, the coordinator has checked its deadlines: the next one is that of a session.
     Member::join(&broker, "third", "t", 100).await;
     let mut epoch = other.epoch;
     while metric(&broker, "thalweg_group_members_expired_total") == 0 {
@@ -162,7 +162,7 @@ async fn a_member_that_keeps_what_it_shall_give_up_is_put_out() {
     assert_eq!(metric(&broker, "thalweg_group_members_expired_total"), 2);
 }
 
-/// Silence ends a session by itself; what was its goes to one that waits, and its commits are refused.
+/// Silence ends a session; the member's partitions are assigned to a waiting member, and its commits are refused.
 #[tokio::test]
 async fn a_silent_member_is_put_out() {
     let broker = start(Settings::default());
@@ -178,7 +178,8 @@ async fn a_silent_member_is_put_out() {
     other.commit("t", 0, 1).await.expect("committed");
 }
 
-/// Topics that come and go are heard of without a heartbeat being due, and a deleted one takes its offsets along.
+/// Members are notified of created and deleted topics before their next heartbeat is due; a deleted topic loses its
+/// offsets.
 #[tokio::test]
 async fn topics_that_come_and_go_are_heard_of() {
     let broker = start(Settings::default());
@@ -202,7 +203,7 @@ async fn topics_that_come_and_go_are_heard_of() {
     assert_eq!(member.commit("orders.us", 2, 0).await, Err(Reason::Other), "there is no such topic");
 }
 
-/// Where the group stands: who reads what, up to where, and how much is left.
+/// State of the group: the readers, their positions, and the lag.
 #[tokio::test]
 async fn lag_is_the_end_less_what_is_committed() {
     let broker = start(Settings::default());
@@ -221,7 +222,7 @@ async fn lag_is_the_end_less_what_is_committed() {
     assert!(is_last);
     assert_eq!((listed[0].lag, listed[0].members, listed[0].offsets), (2, 1, 2));
     assert!(broker.stats().expect("metrics").contains("thalweg_group_lag{group=\"g\"} 2"));
-    // Without members the group stays as it is, and can be moved.
+    // A group without members keeps its offsets, which can then be reset.
     let reset = broker.reset_offsets(&group(), "t", &[], &ResetTo::Start(Start::Live), false).await;
     assert_eq!(reset.map_err(|refused| refused.reason), Err(Reason::HasMembers));
     let deleted = broker.delete_group(&group()).await;
@@ -243,8 +244,7 @@ async fn lag_is_the_end_less_what_is_committed() {
     assert_eq!(broker.describe_group(&group()).await.map(drop).map_err(|r| r.reason), Err(Reason::NoSuchGroup));
 }
 
-/// Some topics are the broker's own: clients may read them, and nothing else. Other names that begin with `_` are
-/// like any name.
+/// Internal topics can only be read by clients. Other names that begin with `_` are ordinary names.
 #[tokio::test]
 async fn internal_topics_are_read_only() {
     let broker = start(Settings::default());
@@ -263,10 +263,10 @@ async fn internal_topics_are_read_only() {
     assert_eq!(subscribe(&broker, blocking).map(drop).map_err(|e| e.kind), invalid, "nobody holds the broker up");
     publish(&broker, "_mine", 0).await.expect("published");
     broker.delete_topic("_mine").await.expect("deleted");
-    // A pattern does not mean it.
+    // A pattern does not match it.
     let everything = subscribe(&broker, ask(">")).expect("subscribed");
     assert_eq!(everything.starts.iter().map(|start| start.topic.as_str()).collect::<Vec<_>>(), ["t"]);
-    // Reading it is fine.
+    // Reading it is allowed.
     let mut request = ask(OFFSETS_TOPIC);
     request.start = Start::Earliest;
     let mut subscription = subscribe(&broker, request).expect("subscribed");

@@ -1,4 +1,4 @@
-//! From the log to the subscriber: on the publisher's thread or on a lane, never both at once.
+//! Delivery from the log to the subscriber: on the publisher's thread or on a lane, never both at the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::support::{Follow, ask, metric, publish, read_to, read_to_end, start, subscribe, with_direct, within};
 
-/// A connection whose room comes and goes.
+/// A connection that has room only at times.
 #[derive(Default)]
 struct Sink {
     got: Mutex<Vec<Delivery>>,
@@ -38,7 +38,7 @@ impl Direct for Door {
     fn flush(&self) {}
 }
 
-/// A drain on a lane, as a connection's.
+/// Drains a subscription on a lane, as a connection does.
 async fn drain(mut subscription: Subscription, sink: Arc<Sink>) {
     let mut out = Vec::new();
     loop {
@@ -61,8 +61,8 @@ async fn drain(mut subscription: Subscription, sink: Arc<Sink>) {
     }
 }
 
-/// Publishers on several threads and a drain deliver to one connection, whose room comes and goes: the
-/// order stays and nothing is lost between them.
+/// Several publishing threads and a drain deliver to one connection that has room only at times: the order is kept and
+/// nothing is lost between them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn publishers_and_the_drain_keep_one_order() {
     for queue in [4, 64] {
@@ -108,8 +108,8 @@ async fn publishers_and_the_drain_keep_one_order() {
     }
 }
 
-/// Under each policy what comes and what is told to be missing covers every offset once, and the count of
-/// dropped records is the sum of the gaps.
+/// Under each policy, deliveries and gaps together cover every offset once, and the number of dropped records is the
+/// sum of the gaps.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_policy_accounts_for_every_offset() {
     for overflow in [Overflow::Replay, Overflow::Block, Overflow::DropNew, Overflow::DropOld] {
@@ -135,7 +135,7 @@ async fn every_policy_accounts_for_every_offset() {
         while (0..3).any(|source| follow.next(source) < each) {
             within("a delivery", subscription.next(&mut out)).await.expect("it goes on");
             out.iter().for_each(|delivery| follow.see(delivery));
-            // A slow reader: others go first.
+            // A slow reader: other tasks run first.
             for _ in 0..50 {
                 tokio::task::yield_now().await;
             }
@@ -151,8 +151,8 @@ async fn every_policy_accounts_for_every_offset() {
     }
 }
 
-/// Several publishers that wait for one blocking subscriber all go on, in turn, and those that wait longer
-/// than they may are told to come back.
+/// Several publishers that wait for one blocking subscriber all continue, in turn, and those that exceed the maximum
+/// wait receive a retryable error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn publishers_that_wait_all_go_on() {
     let settings = Settings { publish_wait: std::time::Duration::from_secs(600), ..Settings::default() };
@@ -179,7 +179,7 @@ async fn publishers_that_wait_all_go_on() {
     assert!(metric(&broker, "thalweg_publish_waits_total") > 0, "they had to wait");
 }
 
-/// A subscription that is ended still gets what was queued, then the reason; publishers do not wait for it.
+/// A subscription that was ended still receives the queued deliveries, then the reason; publishers do not wait for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_comes_after_what_was_queued() {
     let broker: Arc<Broker> = start(Settings::default());

@@ -1,4 +1,4 @@
-//! Topics on disk, as the broker's callers see them: committed before read, once and in order across restarts.
+//! Topics on disk, as the broker's callers see them: committed before they are read, once and in order across restarts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use tokio::runtime::Handle;
 
 use crate::support::{publish, within};
 
-/// Only a failure reaches it.
+/// Timeout that only a failing test reaches.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Small files, so that every start is quick.
+/// Returns settings with small files, so that every start is quick.
 fn settings() -> StoreSettings {
     let mut settings = StoreSettings { segment_bytes: 1 << 20, ..StoreSettings::default() };
     settings.journal.file_bytes = 1 << 20;
@@ -31,7 +31,7 @@ pub fn open_with(dir: &Path, of_broker: Settings) -> Arc<Broker> {
     let begin = Instant::now();
     loop {
         match Store::open(Arc::new(RealDisk), dir, settings(), broker::now_ms, &mut |_| {}) {
-            // A sweep that runs when a broker is let go has it to its end.
+            // A sweep that runs while the broker is dropped holds it until the sweep ends.
             Err(error) if error.kind == ErrorKind::Denied && begin.elapsed() < PATIENCE => std::thread::yield_now(),
             stored => {
                 let stored = Some(stored.expect("opened"));
@@ -76,7 +76,7 @@ async fn a_batch_is_in_the_log_once_whatever_ends_between_its_tries() {
             within("a publish", broker.publish("t", Some(0), Acks::Committed, batch, &mut Wakes::default())).await
         };
         if round > 0 {
-            // The same again is where it was, and what would leave a hole is refused.
+            // A repeated batch is a duplicate, and a batch that would leave a gap is refused.
             let again = send(sequence - 5, 5).await.expect("a duplicate");
             assert_eq!((again.base_offset, again.is_committed), (sequence as u64 - 5, true));
             let refused = send(sequence + 1, 1).await.expect_err("a gap");
@@ -88,7 +88,7 @@ async fn a_batch_is_in_the_log_once_whatever_ends_between_its_tries() {
             sequence += 5;
         }
         if round % 2 == 0 {
-            // As a broker leaves it that is killed now.
+            // The directory in the state that a killed process would leave.
             let left = tempfile::tempdir().expect("a folder");
             copy(dir.path(), left.path());
             dir = left;
@@ -117,7 +117,7 @@ async fn an_acknowledgement_says_what_it_means() {
     assert_eq!((all.end, all.batches.len()), (4, 4));
 }
 
-/// Whoever commits may be gone before the disk has it.
+/// A committer may leave before the commit is on disk.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_that_nobody_waits_for_counts_all_the_same() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -134,7 +134,7 @@ async fn a_commit_that_nobody_waits_for_counts_all_the_same() {
         }];
         broker.commit_offsets(&group, &Committer::Outsider, offsets)
     };
-    // The group itself is on the disk then.
+    // The group itself is on disk now.
     within("a commit", commit(0)).await.expect("committed");
     for offset in 1..10 {
         tokio::select! {
@@ -155,7 +155,7 @@ async fn a_commit_that_nobody_waits_for_counts_all_the_same() {
     }
 }
 
-/// Far more than the tail holds: what is no longer in memory comes from files, to a subscriber and to a fetch.
+/// Much more than the tail holds: batches no longer in memory are read from files, by a subscriber and by a fetch.
 #[tokio::test(flavor = "multi_thread")]
 async fn history_is_read_from_files() {
     let dir = tempfile::tempdir().expect("a folder");

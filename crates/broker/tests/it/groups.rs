@@ -1,4 +1,4 @@
-//! Queue groups with many members and publishers at once.
+//! Queue groups with many concurrent members and publishers.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use crate::support::{ask, publish, start, subscribe, within};
 
-/// Each record goes to exactly one member of each group, whoever publishes and whoever is slow.
+/// Each record is delivered to exactly one member of each group, regardless of the publisher and of slow members.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_record_goes_to_one_member() {
     let broker = start(Settings::default());
@@ -57,7 +57,7 @@ async fn each_record_goes_to_one_member() {
     for publisher in publishing {
         within("a publisher", publisher).await.expect("no panic");
     }
-    // The end of the topic comes after what is queued.
+    // The end of the topic is delivered after the queued records.
     broker.delete_topic("jobs").await.expect("deleted");
     for reader in readers {
         within("a reader", reader).await.expect("no panic");
@@ -67,7 +67,7 @@ async fn each_record_goes_to_one_member() {
     }
 }
 
-/// A member that has ended gets no more of the group's records, even while it still hands over what it has.
+/// A member that has ended gets no more of the group's records, even while it still hands over queued ones.
 #[tokio::test]
 async fn a_member_that_has_ended_gets_nothing_more() {
     let broker = start(Settings::default());

@@ -1,4 +1,4 @@
-//! Topics that get partitions while others publish and subscribe.
+//! Topics that get more partitions while clients publish and subscribe.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Barrier};
@@ -13,7 +13,7 @@ fn of(partitions: u32) -> TopicSettings {
     TopicSettings { partitions, ..TopicSettings::default() }
 }
 
-/// Partitions are only added, within the limits, and asking again for as many changes nothing.
+/// Partitions are only added, within the limits; requesting the current number changes nothing.
 #[tokio::test]
 async fn a_topic_grows_and_does_not_shrink() {
     let broker = start(Settings::default());
@@ -41,8 +41,8 @@ async fn a_topic_grows_and_does_not_shrink() {
     assert_eq!(metric(&broker, "thalweg_log_bytes"), 0, "those that were added are deleted, too");
 }
 
-/// Whoever reads the whole topic, or a pattern, gets the new partitions from their first record; a queue group
-/// shares them, and whoever named a partition gets no other.
+/// Subscribers of the whole topic, or of a pattern, receive the new partitions from their first record on; a queue
+/// group shares them, and a subscriber of a single partition receives no other.
 #[tokio::test]
 async fn who_reads_all_of_it_gets_the_new_partitions() {
     let broker = start(Settings::default());
@@ -60,7 +60,7 @@ async fn who_reads_all_of_it_gets_the_new_partitions() {
     broker.grow_topic("a.b", 3).await.expect("grown");
     for partition in 0..3 {
         for _ in 0..10 {
-            // Three plain readers and one of the group; the fourth only of its partition.
+            // Three plain readers and one of the group; the fourth reads only its own partition.
             let receivers = publish(&broker, "a.b", partition).await.expect("published").receivers;
             assert_eq!(receivers, if partition == 0 { 5 } else { 4 });
         }
@@ -86,7 +86,7 @@ async fn who_reads_all_of_it_gets_the_new_partitions() {
     assert!(got[4].is_disjoint(&got[5]) && got[4].len() + got[5].len() == 30, "{got:?}");
 }
 
-/// A subscription that comes while a topic grows misses no partition, whichever comes first.
+/// A subscription that is opened while a topic grows misses no partition, in either order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn who_comes_while_it_grows_misses_none() {
     let broker = start(Settings::default());

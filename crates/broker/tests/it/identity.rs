@@ -1,4 +1,4 @@
-//! What tells topics and brokers apart, over deletions and restarts.
+//! Ids of topics and brokers, across deletions and restarts.
 
 use broker::{Broker, Settings};
 use engine::{ErrorKind, Storage, TopicSettings};

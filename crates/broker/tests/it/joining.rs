@@ -1,4 +1,4 @@
-//! The seam between history and what is live.
+//! The transition from history to live records.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +21,8 @@ async fn publish_many(broker: Arc<Broker>, partition: u32, count: u64, progress:
     }
 }
 
-/// Subscribers that join at any moment, from any place, with queues of one batch or many, get every record
-/// exactly once and in order, while several threads publish.
+/// Subscribers that join at any moment, at any offset, with queues of one batch or many, get every record exactly once
+/// and in order, while several threads publish.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_is_lost_or_repeated_at_the_seam() {
     let broker = start(Settings::default());
@@ -39,7 +39,7 @@ async fn nothing_is_lost_or_repeated_at_the_seam() {
     let end = each * publishers;
     let mut readers = Vec::new();
     for i in 0..40u64 {
-        // They join all along the way.
+        // They join throughout the whole run.
         while progress.load(Ordering::Relaxed) < i * end * u64::from(PARTITIONS) / 50 {
             tokio::task::yield_now().await;
         }
@@ -63,8 +63,7 @@ async fn nothing_is_lost_or_repeated_at_the_seam() {
     }
 }
 
-/// The same where retention removes history under the readers: what they miss they are told, offset by
-/// offset.
+/// If retention removes history while subscribers read, they receive gaps for exactly the offsets that they miss.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_retention_takes_from_a_reader_is_told() {
     let broker = start(Settings::default());
@@ -93,12 +92,12 @@ async fn what_retention_takes_from_a_reader_is_told() {
     assert_eq!(crate::support::metric(&broker, "thalweg_dropped_records_total"), missed);
 }
 
-/// More than are joined in a few slices.
+/// Returns a number of topics that takes more than a few slices to join.
 fn many() -> usize {
     size("HARDENING_TOPICS", 3_000)
 }
 
-/// A broker with so many topics, some of them with more partitions than are joined in a slice.
+/// Starts a broker with many topics, some of them with more partitions than one slice joins.
 async fn with_many_topics() -> Arc<Broker> {
     let broker = start(Settings::default());
     for i in 0..many() {
@@ -109,8 +108,8 @@ async fn with_many_topics() -> Arc<Broker> {
     broker
 }
 
-/// Others have their turn while a pattern joins thousands of topics, and what they create, grow and delete in the
-/// meantime is neither missed nor read twice.
+/// Other tasks run while a pattern joins thousands of topics, and topics that they create, grow and delete in the
+/// meantime are neither missed nor read twice.
 #[tokio::test]
 async fn a_pattern_joins_many_topics_in_slices_and_each_of_them_once() {
     let broker = with_many_topics().await;
@@ -124,7 +123,7 @@ async fn a_pattern_joins_many_topics_in_slices_and_each_of_them_once() {
         tokio::task::yield_now().await;
         turns += 1;
         if metric(&broker, "thalweg_subscriptions_joining") == 1 && turns % 4 == 0 && turns < many() / 2 {
-            // One that is new, and one of those that were there before, wherever the subscription is by now.
+            // One new topic, and one of the existing ones, whatever the progress of the subscription.
             publish(&broker, &format!("many.new{turns}"), 0).await.expect("published");
             publish(&broker, &format!("many.{}", turns % many()), 0).await.expect("published");
             let grown = broker.describe_topic("many.1").expect("there").settings.partitions + 1;
@@ -159,7 +158,7 @@ async fn a_pattern_joins_many_topics_in_slices_and_each_of_them_once() {
     within("its end", left).await;
 }
 
-/// A subscription that is given up while it waits or joins leaves nothing behind, and the next has its turn.
+/// A subscription that is dropped while it waits or joins leaves nothing behind, and the next one gets its turn.
 #[tokio::test]
 async fn subscriptions_to_many_topics_take_turns_and_may_be_given_up() {
     let broker = with_many_topics().await;
@@ -174,7 +173,7 @@ async fn subscriptions_to_many_topics_take_turns_and_may_be_given_up() {
         }
     };
     within("all", all_begun).await;
-    // The first is in the middle of it, the second waits.
+    // The first one is joining, the second one waits.
     drop(all.drain(..2));
     for subscribing in all {
         let subscription = within("its turn", subscribing).await.expect("subscribed");

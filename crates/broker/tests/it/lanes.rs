@@ -1,4 +1,4 @@
-//! Lanes: who is pinned to which, by policy.
+//! Assignment of subscriptions to lanes, by policy.
 
 use std::collections::HashSet;
 
@@ -9,10 +9,10 @@ use crate::support::{Follow, ask, metric, publish, read_to, subscribe};
 
 const LANES: usize = 8;
 
-/// The lanes of so many subscriptions on each of so many connections; a connection's number is its thread.
+/// Returns the lanes of `each` subscriptions on each of `connections` connections; a connection's number is its thread.
 fn lanes(policy: LanePolicy, connections: u64, each: usize) -> Vec<Vec<usize>> {
     let settings = Settings { writer_lanes: LANES, lane_policy: policy, ..Settings::default() };
-    // Four threads in name: lanes are spread over them.
+    // Four nominal threads: lanes are spread over them.
     let threads = vec![Handle::current(); 4];
     let broker = Broker::start(settings, &threads).expect("started");
     let mut held: Vec<Subscription> = Vec::new();
@@ -32,8 +32,8 @@ fn lanes(policy: LanePolicy, connections: u64, each: usize) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// `auto` stays on the connection's thread and takes the less busy lane there; the hashes keep together or
-/// spread what they say; `round_robin_pin` takes turns.
+/// `auto` stays on the connection's thread and takes the less busy lane there; the hashes keep subscriptions together
+/// or spread them, as their names say; `round_robin_pin` takes turns.
 #[tokio::test]
 async fn each_policy_pins_as_it_says() {
     for (connection, lanes) in lanes(LanePolicy::Auto, 4, 6).into_iter().enumerate() {
@@ -50,7 +50,7 @@ async fn each_policy_pins_as_it_says() {
     assert_eq!(in_turn, (0..2 * LANES).map(|i| i % LANES).collect::<Vec<_>>());
 }
 
-/// Whatever the policy, everyone gets everything.
+/// Whatever the policy, every subscriber gets every record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_policy_delivers() {
     for (_, policy) in LanePolicy::ALL {

@@ -1,4 +1,4 @@
-//! What the broker may hold, and what happens at the limit.
+//! Limits of the broker, and its behavior when they are reached.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use engine::{Acks, BatchBuilder, Codec, DraftBatch, ErrorKind, FeedLimits, Overf
 use crate::durable::open;
 use crate::support::{Follow, ask, batch, metric, publish, read_to, start, subscribe, within};
 
-/// However many topics fill up at once, the logs together never hold more than they may, and what is
-/// deleted is given back to the byte.
+/// However many topics fill up concurrently, all logs together never exceed their limit, and deleting topics releases
+/// every byte.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_logs_stay_within_their_budget() {
     let max = 1 << 20;
@@ -47,7 +47,7 @@ async fn the_logs_stay_within_their_budget() {
     assert_eq!(metric(&broker, "thalweg_log_bytes"), 0, "all is given back");
 }
 
-/// What is refused for its place among its producer's batches, or was there before, takes no memory.
+/// A batch that is refused for its sequence, or is a duplicate, takes no memory.
 #[tokio::test]
 async fn refused_numbers_take_nothing_of_the_budget() {
     let broker = start(Settings { log_bytes_max: 100_000, ..Settings::default() });
@@ -66,7 +66,7 @@ async fn refused_numbers_take_nothing_of_the_budget() {
     send(1).await.expect("the second");
 }
 
-/// A batch that is larger than everything may be is refused and takes nothing from others.
+/// A batch larger than the limit is refused and takes no memory from others.
 #[tokio::test]
 async fn a_batch_beyond_the_budget_is_refused() {
     let broker = start(Settings { log_bytes_max: 10_000, ..Settings::default() });
@@ -78,8 +78,8 @@ async fn a_batch_beyond_the_budget_is_refused() {
     assert_eq!(broker.describe_topic("small").expect("a topic").partitions[0].start, 0, "its history stays");
 }
 
-/// A lane that is full makes publishers of blocking subscribers wait, and lets them go on when it empties,
-/// even where the subscriber itself had room all along.
+/// A full lane makes publishers of blocking subscribers wait and lets them continue when it empties, even if the
+/// subscriber itself had room all along.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_lane_makes_publishers_wait() {
     let broker = start(Settings {
@@ -110,15 +110,15 @@ async fn a_full_lane_makes_publishers_wait() {
     read_to(&mut idle, &mut follow, 1, 1).await;
 }
 
-/// A batch of one record that compresses to next to nothing.
+/// Returns a batch of one record that compresses to almost nothing.
 fn bomb(key: Option<&[u8]>, bytes: usize) -> DraftBatch {
     let mut builder = BatchBuilder::new();
     builder.push(1, key, Some(&vec![7; bytes]), &[]).expect("a record");
     builder.finish_with(Codec::Zstd, None).expect("a record")
 }
 
-/// The thread that publishes looks into no compressed batch: others publish in the meantime, and what waits is counted
-/// and has its turn in order.
+/// The publishing thread checks no compressed batch: others publish in the meantime, and waiting batches are counted
+/// and checked in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn compressed_batches_are_looked_into_elsewhere_one_at_a_time() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -143,14 +143,14 @@ async fn compressed_batches_are_looked_into_elsewhere_one_at_a_time() {
     let all_wait = async {
         while metric(&broker, "thalweg_batches_checking") < 3 {
             tokio::task::yield_now().await;
-            // They may have been faster.
+            // The checks may have been faster.
             if waiting.iter().all(|waiting| waiting.is_finished()) {
                 break;
             }
         }
     };
     within("their turn", all_wait).await;
-    // Those that nobody has to look into pass.
+    // Batches that need no check pass.
     let mut plain = BatchBuilder::new();
     plain.push(1, Some(b"k"), Some(b"v"), &[]).expect("a record");
     assert!(begin("compact", plain.finish().expect("a record")).is_none());
@@ -160,7 +160,7 @@ async fn compressed_batches_are_looked_into_elsewhere_one_at_a_time() {
     }
     assert!(offsets[1] == 0 && offsets[0] < offsets[2] && offsets[2] <= 2, "{offsets:?}");
     assert_eq!(metric(&broker, "thalweg_batches_checking"), 0);
-    // They are held to the same rules.
+    // The same rules apply to them.
     let no_key = begin("compact", bomb(None, 1 << 20)).expect("it is looked into elsewhere");
     let refused = within("a batch", no_key.finish(&broker, &mut Wakes::default())).await;
     assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::Invalid));

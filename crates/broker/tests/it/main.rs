@@ -1,4 +1,4 @@
-//! The broker as doors use it, with many threads at once and no socket.
+//! Tests of the broker as doors use it, with many concurrent threads and no socket.
 
 mod support;
 

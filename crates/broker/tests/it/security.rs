@@ -1,4 +1,4 @@
-//! Users and access control lists of a broker: who comes in, what each may do, and what of it lasts.
+//! Users and access control lists of a broker: authentication, authorization and durability.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn settings() -> Settings {
     Settings { security, ..Settings::default() }
 }
 
-/// Where logins of these tests come from.
+/// Source of the logins in these tests.
 const SOURCE: LoginSource = LoginSource { door: Door::Kafka, address: None };
 
 async fn log_in(broker: &Broker, user: &str, password: &str) -> Result<String, ErrorKind> {
@@ -101,7 +101,7 @@ async fn what_was_changed_outlives_the_broker() {
         assert_eq!(log_in(&broker, "bob", "b").await, Err(ErrorKind::Denied));
         assert!(may(&broker, "ann", Operation::Read, "t") && !may(&broker, "ann", Operation::Write, "t"));
         assert_eq!(broker.acls(&AclFilter::default()).await.expect("read"), [allow("ann", Operation::Read, "t")]);
-        // Nobody reads where it is kept, nor can anybody see that it is there.
+        // No client can read the topic of users, or see that it exists.
         assert!(broker.list_topics("", 100).0.is_empty());
         assert_eq!(broker.describe_topic("_security").expect_err("hidden").kind, ErrorKind::NotFound);
         assert!(broker.create_topic("_security", engine::TopicSettings::of_broker()).await.is_err());
@@ -132,7 +132,7 @@ async fn a_scram_exchange_of_somebody_unknown_looks_like_any_other() {
     let (known, unknown) = (begin("app").await, begin("nobody").await);
     assert_eq!((known.1.kind, known.1), (ErrorKind::Denied, unknown.1));
     assert_eq!(unknown.0.len(), known.0.len());
-    // The salt of somebody unknown does not change from try to try, as that of a user does not.
+    // The salt of an unknown user does not change between attempts, like that of an existing user.
     assert!(begin("nobody").await.0 == unknown.0 && begin("somebody").await.0 != unknown.0);
 }
 
@@ -140,14 +140,14 @@ async fn a_scram_exchange_of_somebody_unknown_looks_like_any_other() {
 async fn nothing_is_asked_where_nothing_is_set() {
     let broker = start(Settings::default());
     assert!(!broker.is_authorizing() && may(&broker, "ANONYMOUS", Operation::Delete, "t"));
-    // Without a disk changes are there until the broker ends.
+    // Without a disk, changes are kept until the broker stops.
     broker.put_credentials(vec![(name("ann"), credential(Mechanism::Sha256, "x"))]).await.expect("kept");
     assert_eq!(log_in(&broker, "ann", "x").await, Ok("ann".into()));
     let missing = broker.delete_credentials(vec![(name("ann"), Mechanism::Sha512)]).await;
     assert_eq!(missing.expect_err("she has none").kind, ErrorKind::NotFound);
 }
 
-/// The broker's own secrets last, and are in no topic that can be read.
+/// The broker's own secrets are durable, and are in no topic that can be read.
 #[tokio::test]
 async fn secrets_last_and_are_read_by_no_request() {
     let temp = tempfile::tempdir().expect("a folder");
@@ -170,7 +170,7 @@ async fn secrets_last_and_are_read_by_no_request() {
     assert_eq!(hidden.kind, ErrorKind::Denied);
 }
 
-/// Who has no name was granted nothing: with access control lists no topic of the broker is read without one.
+/// Clients without a name have no permissions: with access control lists, they can read no internal topic.
 #[tokio::test]
 async fn who_has_no_name_reads_no_topic_of_the_broker_that_has_lists() {
     for (is_authorizing, refused) in [(false, &["_queues", "_caches"][..]), (true, &INTERNAL_TOPICS[..])] {

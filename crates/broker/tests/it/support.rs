@@ -1,4 +1,4 @@
-//! A broker on the test's own threads, and followers that check what they get.
+//! A broker on the test's own threads, and followers that check their deliveries.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use engine::{Acks, BatchBuilder, Delivery, DraftBatch, Error, Missing, Overflow,
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
 
-/// How long anything may take on a busy machine.
+/// Timeout for any operation on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How much a test does, unless the variable of the environment asks for another number.
+/// Returns the size of a test, unless the environment variable sets another number.
 pub fn size(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |number| number.parse().expect("a number"))
 }
@@ -28,7 +28,7 @@ pub fn start(settings: Settings) -> Arc<Broker> {
     Broker::start(settings, &[Handle::current()]).expect("started")
 }
 
-/// A batch of so many records of so many bytes.
+/// Returns a batch of `records` records of `bytes` bytes.
 pub fn batch(records: usize, bytes: usize) -> DraftBatch {
     let mut builder = BatchBuilder::new();
     for _ in 0..records {
@@ -37,12 +37,12 @@ pub fn batch(records: usize, bytes: usize) -> DraftBatch {
     builder.finish().expect("records")
 }
 
-/// Publishes a record to a partition and hands it out at once.
+/// Publishes a record to a partition and delivers it immediately.
 pub async fn publish(broker: &Broker, topic: &str, partition: u32) -> Result<Published> {
     broker.publish(topic, Some(partition), Acks::Default, batch(1, 10), &mut Wakes::default()).await
 }
 
-/// A subscription to all of a topic, which it creates, or of a pattern, live, with all the credit there is.
+/// Returns a request for a live subscription to a pattern with the maximum credit; a missing topic is created.
 pub fn ask(pattern: &str) -> Subscribe {
     Subscribe {
         pattern: Pattern::parse(pattern).expect("a pattern"),
@@ -59,7 +59,7 @@ pub fn ask(pattern: &str) -> Subscribe {
     }
 }
 
-/// Subscribes where nothing is so large that it had to wait.
+/// Opens a subscription that never has to wait, because the broker is small.
 pub fn subscribe(broker: &Arc<Broker>, request: Subscribe) -> Result<Subscription> {
     broker.subscribe(request).now_or_never().expect("few partitions are joined at once")
 }
@@ -69,7 +69,7 @@ pub fn with_direct(mut request: Subscribe, direct: impl Direct + 'static) -> Sub
     request
 }
 
-/// Fails where records are missing, come twice or out of order; gaps that are told count as passed.
+/// Checker of deliveries: fails if records are missing, repeated or out of order; reported gaps are accepted.
 #[derive(Default)]
 pub struct Follow {
     next: HashMap<SourceId, u64>,
@@ -78,7 +78,7 @@ pub struct Follow {
 }
 
 impl Follow {
-    /// Expects each source to begin where the subscription says.
+    /// Expects each source to begin at the offset that the subscription reports.
     pub fn of(subscription: &Subscription) -> Self {
         let starts = subscription.starts.iter().enumerate();
         Self { next: starts.map(|(i, start)| (i as SourceId, start.start)).collect(), ..Self::default() }
@@ -106,7 +106,7 @@ impl Follow {
     }
 }
 
-/// Reads until every one of so many sources is at `end`.
+/// Reads until each of `sources` sources is at `end`.
 pub async fn read_to(subscription: &mut Subscription, follow: &mut Follow, sources: u32, end: u64) {
     let mut out = Vec::new();
     while (0..sources).any(|source| follow.next(source) < end) {
@@ -115,7 +115,7 @@ pub async fn read_to(subscription: &mut Subscription, follow: &mut Follow, sourc
     }
 }
 
-/// The end of a subscription, after whatever still comes.
+/// Returns the end of a subscription, after all remaining deliveries.
 pub async fn read_to_end(subscription: &mut Subscription, follow: &mut Follow) -> Error {
     let mut out = Vec::new();
     loop {
@@ -126,7 +126,7 @@ pub async fn read_to_end(subscription: &mut Subscription, follow: &mut Follow) -
     }
 }
 
-/// The value of a metric without labels.
+/// Returns the value of a metric without labels.
 pub fn metric(broker: &Broker, name: &str) -> u64 {
     let text = broker.stats().expect("metrics");
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

@@ -1,4 +1,4 @@
-//! Topics that come and go while others publish, subscribe and wait.
+//! Topics that are created and deleted while clients publish, subscribe and wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use engine::{Delivery, ErrorKind, TopicSettings};
 
 use crate::support::{ask, metric, publish, start, subscribe, within};
 
-/// Many create one topic at once, some with other settings: all agree on one of them.
+/// Many clients create one topic concurrently, some with other settings: all agree on one of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn creators_at_once_agree() {
     let broker = start(Settings::default());
@@ -41,8 +41,8 @@ async fn creators_at_once_agree() {
     }
 }
 
-/// A subscription to a pattern gets each record of each topic that is created after it, from the first one
-/// on, also where the topic is created by that very publish.
+/// A subscription to a pattern gets each record of each topic created after it, from the first one on, even if that
+/// publish itself creates the topic.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_pattern_gets_new_topics_whole() {
     let broker = start(Settings::default());
@@ -75,7 +75,7 @@ async fn a_pattern_gets_new_topics_whole() {
             let broker = broker.clone();
             tokio::spawn(async move {
                 for i in 0..topics * each {
-                    // Each topic is met by two publishers at once.
+                    // Each topic is created by two concurrent publishers.
                     publish(&broker, &format!("new.{}.{}", publisher / 2, i % topics), 0).await.expect("published");
                 }
             })
@@ -104,7 +104,7 @@ async fn churn_leaves_nothing_behind() {
                         }
                     };
                     for result in [publish(&broker, &name, 0).await.map(drop), broker.delete_topic(&name).await] {
-                        // Somebody else may have deleted it by now.
+                        // Another thread may have deleted it by now.
                         let kind = result.map_err(|error| error.kind);
                         assert!(matches!(kind, Ok(()) | Err(ErrorKind::NotFound)), "{kind:?}");
                     }
@@ -117,7 +117,7 @@ async fn churn_leaves_nothing_behind() {
         within("a task", task).await.expect("no panic");
     }
     for i in 0..3 {
-        // It may be gone already.
+        // It may have been deleted already.
         broker.delete_topic(&format!("churn.{i}")).await.unwrap_or_default();
     }
     for name in ["thalweg_topics", "thalweg_log_bytes", "thalweg_subscribers"] {
@@ -133,7 +133,7 @@ async fn churn_leaves_nothing_behind() {
     assert!(queued.iter().all(|line| line.ends_with(" 0")), "{queued:?}");
 }
 
-/// An inbox lives as long as its subscription and cannot be had in any other way.
+/// An inbox lives as long as its subscription and cannot be created in any other way.
 #[tokio::test]
 async fn an_inbox_lives_as_long_as_its_subscription() {
     let broker = start(Settings { auto_create_topics: false, ..Settings::default() });
@@ -150,7 +150,7 @@ async fn an_inbox_lives_as_long_as_its_subscription() {
     assert_eq!(metric(&broker, "thalweg_log_bytes"), 0);
 }
 
-/// One publish wakes everyone who waits at the end of the log; a deletion wakes them too.
+/// A single publish wakes all fetches that wait at the end of the log; a deletion wakes them too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_publish_wakes_every_waiting_fetch() {
     let broker = start(Settings::default());
