@@ -1,9 +1,9 @@
-//! The log of durable caches is kept short: when it is much longer than what the caches have, all of that is written
-//! once more, behind it, and what was before goes.
+//! Dumps of the log of durable caches, which keep it short. When the log is much longer than the contents of the
+//! caches, all contents are appended to it again, and the records before them are deleted.
 //!
-//! Shard by shard, some entries at a time, under the lock of their shard, while others change what they like: an entry
-//! that is dumped is what it is at that place of the log. A broker that ends meanwhile finds the log as it was, and a
-//! part of a dump that says nothing new.
+//! A dump proceeds shard by shard, some entries at a time under the lock of their shard, while other callers change any
+//! entries: a dumped entry has its state at that place of the log. If the broker ends during a dump, the log is intact,
+//! and the part of the dump repeats states that it already contains.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,23 +18,23 @@ use super::{Cache, CacheLog, Durable, SCAN_PLACES};
 use crate::broker::Broker;
 use crate::timers::now_ms;
 
-/// A log that is shorter stays as it is.
+/// Size in bytes below which a log is not dumped.
 const LOG_BYTES_MIN: u64 = 16 << 20;
-/// Beyond what the entries take, as often.
+/// Multiple of the bytes of the entries above which the log is dumped.
 const LOG_TIMES_MAX: u64 = 2;
-/// What is dumped under one lock, and what of it may wait for the disk.
+/// Maximum number of bytes that are dumped under one lock. At most [`AHEAD_BYTES`] of a dump are pending for the disk.
 const PIECE_BYTES: usize = 256 << 10;
 const AHEAD_BYTES: usize = 4 << 20;
-/// How long nobody tries again after a dump that failed.
+/// Pause after a failed dump before another one is tried.
 const PAUSE: Duration = Duration::from_secs(10);
 
 impl Broker {
-    /// Begins a dump where the log is too long, in the background.
+    /// Starts a dump in the background if the log is too long.
     pub(super) fn dump_if_long(self: &Arc<Self>) {
         let Some(log) = self.caches().log.get() else {
             return;
         };
-        // Before that the caches are not all there, and what they have is in the log alone.
+        // Before that the caches are incomplete, and the rest of their contents is in the log only.
         if !self.caches().is_restored.load(Ordering::Acquire) || self.caches().refused.get().is_some() {
             return;
         }
@@ -65,7 +65,7 @@ impl Broker {
         caches
     }
 
-    /// Writes all that durable caches have, and lets go of what is before.
+    /// Appends the contents of all durable caches to the log, and deletes the records before them.
     pub(super) async fn dump_caches(&self, log: &Arc<CacheLog>) -> Result<()> {
         log.admit()?;
         let (begin, bytes) = log.begin_dump();
@@ -80,7 +80,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Whether the cache is there: none is deleted meanwhile.
+    /// Logs the definition of a cache again. Returns `true` if the cache exists. It cannot be deleted concurrently.
     fn dump_definition(&self, cache: &Cache) -> bool {
         let by_name = self.caches().by_name.read();
         let is_there = by_name.get(cache.name.as_str()).is_some_and(|there| there.id == cache.id);
@@ -92,7 +92,8 @@ impl Broker {
 }
 
 impl Cache {
-    /// Between two steps, so that no answer comes before what it answers. How many bytes they were.
+    /// Logs the answers to operations again, between two steps, so that no answer precedes its change. Returns their
+    /// bytes.
     fn dump_answers(&self, log: &CacheLog, number: CacheNumber) -> usize {
         let _between = self.lock_all();
         let mut answers = Vec::new();
@@ -125,7 +126,7 @@ impl Cache {
                     }
                 }
                 ahead += piece.len();
-                // A part of a dump says nothing new.
+                // An incomplete dump repeats states that the log already contains.
                 log.admit()?;
                 if ahead >= AHEAD_BYTES {
                     log.settled().lasts().await?;

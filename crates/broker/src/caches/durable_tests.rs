@@ -1,4 +1,4 @@
-//! Durable caches through kills and restarts: what was acknowledged is there, and what is there was asked for.
+//! Tests of durable caches through kills and restarts: every acknowledged change survives, and no other entry appears.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use super::*;
 use crate::settings::Settings;
 
-/// Only a failure reaches it.
+/// Only reached on failure.
 const PATIENCE: Duration = Duration::from_secs(60);
 const DURABLE: CacheSettings =
     CacheSettings { bytes_max: None, eviction: Eviction::None, ttl_ms: None, is_durable: true };
@@ -29,8 +29,8 @@ async fn on_disk_with(dir: &Path, journal_bytes: u64) -> Arc<Broker> {
     broker
 }
 
-/// A broker over what is left of one that is killed now. A copy takes its time: one in which the journal went on to
-/// another file meanwhile is none that a kill leaves, and another is taken.
+/// Opens a broker over the state that another one leaves if it is killed now. Copying takes time: a copy during which
+/// the journal continued in another file is not a state that a kill leaves, and is repeated.
 async fn after_kill(dir: &Path, journal_bytes: u64) -> (TempDir, Arc<Broker>) {
     let begin = Instant::now();
     loop {
@@ -52,7 +52,7 @@ fn open(dir: &Path, journal_bytes: u64) -> Result<Arc<Broker>> {
     let begin = Instant::now();
     loop {
         match Store::open(Arc::new(RealDisk), dir, settings, crate::now_ms, &mut |_| {}) {
-            // A sweep that runs when a broker is let go has it to its end.
+            // A sweep that runs when a broker is dropped holds the directory until it has finished.
             Err(error) if error.kind == ErrorKind::Denied && begin.elapsed() < PATIENCE => std::thread::yield_now(),
             opened => {
                 return Broker::start_with(Settings::default(), &[Handle::current()], Some(opened?));
@@ -61,7 +61,7 @@ fn open(dir: &Path, journal_bytes: u64) -> Result<Arc<Broker>> {
     }
 }
 
-/// The directory as a process leaves it that is killed now.
+/// Copies the directory in the state that a process leaves if it is killed now.
 fn killed(dir: &Path) -> TempDir {
     let left = TempDir::new().expect("a folder");
     copy(dir, left.path());
@@ -75,13 +75,13 @@ fn copy(from: &Path, to: &Path) {
         let to = to.join(entry.file_name());
         match entry.file_type().expect("its type").is_dir() {
             true => copy(&entry.path(), &to),
-            // It may be gone by now.
+            // The file may be deleted by now.
             false => drop(std::fs::copy(entry.path(), to)),
         }
     }
 }
 
-/// What a cache has, in a form that can be compared.
+/// Returns the contents of a cache in a form that can be compared.
 fn contents(cache: &Cache) -> BTreeMap<Vec<u8>, (String, u64, Option<u64>)> {
     let (mut all, mut from) = (BTreeMap::new(), Some(ScanCursor::default()));
     while let Some(cursor) = from {
@@ -111,7 +111,7 @@ async fn put(cache: &Cache, key: &[u8], value: &[u8]) -> u64 {
     version
 }
 
-/// One change of any kind, which does not last yet.
+/// Makes one change of any kind, which is not durable yet.
 fn change(cache: &Cache, dice: &mut Dice) {
     let key = format!("key {}", dice.roll(12));
     let key = key.as_bytes();
@@ -163,7 +163,7 @@ async fn whenever_it_is_killed_what_was_acknowledged_is_there_and_nothing_else()
             }
             cache.settled().lasts().await.expect("it lasts");
             let acknowledged = contents(&cache);
-            // What comes after it may be there or not, from the first change on and without a gap.
+            // Later changes may or may not survive, from the first one on and without a gap.
             let mut states = vec![acknowledged];
             for _ in 0..dice.roll(6) {
                 change(&cache, &mut dice);
@@ -229,7 +229,7 @@ async fn the_log_is_bounded_by_what_the_entries_take() {
     let broker = on_disk(dir.path()).await;
     let cache = broker.create_cache("c", DURABLE).expect("made");
     let log = broker.caches().log.get().expect("it is open").clone();
-    // Ten times the least that is kept.
+    // Ten times the minimum size of the log.
     for number in 0..2600u64 {
         let key = (number % 7).to_be_bytes();
         cache.put(&key, &vec![b'v'; 64 << 10], Ttl::Default, Condition::Always).expect("room");
@@ -253,7 +253,7 @@ async fn the_log_is_bounded_by_what_the_entries_take() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_is_larger_than_a_batch_happens_as_a_whole_or_not() {
-    // A part is one write.
+    // Each part is one write.
     const JOURNAL: u64 = 16 << 20;
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk_with(dir.path(), JOURNAL).await;
@@ -431,7 +431,7 @@ async fn the_first_answer_counts_also_where_nothing_was_done() {
     assert_eq!(put(1, Condition::IfPresent), Stored::Unmet { current: None });
     let done = put(2, Condition::IfAbsent);
     assert!(matches!(done, Stored::Done { previous: None, .. }));
-    // Now it would be done: but somebody was told that it was not.
+    // The condition would be met now, but the client was told that it was not.
     assert_eq!(put(1, Condition::IfPresent), Stored::Unmet { current: None });
     assert_eq!(put(2, Condition::IfAbsent), done);
     let deleted = cache.delete_once(b"k", Condition::IfPresent, id(3)).expect("it is there");

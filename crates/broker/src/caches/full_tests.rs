@@ -1,4 +1,4 @@
-//! Durable caches on a disk that is full for a while, and on one that has damaged their log.
+//! Tests of durable caches on a disk that is full for a while, and on one that has damaged their log.
 
 use std::io::{self, IoSlice};
 use std::path::Path;
@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use super::*;
 use crate::settings::Settings;
 
-/// Only a failure reaches it.
+/// Only reached on failure.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The disk of the machine, on which segments, checkpoints and new files find no room while it is full.
@@ -19,7 +19,7 @@ struct Narrow(Arc<AtomicBool>);
 
 struct NarrowFile {
     file: Box<dyn DiskFile>,
-    /// Only what was allocated before goes on.
+    /// While this is `true`, only writes to allocated space succeed; `None` for a journal.
     is_full: Option<Arc<AtomicBool>>,
 }
 
@@ -114,7 +114,7 @@ async fn open(disk: &Narrow, dir: &Path) -> Arc<Broker> {
     let begin = Instant::now();
     let opened = loop {
         match Store::open(Arc::new(disk.clone()), dir, settings, crate::now_ms, &mut |_| {}) {
-            // The broker before is being let go of.
+            // The previous broker is still being dropped.
             Err(error) if error.kind == ErrorKind::Denied && begin.elapsed() < PATIENCE => {
                 tokio::task::yield_now().await
             }
@@ -158,7 +158,7 @@ async fn a_full_disk_refuses_changes_of_durable_caches_before_they_are_made_and_
         }
     };
     assert_eq!(refused.kind, ErrorKind::DiskFull, "{refused}");
-    // What was refused is not there, and what is there is read.
+    // Refused changes are not visible, and existing entries can be read.
     assert_eq!(value_of(&cache, b"first"), acknowledged);
     cache.commit_of(b"first").lasts().await.expect("reads go on");
     cache.settled().lasts().await.expect("reads of all keys go on");
@@ -181,7 +181,7 @@ async fn a_full_disk_refuses_changes_of_durable_caches_before_they_are_made_and_
     assert_eq!((value_of(&cache, b"first"), value_of(&cache, b"second")), before);
 }
 
-/// The largest file of this kind in a directory.
+/// Returns the largest file of this kind in a directory.
 fn largest(dir: &Path, kind: &str) -> Option<(u64, std::path::PathBuf)> {
     let entries = std::fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path());
     let found = entries.filter_map(|path| match path.is_dir() {

@@ -1,4 +1,4 @@
-//! Shards of a cache, locked together: what is done through them is one step for everybody else.
+//! Shards of a cache that are locked together: all changes made through them are one step for everyone else.
 
 mod streams;
 
@@ -22,46 +22,46 @@ use crate::timers::now_ms;
 
 pub use streams::{Keyed, StreamMark};
 
-/// What may be given up of a cache for one step, at the most: the share of it.
+/// Divisor of the budget: at most this part of it is freed for one step.
 const ROOM_PART: u64 = 8;
-/// What an entry takes beside its key and value, at the most.
+/// Maximum number of bytes that an entry takes in addition to its key and value.
 const KEY_ROOM_BYTES: u64 = 128;
 
-/// Each with its number.
+/// Locked shards, each with its number.
 type LockedShards<'c> = SmallVec<[(usize, MutexGuard<'c, Kept>); 1]>;
 
-/// The shards of some keys, or all of them. A key of another shard is not asked for.
+/// Locked shards of some keys, or all shards. A key of another shard must not be accessed.
 pub struct Locked<'c> {
     cache: &'c Cache,
-    /// In the order of their numbers.
+    /// Locked shards in the order of their numbers.
     shards: LockedShards<'c>,
-    /// When the step is taken, once anybody asked: it is the same for all of it.
+    /// Time of the step, set on first use: the whole step has the same time.
     now_ms: Cell<Option<u64>>,
     is_changed: bool,
-    /// Keys that somebody waits for and that may have more now.
+    /// Keys that clients wait for and that may have more now.
     grown: Vec<Box<[u8]>>,
-    /// All entries went, before what changed since.
+    /// `true` if all entries were removed, before the other changes of the step.
     is_flushed: bool,
-    /// The last record that what was read or changed is in.
+    /// Offset of the last record with a change that this step has read or made.
     read: Option<Offset>,
-    /// Whether any key may have been read.
+    /// `true` if any key may have been read.
     is_read: Cell<bool>,
     answered: Option<(OperationId, OperationAnswer)>,
-    /// What was done to streams, and is to be durable with the rest.
+    /// Changes of streams that have to be durable with the step.
     later: Vec<Later>,
 }
 
-/// What a step leaves to be done once its locks are given back.
+/// Work that a step leaves for the time after its locks are released.
 #[must_use]
 #[derive(Default)]
 pub struct Finished {
-    /// Keys that may have more now, for those who wait for them ([`Cache::serve`]).
+    /// Keys that may have more now, for the clients that wait for them ([`Cache::serve`]).
     pub grown: Vec<Box<[u8]>>,
-    /// When what was changed and read lasts.
+    /// Commit of the changes that were made and read.
     pub commit: CacheCommit,
 }
 
-/// What was taken out of a cache whole.
+/// A value that was copied out of a cache as a whole.
 #[derive(Clone, Debug)]
 pub struct Taken {
     pub value: Owned,
@@ -69,7 +69,7 @@ pub struct Taken {
 }
 
 impl Cache {
-    /// The shards of these keys.
+    /// Locks the shards of these keys.
     pub fn lock<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) -> Locked<'_> {
         let mut numbers: SmallVec<[usize; 8]> = keys.into_iter().map(|key| self.shard_of(self.key(key))).collect();
         if numbers.len() > 1 {
@@ -79,7 +79,7 @@ impl Cache {
         self.lock_shards(numbers.into_iter())
     }
 
-    /// The shard of a key.
+    /// Locks the shard of a key.
     pub fn lock_one(&self, key: &[u8]) -> Locked<'_> {
         let number = self.shard_of(self.key(key));
         let mut shards = SmallVec::new();
@@ -91,13 +91,13 @@ impl Cache {
         self.lock_shards(0..self.shards.len())
     }
 
-    /// In the order of their numbers, as everybody does who locks more than one.
+    /// Locks shards in the order of their numbers, as every caller does that locks more than one.
     fn lock_shards(&self, numbers: impl Iterator<Item = usize>) -> Locked<'_> {
         Locked::new(self, numbers.map(|number| (number, self.shards[number].0.lock())).collect())
     }
 
-    /// Has entries go, where they may, unless there is room for so many bytes more: before a step that is not tried
-    /// again. Never a large part of them.
+    /// Evicts entries until there is room for `bytes` more, if the policy allows: before a step that is not retried.
+    /// Frees at most an eighth of the budget.
     pub fn make_room(&self, bytes: u64) {
         let missing = bytes.min(self.budget.max() / ROOM_PART).saturating_sub(self.budget.free());
         if missing > 0 {
@@ -105,10 +105,10 @@ impl Cache {
         }
     }
 
-    /// Has entries of so many bytes go, where they may.
+    /// Frees `bytes` bytes of the cache, by evicting entries if the policy allows.
     pub fn shed(&self, bytes: u64) {
         let mut missing = bytes;
-        // Each time from another shard on.
+        // Begins with another shard each time.
         let (before, from) = self.shards.split_at(self.shed_from.fetch_add(1, Ordering::Relaxed) % self.shards.len());
         for shard in from.iter().chain(before) {
             let mut shard = shard.0.lock();
@@ -141,29 +141,29 @@ impl<'c> Locked<'c> {
         self.cache
     }
 
-    /// When this step is taken, in ms since 1970.
+    /// Returns the time of this step, in ms since 1970.
     pub fn now_ms(&self) -> u64 {
         now_of(&self.now_ms)
     }
 
-    /// Whether anything was changed.
+    /// Returns `true` if anything was changed.
     pub fn is_changed(&self) -> bool {
         self.is_changed
     }
 
-    /// Gives the locks back. All that was changed is one step.
+    /// Releases the locks. All changes become one step.
     pub fn finish(mut self) -> Finished {
         write(std::slice::from_mut(&mut self));
         self.finished()
     }
 
-    /// The same of several caches: one step, too.
+    /// Releases the locks of several caches. All changes of all caches become one step.
     pub fn finish_all(mut all: Vec<Self>) -> Vec<Finished> {
         write(&mut all);
         all.iter_mut().map(Self::finished).collect()
     }
 
-    /// What is left to be done once all is written down.
+    /// Returns the work that is left after the changes have been logged.
     fn finished(&mut self) -> Finished {
         let grown = std::mem::take(&mut self.grown);
         self.drop_streams();
@@ -179,7 +179,7 @@ impl<'c> Locked<'c> {
         Finished { grown, commit: commit.with(later) }
     }
 
-    /// What was done to a key lasts before what is said of it.
+    /// Notes that a key was read: its changes have to be durable before the answer.
     fn note_read(&mut self, key: &[u8]) {
         if let Some(Durable { log, .. }) = &self.cache.durable {
             let (shard, key, _) = self.shard(key);
@@ -188,21 +188,21 @@ impl<'c> Locked<'c> {
         }
     }
 
-    /// What a key has, which counts as use.
+    /// Returns the entry of a key, and counts as a use of the key.
     pub fn get(&mut self, key: &[u8]) -> Option<Found<'_>> {
         self.note_read(key);
         let (shard, key, now_ms) = self.shard(key);
         shard.get(key, || now_of(now_ms))
     }
 
-    /// The same, without counting.
+    /// Returns the entry of a key, without counting as a use.
     pub fn peek(&mut self, key: &[u8]) -> Option<Found<'_>> {
         self.note_read(key);
         let (shard, key, now_ms) = self.shard(key);
         shard.peek(key, || now_of(now_ms))
     }
 
-    /// A number that is another one once the key has had something that went.
+    /// Returns a number that changes whenever a value of the key is removed.
     pub fn gone(&mut self, key: &[u8]) -> u32 {
         let (shard, key, _) = self.shard(key);
         shard.gone(key)
@@ -212,7 +212,7 @@ impl<'c> Locked<'c> {
         self.change_shard(key, |shard, key, now_ms| shard.put(key, value, expires, condition, now_ms))
     }
 
-    /// Whether it was there.
+    /// Deletes an entry. Returns `true` if it existed.
     pub fn delete(&mut self, key: &[u8]) -> bool {
         matches!(self.delete_if(key, Condition::IfPresent), Stored::Done { .. })
     }
@@ -232,17 +232,17 @@ impl<'c> Locked<'c> {
         stored
     }
 
-    /// Adds to a counter. What it is now.
+    /// Adds to a counter. Returns its new value.
     pub fn add(&mut self, key: &[u8], delta: i64) -> Result<i64> {
         self.add_for(key, delta, Expires::Kept).map(|added| added.value)
     }
 
-    /// The same, where one that is not there expires then.
+    /// Adds to a counter. If the counter is new, also sets its expiry time.
     pub fn add_for(&mut self, key: &[u8], delta: i64, expires: Expires) -> Result<Added> {
         self.change_shard(key, |shard, key, now_ms| {
             let is_new = matches!(expires, Expires::At(_)) && shard.peek(key, now_ms).is_none();
             let mut added = shard.add(key, delta, now_ms)?;
-            // The time is that of the counter, not of one step.
+            // The expiry time belongs to the counter, not to a single step.
             if let (true, Expires::At(at_ms)) = (is_new, expires) {
                 shard.set_expiry(key, Some(at_ms), now_ms);
                 added.expires_ms = Some(at_ms);
@@ -251,12 +251,12 @@ impl<'c> Locked<'c> {
         })
     }
 
-    /// What this step came to is the answer to an operation, which may come again.
+    /// Records the answer to an operation in the step, for the case that the operation is sent again.
     pub(super) fn answer(&mut self, operation: OperationId, answer: OperationAnswer) {
         self.answered = Some((operation, answer));
     }
 
-    /// Another time for an entry. Whether there is one.
+    /// Changes the expiry time of an entry. Returns `true` if the entry exists.
     pub fn set_expiry(&mut self, key: &[u8], expires_ms: Option<u64>) -> bool {
         self.note_read(key);
         let cache = self.cache;
@@ -268,8 +268,8 @@ impl<'c> Locked<'c> {
         is_there
     }
 
-    /// Changes a structure, which is made where there is none, and goes where nothing is left of it. `change` says
-    /// whether it changed anything; there is room for so many bytes more.
+    /// Changes a structure. A missing one is created, and an empty one is removed. `change` returns `true` if it
+    /// changed anything. The structure may grow by `room` bytes.
     pub fn change<T: Part, R>(
         &mut self,
         key: &[u8],
@@ -309,7 +309,7 @@ impl<'c> Locked<'c> {
         self.named(changed)
     }
 
-    /// Puts a value whole, whatever was there. One without parts removes what was there.
+    /// Replaces the value of a key, whatever it was. A structure without parts removes the entry.
     pub fn put_owned(&mut self, key: &[u8], value: Owned, expires_ms: Option<u64>) -> Result<()> {
         let cache = self.cache;
         let (shard, place, now_ms) = self.shard(key);
@@ -326,14 +326,14 @@ impl<'c> Locked<'c> {
         self.named(put)
     }
 
-    /// What an entry takes.
+    /// Returns the bytes that an entry takes.
     pub fn bytes_of(&mut self, key: &[u8]) -> Option<u64> {
         self.note_read(key);
         let (shard, key, now_ms) = self.shard(key);
         shard.bytes_of(key, || now_of(now_ms))
     }
 
-    /// A copy of what a key has.
+    /// Returns a copy of the value of a key.
     pub fn copy(&mut self, key: &[u8]) -> Option<Taken> {
         let found = self.peek(key)?;
         let value = match found.value {
@@ -343,14 +343,14 @@ impl<'c> Locked<'c> {
         Some(Taken { value, expires_ms: found.expires_ms })
     }
 
-    /// Sees to it that a key may grow by so much: what is begun after it does not stop halfway.
+    /// Reserves memory for a key to grow by `bytes`, so that the following change does not stop halfway.
     pub fn reserve(&mut self, key: &[u8], bytes: u64) -> Result<()> {
         let (shard, place, now_ms) = self.shard(key);
         shard.check_growth(place, bytes, || now_of(now_ms))?;
         self.reserve_beside(key, bytes)
     }
 
-    /// Sees to it that several keys may have values of so many bytes, all of them or none.
+    /// Reserves memory for values of several keys, each with its number of bytes. Fails before any of them is put.
     pub fn reserve_all<'k>(&mut self, keys: impl IntoIterator<Item = (&'k [u8], usize)>) -> Result<()> {
         let mut by_shard: BTreeMap<usize, (&[u8], u64)> = BTreeMap::new();
         for (key, value_bytes) in keys {
@@ -361,7 +361,7 @@ impl<'c> Locked<'c> {
         by_shard.into_values().try_for_each(|(key, bytes)| self.reserve_beside(key, bytes))
     }
 
-    /// Room in the shard of a key.
+    /// Reserves memory in the shard of a key.
     fn reserve_beside(&mut self, key: &[u8], bytes: u64) -> Result<()> {
         let (shard, ..) = self.shard(key);
         let reserved = shard.reserve(bytes);
@@ -369,7 +369,8 @@ impl<'c> Locked<'c> {
         self.named(reserved)
     }
 
-    /// Entries from a place on; where to go on, until all were seen. All shards are locked.
+    /// Calls `each` for entries from a cursor on, until it returns `false`. Returns the cursor to continue from, or
+    /// `None` at the end. All shards have to be locked.
     pub fn scan(&self, from: ScanCursor, mut each: impl FnMut(Found<'_>) -> bool) -> Option<ScanCursor> {
         self.is_read.set(true);
         let (at, place) = (from.0 >> 32, from.0 as u32);
@@ -380,8 +381,8 @@ impl<'c> Locked<'c> {
         }
     }
 
-    /// A key that is there, another one for each number, as likely one as the other where keys are many. All shards
-    /// are locked.
+    /// Returns an existing key: a different one for each number, with about equal probability if there are many keys.
+    /// All shards have to be locked.
     pub fn any_key(&self, number: u64) -> Option<&[u8]> {
         self.is_read.set(true);
         let entries = |shard: &Shard| shard.stats().entries;
@@ -396,7 +397,7 @@ impl<'c> Locked<'c> {
         from.iter().chain(before).find_map(|(_, shard)| shard.any_key(number >> 16, self.now_ms()))
     }
 
-    /// Entries, of which some may have expired. All shards are locked.
+    /// Returns the number of entries, of which some may have expired. All shards have to be locked.
     pub fn len(&self) -> u64 {
         self.is_read.set(true);
         self.shards.iter().map(|(_, shard)| shard.stats().entries).sum()
@@ -406,12 +407,12 @@ impl<'c> Locked<'c> {
         self.len() == 0
     }
 
-    /// Removes all entries. All shards are locked.
+    /// Removes all entries. All shards have to be locked.
     pub fn flush(&mut self) {
         for (_, shard) in &mut self.shards {
             self.cache.changes.follow(shard);
             shard.flush();
-            // What came of it is gone with it.
+            // The effects of earlier changes are obsolete with the entries.
             drop(shard.take_effects());
         }
         self.cache.changes.note_flush();
@@ -454,7 +455,7 @@ impl<'c> Locked<'c> {
         let number = self.cache.shard_of(key);
         let at = match &self.shards[..] {
             [_] => Ok(0),
-            // All of them.
+            // All shards are locked.
             shards if shards.len() == self.cache.shards.len() => Ok(number),
             shards => shards.binary_search_by_key(&number, |(number, _)| *number),
         };
@@ -476,7 +477,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Writes down what changed and is not yet, as one step.
+/// Logs the changes that are not logged yet, as one step.
 #[inline]
 fn write(all: &mut [Locked<'_>]) {
     if all.iter().any(|locked| locked.cache.durable.is_some()) {

@@ -1,6 +1,6 @@
-//! The log of all durable caches: one topic with one partition. What changes goes into it under the locks of the shards
-//! that it changed, so it has the changes of each key in their order; who is told of them, or reads them, waits until
-//! they last.
+//! Log of all durable caches: one topic with one partition. Changes are appended under the locks of the shards that
+//! they changed, so the log has the changes of each key in their order. A caller that makes or reads a change waits
+//! until the change is durable.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,39 +20,39 @@ use crate::publish::{Wakes, committed};
 use crate::timers::now_ms;
 use crate::topics::Topic;
 
-/// Effects of one batch. A step that has more comes in parts.
+/// Maximum number of bytes of effects in one batch. A larger step is written in parts.
 const PART_BYTES: usize = 4 << 20;
-/// What a record takes beside its effects.
+/// Bytes that a record takes in addition to its effects.
 pub(super) const RECORD_BYTES: u64 = 96;
-/// Changes of a shard that are kept in mind before somebody looks which of them last by now.
+/// Number of changes that a shard tracks before it checks which of them are durable by now.
 const UNSETTLED_LOOK: usize = 64;
-/// The offset of a change that was not written, and never will be.
+/// Offset of a change that was not written, and never will be.
 const LOST: Offset = Offset::MAX;
 
 pub(super) struct CacheLog {
     broker: Weak<Broker>,
     pub(super) topic: Arc<Topic>,
     cell: Arc<PartitionCell>,
-    /// All before it lasts, as far as anybody has looked.
+    /// Offset before which all records are durable, as of the last check.
     settled: AtomicU64,
-    /// The offset after the last record.
+    /// Offset after the last record.
     end: AtomicU64,
-    /// What its records take.
+    /// Bytes that the records of the log take.
     pub(super) bytes: AtomicU64,
-    /// What was left of it when it was last cut.
+    /// Bytes that were left of the log after the last dump.
     pub(super) kept: AtomicU64,
-    /// Held while a step comes in parts, so that no dump begins in the middle of it.
+    /// Held while a step is written in parts, so that no dump begins in the middle of it.
     parts: Mutex<u64>,
-    /// Why nothing is taken any more.
+    /// Error after which no more changes are accepted.
     broken: OnceLock<Error>,
     pub(super) is_dumping: AtomicBool,
     pub(super) dumps: AtomicU64,
 }
 
-/// What else has to be on the disk before a change is: what was done to streams, whose logs are their own.
+/// Other work that has to be durable before a change is: changes of streams, which have separate logs.
 pub(super) type Later = futures_util::future::BoxFuture<'static, Result<()>>;
 
-/// When a change of a cache lasts, or what was read of it: at once where the cache is in memory.
+/// Handle to wait until a change of a cache, or one that was read, is durable: immediately for a cache in memory.
 #[derive(Default)]
 pub struct CacheCommit {
     waiting: Option<Waiting>,
@@ -66,7 +66,7 @@ struct Waiting {
 }
 
 impl CacheLog {
-    /// `step`: no step has this number, nor one after it.
+    /// Creates the log. The numbers of all earlier steps are at most `step`.
     pub(super) fn new(broker: Weak<Broker>, topic: Arc<Topic>, step: u64) -> Result<Self> {
         let cell = topic.partition(0)?;
         let end = cell.extent().end;
@@ -85,24 +85,25 @@ impl CacheLog {
         })
     }
 
-    /// Fails where nothing can be written any more.
+    /// Fails if nothing can be written any more.
     pub(super) fn check(&self) -> Result<()> {
         self.broken.get().map_or(Ok(()), |broken| Err(broken.clone()))
     }
 
-    /// Refuses where a change could not be written now: before it is made, since none that is not in the log may be
-    /// seen. What is admitted is taken, whatever comes in between.
+    /// Refuses a change that could not be logged now. It is called before the change, since no change that is not in
+    /// the log may be visible. An admitted change is accepted, whatever happens in between.
     pub(super) fn admit(&self) -> Result<()> {
         self.check()?;
         self.cell.check_room()?;
         match self.cell.admit() {
-            // How much waits is no reason: whoever changed something waits for that before the next change.
+            // Pending writes are no reason to refuse: a caller waits for them before its next change.
             Err(full) if full.kind == ErrorKind::DiskFull => Err(full),
             _ => Ok(()),
         }
     }
 
-    /// Gives what changed in some caches its place, as one step. The offset of its last record.
+    /// Appends the changes of some caches as one step. Returns the offset of its last record, or [`LOST`] if it could
+    /// not be written.
     pub(super) fn append(&self, effects: &[(CacheNumber, &[u8])]) -> Offset {
         let bytes: usize = effects.iter().map(|(_, effects)| effects.len()).sum();
         let appended = match bytes {
@@ -112,7 +113,7 @@ impl CacheLog {
         self.appended(appended)
     }
 
-    /// There is such a cache, or none any more.
+    /// Records that a cache exists with this definition, or that it was deleted.
     pub(super) fn append_cache(&self, cache: CacheNumber, definition: Option<&CacheDefinition>) -> Offset {
         let key = CacheRecord::Cache { cache, definition: None }.key();
         let value = definition.map(CacheRecord::value);
@@ -167,7 +168,7 @@ impl CacheLog {
         Ok(end - 1)
     }
 
-    /// When a record lasts.
+    /// Returns the commit of a record.
     pub(super) fn commit_of(self: &Arc<Self>, offset: Offset) -> CacheCommit {
         if offset < self.settled.load(Ordering::Acquire) {
             return CacheCommit::default();
@@ -184,7 +185,7 @@ impl CacheLog {
         CacheCommit { waiting: Some(Waiting { commit, until, log: self.clone() }), later: Vec::new() }
     }
 
-    /// When all lasts that was written so far.
+    /// Returns the commit of all records written so far.
     pub(super) fn settled(self: &Arc<Self>) -> CacheCommit {
         match self.broken.get() {
             Some(_) => self.commit_of(LOST),
@@ -196,15 +197,16 @@ impl CacheLog {
         }
     }
 
-    /// Where a dump begins that starts now: what is before it happened to what will be dumped. And what it takes.
+    /// Returns the offset at which a dump that begins now starts, and the bytes of the log before it. The dump covers
+    /// all records before that offset.
     pub(super) fn begin_dump(&self) -> (Offset, u64) {
         let _no_parts = self.parts.lock();
-        // In this order: what comes in between is counted as if it stayed.
+        // In this order, records that are appended in between are counted as if they remained.
         let bytes = self.bytes.load(Ordering::Acquire);
         (self.end.load(Ordering::Acquire), bytes)
     }
 
-    /// Lets go of what is before an offset, all of which was dumped and lasts.
+    /// Deletes the records before an offset, which the dump has covered and made obsolete. The dump has to be durable.
     pub(super) async fn cut(&self, before: Offset, bytes: u64) -> Result<()> {
         let (_, _, lasts) = self.cell.delete_records(before)?;
         lasts.wait().await?;
@@ -213,7 +215,7 @@ impl CacheLog {
         Ok(())
     }
 
-    /// Whether all before it lasts, after a look at the log.
+    /// Checks the log, and returns the offset before which all records are durable.
     fn look(&self) -> Offset {
         self.settled.fetch_max(self.cell.extent().end, Ordering::AcqRel);
         self.settled.load(Ordering::Acquire)
@@ -227,17 +229,17 @@ impl fmt::Debug for CacheCommit {
 }
 
 impl CacheCommit {
-    /// Whether [`CacheCommit::lasts`] has nothing to wait for.
+    /// Returns `true` if [`CacheCommit::lasts`] has nothing to wait for.
     pub fn is_reached(&self) -> bool {
         self.waiting.is_none() && self.later.is_empty()
     }
 
-    /// Whether so much waits for the disk that whoever changes more has to wait for this first.
+    /// Returns `true` if the disk is so far behind that the caller has to wait for this commit before its next change.
     pub fn is_late(&self) -> bool {
         self.waiting.as_ref().is_some_and(|waiting| waiting.log.cell.admit().is_err())
     }
 
-    /// When both last. There is one log of all caches, so that is when the later one does.
+    /// Combines two commits: reached when both are. All caches have one log, so this is the later of the two.
     pub fn and(self, other: Self) -> Self {
         let until = |commit: &Self| commit.waiting.as_ref().map(|waiting| waiting.until);
         let (first, mut last) = if until(&self) >= until(&other) { (other, self) } else { (self, other) };
@@ -245,13 +247,13 @@ impl CacheCommit {
         last
     }
 
-    /// The same, with what was done to streams.
+    /// Adds the pending changes of streams to the commit.
     pub(super) fn with(mut self, later: Vec<Later>) -> Self {
         self.later.extend(later);
         self
     }
 
-    /// Returns when it lasts.
+    /// Returns when the changes are durable.
     pub async fn lasts(self) -> Result<()> {
         if let Some(Waiting { commit, until, log }) = self.waiting {
             committed(commit?).await?;
@@ -264,12 +266,12 @@ impl CacheCommit {
     }
 }
 
-/// A shard, and which of its changes do not last yet.
+/// A shard, with its changes that are not durable yet.
 pub(super) struct Kept {
     shard: Shard,
-    /// Records that did not last when somebody last looked, in their order, and the marks of their keys.
+    /// Records that were not durable at the last check, in their order, and the marks of their keys.
     unsettled: VecDeque<(Offset, u32)>,
-    /// The last record about all keys.
+    /// Offset of the last record that concerns all keys.
     unsettled_all: Option<Offset>,
 }
 
@@ -278,7 +280,7 @@ impl Kept {
         Self { shard, unsettled: VecDeque::new(), unsettled_all: None }
     }
 
-    /// Writes down what changed since the last time.
+    /// Logs the changes since the last call.
     pub(super) fn write(&mut self, log: &CacheLog, cache: CacheNumber) {
         if let Some(Effects { bytes, marks }) = self.shard.take_effects() {
             let offset = log.append(&[(cache, &bytes)]);
@@ -286,7 +288,7 @@ impl Kept {
         }
     }
 
-    /// Changes of these keys are in this record.
+    /// Notes that a record contains changes of these keys.
     pub(super) fn note(&mut self, log: &CacheLog, offset: Offset, marks: &[u32]) {
         if offset == LOST {
             return self.note_all(offset);
@@ -301,7 +303,8 @@ impl Kept {
         self.unsettled_all = self.unsettled_all.max(Some(offset));
     }
 
-    /// The last record about a key that may not last yet; about any key where none is named.
+    /// Returns the offset of the last record about a key that may not be durable yet; about any key if `mark` is
+    /// `None`.
     pub(super) fn unsettled(&mut self, log: &CacheLog, mark: Option<u32>) -> Option<Offset> {
         if self.unsettled.is_empty() && self.unsettled_all.is_none() {
             return None;

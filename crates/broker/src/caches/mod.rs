@@ -1,8 +1,8 @@
-//! Caches: named, made when they are first used, each a view that many threads share.
+//! Caches: named views in memory that many threads share, each created on first use.
 //!
-//! A cache is cut into shards by the hash of the key ([`engine::cache::Shard`]), each behind a lock that is held for
-//! one change. What is watched is also written down in the order in which it came (`watch.rs`). What changes in a
-//! durable cache goes into a log (`log.rs`), which is dumped anew when it is long (`dump.rs`) and read at the start
+//! A cache is divided into shards by the hash of the key ([`engine::cache::Shard`]), each behind a lock that is held
+//! for one change. Changes of a watched cache are also recorded in their order (`watch.rs`). Changes of a durable cache
+//! are appended to a log (`log.rs`), which is dumped again when it is long (`dump.rs`) and read on startup
 //! (`restore.rs`).
 
 mod dump;
@@ -47,50 +47,50 @@ use wait::Waiters;
 pub use wait::{Attempt, Waiting};
 use watch::Changes;
 
-/// Shards of a cache. Two threads meet at one of them seldom.
+/// Number of shards of a cache. Two threads rarely meet at one of them.
 const SHARDS: usize = 64;
-/// How often entries are removed whose time has come.
+/// Interval at which expired entries are removed.
 const EXPIRE_EVERY: Duration = Duration::from_millis(50);
-/// Entries that are removed at once, before others have their turn at a shard.
+/// Maximum number of entries that are removed in one pass, before other tasks have their turn at a shard.
 const EXPIRE_MAX: usize = 256;
-/// Places that are looked at in one go for a scan, before others have their turn.
+/// Number of places that one pass of a scan examines, before other tasks have their turn.
 const SCAN_PLACES: u32 = 1024;
-/// What a shard takes of the budget at once, at most.
+/// Maximum number of bytes that a shard takes of the budget in one step.
 const BLOCK_BYTES_MAX: u64 = 64 << 10;
 const BLOCK_BYTES_MIN: u64 = 256;
 /// 2020-01-01 in milliseconds since 1970, the time of version 0.
 const VERSION_EPOCH_MS: u64 = 1_577_836_800_000;
-/// Versions of a millisecond: more than one shard makes changes in it, so that the clock stays ahead.
+/// Number of versions per millisecond. Several shards make changes within one, and the clock has to stay ahead.
 const VERSIONS_PER_MS: u64 = 1 << 13;
 
 pub struct Caches {
     by_name: RwLock<HashMap<CacheName, Arc<Cache>>>,
-    /// The same caches by their numbers.
+    /// The caches of `by_name`, by their numbers.
     by_id: RwLock<HashMap<u64, Arc<Cache>>>,
     budget: Arc<Budget>,
     hasher: foldhash::quality::RandomState,
-    /// What is written down for watchers, of all caches together.
+    /// Bytes of recorded changes for watchers, of all caches together.
     watched_bytes: Arc<AtomicUsize>,
-    /// Where the newest cache began to count its changes.
+    /// Version from which the newest cache counts its changes.
     origin: Mutex<u64>,
     broker: OnceLock<Weak<Broker>>,
-    /// Settings of caches whose names belong to a door, whichever door uses such a name first.
+    /// Settings of caches whose names belong to a door, applied whichever door uses such a name first.
     reserved: RwLock<HashMap<String, CacheSettings>>,
-    /// What durable caches are kept in, once there is one.
+    /// Log of the durable caches, once one exists.
     log: OnceLock<Arc<CacheLog>>,
-    /// What the log has is in the caches.
+    /// `true` once the contents of the log are in the caches.
     is_restored: AtomicBool,
-    /// Why durable caches are not served, where their log is damaged, and those of them that are known by name.
+    /// Reason why durable caches are not served if their log is damaged, and the names of those that are known.
     refused: OnceLock<(Error, HashSet<CacheName>)>,
     restored_entries: AtomicU64,
 }
 
 pub struct Cache {
-    /// No other cache ever has it, of this name or another.
+    /// Number of the cache, which no other cache ever has, whatever its name.
     id: u64,
     name: CacheName,
     settings: CacheSettings,
-    /// Whose cache it is.
+    /// The broker that the cache belongs to.
     broker: Weak<Broker>,
     budget: Arc<Budget>,
     hasher: foldhash::quality::RandomState,
@@ -98,14 +98,14 @@ pub struct Cache {
     changes: Changes,
     waiters: Waiters,
     is_deleted: AtomicBool,
-    /// Where the next look for what may go begins.
+    /// Shard from which the next search for entries to evict begins.
     shed_from: AtomicUsize,
     durable: Option<Durable>,
-    /// Taken after the locks of shards.
+    /// Operations that were answered. This lock is taken after the locks of shards.
     operations: Mutex<Operations>,
 }
 
-/// Where a durable cache is kept.
+/// Log of a durable cache, and the number of the cache in it.
 struct Durable {
     log: Arc<CacheLog>,
     number: CacheNumber,
@@ -116,7 +116,7 @@ struct Durable {
 struct Padded(Mutex<Kept>);
 
 impl Caches {
-    /// `is_restored`: there is nothing to be restored.
+    /// Creates the caches of a broker. `is_restored` is `true` if nothing has to be restored.
     pub(crate) fn new(bytes_max: u64, is_restored: bool) -> Self {
         Self {
             by_name: RwLock::default(),
@@ -134,20 +134,22 @@ impl Caches {
         }
     }
 
-    /// Whose caches these are.
+    /// Sets the broker that these caches belong to.
     pub(crate) fn belong_to(&self, broker: Weak<Broker>) {
-        // There is one broker, which says so once.
+        // A broker has one set of caches and calls this once.
         self.broker.set(broker).unwrap_or_default();
     }
 
-    /// Where a new cache begins to count its changes: none of the same name has come so far, also before a restart.
+    /// Returns the version from which a new cache counts its changes: higher than that of any cache so far, also before
+    /// a restart.
     fn next_origin(&self) -> u64 {
         let mut origin = self.origin.lock();
         *origin = origin_at(now_ms()).max(*origin + VERSIONS_PER_MS);
         *origin
     }
 
-    /// The same, beyond a number that was given already.
+    /// Returns the version from which a new cache counts its changes, also higher than `given`, which was assigned
+    /// already.
     fn origin_after(&self, given: u64) -> u64 {
         self.note_given(given);
         self.next_origin()
@@ -158,7 +160,7 @@ impl Caches {
         *origin = given.max(*origin);
     }
 
-    /// Refuses a cache whose entries are in a log that is damaged: a new one of its name would seem to be empty.
+    /// Refuses a cache whose entries are in a damaged log: a new one with its name would appear to be empty.
     fn check_served(&self, name: &str, is_durable: bool) -> Result<()> {
         match self.refused.get() {
             Some((error, names)) if is_durable || names.contains(name) => Err(Error {
@@ -177,14 +179,14 @@ impl Caches {
     }
 }
 
-/// The first version that is given at this time. Versions stay below 2^53 until 2054, so that programs whose numbers
-/// are doubles (JavaScript, jq) read them exactly.
+/// Returns the first version that is assigned at this time. Versions stay below 2^53 until 2054, so that programs whose
+/// numbers are doubles (JavaScript, jq) read them exactly.
 fn origin_at(now_ms: u64) -> u64 {
     now_ms.saturating_sub(VERSION_EPOCH_MS) * VERSIONS_PER_MS
 }
 
 impl Broker {
-    /// The cache of a name. It is made if it is not there, where topics are.
+    /// Returns the cache of a name. A missing one is created if the broker creates topics automatically.
     pub fn cache(&self, name: &str) -> Result<Arc<Cache>> {
         match self.find_cache(name) {
             Err(refused) if refused.kind == ErrorKind::Corrupt => Err(refused),
@@ -196,13 +198,14 @@ impl Broker {
         }
     }
 
-    /// Sets how the cache of a name is made when it is first used, whichever door uses it. A door says so of the few
-    /// names that are its own.
+    /// Sets the settings with which the cache of a name is created on first use, whichever door uses it. Doors call
+    /// this for the few names that belong to them.
     pub fn reserve_cache(&self, name: String, settings: CacheSettings) {
         self.caches().reserved.write().insert(name, settings);
     }
 
-    /// The same, made with these settings.
+    /// Returns the cache of a name. A missing one is created with these settings, under the condition of
+    /// [`cache`](Self::cache).
     pub fn cache_or(&self, name: &str, settings: CacheSettings) -> Result<Arc<Cache>> {
         if let Some(cache) = self.caches().by_name.read().get(name) {
             return Ok(cache.clone());
@@ -214,7 +217,7 @@ impl Broker {
         self.make_cache(name, settings)
     }
 
-    /// The cache of a number, as long as it is there.
+    /// Returns the cache of a number, as long as it exists.
     pub fn cache_of(&self, id: u64) -> Result<Arc<Cache>> {
         let cache = self.caches().by_id.read().get(&id).cloned();
         cache.ok_or_else(|| {
@@ -224,7 +227,8 @@ impl Broker {
         })
     }
 
-    /// A new cache; one that is there with these settings is as good. It lasts as [`Cache::settled`] says.
+    /// Creates a cache. An existing one with the same settings is returned as well; with other settings it is an error.
+    /// Use [`Cache::settled`] to wait until the cache is durable.
     pub fn create_cache(&self, name: &str, settings: CacheSettings) -> Result<Arc<Cache>> {
         let name = CacheName::parse(name)?;
         check_settings(&settings)?;
@@ -236,11 +240,11 @@ impl Broker {
         Ok(cache)
     }
 
-    /// The cache of a name, if it exists.
+    /// Returns the cache of a name, if it exists.
     pub fn find_cache(&self, name: &str) -> Result<Arc<Cache>> {
         let found = self.caches().by_name.read().get(name).cloned();
         if found.is_none() {
-            // Where not even names could be read it may have been any.
+            // If not even the names could be read, any name may have been a cache.
             let is_unknown = self.caches().refused.get().is_some_and(|(_, names)| names.is_empty());
             self.caches().check_served(name, is_unknown)?;
         }
@@ -254,12 +258,13 @@ impl Broker {
         if let Some(Durable { log, number }) = &cache.durable {
             log.append_cache(*number, None);
         }
-        // One that is created again under this name counts on.
+        // A cache that is created again with this name continues to count from here.
         let newest = cache.shards.iter().map(|shard| shard.0.lock().version()).max();
         self.caches().note_given(newest.unwrap_or_default());
         drop(by_name);
         self.caches().by_id.write().remove(&cache.id);
-        // Whoever still has it finds it empty, and who watches it or waits for a key that it ended.
+        // Holders of the cache find it empty. Its watchers, and the clients that wait for a key, are notified of its
+        // end.
         cache.is_deleted.store(true, Ordering::Relaxed);
         let (_, flushed) = cache.flush();
         cache.changes.end();
@@ -272,7 +277,7 @@ impl Broker {
         cache.map(|cache| cache.status()).ok_or_else(|| self.missing_cache(name))
     }
 
-    /// The error of a cache that does not exist, with the nearest name that does.
+    /// Returns the error for a cache that does not exist, with the nearest name that does.
     fn missing_cache(&self, name: &str) -> Error {
         let by_name = self.caches().by_name.read();
         match nearest(name, by_name.keys().map(CacheName::as_str)) {
@@ -281,7 +286,8 @@ impl Broker {
         }
     }
 
-    /// Caches in the order of their names, after this one; and whether they are the last.
+    /// Returns the caches after this name, in the order of their names; the second value is `true` if they are the
+    /// last.
     pub fn list_caches(&self, after: &str, count_max: usize) -> (Vec<CacheStatus>, bool) {
         let mut caches = self.caches().all();
         caches.retain(|cache| cache.name.as_str() > after);
@@ -290,15 +296,16 @@ impl Broker {
         (caches.iter().take(count_max).map(|cache| cache.status()).collect(), is_last)
     }
 
-    /// When all lasts that was done to caches so far.
+    /// Returns the commit of all changes to all caches so far.
     pub fn settled_caches(&self) -> CacheCommit {
         self.caches().log.get().map_or_else(CacheCommit::default, CacheLog::settled)
     }
 
-    /// Bytes that caches have taken together, and that they may take.
+    /// Returns the bytes that all caches have taken together.
     pub fn cache_bytes(&self) -> u64 {
         self.caches().budget.taken()
     }
+/// Returns the maximum number of bytes that all caches may take together.
 
     pub fn cache_bytes_max(&self) -> u64 {
         self.caches().budget.max()
@@ -330,14 +337,14 @@ impl Broker {
             log.check()?;
             cache.keep_effects();
         }
-        // Nobody uses it before its streams are there.
+        // No caller can use the cache before its streams are listed.
         cache.list_streams();
         by_name.insert(name, cache.clone());
         caches.by_id.write().insert(cache.id, cache.clone());
         Ok(cache)
     }
 
-    /// The log of durable caches, which is made with the first of them.
+    /// Returns the log of durable caches, which is created with the first of them.
     fn cache_log(&self) -> Result<Arc<CacheLog>> {
         let caches = self.caches();
         if let Some(log) = caches.log.get() {
@@ -354,7 +361,7 @@ impl Broker {
             storage: Storage::Disk,
             ..TopicSettings::default()
         };
-        // No record of it lasts before it does: nobody has to wait.
+        // No record of the topic is durable before the topic is, so there is no need to wait for it.
         let (topic, _) = self.create(TopicName::parse(CACHES_TOPIC)?, settings)?;
         self.open_cache_log(topic)
     }
@@ -426,13 +433,13 @@ impl Cache {
         CacheDefinition { name: self.name.clone(), settings: self.settings }
     }
 
-    /// From now on what changes is written down.
+    /// Makes the shards report the effects of their changes from now on, so that they can be logged.
     fn keep_effects(&self) {
         self.shards.iter().for_each(|shard| shard.0.lock().tell_effects(true));
     }
 
-    /// When all lasts that was done to this key so far, as whoever was told of it has to know: of a cache in memory it
-    /// does at once.
+    /// Returns the commit of all changes to this key so far. A client must not see them before it is reached. In
+    /// memory, it is reached immediately.
     #[must_use]
     pub fn commit_of(&self, key: &[u8]) -> CacheCommit {
         let Some(Durable { log, .. }) = &self.durable else {
@@ -443,19 +450,19 @@ impl Cache {
         unsettled.map_or_else(CacheCommit::default, |offset| log.commit_of(offset))
     }
 
-    /// When all lasts that was done so far, to whatever key.
+    /// Returns the commit of all changes to all keys so far.
     #[must_use]
     pub fn settled(&self) -> CacheCommit {
         self.durable.as_ref().map_or_else(CacheCommit::default, |durable| durable.log.settled())
     }
 
-    /// Refuses where a change could not be written: of a durable cache on a full disk, for example. It is asked before
-    /// a change.
+    /// Refuses a change that could not be logged: of a durable cache on a full disk, for example. It is called before
+    /// the change.
     pub fn admit(&self) -> Result<()> {
         self.durable.as_ref().map_or(Ok(()), |durable| durable.log.admit())
     }
 
-    /// What changed in a shard is told to those who have to know, before its lock is free.
+    /// Passes the changes of a shard to the watchers, the log and the streams before its lock is released.
     fn follow(&self, shard: &mut Kept) {
         self.changes.follow(shard);
         if let Some(Durable { log, number }) = &self.durable {
@@ -476,13 +483,14 @@ impl Cache {
         &self.name
     }
 
-    /// What `read` makes of the value of a key, while its shard waits.
+    /// Returns the result of `read` for the value of a key, and counts as a use of the key. The shard stays locked
+    /// during `read`.
     pub fn get<R>(&self, key: &[u8], read: impl FnOnce(Option<Found<'_>>) -> R) -> R {
         let key = self.key(key);
         read(self.shard(key).get(key, now_ms))
     }
 
-    /// The same, without counting as use.
+    /// Returns the result of `read` for the value of a key, without counting as a use.
     pub fn peek<R>(&self, key: &[u8], read: impl FnOnce(Option<Found<'_>>) -> R) -> R {
         let key = self.key(key);
         read(self.shard(key).peek(key, now_ms))
@@ -510,13 +518,13 @@ impl Cache {
         stored
     }
 
-    /// Adds to a counter, which is a number in decimal digits; one that is not there begins with 0.
+    /// Adds to a counter, which is a number in decimal digits. A missing counter begins with 0.
     pub fn add(&self, key: &[u8], delta: i64, ttl: Ttl) -> Result<Added> {
         let expires = self.expires(ttl)?;
         self.change(key, 20, |shard, key| {
             let is_new = shard.peek(key, now_ms).is_none();
             let mut added = shard.add(key, delta, now_ms)?;
-            // The time is that of the counter, not of one step.
+            // The expiry time belongs to the counter, not to a single step.
             if let (true, Expires::At(at_ms)) = (is_new, expires) {
                 shard.set_expiry(key, Some(at_ms), now_ms);
                 added.expires_ms = Some(at_ms);
@@ -526,7 +534,7 @@ impl Cache {
         })
     }
 
-    /// Another time for an entry. Whether there is one.
+    /// Changes the expiry time of an entry. Returns `true` if the entry exists.
     pub fn touch(&self, key: &[u8], ttl: Ttl) -> Result<bool> {
         let expires_ms = match self.expires(ttl)? {
             Expires::At(at_ms) => Some(at_ms),
@@ -541,8 +549,9 @@ impl Cache {
         Ok(is_there)
     }
 
-    /// Entries whose keys begin so, from a place on: each that is there all the time comes once. `each` says when it
-    /// has enough. Where to go on, until all were seen.
+    /// Calls `each` for entries whose keys begin with `prefix`, from a cursor on, until it returns `false`. An entry
+    /// that exists during the whole scan is found exactly once. Returns the cursor to continue from, or `None` at the
+    /// end.
     pub fn scan(&self, prefix: &[u8], from: ScanCursor, mut each: impl FnMut(Found<'_>) -> bool) -> Option<ScanCursor> {
         let (at, place) = (from.0 >> 32, from.0 as u32);
         let shard = self.shards.get(at as usize)?.0.lock();
@@ -554,21 +563,21 @@ impl Cache {
         }
     }
 
-    /// Removes all entries. How many there were, and when they are removed for good.
+    /// Removes all entries. Returns their number, and the commit of their removal.
     pub fn flush(&self) -> (u64, CacheCommit) {
-        // All at once: what is put after it comes after it also for those who watch.
+        // Under the locks of all shards, so that watchers also see later puts after the flush.
         let mut locked = self.lock_all();
         let entries = locked.len();
         locked.flush();
         (entries, locked.finish().commit)
     }
 
-    /// What happens when it is full.
+    /// Returns the eviction policy of the cache.
     pub fn eviction(&self) -> Eviction {
         self.settings.eviction
     }
 
-    /// How many entries expire, and in how many ms as a rule.
+    /// Returns the number of entries that expire, and their mean remaining time in ms.
     pub fn expiring(&self) -> (u64, u64) {
         let of_shards = self.shards.iter().map(|shard| shard.0.lock().expiring());
         let (count, sum_ms) = of_shards.fold((0, 0), |(count, sum), (more, ms)| (count + more, sum + ms));
@@ -589,7 +598,8 @@ impl Cache {
         CacheStatus { name: self.name.clone(), settings: self.settings, bytes_max: self.budget.max(), stats }
     }
 
-    /// One change in the shard of a key. Where it has no room others give some, and it is tried once more.
+    /// Makes one change in the shard of a key. If the shard has no room, other shards free some and the change is
+    /// retried once.
     fn change<R>(
         &self,
         key: &[u8],
@@ -616,7 +626,7 @@ impl Cache {
         })
     }
 
-    /// Has other shards give up what this entry may need.
+    /// Makes other shards free the memory that this entry may need.
     fn shed_for(&self, key: Key<'_>, value_bytes: usize) {
         let mut missing = (key.bytes.len() + value_bytes) as u64 + 256;
         let first = key.hash as usize % self.shards.len();
@@ -630,7 +640,7 @@ impl Cache {
         }
     }
 
-    /// Removes entries whose time has come. Others of this thread have their turns in between.
+    /// Removes expired entries. Other tasks of this thread have their turns in between.
     async fn expire(&self, now_ms: u64) {
         for shard in &self.shards {
             while self.expire_some(&shard.0, now_ms) {
@@ -640,7 +650,7 @@ impl Cache {
         self.forget_unwatched();
     }
 
-    /// Whether there may be more.
+    /// Removes up to [`EXPIRE_MAX`] expired entries of a shard. Returns `true` if there may be more.
     fn expire_some(&self, shard: &Mutex<Kept>, now_ms: u64) -> bool {
         let mut shard = shard.lock();
         let is_more = shard.expire(now_ms, EXPIRE_MAX);
@@ -678,7 +688,7 @@ impl Cache {
     }
 }
 
-/// Removes what expires, for as long as the broker lives.
+/// Removes expired entries for as long as the broker lives.
 pub(crate) async fn keep_time(broker: Weak<Broker>) {
     let mut interval = tokio::time::interval(EXPIRE_EVERY);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -689,7 +699,7 @@ pub(crate) async fn keep_time(broker: Weak<Broker>) {
         };
         broker.unlist_deleted_streams();
         for cache in broker.caches().all() {
-            // What has expired is not found, whether it is removed or not; removing it is written down.
+            // Expired entries are never returned, whether they are removed or not, but their removal has to be logged.
             if cache.admit().is_err() {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Operations that are done once, however often they come.
+//! Operations that are executed once, however often they are sent.
 
 use engine::cache::operations::{OperationAnswer, OperationId};
 use engine::cache::{Added, Condition, Stored, Ttl};
@@ -7,7 +7,7 @@ use engine::{Error, ErrorKind, Result};
 use super::{Cache, Locked};
 
 impl Cache {
-    /// [`Cache::put`], unless it was done before: then what was answered.
+    /// Executes [`Cache::put`], or returns its answer if the operation was executed before.
     pub fn put_once(
         &self,
         key: &[u8],
@@ -21,13 +21,13 @@ impl Cache {
         stored(self.once(key, value.len(), operation, put)?, operation)
     }
 
-    /// [`Cache::delete`], unless it was done before: then what was answered.
+    /// Executes [`Cache::delete`], or returns its answer if the operation was executed before.
     pub fn delete_once(&self, key: &[u8], condition: Condition, operation: OperationId) -> Result<Stored> {
         let delete = |locked: &mut Locked<'_>| Ok(OperationAnswer::Stored(locked.delete_if(key, condition)));
         stored(self.once(key, 0, operation, delete)?, operation)
     }
 
-    /// [`Cache::add`], unless it was done before: then what was answered.
+    /// Executes [`Cache::add`], or returns its answer if the operation was executed before.
     pub fn add_once(&self, key: &[u8], delta: i64, ttl: Ttl, operation: OperationId) -> Result<Added> {
         let expires = self.expires(ttl)?;
         let add = |locked: &mut Locked<'_>| locked.add_for(key, delta, expires).map(OperationAnswer::Added);
@@ -37,7 +37,7 @@ impl Cache {
         }
     }
 
-    /// Where there is no room for it others give some, and it is tried once more.
+    /// Executes an operation once. If there is no room, other shards free some and the operation is retried once.
     fn once(
         &self,
         key: &[u8],
@@ -55,7 +55,8 @@ impl Cache {
         }
     }
 
-    /// Another of the same number waits for the lock of the key meanwhile.
+    /// Executes an operation, unless it was executed before. A concurrent one with the same number waits for the lock
+    /// of the key.
     fn try_once(
         &self,
         key: &[u8],

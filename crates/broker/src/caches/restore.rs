@@ -1,4 +1,4 @@
-//! Durable caches at the start: what their log has is done again.
+//! Restore of durable caches on startup: the contents of their log are applied again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use super::{Cache, Caches, Durable};
 use crate::broker::Broker;
 use crate::timers::now_ms;
 
-/// How often a long restore says how far it is.
+/// Interval at which a long restore reports its progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
-/// Records that are read before somebody looks at the clock, and at what has expired.
+/// Number of records that are read between two checks of the clock and of expired entries.
 const LOOK_EVERY: u64 = 4096;
-/// An entry goes for its time only so long after it: what came in between was written with the clocks of several
-/// threads.
+/// Time after its expiry until which the restore keeps an entry: the records in between were written with the clocks of
+/// several threads.
 const EXPIRE_LATE_MS: u64 = 60_000;
 
 impl Broker {
-    /// Brings the durable caches back. Until it is over no cache can be made.
+    /// Restores the durable caches. No cache can be created before this has finished.
     pub async fn restore_caches(&self) -> Result<()> {
         let caches = self.caches();
         if caches.is_restored.load(Ordering::Acquire) {
@@ -37,7 +37,7 @@ impl Broker {
             if error.kind != ErrorKind::Corrupt {
                 return Err(error);
             }
-            // Nobody knows whose changes are in what cannot be read: none of these caches is what it was.
+            // The owners of the unreadable changes are unknown: no durable cache is known to be complete.
             let names: HashSet<CacheName> = restore.by_number.values().map(|cache| cache.name.clone()).collect();
             tracing::error!(%error, caches = ?names, "durable caches are not served, all else is");
             caches.refused.get_or_init(|| (error, names));
@@ -53,14 +53,14 @@ impl Broker {
     }
 }
 
-/// Caches as far as the log was read.
+/// Caches as far as the log has been read.
 struct Restore<'c> {
     caches: &'c Caches,
     by_number: HashMap<CacheNumber, Arc<Cache>, foldhash::fast::RandomState>,
-    /// Steps of which parts are still to come.
+    /// Steps that are incomplete so far, with the parts that were read.
     parts: HashMap<u64, Vec<(CacheNumber, Vec<u8>)>>,
     records: u64,
-    /// What was read, and about how much there is.
+    /// Bytes read so far, of about `bytes_max`.
     bytes: u64,
     bytes_max: u64,
     told: Instant,
@@ -102,7 +102,7 @@ impl<'c> Restore<'c> {
         Ok(())
     }
 
-    /// What of a step is there is done when its last part is.
+    /// Collects the parts of a step, and applies them when the last one has been read.
     fn part(&mut self, cache: CacheNumber, part: StepPart, effects: &[u8], now_ms: u64) -> Result<()> {
         let parts = self.parts.entry(part.step).or_default();
         match parts.last_mut() {
@@ -118,7 +118,7 @@ impl<'c> Restore<'c> {
     }
 
     fn step(&mut self, cache: CacheNumber, effects: &[u8], now_ms: u64) -> Result<()> {
-        // Of a cache that is gone, or whose definition comes again later, with all that it has then.
+        // The cache was deleted later, or a dump later in the log defines it again with all its contents.
         let Some(cache) = self.by_number.get(&cache) else {
             return Ok(());
         };
@@ -135,11 +135,11 @@ impl<'c> Restore<'c> {
         })
     }
 
-    /// Says now and then how far it is, and lets go of what has expired.
+    /// Removes expired entries and reports the progress from time to time.
     fn look(&mut self, now_ms: u64) {
         self.records += 1;
         if self.records.is_multiple_of(LOOK_EVERY) {
-            // What has expired long ago takes no room.
+            // Entries that expired long ago should take no memory.
             self.expire(now_ms.saturating_sub(EXPIRE_LATE_MS));
             if self.told.elapsed() >= PROGRESS_EVERY {
                 self.told = Instant::now();
@@ -156,11 +156,12 @@ impl<'c> Restore<'c> {
         }
     }
 
-    /// From here on they are caches as any. How many entries they have.
+    /// Makes the restored caches available to all callers. Returns the number of their entries.
     fn finish(self) -> u64 {
         self.expire(now_ms());
         let shards = || self.by_number.values().flat_map(|cache| &cache.shards);
-        // A key may be in another shard than before: all count on from the newest change.
+        // A key may be in another shard than before the restart, so all shards continue to count from the newest
+        // change.
         let newest = shards().map(|shard| shard.0.lock().version()).max().unwrap_or_default();
         let numbers = self.by_number.keys().copied().max().unwrap_or_default();
         let origin = self.caches.origin_after(newest.max(numbers));

@@ -1,4 +1,4 @@
-//! Caches by the broker's own calls, from many threads.
+//! Tests of caches by the broker's own calls, from many threads.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ fn put(cache: &Cache, key: &str, value: &str) -> u64 {
     }
 }
 
-/// What a watcher knows.
+/// State of a cache as a watcher knows it.
 #[derive(Default)]
 struct Mirror {
     from: WatchFrom,
@@ -64,7 +64,7 @@ impl Mirror {
         }
     }
 
-    /// All that is there, and all that changed up to now.
+    /// Reads all entries, and all changes up to now.
     async fn catch_up(&mut self, cache: &Cache, prefix: &str) {
         loop {
             let before = (self.from, self.seen.len());
@@ -102,9 +102,9 @@ async fn a_version_is_replaced_by_one_writer_only() {
     assert_eq!(cache.delete(b"key", Condition::IfVersion(first)), Stored::Unmet { current: Some(version) });
     assert_eq!(value(&cache, "key").as_deref(), Some("2"));
     assert!(matches!(cache.delete(b"key", Condition::IfVersion(version)), Stored::Done { .. }));
-    // It is never the same version again.
+    // The same version is never used again.
     assert!(put(&cache, "key", "4") > version);
-    // Nor in another cache of the name.
+    // Nor is it in another cache of the same name.
     broker.delete_cache("c").expect("it was there");
     assert!(put(&broker.cache("c").expect("made"), "key", "5") > version);
     assert_eq!(value(&cache, "key"), None, "the old one is empty");
@@ -141,7 +141,7 @@ async fn what_expires_is_gone_to_the_millisecond_and_watchers_hear_of_it() {
     cache.put(b"soon", b"1", Ttl::Until(until), Condition::Always).expect("room");
     cache.put(b"later", b"1", Ttl::For(3_600_000), Condition::Always).expect("room");
     while now_ms() < until {
-        // It may be over between the two looks.
+        // The entry may expire between the two reads.
         assert!(value(&cache, "soon").is_some() || now_ms() >= until);
     }
     assert_eq!(value(&cache, "soon"), None);
@@ -149,7 +149,7 @@ async fn what_expires_is_gone_to_the_millisecond_and_watchers_hear_of_it() {
         mirror.look(&cache, "", 100, WAIT).await;
     }
     assert_eq!(mirror.entries.len(), 1);
-    // Nobody asks for this one: the broker finds it.
+    // No client reads this one: the broker finds it.
     cache.put(b"alone", b"1", Ttl::For(1), Condition::Always).expect("room");
     while mirror.seen.iter().filter(|kind| **kind == ChangeKind::Expired).count() < 2 {
         mirror.look(&cache, "", 100, WAIT).await;
@@ -185,7 +185,7 @@ async fn a_watcher_sees_all_that_is_there_and_all_that_changes() {
         put(&cache, &format!("b{number}"), "old");
     }
     let mut mirror = Mirror::default();
-    // In the middle of what is there something changes.
+    // An entry changes in the middle of a scan.
     mirror.look(&cache, "a", 100, WAIT).await;
     assert!(matches!(mirror.from, WatchFrom::Scan { .. }));
     for number in (0..500).step_by(3) {
@@ -197,7 +197,7 @@ async fn a_watcher_sees_all_that_is_there_and_all_that_changes() {
     mirror.catch_up(&cache, "a").await;
     assert_eq!(mirror.entries, entries(&cache, "a"));
     assert_eq!(mirror.entries.len(), 333);
-    // Who waits is woken by what it asked for only.
+    // A watcher is woken only by changes of keys that it watches.
     let waits = mirror.look(&cache, "a", 100, WAIT);
     let changes = async {
         put(&cache, "b0", "other");
@@ -228,7 +228,7 @@ async fn who_is_too_far_behind_begins_anew() {
     assert!(kept() > 65_536 * 96 && kept() < 65_537 * 110, "{}", kept());
     mirror.catch_up(&cache, "").await;
     assert_eq!((mirror.resets, mirror.entries.len()), (1, 100));
-    // A position of another time, or of no time.
+    // A position from before, or one that never existed.
     for position in [0, 1, u64::MAX] {
         mirror.from = WatchFrom::Changes { position };
         mirror.look(&cache, "", 1000, WAIT).await;
@@ -240,7 +240,8 @@ async fn who_is_too_far_behind_begins_anew() {
     assert_eq!(over.expect_err("deleted").kind, ErrorKind::NotFound);
     mirror.look(&broker.cache("c").expect("made"), "", 1000, WAIT).await;
     assert_eq!((mirror.resets, mirror.entries.len()), (5, 0));
-    // What was kept of the cache that is gone goes with it, once nobody looks for what expires there.
+    // The recorded changes of the deleted cache are dropped with it, once the task that removes expired entries has
+    // released it.
     drop(cache);
     let is_gone = async {
         while kept() > 0 {
@@ -281,7 +282,7 @@ async fn a_watcher_ends_up_with_what_is_there_whatever_threads_do() {
         }
         writer.await.expect("it wrote");
     }
-    // What is still to expire does so.
+    // The remaining entries expire.
     while entries(&cache, "").values().any(|value| value.len() == 8) {
         mirror.look(&cache, "", 1000, Duration::from_millis(5)).await;
     }
@@ -290,7 +291,7 @@ async fn a_watcher_ends_up_with_what_is_there_whatever_threads_do() {
         if mirror.entries == entries(&cache, "") {
             break;
         }
-        // An entry that is over is known to be so once the broker has looked for it.
+        // The watcher is notified of an expired entry once the broker has found it.
         assert!(mirror.entries.len() as u64 >= cache.status().stats.entries);
         mirror.look(&cache, "", 1000, WAIT).await;
     }
@@ -315,7 +316,7 @@ async fn a_small_cache_holds_what_it_may_whichever_shards_it_falls_into() {
             Eviction::None => assert_eq!(status.stats.entries, stored as u64),
             Eviction::S3Fifo | Eviction::TtlFirst => assert_eq!(stored, 2000),
         }
-        // One entry as large as nearly all of it.
+        // One entry almost as large as the cache.
         let large = cache.put(b"large", &[1; 90_000], Ttl::Default, Condition::Always);
         match eviction {
             Eviction::None => assert_eq!(large.expect_err("full").kind, ErrorKind::Busy),
@@ -325,7 +326,7 @@ async fn a_small_cache_holds_what_it_may_whichever_shards_it_falls_into() {
             }
         }
     }
-    // All caches together have an end too.
+    // All caches together are limited, too.
     let cache = broker.cache("more").expect("made");
     let full = (0..)
         .find_map(|number: u32| cache.put(&number.to_be_bytes(), &[0; 1000], Ttl::Default, Condition::Always).err());
@@ -389,7 +390,7 @@ async fn who_waits_for_a_key_is_done_with_its_cache() {
     drop(broker.delete_cache("c").expect("deleted"));
     before.answered().await;
     assert_eq!(cache.stop_waiting(&before).map(|(answer, _)| answer), None);
-    // One that has not heard of it yet.
+    // A client that starts to wait after the deletion, without knowing of it.
     let after = wait();
     after.answered().await;
     assert!(cache.stop_waiting(&after).is_none() && cache.waiting() == 0);

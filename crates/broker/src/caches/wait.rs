@@ -1,4 +1,4 @@
-//! Who waits until a key has something: each tries again, in the order in which they came, as soon as it may have.
+//! Clients that wait until a key has a value: each is tried again as soon as it may have one, in the order of arrival.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,40 +10,40 @@ use tokio::sync::Notify;
 
 use super::{Cache, CacheCommit, Locked};
 
-/// Takes what a key has for one who waits, and returns its answer; `None` where there is nothing yet.
+/// Takes the value of a key for a waiting client and returns its answer; `None` if there is nothing to take yet.
 pub type Attempt = Box<dyn FnMut(&mut Locked<'_>, &[u8]) -> Option<Vec<u8>> + Send>;
 
-/// Keys that all waiters of a cache wait for together, each counted once for each waiter.
+/// Maximum number of keys that all waiters of a cache wait for together, each counted once for each waiter.
 const WAITED_KEYS_MAX: usize = 1 << 20;
 
-/// The waiters of each key, in their order.
+/// Waiters of each key, in their order.
 #[derive(Default)]
 struct Queues {
     by_key: HashMap<Box<[u8]>, VecDeque<Arc<Waiting>>>,
-    /// Places in all queues: at most [`WAITED_KEYS_MAX`].
+    /// Number of places in all queues: at most [`WAITED_KEYS_MAX`].
     places: usize,
 }
 
-/// Those who wait for keys of one cache: one for each connection at most, so there are no more of them than those.
+/// Waiters for keys of one cache. Each connection waits at most once, so the number of connections bounds them.
 #[derive(Default)]
 pub(super) struct Waiters {
     queues: Mutex<Queues>,
-    /// Changed under the lock of the shards of its keys, so that who holds those sees it.
+    /// Number of waiters. It is changed under the locks of the shards of their keys, so that holders of those see it.
     count: AtomicUsize,
 }
 
-/// One who waits.
+/// A waiting client.
 pub struct Waiting {
-    /// What it waits for, and its attempt may touch: each once.
+    /// Keys that the client waits for and that its attempt may access, without duplicates.
     keys: Vec<Box<[u8]>>,
-    /// Taken after the locks of shards.
+    /// State of the wait. This lock is taken after the locks of shards.
     state: Mutex<State>,
     is_answered: Notify,
 }
 
 enum State {
     Waiting(Attempt),
-    /// With when it lasts what the answer says.
+    /// The answer, with the commit of the changes that it contains.
     Answered(Vec<u8>, CacheCommit),
     Over,
 }
@@ -61,7 +61,7 @@ impl Waiters {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Those who wait for a key, in their order.
+    /// Returns the waiters for a key, in their order.
     fn of(&self, key: &[u8]) -> Vec<Arc<Waiting>> {
         self.queues.lock().by_key.get(key).map(|queue| queue.iter().cloned().collect()).unwrap_or_default()
     }
@@ -85,7 +85,7 @@ impl Waiters {
         Ok(())
     }
 
-    /// Nothing comes to any key any more.
+    /// Ends all waits, since no key of a deleted cache gets a value any more.
     pub(super) fn end(&self) {
         let all: Vec<Arc<Waiting>> = self.queues.lock().by_key.values().flatten().cloned().collect();
         for waiting in all {
@@ -100,7 +100,7 @@ impl Waiters {
             let Some(queue) = queues.by_key.get_mut(key) else {
                 continue;
             };
-            // The one who is served was first, as a rule.
+            // The waiter that is served was usually the first.
             if let Some(at) = queue.iter().position(|other| Arc::ptr_eq(other, waiting)) {
                 queue.remove(at);
                 removed += 1;
@@ -115,8 +115,8 @@ impl Waiters {
 }
 
 impl Locked<'_> {
-    /// Begins to wait for these keys, whose shards are locked: nothing that comes to them from here on is missed.
-    /// Fails with `busy` when the waiters of the cache wait for too many keys.
+    /// Starts to wait for these keys, whose shards are locked: no later change of them is missed. Fails with `busy` if
+    /// the waiters of the cache wait for too many keys.
     pub fn wait(&self, keys: &[&[u8]], attempt: Attempt) -> Result<Arc<Waiting>> {
         let mut keys: Vec<Box<[u8]>> = keys.iter().map(|key| (*key).into()).collect();
         keys.sort_unstable();
@@ -132,7 +132,7 @@ impl Locked<'_> {
 }
 
 impl Cache {
-    /// Those who wait for what has grown try again, with what that lets grow in turn.
+    /// Retries the waiters for keys that have grown, and those for keys that grow as a result.
     pub fn serve(&self, grown: Vec<Box<[u8]>>) {
         let mut grown = VecDeque::from(grown);
         while let Some(key) = grown.pop_front() {
@@ -152,12 +152,12 @@ impl Cache {
         }
     }
 
-    /// Who waits for a key of this cache.
+    /// Returns the number of clients that wait for a key of this cache.
     pub fn waiting(&self) -> usize {
         self.waiters.count()
     }
 
-    /// Waits no longer. The answer, if there was one already, and when it may be given.
+    /// Ends a wait. Returns the answer, if there already is one, and the commit before which it must not be sent.
     pub fn stop_waiting(&self, waiting: &Arc<Waiting>) -> Option<(Vec<u8>, CacheCommit)> {
         let state = std::mem::replace(&mut *waiting.state.lock(), State::Over);
         self.waiters.remove(waiting);
@@ -169,7 +169,7 @@ impl Cache {
 }
 
 impl Waiting {
-    /// Until there is an answer.
+    /// Returns when there is an answer, or the wait has ended.
     pub async fn answered(&self) {
         self.is_answered.notified().await;
     }
@@ -178,7 +178,7 @@ impl Waiting {
         !matches!(*self.state.lock(), State::Waiting(_))
     }
 
-    /// Has this be its answer, unless it has one. Whether it has.
+    /// Sets the answer, unless there is one. Returns `true` if it was set.
     pub fn answer(&self, answer: Vec<u8>) -> bool {
         let mut state = self.state.lock();
         let is_waiting = matches!(*state, State::Waiting(_));
@@ -189,7 +189,7 @@ impl Waiting {
         is_waiting
     }
 
-    /// Has it be as if its time were over. Whether it waited.
+    /// Ends the wait as if it had timed out. Returns `true` if the client was still waiting.
     pub fn give_up(&self) -> bool {
         let mut state = self.state.lock();
         let is_waiting = matches!(*state, State::Waiting(_));
@@ -200,7 +200,7 @@ impl Waiting {
         is_waiting
     }
 
-    /// Whether it has an answer now, and the keys that may have more by that.
+    /// Retries the attempt. Returns `true` if it has an answer now, and the keys that may have more as a result.
     fn try_again(&self, mut locked: Locked<'_>, key: &[u8]) -> (bool, Vec<Box<[u8]>>) {
         let mut state = self.state.lock();
         let answer = match &mut *state {

@@ -1,5 +1,4 @@
-//! What changes in a cache, for those who watch it: written down in its order while somebody does, and for a while
-//! after.
+//! Changes of a cache for its watchers, recorded in their order while there are watchers, and for a while afterwards.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,40 +13,42 @@ use tokio::sync::Notify;
 
 use super::Cache;
 
-/// What is written down: whoever is further behind begins anew.
+/// Maximum number of recorded changes of a cache, which also have at most [`CHANGES_BYTES_MAX`] bytes. A watcher
+/// further behind has to begin with a new snapshot.
 const CHANGES_MAX: usize = 65_536;
 const CHANGES_BYTES_MAX: usize = 16 << 20;
-/// The same of all caches together: whoever writes down more lets go of its own oldest.
+/// Maximum number of bytes of the recorded changes of all caches: a cache that exceeds it drops its own oldest changes.
 const CHANGES_TOTAL_BYTES_MAX: usize = 256 << 20;
-/// What a change takes beside its key and value.
+/// Bytes that a change takes in addition to its key and value.
 const CHANGE_BYTES: usize = 96;
-/// How long a watcher may be away and find all that happened meanwhile.
+/// Maximum absence after which a watcher still finds all changes in between.
 const AWAY_MAX: Duration = Duration::from_secs(60);
 
-/// What changed, as far back as it is written down.
+/// Recorded changes of a cache.
 pub(super) struct Changes {
-    /// Whether anything is: looked at under the lock of a shard, before each change.
+    /// `true` if changes are recorded: checked under the lock of a shard, before each change.
     is_watched: AtomicBool,
-    /// Held by whoever changes that. Taken before the lock of a shard; that of the log is taken after it.
+    /// Held while `is_watched` changes. It is taken before the lock of a shard, and the lock of `log` after that.
     switch: Mutex<()>,
     log: Mutex<Log>,
     news: Notify,
-    /// What all caches have written down.
+    /// Bytes of the recorded changes of all caches.
     total_bytes: Arc<AtomicUsize>,
 }
 
 struct Log {
     changes: VecDeque<Arc<Change>>,
-    /// The position of the first of them.
+    /// Position of the first change in `changes`.
     start: u64,
     bytes: usize,
-    /// When somebody last looked.
+    /// Time at which a watcher last read the changes.
     watched: Option<Instant>,
     is_over: bool,
 }
 
 impl Changes {
-    /// No watcher of an earlier cache of this name has come as far as this position.
+    /// Creates an empty record that begins at `position`, which no watcher of an earlier cache of this name has
+    /// reached.
     pub(super) fn new(position: u64, total_bytes: Arc<AtomicUsize>) -> Self {
         let log = Log { changes: VecDeque::new(), start: position, bytes: 0, watched: None, is_over: false };
         Self {
@@ -59,8 +60,8 @@ impl Changes {
         }
     }
 
-    /// Records the new value of a key, also if it has expired since: a watcher sees each value before its end.
-    /// Entries that expired or were evicted went before that, this entry's predecessor maybe.
+    /// Records the new value of a key, also if it has expired since: a watcher sees each value before its end. Expired
+    /// and evicted entries are recorded first, since one of them may be the key's previous value.
     pub(super) fn note(&self, shard: &mut Shard, key: Key<'_>) {
         self.follow(shard);
         if self.is_watched()
@@ -70,7 +71,7 @@ impl Changes {
         }
     }
 
-    /// A key was deleted.
+    /// Records the deletion of a key.
     pub(super) fn note_deleted(&self, shard: &mut Shard, key: Key<'_>, version: u64) {
         self.follow(shard);
         self.note_gone(key.bytes, version, ChangeKind::Deleted);
@@ -86,7 +87,7 @@ impl Changes {
         }
     }
 
-    /// What went by itself in a shard since the last time.
+    /// Records the entries of a shard that expired or were evicted since the last call.
     pub(super) fn follow(&self, shard: &mut Shard) {
         if !self.is_watched() {
             return;
@@ -100,7 +101,7 @@ impl Changes {
         }
     }
 
-    /// The cache is gone.
+    /// Notifies the watchers that the cache was deleted.
     pub(super) fn end(&self) {
         self.log.lock().is_over = true;
         self.news.notify_waiters();
@@ -145,7 +146,8 @@ fn bytes_of(change: &Change) -> usize {
 }
 
 impl Cache {
-    /// What changed for keys that begin so, as far as it fits; where nothing did, the answer waits.
+    /// Returns changes of keys that begin with `prefix`, up to the limits. If no such change is recorded, waits for
+    /// one.
     pub async fn watch(
         &self,
         prefix: &[u8],
@@ -161,11 +163,11 @@ impl Cache {
             tokio::pin!(news);
             news.as_mut().enable();
             let watched = self.look(prefix, from, count_max, bytes_max)?;
-            // What nobody asked for is passed over and not answered.
+            // Changes of other keys are skipped without an answer.
             let is_news = !watched.changes.is_empty() || watched.is_reset || !matches!(from, WatchFrom::Changes { .. });
             from = watched.next;
             if is_news || tokio::time::timeout_at(deadline, news).await.is_err() {
-                // Nobody is told what a crash could take back.
+                // Watchers must not see a change that a crash could undo.
                 self.settled().lasts().await?;
                 return Ok(watched);
             }
@@ -210,11 +212,11 @@ impl Cache {
         Ok(Watched { changes: batch.changes, next, is_reset })
     }
 
-    /// From now on changes are written down. The position of the first of them.
+    /// Starts to record changes. Returns the position of the first.
     fn follow_from_here(&self) -> u64 {
         let switch = self.changes.switch.lock();
         if !self.changes.is_watched.swap(true, Ordering::Relaxed) {
-            // Who has the lock of a shard now has not seen it yet; what it changes is there when the shard is scanned.
+            // The current holder of a shard's lock has not seen the switch. The scan of the shard finds its changes.
             self.shards.iter().for_each(|shard| shard.0.lock().tell_removed(true));
         }
         drop(switch);
@@ -222,7 +224,7 @@ impl Cache {
         log.start + log.changes.len() as u64
     }
 
-    /// Nothing is written down any more once nobody has looked for long enough.
+    /// Stops recording once no watcher has read the changes for [`AWAY_MAX`].
     pub(super) fn forget_unwatched(&self) {
         let _switch = self.changes.switch.lock();
         if !self.changes.is_watched() || !self.changes.log.lock().forget_unwatched(&self.changes.total_bytes) {
@@ -252,7 +254,7 @@ impl Log {
         if self.watched.is_some_and(|at| at.elapsed() < AWAY_MAX) {
             return false;
         }
-        // Nobody goes on from here: there is a hole behind it.
+        // No watcher can continue from here: one change is skipped, so that the gap is detected.
         self.start += self.changes.len() as u64 + 1;
         total_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         (self.changes, self.bytes) = (VecDeque::new(), 0);
@@ -260,7 +262,7 @@ impl Log {
     }
 }
 
-/// What one answer has room for.
+/// An answer with its limits.
 struct Batch {
     changes: Vec<Change>,
     count_max: usize,

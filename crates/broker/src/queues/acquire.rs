@@ -1,6 +1,7 @@
-//! Messages given out in the batches that they came in, each told by its offset: what members of share groups do.
+//! Delivery of messages in the batches that contain them, each identified by its offset, for the members of share
+//! groups.
 //!
-//! What a receiver gets here is as long as its lease its own, as anywhere; the broker reads no record for it.
+//! A receiver holds each message under a lease, as everywhere else. The broker does not decode the records for this.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,47 +19,49 @@ use crate::partition::PartitionCell;
 use crate::timers::now_ms;
 use crate::topics::Topic;
 
-/// Bytes that are read together; a batch that is larger comes alone.
+/// Maximum number of bytes that are read together; a larger batch is read alone.
 const READ_BYTES_MAX: usize = 4 << 20;
 
-/// Where messages are acquired.
+/// Partition of a queue from which messages are acquired.
 #[derive(Clone, Debug)]
 pub struct AcquireFrom {
     pub queue: QueueName,
     pub partition: PartitionId,
 }
 
-/// How much is acquired, and on what terms.
+/// Limits and terms of one call that acquires messages.
 #[derive(Clone, Copy, Debug)]
 pub struct AcquireLimits {
-    /// The limits for all partitions together. Only the first batch of all may have more bytes.
+    /// Maximum number of records of all partitions together. `bytes_max` is their maximum number of bytes, which only
+    /// the first batch of the answer may exceed.
     pub records_max: usize,
     pub bytes_max: usize,
     pub wait: Duration,
     pub lease_ms: u64,
-    /// How often a message is given out before it is dropped; 0 is no limit.
+    /// Maximum number of deliveries of a message before it is dropped; 0 for no limit.
     pub attempts_max: u32,
-    /// Leases at a time, in each partition.
+    /// Maximum number of concurrent leases in each partition.
     pub in_flight_max: usize,
     pub isolation: Isolation,
 }
 
-/// Messages of one partition. They go back as if nobody had had them, unless they are [kept](Self::keep).
+/// Messages of one partition. Unless they are [kept](Self::keep), they return to the queue as if they had not been
+/// delivered.
 #[derive(Default)]
 pub struct Acquired {
-    /// They may hold others, too, which are not the receiver's.
+    /// Batches that contain the messages. They may also contain messages that the receiver has not leased.
     pub batches: Vec<RecordBatch>,
     held: Option<Held>,
 }
 
-/// Leases that go back when nobody takes them out.
+/// Leases that are reverted on drop, unless they are taken out.
 struct Held {
     broker: Arc<Broker>,
     place: Place,
     leases: Vec<Lease>,
 }
 
-/// One partition of a queue.
+/// A queue, and a partition of its topic.
 #[derive(Clone)]
 struct Place {
     cell: Arc<QueueCell>,
@@ -66,33 +69,33 @@ struct Place {
     partition: Arc<PartitionCell>,
 }
 
-/// What becomes of a message that was acquired.
+/// Decision about a message that was acquired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settlement {
     Done,
-    /// It goes to another, or is dropped where it has been given out as often as it may.
+    /// The message is redelivered, or dropped if it has no attempt left.
     Back,
-    /// The lease ends so long from now.
+    /// The lease ends this number of ms from now.
     Held(u64),
 }
 
-/// How far a queue has come in one partition.
+/// Position of a queue in one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePosition {
     pub partition: PartitionId,
-    /// All before it is done with.
+    /// Offset before which all messages are finished.
     pub start: Offset,
-    /// Messages from there on that are not.
+    /// Number of messages from `start` on that are not finished.
     pub undone: u64,
 }
 
 impl Acquired {
-    /// In the order of their offsets.
+    /// Returns the leases in the order of their offsets.
     pub fn leases(&self) -> &[Lease] {
         self.held.as_ref().map_or(&[], |held| &held.leases)
     }
 
-    /// They are the receiver's until their lease ends or is settled.
+    /// Returns the leases, which the receiver keeps until they expire or are settled.
     pub fn keep(&mut self) -> Vec<Lease> {
         self.held.take().map_or_else(Vec::new, |mut held| std::mem::take(&mut held.leases))
     }
@@ -104,7 +107,7 @@ impl Drop for Held {
             return;
         }
         let back = |view: &mut QueueView, _: &mut Log| self.leases.iter().for_each(|lease| view.queue.untake(lease));
-        // Of a partition that is gone there is nothing to give back.
+        // A partition that was deleted has nothing to return.
         if let Err(error) = self.broker.change_view(&self.place.partition, self.place.cell.id, back) {
             tracing::debug!(%error, "undelivered messages were not returned");
         }
@@ -113,7 +116,7 @@ impl Drop for Held {
 }
 
 impl Broker {
-    /// Leases messages of many partitions, in their order. Where there are none it waits for the first.
+    /// Leases messages of many partitions, in their order. If no message is available, waits for the first.
     pub async fn acquire(self: &Arc<Self>, from: &[AcquireFrom], limits: &AcquireLimits) -> Vec<Result<Acquired>> {
         let mut places = Vec::with_capacity(from.len());
         for from in from {
@@ -133,7 +136,7 @@ impl Broker {
                 return found;
             }
             let due = due_ms.map(|due_ms| Instant::now() + Duration::from_millis(due_ms.saturating_sub(now_ms())));
-            // That the wait is over is seen above.
+            // The end of the wait is detected above.
             tokio::select! {
                 () = any(&mut appended) => {}
                 () = any(&mut returned) => {}
@@ -148,7 +151,7 @@ impl Broker {
         Ok(Place { cell, topic, partition })
     }
 
-    /// What there is now, and when there may be more without an append.
+    /// Returns the messages that are available now, and when more may become available without an append.
     async fn acquire_now(
         self: &Arc<Self>,
         places: &[Result<Place>],
@@ -207,13 +210,13 @@ impl Broker {
             } else if room.is_full() || done == 0 && !taken.is_cut {
                 return Ok(acquired);
             }
-            // Much that is for nobody: others are let in between.
+            // Many records that are no messages of this queue: let other tasks run in between.
             tokio::task::yield_now().await;
         }
     }
 
-    /// The batches of what is held. What is for nobody is done with, which is counted, and what there is no room for
-    /// goes back.
+    /// Reads the batches of leased messages. Acknowledges leases without a message, whose number is also returned, and
+    /// returns messages for which there is no room to the queue.
     async fn read_held(&self, mut held: Held, limits: &AcquireLimits, room: &mut Room) -> Result<(Acquired, usize)> {
         held.leases.sort_unstable_by_key(|lease| lease.offset);
         let partition = held.place.partition.clone();
@@ -221,7 +224,7 @@ impl Broker {
         let mut left = &held.leases[..];
         'partition: while let Some(first) = left.first().filter(|_| !room.is_full()) {
             let (_, found, aborted) = match read(&partition, first.offset, room.bytes, limits.isolation).await {
-                // Retention took it meanwhile.
+                // Retention removed it in the meantime.
                 Err(error) if error.kind == ErrorKind::OutOfRange => {
                     done.extend_from_slice(left);
                     left = &[];
@@ -239,7 +242,8 @@ impl Broker {
                 let count = left.partition_point(|lease| lease.offset < batch.next_offset());
                 let is_void = batch.is_control() || batch.count() == 0 || aborted.has(&batch);
                 if count > 0 && !is_void && !room.takes(batch.len()) {
-                    // What other partitions have is hardly smaller: it would be leased and read to go back.
+                    // Batches of other partitions are hardly smaller: their messages would be leased and read only to
+                    // be returned.
                     if batches.is_empty() {
                         room.close();
                     }
@@ -261,7 +265,7 @@ impl Broker {
         if !done.is_empty() || !left.is_empty() {
             let now = now_ms();
             let ((), saved) = self.change_view(&partition, held.place.cell.id, |view, _| {
-                // A lease that was given out just now nobody else can end.
+                // No other caller can end a lease that was created just now.
                 done.iter().for_each(|lease| _ = view.queue.ack(lease.offset, lease.lease, now));
                 left.iter().for_each(|lease| view.queue.untake(lease));
             })?;
@@ -272,9 +276,9 @@ impl Broker {
         Ok((Acquired { batches, held: Some(held) }, done.len()))
     }
 
-    /// Decides on messages of one partition that were acquired under these leases: on all of them, or, where one is
-    /// not held any more or would be for too long, on none. What the log has let go of meanwhile is done with, whatever
-    /// is said of it. It lasts when this is over.
+    /// Settles messages of one partition that were acquired under these leases: either all of them or, if a lease is no
+    /// longer held or would become too long, none. Messages that the log no longer has are finished, whatever their
+    /// settlement. Durable when the call returns.
     pub async fn settle(
         &self,
         from: &AcquireFrom,
@@ -316,8 +320,8 @@ impl Broker {
         Ok(settled)
     }
 
-    /// Whoever acquired these is gone and may never have seen them: what is still held goes back as if it had not
-    /// been given out.
+    /// Returns messages to the queue whose receiver disconnected, and may never have seen them: those still held return
+    /// as if they had not been delivered.
     pub async fn give_up(&self, from: &AcquireFrom, leases: &[(Offset, u64)]) -> Result<()> {
         let Place { cell, partition, .. } = self.place(&from.queue, from.partition).await?;
         let now = now_ms();
@@ -333,7 +337,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Those of these leases that still run.
+    /// Removes the leases that are no longer held.
     pub async fn held(&self, from: &AcquireFrom, leases: &mut Vec<(Offset, u64)>) -> Result<()> {
         let Place { cell, partition, .. } = self.place(&from.queue, from.partition).await?;
         let now = now_ms();
@@ -342,7 +346,7 @@ impl Broker {
         })
     }
 
-    /// How far a queue has come in each partition.
+    /// Returns the position of a queue in each partition.
     pub async fn queue_positions(&self, queue: &QueueName) -> Result<Vec<QueuePosition>> {
         let (cell, topic) = self.any_queue_cell(queue.as_str()).await?;
         let mut positions = Vec::with_capacity(topic.partitions().len());
@@ -356,7 +360,7 @@ impl Broker {
         Ok(positions)
     }
 
-    /// A queue goes on elsewhere in one partition. It lasts when this is over.
+    /// Moves a queue to another offset in one partition. The move is durable when this returns.
     pub async fn seek_partition(&self, from: &AcquireFrom, to: Offset) -> Result<()> {
         let Place { cell, partition, .. } = self.place(&from.queue, from.partition).await?;
         let ((), saved) = self.change_view(&partition, cell.id, |view, log| {
@@ -372,10 +376,10 @@ impl Broker {
     }
 }
 
-/// The bytes that one answer still has room for.
+/// Remaining bytes of one answer.
 struct Room {
     bytes: usize,
-    /// No batch is in the answer yet: the first one may be larger than the room.
+    /// `true` until the answer has a batch: the first one may exceed the remaining bytes.
     is_first: bool,
 }
 
@@ -392,13 +396,13 @@ impl Room {
         *self = Self { bytes: self.bytes.saturating_sub(bytes), is_first: false };
     }
 
-    /// Nothing more is added to the answer.
+    /// Prevents further batches in the answer.
     fn close(&mut self) {
         *self = Self { bytes: 0, is_first: false };
     }
 }
 
-/// Returns batches from an offset on, with where the log ends for this reader, and which of them were aborted.
+/// Returns batches from an offset on, the end of the log for this reader, and which of the batches were aborted.
 pub(super) async fn read(
     partition: &PartitionCell,
     from: Offset,

@@ -1,4 +1,4 @@
-//! Messages that are given out in their batches.
+//! Tests of messages that are delivered in their batches.
 
 use engine::groups::GroupName;
 use engine::queue::{LeaseError, QueueName};
@@ -22,7 +22,7 @@ fn group() -> GroupName {
     GroupName::parse("g").expect("a name")
 }
 
-/// Batches of so many records each, and the queue of the group over them.
+/// Publishes batches with the given numbers of records, and creates the queue of the group over them.
 async fn prepared(broker: &Arc<Broker>, storage: Storage, batches: &[u32]) -> AcquireFrom {
     broker.create_topic("t", TopicSettings { storage, ..TopicSettings::of_broker() }).await.expect("created");
     for records in batches {
@@ -50,7 +50,7 @@ async fn acquire(broker: &Arc<Broker>, from: &AcquireFrom, limits: &AcquireLimit
     broker.acquire(std::slice::from_ref(from), limits).await.remove(0).expect("acquired")
 }
 
-/// Offsets with their attempts, and the batches that they are in.
+/// Returns offsets with their attempts, and the base offsets of the batches that contain them.
 fn shown(acquired: &Acquired) -> (Vec<(u64, u32)>, Vec<u64>) {
     let leases = acquired.leases().iter().map(|lease| (lease.offset, lease.attempts)).collect();
     (leases, acquired.batches.iter().map(|batch| batch.base_offset()).collect())
@@ -68,12 +68,12 @@ async fn no_more_is_given_out_than_was_asked_for_and_what_is_not_kept_goes_back(
         let from = prepared(&broker, storage, &[3, 3, 3]).await;
         let some = AcquireLimits { records_max: 4, ..LIMITS };
         for _ in 0..2 {
-            // The first is not kept: it goes back as if nobody had had it.
+            // The first is not kept: it returns to the queue as if it had not been delivered.
             let first = acquire(&broker, &from, &some).await;
             assert_eq!(shown(&first), (vec![(0, 1), (1, 1), (2, 1), (3, 1)], vec![0, 3]));
         }
         let first = acquire(&broker, &from, &some).await.keep();
-        // One batch is always given, and no other where there is no room for it.
+        // One batch is always delivered, and no other if there is no room for it.
         let small = AcquireLimits { bytes_max: 1, ..LIMITS };
         let second = acquire(&broker, &from, &small).await.keep();
         assert_eq!(second.iter().map(|lease| lease.offset).collect::<Vec<_>>(), [4, 5]);
@@ -126,7 +126,7 @@ async fn only_the_first_batch_of_all_partitions_may_exceed_the_limit() {
             (9 * size + size / 2, [4, 4, 1]),
             (1 << 20, [4, 4, 4]),
         ] {
-            // What is not kept goes back: each round finds all of it.
+            // Messages that are not kept return to the queue: each round finds all of them.
             let found = broker.acquire(&from, &AcquireLimits { bytes_max, ..LIMITS }).await;
             let found: Vec<_> = found.into_iter().map(|found| found.expect("acquired")).collect();
             assert_eq!(found.iter().map(|found| found.leases().len()).collect::<Vec<_>>(), expected, "{bytes_max}");
@@ -149,7 +149,8 @@ async fn a_message_that_was_given_out_too_often_is_dropped() {
     }
     let next = acquire(&broker, &from, &limits).await;
     assert_eq!(shown(&next).0, [(1, 1)]);
-    // A lease that ends by its time is one more, too, and nobody says so: whoever looks next finds out.
+    // An expired lease counts as an attempt, too. It expires without a notification: the next access to the queue
+    // detects it.
     drop(next);
     let short = AcquireLimits { lease_ms: 1, attempts_max: 1, wait: std::time::Duration::from_secs(20), ..limits };
     assert_eq!(acquire(&broker, &from, &short).await.keep().len(), 1);
@@ -174,7 +175,7 @@ async fn queues_of_share_groups_are_nobody_elses() {
     assert_eq!(broker.alter_queue(name, |_| Ok(())).await.map_err(|error| error.kind).err(), missing);
     assert_eq!(broker.seek_queue(name, SeekTo::End).await.map_err(|error| error.kind).err(), missing);
     QueueName::parse(name).expect_err("no name of a user's");
-    // It goes with its topic.
+    // The queue does not outlive its topic.
     broker.delete_topic("t").await.expect("deleted");
     assert!(!broker.has_queue(&from.queue).await.expect("asked"));
     assert_eq!(broker.share_topics(&group()).await.expect("known").len(), 0);
@@ -186,7 +187,7 @@ async fn members_who_come_at_once_share_one_queue() {
     let broker = start(Some(&dir));
     let on_disk = TopicSettings { storage: Storage::Disk, ..TopicSettings::of_broker() };
     broker.create_topic("t", on_disk).await.expect("created");
-    // Only the queue is still to be made, and the first who makes one waits for the disk.
+    // Only the queue still has to be created, and the first call that creates one waits for the disk.
     broker.put_document("share.group", "g", Some(bytes::Bytes::new())).await.expect("kept");
     let (group, topic) = (group(), TopicName::parse("t").expect("a name"));
     let mut first = Box::pin(broker.share_queue(&group, &topic, ShareStart::Earliest));
@@ -208,7 +209,7 @@ async fn what_the_log_has_let_go_of_is_done_with_whatever_is_said_of_it() {
         let from = prepared(&broker, storage, &[1, 1, 1, 1]).await;
         let given = acquire(&broker, &from, &AcquireLimits { records_max: 3, ..LIMITS }).await.keep();
         broker.delete_records("t", 0, 2).await.expect("deleted");
-        // Others look meanwhile, and see that it is gone.
+        // Another receiver accesses the queue in the meantime, and finds that the records were deleted.
         drop(acquire(&broker, &from, &LIMITS).await);
         broker.settle(&from, &settle(&given, Settlement::Done), 5).await.expect("asked").expect("held");
         let positions = broker.queue_positions(&from.queue).await.expect("known");

@@ -1,4 +1,4 @@
-//! Messages that nobody could handle: moved to the dead letters, and back again.
+//! Messages without an attempt left: moved to the dead letters, and back again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::publish::Wakes;
 use crate::timers::now_ms;
 use crate::topics::Topic;
 
-/// How long a message waits that could not be moved.
+/// Delay before a failed move of a message to the dead letters is retried.
 const AGAIN_MS: u64 = 5_000;
-/// How long whoever took the last attempts of messages waits until they are moved.
+/// Maximum time that a receiver waits for the move of messages to the dead letters.
 const BURIAL_WAIT_MAX: Duration = Duration::from_secs(5);
-/// How long what is being moved back is nobody else's.
+/// Duration of the lease on a message that is being moved back.
 const MOVING_LEASE_MS: u64 = 60_000;
-/// Messages that are moved together.
+/// Maximum number of messages that are moved back together.
 const MOVED_TOGETHER: usize = 10;
-/// Moves that are told of, and moves at a time.
+/// Maximum number of moves that are remembered. At most [`REDRIVES_RUNNING_MAX`] of them run concurrently.
 const REDRIVES_MAX: usize = 1024;
 const REDRIVES_RUNNING_MAX: usize = 64;
-/// Messages a second that a move makes at most where nobody says.
+/// Maximum number of messages per second of one move, which is also the default.
 pub const REDRIVE_RATE_MAX: u32 = 500;
 
 pub type RedriveId = u64;
@@ -43,25 +43,25 @@ pub enum RedriveState {
     Failed,
 }
 
-/// Messages of one queue on their way to another.
+/// State of a move of messages from one queue to another.
 #[derive(Clone, Debug)]
 pub struct Redrive {
     pub id: RedriveId,
     pub from: String,
-    /// Each goes to where it came from, where this is not said.
+    /// Target queue; if `None`, each message returns to the queue that it came from.
     pub to: Option<String>,
     pub rate: Option<u32>,
     pub started_ms: u64,
     pub state: RedriveState,
     pub moved: u64,
-    /// Messages that there were to move when it began.
+    /// Number of messages to move when the move began.
     pub to_move: u64,
     pub failure: Option<String>,
 }
 
 #[derive(Default)]
 pub(super) struct Redrives {
-    /// The newest last.
+    /// The newest move is the last.
     all: Mutex<VecDeque<Arc<Running>>>,
     ids: AtomicU64,
 }
@@ -71,13 +71,13 @@ struct Running {
     is_cancelled: AtomicBool,
 }
 
-/// Messages on their way to the dead letters, which goes on also if this is dropped.
+/// A move of messages to the dead letters, which continues even if this is dropped.
 #[must_use]
 pub(super) struct Burial(Option<JoinHandle<()>>);
 
 impl Burial {
-    /// Waits until receivers of the dead letters find them there, but not for ever: the topic of the dead letters may
-    /// have subscribers that hold up its publishers.
+    /// Waits until receivers of the dead letters find the messages there, for at most [`BURIAL_WAIT_MAX`]: the topic of
+    /// the dead letters may have subscribers that hold up its publishers.
     pub(super) async fn over(self) {
         let Some(task) = self.0 else {
             return;
@@ -91,8 +91,8 @@ impl Burial {
 }
 
 impl Broker {
-    /// Moves messages that have no attempt left to the dead letters of their queue. That goes on if nobody waits for
-    /// it: they are leased to the broker until it is done.
+    /// Moves messages that have no attempt left to the dead letters of their queue. The move continues if no caller
+    /// waits for it: the messages are leased to the broker until it has finished.
     pub(super) fn bury(
         self: &Arc<Self>,
         cell: &Arc<QueueCell>,
@@ -120,7 +120,7 @@ impl Broker {
                         }
                     }
                 }
-                // Others of its group may go now.
+                // Other messages of its group can be delivered now.
                 cell.wake_for_change();
             }
             for (offset, saved) in buried {
@@ -157,7 +157,8 @@ impl Broker {
         self.end_leases(cell, partition, &[(lease.offset, lease.lease)], now_ms())
     }
 
-    /// Publishes a message to another topic as the same message, which has come from a queue where that is said.
+    /// Publishes a message to another topic with its id and time. `source` is the queue that it leaves, with the
+    /// attempts there.
     async fn move_message(
         &self,
         topic: &Topic,
@@ -166,12 +167,12 @@ impl Broker {
         to: &str,
         source: Option<(&str, u32)>,
     ) -> Result<()> {
-        // Only what was there can take it: a topic that appears by itself is nobody's.
+        // The topic must exist already: one that is created automatically would have no owner.
         self.topic(to)?;
         let (id, sent) = (message.id(topic.id, partition.id).to_string(), message.sent_ms().to_string());
         let attempts = source.map(|(_, attempts)| attempts.to_string());
         let before = message.header(header::RECEIVED).and_then(|received| received.parse().ok()).unwrap_or(0u32);
-        // Of one length, so that a message that goes round does not grow.
+        // Of fixed length, so that a message that is moved repeatedly does not grow.
         let received = source.map(|(_, attempts)| format!("{:010}", before.saturating_add(attempts)));
         let own = [
             header::DUE,
@@ -197,7 +198,7 @@ impl Broker {
         self.publish(to, None, Acks::Committed, batch, &mut Wakes::default()).await.map(drop)
     }
 
-    /// Begins to move the messages of a queue to another, or each to where it came from.
+    /// Starts a move of the messages of a queue to another queue, or each to the queue that it came from.
     pub async fn start_redrive(self: &Arc<Self>, from: &str, to: Option<&str>, rate: Option<u32>) -> Result<RedriveId> {
         let counts = self.queue_counts(from).await?;
         if let Some(to) = to {
@@ -290,14 +291,14 @@ impl Broker {
         self.move_message(topic, &partition, &message.message, to.as_str(), None).await
     }
 
-    /// What is being moved out of a queue, or was, the newest first.
+    /// Returns the moves of messages out of a queue, running and finished, the newest first.
     pub fn redrives(&self, from: &str) -> Vec<Redrive> {
         let all = self.queues_there().redrives.all.lock();
         let of = all.iter().rev().map(|running| running.shown.lock().clone());
         of.filter(|shown| shown.from == from).collect()
     }
 
-    /// Stops moving. Returns what was moved so far.
+    /// Cancels a move. Returns its state, with the number of messages moved so far.
     pub fn cancel_redrive(&self, id: RedriveId) -> Result<Redrive> {
         let all = self.queues_there().redrives.all.lock();
         let found = all.iter().find(|running| running.shown.lock().id == id);

@@ -1,4 +1,4 @@
-//! Queues defined, changed, deleted and found again after a restart; and what doors define beside them.
+//! Creation, change, deletion and restore of queues, and of the documents that doors define in addition to them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -28,28 +28,28 @@ use crate::publish::Wakes;
 use crate::timers::now_ms;
 use crate::topics::{Topic, refuse_internal};
 
-/// The document that has the key of receipts.
+/// Kind and name of the document that holds the key of receipts.
 const RECEIPT_KEY: (&str, &str) = ("broker", "receipt_key");
-/// Bytes of a log that are looked through at a time.
+/// Bytes of a log that are examined at a time.
 const LOOK_BYTES: usize = 1 << 20;
 
-/// Where a queue over a topic that is there begins.
+/// Position at which a queue over an existing topic begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueueStart {
     #[default]
     Earliest,
-    /// With what is published from now on.
+    /// The queue begins with records that are published from now on.
     Live,
 }
 
-/// A queue to be.
+/// Parameters for the creation of a queue.
 #[derive(Clone, Debug)]
 pub struct NewQueue {
     pub name: QueueName,
-    /// Over a topic that is there; where none is said, the queue gets one of its own, with its name.
+    /// An existing topic; by default the queue gets its own topic, with its name.
     pub topic: Option<TopicName>,
     pub start: QueueStart,
-    /// Where its own topic is kept.
+    /// Storage of the queue's own topic.
     pub storage: Storage,
     pub settings: QueueSettings,
     pub notes: BTreeMap<String, String>,
@@ -69,12 +69,13 @@ impl NewQueue {
 }
 
 impl Broker {
-    /// Creates a queue. One that is there already with the same settings is fine. It lasts when this is over.
+    /// Creates a queue. Succeeds if it already exists with the same settings. The queue is durable when this returns.
     pub async fn create_queue(&self, new: NewQueue) -> Result<Arc<QueueDefinition>> {
         self.make_queue(new).await.map(|(definition, _)| definition)
     }
 
-    /// The same, and whether it begins with that: it was not there, or over a topic that was deleted.
+    /// Creates a queue as [`create_queue`](Self::create_queue) does. The second value is `true` if the queue is new: it
+    /// did not exist, or was over a topic that was deleted.
     pub(crate) async fn make_queue(&self, new: NewQueue) -> Result<(Arc<QueueDefinition>, bool)> {
         new.settings.validate()?;
         self.queues_there().check_notes(&new.notes, &BTreeMap::new())?;
@@ -120,8 +121,8 @@ impl Broker {
         self.next_volatile_number() ^ (now_ms << 20)
     }
 
-    /// A queue begins, with a view of each partition of its topic, in place of one that had its name. `control` is
-    /// held.
+    /// Starts a queue with a view of each partition of its topic, and replaces a queue of the same name. The caller
+    /// holds `control`.
     pub(super) async fn begin(
         &self,
         definition: QueueDefinition,
@@ -134,7 +135,7 @@ impl Broker {
         let mut birth = Birth { cell: &cell, topic, is_over: false };
         for partition in topic.partitions() {
             let extent = partition.extent();
-            // One that begins with what comes gets transactions that are open as a whole, as Kafka's consumers do.
+            // A queue that begins with new records gets open transactions as a whole, as Kafka's consumers do.
             let end = match cell.isolation(&definition.settings) {
                 Isolation::Committed => extent.stable_end,
                 Isolation::Uncommitted => extent.end,
@@ -143,7 +144,7 @@ impl Broker {
             let queue = Queue::new(definition.settings.clone(), start, extent.end, is_saved(topic));
             partition.attach_view(QueueView::new(cell.clone(), queue, is_saved(topic)));
             self.look_through(&cell, partition).await?;
-            // Where it begins has to be known when it is known that it is there.
+            // The start position has to be recorded no later than the existence of the queue.
             self.change_view(partition, cell.id, |_, _| ()).map(drop)?;
         }
         let saved = self.save_definition(&definition)?;
@@ -155,16 +156,16 @@ impl Broker {
         Ok((cell, saved))
     }
 
-    /// The topic of a queue to be, and whether that is its own.
+    /// Returns the topic of a new queue, and `true` if the queue owns it.
     async fn topic_for(&self, new: &NewQueue) -> Result<(Arc<Topic>, bool)> {
         if let Some(name) = &new.topic {
-            // What queues do is written there: one over that would wait for itself.
+            // The state of queues is written to internal topics: a queue over one of them would wait for itself.
             refuse_internal(name.as_str())?;
             return Ok((self.topic(name.as_str())?, false));
         }
         if let Ok(topic) = self.topic(new.name.as_str()) {
-            // What it keeps, and for how long, is for whoever created it to say. One that keeps nothing which queues
-            // are done with, and has none, is what is left of a queue that was being created or deleted.
+            // The creator of the topic decides its retention, so the queue does not own it. A topic that drops consumed
+            // records but has no queue was left over by the interrupted creation or deletion of a queue.
             let by_name = self.queues_there().by_name.read();
             let is_left = topic.settings.drop_consumed && !by_name.values().any(|cell| cell.is_over(&topic.name));
             return Ok((topic, is_left));
@@ -172,7 +173,8 @@ impl Broker {
         Ok((self.create_topic_alone(new.name.as_str(), own_topic(&new.settings, new.storage)).await?, true))
     }
 
-    /// Changes what is said about a queue. The order of its messages stays. It lasts when this is over.
+    /// Changes the definition of a queue. The order of its messages cannot be changed. The change is durable when this
+    /// returns.
     pub async fn alter_queue(
         &self,
         name: &str,
@@ -232,7 +234,8 @@ impl Broker {
         Ok(definition)
     }
 
-    /// Deletes a queue, with its messages if the topic is its own. It lasts when this is over.
+    /// Deletes a queue, and its topic with all messages if the queue owns it. The deletion is durable when this
+    /// returns.
     pub async fn delete_queue(&self, name: &str) -> Result<()> {
         check_users(name)?;
         self.delete_any_queue(name).await
@@ -261,7 +264,7 @@ impl Broker {
         let gone = QueueRecord::Queue { name: definition.name.clone(), definition: None };
         let key = definition.name.as_str().as_bytes();
         saved.push(self.append_queues(key, [gone], &mut Wakes::default())?);
-        // Before anything is waited for: whoever does not wait leaves nothing behind.
+        // Before anything is waited for, so that a caller that stops waiting leaves nothing undone.
         let topic_gone = match definition.owns_topic.then(|| self.remove(definition.topic.as_str())) {
             Some(Err(error)) if error.kind != ErrorKind::NotFound => return Err(error),
             Some(Ok(lasts)) => {
@@ -279,13 +282,13 @@ impl Broker {
         }
     }
 
-    /// Held while the partitions of a topic change that queues are over.
+    /// Returns a lock that is held during a change of the partitions of a topic with queues.
     pub(crate) async fn hold_queues(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
         self.restored_queues().await?;
         Ok(self.queues_there().control.lock().await)
     }
 
-    /// Whether a topic may have so many partitions, for all that its queues promise.
+    /// Checks that a topic can have `partitions` partitions without breaking the deduplication of its queues.
     pub(crate) fn check_queues_grow(&self, topic: &TopicName, partitions: u32) -> Result<()> {
         let by_name = self.queues_there().by_name.read();
         by_name
@@ -294,7 +297,7 @@ impl Broker {
             .try_for_each(|cell| check_dedup(&cell.definition(), partitions))
     }
 
-    /// Queues over a topic read its new partitions, too, from the first record on.
+    /// Attaches the queues over a topic to its new partitions, which they read from the first record on.
     pub(crate) fn grow_queues(&self, topic: &Topic, had: usize) {
         let over = |cell: &&Arc<QueueCell>| cell.topic_id == topic.id;
         for cell in self.queues_there().by_name.read().values().filter(over) {
@@ -319,7 +322,8 @@ impl Broker {
         found.ok_or_else(|| self.queues_there().no_such_queue(name))
     }
 
-    /// Queues whose names begin so, in the order of their names, those after one; and whether they are the last.
+    /// Returns the queues whose names begin with `prefix` and follow `after`, in the order of their names; the second
+    /// value is `true` if they are the last.
     pub async fn queues(&self, prefix: &str, after: &str, max: usize) -> Result<(Vec<Arc<QueueDefinition>>, bool)> {
         self.restored_queues().await?;
         let by_name = self.queues_there().by_name.read();
@@ -331,7 +335,7 @@ impl Broker {
         Ok((names.into_iter().take(max).map(|name| by_name[name].definition()).collect(), is_last))
     }
 
-    /// Queues over a topic, in the order of their names.
+    /// Returns the queues over a topic, in the order of their names.
     pub async fn queues_over(&self, topic: &str) -> Result<Vec<Arc<QueueDefinition>>> {
         self.restored_queues().await?;
         let by_name = self.queues_there().by_name.read();
@@ -341,7 +345,7 @@ impl Broker {
         Ok(over)
     }
 
-    /// The queues of share groups, each with its group.
+    /// Returns the queues of share groups, each with its group.
     pub(crate) async fn share_queues(&self) -> Result<Vec<(GroupName, Arc<QueueDefinition>)>> {
         self.restored_queues().await?;
         let by_name = self.queues_there().by_name.read();
@@ -349,7 +353,7 @@ impl Broker {
         Ok(by_name.iter().filter_map(of_group).collect())
     }
 
-    /// Whether a queue is there, over the topic that has this name now.
+    /// Returns `true` if a queue exists and its topic was not replaced by another one of the same name.
     pub(crate) async fn has_queue(&self, name: &QueueName) -> Result<bool> {
         let (cell, topic) = match self.any_queue_cell(name.as_str()).await {
             Err(error) if error.kind == ErrorKind::NotFound => return Ok(false),
@@ -358,7 +362,8 @@ impl Broker {
         Ok(topic.partitions().first().is_some_and(|partition| partition.with_view(cell.id, |_, _| ()).is_ok()))
     }
 
-    /// Keeps something that a door defines; without a value it is gone. It lasts when this is over.
+    /// Stores a document that a door defines, or deletes it if there is no value. The change is durable when this
+    /// returns.
     pub async fn put_document(&self, kind: &str, name: &str, value: Option<Bytes>) -> Result<()> {
         self.restored_queues().await?;
         let _control = self.queues_there().control.lock().await;
@@ -388,7 +393,7 @@ impl Broker {
         self.queues_there().documents.read().get(&(kind.to_owned(), name.to_owned())).cloned()
     }
 
-    /// Documents of a kind whose names begin so, in the order of their names.
+    /// Returns the documents of a kind whose names begin with `prefix`, in the order of their names.
     pub async fn documents(&self, kind: &str, prefix: &str) -> Result<Vec<(String, Bytes)>> {
         self.restored_queues().await?;
         Ok(self.read_documents(kind, prefix))
@@ -408,7 +413,7 @@ impl Broker {
         self.append_queues(&key, [record], &mut Wakes::default())
     }
 
-    /// Records about one partition of a queue, in their order.
+    /// Appends records about one partition of a queue, in their order.
     pub(super) fn append_queue_records(
         &self,
         queue: QueueId,
@@ -431,24 +436,25 @@ impl Broker {
         self.append_internal(&topic, partition, records, wakes)
     }
 
-    /// When all lasts that was written of a partition of a queue.
+    /// Returns a handle to wait until all records written so far about a partition of a queue are durable.
     pub(super) fn settled_queue_records(&self, queue: QueueId, partition: PartitionId) -> Result<Appended> {
         let topic = self.internal_topic(QUEUES_TOPIC)?;
         let kept_in = partitioner::for_key(&records_key(queue, partition), topic.partitions().len() as u32);
         self.appended_before(&topic, kept_in)
     }
 
-    /// Returns once all queues are there that were there before the start.
+    /// Returns once all queues that existed before the restart are restored.
     pub(crate) async fn restored_queues(&self) -> Result<()> {
         self.queues_there().is_restored.get_or_try_init(|| self.restore_queues()).await.map(|_| ())
     }
 
-    /// Whether it is known which queues there are.
+    /// Returns `true` if the queues have been restored, so that it is known which queues exist.
     pub(crate) fn has_restored_queues(&self) -> bool {
         self.queues_there().is_restored.get().is_some()
     }
 
-    /// Whether it is known what queues have not acknowledged. Without their topic there are none.
+    /// Returns `true` if it is known which messages the queues have not acknowledged. Without the topic of queues none
+    /// exist.
     pub(crate) fn knows_queues(&self) -> bool {
         self.has_restored_queues() || !self.has_topic(QUEUES_TOPIC)
     }
@@ -479,7 +485,7 @@ impl Broker {
             if let Ok(topic) = &topic
                 && topic.stored_as.is_none()
             {
-                // In memory it is another at each start.
+                // A topic in memory has a new id at each start.
                 definition.topic_id = topic.id;
             }
             let cell = QueueCell::new(definition);
@@ -492,21 +498,21 @@ impl Broker {
                     }
                 }
                 Ok(topic) => left.push(topic),
-                // A topic that is gone leaves its queues behind: they say so themselves.
+                // The queues of a deleted topic remain, and their calls report it.
                 Err(_) => {}
             }
             queues.by_name.write().insert(cell.definition().name.clone(), cell);
         }
         self.forget_left(&saved.entries)?;
-        // Nobody else can hold `control` yet.
+        // No other task can hold `control` yet.
         for topic in left {
             self.renew_over(&topic).await;
         }
         Ok(())
     }
 
-    /// The topic of a queue that was there before the start. One in memory that came with its queue comes back with
-    /// it, empty; any other in memory is a new one at each start.
+    /// Returns the topic of a queue that existed before the restart. A topic in memory that the queue owns is created
+    /// again, empty. Any other topic in memory is a new one at each start.
     fn topic_again(&self, definition: &QueueDefinition) -> Result<Arc<Topic>> {
         match self.topic(definition.topic.as_str()) {
             Err(_) if definition.owns_topic => {
@@ -517,7 +523,7 @@ impl Broker {
         }
     }
 
-    /// What was written down of queues and topics that are gone goes, too.
+    /// Deletes the records of queues and topics that no longer exist.
     fn forget_left(&self, left: &HashMap<QueueId, HashMap<PartitionId, SavedPartition>>) -> Result<()> {
         for (queue, partitions) in left {
             for (partition, saved) in partitions {
@@ -559,7 +565,7 @@ impl Broker {
         view.saved_next = cursor.map(|cursor| cursor.next);
         view.dedup_from = cursor.map_or(0, |cursor| cursor.dedup_from);
         partition.attach_view(view);
-        // One partition that cannot be read does not keep the others from being served. Receivers try again.
+        // A partition that cannot be read does not prevent the others from being served. Receivers try again.
         if let Err(error) = self.look_through(cell, partition).await {
             tracing::warn!(queue = %definition.name, partition = partition.id, %error, "messages cannot be read");
         }
@@ -573,12 +579,13 @@ impl Broker {
         Ok(())
     }
 
-    /// Finds what is delayed, or for nobody, among the messages that nobody was given yet.
+    /// Examines the messages that were never delivered, to find those that are delayed or are no messages of this
+    /// queue.
     pub(super) async fn look_through(&self, cell: &QueueCell, partition: &Arc<PartitionCell>) -> Result<()> {
         let unseen = |view: &mut QueueView, log: &mut Log| Some((view.unseen(log)?, view.isolation()));
         while let Some((at, isolation)) = partition.with_view(cell.id, unseen)? {
             let (end, batches, aborted) = match read(partition, at, LOOK_BYTES, isolation).await {
-                // Retention took it meanwhile.
+                // Retention removed it in the meantime.
                 Err(error) if error.kind == ErrorKind::OutOfRange => continue,
                 read => read?,
             };
@@ -588,7 +595,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Finds the messages that were sent within the window, and what they are known by.
+    /// Finds the messages that were sent within the deduplication window, and their ids.
     async fn restore_dedup(
         &self,
         definition: &QueueDefinition,
@@ -614,7 +621,7 @@ impl Broker {
             };
             at = last.next_offset();
             for batch in &batches {
-                // One that nobody can read, as a publisher may send it, was not sent to a queue.
+                // A batch that cannot be decoded, as a publisher may send it, was not sent to a queue.
                 let Ok(records) = batch.records() else {
                     continue;
                 };
@@ -634,7 +641,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Whoever has no queue needs no key.
+    /// Sets the key of receipts. A broker without queues needs none.
     async fn set_receipt_key(&self) -> Result<()> {
         let key = &self.queues_there().receipt_key;
         key.get_or_try_init(|| self.make_receipt_key()).await.map(drop)
@@ -649,21 +656,22 @@ impl Broker {
         rand::fill(&mut fresh).map_err(|error| {
             Error::new(ErrorKind::Internal, format!("cannot get random numbers from the system: {error}"))
         })?;
-        // A broker without a disk has no receipts of before.
+        // A broker without a disk has no receipts from before the restart.
         if self.store().is_some() {
             self.write_document(kind, name, Some(fresh.clone().into())).await?;
         }
         Ok(ReceiptKey::new(&fresh))
     }
 
-    /// The queue that a topic was created with, if it is known already which queues there are. Both have one name.
+    /// Returns the queue that owns a topic, if the queues have been restored. Both have the same name.
     pub(crate) fn owner_of(&self, topic: &Topic) -> Option<QueueName> {
         let by_name = self.queues_there().by_name.read();
         let cell = by_name.get(topic.name.as_str())?;
         (cell.owns_topic && cell.topic_id == topic.id).then(|| cell.definition().name.clone())
     }
 
-    /// Lets go of what all queues of a partition are done with, these records among it, where its topic is set so.
+    /// Drops the records that all queues of a partition have acknowledged, including those of `done`, if the topic's
+    /// settings require it.
     pub(super) fn drop_consumed(
         &self,
         topic: &Topic,
@@ -676,12 +684,12 @@ impl Broker {
     }
 }
 
-/// What a topic is created with that comes with a queue.
+/// Returns the settings of a topic that a queue owns.
 fn own_topic(settings: &QueueSettings, storage: Storage) -> TopicSettings {
     let drops_oldest = settings.overflow == QueueOverflow::DropOldest;
     TopicSettings {
         partitions: 1,
-        // Of as many bytes as it may have the topic lets go by itself, the oldest first.
+        // If the queue drops its oldest messages, the topic enforces the byte limit by its retention.
         retention_bytes: if drops_oldest { settings.bytes_max } else { 0 },
         retention_ms: settings.retention_ms,
         storage,
@@ -691,7 +699,7 @@ fn own_topic(settings: &QueueSettings, storage: Storage) -> TopicSettings {
     }
 }
 
-/// What all records about one partition of a queue are kept together by.
+/// Returns the key that all records about one partition of a queue share.
 fn records_key(queue: QueueId, partition: PartitionId) -> [u8; 12] {
     let mut key = [0; 12];
     key[..8].copy_from_slice(&queue.to_be_bytes());
@@ -699,7 +707,7 @@ fn records_key(queue: QueueId, partition: PartitionId) -> [u8; 12] {
     key
 }
 
-/// A queue that is being created; it has no view of any partition if that does not come to its end.
+/// A queue that is being created. If the creation fails, all its views are detached on drop.
 struct Birth<'a> {
     cell: &'a QueueCell,
     topic: &'a Topic,
@@ -714,7 +722,7 @@ impl Drop for Birth<'_> {
     }
 }
 
-/// Each partition knows only what was sent to itself.
+/// Refuses deduplication over the whole queue if the topic has several partitions: each knows only its own messages.
 fn check_dedup(definition: &QueueDefinition, partitions: u32) -> Result<()> {
     match definition.settings.dedup == DedupRule::Queue && partitions > 1 {
         true => Err(Error::invalid(format!(
@@ -725,7 +733,7 @@ fn check_dedup(definition: &QueueDefinition, partitions: u32) -> Result<()> {
     }
 }
 
-/// Whether what happens to a queue over this topic is written down.
+/// Returns `true` if the state of a queue over this topic is persisted.
 pub(super) fn is_saved(topic: &Topic) -> bool {
     topic.settings.storage != Storage::Memory && topic.stored_as.is_some()
 }
@@ -739,7 +747,7 @@ fn is_there(there: &QueueDefinition, new: &NewQueue) -> Error {
     Error::new(ErrorKind::AlreadyExists, message)
 }
 
-/// What the topic says, as its newest records have it.
+/// Contents of the topic of queues, by its newest records.
 #[derive(Default)]
 struct Saved {
     definitions: HashMap<QueueName, QueueDefinition>,

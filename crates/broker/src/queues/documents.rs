@@ -1,5 +1,5 @@
-//! Documents that doors define and the broker keeps for them: policies, schemas and the like, each and all together
-//! bounded in bytes.
+//! Documents that doors define and the broker stores for them: policies, schemas and similar definitions. The bytes of
+//! each document and of all documents together are limited.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -9,20 +9,20 @@ use engine::{Error, Result};
 
 use super::Queues;
 
-/// Documents of all doors together.
+/// Maximum number of documents of all doors together.
 pub const DOCUMENTS_MAX: usize = 65_536;
-/// One of them.
+/// Maximum number of bytes of one document.
 pub const DOCUMENT_BYTES_MAX: usize = 1 << 20;
-/// All of them, with their names.
+/// Maximum number of bytes of all documents, with their names.
 pub const DOCUMENTS_BYTES_MAX: usize = 48 << 20;
-/// Bytes that doors may keep with one queue.
+/// Maximum number of bytes that doors may store with one queue.
 const NOTES_BYTES_MAX: usize = 64 << 10;
-/// Bytes that doors may keep with all queues, beyond [`FREE_NOTES_BYTES`] of each.
+/// Maximum number of bytes that doors may store with all queues, beyond [`FREE_NOTES_BYTES`] of each.
 const ALL_NOTES_BYTES_MAX: usize = 16 << 20;
-/// Bytes that doors keep with a queue and that are not counted.
+/// Bytes that doors store with a queue and that are not counted.
 const FREE_NOTES_BYTES: usize = 2 << 10;
 
-/// The kind of documents that are the broker's own: a few, and small.
+/// Kind of the broker's own documents, which are few and small.
 const OWN: &str = "broker";
 
 type Key = (String, String);
@@ -63,7 +63,7 @@ impl Documents {
         }
         let others = self.bytes - before.map_or(0, |before| size_of(key, before));
         let bytes = others + size_of(key, value);
-        // What gets smaller is never refused, nor what the broker itself cannot do without.
+        // A document that becomes smaller is never refused, nor one that the broker itself needs.
         if bytes > DOCUMENTS_BYTES_MAX && bytes > self.bytes && key.0 != OWN {
             return Err(Error::busy(format!(
                 "policies, schemas and other definitions have {others} of {DOCUMENTS_BYTES_MAX} bytes, and this one of \
@@ -83,7 +83,7 @@ impl Documents {
         self.bytes -= before.map_or(0, |before| size_of(&key, &before));
     }
 
-    /// Bytes of all of them.
+    /// Returns the bytes of all documents.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -94,8 +94,8 @@ fn size_of((kind, name): &Key, value: &Bytes) -> usize {
 }
 
 impl Queues {
-    /// Refuses what a door would keep with a queue, as its tags and its policy, in place of what it kept before, for
-    /// want of room.
+    /// Refuses the notes of a door for a queue, such as tags and policies, if there is no room for them. `before` are
+    /// the notes that they replace.
     pub(super) fn check_notes(&self, notes: &Notes, before: &Notes) -> Result<()> {
         let (bytes, before) = (size_of_notes(notes), size_of_notes(before));
         if bytes > NOTES_BYTES_MAX {
@@ -103,7 +103,7 @@ impl Queues {
                 "the tags and policies of a queue have at most {NOTES_BYTES_MAX} bytes"
             )));
         }
-        // Most have little, and nobody else's is looked at then.
+        // Most queues have few notes, and then those of other queues are not counted.
         if bytes <= FREE_NOTES_BYTES.max(before) {
             return Ok(());
         }
@@ -149,7 +149,7 @@ mod tests {
         let refused = documents.check(&key(count), &large).expect_err("no room");
         assert_eq!(refused.kind, ErrorKind::Busy);
         assert!(refused.message.contains("delete some first"), "{refused}");
-        // One in its place, a smaller one, and one in the place of another.
+        // A document of the same size, a smaller one, and a new one after a deletion.
         documents.check(&key(0), &large).expect("no more than before");
         documents.check(&key(count), &Bytes::from_static(b"small")).expect("there is that much room");
         documents.put(key(0), None);

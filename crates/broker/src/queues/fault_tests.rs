@@ -1,4 +1,4 @@
-//! Queues through crashes, restarts, calls that are given up, and waits that nobody may forget.
+//! Tests of queues through crashes, restarts, abandoned calls, and waits that must not be forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::*;
 use crate::fetch::FETCH_WAIT_MAX;
 use crate::{Settings, Wakes};
 
-/// Only a failure reaches it.
+/// Only reached on failure.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn in_memory() -> Arc<Broker> {
@@ -28,7 +28,7 @@ fn on_disk(dir: &Path) -> Arc<Broker> {
     let begin = Instant::now();
     loop {
         match Store::open(Arc::new(RealDisk), dir, settings, crate::now_ms, &mut |_| {}) {
-            // A sweep that runs when a broker is let go has it to its end.
+            // A sweep that runs when a broker is dropped holds the directory until it has finished.
             Err(error) if error.kind == ErrorKind::Denied && begin.elapsed() < PATIENCE => std::thread::yield_now(),
             opened => {
                 let opened = Some(opened.expect("opens"));
@@ -38,7 +38,7 @@ fn on_disk(dir: &Path) -> Arc<Broker> {
     }
 }
 
-/// The directory as a process leaves it that is killed now.
+/// Copies the directory in the state that a process leaves if it is killed now.
 fn killed(dir: &Path) -> TempDir {
     let left = TempDir::new().expect("a folder");
     copy(dir, left.path());
@@ -95,7 +95,7 @@ async fn receive(broker: &Arc<Broker>, queue: &str, max: usize) -> Vec<Received>
     broker.receive(queue, &Receive { max, ..Receive::default() }).await.expect("received")
 }
 
-/// One who waits for a message, longer than anybody is patient with a test.
+/// Starts a receiver that waits for a message, with a lease longer than any test runs.
 fn waiter(broker: &Arc<Broker>, queue: &'static str, wait: Duration) -> tokio::task::JoinHandle<Vec<Received>> {
     let broker = broker.clone();
     let wanted = Receive { wait, lease_ms: Some(600_000), ..Receive::default() };
@@ -127,7 +127,7 @@ async fn total(broker: &Broker, queue: &str) -> u64 {
     counts.visible + counts.in_flight + counts.delayed
 }
 
-/// Numbers that are always the same (SplitMix64).
+/// Fixed sequence of random numbers (SplitMix64).
 struct Dice(u64);
 
 impl Dice {
@@ -139,16 +139,16 @@ impl Dice {
     }
 }
 
-/// What was promised so far.
+/// State that was acknowledged so far.
 #[derive(Default)]
 struct Promised {
     undone: BTreeSet<String>,
     done: BTreeSet<String>,
-    /// Deduplication ids and where their messages are.
+    /// Deduplication ids, with the ids of their messages.
     known: BTreeMap<String, MessageId>,
 }
 
-/// What a process that is killed now leaves behind holds what was promised.
+/// Checks that the state that a process leaves if it is killed now contains everything that was acknowledged.
 async fn check_left(dir: &Path, promised: &Promised, step: usize) {
     let left = killed(dir);
     let broker = on_disk(left.path());
@@ -210,7 +210,7 @@ async fn crash_everywhere(seed: u64, storage: Storage) {
             10 if step > 20 => {
                 broker.purge_queue("jobs").await.expect("purged");
                 promised.done.append(&mut promised.undone);
-                // All of it may be sent again.
+                // All messages may be sent again.
                 promised.known.clear();
             }
             11 => {
@@ -309,7 +309,7 @@ async fn nothing_is_kept_about_queues_of_topics_that_are_gone() {
     let broker = on_disk(dir.path());
     broker.restored_queues().await.expect("read");
     let kept = broker.topic(engine::queue::QUEUES_TOPIC).expect("there");
-    // It is written down in the background.
+    // The change is persisted in the background.
     let forgotten = async {
         loop {
             let mut newest: BTreeMap<Vec<u8>, bool> = BTreeMap::new();
@@ -381,7 +381,8 @@ async fn a_topic_that_comes_again_by_itself_has_its_queues() {
     assert_eq!(created, Err(ErrorKind::NotFound), "there is nothing that it is over");
 }
 
-/// What the one queue is done with goes from its own topic, once the other is done with it, too.
+/// Records that one queue has acknowledged are deleted from the topic that it owns once the other queue has
+/// acknowledged them, too.
 #[tokio::test]
 async fn another_queue_over_a_topic_that_came_again_misses_nothing() {
     let broker = in_memory();
@@ -473,7 +474,7 @@ async fn a_receiver_that_goes_away_takes_nothing_with_it() {
                 broker.nack("jobs", &[(receipt, None)]).await.expect("answered")[0].expect("returned");
                 attempts += 1;
             }
-            // It waits for the file, with the message leased.
+            // The call waits for the file, with the message leased.
             std::task::Poll::Pending => given_up += u32::from(leased() == 1),
         }
         drop(call);
@@ -537,7 +538,7 @@ async fn who_is_woken_for_nothing_wakes_nobody() {
     assert!(looks < 60, "{looks} looks");
 }
 
-/// One whose connection takes no more answers waits, and nobody looks whether it has been woken.
+/// A receiver whose connection accepts no more answers waits, and its task does not check whether it has been woken.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_told_to_one_who_does_not_look_is_for_another() {
     for is_keeper in [false, true] {
@@ -569,7 +570,7 @@ async fn as_many_messages_wake_as_many_who_wait() {
     create(&broker, "jobs", QueueSettings::default()).await;
     let waiting: Vec<_> = (0..COUNT).map(|_| waiter(&broker, "jobs", FETCH_WAIT_MAX)).collect();
     until_waiting(&broker, "jobs", COUNT).await;
-    // Some go away, some of them when they are woken.
+    // Some receivers disconnect, some of them when they are woken.
     waiting.iter().step_by(3).for_each(tokio::task::JoinHandle::abort);
     let names: Vec<String> = (0..COUNT).map(|i| i.to_string()).collect();
     for part in names.chunks(1000) {
@@ -604,7 +605,7 @@ async fn what_a_queue_cannot_promise_is_refused() {
     assert_eq!(grown.map_err(|error| error.kind), Err(ErrorKind::Invalid));
     let late = OutMessage { delay_ms: Some(u64::MAX), ..message("late") };
     assert_eq!(broker.send("jobs", &[late]).await.map_err(|error| error.kind), Err(ErrorKind::Invalid));
-    // What is left of a queue that was not created to its end is its own when it is.
+    // The topic of a queue whose creation was interrupted is owned by the queue when it is created.
     let left = TopicSettings { drop_consumed: true, storage: Storage::Memory, ..TopicSettings::default() };
     broker.create_topic("half", left).await.expect("created");
     assert!(broker.create_queue(new_queue("half", QueueSettings::default())).await.expect("created").owns_topic);

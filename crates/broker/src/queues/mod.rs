@@ -1,8 +1,8 @@
-//! Queues at work: messages are sent to their topics, leased, acknowledged, returned.
+//! Queue operations: sending messages to their topics, and leasing, acknowledging and returning them.
 //!
-//! A queue over a partition is a view behind that partition's lock, as the subscribers are: what is appended is there
-//! for it in the same moment. Whoever waits for a message is woken by the append, or by the lease or delay that ends
-//! first, which one of those who wait keeps in mind for all.
+//! A queue over a partition is a view that lives behind the partition's lock, as the subscribers do: an appended record
+//! is available to it in the same moment. A waiting receiver is woken by the append, or by the lease or delay that ends
+//! first. One of the waiting receivers watches that time for all of them.
 
 mod acquire;
 mod dead;
@@ -49,28 +49,28 @@ pub use send::{OutMessage, SEND_MAX, Sent};
 pub use status::{PEEK_MAX, Peeked, QueueCounts, SeekTo};
 pub(crate) use view::{LogEnds, QueueView};
 
-/// Queues of one broker.
+/// Maximum number of queues of one broker.
 pub const QUEUES_MAX: usize = 65_536;
 
-/// How long whoever was woken may take until it looks, before others are woken for that.
+/// Maximum time that a woken receiver may take to check the queue, before others are woken instead.
 const IDLE_MS_MAX: u64 = 1000;
 
-/// All queues, and what doors define beside them.
+/// All queues, and the documents that the doors define in addition to them.
 pub(crate) struct Queues {
     by_name: RwLock<HashMap<QueueName, Arc<QueueCell>, foldhash::fast::RandomState>>,
     near: near::Near,
     documents: RwLock<Documents>,
-    /// Set once all were read from their topic.
+    /// Set once all queues were read from their topic.
     is_restored: OnceCell<()>,
-    /// Held by whoever creates, alters or deletes a queue or a document.
+    /// Held during the creation, change or deletion of a queue or a document.
     control: tokio::sync::Mutex<()>,
-    /// What receipts are sealed with; set with `is_restored`.
+    /// Key with which receipts are sealed; set together with `is_restored`.
     receipt_key: OnceCell<receipt::ReceiptKey>,
     redrives: dead::Redrives,
     pub(crate) counts: QueueEvents,
 }
 
-/// What happened to messages of all queues.
+/// Counters of message events, over all queues.
 #[derive(Default)]
 pub(crate) struct QueueEvents {
     pub(crate) sent: Counter,
@@ -82,32 +82,32 @@ pub(crate) struct QueueEvents {
     pub(crate) refused: Counter,
 }
 
-/// A queue, and who waits for its messages.
+/// A queue, with its waiting receivers.
 pub(crate) struct QueueCell {
     pub(crate) id: QueueId,
-    /// The same for as long as the queue is there.
+    /// Name of the topic, which never changes while the queue exists.
     topic: TopicName,
     topic_id: TopicId,
     owns_topic: bool,
-    /// It is a share group's.
+    /// `true` if the queue belongs to a share group.
     is_internal: bool,
-    /// Records came to its topic that were not looked at yet: they may be of a transaction.
+    /// `true` if its topic received records that the queue has not examined yet: they may belong to a transaction.
     has_unseen: AtomicBool,
     definition: RwLock<Arc<QueueDefinition>>,
-    /// A message may be there.
+    /// Notified when a message may be available.
     news: Notify,
-    /// Since when one of those who wait is to look at what there is, ms since 1970; 0 where somebody has looked since.
+    /// Time since which a waiting receiver has been due to check the queue, ms since 1970; 0 if one has checked since.
     unseen_ms: AtomicU64,
     waiting: AtomicUsize,
-    /// One of those who wait wakes up when a lease or a delay ends.
+    /// `true` if one of the waiting receivers wakes up when a lease or a delay ends.
     has_timekeeper: AtomicBool,
-    /// When that is, ms since 1970; the end of time where nobody knows.
+    /// Time at which the timekeeper wakes up, ms since 1970; `u64::MAX` if no time is known.
     keeper_due_ms: AtomicU64,
-    /// That may be earlier than the one who keeps the time knows.
+    /// Notified when a lease or delay may end earlier than the timekeeper knows.
     earlier: Notify,
-    /// Messages went back: all look who wait for those of some partitions only.
+    /// Notified when messages were returned: wakes all receivers that wait for messages of some partitions only.
     returned: Notify,
-    /// The partition that is looked at first takes turns.
+    /// Counter that rotates the partition which is examined first.
     turn: AtomicU32,
     is_deleted: AtomicBool,
 }
@@ -134,8 +134,8 @@ impl QueueCell {
         })
     }
 
-    /// Returns which records are messages of a queue with these settings. Members of a share group say so themselves,
-    /// with each call.
+    /// Returns which records are messages of a queue with these settings. Members of a share group specify their
+    /// isolation level with each call.
     fn isolation(&self, settings: &QueueSettings) -> Isolation {
         if self.is_internal { Isolation::Uncommitted } else { settings.isolation }
     }
@@ -148,12 +148,12 @@ impl QueueCell {
         self.definition.read().topic == *topic
     }
 
-    /// Whether anybody waits for a message.
+    /// Returns `true` if a receiver waits for a message.
     pub(crate) fn is_awaited(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// A message may be there for one of those who wait. Whoever takes the last but one wakes the next.
+    /// Wakes one waiting receiver, since a message may be available. A receiver that takes messages wakes the next one.
     pub(crate) fn wake(&self) {
         if self.is_awaited() {
             self.wake_one();
@@ -167,8 +167,8 @@ impl QueueCell {
         self.news.notify_one();
     }
 
-    /// Wakes all who wait, where the one who was woken does not look, or does not keep the time: nobody may be reading
-    /// what it would be told.
+    /// Wakes all waiting receivers if the woken one does not check the queue, or the timekeeper does not keep the time:
+    /// its client may no longer read answers.
     fn wake_for_idle(&self, now_ms: u64) {
         let is_late = |at_ms: u64| at_ms != 0 && at_ms.saturating_add(IDLE_MS_MAX) <= now_ms;
         let (unseen_ms, due_ms) = (&self.unseen_ms, &self.keeper_due_ms);
@@ -177,7 +177,7 @@ impl QueueCell {
         }
     }
 
-    /// The same, and something may end earlier than whoever keeps the time knows.
+    /// Wakes one waiting receiver and the timekeeper, since a lease or delay may end earlier than the timekeeper knows.
     fn wake_for_change(&self) {
         if self.is_awaited() {
             self.earlier.notify_one();
@@ -215,7 +215,7 @@ impl Default for Queues {
 }
 
 impl Queues {
-    /// The error of a queue that does not exist, with the nearest name that does.
+    /// Returns the error for a queue that does not exist, with the nearest name that does.
     fn no_such_queue(&self, name: &str) -> Error {
         let queues = self.by_name.read();
         let names = queues.keys().filter(|name| !name.is_internal()).map(QueueName::as_str);
@@ -228,7 +228,7 @@ impl Queues {
     }
 }
 
-/// Whether a queue of a user can have this name.
+/// Refuses names that are reserved for internal queues, as if no such queue existed.
 fn check_users(name: &str) -> Result<()> {
     match QueueName::is_internal_name(name) {
         true => Err(Error::not_found(format!("there is no queue {name}; create it, or list the existing queues"))),
@@ -237,12 +237,13 @@ fn check_users(name: &str) -> Result<()> {
 }
 
 impl Broker {
-    /// Sees to it that nobody waits for one who does not look.
+    /// Wakes the other waiting receivers of each queue whose woken receiver does not check it.
     pub(crate) fn wake_receivers(&self, now_ms: u64) {
         self.queues_there().by_name.read().values().for_each(|cell| cell.wake_for_idle(now_ms));
     }
 
-    /// Looks through what came to queues and was not decided then, so that what is for nobody is not in them.
+    /// Examines the records that were undecided when they arrived, so that queues do not count records that are no
+    /// messages.
     pub(crate) async fn look_at_queues(&self) {
         let has_unseen = |cell: &&Arc<QueueCell>| cell.has_unseen.load(Ordering::Relaxed);
         let cells: Vec<_> = self.queues_there().by_name.read().values().filter(has_unseen).cloned().collect();
@@ -252,7 +253,7 @@ impl Broker {
                 continue;
             };
             for partition in topic.partitions() {
-                // Receivers try again, and are told.
+                // The error is only logged: receivers try again and receive it.
                 if let Err(error) = self.look_through(&cell, partition).await {
                     let queue = cell.definition().name.clone();
                     tracing::debug!(%queue, partition = partition.id, %error, "messages cannot be read");
@@ -261,7 +262,7 @@ impl Broker {
         }
     }
 
-    /// The queue of a name, with its topic. What is the broker's own is no queue of a user.
+    /// Returns the queue of a name, with its topic. Internal queues of the broker are not found.
     async fn queue_cell(&self, name: &str) -> Result<(Arc<QueueCell>, Arc<Topic>)> {
         let bound = self.bound_queue(name).await?;
         Ok((bound.cell.clone(), bound.topic.clone()))

@@ -1,4 +1,4 @@
-//! Queues as calls find them: with all that a call needs, in one look.
+//! Per-thread tables of queues, which hold everything that a call needs in one entry.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,21 +11,20 @@ use crate::broker::Broker;
 use crate::metrics::thread_number;
 use crate::topics::Topic;
 
-/// Threads share a shard only when there are more of them.
+/// Number of shards. Threads share a shard only if there are more threads than shards.
 const SHARDS: usize = 8;
 
-/// A queue that somebody has found.
+/// A queue that was looked up, with its definition and its topic.
 pub(super) struct Bound {
     pub cell: Arc<QueueCell>,
     pub definition: Arc<QueueDefinition>,
     pub topic: Arc<Topic>,
 }
 
-/// Queues that were called lately. A thread has a shard, whose locks and whose counts of references it need not share:
-/// threads that use the same queue meet at its partition and not before.
+/// Queues that were used recently. Each thread has a shard, so that it shares neither locks nor reference counts:
+/// threads that use the same queue first meet at its partition.
 ///
-/// Invariant: a queue that is in a shard is there, with its newest definition. Its topic says itself if there is a
-/// newer one.
+/// Invariant: a queue in a shard exists, with its newest definition. A replaced topic reports that itself.
 #[derive(Default)]
 pub(super) struct Near([Shard; SHARDS]);
 
@@ -42,14 +41,14 @@ impl Near {
         self.shard().0.read().get(name).filter(|bound| bound.topic.is_current()).cloned()
     }
 
-    /// The queue is not there any more, or is another.
+    /// Removes a queue that was deleted or changed from all shards.
     pub(super) fn forget(&self, name: &str) {
         self.0.iter().for_each(|shard| drop(shard.0.write().remove(name)));
     }
 }
 
 impl Broker {
-    /// The queue of a name, with its topic. What is the broker's own is no queue of a user, and in no shard.
+    /// Returns the queue of a name, with its topic. Internal queues of the broker are not found, and are in no shard.
     pub(super) async fn bound_queue(&self, name: &str) -> engine::Result<Arc<Bound>> {
         match self.queues_there().near.get(name) {
             Some(bound) => Ok(bound),
@@ -61,7 +60,7 @@ impl Broker {
         check_users(name)?;
         let queues = self.queues_there();
         let (cell, topic) = self.any_queue_cell(name).await.inspect_err(|_| queues.near.forget(name))?;
-        // Whoever deletes or alters it does that first, and lets the shards forget it then.
+        // A caller that deletes or alters the queue does that first, and removes the queue from the shards afterwards.
         let by_name = queues.by_name.read();
         let mut near = queues.near.shard().0.write();
         let bound = Arc::new(Bound { definition: cell.definition(), cell, topic });

@@ -1,4 +1,4 @@
-//! Receipts as text: nobody can make one up, or use that of one queue for another.
+//! Receipts as text, which can be neither forged nor used for another queue.
 
 use aws_lc_rs::hmac;
 use base64::Engine;
@@ -9,11 +9,11 @@ use engine::{Error, Result};
 use super::Receipt;
 use crate::broker::Broker;
 
-/// Bytes of the key that receipts are sealed with.
+/// Length of the key with which receipts are sealed, in bytes.
 pub(super) const KEY_BYTES: usize = 32;
-/// Partition, offset and lease, before the seal.
+/// Length of partition, offset and lease together, in bytes; they precede the seal.
 const PLAIN_BYTES: usize = 20;
-/// Of the seal, which is longer: nobody finds this much by trying.
+/// Length of the seal in bytes: the beginning of a longer MAC, long enough that it cannot be guessed.
 const SEAL_BYTES: usize = 16;
 
 pub(super) struct ReceiptKey(hmac::Key);
@@ -34,7 +34,7 @@ impl ReceiptKey {
 }
 
 impl Broker {
-    /// A receipt as text that only this broker could have written, for this queue.
+    /// Returns a receipt as text that only this broker can create, for this queue.
     pub fn seal(&self, queue: &QueueDefinition, receipt: &Receipt) -> Result<String> {
         let mut plain = [0; PLAIN_BYTES];
         plain[..4].copy_from_slice(&receipt.partition.to_be_bytes());
@@ -47,7 +47,7 @@ impl Broker {
         Ok(URL_SAFE_NO_PAD.encode(sealed))
     }
 
-    /// The receipt that a text stands for, if it is one of this queue.
+    /// Returns the receipt that a text represents, if it belongs to this queue.
     pub fn unseal(&self, queue: &QueueDefinition, text: &str) -> Result<Receipt> {
         let wrong = || Error::invalid("this is no receipt of this queue");
         let mut sealed = [0; PLAIN_BYTES + SEAL_BYTES];

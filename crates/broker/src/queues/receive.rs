@@ -1,4 +1,4 @@
-//! A message on its way to a receiver and back: received, acknowledged, held longer, returned.
+//! Delivery of messages to receivers: receive, acknowledge, extend the lease, return.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -25,18 +25,18 @@ use crate::publish::Wakes;
 use crate::timers::now_ms;
 use crate::topics::Topic;
 
-/// Messages that one call receives at most.
+/// Maximum number of messages that one call receives.
 pub const RECEIVE_MAX: usize = 1000;
-/// Bytes that a turn reads ahead of a file.
+/// Bytes that a turn reads ahead from a file.
 const READ_AHEAD_BYTES: usize = 1 << 20;
 
-/// How much a receiver wants, and how long it waits for it.
+/// Number of messages that a receiver requests, and how long it waits for them.
 #[derive(Clone, Copy, Debug)]
 pub struct Receive {
     pub max: usize,
-    /// Beyond the first message.
+    /// Maximum bytes of the messages after the first, which is always included.
     pub bytes_max: usize,
-    /// How long it has the messages; as the queue is set where it does not say.
+    /// Duration of the lease; the queue's setting by default.
     pub lease_ms: Option<u64>,
     pub wait: Duration,
 }
@@ -47,7 +47,7 @@ impl Default for Receive {
     }
 }
 
-/// What a receiver answers with: the message, and under which lease it had it.
+/// Identifies a delivered message and the lease under which it was delivered, so that the receiver can acknowledge it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Receipt {
     pub partition: PartitionId,
@@ -55,19 +55,20 @@ pub struct Receipt {
     pub lease: u64,
 }
 
-/// A message that a receiver has now.
+/// A message that a receiver holds under a lease.
 #[derive(Clone, Debug)]
 pub struct Received {
     pub receipt: Receipt,
     pub id: MessageId,
     pub message: Message,
     pub sent_ms: u64,
-    /// How often it was given out, this time included.
+    /// Number of deliveries of the message, including this one.
     pub attempts: u32,
     pub first_received_ms: u64,
 }
 
-/// What a receiver gets, so far. What it does not get after all, because it went away, is as if it never had.
+/// Messages that a call has leased so far. If it is dropped, since the receiver disconnected, they return to the queue
+/// as if they had not been delivered.
 struct Answer<'a> {
     broker: &'a Broker,
     cell: &'a QueueCell,
@@ -96,7 +97,7 @@ impl Drop for Answer<'_> {
     }
 }
 
-/// Leases of messages that are still to be read. They end as if they had not been, if nobody takes them out.
+/// Leases of messages that still have to be read. Unless they are taken out, they are reverted on drop.
 struct Unread<'a> {
     broker: &'a Broker,
     cell: &'a QueueCell,
@@ -112,7 +113,7 @@ impl Drop for Unread<'_> {
         let back = |view: &mut QueueView, _: &mut crate::log::Log| {
             self.leases.iter().for_each(|lease| view.queue.untake(lease));
         };
-        // Of a partition that is gone there is nothing to give back.
+        // A partition that was deleted has nothing to return.
         if let Err(error) = self.broker.change_view(self.partition, self.cell.id, back) {
             tracing::debug!(queue = %self.cell.definition().name, %error, "undelivered messages were not returned");
         }
@@ -120,11 +121,11 @@ impl Drop for Unread<'_> {
     }
 }
 
-/// An answer for each message that a call is about, in its order.
+/// Answer for each message of a call, in the order of the call.
 pub type Answers = Vec<std::result::Result<(), LeaseError>>;
 
 impl Broker {
-    /// Leases messages. Where there are none it waits for the first, as long as it may.
+    /// Leases messages. If none is available, waits for the first, for at most the requested time.
     pub async fn receive(self: &Arc<Self>, queue: &str, receive: &Receive) -> Result<Vec<Received>> {
         check_most("lease_ms", receive.lease_ms, LEASE_TOTAL_MS_MAX)?;
         let bound = self.bound_queue(queue).await?;
@@ -147,10 +148,10 @@ impl Broker {
             waiting.has_looked = false;
             news.as_mut().enable();
             cell.check_there()?;
-            // All that anybody was woken for so far is there to be seen.
+            // Every message for which a receiver was woken so far can be found from here on.
             cell.unseen_ms.store(0, Ordering::SeqCst);
             let outcome = self.receive_now(cell, topic, receive).await;
-            // Where as many are in flight as may be, others would find nothing either.
+            // If the limit of messages in flight is reached, other receivers would find nothing either.
             waiting.has_looked = !matches!(&outcome, Err(error) if error.kind != ErrorKind::Busy);
             let (found, next_due_ms) = outcome?;
             if !found.is_empty() || Instant::now() >= deadline {
@@ -162,7 +163,7 @@ impl Broker {
         }
     }
 
-    /// Messages go back as if they had not been received: there was no room to show them.
+    /// Returns messages to the queue as if they had not been received, for a caller that had no room to deliver them.
     pub async fn untake(&self, queue: &str, received: Vec<Received>) -> Result<()> {
         let bound = self.bound_queue(queue).await?;
         drop(Answer { broker: self, cell: &bound.cell, topic: &bound.topic, found: received, bytes: 0, bytes_max: 0 });
@@ -172,12 +173,12 @@ impl Broker {
     fn note_received(&self, cell: &QueueCell, found: &[Received]) {
         if !found.is_empty() {
             self.queues_there().counts.received.add(found.len() as u64);
-            // There may be more: whoever was not woken for this is, for that.
+            // There may be more messages: a receiver that was not woken for them is woken now.
             cell.wake();
         }
     }
 
-    /// What there is now, and when there may be more without an append.
+    /// Returns the messages that are available now, and when more may become available without an append.
     async fn receive_now(
         self: &Arc<Self>,
         cell: &Arc<QueueCell>,
@@ -208,8 +209,8 @@ impl Broker {
                     dead = std::mem::take(&mut turn.dead);
                     turn
                 });
-                // With the dead out of the way there may be others. Nobody else moves them, whether or not it could be
-                // written down.
+                // There may be other messages after the dead ones. The dead ones have to be moved here, even if their
+                // change could not be persisted: no other task moves them.
                 let has_dead = !dead.is_empty();
                 let buried = self.bury(cell, topic, partition, dead);
                 let (turn, saved) = changed?;
@@ -226,7 +227,7 @@ impl Broker {
                 };
                 let is_idle = given.is_empty();
                 self.fill(cell, partition, given, &mut answer);
-                // Who is told that a message is not here any more finds it among the dead letters.
+                // A client that sees that a message is no longer here must find it among the dead letters.
                 buried.over().await;
                 if answer.is_full(max) {
                     break;
@@ -241,7 +242,7 @@ impl Broker {
                         break;
                     }
                     if is_idle {
-                        // Much that is for nobody: others are let in between.
+                        // Many records that are no messages of this queue: let other tasks run in between.
                         tokio::task::yield_now().await;
                     }
                 }
@@ -253,7 +254,7 @@ impl Broker {
         Ok((std::mem::take(&mut answer.found), next_due_ms))
     }
 
-    /// The records of what was given out, those of files too.
+    /// Returns the records of leased messages, including those that have to be read from files.
     async fn read_given(
         &self,
         cell: &QueueCell,
@@ -267,7 +268,7 @@ impl Broker {
         };
         let leases = given.iter().map(Received::lease).chain(unread.iter().copied()).collect();
         let mut held = Unread { broker: self, cell, partition, leases };
-        // The next turn begins where this one ends.
+        // The next turn begins at the end of this one.
         self.read_ahead(cell.id, partition, first).await?;
         for lease in &unread {
             match self.read_record(cell.id, partition, lease.offset).await? {
@@ -282,12 +283,12 @@ impl Broker {
             }
         }
         held.leases.clear();
-        // In the order in which they were given out, which is not that of the log where groups have their turns.
+        // In the order of delivery, which differs from the order of the log if groups have turns.
         given.sort_unstable_by_key(|given| given.receipt.lease);
         Ok(given)
     }
 
-    /// Adds messages to an answer, as many as it has room for. The others go back unseen.
+    /// Adds messages to an answer until it is full. The others return to the queue as if they had not been delivered.
     fn fill(
         &self,
         cell: &QueueCell,
@@ -322,11 +323,11 @@ impl Broker {
         }
         if !back.is_empty() || !expired.is_empty() {
             let now = now_ms();
-            // Of a partition that is gone there is nothing to give back.
+            // A partition that was deleted has nothing to return.
             let changed = self.change_view(partition, cell.id, |view, _| {
                 back.iter().for_each(|lease| view.queue.untake(lease));
                 for (offset, lease) in expired {
-                    // Nobody else can end a lease that was given out just now.
+                    // No other caller can end a lease that was created just now.
                     view.queue.ack(offset, lease, now).unwrap_or_default();
                 }
             });
@@ -336,7 +337,7 @@ impl Broker {
         }
     }
 
-    /// A message that was given out before, wherever it is.
+    /// Returns the record of a message that was delivered before, from memory or from a file.
     pub(super) async fn read_record(
         &self,
         id: QueueId,
@@ -353,7 +354,7 @@ impl Broker {
                     read => read?,
                 };
                 let batch = batches.into_iter().find(|batch| batch.next_offset() > offset);
-                // One that nobody can read, as a publisher may send it, holds no messages.
+                // A batch that cannot be decoded, as a publisher may send it, holds no messages.
                 Ok(batch.and_then(|batch| batch.records_from(offset).ok()).and_then(|mut records| records.find(offset)))
             }
         }
@@ -366,7 +367,7 @@ impl Broker {
                 let until = batches.last().map_or(extent.end, RecordBatch::next_offset);
                 partition.with_view(id, |view, _| view.set_window(offset, batches, until))
             }
-            // Retention took it meanwhile.
+            // Retention removed it in the meantime.
             Err(error) if error.kind == ErrorKind::OutOfRange => {
                 partition.with_view(id, |view, log| view.queue.trim(log.extent().start))
             }
@@ -374,7 +375,7 @@ impl Broker {
         }
     }
 
-    /// Messages are done with. It lasts when this is over.
+    /// Acknowledges messages. Returns when the acknowledgement is durable.
     pub async fn ack(self: &Arc<Self>, queue: &str, receipts: &[Receipt]) -> Result<Answers> {
         let now = now_ms();
         let answers = self
@@ -386,7 +387,7 @@ impl Broker {
         Ok(answers)
     }
 
-    /// Leases end so long from now; at once where that is 0.
+    /// Changes the remaining time of leases, in ms from now; 0 ends a lease immediately.
     pub async fn extend(self: &Arc<Self>, queue: &str, leases: &[(Receipt, u64)]) -> Result<Answers> {
         let now = now_ms();
         self.change_leases(queue, leases, now, |queue, (receipt, lease_ms)| {
@@ -395,8 +396,8 @@ impl Broker {
         .await
     }
 
-    /// The same, and a lease that has expired runs again if nobody was given its message since, whatever the queue asks
-    /// of leases.
+    /// Extends leases, and renews expired ones whose messages were not delivered since, even if the queue does not
+    /// allow that in [`extend`](Self::extend).
     pub async fn extend_expired(self: &Arc<Self>, queue: &str, leases: &[(Receipt, u64)]) -> Result<Answers> {
         let now = now_ms();
         let answers = self
@@ -409,7 +410,7 @@ impl Broker {
         Ok(answers)
     }
 
-    /// Messages go back to the queue, for others after a delay: as the queue is set where none is named.
+    /// Returns messages to the queue, to be redelivered after a delay: the queue's setting by default.
     pub async fn nack(self: &Arc<Self>, queue: &str, leases: &[(Receipt, Option<u64>)]) -> Result<Answers> {
         leases.iter().try_for_each(|(_, delay_ms)| check_most("delay_ms", *delay_ms, DELAY_MS_MAX))?;
         let now = now_ms();
@@ -422,7 +423,8 @@ impl Broker {
         Ok(answers)
     }
 
-    /// Whoever had these messages is gone: what nobody else has meanwhile goes back at once. Returns how many did.
+    /// Releases messages of a receiver that disconnected: they return to the queue immediately, unless another receiver
+    /// leased them in the meantime. Returns their number.
     pub async fn release(self: &Arc<Self>, queue: &str, receipts: &[Receipt]) -> Result<usize> {
         let now = now_ms();
         let released = |is_released| if is_released { Ok(()) } else { Err(LeaseError::NotLeased) };
@@ -436,8 +438,8 @@ impl Broker {
         Ok(count)
     }
 
-    /// Does something to leases, those of one partition together, and waits until it lasts. What came back and has no
-    /// attempt left goes to the dead letters.
+    /// Applies a change to leases, partition by partition, and waits until it is durable. Returned messages without an
+    /// attempt left are moved to the dead letters.
     async fn change_leases<L: Leased>(
         self: &Arc<Self>,
         queue: &str,
@@ -452,7 +454,7 @@ impl Broker {
         let places = by_partition(leases);
         let receipt = |place: &usize| leases[*place].receipt();
         for of_partition in places.chunk_by(|a, b| receipt(a).partition == receipt(b).partition) {
-            // A receipt of a partition that is not there is of a topic that was deleted.
+            // A receipt of a partition that does not exist belongs to a topic that was deleted.
             let Some(partition) = topic.partitions().get(receipt(&of_partition[0]).partition as usize) else {
                 continue;
             };
@@ -466,19 +468,19 @@ impl Broker {
             let done = of_partition.iter().map(|place| receipt(place).offset);
             let changed = match is_saved(topic) {
                 false => self.change_unsaved(topic, partition, cell.id, work, done.clone()).map(|()| None),
-                // What is so already may have become so just now.
+                // If nothing changed, the state may have been changed just now and may not be durable yet.
                 true => self.change_view(partition, cell.id, work).and_then(|((), saved)| match saved {
                     Some(saved) => Ok(Some(saved)),
                     None => self.settled_queue_records(cell.id, partition.id).map(Some),
                 }),
             };
-            // Nobody else moves them, whether or not it could be written down.
+            // No other task moves them, even if the change could not be persisted.
             buried.push(self.bury(cell, topic, partition, dead));
             if let Some(saved) = changed? {
                 saved_of.push((partition, done, saved));
             }
         }
-        // Before it is waited for: whoever does not wait for the answer changes nothing about it.
+        // Before waiting: a caller that does not wait for the answer does not affect the change.
         cell.wake_for_change();
         for (partition, done, saved) in saved_of {
             saved.lasts().await?;
@@ -490,7 +492,7 @@ impl Broker {
         Ok(answers)
     }
 
-    /// Does something to a view of which nothing is written down, after which messages may be done with.
+    /// Changes a view that is not persisted; afterwards messages may be finished and removed.
     fn change_unsaved(
         &self,
         topic: &Topic,
@@ -507,7 +509,7 @@ impl Broker {
         Ok(())
     }
 
-    /// The broker's own leases end: their messages are done with.
+    /// Ends leases of the broker itself: their messages are acknowledged.
     pub(super) fn end_leases(
         &self,
         cell: &QueueCell,
@@ -517,14 +519,14 @@ impl Broker {
     ) -> Result<Option<Appended>> {
         let ((), saved) = self.change_view(partition, cell.id, |view, _| {
             for (offset, lease) in leases {
-                // A lease that was purged meanwhile has ended as well.
+                // A lease that was purged in the meantime has ended as well.
                 view.queue.ack(*offset, *lease, now_ms).unwrap_or_default();
             }
         })?;
         Ok(saved)
     }
 
-    /// Does something to a view, and writes down what it changed, before anybody else does something to it.
+    /// Changes a view and persists the change, before any other change of the view.
     pub(super) fn change_view<T>(
         &self,
         partition: &Arc<PartitionCell>,
@@ -537,8 +539,8 @@ impl Broker {
             if !view.is_saved || (changes.is_empty() && view.saved_next == Some(next)) {
                 return Ok((done, None));
             }
-            // A crash may leave only the first part. Entries count for as much as the cursor behind them; a cursor
-            // that goes back must not come after what was forgotten for it.
+            // A crash may leave only the first part. Entries are valid whatever cursor follows them; a cursor that
+            // moves back must precede the entries that were forgotten for it.
             let is_back = view.saved_next.is_some_and(|saved| next < saved);
             let cursor = || view.cursor_record(partition.id);
             let entry = |(offset, entry): &(Offset, Option<Entry>)| QueueRecord::Entry {
@@ -549,7 +551,7 @@ impl Broker {
             };
             let (before, after) = (is_back.then(cursor), (!is_back).then(cursor));
             let records = before.into_iter().chain(changes.iter().map(entry)).chain(after);
-            // What waits for the topic of queues are only consumers of it, and those may be woken later.
+            // Only consumers wait for the topic of queues, and those may be woken later.
             match self.append_queue_records(id, partition.id, records, &mut Wakes::default()) {
                 Ok(saved) => {
                     view.saved_next = Some(next);
@@ -564,7 +566,7 @@ impl Broker {
     }
 }
 
-/// A lease that a call is about.
+/// An element of a call that concerns a lease.
 trait Leased {
     fn receipt(&self) -> &Receipt;
 }
@@ -581,7 +583,7 @@ impl<T> Leased for (Receipt, T) {
     }
 }
 
-/// The places of the leases of a call, those of one partition together.
+/// Returns the indices of the leases of a call, grouped by partition.
 fn by_partition(leases: &[impl Leased]) -> Cow<'static, [usize]> {
     match leases {
         [_] => Cow::Borrowed(&[0]),
@@ -600,7 +602,7 @@ fn check_most(what: &str, given: Option<u64>, most: u64) -> Result<()> {
     }
 }
 
-/// Where messages are that are given out together.
+/// Topic and partition of messages that are delivered together.
 #[derive(Clone, Copy)]
 pub(super) struct Origin {
     topic: TopicId,
@@ -627,7 +629,7 @@ impl Received {
         Lease { offset, lease, attempts: self.attempts, first_ms: self.first_received_ms }
     }
 
-    /// The queue whose dead letter it is.
+    /// Returns the queue whose dead letter this message is.
     pub fn source(&self) -> Option<&str> {
         self.message.header(header::SOURCE)
     }
@@ -640,10 +642,10 @@ fn in_flight_full(definition: &QueueDefinition) -> Error {
     ))
 }
 
-/// One more who waits, until it is dropped.
+/// Counts one waiting receiver until it is dropped.
 struct Waiting<'a> {
     cell: &'a QueueCell,
-    /// It has seen what there was when it was woken, if it was.
+    /// `true` if the receiver has checked the queue since it was woken, if it was.
     has_looked: bool,
 }
 
@@ -657,15 +659,16 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.cell.waiting.fetch_sub(1, Ordering::SeqCst);
-        // What it was woken for is for another: a message that it did not look for, or to keep the time. Only who goes
-        // away wakes others for that: of those who look and wait again, each would wake the next for ever.
+        // The wake-up is passed on to another receiver: there may be a message that this one did not check for, or the
+        // time has to be kept. Only a receiver that stops waiting passes it on: if receivers that check and wait again
+        // did so, each would wake the next forever.
         if !self.has_looked || !self.cell.has_timekeeper.load(Ordering::SeqCst) {
             self.cell.wake();
         }
     }
 }
 
-/// The one who wakes up when a lease or a delay ends, for all who wait.
+/// The receiver that wakes up when a lease or a delay ends, for all waiting receivers.
 struct Timekeeper<'a>(&'a QueueCell);
 
 impl<'a> Timekeeper<'a> {
@@ -674,7 +677,7 @@ impl<'a> Timekeeper<'a> {
         if is_first {
             cell.keeper_due_ms.store(due_ms, Ordering::SeqCst);
         } else if due_ms < cell.keeper_due_ms.load(Ordering::SeqCst) {
-            // It looked before there was this to wait for.
+            // The timekeeper checked before this time was known.
             cell.earlier.notify_one();
         }
         is_first.then(|| Self(cell))

@@ -1,8 +1,8 @@
-//! Queues whose topic was deleted, and is created again.
+//! Renewal of queues whose topic was deleted and created again.
 //!
-//! Such a queue begins anew, with another id, over the topic that has the name of its own now. Where topics are created
-//! by name that happens at once; where they come by themselves, with the next use of the queue, which still finds all
-//! that was published since.
+//! Such a queue begins again, with another id, over the topic that now has the name of the deleted one. If the topic is
+//! created explicitly, the queue is renewed immediately. If it is created automatically, the queue is renewed on its
+//! next use, and still receives all records published since the creation.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::timers::now_ms;
 use crate::topics::Topic;
 
 impl Broker {
-    /// A queue whose topic was deleted begins anew over the one that has its name now. What was written down of the
-    /// other counts for nothing, as that was of another queue. `control` is held.
+    /// Renews a queue whose topic was deleted: it begins again over the topic that now has the name. The persisted
+    /// state of the old queue is ignored, since it belongs to another queue id. The caller holds `control`.
     pub(super) async fn renew(&self, cell: Arc<QueueCell>, start: QueueStart) -> Result<(Arc<QueueCell>, Arc<Topic>)> {
         let topic = self.topic(cell.topic.as_str())?;
         if topic.id == cell.topic_id {
@@ -30,15 +30,16 @@ impl Broker {
             ..(*before).clone()
         };
         let (renewed, saved) = self.begin(definition, &topic, start).await?;
-        // Whoever waits for messages of the topic of before learns that it is gone.
+        // Receivers that wait for messages of the deleted topic are notified of the deletion.
         cell.wake_all();
         saved.lasts().await?;
         Ok((renewed, topic))
     }
 
-    /// A queue of a user over the topic that has the name of its own now, with that.
+    /// Returns a user's queue with the topic that has its topic's name now, and renews the queue if the topic is a new
+    /// one.
     pub(super) async fn renewed_queue(&self, name: &str) -> Result<(Arc<QueueCell>, Arc<Topic>)> {
-        // Where a share group begins is for the group to say.
+        // The group decides where a share group begins.
         check_users(name)?;
         let queues = self.queues_there();
         let _control = queues.control.lock().await;
@@ -47,26 +48,26 @@ impl Broker {
         self.renew(cell, QueueStart::Earliest).await
     }
 
-    /// Queues over a topic that was created anew get all of it.
+    /// Renews the queues over a topic that was created again. They receive all of its records.
     pub(crate) async fn renew_queues_over(&self, topic: &Topic) {
-        // Whoever finds the queues again finds the topic, too.
+        // A task that restores the queues later finds the topic, too.
         if self.has_restored_queues() && !self.left_over(topic).is_empty() {
             let _control = self.queues_there().control.lock().await;
             self.renew_over(topic).await;
         }
     }
 
-    /// The same with `control` held.
+    /// Renews the queues over a topic that was created again. The caller holds `control`.
     pub(super) async fn renew_over(&self, topic: &Topic) {
         for cell in self.left_over(topic) {
             if let Err(error) = self.renew(cell.clone(), QueueStart::Earliest).await {
-                // Whoever uses it tries again, and is told.
+                // The next use of the queue tries again and returns the error.
                 tracing::warn!(queue = %cell.definition().name, %error, "a queue cannot be over its new topic");
             }
         }
     }
 
-    /// Queues of users over a topic of this name that was another.
+    /// Returns the queues of users over a deleted topic of this name.
     fn left_over(&self, topic: &Topic) -> Vec<Arc<QueueCell>> {
         let is_left = |(name, cell): &(&QueueName, &Arc<QueueCell>)| {
             cell.topic == topic.name && cell.topic_id != topic.id && !name.is_internal()

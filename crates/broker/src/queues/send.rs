@@ -1,4 +1,4 @@
-//! A message on its way into a queue: checked, made a record, published to the queue's topic.
+//! Path of a message into a queue: check, encode as a record, publish to the queue's topic.
 
 use std::sync::Arc;
 
@@ -12,52 +12,52 @@ use crate::publish::{Attempt, Published, Wakes};
 use crate::timers::now_ms;
 use crate::topics::Topic;
 
-/// Messages of one call.
+/// Maximum number of messages that one call sends.
 pub const SEND_MAX: usize = 1000;
-/// Headers of a message, those of the broker included, that need no allocation.
+/// Number of headers of a message, including those of the broker, up to which no allocation is needed.
 const FEW_HEADERS: usize = 16;
-/// A batch takes no more messages once it has so many bytes.
+/// Size in bytes from which a batch takes no more messages.
 const PARCEL_BYTES: usize = BATCH_BYTES_MAX / 8;
-/// What a record needs beside its parts, and each of its headers: their lengths and some numbers.
+/// Bytes that a record needs in addition to its parts, for lengths and numbers. Each header needs [`HEADER_BYTES`].
 const RECORD_BYTES: usize = 12;
 const HEADER_BYTES: usize = 4;
 
-/// A message that somebody sends.
+/// A message to be sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OutMessage<'a> {
     pub body: &'a [u8],
-    /// The key of its group, or of its order.
+    /// Key of the message group, which also orders the message.
     pub group: Option<&'a [u8]>,
-    /// What it is known by if it is sent again.
+    /// Deduplication id, which identifies the message if it is sent again.
     pub dedup: Option<&'a str>,
-    /// Headers of the sender, and those of [`header`] that a door sets.
+    /// Headers of the sender, and those headers of [`header`] that a door sets.
     pub headers: &'a [(&'a str, &'a [u8])],
-    /// How long it is for nobody; as the queue is set where that is not said.
+    /// Time before the message can be delivered; the queue's setting by default.
     pub delay_ms: Option<u64>,
 }
 
-/// A message that was taken.
+/// A message that was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     pub id: MessageId,
     pub partition: PartitionId,
     pub offset: Offset,
-    /// It was there already: it was sent with the same deduplication id lately.
+    /// `true` if the message was dropped, since one with its deduplication id was sent recently.
     pub is_duplicate: bool,
 }
 
-/// Messages that go together into one batch.
+/// Messages that are published as one batch.
 struct Parcel {
     partition: PartitionId,
     batch: DraftBatch,
     dedup: Option<Arc<[u8]>>,
 }
 
-/// The parcel a message is in, and as which of its messages.
+/// Index of a parcel, and index of the message in it.
 type Place = (usize, u64);
 
 impl Broker {
-    /// Sends messages to a queue. Each has an answer of its own; it lasts when this is over.
+    /// Sends messages to a queue. Each message has a separate answer; accepted ones are durable when the call returns.
     pub async fn send(&self, queue: &str, messages: &[OutMessage<'_>]) -> Result<Vec<Result<Sent>>> {
         let bound = self.bound_queue(queue).await?;
         let (topic, definition) = (&bound.topic, &bound.definition);
@@ -71,7 +71,7 @@ impl Broker {
         if let [message] = messages {
             let parcel = parcel(definition, message, partition_of(topic, message), now)?;
             let published = match self.try_parcel(topic, parcel, now, &mut wakes) {
-                // What does not wait needs no room for what does.
+                // An attempt that does not wait needs no room for the future of one that does.
                 Ok(Attempt::Done(published)) => Ok(published),
                 Ok(attempt) => {
                     wakes.flush();
@@ -99,7 +99,7 @@ impl Broker {
             let count = parcel.batch.count();
             let mut attempt = self.try_parcel(topic, parcel, now_ms, &mut wakes);
             if let Ok(Attempt::Waits(waiting)) = attempt {
-                // The next ones must not get in before it.
+                // The following parcels must not be appended before this one.
                 attempt = waiting.finish(self, &mut wakes).await.map(Attempt::Done);
             }
             under_way.push((count, attempt));
@@ -123,7 +123,7 @@ impl Broker {
 
     fn try_parcel(&self, topic: &Topic, parcel: Parcel, now_ms: u64, wakes: &mut Wakes) -> Result<Attempt> {
         let Parcel { partition, batch, dedup } = parcel;
-        // It was chosen among those that there are.
+        // The partition was chosen among the existing ones.
         self.try_send(topic, &topic.partitions()[partition as usize], batch, dedup, now_ms, wakes)
     }
 
@@ -165,11 +165,11 @@ impl Broker {
         Ok(sent.into_iter().flatten().collect())
     }
 
-    /// From now on messages of this queue may be delayed, also after a restart.
+    /// Records that messages of this queue may be delayed from now on, also after a restart.
     async fn expect_delays(&self, cell: &Arc<QueueCell>, topic: &Topic) -> Result<()> {
         let mut saved = Vec::new();
         for partition in topic.partitions() {
-            // Under one lock: a cursor that was read before must not be written after a later one.
+            // Under one lock: an older cursor must not be written after a newer one.
             let one = partition.with_view(cell.id, |view, _| {
                 if std::mem::replace(&mut view.has_delays, true) || !view.is_saved {
                     return Ok(None);
@@ -217,7 +217,7 @@ fn sent_at(topic: &Topic, published: &Published, i: u64) -> Sent {
     Sent { id, partition: published.partition, offset, is_duplicate: published.is_duplicate }
 }
 
-/// Messages with a group are in the partition of their group; the others take turns.
+/// Chooses the partition of a message: that of its group, or the next in turn for a message without a group.
 fn partition_of(topic: &Topic, message: &OutMessage<'_>) -> PartitionId {
     match (topic.partitions().len() as u32, message.group) {
         (1, _) => 0,
@@ -226,22 +226,23 @@ fn partition_of(topic: &Topic, message: &OutMessage<'_>) -> PartitionId {
     }
 }
 
-/// Messages that are told apart from ones sent before go one by one, the others together. Says of each message where
-/// it is.
+/// Splits messages into parcels: each message that is deduplicated has its own, the others share them. Also returns the
+/// place of each message.
 fn parcels(
     definition: &QueueDefinition,
     topic: &Topic,
     messages: &[OutMessage<'_>],
     now_ms: u64,
 ) -> Result<(Vec<Parcel>, Vec<Place>)> {
-    // What is reserved stays with the batch in the log, so nothing is where it is not known what comes.
+    // The reserved memory stays with the batch in the log, so nothing is reserved if the messages may be spread over
+    // partitions.
     let room = match topic.partitions().len() {
         1 => messages.iter().map(bytes_of).sum::<usize>().min(PARCEL_BYTES),
         _ => 0,
     };
     let mut parcels: Vec<Option<Parcel>> = Vec::new();
     let mut places = Vec::with_capacity(messages.len());
-    // Batches that take more, and the place of each among the parcels.
+    // Batches that are still open, and the index of each among the parcels.
     let mut open: Vec<(PartitionId, usize, BatchBuilder)> = Vec::new();
     let close = |parcels: &mut Vec<Option<Parcel>>, (partition, parcel, mut builder): (_, usize, BatchBuilder)| {
         parcels[parcel] = builder.finish().map(|batch| Parcel { partition, batch, dedup: None });
@@ -249,7 +250,7 @@ fn parcels(
     for message in messages {
         let partition = partition_of(topic, message);
         if definition.settings.dedup != DedupRule::Off && message.dedup.is_some() {
-            // What stands before it in the call stays before it.
+            // Earlier messages of the call must be published before this one.
             if let Some(at) = open.iter().position(|(of, ..)| *of == partition) {
                 close(&mut parcels, open.swap_remove(at));
             }
@@ -270,18 +271,18 @@ fn parcels(
         }
     }
     open.into_iter().for_each(|one| close(&mut parcels, one));
-    // None is left open, and none is without a message.
+    // No batch is left open, and none is empty.
     Ok((parcels.into_iter().flatten().collect(), places))
 }
 
-/// Bytes that a message takes in a batch, about.
+/// Returns the approximate number of bytes that a message takes in a batch.
 fn bytes_of(message: &OutMessage<'_>) -> usize {
     let header = |(name, value): &(&str, &[u8])| name.len() + value.len() + HEADER_BYTES;
     let headers: usize = message.headers.iter().map(header).sum();
     message.body.len() + message.group.map_or(0, <[u8]>::len) + headers + RECORD_BYTES
 }
 
-/// A message alone.
+/// Makes a parcel of one message.
 fn parcel(
     definition: &QueueDefinition,
     message: &OutMessage<'_>,
@@ -300,7 +301,7 @@ fn parcel(
     Ok(Parcel { partition, batch, dedup })
 }
 
-/// Until when a message is for nobody, as its header says it.
+/// Returns the value of the header that holds the time until which a message is delayed, if it is.
 fn due_of(definition: &QueueDefinition, message: &OutMessage<'_>, now_ms: u64) -> Option<String> {
     let delay_ms = message.delay_ms.unwrap_or(definition.settings.delay_ms);
     (message.delay_ms.is_some() || delay_ms > 0).then(|| (now_ms + delay_ms).to_string())

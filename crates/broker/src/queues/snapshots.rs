@@ -1,4 +1,4 @@
-//! Snapshots of queues: what was not done with at one moment is kept, and a queue can go back to it.
+//! Snapshots of queues: the unfinished messages at one moment are kept, and a queue can return to that state.
 
 use engine::queue::{QUEUES_TOPIC, Snapshot, SnapshotPartition};
 use engine::{Error, ErrorKind, Result};
@@ -7,15 +7,16 @@ use crate::broker::Broker;
 use crate::timers::now_ms;
 use crate::topics::Topic;
 
-/// The kind of documents that snapshots are.
+/// Kind of the documents that hold snapshots.
 const SNAPSHOT: &str = "snapshot";
-/// How long a snapshot is kept at most: a week.
+/// Maximum time that a snapshot is kept: one week.
 pub const SNAPSHOT_MS_MAX: u64 = 7 * 24 * 3_600_000;
-/// Snapshots of all queues.
+/// Maximum number of snapshots of all queues.
 pub const SNAPSHOTS_MAX: usize = 5000;
 
 impl Broker {
-    /// Keeps what a queue is not done with now, until a time. It lasts when this is over.
+    /// Creates a snapshot of the unfinished messages of a queue, kept until `expires_ms`. It is durable when this
+    /// returns.
     pub async fn create_snapshot(&self, name: &str, queue: &str, expires_ms: u64) -> Result<Snapshot> {
         let (cell, topic) = self.queue_cell(queue).await?;
         let _control = self.queues_there().control.lock().await;
@@ -35,7 +36,7 @@ impl Broker {
         let expires_ms = expires_ms.min(now + SNAPSHOT_MS_MAX);
         let (name_of_topic, topic_id) = (topic.name.clone(), topic.id);
         let snapshot = Snapshot { topic: name_of_topic, topic_id, created_ms: now, expires_ms, partitions };
-        // Held before it is written down: nothing of it may go meanwhile.
+        // The log is held before the snapshot is persisted, so that no record of it is deleted in the meantime.
         hold(&topic, name, &snapshot);
         self.write_document(SNAPSHOT, name, Some(snapshot.encode().into())).await?;
         Ok(snapshot)
@@ -47,7 +48,7 @@ impl Broker {
         Snapshot::decode(&there.ok_or_else(|| Error::not_found(format!("there is no snapshot {name}")))?)
     }
 
-    /// Snapshots whose names begin so, in the order of their names.
+    /// Returns the snapshots whose names begin with `prefix`, in the order of their names.
     pub async fn snapshots(&self, prefix: &str) -> Result<Vec<(String, Snapshot)>> {
         self.restored_queues().await?;
         let there = self.read_documents(SNAPSHOT, prefix).into_iter();
@@ -64,8 +65,8 @@ impl Broker {
         Ok(())
     }
 
-    /// A queue goes back to a snapshot of a queue over the same topic: what that was not done with is there again, with
-    /// all that came later. It lasts when this is over.
+    /// Restores a queue to a snapshot of a queue over the same topic: the messages that were unfinished then, and all
+    /// later ones, are available again. Durable when the call returns.
     pub async fn seek_to_snapshot(&self, queue: &str, name: &str) -> Result<()> {
         let snapshot = self.snapshot(name).await?;
         let (cell, topic) = self.queue_cell(queue).await?;
@@ -83,7 +84,7 @@ impl Broker {
             return Err(Error::not_found(message));
         }
         let mut saved = Vec::new();
-        // Partitions that came later are all new.
+        // Partitions that were added later are read from their beginning.
         let of = snapshot.partitions.iter().map(Some).chain(std::iter::repeat(None));
         for (partition, of) in topic.partitions().iter().zip(of) {
             let ((), one) = self.change_view(partition, cell.id, |view, log| {
@@ -107,7 +108,7 @@ impl Broker {
         Ok(())
     }
 
-    /// What snapshots keep is held again after a restart.
+    /// Holds the records of snapshots again after a restart.
     pub(super) fn hold_snapshots(&self) -> Result<()> {
         for (name, bytes) in self.read_documents(SNAPSHOT, "") {
             let snapshot = Snapshot::decode(&bytes)?;
@@ -118,9 +119,9 @@ impl Broker {
         Ok(())
     }
 
-    /// Deletes snapshots whose time has come.
+    /// Deletes expired snapshots.
     pub(crate) async fn expire_snapshots(&self, now_ms: u64) -> Result<()> {
-        // Who has no queues is not given a topic for them.
+        // A broker without queues does not create their topic for this.
         if !self.has_topic(QUEUES_TOPIC) {
             return Ok(());
         }

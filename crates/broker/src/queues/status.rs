@@ -1,4 +1,4 @@
-//! What is in a queue: counts, a look at messages without taking them, and going elsewhere in the log.
+//! Contents of a queue: counts, inspection of messages without a lease, purge and seek.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,38 +14,38 @@ use crate::metrics::Exposition;
 use crate::partition::PartitionCell;
 use crate::timers::now_ms;
 
-/// Messages that one peek shows at most.
+/// Maximum number of messages that one peek returns.
 pub const PEEK_MAX: usize = 1000;
 
-/// How many messages a queue has of each kind, exactly.
+/// Exact number of messages of a queue in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounts {
     pub visible: u64,
     pub in_flight: u64,
     pub delayed: u64,
-    /// What the log has from the oldest message that is not done with.
+    /// Bytes of the log of the queue's topic.
     pub bytes: u64,
-    /// When that was sent; unknown where it has to be read from a file.
+    /// Arrival time of the oldest unfinished message, ms since 1970; `None` if it would have to be read from a file.
     pub oldest_ms: Option<u64>,
     pub noisy_groups: u64,
 }
 
-/// A message as it is in a queue.
+/// A message with its state in a queue.
 #[derive(Clone, Debug)]
 pub struct Peeked {
     pub partition: PartitionId,
     pub id: MessageId,
     pub message: Message,
-    /// [`Phase::Waiting`] for one that nobody was given yet, too.
+    /// State of the message: [`Phase::Waiting`] also if it was never delivered.
     pub phase: Phase,
     pub attempts: u32,
-    /// When it was given out first, if it was.
+    /// Time of the first delivery, if the message was delivered.
     pub first_received_ms: Option<u64>,
-    /// When its lease or its delay ends.
+    /// Time at which the lease or the delay ends.
     pub due_ms: Option<u64>,
 }
 
-/// What all queues have together.
+/// Sums over all queues.
 #[derive(Default)]
 struct Sums {
     visible: u64,
@@ -56,14 +56,14 @@ struct Sums {
     oldest_s: u64,
 }
 
-/// Where a queue goes on.
+/// Position to which a queue is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTo {
-    /// The oldest message that the topic still has.
+    /// Oldest message that the topic still has.
     Earliest,
-    /// The next message that is sent: all that is there is done with.
+    /// Next message that is sent: all existing ones are skipped.
     End,
-    /// The first message sent at or after this time, ms since 1970.
+    /// First message sent at or after this time, ms since 1970.
     Time(i64),
 }
 
@@ -75,7 +75,7 @@ impl Broker {
         for partition in topic.partitions() {
             self.look_through(&cell, partition).await?;
             let ((counts, noisy, bytes, oldest_ms), _) = self.change_view(partition, cell.id, |view, log| {
-                // What the log has let go of is no message any more.
+                // Messages that retention has deleted are not counted.
                 view.queue.trim(log.extent().start);
                 let Counts { visible, leased, delayed } = view.queue.counts(now);
                 let oldest = if visible + leased + delayed == 0 { None } else { view.oldest_ms(log) };
@@ -91,13 +91,13 @@ impl Broker {
         Ok(sum)
     }
 
-    /// Messages that are not done with, from one on, as they are; nobody has them for it.
+    /// Returns unfinished messages after a position, with their states, without leasing them.
     pub async fn peek(&self, queue: &str, after: Option<(PartitionId, Offset)>, max: usize) -> Result<Vec<Peeked>> {
         let (cell, topic) = self.queue_cell(queue).await?;
         let max = max.clamp(1, PEEK_MAX);
         let mut found = Vec::new();
         for partition in topic.partitions().iter().filter(|cell| after.is_none_or(|(at, _)| cell.id >= at)) {
-            // What is due by now is shown as it is: leases and delays end when somebody looks.
+            // Expired leases and delays are applied first, since they only end when the queue is accessed.
             self.look_through(&cell, partition).await?;
             let now = now_ms();
             let (floor, start, isolation) = partition.with_view(cell.id, |view, log| {
@@ -118,7 +118,7 @@ impl Broker {
                 };
                 let end = last.next_offset();
                 for batch in batches.iter().filter(|batch| !aborted.has(batch)) {
-                    // One that nobody can read, as a publisher may send it, holds no messages.
+                    // A batch that cannot be decoded, as a publisher may send it, holds no messages.
                     let Ok(records) = batch.records_from(at) else {
                         continue;
                     };
@@ -152,8 +152,8 @@ impl Broker {
         Ok(found)
     }
 
-    /// Everything in a queue is done with, what is leased too, and may be sent again: no deduplication id of before
-    /// counts. Returns how many messages there were. It lasts when this is over.
+    /// Discards all messages of a queue, including leased ones. They may be sent again: earlier deduplication ids are
+    /// no longer valid. Returns the number of messages. The purge is durable when this returns.
     pub async fn purge_queue(&self, queue: &str) -> Result<u64> {
         let counts = self.queue_counts(queue).await?;
         let (cell, topic) = self.queue_cell(queue).await?;
@@ -179,7 +179,8 @@ impl Broker {
         Ok(counts.visible + counts.in_flight + counts.delayed)
     }
 
-    /// The queue goes on elsewhere: what is before is done with, what is after is as if nobody had been given it.
+    /// Moves a queue to another position: messages before it are finished, messages after it are as if they had never
+    /// been delivered.
     pub async fn seek_queue(&self, queue: &str, to: SeekTo) -> Result<()> {
         check_users(queue)?;
         self.seek_any_queue(queue, to).await
@@ -256,7 +257,7 @@ impl Broker {
         )
     }
 
-    /// Sums over all queues, as of the last look at each: nothing is counted before somebody asks.
+    /// Returns sums over all queues, as of the last access to each: expired leases and delays are not applied for this.
     fn counts_of_all(&self) -> Sums {
         let (mut sums, now) = (Sums::default(), now_ms());
         let cells: Vec<Arc<QueueCell>> = self.queues_there().by_name.read().values().cloned().collect();
@@ -271,7 +272,7 @@ impl Broker {
                     let has_any = counts != Counts::default();
                     (counts, has_any.then(|| view.oldest_ms(log)).flatten(), view.queue.skipped_ranges())
                 });
-                // Of a topic that was deleted just now there is nothing to count.
+                // A topic that was deleted just now has nothing to count.
                 let Ok((counts, oldest_ms, skipped_ranges)) = seen else {
                     continue;
                 };

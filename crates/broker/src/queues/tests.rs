@@ -1,4 +1,4 @@
-//! Queues end to end inside the broker: sent, received, acknowledged, returned, and found again.
+//! Tests of queues end to end inside the broker: send, receive, acknowledge, return, and restore.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,7 +156,7 @@ async fn a_queue_that_may_have_few_bytes_drops_its_oldest_messages() {
     let found = receive(&broker, "jobs", 20).await;
     assert!((3..=6).contains(&found.len()) && found.len() as u64 == counts.visible, "{} of {counts:?}", found.len());
     assert_eq!(first_left(&found) as usize, 20 - found.len());
-    // More may be there from now on.
+    // The queue may have more messages from now on.
     let more = |definition: &mut QueueDefinition| {
         definition.settings.bytes_max = 1 << 20;
         Ok(())
@@ -186,7 +186,8 @@ async fn what_comes_back_for_the_last_time_goes_to_the_dead_letters_though_nobod
     }
 }
 
-/// Two queues are each other's dead letters, or one its own: a message moves when somebody has had it, not by itself.
+/// Two queues are each other's dead letters, or one is its own: a message is moved only after a delivery, not by
+/// itself.
 #[tokio::test]
 async fn dead_letters_that_go_in_a_circle_neither_spin_nor_are_lost() {
     let broker = in_memory();
@@ -225,7 +226,7 @@ async fn dead_letters_that_go_in_a_circle_neither_spin_nor_are_lost() {
                 _ => broker.extend(from, &[(got.receipt, 0)]).await.expect("answered")[0].expect("ended"),
             }
             moved += 1;
-            // What was moved is visible there at once; nothing else is anywhere.
+            // Moved messages are visible there immediately, and no others exist.
             while broker.queues_there().counts.dead.get() < moved || counts(&broker, from).await.1 > 0 {
                 tokio::task::yield_now().await;
             }
@@ -442,7 +443,7 @@ async fn a_full_queue_refuses_or_drops_its_oldest() {
     broker.send("strict", &[third]).await.expect("answered").remove(0).expect("there is room again");
 }
 
-/// Retention of a topic that is set so waits for its queues; without queues it is as for any other topic.
+/// Retention of a topic with that setting waits for its queues. Without queues it works as for any other topic.
 #[tokio::test]
 async fn retention_spares_what_a_queue_has_not_acknowledged() {
     let dir = TempDir::new().expect("a folder");
@@ -463,7 +464,7 @@ async fn retention_spares_what_a_queue_has_not_acknowledged() {
             broker.trim_logs(later);
             broker.describe_topic(name).expect("there").partitions[0].start
         };
-        // A log on disk removes whole segments, and never the newest: here it keeps all that it has.
+        // A log on disk removes whole segments, and never the newest: here it keeps all records.
         let reaches = async |wanted: u64| {
             if storage == Storage::Disk {
                 return assert_eq!(start(&broker), 0, "{name}");
@@ -492,7 +493,7 @@ async fn retention_spares_what_a_queue_has_not_acknowledged() {
     }
 }
 
-/// What queues need is not given up for other records: publishing is refused.
+/// Records that queues need are not deleted to make room for others: publishing is refused.
 #[tokio::test]
 async fn a_full_memory_takes_acknowledged_records_only() {
     let settings = Settings { log_bytes_max: 1 << 20, ..Settings::default() };
@@ -655,17 +656,18 @@ async fn a_receiver_that_waits_alone_sleeps() {
     broker.create_queue(NewQueue { topic, ..NewQueue::new(queue_name("jobs")) }).await.expect("created");
     send(&broker, "jobs", &["a"]).await;
     let held = receive(&broker, "jobs", 1).await;
-    // What another acknowledges wakes it, and there is nothing for it.
+    // An acknowledgement by another receiver wakes it, but no message is available.
     let wait = Receive { wait: Duration::from_millis(200), ..Receive::default() };
     let (received, ()) = tokio::join!(broker.receive("jobs", &wait), ack(&broker, "jobs", &held));
     assert!(received.expect("received").is_empty());
-    // Each look at the queue takes a turn: one for the message, and for nothing one at first, woken, and at last.
+    // Each access to the queue takes a turn: one for the message, and without a message one at first, when woken, and
+    // at last.
     let (cell, _) = broker.queue_cell("jobs").await.expect("there");
     let looks = cell.turn.load(Ordering::Relaxed);
     assert!((3..10).contains(&looks), "{looks} looks");
 }
 
-/// Sends a message from each of many threads, and says what all of them are told.
+/// Sends a message from each of many threads, and returns all their answers.
 async fn sent_from_threads(broker: &Arc<Broker>, queue: &'static str, message: OutMessage<'static>) -> Vec<String> {
     let mut told = Vec::new();
     for _ in 0..16 {
@@ -727,7 +729,7 @@ async fn receipts_of_several_partitions_are_answered_in_the_order_of_the_call() 
     assert_eq!(broker.ack("jobs", &[]).await, Ok(Vec::new()));
 }
 
-/// Whoever reads the files of a topic in several looks is given no message twice in one call.
+/// A receiver that reads the files of a topic in several passes receives no message twice in one call.
 #[tokio::test]
 async fn a_call_that_reads_files_is_given_all_of_a_group_and_each_message_once() {
     let dir = TempDir::new().expect("a folder");

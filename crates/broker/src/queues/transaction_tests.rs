@@ -1,5 +1,5 @@
-//! Queues over topics with transactions: Kafka's readers with `read_committed` get nothing of what is open or was
-//! aborted (KIP-98), and queues do as they do.
+//! Tests of queues over topics with transactions: Kafka's readers with `read_committed` receive no record of an open or
+//! aborted transaction (KIP-98), and queues do the same.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn on_disk(dir: &Path) -> Arc<Broker> {
     Broker::start_with(Settings::default(), &[Handle::current()], Some(opened)).expect("starts")
 }
 
-/// The directory as a process leaves it that is killed now.
+/// Copies the directory in the state that a process leaves if it is killed now.
 fn killed(dir: &Path) -> TempDir {
     fn copy(from: &Path, to: &Path) {
         std::fs::create_dir_all(to).expect("a folder");
@@ -60,7 +60,7 @@ async fn add_queue(broker: &Broker, name: &str, settings: QueueSettings) {
     broker.create_queue(NewQueue { topic, settings, ..NewQueue::new(name) }).await.expect("created");
 }
 
-/// A batch of these values, each its own key.
+/// Returns a batch of these values, each of which is also its key.
 fn batch(values: &[&str], producer: Option<Producer>) -> DraftBatch {
     let mut builder = BatchBuilder::new();
     for value in values {
@@ -78,7 +78,7 @@ async fn publish(broker: &Broker, partition: u32, values: &[&str]) {
     broker.publish("t", Some(partition), Acks::Committed, batch, &mut Wakes::default()).await.expect("published");
 }
 
-/// A program that writes transactions into partition 0.
+/// A client that writes transactions into partition 0.
 struct Writer {
     id: TransactionalId,
     producer: ProducerEpoch,
@@ -110,7 +110,7 @@ fn bodies(messages: &[Received]) -> Vec<String> {
     messages.iter().map(|message| String::from_utf8_lossy(message.message.body()).into_owned()).collect()
 }
 
-/// Receives what there is, and acknowledges it.
+/// Receives all available messages, and acknowledges them.
 async fn drain(broker: &Arc<Broker>, queue: &str) -> Vec<String> {
     let received = broker.receive(queue, &Receive { max: 100, ..Receive::default() }).await.expect("received");
     let receipts: Vec<Receipt> = received.iter().map(|message| message.receipt).collect();
@@ -155,13 +155,13 @@ async fn check_what_is_delivered(broker: &Arc<Broker>) {
     assert_eq!(peeked(broker, "q").await, ["1", "2", "3"]);
     assert_eq!(drain(broker, "q").await, ["1", "2", "3"]);
     assert_eq!((visible(broker, "q").await, floor(broker, "q").await), (0, 8), "markers are done with");
-    // Nothing else comes: what was aborted does not keep the queue where it is.
+    // No other record arrives: aborted records do not stop the queue.
     aborting.send(broker, &["void 3"]).await;
     aborting.end(broker, Decision::Abort).await;
     assert_eq!((visible(broker, "q").await, floor(broker, "q").await), (0, 10));
     publish(broker, 0, &["4"]).await;
     assert_eq!(drain(broker, "q").await, ["4"]);
-    // Back over all of it.
+    // Back over all records.
     broker.seek_queue("q", SeekTo::Earliest).await.expect("gone back");
     assert_eq!(visible(broker, "q").await, 6);
     let mut found = drain(broker, "q").await;
@@ -208,7 +208,7 @@ async fn a_queue_is_set_to_deliver_what_is_not_committed_and_back() {
     writer.send(&broker, &["open"]).await;
     assert_eq!((visible(&broker, "all").await, visible(&broker, "q").await), (2, 0));
     assert_eq!(peeked(&broker, "all").await, ["void", "open"]);
-    // The cursor has passed what was aborted meanwhile, and does not come back to it.
+    // The cursor has passed the aborted records in the meantime, and does not return to them.
     for (isolation, expected) in [(Isolation::Committed, 0), (Isolation::Uncommitted, 1)] {
         let alter = |definition: &mut QueueDefinition| {
             definition.settings.isolation = isolation;

@@ -1,4 +1,4 @@
-//! A queue's view of one partition: its leases, and where it reads. It lives behind the partition's lock.
+//! A queue's view of one partition: its leases and its read position. It lives behind the partition's lock.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,54 +15,54 @@ use super::QueueCell;
 use super::receive::{Origin, Received};
 use crate::log::{Log, Read};
 
-/// Records that one look may keep, so that they are not read twice.
+/// Maximum number of records that one pass keeps, so that they are not read twice.
 const LOOKED_MAX: usize = 1024;
 
 pub(crate) struct QueueView {
     pub(crate) cell: Arc<QueueCell>,
     pub(crate) queue: Queue,
-    /// Messages say themselves until when they are delayed: each has to be looked at when it comes.
+    /// `true` if messages may carry their own due time: each has to be examined when it arrives.
     pub(crate) has_delays: bool,
-    /// What happens to messages is written down.
+    /// `true` if the state of messages is persisted.
     pub(crate) is_saved: bool,
-    /// The cursor as it was written down, if it was.
+    /// Cursor as it was last persisted, if it was.
     pub(super) saved_next: Option<Offset>,
-    /// Messages before this one were purged: deduplication does not know them.
+    /// Offset before which messages were purged: deduplication does not know those.
     pub(super) dedup_from: Offset,
-    /// How far the log is known.
+    /// Bounds up to which the log is known.
     ends: LogEnds,
     reader: Reader,
 }
 
-/// Where a log has what for queues.
+/// Offsets of a log that bound the messages of queues.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LogEnds {
-    /// After the newest record.
+    /// Offset after the newest record.
     pub end: Offset,
-    /// The first record of the oldest transaction that is open, or the end.
+    /// Offset of the first record of the oldest open transaction, or the end.
     pub stable_end: Offset,
-    /// After the last marker of a transaction. Only before it can records be of transactions that were aborted.
+    /// Offset after the last marker of a transaction. Only records before it can belong to aborted transactions.
     pub markers_end: Offset,
 }
 
-/// What is at an offset.
+/// Result of looking up an offset.
 pub(super) enum Found {
     Record(Record),
-    /// No message.
+    /// The offset holds no message.
     Absent,
-    /// In a file, that has to be read first.
+    /// The record is in a file that has to be read first.
     Cold,
 }
 
-/// Reads one record after the other without beginning each batch anew.
+/// Reads records in sequence without decoding each batch from its beginning again.
 #[derive(Default)]
 struct Reader {
     /// Batches that were read from a file for this queue.
     window: Vec<RecordBatch>,
-    /// They are all that there was then between these offsets.
+    /// Range of offsets of which `window` held all batches when it was read.
     window_range: Range<Offset>,
     open: Option<OpenBatch>,
-    /// What was looked at in this turn.
+    /// Records that were examined in this turn.
     looked: Vec<Record>,
 }
 
@@ -73,17 +73,17 @@ struct OpenBatch {
     records: Records,
 }
 
-/// What one turn at a partition brought.
+/// Result of one turn at a partition.
 #[derive(Default)]
 pub(super) struct Turn {
     pub(super) given: Vec<Received>,
-    /// Leased, and still to be read from a file.
+    /// Leases of messages that still have to be read from a file.
     pub(super) unread: Vec<Lease>,
     pub(super) dead: Vec<Lease>,
-    /// Where it could not go on without reading a file.
+    /// Offset at which the turn stopped, since it could not continue without reading a file.
     pub(super) cold: Option<Offset>,
     pub(super) is_full: bool,
-    /// Another turn may find more.
+    /// `true` if another turn may find more.
     pub(super) is_cut: bool,
 }
 
@@ -94,7 +94,8 @@ impl QueueView {
         Self { cell, queue, has_delays, is_saved, saved_next, dedup_from, ends, reader }
     }
 
-    /// Whether messages say themselves who they are for, or when.
+    /// Returns `true` if each message has to be examined when it arrives, for its due time or against the queue's
+    /// filter.
     fn needs_look(&self) -> bool {
         let settings = self.queue.settings();
         self.has_delays || settings.delay_ms > 0 || settings.filter.is_some()
@@ -104,7 +105,7 @@ impl QueueView {
         self.cell.isolation(self.queue.settings())
     }
 
-    /// Returns where the messages end that the queue may give out now.
+    /// Returns the offset before which the queue may deliver messages now.
     fn readable_end(&self) -> Offset {
         match self.isolation() {
             Isolation::Committed => self.ends.stable_end,
@@ -112,7 +113,7 @@ impl QueueView {
         }
     }
 
-    /// Messages that nobody was given yet have to be looked at again, from the cursor on, if at all.
+    /// Makes the queue examine again all messages after the cursor, unless none of them needs it.
     fn begin_look(&mut self) {
         self.queue.forget_ahead();
         if !self.needs_look() && self.queue.next() >= self.ends.markers_end {
@@ -120,7 +121,7 @@ impl QueueView {
         }
     }
 
-    /// The view is over a log that has this.
+    /// Attaches the view to a log with these bounds.
     pub(crate) fn begin(&mut self, ends: LogEnds) {
         self.ends = ends;
         self.begin_look();
@@ -134,7 +135,7 @@ impl QueueView {
         }
     }
 
-    /// The first message that has to be looked at before it is given out.
+    /// Returns the first offset that has to be examined before its message can be delivered.
     pub(super) fn unseen(&mut self, log: &Log) -> Option<Offset> {
         self.queue.trim(log.extent().start);
         self.has_unseen().then(|| self.queue.end())
@@ -144,7 +145,8 @@ impl QueueView {
         self.queue.end() < self.readable_end() && self.queue.has_room_for_voids()
     }
 
-    /// Looks at all that the log has from `from` up to `until`, as far as there is room to note what is no message.
+    /// Examines the batches of the log from `from` up to `until`, as long as there is room to record the offsets that
+    /// hold no message.
     pub(super) fn see(
         &mut self,
         from: Offset,
@@ -153,7 +155,7 @@ impl QueueView {
         until: Offset,
         now_ms: u64,
     ) {
-        // The queue may have gone elsewhere meanwhile.
+        // The queue may have moved to another offset in the meantime.
         if from > self.queue.end() {
             return;
         }
@@ -165,11 +167,11 @@ impl QueueView {
             self.see_batch(batch, aborted.has(batch), now_ms);
         }
         self.queue.append(until);
-        // What was not known when others came may be too much now.
+        // These messages were not counted when later ones arrived, so there may be too many now.
         self.make_room(0);
     }
 
-    /// Looks at the batch that is next.
+    /// Examines the next batch.
     fn see_batch(&mut self, batch: &RecordBatch, is_aborted: bool, now_ms: u64) {
         let (from, end) = (self.queue.end().max(batch.base_offset()), batch.next_offset());
         if batch.is_control() || is_aborted {
@@ -178,7 +180,7 @@ impl QueueView {
         if self.needs_look() {
             self.look_through(batch, now_ms);
         }
-        // Compaction took records out of it.
+        // Compaction has removed records from the batch.
         if u64::from(batch.count()) < end - batch.base_offset()
             && let Ok(records) = batch.records_from(from)
         {
@@ -191,14 +193,14 @@ impl QueueView {
         self.queue.append(end);
     }
 
-    /// Why a batch is not taken: there are too many messages, or too much of them.
+    /// Returns the error for a batch that the queue has no room for: too many messages, or too many bytes.
     pub(crate) fn refuse(&self, messages: u64, bytes: u64, log_bytes: u64) -> Option<Error> {
         let QueueSettings { messages_max, bytes_max, overflow, .. } = *self.queue.settings();
         if overflow != QueueOverflow::Reject || (messages_max == 0 && bytes_max == 0) {
             return None;
         }
         let name = &self.cell.definition().name;
-        // Each record that is not looked at yet may be a message.
+        // Each record that is not examined yet may be a message.
         let undone = self.queue.undone() + self.ends.end.saturating_sub(self.queue.end());
         if messages_max > 0 && undone + messages > messages_max {
             return Some(Error::busy(format!("queue {name} has {undone} of {messages_max} messages")));
@@ -207,7 +209,7 @@ impl QueueView {
             .then(|| Error::busy(format!("queue {name} has {log_bytes} of {bytes_max} bytes")))
     }
 
-    /// Drops the oldest messages until there is room for so many more.
+    /// Drops the oldest messages until there is room for `messages` more, if that is the queue's overflow policy.
     pub(crate) fn make_room(&mut self, messages: u64) {
         let QueueSettings { messages_max, overflow, .. } = *self.queue.settings();
         if overflow == QueueOverflow::DropOldest && messages_max > 0 {
@@ -217,21 +219,21 @@ impl QueueView {
         }
     }
 
-    /// A batch can be read from now on, in a log that is stable up to an offset.
+    /// Adds a batch that has become readable, in a log that is stable up to `stable_end`.
     pub(crate) fn arrive(&mut self, batch: &RecordBatch, stable_end: Offset, now_ms: u64) {
         let end = batch.next_offset();
         let markers_end = if batch.is_control() { end } else { self.ends.markers_end };
         self.ends = LogEnds { end, stable_end, markers_end };
         let is_decided = self.isolation() == Isolation::Uncommitted
             || (end <= stable_end && (batch.is_control() || !batch.is_transactional()));
-        // One that comes behind others that nobody has looked at waits for that.
+        // A batch after others that are not examined yet waits until they are.
         match is_decided && batch.base_offset() <= self.queue.end() {
             true => self.see_batch(batch, false, now_ms),
             false => self.cell.has_unseen.store(true, Ordering::Relaxed),
         }
     }
 
-    /// Finds messages that are delayed, or that are for nobody.
+    /// Finds messages that are delayed, or that the filter excludes.
     fn look_through(&mut self, batch: &RecordBatch, now_ms: u64) {
         let definition = self.cell.definition();
         let settings = &definition.settings;
@@ -254,7 +256,7 @@ impl QueueView {
         }
     }
 
-    /// Gives out messages of a place, with what they say where that can be had at once.
+    /// Leases messages of a partition, with their records if these can be read without waiting.
     pub(super) fn take(
         &mut self,
         log: &Log,
@@ -277,7 +279,7 @@ impl QueueView {
                     turn.given.push(of.received(lease, record));
                 }
                 Found::Cold => turn.unread.push(lease),
-                // Nobody misses it, and nobody else has it.
+                // The message no longer exists, and no other receiver holds it.
                 Found::Absent => {
                     is_cut = true;
                     self.queue.ack(lease.offset, lease.lease, now_ms).unwrap_or_default();
@@ -289,7 +291,7 @@ impl QueueView {
         turn
     }
 
-    /// A message that was moved here as it was has been given out before.
+    /// Counts the earlier deliveries of a message that was moved here with its attempts.
     pub(super) fn carry(&mut self, lease: &mut Lease, record: &Record) {
         if lease.attempts == 1
             && let Some(attempts) = carried_attempts(record)
@@ -302,14 +304,14 @@ impl QueueView {
         self.reader.find(log, offset)
     }
 
-    /// When the batch came that has the oldest message which is not done with; unknown where that is in a file.
+    /// Returns the arrival time of the batch with the oldest unfinished message; `None` if that batch is in a file.
     pub(super) fn oldest_ms(&mut self, log: &Log) -> Option<u64> {
         let oldest = self.queue.floor().max(log.extent().start);
         let batch = self.reader.batch(log, oldest).ok()??;
         Some(batch.arrival_ms().unwrap_or_else(|| batch.base_timestamp_ms()).max(0) as u64)
     }
 
-    /// How far the queue has come, to be written down.
+    /// Returns the queue's position as the record that persists it.
     pub(super) fn cursor_record(&self, partition: PartitionId) -> QueueRecord {
         let cursor = Cursor { next: self.queue.next(), has_delays: self.has_delays, dedup_from: self.dedup_from };
         QueueRecord::Cursor { queue: self.cell.id, partition, cursor: Some(cursor) }
@@ -321,11 +323,11 @@ impl QueueView {
         self.reader = Reader::default();
     }
 
-    /// All that there is, is done with, and may be sent again.
+    /// Discards all messages before `to`, which may be sent again: deduplication forgets them.
     pub(super) fn purge(&mut self, to: Offset) {
         self.seek(to);
         self.dedup_from = to;
-        // That is written down also where the cursor stays.
+        // This has to be persisted even if the cursor does not move.
         self.saved_next = None;
     }
 
@@ -335,19 +337,19 @@ impl QueueView {
         self.reader = Reader::default();
     }
 
-    /// Batches of a file for the next turn, in place of those before.
+    /// Replaces the window with batches of a file, for the next turn.
     pub(super) fn set_window(&mut self, from: Offset, batches: Vec<RecordBatch>, until: Offset) {
         self.reader = Reader { window: batches, window_range: from..until, ..Reader::default() };
     }
 }
 
-/// How often a message was given out where it was before.
+/// Returns how often a message was delivered in the queue that it was moved from.
 pub(super) fn carried_attempts(record: &Record) -> Option<u32> {
     std::str::from_utf8(record.header(header::ATTEMPTS)?).ok()?.parse().ok()
 }
 
 impl Reader {
-    /// Nothing is kept that the next turn will not ask for.
+    /// Drops everything that the next turn does not need.
     fn end_turn(&mut self, next: Offset, end: Offset) {
         self.looked = Vec::new();
         if self.window_range.end <= next {
@@ -391,7 +393,7 @@ impl Reader {
                 }),
                 Ok(None) => return Found::Cold,
                 Err(error) if error.kind == ErrorKind::OutOfRange => None,
-                // What cannot be read now may be there all the same: whoever reads it from its file is told why.
+                // A record that cannot be read now may exist all the same; reading it from its file returns the reason.
                 Err(_) => return Found::Cold,
             };
         }
@@ -402,7 +404,7 @@ impl Reader {
         open.records.find(offset).map_or(Found::Absent, Found::Record)
     }
 
-    /// The batch that holds an offset; `None` where it is in a file.
+    /// Returns the batch that holds an offset; `None` if it is in a file.
     fn batch(&self, log: &Log, offset: Offset) -> Result<Option<RecordBatch>> {
         let here = match log {
             Log::Memory(log) => log.find(offset),

@@ -1,4 +1,4 @@
-//! Keys of streams among the locked ones.
+//! Keys of streams in locked shards.
 
 use engine::cache::Value;
 use engine::cache::structures::Structure;
@@ -10,15 +10,15 @@ use crate::caches::Cache;
 use crate::caches::log::{Kept, Later};
 use crate::streams::{LockedStream, Stream};
 
-/// What a key is to a command on streams.
+/// Type of a key's value, as a command on streams sees it.
 pub enum Keyed {
     Nothing,
-    /// It has a value of another type.
+    /// The key has a value of another type.
     Other,
     Stream(Stream),
 }
 
-/// It differs once entries of a stream were added, deleted or trimmed.
+/// Position of a stream that changes whenever entries are added, deleted or trimmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamMark {
     topic: TopicId,
@@ -35,7 +35,7 @@ impl StreamMark {
 }
 
 impl Locked<'_> {
-    /// The topic of the stream that a key is, if it is one. The topic of one that is gone is deleted by then.
+    /// Returns the topic of the stream of a key, if it has one. If the key has just expired, the topic is deleted.
     pub fn stream_id(&mut self, key: &[u8]) -> Option<TopicId> {
         let found = match self.peek(key).map(|found| found.value) {
             Some(Value::Structure(Structure::Stream(topic))) => Some(*topic),
@@ -48,7 +48,8 @@ impl Locked<'_> {
         found
     }
 
-    /// What a key is to a command on streams, which counts as use. One that reads has a hit or a miss, as in Redis.
+    /// Returns the value of a key for a command on streams, and counts as a use of the key. If `is_read` is `true`, it
+    /// also counts as a hit or a miss, as in Redis.
     pub fn use_stream(&mut self, key: &[u8], is_read: bool) -> Result<Keyed> {
         if is_read {
             self.get(key);
@@ -59,7 +60,7 @@ impl Locked<'_> {
         self.stream(key)
     }
 
-    /// What a key is to a command on streams.
+    /// Returns the value of a key for a command on streams, without counting as a use.
     pub fn stream(&mut self, key: &[u8]) -> Result<Keyed> {
         let Some(id) = self.stream_id(key) else {
             return Ok(if self.peek(key).is_some() { Keyed::Other } else { Keyed::Nothing });
@@ -76,9 +77,9 @@ impl Locked<'_> {
         ))
     }
 
-    /// Makes a stream, with a topic of this name, for a key that has nothing.
+    /// Creates a stream, with a topic of this name, for a key without a value.
     pub fn add_stream(&mut self, key: &[u8], topic: &str) -> Result<LockedStream> {
-        // One of the same name may just have gone with its key.
+        // A stream of the same name may just have been deleted with its key.
         self.drop_streams();
         let cache = self.cache;
         let broker = cache.broker.upgrade().ok_or_else(gone)?;
@@ -92,7 +93,7 @@ impl Locked<'_> {
         Ok(stream)
     }
 
-    /// Puts the key of a stream that is there already. Whether the key had nothing.
+    /// Adds the key of an existing stream. Returns `true` if the key had no value before.
     pub(crate) fn list_stream(&mut self, key: &[u8], id: TopicId, expires_ms: Option<u64>) -> bool {
         if self.peek(key).is_some() {
             return false;
@@ -101,7 +102,8 @@ impl Locked<'_> {
         shard.put_stream(key, id, expires_ms, || now_of(now_ms)).is_ok()
     }
 
-    /// Has a key that has nothing be this stream for the moment: until it is let out, before the locks are given back.
+    /// Adds a key without a value for this stream temporarily: until [`let_out`](Self::let_out), before the locks are
+    /// released.
     pub fn let_in(&mut self, key: &[u8], id: TopicId) -> bool {
         self.list_stream(key, id, None)
     }
@@ -111,7 +113,7 @@ impl Locked<'_> {
         shard.let_out_stream(key, id);
     }
 
-    /// Takes the key of a stream away, and leaves the stream.
+    /// Removes the key of a stream, but not the stream.
     pub(crate) fn take_stream(&mut self, key: &[u8], id: TopicId) {
         let cache = self.cache;
         let (shard, key, _) = self.shard(key);
@@ -121,7 +123,7 @@ impl Locked<'_> {
         }
     }
 
-    /// The time of a stream is kept with what else is known of it.
+    /// Saves the expiry time of a stream's key with the stream.
     pub(super) fn note_stream_expiry(&mut self, key: &[u8], expires_ms: Option<u64>) {
         let Some(id) = self.stream_id(key) else {
             return;
@@ -133,7 +135,7 @@ impl Locked<'_> {
         self.later.push(saved.unwrap_or_else(|error| Box::pin(std::future::ready(Err(error)))));
     }
 
-    /// Deletes the streams whose keys are gone.
+    /// Deletes the streams whose keys were removed.
     pub(super) fn drop_streams(&mut self) {
         for (_, shard) in &mut self.shards {
             self.later.extend(self.cache.dropped_streams(shard));
@@ -146,14 +148,14 @@ impl Cache {
         StreamPlace { cache: self.name.as_str().as_bytes().into(), key: key.into(), expires_ms }
     }
 
-    /// Lists the streams that were there before the start.
+    /// Adds the keys of the streams that existed before the restart.
     pub(in crate::caches) fn list_streams(&self) {
         if let Some(broker) = self.broker.upgrade() {
             broker.list_streams(self);
         }
     }
 
-    /// Deletes the streams of a shard whose keys are gone. What to wait for.
+    /// Deletes the streams of a shard whose keys were removed. Returns the deletions, to wait until they are durable.
     fn dropped_streams(&self, shard: &mut Kept) -> Vec<Later> {
         let lost = shard.take_lost();
         if lost.is_empty() {
@@ -165,7 +167,7 @@ impl Cache {
         }
     }
 
-    /// The same where no caller waits.
+    /// Deletes the streams of a shard whose keys were removed, if no caller waits for that.
     pub(in crate::caches) fn drop_streams(&self, shard: &mut Kept) {
         let later = self.dropped_streams(shard);
         if !later.is_empty() {
@@ -173,7 +175,7 @@ impl Cache {
         }
     }
 
-    /// Waits for all of it in the background.
+    /// Waits for pending changes of streams in the background.
     pub(crate) fn finish_later(&self, later: Vec<Later>) {
         let name = self.name.clone();
         tokio::spawn(async move {
