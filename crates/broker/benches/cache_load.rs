@@ -99,7 +99,7 @@ fn speed(broker: &Broker) {
     let trace = Arc::new(trace(KEYS, 1));
     for (name, eviction) in [("nothing evicted", Eviction::None), ("s3-fifo", Eviction::S3Fifo)] {
         let settings = CacheSettings { eviction, ..CacheSettings::default() };
-        let cache = broker.create_cache(eviction.name(), settings).expect("made");
+        let cache = broker.caches.create(eviction.name(), settings).expect("made");
         (0..KEYS).for_each(|number| put(&cache, &key(number), &VALUE));
         let found = |key: &[u8; 16]| {
             let mut copy = [0; 64];
@@ -121,7 +121,7 @@ fn speed(broker: &Broker) {
                 "{name}, {threads} thread(s): get {get:.3}, put {put:.3}, of another length {longer:.3} M/s a thread"
             );
         }
-        broker.delete_cache(eviction.name()).expect("there");
+        drop(broker.caches.delete(eviction.name()).expect("there"));
     }
 }
 
@@ -155,7 +155,7 @@ fn hits(broker: &Broker) {
             eviction: Eviction::S3Fifo,
             ..CacheSettings::default()
         };
-        let ours = broker.create_cache("hits", settings).expect("made");
+        let ours = broker.caches.create("hits", settings).expect("made");
         let theirs = quick_cache::sync::Cache::<[u8; 16], [u8; 64]>::new(room);
         let (mut our_hits, mut their_hits) = (0, 0);
         for key in &trace {
@@ -176,7 +176,7 @@ fn hits(broker: &Broker) {
             ratio(their_hits),
             theirs.len()
         );
-        broker.delete_cache("hits").expect("there");
+        drop(broker.caches.delete("hits").expect("there"));
     }
 }
 
@@ -207,7 +207,7 @@ fn fragmentation(cache: &Cache, before: u64) {
 }
 
 fn memory(broker: &Broker) {
-    let cache = broker.cache("memory").expect("made");
+    let cache = broker.caches.open("memory").expect("made");
     let before = resident();
     (0..KEYS).for_each(|number| put(&cache, &key(number), &VALUE));
     let (taken, counted) = (resident() - before, cache.status().stats.bytes);
@@ -233,7 +233,7 @@ fn memory(broker: &Broker) {
         }
     }
     println!("while a million expired at once, the slowest get took {:.2} ms", slowest.as_secs_f64() * 1e3);
-    broker.delete_cache("memory").expect("there");
+    drop(broker.caches.delete("memory").expect("there"));
 }
 
 fn main() {

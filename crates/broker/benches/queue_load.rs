@@ -86,22 +86,22 @@ fn broker(runtime: &Runtime) -> Arc<Broker> {
 
 async fn create(broker: &Broker, name: &str) {
     let queue = NewQueue { storage: Storage::Memory, ..NewQueue::new(QueueName::parse(name).expect("a name")) };
-    broker.create_queue(queue).await.expect("created");
+    broker.queues.create(queue).await.expect("created");
 }
 
 async fn send(broker: &Broker, queue: &str, messages: &[OutMessage<'_>]) {
-    let sent = broker.send(queue, black_box(messages)).await.expect("sent");
+    let sent = broker.queues.send(queue, black_box(messages)).await.expect("sent");
     assert!(sent.iter().all(Result::is_ok), "all are taken");
 }
 
 async fn receive(broker: &Arc<Broker>, queue: &str, max: usize) -> Vec<Receipt> {
-    let received = broker.receive(queue, &Receive { max, ..Receive::default() }).await.expect("received");
+    let received = broker.queues.receive(queue, &Receive { max, ..Receive::default() }).await.expect("received");
     assert_eq!(received.len(), max, "the queue has them");
     received.iter().map(|message| message.receipt).collect()
 }
 
 async fn ack(broker: &Arc<Broker>, queue: &str, receipts: &[Receipt]) {
-    let answers = broker.ack(queue, black_box(receipts)).await.expect("answered");
+    let answers = broker.queues.ack(queue, black_box(receipts)).await.expect("answered");
     assert!(answers.iter().all(Result::is_ok), "they are leased");
 }
 
@@ -126,7 +126,7 @@ fn costs(runtime: &Runtime, call: &str) {
         ack(&broker, QUEUE, &some).await;
         match call {
             "send" | "send_1k" | "batch" | "round_trip" => {
-                broker.purge_queue(QUEUE).await.expect("purged");
+                broker.queues.purge(QUEUE).await.expect("purged");
             }
             "receive_10" => {
                 for _ in 0..CALLS / 100 {
@@ -156,7 +156,7 @@ fn costs(runtime: &Runtime, call: &str) {
                 "receive" => drop(receive(broker, QUEUE, 1).await),
                 "receive_10" => drop(receive(broker, QUEUE, 10).await),
                 "ack" => ack(broker, QUEUE, &leased[i..=i]).await,
-                "counts" => drop(black_box(broker.queue_counts(QUEUE).await)),
+                "counts" => drop(black_box(broker.queues.counts(QUEUE).await)),
                 "round_trip" => {
                     send(broker, QUEUE, &[message]).await;
                     let receipts = receive(broker, QUEUE, 1).await;

@@ -48,18 +48,18 @@ impl Backend {
         });
         let broker = Broker::start_with(Settings::default(), &[runtime.handle().clone()], stored).expect("starts");
         let queue = NewQueue { storage, ..NewQueue::new(QueueName::parse(QUEUE).expect("a name")) };
-        runtime.block_on(broker.create_queue(queue)).expect("created");
+        runtime.block_on(broker.queues.create(queue)).expect("created");
         Self { name, runtime, broker, _dir: dir }
     }
 
     fn fill(&self, messages: u64) {
         let message = OutMessage { body: BODY, ..OutMessage::default() };
         self.runtime.block_on(async {
-            self.broker.purge_queue(QUEUE).await.expect("empty");
+            self.broker.queues.purge(QUEUE).await.expect("empty");
             let mut left = messages;
             while left > 0 {
                 let some = left.min(1000);
-                let sent = self.broker.send(QUEUE, &vec![message; some as usize]).await.expect("sent");
+                let sent = self.broker.queues.send(QUEUE, &vec![message; some as usize]).await.expect("sent");
                 assert!(sent.iter().all(Result::is_ok), "all are taken");
                 left -= some;
             }
@@ -67,7 +67,7 @@ impl Backend {
     }
 
     async fn receive(&self, max: usize) -> Vec<Received> {
-        self.broker.receive(QUEUE, &Receive { max, ..Receive::default() }).await.expect("received")
+        self.broker.queues.receive(QUEUE, &Receive { max, ..Receive::default() }).await.expect("received")
     }
 
     /// Times `iters` calls on a thread of the runtime, in stretches of at most `stretch`, with a queue that has
@@ -105,7 +105,7 @@ fn send(c: &mut Criterion, backends: &[Backend]) {
             group.bench_function(BenchmarkId::new(name, backend.name), |b| {
                 b.iter_custom(|iters| {
                     backend.time(iters, stretch, 0, || async {
-                        let sent = backend.broker.send(QUEUE, black_box(&messages)).await.expect("sent");
+                        let sent = backend.broker.queues.send(QUEUE, black_box(&messages)).await.expect("sent");
                         assert!(sent[0].is_ok(), "it is taken");
                     })
                 });
@@ -122,7 +122,7 @@ fn send(c: &mut Criterion, backends: &[Backend]) {
             group.bench_function(BenchmarkId::new(count.to_string(), backend.name), |b| {
                 b.iter_custom(|iters| {
                     backend.time(iters, WAITING_MAX.div_ceil(count as u64), 0, || async {
-                        let sent = backend.broker.send(QUEUE, black_box(&messages)).await.expect("sent");
+                        let sent = backend.broker.queues.send(QUEUE, black_box(&messages)).await.expect("sent");
                         assert!(sent.iter().all(Result::is_ok), "all are taken");
                     })
                 });
@@ -163,7 +163,8 @@ fn receive(c: &mut Criterion, backends: &[Backend]) {
                         }
                         let begin = Instant::now();
                         for receipt in leased {
-                            let answers = backend.broker.ack(QUEUE, black_box(&[receipt])).await.expect("answered");
+                            let answers =
+                                backend.broker.queues.ack(QUEUE, black_box(&[receipt])).await.expect("answered");
                             assert!(answers[0].is_ok(), "it is leased");
                         }
                         begin.elapsed()
@@ -184,10 +185,10 @@ fn round_trip(c: &mut Criterion, backends: &[Backend]) {
         group.bench_function(backend.name, |b| {
             b.iter_custom(|iters| {
                 backend.time(iters, iters, 0, || async {
-                    backend.broker.send(QUEUE, black_box(&messages)).await.expect("sent");
+                    backend.broker.queues.send(QUEUE, black_box(&messages)).await.expect("sent");
                     let received = backend.receive(1).await;
                     let receipt = received.first().expect("it is there").receipt;
-                    let answers = backend.broker.ack(QUEUE, &[receipt]).await.expect("answered");
+                    let answers = backend.broker.queues.ack(QUEUE, &[receipt]).await.expect("answered");
                     assert!(answers[0].is_ok(), "it is leased");
                 })
             });
@@ -203,7 +204,7 @@ fn manage(c: &mut Criterion, backends: &[Backend]) {
             group.bench_function(BenchmarkId::new(count.to_string(), backend.name), |b| {
                 b.iter_custom(|iters| {
                     backend.time(iters, 1, count, || async {
-                        assert_eq!(backend.broker.purge_queue(QUEUE).await.expect("purged"), count);
+                        assert_eq!(backend.broker.queues.purge(QUEUE).await.expect("purged"), count);
                     })
                 });
             });
@@ -217,7 +218,7 @@ fn manage(c: &mut Criterion, backends: &[Backend]) {
         group.bench_function(backend.name, |b| {
             b.iter_custom(|iters| {
                 backend.time(iters, iters, 1000, || async {
-                    assert_eq!(backend.broker.queue_counts(QUEUE).await.expect("counted").visible, 1000);
+                    assert_eq!(backend.broker.queues.counts(QUEUE).await.expect("counted").visible, 1000);
                 })
             });
         });
@@ -238,7 +239,7 @@ fn concurrent(c: &mut Criterion, backends: &[Backend]) {
                         let broker = broker.clone();
                         tokio::spawn(async move {
                             let message = [OutMessage { body: BODY, ..OutMessage::default() }];
-                            let sent = broker.send(QUEUE, &message).await.expect("sent");
+                            let sent = broker.queues.send(QUEUE, &message).await.expect("sent");
                             assert!(sent[0].is_ok(), "it is taken");
                         })
                     };
@@ -257,7 +258,7 @@ fn concurrent(c: &mut Criterion, backends: &[Backend]) {
                         backend.fill(0);
                         let task = backend.runtime.spawn(round(backend.broker.clone(), some));
                         time += backend.runtime.block_on(task).expect("all were sent");
-                        let counts = backend.runtime.block_on(backend.broker.queue_counts(QUEUE)).expect("counted");
+                        let counts = backend.runtime.block_on(backend.broker.queues.counts(QUEUE)).expect("counted");
                         assert_eq!(counts.visible, some * tasks, "none is lost");
                         left -= some;
                     }

@@ -9,14 +9,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use engine::limits::CHANNELS_MAX;
-use engine::{Error, PartitionId, Pattern, Result, Start, Storage, TopicName, TopicSettings};
+use engine::{Error, PartitionId, Pattern, Result, Start, Storage, TopicId, TopicName, TopicSettings};
 
-use crate::broker::Broker;
+use crate::admission::LogBudget;
 use crate::metrics::{Counter, Exposition};
 use crate::partition::PartitionCell;
-use crate::peers::Created;
 use crate::subscriber::Subscriber;
-use crate::topics::Topic;
+use crate::topic::Topic;
 
 /// Maximum bytes and age of the records that a channel keeps for slow subscribers, which read them from its log.
 const CHANNEL_BYTES: u64 = 64 << 10;
@@ -122,8 +121,14 @@ impl Listeners {
         Ok(())
     }
 
-    /// Returns the channel of a name without a topic; `None` if no subscription listens to it.
-    pub(crate) fn channel(&mut self, broker: &Broker, name: &TopicName) -> Result<Option<Arc<Topic>>> {
+    /// Returns the channel of a name without a topic; `None` if no subscription listens to it. `admit` returns the id
+    /// of a new channel and the settings that it starts from.
+    pub(crate) fn channel(
+        &mut self,
+        name: &TopicName,
+        budget: &LogBudget,
+        admit: impl FnOnce() -> Result<(TopicId, TopicSettings)>,
+    ) -> Result<Option<Arc<Topic>>> {
         if let Some(channel) = self.channels.get(name) {
             return Ok(Some(channel.clone()));
         }
@@ -132,7 +137,7 @@ impl Listeners {
             return Ok(None);
         }
         if self.channels.len() >= CHANNELS_MAX {
-            self.close_unnamed(broker);
+            self.close_unnamed(budget);
         }
         if self.channels.len() >= CHANNELS_MAX {
             self.refused.add(1);
@@ -141,15 +146,15 @@ impl Listeners {
                  are used often, or publish to fewer names"
             )));
         }
-        broker.peers().admit(Created::Channel)?;
+        let (id, defaults) = admit()?;
         let settings = TopicSettings {
             partitions: 1,
             storage: Storage::Memory,
             retention_bytes: CHANNEL_BYTES,
             retention_ms: CHANNEL_MS,
-            ..broker.topic_defaults(Storage::Memory)
+            ..defaults
         };
-        let channel = Topic::in_memory(name.clone(), broker.next_volatile_id(), settings);
+        let channel = Topic::in_memory(name.clone(), id, settings);
         for listener in self.matching(name).filter(|listener| is_listening(listener)) {
             listener.joins_topic(&channel)?;
         }
@@ -162,46 +167,54 @@ impl Listeners {
     }
 
     /// Removes a channel. Subscribers that have not read all of its log receive a gap.
-    pub(crate) fn close(&mut self, broker: &Broker, name: &TopicName) {
+    pub(crate) fn close(&mut self, budget: &LogBudget, name: &TopicName) {
         for cell in self.channels.remove(name).iter().flat_map(|channel| channel.partitions()) {
             let end = cell.extent().end;
             let (members, freed) = cell.delete();
-            broker.log_budget().release(freed);
+            budget.release(freed);
             members.iter().for_each(|(subscriber, source)| subscriber.close_source(*source, end));
         }
     }
 
     /// Removes the channels that only patterns listen to: each is created again with the next message to its name.
-    fn close_unnamed(&mut self, broker: &Broker) {
+    fn close_unnamed(&mut self, budget: &LogBudget) {
         let is_named = |name: &TopicName| self.named.contains_key(name);
         let unnamed: Vec<TopicName> = self.channels.keys().filter(|name| !is_named(name)).cloned().collect();
-        unnamed.iter().for_each(|name| self.close(broker, name));
+        unnamed.iter().for_each(|name| self.close(budget, name));
     }
-}
 
-impl Broker {
-    /// Removes a channel whose last listener has left.
-    pub(crate) fn close_channel(&self, cell: &Arc<PartitionCell>) {
-        let mut listeners = self.listeners.lock();
-        let channel = listeners.channels.get(&cell.topic);
+    /// Removes the channel of a partition if its last listener has left.
+    pub(crate) fn close_unused(&mut self, budget: &LogBudget, cell: &Arc<PartitionCell>) {
+        let channel = self.channels.get(&cell.topic);
         let is_same = channel.is_some_and(|channel| channel.partitions().iter().any(|own| Arc::ptr_eq(own, cell)));
         if is_same && cell.extent().subscribers == 0 {
-            listeners.close(self, &cell.topic);
+            self.close(budget, &cell.topic);
         }
     }
 
-    pub(crate) fn expose_channels(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
-        let (channels, named, refused) = {
-            let listeners = self.listeners.lock();
-            (listeners.channels.len(), listeners.named.len(), listeners.refused.get())
-        };
-        out.gauge("thalweg_channels", "Names without a topic that messages are published to", channels as u64)?;
+    pub(crate) fn counts(&self) -> ListenerCounts {
+        let (channels, named, refused) = (self.channels.len(), self.named.len(), self.refused.get());
+        ListenerCounts { channels: channels as u64, named: named as u64, refused }
+    }
+}
+
+/// Counts of the listeners at a moment.
+pub(crate) struct ListenerCounts {
+    channels: u64,
+    named: u64,
+    /// Messages that were refused because the maximum of channels was reached.
+    refused: u64,
+}
+
+impl ListenerCounts {
+    pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
+        out.gauge("thalweg_channels", "Names without a topic that messages are published to", self.channels)?;
         out.gauge("thalweg_channels_max", "Maximum of thalweg_channels", CHANNELS_MAX as u64)?;
-        out.gauge(
-            "thalweg_listened_names",
-            "Names that subscriptions wait for, or listen to as channels",
-            named as u64,
-        )?;
-        out.counter("thalweg_channels_refused", "Messages refused because the maximum of channels was reached", refused)
+        out.gauge("thalweg_listened_names", "Names that subscriptions wait for, or listen to as channels", self.named)?;
+        out.counter(
+            "thalweg_channels_refused",
+            "Messages refused because the maximum of channels was reached",
+            self.refused,
+        )
     }
 }

@@ -1,15 +1,9 @@
 //! Default settings of topics: the configured ones, and the changes made since startup.
 
-use engine::ids::is_internal;
 use engine::{Result, SettingsChange, Storage, TopicSettings};
 use parking_lot::RwLock;
 
-use crate::broker::Broker;
 use crate::settings::Settings;
-use crate::topics::{Lasts, Topic};
-
-/// Maximum topics altered in one hold of the lock, for which creations of topics wait.
-const TOPICS_AT_A_TIME: usize = 64;
 
 /// Defaults that topics follow.
 pub(crate) struct Defaults {
@@ -33,76 +27,35 @@ impl Defaults {
         settings.own = settings.own.or_else(|| Some(settings.differences(of)));
         settings
     }
-}
 
-fn index(storage: Storage) -> usize {
-    usize::from(matches!(storage, Storage::Disk | Storage::Sqlite))
-}
-
-impl Broker {
-    /// Returns the current defaults of topics with this storage.
-    pub fn topic_defaults(&self, storage: Storage) -> TopicSettings {
-        self.defaults().effective.read()[index(storage)]
+    /// Returns the settings that topics of this storage follow.
+    pub(crate) fn effective(&self, storage: Storage) -> TopicSettings {
+        self.effective.read()[index(storage)]
     }
 
-    /// Returns the configured defaults of topics with this storage.
-    pub fn configured_topic_defaults(&self, storage: Storage) -> TopicSettings {
-        self.defaults().configured[index(storage)]
+    /// Returns the settings of the configuration for topics of this storage.
+    pub(crate) fn configured(&self, storage: Storage) -> TopicSettings {
+        self.configured[index(storage)]
     }
 
-    /// Acquires the exclusive right to change the defaults, for a caller whose change depends on the current ones.
-    pub async fn defaults_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.defaults().turn.lock().await
+    pub(crate) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.turn.lock().await
     }
 
-    /// Replaces the previous change of the configured defaults with `change`, and alters all topics that follow them.
-    /// For topics on disk, the alteration is durable when this completes. The next call repairs what a failed one left
-    /// undone.
-    pub async fn set_topic_defaults(&self, change: &SettingsChange) -> Result<()> {
-        let effective = self.check_topic_defaults(change)?;
-        {
-            let _control = self.listeners.lock();
-            *self.defaults().effective.write() = effective;
-        }
-        let topics = self.topics.read().values().map(|topic| topic.name.clone()).collect::<Vec<_>>();
-        let mut all_last = Vec::new();
-        for names in topics.chunks(TOPICS_AT_A_TIME) {
-            {
-                let _control = self.listeners.lock();
-                for name in names {
-                    // The topic may have been deleted in the meantime.
-                    let Ok(topic) = self.topic(name.as_str()) else { continue };
-                    all_last.extend(self.follow(&topic)?);
-                }
-            }
-            tokio::task::yield_now().await;
-        }
-        for lasts in all_last {
-            lasts.wait().await?;
-        }
-        Ok(())
-    }
-
-    /// Returns the defaults that [`Broker::set_topic_defaults`] would set, or the error with which it would refuse the
-    /// change.
-    pub fn check_topic_defaults(&self, change: &SettingsChange) -> Result<[TopicSettings; 2]> {
-        let effective = self.defaults().configured.map(|configured| change.of(&configured));
+    /// Returns what a change of the configured settings leads to, or why it is refused.
+    pub(crate) fn check(&self, change: &SettingsChange) -> Result<[TopicSettings; 2]> {
+        let effective = self.configured.map(|configured| change.of(&configured));
         effective.iter().try_for_each(TopicSettings::validate)?;
         Ok(effective)
     }
 
-    /// Alters a topic that differs from its defaults. A topic whose own settings conflict with them is left unchanged.
-    fn follow(&self, topic: &Topic) -> Result<Option<Lasts>> {
-        let settings = topic.settings;
-        if settings.own.is_none() || is_internal(topic.name.as_str()) || topic.name.is_inbox() {
-            return Ok(None);
-        }
-        let followed = settings.or(&self.topic_defaults(settings.storage));
-        if followed == settings || followed.validate().is_err() {
-            return Ok(None);
-        }
-        self.alter_locked(topic.name.as_str(), SettingsChange::default()).map(|(_, lasts)| Some(lasts))
+    pub(crate) fn set(&self, effective: [TopicSettings; 2]) {
+        *self.effective.write() = effective;
     }
+}
+
+fn index(storage: Storage) -> usize {
+    usize::from(matches!(storage, Storage::Disk | Storage::Sqlite))
 }
 
 #[cfg(test)]
@@ -110,6 +63,7 @@ mod tests {
     use tokio::runtime::Handle;
 
     use super::*;
+    use crate::broker::Broker;
 
     /// Corresponds to Kafka's dynamic broker settings: a topic without its own value follows them; a topic with its
     /// own, equal value does not.
@@ -138,7 +92,7 @@ mod tests {
     async fn queues_keep_what_they_need_of_their_topics() {
         let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
         let name = engine::queue::QueueName::parse("jobs").expect("a name");
-        broker.create_queue(crate::NewQueue::new(name)).await.expect("created");
+        broker.queues.create(crate::NewQueue::new(name)).await.expect("created");
         let before = broker.outline_topic("jobs").expect("there").settings;
         let change = SettingsChange { retention_ms: Some(7), batch_bytes_max: Some(4096), ..SettingsChange::default() };
         broker.set_topic_defaults(&change).await.expect("changed");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use engine::{Error, ErrorKind, Isolation, Offset, PartitionId, RecordBatch, Result};
 
-use crate::broker::Broker;
+use crate::core::Core;
 use crate::partition::{Extent, PartitionCell};
 
 /// Maximum bytes that a fetch returns from one partition, unless the first batch of the whole fetch is larger.
@@ -16,8 +16,6 @@ const FETCH_BYTES_MAX: usize = 4 << 20;
 const FETCH_BYTES_TOTAL_MAX: usize = 32 << 20;
 /// Maximum time that a fetch waits, whatever limit it specifies. A reader that wants to wait longer repeats it.
 pub const FETCH_WAIT_MAX: Duration = Duration::from_secs(60);
-/// Maximum concurrent searches for a time in records: decompressed records may be much larger than their batch.
-pub(crate) const SEARCHING_THREADS: usize = 2;
 
 /// Batches of one partition from an offset on, with the bounds of its log.
 #[derive(Clone, Debug, Default)]
@@ -88,7 +86,7 @@ impl Fetched {
 
 type Cells = [Result<Arc<PartitionCell>>];
 
-impl Broker {
+impl Core {
     /// Returns batches from an offset on. At the end of the log, waits up to `wait` for the next append.
     pub async fn fetch(
         &self,

@@ -3,66 +3,21 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engine::{Error, ErrorKind, Pattern, Result, Start, TopicName};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking, yield_now};
 
-use crate::broker::Broker;
 use crate::channels::{Listener, Place};
-use crate::metrics::Exposition;
+use crate::core::Core;
 use crate::subscribe::Subscription;
 use crate::subscriber::Subscriber;
+use crate::turns::{JOINED_AT_ONCE, Pending};
 
-/// Maximum partitions of a broker for which a pattern joins its topics in one step, and of a subscriber that leaves
-/// them so.
-pub(crate) const JOINED_AT_ONCE: usize = 512;
 /// Partitions that are joined, or left, before other tasks get their turn: about 50 us.
 const JOINED_PER_TURN: usize = 64;
 
-/// Turns to join many partitions: one subscription at a time, so that other tasks of a thread wait for one slice,
-/// however many clients subscribe. Further subscriptions wait in order of arrival, each with a request of its client.
-pub(crate) struct Joining {
-    turns: Semaphore,
-    /// Subscriptions that join partitions or wait for their turn.
-    pending: AtomicUsize,
-}
-
-impl Default for Joining {
-    fn default() -> Self {
-        Self { turns: Semaphore::new(1), pending: AtomicUsize::new(0) }
-    }
-}
-
-impl Joining {
-    pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
-        out.gauge(
-            "thalweg_subscriptions_joining",
-            "Subscriptions of patterns that are joining many topics, or wait for their turn",
-            self.pending.load(Ordering::Relaxed) as u64,
-        )
-    }
-}
-
-/// Counts a subscription that joins partitions or waits for its turn.
-struct Pending<'b>(&'b Joining);
-
-impl<'b> Pending<'b> {
-    fn count(joining: &'b Joining) -> Self {
-        joining.pending.fetch_add(1, Ordering::Relaxed);
-        Self(joining)
-    }
-}
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        self.0.pending.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Broker {
+impl Core {
     /// Returns `true` if patterns are matched and joined in slices, because the broker has many partitions.
     pub fn joins_in_slices(&self) -> bool {
         self.partition_count() > JOINED_AT_ONCE
@@ -74,9 +29,9 @@ impl Broker {
         if subscriber.source_count() > JOINED_AT_ONCE
             && let Ok(runtime) = Handle::try_current()
         {
-            let (broker, subscriber) = (self.clone(), subscriber.clone());
+            let (core, subscriber) = (self.clone(), subscriber.clone());
             runtime.spawn(async move {
-                while broker.leave_some(&subscriber, &mut from).is_continue() {
+                while core.leave_some(&subscriber, &mut from).is_continue() {
                     yield_now().await;
                 }
             });
@@ -93,7 +48,7 @@ impl Broker {
         for cell in cells {
             cell.leave(subscriber);
             if subscriber.scope.is_channel {
-                self.close_channel(&cell);
+                self.listeners.lock().close_unused(self.log_budget(), &cell);
             }
             if cell.topic.is_inbox() && cell.extent().subscribers == 0 {
                 // An inbox lives as long as its subscriber; another task may have removed it already.
@@ -105,9 +60,9 @@ impl Broker {
 
     /// Returns the names of all topics that match a pattern. The search runs on a thread that serves no connection.
     async fn names_matching(self: &Arc<Self>, pattern: &Pattern) -> Result<Vec<TopicName>> {
-        let (broker, pattern) = (self.clone(), pattern.clone());
+        let (core, pattern) = (self.clone(), pattern.clone());
         let names = spawn_blocking(move || {
-            let mut names: Vec<TopicName> = broker.topics.read().values().map(|topic| topic.name.clone()).collect();
+            let mut names: Vec<TopicName> = core.topics.read().values().map(|topic| topic.name.clone()).collect();
             names.retain(|name| !name.is_hidden() && pattern.matches(name));
             names
         });
@@ -117,8 +72,8 @@ impl Broker {
 
 impl Subscription {
     pub(crate) async fn join_pattern(mut self, pattern: Pattern, start: Start, group: Option<String>) -> Result<Self> {
-        let broker = self.broker.clone();
-        if broker.joins_in_slices() {
+        let core = self.core.clone();
+        if core.joins_in_slices() {
             self.subscriber.hold_back();
             // As a separate task it completes, and releases its turn, whatever else its connection does. If the caller
             // is dropped, the task is aborted.
@@ -127,8 +82,8 @@ impl Subscription {
             let ended = || Err(Error::new(ErrorKind::ShuttingDown, "the broker is shutting down"));
             return task.join_next().await.and_then(std::result::Result::ok).unwrap_or_else(ended);
         }
-        let mut listeners = broker.listeners.lock();
-        for topic in broker.topics_matching(&pattern) {
+        let mut listeners = core.listeners.lock();
+        for topic in core.topics_matching(&pattern) {
             for cell in topic.partitions() {
                 self.join(cell, &start, group.as_deref())?;
             }
@@ -143,15 +98,15 @@ impl Subscription {
     /// Joins the topics of a pattern in slices. Topics created after the first step are joined as for every listener;
     /// the existing ones are joined one after the other. No subscriber reads a partition twice.
     async fn join_in_slices(&mut self, pattern: Pattern, start: &Start, group: Option<String>) -> Result<()> {
-        let broker = self.broker.clone();
-        let _pending = Pending::count(&broker.joining);
+        let core = self.core.clone();
+        let _pending = Pending::count(&core.joining);
         // The semaphore is never closed.
-        let _turn = broker.joining.turns.acquire().await.ok();
+        let _turn = core.joining.turns.acquire().await.ok();
         let listener = Listener { group: group.clone(), partition: None, subscriber: self.subscriber.clone() };
-        broker.listeners.lock().add_pattern(pattern.clone(), listener)?;
+        core.listeners.lock().add_pattern(pattern.clone(), listener)?;
         self.place = Place::Pattern;
         let mut left = JOINED_PER_TURN;
-        for name in broker.names_matching(&pattern).await? {
+        for name in core.names_matching(&pattern).await? {
             let mut next = Some(0);
             while let Some(from) = next {
                 (next, left) = self.join_some(&name, from, left, start, group.as_deref())?;
@@ -177,11 +132,11 @@ impl Subscription {
         start: &Start,
         group: Option<&str>,
     ) -> Result<(Option<usize>, usize)> {
-        let broker = self.broker.clone();
+        let core = self.core.clone();
         // The topic cannot grow while the listeners are locked; subscribers of its first partition get later
         // partitions.
-        let _control = broker.listeners.lock();
-        let topic = broker.topics.read().get(name.as_str()).cloned();
+        let _control = core.listeners.lock();
+        let topic = core.topics.read().get(name.as_str()).cloned();
         let cells = topic.as_ref().and_then(|topic| topic.partitions().get(from..)).unwrap_or_default();
         for cell in cells.iter().take(max) {
             self.join(cell, start, group)?;

@@ -1,50 +1,74 @@
-//! The one API that every door calls. The broker owns the tasks, the timers and the clock, but no socket.
+//! The API behind every door: topics, and the views over them. It owns the tasks, the timers and the clock.
+//!
+//! It refuses to open a socket, to parse a protocol and to decide what a log, a queue or a group is: doors do the first
+//! two, and `engine` the last. Read it from the top: each layer uses those below it and knows none above.
 
-mod admission;
-mod alteration;
-mod answers;
+// The table of contents: a broker, and what a change of a topic means for its views.
 mod broker;
+mod control;
+mod upkeep;
+
+// Views over topics.
 mod caches;
+mod groups;
+mod queues;
+mod security;
+mod streams;
+mod transactions;
+
+// The core: the paths of publish, subscribe and fetch.
+mod core;
+mod publish;
+mod fetch;
+mod subscribe;
+mod joining;
+mod topics;
 mod channels;
+mod state_log;
+mod documents;
+mod defaults;
+mod producers;
+
+// One partition, and what is delivered from it.
+mod topic;
+mod partition;
+mod log;
+mod retention;
+mod view;
+mod subscriber;
+mod wakes;
+mod commit;
+
+// Limits, turns and budgets.
+mod admission;
+mod answers;
 mod checking;
 mod connection_limits;
-mod defaults;
-mod doors;
-mod fetch;
-mod groups;
-mod growth;
-mod internal;
-mod joining;
 mod lanes;
-mod log;
 mod logins;
-pub mod metrics;
-mod partition;
 mod peers;
-mod producers;
-mod publish;
-mod queues;
-mod retention;
-mod security;
+mod turns;
+
+// Settings, addresses, metrics and time.
+mod clock;
+mod doors;
+pub mod metrics;
 mod settings;
-mod streams;
-mod subscribe;
-mod subscriber;
-mod timers;
-mod topics;
-mod transactions;
 
 pub use answers::{Answers, FREE_BYTES, Held};
 pub use broker::Broker;
 pub use caches::{
-    Attempt as CacheAttempt, Cache, CacheCommit, Finished, Keyed, Locked as LockedCache, StreamMark, Taken, Waiting,
+    Attempt as CacheAttempt, Cache, Caches, Finished, Keyed, Locked as LockedCache, StreamMark, Taken, Waiting,
 };
+pub use clock::now_ms;
+pub use commit::Commit;
 pub use connection_limits::ConnectionLimits;
+pub use core::Core;
 pub use doors::{Door, Doors};
 pub use engine::Isolation;
 pub use fetch::{AbortedTransaction, FetchFrom, FetchLimits, Fetched};
 pub use groups::{
-    Beat, ClassicInfo, Entered, GroupMember, GroupPartition, GroupStatus, GroupSummary, OffsetCommit, ResetTo,
+    Beat, ClassicInfo, Entered, GroupMember, GroupPartition, GroupStatus, GroupSummary, Groups, OffsetCommit, ResetTo,
     SHARE_IN_FLIGHT_MAX, ShareBeat, ShareGroupMember, ShareGroupStatus, ShareStart,
 };
 pub use lanes::{LanePolicy, Lanes};
@@ -52,17 +76,17 @@ pub use logins::LoginSource;
 pub use metrics::Metrics;
 pub use peers::{ForPeer, Networks, PeerLimits, for_peer, set_peer};
 pub use producers::{ProducerIds, ReserveIds};
-pub use publish::{Attempt, CommittingPublish, Published, WaitingPublish, Wakes};
+pub use publish::{Attempt, CommittingPublish, Published, WaitingPublish};
 pub use queues::{
     AcquireFrom, AcquireLimits, Acquired, NewQueue, OutMessage, PEEK_MAX, Peeked, QueueCounts, QueuePosition,
-    QueueStart, RECEIVE_MAX, Receipt, Receive, Received, Redrive, RedriveId, RedriveState, SEND_MAX, SeekTo, Sent,
-    Settlement,
+    QueueStart, Queues, RECEIVE_MAX, Receive, Redrive, RedriveId, RedriveState, SEND_MAX, SeekTo, Sent, Settlement,
 };
-pub use security::{ConfiguredUser, SecuritySettings, UserStatus};
-pub use settings::Settings;
-pub use streams::{LockedStream, NewEntryId, Saved, Stream, TrimTo};
+pub use security::{Security, UserStatus};
+pub use settings::{ConfiguredUser, SecuritySettings, Settings};
+pub use streams::{LockedStream, NewEntryId, Stream, Streams, TrimTo};
 pub use subscribe::{Origin, SourceStart, Subscribe, Subscription, SubscriptionHandle};
 pub use subscriber::Direct;
-pub use timers::now_ms;
-pub use topics::{PartitionStatus, TopicOutline, TopicStatus};
-pub use transactions::TransactionSummary;
+pub use topic::{PartitionStatus, TopicOutline, TopicStatus};
+pub use transactions::{TransactionSummary, Transactions};
+pub use view::{Receipt, Received};
+pub use wakes::Wakes;

@@ -1,19 +1,20 @@
 //! A publish from admission to acknowledgement, on one screen.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use engine::{Acks, DraftBatch, Error, ErrorKind, Offset, PartitionId, Result, TopicName};
-use tokio::sync::oneshot;
+use engine::{Acks, DraftBatch, Error, ErrorKind, Offset, PartitionId, Result, Storage, TopicName};
 
-use crate::broker::Broker;
-use crate::internal::Appended;
-use crate::partition::{AppendContext, Blocking, Commit, PartitionCell, Refused};
-use crate::queues::QueueCell;
-use crate::retention::Retention;
+use crate::clock::now_ms;
+use crate::commit::Appended;
+use crate::commit::Commit;
+use crate::core::Core;
+use crate::partition::{AppendOptions, Blocking, PartitionCell, Refused};
+use crate::peers::Created;
 use crate::subscriber::Subscriber;
-use crate::timers::now_ms;
-use crate::topics::{Topic, refuse_internal};
+use crate::topic::{Topic, refuse_internal};
+use crate::wakes::Wakes;
 
 /// Outcome of a publish: the position of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,49 +33,6 @@ pub struct Published {
     pub arrival_ms: Option<i64>,
 }
 
-/// Subscribers that have new batches. A door collects them over all publishes of one read and then flushes, so that a
-/// subscriber is woken, or written to, once and not for each batch.
-#[derive(Default)]
-pub struct Wakes {
-    subscribers: Vec<Arc<Subscriber>>,
-    queues: Vec<Arc<QueueCell>>,
-    publishes: usize,
-}
-
-impl Wakes {
-    pub(crate) fn add(&mut self, subscriber: &Arc<Subscriber>) {
-        self.subscribers.push(subscriber.clone());
-    }
-
-    /// Adds a queue that has new messages, if a client waits for it.
-    pub(crate) fn add_queue(&mut self, queue: &Arc<QueueCell>) {
-        if queue.is_awaited() {
-            self.queues.push(queue.clone());
-        }
-    }
-
-    /// Wakes every subscriber and queue that has new batches. Dropping the value does this too.
-    pub fn flush(&mut self) {
-        self.publishes = 0;
-        if self.queues.is_empty() && self.subscribers.is_empty() {
-            return;
-        }
-        self.queues.drain(..).for_each(|queue| queue.wake());
-        for subscriber in &self.subscribers {
-            subscriber.wake();
-        }
-        for subscriber in self.subscribers.drain(..) {
-            subscriber.flush();
-        }
-    }
-}
-
-impl Drop for Wakes {
-    fn drop(&mut self) {
-        self.flush();
-    }
-}
-
 /// Result of a publish that does not wait.
 pub enum Attempt {
     Done(Published),
@@ -88,14 +46,14 @@ pub enum Attempt {
 /// A batch that has its offsets but is not synced by the journal yet.
 pub struct CommittingPublish {
     published: Published,
-    committed: oneshot::Receiver<Result<()>>,
+    commit: Commit,
     begin: Option<Instant>,
 }
 
 /// A batch that may not be appended to its partition yet.
 pub struct WaitingPublish {
     cell: Arc<PartitionCell>,
-    how: How,
+    options: AppendOptions,
     batch: DraftBatch,
     waits: Waits,
     begin: Option<Instant>,
@@ -108,42 +66,7 @@ enum Waits {
     Room(Blocking),
 }
 
-/// Options of one append, apart from its batch.
-#[derive(Clone)]
-struct How {
-    partitions: u32,
-    retention: Retention,
-    awaits_commit: bool,
-    /// `true` if the append may have to wait for room in the journal or for a blocking subscriber.
-    yields: bool,
-    /// `true` if room on the disk was checked before.
-    is_admitted: bool,
-    arrival_ms: Option<i64>,
-    /// Deduplication id of the batch.
-    dedup: Option<Arc<[u8]>>,
-    /// Offset that the batch must get.
-    at: Option<Offset>,
-    now_ms: u64,
-}
-
-impl How {
-    fn of(topic: &Topic, awaits_commit: bool, now_ms: u64) -> Self {
-        let settings = &topic.settings;
-        Self {
-            partitions: settings.partitions,
-            retention: Retention::of(settings),
-            awaits_commit,
-            yields: true,
-            is_admitted: false,
-            arrival_ms: None,
-            dedup: None,
-            at: None,
-            now_ms,
-        }
-    }
-}
-
-impl Broker {
+impl Core {
     /// Publishes a batch to a topic, which is created if the settings allow that. Without a partition, the key of the
     /// first record selects one, and batches without keys are distributed round robin. Waits for subscribers whose
     /// overflow policy is to block, and for the disk if `acks` requires it.
@@ -171,11 +94,20 @@ impl Broker {
     ) -> Result<Attempt> {
         refuse_internal(topic)?;
         let begin = self.settings().timings.then(Instant::now);
-        let attempt = self.append(topic, partition, acks, batch, begin, wakes);
+        let attempt = self.topic_for(topic, &batch);
+        let attempt = attempt.and_then(|topic| self.place(&topic, partition, acks, batch, begin, wakes));
         if matches!(attempt, Ok(Attempt::Done(_)) | Err(_)) {
             self.count_publish(attempt.is_err(), begin, wakes);
         }
         attempt
+    }
+
+    /// Returns the topic of a batch, which is created if the settings allow that.
+    fn topic_for(&self, name: &str, batch: &DraftBatch) -> Result<Arc<Topic>> {
+        if batch.is_transactional() && !self.admits_transactions.load(Ordering::Acquire) {
+            return Err(Error::busy("the broker has just started and is still restoring open transactions"));
+        }
+        self.topic_or_create(name)
     }
 
     /// Publishes to a channel: to the first partition of the topic that has the name, or else only to the listeners,
@@ -188,14 +120,14 @@ impl Broker {
     ) -> Result<Option<Attempt>> {
         refuse_internal(name.as_str())?;
         let begin = self.settings().timings.then(Instant::now);
-        let attempt = self.append_to_channel(name, batch, begin, wakes);
+        let attempt = self.place_in_channel(name, batch, begin, wakes);
         if matches!(attempt, Ok(Some(Attempt::Done(_))) | Err(_)) {
             self.count_publish(attempt.is_err(), begin, wakes);
         }
         attempt
     }
 
-    fn append_to_channel(
+    fn place_in_channel(
         &self,
         name: &TopicName,
         batch: DraftBatch,
@@ -212,16 +144,29 @@ impl Broker {
                 match find() {
                     Some(topic) => topic,
                     None => {
-                        let Some(channel) = listeners.channel(self, name)? else {
+                        let admit = || {
+                            self.peers().admit(Created::Channel)?;
+                            Ok((self.next_volatile_id(), self.topic_defaults(Storage::Memory)))
+                        };
+                        let Some(channel) = listeners.channel(name, self.log_budget(), admit)? else {
                             return Ok(None);
                         };
-                        let how = How::of(&channel, false, now_ms());
-                        return self.attempt(&channel.partition(0)?, how, batch, begin, wakes).map(Some);
+                        let options = AppendOptions::of(&channel.settings, false, now_ms());
+                        return self.attempt(&channel.partition(0)?, options, batch, begin, wakes).map(Some);
                     }
                 }
             }
         };
-        self.append_to_topic(&topic, Some(0), Acks::Accepted, batch, begin, wakes).map(Some)
+        self.place(&topic, Some(0), Acks::Accepted, batch, begin, wakes).map(Some)
+    }
+
+    /// Waits until an attempt is finished.
+    pub(crate) async fn finish_attempt(&self, attempt: Attempt, wakes: &mut Wakes) -> Result<Published> {
+        match attempt {
+            Attempt::Done(published) => Ok(published),
+            Attempt::Waits(waiting) => waiting.finish(self, wakes).await,
+            Attempt::Commits(committing) => committing.finish(self).await,
+        }
     }
 
     /// Sends a batch of messages to a queue. A batch whose deduplication id was sent recently is a duplicate.
@@ -235,9 +180,8 @@ impl Broker {
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
         topic.admit(&mut batch, self.settings().record_expansion_max)?;
-        let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
-        let how = How { arrival_ms, dedup, ..How::of(topic, self.settings().ack_on_commit, now_ms) };
-        self.attempt(cell, how, batch, None, wakes)
+        let options = AppendOptions { dedup, ..self.options(topic, Acks::Default, &batch, now_ms) };
+        self.attempt(cell, options, batch, None, wakes)
     }
 
     /// Publishes a batch that must get offset `at`. It is refused as out of sequence if another batch got this offset.
@@ -251,85 +195,46 @@ impl Broker {
     ) -> Result<Attempt> {
         let begin = self.settings().timings.then(Instant::now);
         topic.admit(&mut batch, self.settings().record_expansion_max)?;
-        let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
-        let how = How { arrival_ms, at: Some(at), ..How::of(topic, self.settings().ack_on_commit, now_ms()) };
-        let attempt = self.attempt(cell, how, batch, begin, wakes);
+        let options = AppendOptions { at: Some(at), ..self.options(topic, Acks::Default, &batch, now_ms()) };
+        let attempt = self.attempt(cell, options, batch, begin, wakes);
         if matches!(attempt, Ok(Attempt::Done(_))) {
             self.count_publish(false, begin, wakes);
         }
         attempt
     }
 
-    /// Waits until an attempt is finished.
-    pub(crate) async fn finish_attempt(&self, attempt: Attempt, wakes: &mut Wakes) -> Result<Published> {
-        match attempt {
-            Attempt::Done(published) => Ok(published),
-            Attempt::Waits(waiting) => waiting.finish(self, wakes).await,
-            Attempt::Commits(committing) => committing.finish(self).await,
-        }
-    }
-
-    /// Appends a batch of the broker itself. It never waits for subscribers or for room in the journal.
-    pub(crate) fn publish_internal(
+    /// Appends a batch of the broker itself, with options of [`AppendOptions::own`] or
+    /// [`AppendOptions::own_admitted`]. It never waits for subscribers or for room in the journal.
+    pub(crate) fn append_own(
         &self,
-        topic: &Topic,
-        partition: PartitionId,
+        cell: &Arc<PartitionCell>,
+        options: &AppendOptions,
         batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> Result<Appended> {
         let count = u64::from(batch.count());
-        let how = How { yields: false, ..How::of(topic, true, now_ms()) };
-        let (published, commit) = self.try_internal(topic, partition, how, batch, wakes)?;
-        Ok(Appended::new(published, count, commit))
-    }
-
-    /// Appends a batch that records what has already happened, without waiting for the disk. The caller must have
-    /// called [`PartitionCell::admit`] before it acted.
-    pub(crate) fn place_admitted(
-        &self,
-        topic: &Topic,
-        partition: PartitionId,
-        batch: DraftBatch,
-        wakes: &mut Wakes,
-    ) -> Result<Published> {
-        let how = How { yields: false, is_admitted: true, ..How::of(topic, false, now_ms()) };
-        Ok(self.try_internal(topic, partition, how, batch, wakes)?.0)
-    }
-
-    fn try_internal(
-        &self,
-        topic: &Topic,
-        partition: PartitionId,
-        how: How,
-        batch: DraftBatch,
-        wakes: &mut Wakes,
-    ) -> Result<(Published, Commit)> {
-        let cell = topic.partition(partition)?;
-        self.append_to(&cell, &how, batch, wakes).map_err(|refused| match refused {
+        let (published, commit) = self.append(cell, options, batch, wakes).map_err(|refused| match refused {
             Refused::Failed(error) | Refused::Blocked(_, Blocking::Journal(error)) => error,
             Refused::Blocked(_, Blocking::Subscriber(subscriber)) => {
-                Error::busy(format!("subscriber {} of topic {} blocks", subscriber.id, topic.name))
+                Error::busy(format!("subscriber {} of topic {} blocks", subscriber.id, cell.topic))
             }
-        })
+        })?;
+        Ok(Appended { position: published.base_offset + count - 1, commit })
     }
 
-    fn append(
-        &self,
-        topic: &str,
-        partition: Option<PartitionId>,
-        acks: Acks,
-        batch: DraftBatch,
-        begin: Option<Instant>,
-        wakes: &mut Wakes,
-    ) -> Result<Attempt> {
-        if batch.is_transactional() && !self.transactions().is_restored() {
-            return Err(Error::busy("the broker has just started and is still restoring open transactions"));
-        }
-        let topic = self.topic_or_create(topic)?;
-        self.append_to_topic(&topic, partition, acks, batch, begin, wakes)
+    /// Returns the options of a client's batch, which the topic has admitted.
+    fn options(&self, topic: &Topic, acks: Acks, batch: &DraftBatch, now_ms: u64) -> AppendOptions {
+        let awaits_commit = match acks {
+            Acks::None | Acks::Accepted => false,
+            Acks::Committed => true,
+            Acks::Default => self.settings().ack_on_commit,
+        };
+        let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
+        AppendOptions { arrival_ms, ..AppendOptions::of(&topic.settings, awaits_commit, now_ms) }
     }
 
-    fn append_to_topic(
+    /// Admits a client's batch to a topic, chooses its partition, and attempts to append it.
+    fn place(
         &self,
         topic: &Arc<Topic>,
         partition: Option<PartitionId>,
@@ -347,62 +252,46 @@ impl Broker {
             Some(partition) => topic.partition(partition)?,
             None => topic.partition_of(&batch)?,
         };
-        let awaits_commit = match acks {
-            Acks::None | Acks::Accepted => false,
-            Acks::Committed => true,
-            Acks::Default => self.settings().ack_on_commit,
-        };
-        let arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
-        let how = How { arrival_ms, ..How::of(topic, awaits_commit, now_ms()) };
+        let options = self.options(topic, acks, &batch, now_ms());
         if is_slow {
             self.metrics().publish_waits.add(1);
             let waits = Waits::Check(topic.clone());
-            return Ok(Attempt::Waits(Box::new(WaitingPublish { cell, how, batch, waits, begin })));
+            return Ok(Attempt::Waits(Box::new(WaitingPublish { cell, options, batch, waits, begin })));
         }
-        self.attempt(&cell, how, batch, begin, wakes)
+        self.attempt(&cell, options, batch, begin, wakes)
     }
 
+    /// Attempts to append a batch: the one way of all batches of clients.
     fn attempt(
         &self,
         cell: &Arc<PartitionCell>,
-        how: How,
+        options: AppendOptions,
         batch: DraftBatch,
         begin: Option<Instant>,
         wakes: &mut Wakes,
     ) -> Result<Attempt> {
-        match self.append_to(cell, &how, batch, wakes) {
-            Ok((published, Commit::Awaited(committed))) => {
-                Ok(Attempt::Commits(CommittingPublish { published, committed, begin }))
-            }
-            Ok((published, commit)) => Ok(Attempt::Done(Published { is_committed: commit.is_reached(), ..published })),
+        match self.append(cell, &options, batch, wakes) {
+            Ok((published, commit)) if commit.is_done() => Ok(Attempt::Done(published)),
+            Ok((published, commit)) => Ok(Attempt::Commits(CommittingPublish { published, commit, begin })),
             Err(Refused::Failed(error)) => Err(error),
             Err(Refused::Blocked(batch, blocking)) => {
                 self.metrics().publish_waits.add(1);
                 let waits = Waits::Room(blocking);
-                Ok(Attempt::Waits(Box::new(WaitingPublish { cell: cell.clone(), how, batch, waits, begin })))
+                Ok(Attempt::Waits(Box::new(WaitingPublish { cell: cell.clone(), options, batch, waits, begin })))
             }
         }
     }
 
-    fn append_to(
+    /// Appends a batch and counts it: the one way of all batches.
+    fn append(
         &self,
         cell: &Arc<PartitionCell>,
-        how: &How,
+        options: &AppendOptions,
         batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> std::result::Result<(Published, Commit), Refused> {
         let (records, bytes) = (u64::from(batch.count()), batch.len() as u64);
-        let context = AppendContext {
-            budget: self.log_budget(),
-            awaits_commit: how.awaits_commit,
-            yields: how.yields,
-            is_admitted: how.is_admitted,
-            retention: how.retention,
-            dedup: how.dedup.as_ref(),
-            at: how.at,
-            now_ms: how.now_ms,
-        };
-        let appended = cell.append(batch, &context, wakes)?;
+        let appended = cell.append(batch, options, self.log_budget(), wakes)?;
         if appended.is_duplicate {
             self.metrics().publish_duplicates.add(1);
         } else {
@@ -411,11 +300,23 @@ impl Broker {
             self.metrics().published_bytes.add(bytes);
         }
         let (base_offset, receivers) = (appended.base_offset, appended.receivers as u32);
-        let (partition, partitions, is_duplicate) = (cell.id, how.partitions, appended.is_duplicate);
-        let arrival_ms = how.arrival_ms.filter(|_| !appended.is_duplicate);
+        let (partition, partitions, is_duplicate) = (cell.id, options.partitions, appended.is_duplicate);
+        let is_committed = appended.is_on_disk && appended.commit.is_done();
+        let arrival_ms = options.arrival_ms.filter(|_| !appended.is_duplicate);
         let published =
-            Published { partition, base_offset, partitions, receivers, is_committed: false, is_duplicate, arrival_ms };
+            Published { partition, base_offset, partitions, receivers, is_committed, is_duplicate, arrival_ms };
         Ok((published, appended.commit))
+    }
+
+    /// Returns the id and the epoch of a new producer. Waits for the disk from time to time.
+    pub async fn init_producer(self: &Arc<Self>) -> Result<(i64, i16)> {
+        Ok((self.next_producer_id().await?, 0))
+    }
+
+    pub(crate) async fn next_producer_id(self: &Arc<Self>) -> Result<i64> {
+        let core = self.clone();
+        let given = tokio::task::spawn_blocking(move || core.producer_ids().next()).await;
+        given.map_err(|error| Error::new(ErrorKind::Internal, format!("cannot assign a producer id: {error}")))?
     }
 
     /// Waits until half of the journal's queue is free.
@@ -445,6 +346,15 @@ impl Broker {
     }
 }
 
+impl Published {
+    /// Waits for the commit of the batch.
+    async fn once(self, commit: Commit) -> Result<Self> {
+        let is_committed = self.is_committed || !commit.is_done();
+        commit.wait().await?;
+        Ok(Self { is_committed, ..self })
+    }
+}
+
 impl CommittingPublish {
     /// Returns the position of the batch and the number of its receivers.
     pub fn published(&self) -> Published {
@@ -454,32 +364,32 @@ impl CommittingPublish {
 
 impl WaitingPublish {
     /// Waits for room, for at most the time that the settings allow, and publishes the batch.
-    pub async fn finish(self, broker: &Broker, wakes: &mut Wakes) -> Result<Published> {
+    pub async fn finish(self, core: &Core, wakes: &mut Wakes) -> Result<Published> {
         let begin = self.begin;
-        let result = self.append(broker, wakes).await;
-        broker.count_publish(result.is_err(), begin, wakes);
+        let result = self.attempt(core, wakes).await;
+        core.count_publish(result.is_err(), begin, wakes);
         result
     }
 
-    async fn append(self, broker: &Broker, wakes: &mut Wakes) -> Result<Published> {
-        let Self { cell, mut how, mut batch, mut waits, .. } = self;
-        let deadline = tokio::time::Instant::now() + broker.settings().publish_wait;
+    async fn attempt(self, core: &Core, wakes: &mut Wakes) -> Result<Published> {
+        let Self { cell, mut options, mut batch, mut waits, .. } = self;
+        let deadline = tokio::time::Instant::now() + core.settings().publish_wait;
         loop {
             wakes.flush();
             match &waits {
                 Waits::Check(topic) => {
-                    let expansion = broker.settings().record_expansion_max;
-                    batch = broker.checking.admit(topic, batch, expansion, deadline).await?;
-                    how.arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
+                    let expansion = core.settings().record_expansion_max;
+                    batch = core.checking.admit(topic, batch, expansion, deadline).await?;
+                    options.arrival_ms = topic.settings.arrival_times.then(|| batch.max_timestamp_ms());
                 }
                 Waits::Room(Blocking::Subscriber(subscriber)) => {
                     wait_for_room(subscriber, &cell, batch.len(), deadline).await?;
                 }
-                Waits::Room(Blocking::Journal(full)) => broker.wait_for_journal(&cell, full, deadline).await?,
+                Waits::Room(Blocking::Journal(full)) => core.wait_for_journal(&cell, full, deadline).await?,
             }
-            how.now_ms = now_ms();
-            (batch, waits) = match broker.append_to(&cell, &how, batch, wakes) {
-                Ok((published, commit)) => return finish_commit(published, commit).await,
+            options.now_ms = now_ms();
+            (batch, waits) = match core.append(&cell, &options, batch, wakes) {
+                Ok((published, commit)) => return published.once(commit).await,
                 Err(Refused::Failed(error)) => return Err(error),
                 Err(Refused::Blocked(batch, blocking)) => (batch, Waits::Room(blocking)),
             };
@@ -489,28 +399,11 @@ impl WaitingPublish {
 
 impl CommittingPublish {
     /// Waits until the journal has synced the batch.
-    pub async fn finish(self, broker: &Broker) -> Result<Published> {
-        let result = finish_commit(self.published, Commit::Awaited(self.committed)).await;
-        broker.count_publish(result.is_err(), self.begin, &mut Wakes::default());
+    pub async fn finish(self, core: &Core) -> Result<Published> {
+        let result = self.published.once(self.commit).await;
+        core.count_publish(result.is_err(), self.begin, &mut Wakes::default());
         result
     }
-}
-
-/// Waits for the commit of an append and returns the final outcome of its publish.
-pub(crate) async fn finish_commit(published: Published, commit: Commit) -> Result<Published> {
-    let is_committed = commit.is_reached() || matches!(commit, Commit::Awaited(_));
-    committed(commit).await?;
-    Ok(Published { is_committed, ..published })
-}
-
-/// Waits for a commit. Returns immediately if it has nothing to wait for.
-pub(crate) async fn committed(commit: Commit) -> Result<()> {
-    let Commit::Awaited(committed) = commit else {
-        return Ok(());
-    };
-    committed.await.unwrap_or_else(|gone| {
-        Err(Error::new(ErrorKind::Internal, format!("the partition was closed before its record was durable: {gone}")))
-    })
 }
 
 async fn wait_for_room(

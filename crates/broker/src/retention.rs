@@ -4,8 +4,7 @@ use engine::{Error, Offset, Result, TopicSettings};
 use storage::MemoryLog;
 
 use crate::admission::LogBudget;
-use crate::partition::AppendContext;
-use crate::queues::QueueView;
+use crate::view::QueueView;
 
 /// Settings of a topic that control retention.
 #[derive(Clone, Copy, Debug)]
@@ -43,16 +42,18 @@ pub(crate) fn make_room(
     log: &mut MemoryLog,
     cost: usize,
     needed_from: Offset,
-    context: &AppendContext<'_>,
+    retention: Retention,
+    budget: &LogBudget,
+    now_ms: u64,
 ) -> Result<()> {
-    let permit = match context.budget.acquire(cost) {
+    let permit = match budget.acquire(cost) {
         Some(permit) => permit,
-        None if context.retention.drop_consumed => return Err(out_of_memory(context.budget)),
+        None if retention.drop_consumed => return Err(out_of_memory(budget)),
         None => {
             // All logs are full: this log drops its own history before the append is refused.
             let keep = log.bytes().saturating_sub(cost).max(1);
-            context.budget.release(log.trim(keep as u64, 0, needed_from, context.now_ms));
-            context.budget.acquire(cost).ok_or_else(|| out_of_memory(context.budget))?
+            budget.release(log.trim(keep as u64, 0, needed_from, now_ms));
+            budget.acquire(cost).ok_or_else(|| out_of_memory(budget))?
         }
     };
     permit.spend();

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use aws_lc_rs::rand;
 use bytes::Bytes;
-use engine::ids::{is_internal, may_hold_secrets};
 use engine::limits::{SECRET_BYTES_MAX, SECRETS_MAX};
 use engine::security::{
     Acl, AclFilter, Acls, ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Resource,
@@ -20,40 +19,18 @@ use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use parking_lot::RwLock;
 use tokio::sync::OnceCell;
 
-use crate::broker::Broker;
-use crate::internal;
+use crate::commit::Commit;
+use crate::core::Core;
 use crate::logins::{LoginSource, Logins};
 use crate::metrics::{Counter, Exposition};
-use crate::publish::Wakes;
-use crate::topics::{Lasts, Topic};
+use crate::state_log::{self, StateLog};
+use crate::topic::Topic;
+use crate::wakes::Wakes;
 
+/// Users, access control lists and secrets.
+const SECURITY: StateLog<SecurityRecord> = StateLog::new();
 const SALT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 18;
-
-/// Security settings of a broker.
-#[derive(Clone, Debug, Default)]
-pub struct SecuritySettings {
-    /// Users that exist from startup on, and that requests cannot change.
-    pub users: Vec<ConfiguredUser>,
-    /// Users that are authorized for every operation.
-    pub super_users: Vec<UserName>,
-    /// `true` if all other users may do only what access control lists allow.
-    pub is_authorizing: bool,
-}
-
-/// A user from the configuration.
-#[derive(Clone)]
-pub struct ConfiguredUser {
-    pub name: UserName,
-    pub password: String,
-}
-
-impl fmt::Debug for ConfiguredUser {
-    /// Omits the password, which must not be logged.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.name)
-    }
-}
 
 /// Description of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +43,8 @@ pub struct UserStatus {
 }
 
 /// Users and access control lists of a broker.
-pub(crate) struct Security {
+pub struct Security {
+    core: Arc<Core>,
     super_users: BTreeSet<UserName>,
     is_authorizing: bool,
     /// Users from the configuration. They are in the table, and records about them are ignored.
@@ -94,7 +72,8 @@ struct Counts {
 }
 
 impl Security {
-    pub(crate) fn new(settings: &SecuritySettings, topic: Option<Arc<Topic>>) -> Result<Self> {
+    pub(crate) fn new(core: Arc<Core>, topic: Option<Arc<Topic>>) -> Result<Self> {
+        let settings = &core.settings().security;
         let mut users = Users::new(random(32)?);
         for user in &settings.users {
             for mechanism in Mechanism::ALL {
@@ -112,6 +91,7 @@ impl Security {
             topic: Arc::new(tokio::sync::Mutex::new(topic)),
             logins: Logins::new(&random(32)?),
             counts: Counts::default(),
+            core,
         })
     }
 
@@ -143,14 +123,6 @@ impl Security {
     }
 }
 
-fn no_reader(topic: &str) -> Error {
-    let message = format!(
-        "'{topic}' is a topic of the broker itself and may hold secrets: to read it, use the Kafka door with \
-         authorization = true and an access control entry for exactly this name"
-    );
-    Error::new(ErrorKind::Denied, message)
-}
-
 /// Returns cryptographically secure random bytes.
 fn random(bytes: usize) -> Result<Vec<u8>> {
     let mut random = vec![0; bytes];
@@ -160,28 +132,28 @@ fn random(bytes: usize) -> Result<Vec<u8>> {
     Ok(random)
 }
 
-impl Broker {
+impl Security {
     /// Reads users and access control lists. Before this, no stored user is known and nothing is allowed by a list.
-    pub async fn open_security(&self) -> Result<()> {
-        self.security().is_open.get_or_try_init(|| self.read_security()).await.map(|_| ())
+    pub async fn open(&self) -> Result<()> {
+        self.is_open.get_or_try_init(|| self.read()).await.map(|_| ())
     }
 
-    async fn read_security(&self) -> Result<()> {
-        let topic = self.security().topic.lock().await;
+    async fn read(&self) -> Result<()> {
+        let topic = self.topic.lock().await;
         let Some(topic) = &*topic else {
             return Ok(());
         };
-        let each = |key: &[u8], value: Option<&[u8]>| {
-            self.security().apply(SecurityRecord::decode(key, value)?);
+        let each = |record, _| {
+            self.apply(record);
             Ok(())
         };
-        self.read_internal(topic, each).await
+        SECURITY.fold_topic(&self.core, topic, each).await
     }
 
     /// Authenticates a user by password. A wrong password is counted, logged and answered after a pause.
     pub async fn authenticate(&self, user: UserName, password: String, source: LoginSource) -> Result<UserName> {
-        self.open_security().await?;
-        let security = self.security();
+        self.open().await?;
+        let security = self;
         let credential = security.tables.read().users.credential_of(&user);
         let mark = security.logins.mark(&user, &credential, &password);
         let outcome = match security.logins.is_right(&mark) {
@@ -204,7 +176,7 @@ impl Broker {
         password: String,
         source: LoginSource,
     ) -> Result<UserName> {
-        let turn = self.security().logins.turn(source).await?;
+        let turn = self.logins.turn(source).await?;
         // The turn belongs to the hashing thread, even if the login no longer waits.
         let fits = tokio::task::spawn_blocking(move || {
             let _turn = turn;
@@ -219,7 +191,7 @@ impl Broker {
     /// Counts the outcome of a login at a door. A refused login is logged with its address, and this call delays its
     /// response: longer each time for an address and for a name.
     pub async fn end_login<T>(&self, source: LoginSource, name: &str, outcome: Result<T>) -> Result<T> {
-        let security = self.security();
+        let security = self;
         if let Err(error) = &outcome {
             security.logins.refused(source, name, error).await;
         }
@@ -228,10 +200,10 @@ impl Broker {
 
     /// Returns the exchange and the response to the first message of SCRAM.
     pub async fn begin_scram(&self, mechanism: Mechanism, first: &[u8]) -> Result<(Exchange, Vec<u8>)> {
-        self.open_security().await?;
+        self.open().await?;
         let nonce: String = random(NONCE_BYTES)?.iter().map(|byte| format!("{byte:02x}")).collect();
         let first = ClientFirst::parse(first)?;
-        Ok(self.security().tables.read().users.challenge(mechanism, first, &nonce))
+        Ok(self.tables.read().users.challenge(mechanism, first, &nonce))
     }
 
     /// Returns the user and the last response if the second message of SCRAM is correct.
@@ -247,12 +219,7 @@ impl Broker {
 
     /// Returns `true` if the user exists. A door must disconnect an authenticated user that no longer exists.
     pub fn has_user(&self, user: &UserName) -> bool {
-        self.security().tables.read().users.get(user.as_str()).is_some()
-    }
-
-    /// Returns `true` if access control lists are effective.
-    pub fn is_authorizing(&self) -> bool {
-        self.security().is_authorizing
+        self.tables.read().users.get(user.as_str()).is_some()
     }
 
     /// Checks that a user may perform an operation on a resource. `host` is the client's address as text.
@@ -269,7 +236,7 @@ impl Broker {
     }
 
     fn decide(&self, user: &UserName, may: impl Fn(&Acls) -> bool, what: impl Fn() -> String) -> Result<()> {
-        let security = self.security();
+        let security = self;
         if !security.is_authorizing || security.super_users.contains(user) || may(&security.tables.read().acls) {
             return Ok(());
         }
@@ -279,8 +246,8 @@ impl Broker {
 
     /// Returns all users, ordered by name.
     pub async fn users(&self) -> Result<Vec<UserStatus>> {
-        self.open_security().await?;
-        let security = self.security();
+        self.open().await?;
+        let security = self;
         let tables = security.tables.read();
         let status = |(name, credentials): (&UserName, &BTreeMap<Mechanism, Credential>)| UserStatus {
             name: name.clone(),
@@ -294,7 +261,7 @@ impl Broker {
     /// Sets credentials of users and replaces those that they have for the same mechanisms. The change is atomic, and
     /// durable when this completes.
     pub async fn put_credentials(self: &Arc<Self>, credentials: Vec<(UserName, Credential)>) -> Result<()> {
-        self.change_security(|tables, security| {
+        self.change(|tables, security| {
             for (user, _) in &credentials {
                 security.check_changeable(user)?;
                 tables.users.check_room(user)?;
@@ -312,7 +279,7 @@ impl Broker {
     /// Deletes credentials of users; a user without any is deleted. Connected clients are disconnected at their next
     /// request: see [`Broker::has_user`].
     pub async fn delete_credentials(self: &Arc<Self>, credentials: Vec<(UserName, Mechanism)>) -> Result<()> {
-        self.change_security(|tables, security| {
+        self.change(|tables, security| {
             for (user, mechanism) in &credentials {
                 security.check_changeable(user)?;
                 if tables.users.get(user.as_str()).is_none_or(|user| !user.contains_key(mechanism)) {
@@ -327,13 +294,13 @@ impl Broker {
 
     /// Returns the access control entries that match a filter.
     pub async fn acls(&self, filter: &AclFilter) -> Result<Vec<Acl>> {
-        self.open_security().await?;
-        Ok(self.security().tables.read().acls.found(filter))
+        self.open().await?;
+        Ok(self.tables.read().acls.found(filter))
     }
 
     /// Adds access control entries. Entries that exist already are ignored.
     pub async fn create_acls(self: &Arc<Self>, acls: Vec<Acl>) -> Result<()> {
-        self.change_security(|tables, _| {
+        self.change(|tables, _| {
             acls.iter().try_for_each(Acl::validate)?;
             let fresh: BTreeSet<Acl> = acls.into_iter().filter(|acl| !tables.acls.contains(acl)).collect();
             tables.acls.check_room(fresh.len())?;
@@ -344,7 +311,7 @@ impl Broker {
 
     /// Deletes access control entries. Returns the entries that matched each filter.
     pub async fn delete_acls(self: &Arc<Self>, filters: Vec<AclFilter>) -> Result<Vec<Vec<Acl>>> {
-        self.change_security(|tables, _| {
+        self.change(|tables, _| {
             let found: Vec<Vec<Acl>> = filters.iter().map(|filter| tables.acls.found(filter)).collect();
             let gone: BTreeSet<Acl> = found.iter().flatten().cloned().collect();
             Ok((gone.into_iter().map(|acl| SecurityRecord::Acl { acl, is_there: false }).collect(), found))
@@ -354,8 +321,8 @@ impl Broker {
 
     /// Returns a secret of the broker itself, which no request can read.
     pub async fn secret(&self, name: &str) -> Result<Option<Bytes>> {
-        self.open_security().await?;
-        Ok(self.security().tables.read().secrets.get(name).map(|secret| Bytes::copy_from_slice(secret)))
+        self.open().await?;
+        Ok(self.tables.read().secrets.get(name).map(|secret| Bytes::copy_from_slice(secret)))
     }
 
     /// Stores a secret of the broker itself: in the data directory if there is one, and in no topic that clients can
@@ -364,7 +331,7 @@ impl Broker {
         if secret.len() > SECRET_BYTES_MAX {
             return Err(Error::too_large(format!("a secret has at most {SECRET_BYTES_MAX} bytes")));
         }
-        self.change_security(|tables, _| {
+        self.change(|tables, _| {
             if tables.secrets.len() >= SECRETS_MAX && !tables.secrets.contains_key(name) {
                 return Err(Error::busy(format!("this broker keeps {SECRETS_MAX} secrets of its own")));
             }
@@ -373,36 +340,19 @@ impl Broker {
         .await
     }
 
-    /// Refuses a read of a topic that may hold secrets of the broker if access control lists are not effective. If they
-    /// are, the caller must have checked the reader against them.
-    pub(crate) fn check_read(&self, topic: &str) -> Result<()> {
-        match !self.is_authorizing() && may_hold_secrets(topic) {
-            true => Err(no_reader(topic)),
-            false => Ok(()),
-        }
-    }
-
-    /// Checks a read by a client without a user name, to which no access control entry applies.
-    pub(crate) fn check_nameless_read(&self, topic: &str) -> Result<()> {
-        match self.is_authorizing() && is_internal(topic) {
-            true => Err(no_reader(topic)),
-            false => self.check_read(topic),
-        }
-    }
-
     /// Derives records from the current state, writes them and applies them. The change completes even if the caller no
     /// longer waits, so that the tables match the topic.
-    async fn change_security<T: Send + 'static>(
+    async fn change<T: Send + 'static>(
         self: &Arc<Self>,
         decide: impl FnOnce(&Tables, &Security) -> Result<(Vec<SecurityRecord>, T)>,
     ) -> Result<T> {
-        self.open_security().await?;
-        let mut topic = self.security().topic.clone().lock_owned().await;
-        let (records, answer) = decide(&self.security().tables.read(), self.security())?;
-        let broker = self.clone();
+        self.open().await?;
+        let mut topic = self.topic.clone().lock_owned().await;
+        let (records, answer) = decide(&self.tables.read(), self)?;
+        let security = self.clone();
         let work = tokio::spawn(async move {
-            broker.write_security(&mut topic, &records).await?;
-            records.into_iter().for_each(|record| broker.security().apply(record));
+            security.write(&mut topic, &records).await?;
+            records.into_iter().for_each(|record| security.apply(record));
             Ok(answer)
         });
         work.await.unwrap_or_else(|error| {
@@ -411,16 +361,16 @@ impl Broker {
     }
 
     /// Writes records and waits until they are on disk, if the broker has a data directory.
-    async fn write_security(&self, topic: &mut Option<Arc<Topic>>, records: &[SecurityRecord]) -> Result<()> {
-        let Some(store) = self.store() else {
+    async fn write(&self, topic: &mut Option<Arc<Topic>>, records: &[SecurityRecord]) -> Result<()> {
+        let Some(store) = self.core.store() else {
             return Ok(());
         };
         let topic = match topic {
             Some(topic) => topic,
             None => {
-                let settings = TopicSettings { partitions: 1, ..internal::settings(Storage::Disk) };
+                let settings = TopicSettings { partitions: 1, ..state_log::settings(Storage::Disk) };
                 // The topic's records are never durable before the topic is, so there is nothing to wait for.
-                let (said, _) = Lasts::when_committed();
+                let (said, _) = Commit::of_entry();
                 let made = store.create_topic(TopicName::parse(SECURITY_TOPIC)?, settings, said)?;
                 topic.insert(Topic::stored(store.directory(), made))
             }
@@ -429,11 +379,11 @@ impl Broker {
             return Ok(());
         }
         let records = records.iter().map(|record| (record.key(), record.value()));
-        self.append_internal(topic, 0, records, &mut Wakes::default())?.lasts().await.map(drop)
+        self.core.append_records(topic, 0, records, &mut Wakes::default())?.commit.wait().await
     }
 
-    pub(crate) fn expose_security(&self, out: &mut Exposition<'_>) -> fmt::Result {
-        let (security, counts) = (self.security(), &self.security().counts);
+    pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
+        let (security, counts) = (self, &self.counts);
         let (users, acls) = {
             let tables = security.tables.read();
             (tables.users.iter().count() as u64, tables.acls.len() as u64)

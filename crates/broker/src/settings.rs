@@ -1,12 +1,13 @@
 //! Settings of a broker: resolved, validated, and constant while it runs.
 
+use std::fmt;
 use std::time::Duration;
 
+use engine::security::UserName;
 use engine::{FeedLimits, TopicSettings};
 
 use crate::lanes::LanePolicy;
 use crate::peers::PeerLimits;
-use crate::security::SecuritySettings;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -85,5 +86,30 @@ impl Default for Settings {
             security: SecuritySettings::default(),
             peer_limits: PeerLimits::default(),
         }
+    }
+}
+
+/// Security settings of a broker.
+#[derive(Clone, Debug, Default)]
+pub struct SecuritySettings {
+    /// Users that exist from startup on, and that requests cannot change.
+    pub users: Vec<ConfiguredUser>,
+    /// Users that are authorized for every operation.
+    pub super_users: Vec<UserName>,
+    /// `true` if all other users may do only what access control lists allow.
+    pub is_authorizing: bool,
+}
+
+/// A user from the configuration.
+#[derive(Clone)]
+pub struct ConfiguredUser {
+    pub name: UserName,
+    pub password: String,
+}
+
+impl fmt::Debug for ConfiguredUser {
+    /// Omits the password, which must not be logged.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)
     }
 }

@@ -10,12 +10,12 @@ use engine::{
     Storage, TopicName, TopicSettings,
 };
 
-use crate::broker::Broker;
 use crate::channels::{Listener, Place};
+use crate::clock;
+use crate::core::Core;
 use crate::partition::PartitionCell;
 use crate::subscriber::{Direct, Next, Scope, Subscriber};
-use crate::timers;
-use crate::topics::Topic;
+use crate::topic::Topic;
 
 /// Request of a door for a subscription.
 pub struct Subscribe {
@@ -59,7 +59,7 @@ pub struct SourceStart {
 
 /// An open subscription. Dropping it closes it.
 pub struct Subscription {
-    pub(crate) broker: Arc<Broker>,
+    pub(crate) core: Arc<Core>,
     pub(crate) subscriber: Arc<Subscriber>,
     pub lane: usize,
     /// Partitions with which the subscription began, in the order of their sources, which are not always consecutive.
@@ -70,7 +70,7 @@ pub struct Subscription {
     had_company: bool,
 }
 
-impl Broker {
+impl Core {
     /// Opens a subscription. It waits only if a pattern matches many partitions, which are joined in slices.
     pub async fn subscribe(self: &Arc<Self>, mut request: Subscribe) -> Result<Subscription> {
         if self.metrics().subscribers.load(Ordering::Relaxed) >= SUBSCRIPTIONS_MAX {
@@ -128,7 +128,7 @@ impl Broker {
             self.metrics(),
         ));
         let mut subscription = Subscription {
-            broker: self.clone(),
+            core: self.clone(),
             subscriber,
             lane,
             starts: Vec::new(),
@@ -155,32 +155,29 @@ impl Broker {
 impl Subscription {
     fn join_topic(&mut self, name: &TopicName, missing: Missing, request: &Subscribe) -> Result<()> {
         if name.is_inbox() {
-            let settings = TopicSettings {
-                partitions: 1,
-                storage: Storage::Memory,
-                ..self.broker.topic_defaults(Storage::Memory)
-            };
-            self.broker.create(name.clone(), settings)?;
+            let settings =
+                TopicSettings { partitions: 1, storage: Storage::Memory, ..self.core.topic_defaults(Storage::Memory) };
+            drop(self.core.create(name.clone(), settings)?);
         } else {
             match missing {
-                Missing::Create => drop(self.broker.topic_or_create(name.as_str())?),
+                Missing::Create => drop(self.core.topic_or_create(name.as_str())?),
                 // No request creates an internal topic.
                 Missing::Wait if !name.is_internal() => return self.wait_for(name.clone(), request),
                 Missing::Refuse | Missing::Wait => {}
             }
         }
-        let broker = self.broker.clone();
-        let _control = broker.listeners.lock();
+        let core = self.core.clone();
+        let _control = core.listeners.lock();
         // The topic may have grown since.
-        let topic = broker.topic(name.as_str())?;
+        let topic = core.topic(name.as_str())?;
         self.join_partitions(&topic, request)
     }
 
     /// Reads a topic that exists, or waits for one that does not. A channel waits for the next topic in both cases.
     fn wait_for(&mut self, name: TopicName, request: &Subscribe) -> Result<()> {
-        let broker = self.broker.clone();
-        let mut listeners = broker.listeners.lock();
-        let topic = broker.topics.read().get(name.as_str()).cloned();
+        let core = self.core.clone();
+        let mut listeners = core.listeners.lock();
+        let topic = core.topics.read().get(name.as_str()).cloned();
         if let Some(topic) = &topic {
             self.join_partitions(topic, request)?;
         }
@@ -213,11 +210,7 @@ impl Subscription {
     }
 
     pub fn handle(&self) -> SubscriptionHandle {
-        SubscriptionHandle {
-            broker: self.broker.clone(),
-            subscriber: self.subscriber.clone(),
-            place: self.place.clone(),
-        }
+        SubscriptionHandle { core: self.core.clone(), subscriber: self.subscriber.clone(), place: self.place.clone() }
     }
 
     /// Waits for the next deliveries, at least one, and puts into `out` as many as the broker's batch limits allow. The
@@ -244,7 +237,7 @@ impl Subscription {
     /// Delays a turn to collect more batches. A lone batch is delivered immediately; after a turn with several batches
     /// a short wait pays off, as more are likely to follow.
     async fn wait_for_company(&mut self, out: &mut Vec<Delivery>) {
-        let settings = self.broker.settings().clone();
+        let settings = self.core.settings().clone();
         let records = |out: &[Delivery]| -> usize {
             out.iter().map(|d| if let Delivery::Batch { batch, .. } = d { batch.count() as usize } else { 0 }).sum()
         };
@@ -253,7 +246,7 @@ impl Subscription {
         };
         let is_full = records(out) >= settings.event_batch_max_events || bytes(out) >= settings.event_batch_max_bytes;
         if self.had_company && !is_full && !settings.event_batch_max_delay.is_zero() {
-            timers::delay(settings.event_batch_max_delay).await;
+            clock::delay(settings.event_batch_max_delay).await;
             self.subscriber.take_more(out);
         }
         self.had_company = out.len() > 1;
@@ -269,7 +262,7 @@ impl Drop for Subscription {
 /// Handle by which a door controls a subscription that is drained elsewhere.
 #[derive(Clone)]
 pub struct SubscriptionHandle {
-    broker: Arc<Broker>,
+    core: Arc<Core>,
     subscriber: Arc<Subscriber>,
     place: Place,
 }
@@ -287,11 +280,11 @@ impl SubscriptionHandle {
     /// Closes the subscription: ends it and removes it from its partitions, so that no more batches are offered to it.
     pub fn close(&self) {
         if self.place != Place::Topic {
-            self.broker.listeners.lock().remove(&self.place, &self.subscriber);
+            self.core.listeners.lock().remove(&self.place, &self.subscriber);
         }
         self.subscriber.end(Error::not_found("the subscription was closed"));
         if self.subscriber.begins_to_leave() {
-            self.broker.leave_all(&self.subscriber);
+            self.core.leave_all(&self.subscriber);
         }
     }
 

@@ -11,11 +11,11 @@ use engine::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::joining::JOINED_AT_ONCE;
 use crate::lanes::LaneLoad;
 use crate::metrics::Metrics;
 use crate::partition::PartitionCell;
 use crate::settings::Settings;
+use crate::turns::JOINED_AT_ONCE;
 
 /// A connection that takes deliveries on the publisher's own thread, without waking a task.
 pub trait Direct: Send + Sync {

@@ -1,227 +1,28 @@
 //! Topics: creation, lookup, description and deletion.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use engine::ids::{is_inbox, is_internal};
-use engine::limits::{PARTITIONS_TOTAL_MAX, TOPICS_MAX};
-use engine::queue::QueueName;
 use engine::{
-    DraftBatch, Error, ErrorKind, Offset, PartitionId, Pattern, Result, Storage, TopicId, TopicName, TopicSettings,
-    nearest, partitioner,
+    Error, ErrorKind, Offset, PartitionId, Pattern, Result, SettingsChange, Start, Storage, TopicId, TopicName,
+    TopicSettings, nearest,
 };
-use parking_lot::Mutex;
-use storage::{MemoryLog, Owner, StoredTopic};
-use tokio::sync::oneshot;
+use storage::MemoryLog;
 
-use crate::broker::Broker;
+use crate::commit::Commit;
+use crate::core::Core;
 use crate::log::Log;
-use crate::partition::{Extent, PartitionCell};
 use crate::peers::Created;
 use crate::retention::Retention;
+use crate::topic::{PartitionStatus, Topic, TopicOutline, refuse_internal, room_for};
 
-pub(crate) struct Topic {
-    pub name: TopicName,
-    pub id: TopicId,
-    pub settings: TopicSettings,
-    partitions: Box<[Arc<PartitionCell>]>,
-    /// Id in the data directory, if the topic is stored there.
-    pub(crate) stored_as: Option<u32>,
-    turn: AtomicU32,
-    /// `true` if the topic is in no table any more: it was deleted, or another version has replaced it.
-    is_replaced: AtomicBool,
-}
+/// Maximum topics altered in one hold of the lock, for which creations of topics wait.
+const TOPICS_AT_A_TIME: usize = 64;
 
-#[derive(Clone, Debug)]
-pub struct TopicStatus {
-    pub name: TopicName,
-    /// Constant for the lifetime of the topic; a topic that is created again gets another id.
-    pub id: TopicId,
-    pub settings: TopicSettings,
-    /// The queue that owns the topic: it decides how long records are kept, and the topic is deleted with it.
-    pub owner: Option<QueueName>,
-    pub partitions: Vec<PartitionStatus>,
-}
-
-pub type PartitionStatus = Extent;
-
-/// A topic without its partitions: describing it takes none of their locks.
-#[derive(Clone, Debug)]
-pub struct TopicOutline {
-    pub name: TopicName,
-    pub id: TopicId,
-    pub settings: TopicSettings,
-}
-
-/// All topics. Invariant: both tables hold the same topics, and `partitions` is the number of their partitions.
-#[derive(Default)]
-pub(crate) struct Topics {
-    by_name: HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>,
-    by_id: HashMap<TopicId, Arc<Topic>, foldhash::fast::RandomState>,
-    partitions: usize,
-}
-
-impl Topics {
-    pub(crate) fn get(&self, name: &str) -> Option<&Arc<Topic>> {
-        self.by_name.get(name)
-    }
-
-    pub(crate) fn get_by_id(&self, id: TopicId) -> Option<&Arc<Topic>> {
-        self.by_id.get(&id)
-    }
-
-    /// Adds a topic, or replaces the earlier version of it.
-    pub(crate) fn insert(&mut self, topic: Arc<Topic>) {
-        self.by_id.insert(topic.id, topic.clone());
-        self.partitions += topic.partitions.len();
-        if let Some(before) = self.by_name.insert(topic.name.clone(), topic) {
-            self.partitions -= before.partitions.len();
-            before.is_replaced.store(true, Ordering::Release);
-        }
-    }
-
-    pub(crate) fn remove(&mut self, name: &str) {
-        if let Some(topic) = self.by_name.remove(name) {
-            self.by_id.remove(&topic.id);
-            self.partitions -= topic.partitions.len();
-            topic.is_replaced.store(true, Ordering::Release);
-        }
-    }
-
-    pub(crate) fn values(&self) -> impl Iterator<Item = &Arc<Topic>> {
-        self.by_name.values()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.by_name.len()
-    }
-}
-
-impl FromIterator<Arc<Topic>> for Topics {
-    fn from_iter<I: IntoIterator<Item = Arc<Topic>>>(topics: I) -> Self {
-        let mut all = Self::default();
-        topics.into_iter().for_each(|topic| all.insert(topic));
-        all
-    }
-}
-
-impl Topic {
-    pub(crate) fn in_memory(name: TopicName, id: TopicId, settings: TopicSettings) -> Arc<Self> {
-        let logs = (0..settings.partitions).map(|_| Log::Memory(MemoryLog::default()));
-        Self::new(name, id, settings, None, logs)
-    }
-
-    /// Creates a topic from a topic of the data directory with this number.
-    pub(crate) fn stored(directory: u64, stored: StoredTopic) -> Arc<Self> {
-        let (id, logs) = (TopicId::new(directory, stored.id.into()), stored.partitions.into_iter().map(Log::Disk));
-        Self::new(stored.name, id, stored.settings, Some(stored.id), logs)
-    }
-
-    fn new(
-        name: TopicName,
-        id: TopicId,
-        settings: TopicSettings,
-        stored_as: Option<u32>,
-        logs: impl Iterator<Item = Log>,
-    ) -> Arc<Self> {
-        let cell = |(partition, log)| Arc::new(PartitionCell::new(name.clone(), partition, log));
-        let partitions = (0..).zip(logs).map(cell).collect();
-        Self { name, id, settings, partitions, stored_as, turn: AtomicU32::new(0), is_replaced: AtomicBool::new(false) }
-            .into()
-    }
-
-    /// Returns a copy of the topic with partitions added, which no client reads yet.
-    pub(crate) fn grown(&self, added: impl Iterator<Item = Log>) -> Arc<Self> {
-        let cell = |(id, log)| Arc::new(PartitionCell::new(self.name.clone(), id, log));
-        let added = (self.settings.partitions..).zip(added).map(cell);
-        let partitions: Box<[_]> = self.partitions.iter().cloned().chain(added).collect();
-        let settings = TopicSettings { partitions: partitions.len() as u32, ..self.settings };
-        self.with(settings, partitions)
-    }
-
-    /// Returns a copy of the topic with other settings. The number of its partitions is unchanged.
-    pub(crate) fn altered(&self, settings: TopicSettings) -> Arc<Self> {
-        let settings = TopicSettings { partitions: self.settings.partitions, ..settings };
-        self.with(settings, self.partitions.clone())
-    }
-
-    fn with(&self, settings: TopicSettings, partitions: Box<[Arc<PartitionCell>]>) -> Arc<Self> {
-        let turn = AtomicU32::new(self.turn.load(Ordering::Relaxed));
-        let (name, id, stored_as) = (self.name.clone(), self.id, self.stored_as);
-        Arc::new(Self { name, id, settings, partitions, stored_as, turn, is_replaced: AtomicBool::new(false) })
-    }
-
-    /// Returns `true` if a lookup by name finds this topic, not another one or none.
-    pub(crate) fn is_current(&self) -> bool {
-        !self.is_replaced.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn partitions(&self) -> &[Arc<PartitionCell>] {
-        &self.partitions
-    }
-
-    pub(crate) fn partition(&self, id: PartitionId) -> Result<Arc<PartitionCell>> {
-        let partition = self.partitions.get(id as usize).cloned();
-        partition.ok_or_else(|| Error::no_partition(self.name.as_str(), self.partitions.len(), id.into()))
-    }
-
-    /// Returns the partition of a batch that names none: that of the key of its first record, or else the next one in
-    /// turn.
-    pub(crate) fn partition_of(&self, batch: &DraftBatch) -> Result<Arc<PartitionCell>> {
-        if self.partitions.len() > 1 && batch.producer().is_some() {
-            // A repeated batch might go to another partition, and so be accepted twice.
-            return Err(Error::invalid(format!(
-                "topic {} has {} partitions: a batch with a producer id must name its partition",
-                self.name,
-                self.partitions.len()
-            )));
-        }
-        Ok(match batch.first_key().filter(|_| self.partitions.len() > 1) {
-            Some(key) => {
-                let partition = partitioner::for_key(key, self.partitions.len() as u32);
-                self.partitions[partition as usize].clone()
-            }
-            None => self.next_partition(),
-        })
-    }
-
-    /// Returns the next partition in turn, for batches without a partition and a key.
-    pub(crate) fn next_partition(&self) -> Arc<PartitionCell> {
-        let turn = match self.partitions.len() {
-            1 => 0,
-            _ => self.turn.fetch_add(1, Ordering::Relaxed) as usize,
-        };
-        self.partitions[turn % self.partitions.len()].clone()
-    }
-
-    fn status(&self, owner: Option<QueueName>) -> TopicStatus {
-        TopicStatus {
-            name: self.name.clone(),
-            id: self.id,
-            settings: self.settings,
-            owner,
-            partitions: self.partitions.iter().map(|cell| cell.extent()).collect(),
-        }
-    }
-
-    fn outline(&self) -> TopicOutline {
-        TopicOutline { name: self.name.clone(), id: self.id, settings: self.settings }
-    }
-}
-
-impl Broker {
-    /// Creates a topic. Returns the existing topic if it has the same settings. Settings that are left open take the
-    /// broker's defaults. A topic on disk is durable when this completes.
-    pub async fn create_topic(&self, name: &str, settings: TopicSettings) -> Result<TopicStatus> {
-        let topic = self.create_topic_alone(name, settings).await?;
-        self.renew_queues_over(&topic).await;
-        Ok(self.status_of(&topic))
-    }
-
-    /// Creates a topic as [`Broker::create_topic`] does, but does not renew the queues over an earlier topic of its
-    /// name.
-    pub(crate) async fn create_topic_alone(&self, name: &str, settings: TopicSettings) -> Result<Arc<Topic>> {
+impl Core {
+    /// Creates a topic, and returns when it is durable. Queues over a deleted topic of its name do not read it yet.
+    pub(crate) async fn create_resolved(&self, name: &str, settings: TopicSettings) -> Result<Arc<Topic>> {
         let name = TopicName::parse(name)?;
         let settings = self.resolve(settings)?;
         if name.is_inbox() {
@@ -239,8 +40,8 @@ impl Broker {
         Ok(topic)
     }
 
-    /// Returns the settings that [`Broker::create_topic`] would give such a topic, or the error with which it would
-    /// refuse them.
+    /// Returns the settings that [`Broker::create_topic`](crate::Broker::create_topic) would use for these, or the
+    /// error with which it would refuse them.
     pub fn resolve(&self, settings: TopicSettings) -> Result<TopicSettings> {
         let storage = match (settings.storage, self.store()) {
             (Storage::Auto, None) => Storage::Memory,
@@ -253,14 +54,6 @@ impl Broker {
         let settings = TopicSettings { storage, ..settings }.or(&self.topic_defaults(storage));
         settings.validate()?;
         Ok(settings)
-    }
-
-    pub fn describe_topic(&self, name: &str) -> Result<TopicStatus> {
-        Ok(self.status_of(&*self.topic(name)?))
-    }
-
-    pub(crate) fn status_of(&self, topic: &Topic) -> TopicStatus {
-        topic.status(self.owner_of(topic))
     }
 
     pub fn outline_topic(&self, name: &str) -> Result<TopicOutline> {
@@ -318,62 +111,137 @@ impl Broker {
         Ok(self.topic_or_create(name)?.next_partition().id)
     }
 
-    /// Returns at most `count_max` topics after this name, ordered by name, and `true` if they are the last ones.
-    /// Inboxes are not listed.
-    pub fn list_topics(&self, after: &str, count_max: usize) -> (Vec<TopicStatus>, bool) {
-        let (found, is_last) = {
-            let topics = self.topics.read();
-            let mut found: Vec<&Arc<Topic>> =
-                topics.values().filter(|topic| topic.name.as_str() > after && !topic.name.is_inbox()).collect();
-            let is_last = found.len() <= count_max;
-            if !is_last {
-                // Only the listed topics have to be sorted.
-                found.select_nth_unstable_by(count_max, |a, b| a.name.cmp(&b.name));
-                found.truncate(count_max);
-            }
-            found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-            (found.into_iter().take(count_max).cloned().collect::<Vec<_>>(), is_last)
-        };
-        (found.iter().map(|topic| self.status_of(topic)).collect(), is_last)
+    /// Returns up to `count_max` topics whose names come after `after`, in the order of their names, without inboxes;
+    /// and whether no topic follows.
+    pub(crate) fn topics_after(&self, after: &str, count_max: usize) -> (Vec<Arc<Topic>>, bool) {
+        let topics = self.topics.read();
+        let mut found: Vec<&Arc<Topic>> =
+            topics.values().filter(|topic| topic.name.as_str() > after && !topic.name.is_inbox()).collect();
+        let is_last = found.len() <= count_max;
+        if !is_last {
+            // Only the topics that are returned have to be sorted.
+            found.select_nth_unstable_by(count_max, |a, b| a.name.cmp(&b.name));
+            found.truncate(count_max);
+        }
+        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        (found.into_iter().cloned().collect(), is_last)
     }
 
-    /// Deletes a topic with all its records, and ends its subscriptions. The deletion is durable when this completes.
-    pub async fn delete_topic(&self, name: &str) -> Result<()> {
+    /// Changes settings of a topic.
+    pub(crate) fn alter(&self, name: &str, change: SettingsChange) -> Result<(Arc<Topic>, Commit)> {
+        let _control = self.listeners.lock();
+        self.alter_locked(name, change)
+    }
+
+    /// Returns the settings that [`Broker::alter_topic`](crate::Broker::alter_topic) would set, or the error with which
+    /// it would refuse the change.
+    pub fn check_alteration(&self, name: &str, change: SettingsChange) -> Result<TopicSettings> {
         refuse_internal(name)?;
-        // The queue that owns the topic is deleted with it.
-        if let Some(queue) = self.queues_over(name).await?.into_iter().find(|queue| queue.owns_topic) {
-            return Box::pin(self.delete_queue(queue.name.as_str())).await;
+        let topic = self.topic(name)?;
+        if topic.name.is_inbox() {
+            return Err(Error::invalid(format!("{name}: the settings of an inbox cannot be changed")));
         }
-        // Messages that share groups have not acknowledged must not be attributed to a later topic of this name.
-        for (_, queue) in self.share_queues().await?.into_iter().filter(|(_, queue)| queue.topic.as_str() == name) {
-            self.delete_any_queue(queue.name.as_str()).await?;
-        }
-        let lasts = self.remove(name)?;
-        self.forget_topic_of_transactions(&TopicName::parse(name)?);
-        self.unlist_deleted_streams();
-        lasts.wait().await
+        let settings = change.of(&topic.settings).or(&self.topic_defaults(topic.settings.storage));
+        settings.validate()?;
+        Ok(settings)
     }
 
-    /// Deletes a topic without waiting until the deletion is durable.
-    pub(crate) fn remove(&self, name: &str) -> Result<Lasts> {
+    /// Changes settings of a topic for a caller that has locked the listeners.
+    pub(crate) fn alter_locked(&self, name: &str, change: SettingsChange) -> Result<(Arc<Topic>, Commit)> {
+        let settings = self.check_alteration(name, change)?;
+        let topic = self.topic(name)?;
+        if settings == topic.settings {
+            let lasts = self.lasts(&topic)?;
+            return Ok((topic, lasts));
+        }
+        let mut lasts = Commit::done();
+        if let (Some(id), Some(store)) = (topic.stored_as, self.store()) {
+            let (said, hears) = Commit::of_entry();
+            store.alter_topic(id, settings, said)?;
+            lasts = hears;
+        }
+        let altered = topic.altered(settings);
+        self.topics.write().insert(altered.clone());
+        Ok((altered, lasts))
+    }
+
+    /// Gives a topic this number of partitions in all. `check` may refuse that, and `prepare` gets the grown topic,
+    /// and the number of partitions that it had, before any client can publish to the new ones.
+    pub(crate) fn grow(
+        &self,
+        name: &str,
+        partitions: u32,
+        check: impl FnOnce(&Topic) -> Result<()>,
+        prepare: impl FnOnce(&Topic, usize),
+    ) -> Result<(Arc<Topic>, Commit)> {
+        refuse_internal(name)?;
         let _control = self.listeners.lock();
         let topic = self.topic(name)?;
-        let mut lasts = Lasts::already();
+        let has = topic.settings.partitions;
+        if topic.name.is_inbox() {
+            return Err(Error::invalid(format!("{name}: an inbox has one partition")));
+        }
+        if partitions < has {
+            return Err(Error::invalid(format!("topic {name} has {has} partitions: they can only grow")));
+        }
+        if partitions == has {
+            let lasts = self.lasts(&topic)?;
+            return Ok((topic, lasts));
+        }
+        TopicSettings { partitions, ..topic.settings }.validate()?;
+        check(&topic)?;
+        room_for(&self.topics.read(), 0, partitions - has)?;
+        let (grown, lasts) = match (topic.stored_as, self.store()) {
+            (Some(id), Some(store)) => {
+                let (said, lasts) = Commit::of_entry();
+                (topic.grown(store.grow_topic(id, partitions, said)?.into_iter().map(Log::Disk)), lasts)
+            }
+            _ => {
+                let logs = (has..partitions).map(|_| Log::Memory(MemoryLog::default()));
+                (topic.grown(logs), Commit::done())
+            }
+        };
+        let [first, ..] = topic.partitions() else {
+            return Err(self.no_such_topic(name));
+        };
+        // Each follower reads the first partition, too. No client can publish to the new partitions before they are
+        // inserted.
+        for subscriber in first.followers() {
+            for cell in &grown.partitions()[has as usize..] {
+                cell.join(&subscriber, &Start::Live, cell, subscriber.scope.group.as_deref())?;
+            }
+        }
+        prepare(&grown, has as usize);
+        self.topics.write().insert(grown.clone());
+        self.catalog_changed();
+        Ok((grown, lasts))
+    }
+
+    /// Removes a topic with all it holds from the core and from all views. Its subscriptions end.
+    pub(crate) fn remove(&self, name: &str) -> Result<Commit> {
+        let control = self.listeners.lock();
+        let topic = self.topic(name)?;
+        let mut lasts = Commit::done();
         if let (Some(id), Some(store)) = (topic.stored_as, self.store()) {
-            let (said, hears) = Lasts::when_committed();
+            let (said, hears) = Commit::of_entry();
             store.delete_topic(id, said)?;
             lasts = hears;
         }
         self.topics.write().remove(name);
-        for cell in &topic.partitions {
+        for cell in topic.partitions() {
             let (members, freed) = cell.delete();
             self.log_budget().release(freed);
             for (subscriber, source) in members {
                 subscriber.lose_source(source, Error::not_found(format!("topic {name} was deleted")));
             }
         }
-        self.forget_topic(&topic.name);
-        self.streams_there().topic_removed(&topic);
+        self.observers.iter().for_each(|observer| observer.topic_removed(self, &topic));
+        self.catalog_changed();
+        drop(control);
+        // No view but that of its one subscriber knows an inbox.
+        if !topic.name.is_inbox() {
+            self.observers.iter().for_each(|observer| observer.topic_forgotten(self, &topic));
+        }
         Ok(lasts)
     }
 
@@ -422,7 +290,7 @@ impl Broker {
     }
 
     /// Creates a topic, or returns the topic that another caller created concurrently.
-    pub(crate) fn create(&self, name: TopicName, settings: TopicSettings) -> Result<(Arc<Topic>, Lasts)> {
+    pub(crate) fn create(&self, name: TopicName, settings: TopicSettings) -> Result<(Arc<Topic>, Commit)> {
         let mut listeners = self.listeners.lock();
         {
             let topics = self.topics.read();
@@ -441,31 +309,42 @@ impl Broker {
         };
         let (topic, lasts) = match (settings.storage, self.store()) {
             (Storage::Disk | Storage::Sqlite, Some(store)) => {
-                let (said, lasts) = Lasts::when_committed();
+                let (said, lasts) = Commit::of_entry();
                 (Topic::stored(store.directory(), store.create_topic(name.clone(), settings, said)?), lasts)
             }
-            _ => (Topic::in_memory(name.clone(), self.next_volatile_id(), settings), Lasts::already()),
+            _ => (Topic::in_memory(name.clone(), self.next_volatile_id(), settings), Commit::done()),
         };
         if !name.is_hidden() {
             listeners.join_topic(&topic)?;
         }
         self.topics.write().insert(topic.clone());
         // Records published to the channel of this name are queued before those of the topic.
-        listeners.close(self, &name);
+        listeners.close(self.log_budget(), &name);
         drop(listeners);
-        self.groups().topics_changed();
-        self.streams_there().topic_made(&topic);
+        self.catalog_changed();
+        self.observers.iter().for_each(|observer| observer.topic_created(&topic));
+        self.topic_created.notify_waiters();
         Ok((topic, lasts))
     }
 
     /// Returns when the existing topic is durable: another caller may have created it just now.
-    pub(crate) fn lasts(&self, topic: &Topic) -> Result<Lasts> {
+    pub(crate) fn lasts(&self, topic: &Topic) -> Result<Commit> {
         let (Some(id), Some(store)) = (topic.stored_as, self.store()) else {
-            return Ok(Lasts::already());
+            return Ok(Commit::done());
         };
-        let (said, lasts) = Lasts::when_committed();
+        let (said, lasts) = Commit::of_entry();
         store.confirm_topic(id, topic.settings.partitions, said)?;
         Ok(lasts)
+    }
+
+    /// Number that rises with every topic that is created, grown or deleted, from 1 on startup.
+    pub fn catalog_version(&self) -> u64 {
+        self.catalog_version.load(Ordering::Acquire)
+    }
+
+    fn catalog_changed(&self) {
+        self.catalog_version.fetch_add(1, Ordering::Release);
+        self.catalog_changed.notify_one();
     }
 
     /// Returns the number of partitions of all topics together.
@@ -479,84 +358,82 @@ impl Broker {
         topics.values().filter(|topic| !topic.name.is_hidden() && pattern.matches(&topic.name)).cloned().collect()
     }
 
-    pub(crate) fn trim_logs(&self, now_ms: u64) {
+    /// Removes what retention no longer covers. `knows_queues`: it is known which records no queue needs any more.
+    /// `has_queues`: what queues have acknowledged can be removed.
+    pub(crate) fn trim_logs(&self, now_ms: u64, knows_queues: bool, has_queues: bool) {
         let channels = self.listeners.lock().channels();
         let topics: Vec<Arc<Topic>> = self.topics.read().values().cloned().collect();
         for topic in topics.into_iter().chain(channels) {
-            for cell in &topic.partitions {
+            for cell in topic.partitions() {
                 let settings = &topic.settings;
-                if !settings.keeps_unacked || self.knows_queues() {
+                if !settings.keeps_unacked || knows_queues {
                     self.log_budget().release(cell.trim(Retention::of(settings), now_ms));
                 }
-                if settings.drop_consumed && self.has_restored_queues() {
+                if settings.drop_consumed && has_queues {
                     self.log_budget().release(cell.sweep_consumed());
                 }
             }
         }
     }
-}
 
-/// Waiter until a change of the catalog is durable.
-pub(crate) struct Lasts(Option<oneshot::Receiver<Result<()>>>);
-
-impl Lasts {
-    pub(crate) fn already() -> Self {
-        Self(None)
+    /// Returns the current defaults of topics with this storage.
+    pub fn topic_defaults(&self, storage: Storage) -> TopicSettings {
+        self.defaults().effective(storage)
     }
 
-    pub(crate) fn when_committed() -> (Arc<dyn Owner>, Self) {
-        let (said, heard) = oneshot::channel();
-        (Arc::new(Said(Mutex::new(Some(said)))), Self(Some(heard)))
+    /// Returns the configured defaults of topics with this storage.
+    pub fn configured_topic_defaults(&self, storage: Storage) -> TopicSettings {
+        self.defaults().configured(storage)
     }
 
-    pub(crate) async fn wait(self) -> Result<()> {
-        let Some(heard) = self.0 else {
-            return Ok(());
-        };
-        heard.await.unwrap_or_else(|gone| {
-            Err(Error::new(
-                ErrorKind::Internal,
-                format!("the journal was closed before the change was durable: {gone}"),
-            ))
-        })
+    /// Acquires the exclusive right to change the defaults, for a caller whose change depends on the current ones.
+    pub async fn defaults_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.defaults().turn().await
     }
-}
 
-struct Said(Mutex<Option<oneshot::Sender<Result<()>>>>);
-
-impl Said {
-    fn say(&self, result: Result<()>) {
-        if let Some(said) = self.0.lock().take() {
-            // A caller that no longer waits needs no result.
-            said.send(result).unwrap_or_default();
+    /// Replaces the previous change of the configured defaults with `change`, and alters all topics that follow them.
+    /// For topics on disk, the alteration is durable when this completes. The next call repairs what a failed one left
+    /// undone.
+    pub async fn set_topic_defaults(&self, change: &SettingsChange) -> Result<()> {
+        let effective = self.check_topic_defaults(change)?;
+        {
+            let _control = self.listeners.lock();
+            self.defaults().set(effective);
         }
+        let topics = self.topics.read().values().map(|topic| topic.name.clone()).collect::<Vec<_>>();
+        let mut all_last = Vec::new();
+        for names in topics.chunks(TOPICS_AT_A_TIME) {
+            {
+                let _control = self.listeners.lock();
+                for name in names {
+                    // The topic may have been deleted in the meantime.
+                    let Ok(topic) = self.topic(name.as_str()) else { continue };
+                    all_last.extend(self.follow(&topic)?);
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+        for lasts in all_last {
+            lasts.wait().await?;
+        }
+        Ok(())
     }
-}
 
-impl Owner for Said {
-    fn committed(&self, _mark: u64) {
-        self.say(Ok(()));
+    /// Whether [`Core::set_topic_defaults`] would be refused, and what it would lead to.
+    pub fn check_topic_defaults(&self, change: &SettingsChange) -> Result<[TopicSettings; 2]> {
+        self.defaults().check(change)
     }
 
-    fn failed(&self, error: &Error) {
-        self.say(Err(error.clone()));
+    /// Alters a topic that differs from its defaults. A topic whose own settings conflict with them is left unchanged.
+    fn follow(&self, topic: &Topic) -> Result<Option<Commit>> {
+        let settings = topic.settings;
+        if settings.own.is_none() || is_internal(topic.name.as_str()) || topic.name.is_inbox() {
+            return Ok(None);
+        }
+        let followed = settings.or(&self.topic_defaults(settings.storage));
+        if followed == settings || followed.validate().is_err() {
+            return Ok(None);
+        }
+        self.alter_locked(topic.name.as_str(), SettingsChange::default()).map(|(_, lasts)| Some(lasts))
     }
-}
-
-/// Checks that this number of topics and partitions may be added. Fails as busy if a limit would be exceeded.
-pub(crate) fn room_for(topics: &Topics, more_topics: usize, more_partitions: u32) -> Result<()> {
-    let (count, partitions) = (topics.len(), topics.partitions);
-    if count + more_topics > TOPICS_MAX || partitions + more_partitions as usize > PARTITIONS_TOTAL_MAX {
-        let message = format!("this broker holds {count} topics with {partitions} partitions; delete some first");
-        return Err(Error::busy(message));
-    }
-    Ok(())
-}
-
-/// Refuses the broker's internal topics: clients can only read them.
-pub(crate) fn refuse_internal(name: &str) -> Result<()> {
-    if is_internal(name) {
-        return Err(Error::invalid(format!("'{name}' is a topic of the broker itself; clients can only read it")));
-    }
-    Ok(())
 }

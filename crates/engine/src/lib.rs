@@ -20,6 +20,8 @@ pub mod producers;
 pub mod queue;
 pub mod record;
 pub mod security;
+pub mod shard;
+pub mod state;
 pub mod streams;
 pub mod transactions;
 

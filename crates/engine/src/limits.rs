@@ -8,6 +8,8 @@ pub const PARTITIONS_MAX: u32 = 1024;
 pub const TOPICS_MAX: usize = 65_536;
 /// Maximum number of partitions per broker.
 pub const PARTITIONS_TOTAL_MAX: usize = 131_072;
+/// Maximum number of shards of a broker: each needs its own partition of every internal topic.
+pub const SHARDS_MAX: u16 = 8;
 /// Maximum size of a record batch in bytes. It also bounds the size of a record and, apart from the frame header, of a
 /// frame.
 pub const BATCH_BYTES_MAX: usize = 10 << 20;

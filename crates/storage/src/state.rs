@@ -24,7 +24,7 @@ use crate::journal::EntryKind;
 use crate::journal::recover::{End, Found, Origin, Progress, Recovery};
 use crate::journal::salvage::{self, Salvage};
 use crate::partition::{CompactionSettings, DiskPartition, PartitionInfo};
-use crate::store::{Shared, StoreSettings, StoredTopic};
+use crate::shared::{Shared, StoreSettings, StoredTopic};
 
 /// Topics of a directory.
 pub(crate) struct State {

@@ -18,7 +18,7 @@ mod waits;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -30,78 +30,26 @@ use parking_lot::Mutex;
 use checkpoint::Deletion;
 use waits::Waits;
 
-use crate::background::Background;
 use crate::catalog::{self, Change, Checkpoint, NotACheckpoint};
 use crate::disk::{Disk, LOCK_NAME, damaged, failed, make_dir, other_version, read_whole};
 use crate::durable::DurableLog;
 use crate::journal::recover::{self, Origin, Progress, Recovery, Tail};
-use crate::journal::{Entry, EntryKind, Gate, Journal, JournalSettings, JournalStats, Owner};
-use crate::partition::{CompactionSettings, CompactionStats, DiskPartition, FLUSH_BYTES, TailBytes};
-use crate::place::Place;
-use crate::room::{DISK_PART, Room};
-use crate::sqlite::{self, SqliteSettings, SqliteStats, SqliteStore};
+use crate::journal::{Entry, EntryKind, Journal, JournalStats, Owner};
+use crate::partition::{CompactionSettings, CompactionStats, DiskPartition, FLUSH_BYTES};
+use crate::room::DISK_PART;
+use crate::shared::{GATE_FACTOR, Shared, StoreSettings, StoredTopic};
+use crate::sqlite::{self, SqliteStats, SqliteStore};
 use crate::state::State;
 
 /// Interval at which the background threads check for work.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Delay before a failed checkpoint is retried.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// Factor over `unflushed_bytes_max` at which the journal waits for segments to be written.
-const GATE_FACTOR: u64 = 4;
 /// Interval between checks for partitions to compact, and the delay after an error.
 const COMPACT_EVERY: Duration = Duration::from_secs(1);
 const COMPACT_AGAIN: Duration = Duration::from_secs(60);
 /// Unsynced bytes of a partition's segments that trigger a sync.
 const SYNC_BYTES: u64 = 8 << 20;
-
-#[derive(Clone, Copy, Debug)]
-pub struct StoreSettings {
-    pub journal: JournalSettings,
-    pub segment_bytes: u64,
-    /// Maximum bytes of the newest batches in memory, all partitions together.
-    pub tail_bytes_max: u64,
-    /// Time for which a batch stays in memory if there is room; a batch in a segment stays at most twice as long.
-    /// Clients that follow a topic have read it by then, and for all others the system may have it cached.
-    pub tail_time: Duration,
-    /// Maximum committed bytes in no segment. Above it they are written immediately; above four times as many, the
-    /// journal waits until they are fewer, and so do all publishers.
-    pub unflushed_bytes_max: u64,
-    /// Bytes of the journal between two checkpoints, which recovery has to read.
-    pub checkpoint_bytes: u64,
-    /// Maximum time between two checkpoints.
-    pub checkpoint_interval: Duration,
-    pub compaction: CompactionSettings,
-    pub sqlite: SqliteSettings,
-    /// Bytes of the reserve for a full disk, limited to an eighth of the disk. As many bytes have to be free before
-    /// records are taken again, and after a journal file was created ahead of its use.
-    pub reserve_bytes: u64,
-}
-
-impl Default for StoreSettings {
-    fn default() -> Self {
-        Self {
-            journal: JournalSettings::default(),
-            segment_bytes: 128 << 20,
-            tail_bytes_max: 48 << 20,
-            tail_time: Duration::from_secs(5),
-            unflushed_bytes_max: 16 << 20,
-            checkpoint_bytes: 256 << 20,
-            checkpoint_interval: Duration::from_secs(60),
-            compaction: CompactionSettings::default(),
-            sqlite: SqliteSettings::default(),
-            reserve_bytes: 64 << 20,
-        }
-    }
-}
-
-/// Topic with its partitions in their order.
-#[derive(Clone)]
-pub struct StoredTopic {
-    pub id: u32,
-    pub name: TopicName,
-    pub settings: TopicSettings,
-    pub partitions: Vec<Arc<dyn DurableLog>>,
-}
 
 /// Statistics for metrics.
 #[derive(Clone, Copy, Debug, Default)]
@@ -164,70 +112,6 @@ struct Counts {
     checkpoint_at_bytes: AtomicU64,
     compaction: Mutex<CompactionStats>,
     compaction_errors: AtomicU64,
-}
-
-/// State that the store and its partitions share.
-pub(crate) struct Shared {
-    pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) dir: PathBuf,
-    /// Set when all contents of the journal are recovered.
-    pub(crate) journal: OnceLock<Journal>,
-    pub(crate) tails: TailBytes,
-    /// Maximum committed bytes in no segment; above it they have to be written immediately.
-    unflushed_bytes_max: u64,
-    /// Threads that are woken when that limit is exceeded.
-    background: Arc<Background>,
-    gate: Arc<Gate>,
-    pub(crate) room: Arc<Room>,
-    place: Arc<Place>,
-    /// Topics whose deletion is durable, and whose files still exist.
-    deleted: Mutex<Vec<u32>>,
-}
-
-impl Shared {
-    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, settings: &StoreSettings) -> Self {
-        Self {
-            room: Arc::new(Room::new(disk.clone(), dir, settings.reserve_bytes, settings.journal.file_bytes)),
-            place: Arc::new(Place::new(disk.clone(), dir)),
-            disk,
-            dir: dir.to_path_buf(),
-            journal: OnceLock::new(),
-            tails: TailBytes::default(),
-            unflushed_bytes_max: settings.unflushed_bytes_max,
-            background: Arc::default(),
-            gate: Arc::default(),
-            deleted: Mutex::default(),
-        }
-    }
-
-    /// Counts `bytes` more as committed and in no segment.
-    pub(crate) fn committed(&self, bytes: u64) {
-        let before = self.tails.unflushed.fetch_add(bytes, Ordering::Relaxed);
-        if before <= self.unflushed_bytes_max && before + bytes > self.unflushed_bytes_max {
-            self.background.hurry();
-        }
-        if before + bytes > GATE_FACTOR * self.unflushed_bytes_max {
-            self.gate.set_shut(true);
-            self.background.hurry();
-        }
-    }
-
-    pub(crate) fn append(&self, entry: Entry) -> Result<()> {
-        let journal = self.journal.get().ok_or_else(|| Error::busy("the journal is not open yet"))?;
-        journal.append(entry)
-    }
-
-    pub(crate) fn topic_dir(&self, id: u32) -> PathBuf {
-        self.dir.join("topics").join(id.to_string())
-    }
-
-    pub(crate) fn remove_topic(&self, id: u32) -> Result<()> {
-        let path = self.topic_dir(id);
-        match self.disk.remove_dir(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", &path)(error)),
-            _ => Ok(()),
-        }
-    }
 }
 
 impl Store {

@@ -127,8 +127,8 @@ impl Server {
         });
         let shards = Arc::new(Shards::start(settings.shards)?);
         let broker = start_broker(config, &shards)?;
-        broker.open_security().await.map_err(io::Error::other)?;
-        broker.restore_caches().await.map_err(io::Error::other)?;
+        broker.security.open().await.map_err(io::Error::other)?;
+        broker.caches.restore().await.map_err(io::Error::other)?;
         broker.restore_streams(doors::redis::place_of).await.map_err(io::Error::other)?;
         // If these settings cannot be read, topics keep their settings: other defaults could delete their records.
         if let Err(error) = doors::kafka::restore_settings(&broker).await {

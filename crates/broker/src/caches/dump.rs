@@ -15,8 +15,8 @@ use engine::cache::record::CacheNumber;
 use engine::cache::{Cursor, Shard};
 
 use super::{Cache, CacheLog, Durable, SCAN_PLACES};
-use crate::broker::Broker;
-use crate::timers::now_ms;
+use crate::caches::Caches;
+use crate::clock::now_ms;
 
 /// Size in bytes below which a log is not dumped.
 const LOG_BYTES_MIN: u64 = 16 << 20;
@@ -28,53 +28,53 @@ const AHEAD_BYTES: usize = 4 << 20;
 /// Pause after a failed dump before another one is tried.
 const PAUSE: Duration = Duration::from_secs(10);
 
-impl Broker {
+impl Caches {
     /// Starts a dump in the background if the log is too long.
     pub(super) fn dump_if_long(self: &Arc<Self>) {
-        let Some(log) = self.caches().log.get() else {
+        let Some(log) = self.log.get() else {
             return;
         };
         // Before that the caches are incomplete, and the rest of their contents is in the log only.
-        if !self.caches().is_restored.load(Ordering::Acquire) || self.caches().refused.get().is_some() {
+        if !self.is_restored.load(Ordering::Acquire) || self.refused.get().is_some() {
             return;
         }
-        let durable = self.durable_caches();
+        let durable = self.durable();
         let entries: u64 = durable.iter().map(|cache| cache.budget.taken()).sum();
         let kept = entries.max(log.kept.load(Ordering::Relaxed));
         let max = (kept * LOG_TIMES_MAX).max(LOG_BYTES_MIN);
         if log.bytes.load(Ordering::Relaxed) <= max || log.is_dumping.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (broker, log) = (Arc::downgrade(self), log.clone());
+        let (caches, log) = (Arc::downgrade(self), log.clone());
         tokio::spawn(async move {
-            let Some(broker) = broker.upgrade() else {
+            let Some(caches) = caches.upgrade() else {
                 return;
             };
-            if let Err(error) = broker.dump_caches(&log).await {
+            if let Err(error) = caches.dump(&log).await {
                 tracing::warn!(%error, "the log of durable caches cannot be made shorter now");
-                drop(broker);
+                drop(caches);
                 tokio::time::sleep(PAUSE).await;
             }
             log.is_dumping.store(false, Ordering::Release);
         });
     }
 
-    fn durable_caches(&self) -> Vec<Arc<Cache>> {
-        let mut caches = self.caches().all();
+    fn durable(&self) -> Vec<Arc<Cache>> {
+        let mut caches = self.all();
         caches.retain(|cache| cache.durable.is_some());
         caches
     }
 
     /// Appends the contents of all durable caches to the log, and deletes the records before them.
-    pub(super) async fn dump_caches(&self, log: &Arc<CacheLog>) -> Result<()> {
+    pub(super) async fn dump(&self, log: &Arc<CacheLog>) -> Result<()> {
         log.admit()?;
         let (begin, bytes) = log.begin_dump();
-        for cache in self.durable_caches() {
+        for cache in self.durable() {
             if self.dump_definition(&cache) {
                 cache.dump().await?;
             }
         }
-        log.settled().lasts().await?;
+        log.settled().wait().await?;
         log.cut(begin, bytes).await?;
         log.kept.store(log.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(())
@@ -82,7 +82,7 @@ impl Broker {
 
     /// Logs the definition of a cache again. Returns `true` if the cache exists. It cannot be deleted concurrently.
     fn dump_definition(&self, cache: &Cache) -> bool {
-        let by_name = self.caches().by_name.read();
+        let by_name = self.by_name.read();
         let is_there = by_name.get(cache.name.as_str()).is_some_and(|there| there.id == cache.id);
         if let Some(Durable { log, number }) = cache.durable.as_ref().filter(|_| is_there) {
             log.append_cache(*number, Some(&cache.definition()));
@@ -129,7 +129,7 @@ impl Cache {
                 // An incomplete dump repeats states that the log already contains.
                 log.admit()?;
                 if ahead >= AHEAD_BYTES {
-                    log.settled().lasts().await?;
+                    log.settled().wait().await?;
                     ahead = 0;
                 }
                 tokio::task::yield_now().await;

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 
 use super::*;
+use crate::broker::Broker;
 use crate::settings::Settings;
 
 /// Only reached on failure.
@@ -25,7 +26,7 @@ async fn on_disk(dir: &Path) -> Arc<Broker> {
 
 async fn on_disk_with(dir: &Path, journal_bytes: u64) -> Arc<Broker> {
     let broker = open(dir, journal_bytes).expect("opens");
-    broker.restore_caches().await.expect("restored");
+    broker.caches.restore().await.expect("restored");
     broker
 }
 
@@ -39,7 +40,7 @@ async fn after_kill(dir: &Path, journal_bytes: u64) -> (TempDir, Arc<Broker>) {
             Err(error) if error.kind == ErrorKind::Corrupt && begin.elapsed() < PATIENCE => continue,
             opened => {
                 let broker = opened.expect("opens");
-                broker.restore_caches().await.expect("restored");
+                broker.caches.restore().await.expect("restored");
                 return (left, broker);
             }
         }
@@ -106,7 +107,7 @@ impl Dice {
 
 async fn put(cache: &Cache, key: &[u8], value: &[u8]) -> u64 {
     let stored = cache.put(key, value, Ttl::Default, Condition::Always).expect("room");
-    cache.commit_of(key).lasts().await.expect("it lasts");
+    cache.commit_of(key).wait().await.expect("it lasts");
     let Stored::Done { version, .. } = stored else { panic!("{stored:?}") };
     version
 }
@@ -155,13 +156,13 @@ async fn whenever_it_is_killed_what_was_acknowledged_is_there_and_nothing_else()
         let dir = TempDir::new().expect("a folder");
         let mut dice = Dice(seed);
         let mut broker = on_disk(dir.path()).await;
-        broker.create_cache("c", DURABLE).expect("made");
+        broker.caches.create("c", DURABLE).expect("made");
         for round in 0..12 {
-            let cache = broker.cache("c").expect("there");
+            let cache = broker.caches.open("c").expect("there");
             for _ in 0..dice.roll(40) {
                 change(&cache, &mut dice);
             }
-            cache.settled().lasts().await.expect("it lasts");
+            cache.settled().wait().await.expect("it lasts");
             let acknowledged = contents(&cache);
             // Later changes may or may not survive, from the first one on and without a gap.
             let mut states = vec![acknowledged];
@@ -171,7 +172,7 @@ async fn whenever_it_is_killed_what_was_acknowledged_is_there_and_nothing_else()
             }
             let left = killed(dir.path());
             let again = on_disk(left.path()).await;
-            let restored = contents(&again.cache("c").expect("there"));
+            let restored = contents(&again.caches.open("c").expect("there"));
             assert!(states.contains(&restored), "seed {seed}, round {round}: {restored:?} is none of {states:?}");
             match dice.roll(4) {
                 0 => {
@@ -179,10 +180,10 @@ async fn whenever_it_is_killed_what_was_acknowledged_is_there_and_nothing_else()
                     broker.stop().expect("stops");
                     drop(broker);
                     broker = on_disk(dir.path()).await;
-                    let there = contents(&broker.cache("c").expect("there"));
+                    let there = contents(&broker.caches.open("c").expect("there"));
                     assert_eq!(Some(&there), states.last(), "a broker that is stopped loses nothing");
                 }
-                1 => broker.dump_caches(broker.caches().log.get().expect("it is open")).await.expect("dumped"),
+                1 => broker.caches.dump(broker.caches.log.get().expect("it is open")).await.expect("dumped"),
                 _ => {}
             }
         }
@@ -193,7 +194,7 @@ async fn whenever_it_is_killed_what_was_acknowledged_is_there_and_nothing_else()
 async fn while_others_change_it_a_dump_loses_nothing_wherever_it_is_cut_off() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path()).await;
-    let cache = broker.create_cache("c", DURABLE).expect("made");
+    let cache = broker.caches.create("c", DURABLE).expect("made");
     for number in 0..3000u32 {
         cache.put(&number.to_be_bytes(), &[b'v'; 100], Ttl::Default, Condition::Always).expect("room");
     }
@@ -204,18 +205,18 @@ async fn while_others_change_it_a_dump_loses_nothing_wherever_it_is_cut_off() {
             (0..2000).for_each(|_| change(&writer, &mut dice));
         });
         let dumping = tokio::spawn(async move {
-            let log = dumper.caches().log.get().expect("it is open").clone();
-            dumper.dump_caches(&log).await
+            let log = dumper.caches.log.get().expect("it is open").clone();
+            dumper.caches.dump(&log).await
         });
         let cut_off = killed(dir.path());
         writing.await.expect("no panic");
         dumping.await.expect("no panic").expect("dumped");
-        cache.settled().lasts().await.expect("it lasts");
+        cache.settled().wait().await.expect("it lasts");
         let left = killed(dir.path());
         let again = on_disk(left.path()).await;
-        assert_eq!(contents(&again.cache("c").expect("there")), contents(&cache), "seed {seed}");
+        assert_eq!(contents(&again.caches.open("c").expect("there")), contents(&cache), "seed {seed}");
         let again = on_disk(cut_off.path()).await;
-        let there = contents(&again.cache("c").expect("there"));
+        let there = contents(&again.caches.open("c").expect("there"));
         let flushed = contents(&cache).len() < 3000;
         assert!(flushed || (0..3000u32).all(|number| there.contains_key(&number.to_be_bytes()[..])), "seed {seed}");
         let both = [&b"left"[..], b"right"].map(|key| there.get(key).map(|(value, ..)| value.contains("left")));
@@ -227,17 +228,17 @@ async fn while_others_change_it_a_dump_loses_nothing_wherever_it_is_cut_off() {
 async fn the_log_is_bounded_by_what_the_entries_take() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path()).await;
-    let cache = broker.create_cache("c", DURABLE).expect("made");
-    let log = broker.caches().log.get().expect("it is open").clone();
+    let cache = broker.caches.create("c", DURABLE).expect("made");
+    let log = broker.caches.log.get().expect("it is open").clone();
     // Ten times the minimum size of the log.
     for number in 0..2600u64 {
         let key = (number % 7).to_be_bytes();
         cache.put(&key, &vec![b'v'; 64 << 10], Ttl::Default, Condition::Always).expect("room");
         if number % 16 == 0 {
-            cache.settled().lasts().await.expect("it lasts");
+            cache.settled().wait().await.expect("it lasts");
         }
     }
-    cache.settled().lasts().await.expect("it lasts");
+    cache.settled().wait().await.expect("it lasts");
     let begin = Instant::now();
     while log.bytes.load(Ordering::Relaxed) > 17 << 20 {
         assert!(begin.elapsed() < PATIENCE, "{} bytes are left", log.bytes.load(Ordering::Relaxed));
@@ -248,7 +249,7 @@ async fn the_log_is_bounded_by_what_the_entries_take() {
     assert!(extent.start > 0 && extent.bytes < 40 << 20, "{extent:?}");
     let left = killed(dir.path());
     let again = on_disk(left.path()).await;
-    assert_eq!(contents(&again.cache("c").expect("there")), contents(&cache));
+    assert_eq!(contents(&again.caches.open("c").expect("there")), contents(&cache));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -257,7 +258,7 @@ async fn a_step_that_is_larger_than_a_batch_happens_as_a_whole_or_not() {
     const JOURNAL: u64 = 16 << 20;
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk_with(dir.path(), JOURNAL).await;
-    let cache = broker.create_cache("c", DURABLE).expect("made");
+    let cache = broker.caches.create("c", DURABLE).expect("made");
     let keys: Vec<Vec<u8>> = (0..20u8).map(|number| vec![number]).collect();
     let mut locked = cache.lock_all();
     for key in &keys {
@@ -266,12 +267,12 @@ async fn a_step_that_is_larger_than_a_batch_happens_as_a_whole_or_not() {
     let commit = locked.finish().commit;
     for _ in 0..5 {
         let (_left, again) = after_kill(dir.path(), JOURNAL).await;
-        let there = contents(&again.cache("c").expect("there")).len();
+        let there = contents(&again.caches.open("c").expect("there")).len();
         assert!(there == 0 || there == 20, "{there} of 20");
     }
-    commit.lasts().await.expect("it lasts");
+    commit.wait().await.expect("it lasts");
     let (_left, again) = after_kill(dir.path(), JOURNAL).await;
-    assert_eq!(contents(&again.cache("c").expect("there")), contents(&cache));
+    assert_eq!(contents(&again.caches.open("c").expect("there")), contents(&cache));
     assert_eq!(contents(&cache).len(), 20);
 }
 
@@ -280,13 +281,13 @@ async fn versions_settings_and_times_outlive_a_restart_and_what_is_gone_stays_go
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path()).await;
     let settings = CacheSettings { bytes_max: Some(2 << 20), eviction: Eviction::S3Fifo, ttl_ms: Some(50), ..DURABLE };
-    let small = broker.create_cache("small", settings).expect("made");
-    let cache = broker.create_cache("c", DURABLE).expect("made");
-    let gone = broker.create_cache("gone", DURABLE).expect("made");
+    let small = broker.caches.create("small", settings).expect("made");
+    let cache = broker.caches.create("c", DURABLE).expect("made");
+    let gone = broker.caches.create("gone", DURABLE).expect("made");
     put(&gone, b"k", b"v").await;
-    broker.delete_cache("gone").expect("there").lasts().await.expect("it lasts");
+    broker.caches.delete("gone").expect("there").wait().await.expect("it lasts");
     put(&gone, b"k", b"nobody sees it").await;
-    let memory = broker.cache("memory").expect("made");
+    let memory = broker.caches.open("memory").expect("made");
     memory.put(b"k", b"v", Ttl::Never, Condition::Always).expect("room");
     let version = put(&cache, b"k", b"v").await;
     cache.delete(b"k", Condition::Always);
@@ -295,18 +296,18 @@ async fn versions_settings_and_times_outlive_a_restart_and_what_is_gone_stays_go
     }
     small.put(b"short", b"", Ttl::Default, Condition::Always).expect("room");
     assert!(small.status().stats.evicted > 500);
-    small.settled().lasts().await.expect("it lasts");
+    small.settled().wait().await.expect("it lasts");
     tokio::time::sleep(Duration::from_millis(60)).await;
     let before = contents(&small);
     assert!(!before.contains_key(&b"short"[..]));
     let left = killed(dir.path());
     let broker = on_disk(left.path()).await;
-    let names: Vec<_> = broker.list_caches("", 10).0.iter().map(|status| status.name.to_string()).collect();
+    let names: Vec<_> = broker.caches.list("", 10).0.iter().map(|status| status.name.to_string()).collect();
     assert_eq!(names, ["c", "small"]);
-    let small = broker.create_cache("small", settings).expect("there with these settings");
+    let small = broker.caches.create("small", settings).expect("there with these settings");
     assert_eq!(contents(&small), before);
     assert_eq!(small.status().settings, settings);
-    let cache = broker.cache("c").expect("there");
+    let cache = broker.caches.open("c").expect("there");
     assert_eq!(contents(&cache).len(), 0);
     assert!(put(&cache, b"k", b"v").await > version);
     let stats = broker.stats().expect("written");
@@ -317,7 +318,7 @@ async fn versions_settings_and_times_outlive_a_restart_and_what_is_gone_stays_go
 async fn steps_over_several_caches_are_one_step() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path()).await;
-    let caches = ["a", "b"].map(|name| broker.create_cache(name, DURABLE).expect("made"));
+    let caches = ["a", "b"].map(|name| broker.caches.create(name, DURABLE).expect("made"));
     for round in 0..20u64 {
         let mut all: Vec<_> = caches.iter().map(|cache| cache.lock([&b"k"[..]])).collect();
         for locked in &mut all {
@@ -326,11 +327,12 @@ async fn steps_over_several_caches_are_one_step() {
         let commits: Vec<_> = Locked::finish_all(all).into_iter().map(|finished| finished.commit).collect();
         let left = killed(dir.path());
         for commit in commits {
-            commit.lasts().await.expect("it lasts");
+            commit.wait().await.expect("it lasts");
         }
         let again = on_disk(left.path()).await;
-        let of =
-            |name: &str| contents(&again.cache(name).expect("there")).values().next().map(|(_, version, _)| *version);
+        let of = |name: &str| {
+            contents(&again.caches.open(name).expect("there")).values().next().map(|(_, version, _)| *version)
+        };
         let is_there = |name: &str| of(name).is_some();
         assert_eq!(is_there("a"), is_there("b"));
     }
@@ -338,29 +340,29 @@ async fn steps_over_several_caches_are_one_step() {
     let mut locked = caches[0].lock_all();
     locked.flush();
     locked.put_owned(b"after", whole, None).expect("room");
-    locked.finish().commit.lasts().await.expect("it lasts");
+    locked.finish().commit.wait().await.expect("it lasts");
     let left = killed(dir.path());
     let again = on_disk(left.path()).await;
-    assert_eq!(contents(&again.cache("a").expect("there")), contents(&caches[0]));
+    assert_eq!(contents(&again.caches.open("a").expect("there")), contents(&caches[0]));
     assert_eq!(contents(&caches[0]).len(), 1);
 }
 
 #[tokio::test]
 async fn a_durable_cache_needs_a_data_directory() {
     let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("it starts");
-    let refused = broker.create_cache("c", DURABLE).map(drop).expect_err("nothing lasts in memory");
+    let refused = broker.caches.create("c", DURABLE).map(drop).expect_err("nothing lasts in memory");
     assert_eq!(refused.kind, ErrorKind::Invalid);
     assert!(refused.message.contains("--data"), "{refused}");
-    assert!(broker.cache("c").is_ok_and(|cache| cache.settled().is_reached()));
+    assert!(broker.caches.open("c").is_ok_and(|cache| cache.settled().is_done()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_read_lasts_once_it_is_told() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path()).await;
-    let cache = broker.create_cache("c", DURABLE).expect("made");
+    let cache = broker.caches.create("c", DURABLE).expect("made");
     put(&cache, b"calm", b"1").await;
-    assert!(cache.commit_of(b"calm").is_reached());
+    assert!(cache.commit_of(b"calm").is_done());
     let mut seen_unsettled = 0;
     for number in 0..200u64 {
         let key = number.to_be_bytes();
@@ -368,13 +370,13 @@ async fn what_is_read_lasts_once_it_is_told() {
         let mut locked = cache.lock([&key[..]]);
         assert!(locked.peek(&key).is_some());
         let read = locked.finish().commit;
-        seen_unsettled += u32::from(!read.is_reached());
-        read.lasts().await.expect("it lasts");
-        assert!(cache.commit_of(&key).is_reached());
+        seen_unsettled += u32::from(!read.is_done());
+        read.wait().await.expect("it lasts");
+        assert!(cache.commit_of(&key).is_done());
         let left = (number % 50 == 0).then(|| killed(dir.path()));
         if let Some(left) = left {
             let again = on_disk(left.path()).await;
-            assert!(contents(&again.cache("c").expect("there")).contains_key(&key[..]));
+            assert!(contents(&again.caches.open("c").expect("there")).contains_key(&key[..]));
         }
     }
     assert!(seen_unsettled > 0, "no read met a change on its way");
@@ -384,11 +386,11 @@ async fn what_is_read_lasts_once_it_is_told() {
 async fn an_operation_that_comes_again_is_done_once_also_after_a_kill() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path()).await;
-    let cache = broker.create_cache("c", DURABLE).expect("made");
+    let cache = broker.caches.create("c", DURABLE).expect("made");
     let id = |sequence| OperationId { client: 77, sequence };
     let lasting = async |cache: &Cache, sequence| {
         let added = cache.add_once(b"n", 1, Ttl::Never, id(sequence)).expect("a number");
-        cache.commit_of(b"n").lasts().await.expect("it lasts");
+        cache.commit_of(b"n").wait().await.expect("it lasts");
         added
     };
     let mut killed_before = 0;
@@ -398,10 +400,10 @@ async fn an_operation_that_comes_again_is_done_once_also_after_a_kill() {
         if sequence % 10 == 0 {
             let left = killed(dir.path());
             if sequence % 50 == 0 {
-                broker.dump_caches(broker.caches().log.get().expect("it is open")).await.expect("dumped");
+                broker.caches.dump(broker.caches.log.get().expect("it is open")).await.expect("dumped");
             }
             let again = on_disk(left.path()).await;
-            let restored = again.cache("c").expect("there");
+            let restored = again.caches.open("c").expect("there");
             let was_done = restored.get(b"n", |found| found.is_some_and(|found| found.version == added.version));
             let after = lasting(&restored, sequence).await;
             assert_eq!(after.value, added.value, "once, whether or not it was written before the kill");
@@ -409,12 +411,12 @@ async fn an_operation_that_comes_again_is_done_once_also_after_a_kill() {
             killed_before += u32::from(!was_done);
             assert_eq!(lasting(&restored, sequence).await, after);
         }
-        commit.lasts().await.expect("it lasts");
+        commit.wait().await.expect("it lasts");
         assert_eq!(lasting(&cache, sequence).await, added);
     }
     println!("{killed_before} were not written when the broker was killed");
     let left = killed(dir.path());
-    let again = on_disk(left.path()).await.cache("c").expect("there");
+    let again = on_disk(left.path()).await.caches.open("c").expect("there");
     assert_eq!(lasting(&again, 199).await.value, 200);
     let old = again.add_once(b"n", 1, Ttl::Never, id(3)).map_err(|error| error.kind);
     assert_eq!(old, Err(ErrorKind::OutOfRange));
@@ -425,7 +427,7 @@ async fn an_operation_that_comes_again_is_done_once_also_after_a_kill() {
 #[tokio::test]
 async fn the_first_answer_counts_also_where_nothing_was_done() {
     let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("it starts");
-    let cache = broker.cache("c").expect("made");
+    let cache = broker.caches.open("c").expect("made");
     let id = |sequence| OperationId { client: 5, sequence };
     let put = |sequence, condition| cache.put_once(b"k", b"v", Ttl::Default, condition, id(sequence)).expect("room");
     assert_eq!(put(1, Condition::IfPresent), Stored::Unmet { current: None });

@@ -8,6 +8,7 @@ use storage::{Disk, DiskFile, RealDisk, Store, StoreSettings};
 use tokio::runtime::Handle;
 
 use super::*;
+use crate::broker::Broker;
 use crate::settings::Settings;
 
 /// Only reached on failure.
@@ -122,7 +123,7 @@ async fn open(disk: &Narrow, dir: &Path) -> Arc<Broker> {
         }
     };
     let broker = Broker::start_with(Settings::default(), &[Handle::current()], Some(opened)).expect("it starts");
-    broker.restore_caches().await.expect("restored");
+    broker.caches.restore().await.expect("restored");
     broker
 }
 
@@ -141,10 +142,10 @@ async fn a_full_disk_refuses_changes_of_durable_caches_before_they_are_made_and_
     let (disk, dir) = (Narrow::default(), tempfile::TempDir::new().expect("a folder"));
     let broker = open(&disk, dir.path()).await;
     let durable = CacheSettings { is_durable: true, ..CacheSettings::default() };
-    let cache = broker.create_cache("c", durable).expect("it is made");
+    let cache = broker.caches.create("c", durable).expect("it is made");
     let put = async |key: &[u8], value: &[u8]| -> Result<()> {
         cache.put(key, value, Ttl::Default, Condition::Always)?;
-        cache.commit_of(key).lasts().await
+        cache.commit_of(key).wait().await
     };
     put(b"first", b"1").await.expect("room");
     disk.0.store(true, Ordering::Relaxed);
@@ -160,11 +161,11 @@ async fn a_full_disk_refuses_changes_of_durable_caches_before_they_are_made_and_
     assert_eq!(refused.kind, ErrorKind::DiskFull, "{refused}");
     // Refused changes are not visible, and existing entries can be read.
     assert_eq!(value_of(&cache, b"first"), acknowledged);
-    cache.commit_of(b"first").lasts().await.expect("reads go on");
-    cache.settled().lasts().await.expect("reads of all keys go on");
+    cache.commit_of(b"first").wait().await.expect("reads go on");
+    cache.settled().wait().await.expect("reads of all keys go on");
     assert_eq!(cache.add(b"count", 1, Ttl::Default).expect_err("refused").kind, ErrorKind::DiskFull);
     assert_eq!(value_of(&cache, b"count"), None);
-    assert_eq!(broker.delete_cache("c").expect_err("refused").kind, ErrorKind::DiskFull);
+    assert_eq!(broker.caches.delete("c").expect_err("refused").kind, ErrorKind::DiskFull);
     assert!(broker.store().and_then(Store::full).is_some(), "it is said why");
     disk.0.store(false, Ordering::Relaxed);
     while let Err(full) = cache.admit() {
@@ -177,7 +178,7 @@ async fn a_full_disk_refuses_changes_of_durable_caches_before_they_are_made_and_
     broker.stop().expect("it stops");
     drop(broker);
     let broker = open(&disk, dir.path()).await;
-    let cache = broker.find_cache("c").expect("it is there");
+    let cache = broker.caches.find("c").expect("it is there");
     assert_eq!((value_of(&cache, b"first"), value_of(&cache, b"second")), before);
 }
 
@@ -196,12 +197,12 @@ async fn a_flipped_bit_in_the_log_of_durable_caches_is_refused_by_name_and_all_e
     let (disk, dir) = (Narrow::default(), tempfile::TempDir::new().expect("a folder"));
     let broker = open(&disk, dir.path()).await;
     let durable = CacheSettings { is_durable: true, ..CacheSettings::default() };
-    let cache = broker.create_cache("orders", durable).expect("it is made");
+    let cache = broker.caches.create("orders", durable).expect("it is made");
     for number in 0..20 {
         let key = format!("key {number}");
         cache.put(key.as_bytes(), &[7; 500], Ttl::Default, Condition::Always).expect("room");
     }
-    cache.settled().lasts().await.expect("it lasts");
+    cache.settled().wait().await.expect("it lasts");
     drop(cache);
     broker.stop().expect("it stops");
     drop(broker);
@@ -210,12 +211,13 @@ async fn a_flipped_bit_in_the_log_of_durable_caches_is_refused_by_name_and_all_e
     contents[bytes as usize / 2] ^= 4;
     std::fs::write(&path, contents).expect("it is written");
     let broker = open(&disk, dir.path()).await;
-    for refused in [broker.find_cache("orders"), broker.cache("orders"), broker.create_cache("orders", durable)] {
+    for refused in [broker.caches.find("orders"), broker.caches.open("orders"), broker.caches.create("orders", durable)]
+    {
         let refused = refused.map(drop).expect_err("it is not served");
         assert_eq!(refused.kind, ErrorKind::Corrupt, "{refused}");
         assert!(refused.message.contains("cache 'orders' is not served"), "{refused}");
         assert!(refused.message.contains("is damaged at byte"), "{refused}");
     }
-    broker.create_cache("others", CacheSettings::default()).expect("one in memory is served");
+    broker.caches.create("others", CacheSettings::default()).expect("one in memory is served");
     broker.stop().expect("it stops");
 }

@@ -16,9 +16,10 @@ use engine::{Error, ErrorKind, Offset, Result};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
-use super::log::{Kept, Later};
-use super::{Cache, CacheCommit, Durable, SCAN_PLACES};
-use crate::timers::now_ms;
+use super::log::Kept;
+use super::{Cache, Durable, SCAN_PLACES};
+use crate::clock::now_ms;
+use crate::commit::Commit;
 
 pub use streams::{Keyed, StreamMark};
 
@@ -48,7 +49,7 @@ pub struct Locked<'c> {
     is_read: Cell<bool>,
     answered: Option<(OperationId, OperationAnswer)>,
     /// Changes of streams that have to be durable with the step.
-    later: Vec<Later>,
+    later: Commit,
 }
 
 /// Work that a step leaves for the time after its locks are released.
@@ -58,7 +59,7 @@ pub struct Finished {
     /// Keys that may have more now, for the clients that wait for them ([`Cache::serve`]).
     pub grown: Vec<Box<[u8]>>,
     /// Commit of the changes that were made and read.
-    pub commit: CacheCommit,
+    pub commit: Commit,
 }
 
 /// A value that was copied out of a cache as a whole.
@@ -133,7 +134,7 @@ impl<'c> Locked<'c> {
             read: None,
             is_read: Cell::new(false),
             answered: None,
-            later: Vec::new(),
+            later: Commit::done(),
         }
     }
 
@@ -169,14 +170,14 @@ impl<'c> Locked<'c> {
         self.drop_streams();
         let later = std::mem::take(&mut self.later);
         let Some(Durable { log, .. }) = &self.cache.durable else {
-            return Finished { grown, commit: CacheCommit::default().with(later) };
+            return Finished { grown, commit: later };
         };
         if self.is_read.get() {
             let unsettled = self.shards.iter_mut().filter_map(|(_, shard)| shard.unsettled(log, None));
             self.read = self.read.max(unsettled.max());
         }
-        let commit = self.read.map_or_else(CacheCommit::default, |offset| log.commit_of(offset));
-        Finished { grown, commit: commit.with(later) }
+        let commit = self.read.map_or_else(Commit::done, |offset| log.commit_of(offset));
+        Finished { grown, commit: commit.and(later) }
     }
 
     /// Notes that a key was read: its changes have to be durable before the answer.
@@ -470,7 +471,7 @@ impl Drop for Locked<'_> {
         write(std::slice::from_mut(self));
         self.drop_streams();
         let later = std::mem::take(&mut self.later);
-        if !later.is_empty() {
+        if !later.is_done() {
             // No caller waits for it.
             self.cache.finish_later(later);
         }

@@ -3,10 +3,9 @@
 //! until the change is durable.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use engine::cache::Shard;
 use engine::cache::effects::Effects;
@@ -14,11 +13,12 @@ use engine::cache::record::{CacheDefinition, CacheNumber, CacheRecord, StepPart}
 use engine::{BatchBuilder, Error, ErrorKind, Offset, Result};
 use parking_lot::Mutex;
 
-use crate::broker::Broker;
-use crate::partition::{Commit, PartitionCell};
-use crate::publish::{Wakes, committed};
-use crate::timers::now_ms;
-use crate::topics::Topic;
+use crate::clock::now_ms;
+use crate::commit::Commit;
+use crate::core::Core;
+use crate::partition::{AppendOptions, PartitionCell};
+use crate::topic::Topic;
+use crate::wakes::Wakes;
 
 /// Maximum number of bytes of effects in one batch. A larger step is written in parts.
 const PART_BYTES: usize = 4 << 20;
@@ -30,7 +30,7 @@ const UNSETTLED_LOOK: usize = 64;
 const LOST: Offset = Offset::MAX;
 
 pub(super) struct CacheLog {
-    broker: Weak<Broker>,
+    core: Arc<Core>,
     pub(super) topic: Arc<Topic>,
     cell: Arc<PartitionCell>,
     /// Offset before which all records are durable, as of the last check.
@@ -49,29 +49,13 @@ pub(super) struct CacheLog {
     pub(super) dumps: AtomicU64,
 }
 
-/// Other work that has to be durable before a change is: changes of streams, which have separate logs.
-pub(super) type Later = futures_util::future::BoxFuture<'static, Result<()>>;
-
-/// Handle to wait until a change of a cache, or one that was read, is durable: immediately for a cache in memory.
-#[derive(Default)]
-pub struct CacheCommit {
-    waiting: Option<Waiting>,
-    later: Vec<Later>,
-}
-
-struct Waiting {
-    commit: Result<Commit>,
-    until: Offset,
-    log: Arc<CacheLog>,
-}
-
 impl CacheLog {
     /// Creates the log. The numbers of all earlier steps are at most `step`.
-    pub(super) fn new(broker: Weak<Broker>, topic: Arc<Topic>, step: u64) -> Result<Self> {
+    pub(super) fn new(core: Arc<Core>, topic: Arc<Topic>, step: u64) -> Result<Self> {
         let cell = topic.partition(0)?;
         let end = cell.extent().end;
         Ok(Self {
-            broker,
+            core,
             topic,
             cell,
             settled: AtomicU64::new(end),
@@ -159,42 +143,44 @@ impl CacheLog {
 
     fn place(&self, mut batch: BatchBuilder) -> Result<Offset> {
         let batch = batch.finish().ok_or_else(|| Error::invalid("there is nothing to write"))?;
-        let gone = || Error::new(ErrorKind::ShuttingDown, "the broker has stopped");
-        let broker = self.broker.upgrade().ok_or_else(gone)?;
-        let (bytes, count) = (batch.len() as u64, u64::from(batch.count()));
-        let end = broker.place_admitted(&self.topic, 0, batch, &mut Wakes::default())?.base_offset + count;
-        self.end.fetch_max(end, Ordering::Relaxed);
+        let bytes = batch.len() as u64;
+        let options = AppendOptions::own_admitted(&self.topic.settings, now_ms());
+        let last = self.core.append_own(&self.cell, &options, batch, &mut Wakes::default())?.position;
+        self.end.fetch_max(last + 1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes + RECORD_BYTES, Ordering::Relaxed);
-        Ok(end - 1)
+        Ok(last)
     }
 
     /// Returns the commit of a record.
-    pub(super) fn commit_of(self: &Arc<Self>, offset: Offset) -> CacheCommit {
+    pub(super) fn commit_of(&self, offset: Offset) -> Commit {
         if offset < self.settled.load(Ordering::Acquire) {
-            return CacheCommit::default();
+            return Commit::done();
         }
         let until = offset.saturating_add(1);
         let commit = match offset {
-            LOST => self.check().map(|()| Commit::Reached),
+            LOST => self.check().map(|()| Commit::done()),
             _ => self.cell.settled_until(until),
         };
-        if matches!(commit, Ok(Commit::Reached | Commit::InMemory)) {
+        let commit = commit.unwrap_or_else(Commit::failed);
+        if commit.is_done() {
             self.settled.fetch_max(until, Ordering::Release);
-            return CacheCommit::default();
         }
-        CacheCommit { waiting: Some(Waiting { commit, until, log: self.clone() }), later: Vec::new() }
+        commit
     }
 
     /// Returns the commit of all records written so far.
-    pub(super) fn settled(self: &Arc<Self>) -> CacheCommit {
+    pub(super) fn settled(&self) -> Commit {
         match self.broken.get() {
             Some(_) => self.commit_of(LOST),
-            None => self
-                .end
-                .load(Ordering::Acquire)
-                .checked_sub(1)
-                .map_or_else(CacheCommit::default, |last| self.commit_of(last)),
+            None => {
+                self.end.load(Ordering::Acquire).checked_sub(1).map_or_else(Commit::done, |last| self.commit_of(last))
+            }
         }
+    }
+
+    /// Returns `true` if so much waits for the disk that a client that changes more has to wait for it first.
+    pub(super) fn is_late(&self) -> bool {
+        self.cell.admit().is_err()
     }
 
     /// Returns the offset at which a dump that begins now starts, and the bytes of the log before it. The dump covers
@@ -219,50 +205,6 @@ impl CacheLog {
     fn look(&self) -> Offset {
         self.settled.fetch_max(self.cell.extent().end, Ordering::AcqRel);
         self.settled.load(Ordering::Acquire)
-    }
-}
-
-impl fmt::Debug for CacheCommit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CacheCommit").field(&self.waiting.as_ref().map(|waiting| waiting.until)).finish()
-    }
-}
-
-impl CacheCommit {
-    /// Returns `true` if [`CacheCommit::lasts`] has nothing to wait for.
-    pub fn is_reached(&self) -> bool {
-        self.waiting.is_none() && self.later.is_empty()
-    }
-
-    /// Returns `true` if the disk is so far behind that the caller has to wait for this commit before its next change.
-    pub fn is_late(&self) -> bool {
-        self.waiting.as_ref().is_some_and(|waiting| waiting.log.cell.admit().is_err())
-    }
-
-    /// Combines two commits: reached when both are. All caches have one log, so this is the later of the two.
-    pub fn and(self, other: Self) -> Self {
-        let until = |commit: &Self| commit.waiting.as_ref().map(|waiting| waiting.until);
-        let (first, mut last) = if until(&self) >= until(&other) { (other, self) } else { (self, other) };
-        last.later.extend(first.later);
-        last
-    }
-
-    /// Adds the pending changes of streams to the commit.
-    pub(super) fn with(mut self, later: Vec<Later>) -> Self {
-        self.later.extend(later);
-        self
-    }
-
-    /// Returns when the changes are durable.
-    pub async fn lasts(self) -> Result<()> {
-        if let Some(Waiting { commit, until, log }) = self.waiting {
-            committed(commit?).await?;
-            log.settled.fetch_max(until, Ordering::Release);
-        }
-        for later in self.later {
-            later.await?;
-        }
-        Ok(())
     }
 }
 

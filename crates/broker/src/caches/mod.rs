@@ -35,13 +35,14 @@ use engine::cache::{
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings, nearest};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use crate::broker::Broker;
+use crate::clock::now_ms;
+use crate::commit::Commit;
+use crate::core::Core;
 use crate::metrics::Exposition;
 use crate::peers::Created;
-use crate::timers::now_ms;
-use crate::topics::Topic;
+use crate::streams::{Listing, Streams};
+use crate::topic::Topic;
 pub use locked::{Finished, Keyed, Locked, StreamMark, Taken};
-pub use log::CacheCommit;
 use log::{CacheLog, Kept};
 use wait::Waiters;
 pub use wait::{Attempt, Waiting};
@@ -64,6 +65,8 @@ const VERSION_EPOCH_MS: u64 = 1_577_836_800_000;
 const VERSIONS_PER_MS: u64 = 1 << 13;
 
 pub struct Caches {
+    core: Arc<Core>,
+    streams: Arc<Streams>,
     by_name: RwLock<HashMap<CacheName, Arc<Cache>>>,
     /// The caches of `by_name`, by their numbers.
     by_id: RwLock<HashMap<u64, Arc<Cache>>>,
@@ -73,7 +76,6 @@ pub struct Caches {
     watched_bytes: Arc<AtomicUsize>,
     /// Version from which the newest cache counts its changes.
     origin: Mutex<u64>,
-    broker: OnceLock<Weak<Broker>>,
     /// Settings of caches whose names belong to a door, applied whichever door uses such a name first.
     reserved: RwLock<HashMap<String, CacheSettings>>,
     /// Log of the durable caches, once one exists.
@@ -90,8 +92,7 @@ pub struct Cache {
     id: u64,
     name: CacheName,
     settings: CacheSettings,
-    /// The broker that the cache belongs to.
-    broker: Weak<Broker>,
+    streams: Arc<Streams>,
     budget: Arc<Budget>,
     hasher: foldhash::quality::RandomState,
     shards: Box<[Padded]>,
@@ -117,27 +118,23 @@ struct Padded(Mutex<Kept>);
 
 impl Caches {
     /// Creates the caches of a broker. `is_restored` is `true` if nothing has to be restored.
-    pub(crate) fn new(bytes_max: u64, is_restored: bool) -> Self {
+    pub(crate) fn new(core: Arc<Core>, streams: Arc<Streams>, is_restored: bool) -> Self {
+        let bytes_max = core.settings().cache_bytes_max;
         Self {
+            core,
+            streams,
             by_name: RwLock::default(),
             by_id: RwLock::default(),
             budget: Arc::new(Budget::new(bytes_max, None)),
             hasher: foldhash::quality::RandomState::default(),
             watched_bytes: Arc::default(),
             origin: Mutex::new(0),
-            broker: OnceLock::new(),
             reserved: RwLock::default(),
             log: OnceLock::new(),
             is_restored: AtomicBool::new(is_restored),
             refused: OnceLock::new(),
             restored_entries: AtomicU64::new(0),
         }
-    }
-
-    /// Sets the broker that these caches belong to.
-    pub(crate) fn belong_to(&self, broker: Weak<Broker>) {
-        // A broker has one set of caches and calls this once.
-        self.broker.set(broker).unwrap_or_default();
     }
 
     /// Returns the version from which a new cache counts its changes: higher than that of any cache so far, also before
@@ -185,14 +182,14 @@ fn origin_at(now_ms: u64) -> u64 {
     now_ms.saturating_sub(VERSION_EPOCH_MS) * VERSIONS_PER_MS
 }
 
-impl Broker {
+impl Caches {
     /// Returns the cache of a name. A missing one is created if the broker creates topics automatically.
-    pub fn cache(&self, name: &str) -> Result<Arc<Cache>> {
-        match self.find_cache(name) {
+    pub fn open(&self, name: &str) -> Result<Arc<Cache>> {
+        match self.find(name) {
             Err(refused) if refused.kind == ErrorKind::Corrupt => Err(refused),
             Err(_) => {
-                let reserved = self.caches().reserved.read().get(name).copied();
-                self.cache_or(name, reserved.unwrap_or_default())
+                let reserved = self.reserved.read().get(name).copied();
+                self.open_with(name, reserved.unwrap_or_default())
             }
             found => found,
         }
@@ -200,26 +197,26 @@ impl Broker {
 
     /// Sets the settings with which the cache of a name is created on first use, whichever door uses it. Doors call
     /// this for the few names that belong to them.
-    pub fn reserve_cache(&self, name: String, settings: CacheSettings) {
-        self.caches().reserved.write().insert(name, settings);
+    pub fn reserve(&self, name: String, settings: CacheSettings) {
+        self.reserved.write().insert(name, settings);
     }
 
     /// Returns the cache of a name. A missing one is created with these settings, under the condition of
     /// [`cache`](Self::cache).
-    pub fn cache_or(&self, name: &str, settings: CacheSettings) -> Result<Arc<Cache>> {
-        if let Some(cache) = self.caches().by_name.read().get(name) {
+    pub fn open_with(&self, name: &str, settings: CacheSettings) -> Result<Arc<Cache>> {
+        if let Some(cache) = self.by_name.read().get(name) {
             return Ok(cache.clone());
         }
         let name = CacheName::parse(name)?;
-        if !self.settings().auto_create_topics {
+        if !self.core.settings().auto_create_topics {
             return Err(no_such_cache(name.as_str()));
         }
-        self.make_cache(name, settings)
+        self.make(name, settings)
     }
 
     /// Returns the cache of a number, as long as it exists.
-    pub fn cache_of(&self, id: u64) -> Result<Arc<Cache>> {
-        let cache = self.caches().by_id.read().get(&id).cloned();
+    pub fn by_id(&self, id: u64) -> Result<Arc<Cache>> {
+        let cache = self.by_id.read().get(&id).cloned();
         cache.ok_or_else(|| {
             Error::not_found(format!(
                 "there is no cache with the number {id} any more: open the cache again by its name"
@@ -229,10 +226,10 @@ impl Broker {
 
     /// Creates a cache. An existing one with the same settings is returned as well; with other settings it is an error.
     /// Use [`Cache::settled`] to wait until the cache is durable.
-    pub fn create_cache(&self, name: &str, settings: CacheSettings) -> Result<Arc<Cache>> {
+    pub fn create(&self, name: &str, settings: CacheSettings) -> Result<Arc<Cache>> {
         let name = CacheName::parse(name)?;
         check_settings(&settings)?;
-        let cache = self.make_cache(name, settings)?;
+        let cache = self.make(name, settings)?;
         if cache.settings != settings {
             let message = format!("cache '{}' already exists with other settings", cache.name);
             return Err(Error::new(ErrorKind::AlreadyExists, message));
@@ -241,18 +238,18 @@ impl Broker {
     }
 
     /// Returns the cache of a name, if it exists.
-    pub fn find_cache(&self, name: &str) -> Result<Arc<Cache>> {
-        let found = self.caches().by_name.read().get(name).cloned();
+    pub fn find(&self, name: &str) -> Result<Arc<Cache>> {
+        let found = self.by_name.read().get(name).cloned();
         if found.is_none() {
             // If not even the names could be read, any name may have been a cache.
-            let is_unknown = self.caches().refused.get().is_some_and(|(_, names)| names.is_empty());
-            self.caches().check_served(name, is_unknown)?;
+            let is_unknown = self.refused.get().is_some_and(|(_, names)| names.is_empty());
+            self.check_served(name, is_unknown)?;
         }
         found.ok_or_else(|| self.missing_cache(name))
     }
 
-    pub fn delete_cache(&self, name: &str) -> Result<CacheCommit> {
-        let mut by_name = self.caches().by_name.write();
+    pub fn delete(&self, name: &str) -> Result<Commit> {
+        let mut by_name = self.by_name.write();
         by_name.get(name).ok_or_else(|| no_such_cache(name))?.admit()?;
         let cache = by_name.remove(name).ok_or_else(|| no_such_cache(name))?;
         if let Some(Durable { log, number }) = &cache.durable {
@@ -260,9 +257,9 @@ impl Broker {
         }
         // A cache that is created again with this name continues to count from here.
         let newest = cache.shards.iter().map(|shard| shard.0.lock().version()).max();
-        self.caches().note_given(newest.unwrap_or_default());
+        self.note_given(newest.unwrap_or_default());
         drop(by_name);
-        self.caches().by_id.write().remove(&cache.id);
+        self.by_id.write().remove(&cache.id);
         // Holders of the cache find it empty. Its watchers, and the clients that wait for a key, are notified of its
         // end.
         cache.is_deleted.store(true, Ordering::Relaxed);
@@ -272,14 +269,14 @@ impl Broker {
         Ok(cache.settled().and(flushed))
     }
 
-    pub fn describe_cache(&self, name: &str) -> Result<CacheStatus> {
-        let cache = self.caches().by_name.read().get(name).cloned();
+    pub fn describe(&self, name: &str) -> Result<CacheStatus> {
+        let cache = self.by_name.read().get(name).cloned();
         cache.map(|cache| cache.status()).ok_or_else(|| self.missing_cache(name))
     }
 
     /// Returns the error for a cache that does not exist, with the nearest name that does.
     fn missing_cache(&self, name: &str) -> Error {
-        let by_name = self.caches().by_name.read();
+        let by_name = self.by_name.read();
         match nearest(name, by_name.keys().map(CacheName::as_str)) {
             Some(nearest) => Error::not_found(format!("no cache '{name}'; did you mean '{nearest}'?")),
             None => no_such_cache(name),
@@ -288,8 +285,8 @@ impl Broker {
 
     /// Returns the caches after this name, in the order of their names; the second value is `true` if they are the
     /// last.
-    pub fn list_caches(&self, after: &str, count_max: usize) -> (Vec<CacheStatus>, bool) {
-        let mut caches = self.caches().all();
+    pub fn list(&self, after: &str, count_max: usize) -> (Vec<CacheStatus>, bool) {
+        let mut caches = self.all();
         caches.retain(|cache| cache.name.as_str() > after);
         caches.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let is_last = caches.len() <= count_max;
@@ -297,22 +294,27 @@ impl Broker {
     }
 
     /// Returns the commit of all changes to all caches so far.
-    pub fn settled_caches(&self) -> CacheCommit {
-        self.caches().log.get().map_or_else(CacheCommit::default, CacheLog::settled)
+    pub fn settled(&self) -> Commit {
+        self.log.get().map_or_else(Commit::done, |log| log.settled())
+    }
+
+    /// Returns `true` if so much of what caches changed waits for the disk that a client that changes more has to wait
+    /// for it first.
+    pub fn are_late(&self) -> bool {
+        self.log.get().is_some_and(|log| log.is_late())
     }
 
     /// Returns the bytes that all caches have taken together.
-    pub fn cache_bytes(&self) -> u64 {
-        self.caches().budget.taken()
-    }
-/// Returns the maximum number of bytes that all caches may take together.
-
-    pub fn cache_bytes_max(&self) -> u64 {
-        self.caches().budget.max()
+    pub fn bytes(&self) -> u64 {
+        self.budget.taken()
     }
 
-    fn make_cache(&self, name: CacheName, settings: CacheSettings) -> Result<Arc<Cache>> {
-        let caches = self.caches();
+    pub fn bytes_max(&self) -> u64 {
+        self.budget.max()
+    }
+
+    fn make(&self, name: CacheName, settings: CacheSettings) -> Result<Arc<Cache>> {
+        let caches = self;
         let mut by_name = caches.by_name.write();
         if let Some(cache) = by_name.get(name.as_str()) {
             return Ok(cache.clone());
@@ -324,10 +326,10 @@ impl Broker {
             return Err(Error::busy("the broker has just started and is still restoring its durable caches"));
         }
         caches.check_served(name.as_str(), settings.is_durable)?;
-        self.peers().admit(Created::Cache)?;
+        self.core.peers().admit(Created::Cache)?;
         let id = caches.next_origin();
         let durable = match settings.is_durable {
-            true => Some(Durable { log: self.cache_log()?, number: id }),
+            true => Some(Durable { log: self.log()?, number: id }),
             false => None,
         };
         let cache = Arc::new(Cache::new(id, name.clone(), settings, caches, durable));
@@ -338,20 +340,20 @@ impl Broker {
             cache.keep_effects();
         }
         // No caller can use the cache before its streams are listed.
-        cache.list_streams();
+        self.list_streams(&cache);
         by_name.insert(name, cache.clone());
         caches.by_id.write().insert(cache.id, cache.clone());
         Ok(cache)
     }
 
     /// Returns the log of durable caches, which is created with the first of them.
-    fn cache_log(&self) -> Result<Arc<CacheLog>> {
-        let caches = self.caches();
+    fn log(&self) -> Result<Arc<CacheLog>> {
+        let caches = self;
         if let Some(log) = caches.log.get() {
             log.check()?;
             return Ok(log.clone());
         }
-        if self.store().is_none() {
+        if self.core.store().is_none() {
             return Err(Error::invalid("a durable cache needs a data directory; start the broker with --data DIR"));
         }
         let settings = TopicSettings {
@@ -362,23 +364,22 @@ impl Broker {
             ..TopicSettings::default()
         };
         // No record of the topic is durable before the topic is, so there is no need to wait for it.
-        let (topic, _) = self.create(TopicName::parse(CACHES_TOPIC)?, settings)?;
+        let (topic, _) = self.core.create(TopicName::parse(CACHES_TOPIC)?, settings)?;
         self.open_cache_log(topic)
     }
 
     fn open_cache_log(&self, topic: Arc<Topic>) -> Result<Arc<CacheLog>> {
-        let caches = self.caches();
-        let broker = caches.broker.get().cloned().unwrap_or_default();
-        let log = Arc::new(CacheLog::new(broker, topic, caches.next_origin())?);
+        let caches = self;
+        let log = Arc::new(CacheLog::new(self.core.clone(), topic, caches.next_origin())?);
         Ok(caches.log.get_or_init(|| log).clone())
     }
 
-    pub(crate) fn expose_caches(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
-        let (all, _) = self.list_caches("", CACHES_MAX);
+    pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
+        let (all, _) = self.list("", CACHES_MAX);
         let rows = |value: fn(&ShardStats) -> u64| -> Vec<(String, u64)> {
             all.iter().map(|cache| (cache.name.to_string(), value(&cache.stats))).collect()
         };
-        let budget = &self.caches().budget;
+        let budget = &self.budget;
         out.gauge("thalweg_caches", "Caches", all.len() as u64)?;
         out.gauge("thalweg_cache_memory_bytes", "Bytes of all caches", budget.taken())?;
         out.gauge(
@@ -386,15 +387,14 @@ impl Broker {
             "Maximum of thalweg_cache_memory_bytes: cache_memory_max",
             budget.max(),
         )?;
-        let watched = self.caches().watched_bytes.load(Ordering::Relaxed);
+        let watched = self.watched_bytes.load(Ordering::Relaxed);
         out.gauge("thalweg_cache_watch_bytes", "Bytes of changes retained for watchers", watched as u64)?;
-        let (log, restored) = (self.caches().log.get(), self.caches().restored_entries.load(Ordering::Relaxed));
+        let (log, restored) = (self.log.get(), self.restored_entries.load(Ordering::Relaxed));
         let of_log = |value: fn(&CacheLog) -> &AtomicU64| log.map_or(0, |log| value(log).load(Ordering::Relaxed));
         out.gauge("thalweg_cache_log_bytes", "Bytes of the log of durable caches", of_log(|log| &log.bytes))?;
         out.counter("thalweg_cache_log_dumps", "Truncations of the log of durable caches", of_log(|log| &log.dumps))?;
         out.gauge("thalweg_cache_restored_entries", "Entries of durable caches restored on startup", restored)?;
-        let waiting: Vec<_> =
-            self.caches().all().iter().map(|cache| (cache.name.to_string(), cache.waiting() as u64)).collect();
+        let waiting: Vec<_> = self.all().iter().map(|cache| (cache.name.to_string(), cache.waiting() as u64)).collect();
         out.gauges("thalweg_cache_waiting", "Clients blocked on a key of a cache", "cache", &waiting)?;
         out.gauges("thalweg_cache_entries", "Entries of a cache", "cache", &rows(|stats| stats.entries))?;
         out.gauges("thalweg_cache_bytes", "Bytes of a cache", "cache", &rows(|stats| stats.bytes))?;
@@ -417,7 +417,7 @@ impl Cache {
             shards: (0..SHARDS).map(|_| Padded(Mutex::new(Kept::new(Shard::new(shard()))))).collect(),
             name,
             settings,
-            broker: caches.broker.get().cloned().unwrap_or_default(),
+            streams: caches.streams.clone(),
             hasher: caches.hasher.clone(),
             changes: Changes::new(id, caches.watched_bytes.clone()),
             waiters: Waiters::default(),
@@ -441,19 +441,19 @@ impl Cache {
     /// Returns the commit of all changes to this key so far. A client must not see them before it is reached. In
     /// memory, it is reached immediately.
     #[must_use]
-    pub fn commit_of(&self, key: &[u8]) -> CacheCommit {
+    pub fn commit_of(&self, key: &[u8]) -> Commit {
         let Some(Durable { log, .. }) = &self.durable else {
-            return CacheCommit::default();
+            return Commit::done();
         };
         let key = self.key(key);
         let unsettled = self.shard(key).unsettled(log, Some(key.mark()));
-        unsettled.map_or_else(CacheCommit::default, |offset| log.commit_of(offset))
+        unsettled.map_or_else(Commit::done, |offset| log.commit_of(offset))
     }
 
     /// Returns the commit of all changes to all keys so far.
     #[must_use]
-    pub fn settled(&self) -> CacheCommit {
-        self.durable.as_ref().map_or_else(CacheCommit::default, |durable| durable.log.settled())
+    pub fn settled(&self) -> Commit {
+        self.durable.as_ref().map_or_else(Commit::done, |durable| durable.log.settled())
     }
 
     /// Refuses a change that could not be logged: of a durable cache on a full disk, for example. It is called before
@@ -564,7 +564,7 @@ impl Cache {
     }
 
     /// Removes all entries. Returns their number, and the commit of their removal.
-    pub fn flush(&self) -> (u64, CacheCommit) {
+    pub fn flush(&self) -> (u64, Commit) {
         // Under the locks of all shards, so that watchers also see later puts after the flush.
         let mut locked = self.lock_all();
         let entries = locked.len();
@@ -688,17 +688,49 @@ impl Cache {
     }
 }
 
+impl Caches {
+    /// Lists the streams of all caches that exist, once what was known of streams before the start is restored.
+    pub(crate) fn list_all_streams(&self) {
+        self.all().iter().for_each(|cache| self.list_streams(cache));
+    }
+
+    /// Lists the streams of a cache that existed before the start. A key that has another value got it later, so its
+    /// stream is deleted.
+    fn list_streams(&self, cache: &Cache) {
+        for (id, place) in self.streams.take_unlisted(cache.name.as_str()) {
+            if self.core.topic_by_id(id).is_err() {
+                continue;
+            }
+            self.streams.list(id, cache.id, place.key.clone());
+            let mut locked = cache.lock_one(&place.key);
+            if !locked.list_stream(&place.key, id, place.expires_ms) {
+                drop(locked);
+                cache.finish_later(Commit::all(self.streams.delete(id)));
+            }
+        }
+    }
+
+    /// Removes the entries of streams whose topics were deleted. The caller holds no lock of a cache.
+    pub(crate) fn unlist_deleted_streams(&self) {
+        for (id, Listing { cache, key }) in self.streams.take_deleted() {
+            if let Ok(cache) = self.by_id(cache) {
+                cache.lock_one(&key).take_stream(&key, id);
+            }
+        }
+    }
+}
+
 /// Removes expired entries for as long as the broker lives.
-pub(crate) async fn keep_time(broker: Weak<Broker>) {
+pub(crate) async fn keep_time(caches: Weak<Caches>) {
     let mut interval = tokio::time::interval(EXPIRE_EVERY);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         interval.tick().await;
-        let Some(broker) = broker.upgrade() else {
+        let Some(caches) = caches.upgrade() else {
             return;
         };
-        broker.unlist_deleted_streams();
-        for cache in broker.caches().all() {
+        caches.unlist_deleted_streams();
+        for cache in caches.all() {
             // Expired entries are never returned, whether they are removed or not, but their removal has to be logged.
             if cache.admit().is_err() {
                 continue;
@@ -706,7 +738,7 @@ pub(crate) async fn keep_time(broker: Weak<Broker>) {
             cache.expire(now_ms()).await;
             tokio::task::yield_now().await;
         }
-        broker.dump_if_long();
+        caches.dump_if_long();
     }
 }
 

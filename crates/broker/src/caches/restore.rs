@@ -12,8 +12,7 @@ use engine::{ErrorKind, RecordBatch, RecordView, Result};
 
 use super::log::{CacheLog, RECORD_BYTES};
 use super::{Cache, Caches, Durable};
-use crate::broker::Broker;
-use crate::timers::now_ms;
+use crate::clock::now_ms;
 
 /// Interval at which a long restore reports its progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -23,16 +22,16 @@ const LOOK_EVERY: u64 = 4096;
 /// several threads.
 const EXPIRE_LATE_MS: u64 = 60_000;
 
-impl Broker {
+impl Caches {
     /// Restores the durable caches. No cache can be created before this has finished.
-    pub async fn restore_caches(&self) -> Result<()> {
-        let caches = self.caches();
+    pub async fn restore(&self) -> Result<()> {
+        let caches = self;
         if caches.is_restored.load(Ordering::Acquire) {
             return Ok(());
         }
-        let log = self.open_cache_log(self.topic(CACHES_TOPIC)?)?;
-        let mut restore = Restore::new(caches, log.topic.partitions()[0].extent().bytes);
-        let read = self.read_records(&log.topic, |view, batch| restore.record(&log, view, batch)).await;
+        let log = self.open_cache_log(self.core.topic(CACHES_TOPIC)?)?;
+        let mut restore = Restore::new(self, log.topic.partitions()[0].extent().bytes);
+        let read = self.core.read_records(&log.topic, |_, view, batch| restore.record(&log, view, batch)).await;
         if let Err(error) = read {
             if error.kind != ErrorKind::Corrupt {
                 return Err(error);

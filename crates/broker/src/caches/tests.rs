@@ -7,6 +7,7 @@ use engine::cache::{ChangeKind, Eviction, WatchFrom};
 use tokio::runtime::Handle;
 
 use super::*;
+use crate::broker::Broker;
 use crate::settings::Settings;
 
 const WAIT: Duration = Duration::from_secs(20);
@@ -92,7 +93,7 @@ fn entries(cache: &Cache, prefix: &str) -> BTreeMap<Bytes, Bytes> {
 #[tokio::test]
 async fn a_version_is_replaced_by_one_writer_only() {
     let broker = broker();
-    let cache = broker.cache("c").expect("made");
+    let cache = broker.caches.open("c").expect("made");
     let first = put(&cache, "key", "1");
     let second = cache.put(b"key", b"2", Ttl::Default, Condition::IfVersion(first)).expect("room");
     let Stored::Done { version, previous } = second else { panic!("{second:?}") };
@@ -105,15 +106,15 @@ async fn a_version_is_replaced_by_one_writer_only() {
     // The same version is never used again.
     assert!(put(&cache, "key", "4") > version);
     // Nor is it in another cache of the same name.
-    broker.delete_cache("c").expect("it was there");
-    assert!(put(&broker.cache("c").expect("made"), "key", "5") > version);
+    drop(broker.caches.delete("c").expect("it was there"));
+    assert!(put(&broker.caches.open("c").expect("made"), "key", "5") > version);
     assert_eq!(value(&cache, "key"), None, "the old one is empty");
 }
 
 #[tokio::test]
 async fn counters_keep_their_time_and_threads_lose_nothing() {
     let broker = broker();
-    let cache = broker.cache("c").expect("made");
+    let cache = broker.caches.open("c").expect("made");
     let first = cache.add(b"hits", 5, Ttl::For(60_000)).expect("a number");
     let second = cache.add(b"hits", -7, Ttl::For(1_000_000)).expect("a number");
     assert_eq!((first.value, second.value, second.expires_ms), (5, -2, first.expires_ms));
@@ -134,7 +135,7 @@ async fn counters_keep_their_time_and_threads_lose_nothing() {
 #[tokio::test]
 async fn what_expires_is_gone_to_the_millisecond_and_watchers_hear_of_it() {
     let broker = broker();
-    let cache = broker.cache("c").expect("made");
+    let cache = broker.caches.open("c").expect("made");
     let mut mirror = Mirror::default();
     mirror.catch_up(&cache, "").await;
     let until = now_ms() + 40;
@@ -166,7 +167,7 @@ async fn what_expires_is_gone_to_the_millisecond_and_watchers_hear_of_it() {
 #[tokio::test]
 async fn a_watcher_sees_a_value_that_expires_while_it_is_put() {
     let broker = broker();
-    let cache = broker.cache("c").expect("made");
+    let cache = broker.caches.open("c").expect("made");
     let mut mirror = Mirror::default();
     mirror.catch_up(&cache, "").await;
     cache.put(b"key", b"brief", Ttl::Until(1), Condition::Always).expect("room");
@@ -179,7 +180,7 @@ async fn a_watcher_sees_a_value_that_expires_while_it_is_put() {
 #[tokio::test]
 async fn a_watcher_sees_all_that_is_there_and_all_that_changes() {
     let broker = broker();
-    let cache = broker.cache("c").expect("made");
+    let cache = broker.caches.open("c").expect("made");
     for number in 0..500 {
         put(&cache, &format!("a{number}"), "old");
         put(&cache, &format!("b{number}"), "old");
@@ -206,7 +207,7 @@ async fn a_watcher_sees_all_that_is_there_and_all_that_changes() {
     };
     tokio::join!(waits, changes);
     assert_eq!(mirror.seen.last(), Some(&ChangeKind::Put("woken".into())));
-    cache.flush();
+    drop(cache.flush());
     put(&cache, "a1", "after");
     mirror.catch_up(&cache, "a").await;
     assert_eq!(mirror.entries, BTreeMap::from([("a1".into(), "after".into())]));
@@ -216,7 +217,7 @@ async fn a_watcher_sees_all_that_is_there_and_all_that_changes() {
 #[tokio::test]
 async fn who_is_too_far_behind_begins_anew() {
     let broker = broker();
-    let cache = broker.cache("c").expect("made");
+    let cache = broker.caches.open("c").expect("made");
     let mut mirror = Mirror::default();
     put(&cache, "gone", "1");
     mirror.catch_up(&cache, "").await;
@@ -224,7 +225,7 @@ async fn who_is_too_far_behind_begins_anew() {
     for number in 0..70_000 {
         put(&cache, &format!("{}", number % 100), "x");
     }
-    let kept = || broker.caches().watched_bytes.load(std::sync::atomic::Ordering::Relaxed);
+    let kept = || broker.caches.watched_bytes.load(std::sync::atomic::Ordering::Relaxed);
     assert!(kept() > 65_536 * 96 && kept() < 65_537 * 110, "{}", kept());
     mirror.catch_up(&cache, "").await;
     assert_eq!((mirror.resets, mirror.entries.len()), (1, 100));
@@ -235,10 +236,10 @@ async fn who_is_too_far_behind_begins_anew() {
         assert_eq!(mirror.entries.len(), 100);
     }
     assert_eq!(mirror.resets, 4);
-    broker.delete_cache("c").expect("it is there");
+    drop(broker.caches.delete("c").expect("it is there"));
     let over = cache.watch(b"", mirror.from, 1, 1, WAIT).await;
     assert_eq!(over.expect_err("deleted").kind, ErrorKind::NotFound);
-    mirror.look(&broker.cache("c").expect("made"), "", 1000, WAIT).await;
+    mirror.look(&broker.caches.open("c").expect("made"), "", 1000, WAIT).await;
     assert_eq!((mirror.resets, mirror.entries.len()), (5, 0));
     // The recorded changes of the deleted cache are dropped with it, once the task that removes expired entries has
     // released it.
@@ -255,7 +256,7 @@ async fn who_is_too_far_behind_begins_anew() {
 async fn a_watcher_ends_up_with_what_is_there_whatever_threads_do() {
     let settings = CacheSettings { bytes_max: Some(200_000), eviction: Eviction::S3Fifo, ..CacheSettings::default() };
     let broker = broker();
-    let cache = broker.create_cache("c", settings).expect("made");
+    let cache = broker.caches.create("c", settings).expect("made");
     let writers: Vec<_> = (0..4u64)
         .map(|thread| {
             let cache = cache.clone();
@@ -304,7 +305,7 @@ async fn a_small_cache_holds_what_it_may_whichever_shards_it_falls_into() {
     let broker = broker_with(Settings { cache_bytes_max: 1 << 20, ..Settings::default() });
     for eviction in Eviction::ALL {
         let settings = CacheSettings { bytes_max: Some(100_000), eviction, ..CacheSettings::default() };
-        let cache = broker.create_cache(eviction.name(), settings).expect("made");
+        let cache = broker.caches.create(eviction.name(), settings).expect("made");
         let stored = (0..2000)
             .filter(|number| {
                 cache.put(format!("{number}").as_bytes(), &[0; 400], Ttl::Default, Condition::Always).is_ok()
@@ -327,15 +328,15 @@ async fn a_small_cache_holds_what_it_may_whichever_shards_it_falls_into() {
         }
     }
     // All caches together are limited, too.
-    let cache = broker.cache("more").expect("made");
+    let cache = broker.caches.open("more").expect("made");
     let full = (0..)
         .find_map(|number: u32| cache.put(&number.to_be_bytes(), &[0; 1000], Ttl::Default, Condition::Always).err());
     let full = full.expect("there is an end");
     assert_eq!(full.kind, ErrorKind::Busy);
     assert!(full.message.contains("'more'"), "{full}");
-    cache.flush();
+    drop(cache.flush());
     put(&cache, "k", "room again");
-    broker.delete_cache("more").expect("it is there");
+    drop(broker.caches.delete("more").expect("it is there"));
 }
 
 #[tokio::test]
@@ -343,51 +344,51 @@ async fn caches_are_made_described_and_deleted() {
     let broker = broker();
     let settings =
         CacheSettings { bytes_max: Some(1000), eviction: Eviction::S3Fifo, ttl_ms: Some(60_000), is_durable: false };
-    broker.create_cache("b", settings).expect("made");
-    broker.create_cache("b", settings).expect("it is as good");
-    let other = broker.create_cache("b", CacheSettings::default());
+    broker.caches.create("b", settings).expect("made");
+    broker.caches.create("b", settings).expect("it is as good");
+    let other = broker.caches.create("b", CacheSettings::default());
     assert_eq!(other.err().map(|error| error.kind), Some(ErrorKind::AlreadyExists));
-    broker.cache("a").expect("made on the way");
+    broker.caches.open("a").expect("made on the way");
     let names = |(caches, is_last): (Vec<CacheStatus>, bool)| {
         (caches.iter().map(|cache| cache.name.to_string()).collect::<Vec<_>>(), is_last)
     };
-    assert_eq!(names(broker.list_caches("", 10)), (vec!["a".to_owned(), "b".to_owned()], true));
-    assert_eq!(names(broker.list_caches("", 1)), (vec!["a".to_owned()], false));
-    assert_eq!(names(broker.list_caches("a", 1)), (vec!["b".to_owned()], true));
-    let cache = broker.cache("b").expect("there");
+    assert_eq!(names(broker.caches.list("", 10)), (vec!["a".to_owned(), "b".to_owned()], true));
+    assert_eq!(names(broker.caches.list("", 1)), (vec!["a".to_owned()], false));
+    assert_eq!(names(broker.caches.list("a", 1)), (vec!["b".to_owned()], true));
+    let cache = broker.caches.open("b").expect("there");
     put(&cache, "k", "v");
     let left = cache.peek(b"k", |found| found.and_then(|found| found.expires_ms)).expect("a time") - now_ms();
     assert!((1..=60_000).contains(&left));
-    assert_eq!(broker.describe_cache("b").expect("there").stats.entries, 1);
+    assert_eq!(broker.caches.describe("b").expect("there").stats.entries, 1);
     for name in ["", "a b", "..", &"x".repeat(250)] {
-        assert_eq!(broker.cache(name).err().map(|error| error.kind), Some(ErrorKind::Invalid), "{name}");
+        assert_eq!(broker.caches.open(name).err().map(|error| error.kind), Some(ErrorKind::Invalid), "{name}");
     }
     for settings in [
         CacheSettings { bytes_max: Some(0), ..settings },
         CacheSettings { ttl_ms: Some(0), ..settings },
         CacheSettings { ttl_ms: Some(u64::MAX), ..settings },
     ] {
-        assert_eq!(broker.create_cache("c", settings).err().map(|error| error.kind), Some(ErrorKind::Invalid));
+        assert_eq!(broker.caches.create("c", settings).err().map(|error| error.kind), Some(ErrorKind::Invalid));
     }
-    assert_eq!(broker.delete_cache("c").expect_err("not there").kind, ErrorKind::NotFound);
+    assert_eq!(broker.caches.delete("c").expect_err("not there").kind, ErrorKind::NotFound);
     for number in 0..CACHES_MAX - 2 {
-        broker.cache(&format!("n{number}")).expect("made");
+        broker.caches.open(&format!("n{number}")).expect("made");
     }
-    assert_eq!(broker.cache("one-more").err().map(|error| error.kind), Some(ErrorKind::Busy));
+    assert_eq!(broker.caches.open("one-more").err().map(|error| error.kind), Some(ErrorKind::Busy));
     let text = broker.stats().expect("metrics");
     assert!(text.contains("thalweg_cache_entries{cache=\"b\"} 1"), "{text}");
     let strict = broker_with(Settings { auto_create_topics: false, ..Settings::default() });
-    assert_eq!(strict.cache("c").err().map(|error| error.kind), Some(ErrorKind::NotFound));
+    assert_eq!(strict.caches.open("c").err().map(|error| error.kind), Some(ErrorKind::NotFound));
 }
 
 #[tokio::test]
 async fn who_waits_for_a_key_is_done_with_its_cache() {
     let broker = broker();
-    let cache = broker.create_cache("c", CacheSettings::default()).expect("made");
+    let cache = broker.caches.create("c", CacheSettings::default()).expect("made");
     let wait = || cache.lock([&b"k"[..]]).wait(&[b"k"], Box::new(|_, _| None)).expect("room");
     let before = wait();
     assert!(!before.is_over() && cache.waiting() == 1);
-    drop(broker.delete_cache("c").expect("deleted"));
+    drop(broker.caches.delete("c").expect("deleted"));
     before.answered().await;
     assert_eq!(cache.stop_waiting(&before).map(|(answer, _)| answer), None);
     // A client that starts to wait after the deletion, without knowing of it.
@@ -399,7 +400,7 @@ async fn who_waits_for_a_key_is_done_with_its_cache() {
 #[tokio::test]
 async fn waiters_of_a_cache_wait_for_a_limited_number_of_keys() {
     let broker = broker();
-    let cache = broker.create_cache("c", CacheSettings::default()).expect("made");
+    let cache = broker.caches.create("c", CacheSettings::default()).expect("made");
     let keys: Vec<Vec<u8>> = (0..1 << 12).map(|number: u32| number.to_be_bytes().to_vec()).collect();
     let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
     let wait = || cache.lock(keys.iter().copied()).wait(&keys, Box::new(|_, _| None));
@@ -417,7 +418,7 @@ async fn waiters_of_a_cache_wait_for_a_limited_number_of_keys() {
 async fn room_that_a_step_needs_is_made_before_it() {
     let broker = broker();
     let settings = CacheSettings { bytes_max: Some(1 << 20), eviction: Eviction::S3Fifo, ..CacheSettings::default() };
-    let cache = broker.create_cache("c", settings).expect("made");
+    let cache = broker.caches.create("c", settings).expect("made");
     for number in 0..20_000 {
         put(&cache, &number.to_string(), &"v".repeat(100));
     }

@@ -8,7 +8,8 @@ use engine::{Error, Result};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{Cache, CacheCommit, Locked};
+use super::{Cache, Locked};
+use crate::commit::Commit;
 
 /// Takes the value of a key for a waiting client and returns its answer; `None` if there is nothing to take yet.
 pub type Attempt = Box<dyn FnMut(&mut Locked<'_>, &[u8]) -> Option<Vec<u8>> + Send>;
@@ -44,7 +45,7 @@ pub struct Waiting {
 enum State {
     Waiting(Attempt),
     /// The answer, with the commit of the changes that it contains.
-    Answered(Vec<u8>, CacheCommit),
+    Answered(Vec<u8>, Commit),
     Over,
 }
 
@@ -158,7 +159,7 @@ impl Cache {
     }
 
     /// Ends a wait. Returns the answer, if there already is one, and the commit before which it must not be sent.
-    pub fn stop_waiting(&self, waiting: &Arc<Waiting>) -> Option<(Vec<u8>, CacheCommit)> {
+    pub fn stop_waiting(&self, waiting: &Arc<Waiting>) -> Option<(Vec<u8>, Commit)> {
         let state = std::mem::replace(&mut *waiting.state.lock(), State::Over);
         self.waiters.remove(waiting);
         match state {
@@ -183,7 +184,7 @@ impl Waiting {
         let mut state = self.state.lock();
         let is_waiting = matches!(*state, State::Waiting(_));
         if is_waiting {
-            *state = State::Answered(answer, CacheCommit::default());
+            *state = State::Answered(answer, Commit::done());
             self.is_answered.notify_one();
         }
         is_waiting

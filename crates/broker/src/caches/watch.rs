@@ -168,7 +168,7 @@ impl Cache {
             from = watched.next;
             if is_news || tokio::time::timeout_at(deadline, news).await.is_err() {
                 // Watchers must not see a change that a crash could undo.
-                self.settled().lasts().await?;
+                self.settled().wait().await?;
                 return Ok(watched);
             }
         }

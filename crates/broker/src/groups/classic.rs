@@ -11,8 +11,8 @@ use engine::groups::{
 use engine::limits::{GROUP_NAME_BYTES_MAX, GROUPS_PROTOCOLS_BYTES_MAX};
 use engine::{Error, Result, TopicPartition};
 
-use super::{Cell, Coordinator, Outcome, Topics};
-use crate::broker::Broker;
+use super::{Cell, GroupTable, Outcome, Topics};
+use crate::groups::Groups;
 
 /// Maximum characters of the client's name in the id of a member.
 const CLIENT_CHARS_MAX: usize = 100;
@@ -42,7 +42,7 @@ pub enum Entered {
     Joined(Joined),
 }
 
-impl Coordinator {
+impl GroupTable {
     /// Updates the bytes that are counted for a group.
     pub(super) fn recount(&self, cell: &Cell) {
         let mut state = cell.state.lock();
@@ -63,10 +63,10 @@ impl Coordinator {
     }
 }
 
-impl Broker {
+impl Groups {
     /// Returns a new id for a member whose client has this name.
     pub fn new_member_id(&self, client: &str) -> Result<MemberId> {
-        self.groups().member_ids.next(client)
+        self.table.member_ids.next(client)
     }
 
     /// Joins a member to a classic group. Completes when all members have joined, or when the longest rebalance timeout
@@ -74,19 +74,19 @@ impl Broker {
     pub async fn join_classic(&self, name: &GroupName, mut join: ClassicJoin) -> Outcome<Entered> {
         // An invalid request must not create a group.
         join.check()?;
-        let coordinator = self.restored_groups().await?;
+        let coordinator = self.restored().await?;
         coordinator.check_bytes(join.protocols.iter().map(|p| p.name.len() + p.metadata.len()).sum())?;
-        let delay_ms = self.settings().group_initial_delay.as_millis() as u64;
+        let delay_ms = self.core.settings().group_initial_delay.as_millis() as u64;
         loop {
             let cell = match &join.member {
                 Some(id) => {
                     coordinator.find_for(name, &Identity { member: id.clone(), instance: join.instance.clone() })?
                 }
-                None => coordinator.find_or_create(name, Some(self.peers()))?,
+                None => coordinator.find_or_create(name, Some(self.core.peers()))?,
             };
             let now = coordinator.now();
             let entry =
-                self.change(&cell, true, |group| group.join_classic(join.clone(), delay_ms, &Topics(self), now));
+                self.change(&cell, true, |group| group.join_classic(join.clone(), delay_ms, &Topics(&self.core), now));
             let entry = match entry.await {
                 // The group was deleted concurrently.
                 Err(refused) if refused.reason == Reason::NoSuchGroup => continue,
@@ -108,7 +108,7 @@ impl Broker {
     /// Returns the assignment of a member; the leader passes the assignments of all members. Completes when the leader
     /// has done so.
     pub async fn sync_classic(&self, name: &GroupName, sync: ClassicSync) -> Outcome<Synced> {
-        let coordinator = self.restored_groups().await?;
+        let coordinator = self.restored().await?;
         coordinator.check_bytes(sync.shares.iter().map(|share| share.bytes.len()).sum())?;
         let cell = coordinator.find_for(name, &sync.who)?;
         let (now, who) = (coordinator.now(), sync.who.clone());
@@ -124,7 +124,7 @@ impl Broker {
             let news = cell.news.notified();
             tokio::pin!(news);
             news.as_mut().enable();
-            let fetched = fetch(&mut cell.state.lock().group, self.groups().now());
+            let fetched = fetch(&mut cell.state.lock().group, self.table.now());
             if let Some(answer) = fetched? {
                 return Ok(answer);
             }
@@ -134,11 +134,12 @@ impl Broker {
 
     /// Processes a heartbeat of a classic member. Returns an error if the member has to join again.
     pub async fn heartbeat_classic(&self, name: &GroupName, who: &Identity, generation: u32) -> Outcome {
-        let coordinator = self.restored_groups().await?;
+        let coordinator = self.restored().await?;
         let cell = coordinator.find_for(name, who)?;
         let now = coordinator.now();
-        let beat =
-            self.change(&cell, false, |group| group.heartbeat_classic(who, generation, &Topics(self), now)).await?;
+        let beat = self
+            .change(&cell, false, |group| group.heartbeat_classic(who, generation, &Topics(&self.core), now))
+            .await?;
         if beat.is_err() {
             // The member must join again by a deadline, which may be the next one.
             coordinator.changed.notify_one();
@@ -148,7 +149,7 @@ impl Broker {
 
     /// Removes members that leave, or that are removed by an administrator. Returns the outcome for each.
     pub async fn leave_classic(&self, name: &GroupName, leavers: &[Leaver]) -> Outcome<Vec<Outcome<MemberId>>> {
-        let coordinator = self.restored_groups().await?;
+        let coordinator = self.restored().await?;
         let cell = coordinator.find(name)?;
         let mut left = Vec::with_capacity(leavers.len());
         for leaver in leavers {
@@ -167,7 +168,7 @@ impl Broker {
         name: &GroupName,
         partitions: Vec<TopicPartition>,
     ) -> Outcome<Vec<(TopicPartition, Outcome)>> {
-        let cell = self.restored_groups().await?.find(name)?;
+        let cell = self.restored().await?.find(name)?;
         let (mut changes, mut deleted) = (Vec::new(), Vec::new());
         for partition in partitions {
             let change = Change { partition: partition.clone(), committed: None };

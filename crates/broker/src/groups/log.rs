@@ -2,42 +2,37 @@
 
 use std::collections::HashMap;
 
-use engine::groups::{Group, GroupName, Now, OFFSETS_TOPIC, OffsetsRecord};
-use engine::{Result, partitioner};
+use engine::Result;
+use engine::groups::{Group, GroupName, Now, OffsetsRecord};
 
-use crate::broker::Broker;
-use crate::internal::Appended;
-use crate::publish::Wakes;
-use crate::topics::Topic;
+use crate::commit::Appended;
+use crate::core::Core;
+use crate::state_log::StateLog;
+use crate::wakes::Wakes;
 
-impl Broker {
-    /// Appends records to the topic, in this order. A caller that holds the group's lock during the call excludes other
-    /// records of the group in between.
-    pub(super) fn append_offsets(
-        &self,
-        topic: &Topic,
-        group: &GroupName,
-        records: impl IntoIterator<Item = OffsetsRecord>,
-        wakes: &mut Wakes,
-    ) -> Result<Appended> {
-        // All records of a group are in one partition.
-        let partition = partitioner::for_key(group.as_str().as_bytes(), topic.partitions().len() as u32);
-        let records = records.into_iter().map(|record| (record.key(), record.value()));
-        self.append_internal(topic, partition, records, wakes)
-    }
+/// Offsets and state of groups.
+pub(super) const OFFSETS: StateLog<OffsetsRecord> = StateLog::new();
 
-    /// Returns all groups as recorded in the topic.
-    pub(super) async fn read_groups(&self, now: Now) -> Result<HashMap<GroupName, Group>> {
-        let mut groups = HashMap::new();
-        if let Ok(topic) = self.topic(OFFSETS_TOPIC) {
-            let each = |key: &[u8], value: Option<&[u8]>| {
-                restore(&mut groups, OffsetsRecord::decode(key, value)?, now);
-                Ok(())
-            };
-            self.read_internal(&topic, each).await?;
-        }
-        Ok(groups)
-    }
+/// Appends records of a group, in this order. A caller that holds the group's lock during the call excludes other
+/// records of the group in between.
+pub(super) fn append_offsets(
+    core: &Core,
+    group: &GroupName,
+    records: impl IntoIterator<Item = OffsetsRecord>,
+    wakes: &mut Wakes,
+) -> Result<Appended> {
+    OFFSETS.append(core, core.shards().home_of_name(group.as_str().as_bytes()), records, wakes)
+}
+
+/// Returns all groups as recorded.
+pub(super) async fn read_groups(core: &Core, now: Now) -> Result<HashMap<GroupName, Group>> {
+    let mut groups = HashMap::new();
+    let each = |record, _| {
+        restore(&mut groups, record, now);
+        Ok(())
+    };
+    OFFSETS.fold(core, each).await?;
+    Ok(groups)
 }
 
 fn restore(groups: &mut HashMap<GroupName, Group>, record: OffsetsRecord, now: Now) {

@@ -16,21 +16,23 @@ use std::time::{Duration, Instant};
 
 use engine::groups::{
     Catalog, Change, Committed, Committer, Group, GroupError, GroupName, Identity, Join, NO_LEADER_EPOCH, Now,
-    OFFSETS_TOPIC, OffsetsRecord, Reason, Turn,
+    OffsetsRecord, Reason, Turn,
 };
 use engine::limits::{COMMITTED_OFFSETS_MAX, GROUPS_MAX};
-use engine::{Error, ErrorKind, Offset, PartitionId, Pattern, Result, Start, TopicName, TopicPartition};
+use engine::{Error, Offset, PartitionId, Pattern, Result, Start, TopicName, TopicPartition};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, OnceCell};
 
-use crate::broker::Broker;
-use crate::internal::Appended;
+use crate::clock;
+use crate::commit::{Appended, Commit};
+use crate::core::{Core, TopicObserver};
 use crate::metrics::Counter;
 use crate::peers::{Created, Peers};
-use crate::publish::Wakes;
-use crate::timers;
+use crate::queues::Queues;
+use crate::topic::Topic;
+use crate::wakes::Wakes;
 
-pub(crate) use transactional::StagedCommit;
+use log::{OFFSETS, append_offsets, read_groups};
 
 pub use classic::Entered;
 pub use share::{SHARE_IN_FLIGHT_MAX, ShareBeat, ShareGroupMember, ShareGroupStatus, ShareStart};
@@ -45,15 +47,20 @@ const NOT_YET: u64 = 0;
 
 type Outcome<T = ()> = Result<T, GroupError>;
 
+/// Consumer groups: their members, their offsets, and their clock.
+pub struct Groups {
+    core: Arc<Core>,
+    queues: Arc<Queues>,
+    table: Arc<GroupTable>,
+}
+
 /// All consumer groups of a broker.
-pub(crate) struct Coordinator {
+pub(crate) struct GroupTable {
     groups: RwLock<HashMap<GroupName, Arc<Cell>>>,
     shares: share::ShareGroups,
     /// Set once the groups have been read from the topic of offsets.
     is_restored: OnceCell<()>,
-    /// Version of the catalog, which rises with every topic that is created, deleted or grown.
-    topics_version: AtomicU64,
-    /// Notified when a deadline may be nearer, or the topics have changed.
+    /// A deadline may have come nearer.
     changed: Arc<Notify>,
     /// Number of committed offsets of all groups.
     offsets: Arc<AtomicUsize>,
@@ -91,7 +98,7 @@ struct State {
     group: Group,
     /// `true` if the group was deleted: a caller that still holds it must look it up again.
     is_gone: bool,
-    /// Bytes of this group that are counted in [`Coordinator::protocols_bytes`].
+    /// What of this group is counted in [`GroupTable::protocols_bytes`].
     protocols_bytes: usize,
 }
 
@@ -130,13 +137,12 @@ pub enum ResetTo {
     Forget,
 }
 
-impl Default for Coordinator {
+impl Default for GroupTable {
     fn default() -> Self {
         Self {
             groups: RwLock::default(),
             shares: share::ShareGroups::default(),
             is_restored: OnceCell::new(),
-            topics_version: AtomicU64::new(1),
             changed: Arc::default(),
             offsets: Arc::default(),
             protocols_bytes: AtomicUsize::new(0),
@@ -148,17 +154,17 @@ impl Default for Coordinator {
     }
 }
 
-impl Coordinator {
+impl GroupTable {
     /// Returns the time of a commit: no earlier than any previous commit, even if the system clock was set back.
     fn commit_ms(&self) -> u64 {
-        let now_ms = timers::now_ms();
+        let now_ms = clock::now_ms();
         self.commit_ms.fetch_max(now_ms, Ordering::AcqRel).max(now_ms)
     }
 
     /// Returns the time of a decision that commits offsets: later than all previous commits. If the decision is carried
     /// out again, later commits can thereby be distinguished from earlier ones.
     pub(crate) fn decision_ms(&self) -> u64 {
-        let now_ms = timers::now_ms();
+        let now_ms = clock::now_ms();
         let next = |last: u64| last.saturating_add(1).max(now_ms);
         let before = self.commit_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(next(last)));
         next(before.unwrap_or_else(|last| last))
@@ -170,13 +176,7 @@ impl Coordinator {
     }
 
     fn now(&self) -> Now {
-        Now { steady_ms: self.begin.elapsed().as_millis() as u64, unix_ms: timers::now_ms() }
-    }
-
-    /// Notes that a topic was created, deleted or grown.
-    pub(crate) fn topics_changed(&self) {
-        self.topics_version.fetch_add(1, Ordering::Release);
-        self.changed.notify_one();
+        Now { steady_ms: self.begin.elapsed().as_millis() as u64, unix_ms: clock::now_ms() }
     }
 
     fn find(&self, name: &GroupName) -> Outcome<Arc<Cell>> {
@@ -212,6 +212,19 @@ impl Coordinator {
         self.groups.read().values().cloned().collect()
     }
 
+    /// Deletes the offsets of a topic from a group and from the log. Does not wait for the log: on restart, offsets of
+    /// deleted topics are ignored.
+    fn forget_offsets(&self, core: &Core, group: &mut Group, topic: &TopicName, wakes: &mut Wakes) {
+        let (name, tombstones) = (group.name(), group.tombstones(Some(topic)));
+        if !tombstones.is_empty() {
+            let records = tombstones.into_iter().map(|change| OffsetsRecord::Offset { group: name.clone(), change });
+            if let Err(error) = append_offsets(core, name, records, wakes) {
+                tracing::warn!(group = %name, %topic, %error, "offsets of a deleted topic stay in the log");
+            }
+        }
+        group.forget_topic(topic, self.now());
+    }
+
     fn check_room(&self, group: &Group, changes: &[Change]) -> Result<()> {
         let is_fresh = |change: &&Change| !group.committed().contains_key(&change.partition);
         let (fresh, offsets) = (changes.iter().filter(is_fresh).count(), self.offsets.load(Ordering::Relaxed));
@@ -235,7 +248,8 @@ impl Cell {
 
     /// Waits until a commit and all commits before it are durable, and then makes them take effect.
     async fn commit_through(&self, appended: Appended) -> Result<()> {
-        let position = appended.lasts().await?;
+        let Appended { position, commit } = appended;
+        commit.wait().await?;
         self.count_offsets(|group| group.committed_through(position));
         Ok(())
     }
@@ -259,7 +273,7 @@ fn no_such_group(name: &GroupName) -> GroupError {
 }
 
 /// View of the broker's topics for groups.
-struct Topics<'a>(&'a Broker);
+struct Topics<'a>(&'a Core);
 
 impl Catalog for Topics<'_> {
     fn version(&self) -> u64 {
@@ -280,23 +294,36 @@ impl Catalog for Topics<'_> {
     }
 }
 
-impl Broker {
-    /// Returns the version of the catalog. It begins at 1 on startup, and rises with every topic that is created,
-    /// deleted or grown.
-    pub fn catalog_version(&self) -> u64 {
-        self.groups().topics_version.load(Ordering::Acquire)
+impl TopicObserver for GroupTable {
+    fn topic_removed(&self, core: &Core, topic: &Topic) {
+        for cell in self.cells() {
+            let mut wakes = Wakes::default();
+            cell.count_offsets(|group| self.forget_offsets(core, group, &topic.name, &mut wakes));
+            cell.news.notify_waiters();
+        }
+        self.shares.forget_topic(&topic.name);
+    }
+}
+
+impl Groups {
+    pub(crate) fn new(core: Arc<Core>, queues: Arc<Queues>, table: Arc<GroupTable>) -> Self {
+        Self { core, queues, table }
+    }
+
+    pub(crate) fn table(&self) -> &GroupTable {
+        &self.table
     }
 
     /// Waits until the groups have been restored to their state before the broker stopped.
-    async fn restored_groups(&self) -> Result<&Coordinator> {
-        let coordinator = self.groups();
-        coordinator.is_restored.get_or_try_init(|| self.restore_groups()).await?;
+    async fn restored(&self) -> Result<&GroupTable> {
+        let coordinator = &self.table;
+        coordinator.is_restored.get_or_try_init(|| self.restore()).await?;
         Ok(coordinator)
     }
 
-    async fn restore_groups(&self) -> Result<()> {
-        let coordinator = self.groups();
-        let groups = self.read_groups(coordinator.now()).await?;
+    async fn restore(&self) -> Result<()> {
+        let coordinator = &self.table;
+        let groups = read_groups(&self.core, coordinator.now()).await?;
         let mut offsets = 0;
         let mut cells = HashMap::new();
         for (name, mut group) in groups {
@@ -316,35 +343,21 @@ impl Broker {
     /// Removes offsets of topics that are in memory or no longer exist: a topic in memory is empty after a restart.
     fn forget_lost_topics(&self, group: &mut Group) {
         let topics: BTreeSet<TopicName> = group.committed().keys().map(|partition| partition.topic.clone()).collect();
-        let lasts = |topic: &TopicName| self.topic(topic.as_str()).is_ok_and(|topic| topic.stored_as.is_some());
+        let lasts = |topic: &TopicName| self.core.topic(topic.as_str()).is_ok_and(|topic| topic.stored_as.is_some());
         for topic in topics.into_iter().filter(|topic| !lasts(topic)) {
-            self.forget_offsets(group, &topic, &mut Wakes::default());
+            self.table.forget_offsets(&self.core, group, &topic, &mut Wakes::default());
         }
-    }
-
-    /// Deletes the offsets of a topic from a group and from the log. Does not wait for the log: on restart, offsets of
-    /// deleted topics are ignored.
-    fn forget_offsets(&self, group: &mut Group, topic: &TopicName, wakes: &mut Wakes) {
-        let (name, tombstones) = (group.name(), group.tombstones(Some(topic)));
-        if !tombstones.is_empty() {
-            let records = tombstones.into_iter().map(|change| OffsetsRecord::Offset { group: name.clone(), change });
-            let log = self.topic(OFFSETS_TOPIC);
-            if let Err(error) = log.and_then(|log| self.append_offsets(&log, name, records, wakes)) {
-                tracing::warn!(group = %name, %topic, %error, "offsets of a deleted topic stay in the log");
-            }
-        }
-        group.forget_topic(topic, self.groups().now());
     }
 
     /// Adds a member to a group, or lets a member rejoin. If it subscribes to a topic that does not exist, it is
     /// assigned partitions once the topic is created: reading creates no topic.
-    pub async fn join_group(&self, name: &GroupName, join: Join) -> Outcome<Turn> {
+    pub async fn join(&self, name: &GroupName, join: Join) -> Outcome<Turn> {
         join.check()?;
-        let coordinator = self.restored_groups().await?;
+        let coordinator = self.restored().await?;
         loop {
-            let cell = coordinator.find_or_create(name, Some(self.peers()))?;
+            let cell = coordinator.find_or_create(name, Some(self.core.peers()))?;
             let (now, who) = (coordinator.now(), join.who.clone());
-            let joined = self.change(&cell, true, |group| group.join(join.clone(), &Topics(self), now)).await;
+            let joined = self.change(&cell, true, |group| group.join(join.clone(), &Topics(&self.core), now)).await;
             match joined {
                 // The group was deleted concurrently.
                 Err(refused) if refused.reason == Reason::NoSuchGroup => {}
@@ -360,13 +373,13 @@ impl Broker {
     }
 
     /// Processes a heartbeat: records the partitions that the member reads, and returns those that it may read.
-    pub async fn group_heartbeat(&self, name: &GroupName, beat: Beat) -> Outcome<Turn> {
-        let coordinator = self.restored_groups().await?;
+    pub async fn heartbeat(&self, name: &GroupName, beat: Beat) -> Outcome<Turn> {
+        let coordinator = self.restored().await?;
         let cell = coordinator.find_for(name, &beat.who)?;
         let now = coordinator.now();
         let number = self.change(&cell, false, |group| {
             if let Some(topics) = beat.topics {
-                group.resubscribe(&beat.who, beat.epoch, topics, &Topics(self))?;
+                group.resubscribe(&beat.who, beat.epoch, topics, &Topics(&self.core))?;
             }
             if let Some(timeout_ms) = beat.session_timeout_ms
                 && group.set_session_timeout(&beat.who, beat.epoch, timeout_ms)?
@@ -374,7 +387,7 @@ impl Broker {
                 // The deadline of the member may be the next one.
                 coordinator.changed.notify_one();
             }
-            group.beat(&beat.who, beat.epoch, beat.owned.as_ref(), &Topics(self), now)
+            group.beat(&beat.who, beat.epoch, beat.owned.as_ref(), &Topics(&self.core), now)
         });
         let number = number.await??;
         self.answer(&cell, &beat.who, number, beat.owned.is_some(), beat.wait).await
@@ -391,10 +404,10 @@ impl Broker {
             {
                 let group = &mut cell.state.lock().group;
                 let is_last = group.is_last_beat(&who.member, beat);
-                let has_news = group.reconcile(who, self.groups().now())?;
+                let has_news = group.reconcile(who, self.table.now())?;
                 if has_news {
                     // The member must release partitions by a deadline, which may be the next one.
-                    self.groups().changed.notify_one();
+                    self.table.changed.notify_one();
                 }
                 if has_news || in_full || !is_last || tokio::time::Instant::now() >= deadline {
                     return group.answer(who, beat, in_full);
@@ -407,8 +420,8 @@ impl Broker {
 
     /// Removes a member from its group. A static member that is only away keeps its partitions until its session
     /// expires.
-    pub async fn leave_group(&self, name: &GroupName, who: &Identity, is_away: bool) -> Outcome {
-        let coordinator = self.restored_groups().await?;
+    pub async fn leave(&self, name: &GroupName, who: &Identity, is_away: bool) -> Outcome {
+        let coordinator = self.restored().await?;
         let cell = coordinator.find(name)?;
         let now = coordinator.now();
         self.change(&cell, false, |group| group.leave(who, is_away, now)).await??;
@@ -429,7 +442,7 @@ impl Broker {
                 if state.group.to_save(is_joining).is_none() {
                     let (version, epoch) = (state.group.version(), state.group.epoch());
                     let done = work(&mut state.group);
-                    self.groups().counts.rebalances.add((state.group.epoch() - epoch).into());
+                    self.table.counts.rebalances.add((state.group.epoch() - epoch).into());
                     if state.group.version() != version {
                         cell.news.notify_waiters();
                     }
@@ -442,7 +455,7 @@ impl Broker {
 
     /// Writes the group's own state to the topic of offsets, and waits until it is committed.
     async fn save(&self, cell: &Cell, is_joining: bool) -> Outcome {
-        let topic = self.internal_topic(OFFSETS_TOPIC)?;
+        OFFSETS.create(&self.core)?;
         let _turn = cell.saving.lock().await;
         let mut wakes = Wakes::default();
         let (saved, appended) = {
@@ -451,10 +464,10 @@ impl Broker {
                 return Ok(());
             };
             let record = OffsetsRecord::Group { group: cell.name.clone(), saved: Some(saved) };
-            (saved, self.append_offsets(&topic, &cell.name, [record], &mut wakes)?)
+            (saved, append_offsets(&self.core, &cell.name, [record], &mut wakes)?)
         };
         drop(wakes);
-        appended.lasts().await?;
+        appended.commit.wait().await?;
         cell.state.lock().group.saved(saved);
         Ok(())
     }
@@ -471,7 +484,7 @@ impl Broker {
             }),
         });
         let committed = self.commit(name, committer, changes.collect()).await;
-        let counts = &self.groups().counts;
+        let counts = &self.table.counts;
         if committed.is_ok() { &counts.commits } else { &counts.refused_commits }.add(1);
         committed
     }
@@ -481,13 +494,13 @@ impl Broker {
         if changes.is_empty() {
             return Ok(());
         }
-        let coordinator = self.restored_groups().await?;
+        let coordinator = self.restored().await?;
         self.check_offsets(&changes)?;
-        let topic = self.internal_topic(OFFSETS_TOPIC)?;
+        OFFSETS.create(&self.core)?;
         let cell = match committer {
             Committer::Member { who, .. } => coordinator.find_for(name, who)?,
             Committer::Cleaner => coordinator.find(name)?,
-            Committer::Outsider => coordinator.find_or_create(name, Some(self.peers()))?,
+            Committer::Outsider => coordinator.find_or_create(name, Some(self.core.peers()))?,
         };
         let mut wakes = Wakes::default();
         let appended = self.change(&cell, false, |group| {
@@ -497,25 +510,23 @@ impl Broker {
             let committed = changes.iter_mut().filter_map(|change| change.committed.as_mut());
             committed.for_each(|committed| committed.committed_ms = committed_ms);
             let record = |change: &Change| OffsetsRecord::Offset { group: name.clone(), change: change.clone() };
-            let appended = self.append_offsets(&topic, name, changes.iter().map(record), &mut wakes)?;
+            let appended = append_offsets(&self.core, name, changes.iter().map(record), &mut wakes)?;
             group.stage(appended.position, changes);
             Outcome::Ok(appended)
         });
         let appended = appended.await??;
         drop(wakes);
-        if appended.is_reached() {
+        if appended.commit.is_done() {
             return Ok(cell.commit_through(appended).await?);
         }
         // A committer may disconnect before the log is durable; the commit takes effect regardless.
-        let committed = tokio::spawn(async move { cell.commit_through(appended).await });
-        Ok(committed.await.unwrap_or_else(|gone| {
-            Err(Error::new(ErrorKind::Internal, format!("the broker stopped before the commit was durable: {gone}")))
-        })?)
+        let committed = Commit::later(async move { cell.commit_through(appended).await });
+        Ok(committed.wait_to_the_end().await?)
     }
 
     fn check_offsets(&self, changes: &[Change]) -> Result<()> {
         for change in changes {
-            self.topic(change.partition.topic.as_str())?.partition(change.partition.partition)?;
+            self.core.topic(change.partition.topic.as_str())?.partition(change.partition.partition)?;
             if change.committed.as_ref().is_some_and(|committed| committed.offset > i64::MAX as u64) {
                 return Err(Error::invalid(format!("the offset for {} is beyond any log", change.partition)));
             }
@@ -525,7 +536,7 @@ impl Broker {
 
     /// Checks that a member may read the group's committed offsets, or has to join again first.
     pub async fn check_fetch(&self, name: &GroupName, who: &Identity, epoch: u32) -> Outcome {
-        let coordinator = self.restored_groups().await?;
+        let coordinator = self.restored().await?;
         let Ok(cell) = coordinator.find(name) else {
             return Ok(());
         };
@@ -538,7 +549,7 @@ impl Broker {
         name: &GroupName,
         partitions: Option<&[TopicPartition]>,
     ) -> Outcome<Vec<(TopicPartition, Committed)>> {
-        let coordinator = self.restored_groups().await?;
+        let coordinator = self.restored().await?;
         let Ok(cell) = coordinator.find(name) else {
             return Ok(Vec::new());
         };
@@ -563,13 +574,13 @@ impl Broker {
         to: &ResetTo,
         is_dry_run: bool,
     ) -> Outcome<Vec<(PartitionId, Option<Offset>)>> {
-        let coordinator = self.restored_groups().await?;
+        let coordinator = self.restored().await?;
         if let Ok(cell) = coordinator.find(name) {
             cell.state.lock().group.check_empty("its offsets can be set")?;
         } else if *to == ResetTo::Forget {
             return Err(no_such_group(name));
         }
-        let found = self.topic(topic)?;
+        let found = self.core.topic(topic)?;
         let all: Vec<PartitionId> = found.partitions().iter().map(|cell| cell.id).collect();
         let partitions = if partitions.is_empty() { &all } else { partitions };
         let mut reset = Vec::new();
@@ -607,16 +618,16 @@ impl Broker {
     }
 
     /// Deletes a group that has no members, with its offsets.
-    pub async fn delete_group(&self, name: &GroupName) -> Outcome {
-        let coordinator = self.restored_groups().await?;
+    pub async fn delete(&self, name: &GroupName) -> Outcome {
+        let coordinator = self.restored().await?;
         let cell = coordinator.find(name)?;
-        self.remove_group(&cell, |group| group.check_empty("it can be deleted")).await
+        self.remove(&cell, |group| group.check_empty("it can be deleted")).await
     }
 
     /// Deletes a group if `may_go` permits it. The deletion is visible to all clients immediately; this completes when
     /// it is committed.
-    async fn remove_group(&self, cell: &Cell, may_go: impl FnOnce(&Group) -> Outcome) -> Outcome {
-        let topic = self.internal_topic(OFFSETS_TOPIC)?;
+    async fn remove(&self, cell: &Cell, may_go: impl FnOnce(&Group) -> Outcome) -> Outcome {
+        OFFSETS.create(&self.core)?;
         let mut wakes = Wakes::default();
         let appended = {
             let mut state = cell.state.lock();
@@ -628,47 +639,34 @@ impl Broker {
             let offsets = state.group.tombstones(None).into_iter();
             let offsets = offsets.map(|change| OffsetsRecord::Offset { group: name.clone(), change });
             let group = OffsetsRecord::Group { group: name.clone(), saved: None };
-            let appended = self.append_offsets(&topic, name, offsets.chain([group]), &mut wakes)?;
+            let appended = append_offsets(&self.core, name, offsets.chain([group]), &mut wakes)?;
             state.is_gone = true;
-            self.groups().offsets.fetch_sub(state.group.committed().len(), Ordering::Relaxed);
-            self.groups().protocols_bytes.fetch_sub(std::mem::take(&mut state.protocols_bytes), Ordering::Relaxed);
+            self.table.offsets.fetch_sub(state.group.committed().len(), Ordering::Relaxed);
+            self.table.protocols_bytes.fetch_sub(std::mem::take(&mut state.protocols_bytes), Ordering::Relaxed);
             appended
         };
-        self.groups().groups.write().remove(&cell.name);
+        self.table.groups.write().remove(&cell.name);
         drop(wakes);
-        appended.lasts().await?;
+        appended.commit.wait().await?;
         Ok(())
-    }
-
-    /// Deletes the offsets of a deleted topic in all groups.
-    pub(crate) fn forget_topic(&self, topic: &TopicName) {
-        let coordinator = self.groups();
-        for cell in coordinator.cells() {
-            let mut wakes = Wakes::default();
-            cell.count_offsets(|group| self.forget_offsets(group, topic, &mut wakes));
-            cell.news.notify_waiters();
-        }
-        coordinator.shares.forget_topic(topic);
-        // Members may now have a deadline by which they must release their partitions.
-        coordinator.topics_changed();
     }
 
     /// Removes members that are silent or do not release partitions in time, and updates groups whose topics have
     /// changed.
-    async fn tick_groups(&self) {
-        let coordinator = self.groups();
-        coordinator.counts.expired_members.add(coordinator.shares.expire(self, coordinator.now()));
+    async fn tick(&self) {
+        let coordinator = &self.table;
+        coordinator.counts.expired_members.add(coordinator.shares.expire(&self.core, coordinator.now()));
         for cell in coordinator.cells() {
             let now = coordinator.now();
             let is_due = {
                 let group = &cell.state.lock().group;
-                group.is_outdated(&Topics(self)) || group.next_deadline_ms().is_some_and(|at| at <= now.steady_ms)
+                group.is_outdated(&Topics(&self.core)) || group.next_deadline_ms().is_some_and(|at| at <= now.steady_ms)
             };
             if !is_due {
                 continue;
             }
             let changed = self.change(&cell, false, |group| {
-                group.refresh(&Topics(self));
+                group.refresh(&Topics(&self.core));
                 group.expire(now)
             });
             let result = match changed.await {
@@ -687,9 +685,9 @@ impl Broker {
     }
 
     /// Deletes groups that have had no members for longer than the retention of offsets.
-    async fn expire_groups(&self) {
-        let coordinator = self.groups();
-        let retention_ms = match self.settings().offsets_retention.as_millis() as u64 {
+    async fn expire(&self) {
+        let coordinator = &self.table;
+        let retention_ms = match self.core.settings().offsets_retention.as_millis() as u64 {
             0 => u64::MAX,
             retention_ms => retention_ms,
         };
@@ -699,8 +697,8 @@ impl Broker {
             if !is_expired(&cell.state.lock().group) {
                 continue;
             }
-            let removed = self
-                .remove_group(&cell, |group| if is_expired(group) { Ok(()) } else { Err(no_such_group(&cell.name)) });
+            let removed =
+                self.remove(&cell, |group| if is_expired(group) { Ok(()) } else { Err(no_such_group(&cell.name)) });
             let removed = removed.await;
             if removed.is_ok() {
                 tracing::info!(group = %cell.name, "a consumer group without members was removed with its offsets");
@@ -709,11 +707,11 @@ impl Broker {
         }
     }
 
-    fn next_group_deadline(&self) -> Option<Duration> {
-        let now = self.groups().now().steady_ms;
-        let deadlines = self.groups().cells();
+    fn next_deadline(&self) -> Option<Duration> {
+        let now = self.table.now().steady_ms;
+        let deadlines = self.table.cells();
         let deadlines = deadlines.iter().filter_map(|cell| cell.state.lock().group.next_deadline_ms());
-        let next = deadlines.chain(self.groups().shares.next_deadline_ms()).min()?;
+        let next = deadlines.chain(self.table.shares.next_deadline_ms()).min()?;
         Some(Duration::from_millis(next.saturating_sub(now)))
     }
 }
@@ -728,18 +726,18 @@ fn note_failure(cell: &Cell, result: Outcome) {
 }
 
 /// Runs the timers of all groups for as long as the broker exists.
-pub(crate) async fn keep_time(broker: Weak<Broker>) {
+pub(crate) async fn keep_time(groups: Weak<Groups>) {
     let mut expiry = tokio::time::interval(EXPIRY_INTERVAL);
     let mut is_expiry_due = false;
-    while let Some(broker) = broker.upgrade() {
-        let changed = broker.groups().changed.clone();
-        let wait = match broker.restored_groups().await {
+    while let Some(groups) = groups.upgrade() {
+        let (changed, catalog) = (groups.table.changed.clone(), groups.core.catalog_changed.clone());
+        let wait = match groups.restored().await {
             Ok(_) => {
                 if is_expiry_due {
-                    broker.expire_groups().await;
+                    groups.expire().await;
                 }
-                broker.tick_groups().await;
-                broker.next_group_deadline().unwrap_or(EXPIRY_INTERVAL).min(EXPIRY_INTERVAL)
+                groups.tick().await;
+                groups.next_deadline().unwrap_or(EXPIRY_INTERVAL).min(EXPIRY_INTERVAL)
             }
             Err(error) => {
                 tracing::error!(%error, "consumer groups cannot be restored");
@@ -747,11 +745,12 @@ pub(crate) async fn keep_time(broker: Weak<Broker>) {
             }
         };
         // The broker may be dropped in the meantime.
-        drop(broker);
+        drop(groups);
         tokio::time::sleep(TICK).await;
         is_expiry_due = tokio::select! {
             () = tokio::time::sleep(wait) => false,
             () = changed.notified() => false,
+            () = catalog.notified() => false,
             _ = expiry.tick() => true,
         };
     }

@@ -11,10 +11,11 @@ use engine::{Error, Offset, PartitionId, Pattern, Result, TopicName, TopicPartit
 use parking_lot::Mutex;
 
 use super::{Outcome, Topics};
-use crate::broker::Broker;
+use crate::core::Core;
+use crate::groups::Groups;
 use crate::peers::Created;
 use crate::queues::{AcquireFrom, NewQueue, QueuePosition, QueueStart, SeekTo};
-use crate::topics::refuse_internal;
+use crate::topic::refuse_internal;
 
 /// Kind of the documents that record the existence of a share group.
 const SHARE_GROUP: &str = "share.group";
@@ -84,10 +85,10 @@ impl ShareGroups {
     }
 
     /// Removes members whose session has expired. Returns their number.
-    pub(super) fn expire(&self, broker: &Broker, now: Now) -> u64 {
+    pub(super) fn expire(&self, core: &Core, now: Now) -> u64 {
         let mut count = 0;
         self.0.lock().retain(|name, group| {
-            group.refresh(&Topics(broker));
+            group.refresh(&Topics(core));
             for member in group.expire(now) {
                 tracing::info!(group = %name, %member, "a member was removed from its share group");
                 count += 1;
@@ -112,11 +113,11 @@ fn no_such_share_group(name: &GroupName) -> GroupError {
     GroupError::new(Reason::NoSuchGroup, format!("there is no share group '{name}'"))
 }
 
-impl Broker {
+impl Groups {
     /// Joins a member to a share group, or lets a member rejoin.
     pub async fn join_share_group(&self, name: &GroupName, join: ShareJoin, start: ShareStart) -> Outcome<Turn> {
         join.check()?;
-        let coordinator = self.restored_groups().await?;
+        let coordinator = self.restored().await?;
         if coordinator.groups.read().contains_key(name) {
             return Err(GroupError::new(Reason::NoSuchGroup, format!("group '{name}' is not a share group")));
         }
@@ -129,10 +130,10 @@ impl Broker {
                 .into());
             }
             if !groups.contains_key(name) {
-                self.peers().admit(Created::Group)?;
+                self.core.peers().admit(Created::Group)?;
             }
             let group = groups.entry(name.clone()).or_insert_with(|| ShareGroup::new(name.clone()));
-            let turn = group.join(join, &Topics(self), coordinator.now());
+            let turn = group.join(join, &Topics(&self.core), coordinator.now());
             if group.is_empty() {
                 groups.remove(name);
             }
@@ -145,7 +146,7 @@ impl Broker {
 
     /// Processes a heartbeat of a member. Returns the partitions from which it may take messages.
     pub async fn share_group_heartbeat(&self, name: &GroupName, beat: ShareBeat, start: ShareStart) -> Outcome<Turn> {
-        let coordinator = self.restored_groups().await?;
+        let coordinator = self.restored().await?;
         let ShareBeat { member, epoch, topics, session_timeout_ms } = beat;
         let turn = {
             let mut groups = coordinator.shares.0.lock();
@@ -157,7 +158,7 @@ impl Broker {
                 // The deadline of the member may be the next one.
                 coordinator.changed.notify_one();
             }
-            group.beat(&member, epoch, topics, &Topics(self), coordinator.now())?
+            group.beat(&member, epoch, topics, &Topics(&self.core), coordinator.now())?
         };
         self.prepare(name, turn, start).await
     }
@@ -176,7 +177,7 @@ impl Broker {
     }
 
     pub async fn leave_share_group(&self, name: &GroupName, member: &MemberId) -> Outcome {
-        let coordinator = self.restored_groups().await?;
+        let coordinator = self.restored().await?;
         let mut groups = coordinator.shares.0.lock();
         let group = groups.get_mut(name).ok_or_else(|| no_such_share_group(name))?;
         group.leave(member)?;
@@ -190,14 +191,14 @@ impl Broker {
     pub async fn share_queue(&self, name: &GroupName, topic: &TopicName, start: ShareStart) -> Result<QueueName> {
         refuse_internal(topic.as_str())?;
         let queue = QueueName::of_share(name, topic);
-        if self.has_queue(&queue).await? {
+        if self.queues.has(&queue).await? {
             return Ok(queue);
         }
         // The topic must exist before the existence of the group is recorded.
-        self.topic(topic.as_str())?;
+        self.core.topic(topic.as_str())?;
         // The group exists until it is deleted, even without a topic.
-        if self.document(SHARE_GROUP, name.as_str()).await?.is_none() {
-            self.put_document(SHARE_GROUP, name.as_str(), Some(Bytes::new())).await?;
+        if self.queues.document(SHARE_GROUP, name.as_str()).await?.is_none() {
+            self.queues.put_document(SHARE_GROUP, name.as_str(), Some(Bytes::new())).await?;
         }
         let new = NewQueue {
             topic: Some(topic.clone()),
@@ -206,18 +207,18 @@ impl Broker {
             ..NewQueue::new(queue.clone())
         };
         // Another member may have created the queue concurrently.
-        let (_, begins) = self.make_queue(new).await?;
+        let (_, begins) = self.queues.make(new).await?;
         if begins && let ShareStart::Ago(ago) = start {
-            let at_ms = crate::timers::now_ms().saturating_sub(ago.as_millis() as u64);
-            self.seek_any_queue(queue.as_str(), SeekTo::Time(at_ms as i64)).await?;
+            let at_ms = crate::clock::now_ms().saturating_sub(ago.as_millis() as u64);
+            self.queues.seek_any(queue.as_str(), SeekTo::Time(at_ms as i64)).await?;
         }
         Ok(queue)
     }
 
     /// Returns the names of all share groups, each with `true` if it has members.
     pub async fn share_groups(&self) -> Outcome<BTreeMap<GroupName, bool>> {
-        let coordinator = self.restored_groups().await?;
-        let kept = self.documents(SHARE_GROUP, "").await?.into_iter();
+        let coordinator = self.restored().await?;
+        let kept = self.queues.documents(SHARE_GROUP, "").await?.into_iter();
         let mut all: BTreeMap<GroupName, bool> =
             kept.filter_map(|(name, _)| Some((GroupName::parse(&name).ok()?, false))).collect();
         all.extend(coordinator.shares.0.lock().keys().map(|name| (name.clone(), true)));
@@ -225,7 +226,7 @@ impl Broker {
     }
 
     pub async fn describe_share_group(&self, name: &GroupName) -> Outcome<ShareGroupStatus> {
-        let coordinator = self.restored_groups().await?;
+        let coordinator = self.restored().await?;
         if let Some(group) = coordinator.shares.0.lock().get(name) {
             let members = group.members().map(|member| ShareGroupMember {
                 id: member.id.clone(),
@@ -237,7 +238,7 @@ impl Broker {
             });
             return Ok(ShareGroupStatus { epoch: group.epoch(), members: members.collect() });
         }
-        match self.document(SHARE_GROUP, name.as_str()).await? {
+        match self.queues.document(SHARE_GROUP, name.as_str()).await? {
             Some(_) => Ok(ShareGroupStatus { epoch: 0, members: Vec::new() }),
             None => Err(no_such_share_group(name)),
         }
@@ -245,13 +246,13 @@ impl Broker {
 
     /// Returns the topics over which a share group has a queue.
     pub async fn share_topics(&self, name: &GroupName) -> Outcome<BTreeSet<TopicName>> {
-        let queues = self.share_queues().await?.into_iter();
+        let queues = self.queues.of_share_groups().await?.into_iter();
         Ok(queues.filter(|(group, _)| group == name).map(|(_, queue)| queue.topic.clone()).collect())
     }
 
     /// Returns the positions of a share group in a topic.
     pub async fn share_positions(&self, name: &GroupName, topic: &TopicName) -> Outcome<Vec<QueuePosition>> {
-        Ok(self.queue_positions(&QueueName::of_share(name, topic)).await?)
+        Ok(self.queues.positions(&QueueName::of_share(name, topic)).await?)
     }
 
     /// Creates a share group, unless it exists. Fails if another kind of group has the name, or if the group has
@@ -261,11 +262,11 @@ impl Broker {
             Err(refused) if refused.reason == Reason::NoSuchGroup => {}
             checked => return checked,
         }
-        let coordinator = self.restored_groups().await?;
+        let coordinator = self.restored().await?;
         if coordinator.groups.read().contains_key(name) {
             return Err(GroupError::new(Reason::NoSuchGroup, format!("group '{name}' is not a share group")));
         }
-        Ok(self.put_document(SHARE_GROUP, name.as_str(), Some(Bytes::new())).await?)
+        Ok(self.queues.put_document(SHARE_GROUP, name.as_str(), Some(Bytes::new())).await?)
     }
 
     /// Moves a share group without members to other offsets in partitions of a topic. Returns the outcome for each
@@ -281,7 +282,7 @@ impl Broker {
         let mut outcomes = Vec::with_capacity(offsets.len());
         for (partition, offset) in offsets {
             let from = AcquireFrom { queue: queue.clone(), partition: *partition };
-            outcomes.push(self.seek_partition(&from, *offset).await);
+            outcomes.push(self.queues.seek_partition(&from, *offset).await);
         }
         Ok(outcomes)
     }
@@ -289,24 +290,24 @@ impl Broker {
     /// Deletes the position of a share group without members in a topic.
     pub async fn forget_share_topic(&self, name: &GroupName, topic: &TopicName) -> Outcome {
         self.check_share_group_empty(name, "its offsets can be deleted").await?;
-        Ok(self.delete_any_queue(QueueName::of_share(name, topic).as_str()).await?)
+        Ok(self.queues.delete_any(QueueName::of_share(name, topic).as_str()).await?)
     }
 
     /// Deletes a share group that has no members, with its unacknowledged messages.
     pub async fn delete_share_group(&self, name: &GroupName) -> Outcome {
         self.check_share_group_empty(name, "it can be deleted").await?;
         for topic in self.share_topics(name).await? {
-            self.delete_any_queue(QueueName::of_share(name, &topic).as_str()).await?;
+            self.queues.delete_any(QueueName::of_share(name, &topic).as_str()).await?;
         }
-        Ok(self.put_document(SHARE_GROUP, name.as_str(), None).await?)
+        Ok(self.queues.put_document(SHARE_GROUP, name.as_str(), None).await?)
     }
 
     /// Checks that the share group exists and has no members.
     pub async fn check_share_group_empty(&self, name: &GroupName, what: &str) -> Outcome {
-        let coordinator = self.restored_groups().await?;
+        let coordinator = self.restored().await?;
         if let Some(group) = coordinator.shares.0.lock().get(name) {
             return group.check_empty(what);
         }
-        self.document(SHARE_GROUP, name.as_str()).await?.map(drop).ok_or_else(|| no_such_share_group(name))
+        self.queues.document(SHARE_GROUP, name.as_str()).await?.map(drop).ok_or_else(|| no_such_share_group(name))
     }
 }

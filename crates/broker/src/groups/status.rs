@@ -12,7 +12,7 @@ use engine::groups::{
 use engine::{Offset, Pattern, TopicPartition};
 
 use super::{Cell, Outcome};
-use crate::broker::Broker;
+use crate::groups::Groups;
 use crate::metrics::Exposition;
 
 /// Maximum groups whose lag is among the metrics, by name; more would make the metrics page too long.
@@ -114,10 +114,10 @@ fn members_of(group: &Group, protocol: &str) -> Vec<GroupMember> {
     members.collect()
 }
 
-impl Broker {
+impl Groups {
     /// Returns at most `count_max` groups after this name, ordered by name, and `true` if they are the last ones.
-    pub async fn list_groups(&self, after: &str, count_max: usize) -> Outcome<(Vec<GroupSummary>, bool)> {
-        let coordinator = self.restored_groups().await?;
+    pub async fn list(&self, after: &str, count_max: usize) -> Outcome<(Vec<GroupSummary>, bool)> {
+        let coordinator = self.restored().await?;
         let mut cells = coordinator.cells();
         cells.retain(|cell| cell.name.as_str() > after);
         cells.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -126,16 +126,16 @@ impl Broker {
     }
 
     /// Returns all groups without their offsets, in no particular order.
-    pub async fn group_states(&self) -> Outcome<Vec<(GroupName, GroupState, Option<ClassicInfo>)>> {
+    pub async fn states(&self) -> Outcome<Vec<(GroupName, GroupState, Option<ClassicInfo>)>> {
         let state = |cell: &Arc<Cell>| {
             let group = &cell.state.lock().group;
             (cell.name.clone(), group.state(), classic_of(group))
         };
-        Ok(self.restored_groups().await?.cells().iter().map(state).collect())
+        Ok(self.restored().await?.cells().iter().map(state).collect())
     }
 
-    pub async fn describe_group(&self, name: &GroupName) -> Outcome<GroupStatus> {
-        let cell = self.restored_groups().await?.find(name)?;
+    pub async fn describe(&self, name: &GroupName) -> Outcome<GroupStatus> {
+        let cell = self.restored().await?.find(name)?;
         let state = cell.state.lock();
         let group = &state.group;
         let classic = classic_of(group);
@@ -166,7 +166,7 @@ impl Broker {
     }
 
     fn bounds(&self, at: &TopicPartition) -> Option<(Offset, Offset)> {
-        let extent = self.topic(at.topic.as_str()).ok()?.partition(at.partition).ok()?.extent();
+        let extent = self.core.topic(at.topic.as_str()).ok()?.partition(at.partition).ok()?.extent();
         Some((extent.start, extent.end))
     }
 
@@ -181,8 +181,8 @@ impl Broker {
         GroupSummary { name: cell.name.clone(), state, classic, members, offsets: committed.len(), lag }
     }
 
-    pub(crate) fn expose_groups(&self, out: &mut Exposition<'_>) -> fmt::Result {
-        let coordinator = self.groups();
+    pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
+        let coordinator = &self.table;
         let mut cells = coordinator.cells();
         let (mut members, mut left_out) = (0, 0);
         for cell in &cells {

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 
 use super::*;
 use crate::Settings;
+use crate::broker::Broker;
 
 fn group(name: &str) -> GroupName {
     GroupName::parse(name).expect("a name")
@@ -43,10 +44,10 @@ type Kept = BTreeMap<GroupName, BTreeMap<TopicPartition, Committed>>;
 
 /// Returns the state of each group in memory, and the state restored from its records.
 async fn kept_and_found(broker: &Broker) -> (Kept, Kept) {
-    let now = broker.groups().now();
-    let cells = broker.groups().cells();
+    let now = broker.groups.table().now();
+    let cells = broker.groups.table().cells();
     let kept = cells.iter().map(|cell| (cell.name.clone(), cell.state.lock().group.committed().clone()));
-    let found = broker.read_groups(now).await.expect("readable");
+    let found = super::log::read_groups(broker, now).await.expect("readable");
     let found = found.into_iter().map(|(name, group)| (name, group.committed().clone()));
     (kept.collect(), found.collect())
 }
@@ -59,10 +60,10 @@ async fn what_is_kept_is_found_again() {
     }
     for (name, topic, offset) in [("g1", "a", 1), ("g1", "b", 2), ("g2", "a", 3), ("g3", "b", 4), ("g1", "a", 5)] {
         let offsets = (0..3).map(|partition| commit(topic, partition, offset)).collect();
-        broker.commit_offsets(&group(name), &Committer::Outsider, offsets).await.expect("committed");
+        broker.groups.commit_offsets(&group(name), &Committer::Outsider, offsets).await.expect("committed");
     }
-    broker.reset_offsets(&group("g2"), "a", &[1], &ResetTo::Forget, false).await.expect("forgotten");
-    broker.delete_group(&group("g3")).await.expect("deleted");
+    broker.groups.reset_offsets(&group("g2"), "a", &[1], &ResetTo::Forget, false).await.expect("forgotten");
+    broker.groups.delete(&group("g3")).await.expect("deleted");
     let (kept, found) = kept_and_found(&broker).await;
     assert_eq!(kept, found);
     assert_eq!(kept.keys().map(GroupName::as_str).collect::<Vec<_>>(), ["g1", "g2"]);
@@ -73,9 +74,9 @@ async fn what_is_kept_is_found_again() {
     let (kept, found) = kept_and_found(&broker).await;
     assert_eq!(kept, found);
     assert_eq!((kept[&group("g1")].len(), kept[&group("g2")].len()), (3, 0));
-    assert_eq!(broker.groups().offsets.load(Ordering::Relaxed), 3);
+    assert_eq!(broker.groups.table().offsets.load(Ordering::Relaxed), 3);
     // A group that was deleted and created again has no earlier state.
-    broker.commit_offsets(&group("g3"), &Committer::Outsider, vec![commit("b", 0, 1)]).await.expect("committed");
+    broker.groups.commit_offsets(&group("g3"), &Committer::Outsider, vec![commit("b", 0, 1)]).await.expect("committed");
     let (kept, found) = kept_and_found(&broker).await;
     assert_eq!(kept, found);
     assert_eq!(kept[&group("g3")].len(), 1);
@@ -86,14 +87,14 @@ async fn epochs_found_again_are_above_all_that_were_given_out() {
     let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
     let mut last = 0;
     for i in 0..1500 {
-        let turn = broker.join_group(&group("g"), join(&format!("m{i}"), "t")).await.expect("joined");
+        let turn = broker.groups.join(&group("g"), join(&format!("m{i}"), "t")).await.expect("joined");
         last = last.max(turn.epoch);
         let who = join(&format!("m{i}"), "t").who;
-        broker.leave_group(&group("g"), &who, false).await.expect("left");
+        broker.groups.leave(&group("g"), &who, false).await.expect("left");
         if i % 100 == 0 {
-            let found = broker.read_groups(broker.groups().now()).await.expect("readable");
+            let found = super::log::read_groups(&broker, broker.groups.table().now()).await.expect("readable");
             assert!(found[&group("g")].epoch() >= last);
-            assert!(found[&group("g")].is_expired(0, broker.groups().now()), "it is known to have no members");
+            assert!(found[&group("g")].is_expired(0, broker.groups.table().now()), "it is known to have no members");
         }
     }
     assert!(last > 1500);
@@ -114,7 +115,7 @@ async fn commits_at_once_count_in_the_order_of_the_log() {
             tokio::spawn(async move {
                 for i in 0..200 {
                     let offsets = vec![commit("t", (i % 2) as u32, task * 1000 + i)];
-                    broker.commit_offsets(&group("g"), &Committer::Outsider, offsets).await.expect("committed");
+                    broker.groups.commit_offsets(&group("g"), &Committer::Outsider, offsets).await.expect("committed");
                 }
             })
         })

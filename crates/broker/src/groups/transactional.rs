@@ -2,30 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use engine::groups::{Change, Committer, GroupName, OFFSETS_TOPIC};
+use engine::groups::{Change, Committer, GroupName};
 use engine::transactions::StagedOffsets;
 use engine::{Result, TopicPartition};
 
-use super::{Arc, Broker, Cell, Outcome, no_such_group};
-use crate::internal::Appended;
-use crate::publish::Wakes;
+use super::log::append_offsets;
+use super::{Arc, Cell, Groups, Outcome, no_such_group};
+use crate::commit::Commit;
+use crate::wakes::Wakes;
 
 /// A group whose offsets a transaction may commit.
 pub(crate) struct StagedGroup(Arc<Cell>);
-
-/// Offsets of a committed transaction that have been appended to the log of their group.
-#[must_use]
-pub(crate) struct StagedCommit {
-    cell: Arc<Cell>,
-    appended: Appended,
-}
-
-impl StagedCommit {
-    /// Waits until the offsets are durable, and then makes them take effect.
-    pub(crate) async fn finish(self) -> Result<()> {
-        self.cell.commit_through(self.appended).await
-    }
-}
 
 fn changes(offsets: &StagedOffsets) -> Vec<Change> {
     let change = |(partition, committed): (&_, &_)| Change {
@@ -35,9 +22,9 @@ fn changes(offsets: &StagedOffsets) -> Vec<Change> {
     offsets.iter().map(change).collect()
 }
 
-impl Broker {
+impl Groups {
     pub(crate) async fn wait_for_groups(&self) -> Result<()> {
-        self.restored_groups().await.map(drop)
+        self.restored().await.map(drop)
     }
 
     /// Returns the group whose offsets a transaction wants to commit.
@@ -47,11 +34,11 @@ impl Broker {
         committer: Option<&Committer>,
         offsets: &StagedOffsets,
     ) -> Outcome<StagedGroup> {
-        let coordinator = self.restored_groups().await?;
+        let coordinator = self.restored().await?;
         self.check_offsets(&changes(offsets))?;
         Ok(StagedGroup(match committer {
             Some(Committer::Member { who, .. }) => coordinator.find_for(name, who)?,
-            Some(_) | None => coordinator.find_or_create(name, Some(self.peers()))?,
+            Some(_) | None => coordinator.find_or_create(name, Some(self.core.peers()))?,
         }))
     }
 
@@ -73,7 +60,7 @@ impl Broker {
             Some(committer) => state.group.check_commit(committer, &changes)?,
             None => state.group.check_offsets(&changes)?,
         }
-        Ok(self.groups().check_room(&state.group, &changes)?)
+        Ok(self.table.check_room(&state.group, &changes)?)
     }
 
     /// Writes offsets of a committed transaction. The decision has been made, so that nothing is refused. Offsets
@@ -83,13 +70,12 @@ impl Broker {
         name: &GroupName,
         offsets: &StagedOffsets,
         wakes: &mut Wakes,
-    ) -> Outcome<Option<StagedCommit>> {
+    ) -> Outcome<Option<Commit>> {
         if offsets.is_empty() {
             return Ok(None);
         }
-        let topic = self.internal_topic(OFFSETS_TOPIC)?;
         loop {
-            let cell = self.groups().find_or_create(name, None)?;
+            let cell = self.table.find_or_create(name, None)?;
             let mut state = cell.state.lock();
             if state.is_gone {
                 // The deleting task removes the group from the table immediately.
@@ -102,7 +88,7 @@ impl Broker {
                 let there = state.group.newest(&change.partition).map(|there| there.committed_ms);
                 let own = change.committed.as_ref().map(|own| own.committed_ms);
                 // Offsets of deleted topics are not kept.
-                there < own && self.topic(change.partition.topic.as_str()).is_ok()
+                there < own && self.core.topic(change.partition.topic.as_str()).is_ok()
             });
             if changes.is_empty() {
                 return Ok(None);
@@ -110,17 +96,17 @@ impl Broker {
             let records = changes
                 .iter()
                 .map(|change| super::OffsetsRecord::Offset { group: name.clone(), change: change.clone() });
-            let appended = self.append_offsets(&topic, name, records, wakes)?;
+            let appended = append_offsets(&self.core, name, records, wakes)?;
             state.group.stage(appended.position, changes);
             drop(state);
-            return Ok(Some(StagedCommit { cell, appended }));
+            return Ok(Some(Commit::later(async move { cell.commit_through(appended).await })));
         }
     }
 
     /// Returns the partitions of a group whose offsets are about to change: their commit is in the log but not durable
     /// yet.
     pub(crate) fn offsets_on_their_way(&self, name: &GroupName) -> BTreeSet<TopicPartition> {
-        let Ok(cell) = self.groups().find(name) else {
+        let Ok(cell) = self.table.find(name) else {
             return BTreeSet::new();
         };
         let state = cell.state.lock();

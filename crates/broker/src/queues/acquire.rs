@@ -11,13 +11,13 @@ use engine::queue::{Lease, LeaseError, Look, Queue, QueueName};
 use engine::{ErrorKind, Isolation, Offset, PartitionId, RecordBatch, Result};
 use tokio::time::Instant;
 
-use super::{QueueCell, QueueView};
-use crate::broker::Broker;
+use crate::clock::now_ms;
 use crate::fetch::{FETCH_WAIT_MAX, any};
 use crate::log::Log;
 use crate::partition::PartitionCell;
-use crate::timers::now_ms;
-use crate::topics::Topic;
+use crate::queues::Queues;
+use crate::topic::Topic;
+use crate::view::{QueueCell, QueueView};
 
 /// Maximum number of bytes that are read together; a larger batch is read alone.
 const READ_BYTES_MAX: usize = 4 << 20;
@@ -56,7 +56,7 @@ pub struct Acquired {
 
 /// Leases that are reverted on drop, unless they are taken out.
 struct Held {
-    broker: Arc<Broker>,
+    queues: Arc<Queues>,
     place: Place,
     leases: Vec<Lease>,
 }
@@ -108,14 +108,14 @@ impl Drop for Held {
         }
         let back = |view: &mut QueueView, _: &mut Log| self.leases.iter().for_each(|lease| view.queue.untake(lease));
         // A partition that was deleted has nothing to return.
-        if let Err(error) = self.broker.change_view(&self.place.partition, self.place.cell.id, back) {
+        if let Err(error) = self.queues.change_view(&self.place.partition, self.place.cell.id, back) {
             tracing::debug!(%error, "undelivered messages were not returned");
         }
         self.place.cell.returned.notify_waiters();
     }
 }
 
-impl Broker {
+impl Queues {
     /// Leases messages of many partitions, in their order. If no message is available, waits for the first.
     pub async fn acquire(self: &Arc<Self>, from: &[AcquireFrom], limits: &AcquireLimits) -> Vec<Result<Acquired>> {
         let mut places = Vec::with_capacity(from.len());
@@ -146,7 +146,7 @@ impl Broker {
     }
 
     async fn place(&self, queue: &QueueName, partition: PartitionId) -> Result<Place> {
-        let (cell, topic) = self.any_queue_cell(queue.as_str()).await?;
+        let (cell, topic) = self.any_cell(queue.as_str()).await?;
         let partition = topic.partition(partition)?;
         Ok(Place { cell, topic, partition })
     }
@@ -199,10 +199,10 @@ impl Broker {
             drop(saved);
             *due_ms = [*due_ms, due].into_iter().flatten().min();
             let is_idle = taken.leases.is_empty();
-            let held = Held { broker: self.clone(), place: place.clone(), leases: taken.leases };
+            let held = Held { queues: self.clone(), place: place.clone(), leases: taken.leases };
             let (acquired, done) = self.read_held(held, limits, room).await?;
             if !acquired.leases().is_empty() {
-                self.queues_there().counts.received.add(acquired.leases().len() as u64);
+                self.events.received.add(acquired.leases().len() as u64);
                 return Ok(acquired);
             }
             if is_idle && unseen.is_some() {
@@ -309,12 +309,12 @@ impl Broker {
         cell.returned.notify_waiters();
         if settled.is_ok() {
             let count = |is: fn(&Settlement) -> bool| settlements.iter().filter(|(.., how)| is(how)).count() as u64;
-            let counts = &self.queues_there().counts;
+            let counts = &self.events;
             counts.acked.add(count(|how| *how == Settlement::Done));
             counts.returned.add(count(|how| *how == Settlement::Back));
         }
         if let Some(saved) = saved {
-            saved.lasts().await?;
+            saved.wait().await?;
         }
         self.drop_consumed(&topic, &partition, settlements.iter().map(|(offset, ..)| *offset));
         Ok(settled)
@@ -347,8 +347,8 @@ impl Broker {
     }
 
     /// Returns the position of a queue in each partition.
-    pub async fn queue_positions(&self, queue: &QueueName) -> Result<Vec<QueuePosition>> {
-        let (cell, topic) = self.any_queue_cell(queue.as_str()).await?;
+    pub async fn positions(&self, queue: &QueueName) -> Result<Vec<QueuePosition>> {
+        let (cell, topic) = self.any_cell(queue.as_str()).await?;
         let mut positions = Vec::with_capacity(topic.partitions().len());
         for partition in topic.partitions() {
             self.look_through(&cell, partition).await?;
@@ -369,7 +369,7 @@ impl Broker {
         })?;
         self.look_through(&cell, &partition).await?;
         if let Some(saved) = saved {
-            saved.lasts().await?;
+            saved.wait().await?;
         }
         cell.returned.notify_waiters();
         Ok(())

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 
 use super::*;
+use crate::broker::Broker;
 use crate::{Isolation, Settings, ShareStart, Wakes};
 
 fn start(dir: Option<&TempDir>) -> Arc<Broker> {
@@ -32,7 +33,7 @@ async fn prepared(broker: &Arc<Broker>, storage: Storage, batches: &[u32]) -> Ac
         broker.publish("t", Some(0), Acks::Committed, batch, &mut Wakes::default()).await.expect("published");
     }
     let topic = TopicName::parse("t").expect("a name");
-    let queue = broker.share_queue(&group(), &topic, ShareStart::Earliest).await.expect("made");
+    let queue = broker.groups.share_queue(&group(), &topic, ShareStart::Earliest).await.expect("made");
     AcquireFrom { queue, partition: 0 }
 }
 
@@ -47,7 +48,7 @@ const LIMITS: AcquireLimits = AcquireLimits {
 };
 
 async fn acquire(broker: &Arc<Broker>, from: &AcquireFrom, limits: &AcquireLimits) -> Acquired {
-    broker.acquire(std::slice::from_ref(from), limits).await.remove(0).expect("acquired")
+    broker.queues.acquire(std::slice::from_ref(from), limits).await.remove(0).expect("acquired")
 }
 
 /// Returns offsets with their attempts, and the base offsets of the batches that contain them.
@@ -81,13 +82,18 @@ async fn no_more_is_given_out_than_was_asked_for_and_what_is_not_kept_goes_back(
         let third = acquire(&broker, &from, &full).await;
         assert_eq!(shown(&third), (vec![(6, 1)], vec![6]));
         drop(third);
-        broker.settle(&from, &settle(&first, Settlement::Back), 5).await.expect("asked").expect("held");
-        broker.settle(&from, &settle(&first, Settlement::Done), 5).await.expect("asked").expect_err("not theirs");
-        broker.give_up(&from, &[(4, second[0].lease), (5, second[1].lease + 1)]).await.expect("given up");
+        broker.queues.settle(&from, &settle(&first, Settlement::Back), 5).await.expect("asked").expect("held");
+        broker
+            .queues
+            .settle(&from, &settle(&first, Settlement::Done), 5)
+            .await
+            .expect("asked")
+            .expect_err("not theirs");
+        broker.queues.give_up(&from, &[(4, second[0].lease), (5, second[1].lease + 1)]).await.expect("given up");
         let again = acquire(&broker, &from, &LIMITS).await;
         let offsets = vec![(0, 2), (1, 2), (2, 2), (3, 2), (4, 1), (6, 1), (7, 1), (8, 1)];
         assert_eq!(shown(&again), (offsets, vec![0, 3, 6]), "all but the one whose lease runs");
-        let positions = broker.queue_positions(&from.queue).await.expect("known");
+        let positions = broker.queues.positions(&from.queue).await.expect("known");
         assert_eq!(positions, [QueuePosition { partition: 0, start: 0, undone: 9 }]);
     }
 }
@@ -115,7 +121,7 @@ async fn only_the_first_batch_of_all_partitions_may_exceed_the_limit() {
             }
         }
         let topic = TopicName::parse("t").expect("a name");
-        let queue = broker.share_queue(&group(), &topic, ShareStart::Earliest).await.expect("made");
+        let queue = broker.groups.share_queue(&group(), &topic, ShareStart::Earliest).await.expect("made");
         let from: Vec<_> = (0..3).map(|partition| AcquireFrom { queue: queue.clone(), partition }).collect();
         for (bytes_max, expected) in [
             (1, [1, 0, 0]),
@@ -127,7 +133,7 @@ async fn only_the_first_batch_of_all_partitions_may_exceed_the_limit() {
             (1 << 20, [4, 4, 4]),
         ] {
             // Messages that are not kept return to the queue: each round finds all of them.
-            let found = broker.acquire(&from, &AcquireLimits { bytes_max, ..LIMITS }).await;
+            let found = broker.queues.acquire(&from, &AcquireLimits { bytes_max, ..LIMITS }).await;
             let found: Vec<_> = found.into_iter().map(|found| found.expect("acquired")).collect();
             assert_eq!(found.iter().map(|found| found.leases().len()).collect::<Vec<_>>(), expected, "{bytes_max}");
             let bytes: usize = found.iter().flat_map(|found| &found.batches).map(RecordBatch::len).sum();
@@ -145,7 +151,7 @@ async fn a_message_that_was_given_out_too_often_is_dropped() {
     for attempt in 1..=2 {
         let given = acquire(&broker, &from, &limits).await.keep();
         assert_eq!((given[0].offset, given[0].attempts), (0, attempt));
-        broker.settle(&from, &settle(&given, Settlement::Back), 2).await.expect("asked").expect("held");
+        broker.queues.settle(&from, &settle(&given, Settlement::Back), 2).await.expect("asked").expect("held");
     }
     let next = acquire(&broker, &from, &limits).await;
     assert_eq!(shown(&next).0, [(1, 1)]);
@@ -154,7 +160,7 @@ async fn a_message_that_was_given_out_too_often_is_dropped() {
     drop(next);
     let short = AcquireLimits { lease_ms: 1, attempts_max: 1, wait: std::time::Duration::from_secs(20), ..limits };
     assert_eq!(acquire(&broker, &from, &short).await.keep().len(), 1);
-    let position = async || broker.queue_positions(&from.queue).await.expect("known")[0].start;
+    let position = async || broker.queues.positions(&from.queue).await.expect("known")[0].start;
     while position().await < 2 {
         drop(acquire(&broker, &from, &AcquireLimits { wait: std::time::Duration::ZERO, ..short }).await);
         tokio::task::yield_now().await;
@@ -166,19 +172,19 @@ async fn queues_of_share_groups_are_nobody_elses() {
     let broker = start(None);
     let from = prepared(&broker, Storage::Memory, &[1]).await;
     let name = from.queue.as_str();
-    assert_eq!(broker.queues("", "", 10).await.expect("listed").0, []);
-    assert_eq!(broker.queues_over("t").await.expect("listed"), []);
+    assert_eq!(broker.queues.list("", "", 10).await.expect("listed").0, []);
+    assert_eq!(broker.queues.over("t").await.expect("listed"), []);
     let missing = Some(ErrorKind::NotFound);
-    assert_eq!(broker.queue(name).await.map_err(|error| error.kind).err(), missing);
-    assert_eq!(broker.receive(name, &Receive::default()).await.map_err(|error| error.kind).err(), missing);
-    assert_eq!(broker.delete_queue(name).await.map_err(|error| error.kind).err(), missing);
-    assert_eq!(broker.alter_queue(name, |_| Ok(())).await.map_err(|error| error.kind).err(), missing);
-    assert_eq!(broker.seek_queue(name, SeekTo::End).await.map_err(|error| error.kind).err(), missing);
+    assert_eq!(broker.queues.get(name).await.map_err(|error| error.kind).err(), missing);
+    assert_eq!(broker.queues.receive(name, &Receive::default()).await.map_err(|error| error.kind).err(), missing);
+    assert_eq!(broker.queues.delete(name).await.map_err(|error| error.kind).err(), missing);
+    assert_eq!(broker.queues.alter(name, |_| Ok(())).await.map_err(|error| error.kind).err(), missing);
+    assert_eq!(broker.queues.seek(name, SeekTo::End).await.map_err(|error| error.kind).err(), missing);
     QueueName::parse(name).expect_err("no name of a user's");
     // The queue does not outlive its topic.
     broker.delete_topic("t").await.expect("deleted");
-    assert!(!broker.has_queue(&from.queue).await.expect("asked"));
-    assert_eq!(broker.share_topics(&group()).await.expect("known").len(), 0);
+    assert!(!broker.queues.has(&from.queue).await.expect("asked"));
+    assert_eq!(broker.groups.share_topics(&group()).await.expect("known").len(), 0);
 }
 
 #[tokio::test]
@@ -188,17 +194,17 @@ async fn members_who_come_at_once_share_one_queue() {
     let on_disk = TopicSettings { storage: Storage::Disk, ..TopicSettings::of_broker() };
     broker.create_topic("t", on_disk).await.expect("created");
     // Only the queue still has to be created, and the first call that creates one waits for the disk.
-    broker.put_document("share.group", "g", Some(bytes::Bytes::new())).await.expect("kept");
+    broker.queues.put_document("share.group", "g", Some(bytes::Bytes::new())).await.expect("kept");
     let (group, topic) = (group(), TopicName::parse("t").expect("a name"));
-    let mut first = Box::pin(broker.share_queue(&group, &topic, ShareStart::Earliest));
-    let mut second = Box::pin(broker.share_queue(&group, &topic, ShareStart::Earliest));
+    let mut first = Box::pin(broker.groups.share_queue(&group, &topic, ShareStart::Earliest));
+    let mut second = Box::pin(broker.groups.share_queue(&group, &topic, ShareStart::Earliest));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(first.as_mut().poll(&mut context).is_pending());
     assert!(second.as_mut().poll(&mut context).is_pending());
     first.await.expect("made");
-    let made = broker.share_queues().await.expect("known")[0].1.id;
+    let made = broker.queues.of_share_groups().await.expect("known")[0].1.id;
     second.await.expect("there");
-    assert_eq!(broker.share_queues().await.expect("known")[0].1.id, made);
+    assert_eq!(broker.queues.of_share_groups().await.expect("known")[0].1.id, made);
 }
 
 #[tokio::test]
@@ -211,8 +217,8 @@ async fn what_the_log_has_let_go_of_is_done_with_whatever_is_said_of_it() {
         broker.delete_records("t", 0, 2).await.expect("deleted");
         // Another receiver accesses the queue in the meantime, and finds that the records were deleted.
         drop(acquire(&broker, &from, &LIMITS).await);
-        broker.settle(&from, &settle(&given, Settlement::Done), 5).await.expect("asked").expect("held");
-        let positions = broker.queue_positions(&from.queue).await.expect("known");
+        broker.queues.settle(&from, &settle(&given, Settlement::Done), 5).await.expect("asked").expect("held");
+        let positions = broker.queues.positions(&from.queue).await.expect("known");
         assert_eq!(positions, [QueuePosition { partition: 0, start: 3, undone: 1 }]);
     }
 }
@@ -224,10 +230,10 @@ async fn messages_are_settled_all_or_none_also_where_one_would_be_held_too_long(
     let given = acquire(&broker, &from, &LIMITS).await.keep();
     let mut settlements = settle(&given, Settlement::Done);
     settlements[1].2 = Settlement::Held(engine::queue::LEASE_TOTAL_MS_MAX + 600_000);
-    let settled = broker.settle(&from, &settlements, 5).await.expect("asked");
+    let settled = broker.queues.settle(&from, &settlements, 5).await.expect("asked");
     assert_eq!(settled, Err(LeaseError::TooLong));
     settlements[1].2 = Settlement::Held(600_000);
-    broker.settle(&from, &settlements, 5).await.expect("asked").expect("both are still held");
-    let positions = broker.queue_positions(&from.queue).await.expect("known");
+    broker.queues.settle(&from, &settlements, 5).await.expect("asked").expect("both are still held");
+    let positions = broker.queues.positions(&from.queue).await.expect("known");
     assert_eq!(positions, [QueuePosition { partition: 0, start: 1, undone: 1 }]);
 }

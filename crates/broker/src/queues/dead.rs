@@ -10,13 +10,14 @@ use engine::{Acks, DraftBatch, Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
-use super::{QueueCell, Receive, Received};
-use crate::broker::Broker;
-use crate::internal::Appended;
+use super::Receive;
+use crate::clock::now_ms;
+use crate::commit::Commit;
 use crate::partition::PartitionCell;
-use crate::publish::Wakes;
-use crate::timers::now_ms;
-use crate::topics::Topic;
+use crate::queues::Queues;
+use crate::topic::Topic;
+use crate::view::{QueueCell, Received};
+use crate::wakes::Wakes;
 
 /// Delay before a failed move of a message to the dead letters is retried.
 const AGAIN_MS: u64 = 5_000;
@@ -90,7 +91,7 @@ impl Burial {
     }
 }
 
-impl Broker {
+impl Queues {
     /// Moves messages that have no attempt left to the dead letters of their queue. The move continues if no caller
     /// waits for it: the messages are leased to the broker until it has finished.
     pub(super) fn bury(
@@ -103,16 +104,16 @@ impl Broker {
         if dead.is_empty() {
             return Burial(None);
         }
-        let (broker, cell, topic, partition) = (self.clone(), cell.clone(), topic.clone(), partition.clone());
+        let (queues, cell, topic, partition) = (self.clone(), cell.clone(), topic.clone(), partition.clone());
         Burial(Some(tokio::spawn(async move {
             let (queue, mut buried) = (cell.definition().name.clone(), Vec::with_capacity(dead.len()));
             for lease in dead {
-                match broker.bury_one(&cell, &topic, &partition, &lease).await {
+                match queues.bury_one(&cell, &topic, &partition, &lease).await {
                     Ok(saved) => buried.push((lease.offset, saved)),
                     Err(error) => {
                         let offset = lease.offset;
                         tracing::warn!(%queue, offset, %error, "it could not be moved to the dead letters");
-                        let kept = broker.change_view(&partition, cell.id, |view, _| {
+                        let kept = queues.change_view(&partition, cell.id, |view, _| {
                             view.queue.keep_dead(lease.offset, now_ms(), AGAIN_MS);
                         });
                         if let Err(error) = kept {
@@ -125,11 +126,11 @@ impl Broker {
             }
             for (offset, saved) in buried {
                 let lasts = match saved {
-                    Some(saved) => saved.lasts().await.map(drop),
+                    Some(saved) => saved.wait().await,
                     None => Ok(()),
                 };
                 match lasts {
-                    Ok(()) => broker.drop_consumed(&topic, &partition, [offset]),
+                    Ok(()) => queues.drop_consumed(&topic, &partition, [offset]),
                     Err(error) => tracing::warn!(%queue, offset, %error, "the move to the dead letters may not be \
                                                                           durable"),
                 }
@@ -143,7 +144,7 @@ impl Broker {
         topic: &Topic,
         partition: &Arc<PartitionCell>,
         lease: &Lease,
-    ) -> Result<Option<Appended>> {
+    ) -> Result<Option<Commit>> {
         let definition = cell.definition();
         let Some(to) = definition.settings.dead_letter.clone() else {
             return Err(Error::not_found("the queue no longer has a dead-letter topic"));
@@ -152,7 +153,7 @@ impl Broker {
             let message = Message::from(record);
             let source = definition.name.as_str();
             self.move_message(topic, partition, &message, to.as_str(), Some((source, lease.attempts))).await?;
-            self.queues_there().counts.dead.add(1);
+            self.events.dead.add(1);
         }
         self.end_leases(cell, partition, &[(lease.offset, lease.lease)], now_ms())
     }
@@ -168,7 +169,7 @@ impl Broker {
         source: Option<(&str, u32)>,
     ) -> Result<()> {
         // The topic must exist already: one that is created automatically would have no owner.
-        self.topic(to)?;
+        self.core.topic(to)?;
         let (id, sent) = (message.id(topic.id, partition.id).to_string(), message.sent_ms().to_string());
         let attempts = source.map(|(_, attempts)| attempts.to_string());
         let before = message.header(header::RECEIVED).and_then(|received| received.parse().ok()).unwrap_or(0u32);
@@ -195,16 +196,16 @@ impl Broker {
         }
         let group = message.group().map(|group| &group[..]);
         let batch = DraftBatch::of_one(now_ms() as i64, group, Some(message.body()), &headers)?;
-        self.publish(to, None, Acks::Committed, batch, &mut Wakes::default()).await.map(drop)
+        self.core.publish(to, None, Acks::Committed, batch, &mut Wakes::default()).await.map(drop)
     }
 
     /// Starts a move of the messages of a queue to another queue, or each to the queue that it came from.
     pub async fn start_redrive(self: &Arc<Self>, from: &str, to: Option<&str>, rate: Option<u32>) -> Result<RedriveId> {
-        let counts = self.queue_counts(from).await?;
+        let counts = self.counts(from).await?;
         if let Some(to) = to {
-            self.queue(to).await?;
+            self.get(to).await?;
         }
-        let redrives = &self.queues_there().redrives;
+        let redrives = &self.redrives;
         let running = {
             let mut all = redrives.all.lock();
             let of = |running: &Arc<Running>| running.shown.lock().state == RedriveState::Running;
@@ -224,7 +225,7 @@ impl Broker {
                 all.pop_front();
             }
             let shown = Redrive {
-                id: redrives.ids.fetch_add(1, Ordering::Relaxed) + (self.instance() & 0xffff_ffff_0000),
+                id: redrives.ids.fetch_add(1, Ordering::Relaxed) + (self.core.instance() & 0xffff_ffff_0000),
                 from: from.to_owned(),
                 to: to.map(str::to_owned),
                 rate,
@@ -239,9 +240,9 @@ impl Broker {
             running
         };
         let id = running.shown.lock().id;
-        let broker = self.clone();
+        let queues = self.clone();
         tokio::spawn(async move {
-            let outcome = broker.redrive(&running).await;
+            let outcome = queues.redrive(&running).await;
             let mut shown = running.shown.lock();
             shown.state = match &outcome {
                 Ok(()) if running.is_cancelled.load(Ordering::Relaxed) => RedriveState::Cancelled,
@@ -267,7 +268,7 @@ impl Broker {
             if messages.is_empty() {
                 return Ok(());
             }
-            let (cell, topic) = self.queue_cell(&from).await?;
+            let (cell, topic) = self.cell(&from).await?;
             for message in &messages {
                 self.move_back(&topic, message, to.as_deref()).await?;
                 self.ack(cell.definition().name.as_str(), &[message.receipt]).await?;
@@ -280,7 +281,7 @@ impl Broker {
 
     async fn move_back(&self, topic: &Topic, message: &Received, to: Option<&str>) -> Result<()> {
         let to = match to.or(message.source()) {
-            Some(to) => self.queue(to).await?.topic.clone(),
+            Some(to) => self.get(to).await?.topic.clone(),
             None => {
                 return Err(Error::invalid(
                     "a message does not contain the name of its original queue: name a target queue",
@@ -293,14 +294,14 @@ impl Broker {
 
     /// Returns the moves of messages out of a queue, running and finished, the newest first.
     pub fn redrives(&self, from: &str) -> Vec<Redrive> {
-        let all = self.queues_there().redrives.all.lock();
+        let all = self.redrives.all.lock();
         let of = all.iter().rev().map(|running| running.shown.lock().clone());
         of.filter(|shown| shown.from == from).collect()
     }
 
     /// Cancels a move. Returns its state, with the number of messages moved so far.
     pub fn cancel_redrive(&self, id: RedriveId) -> Result<Redrive> {
-        let all = self.queues_there().redrives.all.lock();
+        let all = self.redrives.all.lock();
         let found = all.iter().find(|running| running.shown.lock().id == id);
         let running = found.ok_or_else(|| Error::not_found("there is no such move of messages"))?;
         let mut shown = running.shown.lock();

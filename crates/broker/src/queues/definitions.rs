@@ -8,25 +8,27 @@ use aws_lc_rs::rand;
 use bytes::Bytes;
 use engine::groups::GroupName;
 use engine::queue::{
-    Cursor, DEDUP_WINDOW_MS, Dedup, DedupRule, Entry, QUEUES_TOPIC, Queue, QueueDefinition, QueueId, QueueName,
-    QueueOverflow, QueueRecord, QueueSettings, header, header_of,
+    Cursor, DEDUP_WINDOW_MS, Dedup, DedupRule, Entry, Queue, QueueDefinition, QueueId, QueueName, QueueOverflow,
+    QueueRecord, QueueSettings, header, header_of,
 };
 use engine::{
     Error, ErrorKind, Isolation, Offset, OwnSettings, PartitionId, RecordBatch, Result, SettingsChange, Storage,
-    TopicName, TopicSettings, partitioner,
+    TopicName, TopicSettings,
 };
 
+use super::QUEUES;
 use super::acquire::read;
 use super::receipt::{KEY_BYTES, ReceiptKey};
-use super::{QUEUES_MAX, QueueCell, QueueView, check_users};
-use crate::broker::Broker;
-use crate::internal::Appended;
+use super::{QUEUES_MAX, check_users};
+use crate::clock::now_ms;
+use crate::commit::Commit;
 use crate::log::Log;
 use crate::partition::PartitionCell;
 use crate::peers::Created;
-use crate::publish::Wakes;
-use crate::timers::now_ms;
-use crate::topics::{Topic, refuse_internal};
+use crate::queues::Queues;
+use crate::topic::{Topic, refuse_internal};
+use crate::view::{QueueCell, QueueView};
+use crate::wakes::Wakes;
 
 /// Kind and name of the document that holds the key of receipts.
 const RECEIPT_KEY: (&str, &str) = ("broker", "receipt_key");
@@ -68,21 +70,20 @@ impl NewQueue {
     }
 }
 
-impl Broker {
+impl Queues {
     /// Creates a queue. Succeeds if it already exists with the same settings. The queue is durable when this returns.
-    pub async fn create_queue(&self, new: NewQueue) -> Result<Arc<QueueDefinition>> {
-        self.make_queue(new).await.map(|(definition, _)| definition)
+    pub async fn create(&self, new: NewQueue) -> Result<Arc<QueueDefinition>> {
+        self.make(new).await.map(|(definition, _)| definition)
     }
 
     /// Creates a queue as [`create_queue`](Self::create_queue) does. The second value is `true` if the queue is new: it
     /// did not exist, or was over a topic that was deleted.
-    pub(crate) async fn make_queue(&self, new: NewQueue) -> Result<(Arc<QueueDefinition>, bool)> {
+    pub(crate) async fn make(&self, new: NewQueue) -> Result<(Arc<QueueDefinition>, bool)> {
         new.settings.validate()?;
-        self.queues_there().check_notes(&new.notes, &BTreeMap::new())?;
-        self.restored_queues().await?;
-        let queues = self.queues_there();
-        let _control = queues.control.lock().await;
-        let there = queues.by_name.read().get(&new.name).cloned();
+        self.check_notes(&new.notes, &BTreeMap::new())?;
+        self.restored().await?;
+        let _control = self.control.lock().await;
+        let there = self.by_name.read().get(&new.name).cloned();
         if let Some(there) = there {
             let definition = there.definition();
             let is_same = definition.settings == new.settings
@@ -93,15 +94,15 @@ impl Broker {
             let (now, _) = self.renew(there.clone(), new.start).await?;
             return Ok((now.definition(), now.id != there.id));
         }
-        if queues.by_name.read().len() >= QUEUES_MAX {
+        if self.by_name.read().len() >= QUEUES_MAX {
             return Err(Error::busy(format!("queue limit reached ({QUEUES_MAX}): delete one first")));
         }
-        self.peers().admit(Created::Queue)?;
+        self.core.peers().admit(Created::Queue)?;
         self.set_receipt_key().await?;
         let (topic, owns_topic) = self.topic_for(&new).await?;
         let now = now_ms();
         let definition = QueueDefinition {
-            id: self.next_queue_id(now),
+            id: self.next_id(now),
             name: new.name,
             topic: topic.name.clone(),
             topic_id: topic.id,
@@ -113,12 +114,12 @@ impl Broker {
         };
         let (cell, saved) = self.begin(definition, &topic, new.start).await?;
         self.renew_over(&topic).await;
-        saved.lasts().await?;
+        saved.wait().await?;
         Ok((cell.definition(), true))
     }
 
-    pub(super) fn next_queue_id(&self, now_ms: u64) -> QueueId {
-        self.next_volatile_number() ^ (now_ms << 20)
+    pub(super) fn next_id(&self, now_ms: u64) -> QueueId {
+        self.core.next_volatile_number() ^ (now_ms << 20)
     }
 
     /// Starts a queue with a view of each partition of its topic, and replaces a queue of the same name. The caller
@@ -128,7 +129,7 @@ impl Broker {
         definition: QueueDefinition,
         topic: &Arc<Topic>,
         start: QueueStart,
-    ) -> Result<(Arc<QueueCell>, Appended)> {
+    ) -> Result<(Arc<QueueCell>, Commit)> {
         check_dedup(&definition, topic.settings.partitions)?;
         let cell = QueueCell::new(definition);
         let definition = cell.definition();
@@ -148,9 +149,8 @@ impl Broker {
             self.change_view(partition, cell.id, |_, _| ()).map(drop)?;
         }
         let saved = self.save_definition(&definition)?;
-        let queues = self.queues_there();
-        queues.by_name.write().insert(definition.name.clone(), cell.clone());
-        queues.near.forget(definition.name.as_str());
+        self.by_name.write().insert(definition.name.clone(), cell.clone());
+        self.near.forget(definition.name.as_str());
         birth.is_over = true;
         drop(birth);
         Ok((cell, saved))
@@ -161,36 +161,35 @@ impl Broker {
         if let Some(name) = &new.topic {
             // The state of queues is written to internal topics: a queue over one of them would wait for itself.
             refuse_internal(name.as_str())?;
-            return Ok((self.topic(name.as_str())?, false));
+            return Ok((self.core.topic(name.as_str())?, false));
         }
-        if let Ok(topic) = self.topic(new.name.as_str()) {
+        if let Ok(topic) = self.core.topic(new.name.as_str()) {
             // The creator of the topic decides its retention, so the queue does not own it. A topic that drops consumed
             // records but has no queue was left over by the interrupted creation or deletion of a queue.
-            let by_name = self.queues_there().by_name.read();
+            let by_name = self.by_name.read();
             let is_left = topic.settings.drop_consumed && !by_name.values().any(|cell| cell.is_over(&topic.name));
             return Ok((topic, is_left));
         }
-        Ok((self.create_topic_alone(new.name.as_str(), own_topic(&new.settings, new.storage)).await?, true))
+        Ok((self.core.create_resolved(new.name.as_str(), own_topic(&new.settings, new.storage)).await?, true))
     }
 
     /// Changes the definition of a queue. The order of its messages cannot be changed. The change is durable when this
     /// returns.
-    pub async fn alter_queue(
+    pub async fn alter(
         &self,
         name: &str,
         change: impl FnOnce(&mut QueueDefinition) -> Result<()>,
     ) -> Result<Arc<QueueDefinition>> {
         check_users(name)?;
-        self.restored_queues().await?;
-        let queues = self.queues_there();
-        let _control = queues.control.lock().await;
-        let found = queues.by_name.read().get(name).cloned();
-        let cell = found.ok_or_else(|| queues.no_such_queue(name))?;
+        self.restored().await?;
+        let _control = self.control.lock().await;
+        let found = self.by_name.read().get(name).cloned();
+        let cell = found.ok_or_else(|| self.no_such_queue(name))?;
         let before = cell.definition();
         let mut definition = (*before).clone();
         change(&mut definition)?;
         definition.settings.validate()?;
-        queues.check_notes(&definition.notes, &before.notes)?;
+        self.check_notes(&definition.notes, &before.notes)?;
         let fixed = |definition: &QueueDefinition| {
             (definition.id, definition.name.clone(), definition.topic.clone(), definition.owns_topic)
         };
@@ -204,7 +203,7 @@ impl Broker {
             return Err(Error::invalid("the filter of a queue cannot be changed"));
         }
         definition.altered_ms = now_ms();
-        if let Ok(topic) = self.topic(definition.topic.as_str()) {
+        if let Ok(topic) = self.core.topic(definition.topic.as_str()) {
             check_dedup(&definition, topic.settings.partitions)?;
         }
         let kept = |settings| {
@@ -215,10 +214,10 @@ impl Broker {
             let (retention_ms, retention_bytes) = kept(&definition.settings);
             let (retention_ms, retention_bytes) = (Some(retention_ms), Some(retention_bytes));
             let change = SettingsChange { retention_ms, retention_bytes, ..SettingsChange::default() };
-            self.alter_topic(definition.topic.as_str(), change).await?;
+            self.core.alter(definition.topic.as_str(), change)?.1.wait().await?;
         }
         let saved = self.save_definition(&definition)?;
-        if let Ok(topic) = self.topic(definition.topic.as_str())
+        if let Ok(topic) = self.core.topic(definition.topic.as_str())
             && topic.id == cell.topic_id
         {
             for partition in topic.partitions() {
@@ -228,53 +227,48 @@ impl Broker {
         }
         let definition = Arc::new(definition);
         *cell.definition.write() = definition.clone();
-        queues.near.forget(name);
+        self.near.forget(name);
         cell.wake();
-        saved.lasts().await?;
+        saved.wait().await?;
         Ok(definition)
     }
 
     /// Deletes a queue, and its topic with all messages if the queue owns it. The deletion is durable when this
     /// returns.
-    pub async fn delete_queue(&self, name: &str) -> Result<()> {
+    pub async fn delete(&self, name: &str) -> Result<()> {
         check_users(name)?;
-        self.delete_any_queue(name).await
+        self.delete_any(name).await
     }
 
-    pub(crate) async fn delete_any_queue(&self, name: &str) -> Result<()> {
-        self.restored_queues().await?;
-        let queues = self.queues_there();
-        let _control = queues.control.lock().await;
-        let removed = queues.by_name.write().remove(name);
-        let cell = removed.ok_or_else(|| queues.no_such_queue(name))?;
+    pub(crate) async fn delete_any(&self, name: &str) -> Result<()> {
+        self.restored().await?;
+        let _control = self.control.lock().await;
+        let removed = self.by_name.write().remove(name);
+        let cell = removed.ok_or_else(|| self.no_such_queue(name))?;
         cell.is_deleted.store(true, Ordering::Release);
-        queues.near.forget(name);
+        self.near.forget(name);
         cell.wake_all();
         let definition = cell.definition();
         let mut saved = Vec::new();
-        if let Ok(topic) = self.topic(definition.topic.as_str()) {
+        if let Ok(topic) = self.core.topic(definition.topic.as_str()) {
             for partition in topic.partitions() {
                 let Some(view) = partition.detach_view(cell.id).filter(|view| view.is_saved) else {
                     continue;
                 };
-                saved.push(self.forget_view(cell.id, partition.id, &view)?);
+                saved.push(self.forget_view(partition.id, &view)?);
                 self.drop_consumed(&topic, partition, []);
             }
         }
         let gone = QueueRecord::Queue { name: definition.name.clone(), definition: None };
-        let key = definition.name.as_str().as_bytes();
-        saved.push(self.append_queues(key, [gone], &mut Wakes::default())?);
+        saved.push(self.append_named(definition.name.as_str(), gone)?);
         // Before anything is waited for, so that a caller that stops waiting leaves nothing undone.
-        let topic_gone = match definition.owns_topic.then(|| self.remove(definition.topic.as_str())) {
+        let topic_gone = match definition.owns_topic.then(|| self.core.remove(definition.topic.as_str())) {
             Some(Err(error)) if error.kind != ErrorKind::NotFound => return Err(error),
-            Some(Ok(lasts)) => {
-                self.forget_topic_of_transactions(&definition.topic);
-                Some(lasts)
-            }
+            Some(Ok(lasts)) => Some(lasts),
             _ => None,
         };
         for one in saved {
-            one.lasts().await?;
+            one.wait().await?;
         }
         match topic_gone {
             Some(lasts) => lasts.wait().await,
@@ -283,14 +277,14 @@ impl Broker {
     }
 
     /// Returns a lock that is held during a change of the partitions of a topic with queues.
-    pub(crate) async fn hold_queues(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
-        self.restored_queues().await?;
-        Ok(self.queues_there().control.lock().await)
+    pub(crate) async fn hold(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
+        self.restored().await?;
+        Ok(self.control.lock().await)
     }
 
     /// Checks that a topic can have `partitions` partitions without breaking the deduplication of its queues.
-    pub(crate) fn check_queues_grow(&self, topic: &TopicName, partitions: u32) -> Result<()> {
-        let by_name = self.queues_there().by_name.read();
+    pub(crate) fn check_growth(&self, topic: &TopicName, partitions: u32) -> Result<()> {
+        let by_name = self.by_name.read();
         by_name
             .values()
             .filter(|cell| cell.is_over(topic))
@@ -298,9 +292,9 @@ impl Broker {
     }
 
     /// Attaches the queues over a topic to its new partitions, which they read from the first record on.
-    pub(crate) fn grow_queues(&self, topic: &Topic, had: usize) {
+    pub(crate) fn grow(&self, topic: &Topic, had: usize) {
         let over = |cell: &&Arc<QueueCell>| cell.topic_id == topic.id;
-        for cell in self.queues_there().by_name.read().values().filter(over) {
+        for cell in self.by_name.read().values().filter(over) {
             for partition in &topic.partitions()[had..] {
                 let queue = Queue::new(cell.definition().settings.clone(), 0, 0, is_saved(topic));
                 partition.attach_view(QueueView::new(cell.clone(), queue, is_saved(topic)));
@@ -308,25 +302,26 @@ impl Broker {
         }
     }
 
-    fn forget_view(&self, queue: QueueId, partition: PartitionId, view: &QueueView) -> Result<Appended> {
+    fn forget_view(&self, partition: PartitionId, view: &QueueView) -> Result<Commit> {
+        let queue = view.cell.id;
         let entry = |offset| QueueRecord::Entry { queue, partition, offset, entry: None };
         let cursor = QueueRecord::Cursor { queue, partition, cursor: None };
         let records = view.queue.offsets().map(entry).chain([cursor]);
-        self.append_queue_records(queue, partition, records, &mut Wakes::default())
+        self.append_records(&view.cell, partition, records, &mut Wakes::default())
     }
 
-    pub async fn queue(&self, name: &str) -> Result<Arc<QueueDefinition>> {
+    pub async fn get(&self, name: &str) -> Result<Arc<QueueDefinition>> {
         check_users(name)?;
-        self.restored_queues().await?;
-        let found = self.queues_there().by_name.read().get(name).map(|cell| cell.definition());
-        found.ok_or_else(|| self.queues_there().no_such_queue(name))
+        self.restored().await?;
+        let found = self.by_name.read().get(name).map(|cell| cell.definition());
+        found.ok_or_else(|| self.no_such_queue(name))
     }
 
     /// Returns the queues whose names begin with `prefix` and follow `after`, in the order of their names; the second
     /// value is `true` if they are the last.
-    pub async fn queues(&self, prefix: &str, after: &str, max: usize) -> Result<(Vec<Arc<QueueDefinition>>, bool)> {
-        self.restored_queues().await?;
-        let by_name = self.queues_there().by_name.read();
+    pub async fn list(&self, prefix: &str, after: &str, max: usize) -> Result<(Vec<Arc<QueueDefinition>>, bool)> {
+        self.restored().await?;
+        let by_name = self.by_name.read();
         let is_meant =
             |name: &&QueueName| name.as_str().starts_with(prefix) && name.as_str() > after && !name.is_internal();
         let mut names: Vec<&QueueName> = by_name.keys().filter(is_meant).collect();
@@ -336,9 +331,9 @@ impl Broker {
     }
 
     /// Returns the queues over a topic, in the order of their names.
-    pub async fn queues_over(&self, topic: &str) -> Result<Vec<Arc<QueueDefinition>>> {
-        self.restored_queues().await?;
-        let by_name = self.queues_there().by_name.read();
+    pub async fn over(&self, topic: &str) -> Result<Vec<Arc<QueueDefinition>>> {
+        self.restored().await?;
+        let by_name = self.by_name.read();
         let mut over: Vec<_> = by_name.values().map(|cell| cell.definition()).collect();
         over.retain(|definition| definition.topic.as_str() == topic && !definition.name.is_internal());
         over.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -346,16 +341,16 @@ impl Broker {
     }
 
     /// Returns the queues of share groups, each with its group.
-    pub(crate) async fn share_queues(&self) -> Result<Vec<(GroupName, Arc<QueueDefinition>)>> {
-        self.restored_queues().await?;
-        let by_name = self.queues_there().by_name.read();
+    pub(crate) async fn of_share_groups(&self) -> Result<Vec<(GroupName, Arc<QueueDefinition>)>> {
+        self.restored().await?;
+        let by_name = self.by_name.read();
         let of_group = |(name, cell): (&QueueName, &Arc<QueueCell>)| Some((name.share_group()?, cell.definition()));
         Ok(by_name.iter().filter_map(of_group).collect())
     }
 
     /// Returns `true` if a queue exists and its topic was not replaced by another one of the same name.
-    pub(crate) async fn has_queue(&self, name: &QueueName) -> Result<bool> {
-        let (cell, topic) = match self.any_queue_cell(name.as_str()).await {
+    pub(crate) async fn has(&self, name: &QueueName) -> Result<bool> {
+        let (cell, topic) = match self.any_cell(name.as_str()).await {
             Err(error) if error.kind == ErrorKind::NotFound => return Ok(false),
             found => found?,
         };
@@ -365,111 +360,103 @@ impl Broker {
     /// Stores a document that a door defines, or deletes it if there is no value. The change is durable when this
     /// returns.
     pub async fn put_document(&self, kind: &str, name: &str, value: Option<Bytes>) -> Result<()> {
-        self.restored_queues().await?;
-        let _control = self.queues_there().control.lock().await;
+        self.restored().await?;
+        let _control = self.control.lock().await;
         self.write_document(kind, name, value).await
     }
 
     pub(super) async fn write_document(&self, kind: &str, name: &str, value: Option<Bytes>) -> Result<()> {
-        let documents = &self.queues_there().documents;
+        let documents = &self.documents;
         let key = (kind.to_owned(), name.to_owned());
         if let Some(value) = &value {
             documents.read().check(&key, value)?;
         }
         let document = value.as_ref().map(|value| value.to_vec());
         let record = QueueRecord::Document { kind: kind.into(), name: name.into(), value: document };
-        let saved = self.append_queues(name.as_bytes(), [record], &mut Wakes::default())?;
-        saved.lasts().await?;
+        let saved = self.append_named(name, record)?;
+        saved.wait().await?;
         documents.write().put(key, value);
         Ok(())
     }
 
     pub async fn document(&self, kind: &str, name: &str) -> Result<Option<Bytes>> {
-        self.restored_queues().await?;
+        self.restored().await?;
         Ok(self.read_document(kind, name))
     }
 
     pub(super) fn read_document(&self, kind: &str, name: &str) -> Option<Bytes> {
-        self.queues_there().documents.read().get(&(kind.to_owned(), name.to_owned())).cloned()
+        self.documents.read().get(&(kind.to_owned(), name.to_owned())).cloned()
     }
 
     /// Returns the documents of a kind whose names begin with `prefix`, in the order of their names.
     pub async fn documents(&self, kind: &str, prefix: &str) -> Result<Vec<(String, Bytes)>> {
-        self.restored_queues().await?;
+        self.restored().await?;
         Ok(self.read_documents(kind, prefix))
     }
 
     pub(super) fn read_documents(&self, kind: &str, prefix: &str) -> Vec<(String, Bytes)> {
-        let documents = self.queues_there().documents.read();
+        let documents = self.documents.read();
         let from = documents.range((kind.to_owned(), prefix.to_owned())..);
         let of = from.take_while(|((of, name), _)| of == kind && name.starts_with(prefix));
         of.map(|((_, name), value)| (name.clone(), value.clone())).collect()
     }
 
-    fn save_definition(&self, definition: &QueueDefinition) -> Result<Appended> {
+    fn save_definition(&self, definition: &QueueDefinition) -> Result<Commit> {
         let name = definition.name.clone();
-        let key = name.as_str().as_bytes().to_vec();
         let record = QueueRecord::Queue { name, definition: Some(Box::new(definition.clone())) };
-        self.append_queues(&key, [record], &mut Wakes::default())
+        self.append_named(definition.name.as_str(), record)
     }
 
     /// Appends records about one partition of a queue, in their order.
-    pub(super) fn append_queue_records(
+    pub(super) fn append_records(
         &self,
-        queue: QueueId,
+        cell: &QueueCell,
         partition: PartitionId,
         records: impl IntoIterator<Item = QueueRecord>,
         wakes: &mut Wakes,
-    ) -> Result<Appended> {
-        self.append_queues(&records_key(queue, partition), records, wakes)
+    ) -> Result<Commit> {
+        let key = records_key(cell.id, partition);
+        QUEUES
+            .append(&self.core, self.core.shards().home(cell.topic_id, partition, &key), records, wakes)
+            .map(|appended| appended.commit)
     }
 
-    fn append_queues(
-        &self,
-        key: &[u8],
-        records: impl IntoIterator<Item = QueueRecord>,
-        wakes: &mut Wakes,
-    ) -> Result<Appended> {
-        let topic = self.internal_topic(QUEUES_TOPIC)?;
-        let partition = partitioner::for_key(key, topic.partitions().len() as u32);
-        let records = records.into_iter().map(|record| (record.key(), record.value()));
-        self.append_internal(&topic, partition, records, wakes)
+    /// Appends a record about something with a name: a queue as a whole, or a document.
+    fn append_named(&self, name: &str, record: QueueRecord) -> Result<Commit> {
+        let home = self.core.shards().home_of_name(name.as_bytes());
+        QUEUES.append(&self.core, home, [record], &mut Wakes::default()).map(|appended| appended.commit)
     }
 
-    /// Returns a handle to wait until all records written so far about a partition of a queue are durable.
-    pub(super) fn settled_queue_records(&self, queue: QueueId, partition: PartitionId) -> Result<Appended> {
-        let topic = self.internal_topic(QUEUES_TOPIC)?;
-        let kept_in = partitioner::for_key(&records_key(queue, partition), topic.partitions().len() as u32);
-        self.appended_before(&topic, kept_in)
+    /// Returns the commit of all records written so far about a partition of a queue.
+    pub(super) fn settled_records(&self, cell: &QueueCell, partition: PartitionId) -> Result<Commit> {
+        let key = records_key(cell.id, partition);
+        QUEUES.settled(&self.core, self.core.shards().home(cell.topic_id, partition, &key))
     }
 
     /// Returns once all queues that existed before the restart are restored.
-    pub(crate) async fn restored_queues(&self) -> Result<()> {
-        self.queues_there().is_restored.get_or_try_init(|| self.restore_queues()).await.map(|_| ())
+    pub(crate) async fn restored(&self) -> Result<()> {
+        self.is_restored.get_or_try_init(|| self.restore()).await.map(|_| ())
     }
 
     /// Returns `true` if the queues have been restored, so that it is known which queues exist.
-    pub(crate) fn has_restored_queues(&self) -> bool {
-        self.queues_there().is_restored.get().is_some()
+    pub(crate) fn has_restored(&self) -> bool {
+        self.is_restored.get().is_some()
     }
 
     /// Returns `true` if it is known which messages the queues have not acknowledged. Without the topic of queues none
     /// exist.
-    pub(crate) fn knows_queues(&self) -> bool {
-        self.has_restored_queues() || !self.has_topic(QUEUES_TOPIC)
+    pub(crate) fn are_known(&self) -> bool {
+        self.has_restored() || !QUEUES.exists(&self.core)
     }
 
-    async fn restore_queues(&self) -> Result<()> {
+    async fn restore(&self) -> Result<()> {
         let mut saved = Saved::default();
-        if let Ok(topic) = self.topic(QUEUES_TOPIC) {
-            let each = |key: &[u8], value: Option<&[u8]>| {
-                saved.apply(QueueRecord::decode(key, value)?);
-                Ok(())
-            };
-            self.read_internal(&topic, each).await?;
-        }
-        let queues = self.queues_there();
-        *queues.documents.write() = saved.documents.into();
+        let each = |record, partition| {
+            saved.apply(record, partition);
+            Ok(())
+        };
+        QUEUES.fold(&self.core, each).await?;
+        *self.documents.write() = saved.documents.into();
         if !saved.definitions.is_empty() {
             self.set_receipt_key().await?;
         }
@@ -501,7 +488,7 @@ impl Broker {
                 // The queues of a deleted topic remain, and their calls report it.
                 Err(_) => {}
             }
-            queues.by_name.write().insert(cell.definition().name.clone(), cell);
+            self.by_name.write().insert(cell.definition().name.clone(), cell);
         }
         self.forget_left(&saved.entries)?;
         // No other task can hold `control` yet.
@@ -514,10 +501,10 @@ impl Broker {
     /// Returns the topic of a queue that existed before the restart. A topic in memory that the queue owns is created
     /// again, empty. Any other topic in memory is a new one at each start.
     fn topic_again(&self, definition: &QueueDefinition) -> Result<Arc<Topic>> {
-        match self.topic(definition.topic.as_str()) {
+        match self.core.topic(definition.topic.as_str()) {
             Err(_) if definition.owns_topic => {
                 let settings = own_topic(&definition.settings, Storage::Memory);
-                Ok(self.create(definition.topic.clone(), self.resolve(settings)?)?.0)
+                Ok(self.core.create(definition.topic.clone(), self.core.resolve(settings)?)?.0)
             }
             found => found,
         }
@@ -537,7 +524,7 @@ impl Broker {
                     saved.cursor.map(|_| QueueRecord::Cursor { queue: *queue, partition: *partition, cursor: None });
                 let mut records = saved.entries.keys().map(entry).chain(cursor).peekable();
                 if records.peek().is_some() {
-                    drop(self.append_queue_records(*queue, *partition, records, &mut Wakes::default())?);
+                    drop(QUEUES.append_to(&self.core, saved.kept_in, records, &mut Wakes::default())?);
                 }
             }
         }
@@ -643,7 +630,7 @@ impl Broker {
 
     /// Sets the key of receipts. A broker without queues needs none.
     async fn set_receipt_key(&self) -> Result<()> {
-        let key = &self.queues_there().receipt_key;
+        let key = &self.receipt_key;
         key.get_or_try_init(|| self.make_receipt_key()).await.map(drop)
     }
 
@@ -657,7 +644,7 @@ impl Broker {
             Error::new(ErrorKind::Internal, format!("cannot get random numbers from the system: {error}"))
         })?;
         // A broker without a disk has no receipts from before the restart.
-        if self.store().is_some() {
+        if self.core.store().is_some() {
             self.write_document(kind, name, Some(fresh.clone().into())).await?;
         }
         Ok(ReceiptKey::new(&fresh))
@@ -665,7 +652,7 @@ impl Broker {
 
     /// Returns the queue that owns a topic, if the queues have been restored. Both have the same name.
     pub(crate) fn owner_of(&self, topic: &Topic) -> Option<QueueName> {
-        let by_name = self.queues_there().by_name.read();
+        let by_name = self.by_name.read();
         let cell = by_name.get(topic.name.as_str())?;
         (cell.owns_topic && cell.topic_id == topic.id).then(|| cell.definition().name.clone())
     }
@@ -679,7 +666,7 @@ impl Broker {
         done: impl IntoIterator<Item = Offset>,
     ) {
         if topic.settings.drop_consumed {
-            self.log_budget().release(partition.drop_consumed(done));
+            self.core.log_budget().release(partition.drop_consumed(done));
         }
     }
 }
@@ -759,10 +746,12 @@ struct Saved {
 struct SavedPartition {
     entries: BTreeMap<Offset, Entry>,
     cursor: Option<Cursor>,
+    /// Internal partition that has the records.
+    kept_in: PartitionId,
 }
 
 impl Saved {
-    fn apply(&mut self, record: QueueRecord) {
+    fn apply(&mut self, record: QueueRecord, kept_in: PartitionId) {
         match record {
             QueueRecord::Queue { name, definition: Some(definition) } => {
                 self.definitions.insert(name, *definition);
@@ -771,14 +760,16 @@ impl Saved {
                 self.definitions.remove(&name);
             }
             QueueRecord::Entry { queue, partition, offset, entry } => {
-                let entries = &mut self.entries.entry(queue).or_default().entry(partition).or_default().entries;
+                let saved = self.entries.entry(queue).or_default().entry(partition).or_default();
+                saved.kept_in = kept_in;
                 match entry {
-                    Some(entry) => entries.insert(offset, entry),
-                    None => entries.remove(&offset),
+                    Some(entry) => saved.entries.insert(offset, entry),
+                    None => saved.entries.remove(&offset),
                 };
             }
             QueueRecord::Cursor { queue, partition, cursor } => {
-                self.entries.entry(queue).or_default().entry(partition).or_default().cursor = cursor;
+                let saved = self.entries.entry(queue).or_default().entry(partition).or_default();
+                (saved.kept_in, saved.cursor) = (kept_in, cursor);
             }
             QueueRecord::Document { kind, name, value: Some(value) } => {
                 self.documents.insert((kind, name), value.into());

@@ -1,5 +1,6 @@
 //! Tests of queues through crashes, restarts, abandoned calls, and waits that must not be forgotten.
 
+use engine::{RecordBatch, RecordView};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +13,10 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 
 use super::*;
+use crate::broker::Broker;
 use crate::fetch::FETCH_WAIT_MAX;
+use crate::view::Receipt;
+use crate::view::Received;
 use crate::{Settings, Wakes};
 
 /// Only reached on failure.
@@ -66,16 +70,16 @@ fn new_queue(name: &str, settings: QueueSettings) -> NewQueue {
 }
 
 async fn create(broker: &Broker, name: &str, settings: QueueSettings) {
-    broker.create_queue(new_queue(name, settings)).await.expect("created");
+    broker.queues.create(new_queue(name, settings)).await.expect("created");
 }
 
 async fn create_over(broker: &Broker, name: &str, topic: &str, start: QueueStart) {
     let new = NewQueue { topic: Some(topic_name(topic)), start, ..new_queue(name, QueueSettings::default()) };
-    broker.create_queue(new).await.expect("created");
+    broker.queues.create(new).await.expect("created");
 }
 
 async fn send(broker: &Broker, queue: &str, message: OutMessage<'_>) -> Sent {
-    broker.send(queue, &[message]).await.expect("sent").remove(0).expect("taken")
+    broker.queues.send(queue, &[message]).await.expect("sent").remove(0).expect("taken")
 }
 
 fn message(body: &str) -> OutMessage<'_> {
@@ -92,18 +96,18 @@ async fn publish(broker: &Broker, topic: &str, bodies: &[&str]) {
 }
 
 async fn receive(broker: &Arc<Broker>, queue: &str, max: usize) -> Vec<Received> {
-    broker.receive(queue, &Receive { max, ..Receive::default() }).await.expect("received")
+    broker.queues.receive(queue, &Receive { max, ..Receive::default() }).await.expect("received")
 }
 
 /// Starts a receiver that waits for a message, with a lease longer than any test runs.
 fn waiter(broker: &Arc<Broker>, queue: &'static str, wait: Duration) -> tokio::task::JoinHandle<Vec<Received>> {
     let broker = broker.clone();
     let wanted = Receive { wait, lease_ms: Some(600_000), ..Receive::default() };
-    tokio::spawn(async move { broker.receive(queue, &wanted).await.expect("received") })
+    tokio::spawn(async move { broker.queues.receive(queue, &wanted).await.expect("received") })
 }
 
 async fn until_waiting(broker: &Broker, queue: &str, count: usize) {
-    let (cell, _) = broker.queue_cell(queue).await.expect("there");
+    let (cell, _) = broker.queues.cell(queue).await.expect("there");
     while cell.waiting.load(Ordering::SeqCst) < count {
         tokio::task::yield_now().await;
     }
@@ -118,12 +122,12 @@ fn bodies(messages: &[Received]) -> Vec<String> {
 }
 
 async fn all(broker: &Broker, queue: &str) -> BTreeSet<String> {
-    let peeked = broker.peek(queue, None, 1000).await.expect("seen");
+    let peeked = broker.queues.peek(queue, None, 1000).await.expect("seen");
     peeked.iter().map(|peeked| String::from_utf8_lossy(peeked.message.body()).into_owned()).collect()
 }
 
 async fn total(broker: &Broker, queue: &str) -> u64 {
-    let counts = broker.queue_counts(queue).await.expect("counted");
+    let counts = broker.queues.counts(queue).await.expect("counted");
     counts.visible + counts.in_flight + counts.delayed
 }
 
@@ -173,7 +177,7 @@ async fn check_left(dir: &Path, promised: &Promised, step: usize) {
             assert!(before.as_ref().is_none_or(|before| *before < body), "step {step}: {before:?} before {body}");
         }
         let receipts: Vec<Receipt> = got.iter().map(|one| one.receipt).collect();
-        broker.ack("jobs", &receipts).await.expect("answered");
+        broker.queues.ack("jobs", &receipts).await.expect("answered");
     }
 }
 
@@ -183,7 +187,7 @@ async fn crash_everywhere(seed: u64, storage: Storage) {
     let settings =
         QueueSettings { order: Order::Groups, dedup: DedupRule::Queue, is_strict: true, ..QueueSettings::default() };
     let mut broker = on_disk(dir.path());
-    broker.create_queue(NewQueue { storage, ..new_queue("jobs", settings) }).await.expect("created");
+    broker.queues.create(NewQueue { storage, ..new_queue("jobs", settings) }).await.expect("created");
     let (mut promised, mut held): (Promised, Vec<Received>) = Default::default();
     for step in 0..40 {
         match dice.roll(12) {
@@ -197,7 +201,7 @@ async fn crash_everywhere(seed: u64, storage: Storage) {
             4..=6 => held.extend(receive(&broker, "jobs", 1 + dice.roll(3)).await),
             7 | 8 if !held.is_empty() => {
                 let one = held.remove(dice.roll(held.len()));
-                if broker.ack("jobs", &[one.receipt]).await.expect("answered")[0].is_ok() {
+                if broker.queues.ack("jobs", &[one.receipt]).await.expect("answered")[0].is_ok() {
                     let body = String::from_utf8_lossy(one.message.body()).into_owned();
                     promised.undone.remove(&body);
                     promised.done.insert(body);
@@ -205,10 +209,10 @@ async fn crash_everywhere(seed: u64, storage: Storage) {
             }
             9 if !held.is_empty() => {
                 let one = held.remove(dice.roll(held.len()));
-                broker.nack("jobs", &[(one.receipt, None)]).await.expect("answered");
+                broker.queues.nack("jobs", &[(one.receipt, None)]).await.expect("answered");
             }
             10 if step > 20 => {
-                broker.purge_queue("jobs").await.expect("purged");
+                broker.queues.purge("jobs").await.expect("purged");
                 promised.done.append(&mut promised.undone);
                 // All messages may be sent again.
                 promised.known.clear();
@@ -218,7 +222,7 @@ async fn crash_everywhere(seed: u64, storage: Storage) {
                 drop(broker);
                 broker = on_disk(dir.path());
             }
-            _ => broker.trim_logs(crate::now_ms()),
+            _ => broker.trim_all(crate::now_ms()),
         }
         check_left(dir.path(), &promised, step).await;
     }
@@ -241,7 +245,7 @@ async fn where_a_queue_begins_and_what_was_purged_is_known_after_a_kill() {
     create_over(&broker, "live", "log", QueueStart::Live).await;
     create_over(&broker, "purged", "log", QueueStart::Earliest).await;
     create_over(&broker, "all", "log", QueueStart::Earliest).await;
-    broker.purge_queue("purged").await.expect("purged");
+    broker.queues.purge("purged").await.expect("purged");
     let left = killed(dir.path());
     let broker = on_disk(left.path());
     assert_eq!(total(&broker, "live").await, 0);
@@ -249,7 +253,7 @@ async fn where_a_queue_begins_and_what_was_purged_is_known_after_a_kill() {
     assert_eq!(total(&broker, "all").await, 2);
     publish(&broker, "log", &["c"]).await;
     assert_eq!(bodies(&receive(&broker, "live", 10).await), ["c"]);
-    broker.seek_queue("purged", SeekTo::Earliest).await.expect("sought");
+    broker.queues.seek("purged", SeekTo::Earliest).await.expect("sought");
     let left = killed(left.path());
     let broker = on_disk(left.path());
     assert_eq!(bodies(&receive(&broker, "purged", 10).await), ["a", "b", "c"]);
@@ -261,18 +265,18 @@ async fn what_is_done_with_stays_known_for_as_long_as_it_could_be_sent_again() {
         let dir = TempDir::new().expect("a folder");
         let broker = on_disk(dir.path());
         let settings = QueueSettings { dedup: DedupRule::Queue, ..QueueSettings::default() };
-        broker.create_queue(NewQueue { storage, ..new_queue("jobs", settings) }).await.expect("created");
+        broker.queues.create(NewQueue { storage, ..new_queue("jobs", settings) }).await.expect("created");
         let first = send(&broker, "jobs", OutMessage { dedup: Some("1"), ..message("a") }).await;
         let got = receive(&broker, "jobs", 1).await;
-        broker.ack("jobs", &[got[0].receipt]).await.expect("answered")[0].expect("done with");
-        broker.trim_logs(crate::now_ms());
+        broker.queues.ack("jobs", &[got[0].receipt]).await.expect("answered")[0].expect("done with");
+        broker.trim_all(crate::now_ms());
         broker.stop().expect("stops");
         drop(broker);
         let broker = on_disk(dir.path());
         let again = send(&broker, "jobs", OutMessage { dedup: Some("1"), ..message("a") }).await;
         assert_eq!((again.is_duplicate, again.id), (true, first.id), "{storage:?}");
         assert_eq!(total(&broker, "jobs").await, 0);
-        let (_, topic) = broker.queue_cell("jobs").await.expect("there");
+        let (_, topic) = broker.queues.cell("jobs").await.expect("there");
         let kept = topic.partitions()[0].extent();
         assert!(kept.end > kept.start, "{DEDUP_WINDOW_MS} ms are not over");
     }
@@ -283,12 +287,12 @@ async fn a_queue_in_memory_is_there_after_a_restart_and_empty() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path());
     let new = || NewQueue { storage: Storage::Memory, ..new_queue("quick", QueueSettings::default()) };
-    broker.create_queue(new()).await.expect("created");
+    broker.queues.create(new()).await.expect("created");
     send(&broker, "quick", message("a")).await;
     broker.stop().expect("stops");
     drop(broker);
     let broker = on_disk(dir.path());
-    broker.create_queue(new()).await.expect("there");
+    broker.queues.create(new()).await.expect("there");
     assert_eq!(total(&broker, "quick").await, 0);
     send(&broker, "quick", message("b")).await;
     assert_eq!(bodies(&receive(&broker, "quick", 10).await), ["b"]);
@@ -303,23 +307,24 @@ async fn nothing_is_kept_about_queues_of_topics_that_are_gone() {
     publish(&broker, "log", &["a", "b"]).await;
     assert_eq!(receive(&broker, "view", 2).await.len(), 2);
     broker.delete_topic("log").await.expect("deleted");
-    broker.delete_queue("view").await.expect("deleted");
+    broker.queues.delete("view").await.expect("deleted");
     broker.stop().expect("stops");
     drop(broker);
     let broker = on_disk(dir.path());
-    broker.restored_queues().await.expect("read");
+    broker.queues.restored().await.expect("read");
     let kept = broker.topic(engine::queue::QUEUES_TOPIC).expect("there");
     // The change is persisted in the background.
     let forgotten = async {
         loop {
             let mut newest: BTreeMap<Vec<u8>, bool> = BTreeMap::new();
-            let each = |key: &[u8], value: Option<&[u8]>| {
+            let each = |_, view: &RecordView<'_>, _: &RecordBatch| {
+                let (key, value) = (view.key.unwrap_or_default(), view.value);
                 if matches!(QueueRecord::decode(key, value)?, QueueRecord::Entry { .. } | QueueRecord::Cursor { .. }) {
                     newest.insert(key.to_vec(), value.is_some());
                 }
                 Ok(())
             };
-            broker.read_internal(&kept, each).await.expect("read");
+            broker.read_records(&kept, each).await.expect("read");
             assert_eq!(newest.len(), 3);
             if newest.values().all(|is_there| !is_there) {
                 break;
@@ -337,21 +342,21 @@ async fn a_queue_begins_anew_with_a_topic_of_the_name_of_its_own() {
     broker.create_topic("log", TopicSettings::on_disk()).await.expect("created");
     create_over(&broker, "view", "log", QueueStart::Earliest).await;
     publish(&broker, "log", &["a", "b"]).await;
-    let of_before = broker.queue("view").await.expect("there");
+    let of_before = broker.queues.get("view").await.expect("there");
     let held = receive(&broker, "view", 1).await;
-    let receipt = broker.seal(&of_before, &held[0].receipt).expect("sealed");
+    let receipt = broker.queues.seal(&of_before, &held[0].receipt).expect("sealed");
     broker.delete_topic("log").await.expect("deleted");
-    let sent = broker.send("view", &[message("nowhere")]).await.map(|_| ()).map_err(|error| error.kind);
+    let sent = broker.queues.send("view", &[message("nowhere")]).await.map(|_| ()).map_err(|error| error.kind);
     assert_eq!(sent, Err(ErrorKind::NotFound));
     broker.create_topic("log", TopicSettings::on_disk()).await.expect("created");
     publish(&broker, "log", &["c", "d"]).await;
     send(&broker, "view", message("e")).await;
     assert_eq!(bodies(&receive(&broker, "view", 1).await), ["c"]);
     for _ in 0..2 {
-        let counted = broker.queue_counts("view").await.expect("counted");
+        let counted = broker.queues.counts("view").await.expect("counted");
         assert_eq!((counted.visible, counted.in_flight), (2, 1));
-        let now = broker.queue("view").await.expect("there");
-        broker.unseal(&now, &receipt).expect_err("it is of a message that is gone");
+        let now = broker.queues.get("view").await.expect("there");
+        broker.queues.unseal(&now, &receipt).expect_err("it is of a message that is gone");
         broker.stop().expect("stops");
         drop(broker);
         broker = on_disk(dir.path());
@@ -377,7 +382,7 @@ async fn a_topic_that_comes_again_by_itself_has_its_queues() {
     }
     broker.delete_topic("log").await.expect("deleted");
     let over = NewQueue { topic: Some(topic_name("log")), ..new_queue("view", QueueSettings::default()) };
-    let created = broker.create_queue(over).await.map(drop).map_err(|error| error.kind);
+    let created = broker.queues.create(over).await.map(drop).map_err(|error| error.kind);
     assert_eq!(created, Err(ErrorKind::NotFound), "there is nothing that it is over");
 }
 
@@ -388,11 +393,11 @@ async fn another_queue_over_a_topic_that_came_again_misses_nothing() {
     let broker = in_memory();
     create(&broker, "jobs", QueueSettings::default()).await;
     create_over(&broker, "audit", "jobs", QueueStart::Earliest).await;
-    broker.delete_queue("jobs").await.expect("deleted");
+    broker.queues.delete("jobs").await.expect("deleted");
     create(&broker, "jobs", QueueSettings::default()).await;
     send(&broker, "jobs", message("a")).await;
     let got = receive(&broker, "jobs", 1).await;
-    broker.ack("jobs", &[got[0].receipt]).await.expect("answered")[0].expect("acknowledged");
+    broker.queues.ack("jobs", &[got[0].receipt]).await.expect("answered")[0].expect("acknowledged");
     assert_eq!(bodies(&receive(&broker, "audit", 1).await), ["a"]);
 }
 
@@ -407,8 +412,8 @@ async fn a_queue_over_a_topic_in_memory_is_there_again_with_its_topic() {
     broker.stop().expect("stops");
     drop(broker);
     let broker = on_disk(dir.path());
-    assert_eq!(broker.queue("view").await.expect("there").topic.as_str(), "quick");
-    let sent = broker.send("view", &[message("nowhere")]).await.map(|_| ()).map_err(|error| error.kind);
+    assert_eq!(broker.queues.get("view").await.expect("there").topic.as_str(), "quick");
+    let sent = broker.queues.send("view", &[message("nowhere")]).await.map(|_| ()).map_err(|error| error.kind);
     assert_eq!(sent, Err(ErrorKind::NotFound));
     broker.create_topic("quick", in_memory()).await.expect("created");
     send(&broker, "view", message("b")).await;
@@ -423,12 +428,12 @@ async fn no_queue_is_over_a_topic_of_the_broker_itself() {
         let group = engine::groups::GroupName::parse("g").expect("a name");
         for topic in engine::ids::INTERNAL_TOPICS.map(topic_name) {
             let over = NewQueue { topic: Some(topic.clone()), ..new_queue("own", QueueSettings::default()) };
-            let outcome = broker.create_queue(over).await.map(drop).map_err(|error| error.kind);
+            let outcome = broker.queues.create(over).await.map(drop).map_err(|error| error.kind);
             assert_eq!(outcome, Err(ErrorKind::Invalid), "{topic}");
-            let shared = broker.share_queue(&group, &topic, crate::ShareStart::Earliest).await;
+            let shared = broker.groups.share_queue(&group, &topic, crate::ShareStart::Earliest).await;
             assert_eq!(shared.map_err(|error| error.kind), Err(ErrorKind::Invalid), "{topic}");
             let dead = QueueSettings { attempts_max: 1, dead_letter: Some(topic.clone()), ..QueueSettings::default() };
-            let outcome = broker.create_queue(new_queue("own", dead)).await.map(drop).map_err(|error| error.kind);
+            let outcome = broker.queues.create(new_queue("own", dead)).await.map(drop).map_err(|error| error.kind);
             assert_eq!(outcome, Err(ErrorKind::Invalid), "{topic}");
         }
     }
@@ -454,24 +459,24 @@ async fn a_receiver_that_goes_away_takes_nothing_with_it() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path());
     let new = NewQueue { storage: Storage::Sqlite, ..new_queue("jobs", QueueSettings::default()) };
-    broker.create_queue(new).await.expect("created");
+    broker.queues.create(new).await.expect("created");
     send(&broker, "jobs", message("a")).await;
     broker.stop().expect("stops");
     drop(broker);
     let broker = on_disk(dir.path());
-    let id = broker.queue("jobs").await.expect("there").id;
-    let partition = broker.queue_cell("jobs").await.expect("there").1.partitions()[0].clone();
+    let id = broker.queues.get("jobs").await.expect("there").id;
+    let partition = broker.queues.cell("jobs").await.expect("there").1.partitions()[0].clone();
     let leased = || partition.with_view(id, |view, _| view.queue.counts_kept().leased).expect("there");
     let wanted = Receive { lease_ms: Some(600_000), ..Receive::default() };
     let (mut given_up, mut attempts) = (0, 1);
     while given_up < 20 {
-        let mut call = Box::pin(broker.receive("jobs", &wanted));
+        let mut call = Box::pin(broker.queues.receive("jobs", &wanted));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         match call.as_mut().poll(&mut context) {
             // The file was faster this time.
             std::task::Poll::Ready(got) => {
                 let receipt = got.expect("received")[0].receipt;
-                broker.nack("jobs", &[(receipt, None)]).await.expect("answered")[0].expect("returned");
+                broker.queues.nack("jobs", &[(receipt, None)]).await.expect("answered")[0].expect("returned");
                 attempts += 1;
             }
             // The call waits for the file, with the message leased.
@@ -489,17 +494,17 @@ async fn records_that_a_file_has_no_more_are_passed() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path());
     let settings = QueueSettings { order: Order::Groups, ..QueueSettings::default() };
-    broker.create_queue(NewQueue { storage: Storage::Sqlite, ..new_queue("jobs", settings) }).await.expect("created");
+    broker.queues.create(NewQueue { storage: Storage::Sqlite, ..new_queue("jobs", settings) }).await.expect("created");
     for body in ["a", "b", "c", "d"] {
         send(&broker, "jobs", OutMessage { group: Some(body.as_bytes()), ..message(body) }).await;
     }
     let got = receive(&broker, "jobs", 10).await;
     assert_eq!(bodies(&got), ["a", "b", "c", "d"]);
-    broker.ack("jobs", &[got[1].receipt, got[3].receipt]).await.expect("answered");
+    broker.queues.ack("jobs", &[got[1].receipt, got[3].receipt]).await.expect("answered");
     broker.stop().expect("stops");
     drop(broker);
     let broker = on_disk(dir.path());
-    broker.seek_queue("jobs", SeekTo::Earliest).await.expect("sought");
+    broker.queues.seek("jobs", SeekTo::Earliest).await.expect("sought");
     let again = bodies(&in_time(receive(&broker, "jobs", 10)).await);
     assert!(again.contains(&"a".to_owned()) && again.contains(&"c".to_owned()), "{again:?}");
 }
@@ -510,7 +515,7 @@ async fn another_keeps_the_time_when_those_before_it_have_gone() {
     create(&broker, "jobs", QueueSettings::default()).await;
     send(&broker, "jobs", message("a")).await;
     let held = Receive { lease_ms: Some(3000), ..Receive::default() };
-    assert_eq!(broker.receive("jobs", &held).await.expect("received").len(), 1);
+    assert_eq!(broker.queues.receive("jobs", &held).await.expect("received").len(), 1);
     let short: Vec<_> = (0..5).map(|_| waiter(&broker, "jobs", Duration::from_millis(200))).collect();
     until_waiting(&broker, "jobs", 5).await;
     let long = waiter(&broker, "jobs", FETCH_WAIT_MAX);
@@ -527,7 +532,7 @@ async fn who_is_woken_for_nothing_wakes_nobody() {
     create(&broker, "jobs", QueueSettings::default()).await;
     let waiting: Vec<_> = (0..2).map(|_| waiter(&broker, "jobs", Duration::from_millis(400))).collect();
     until_waiting(&broker, "jobs", 2).await;
-    let (cell, _) = broker.queue_cell("jobs").await.expect("there");
+    let (cell, _) = broker.queues.cell("jobs").await.expect("there");
     for _ in 0..3 {
         cell.wake_for_change();
     }
@@ -547,10 +552,10 @@ async fn what_was_told_to_one_who_does_not_look_is_for_another() {
         if is_keeper {
             send(&broker, "jobs", message("a")).await;
             let held = Receive { lease_ms: Some(2000), ..Receive::default() };
-            assert_eq!(broker.receive("jobs", &held).await.expect("received").len(), 1);
+            assert_eq!(broker.queues.receive("jobs", &held).await.expect("received").len(), 1);
         }
         let wanted = Receive { wait: FETCH_WAIT_MAX, lease_ms: Some(600_000), ..Receive::default() };
-        let mut idle = Box::pin(broker.receive("jobs", &wanted));
+        let mut idle = Box::pin(broker.queues.receive("jobs", &wanted));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(idle.as_mut().poll(&mut context).is_pending());
         let other = waiter(&broker, "jobs", FETCH_WAIT_MAX);
@@ -575,7 +580,7 @@ async fn as_many_messages_wake_as_many_who_wait() {
     let names: Vec<String> = (0..COUNT).map(|i| i.to_string()).collect();
     for part in names.chunks(1000) {
         let messages: Vec<OutMessage<'_>> = part.iter().map(|body| message(body)).collect();
-        broker.send("jobs", &messages).await.expect("sent");
+        broker.queues.send("jobs", &messages).await.expect("sent");
     }
     let mut got = BTreeSet::new();
     for one in waiting {
@@ -585,7 +590,7 @@ async fn as_many_messages_wake_as_many_who_wait() {
         }
     }
     assert!(got.len() >= COUNT * 2 / 3 - 1, "{} woken", got.len());
-    let counts = broker.queue_counts("jobs").await.expect("counted");
+    let counts = broker.queues.counts("jobs").await.expect("counted");
     assert!(counts.visible + counts.in_flight == COUNT as u64);
     let stats = broker.stats().expect("metrics");
     assert!(stats.contains(&format!("thalweg_queue_visible {}", counts.visible)), "{stats}");
@@ -599,14 +604,14 @@ async fn what_a_queue_cannot_promise_is_refused() {
     let topic = TopicSettings { partitions: 3, storage: Storage::Memory, ..TopicSettings::default() };
     broker.create_topic("wide", topic).await.expect("created");
     let over_wide = NewQueue { topic: Some(topic_name("wide")), ..new_queue("q", settings.clone()) };
-    assert_eq!(broker.create_queue(over_wide).await.map_err(|error| error.kind), Err(ErrorKind::Invalid));
+    assert_eq!(broker.queues.create(over_wide).await.map_err(|error| error.kind), Err(ErrorKind::Invalid));
     create(&broker, "jobs", settings).await;
     let grown = broker.grow_topic("jobs", 2).await.map(|status| status.partitions.len());
     assert_eq!(grown.map_err(|error| error.kind), Err(ErrorKind::Invalid));
     let late = OutMessage { delay_ms: Some(u64::MAX), ..message("late") };
-    assert_eq!(broker.send("jobs", &[late]).await.map_err(|error| error.kind), Err(ErrorKind::Invalid));
+    assert_eq!(broker.queues.send("jobs", &[late]).await.map_err(|error| error.kind), Err(ErrorKind::Invalid));
     // The topic of a queue whose creation was interrupted is owned by the queue when it is created.
     let left = TopicSettings { drop_consumed: true, storage: Storage::Memory, ..TopicSettings::default() };
     broker.create_topic("half", left).await.expect("created");
-    assert!(broker.create_queue(new_queue("half", QueueSettings::default())).await.expect("created").owns_topic);
+    assert!(broker.queues.create(new_queue("half", QueueSettings::default())).await.expect("created").owns_topic);
 }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use engine::queue::{QueueDefinition, QueueName};
 use parking_lot::RwLock;
 
-use super::{QueueCell, check_users};
-use crate::broker::Broker;
+use super::check_users;
 use crate::metrics::thread_number;
-use crate::topics::Topic;
+use crate::queues::Queues;
+use crate::topic::Topic;
+use crate::view::QueueCell;
 
 /// Number of shards. Threads share a shard only if there are more threads than shards.
 const SHARDS: usize = 8;
@@ -47,22 +48,21 @@ impl Near {
     }
 }
 
-impl Broker {
+impl Queues {
     /// Returns the queue of a name, with its topic. Internal queues of the broker are not found, and are in no shard.
-    pub(super) async fn bound_queue(&self, name: &str) -> engine::Result<Arc<Bound>> {
-        match self.queues_there().near.get(name) {
+    pub(super) async fn bound(&self, name: &str) -> engine::Result<Arc<Bound>> {
+        match self.near.get(name) {
             Some(bound) => Ok(bound),
-            None => Box::pin(self.bind_queue(name)).await,
+            None => Box::pin(self.bind(name)).await,
         }
     }
 
-    async fn bind_queue(&self, name: &str) -> engine::Result<Arc<Bound>> {
+    async fn bind(&self, name: &str) -> engine::Result<Arc<Bound>> {
         check_users(name)?;
-        let queues = self.queues_there();
-        let (cell, topic) = self.any_queue_cell(name).await.inspect_err(|_| queues.near.forget(name))?;
+        let (cell, topic) = self.any_cell(name).await.inspect_err(|_| self.near.forget(name))?;
         // A caller that deletes or alters the queue does that first, and removes the queue from the shards afterwards.
-        let by_name = queues.by_name.read();
-        let mut near = queues.near.shard().0.write();
+        let by_name = self.by_name.read();
+        let mut near = self.near.shard().0.write();
         let bound = Arc::new(Bound { definition: cell.definition(), cell, topic });
         if let Some((name, there)) = by_name.get_key_value(name)
             && Arc::ptr_eq(there, &bound.cell)

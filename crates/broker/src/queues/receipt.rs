@@ -6,8 +6,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use engine::queue::QueueDefinition;
 use engine::{Error, Result};
 
-use super::Receipt;
-use crate::broker::Broker;
+use crate::queues::Queues;
+use crate::view::Receipt;
 
 /// Length of the key with which receipts are sealed, in bytes.
 pub(super) const KEY_BYTES: usize = 32;
@@ -33,7 +33,7 @@ impl ReceiptKey {
     }
 }
 
-impl Broker {
+impl Queues {
     /// Returns a receipt as text that only this broker can create, for this queue.
     pub fn seal(&self, queue: &QueueDefinition, receipt: &Receipt) -> Result<String> {
         let mut plain = [0; PLAIN_BYTES];
@@ -64,7 +64,7 @@ impl Broker {
     }
 
     fn receipt_key(&self) -> Result<&super::receipt::ReceiptKey> {
-        let key = self.queues_there().receipt_key.get();
+        let key = self.receipt_key.get();
         key.ok_or_else(|| Error::busy("the broker has just started and is still restoring its queues"))
     }
 }

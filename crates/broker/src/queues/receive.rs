@@ -1,5 +1,6 @@
 //! Delivery of messages to receivers: receive, acknowledge, extend the lease, return.
 
+use crate::view::Origin;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,23 +8,24 @@ use std::time::Duration;
 
 use engine::limits::BATCH_BYTES_MAX;
 use engine::queue::{
-    Call, DELAY_MS_MAX, Entry, LEASE_TOTAL_MS_MAX, Lease, LeaseError, Message, MessageId, Queue, QueueDefinition,
-    QueueId, QueueRecord, header,
+    Call, DELAY_MS_MAX, Entry, LEASE_TOTAL_MS_MAX, Lease, LeaseError, Queue, QueueDefinition, QueueId, QueueRecord,
 };
-use engine::{Error, ErrorKind, Offset, PartitionId, Record, RecordBatch, Result, TopicId};
+use engine::{Error, ErrorKind, Offset, Record, RecordBatch, Result};
 use tokio::time::Instant;
 
 use super::definitions::is_saved;
 use super::near::Bound;
-use super::view::{Found, Turn, carried_attempts};
-use super::{QueueCell, QueueView};
-use crate::broker::Broker;
+use crate::clock::now_ms;
+use crate::commit::Commit;
 use crate::fetch::FETCH_WAIT_MAX;
-use crate::internal::Appended;
 use crate::partition::PartitionCell;
-use crate::publish::Wakes;
-use crate::timers::now_ms;
-use crate::topics::Topic;
+use crate::queues::Queues;
+use crate::topic::Topic;
+use crate::view::Receipt;
+use crate::view::Received;
+use crate::view::{Found, Turn, carried_attempts};
+use crate::view::{QueueCell, QueueView};
+use crate::wakes::Wakes;
 
 /// Maximum number of messages that one call receives.
 pub const RECEIVE_MAX: usize = 1000;
@@ -47,30 +49,10 @@ impl Default for Receive {
     }
 }
 
-/// Identifies a delivered message and the lease under which it was delivered, so that the receiver can acknowledge it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Receipt {
-    pub partition: PartitionId,
-    pub offset: Offset,
-    pub lease: u64,
-}
-
-/// A message that a receiver holds under a lease.
-#[derive(Clone, Debug)]
-pub struct Received {
-    pub receipt: Receipt,
-    pub id: MessageId,
-    pub message: Message,
-    pub sent_ms: u64,
-    /// Number of deliveries of the message, including this one.
-    pub attempts: u32,
-    pub first_received_ms: u64,
-}
-
 /// Messages that a call has leased so far. If it is dropped, since the receiver disconnected, they return to the queue
 /// as if they had not been delivered.
 struct Answer<'a> {
-    broker: &'a Broker,
+    queues: &'a Queues,
     cell: &'a QueueCell,
     topic: &'a Topic,
     found: Vec<Received>,
@@ -91,7 +73,7 @@ impl Drop for Answer<'_> {
         for of_partition in left.chunk_by(|a, b| a.receipt.partition == b.receipt.partition) {
             if let Ok(partition) = self.topic.partition(of_partition[0].receipt.partition) {
                 let leases = of_partition.iter().map(Received::lease).collect();
-                drop(Unread { broker: self.broker, cell: self.cell, partition: &partition, leases });
+                drop(Unread { queues: self.queues, cell: self.cell, partition: &partition, leases });
             }
         }
     }
@@ -99,7 +81,7 @@ impl Drop for Answer<'_> {
 
 /// Leases of messages that still have to be read. Unless they are taken out, they are reverted on drop.
 struct Unread<'a> {
-    broker: &'a Broker,
+    queues: &'a Queues,
     cell: &'a QueueCell,
     partition: &'a Arc<PartitionCell>,
     leases: Vec<Lease>,
@@ -113,8 +95,8 @@ impl Drop for Unread<'_> {
         let back = |view: &mut QueueView, _: &mut crate::log::Log| {
             self.leases.iter().for_each(|lease| view.queue.untake(lease));
         };
-        // A partition that was deleted has nothing to return.
-        if let Err(error) = self.broker.change_view(self.partition, self.cell.id, back) {
+        // Of a partition that is gone there is nothing to give back.
+        if let Err(error) = self.queues.change_view(self.partition, self.cell.id, back) {
             tracing::debug!(queue = %self.cell.definition().name, %error, "undelivered messages were not returned");
         }
         self.cell.wake();
@@ -124,11 +106,11 @@ impl Drop for Unread<'_> {
 /// Answer for each message of a call, in the order of the call.
 pub type Answers = Vec<std::result::Result<(), LeaseError>>;
 
-impl Broker {
+impl Queues {
     /// Leases messages. If none is available, waits for the first, for at most the requested time.
     pub async fn receive(self: &Arc<Self>, queue: &str, receive: &Receive) -> Result<Vec<Received>> {
         check_most("lease_ms", receive.lease_ms, LEASE_TOTAL_MS_MAX)?;
-        let bound = self.bound_queue(queue).await?;
+        let bound = self.bound(queue).await?;
         if receive.wait.is_zero() {
             bound.cell.check_there()?;
             let (found, _) = self.receive_now(&bound.cell, &bound.topic, receive).await?;
@@ -165,14 +147,14 @@ impl Broker {
 
     /// Returns messages to the queue as if they had not been received, for a caller that had no room to deliver them.
     pub async fn untake(&self, queue: &str, received: Vec<Received>) -> Result<()> {
-        let bound = self.bound_queue(queue).await?;
-        drop(Answer { broker: self, cell: &bound.cell, topic: &bound.topic, found: received, bytes: 0, bytes_max: 0 });
+        let bound = self.bound(queue).await?;
+        drop(Answer { queues: self, cell: &bound.cell, topic: &bound.topic, found: received, bytes: 0, bytes_max: 0 });
         Ok(())
     }
 
     fn note_received(&self, cell: &QueueCell, found: &[Received]) {
         if !found.is_empty() {
-            self.queues_there().counts.received.add(found.len() as u64);
+            self.events.received.add(found.len() as u64);
             // There may be more messages: a receiver that was not woken for them is woken now.
             cell.wake();
         }
@@ -192,7 +174,7 @@ impl Broker {
             _ => cell.turn.fetch_add(1, Ordering::Relaxed) as usize,
         };
         let (found, bytes_max) = (Vec::new(), receive.bytes_max);
-        let mut answer = Answer { broker: self, cell, topic, found, bytes: 0, bytes_max };
+        let mut answer = Answer { queues: self, cell, topic, found, bytes: 0, bytes_max };
         let mut next_due_ms = None;
         for i in 0..partitions.len() {
             let partition = &partitions[(first + i) % partitions.len()];
@@ -267,7 +249,7 @@ impl Broker {
             return Ok(given);
         };
         let leases = given.iter().map(Received::lease).chain(unread.iter().copied()).collect();
-        let mut held = Unread { broker: self, cell, partition, leases };
+        let mut held = Unread { queues: self, cell, partition, leases };
         // The next turn begins at the end of this one.
         self.read_ahead(cell.id, partition, first).await?;
         for lease in &unread {
@@ -383,7 +365,7 @@ impl Broker {
                 queue.ack(receipt.offset, receipt.lease, now).map(drop)
             })
             .await?;
-        self.queues_there().counts.acked.add(answers.iter().filter(|answer| answer.is_ok()).count() as u64);
+        self.events.acked.add(answers.iter().filter(|answer| answer.is_ok()).count() as u64);
         Ok(answers)
     }
 
@@ -406,7 +388,7 @@ impl Broker {
             })
             .await?;
         let returned = leases.iter().zip(&answers).filter(|((_, lease_ms), answer)| *lease_ms == 0 && answer.is_ok());
-        self.queues_there().counts.returned.add(returned.count() as u64);
+        self.events.returned.add(returned.count() as u64);
         Ok(answers)
     }
 
@@ -419,7 +401,7 @@ impl Broker {
                 queue.nack(receipt.offset, receipt.lease, now, *delay_ms)
             })
             .await?;
-        self.queues_there().counts.returned.add(answers.iter().filter(|answer| answer.is_ok()).count() as u64);
+        self.events.returned.add(answers.iter().filter(|answer| answer.is_ok()).count() as u64);
         Ok(answers)
     }
 
@@ -434,7 +416,7 @@ impl Broker {
             })
             .await?;
         let count = answers.iter().filter(|answer| answer.is_ok()).count();
-        self.queues_there().counts.returned.add(count as u64);
+        self.events.returned.add(count as u64);
         Ok(count)
     }
 
@@ -447,7 +429,7 @@ impl Broker {
         now_ms: u64,
         mut change: impl FnMut(&mut Queue, &L) -> std::result::Result<(), LeaseError>,
     ) -> Result<Answers> {
-        let bound = self.bound_queue(queue).await?;
+        let bound = self.bound(queue).await?;
         let (cell, topic) = (&bound.cell, &bound.topic);
         let mut answers = vec![Err(LeaseError::Gone); leases.len()];
         let (mut saved_of, mut buried) = (Vec::new(), Vec::new());
@@ -471,7 +453,7 @@ impl Broker {
                 // If nothing changed, the state may have been changed just now and may not be durable yet.
                 true => self.change_view(partition, cell.id, work).and_then(|((), saved)| match saved {
                     Some(saved) => Ok(Some(saved)),
-                    None => self.settled_queue_records(cell.id, partition.id).map(Some),
+                    None => self.settled_records(cell, partition.id).map(Some),
                 }),
             };
             // No other task moves them, even if the change could not be persisted.
@@ -483,7 +465,7 @@ impl Broker {
         // Before waiting: a caller that does not wait for the answer does not affect the change.
         cell.wake_for_change();
         for (partition, done, saved) in saved_of {
-            saved.lasts().await?;
+            saved.wait().await?;
             self.drop_consumed(topic, partition, done);
         }
         for one in buried {
@@ -505,7 +487,7 @@ impl Broker {
             return partition.with_view(id, work);
         }
         let ((), freed) = partition.with_view_of_consumed(id, work, done)?;
-        self.log_budget().release(freed);
+        self.core.log_budget().release(freed);
         Ok(())
     }
 
@@ -516,7 +498,7 @@ impl Broker {
         partition: &Arc<PartitionCell>,
         leases: &[(Offset, u64)],
         now_ms: u64,
-    ) -> Result<Option<Appended>> {
+    ) -> Result<Option<Commit>> {
         let ((), saved) = self.change_view(partition, cell.id, |view, _| {
             for (offset, lease) in leases {
                 // A lease that was purged in the meantime has ended as well.
@@ -532,7 +514,7 @@ impl Broker {
         partition: &Arc<PartitionCell>,
         id: QueueId,
         work: impl FnOnce(&mut QueueView, &mut crate::log::Log) -> T,
-    ) -> Result<(T, Option<Appended>)> {
+    ) -> Result<(T, Option<Commit>)> {
         partition.with_view(id, |view, log| {
             let done = work(view, log);
             let (changes, next) = (view.queue.take_changes(), view.queue.next());
@@ -552,7 +534,7 @@ impl Broker {
             let (before, after) = (is_back.then(cursor), (!is_back).then(cursor));
             let records = before.into_iter().chain(changes.iter().map(entry)).chain(after);
             // Only consumers wait for the topic of queues, and those may be woken later.
-            match self.append_queue_records(id, partition.id, records, &mut Wakes::default()) {
+            match self.append_records(&view.cell, partition.id, records, &mut Wakes::default()) {
                 Ok(saved) => {
                     view.saved_next = Some(next);
                     Ok((done, Some(saved)))
@@ -599,39 +581,6 @@ fn check_most(what: &str, given: Option<u64>, most: u64) -> Result<()> {
     match given.filter(|given| *given > most) {
         Some(given) => Err(Error::invalid(format!("{what} is at most {most}, not {given}"))),
         None => Ok(()),
-    }
-}
-
-/// Topic and partition of messages that are delivered together.
-#[derive(Clone, Copy)]
-pub(super) struct Origin {
-    topic: TopicId,
-    partition: PartitionId,
-}
-
-impl Origin {
-    pub(super) fn received(&self, lease: Lease, record: Record) -> Received {
-        let message = Message::from(record);
-        Received {
-            receipt: Receipt { partition: self.partition, offset: lease.offset, lease: lease.lease },
-            id: message.id(self.topic, self.partition),
-            sent_ms: message.sent_ms(),
-            message,
-            attempts: lease.attempts,
-            first_received_ms: lease.first_ms,
-        }
-    }
-}
-
-impl Received {
-    fn lease(&self) -> Lease {
-        let Receipt { offset, lease, .. } = self.receipt;
-        Lease { offset, lease, attempts: self.attempts, first_ms: self.first_received_ms }
-    }
-
-    /// Returns the queue whose dead letter this message is.
-    pub fn source(&self) -> Option<&str> {
-        self.message.header(header::SOURCE)
     }
 }
 

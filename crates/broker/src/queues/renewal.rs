@@ -9,22 +9,23 @@ use std::sync::Arc;
 use engine::Result;
 use engine::queue::{QueueDefinition, QueueName};
 
-use super::{QueueCell, QueueStart, check_users};
-use crate::broker::Broker;
-use crate::timers::now_ms;
-use crate::topics::Topic;
+use super::{QueueStart, check_users};
+use crate::clock::now_ms;
+use crate::queues::Queues;
+use crate::topic::Topic;
+use crate::view::QueueCell;
 
-impl Broker {
+impl Queues {
     /// Renews a queue whose topic was deleted: it begins again over the topic that now has the name. The persisted
     /// state of the old queue is ignored, since it belongs to another queue id. The caller holds `control`.
     pub(super) async fn renew(&self, cell: Arc<QueueCell>, start: QueueStart) -> Result<(Arc<QueueCell>, Arc<Topic>)> {
-        let topic = self.topic(cell.topic.as_str())?;
+        let topic = self.core.topic(cell.topic.as_str())?;
         if topic.id == cell.topic_id {
             return Ok((cell, topic));
         }
         let before = cell.definition();
         let definition = QueueDefinition {
-            id: self.next_queue_id(now_ms()),
+            id: self.next_id(now_ms()),
             topic_id: topic.id,
             owns_topic: before.owns_topic && topic.settings.drop_consumed,
             ..(*before).clone()
@@ -32,27 +33,26 @@ impl Broker {
         let (renewed, saved) = self.begin(definition, &topic, start).await?;
         // Receivers that wait for messages of the deleted topic are notified of the deletion.
         cell.wake_all();
-        saved.lasts().await?;
+        saved.wait().await?;
         Ok((renewed, topic))
     }
 
     /// Returns a user's queue with the topic that has its topic's name now, and renews the queue if the topic is a new
     /// one.
-    pub(super) async fn renewed_queue(&self, name: &str) -> Result<(Arc<QueueCell>, Arc<Topic>)> {
+    pub(super) async fn renewed(&self, name: &str) -> Result<(Arc<QueueCell>, Arc<Topic>)> {
         // The group decides where a share group begins.
         check_users(name)?;
-        let queues = self.queues_there();
-        let _control = queues.control.lock().await;
-        let found = queues.by_name.read().get(name).cloned();
-        let cell = found.ok_or_else(|| queues.no_such_queue(name))?;
+        let _control = self.control.lock().await;
+        let found = self.by_name.read().get(name).cloned();
+        let cell = found.ok_or_else(|| self.no_such_queue(name))?;
         self.renew(cell, QueueStart::Earliest).await
     }
 
     /// Renews the queues over a topic that was created again. They receive all of its records.
-    pub(crate) async fn renew_queues_over(&self, topic: &Topic) {
+    pub(crate) async fn follow_topic(&self, topic: &Topic) {
         // A task that restores the queues later finds the topic, too.
-        if self.has_restored_queues() && !self.left_over(topic).is_empty() {
-            let _control = self.queues_there().control.lock().await;
+        if self.has_restored() && !self.left_over(topic).is_empty() {
+            let _control = self.control.lock().await;
             self.renew_over(topic).await;
         }
     }
@@ -72,6 +72,6 @@ impl Broker {
         let is_left = |(name, cell): &(&QueueName, &Arc<QueueCell>)| {
             cell.topic == topic.name && cell.topic_id != topic.id && !name.is_internal()
         };
-        self.queues_there().by_name.read().iter().filter(is_left).map(|(_, cell)| cell.clone()).collect()
+        self.by_name.read().iter().filter(is_left).map(|(_, cell)| cell.clone()).collect()
     }
 }

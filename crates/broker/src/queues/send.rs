@@ -6,11 +6,12 @@ use engine::limits::BATCH_BYTES_MAX;
 use engine::queue::{DELAY_MS_MAX, Dedup, DedupRule, MessageId, QueueDefinition, header};
 use engine::{Acks, BatchBuilder, DraftBatch, Error, Offset, PartitionId, Result, partitioner};
 
-use super::QueueCell;
-use crate::broker::Broker;
-use crate::publish::{Attempt, Published, Wakes};
-use crate::timers::now_ms;
-use crate::topics::Topic;
+use crate::clock::now_ms;
+use crate::publish::{Attempt, Published};
+use crate::queues::Queues;
+use crate::topic::Topic;
+use crate::view::QueueCell;
+use crate::wakes::Wakes;
 
 /// Maximum number of messages that one call sends.
 pub const SEND_MAX: usize = 1000;
@@ -56,10 +57,10 @@ struct Parcel {
 /// Index of a parcel, and index of the message in it.
 type Place = (usize, u64);
 
-impl Broker {
+impl Queues {
     /// Sends messages to a queue. Each message has a separate answer; accepted ones are durable when the call returns.
     pub async fn send(&self, queue: &str, messages: &[OutMessage<'_>]) -> Result<Vec<Result<Sent>>> {
-        let bound = self.bound_queue(queue).await?;
+        let bound = self.bound(queue).await?;
         let (topic, definition) = (&bound.topic, &bound.definition);
         check_count(messages.len())?;
         check_delays(messages)?;
@@ -75,7 +76,7 @@ impl Broker {
                 Ok(Attempt::Done(published)) => Ok(published),
                 Ok(attempt) => {
                     wakes.flush();
-                    Box::pin(self.finish_attempt(attempt, &mut wakes)).await
+                    Box::pin(self.core.finish_attempt(attempt, &mut wakes)).await
                 }
                 Err(error) => Err(error),
             };
@@ -100,7 +101,7 @@ impl Broker {
             let mut attempt = self.try_parcel(topic, parcel, now_ms, &mut wakes);
             if let Ok(Attempt::Waits(waiting)) = attempt {
                 // The following parcels must not be appended before this one.
-                attempt = waiting.finish(self, &mut wakes).await.map(Attempt::Done);
+                attempt = waiting.finish(&self.core, &mut wakes).await.map(Attempt::Done);
             }
             under_way.push((count, attempt));
         }
@@ -108,7 +109,7 @@ impl Broker {
         let mut outcomes = Vec::with_capacity(under_way.len());
         for (count, attempt) in under_way {
             let published = match attempt {
-                Ok(attempt) => self.finish_attempt(attempt, &mut wakes).await,
+                Ok(attempt) => self.core.finish_attempt(attempt, &mut wakes).await,
                 Err(error) => Err(error),
             };
             self.count_sent(count as usize, &published);
@@ -124,13 +125,13 @@ impl Broker {
     fn try_parcel(&self, topic: &Topic, parcel: Parcel, now_ms: u64, wakes: &mut Wakes) -> Result<Attempt> {
         let Parcel { partition, batch, dedup } = parcel;
         // The partition was chosen among the existing ones.
-        self.try_send(topic, &topic.partitions()[partition as usize], batch, dedup, now_ms, wakes)
+        self.core.try_send(topic, &topic.partitions()[partition as usize], batch, dedup, now_ms, wakes)
     }
 
     /// Sends messages to a topic, for all its queues.
     pub async fn send_to_topic(&self, topic: &str, messages: &[OutMessage<'_>]) -> Result<Vec<Sent>> {
         check_count(messages.len())?;
-        let found = self.topic(topic)?;
+        let found = self.core.topic(topic)?;
         let now = now_ms();
         let mut by_partition: Vec<(PartitionId, Vec<usize>)> = Vec::new();
         for (i, message) in messages.iter().enumerate() {
@@ -154,7 +155,7 @@ impl Broker {
             let mut at = at.into_iter();
             for batch in batches {
                 let count = u64::from(batch.count());
-                let published = self.publish(topic, Some(partition), Acks::Default, batch, &mut wakes).await?;
+                let published = self.core.publish(topic, Some(partition), Acks::Default, batch, &mut wakes).await?;
                 for i in 0..count {
                     if let Some(at) = at.next() {
                         sent[at] = Some(sent_at(&found, &published, i));
@@ -175,20 +176,20 @@ impl Broker {
                     return Ok(None);
                 }
                 let cursor = view.cursor_record(partition.id);
-                let saved = self.append_queue_records(cell.id, partition.id, [cursor], &mut Wakes::default());
+                let saved = self.append_records(cell, partition.id, [cursor], &mut Wakes::default());
                 view.has_delays = saved.is_ok();
                 saved.map(Some)
             })??;
             saved.extend(one);
         }
         for one in saved {
-            one.lasts().await?;
+            one.wait().await?;
         }
         Ok(())
     }
 
     fn count_sent(&self, messages: usize, published: &Result<Published>) {
-        let counts = &self.queues_there().counts;
+        let counts = &self.events;
         match published {
             Ok(published) if published.is_duplicate => counts.duplicates.add(messages as u64),
             Ok(_) => counts.sent.add(messages as u64),

@@ -1,11 +1,13 @@
 //! Snapshots of queues: the unfinished messages at one moment are kept, and a queue can return to that state.
 
-use engine::queue::{QUEUES_TOPIC, Snapshot, SnapshotPartition};
+use engine::queue::{Snapshot, SnapshotPartition};
+
+use super::QUEUES;
 use engine::{Error, ErrorKind, Result};
 
-use crate::broker::Broker;
-use crate::timers::now_ms;
-use crate::topics::Topic;
+use crate::clock::now_ms;
+use crate::queues::Queues;
+use crate::topic::Topic;
 
 /// Kind of the documents that hold snapshots.
 const SNAPSHOT: &str = "snapshot";
@@ -14,12 +16,12 @@ pub const SNAPSHOT_MS_MAX: u64 = 7 * 24 * 3_600_000;
 /// Maximum number of snapshots of all queues.
 pub const SNAPSHOTS_MAX: usize = 5000;
 
-impl Broker {
+impl Queues {
     /// Creates a snapshot of the unfinished messages of a queue, kept until `expires_ms`. It is durable when this
     /// returns.
     pub async fn create_snapshot(&self, name: &str, queue: &str, expires_ms: u64) -> Result<Snapshot> {
-        let (cell, topic) = self.queue_cell(queue).await?;
-        let _control = self.queues_there().control.lock().await;
+        let (cell, topic) = self.cell(queue).await?;
+        let _control = self.control.lock().await;
         if self.read_document(SNAPSHOT, name).is_some() {
             return Err(Error::new(ErrorKind::AlreadyExists, format!("snapshot {name} already exists")));
         }
@@ -43,23 +45,23 @@ impl Broker {
     }
 
     pub async fn snapshot(&self, name: &str) -> Result<Snapshot> {
-        self.restored_queues().await?;
+        self.restored().await?;
         let there = self.read_document(SNAPSHOT, name);
         Snapshot::decode(&there.ok_or_else(|| Error::not_found(format!("there is no snapshot {name}")))?)
     }
 
     /// Returns the snapshots whose names begin with `prefix`, in the order of their names.
     pub async fn snapshots(&self, prefix: &str) -> Result<Vec<(String, Snapshot)>> {
-        self.restored_queues().await?;
+        self.restored().await?;
         let there = self.read_documents(SNAPSHOT, prefix).into_iter();
         there.map(|(name, bytes)| Ok((name, Snapshot::decode(&bytes)?))).collect()
     }
 
     pub async fn delete_snapshot(&self, name: &str) -> Result<()> {
         let snapshot = self.snapshot(name).await?;
-        let _control = self.queues_there().control.lock().await;
+        let _control = self.control.lock().await;
         self.write_document(SNAPSHOT, name, None).await?;
-        if let Ok(topic) = self.topic(snapshot.topic.as_str()) {
+        if let Ok(topic) = self.core.topic(snapshot.topic.as_str()) {
             topic.partitions().iter().for_each(|partition| partition.let_go(name));
         }
         Ok(())
@@ -69,7 +71,7 @@ impl Broker {
     /// later ones, are available again. Durable when the call returns.
     pub async fn seek_to_snapshot(&self, queue: &str, name: &str) -> Result<()> {
         let snapshot = self.snapshot(name).await?;
-        let (cell, topic) = self.queue_cell(queue).await?;
+        let (cell, topic) = self.cell(queue).await?;
         if snapshot.topic != topic.name {
             return Err(Error::invalid(format!(
                 "snapshot {name} belongs to topic {}, but queue {queue} reads topic {}",
@@ -102,7 +104,7 @@ impl Broker {
             self.look_through(&cell, partition).await?;
         }
         for one in saved {
-            one.lasts().await?;
+            one.wait().await?;
         }
         cell.wake_for_change();
         Ok(())
@@ -112,7 +114,7 @@ impl Broker {
     pub(super) fn hold_snapshots(&self) -> Result<()> {
         for (name, bytes) in self.read_documents(SNAPSHOT, "") {
             let snapshot = Snapshot::decode(&bytes)?;
-            if let Ok(topic) = self.topic(snapshot.topic.as_str()) {
+            if let Ok(topic) = self.core.topic(snapshot.topic.as_str()) {
                 hold(&topic, &name, &snapshot);
             }
         }
@@ -122,7 +124,7 @@ impl Broker {
     /// Deletes expired snapshots.
     pub(crate) async fn expire_snapshots(&self, now_ms: u64) -> Result<()> {
         // A broker without queues does not create their topic for this.
-        if !self.has_topic(QUEUES_TOPIC) {
+        if !QUEUES.exists(&self.core) {
             return Ok(());
         }
         for (name, snapshot) in self.snapshots("").await? {

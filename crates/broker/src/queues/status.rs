@@ -7,12 +7,13 @@ use engine::queue::{Counts, DedupRule, Message, MessageId, Phase};
 use engine::{Error, ErrorKind, Offset, PartitionId, Result};
 
 use super::acquire::read;
-use super::documents::DOCUMENTS_BYTES_MAX;
-use super::{QueueCell, check_users};
-use crate::broker::Broker;
+use super::check_users;
+use crate::clock::now_ms;
+use crate::documents::DOCUMENTS_BYTES_MAX;
 use crate::metrics::Exposition;
 use crate::partition::PartitionCell;
-use crate::timers::now_ms;
+use crate::queues::Queues;
+use crate::view::QueueCell;
 
 /// Maximum number of messages that one peek returns.
 pub const PEEK_MAX: usize = 1000;
@@ -67,9 +68,9 @@ pub enum SeekTo {
     Time(i64),
 }
 
-impl Broker {
-    pub async fn queue_counts(&self, queue: &str) -> Result<QueueCounts> {
-        let (cell, topic) = self.queue_cell(queue).await?;
+impl Queues {
+    pub async fn counts(&self, queue: &str) -> Result<QueueCounts> {
+        let (cell, topic) = self.cell(queue).await?;
         let now = now_ms();
         let mut sum = QueueCounts::default();
         for partition in topic.partitions() {
@@ -93,7 +94,7 @@ impl Broker {
 
     /// Returns unfinished messages after a position, with their states, without leasing them.
     pub async fn peek(&self, queue: &str, after: Option<(PartitionId, Offset)>, max: usize) -> Result<Vec<Peeked>> {
-        let (cell, topic) = self.queue_cell(queue).await?;
+        let (cell, topic) = self.cell(queue).await?;
         let max = max.clamp(1, PEEK_MAX);
         let mut found = Vec::new();
         for partition in topic.partitions().iter().filter(|cell| after.is_none_or(|(at, _)| cell.id >= at)) {
@@ -154,9 +155,9 @@ impl Broker {
 
     /// Discards all messages of a queue, including leased ones. They may be sent again: earlier deduplication ids are
     /// no longer valid. Returns the number of messages. The purge is durable when this returns.
-    pub async fn purge_queue(&self, queue: &str) -> Result<u64> {
-        let counts = self.queue_counts(queue).await?;
-        let (cell, topic) = self.queue_cell(queue).await?;
+    pub async fn purge(&self, queue: &str) -> Result<u64> {
+        let counts = self.counts(queue).await?;
+        let (cell, topic) = self.cell(queue).await?;
         let mut saved = Vec::new();
         for partition in topic.partitions() {
             let (to, one) = self.change_view(partition, cell.id, |view, log| {
@@ -173,7 +174,7 @@ impl Broker {
             self.drop_consumed(&topic, partition, []);
         }
         for one in saved {
-            one.lasts().await?;
+            one.wait().await?;
         }
         cell.wake_for_change();
         Ok(counts.visible + counts.in_flight + counts.delayed)
@@ -181,13 +182,13 @@ impl Broker {
 
     /// Moves a queue to another position: messages before it are finished, messages after it are as if they had never
     /// been delivered.
-    pub async fn seek_queue(&self, queue: &str, to: SeekTo) -> Result<()> {
+    pub async fn seek(&self, queue: &str, to: SeekTo) -> Result<()> {
         check_users(queue)?;
-        self.seek_any_queue(queue, to).await
+        self.seek_any(queue, to).await
     }
 
-    pub(crate) async fn seek_any_queue(&self, queue: &str, to: SeekTo) -> Result<()> {
-        let (cell, topic) = self.any_queue_cell(queue).await?;
+    pub(crate) async fn seek_any(&self, queue: &str, to: SeekTo) -> Result<()> {
+        let (cell, topic) = self.any_cell(queue).await?;
         let mut saved = Vec::new();
         for partition in topic.partitions() {
             let at_time = match to {
@@ -209,7 +210,7 @@ impl Broker {
             self.drop_consumed(&topic, partition, []);
         }
         for one in saved {
-            one.lasts().await?;
+            one.wait().await?;
         }
         cell.wake_for_change();
         Ok(())
@@ -222,11 +223,10 @@ impl Broker {
         })
     }
 
-    pub(crate) fn expose_queues(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
-        let queues = self.queues_there();
-        let counts = &queues.counts;
-        out.gauge("thalweg_queues", "Queues", queues.by_name.read().len() as u64)?;
-        let documents = queues.documents.read().bytes() as u64;
+    pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
+        let counts = &self.events;
+        out.gauge("thalweg_queues", "Queues", self.by_name.read().len() as u64)?;
+        let documents = self.documents.read().bytes() as u64;
         out.gauge("thalweg_definition_bytes", "Bytes of policies, schemas and other definitions", documents)?;
         out.gauge("thalweg_definition_bytes_max", "Maximum of thalweg_definition_bytes", DOCUMENTS_BYTES_MAX as u64)?;
         out.counter("thalweg_queue_sent", "Messages sent to queues", counts.sent.get())?;
@@ -260,10 +260,10 @@ impl Broker {
     /// Returns sums over all queues, as of the last access to each: expired leases and delays are not applied for this.
     fn counts_of_all(&self) -> Sums {
         let (mut sums, now) = (Sums::default(), now_ms());
-        let cells: Vec<Arc<QueueCell>> = self.queues_there().by_name.read().values().cloned().collect();
+        let cells: Vec<Arc<QueueCell>> = self.by_name.read().values().cloned().collect();
         for cell in cells {
             sums.waiting += cell.waiting.load(Ordering::Relaxed) as u64;
-            let Ok(topic) = self.topic(cell.definition().topic.as_str()) else {
+            let Ok(topic) = self.core.topic(cell.definition().topic.as_str()) else {
                 continue;
             };
             for partition in topic.partitions() {

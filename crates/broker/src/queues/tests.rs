@@ -12,6 +12,9 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 
 use super::*;
+use crate::broker::Broker;
+use crate::view::Receipt;
+use crate::view::Received;
 use crate::{Settings, Wakes};
 
 fn in_memory() -> Arc<Broker> {
@@ -30,23 +33,23 @@ fn queue_name(name: &str) -> QueueName {
 
 async fn create(broker: &Broker, name: &str, settings: QueueSettings) {
     let new = NewQueue { settings, ..NewQueue::new(queue_name(name)) };
-    broker.create_queue(new).await.expect("created");
+    broker.queues.create(new).await.expect("created");
 }
 
 async fn send(broker: &Broker, queue: &str, bodies: &[&str]) -> Vec<Sent> {
     let messages: Vec<_> =
         bodies.iter().map(|body| OutMessage { body: body.as_bytes(), ..OutMessage::default() }).collect();
-    let sent = broker.send(queue, &messages).await.expect("sent");
+    let sent = broker.queues.send(queue, &messages).await.expect("sent");
     sent.into_iter().map(|sent| sent.expect("taken")).collect()
 }
 
 async fn send_grouped(broker: &Broker, queue: &str, group: &str, body: &str, dedup: Option<&str>) -> Sent {
     let message = OutMessage { body: body.as_bytes(), group: Some(group.as_bytes()), dedup, ..OutMessage::default() };
-    broker.send(queue, &[message]).await.expect("sent").remove(0).expect("taken")
+    broker.queues.send(queue, &[message]).await.expect("sent").remove(0).expect("taken")
 }
 
 async fn receive(broker: &Arc<Broker>, queue: &str, max: usize) -> Vec<Received> {
-    broker.receive(queue, &Receive { max, ..Receive::default() }).await.expect("received")
+    broker.queues.receive(queue, &Receive { max, ..Receive::default() }).await.expect("received")
 }
 
 fn bodies(messages: &[Received]) -> Vec<String> {
@@ -55,13 +58,13 @@ fn bodies(messages: &[Received]) -> Vec<String> {
 
 async fn ack(broker: &Arc<Broker>, queue: &str, messages: &[Received]) {
     let receipts: Vec<Receipt> = messages.iter().map(|message| message.receipt).collect();
-    for answer in broker.ack(queue, &receipts).await.expect("answered") {
+    for answer in broker.queues.ack(queue, &receipts).await.expect("answered") {
         answer.expect("acknowledged");
     }
 }
 
 async fn counts(broker: &Broker, queue: &str) -> (u64, u64, u64) {
-    let QueueCounts { visible, in_flight, delayed, .. } = broker.queue_counts(queue).await.expect("counted");
+    let QueueCounts { visible, in_flight, delayed, .. } = broker.queues.counts(queue).await.expect("counted");
     (visible, in_flight, delayed)
 }
 
@@ -77,7 +80,7 @@ async fn a_message_is_given_to_one_receiver_until_it_is_returned_or_done_with() 
     assert_eq!(first[0].id, sent[0].id);
     assert_eq!(counts(&broker, "jobs").await, (1, 2, 0));
     ack(&broker, "jobs", &first[..1]).await;
-    broker.nack("jobs", &[(first[1].receipt, None)]).await.expect("answered")[0].expect("returned");
+    broker.queues.nack("jobs", &[(first[1].receipt, None)]).await.expect("answered")[0].expect("returned");
     let again = receive(&broker, "jobs", 10).await;
     assert_eq!(bodies(&again), ["b", "c"]);
     assert_eq!(again.iter().map(|message| message.attempts).collect::<Vec<_>>(), [2, 1]);
@@ -95,7 +98,7 @@ async fn who_waits_is_woken_by_a_message_by_a_return_and_by_the_end_of_a_lease()
         let broker = broker.clone();
         tokio::spawn(async move {
             let wanted = Receive { wait: Duration::from_secs(20), lease_ms: Some(40), ..Receive::default() };
-            broker.receive("jobs", &wanted).await.expect("received")
+            broker.queues.receive("jobs", &wanted).await.expect("received")
         })
     };
     let waiting = wait(&broker);
@@ -108,9 +111,9 @@ async fn who_waits_is_woken_by_a_message_by_a_return_and_by_the_end_of_a_lease()
     assert_eq!((bodies(&by_time), by_time[0].attempts), (vec!["a".to_owned()], 2));
     let waiting = wait(&broker);
     tokio::task::yield_now().await;
-    broker.extend("jobs", &[(by_time[0].receipt, 0)]).await.expect("answered")[0].expect("returned");
+    broker.queues.extend("jobs", &[(by_time[0].receipt, 0)]).await.expect("answered")[0].expect("returned");
     assert_eq!(waiting.await.expect("woken")[0].attempts, 3);
-    let none = broker.receive("jobs", &Receive { wait: Duration::from_millis(1), ..Receive::default() }).await;
+    let none = broker.queues.receive("jobs", &Receive { wait: Duration::from_millis(1), ..Receive::default() }).await;
     assert!(none.expect("answered").is_empty());
 }
 
@@ -133,12 +136,12 @@ async fn groups_keep_their_order_and_a_deduplication_id_counts_once() {
     ack(&broker, "jobs.fifo", &a).await;
     let c = receive(&broker, "jobs.fifo", 1).await;
     assert_eq!(bodies(&c), ["x2"]);
-    broker.nack("jobs.fifo", &[(c[0].receipt, None)]).await.expect("answered")[0].expect("returned");
-    let answers = broker.ack("jobs.fifo", &[c[0].receipt]).await.expect("answered");
+    broker.queues.nack("jobs.fifo", &[(c[0].receipt, None)]).await.expect("answered")[0].expect("returned");
+    let answers = broker.queues.ack("jobs.fifo", &[c[0].receipt]).await.expect("answered");
     assert_eq!(answers, [Err(LeaseError::Expired)], "the lease is over");
     assert_eq!(bodies(&receive(&broker, "jobs.fifo", 10).await), ["x2", "x3"]);
     ack(&broker, "jobs.fifo", &b).await;
-    let answers = broker.ack("jobs.fifo", &[b[0].receipt]).await.expect("answered");
+    let answers = broker.queues.ack("jobs.fifo", &[b[0].receipt]).await.expect("answered");
     assert_eq!(answers, [Err(LeaseError::Gone)]);
 }
 
@@ -152,7 +155,7 @@ async fn a_queue_that_may_have_few_bytes_drops_its_oldest_messages() {
         send(&broker, "jobs", &[&format!("{i}{body}")]).await;
     }
     let first_left = |found: &[Received]| bodies(found)[0].trim_end_matches('x').parse::<u32>().expect("a number");
-    let counts = broker.queue_counts("jobs").await.expect("counted");
+    let counts = broker.queues.counts("jobs").await.expect("counted");
     let found = receive(&broker, "jobs", 20).await;
     assert!((3..=6).contains(&found.len()) && found.len() as u64 == counts.visible, "{} of {counts:?}", found.len());
     assert_eq!(first_left(&found) as usize, 20 - found.len());
@@ -161,7 +164,7 @@ async fn a_queue_that_may_have_few_bytes_drops_its_oldest_messages() {
         definition.settings.bytes_max = 1 << 20;
         Ok(())
     };
-    broker.alter_queue("jobs", more).await.expect("altered");
+    broker.queues.alter("jobs", more).await.expect("altered");
     ack(&broker, "jobs", &found).await;
     for i in 0..20 {
         send(&broker, "jobs", &[&format!("{i}{body}")]).await;
@@ -177,12 +180,12 @@ async fn what_comes_back_for_the_last_time_goes_to_the_dead_letters_though_nobod
     create(&broker, "jobs", QueueSettings { attempts_max: 1, dead_letter, ..QueueSettings::default() }).await;
     send(&broker, "jobs", &["given back", "let go", "ended"]).await;
     let got = receive(&broker, "jobs", 3).await;
-    broker.nack("jobs", &[(got[0].receipt, Some(60_000))]).await.expect("answered")[0].expect("returned");
-    assert_eq!(broker.release("jobs", &[got[1].receipt]).await.expect("answered"), 1);
-    broker.extend("jobs", &[(got[2].receipt, 0)]).await.expect("answered")[0].expect("ended");
+    broker.queues.nack("jobs", &[(got[0].receipt, Some(60_000))]).await.expect("answered")[0].expect("returned");
+    assert_eq!(broker.queues.release("jobs", &[got[1].receipt]).await.expect("answered"), 1);
+    broker.queues.extend("jobs", &[(got[2].receipt, 0)]).await.expect("answered")[0].expect("ended");
     let wanted = Receive { wait: Duration::from_secs(20), ..Receive::default() };
     for expected in ["given back", "let go", "ended"] {
-        assert_eq!(bodies(&broker.receive("dead", &wanted).await.expect("received")), [expected]);
+        assert_eq!(bodies(&broker.queues.receive("dead", &wanted).await.expect("received")), [expected]);
     }
 }
 
@@ -201,11 +204,11 @@ async fn dead_letters_that_go_in_a_circle_neither_spin_nor_are_lost() {
         definition.settings = one_attempt("a");
         Ok(())
     };
-    broker.alter_queue("b", circle).await.expect("altered");
+    broker.queues.alter("b", circle).await.expect("altered");
     let message = OutMessage { body: b"x", headers: &[("own", b"y")], ..OutMessage::default() };
     let sent: Vec<_> =
         (0..3).map(|_| OutMessage { body: message.body, headers: message.headers, ..OutMessage::default() }).collect();
-    let sent = broker.send("a", &sent).await.expect("sent");
+    let sent = broker.queues.send("a", &sent).await.expect("sent");
     let ids: std::collections::BTreeSet<String> =
         sent.into_iter().map(|sent| sent.expect("taken").id.to_string()).collect();
     let mut bytes = std::collections::BTreeSet::new();
@@ -214,27 +217,27 @@ async fn dead_letters_that_go_in_a_circle_neither_spin_nor_are_lost() {
         let from = ["a", "b"][round % 2];
         for _ in 0..3 {
             let wanted = Receive { wait: Duration::from_secs(20), ..Receive::default() };
-            let got = broker.receive(from, &wanted).await.expect("received").remove(0);
+            let got = broker.queues.receive(from, &wanted).await.expect("received").remove(0);
             assert!(ids.contains(&got.id.to_string()));
             assert_eq!((got.attempts, got.message.header("own")), (1, Some("y")), "round {round}");
             if round > 1 {
                 bytes.insert(got.message.bytes());
             }
             match round % 3 {
-                0 => broker.nack(from, &[(got.receipt, None)]).await.expect("answered")[0].expect("returned"),
-                1 => assert_eq!(broker.release(from, &[got.receipt]).await.expect("answered"), 1),
-                _ => broker.extend(from, &[(got.receipt, 0)]).await.expect("answered")[0].expect("ended"),
+                0 => broker.queues.nack(from, &[(got.receipt, None)]).await.expect("answered")[0].expect("returned"),
+                1 => assert_eq!(broker.queues.release(from, &[got.receipt]).await.expect("answered"), 1),
+                _ => broker.queues.extend(from, &[(got.receipt, 0)]).await.expect("answered")[0].expect("ended"),
             }
             moved += 1;
             // Moved messages are visible there immediately, and no others exist.
-            while broker.queues_there().counts.dead.get() < moved || counts(&broker, from).await.1 > 0 {
+            while broker.queues.events.dead.get() < moved || counts(&broker, from).await.1 > 0 {
                 tokio::task::yield_now().await;
             }
         }
         let to = ["b", "a"][round % 2];
         assert_eq!((counts(&broker, from).await, counts(&broker, to).await), ((0, 0, 0), (3, 0, 0)), "round {round}");
     }
-    assert_eq!(broker.queues_there().counts.dead.get(), 60, "each once a round");
+    assert_eq!(broker.queues.events.dead.get(), 60, "each once a round");
     assert_eq!(bytes.len(), 1, "it does not grow on its way: {bytes:?}");
 
     create(&broker, "own", QueueSettings::default()).await;
@@ -242,18 +245,18 @@ async fn dead_letters_that_go_in_a_circle_neither_spin_nor_are_lost() {
         definition.settings = one_attempt("own");
         Ok(())
     };
-    broker.alter_queue("own", own).await.expect("altered");
+    broker.queues.alter("own", own).await.expect("altered");
     send(&broker, "own", &["x"]).await;
     for _ in 0..5 {
         let wanted = Receive { wait: Duration::from_secs(20), ..Receive::default() };
-        let got = broker.receive("own", &wanted).await.expect("received").remove(0);
+        let got = broker.queues.receive("own", &wanted).await.expect("received").remove(0);
         assert_eq!((got.attempts, counts(&broker, "own").await), (1, (0, 1, 0)));
-        broker.nack("own", &[(got.receipt, None)]).await.expect("answered")[0].expect("returned");
+        broker.queues.nack("own", &[(got.receipt, None)]).await.expect("answered")[0].expect("returned");
     }
     while counts(&broker, "own").await != (1, 0, 0) {
         tokio::task::yield_now().await;
     }
-    assert_eq!(broker.queues_there().counts.dead.get(), 65);
+    assert_eq!(broker.queues.events.dead.get(), 65);
 }
 
 #[tokio::test]
@@ -265,22 +268,22 @@ async fn what_nobody_can_handle_goes_to_the_dead_letters_and_back() {
     let sent = send(&broker, "jobs", &["bad"]).await;
     for _ in 0..2 {
         let got = receive(&broker, "jobs", 1).await;
-        broker.nack("jobs", &[(got[0].receipt, None)]).await.expect("answered")[0].expect("returned");
+        broker.queues.nack("jobs", &[(got[0].receipt, None)]).await.expect("answered")[0].expect("returned");
     }
     assert!(receive(&broker, "jobs", 1).await.is_empty());
     let wanted = Receive { wait: Duration::from_secs(20), ..Receive::default() };
-    let dead = broker.receive("dead", &wanted).await.expect("received");
+    let dead = broker.queues.receive("dead", &wanted).await.expect("received");
     assert_eq!((dead[0].id, dead[0].source(), dead[0].attempts), (sent[0].id, Some("jobs"), 1));
-    broker.nack("dead", &[(dead[0].receipt, None)]).await.expect("answered")[0].expect("returned");
-    let id = broker.start_redrive("dead", None, None).await.expect("started");
-    let back = broker.receive("jobs", &wanted).await.expect("received");
+    broker.queues.nack("dead", &[(dead[0].receipt, None)]).await.expect("answered")[0].expect("returned");
+    let id = broker.queues.start_redrive("dead", None, None).await.expect("started");
+    let back = broker.queues.receive("jobs", &wanted).await.expect("received");
     assert_eq!((bodies(&back), back[0].id), (vec!["bad".to_owned()], sent[0].id));
-    while broker.redrives("dead").iter().any(|shown| shown.id == id && shown.state == RedriveState::Running) {
+    while broker.queues.redrives("dead").iter().any(|shown| shown.id == id && shown.state == RedriveState::Running) {
         tokio::task::yield_now().await;
     }
-    let shown = broker.redrives("dead").remove(0);
+    let shown = broker.queues.redrives("dead").remove(0);
     assert_eq!((shown.state, shown.moved), (RedriveState::Completed, 1));
-    assert_eq!(broker.start_redrive("nowhere", None, None).await.map_err(|e| e.kind), Err(ErrorKind::NotFound));
+    assert_eq!(broker.queues.start_redrive("nowhere", None, None).await.map_err(|e| e.kind), Err(ErrorKind::NotFound));
 }
 
 #[tokio::test]
@@ -291,35 +294,35 @@ async fn a_queue_is_found_again_with_what_was_given_out() {
         create(&broker, "jobs", QueueSettings::default()).await;
         let sent = send(&broker, "jobs", &["a", "b", "c", "d"]).await;
         let later = OutMessage { body: b"later", delay_ms: Some(600_000), ..OutMessage::default() };
-        broker.send("jobs", &[later]).await.expect("sent").remove(0).expect("taken");
+        broker.queues.send("jobs", &[later]).await.expect("sent").remove(0).expect("taken");
         let got = receive(&broker, "jobs", 3).await;
         ack(&broker, "jobs", &got[1..2]).await;
-        broker.put_document("kind", "name", Some("value".into())).await.expect("kept");
+        broker.queues.put_document("kind", "name", Some("value".into())).await.expect("kept");
         assert_eq!(counts(&broker, "jobs").await, (1, 2, 1));
         broker.stop().expect("stops");
-        let definition = broker.queue("jobs").await.expect("there");
-        (broker.seal(&definition, &got[0].receipt).expect("sealed"), sent)
+        let definition = broker.queues.get("jobs").await.expect("there");
+        (broker.queues.seal(&definition, &got[0].receipt).expect("sealed"), sent)
     };
     let broker = on_disk(&dir);
     assert_eq!(counts(&broker, "jobs").await, (1, 2, 1));
-    assert_eq!(broker.document("kind", "name").await.expect("read"), Some("value".into()));
-    let definition = broker.queue("jobs").await.expect("there");
-    let receipt = broker.unseal(&definition, &receipt).expect("a receipt");
-    assert_eq!(broker.ack("jobs", &[receipt]).await.expect("answered"), [Ok(())]);
+    assert_eq!(broker.queues.document("kind", "name").await.expect("read"), Some("value".into()));
+    let definition = broker.queues.get("jobs").await.expect("there");
+    let receipt = broker.queues.unseal(&definition, &receipt).expect("a receipt");
+    assert_eq!(broker.queues.ack("jobs", &[receipt]).await.expect("answered"), [Ok(())]);
     let rest = receive(&broker, "jobs", 10).await;
     assert_eq!((bodies(&rest), rest[0].id), (vec!["d".to_owned()], ids[3].id));
     let definition_of_other = {
         create(&broker, "other", QueueSettings::default()).await;
-        broker.queue("other").await.expect("there")
+        broker.queues.get("other").await.expect("there")
     };
-    let sealed = broker.seal(&definition, &receipt).expect("sealed");
-    broker.unseal(&definition_of_other, &sealed).expect_err("a receipt of another queue");
-    broker.unseal(&definition, &sealed.replace('A', "B")).expect_err("a forged receipt");
-    broker.delete_queue("jobs").await.expect("deleted");
+    let sealed = broker.queues.seal(&definition, &receipt).expect("sealed");
+    broker.queues.unseal(&definition_of_other, &sealed).expect_err("a receipt of another queue");
+    broker.queues.unseal(&definition, &sealed.replace('A', "B")).expect_err("a forged receipt");
+    broker.queues.delete("jobs").await.expect("deleted");
     broker.stop().expect("stops");
     drop(broker);
     let broker = on_disk(&dir);
-    assert_eq!(broker.queue("jobs").await.map_err(|error| error.kind), Err(ErrorKind::NotFound));
+    assert_eq!(broker.queues.get("jobs").await.map_err(|error| error.kind), Err(ErrorKind::NotFound));
     assert_eq!(
         broker
             .list_topics("", 10)
@@ -339,7 +342,7 @@ async fn each_queue_over_a_topic_gets_all_of_it() {
     broker.create_topic("news", settings).await.expect("created");
     for name in ["one", "two"] {
         let topic = Some(TopicName::parse("news").expect("a name"));
-        broker.create_queue(NewQueue { topic, ..NewQueue::new(queue_name(name)) }).await.expect("created");
+        broker.queues.create(NewQueue { topic, ..NewQueue::new(queue_name(name)) }).await.expect("created");
     }
     for value in ["a", "b", "c", "d"] {
         let mut builder = BatchBuilder::new();
@@ -360,16 +363,16 @@ async fn purged_and_sought() {
     let settings = TopicSettings { storage: Storage::Memory, ..TopicSettings::default() };
     broker.create_topic("log", settings).await.expect("created");
     let topic = Some(TopicName::parse("log").expect("a name"));
-    broker.create_queue(NewQueue { topic, ..NewQueue::new(queue_name("view")) }).await.expect("created");
+    broker.queues.create(NewQueue { topic, ..NewQueue::new(queue_name("view")) }).await.expect("created");
     let messages = ["a", "b", "c"].map(|body| OutMessage { body: body.as_bytes(), ..OutMessage::default() });
-    broker.send_to_topic("log", &messages).await.expect("sent");
+    broker.queues.send_to_topic("log", &messages).await.expect("sent");
     let got = receive(&broker, "view", 2).await;
-    let peeked = broker.peek("view", None, 10).await.expect("seen");
+    let peeked = broker.queues.peek("view", None, 10).await.expect("seen");
     assert_eq!(peeked.iter().map(|peeked| peeked.attempts).collect::<Vec<_>>(), [1, 1, 0]);
-    assert_eq!(broker.purge_queue("view").await.expect("purged"), 3);
+    assert_eq!(broker.queues.purge("view").await.expect("purged"), 3);
     assert_eq!(counts(&broker, "view").await, (0, 0, 0));
-    assert_eq!(broker.ack("view", &[got[0].receipt]).await.expect("answered"), [Ok(())], "it is done with");
-    broker.seek_queue("view", SeekTo::Earliest).await.expect("sought");
+    assert_eq!(broker.queues.ack("view", &[got[0].receipt]).await.expect("answered"), [Ok(())], "it is done with");
+    broker.queues.seek("view", SeekTo::Earliest).await.expect("sought");
     assert_eq!(bodies(&receive(&broker, "view", 10).await), ["a", "b", "c"]);
 }
 
@@ -380,10 +383,10 @@ async fn what_was_leased_to_somebody_who_is_gone_goes_back_and_nobody_elses() {
     send(&broker, "jobs", &["a", "b"]).await;
     let gone = receive(&broker, "jobs", 2).await;
     let receipts: Vec<Receipt> = gone.iter().map(|message| message.receipt).collect();
-    broker.nack("jobs", &[(receipts[0], Some(0))]).await.expect("answered")[0].expect("returned");
+    broker.queues.nack("jobs", &[(receipts[0], Some(0))]).await.expect("answered")[0].expect("returned");
     let other = receive(&broker, "jobs", 1).await;
     assert_eq!(bodies(&other), ["a"]);
-    assert_eq!(broker.release("jobs", &receipts).await, Ok(1));
+    assert_eq!(broker.queues.release("jobs", &receipts).await, Ok(1));
     assert_eq!(counts(&broker, "jobs").await, (1, 1, 0), "what another has now stays with them");
     let again = receive(&broker, "jobs", 2).await;
     assert_eq!((bodies(&again), again[0].attempts), (vec!["b".to_owned()], 2));
@@ -395,11 +398,11 @@ async fn a_message_that_was_moved_as_it_was_keeps_its_attempts() {
     create(&broker, "jobs", QueueSettings::default()).await;
     let headers: [(&str, &[u8]); 2] = [(header::ATTEMPTS, b"3"), ("a", b"b")];
     let message = OutMessage { body: b"moved", headers: &headers, ..OutMessage::default() };
-    broker.send("jobs", &[message]).await.expect("sent").remove(0).expect("taken");
+    broker.queues.send("jobs", &[message]).await.expect("sent").remove(0).expect("taken");
     for attempts in 4..7 {
         let received = receive(&broker, "jobs", 1).await;
         assert_eq!(received[0].attempts, attempts);
-        broker.nack("jobs", &[(received[0].receipt, Some(0))]).await.expect("answered")[0].expect("returned");
+        broker.queues.nack("jobs", &[(received[0].receipt, Some(0))]).await.expect("answered")[0].expect("returned");
     }
 }
 
@@ -409,17 +412,17 @@ async fn times_that_nobody_can_mean_are_refused() {
     create(&broker, "jobs", QueueSettings::default()).await;
     let late = OutMessage { body: b"late", delay_ms: Some(u64::MAX), ..OutMessage::default() };
     let kind = |error: Error| error.kind;
-    assert_eq!(broker.send("jobs", &[late]).await.map(drop).map_err(kind), Err(ErrorKind::Invalid));
+    assert_eq!(broker.queues.send("jobs", &[late]).await.map(drop).map_err(kind), Err(ErrorKind::Invalid));
     send(&broker, "jobs", &["a"]).await;
     let long = Receive { lease_ms: Some(u64::MAX), ..Receive::default() };
-    assert_eq!(broker.receive("jobs", &long).await.map(drop).map_err(kind), Err(ErrorKind::Invalid));
+    assert_eq!(broker.queues.receive("jobs", &long).await.map(drop).map_err(kind), Err(ErrorKind::Invalid));
     let received = receive(&broker, "jobs", 1).await;
     let receipt = received[0].receipt;
     assert_eq!(
-        broker.nack("jobs", &[(receipt, Some(u64::MAX))]).await.map(drop).map_err(kind),
+        broker.queues.nack("jobs", &[(receipt, Some(u64::MAX))]).await.map(drop).map_err(kind),
         Err(ErrorKind::Invalid)
     );
-    assert_eq!(broker.extend("jobs", &[(receipt, u64::MAX)]).await, Ok(vec![Err(LeaseError::TooLong)]));
+    assert_eq!(broker.queues.extend("jobs", &[(receipt, u64::MAX)]).await, Ok(vec![Err(LeaseError::TooLong)]));
 }
 
 #[tokio::test]
@@ -433,14 +436,14 @@ async fn a_full_queue_refuses_or_drops_its_oldest() {
         send(&broker, queue, &["b"]).await;
     }
     let third = OutMessage { body: b"c", ..OutMessage::default() };
-    let refused = broker.send("strict", &[third]).await.expect("answered").remove(0);
+    let refused = broker.queues.send("strict", &[third]).await.expect("answered").remove(0);
     assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::Busy));
-    broker.send("loose", &[third]).await.expect("answered").remove(0).expect("taken");
+    broker.queues.send("loose", &[third]).await.expect("answered").remove(0).expect("taken");
     assert_eq!(bodies(&receive(&broker, "loose", 10).await), ["b", "c"]);
     let got = receive(&broker, "strict", 10).await;
     assert_eq!(bodies(&got), ["a", "b"]);
     ack(&broker, "strict", &got[..1]).await;
-    broker.send("strict", &[third]).await.expect("answered").remove(0).expect("there is room again");
+    broker.queues.send("strict", &[third]).await.expect("answered").remove(0).expect("there is room again");
 }
 
 /// Retention of a topic with that setting waits for its queues. Without queues it works as for any other topic.
@@ -454,14 +457,14 @@ async fn retention_spares_what_a_queue_has_not_acknowledged() {
         broker.create_topic(name, TopicSettings { keeps_unacked: true, ..settings }).await.expect("created");
         let topic = Some(TopicName::parse(name).expect("a name"));
         let view = &format!("view-{name}");
-        broker.create_queue(NewQueue { topic, ..NewQueue::new(queue_name(view)) }).await.expect("created");
+        broker.queues.create(NewQueue { topic, ..NewQueue::new(queue_name(view)) }).await.expect("created");
         for body in ["a", "b", "c"] {
             let message = OutMessage { body: body.as_bytes(), ..OutMessage::default() };
-            broker.send_to_topic(name, &[message]).await.expect("sent");
+            broker.queues.send_to_topic(name, &[message]).await.expect("sent");
         }
         let later = crate::now_ms() + 10_000;
         let start = |broker: &Broker| {
-            broker.trim_logs(later);
+            broker.trim_all(later);
             broker.describe_topic(name).expect("there").partitions[0].start
         };
         // A log on disk removes whole segments, and never the newest: here it keeps all records.
@@ -484,10 +487,10 @@ async fn retention_spares_what_a_queue_has_not_acknowledged() {
         reaches(1).await;
         ack(&broker, view, &got[1..]).await;
         let message = OutMessage { body: b"d", ..OutMessage::default() };
-        broker.send_to_topic(name, &[message]).await.expect("sent");
+        broker.queues.send_to_topic(name, &[message]).await.expect("sent");
         reaches(3).await;
         assert_eq!(bodies(&receive(&broker, view, 3).await), ["d"], "{name}");
-        broker.delete_queue(view).await.expect("deleted");
+        broker.queues.delete(view).await.expect("deleted");
         reaches(4).await;
         broker.stop().expect("stops");
     }
@@ -501,12 +504,12 @@ async fn a_full_memory_takes_acknowledged_records_only() {
     let unlimited = TopicSettings { retention_bytes: 0, retention_ms: 0, ..TopicSettings::default() };
     broker.create_topic("log", TopicSettings { keeps_unacked: true, ..unlimited }).await.expect("created");
     let topic = Some(TopicName::parse("log").expect("a name"));
-    broker.create_queue(NewQueue { topic, ..NewQueue::new(queue_name("view")) }).await.expect("created");
+    broker.queues.create(NewQueue { topic, ..NewQueue::new(queue_name("view")) }).await.expect("created");
     let body = [b'x'; 1 << 16];
     let message = OutMessage { body: &body, ..OutMessage::default() };
     let mut sent = 0;
     let refused = loop {
-        match broker.send_to_topic("log", &[message]).await {
+        match broker.queues.send_to_topic("log", &[message]).await {
             Ok(_) => sent += 1,
             Err(error) => break error,
         }
@@ -516,7 +519,7 @@ async fn a_full_memory_takes_acknowledged_records_only() {
     let got = receive(&broker, "view", 32).await;
     assert_eq!(got.len(), sent, "all of them are still there");
     ack(&broker, "view", &got[..1]).await;
-    broker.send_to_topic("log", &[message]).await.expect("the acknowledged one makes room");
+    broker.queues.send_to_topic("log", &[message]).await.expect("the acknowledged one makes room");
 }
 
 #[tokio::test]
@@ -526,25 +529,25 @@ async fn a_snapshot_keeps_what_was_not_done_with() {
     let settings = TopicSettings { drop_consumed: true, storage: Storage::Disk, ..TopicSettings::on_disk() };
     broker.create_topic("log", settings).await.expect("created");
     let topic = Some(TopicName::parse("log").expect("a name"));
-    broker.create_queue(NewQueue { topic, ..NewQueue::new(queue_name("view")) }).await.expect("created");
+    broker.queues.create(NewQueue { topic, ..NewQueue::new(queue_name("view")) }).await.expect("created");
     let messages = ["a", "b", "c"].map(|body| OutMessage { body: body.as_bytes(), ..OutMessage::default() });
-    broker.send_to_topic("log", &messages).await.expect("sent");
+    broker.queues.send_to_topic("log", &messages).await.expect("sent");
     let got = receive(&broker, "view", 2).await;
     ack(&broker, "view", &got[..1]).await;
-    broker.create_snapshot("kept", "view", u64::MAX).await.expect("created");
-    let again = broker.create_snapshot("kept", "view", u64::MAX).await;
+    broker.queues.create_snapshot("kept", "view", u64::MAX).await.expect("created");
+    let again = broker.queues.create_snapshot("kept", "view", u64::MAX).await;
     assert_eq!(again.map_err(|error| error.kind), Err(ErrorKind::AlreadyExists));
-    broker.purge_queue("view").await.expect("purged");
-    broker.trim_logs(crate::now_ms());
+    broker.queues.purge("view").await.expect("purged");
+    broker.trim_all(crate::now_ms());
     broker.stop().expect("stops");
     drop(broker);
     let broker = on_disk(&dir);
     assert_eq!(counts(&broker, "view").await, (0, 0, 0));
-    broker.trim_logs(crate::now_ms());
-    broker.seek_to_snapshot("view", "kept").await.expect("sought");
+    broker.trim_all(crate::now_ms());
+    broker.queues.seek_to_snapshot("view", "kept").await.expect("sought");
     assert_eq!(bodies(&receive(&broker, "view", 10).await), ["b", "c"]);
-    broker.delete_snapshot("kept").await.expect("deleted");
-    let gone = broker.seek_to_snapshot("view", "kept").await;
+    broker.queues.delete_snapshot("kept").await.expect("deleted");
+    let gone = broker.queues.seek_to_snapshot("view", "kept").await;
     assert_eq!(gone.map_err(|error| error.kind), Err(ErrorKind::NotFound));
 }
 
@@ -557,14 +560,14 @@ async fn a_snapshot_is_not_one_of_another_topic_of_the_same_name() {
     };
     create_topic().await;
     let topic = Some(TopicName::parse("log").expect("a name"));
-    broker.create_queue(NewQueue { topic, ..NewQueue::new(queue_name("view")) }).await.expect("created");
+    broker.queues.create(NewQueue { topic, ..NewQueue::new(queue_name("view")) }).await.expect("created");
     send(&broker, "view", &["a", "b"]).await;
     assert_eq!(receive(&broker, "view", 2).await.len(), 2);
-    broker.create_snapshot("kept", "view", u64::MAX).await.expect("created");
+    broker.queues.create_snapshot("kept", "view", u64::MAX).await.expect("created");
     broker.delete_topic("log").await.expect("deleted");
     create_topic().await;
     send(&broker, "view", &["c"]).await;
-    let sought = broker.seek_to_snapshot("view", "kept").await;
+    let sought = broker.queues.seek_to_snapshot("view", "kept").await;
     assert_eq!(sought.map_err(|error| error.kind), Err(ErrorKind::NotFound));
     assert_eq!(bodies(&receive(&broker, "view", 10).await), ["c"]);
 }
@@ -582,14 +585,14 @@ async fn queues_follow_a_topic_that_grows_and_go_with_their_own() {
     let waiting = {
         let broker = broker.clone();
         let wanted = Receive { wait: Duration::from_secs(20), ..Receive::default() };
-        tokio::spawn(async move { broker.receive("jobs", &wanted).await.map(|got| got.len()) })
+        tokio::spawn(async move { broker.queues.receive("jobs", &wanted).await.map(|got| got.len()) })
     };
-    while !broker.queue_cell("jobs").await.expect("there").0.is_awaited() {
+    while !broker.queues.cell("jobs").await.expect("there").0.is_awaited() {
         tokio::task::yield_now().await;
     }
     broker.delete_topic("jobs").await.expect("deleted");
     assert_eq!(waiting.await.expect("ends").map_err(|error| error.kind), Err(ErrorKind::NotFound));
-    assert_eq!(broker.queue("jobs").await.map_err(|error| error.kind), Err(ErrorKind::NotFound));
+    assert_eq!(broker.queues.get("jobs").await.map_err(|error| error.kind), Err(ErrorKind::NotFound));
     create(&broker, "jobs", QueueSettings::default()).await;
     assert_eq!(counts(&broker, "jobs").await, (0, 0, 0), "another one");
 }
@@ -617,12 +620,12 @@ async fn a_queue_keeps_its_name_and_its_topic() {
     let broker = in_memory();
     create(&broker, "jobs", QueueSettings::default()).await;
     broker.create_topic("other", TopicSettings::default()).await.expect("created");
-    let renamed = broker.alter_queue("jobs", |definition| {
+    let renamed = broker.queues.alter("jobs", |definition| {
         definition.name = queue_name("tasks");
         Ok(())
     });
     assert_eq!(renamed.await.map_err(|error| error.kind), Err(ErrorKind::Invalid));
-    let moved = broker.alter_queue("jobs", |definition| {
+    let moved = broker.queues.alter("jobs", |definition| {
         definition.topic = TopicName::parse("other")?;
         Ok(())
     });
@@ -641,7 +644,7 @@ async fn messages_of_a_call_keep_their_order_whether_or_not_they_have_a_deduplic
         ..OutMessage::default()
     };
     let messages: Vec<_> = bodies_sent.iter().zip(&ids).map(out).collect();
-    let sent = broker.send("jobs", &messages).await.expect("sent");
+    let sent = broker.queues.send("jobs", &messages).await.expect("sent");
     let offsets: Vec<u64> = sent.into_iter().map(|sent| sent.expect("taken").offset).collect();
     assert_eq!(offsets, [0, 1, 2, 3, 4]);
     assert_eq!(bodies(&receive(&broker, "jobs", 10).await), bodies_sent);
@@ -653,16 +656,16 @@ async fn a_receiver_that_waits_alone_sleeps() {
     let settings = TopicSettings { partitions: 2, storage: Storage::Memory, ..TopicSettings::default() };
     broker.create_topic("log", settings).await.expect("created");
     let topic = Some(TopicName::parse("log").expect("a name"));
-    broker.create_queue(NewQueue { topic, ..NewQueue::new(queue_name("jobs")) }).await.expect("created");
+    broker.queues.create(NewQueue { topic, ..NewQueue::new(queue_name("jobs")) }).await.expect("created");
     send(&broker, "jobs", &["a"]).await;
     let held = receive(&broker, "jobs", 1).await;
     // An acknowledgement by another receiver wakes it, but no message is available.
     let wait = Receive { wait: Duration::from_millis(200), ..Receive::default() };
-    let (received, ()) = tokio::join!(broker.receive("jobs", &wait), ack(&broker, "jobs", &held));
+    let (received, ()) = tokio::join!(broker.queues.receive("jobs", &wait), ack(&broker, "jobs", &held));
     assert!(received.expect("received").is_empty());
     // Each access to the queue takes a turn: one for the message, and without a message one at first, when woken, and
     // at last.
-    let (cell, _) = broker.queue_cell("jobs").await.expect("there");
+    let (cell, _) = broker.queues.cell("jobs").await.expect("there");
     let looks = cell.turn.load(Ordering::Relaxed);
     assert!((3..10).contains(&looks), "{looks} looks");
 }
@@ -672,7 +675,7 @@ async fn sent_from_threads(broker: &Arc<Broker>, queue: &'static str, message: O
     let mut told = Vec::new();
     for _ in 0..16 {
         let (broker, runtime) = (broker.clone(), Handle::current());
-        let send = move || runtime.block_on(async { broker.send(queue, &[message]).await?.remove(0) });
+        let send = move || runtime.block_on(async { broker.queues.send(queue, &[message]).await?.remove(0) });
         let (done, sent) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || done.send(send()));
         told.push(match sent.await.expect("it ends") {
@@ -692,7 +695,8 @@ async fn every_thread_goes_by_what_a_queue_is_now() {
     let message = OutMessage { body: &[b'x'; 2000], dedup: Some("1"), ..OutMessage::default() };
     assert_eq!(sent_from_threads(&broker, "jobs", message).await, ["sent"]);
     broker
-        .alter_queue("jobs", |definition| {
+        .queues
+        .alter("jobs", |definition| {
             definition.settings.dedup = DedupRule::Queue;
             Ok(())
         })
@@ -702,7 +706,7 @@ async fn every_thread_goes_by_what_a_queue_is_now() {
     let change = engine::SettingsChange { batch_bytes_max: Some(1024), ..engine::SettingsChange::default() };
     broker.alter_topic("jobs", change).await.expect("altered");
     assert_eq!(sent_from_threads(&broker, "jobs", message).await, ["too_large"]);
-    broker.delete_queue("jobs").await.expect("deleted");
+    broker.queues.delete("jobs").await.expect("deleted");
     assert_eq!(sent_from_threads(&broker, "jobs", message).await, ["not_found"]);
     create(&broker, "jobs", QueueSettings::default()).await;
     assert_eq!(sent_from_threads(&broker, "jobs", message).await, ["sent"]);
@@ -715,18 +719,18 @@ async fn receipts_of_several_partitions_are_answered_in_the_order_of_the_call() 
     let settings = TopicSettings { partitions: 3, storage: Storage::Memory, ..TopicSettings::default() };
     broker.create_topic("log", settings).await.expect("created");
     let topic = Some(TopicName::parse("log").expect("a name"));
-    broker.create_queue(NewQueue { topic, ..NewQueue::new(queue_name("jobs")) }).await.expect("created");
+    broker.queues.create(NewQueue { topic, ..NewQueue::new(queue_name("jobs")) }).await.expect("created");
     send(&broker, "jobs", &["a", "b", "c", "d", "e", "f"]).await;
     let got = receive(&broker, "jobs", 10).await;
     let mut receipts: Vec<Receipt> = got.iter().map(|message| message.receipt).collect();
     receipts.sort_by_key(|receipt| receipt.offset);
     receipts[3].lease = 0;
     receipts.insert(1, Receipt { partition: 9, ..receipts[0] });
-    let answers = broker.ack("jobs", &receipts).await.expect("answered");
+    let answers = broker.queues.ack("jobs", &receipts).await.expect("answered");
     let (expired, gone) = (Err(LeaseError::Expired), Err(LeaseError::Gone));
     assert_eq!(answers, [Ok(()), gone, Ok(()), Ok(()), expired, Ok(()), Ok(())]);
     assert_eq!(counts(&broker, "jobs").await, (0, 1, 0));
-    assert_eq!(broker.ack("jobs", &[]).await, Ok(Vec::new()));
+    assert_eq!(broker.queues.ack("jobs", &[]).await, Ok(Vec::new()));
 }
 
 /// A receiver that reads the files of a topic in several passes receives no message twice in one call.
@@ -754,13 +758,13 @@ async fn a_look_without_taking_sees_what_is_due_again() {
     create(&broker, "jobs", QueueSettings { lease_ms: 0, ..QueueSettings::default() }).await;
     send(&broker, "jobs", &["returned"]).await;
     let delayed = OutMessage { body: b"delayed", delay_ms: Some(1), ..OutMessage::default() };
-    broker.send("jobs", &[delayed]).await.expect("sent").remove(0).expect("taken");
+    broker.queues.send("jobs", &[delayed]).await.expect("sent").remove(0).expect("taken");
     assert_eq!(receive(&broker, "jobs", 1).await.len(), 1);
     let sent_ms = crate::now_ms();
     while crate::now_ms() <= sent_ms + 1 {
         tokio::task::yield_now().await;
     }
-    let seen = broker.peek("jobs", None, 10).await.expect("seen");
+    let seen = broker.queues.peek("jobs", None, 10).await.expect("seen");
     let phases: Vec<_> = seen.iter().map(|seen| (seen.phase, seen.attempts, seen.due_ms)).collect();
     assert_eq!(phases, [(Phase::Waiting, 1, None), (Phase::Waiting, 0, None)]);
 }

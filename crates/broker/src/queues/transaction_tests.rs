@@ -1,6 +1,7 @@
 //! Tests of queues over topics with transactions: Kafka's readers with `read_committed` receive no record of an open or
 //! aborted transaction (KIP-98), and queues do the same.
 
+use engine::queue::QueueDefinition;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,9 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 
 use super::*;
+use crate::broker::Broker;
+use crate::view::Receipt;
+use crate::view::Received;
 use crate::{Settings, Wakes};
 
 const TIMEOUT_MS: u32 = 600_000;
@@ -57,7 +61,7 @@ async fn create(broker: &Broker, partitions: u32, compact: bool, settings: Queue
 async fn add_queue(broker: &Broker, name: &str, settings: QueueSettings) {
     let name = QueueName::parse(name).expect("a name");
     let topic = Some(TopicName::parse("t").expect("a name"));
-    broker.create_queue(NewQueue { topic, settings, ..NewQueue::new(name) }).await.expect("created");
+    broker.queues.create(NewQueue { topic, settings, ..NewQueue::new(name) }).await.expect("created");
 }
 
 /// Returns a batch of these values, each of which is also its key.
@@ -88,13 +92,13 @@ struct Writer {
 impl Writer {
     async fn new(broker: &Arc<Broker>, id: &str) -> Self {
         let id = TransactionalId::parse(id).expect("an id");
-        let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
+        let producer = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");
         Self { id, producer, sequence: 0 }
     }
 
     async fn send(&mut self, broker: &Arc<Broker>, values: &[&str]) {
         let at = TopicPartition { topic: TopicName::parse("t").expect("a name"), partition: 0 };
-        broker.add_partitions(&self.id, self.producer, &[at]).await.expect("added");
+        broker.transactions.add_partitions(&self.id, self.producer, &[at]).await.expect("added");
         let producer = Producer { id: self.producer.id, epoch: self.producer.epoch, sequence: self.sequence };
         let batch = batch(values, Some(producer));
         broker.publish("t", Some(0), Acks::Committed, batch, &mut Wakes::default()).await.expect("published");
@@ -102,7 +106,7 @@ impl Writer {
     }
 
     async fn end(&self, broker: &Arc<Broker>, decision: Decision) {
-        broker.end_transaction(&self.id, self.producer, decision).await.expect("ended");
+        broker.transactions.end(&self.id, self.producer, decision).await.expect("ended");
     }
 }
 
@@ -112,25 +116,25 @@ fn bodies(messages: &[Received]) -> Vec<String> {
 
 /// Receives all available messages, and acknowledges them.
 async fn drain(broker: &Arc<Broker>, queue: &str) -> Vec<String> {
-    let received = broker.receive(queue, &Receive { max: 100, ..Receive::default() }).await.expect("received");
+    let received = broker.queues.receive(queue, &Receive { max: 100, ..Receive::default() }).await.expect("received");
     let receipts: Vec<Receipt> = received.iter().map(|message| message.receipt).collect();
-    for answer in broker.ack(queue, &receipts).await.expect("answered") {
+    for answer in broker.queues.ack(queue, &receipts).await.expect("answered") {
         answer.expect("acknowledged");
     }
     bodies(&received)
 }
 
 async fn visible(broker: &Broker, queue: &str) -> u64 {
-    broker.queue_counts(queue).await.expect("counted").visible
+    broker.queues.counts(queue).await.expect("counted").visible
 }
 
 async fn peeked(broker: &Broker, queue: &str) -> Vec<String> {
-    let peeked = broker.peek(queue, None, 100).await.expect("shown");
+    let peeked = broker.queues.peek(queue, None, 100).await.expect("shown");
     peeked.iter().map(|peeked| String::from_utf8_lossy(peeked.message.body()).into_owned()).collect()
 }
 
 async fn floor(broker: &Broker, queue: &str) -> u64 {
-    let positions = broker.queue_positions(&QueueName::parse(queue).expect("a name")).await.expect("known");
+    let positions = broker.queues.positions(&QueueName::parse(queue).expect("a name")).await.expect("known");
     positions[0].start
 }
 
@@ -162,7 +166,7 @@ async fn check_what_is_delivered(broker: &Arc<Broker>) {
     publish(broker, 0, &["4"]).await;
     assert_eq!(drain(broker, "q").await, ["4"]);
     // Back over all records.
-    broker.seek_queue("q", SeekTo::Earliest).await.expect("gone back");
+    broker.queues.seek("q", SeekTo::Earliest).await.expect("gone back");
     assert_eq!(visible(broker, "q").await, 6);
     let mut found = drain(broker, "q").await;
     found.sort_unstable();
@@ -188,7 +192,7 @@ async fn a_receiver_that_waits_gets_a_transaction_once_it_is_committed() {
     let waiting = tokio::spawn({
         let broker = broker.clone();
         let wanted = Receive { max: 10, wait: Duration::from_secs(50), ..Receive::default() };
-        async move { broker.receive("q", &wanted).await.expect("received") }
+        async move { broker.queues.receive("q", &wanted).await.expect("received") }
     });
     writer.send(&broker, &["void"]).await;
     writer.end(&broker, Decision::Abort).await;
@@ -214,7 +218,7 @@ async fn a_queue_is_set_to_deliver_what_is_not_committed_and_back() {
             definition.settings.isolation = isolation;
             Ok(())
         };
-        broker.alter_queue("all", alter).await.expect("altered");
+        broker.queues.alter("all", alter).await.expect("altered");
         assert_eq!(visible(&broker, "all").await, expected, "{isolation:?}");
     }
     assert_eq!(drain(&broker, "all").await, ["open"]);
@@ -288,7 +292,7 @@ async fn aborted_records_take_no_room_in_a_queue_for_good() {
     let full = broker.publish("t", Some(0), Acks::Committed, batch(&["x"], None), &mut Wakes::default()).await;
     assert_eq!(full.expect_err("each may become a message").kind, engine::ErrorKind::Busy);
     writer.end(&broker, Decision::Abort).await;
-    broker.look_at_queues().await;
+    broker.queues.look_through_all().await;
     publish(&broker, 0, &["x"]).await;
     assert_eq!(drain(&broker, "q").await, ["x"]);
 }

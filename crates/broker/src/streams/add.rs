@@ -8,9 +8,11 @@ use engine::{DraftBatch, Error, ErrorKind, Offset, Result};
 use tokio::time::Instant;
 
 use super::read::Seen;
-use super::{LockedStream, Saved, Stream};
-use crate::publish::{Attempt, CommittingPublish, Wakes};
-use crate::timers::now_ms;
+use super::{LockedStream, Stream};
+use crate::clock::now_ms;
+use crate::commit::Commit;
+use crate::publish::{Attempt, CommittingPublish};
+use crate::wakes::Wakes;
 
 /// Entries per node, as in Redis: approximate trimming removes whole nodes.
 const NODE_ENTRIES: u64 = 100;
@@ -59,7 +61,7 @@ impl Stream {
         headers: &[(&[u8], Option<&[u8]>)],
     ) -> Result<EntryId> {
         let (id, saved) = self.lock().await?.add(id, key, value, headers, true).await?;
-        saved.lasts().await?;
+        saved.wait().await?;
         Ok(id)
     }
 }
@@ -75,9 +77,9 @@ impl LockedStream {
         value: Option<&[u8]>,
         headers: &[(&[u8], Option<&[u8]>)],
         may_wait: bool,
-    ) -> Result<(EntryId, Saved)> {
-        let (broker, partition) = (self.stream.broker.clone(), self.stream.partition.clone());
-        let deadline = Instant::now() + broker.settings().publish_wait;
+    ) -> Result<(EntryId, Commit)> {
+        let (streams, partition) = (self.stream.streams.clone(), self.stream.partition.clone());
+        let deadline = Instant::now() + streams.core.settings().publish_wait;
         loop {
             let appended = partition.appended();
             self.catch_up().await?;
@@ -98,7 +100,12 @@ impl LockedStream {
                 Err(error) => return Err(error),
                 Ok((id, commit)) => {
                     let topic = self.topic_id();
-                    let saved = commit.map_or_else(Saved::nothing, |commit| Saved::entry(&broker, topic, commit));
+                    let saved = commit.map_or_else(Commit::done, |commit| {
+                        Commit::later(async move {
+                            let outcome = commit.finish(&streams.core).await.map(drop);
+                            streams.commit_entries(topic, outcome).await
+                        })
+                    });
                     return Ok((id, saved));
                 }
             }
@@ -121,8 +128,8 @@ impl LockedStream {
         let time = i64::try_from(id.ms).unwrap_or(i64::MAX);
         let batch = DraftBatch::of_one(time, key, value, &all)?;
         let (at, mut wakes) = (self.index().next(), Wakes::default());
-        let Stream { broker, topic, partition, .. } = &self.stream;
-        let attempt = broker.try_publish_at(topic, partition, at, batch, &mut wakes)?;
+        let Stream { streams, topic, partition, .. } = &self.stream;
+        let attempt = streams.core.try_publish_at(topic, partition, at, batch, &mut wakes)?;
         let commit = match attempt {
             Attempt::Done(_) => None,
             Attempt::Commits(commit) => Some(commit),
@@ -130,7 +137,7 @@ impl LockedStream {
                 return Err(Error::busy(format!("topic {} has no room for new records", topic.name)));
             }
             Attempt::Waits(waits) => {
-                waits.finish(&self.stream.broker, &mut wakes).await?;
+                waits.finish(&self.stream.streams.core, &mut wakes).await?;
                 None
             }
         };
@@ -143,7 +150,7 @@ impl LockedStream {
     }
 
     /// Deletes the entries that exist. Returns their number.
-    pub async fn delete(&mut self, ids: &[EntryId]) -> Result<(u64, Saved)> {
+    pub async fn delete(&mut self, ids: &[EntryId]) -> Result<(u64, Commit)> {
         let mut offsets = Vec::new();
         let mut max_deleted = self.state.saved.max_deleted;
         for id in ids {
@@ -220,7 +227,7 @@ impl LockedStream {
         let (name, id) = (self.stream.topic.name.clone(), self.stream.topic.id);
         let (before, freed, lasts) = self.stream.partition.delete_records(start)?;
         debug_assert_eq!(before, start, "{name}");
-        self.stream.broker.log_budget().release(freed);
+        self.stream.streams.core.log_budget().release(freed);
         self.index_mut().begin_at(start, gone, prev);
         let forgotten = self.state.split_deleted(id, start);
         lasts.wait().await?;
@@ -267,7 +274,7 @@ impl LockedStream {
         let saved = if is_all { Some(self.save([])?) } else { None };
         self.start_at(start, before, prev).await?;
         if let Some(saved) = saved {
-            saved.lasts().await?;
+            saved.wait().await?;
         }
         Ok(gone)
     }
@@ -310,7 +317,7 @@ impl LockedStream {
 
     /// Sets the id above which all later entries will be; fails with [`ErrorKind::OutOfRange`] if an entry has a larger
     /// one. If given, also sets the number of entries ever added, and the largest id of the deleted entries.
-    pub fn set_last(&mut self, last: EntryId, added: Option<u64>, max_deleted: Option<EntryId>) -> Result<Saved> {
+    pub fn set_last(&mut self, last: EntryId, added: Option<u64>, max_deleted: Option<EntryId>) -> Result<Commit> {
         let newest = self.index().newest();
         if last < newest {
             // Entries that were deleted at the end still have their ids in the log.

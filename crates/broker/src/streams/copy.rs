@@ -5,10 +5,13 @@ use std::ops::ControlFlow;
 use engine::streams::{Entry, EntryId, ID_HEADER, StreamRecord};
 use engine::{BatchBuilder, Result};
 
+use super::LockedStream;
 use super::read::{Seen, bytes_of};
-use super::{LockedStream, Saved};
-use crate::internal::Appended;
-use crate::publish::Wakes;
+use crate::clock::now_ms;
+use crate::commit::Appended;
+use crate::commit::Commit;
+use crate::partition::AppendOptions;
+use crate::wakes::Wakes;
 
 /// Bytes of the keys, values and headers of the entries that are copied at a time.
 const PIECE_BYTES: usize = 4 << 20;
@@ -18,7 +21,7 @@ const BATCH_BYTES: usize = 1 << 20;
 impl LockedStream {
     /// Copies another stream into this one, which must be new: its entries with their ids, and its groups with their
     /// pending entries.
-    pub async fn copy_from(&mut self, other: &Self) -> Result<Saved> {
+    pub async fn copy_from(&mut self, other: &Self) -> Result<Commit> {
         let (mut next, mut entries) = (Some(EntryId::ZERO), None);
         while let Some(from) = next {
             let piece = other.piece(from).await?;
@@ -35,7 +38,12 @@ impl LockedStream {
             state.groups.iter_mut().flat_map(|(name, group)| group.take_changes(topic, name)).collect();
         // Records of the topic of streams are durable after the entries, which were appended before them; but entries
         // can be read only when their own partition knows that they are.
-        Ok(self.save(groups)?.with_entries(&self.stream.broker, topic, entries))
+        let known = self.save(groups)?;
+        let streams = self.stream.streams.clone();
+        let entries = entries.map_or_else(Commit::done, |entries| {
+            entries.commit.then(move |outcome| async move { streams.commit_entries(topic, outcome).await })
+        });
+        Ok(entries.and(known))
     }
 
     /// Returns some entries, from an id on.
@@ -73,7 +81,9 @@ impl LockedStream {
                 && let Some(batch) = builder.finish()
             {
                 let stream = &self.stream;
-                last = Some(stream.broker.publish_internal(&stream.topic, 0, batch, &mut Wakes::default())?);
+                let options = AppendOptions::own(&stream.topic.settings, now_ms());
+                let core = &stream.streams.core;
+                last = Some(core.append_own(&stream.partition, &options, batch, &mut Wakes::default())?);
             }
         }
         Ok(last)

@@ -3,9 +3,10 @@
 use engine::streams::{Entry, EntryId, Extent, Group, STREAM_GROUPS_MAX, STREAM_NAME_BYTES_MAX};
 use engine::{Error, Result};
 
-use super::{LockedStream, Saved};
+use super::LockedStream;
+use crate::clock::now_ms;
+use crate::commit::Commit;
 use crate::peers::Created;
-use crate::timers::now_ms;
 
 impl LockedStream {
     /// Wakes the clients that wait for the stream, because its groups have changed.
@@ -22,7 +23,7 @@ impl LockedStream {
     }
 
     /// Creates a group. Returns `None` if it exists already.
-    pub fn create_group(&mut self, name: &[u8], last: EntryId, read: Option<u64>) -> Result<Option<Saved>> {
+    pub fn create_group(&mut self, name: &[u8], last: EntryId, read: Option<u64>) -> Result<Option<Commit>> {
         check_name(name)?;
         if self.state.groups.contains_key(name) {
             return Ok(None);
@@ -30,13 +31,13 @@ impl LockedStream {
         if self.state.groups.len() >= STREAM_GROUPS_MAX {
             return Err(Error::busy(format!("the stream has {STREAM_GROUPS_MAX} groups: delete some first")));
         }
-        self.stream.broker.peers().admit(Created::Group)?;
+        self.stream.streams.core.peers().admit(Created::Group)?;
         self.state.groups.insert(name.into(), Group::new(last, read));
         self.save_group(name).map(Some)
     }
 
     /// Deletes a group. Returns `None` if it does not exist.
-    pub fn delete_group(&mut self, name: &[u8]) -> Result<Option<Saved>> {
+    pub fn delete_group(&mut self, name: &[u8]) -> Result<Option<Commit>> {
         let Some(group) = self.state.groups.remove(name) else {
             return Ok(None);
         };
@@ -50,7 +51,7 @@ impl LockedStream {
         &mut self,
         name: &[u8],
         change: impl FnOnce(&mut Group) -> Result<T>,
-    ) -> Result<Option<(T, Saved)>> {
+    ) -> Result<Option<(T, Commit)>> {
         let Some(group) = self.state.groups.get_mut(name) else {
             return Ok(None);
         };
@@ -61,7 +62,7 @@ impl LockedStream {
 
     /// Notes that a consumer of an existing group is active, and creates the consumer if it does not exist. Returns
     /// `true` if it was created.
-    pub fn see(&mut self, group: &[u8], consumer: &[u8]) -> Result<(bool, Saved)> {
+    pub fn see(&mut self, group: &[u8], consumer: &[u8]) -> Result<(bool, Commit)> {
         check_name(consumer)?;
         let seen = self.change_group(group, |group| group.see(consumer, now_ms()))?;
         seen.ok_or_else(|| Error::not_found("there is no such group"))

@@ -5,103 +5,45 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::streams::{Group, STREAMS_TOPIC, SavedStream, StreamPlace, StreamRecord};
-use engine::{ErrorKind, Offset, Result, TopicId, partitioner};
+use engine::streams::{Group, SavedStream, StreamPlace, StreamRecord};
+use engine::{ErrorKind, Offset, Result, TopicId};
 
 use super::{LockedStream, State, StreamCell};
-use crate::broker::Broker;
-use crate::internal::Appended;
-use crate::publish::{CommittingPublish, Wakes};
-use crate::topics::Topic;
+use crate::commit::{Appended, Commit};
+use crate::state_log::StateLog;
+use crate::streams::Streams;
+use crate::wakes::Wakes;
 
-/// A record of a stream that is being written.
-#[must_use]
-pub struct Saved(Saving);
+/// State of streams, apart from their entries.
+pub(super) const STREAMS: StateLog<StreamRecord> = StateLog::new();
 
-enum Saving {
-    Nothing,
-    Known(Appended),
-    Entry(Arc<Broker>, TopicId, CommittingPublish),
-    /// The last entries of a copy, and its state.
-    Copy {
-        broker: Arc<Broker>,
-        topic: TopicId,
-        entries: Appended,
-        known: Box<Saving>,
-    },
-}
-
-impl Saved {
-    /// Waits until the record is durable.
-    pub async fn lasts(self) -> Result<()> {
-        let mut saving = self.0;
-        loop {
-            match saving {
-                Saving::Known(appended) => return appended.lasts().await.map(drop),
-                Saving::Entry(broker, topic, commit) => {
-                    let done = commit.finish(&broker).await.map(drop);
-                    return broker.entry_lasts(topic, done).await;
-                }
-                Saving::Copy { broker, topic, entries, known } => {
-                    let done = entries.lasts().await.map(drop);
-                    broker.entry_lasts(topic, done).await?;
-                    saving = *known;
-                }
-                Saving::Nothing => return Ok(()),
-            }
-        }
-    }
-
-    pub(super) fn nothing() -> Self {
-        Self(Saving::Nothing)
-    }
-
-    pub(super) fn entry(broker: &Arc<Broker>, topic: TopicId, commit: CommittingPublish) -> Self {
-        Self(Saving::Entry(broker.clone(), topic, commit))
-    }
-
-    /// Adds the entries of a copy: waits until they can be read, too.
-    pub(super) fn with_entries(self, broker: &Arc<Broker>, topic: TopicId, entries: Option<Appended>) -> Self {
-        match entries {
-            Some(entries) => Self(Saving::Copy { broker: broker.clone(), topic, entries, known: Box::new(self.0) }),
-            None => self,
-        }
-    }
-}
-
-impl Broker {
+impl Streams {
     /// Restores the state of streams from before startup, and lists their keys. `place_of` returns the cache and the
     /// key for the name of a topic, for streams that were created before keys were recorded.
-    pub async fn restore_streams(self: &Arc<Self>, place_of: impl Fn(&str) -> (String, Vec<u8>)) -> Result<()> {
-        let streams = self.streams_there();
-        if streams.is_restored.load(Ordering::Acquire) {
+    pub async fn restore(self: &Arc<Self>, place_of: impl Fn(&str) -> (String, Vec<u8>)) -> Result<()> {
+        let table = &self.table;
+        if table.is_restored.load(Ordering::Acquire) {
             return Ok(());
         }
-        let seen = self.topics.read().values().filter(|topic| !topic.name.is_hidden()).count();
-        streams.others.store(seen as isize, Ordering::Relaxed);
-        if let Ok(topic) = self.topic(STREAMS_TOPIC) {
-            self.read_streams(&topic, place_of).await?;
-        }
-        streams.is_restored.store(true, Ordering::Release);
-        for cache in self.caches().all() {
-            self.list_streams(&cache);
-        }
+        let seen = self.core.topics.read().values().filter(|topic| !topic.name.is_hidden()).count();
+        table.others.store(seen as isize, Ordering::Relaxed);
+        self.read(place_of).await?;
+        table.is_restored.store(true, Ordering::Release);
         Ok(())
     }
 
-    async fn read_streams(&self, topic: &Topic, place_of: impl Fn(&str) -> (String, Vec<u8>)) -> Result<()> {
+    async fn read(&self, place_of: impl Fn(&str) -> (String, Vec<u8>)) -> Result<()> {
         let mut states: HashMap<TopicId, State> = HashMap::new();
-        let each = |key: &[u8], value: Option<&[u8]>| {
-            let record = StreamRecord::decode(key, value)?;
+        let each = |record: StreamRecord, _| {
             states.entry(record.topic()).or_default().restore(record);
             Ok(())
         };
-        self.read_internal(topic, each).await?;
+        STREAMS.fold(&self.core, each).await?;
         let (mut cells, mut unlisted) = (HashMap::new(), Vec::new());
         for (id, mut state) in states {
-            let Ok(name) = self.topic_by_id(id) else {
+            let Ok(name) = self.core.topic_by_id(id) else {
                 // The topic was deleted, and its state is obsolete.
-                self.append_streams(id, state.gone(id))?;
+                self.append(id, state.gone(id))?;
                 continue;
             };
             if state.saved.is_own {
@@ -114,18 +56,18 @@ impl Broker {
             let state = Arc::new(tokio::sync::Mutex::new(state));
             cells.insert(id, Arc::new(StreamCell { state, ..StreamCell::default() }));
         }
-        self.streams_there().cells.lock().extend(cells);
+        self.table.cells.lock().extend(cells);
         self.keep_unlisted(unlisted);
         Ok(())
     }
 
     /// Returns the outcome of adding an entry. If the stream was deleted before the entry was on disk, the entry was
     /// added all the same: the response waits until a later record than both is durable.
-    async fn entry_lasts(&self, topic: TopicId, done: Result<()>) -> Result<()> {
+    pub(super) async fn commit_entries(&self, topic: TopicId, done: Result<()>) -> Result<()> {
         match done {
             Err(error) if error.kind == ErrorKind::NotFound => {
-                match self.append_streams(topic, vec![StreamRecord::Place { topic, place: None }])? {
-                    Some(appended) => appended.lasts().await.map(drop),
+                match self.append(topic, vec![StreamRecord::Place { topic, place: None }])? {
+                    Some(appended) => appended.commit.wait().await,
                     None => Ok(()),
                 }
             }
@@ -133,21 +75,20 @@ impl Broker {
         }
     }
 
-    pub(super) fn append_streams(&self, id: TopicId, records: Vec<StreamRecord>) -> Result<Option<Appended>> {
+    pub(super) fn append(&self, id: TopicId, records: Vec<StreamRecord>) -> Result<Option<Appended>> {
         if records.is_empty() {
             return Ok(None);
         }
-        let topic = self.internal_topic(STREAMS_TOPIC)?;
-        // All records of a stream are in one partition.
-        let partition = partitioner::for_key(&id.to_bytes(), topic.partitions().len() as u32);
-        let records = records.into_iter().map(|record| (record.key(), record.value()));
-        self.append_internal(&topic, partition, records, &mut Wakes::default()).map(Some)
+        // A stream is in one partition, the first of its topic.
+        let key = id.to_bytes();
+        let home = self.core.shards().home(id, 0, &key);
+        STREAMS.append(&self.core, home, records, &mut Wakes::default()).map(Some)
     }
 }
 
 impl LockedStream {
     /// Appends the state of the stream as a whole, and more records.
-    pub(super) fn save(&mut self, more: impl IntoIterator<Item = StreamRecord>) -> Result<Saved> {
+    pub(super) fn save(&mut self, more: impl IntoIterator<Item = StreamRecord>) -> Result<Commit> {
         let first = self.index().first();
         let (at, last) = (self.index().next(), self.last());
         let state = &mut *self.state;
@@ -158,19 +99,19 @@ impl LockedStream {
     }
 
     /// Appends the changes of a group.
-    pub(super) fn save_group(&mut self, name: &[u8]) -> Result<Saved> {
+    pub(super) fn save_group(&mut self, name: &[u8]) -> Result<Commit> {
         let topic = self.stream.topic.id;
         let records = self.state.groups.get_mut(name).map(|group| group.take_changes(topic, name));
         self.append(records.unwrap_or_default())
     }
 
     /// Appends records of the stream, unless its topic does not survive a restart.
-    pub(super) fn append(&self, records: Vec<StreamRecord>) -> Result<Saved> {
+    pub(super) fn append(&self, records: Vec<StreamRecord>) -> Result<Commit> {
         let Some(_) = self.stream.topic.stored_as else {
-            return Ok(Saved::nothing());
+            return Ok(Commit::done());
         };
-        let appended = self.stream.broker.append_streams(self.stream.topic.id, records)?;
-        Ok(Saved(appended.map_or(Saving::Nothing, Saving::Known)))
+        let appended = self.stream.streams.append(self.stream.topic.id, records)?;
+        Ok(appended.map_or_else(Commit::done, |appended| appended.commit))
     }
 }
 

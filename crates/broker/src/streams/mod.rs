@@ -25,23 +25,29 @@ use engine::{Error, Offset, Result, TopicId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedMutexGuard};
 
-use crate::broker::Broker;
+use crate::core::{Core, TopicObserver};
 use crate::fetch::any;
 use crate::metrics::Exposition;
 use crate::partition::PartitionCell;
-use crate::topics::{Topic, refuse_internal};
+use crate::queues::Queues;
+use crate::topic::{Topic, refuse_internal};
 
 pub use add::{NewEntryId, TrimTo};
-pub use log::Saved;
+pub(crate) use keys::Listing;
+
+/// Streams: entries, and groups that read them.
+pub struct Streams {
+    core: Arc<Core>,
+    queues: Arc<Queues>,
+    table: Arc<StreamTable>,
+}
 
 /// State of all streams that have been used.
 #[derive(Default)]
-pub(crate) struct Streams {
+pub(crate) struct StreamTable {
     cells: Mutex<HashMap<TopicId, Arc<StreamCell>>>,
     /// Set once all streams have been read from their topic.
     is_restored: AtomicBool,
-    /// Notified when a topic is created.
-    news: Notify,
     keys: keys::Keys,
     /// Number of topics that clients can see and that have no key.
     others: AtomicIsize,
@@ -77,7 +83,7 @@ struct State {
 /// A stream, which is a topic.
 #[derive(Clone)]
 pub struct Stream {
-    broker: Arc<Broker>,
+    streams: Arc<Streams>,
     topic: Arc<Topic>,
     partition: Arc<PartitionCell>,
     cell: Arc<StreamCell>,
@@ -89,13 +95,18 @@ pub struct LockedStream {
     state: OwnedMutexGuard<State>,
 }
 
-impl Streams {
-    pub(crate) fn topic_made(&self, topic: &Topic) {
+impl StreamTable {
+    fn cell(&self, id: TopicId) -> Arc<StreamCell> {
+        self.cells.lock().entry(id).or_default().clone()
+    }
+}
+
+impl TopicObserver for StreamTable {
+    fn topic_created(&self, topic: &Topic) {
         self.others.fetch_add(isize::from(!topic.name.is_hidden()), Ordering::Relaxed);
-        self.news.notify_waiters();
     }
 
-    pub(crate) fn topic_removed(&self, topic: &Topic) {
+    fn topic_removed(&self, _core: &Core, topic: &Topic) {
         let was_listed = self.keys.topic_removed(topic.id);
         self.others.fetch_sub(isize::from(!topic.name.is_hidden() && !was_listed), Ordering::Relaxed);
         if let Some(cell) = self.cells.lock().remove(&topic.id) {
@@ -103,40 +114,40 @@ impl Streams {
             cell.news.notify_waiters();
         }
     }
-
-    fn cell(&self, id: TopicId) -> Arc<StreamCell> {
-        self.cells.lock().entry(id).or_default().clone()
-    }
 }
 
-impl Broker {
+impl Streams {
+    pub(crate) fn new(core: Arc<Core>, queues: Arc<Queues>, table: Arc<StreamTable>) -> Self {
+        Self { core, queues, table }
+    }
+
     /// Returns the stream of a topic; `None` if the topic does not exist.
-    pub fn stream(self: &Arc<Self>, name: &str) -> Result<Option<Stream>> {
+    pub fn get(self: &Arc<Self>, name: &str) -> Result<Option<Stream>> {
         refuse_internal(name)?;
-        let topic = self.topics.read().get(name).cloned();
+        let topic = self.core.topics.read().get(name).cloned();
         topic.map(|topic| self.stream_of(topic)).transpose()
     }
 
     /// Returns the stream of the topic with this id; `None` if the topic does not exist.
-    pub fn stream_by_id(self: &Arc<Self>, id: TopicId) -> Result<Option<Stream>> {
-        let topic = self.topics.read().get_by_id(id).cloned();
+    pub fn get_by_id(self: &Arc<Self>, id: TopicId) -> Result<Option<Stream>> {
+        let topic = self.core.topics.read().get_by_id(id).cloned();
         topic.map(|topic| self.stream_of(topic)).transpose()
     }
 
     fn stream_of(self: &Arc<Self>, topic: Arc<Topic>) -> Result<Stream> {
-        if self.store().is_some() && !self.streams_there().is_restored.load(Ordering::Acquire) {
+        if self.core.store().is_some() && !self.table.is_restored.load(Ordering::Acquire) {
             return Err(Error::busy("the broker has just started and is still restoring its streams"));
         }
         if let Some(why) = why_no_stream(&topic) {
             return Err(Error::invalid(format!("topic {} is not a stream: it {why}", topic.name)));
         }
-        let (partition, cell) = (topic.partition(0)?, self.streams_there().cell(topic.id));
-        Ok(Stream { broker: self.clone(), topic, partition, cell })
+        let (partition, cell) = (topic.partition(0)?, self.table.cell(topic.id));
+        Ok(Stream { streams: self.clone(), topic, partition, cell })
     }
 
     /// Calls `attempt` whenever one of these streams may have new entries, is created or deleted, or its groups change,
     /// until it returns a value or `stop` completes.
-    pub async fn await_streams<T>(
+    pub async fn wait_for<T>(
         &self,
         names: &[String],
         stop: impl Future<Output = ()>,
@@ -144,18 +155,16 @@ impl Broker {
     ) -> Result<Option<T>> {
         tokio::pin!(stop);
         loop {
-            let topics: Vec<_> = names.iter().filter_map(|name| self.topic(name).ok()).collect();
-            let parts: Vec<_> = topics
-                .iter()
-                .filter_map(|topic| Some((topic.partition(0).ok()?, self.streams_there().cell(topic.id))))
-                .collect();
+            let topics: Vec<_> = names.iter().filter_map(|name| self.core.topic(name).ok()).collect();
+            let parts: Vec<_> =
+                topics.iter().filter_map(|topic| Some((topic.partition(0).ok()?, self.table.cell(topic.id)))).collect();
             let mut events: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::with_capacity(2 * parts.len() + 1);
             for (partition, cell) in &parts {
                 events.push(Box::pin(partition.appended()));
                 events.push(notified(&cell.news));
             }
             if parts.len() < names.len() {
-                events.push(notified(&self.streams_there().news));
+                events.push(notified(&self.core.topic_created));
             }
             if let Some(found) = attempt().await? {
                 return Ok(Some(found));
@@ -168,8 +177,8 @@ impl Broker {
         }
     }
 
-    pub(crate) fn expose_streams(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
-        let cells: Vec<_> = self.streams_there().cells.lock().values().cloned().collect();
+    pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
+        let cells: Vec<_> = self.table.cells.lock().values().cloned().collect();
         let (mut groups, mut pending, mut deleted) = (0, 0, 0);
         // A stream that is in use is counted at the next collection.
         for state in cells.iter().filter_map(|cell| cell.state.try_lock().ok()) {
@@ -178,7 +187,7 @@ impl Broker {
             deleted += state.deleted.len() as u64;
         }
         out.gauge("thalweg_streams", "Topics used as streams", cells.len() as u64)?;
-        let keys = self.streams_there().keys.len() as u64;
+        let keys = self.table.keys.len() as u64;
         out.gauge("thalweg_stream_keys", "Streams that are keys of caches, at most one for each topic", keys)?;
         out.gauge("thalweg_stream_groups", "Groups of streams", groups)?;
         out.gauge("thalweg_stream_pending", "Entries delivered to a group and not acknowledged", pending)?;

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 
 use super::*;
+use crate::broker::Broker;
 use crate::{Settings, Wakes};
 
 fn in_memory() -> Arc<Broker> {
@@ -24,26 +25,26 @@ fn on_disk(dir: &TempDir) -> Arc<Broker> {
 
 /// Creates a stream, which is a key of the cache `db0`.
 fn made(broker: &Arc<Broker>, name: &str) -> Stream {
-    let cache = broker.cache("db0").expect("a cache");
+    let cache = broker.caches.open("db0").expect("a cache");
     let mut locked = cache.lock_one(name.as_bytes());
     let made = locked.add_stream(name.as_bytes(), name).expect("made");
     drop(made);
     drop(locked);
-    broker.stream(name).expect("known").expect("there")
+    broker.streams.get(name).expect("known").expect("there")
 }
 
 /// Deletes the key of a stream. Returns `true` if it existed.
 async fn delete(broker: &Arc<Broker>, name: &str) -> bool {
-    let cache = broker.cache("db0").expect("a cache");
+    let cache = broker.caches.open("db0").expect("a cache");
     let mut locked = cache.lock_one(name.as_bytes());
     let was_there = locked.delete(name.as_bytes());
     let commit = locked.finish().commit;
-    commit.lasts().await.expect("deleted");
+    commit.wait().await.expect("deleted");
     was_there
 }
 
 fn is_listed(broker: &Arc<Broker>, name: &str) -> bool {
-    let cache = broker.cache("db0").expect("a cache");
+    let cache = broker.caches.open("db0").expect("a cache");
     cache.lock_one(name.as_bytes()).stream_id(name.as_bytes()).is_some()
 }
 
@@ -160,22 +161,22 @@ async fn all_that_is_known_of_a_stream_is_known_after_a_restart() {
             add(&stream, NewEntryId::Is(id(1, seq)), "v").await.expect("added");
         }
         made(&broker, "gone");
-        let other = broker.stream("gone").expect("known").expect("there");
+        let other = broker.streams.get("gone").expect("known").expect("there");
         let made = other.lock().await.expect("locked").create_group(b"g", EntryId::ZERO, None).expect("made");
-        made.expect("it is new").lasts().await.expect("saved");
+        made.expect("it is new").wait().await.expect("saved");
         assert!(delete(&broker, "gone").await);
         let mut locked = stream.lock().await.expect("locked");
         let made = locked.create_group(b"g", EntryId::ZERO, Some(0)).expect("made").expect("it is new");
-        made.lasts().await.expect("saved");
+        made.wait().await.expect("saved");
         assert_eq!(locked.take(b"g", b"c", 4, true).await.expect("taken").len(), 4);
         let ack = |group: &mut Group| Ok(group.ack(id(1, 2)));
         let (is_acked, saved) = locked.change_group(b"g", ack).expect("changed").expect("there");
         assert!(is_acked);
-        saved.lasts().await.expect("saved");
+        saved.wait().await.expect("saved");
         let (count, saved) = locked.delete(&[id(1, 1), id(1, 4), id(1, 9), id(7, 7)]).await.expect("deleted");
-        saved.lasts().await.expect("saved");
+        saved.wait().await.expect("saved");
         assert_eq!(count, 3);
-        locked.set_last(id(2, 0), None, None).expect("set").lasts().await.expect("saved");
+        locked.set_last(id(2, 0), None, None).expect("set").wait().await.expect("saved");
         drop(locked);
         add(&stream, NewEntryId::Is(id(2, 1)), "v").await.expect("added");
         publish(&broker, "s", 1, "other").await;
@@ -188,7 +189,7 @@ async fn all_that_is_known_of_a_stream_is_known_after_a_restart() {
     };
     let broker = restored(&dir).await;
     assert_eq!((is_listed(&broker, "s"), is_listed(&broker, "gone")), (true, false));
-    let stream = broker.stream("s").expect("known").expect("there");
+    let stream = broker.streams.get("s").expect("known").expect("there");
     assert_eq!(all(&stream).await, before.0);
     let locked = stream.lock().await.expect("locked");
     assert_eq!(locked.extent().await, Ok(before.1));
@@ -214,7 +215,7 @@ async fn a_copy_can_be_read_as_soon_as_it_is_durable() {
         let mut locked = copy.lock().await.expect("locked");
         let saved = locked.copy_from(&source).await.expect("copied");
         drop(locked);
-        saved.lasts().await.expect("durable");
+        saved.wait().await.expect("durable");
         assert_eq!(ids(&all(&copy).await), [id(1, 1), id(1, 2), id(1, 3)], "in round {round}");
     }
 }
@@ -230,7 +231,7 @@ async fn an_entry_whose_stream_is_deleted_before_it_is_durable_was_added() {
         let (_, added) = locked.add(NewEntryId::Now, None, Some(b"v"), &[], true).await.expect("added");
         drop(locked);
         assert!(delete(&broker, "s").await);
-        added.lasts().await.expect("it was added, and deleted");
+        added.wait().await.expect("it was added, and deleted");
         assert!(!broker.has_topic("s"));
     }
 }
@@ -247,18 +248,16 @@ async fn deleted_entries_are_forgotten_once_retention_removed_them() {
     let mut locked = stream.lock().await.expect("locked");
     let (_, saved) = locked.delete(&[id(1, 3), id(1, 5), id(1, 8)]).await.expect("deleted");
     drop(locked);
-    saved.lasts().await.expect("saved");
+    saved.wait().await.expect("saved");
     broker.delete_records("s", 0, 6).await.expect("removed");
     let left = all(&stream).await;
     assert_eq!(ids(&left), [id(1, 7), id(1, 9)]);
     // A later record of the same stream is durable after the earlier one.
     let made = stream.lock().await.expect("locked").create_group(b"g", EntryId::ZERO, None).expect("made");
-    made.expect("it is new").lasts().await.expect("saved");
+    made.expect("it is new").wait().await.expect("saved");
     let mut known = BTreeSet::new();
-    let each = |key: &[u8], value: Option<&[u8]>| {
-        if let engine::streams::StreamRecord::Deleted { offset, is_deleted, .. } =
-            engine::streams::StreamRecord::decode(key, value)?
-        {
+    let each = |record, _| {
+        if let engine::streams::StreamRecord::Deleted { offset, is_deleted, .. } = record {
             if is_deleted {
                 known.insert(offset)
             } else {
@@ -267,7 +266,7 @@ async fn deleted_entries_are_forgotten_once_retention_removed_them() {
         }
         Ok(())
     };
-    broker.read_internal(&broker.topic(engine::streams::STREAMS_TOPIC).expect("there"), each).await.expect("read");
+    super::log::STREAMS.fold(&broker, each).await.expect("read");
     assert_eq!(known, BTreeSet::from([7]));
 }
 
@@ -279,14 +278,14 @@ async fn topics_of_other_kinds_are_no_streams() {
     let settings = TopicSettings { drop_consumed: true, ..TopicSettings::default() };
     broker.create_topic("consumed", settings).await.expect("made");
     for (name, why) in [("two", "2 partitions"), ("consumed", "a queue"), ("_queues", "broker itself")] {
-        let refused = broker.stream(name).map(drop).expect_err("it is none");
+        let refused = broker.streams.get(name).map(drop).expect_err("it is none");
         assert!(refused.kind == ErrorKind::Invalid && refused.message.contains(why), "{refused}");
     }
-    assert!(!broker.is_other_stream("two") && !delete(&broker, "two").await);
+    assert!(!broker.streams.is_other("two") && !delete(&broker, "two").await);
     // A stream created by another door can only be deleted there.
     publish(&broker, "theirs", 1, "v").await;
     assert!(!delete(&broker, "theirs").await);
-    assert!(broker.has_topic("theirs") && broker.is_other_stream("theirs"));
+    assert!(broker.has_topic("theirs") && broker.streams.is_other("theirs"));
 }
 
 /// An entry cannot be above the records that an open transaction may still commit; aborted records are not entries.
@@ -297,9 +296,9 @@ async fn nothing_is_added_behind_an_open_transaction() {
     let stream = made(&broker, "s");
     let id = TransactionalId::parse("t").expect("an id");
     for (round, decision) in [Decision::Abort, Decision::Commit].into_iter().enumerate() {
-        let owner = broker.init_transactions(&id, None, 60_000).await.expect("begun");
+        let owner = broker.transactions.init(&id, None, 60_000).await.expect("begun");
         let at = TopicPartition { topic: TopicName::parse("s").expect("a name"), partition: 0 };
-        broker.add_partitions(&id, owner, &[at]).await.expect("added");
+        broker.transactions.add_partitions(&id, owner, &[at]).await.expect("added");
         let mut builder = BatchBuilder::new();
         builder.push(5, None, Some(b"of it"), &[]).expect("it fits");
         let producer = Producer { id: owner.id, epoch: owner.epoch, sequence: 0 };
@@ -308,7 +307,7 @@ async fn nothing_is_added_behind_an_open_transaction() {
         broker.publish("s", Some(0), Acks::Accepted, batch, &mut Wakes::default()).await.expect("published");
         let refused = add(&stream, NewEntryId::Now, "v").await.expect_err("it has to wait");
         assert!(refused.kind == ErrorKind::Busy && refused.message.contains("transactions open"), "{refused}");
-        broker.end_transaction(&id, owner, decision).await.expect("ended");
+        broker.transactions.end(&id, owner, decision).await.expect("ended");
         add(&stream, NewEntryId::Is(EntryId::new(10 + round as u64, 1)), "own").await.expect("added");
     }
     assert_eq!(values(&all(&stream).await), ["own", "of it", "own"]);
@@ -320,14 +319,14 @@ async fn whoever_waits_is_woken_by_what_comes_and_what_goes() {
     let names = ["s".to_owned()];
     let count = async |wanted: Option<u64>| {
         let attempt = async || {
-            let stream = broker.stream("s")?;
+            let stream = broker.streams.get("s")?;
             let len = match &stream {
                 Some(stream) => Some(stream.lock().await?.len()),
                 None => None,
             };
             Ok((len == wanted).then_some(()))
         };
-        let waited = broker.await_streams(&names, std::future::pending(), attempt);
+        let waited = broker.streams.wait_for(&names, std::future::pending(), attempt);
         tokio::time::timeout(Duration::from_secs(60), waited).await.expect("woken").expect("answered")
     };
     let work = async {
@@ -342,7 +341,7 @@ async fn whoever_waits_is_woken_by_what_comes_and_what_goes() {
     assert_eq!((two, one), (Some(()), Some(())));
     let (none, deleted) = tokio::join!(count(None), delete(&broker, "s"));
     assert_eq!((none, deleted), (Some(()), true));
-    let stopped = broker.await_streams(&names, std::future::ready(()), async || Ok(None::<()>)).await;
+    let stopped = broker.streams.wait_for(&names, std::future::ready(()), async || Ok(None::<()>)).await;
     assert_eq!(stopped, Ok(None));
 }
 
@@ -351,7 +350,7 @@ async fn what_came_before_the_stop_is_found() {
     let broker = in_memory();
     let mut attempts = 0;
     let names = ["s".to_owned()];
-    let found = broker.await_streams(&names, std::future::ready(()), async || {
+    let found = broker.streams.wait_for(&names, std::future::ready(()), async || {
         attempts += 1;
         Ok((attempts == 2).then_some("entries"))
     });

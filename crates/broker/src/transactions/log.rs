@@ -2,42 +2,38 @@
 
 use std::collections::HashMap;
 
-use engine::transactions::{TRANSACTIONS_TOPIC, Transaction, TransactionRecord, TransactionalId};
-use engine::{Result, partitioner};
+use engine::Result;
+use engine::transactions::{Transaction, TransactionRecord, TransactionalId};
 
-use crate::broker::Broker;
-use crate::internal::Appended;
-use crate::publish::Wakes;
+use crate::commit::Appended;
+use crate::core::Core;
+use crate::state_log::StateLog;
+use crate::wakes::Wakes;
 
-impl Broker {
-    /// Appends the state of a transactional id to the topic; `None` deletes the id.
-    pub(super) fn append_transaction(
-        &self,
-        id: &TransactionalId,
-        transaction: Option<&Transaction>,
-        wakes: &mut Wakes,
-    ) -> Result<Appended> {
-        let topic = self.internal_topic(TRANSACTIONS_TOPIC)?;
-        // All records of an id are in one partition.
-        let partition = partitioner::for_key(id.as_str().as_bytes(), topic.partitions().len() as u32);
-        let record = (TransactionRecord::key(id), transaction.map(TransactionRecord::value));
-        self.append_internal(&topic, partition, [record], wakes)
-    }
+/// States of transactional ids.
+pub(super) const TRANSACTIONS: StateLog<TransactionRecord> = StateLog::new();
 
-    /// Returns all transactional ids as recorded in the topic.
-    pub(super) async fn read_transactions(&self) -> Result<HashMap<TransactionalId, Transaction>> {
-        let mut found = HashMap::new();
-        if let Ok(topic) = self.topic(TRANSACTIONS_TOPIC) {
-            let each = |key: &[u8], value: Option<&[u8]>| {
-                let TransactionRecord { id, transaction } = TransactionRecord::decode(key, value)?;
-                match transaction {
-                    Some(transaction) => found.insert(id, transaction),
-                    None => found.remove(&id),
-                };
-                Ok(())
-            };
-            self.read_internal(&topic, each).await?;
-        }
-        Ok(found)
-    }
+/// Appends the state of a transactional id; `None` deletes the id.
+pub(super) fn append_transaction(
+    core: &Core,
+    id: &TransactionalId,
+    transaction: Option<&Transaction>,
+    wakes: &mut Wakes,
+) -> Result<Appended> {
+    let record = (TransactionRecord::key(id), transaction.map(TransactionRecord::value));
+    TRANSACTIONS.append_encoded(core, core.shards().home_of_name(id.as_str().as_bytes()), [record], wakes)
+}
+
+/// Returns all transactional ids as recorded.
+pub(super) async fn read_transactions(core: &Core) -> Result<HashMap<TransactionalId, Transaction>> {
+    let mut found = HashMap::new();
+    let each = |TransactionRecord { id, transaction }, _| {
+        match transaction {
+            Some(transaction) => found.insert(id, transaction),
+            None => found.remove(&id),
+        };
+        Ok(())
+    };
+    TRANSACTIONS.fold(core, each).await?;
+    Ok(found)
 }

@@ -9,6 +9,7 @@ mod log;
 mod status;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,19 +18,21 @@ use engine::limits::TRANSACTIONS_MAX;
 use engine::transactions::{
     End, Init, Phase, ProducerEpoch, StagedOffsets, Transaction, TransactionError, TransactionReason, TransactionalId,
 };
-use engine::{Decision, Error, ErrorKind, Marker, Result, TopicName, TopicPartition};
+use engine::{Decision, Error, ErrorKind, Marker, Result, TopicPartition};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, OnceCell};
 
-use crate::broker::Broker;
-use crate::groups::StagedCommit;
-use crate::internal::Appended;
+use crate::clock;
+use crate::clock::now_ms;
+use crate::commit::{Appended, Commit};
+use crate::core::{Core, TopicObserver};
+use crate::groups::Groups;
 use crate::metrics::Counter;
-use crate::partition::PartitionCell;
-use crate::publish::Wakes;
-use crate::timers;
-use crate::topics::refuse_internal;
+use crate::partition::{AppendOptions, PartitionCell};
+use crate::topic::{Topic, refuse_internal};
+use crate::wakes::Wakes;
 
+use log::{append_transaction, read_transactions};
 pub use status::TransactionSummary;
 
 /// Interval at which transactions are checked for timeouts and for decisions that could not be carried out.
@@ -41,8 +44,15 @@ const COORDINATOR_EPOCH: i32 = 0;
 
 type Outcome<T = ()> = Result<T, TransactionError>;
 
+/// Transactions: their clock, the decisions, and their completion.
+pub struct Transactions {
+    core: Arc<Core>,
+    groups: Arc<Groups>,
+    table: Arc<TransactionTable>,
+}
+
 /// All transactional ids of a broker.
-pub(crate) struct Coordinator {
+pub(crate) struct TransactionTable {
     cells: RwLock<HashMap<TransactionalId, Arc<Cell>>>,
     /// Set once the ids have been read from the topic of transactions, and partitions know the open transactions.
     is_restored: OnceCell<()>,
@@ -76,14 +86,6 @@ struct State {
     is_gone: bool,
 }
 
-/// A decision and its consequences, which are not durable yet.
-#[derive(Default)]
-#[must_use]
-struct Carried {
-    appended: Vec<Appended>,
-    offsets: Vec<StagedCommit>,
-}
-
 /// Outcome of one attempt to initialize a transactional id.
 enum Begun {
     Now(ProducerEpoch, Appended),
@@ -92,23 +94,19 @@ enum Begun {
     NotYet,
 }
 
-impl Default for Coordinator {
+impl Default for TransactionTable {
     fn default() -> Self {
         Self {
             cells: RwLock::default(),
             is_restored: OnceCell::new(),
             of_groups: Mutex::default(),
-            begin: (tokio::time::Instant::now(), timers::now_ms()),
+            begin: (tokio::time::Instant::now(), clock::now_ms()),
             counts: Counts::default(),
         }
     }
 }
 
-impl Coordinator {
-    pub(crate) fn is_restored(&self) -> bool {
-        self.is_restored.initialized()
-    }
-
+impl TransactionTable {
     fn now_ms(&self) -> u64 {
         self.begin.1 + self.begin.0.elapsed().as_millis() as u64
     }
@@ -119,6 +117,21 @@ impl Coordinator {
 
     fn cells(&self) -> Vec<Arc<Cell>> {
         self.cells.read().values().cloned().collect()
+    }
+
+    /// Sets the next state of an id. It takes effect immediately, and is durable when its record is.
+    fn put(
+        &self,
+        core: &Core,
+        cell: &Cell,
+        state: &mut State,
+        next: Transaction,
+        wakes: &mut Wakes,
+    ) -> Result<Appended> {
+        let appended = append_transaction(core, &cell.id, Some(&next), wakes)?;
+        self.note_groups(&cell.id, Some(&state.transaction), &next);
+        state.transaction = next;
+        Ok(appended)
     }
 
     /// Updates the groups whose offsets a transaction may commit.
@@ -149,58 +162,64 @@ impl State {
     }
 }
 
-impl Carried {
-    /// Waits until all of it is durable and visible to readers. Completes in the background if the caller leaves.
-    async fn lasts(self) -> Result<()> {
-        if self.appended.iter().all(Appended::is_reached) {
-            return self.finish().await;
-        }
-        tokio::spawn(self.finish()).await.unwrap_or_else(|gone| {
-            Err(Error::new(ErrorKind::Internal, format!("the broker stopped before the decision was durable: {gone}")))
-        })
+/// Returns the commit of a marker. A topic that is deleted in the meantime needs none.
+fn commit_of_marker(marker: Appended) -> Commit {
+    if marker.commit.is_done() {
+        return marker.commit;
     }
-
-    /// Waits for all parts. A part that fails does not prevent the others from completing.
-    async fn finish(self) -> Result<()> {
-        let mut outcome = Ok(());
-        for appended in self.appended {
-            outcome = outcome.and(match appended.lasts().await.map(drop) {
-                // The topic was deleted in the meantime.
-                Err(gone) if gone.kind == ErrorKind::NotFound => Ok(()),
-                lasts => lasts,
-            });
+    marker.commit.then(|outcome| async {
+        match outcome {
+            Err(deleted) if deleted.kind == ErrorKind::NotFound => Ok(()),
+            outcome => outcome,
         }
-        for offsets in self.offsets {
-            outcome = outcome.and(offsets.finish().await);
-        }
-        outcome
-    }
+    })
 }
 
 fn other_producer(id: &TransactionalId) -> TransactionError {
     TransactionError::new(TransactionReason::OtherProducer, format!("there is no transactional id '{id}'"))
 }
 
-impl Broker {
+impl TopicObserver for TransactionTable {
+    /// What transactions would do in a deleted topic has no effect any more.
+    fn topic_forgotten(&self, core: &Core, topic: &Topic) {
+        for cell in self.cells() {
+            let mut wakes = Wakes::default();
+            let mut state = cell.state.lock();
+            let next = state.transaction.without_topic(&topic.name, self.now_ms());
+            if let Some(next) = next.filter(|_| !state.is_gone)
+                && let Err(error) = self.put(core, &cell, &mut state, next, &mut wakes).map(drop)
+            {
+                let topic = &topic.name;
+                tracing::warn!(id = %cell.id, %topic, %error, "a transaction still has offsets of a deleted topic");
+            }
+        }
+    }
+}
+
+impl Transactions {
+    pub(crate) fn new(core: Arc<Core>, groups: Arc<Groups>, table: Arc<TransactionTable>) -> Self {
+        Self { core, groups, table }
+    }
+
     /// Waits until the transactions have been restored to their state before the broker stopped.
-    async fn restored_transactions(&self) -> Result<&Coordinator> {
-        let coordinator = self.transactions();
-        coordinator.is_restored.get_or_try_init(|| self.restore_transactions()).await?;
+    async fn restored(&self) -> Result<&TransactionTable> {
+        let coordinator = &self.table;
+        coordinator.is_restored.get_or_try_init(|| self.restore()).await?;
         Ok(coordinator)
     }
 
-    async fn restore_transactions(&self) -> Result<()> {
+    async fn restore(&self) -> Result<()> {
         // Decisions that are carried out may commit offsets.
-        self.wait_for_groups().await?;
-        let coordinator = self.transactions();
+        self.groups.wait_for_groups().await?;
+        let coordinator = &self.table;
         let (mut cells, mut known) = (HashMap::new(), HashSet::new());
-        for (id, mut transaction) in self.read_transactions().await? {
+        for (id, mut transaction) in read_transactions(&self.core).await? {
             // The clock may have been set back: this must not extend the timeout of an open transaction.
             transaction.opened_ms = transaction.opened_ms.map(|opened_ms| opened_ms.min(coordinator.now_ms()));
             coordinator.note_groups(&id, None, &transaction);
             if let Phase::Prepared(_) = transaction.phase {
                 let decided_ms = transaction.offsets.values().flatten().map(|(_, committed)| committed.committed_ms);
-                decided_ms.for_each(|decided_ms| self.groups().note_commit_ms(decided_ms));
+                decided_ms.for_each(|decided_ms| self.groups.table().note_commit_ms(decided_ms));
             }
             let producer = transaction.producer;
             for at in &transaction.partitions {
@@ -219,13 +238,14 @@ impl Broker {
         }
         *coordinator.cells.write() = cells;
         self.abort_unknown(&known);
+        self.core.admits_transactions.store(true, Ordering::Release);
         Ok(())
     }
 
     /// Aborts open writes in partitions that belong to no transaction known to the coordinator. A repair of the data
     /// directory may leave such writes, and nothing else would ever end them.
     fn abort_unknown(&self, known: &HashSet<(i64, TopicPartition)>) {
-        let topics: Vec<_> = self.topics.read().values().cloned().collect();
+        let topics: Vec<_> = self.core.topics.read().values().cloned().collect();
         for topic in topics {
             for cell in topic.partitions() {
                 let (at, extent) = (TopicPartition { topic: topic.name.clone(), partition: cell.id }, cell.extent());
@@ -250,12 +270,12 @@ impl Broker {
     }
 
     fn partition_at(&self, at: &TopicPartition) -> Result<Arc<PartitionCell>> {
-        self.topic(at.topic.as_str())?.partition(at.partition)
+        self.core.topic(at.topic.as_str())?.partition(at.partition)
     }
 
     /// Returns the state of a transactional id once its last decision has been carried out.
     async fn settled_cell(&self, id: &TransactionalId) -> Outcome<Arc<Cell>> {
-        let cell = self.restored_transactions().await?.find(id).ok_or_else(|| other_producer(id))?;
+        let cell = self.restored().await?.find(id).ok_or_else(|| other_producer(id))?;
         cell.wait_until_settled().await;
         Ok(cell)
     }
@@ -263,13 +283,13 @@ impl Broker {
     /// Takes over a transactional id for a program: aborts the open transaction and fences the previous owner. A
     /// program that resumes after an error passes its previous producer, and is refused if another program has taken
     /// over.
-    pub async fn init_transactions(
+    pub async fn init(
         self: &Arc<Self>,
         id: &TransactionalId,
         expected: Option<ProducerEpoch>,
         timeout_ms: u32,
     ) -> Outcome<ProducerEpoch> {
-        let coordinator = self.restored_transactions().await?;
+        let coordinator = self.restored().await?;
         let mut new_id = None;
         loop {
             let begun = match coordinator.find(id) {
@@ -282,10 +302,10 @@ impl Broker {
             };
             match begun {
                 Begun::Now(producer, appended) => {
-                    appended.lasts().await?;
+                    appended.commit.wait().await?;
                     return Ok(producer);
                 }
-                Begun::WantsId => new_id = Some(self.next_producer_id().await?),
+                Begun::WantsId => new_id = Some(self.core.next_producer_id().await?),
                 Begun::NotYet => tokio::task::yield_now().await,
             }
         }
@@ -293,7 +313,7 @@ impl Broker {
 
     /// Initializes a transactional id that did not exist before.
     fn begin_first(&self, id: &TransactionalId, new_id: Option<i64>, timeout_ms: u32) -> Outcome<Begun> {
-        let coordinator = self.transactions();
+        let coordinator = &self.table;
         let transaction = Transaction::new(new_id.unwrap_or_default(), timeout_ms, coordinator.now_ms())?;
         if new_id.is_none() {
             return Ok(Begun::WantsId);
@@ -309,7 +329,7 @@ impl Broker {
             ))
             .into());
         }
-        let appended = self.append_transaction(id, Some(&transaction), &mut wakes)?;
+        let appended = append_transaction(&self.core, id, Some(&transaction), &mut wakes)?;
         let producer = transaction.producer;
         cells.insert(id.clone(), Arc::new(Cell::new(id.clone(), transaction)));
         drop(cells);
@@ -328,15 +348,15 @@ impl Broker {
         if state.is_gone {
             return Ok(Begun::NotYet);
         }
-        Ok(match state.transaction.init(expected, new_id, timeout_ms, self.transactions().now_ms())? {
+        Ok(match state.transaction.init(expected, new_id, timeout_ms, self.table.now_ms())? {
             Init::Begins(next) => {
                 let producer = next.producer;
-                Begun::Now(producer, self.put_transaction(cell, &mut state, next, &mut wakes)?)
+                Begun::Now(producer, self.table.put(&self.core, cell, &mut state, next, &mut wakes)?)
             }
             Init::Again(producer) => {
                 // The record may not be durable yet.
                 let same = state.transaction.clone();
-                Begun::Now(producer, self.put_transaction(cell, &mut state, same, &mut wakes)?)
+                Begun::Now(producer, self.table.put(&self.core, cell, &mut state, same, &mut wakes)?)
             }
             Init::WantsId => Begun::WantsId,
             Init::Aborts(next) => {
@@ -345,20 +365,6 @@ impl Broker {
                 Begun::NotYet
             }
         })
-    }
-
-    /// Sets the next state of an id. It takes effect immediately, and is durable when its record is.
-    fn put_transaction(
-        &self,
-        cell: &Cell,
-        state: &mut State,
-        next: Transaction,
-        wakes: &mut Wakes,
-    ) -> Result<Appended> {
-        let appended = self.append_transaction(&cell.id, Some(&next), wakes)?;
-        self.transactions().note_groups(&cell.id, Some(&state.transaction), &next);
-        state.transaction = next;
-        Ok(appended)
     }
 
     /// Adds partitions to which a transaction will write; other partitions refuse its writes. The addition is durable
@@ -373,14 +379,14 @@ impl Broker {
         partitions.iter().try_for_each(|at| refuse_internal(at.topic.as_str()))?;
         let found: Vec<_> = partitions.iter().map(|at| Ok((at, self.partition_at(at)?))).collect::<Result<_>>()?;
         self.step(&cell, |state, wakes| {
-            let next = state.transaction.add_partitions(producer, partitions, self.transactions().now_ms())?;
+            let next = state.transaction.add_partitions(producer, partitions, self.table.now_ms())?;
             let Some(next) = next else {
                 return Ok(None);
             };
             let is_new = |at: &TopicPartition| !state.transaction.partitions.contains(at);
             let added: Vec<_> = found.iter().filter(|(at, _)| is_new(at)).collect();
             let begun = added.iter().try_for_each(|(_, partition)| partition.begin(producer.id, producer.epoch));
-            let appended = begun.and_then(|()| self.put_transaction(&cell, state, next, wakes));
+            let appended = begun.and_then(|()| self.table.put(&self.core, &cell, state, next, wakes));
             if appended.is_err() {
                 for (at, _) in added {
                     self.abort_unasked(at, producer, wakes);
@@ -395,8 +401,8 @@ impl Broker {
     pub async fn add_offsets(&self, id: &TransactionalId, producer: ProducerEpoch, group: &GroupName) -> Outcome {
         let cell = self.settled_cell(id).await?;
         self.step(&cell, |state, wakes| {
-            let next = state.transaction.add_group(producer, group, self.transactions().now_ms())?;
-            Ok(next.map(|next| self.put_transaction(&cell, state, next, wakes)).transpose()?)
+            let next = state.transaction.add_group(producer, group, self.table.now_ms())?;
+            Ok(next.map(|next| self.table.put(&self.core, &cell, state, next, wakes)).transpose()?)
         })
         .await
     }
@@ -413,11 +419,11 @@ impl Broker {
     ) -> Outcome {
         let cell = self.settled_cell(id).await?;
         cell.state.lock().transaction.check_open(producer).inspect_err(|refused| self.count_refused(refused))?;
-        let of_group = self.staged_group(group, committer, &offsets).await?;
+        let of_group = self.groups.staged_group(group, committer, &offsets).await?;
         self.step(&cell, |state, wakes| {
-            self.check_staged(&of_group, committer, &offsets)?;
+            self.groups.check_staged(&of_group, committer, &offsets)?;
             let next = state.transaction.stage_offsets(producer, group, offsets)?;
-            Ok(Some(self.put_transaction(&cell, state, next, wakes)?))
+            Ok(Some(self.table.put(&self.core, &cell, state, next, wakes)?))
         })
         .await
     }
@@ -434,41 +440,38 @@ impl Broker {
             state.check(&cell.id)?;
             match take(&mut state, &mut wakes).inspect_err(|refused| self.count_refused(refused))? {
                 Some(appended) => appended,
-                None if self.store().is_none() => return Ok(()),
+                None if self.core.store().is_none() => return Ok(()),
                 None => {
                     // The earlier record may not be durable yet: a later record is durable only if it is.
                     let same = state.transaction.clone();
-                    self.put_transaction(cell, &mut state, same, &mut wakes)?
+                    self.table.put(&self.core, cell, &mut state, same, &mut wakes)?
                 }
             }
         };
         drop(wakes);
-        appended.lasts().await?;
+        appended.commit.wait().await?;
         Ok(())
     }
 
     /// Ends a transaction: commits or aborts all of it. The end is durable and visible to readers when this completes.
-    pub async fn end_transaction(&self, id: &TransactionalId, producer: ProducerEpoch, decision: Decision) -> Outcome {
+    pub async fn end(&self, id: &TransactionalId, producer: ProducerEpoch, decision: Decision) -> Outcome {
         let cell = self.settled_cell(id).await?;
         let mut wakes = Wakes::default();
-        let carried = {
+        let commit = {
             let mut state = cell.state.lock();
             state.check(id)?;
-            let end = state.transaction.end(producer, decision, self.transactions().now_ms());
+            let end = state.transaction.end(producer, decision, self.table.now_ms());
             match end.inspect_err(|refused| self.count_refused(refused))? {
                 End::Prepares(next) => self.take_decision(&cell, &mut state, next, &mut wakes)?,
                 // The earlier record may not be durable yet: a later record is durable only if it is.
                 End::Again => {
                     let same = state.transaction.clone();
-                    Carried {
-                        appended: vec![self.put_transaction(&cell, &mut state, same, &mut wakes)?],
-                        offsets: Vec::new(),
-                    }
+                    self.table.put(&self.core, &cell, &mut state, same, &mut wakes)?.commit
                 }
             }
         };
         drop(wakes);
-        Ok(carried.lasts().await?)
+        Ok(commit.wait_to_the_end().await?)
     }
 
     /// Records a decision and carries it out. If that fails now, it is retried later: the decision is final.
@@ -478,53 +481,55 @@ impl Broker {
         state: &mut State,
         prepared: Transaction,
         wakes: &mut Wakes,
-    ) -> Result<Carried> {
+    ) -> Result<Commit> {
         let prepared = match prepared.offsets.is_empty() {
             true => prepared,
-            false => prepared.decided_at(self.groups().decision_ms()),
+            false => prepared.decided_at(self.groups.table().decision_ms()),
         };
-        let decided = self.put_transaction(cell, state, prepared, wakes)?;
-        let (mut carried, outcome) = self.carry_out(cell, state, wakes);
-        carried.appended.push(decided);
+        let decided = self.table.put(&self.core, cell, state, prepared, wakes)?;
+        let (carried, outcome) = self.carry_out(cell, state, wakes);
         if let Err(error) = outcome {
             tracing::warn!(id = %cell.id, %error, "a decided transaction is not completed yet; it is retried");
         }
-        Ok(carried)
+        Ok(decided.commit.and(carried))
     }
 
     /// Writes the markers of a decided transaction to its partitions, and the offsets to its groups. If a partition or
     /// a group fails, such as a partition that is not served, the decision stays pending: it is carried out once the
     /// partition is served again, or dropped with its topic.
-    fn carry_out(&self, cell: &Cell, state: &mut State, wakes: &mut Wakes) -> (Carried, Result<()>) {
-        let (mut carried, mut outcome) = (Carried::default(), Ok(()));
+    fn carry_out(&self, cell: &Cell, state: &mut State, wakes: &mut Wakes) -> (Commit, Result<()>) {
+        let (mut carried, mut outcome) = (Vec::new(), Ok(()));
         let Phase::Prepared(decision) = state.transaction.phase else {
-            return (carried, outcome);
+            return (Commit::done(), outcome);
         };
         let mut left = state.transaction.clone();
         left.partitions.retain(|at| {
             let marked = self.mark(at, state.transaction.producer, decision, wakes);
-            marked.map(|marked| carried.appended.extend(marked)).map_err(|error| outcome = Err(error)).is_err()
+            marked
+                .map(|marked| carried.extend(marked.map(commit_of_marker)))
+                .map_err(|error| outcome = Err(error))
+                .is_err()
         });
         left.offsets.retain(|group, staged| {
-            let committed = self.commit_staged(group, staged, wakes);
-            let committed = committed.map(|committed| carried.offsets.extend(committed));
+            let committed = self.groups.commit_staged(group, staged, wakes);
+            let committed = committed.map(|committed| carried.extend(committed));
             committed.map_err(|refused| outcome = Err(refused.into())).is_err()
         });
         let is_complete = left.partitions.is_empty() && left.offsets.is_empty();
-        let completed = left.completed(self.transactions().now_ms()).filter(|_| is_complete);
+        let completed = left.completed(self.table.now_ms()).filter(|_| is_complete);
         let next = completed.unwrap_or(left);
         if next != state.transaction {
-            match self.put_transaction(cell, state, next, wakes) {
-                Ok(appended) => carried.appended.push(appended),
-                Err(error) => return (carried, Err(error)),
+            match self.table.put(&self.core, cell, state, next, wakes) {
+                Ok(appended) => carried.push(appended.commit),
+                Err(error) => return (Commit::all(carried), Err(error)),
             }
         }
         if is_complete {
             cell.settled.notify_waiters();
-            let counts = &self.transactions().counts;
+            let counts = &self.table.counts;
             if decision == Decision::Commit { &counts.committed } else { &counts.aborted }.add(1);
         }
-        (carried, outcome)
+        (Commit::all(carried), outcome)
     }
 
     /// Closes a producer's transaction in a partition. If the transaction wrote there, appends the marker of its
@@ -537,7 +542,7 @@ impl Broker {
         wakes: &mut Wakes,
     ) -> Result<Option<Appended>> {
         // A topic that was deleted, or created again with fewer partitions, has no records of the transaction.
-        let Ok(topic) = self.topic(at.topic.as_str()) else {
+        let Ok(topic) = self.core.topic(at.topic.as_str()) else {
             return Ok(None);
         };
         let Ok(cell) = topic.partition(at.partition) else {
@@ -548,19 +553,20 @@ impl Broker {
         };
         let marker = Marker { decision, coordinator_epoch: COORDINATOR_EPOCH };
         let batch = marker.draft(producer.id, producer.epoch, timestamp_ms)?;
-        self.publish_internal(&topic, at.partition, batch, wakes).map(Some)
+        let options = AppendOptions::own(&topic.settings, now_ms());
+        self.core.append_own(&cell, &options, batch, wakes).map(Some)
     }
 
     fn count_refused(&self, refused: &TransactionError) {
         if refused.reason == TransactionReason::Fenced {
-            self.transactions().counts.fenced.add(1);
+            self.table.counts.fenced.add(1);
         }
     }
 
     /// Aborts transactions that exceed their timeout, retries pending decisions, and removes unused ids.
-    async fn look_through_transactions(&self) -> Result<()> {
-        let coordinator = self.restored_transactions().await?;
-        let retention_ms = self.settings().transactional_id_expiration.as_millis() as u64;
+    async fn look_through(&self) -> Result<()> {
+        let coordinator = self.restored().await?;
+        let retention_ms = self.core.settings().transactional_id_expiration.as_millis() as u64;
         for cell in coordinator.cells() {
             let mut wakes = Wakes::default();
             let carried = {
@@ -580,7 +586,7 @@ impl Broker {
                     }
                     Ok(carried)
                 } else if retention_ms > 0 && state.transaction.is_expired(retention_ms, now_ms) {
-                    self.forget_transaction(&cell, &mut state, &mut wakes).map(|()| Carried::default())
+                    self.forget(&cell, &mut state, &mut wakes).map(|()| Commit::done())
                 } else {
                     continue;
                 }
@@ -588,7 +594,7 @@ impl Broker {
             drop(wakes);
             match carried {
                 // Groups apply their offsets when the log is durable.
-                Ok(carried) => drop(tokio::spawn(carried.lasts())),
+                Ok(commit) => drop(tokio::spawn(commit.wait())),
                 Err(error) => {
                     tracing::warn!(id = %cell.id, %error, "a transaction cannot be ended; it is tried again");
                 }
@@ -597,24 +603,10 @@ impl Broker {
         Ok(())
     }
 
-    /// Removes a deleted topic from all transactions.
-    pub(crate) fn forget_topic_of_transactions(&self, topic: &TopicName) {
-        for cell in self.transactions().cells() {
-            let mut wakes = Wakes::default();
-            let mut state = cell.state.lock();
-            let next = state.transaction.without_topic(topic, self.transactions().now_ms());
-            if let Some(next) = next.filter(|_| !state.is_gone)
-                && let Err(error) = self.put_transaction(&cell, &mut state, next, &mut wakes).map(drop)
-            {
-                tracing::warn!(id = %cell.id, %topic, %error, "a transaction still has offsets of a deleted topic");
-            }
-        }
-    }
-
-    fn forget_transaction(&self, cell: &Cell, state: &mut State, wakes: &mut Wakes) -> Result<()> {
-        drop(self.append_transaction(&cell.id, None, wakes)?);
+    fn forget(&self, cell: &Cell, state: &mut State, wakes: &mut Wakes) -> Result<()> {
+        drop(append_transaction(&self.core, &cell.id, None, wakes)?);
         state.is_gone = true;
-        self.transactions().cells.write().remove(&cell.id);
+        self.table.cells.write().remove(&cell.id);
         tracing::info!(id = %cell.id, "an unused transactional id was removed");
         Ok(())
     }
@@ -641,14 +633,14 @@ impl Cell {
 }
 
 /// Runs the timer of all transactions for as long as the broker exists.
-pub(crate) async fn keep_time(broker: Weak<Broker>) {
+pub(crate) async fn keep_time(transactions: Weak<Transactions>) {
     let mut interval = tokio::time::interval(LOOK_EVERY);
     loop {
         interval.tick().await;
-        let Some(broker) = broker.upgrade() else {
+        let Some(transactions) = transactions.upgrade() else {
             return;
         };
-        if let Err(error) = broker.look_through_transactions().await {
+        if let Err(error) = transactions.look_through().await {
             tracing::error!(%error, "transactions cannot be checked");
         }
     }

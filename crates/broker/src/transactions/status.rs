@@ -9,8 +9,8 @@ use engine::transactions::{Phase, ProducerEpoch, Transaction, TransactionError, 
 use engine::{PartitionId, Result, TopicPartition};
 
 use super::Outcome;
-use crate::broker::Broker;
 use crate::metrics::Exposition;
+use crate::transactions::Transactions;
 
 /// Summary of a transactional id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,10 +22,10 @@ pub struct TransactionSummary {
     pub open_ms: Option<u64>,
 }
 
-impl Broker {
+impl Transactions {
     /// Returns all transactional ids, in order.
-    pub async fn list_transactions(&self) -> Result<Vec<TransactionSummary>> {
-        let coordinator = self.restored_transactions().await?;
+    pub async fn list(&self) -> Result<Vec<TransactionSummary>> {
+        let coordinator = self.restored().await?;
         let now_ms = coordinator.now_ms();
         let summary = |cell: &super::Cell| {
             let state = cell.state.lock();
@@ -39,8 +39,8 @@ impl Broker {
     }
 
     /// Returns the state of a transactional id.
-    pub async fn describe_transaction(&self, id: &TransactionalId) -> Outcome<Transaction> {
-        let found = self.restored_transactions().await?.find(id);
+    pub async fn describe(&self, id: &TransactionalId) -> Outcome<Transaction> {
+        let found = self.restored().await?.find(id);
         found.map(|cell| cell.state.lock().transaction.clone()).ok_or_else(|| {
             TransactionError::new(TransactionReason::NoSuchId, format!("there is no transactional id '{id}'"))
         })
@@ -48,13 +48,13 @@ impl Broker {
 
     /// Returns the state of all producers that have written to a partition.
     pub fn describe_producers(&self, topic: &str, partition: PartitionId) -> Result<Vec<ProducerStatus>> {
-        Ok(self.topic(topic)?.partition(partition)?.producers())
+        Ok(self.core.topic(topic)?.partition(partition)?.producers())
     }
 
     /// Returns the partitions for which an open transaction has staged an offset of a group, or the end of such a
     /// transaction is not durable yet.
     pub async fn unstable_offsets(&self, group: &GroupName) -> Result<BTreeSet<TopicPartition>> {
-        let coordinator = self.restored_transactions().await?;
+        let coordinator = self.restored().await?;
         let ids = coordinator.of_groups.lock().get(group).cloned().unwrap_or_default();
         let mut unstable = BTreeSet::new();
         for cell in ids.iter().filter_map(|id| coordinator.find(id)) {
@@ -63,12 +63,12 @@ impl Broker {
             unstable.extend(staged.into_iter().flatten().map(|(partition, _)| partition.clone()));
         }
         // Must be last: offsets that were staged when the transaction was checked may have been committed since.
-        unstable.append(&mut self.offsets_on_their_way(group));
+        unstable.append(&mut self.groups.offsets_on_their_way(group));
         Ok(unstable)
     }
 
-    pub(crate) fn expose_transactions(&self, out: &mut Exposition<'_>) -> fmt::Result {
-        let coordinator = self.transactions();
+    pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
+        let coordinator = &self.table;
         let cells = coordinator.cells();
         let in_phase = |phases: &dyn Fn(Phase) -> bool| {
             cells.iter().filter(|cell| phases(cell.state.lock().transaction.phase)).count() as u64

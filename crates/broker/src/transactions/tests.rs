@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 
 use super::*;
 use crate::Settings;
+use crate::broker::Broker;
 use crate::fetch::{FetchFrom, FetchLimits};
 
 /// Timeout of the transactions: shorter than the maximum wait of a fetch.
@@ -28,7 +29,7 @@ fn group() -> GroupName {
 }
 
 fn staged(offset: Offset) -> StagedOffsets {
-    let committed = Committed { offset, leader_epoch: -1, metadata: "".into(), committed_ms: timers::now_ms() };
+    let committed = Committed { offset, leader_epoch: -1, metadata: "".into(), committed_ms: clock::now_ms() };
     [(at("t", 0), committed)].into()
 }
 
@@ -54,7 +55,7 @@ async fn create(broker: &Broker) {
 fn on_disk(dir: &Path) -> Arc<Broker> {
     let mut settings = StoreSettings { segment_bytes: 1 << 20, ..StoreSettings::default() };
     settings.journal.file_bytes = 1 << 20;
-    let stored = Store::open(Arc::new(RealDisk), dir, settings, timers::now_ms, &mut |_| {}).expect("opened");
+    let stored = Store::open(Arc::new(RealDisk), dir, settings, clock::now_ms, &mut |_| {}).expect("opened");
     Broker::start_with(Settings::default(), &[Handle::current()], Some(stored)).expect("started")
 }
 
@@ -123,7 +124,7 @@ async fn committed(broker: &Broker, partition: u32) -> Vec<String> {
 }
 
 async fn group_offset(broker: &Broker) -> Option<Offset> {
-    let offsets = broker.committed_offsets(&group(), None).await.expect("readable");
+    let offsets = broker.groups.committed_offsets(&group(), None).await.expect("readable");
     offsets.first().map(|(_, committed)| committed.offset)
 }
 
@@ -134,22 +135,26 @@ fn reason<T: std::fmt::Debug>(outcome: Outcome<T>) -> TransactionReason {
 #[tokio::test]
 async fn all_of_a_transaction_counts_or_nothing() {
     let (broker, id) = (in_memory().await, tid("a"));
-    let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
+    let producer = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");
     for (round, decision) in [Decision::Commit, Decision::Abort, Decision::Commit].into_iter().enumerate() {
-        broker.add_partitions(&id, producer, &[at("t", 0), at("t", 1)]).await.expect("added");
-        broker.add_offsets(&id, producer, &group()).await.expect("added");
+        broker.transactions.add_partitions(&id, producer, &[at("t", 0), at("t", 1)]).await.expect("added");
+        broker.transactions.add_offsets(&id, producer, &group()).await.expect("added");
         let before = (committed(&broker, 0).await, committed(&broker, 1).await, group_offset(&broker).await);
         for partition in 0..2 {
             send(&broker, producer, partition, round as i32, &format!("{round}")).await.expect("published");
         }
-        broker.stage_offsets(&id, producer, &group(), None, staged(10 + round as u64)).await.expect("staged");
-        assert_eq!(broker.unstable_offsets(&group()).await.expect("known"), [at("t", 0)].into());
+        broker
+            .transactions
+            .stage_offsets(&id, producer, &group(), None, staged(10 + round as u64))
+            .await
+            .expect("staged");
+        assert_eq!(broker.transactions.unstable_offsets(&group()).await.expect("known"), [at("t", 0)].into());
         let meanwhile = (committed(&broker, 0).await, committed(&broker, 1).await, group_offset(&broker).await);
         assert_eq!(before, meanwhile, "nothing counts yet");
-        broker.end_transaction(&id, producer, decision).await.expect("ended");
+        broker.transactions.end(&id, producer, decision).await.expect("ended");
         // The response may have been lost.
-        broker.end_transaction(&id, producer, decision).await.expect("ended");
-        assert!(broker.unstable_offsets(&group()).await.expect("known").is_empty());
+        broker.transactions.end(&id, producer, decision).await.expect("ended");
+        assert!(broker.transactions.unstable_offsets(&group()).await.expect("known").is_empty());
     }
     for partition in 0..2 {
         assert_eq!(committed(&broker, partition).await, ["0", "2"]);
@@ -165,59 +170,62 @@ async fn all_of_a_transaction_counts_or_nothing() {
 #[tokio::test]
 async fn who_has_been_replaced_writes_nothing_more() {
     let (broker, id) = (in_memory().await, tid("a"));
-    let zombie = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
-    broker.add_partitions(&id, zombie, &[at("t", 0)]).await.expect("added");
+    let zombie = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");
+    broker.transactions.add_partitions(&id, zombie, &[at("t", 0)]).await.expect("added");
     send(&broker, zombie, 0, 0, "of the zombie").await.expect("published");
 
-    let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
+    let producer = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");
     assert!(producer.id == zombie.id && producer.epoch > zombie.epoch);
-    let offsets = broker.stage_offsets(&id, zombie, &group(), None, staged(1)).await;
+    let offsets = broker.transactions.stage_offsets(&id, zombie, &group(), None, staged(1)).await;
     assert_eq!(reason(offsets), TransactionReason::Fenced);
-    assert_eq!(reason(broker.add_partitions(&id, zombie, &[at("t", 0)]).await), TransactionReason::Fenced);
-    assert_eq!(reason(broker.add_offsets(&id, zombie, &group()).await), TransactionReason::Fenced);
-    assert_eq!(reason(broker.end_transaction(&id, zombie, Decision::Commit).await), TransactionReason::Fenced);
-    assert_eq!(reason(broker.init_transactions(&id, Some(zombie), TIMEOUT_MS).await), TransactionReason::Fenced);
+    assert_eq!(reason(broker.transactions.add_partitions(&id, zombie, &[at("t", 0)]).await), TransactionReason::Fenced);
+    assert_eq!(reason(broker.transactions.add_offsets(&id, zombie, &group()).await), TransactionReason::Fenced);
+    assert_eq!(reason(broker.transactions.end(&id, zombie, Decision::Commit).await), TransactionReason::Fenced);
+    assert_eq!(reason(broker.transactions.init(&id, Some(zombie), TIMEOUT_MS).await), TransactionReason::Fenced);
     // Partitions that it never added refuse its writes, too.
     for partition in 0..2 {
         let refused = send(&broker, zombie, partition, 1, "late").await.expect_err("it is over");
         assert_eq!(refused.kind, ErrorKind::Fenced);
     }
-    broker.add_partitions(&id, producer, &[at("t", 0)]).await.expect("added");
+    broker.transactions.add_partitions(&id, producer, &[at("t", 0)]).await.expect("added");
     assert_eq!(send(&broker, zombie, 0, 1, "late").await.expect_err("it is over").kind, ErrorKind::Fenced);
     send(&broker, producer, 0, 0, "of the new one").await.expect("published");
-    broker.end_transaction(&id, producer, Decision::Commit).await.expect("committed");
+    broker.transactions.end(&id, producer, Decision::Commit).await.expect("committed");
     assert_eq!(committed(&broker, 0).await, ["of the new one"]);
 
     let stranger = ProducerEpoch { id: producer.id + 1, epoch: 0 };
-    assert_eq!(reason(broker.add_partitions(&id, stranger, &[at("t", 0)]).await), TransactionReason::OtherProducer);
-    let unknown = broker.end_transaction(&tid("nobody"), producer, Decision::Commit).await;
+    assert_eq!(
+        reason(broker.transactions.add_partitions(&id, stranger, &[at("t", 0)]).await),
+        TransactionReason::OtherProducer
+    );
+    let unknown = broker.transactions.end(&tid("nobody"), producer, Decision::Commit).await;
     assert_eq!(reason(unknown), TransactionReason::OtherProducer);
-    assert_eq!(reason(broker.describe_transaction(&tid("nobody")).await), TransactionReason::NoSuchId);
+    assert_eq!(reason(broker.transactions.describe(&tid("nobody")).await), TransactionReason::NoSuchId);
 }
 
 #[tokio::test]
 async fn a_batch_outside_of_a_transaction_is_refused() {
     let (broker, id) = (in_memory().await, tid("a"));
-    let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
+    let producer = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");
     assert_eq!(send(&broker, producer, 0, 0, "early").await.expect_err("not added").kind, ErrorKind::Fenced);
-    broker.add_partitions(&id, producer, &[at("t", 1)]).await.expect("added");
+    broker.transactions.add_partitions(&id, producer, &[at("t", 1)]).await.expect("added");
     assert_eq!(send(&broker, producer, 0, 0, "elsewhere").await.expect_err("not added").kind, ErrorKind::Fenced);
     send(&broker, producer, 1, 0, "here").await.expect("published");
-    broker.end_transaction(&id, producer, Decision::Commit).await.expect("committed");
+    broker.transactions.end(&id, producer, Decision::Commit).await.expect("committed");
     assert_eq!(send(&broker, producer, 1, 1, "late").await.expect_err("it is over").kind, ErrorKind::Fenced);
     // If one partition cannot be added, none is.
-    assert!(broker.add_partitions(&id, producer, &[at("t", 0), at("t", 9)]).await.is_err());
+    assert!(broker.transactions.add_partitions(&id, producer, &[at("t", 0), at("t", 9)]).await.is_err());
     assert!(send(&broker, producer, 0, 0, "early").await.is_err());
-    assert!(broker.add_partitions(&id, producer, &[at("_offsets", 0)]).await.is_err());
-    let none = broker.stage_offsets(&id, producer, &group(), None, staged(1)).await;
+    assert!(broker.transactions.add_partitions(&id, producer, &[at("_offsets", 0)]).await.is_err());
+    let none = broker.transactions.stage_offsets(&id, producer, &group(), None, staged(1)).await;
     assert_eq!(reason(none), TransactionReason::WrongPhase);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_transaction_that_takes_too_long_is_aborted_and_readers_go_on() {
     let (broker, id) = (in_memory().await, tid("a"));
-    let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
-    broker.add_partitions(&id, producer, &[at("t", 0)]).await.expect("added");
+    let producer = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");
+    broker.transactions.add_partitions(&id, producer, &[at("t", 0)]).await.expect("added");
     send(&broker, producer, 0, 0, "void").await.expect("published");
     let plain = |value: &'static [u8]| {
         let mut builder = BatchBuilder::new();
@@ -242,29 +250,32 @@ async fn a_transaction_that_takes_too_long_is_aborted_and_readers_go_on() {
     assert_eq!((fetched.batches.len(), fetched.aborted.len(), fetched.stable_end), (3, 1, 3));
     assert_eq!(committed(&broker, 0).await, ["of others"]);
 
-    assert_eq!(reason(broker.end_transaction(&id, producer, Decision::Commit).await), TransactionReason::Fenced);
+    assert_eq!(reason(broker.transactions.end(&id, producer, Decision::Commit).await), TransactionReason::Fenced);
     assert_eq!(send(&broker, producer, 0, 1, "late").await.expect_err("it is over").kind, ErrorKind::Fenced);
     assert!(broker.stats().expect("metrics").contains("thalweg_transactions_timed_out_total 1"));
     // No other program has taken over: it continues with its next epoch.
-    let again = broker.init_transactions(&id, Some(producer), TIMEOUT_MS).await.expect("it goes on");
+    let again = broker.transactions.init(&id, Some(producer), TIMEOUT_MS).await.expect("it goes on");
     assert_eq!((again.id, again.epoch), (producer.id, producer.epoch + 1));
-    broker.add_partitions(&id, again, &[at("t", 0)]).await.expect("added");
+    broker.transactions.add_partitions(&id, again, &[at("t", 0)]).await.expect("added");
     send(&broker, again, 0, 0, "second try").await.expect("published");
-    broker.end_transaction(&id, again, Decision::Commit).await.expect("committed");
+    broker.transactions.end(&id, again, Decision::Commit).await.expect("committed");
     assert_eq!(committed(&broker, 0).await, ["of others", "second try"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_id_that_nobody_uses_is_forgotten() {
     let (broker, id) = (in_memory().await, tid("a"));
-    let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
+    let producer = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");
     tokio::time::sleep(broker.settings().transactional_id_expiration - Duration::from_secs(60)).await;
-    assert_eq!(broker.list_transactions().await.expect("known").len(), 1);
+    assert_eq!(broker.transactions.list().await.expect("known").len(), 1);
     tokio::time::sleep(Duration::from_secs(120)).await;
-    assert_eq!(broker.list_transactions().await.expect("known"), []);
-    assert!(broker.read_transactions().await.expect("readable").is_empty());
-    assert_eq!(reason(broker.add_partitions(&id, producer, &[at("t", 0)]).await), TransactionReason::OtherProducer);
-    let other = broker.init_transactions(&id, Some(producer), TIMEOUT_MS).await.expect("begun anew");
+    assert_eq!(broker.transactions.list().await.expect("known"), []);
+    assert!(super::log::read_transactions(&broker).await.expect("readable").is_empty());
+    assert_eq!(
+        reason(broker.transactions.add_partitions(&id, producer, &[at("t", 0)]).await),
+        TransactionReason::OtherProducer
+    );
+    let other = broker.transactions.init(&id, Some(producer), TIMEOUT_MS).await.expect("begun anew");
     assert_ne!(other.id, producer.id);
 }
 
@@ -277,43 +288,47 @@ async fn a_restart_finds_every_transaction_where_it_was() {
     let mut producers = BTreeMap::new();
     for name in ["open", "aborts", "commits", "done"] {
         let id = tid(name);
-        let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
-        broker.add_partitions(&id, producer, &[at("t", 0), at("t", 1)]).await.expect("added");
+        let producer = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");
+        broker.transactions.add_partitions(&id, producer, &[at("t", 0), at("t", 1)]).await.expect("added");
         send(&broker, producer, 0, 0, name).await.expect("published");
         send(&broker, producer, 1, 0, name).await.expect("published");
         producers.insert(name, producer);
     }
-    broker.end_transaction(&tid("done"), producers["done"], Decision::Commit).await.expect("ended");
+    broker.transactions.end(&tid("done"), producers["done"], Decision::Commit).await.expect("ended");
     let commits = tid("commits");
-    broker.add_offsets(&commits, producers["commits"], &group()).await.expect("added");
-    broker.stage_offsets(&commits, producers["commits"], &group(), None, staged(7)).await.expect("staged");
+    broker.transactions.add_offsets(&commits, producers["commits"], &group()).await.expect("added");
+    broker.transactions.stage_offsets(&commits, producers["commits"], &group(), None, staged(7)).await.expect("staged");
     // The decision is recorded, and the process is killed before any response; one partition has its marker already.
     for (name, decision) in [("aborts", Decision::Abort), ("commits", Decision::Commit)] {
-        let cell = broker.transactions().find(&tid(name)).expect("there");
+        let cell = broker.transactions.table.find(&tid(name)).expect("there");
         let prepared = {
             let state = cell.state.lock();
-            let ended = state.transaction.end(producers[name], decision, timers::now_ms());
+            let ended = state.transaction.end(producers[name], decision, clock::now_ms());
             let Ok(End::Prepares(prepared)) = ended else { panic!("not open: {ended:?}") };
             prepared
         };
-        let appended = broker.append_transaction(&tid(name), Some(&prepared), &mut Wakes::default()).expect("appended");
+        let appended =
+            append_transaction(&broker, &tid(name), Some(&prepared), &mut Wakes::default()).expect("appended");
         assert!(
-            broker.mark(&at("t", 1), producers[name], decision, &mut Wakes::default()).is_ok_and(|it| it.is_some())
+            broker
+                .transactions
+                .mark(&at("t", 1), producers[name], decision, &mut Wakes::default())
+                .is_ok_and(|it| it.is_some())
         );
-        appended.lasts().await.expect("it lasts");
+        appended.commit.wait().await.expect("it lasts");
     }
     // All earlier records are durable when this one is.
-    let other = broker.init_transactions(&tid("other"), None, TIMEOUT_MS).await.expect("begun");
+    let other = broker.transactions.init(&tid("other"), None, TIMEOUT_MS).await.expect("begun");
     assert!(producers.values().all(|producer| producer.id != other.id));
     let left = killed(dir.path());
     drop(broker);
 
     let broker = on_disk(left.path());
-    assert!(broker.list_transactions().await.is_ok(), "restored");
+    assert!(broker.transactions.list().await.is_ok(), "restored");
     for name in ["aborts", "commits"] {
-        broker.transactions().find(&tid(name)).expect("there").wait_until_settled().await;
+        broker.transactions.table.find(&tid(name)).expect("there").wait_until_settled().await;
     }
-    let phase = async |name| broker.describe_transaction(&tid(name)).await.expect("there").phase;
+    let phase = async |name| broker.transactions.describe(&tid(name)).await.expect("there").phase;
     assert_eq!(phase("open").await, Phase::Open);
     assert_eq!(phase("aborts").await, Phase::Complete(Decision::Abort));
     assert_eq!(phase("commits").await, Phase::Complete(Decision::Commit));
@@ -322,7 +337,7 @@ async fn a_restart_finds_every_transaction_where_it_was() {
     let open = producers["open"];
     send(&broker, open, 0, 1, "open too").await.expect("it goes on");
     assert_eq!(send(&broker, producers["commits"], 0, 1, "late").await.expect_err("over").kind, ErrorKind::Fenced);
-    broker.end_transaction(&tid("open"), open, Decision::Commit).await.expect("ended");
+    broker.transactions.end(&tid("open"), open, Decision::Commit).await.expect("ended");
     assert_eq!(committed(&broker, 0).await, ["open", "commits", "done", "open too"]);
     assert_eq!(committed(&broker, 1).await, ["open", "commits", "done"]);
     assert_eq!(broker.describe_topic("t").expect("there").partitions[1].end, 4 + 4);
@@ -335,30 +350,30 @@ async fn a_restart_finds_every_transaction_where_it_was() {
     let offset = tokio::time::timeout(Duration::from_secs(30), offset).await.expect("it is committed");
     assert_eq!(offset, Some(7));
     // The request is repeated after a lost response.
-    broker.end_transaction(&commits, producers["commits"], Decision::Commit).await.expect("it was");
-    let wrong = broker.end_transaction(&tid("aborts"), producers["aborts"], Decision::Commit).await;
+    broker.transactions.end(&commits, producers["commits"], Decision::Commit).await.expect("it was");
+    let wrong = broker.transactions.end(&tid("aborts"), producers["aborts"], Decision::Commit).await;
     assert_eq!(reason(wrong), TransactionReason::WrongPhase);
 }
 
 async fn commit_plainly(broker: &Broker, offset: Offset) {
     let commit = crate::OffsetCommit { partition: at("t", 0), offset, leader_epoch: -1, metadata: String::new() };
-    broker.commit_offsets(&group(), &Committer::Outsider, vec![commit]).await.expect("committed");
+    broker.groups.commit_offsets(&group(), &Committer::Outsider, vec![commit]).await.expect("committed");
 }
 
 /// Returns the decision to commit the open transaction, without applying it.
 fn decided(broker: &Broker, id: &TransactionalId) -> Transaction {
-    let cell = broker.transactions().find(id).expect("there");
+    let cell = broker.transactions.table.find(id).expect("there");
     let state = cell.state.lock();
-    let ended = state.transaction.end(state.transaction.producer, Decision::Commit, timers::now_ms());
+    let ended = state.transaction.end(state.transaction.producer, Decision::Commit, clock::now_ms());
     let Ok(End::Prepares(prepared)) = ended else { panic!("not open: {ended:?}") };
-    prepared.decided_at(broker.groups().decision_ms())
+    prepared.decided_at(broker.groups.table().decision_ms())
 }
 
 /// Opens a transaction that would commit an offset.
 async fn staging(broker: &Arc<Broker>, id: &TransactionalId, offset: Offset) -> ProducerEpoch {
-    let producer = broker.init_transactions(id, None, TIMEOUT_MS).await.expect("begun");
-    broker.add_offsets(id, producer, &group()).await.expect("added");
-    broker.stage_offsets(id, producer, &group(), None, staged(offset)).await.expect("staged");
+    let producer = broker.transactions.init(id, None, TIMEOUT_MS).await.expect("begun");
+    broker.transactions.add_offsets(id, producer, &group()).await.expect("added");
+    broker.transactions.stage_offsets(id, producer, &group(), None, staged(offset)).await.expect("staged");
     producer
 }
 
@@ -367,19 +382,20 @@ async fn staging(broker: &Arc<Broker>, id: &TransactionalId, offset: Offset) -> 
 #[tokio::test]
 async fn what_was_committed_since_is_not_taken_back() {
     let (broker, id) = (in_memory().await, tid("a"));
-    broker.groups().note_commit_ms(timers::now_ms() + 3_600_000);
+    broker.groups.table().note_commit_ms(clock::now_ms() + 3_600_000);
     commit_plainly(&broker, 9).await;
     let producer = staging(&broker, &id, 3).await;
     commit_plainly(&broker, 10).await;
     let decision = decided(&broker, &id);
     let offsets = &decision.offsets[&group()];
-    let first = broker.commit_staged(&group(), offsets, &mut Wakes::default()).expect("written").expect("an offset");
-    assert!(broker.commit_staged(&group(), offsets, &mut Wakes::default()).expect("nothing").is_none());
-    first.finish().await.expect("committed");
+    let first =
+        broker.groups.commit_staged(&group(), offsets, &mut Wakes::default()).expect("written").expect("an offset");
+    assert!(broker.groups.commit_staged(&group(), offsets, &mut Wakes::default()).expect("nothing").is_none());
+    first.wait().await.expect("committed");
     assert_eq!(group_offset(&broker).await, Some(3));
     commit_plainly(&broker, 12).await;
-    assert!(broker.commit_staged(&group(), offsets, &mut Wakes::default()).expect("nothing").is_none());
-    broker.end_transaction(&id, producer, Decision::Commit).await.expect("committed");
+    assert!(broker.groups.commit_staged(&group(), offsets, &mut Wakes::default()).expect("nothing").is_none());
+    broker.transactions.end(&id, producer, Decision::Commit).await.expect("committed");
     assert_eq!(group_offset(&broker).await, Some(3), "its own decision came later");
 }
 
@@ -388,18 +404,18 @@ async fn what_was_committed_since_is_not_taken_back() {
 async fn offsets_are_not_stable_before_they_count() {
     let (broker, id) = (in_memory().await, tid("a"));
     let producer = staging(&broker, &id, 7).await;
-    let cell = broker.transactions().find(&id).expect("there");
+    let cell = broker.transactions.table.find(&id).expect("there");
     let carried = {
         let mut state = cell.state.lock();
-        let ended = state.transaction.end(producer, Decision::Commit, timers::now_ms());
+        let ended = state.transaction.end(producer, Decision::Commit, clock::now_ms());
         let Ok(End::Prepares(prepared)) = ended else { panic!("not open: {ended:?}") };
-        broker.take_decision(&cell, &mut state, prepared, &mut Wakes::default()).expect("decided")
+        broker.transactions.take_decision(&cell, &mut state, prepared, &mut Wakes::default()).expect("decided")
     };
     assert_eq!(group_offset(&broker).await, None);
-    assert_eq!(broker.unstable_offsets(&group()).await.expect("known"), [at("t", 0)].into());
-    carried.lasts().await.expect("it lasts");
+    assert_eq!(broker.transactions.unstable_offsets(&group()).await.expect("known"), [at("t", 0)].into());
+    carried.wait().await.expect("it lasts");
     assert_eq!(group_offset(&broker).await, Some(7));
-    assert!(broker.unstable_offsets(&group()).await.expect("known").is_empty());
+    assert!(broker.transactions.unstable_offsets(&group()).await.expect("known").is_empty());
 }
 
 /// A crash may undo an end that is not on disk: no reader sees the records that it makes stable before.
@@ -409,21 +425,21 @@ async fn an_end_is_read_when_it_lasts() {
     let broker = on_disk(dir.path());
     create(&broker).await;
     let id = tid("a");
-    let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
+    let producer = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");
     for round in 0..20 {
-        broker.add_partitions(&id, producer, &[at("t", 0)]).await.expect("added");
+        broker.transactions.add_partitions(&id, producer, &[at("t", 0)]).await.expect("added");
         send(&broker, producer, 0, round, "record").await.expect("published");
-        let partition = broker.partition_at(&at("t", 0)).expect("there");
+        let partition = broker.transactions.partition_at(&at("t", 0)).expect("there");
         let begin = 2 * round as Offset;
         assert_eq!(partition.extent().stable_end, begin);
         let decision = if round % 2 == 0 { Decision::Commit } else { Decision::Abort };
-        let marker = broker.mark(&at("t", 0), producer, decision, &mut Wakes::default()).expect("marked");
+        let marker = broker.transactions.mark(&at("t", 0), producer, decision, &mut Wakes::default()).expect("marked");
         let extent = partition.extent();
         let is_seen = extent.end == begin + 2;
         assert_eq!(extent.stable_end, if is_seen { begin + 2 } else { begin }, "round {round}");
-        marker.expect("one that is needed").lasts().await.expect("it lasts");
+        marker.expect("one that is needed").commit.wait().await.expect("it lasts");
         assert_eq!(partition.extent().stable_end, begin + 2);
-        broker.end_transaction(&id, producer, decision).await.expect("ended");
+        broker.transactions.end(&id, producer, decision).await.expect("ended");
     }
 }
 
@@ -431,12 +447,12 @@ async fn an_end_is_read_when_it_lasts() {
 async fn a_topic_that_comes_back_has_nothing_of_what_was_staged() {
     let (broker, id) = (in_memory().await, tid("a"));
     let producer = staging(&broker, &id, 7).await;
-    broker.add_partitions(&id, producer, &[at("t", 0)]).await.expect("added");
+    broker.transactions.add_partitions(&id, producer, &[at("t", 0)]).await.expect("added");
     broker.delete_topic("t").await.expect("deleted");
     create(&broker).await;
-    broker.add_partitions(&id, producer, &[at("t", 0)]).await.expect("added");
+    broker.transactions.add_partitions(&id, producer, &[at("t", 0)]).await.expect("added");
     send(&broker, producer, 0, 0, "new").await.expect("published");
-    broker.end_transaction(&id, producer, Decision::Commit).await.expect("committed");
+    broker.transactions.end(&id, producer, Decision::Commit).await.expect("committed");
     assert_eq!((group_offset(&broker).await, committed(&broker, 0).await), (None, vec!["new".to_owned()]));
 }
 
@@ -466,13 +482,13 @@ async fn a_decision_waits_for_a_partition_that_is_not_served() {
         let broker = on_disk(dir.path());
         let id = tid("a");
         let producer = staging(&broker, &id, 7).await;
-        broker.add_partitions(&id, producer, &[at("t", 0), at("t", 1)]).await.expect("added");
+        broker.transactions.add_partitions(&id, producer, &[at("t", 0), at("t", 1)]).await.expect("added");
         for partition in 0..2 {
             send(&broker, producer, partition, 0, "both").await.expect("published");
         }
         let decision = decided(&broker, &id);
-        let appended = broker.append_transaction(&id, Some(&decision), &mut Wakes::default()).expect("appended");
-        appended.lasts().await.expect("it lasts");
+        let appended = append_transaction(&broker, &id, Some(&decision), &mut Wakes::default()).expect("appended");
+        appended.commit.wait().await.expect("it lasts");
         let stored_as = broker.topic("t").expect("there").stored_as.expect("on disk");
         let dir = killed(dir.path());
         let segments = dir.path().join("topics").join(stored_as.to_string()).join("0");
@@ -486,7 +502,7 @@ async fn a_decision_waits_for_a_partition_that_is_not_served() {
         move_files(&segments, aside.path());
 
         let mut broker = on_disk(dir.path());
-        let phase = async |broker: &Broker| broker.describe_transaction(&tid("a")).await.expect("there");
+        let phase = async |broker: &Broker| broker.transactions.describe(&tid("a")).await.expect("there");
         until("the others are told", async || group_offset(&broker).await == Some(7)).await;
         until("it is noted", async || phase(&broker).await.partitions.len() == 1).await;
         let left = phase(&broker).await;
@@ -494,8 +510,8 @@ async fn a_decision_waits_for_a_partition_that_is_not_served() {
         assert!(left.offsets.is_empty());
         assert_eq!(committed(&broker, 1).await, ["both"]);
         let (other, at_0) = (tid("other"), [at("t", 0)]);
-        let stranger = broker.init_transactions(&other, None, TIMEOUT_MS).await.expect("begun");
-        let refused = broker.add_partitions(&other, stranger, &at_0).await.expect_err("not served");
+        let stranger = broker.transactions.init(&other, None, TIMEOUT_MS).await.expect("begun");
+        let refused = broker.transactions.add_partitions(&other, stranger, &at_0).await.expect_err("not served");
         assert_eq!(refused.error.kind, ErrorKind::Corrupt);
         commit_plainly(&broker, 9).await;
 
@@ -512,7 +528,7 @@ async fn a_decision_waits_for_a_partition_that_is_not_served() {
             until("its marker lasts", async || committed(&broker, 0).await == ["first", "both"]).await;
             assert_eq!(group_offset(&broker).await, Some(9));
         }
-        broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("it goes on");
+        broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("it goes on");
     }
 }
 
@@ -522,20 +538,20 @@ async fn a_transaction_that_nobody_knows_of_is_aborted_at_the_start() {
     let broker = on_disk(dir.path());
     create(&broker).await;
     let producer = ProducerEpoch { id: 77, epoch: 0 };
-    broker.restored_transactions().await.expect("restored");
+    broker.transactions.restored().await.expect("restored");
     // As a repair may leave it after the loss of the topic of transactions.
-    let partition = broker.partition_at(&at("t", 0)).expect("there");
+    let partition = broker.transactions.partition_at(&at("t", 0)).expect("there");
     partition.begin(producer.id, producer.epoch).expect("begun");
     send(&broker, producer, 0, 0, "orphaned").await.expect("published");
     assert_eq!(partition.extent().stable_end, 0);
     broker.stop().expect("stopped");
     drop((partition, broker));
     let broker = on_disk(dir.path());
-    broker.restored_transactions().await.expect("restored");
+    broker.transactions.restored().await.expect("restored");
     let extent = broker.describe_topic("t").expect("there").partitions[0];
     assert_eq!(committed(&broker, 0).await, Vec::<String>::new());
     assert!(extent.end >= 1);
-    let partition = broker.partition_at(&at("t", 0)).expect("there");
+    let partition = broker.transactions.partition_at(&at("t", 0)).expect("there");
     assert!(partition.producers().iter().all(|producer| producer.open.is_none()));
 }
 
@@ -574,14 +590,14 @@ async fn each_transaction_counts_whole_and_once_across_kills() {
             let (id, program) = (tid(&at_program.to_string()), &mut programs[at_program as usize]);
             let Some(producer) = program.producer.filter(|_| random.below(12) > 0) else {
                 // It starts again, whatever its state.
-                let producer = broker.init_transactions(&id, None, TIMEOUT_MS).await.expect("begun");
+                let producer = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");
                 *program = Program { producer: Some(producer), ..Program::default() };
                 continue;
             };
             match random.below(10) {
                 0..6 => {
                     let partition = random.below(3) as u32;
-                    broker.add_partitions(&id, producer, &[at("t", partition)]).await.expect("added");
+                    broker.transactions.add_partitions(&id, producer, &[at("t", partition)]).await.expect("added");
                     let sequence = &mut program.sequences[partition as usize];
                     let value = format!("{id} {step}");
                     send(&broker, producer, partition, *sequence, &value).await.expect("published");
@@ -590,7 +606,7 @@ async fn each_transaction_counts_whole_and_once_across_kills() {
                 }
                 6..9 if !program.open.is_empty() => {
                     let decision = if random.below(3) == 0 { Decision::Abort } else { Decision::Commit };
-                    broker.end_transaction(&id, producer, decision).await.expect("ended");
+                    broker.transactions.end(&id, producer, decision).await.expect("ended");
                     for (partition, value) in program.open.drain(..) {
                         if decision == Decision::Commit {
                             expected[partition as usize].push(value);
@@ -601,14 +617,14 @@ async fn each_transaction_counts_whole_and_once_across_kills() {
                     let left = killed(dir.path());
                     drop(std::mem::replace(&mut broker, on_disk(left.path())));
                     dir = left;
-                    broker.restored_transactions().await.expect("restored");
+                    broker.transactions.restored().await.expect("restored");
                 }
                 _ => {}
             }
         }
         for (at, program) in programs.iter().enumerate().filter(|(_, program)| !program.open.is_empty()) {
             let producer = program.producer.expect("it has begun");
-            broker.end_transaction(&tid(&at.to_string()), producer, Decision::Abort).await.expect("ended");
+            broker.transactions.end(&tid(&at.to_string()), producer, Decision::Abort).await.expect("ended");
         }
         for (partition, expected) in (0..).zip(&mut expected) {
             let mut found = committed(&broker, partition).await;

@@ -40,7 +40,7 @@ impl Member {
         let topics = vec![Pattern::parse("t").expect("a topic")];
         ClassicJoin {
             member: self.who.as_ref().map(|who| who.member.clone()),
-            fresh: self.broker.new_member_id("a program\n").expect("an id"),
+            fresh: self.broker.groups.new_member_id("a program\n").expect("an id"),
             instance: None,
             client: "a program".into(),
             host: "here".into(),
@@ -56,7 +56,7 @@ impl Member {
 
     async fn join(&mut self) -> Result<Joined, Reason> {
         loop {
-            let entered = within("joining", self.broker.join_classic(&group(), self.join_of(true))).await;
+            let entered = within("joining", self.broker.groups.join_classic(&group(), self.join_of(true))).await;
             match entered.map_err(|refused| refused.reason)? {
                 Entered::Named(id) => self.who = Some(Identity { member: id, instance: None }),
                 Entered::Joined(joined) => {
@@ -86,13 +86,13 @@ impl Member {
             protocol: None,
             shares: shares.collect(),
         };
-        let synced = within("syncing", self.broker.sync_classic(&group(), sync)).await;
+        let synced = within("syncing", self.broker.groups.sync_classic(&group(), sync)).await;
         synced.map(|synced| synced.given).map_err(|refused| refused.reason)
     }
 
     async fn beat(&self) -> Result<(), Reason> {
         let who = self.who.as_ref().expect("it has joined");
-        self.broker.heartbeat_classic(&group(), who, self.generation).await.map_err(|refused| refused.reason)
+        self.broker.groups.heartbeat_classic(&group(), who, self.generation).await.map_err(|refused| refused.reason)
     }
 
     /// Sends heartbeats until the member has to join again.
@@ -108,7 +108,7 @@ impl Member {
 
     async fn leave(&self) -> Result<MemberId, Reason> {
         let leaver = Leaver { member: Some(self.id().clone()), instance: None };
-        let left = self.broker.leave_classic(&group(), &[leaver]).await.map_err(|refused| refused.reason)?;
+        let left = self.broker.groups.leave_classic(&group(), &[leaver]).await.map_err(|refused| refused.reason)?;
         left.into_iter().next().expect("one left").map_err(|refused| refused.reason)
     }
 }
@@ -118,9 +118,9 @@ impl Member {
 async fn a_join_that_is_refused_makes_no_group() {
     let broker = start(Settings::default());
     let join = Member::new(&broker, 1).join_of(true);
-    let refused = broker.join_classic(&group(), join).await.map_err(|refused| refused.reason);
+    let refused = broker.groups.join_classic(&group(), join).await.map_err(|refused| refused.reason);
     assert_eq!(refused, Err(Reason::InvalidTimeout));
-    assert_eq!(broker.list_groups("", 9).await.expect("groups").0.len(), 0);
+    assert_eq!(broker.groups.list("", 9).await.expect("groups").0.len(), 0);
 }
 
 async fn with_topic(broker: &Broker, name: &str) {
@@ -156,7 +156,7 @@ async fn members_wait_for_each_other() {
     let Ok(Given::Bytes(theirs)) = given else { panic!("no share") };
     assert_eq!(BTreeSet::from([mine, theirs]), BTreeSet::from(["0".into(), "1".into()]));
 
-    let status = broker.describe_group(&group()).await.expect("a group");
+    let status = broker.groups.describe(&group()).await.expect("a group");
     let classic = status.classic.expect("they share out");
     assert_eq!(
         (classic.phase, &*classic.protocol_type, &*classic.protocol),
@@ -165,13 +165,13 @@ async fn members_wait_for_each_other() {
     assert_eq!((status.state, status.epoch, status.members.len()), (GroupState::Stable, 2, 2));
     assert!(status.members.iter().all(|member| &*member.metadata == b"wants t" && member.host == "here"));
     assert!(status.partitions.iter().all(|partition| partition.owner.is_some()));
-    assert_eq!(broker.list_groups("", 9).await.expect("groups").0[0].members, 2);
+    assert_eq!(broker.groups.list("", 9).await.expect("groups").0[0].members, 2);
     assert_eq!(second.leave().await, Ok(second.id().clone()));
     assert_eq!(second.leave().await, Err(Reason::UnknownMember));
     assert_eq!(first.beat().await, Err(Reason::RebalanceInProgress));
     first.leave().await.expect("left");
     assert_eq!(first.join().await.map(drop), Err(Reason::UnknownMember), "its id is void");
-    broker.delete_group(&group()).await.expect("no members");
+    broker.groups.delete(&group()).await.expect("no members");
 }
 
 /// A member whose session expires while others wait for it does not hold them up.
@@ -227,7 +227,7 @@ async fn members_of_both_kinds_share_a_group() {
         rebalance_timeout_ms: 60_000,
         takes_over: true,
     };
-    let turn = broker.join_group(&group(), join).await.expect("joined");
+    let turn = broker.groups.join(&group(), join).await.expect("joined");
     // The classic member was assigned one partition only, so the other is free.
     assert_eq!(turn.assignment, Some(vec![at("t", 1)]));
     let beat = |epoch, owned: &[TopicPartition]| Beat {
@@ -242,27 +242,27 @@ async fn members_of_both_kinds_share_a_group() {
     let commit =
         |partition| OffsetCommit { partition: at("t", partition), offset: 0, leader_epoch: 7, metadata: "note".into() };
     let of_classic = Committer::Member { who: classic.who.clone().expect("joined"), epoch: classic.generation };
-    broker.commit_offsets(&group(), &of_classic, vec![commit(0)]).await.expect("committed");
-    let refused = broker.commit_offsets(&group(), &of_classic, vec![commit(1)]).await;
+    broker.groups.commit_offsets(&group(), &of_classic, vec![commit(0)]).await.expect("committed");
+    let refused = broker.groups.commit_offsets(&group(), &of_classic, vec![commit(1)]).await;
     assert_eq!(refused.map_err(|refused| refused.reason), Err(Reason::RebalanceInProgress));
     let of_native = Committer::Member { who: native.clone(), epoch: turn.epoch };
-    broker.commit_offsets(&group(), &of_native, vec![commit(1)]).await.expect("committed");
-    let committed = broker.committed_offsets(&group(), None).await.expect("offsets");
+    broker.groups.commit_offsets(&group(), &of_native, vec![commit(1)]).await.expect("committed");
+    let committed = broker.groups.committed_offsets(&group(), None).await.expect("offsets");
     assert!(committed.iter().all(|(_, committed)| committed.leader_epoch == 7 && &*committed.metadata == "note"));
     assert_eq!(committed.len(), 2);
-    let status = broker.describe_group(&group()).await.expect("a group");
+    let status = broker.groups.describe(&group()).await.expect("a group");
     assert_eq!((status.classic, status.state, status.members.len()), (None, GroupState::Stable, 2));
 
     classic.leave().await.expect("left");
-    let turn = broker.group_heartbeat(&group(), beat(turn.epoch, &[at("t", 1)])).await.expect("a member");
+    let turn = broker.groups.heartbeat(&group(), beat(turn.epoch, &[at("t", 1)])).await.expect("a member");
     assert_eq!(turn.assignment, Some(vec![at("t", 0), at("t", 1)]));
     // In the other direction: the broker continues to assign the partitions.
     let joined = classic_again(&mut classic).await;
     assert_eq!((&joined.leader, joined.generation), (&None, 4));
     assert_eq!(classic.sync(&joined).await, Ok(Given::Partitions(Vec::new())));
-    let turn = broker.group_heartbeat(&group(), beat(turn.epoch, &[at("t", 0), at("t", 1)])).await.expect("a member");
+    let turn = broker.groups.heartbeat(&group(), beat(turn.epoch, &[at("t", 0), at("t", 1)])).await.expect("a member");
     let kept = turn.assignment.expect("it gives one up");
-    broker.group_heartbeat(&group(), beat(turn.epoch, &kept)).await.expect("a member");
+    broker.groups.heartbeat(&group(), beat(turn.epoch, &kept)).await.expect("a member");
     classic.until_rebalance().await;
     let joined = classic.join().await.expect("joined");
     let Ok(Given::Partitions(given)) = classic.sync(&joined).await else { panic!("no share") };
@@ -285,14 +285,14 @@ async fn offsets_that_nobody_needs_are_deleted() {
     let commit =
         |partition| OffsetCommit { partition, offset: 0, leader_epoch: NO_LEADER_EPOCH, metadata: String::new() };
     let offsets = vec![commit(at("t", 0)), commit(at("old", 0)), commit(at("old", 1))];
-    broker.commit_offsets(&group(), &Committer::Outsider, offsets).await.expect("committed");
+    broker.groups.commit_offsets(&group(), &Committer::Outsider, offsets).await.expect("committed");
     let mut member = Member::new(&broker, 60_000);
     let joined = member.join().await.expect("joined");
     member.sync(&joined).await.expect("synced");
     let asked = vec![at("t", 0), at("old", 1), at("gone", 0)];
-    let deleted = broker.delete_offsets(&group(), asked).await.expect("a group");
+    let deleted = broker.groups.delete_offsets(&group(), asked).await.expect("a group");
     let reasons: Vec<_> = deleted.into_iter().map(|(_, outcome)| outcome.map_err(|refused| refused.reason)).collect();
     assert_eq!(reasons, [Err(Reason::Subscribed), Ok(()), Err(Reason::Other)]);
-    let left = broker.committed_offsets(&group(), None).await.expect("offsets");
+    let left = broker.groups.committed_offsets(&group(), None).await.expect("offsets");
     assert_eq!(left.into_iter().map(|(at, _)| at).collect::<Vec<_>>(), [at("old", 0), at("t", 0)]);
 }

@@ -63,7 +63,7 @@ impl Member {
                 broker.partitions_of(topic.as_str()).expect("created");
             }
         }
-        let turn = within("joining", broker.join_group(&group(), join)).await.expect("joined");
+        let turn = within("joining", broker.groups.join(&group(), join)).await.expect("joined");
         let mut member = Self { broker: broker.clone(), who: who(name), epoch: 0, reads: BTreeSet::new() };
         member.hear(turn);
         member
@@ -88,7 +88,7 @@ impl Member {
         while said.as_ref() != Some(&self.reads) || self.reads.len() != partitions {
             let beat = self.beat(said.as_ref() != Some(&self.reads), Duration::from_secs(600));
             said = Some(self.reads.clone());
-            let turn = within("a heartbeat", self.broker.group_heartbeat(&group(), beat)).await.expect("a member");
+            let turn = within("a heartbeat", self.broker.groups.heartbeat(&group(), beat)).await.expect("a member");
             self.hear(turn);
         }
     }
@@ -101,7 +101,7 @@ impl Member {
             leader_epoch: NO_LEADER_EPOCH,
             metadata: String::new(),
         }];
-        self.broker.commit_offsets(&group(), &committer, offsets).await.map_err(|refused| refused.reason)
+        self.broker.groups.commit_offsets(&group(), &committer, offsets).await.map_err(|refused| refused.reason)
     }
 }
 
@@ -132,7 +132,7 @@ async fn members_that_wait_hear_of_each_other_at_once() {
     let all: BTreeSet<_> = first.reads.iter().chain(&second.reads).chain(&third.reads).collect();
     assert_eq!(all.len(), 6);
     for gone in [second, third] {
-        broker.leave_group(&group(), &gone.who, false).await.expect("left");
+        broker.groups.leave(&group(), &gone.who, false).await.expect("left");
     }
     first.until(6).await;
     assert_eq!(metric(&broker, "thalweg_group_members"), 1);
@@ -151,11 +151,11 @@ async fn a_member_that_keeps_what_it_shall_give_up_is_put_out() {
     let mut epoch = other.epoch;
     while metric(&broker, "thalweg_group_members_expired_total") == 0 {
         let beat = other.beat(false, Duration::from_secs(600));
-        other.hear(within("news", broker.group_heartbeat(&group(), beat)).await.expect("a member"));
+        other.hear(within("news", broker.groups.heartbeat(&group(), beat)).await.expect("a member"));
         assert!(other.epoch > epoch);
         epoch = other.epoch;
     }
-    let turn = broker.group_heartbeat(&group(), first.beat(false, Duration::ZERO)).await.expect("a member");
+    let turn = broker.groups.heartbeat(&group(), first.beat(false, Duration::ZERO)).await.expect("a member");
     first.hear(turn);
     assert_eq!(first.reads.len(), 2);
     other.until(4).await;
@@ -171,7 +171,7 @@ async fn a_silent_member_is_put_out() {
     let mut other = Member::join(&broker, "other", "t", 600_000).await;
     other.until(4).await;
     assert_eq!(silent.commit("t", 0, 1).await, Err(Reason::UnknownMember));
-    let refused = broker.group_heartbeat(&group(), silent.beat(true, Duration::ZERO)).await;
+    let refused = broker.groups.heartbeat(&group(), silent.beat(true, Duration::ZERO)).await;
     assert_eq!(refused.map_err(|refused| refused.reason).map(drop), Err(Reason::UnknownMember));
     assert_eq!(metric(&broker, "thalweg_group_members_expired_total"), 1);
     silent.epoch = 0;
@@ -198,7 +198,7 @@ async fn topics_that_come_and_go_are_heard_of() {
     member.until(6).await;
     broker.delete_topic("orders.us").await.expect("deleted");
     member.until(2).await;
-    let committed = broker.committed_offsets(&group(), None).await.expect("offsets");
+    let committed = broker.groups.committed_offsets(&group(), None).await.expect("offsets");
     assert_eq!(committed.into_iter().map(|(at, _)| at).collect::<Vec<_>>(), [at("orders.eu", 1)]);
     assert_eq!(member.commit("orders.us", 2, 0).await, Err(Reason::Other), "there is no such topic");
 }
@@ -214,21 +214,21 @@ async fn lag_is_the_end_less_what_is_committed() {
     let member = Member::join(&broker, "m", "t", 600_000).await;
     member.commit("t", 0, 1).await.expect("committed");
     member.commit("t", 1, 1).await.expect("committed");
-    let status = broker.describe_group(&group()).await.expect("a group");
+    let status = broker.groups.describe(&group()).await.expect("a group");
     assert_eq!((status.state, status.members.len(), status.assignor), (GroupState::Stable, 1, Assignor::Uniform));
     assert_eq!(status.partitions.iter().map(|p| p.lag()).collect::<Vec<_>>(), [Some(2), Some(0), None]);
     assert!(status.partitions.iter().all(|p| p.owner.as_ref() == Some(&member.who.member)));
-    let (listed, is_last) = broker.list_groups("", 10).await.expect("groups");
+    let (listed, is_last) = broker.groups.list("", 10).await.expect("groups");
     assert!(is_last);
     assert_eq!((listed[0].lag, listed[0].members, listed[0].offsets), (2, 1, 2));
     assert!(broker.stats().expect("metrics").contains("thalweg_group_lag{group=\"g\"} 2"));
     // A group without members keeps its offsets, which can then be reset.
-    let reset = broker.reset_offsets(&group(), "t", &[], &ResetTo::Start(Start::Live), false).await;
+    let reset = broker.groups.reset_offsets(&group(), "t", &[], &ResetTo::Start(Start::Live), false).await;
     assert_eq!(reset.map_err(|refused| refused.reason), Err(Reason::HasMembers));
-    let deleted = broker.delete_group(&group()).await;
+    let deleted = broker.groups.delete(&group()).await;
     assert_eq!(deleted.map_err(|refused| refused.reason), Err(Reason::HasMembers));
-    broker.leave_group(&group(), &member.who, false).await.expect("left");
-    let to = |to| broker.reset_offsets(&GROUP, "t", &[], to, true);
+    broker.groups.leave(&group(), &member.who, false).await.expect("left");
+    let to = |to| broker.groups.reset_offsets(&GROUP, "t", &[], to, true);
     static GROUP: std::sync::LazyLock<GroupName> = std::sync::LazyLock::new(group);
     assert_eq!(to(&ResetTo::Start(Start::Live)).await.expect("offsets"), [(0, Some(3)), (1, Some(1)), (2, Some(0))]);
     assert_eq!(
@@ -236,12 +236,12 @@ async fn lag_is_the_end_less_what_is_committed() {
         [(0, Some(2)), (1, Some(1)), (2, Some(0))]
     );
     assert_eq!(to(&ResetTo::Start(Start::Time(2))).await.expect("offsets"), [(0, Some(3)), (1, Some(1)), (2, Some(0))]);
-    assert_eq!(broker.list_groups("", 10).await.expect("groups").0[0].lag, 2, "a dry run changes nothing");
+    assert_eq!(broker.groups.list("", 10).await.expect("groups").0[0].lag, 2, "a dry run changes nothing");
     let earliest = ResetTo::Start(Start::Earliest);
-    broker.reset_offsets(&group(), "t", &[0], &earliest, false).await.expect("reset");
-    assert_eq!(broker.list_groups("", 10).await.expect("groups").0[0].lag, 3);
-    broker.delete_group(&group()).await.expect("deleted");
-    assert_eq!(broker.describe_group(&group()).await.map(drop).map_err(|r| r.reason), Err(Reason::NoSuchGroup));
+    broker.groups.reset_offsets(&group(), "t", &[0], &earliest, false).await.expect("reset");
+    assert_eq!(broker.groups.list("", 10).await.expect("groups").0[0].lag, 3);
+    broker.groups.delete(&group()).await.expect("deleted");
+    assert_eq!(broker.groups.describe(&group()).await.map(drop).map_err(|r| r.reason), Err(Reason::NoSuchGroup));
 }
 
 /// Internal topics can only be read by clients. Other names that begin with `_` are ordinary names.

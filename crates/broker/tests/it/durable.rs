@@ -132,7 +132,7 @@ async fn a_commit_that_nobody_waits_for_counts_all_the_same() {
             leader_epoch: NO_LEADER_EPOCH,
             metadata: String::new(),
         }];
-        broker.commit_offsets(&group, &Committer::Outsider, offsets)
+        broker.groups.commit_offsets(&group, &Committer::Outsider, offsets)
     };
     // The group itself is on disk now.
     within("a commit", commit(0)).await.expect("committed");
@@ -144,7 +144,7 @@ async fn a_commit_that_nobody_waits_for_counts_all_the_same() {
         }
         let counts = async {
             loop {
-                let committed = broker.committed_offsets(&group, None).await.expect("offsets");
+                let committed = broker.groups.committed_offsets(&group, None).await.expect("offsets");
                 if committed[0].1.offset == offset {
                     return;
                 }

@@ -45,12 +45,12 @@ fn settings() -> Settings {
 const SOURCE: LoginSource = LoginSource { door: Door::Kafka, address: None };
 
 async fn log_in(broker: &Broker, user: &str, password: &str) -> Result<String, ErrorKind> {
-    let user = within("a login", broker.authenticate(name(user), password.into(), SOURCE)).await;
+    let user = within("a login", broker.security.authenticate(name(user), password.into(), SOURCE)).await;
     user.map(|user| user.to_string()).map_err(|error| error.kind)
 }
 
 fn may(broker: &Broker, user: &str, operation: Operation, topic: &str) -> bool {
-    let outcome = broker.authorize(&name(user), "127.0.0.1", operation, &Resource::topic(topic));
+    let outcome = broker.security.authorize(&name(user), "127.0.0.1", operation, &Resource::topic(topic));
     assert!(outcome.as_ref().err().is_none_or(|error| error.kind == ErrorKind::Denied));
     outcome.is_ok()
 }
@@ -67,11 +67,11 @@ async fn users_of_the_configuration_come_in_and_do_not_change() {
         assert_eq!(log_in(&broker, user, password).await, Err(ErrorKind::Denied));
     }
     let put = vec![(name("app"), credential(Mechanism::Sha256, "mine"))];
-    assert_eq!(broker.put_credentials(put).await.expect_err("refused").kind, ErrorKind::Invalid);
+    assert_eq!(broker.security.put_credentials(put).await.expect_err("refused").kind, ErrorKind::Invalid);
     let gone = vec![(name("app"), Mechanism::Sha256)];
-    assert_eq!(broker.delete_credentials(gone).await.expect_err("refused").kind, ErrorKind::Invalid);
+    assert_eq!(broker.security.delete_credentials(gone).await.expect_err("refused").kind, ErrorKind::Invalid);
     assert!(may(&broker, "root", Operation::Write, "t") && !may(&broker, "app", Operation::Write, "t"));
-    let users = broker.users().await.expect("users");
+    let users = broker.security.users().await.expect("users");
     assert_eq!(
         users.iter().map(|user| (user.is_configured, user.is_super)).collect::<Vec<_>>(),
         [(true, false), (true, true)]
@@ -83,14 +83,14 @@ async fn what_was_changed_outlives_the_broker() {
     let dir = tempfile::tempdir().expect("a folder");
     let broker = reopen(dir.path());
     let both = Mechanism::ALL.map(|mechanism| (name("ann"), credential(mechanism, "pencil")));
-    broker.put_credentials(both.to_vec()).await.expect("kept");
-    broker.put_credentials(vec![(name("bob"), credential(Mechanism::Sha512, "b"))]).await.expect("kept");
-    broker.create_acls(vec![allow("ann", Operation::Read, "t"); 2]).await.expect("kept");
-    broker.create_acls(vec![allow("ann", Operation::Write, "t")]).await.expect("kept");
+    broker.security.put_credentials(both.to_vec()).await.expect("kept");
+    broker.security.put_credentials(vec![(name("bob"), credential(Mechanism::Sha512, "b"))]).await.expect("kept");
+    broker.security.create_acls(vec![allow("ann", Operation::Read, "t"); 2]).await.expect("kept");
+    broker.security.create_acls(vec![allow("ann", Operation::Write, "t")]).await.expect("kept");
     assert!(may(&broker, "ann", Operation::Read, "t") && may(&broker, "ann", Operation::Write, "t"));
-    broker.delete_credentials(vec![(name("bob"), Mechanism::Sha512)]).await.expect("gone");
+    broker.security.delete_credentials(vec![(name("bob"), Mechanism::Sha512)]).await.expect("gone");
     let filter = AclFilter { operation: Some(Operation::Write), ..AclFilter::default() };
-    let gone = broker.delete_acls(vec![filter.clone(), filter]).await.expect("gone");
+    let gone = broker.security.delete_acls(vec![filter.clone(), filter]).await.expect("gone");
     assert_eq!(gone, vec![vec![allow("ann", Operation::Write, "t")]; 2]);
     drop(broker);
 
@@ -100,7 +100,10 @@ async fn what_was_changed_outlives_the_broker() {
         assert_eq!(log_in(&broker, "ann", "pencil").await, Ok("ann".into()));
         assert_eq!(log_in(&broker, "bob", "b").await, Err(ErrorKind::Denied));
         assert!(may(&broker, "ann", Operation::Read, "t") && !may(&broker, "ann", Operation::Write, "t"));
-        assert_eq!(broker.acls(&AclFilter::default()).await.expect("read"), [allow("ann", Operation::Read, "t")]);
+        assert_eq!(
+            broker.security.acls(&AclFilter::default()).await.expect("read"),
+            [allow("ann", Operation::Read, "t")]
+        );
         // No client can read the topic of users, or see that it exists.
         assert!(broker.list_topics("", 100).0.is_empty());
         assert_eq!(broker.describe_topic("_security").expect_err("hidden").kind, ErrorKind::NotFound);
@@ -121,13 +124,14 @@ async fn a_scram_exchange_of_somebody_unknown_looks_like_any_other() {
     let broker = start(settings());
     let begin = async |user: &str| {
         let first = format!("n,,n={user},r=abc");
-        let (exchange, answer) = broker.begin_scram(Mechanism::Sha256, first.as_bytes()).await.expect("a challenge");
+        let (exchange, answer) =
+            broker.security.begin_scram(Mechanism::Sha256, first.as_bytes()).await.expect("a challenge");
         let answer = String::from_utf8(answer).expect("text");
         let salt = answer.split(",s=").nth(1).and_then(|rest| rest.split(',').next()).expect("a salt").to_owned();
         assert!(answer.starts_with("r=abc") && answer.ends_with(",i=4096"), "{answer}");
         let nonce = answer[2..].split(',').next().expect("a nonce").to_owned();
         let last = format!("c=biws,r={nonce},p={}=", "A".repeat(43));
-        (salt, broker.finish_scram(exchange, last.as_bytes(), SOURCE).await.expect_err("a wrong proof"))
+        (salt, broker.security.finish_scram(exchange, last.as_bytes(), SOURCE).await.expect_err("a wrong proof"))
     };
     let (known, unknown) = (begin("app").await, begin("nobody").await);
     assert_eq!((known.1.kind, known.1), (ErrorKind::Denied, unknown.1));
@@ -141,9 +145,9 @@ async fn nothing_is_asked_where_nothing_is_set() {
     let broker = start(Settings::default());
     assert!(!broker.is_authorizing() && may(&broker, "ANONYMOUS", Operation::Delete, "t"));
     // Without a disk, changes are kept until the broker stops.
-    broker.put_credentials(vec![(name("ann"), credential(Mechanism::Sha256, "x"))]).await.expect("kept");
+    broker.security.put_credentials(vec![(name("ann"), credential(Mechanism::Sha256, "x"))]).await.expect("kept");
     assert_eq!(log_in(&broker, "ann", "x").await, Ok("ann".into()));
-    let missing = broker.delete_credentials(vec![(name("ann"), Mechanism::Sha512)]).await;
+    let missing = broker.security.delete_credentials(vec![(name("ann"), Mechanism::Sha512)]).await;
     assert_eq!(missing.expect_err("she has none").kind, ErrorKind::NotFound);
 }
 
@@ -153,18 +157,18 @@ async fn secrets_last_and_are_read_by_no_request() {
     let temp = tempfile::tempdir().expect("a folder");
     {
         let broker = open_with(temp.path(), Settings::default());
-        assert_eq!(broker.secret("key").await.expect("read"), None);
-        broker.put_secret("key", b"one").await.expect("kept");
-        broker.put_secret("key", b"two").await.expect("kept");
-        assert!(broker.put_secret("long", &vec![0; 1 << 20]).await.is_err());
+        assert_eq!(broker.security.secret("key").await.expect("read"), None);
+        broker.security.put_secret("key", b"one").await.expect("kept");
+        broker.security.put_secret("key", b"two").await.expect("kept");
+        assert!(broker.security.put_secret("long", &vec![0; 1 << 20]).await.is_err());
         for count in 1..64 {
-            broker.put_secret(&format!("{count}"), b"").await.expect("kept");
+            broker.security.put_secret(&format!("{count}"), b"").await.expect("kept");
         }
-        assert_eq!(broker.put_secret("more", b"").await.expect_err("full").kind, ErrorKind::Busy);
+        assert_eq!(broker.security.put_secret("more", b"").await.expect_err("full").kind, ErrorKind::Busy);
         broker.stop().expect("stopped");
     }
     let broker = open_with(temp.path(), Settings::default());
-    assert_eq!(broker.secret("key").await.expect("read").as_deref(), Some(&b"two"[..]));
+    assert_eq!(broker.security.secret("key").await.expect("read").as_deref(), Some(&b"two"[..]));
     let wait = std::time::Duration::ZERO;
     let hidden = broker.fetch("_security", 0, 0, 1 << 20, wait).await.expect_err("hidden");
     assert_eq!(hidden.kind, ErrorKind::Denied);

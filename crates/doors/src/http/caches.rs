@@ -27,7 +27,7 @@ const EXPIRES: &str = "thalweg-expires-ms";
 pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
     let query = Query::parse(&uri, &["after", "max"])?;
     let after = query.text("after").unwrap_or_default();
-    let (caches, is_last) = http.broker.list_caches(after, query.list_count()?);
+    let (caches, is_last) = http.broker.caches.list(after, query.list_count()?);
     let caches: Vec<Value> = caches.iter().map(shown).collect();
     Ok(codec::json(StatusCode::OK, &json!({ "caches": caches, "is_last": is_last })))
 }
@@ -49,21 +49,21 @@ pub(super) async fn create(State(http): State<Arc<Http>>, Topic(cache): Topic, r
         codec::optional_json(&http.bodies, request).await?.unwrap_or_default();
     let eviction = eviction.as_deref().map(Eviction::parse).transpose()?.unwrap_or_default();
     let settings = CacheSettings { bytes_max, eviction, ttl_ms, is_durable };
-    let was_there = http.broker.describe_cache(&cache).is_ok();
-    let made = http.broker.create_cache(&cache, settings)?;
-    made.settled().lasts().await?;
+    let was_there = http.broker.caches.describe(&cache).is_ok();
+    let made = http.broker.caches.create(&cache, settings)?;
+    made.settled().wait().await?;
     let status = if was_there { StatusCode::OK } else { StatusCode::CREATED };
     Ok(codec::json(status, &shown(&made.status())))
 }
 
 pub(super) async fn describe(State(http): State<Arc<Http>>, Topic(cache): Topic, uri: Uri) -> Result<Response> {
     Query::parse(&uri, &[])?;
-    Ok(codec::json(StatusCode::OK, &shown(&http.broker.describe_cache(&cache)?)))
+    Ok(codec::json(StatusCode::OK, &shown(&http.broker.caches.describe(&cache)?)))
 }
 
 pub(super) async fn delete(State(http): State<Arc<Http>>, Topic(cache): Topic, uri: Uri) -> Result<StatusCode> {
     Query::parse(&uri, &[])?;
-    http.broker.delete_cache(&cache)?.lasts().await?;
+    http.broker.caches.delete(&cache)?.wait().await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -100,7 +100,7 @@ pub(super) async fn entries(State(http): State<Arc<Http>>, Topic(cache): Topic, 
     let query = Query::parse(&uri, &["prefix", "cursor", "max"])?;
     let (prefix, count_max) = (query.text("prefix").unwrap_or_default(), query.list_count()?);
     let mut next = Some(ScanCursor(query.get("cursor")?.unwrap_or_default()));
-    let cache = http.broker.find_cache(&cache)?;
+    let cache = http.broker.caches.find(&cache)?;
     let (mut entries, mut bytes) = (Vec::new(), 0);
     // A step reads one shard. Most responses take many steps, and no request holds its thread for long.
     for _ in 0..SCAN_STEPS_MAX {
@@ -122,7 +122,7 @@ pub(super) async fn entries(State(http): State<Arc<Http>>, Topic(cache): Topic, 
             entries.len() < count_max && bytes < ANSWER_BYTES_MAX
         });
     }
-    cache.settled().lasts().await?;
+    cache.settled().wait().await?;
     // The cursor is a string: it has 64 bits, which a double cannot represent.
     let cursor = next.map(|next| next.0.to_string());
     Ok(codec::json(StatusCode::OK, &json!({ "entries": entries, "cursor": cursor })))
@@ -130,10 +130,10 @@ pub(super) async fn entries(State(http): State<Arc<Http>>, Topic(cache): Topic, 
 
 pub(super) async fn flush(State(http): State<Arc<Http>>, Topic(cache): Topic, uri: Uri) -> Result<Response> {
     Query::parse(&uri, &[])?;
-    let cache = http.broker.find_cache(&cache)?;
+    let cache = http.broker.caches.find(&cache)?;
     cache.admit()?;
     let (removed, flushed) = cache.flush();
-    cache.settled().and(flushed).lasts().await?;
+    cache.settled().and(flushed).wait().await?;
     Ok(codec::json(StatusCode::OK, &json!({ "removed": removed })))
 }
 
@@ -144,14 +144,14 @@ pub(super) async fn get(
     uri: Uri,
 ) -> Result<Response> {
     Query::parse(&uri, &[])?;
-    let cache = http.broker.find_cache(&cache)?;
+    let cache = http.broker.caches.find(&cache)?;
     let found = cache.get(key.as_bytes(), |found| {
         let read = |found: engine::cache::Found<'_>| {
             Ok::<_, Error>((Bytes::copy_from_slice(found.value.bytes()?), found.version, found.expires_ms))
         };
         found.map(read).transpose()
     })?;
-    cache.commit_of(key.as_bytes()).lasts().await?;
+    cache.commit_of(key.as_bytes()).wait().await?;
     let (value, version, expires_ms) = found.ok_or_else(|| no_entry(&cache, &key))?;
     let mut response = codec::bytes(StatusCode::OK, "application/octet-stream", value);
     let headers = response.headers_mut();
@@ -171,9 +171,9 @@ pub(super) async fn put(
     let ttl = query.get("ttl_ms")?.map_or(Ttl::Default, Ttl::For);
     let condition = condition(request.headers())?;
     let body = codec::read_body(request.into_body(), &http.bodies).await?;
-    let cache = http.broker.cache(&cache)?;
+    let cache = http.broker.caches.open(&cache)?;
     let stored = cache.put(key.as_bytes(), &body.bytes, ttl, condition)?;
-    cache.commit_of(key.as_bytes()).lasts().await?;
+    cache.commit_of(key.as_bytes()).wait().await?;
     match stored {
         Stored::Done { version, previous } => {
             let status = if previous.is_some() { StatusCode::OK } else { StatusCode::CREATED };
@@ -192,10 +192,10 @@ pub(super) async fn remove(
 ) -> Result<StatusCode> {
     Query::parse(request.uri(), &[])?;
     let condition = condition(request.headers())?;
-    let cache = http.broker.find_cache(&cache)?;
+    let cache = http.broker.caches.find(&cache)?;
     cache.admit()?;
     let stored = cache.delete(key.as_bytes(), condition);
-    cache.commit_of(key.as_bytes()).lasts().await?;
+    cache.commit_of(key.as_bytes()).wait().await?;
     match stored {
         Stored::Done { previous: Some(_), .. } => Ok(StatusCode::NO_CONTENT),
         Stored::Done { previous: None, .. } => Err(no_entry(&cache, &key).into()),
@@ -229,9 +229,9 @@ pub(super) async fn add(
 ) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
     let AddIn { delta, ttl_ms } = codec::optional_json(&http.bodies, request).await?.unwrap_or_default();
-    let cache = http.broker.cache(&cache)?;
+    let cache = http.broker.caches.open(&cache)?;
     let added = cache.add(key.as_bytes(), delta, ttl_ms.map_or(Ttl::Default, Ttl::For))?;
-    cache.commit_of(key.as_bytes()).lasts().await?;
+    cache.commit_of(key.as_bytes()).wait().await?;
     // The value is a string, like all values: a counter may have 64 bits.
     Ok(codec::json(StatusCode::OK, &json!({ "value": added.value.to_string(), "version": added.version })))
 }

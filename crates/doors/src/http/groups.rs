@@ -19,7 +19,7 @@ pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Resp
     let query = Query::parse(&uri, &["after", "max"])?;
     let count_max = query.list_count()?;
     let (groups, is_last) =
-        http.broker.list_groups(query.text("after").unwrap_or_default(), count_max).await.map_err(Error::from)?;
+        http.broker.groups.list(query.text("after").unwrap_or_default(), count_max).await.map_err(Error::from)?;
     let groups: Vec<Value> = groups.iter().map(summary).collect();
     Ok(codec::json(StatusCode::OK, &json!({ "groups": groups, "is_last": is_last })))
 }
@@ -36,7 +36,7 @@ fn summary(group: &GroupSummary) -> Value {
 
 pub(super) async fn describe(State(http): State<Arc<Http>>, Topic(group): Topic, uri: Uri) -> Result<Response> {
     Query::parse(&uri, &[])?;
-    let group = http.broker.describe_group(&GroupName::parse(&group)?).await.map_err(Error::from)?;
+    let group = http.broker.groups.describe(&GroupName::parse(&group)?).await.map_err(Error::from)?;
     Ok(codec::json(StatusCode::OK, &shown(&group)))
 }
 
@@ -71,7 +71,7 @@ fn shown(group: &GroupStatus) -> Value {
 
 pub(super) async fn delete(State(http): State<Arc<Http>>, Topic(group): Topic, uri: Uri) -> Result<StatusCode> {
     Query::parse(&uri, &[])?;
-    http.broker.delete_group(&GroupName::parse(&group)?).await.map_err(Error::from)?;
+    http.broker.groups.delete(&GroupName::parse(&group)?).await.map_err(Error::from)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -112,7 +112,7 @@ pub(super) async fn reset(State(http): State<Arc<Http>>, Topic(group): Topic, re
     Query::parse(request.uri(), &[])?;
     let wanted: ResetIn = codec::whole_json(&http.bodies, request).await?;
     let (group, to) = (GroupName::parse(&group)?, wanted.to()?);
-    let reset = http.broker.reset_offsets(&group, &wanted.topic, &wanted.partitions, &to, wanted.dry_run).await;
+    let reset = http.broker.groups.reset_offsets(&group, &wanted.topic, &wanted.partitions, &to, wanted.dry_run).await;
     let offsets = reset
         .map_err(Error::from)?
         .into_iter()

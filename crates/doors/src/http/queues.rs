@@ -38,7 +38,7 @@ pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Resp
     let query = Query::parse(&uri, &["prefix", "after", "max"])?;
     let count_max = query.list_count()?;
     let text = |name| query.text(name).unwrap_or_default();
-    let (definitions, is_last) = http.broker.queues(text("prefix"), text("after"), count_max).await?;
+    let (definitions, is_last) = http.broker.queues.list(text("prefix"), text("after"), count_max).await?;
     let mut queues = Vec::with_capacity(definitions.len());
     for definition in definitions {
         queues.push(shown(&http.broker, &definition).await?);
@@ -65,8 +65,8 @@ pub(super) async fn create(State(http): State<Arc<Http>>, Topic(queue): Topic, r
             setting => set(&mut new.settings, setting, &value)?,
         }
     }
-    let was_there = http.broker.queue(&queue).await.is_ok();
-    let definition = http.broker.create_queue(new).await?;
+    let was_there = http.broker.queues.get(&queue).await.is_ok();
+    let definition = http.broker.queues.create(new).await?;
     let code = if was_there { StatusCode::OK } else { StatusCode::CREATED };
     Ok(codec::json(code, &shown(&http.broker, &definition).await?))
 }
@@ -82,19 +82,19 @@ pub(super) async fn alter(State(http): State<Arc<Http>>, Topic(queue): Topic, re
     let change = |definition: &mut QueueDefinition| {
         wanted.iter().try_for_each(|(name, value)| set(&mut definition.settings, name, value))
     };
-    let definition = http.broker.alter_queue(&queue, change).await?;
+    let definition = http.broker.queues.alter(&queue, change).await?;
     Ok(codec::json(StatusCode::OK, &shown(&http.broker, &definition).await?))
 }
 
 pub(super) async fn describe(State(http): State<Arc<Http>>, Topic(queue): Topic, uri: Uri) -> Result<Response> {
     Query::parse(&uri, &[])?;
-    let definition = http.broker.queue(&queue).await?;
+    let definition = http.broker.queues.get(&queue).await?;
     Ok(codec::json(StatusCode::OK, &shown(&http.broker, &definition).await?))
 }
 
 pub(super) async fn delete(State(http): State<Arc<Http>>, Topic(queue): Topic, uri: Uri) -> Result<StatusCode> {
     Query::parse(&uri, &[])?;
-    http.broker.delete_queue(&queue).await?;
+    http.broker.queues.delete(&queue).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -114,7 +114,7 @@ fn set(settings: &mut QueueSettings, name: &str, value: &Value) -> engine::Resul
 }
 
 async fn shown(broker: &Broker, definition: &QueueDefinition) -> Result<Value> {
-    let counts = match broker.queue_counts(definition.name.as_str()).await {
+    let counts = match broker.queues.counts(definition.name.as_str()).await {
         Ok(counts) => json!({
             "visible": counts.visible,
             "in_flight": counts.in_flight,
@@ -307,7 +307,7 @@ async fn send_drafts(broker: &Broker, queue: &str, drafts: &[Draft]) -> Result<V
         headers,
         delay_ms: draft.delay_ms,
     });
-    let sent = broker.send(queue, &out.collect::<Vec<_>>()).await?;
+    let sent = broker.queues.send(queue, &out.collect::<Vec<_>>()).await?;
     if !sent.iter().any(engine::Result::is_ok)
         && let Some(Err(error)) = sent.first()
     {
@@ -386,7 +386,7 @@ pub(super) async fn receive(
         lease_ms: query.get("lease_ms")?,
         wait: Duration::from_millis(query.get("wait_ms")?.unwrap_or_default()),
     };
-    let definition = http.broker.queue(&queue).await?;
+    let definition = http.broker.queues.get(&queue).await?;
     let (answers, address) = (http.broker.answers(), Some(peer.address));
     answers.wait_for_turn(address, ROOM_WAIT).await?;
     let received = wait_for_messages(&http.broker, &queue, &wanted, peer).await?;
@@ -396,14 +396,14 @@ pub(super) async fn receive(
         bytes => match answers.take(address, bytes, ROOM_WAIT).await {
             Ok(held) => Some(held),
             Err(error) => {
-                http.broker.untake(&queue, received).await?;
+                http.broker.queues.untake(&queue, received).await?;
                 return Err(error.into());
             }
         },
     };
     let mut messages = Vec::with_capacity(received.len());
     for one in &received {
-        let receipt = http.broker.seal(&definition, &one.receipt)?;
+        let receipt = http.broker.queues.seal(&definition, &one.receipt)?;
         messages.push(MessageOut {
             receipt: Some(receipt),
             first_received_ms: Some(one.first_received_ms),
@@ -453,8 +453,8 @@ async fn wait_for_messages(
     mut peer: Peer,
 ) -> engine::Result<Vec<Received>> {
     tokio::select! {
-        received = broker.receive(queue, wanted) => received,
-        () = peer.drain.begun() => broker.receive(queue, &Receive { wait: Duration::ZERO, ..*wanted }).await,
+        received = broker.queues.receive(queue, wanted) => received,
+        () = peer.drain.begun() => broker.queues.receive(queue, &Receive { wait: Duration::ZERO, ..*wanted }).await,
     }
 }
 
@@ -483,7 +483,7 @@ pub(super) async fn ack(State(http): State<Arc<Http>>, Topic(queue): Topic, requ
     Query::parse(request.uri(), &[])?;
     let AcksIn { receipts } = codec::whole_json(&http.bodies, request).await?;
     let (broker, name) = (&http.broker, &queue);
-    settle(broker, name, receipts, async |receipts| broker.ack(name, &receipts).await).await
+    settle(broker, name, receipts, async |receipts| broker.queues.ack(name, &receipts).await).await
 }
 
 pub(super) async fn nack(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
@@ -492,7 +492,7 @@ pub(super) async fn nack(State(http): State<Arc<Http>>, Topic(queue): Topic, req
     let (broker, name) = (&http.broker, &queue);
     settle(broker, name, receipts, async |receipts| {
         let leases: Vec<_> = receipts.into_iter().map(|receipt| (receipt, delay_ms)).collect();
-        broker.nack(name, &leases).await
+        broker.queues.nack(name, &leases).await
     })
     .await
 }
@@ -503,7 +503,7 @@ pub(super) async fn extend(State(http): State<Arc<Http>>, Topic(queue): Topic, r
     let (broker, name) = (&http.broker, &queue);
     settle(broker, name, receipts, async |receipts| {
         let leases: Vec<_> = receipts.into_iter().map(|receipt| (receipt, lease_ms)).collect();
-        broker.extend(name, &leases).await
+        broker.queues.extend(name, &leases).await
     })
     .await
 }
@@ -520,8 +520,9 @@ async fn settle(
         let message = format!("receipts: 1 to {} at a time, not {}", broker::RECEIVE_MAX, texts.len());
         return Err(Error::invalid(message).into());
     }
-    let definition = broker.queue(queue).await?;
-    let receipts: Vec<Option<Receipt>> = texts.iter().map(|text| broker.unseal(&definition, text).ok()).collect();
+    let definition = broker.queues.get(queue).await?;
+    let receipts: Vec<Option<Receipt>> =
+        texts.iter().map(|text| broker.queues.unseal(&definition, text).ok()).collect();
     let mut answers = change(receipts.iter().flatten().copied().collect()).await?.into_iter();
     let (mut done, mut refused) = (0, Vec::new());
     for (text, receipt) in texts.iter().zip(receipts) {
@@ -547,7 +548,7 @@ pub(super) async fn peek(State(http): State<Arc<Http>>, Topic(queue): Topic, uri
     let max = query.max(PEEK_COUNT_DEFAULT, broker::PEEK_MAX)?;
     let (mut body, mut count) = (b"{\"messages\":[".to_vec(), 0);
     while count < max && body.len() < ANSWER_BYTES_MAX {
-        let found = http.broker.peek(&queue, after, PEEK_TOGETHER.min(max - count)).await?;
+        let found = http.broker.queues.peek(&queue, after, PEEK_TOGETHER.min(max - count)).await?;
         if found.is_empty() {
             break;
         }
@@ -581,7 +582,7 @@ fn parse_place(text: &str) -> Result<(PartitionId, Offset)> {
 
 pub(super) async fn purge(State(http): State<Arc<Http>>, Topic(queue): Topic, uri: Uri) -> Result<Response> {
     Query::parse(&uri, &[])?;
-    let purged = http.broker.purge_queue(&queue).await?;
+    let purged = http.broker.queues.purge(&queue).await?;
     Ok(codec::json(StatusCode::OK, &json!({ "purged": purged })))
 }
 
@@ -603,7 +604,7 @@ pub(super) async fn seek(State(http): State<Arc<Http>>, Topic(queue): Topic, req
         (None, Some(timestamp_ms)) => SeekTo::Time(timestamp_ms),
         _ => return Err(Error::invalid("give to, which is earliest or end, or timestamp_ms").into()),
     };
-    http.broker.seek_queue(&queue, to).await?;
+    http.broker.queues.seek(&queue, to).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -623,8 +624,8 @@ pub(super) async fn start_redrive(
 ) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
     let RedriveIn { to, rate } = codec::optional_json(&http.bodies, request).await?.unwrap_or_default();
-    let redrive = http.broker.start_redrive(&queue, to.as_deref(), rate).await?;
-    let begun = http.broker.redrives(&queue).into_iter().find(|begun| begun.id == redrive);
+    let redrive = http.broker.queues.start_redrive(&queue, to.as_deref(), rate).await?;
+    let begun = http.broker.queues.redrives(&queue).into_iter().find(|begun| begun.id == redrive);
     let begun =
         begun.ok_or_else(|| Error::new(ErrorKind::Internal, "a move of messages was started and cannot be found"))?;
     Ok(codec::json(StatusCode::ACCEPTED, &shown_redrive(&begun)))
@@ -632,8 +633,8 @@ pub(super) async fn start_redrive(
 
 pub(super) async fn list_redrives(State(http): State<Arc<Http>>, Topic(queue): Topic, uri: Uri) -> Result<Response> {
     Query::parse(&uri, &[])?;
-    http.broker.queue(&queue).await?;
-    let redrives: Vec<Value> = http.broker.redrives(&queue).iter().map(shown_redrive).collect();
+    http.broker.queues.get(&queue).await?;
+    let redrives: Vec<Value> = http.broker.queues.redrives(&queue).iter().map(shown_redrive).collect();
     Ok(codec::json(StatusCode::OK, &json!({ "redrives": redrives })))
 }
 
@@ -644,10 +645,10 @@ pub(super) async fn cancel_redrive(
 ) -> Result<Response> {
     Query::parse(&uri, &[])?;
     let id = codec::parse("redrive", &redrive)?;
-    if !http.broker.redrives(&queue).iter().any(|of_queue| of_queue.id == id) {
+    if !http.broker.queues.redrives(&queue).iter().any(|of_queue| of_queue.id == id) {
         return Err(Error::not_found(format!("queue {queue} has no move of messages {id}")).into());
     }
-    Ok(codec::json(StatusCode::OK, &shown_redrive(&http.broker.cancel_redrive(id)?)))
+    Ok(codec::json(StatusCode::OK, &shown_redrive(&http.broker.queues.cancel_redrive(id)?)))
 }
 
 fn shown_redrive(redrive: &Redrive) -> Value {

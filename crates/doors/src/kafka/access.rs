@@ -95,7 +95,7 @@ pub(super) fn need(key: i16, kind: ResourceKind) -> Option<Operation> {
 impl Caller {
     /// Checks that the caller may perform this operation.
     pub(super) fn may(&self, broker: &Broker, operation: Operation, resource: &Resource<'_>) -> Result<(), Code> {
-        broker.authorize(&self.user, &self.host, operation, resource).map_err(|error| {
+        broker.security.authorize(&self.user, &self.host, operation, resource).map_err(|error| {
             tracing::debug!(host = self.host, %error, "not allowed");
             code_of(resource.kind)
         })
@@ -109,7 +109,7 @@ impl Caller {
     /// Checks that the caller may obtain a producer id without a transaction: any client that may write to some topic
     /// may.
     pub(super) fn may_number(&self, broker: &Broker) -> Result<(), Code> {
-        if broker.authorize_any(&self.user, &self.host, Operation::Write, ResourceKind::Topic).is_ok() {
+        if broker.security.authorize_any(&self.user, &self.host, Operation::Write, ResourceKind::Topic).is_ok() {
             return Ok(());
         }
         self.may(broker, Operation::IdempotentWrite, &Resource::CLUSTER)
@@ -121,7 +121,8 @@ impl Caller {
         if !is_asked {
             return NOT_ASKED;
         }
-        let may = |operation: &&Operation| broker.authorize(&self.user, &self.host, **operation, resource).is_ok();
+        let may =
+            |operation: &&Operation| broker.security.authorize(&self.user, &self.host, **operation, resource).is_ok();
         let of_kind = operations_of(resource.kind).iter();
         of_kind.filter(may).fold(0, |bits, operation| bits | 1 << operation_code(*operation))
     }

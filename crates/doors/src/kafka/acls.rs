@@ -59,7 +59,7 @@ pub(super) async fn describe_acls(
                 permission_type: request.permission_type,
             });
             match filter {
-                Ok(Some(filter)) => broker.acls(&filter).await.map_err(of_error),
+                Ok(Some(filter)) => broker.security.acls(&filter).await.map_err(of_error),
                 Ok(None) => Ok(Vec::new()),
                 Err(error) => Err(of_error(error)),
             }
@@ -90,7 +90,7 @@ pub(super) async fn create_acls(
         let outcome = match &allowed {
             Err(why) => Err(why.clone()),
             Ok(()) => match acl_of(creation) {
-                Ok(acl) => broker.create_acls(vec![acl]).await.map_err(of_error),
+                Ok(acl) => broker.security.create_acls(vec![acl]).await.map_err(of_error),
                 Err(error) => Err(of_error(error)),
             },
         };
@@ -111,7 +111,7 @@ pub(super) async fn delete_acls(
         let outcome = match &allowed {
             Err(why) => Err(why.clone()),
             Ok(()) => match filter_of(filter) {
-                Ok(Some(filter)) => broker.delete_acls(vec![filter]).await.map_err(of_error),
+                Ok(Some(filter)) => broker.security.delete_acls(vec![filter]).await.map_err(of_error),
                 Ok(None) => Ok(Vec::new()),
                 Err(error) => Err(of_error(error)),
             },

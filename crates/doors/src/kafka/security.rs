@@ -74,7 +74,7 @@ impl Login {
     pub(super) fn lets_pass(&self, broker: &Broker, key: i16) -> bool {
         let passes = match &*self.step.borrow() {
             Step::Failed => false,
-            Step::Done(user) => broker.has_user(user),
+            Step::Done(user) => broker.security.has_user(user),
             _ => !self.is_required || BEFORE_LOGIN.contains(&key),
         };
         if !passes {
@@ -158,17 +158,17 @@ async fn advance(broker: &Broker, source: LoginSource, step: Step, message: &[u8
         Step::Plain => {
             let (user, password) = match parse_plain(message) {
                 Ok(parsed) => parsed,
-                Err(error) => broker.end_login(source, "", Err(error)).await?,
+                Err(error) => broker.security.end_login(source, "", Err(error)).await?,
             };
-            let user = broker.authenticate(user, password.to_owned(), source).await?;
+            let user = broker.security.authenticate(user, password.to_owned(), source).await?;
             Ok((Step::Done(user), Bytes::new()))
         }
-        Step::Scram(mechanism) => match broker.begin_scram(mechanism, message).await {
+        Step::Scram(mechanism) => match broker.security.begin_scram(mechanism, message).await {
             Ok((exchange, challenge)) => Ok((Step::Challenged(Box::new(exchange)), challenge.into())),
-            Err(error) => broker.end_login(source, "", Err(error)).await,
+            Err(error) => broker.security.end_login(source, "", Err(error)).await,
         },
         Step::Challenged(exchange) => {
-            let (user, proof) = broker.finish_scram(*exchange, message, source).await?;
+            let (user, proof) = broker.security.finish_scram(*exchange, message, source).await?;
             Ok((Step::Done(user), proof.into()))
         }
         Step::Begin | Step::Busy | Step::Done(_) | Step::Failed => {
@@ -190,7 +190,7 @@ pub(super) async fn describe_user_scram_credentials(
     if let Err(code) = caller.may_use(broker, 50, &Resource::CLUSTER) {
         return refused(code, None);
     }
-    let users = match broker.users().await {
+    let users = match broker.security.users().await {
         Ok(users) => users,
         Err(error) => return refused(Code::UNKNOWN_SERVER_ERROR, Some(error.message)),
     };
@@ -289,8 +289,8 @@ async fn carry_out(broker: &Arc<Broker>, user: &str, change: Change) -> Outcome 
     let work = async {
         let user = UserName::parse(user)?;
         match change {
-            Change::Put(credential) => broker.put_credentials(vec![(user, credential)]).await,
-            Change::Delete(mechanism) => broker.delete_credentials(vec![(user, mechanism)]).await,
+            Change::Put(credential) => broker.security.put_credentials(vec![(user, credential)]).await,
+            Change::Delete(mechanism) => broker.security.delete_credentials(vec![(user, mechanism)]).await,
         }
     };
     work.await.map_err(|error: Error| {

@@ -95,7 +95,7 @@ async fn init_transactions(
         // An id and an epoch are only valid together.
         _ => return Err(Code::INVALID_REQUEST),
     };
-    broker.init_transactions(&id, expected, timeout_ms).await.map_err(|refused| code(&refused))
+    broker.transactions.init(&id, expected, timeout_ms).await.map_err(|refused| code(&refused))
 }
 
 /// Requested partition by its number, or the reason for its refusal.
@@ -125,7 +125,7 @@ pub(super) async fn add_partitions(
     } else {
         let partitions: Vec<TopicPartition> = all().filter_map(|(_, found)| found.clone().ok()).collect();
         match transactional_id(broker, caller, ADD_PARTITIONS, &id) {
-            Ok(id) => of(broker.add_partitions(&id, producer, &partitions).await),
+            Ok(id) => of(broker.transactions.add_partitions(&id, producer, &partitions).await),
             Err(code) => code,
         }
     };
@@ -149,7 +149,7 @@ pub(super) async fn add_offsets(
     let producer = ProducerEpoch { id: request.producer_id, epoch: request.producer_epoch };
     let id = transactional_id(broker, caller, ADD_OFFSETS, &request.transactional_id);
     let code = match (id, group(broker, caller, ADD_OFFSETS, &request.group_id)) {
-        (Ok(id), Ok(group)) => of(broker.add_offsets(&id, producer, &group).await),
+        (Ok(id), Ok(group)) => of(broker.transactions.add_offsets(&id, producer, &group).await),
         (Err(code), _) | (_, Err(code)) => code,
     };
     AddOffsetsToTxnResponse { error_code: fenced_before(2, caller, code).0, ..Default::default() }
@@ -159,7 +159,7 @@ pub(super) async fn end(broker: &Arc<Broker>, caller: &Caller, request: EndTxnRe
     let producer = ProducerEpoch { id: request.producer_id, epoch: request.producer_epoch };
     let decision = if request.committed { Decision::Commit } else { Decision::Abort };
     let code = match transactional_id(broker, caller, END, &request.transactional_id) {
-        Ok(id) => of(broker.end_transaction(&id, producer, decision).await),
+        Ok(id) => of(broker.transactions.end(&id, producer, decision).await),
         Err(code) => code,
     };
     EndTxnResponse { error_code: fenced_before(2, caller, code).0, ..Default::default() }
@@ -216,7 +216,7 @@ async fn stage(
     let group = group(broker, caller, COMMIT_OFFSETS, &request.group_id)?;
     let producer = ProducerEpoch { id: request.producer_id, epoch: request.producer_epoch };
     let committer = committer(request)?;
-    let done = broker.stage_offsets(&id, producer, &group, committer.as_ref(), staged).await;
+    let done = broker.transactions.stage_offsets(&id, producer, &group, committer.as_ref(), staged).await;
     done.map_err(|refused| code(&refused))
 }
 
@@ -261,7 +261,7 @@ pub(super) async fn describe(
     let mut transaction_states = Vec::with_capacity(request.transactional_ids.len());
     for id in request.transactional_ids {
         let found = match transactional_id(broker, caller, DESCRIBE, &id) {
-            Ok(id) => broker.describe_transaction(&id).await.map_err(|refused| code(&refused)),
+            Ok(id) => broker.transactions.describe(&id).await.map_err(|refused| code(&refused)),
             Err(code) => Err(code),
         };
         transaction_states.push(found.map_or_else(
@@ -300,7 +300,7 @@ pub(super) async fn list(
     request: ListTransactionsRequest,
 ) -> ListTransactionsResponse {
     let ListTransactionsRequest { state_filters, producer_id_filters, duration_filter, .. } = request;
-    let all = match broker.list_transactions().await {
+    let all = match broker.transactions.list().await {
         Ok(all) => all,
         Err(error) => {
             return ListTransactionsResponse { error_code: of_coordinator(&error).0, ..Default::default() };
@@ -334,8 +334,9 @@ pub(super) fn describe_producers(
     request: DescribeProducersRequest,
 ) -> DescribeProducersResponse {
     let partition = |topic: &str, partition_index: i32| {
-        let found = find(broker, caller, DESCRIBE_PRODUCERS, topic, partition_index)
-            .and_then(|at| broker.describe_producers(topic, at.partition).map_err(|error| errors::code(&error)));
+        let found = find(broker, caller, DESCRIBE_PRODUCERS, topic, partition_index).and_then(|at| {
+            broker.transactions.describe_producers(topic, at.partition).map_err(|error| errors::code(&error))
+        });
         match found {
             Ok(producers) => PartitionResponse {
                 partition_index,

@@ -127,7 +127,7 @@ async fn a_transaction_from_its_first_to_its_last_request() {
     assert_eq!(end_with(&broker, producer, true, 3).await, 0);
     assert_eq!(end_with(&broker, producer, true, 3).await, 0, "its answer may have been lost");
     let group = GroupName::parse("g").expect("a name");
-    let committed = broker.committed_offsets(&group, None).await.expect("readable");
+    let committed = broker.groups.committed_offsets(&group, None).await.expect("readable");
     let committed: Vec<_> = committed.iter().map(|(at, it)| (at.partition, it.offset, &*it.metadata)).collect();
     assert_eq!(committed, [(0, 7, "note")]);
 }

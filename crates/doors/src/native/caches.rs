@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Broker, Cache, CacheCommit};
+use broker::{Broker, Cache, Commit};
 use bytes::Bytes;
 use engine::cache::{Found, ScanCursor, VALUE_BYTES_MAX};
 use engine::{Error, Result};
@@ -23,7 +23,7 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 const _: () = assert!(ANSWER_BYTES_MAX + VALUE_BYTES_MAX < wire::frame::BODY_BYTES_MAX);
 
 /// Executes a request. Returns the response and the commit after which the response is durable.
-pub(super) fn answer(broker: &Broker, recent: &mut Recent, request: CacheRequest) -> Result<(Response, CacheCommit)> {
+pub(super) fn answer(broker: &Broker, recent: &mut Recent, request: CacheRequest) -> Result<(Response, Commit)> {
     let (response, commit) = match request {
         CacheRequest::Create { .. }
         | CacheRequest::Open { .. }
@@ -85,24 +85,22 @@ pub(super) fn answer(broker: &Broker, recent: &mut Recent, request: CacheRequest
 }
 
 /// Executes a request about whole caches, such as create, open and list.
-fn of_caches(broker: &Broker, request: CacheRequest) -> Result<(CacheResponse, CacheCommit)> {
+fn of_caches(broker: &Broker, request: CacheRequest) -> Result<(CacheResponse, Commit)> {
     Ok(match request {
         CacheRequest::Create { cache, settings } => {
-            let cache = broker.create_cache(&cache, settings)?;
+            let cache = broker.caches.create(&cache, settings)?;
             (CacheResponse::Created(open(&cache)), cache.settled())
         }
         CacheRequest::Open { cache } => {
-            let cache = broker.cache(&cache)?;
+            let cache = broker.caches.open(&cache)?;
             (CacheResponse::Opened(open(&cache)), cache.settled())
         }
-        CacheRequest::Delete { cache } => (CacheResponse::Deleted, broker.delete_cache(&cache)?),
+        CacheRequest::Delete { cache } => (CacheResponse::Deleted, broker.caches.delete(&cache)?),
         CacheRequest::List { after, count_max } => {
-            let (caches, is_last) = broker.list_caches(&after, count_max.clamp(1, LIST_COUNT_MAX) as usize);
-            (CacheResponse::Caches { caches, is_last }, CacheCommit::default())
+            let (caches, is_last) = broker.caches.list(&after, count_max.clamp(1, LIST_COUNT_MAX) as usize);
+            (CacheResponse::Caches { caches, is_last }, Commit::done())
         }
-        CacheRequest::Describe { cache } => {
-            (CacheResponse::Described(broker.describe_cache(&cache)?), CacheCommit::default())
-        }
+        CacheRequest::Describe { cache } => (CacheResponse::Described(broker.caches.describe(&cache)?), Commit::done()),
         _ => return Err(Error::invalid("it is about entries of a cache")),
     })
 }
@@ -112,7 +110,7 @@ pub(super) async fn watch(broker: Arc<Broker>, request: CacheRequest) -> Result<
     let CacheRequest::Watch { cache, from, count_max, wait_ms, prefix } = request else {
         return Err(Error::invalid("this is not a watch"));
     };
-    let cache = broker.cache_of(cache)?;
+    let cache = broker.caches.by_id(cache)?;
     let wait = Duration::from_millis(wait_ms.into()).min(WAIT_MAX);
     let count_max = count_max.clamp(1, ENTRIES_MAX) as usize;
     let watched = cache.watch(&prefix, from, count_max, ANSWER_BYTES_MAX, wait).await?;
@@ -128,7 +126,7 @@ impl Recent {
         let recent = self.0.take().filter(|cache| cache.id() == id && !cache.is_deleted());
         let cache = match recent {
             Some(cache) => cache,
-            None => broker.cache_of(id)?,
+            None => broker.caches.by_id(id)?,
         };
         Ok(self.0.insert(cache))
     }

@@ -292,11 +292,11 @@ impl NativeHandler {
                 room.check(&request)?;
                 let (response, commit) = caches::answer(broker, &mut stream.caches, request)?;
                 let response = room.charge(response);
-                if commit.is_reached() {
+                if commit.is_done() {
                     return Ok(Reply::Now(response));
                 }
-                let is_late = commit.is_late();
-                let lasts = async move { commit.lasts().await.map(|()| response) };
+                let is_late = broker.caches.are_late();
+                let lasts = async move { commit.wait().await.map(|()| response) };
                 if is_late { alone(lasts) } else { later(lasts) }
             }
             Request::Stats => now(Response::Stats(broker.stats()?)),

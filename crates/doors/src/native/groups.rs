@@ -38,7 +38,7 @@ pub(super) async fn answer(broker: &Arc<Broker>, request: GroupRequest, peer: &s
         GroupRequest::Fetch { group, partitions } => {
             let partitions = self::partitions(&partitions)?;
             let partitions = (!partitions.is_empty()).then_some(&partitions[..]);
-            let offsets = broker.committed_offsets(&GroupName::parse(&group)?, partitions).await?;
+            let offsets = broker.groups.committed_offsets(&GroupName::parse(&group)?, partitions).await?;
             GroupResponse::Offsets(by_topic(offsets.into_iter().map(|(at, committed)| {
                 let offset = CommittedOffset {
                     partition: at.partition,
@@ -50,21 +50,21 @@ pub(super) async fn answer(broker: &Arc<Broker>, request: GroupRequest, peer: &s
             })))
         }
         GroupRequest::List { after, count_max } => {
-            let (groups, is_last) = broker.list_groups(&after, count_max.clamp(1, LIST_COUNT_MAX) as usize).await?;
+            let (groups, is_last) = broker.groups.list(&after, count_max.clamp(1, LIST_COUNT_MAX) as usize).await?;
             GroupResponse::Groups { groups: groups.into_iter().map(summary).collect(), is_last }
         }
         GroupRequest::Describe { group } => {
-            GroupResponse::Described(info(broker.describe_group(&GroupName::parse(&group)?).await?))
+            GroupResponse::Described(info(broker.groups.describe(&GroupName::parse(&group)?).await?))
         }
         GroupRequest::Delete { group } => {
-            broker.delete_group(&GroupName::parse(&group)?).await?;
+            broker.groups.delete(&GroupName::parse(&group)?).await?;
             GroupResponse::Deleted
         }
         GroupRequest::Reset(reset) => {
             let OffsetReset { group, topic, partitions, to, is_dry_run } = reset;
             let to = to.map_or(ResetTo::Forget, ResetTo::Start);
             let group = GroupName::parse(&group)?;
-            GroupResponse::Reset(broker.reset_offsets(&group, &topic, &partitions, &to, is_dry_run).await?)
+            GroupResponse::Reset(broker.groups.reset_offsets(&group, &topic, &partitions, &to, is_dry_run).await?)
         }
     };
     Ok(Response::Group(response))
@@ -85,7 +85,7 @@ async fn heartbeat(broker: &Arc<Broker>, heartbeat: Heartbeat, peer: &str) -> Re
                 rebalance_timeout_ms,
                 takes_over: true,
             };
-            broker.join_group(&group, join).await?
+            broker.groups.join(&group, join).await?
         }
         Step::Alive { epoch, wait_ms, owned, topics } => {
             let owned = owned.map(|owned| partitions(&owned)).transpose()?;
@@ -97,10 +97,10 @@ async fn heartbeat(broker: &Arc<Broker>, heartbeat: Heartbeat, peer: &str) -> Re
                 session_timeout_ms: None,
                 wait: Duration::from_millis(wait_ms.into()).min(WAIT_MAX),
             };
-            broker.group_heartbeat(&group, beat).await?
+            broker.groups.heartbeat(&group, beat).await?
         }
         step @ (Step::Leave | Step::Away) => {
-            broker.leave_group(&group, &who, step == Step::Away).await?;
+            broker.groups.leave(&group, &who, step == Step::Away).await?;
             return Ok(GroupResponse::Turn { epoch: 0, assignment: None });
         }
     };
@@ -125,7 +125,7 @@ async fn commit(broker: &Arc<Broker>, commit: OffsetCommit) -> Result<()> {
             metadata: new.metadata,
         }));
     }
-    Ok(broker.commit_offsets(&group, &committer, offsets).await?)
+    Ok(broker.groups.commit_offsets(&group, &committer, offsets).await?)
 }
 
 fn identity(member: &str, instance: &str) -> Result<Identity> {

@@ -83,7 +83,7 @@ impl Held {
         for (queue, receipts) in by_queue {
             let broker = broker.clone();
             runtime.spawn(async move {
-                if let Err(error) = broker.release(queue.as_str(), &receipts).await {
+                if let Err(error) = broker.queues.release(queue.as_str(), &receipts).await {
                     tracing::debug!(%queue, %error, "the leases of a closed connection were not released and will \
                                                      expire");
                 }
@@ -101,20 +101,20 @@ pub(super) async fn answer(
 ) -> Result<Answer> {
     let response = match request {
         QueueRequest::Create(new) => {
-            let definition = broker.create_queue(new_queue(new)?).await?;
+            let definition = broker.queues.create(new_queue(new)?).await?;
             QueueResponse::Created(info(broker, &definition).await?)
         }
         QueueRequest::Alter { queue, settings } => {
             let change = |definition: &mut QueueDefinition| set(&mut definition.settings, &settings);
-            let definition = broker.alter_queue(&queue, change).await?;
+            let definition = broker.queues.alter(&queue, change).await?;
             QueueResponse::Altered(info(broker, &definition).await?)
         }
         QueueRequest::Delete { queue } => {
-            broker.delete_queue(&queue).await?;
+            broker.queues.delete(&queue).await?;
             QueueResponse::Deleted
         }
         QueueRequest::Describe { queue } => {
-            let definition = broker.queue(&queue).await?;
+            let definition = broker.queues.get(&queue).await?;
             QueueResponse::Described(info(broker, &definition).await?)
         }
         QueueRequest::List { prefix, after, count_max } => list(broker, &prefix, &after, count_max).await?,
@@ -131,37 +131,37 @@ pub(super) async fn answer(
             let leases = receipts.into_iter().map(|receipt| (receipt, ())).collect();
             let (_, answers) = settle(broker, Some(held), &queue, leases, async |leases: &[(Receipt, ())]| {
                 let receipts: Vec<Receipt> = leases.iter().map(|(receipt, ())| *receipt).collect();
-                broker.ack(&queue, &receipts).await
+                broker.queues.ack(&queue, &receipts).await
             })
             .await?;
             QueueResponse::Acked(answers)
         }
         QueueRequest::Nack { queue, leases } => {
-            let nack = async |leases: &[(Receipt, Option<u64>)]| broker.nack(&queue, leases).await;
+            let nack = async |leases: &[(Receipt, Option<u64>)]| broker.queues.nack(&queue, leases).await;
             QueueResponse::Nacked(settle(broker, Some(held), &queue, leases, nack).await?.1)
         }
         QueueRequest::Extend { queue, leases } => {
-            let extend = async |leases: &[(Receipt, u64)]| broker.extend(&queue, leases).await;
+            let extend = async |leases: &[(Receipt, u64)]| broker.queues.extend(&queue, leases).await;
             let (extended, answers) = settle(broker, None, &queue, leases, extend).await?;
-            let (id, mut held) = (broker.queue(&queue).await?.id, held.lock());
+            let (id, mut held) = (broker.queues.get(&queue).await?.id, held.lock());
             extended.into_iter().for_each(|(receipt, lease_ms)| held.extend(id, receipt, lease_ms));
             QueueResponse::Extended(answers)
         }
         QueueRequest::Peek { queue, after, count_max } => peek(broker, &queue, after, count_max).await?,
-        QueueRequest::Purge { queue } => QueueResponse::Purged(broker.purge_queue(&queue).await?),
+        QueueRequest::Purge { queue } => QueueResponse::Purged(broker.queues.purge(&queue).await?),
         QueueRequest::Seek { queue, to } => {
-            broker.seek_queue(&queue, seek_to(&to)?).await?;
+            broker.queues.seek(&queue, seek_to(&to)?).await?;
             QueueResponse::Sought
         }
         QueueRequest::StartRedrive { queue, to, rate } => {
-            QueueResponse::RedriveStarted(broker.start_redrive(&queue, to.as_deref(), rate).await?)
+            QueueResponse::RedriveStarted(broker.queues.start_redrive(&queue, to.as_deref(), rate).await?)
         }
         QueueRequest::ListRedrives { queue } => {
-            let definition = broker.queue(&queue).await?;
-            QueueResponse::Redrives(broker.redrives(definition.name.as_str()).into_iter().map(redrive).collect())
+            let definition = broker.queues.get(&queue).await?;
+            QueueResponse::Redrives(broker.queues.redrives(definition.name.as_str()).into_iter().map(redrive).collect())
         }
         QueueRequest::CancelRedrive { redrive: id } => {
-            QueueResponse::RedriveCancelled(redrive(broker.cancel_redrive(id)?))
+            QueueResponse::RedriveCancelled(redrive(broker.queues.cancel_redrive(id)?))
         }
     };
     Ok(Response::Queue(response).into())
@@ -185,7 +185,7 @@ fn new_queue(new: NewQueue) -> Result<broker::NewQueue> {
 }
 
 async fn info(broker: &Broker, definition: &QueueDefinition) -> Result<QueueInfo> {
-    let counts = match broker.queue_counts(definition.name.as_str()).await {
+    let counts = match broker.queues.counts(definition.name.as_str()).await {
         Ok(counts) => Some(QueueCounts {
             visible: counts.visible,
             in_flight: counts.in_flight,
@@ -213,7 +213,7 @@ async fn info(broker: &Broker, definition: &QueueDefinition) -> Result<QueueInfo
 
 async fn list(broker: &Broker, prefix: &str, after: &str, count_max: u32) -> Result<QueueResponse> {
     let count_max = count_max.clamp(1, LIST_COUNT_MAX) as usize;
-    let (definitions, is_last) = broker.queues(prefix, after, count_max).await?;
+    let (definitions, is_last) = broker.queues.list(prefix, after, count_max).await?;
     let mut queues = Vec::with_capacity(definitions.len());
     for definition in definitions {
         queues.push(QueueInfo { notes: Named::new(), ..info(broker, &definition).await? });
@@ -251,7 +251,7 @@ async fn send(
         delay_ms: message.delay_ms,
     });
     let out: Vec<OutMessage<'_>> = out.collect();
-    let sent = broker.send(queue, &out).await?.into_iter().map(|sent| {
+    let sent = broker.queues.send(queue, &out).await?.into_iter().map(|sent| {
         sent.map(|sent| Sent {
             id: sent.id.to_string(),
             partition: sent.partition,
@@ -269,7 +269,7 @@ async fn receive(
     receive: Receive,
 ) -> Result<(QueueResponse, Option<broker::Held>)> {
     let Receive { queue, count_max, bytes_max, lease_ms, wait_ms, outlives_connection } = receive;
-    let definition = broker.queue(&queue).await?;
+    let definition = broker.queues.get(&queue).await?;
     let max = (count_max as usize).clamp(1, broker::RECEIVE_MAX);
     if !outlives_connection {
         held.lock().check_room(max)?;
@@ -281,11 +281,11 @@ async fn receive(
         wait: Duration::from_millis(wait_ms.into()),
     };
     room.turn().await?;
-    let received = broker.receive(&queue, &wanted).await?;
+    let received = broker.queues.receive(&queue, &wanted).await?;
     let memory = match room.take(received.iter().map(|received| received.message.bytes()).sum()).await {
         Ok(memory) => memory,
         Err(error) => {
-            broker.untake(&queue, received).await?;
+            broker.queues.untake(&queue, received).await?;
             return Err(error);
         }
     };
@@ -309,15 +309,15 @@ async fn receive(
         if !outlives_connection {
             held.lock().take(&definition, receipt, lease_ms);
         }
-        let receipt = broker.seal(&definition, &receipt)?;
+        let receipt = broker.queues.seal(&definition, &receipt)?;
         messages.push(ReceivedMessage { receipt, first_received_ms, message });
     }
     // The client does not receive these messages, so it would never return them.
     if !unfit.is_empty() {
-        broker.nack(&queue, &unfit).await?;
+        broker.queues.nack(&queue, &unfit).await?;
     }
     if !left_out.is_empty() {
-        broker.release(&queue, &left_out).await?;
+        broker.queues.release(&queue, &left_out).await?;
     }
     if let (true, Some((Receipt { partition, offset, .. }, _))) = (messages.is_empty(), unfit.first()) {
         return Err(Error::too_large(format!(
@@ -366,13 +366,13 @@ async fn settle<C: Copy>(
     leases: Vec<(String, C)>,
     change: impl AsyncFnOnce(&[(Receipt, C)]) -> Result<Vec<Result<(), LeaseError>>>,
 ) -> Result<(Vec<(Receipt, C)>, Vec<LeaseAnswer>)> {
-    let definition = broker.queue(queue).await?;
+    let definition = broker.queues.get(queue).await?;
     if leases.len() > broker::RECEIVE_MAX {
         let message = format!("1 to {} receipts are answered at a time, not {}", broker::RECEIVE_MAX, leases.len());
         return Err(Error::invalid(message));
     }
     let receipts: Vec<Option<(Receipt, C)>> =
-        leases.iter().map(|(text, how)| Some((broker.unseal(&definition, text).ok()?, *how))).collect();
+        leases.iter().map(|(text, how)| Some((broker.queues.unseal(&definition, text).ok()?, *how))).collect();
     let valid: Vec<(Receipt, C)> = receipts.iter().flatten().copied().collect();
     let changed = change(&valid).await?;
     if let Some(held) = held {
@@ -401,7 +401,7 @@ async fn peek(
     let max = (count_max as usize).clamp(1, broker::PEEK_MAX);
     let (mut messages, mut bytes) = (Vec::new(), 0);
     while messages.len() < max && bytes < ANSWER_BYTES_MAX {
-        let found = broker.peek(queue, after, PEEK_TOGETHER.min(max - messages.len())).await?;
+        let found = broker.queues.peek(queue, after, PEEK_TOGETHER.min(max - messages.len())).await?;
         if found.is_empty() {
             break;
         }

@@ -15,30 +15,35 @@ pub(super) async fn answer(broker: &Arc<Broker>, request: SecurityRequest) -> Re
                 return Err(Error::invalid("a user needs a password for at least one mechanism"));
             }
             let of_user = credentials.into_iter().map(|credential| (user.clone(), credential));
-            broker.put_credentials(of_user.collect()).await?;
+            broker.security.put_credentials(of_user.collect()).await?;
             SecurityResponse::UserPut
         }
         SecurityRequest::DeleteUser { user, mechanisms } => {
             let named = if mechanisms.is_empty() { mechanisms_of(broker, user.as_str()).await? } else { mechanisms };
-            broker.delete_credentials(named.into_iter().map(|mechanism| (user.clone(), mechanism)).collect()).await?;
+            broker
+                .security
+                .delete_credentials(named.into_iter().map(|mechanism| (user.clone(), mechanism)).collect())
+                .await?;
             SecurityResponse::UserDeleted
         }
-        SecurityRequest::ListUsers => SecurityResponse::Users(broker.users().await?.into_iter().map(info).collect()),
+        SecurityRequest::ListUsers => {
+            SecurityResponse::Users(broker.security.users().await?.into_iter().map(info).collect())
+        }
         SecurityRequest::CreateAcls(acls) => {
-            broker.create_acls(acls).await?;
+            broker.security.create_acls(acls).await?;
             SecurityResponse::AclsCreated
         }
         SecurityRequest::DeleteAcls(filter) => {
-            let gone = broker.delete_acls(vec![filter]).await?;
+            let gone = broker.security.delete_acls(vec![filter]).await?;
             SecurityResponse::AclsDeleted(gone.into_iter().flatten().collect())
         }
-        SecurityRequest::ListAcls(filter) => SecurityResponse::Acls(broker.acls(&filter).await?),
+        SecurityRequest::ListAcls(filter) => SecurityResponse::Acls(broker.security.acls(&filter).await?),
     };
     Ok(Response::Security(answer))
 }
 
 async fn mechanisms_of(broker: &Broker, user: &str) -> Result<Vec<Mechanism>> {
-    let users = broker.users().await?;
+    let users = broker.security.users().await?;
     let found = users.into_iter().find(|known| known.name.as_str() == user);
     let found = found.ok_or_else(|| Error::not_found(format!("there is no user '{user}'")))?;
     Ok(found.mechanisms.into_iter().map(|(mechanism, _)| mechanism).collect())

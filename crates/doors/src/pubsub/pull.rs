@@ -82,7 +82,7 @@ pub(super) async fn pull(ask: Ask, request: PullRequest) -> Result<PullResponse>
             Ok(held) => *ask.held.lock() = Some(held),
             Err(error) => {
                 let received = deliveries.into_iter().map(|delivery| delivery.received).collect();
-                ask.door.broker.untake(queue.name.as_str(), received).await?;
+                ask.door.broker.queues.untake(queue.name.as_str(), received).await?;
                 return Err(error.into());
             }
         }
@@ -113,7 +113,7 @@ pub(super) fn answer_bytes_max(deliveries: &[Delivery]) -> usize {
 pub(super) fn given(door: &Door, queue: &QueueDefinition, delivery: Delivery) -> Result<ReceivedMessage> {
     let Delivery { received, message } = delivery;
     Ok(ReceivedMessage {
-        ack_id: door.broker.seal(queue, &received.receipt)?,
+        ack_id: door.broker.queues.seal(queue, &received.receipt)?,
         message: Some(message),
         delivery_attempt: if queue.settings.dead_letter.is_some() { received.attempts as i32 } else { 0 },
     })
@@ -148,7 +148,7 @@ impl Door {
         let mut outcome = Outcome::default();
         let (mut done, mut held, mut back) = (Vec::new(), Vec::new(), Vec::new());
         for (ack_id, said) in said {
-            match (self.broker.unseal(queue, ack_id), said) {
+            match (self.broker.queues.unseal(queue, ack_id), said) {
                 (Ok(receipt), Said::Done) => done.push((ack_id, receipt)),
                 (Ok(receipt), Said::Holds(0)) => back.push((ack_id, receipt)),
                 (Ok(receipt), Said::Holds(ms)) => held.push((ack_id, receipt, *ms)),
@@ -167,19 +167,19 @@ impl Door {
         };
         if !done.is_empty() {
             let receipts: Vec<Receipt> = done.iter().map(|(_, receipt)| *receipt).collect();
-            let answers = self.broker.ack(name, &receipts).await?;
+            let answers = self.broker.queues.ack(name, &receipts).await?;
             self.streams.forget(name, &receipts);
             done.iter().zip(answers).for_each(|((ack_id, _), answer)| note(ack_id, answer));
         }
         if !held.is_empty() {
             let leases: Vec<(Receipt, u64)> = held.iter().map(|(_, receipt, ms)| (*receipt, *ms)).collect();
-            let answers = self.broker.extend(name, &leases).await?;
+            let answers = self.broker.queues.extend(name, &leases).await?;
             self.streams.extend(name, &leases);
             held.iter().zip(answers).for_each(|((ack_id, ..), answer)| note(ack_id, answer));
         }
         if !back.is_empty() {
             let leases: Vec<(Receipt, Option<u64>)> = back.iter().map(|(_, receipt)| (*receipt, None)).collect();
-            let answers = self.broker.nack(name, &leases).await?;
+            let answers = self.broker.queues.nack(name, &leases).await?;
             let receipts: Vec<Receipt> = back.iter().map(|(_, receipt)| *receipt).collect();
             self.streams.forget(name, &receipts);
             back.iter().zip(answers).for_each(|((ack_id, _), answer)| note(ack_id, answer));

@@ -33,14 +33,14 @@ fn missing() -> Failure {
 
 /// Reads the document of a snapshot: its labels, and its expiry if that is earlier than the broker's.
 async fn noted(door: &Door, inner: &str) -> Result<Snapshot> {
-    let document = door.broker.document(DOCUMENT, inner).await?.unwrap_or_default();
+    let document = door.broker.queues.document(DOCUMENT, inner).await?.unwrap_or_default();
     Snapshot::decode(document)
         .map_err(|error| Failure::new(Code::DataLoss, format!("what is kept of a snapshot cannot be read: {error}")))
 }
 
 async fn note(door: &Door, inner: &str, labels: BTreeMap<String, String>, ends_ms: Option<u64>) -> Result<()> {
     let note = Snapshot { labels, expire_time: ends_ms.map(timestamp), ..Snapshot::default() };
-    Ok(door.broker.put_document(DOCUMENT, inner, Some(note.encode_to_vec().into())).await?)
+    Ok(door.broker.queues.put_document(DOCUMENT, inner, Some(note.encode_to_vec().into())).await?)
 }
 
 /// Returns the description of a snapshot; `None` once it has expired.
@@ -61,7 +61,7 @@ async fn shown(door: &Door, inner: &str, kept: &Kept) -> Result<Option<Snapshot>
 
 async fn find_kept(door: &Door, name: &Name) -> Result<(Kept, Snapshot)> {
     let inner = door.names.inner(name);
-    let kept = match door.broker.snapshot(&inner).await {
+    let kept = match door.broker.queues.snapshot(&inner).await {
         Err(error) if error.kind == ErrorKind::NotFound => return Err(missing()),
         kept => kept?,
     };
@@ -77,7 +77,7 @@ pub(super) async fn find(door: &Door, name: &Name) -> Result<Snapshot> {
 pub(super) async fn over(door: &Door, topic: &Name) -> Result<Vec<Snapshot>> {
     let topic = door.names.inner(topic);
     let mut snapshots = Vec::new();
-    for (inner, kept) in door.broker.snapshots("").await? {
+    for (inner, kept) in door.broker.queues.snapshots("").await? {
         if kept.topic.as_str() == topic {
             snapshots.extend(shown(door, &inner, &kept).await?);
         }
@@ -103,14 +103,14 @@ pub(super) async fn create(ask: Ask, request: CreateSnapshotRequest) -> Result<S
     // An expired snapshot with this name is replaced.
     remove(door, &name).await?;
     let (now, inner) = (now_ms(), door.names.inner(&name));
-    let oldest_ms = door.broker.queue_counts(queue.name.as_str()).await?.oldest_ms.unwrap_or(now);
+    let oldest_ms = door.broker.queues.counts(queue.name.as_str()).await?.oldest_ms.unwrap_or(now);
     let expires_ms = oldest_ms.saturating_add(LIFE_MS_MAX);
     if expires_ms < now + LIFE_MS_MIN {
         return Err(Failure::precondition(
             "The operation could not be completed because the requested source subscription's backlog is too old.",
         ));
     }
-    door.broker.create_snapshot(&inner, queue.name.as_str(), expires_ms).await?;
+    door.broker.queues.create_snapshot(&inner, queue.name.as_str(), expires_ms).await?;
     if !request.labels.is_empty() {
         note(door, &inner, request.labels, None).await?;
     }
@@ -125,7 +125,7 @@ pub(super) async fn list(ask: Ask, request: ListSnapshotsRequest) -> Result<List
     let door = &ask.door;
     let project = parse_project(&request.project)?;
     let mut snapshots = Vec::new();
-    for (inner, kept) in door.broker.snapshots(&door.names.prefix(project)).await? {
+    for (inner, kept) in door.broker.queues.snapshots(&door.names.prefix(project)).await? {
         snapshots.extend(shown(door, &inner, &kept).await?);
     }
     let of_project = snapshots.into_iter().filter(|snapshot| {
@@ -185,19 +185,19 @@ pub(super) async fn delete(ask: Ask, request: DeleteSnapshotRequest) -> Result<(
 
 pub(super) async fn remove(door: &Door, name: &Name) -> Result<()> {
     let inner = door.names.inner(name);
-    match door.broker.delete_snapshot(&inner).await {
+    match door.broker.queues.delete_snapshot(&inner).await {
         Err(error) if error.kind != ErrorKind::NotFound => return Err(error.into()),
         _ => {}
     }
-    match door.broker.document(DOCUMENT, &inner).await? {
-        Some(_) => Ok(door.broker.put_document(DOCUMENT, &inner, None).await?),
+    match door.broker.queues.document(DOCUMENT, &inner).await? {
+        Some(_) => Ok(door.broker.queues.put_document(DOCUMENT, &inner, None).await?),
         None => Ok(()),
     }
 }
 
 /// Deletes expired snapshots.
 pub(super) async fn sweep(door: &Door) -> Result<()> {
-    for (inner, _) in door.broker.documents(DOCUMENT, "").await? {
+    for (inner, _) in door.broker.queues.documents(DOCUMENT, "").await? {
         let name = door.names.outer(Kind::Snapshot, &inner);
         match find(door, &name).await {
             Err(failure) if failure == missing() => remove(door, &name).await?,
@@ -231,10 +231,10 @@ pub(super) async fn seek(ask: Ask, request: SeekRequest) -> Result<SeekResponse>
                     queue.topic, kept.topic
                 )));
             }
-            door.broker.seek_to_snapshot(queue.name.as_str(), &door.names.inner(&name)).await?;
+            door.broker.queues.seek_to_snapshot(queue.name.as_str(), &door.names.inner(&name)).await?;
             return Ok(SeekResponse {});
         }
     };
-    door.broker.seek_queue(queue.name.as_str(), to).await?;
+    door.broker.queues.seek(queue.name.as_str(), to).await?;
     Ok(SeekResponse {})
 }

@@ -284,7 +284,7 @@ impl Dialogue {
         if left.is_empty() {
             return;
         }
-        if let Err(error) = self.door.broker.extend(self.queue.name.as_str(), &left).await {
+        if let Err(error) = self.door.broker.queues.extend(self.queue.name.as_str(), &left).await {
             tracing::debug!(queue = %self.queue.name, %error, "a subscription went with its stream");
         }
     }
@@ -371,7 +371,7 @@ impl Dialogue {
                     Ok(held) => Some(held),
                     Err(error) if error.kind == engine::ErrorKind::Busy => {
                         let received = deliveries.into_iter().map(|delivery| delivery.received).collect();
-                        self.door.broker.untake(self.queue.name.as_str(), received).await?;
+                        self.door.broker.queues.untake(self.queue.name.as_str(), received).await?;
                         tokio::time::sleep(LOOK_AGAIN).await;
                         continue;
                     }

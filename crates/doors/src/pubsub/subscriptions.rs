@@ -70,12 +70,12 @@ pub(super) fn is_own(queue: &QueueDefinition) -> bool {
 impl Door {
     pub(super) async fn find_subscription(&self, name: &Name) -> Result<Found> {
         let inner = self.names.inner(name);
-        match self.broker.queue(&inner).await {
+        match self.broker.queues.get(&inner).await {
             Ok(queue) => return Ok(Found::Queue(queue)),
             Err(error) if error.kind != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        let document = self.broker.document(WITHOUT_QUEUE, &inner).await?.ok_or_else(missing)?;
+        let document = self.broker.queues.document(WITHOUT_QUEUE, &inner).await?.ok_or_else(missing)?;
         Ok(Found::WithoutQueue(Box::new(read(document)?)))
     }
 
@@ -109,7 +109,7 @@ impl Door {
         if !queue.notes.contains_key(HAS_TRANSFORMS) {
             return Ok(Vec::new());
         }
-        let document = self.broker.document(TRANSFORMS, queue.name.as_str()).await?.unwrap_or_default();
+        let document = self.broker.queues.document(TRANSFORMS, queue.name.as_str()).await?.unwrap_or_default();
         Ok(read(document)?.message_transforms)
     }
 
@@ -117,10 +117,10 @@ impl Door {
         let message_transforms = transforms.to_vec();
         let kept = (!transforms.is_empty()).then(|| Subscription { message_transforms, ..Subscription::default() });
         let document = kept.map(|kept| kept.encode_to_vec().into());
-        if document.is_none() && self.broker.document(TRANSFORMS, inner).await?.is_none() {
+        if document.is_none() && self.broker.queues.document(TRANSFORMS, inner).await?.is_none() {
             return Ok(());
         }
-        Ok(self.broker.put_document(TRANSFORMS, inner, document).await?)
+        Ok(self.broker.queues.put_document(TRANSFORMS, inner, document).await?)
     }
 
     /// Returns the subscription for a queue, without its transforms. The queue's settings take precedence over its
@@ -260,8 +260,8 @@ impl Door {
     async fn leave_without_queue(&self, queue: &QueueDefinition, left: Subscription) -> Result<()> {
         let document = left.encode_to_vec();
         let inner = queue.name.as_str();
-        self.broker.put_document(WITHOUT_QUEUE, inner, Some(document.into())).await?;
-        self.broker.delete_queue(inner).await?;
+        self.broker.queues.put_document(WITHOUT_QUEUE, inner, Some(document.into())).await?;
+        self.broker.queues.delete(inner).await?;
         self.keep_transforms(inner, &[]).await?;
         self.streams.end(inner);
         Ok(())
@@ -269,7 +269,7 @@ impl Door {
 
     /// Deletes the queues of the subscriptions of a topic that is about to be deleted.
     pub(super) async fn leave_topic(&self, topic: &str) -> Result<()> {
-        for queue in self.broker.queues_over(topic).await? {
+        for queue in self.broker.queues.over(topic).await? {
             let subscription = self.whole_subscription_of(&queue).await?;
             self.leave_without_queue(&queue, Subscription { topic: DELETED_TOPIC.into(), ..subscription }).await?;
         }
@@ -280,10 +280,10 @@ impl Door {
         let inner = self.names.inner(name);
         match self.find_subscription(name).await? {
             Found::Queue(_) => {
-                self.broker.delete_queue(&inner).await?;
+                self.broker.queues.delete(&inner).await?;
                 self.keep_transforms(&inner, &[]).await?;
             }
-            Found::WithoutQueue(_) => self.broker.put_document(WITHOUT_QUEUE, &inner, None).await?,
+            Found::WithoutQueue(_) => self.broker.queues.put_document(WITHOUT_QUEUE, &inner, None).await?,
         }
         self.streams.end(&inner);
         policies::forget(self, name).await
@@ -406,7 +406,7 @@ pub(super) async fn create(ask: Ask, subscription: Subscription) -> Result<Subsc
     };
     // Stored first: messages must never be delivered without them.
     door.keep_transforms(new.name.as_str(), &subscription.message_transforms).await?;
-    let queue = door.broker.create_queue(new).await?;
+    let queue = door.broker.queues.create(new).await?;
     door.changed.notify_one();
     door.whole_subscription_of(&queue).await
 }
@@ -419,9 +419,9 @@ pub(super) async fn list(ask: Ask, request: ListSubscriptionsRequest) -> Result<
     let door = &ask.door;
     let project = parse_project(&request.project)?;
     let prefix = door.names.prefix(project);
-    let (queues, _) = door.broker.queues(&prefix, "", usize::MAX).await?;
+    let (queues, _) = door.broker.queues.list(&prefix, "", usize::MAX).await?;
     let shown = queues.iter().map(|queue| queue.name.as_str().to_owned());
-    let without = door.broker.documents(WITHOUT_QUEUE, &prefix).await?;
+    let without = door.broker.queues.documents(WITHOUT_QUEUE, &prefix).await?;
     let inner = shown.chain(without.into_iter().map(|(name, _)| name));
     let names = inner.map(|inner| door.names.outer(Kind::Subscription, &inner));
     let names = names.filter(|name| name.project == project && is_id(&name.id));
@@ -507,7 +507,7 @@ async fn change(door: &Door, name: &Name, work: impl FnOnce(&mut Subscription) -
         definition.notes.extend(notes);
         Ok(())
     };
-    let queue = door.broker.alter_queue(queue.name.as_str(), alter).await?;
+    let queue = door.broker.queues.alter(queue.name.as_str(), alter).await?;
     door.changed.notify_one();
     door.whole_subscription_of(&queue).await
 }

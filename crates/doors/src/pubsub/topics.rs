@@ -51,7 +51,7 @@ impl Door {
     }
 
     async fn topic_document(&self, name: &Name, inner: &str) -> Result<Topic> {
-        let document = self.broker.document(DOCUMENT, inner).await?.unwrap_or_default();
+        let document = self.broker.queues.document(DOCUMENT, inner).await?.unwrap_or_default();
         let topic = Topic::decode(document).map_err(|error| {
             Failure::new(super::errors::Code::DataLoss, format!("what is kept of topic {name} cannot be read: {error}"))
         })?;
@@ -60,7 +60,7 @@ impl Door {
 
     async fn keep_topic(&self, inner: &str, topic: &Topic) -> Result<()> {
         let document = Topic { name: String::new(), ..topic.clone() }.encode_to_vec();
-        Ok(self.broker.put_document(DOCUMENT, inner, Some(document.into())).await?)
+        Ok(self.broker.queues.put_document(DOCUMENT, inner, Some(document.into())).await?)
     }
 
     /// Checks a new topic, and sets the defaults.
@@ -201,7 +201,7 @@ pub(super) async fn list_subscriptions(
     let door = &ask.door;
     let name = Name::parse(Kind::Topic, &request.topic)?;
     door.topic(&name).await?;
-    let queues = door.broker.queues_over(&door.names.inner(&name)).await?;
+    let queues = door.broker.queues.over(&door.names.inner(&name)).await?;
     let names = queues.iter().map(|queue| door.names.outer(Kind::Subscription, queue.name.as_str()).to_string());
     let Page { items, next_page_token } = page(names, String::clone, request.page_size, &request.page_token)?;
     Ok(ListTopicSubscriptionsResponse { subscriptions: items, next_page_token })
@@ -229,7 +229,7 @@ pub(super) async fn delete(ask: Ask, request: DeleteTopicRequest) -> Result<()> 
         Err(error) if error.kind == ErrorKind::NotFound => return Err(missing()),
         deleted => deleted?,
     }
-    door.broker.put_document(DOCUMENT, &inner, None).await?;
+    door.broker.queues.put_document(DOCUMENT, &inner, None).await?;
     super::policies::forget(door, &name).await
 }
 
@@ -285,7 +285,7 @@ async fn send(door: &Door, inner: &str, messages: &[PubsubMessage]) -> Result<Ve
             ..OutMessage::default()
         })
         .collect();
-    let sent = door.broker.send_to_topic(inner, &messages).await?;
+    let sent = door.broker.queues.send_to_topic(inner, &messages).await?;
     Ok(sent.iter().map(|sent| sent.id.to_string()).collect())
 }
 

@@ -147,16 +147,16 @@ impl Door {
         let until = Instant::now() + receive.wait;
         loop {
             // The transforms may have changed since the stream or the push began.
-            let transforms = self.transforms_of(&*self.broker.queue(name).await?).await;
+            let transforms = self.transforms_of(&*self.broker.queues.get(name).await?).await;
             let transforms = transforms.map_err(|failure| Error::new(ErrorKind::Internal, failure.message))?;
             let Some(functions) = functions(transforms) else {
-                let received = self.broker.receive(name, receive).await?;
+                let received = self.broker.queues.receive(name, receive).await?;
                 let deliver = |received| Delivery { message: pull::message(self, &received), received };
                 return Ok(received.into_iter().map(deliver).collect());
             };
             let wait = until.saturating_duration_since(Instant::now());
             let some = Receive { max: receive.max.min(TOGETHER_MAX), wait, ..*receive };
-            let received = self.broker.receive(name, &some).await?;
+            let received = self.broker.queues.receive(name, &some).await?;
             if received.is_empty() {
                 return Ok(Vec::new());
             }
@@ -211,10 +211,10 @@ impl Door {
         }
         let name = queue.name.as_str();
         if !filtered.is_empty() {
-            self.broker.ack(name, &filtered).await?;
+            self.broker.queues.ack(name, &filtered).await?;
         }
         if !back.is_empty() {
-            self.broker.nack(name, &back).await?;
+            self.broker.queues.nack(name, &back).await?;
         }
         Ok(deliveries)
     }

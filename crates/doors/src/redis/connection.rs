@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use broker::{Answers, Broker, Cache, CacheCommit, Finished, LockedCache, Waiting, Wakes, now_ms};
+use broker::{Answers, Broker, Cache, Caches, Commit, Finished, LockedCache, Waiting, Wakes, now_ms};
 use engine::cache::CacheSettings;
 use engine::security::UserName;
 use futures_util::FutureExt;
@@ -96,6 +96,7 @@ pub(super) struct Session {
     /// `true` after the client has killed its own connection: pending replies are sent, and nothing more is read.
     pub(super) is_over: bool,
     pub(super) answers: Answers,
+    caches: Arc<Caches>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -121,11 +122,11 @@ pub(super) type Later = futures_util::stream::Once<LocalBoxFuture<'static, Answe
 /// Outcome of a command on data.
 pub(super) enum Ran {
     /// The reply, and the commit after which it is durable.
-    Answer(Writer, CacheCommit),
+    Answer(Writer, Commit),
     /// The command blocks; other clients can end its wait.
     Waits(Arc<Waiting>, Block),
     /// The command runs in slices. The commit is that of the data it has read.
-    Sliced(Box<Sliced>, CacheCommit),
+    Sliced(Box<Sliced>, Commit),
 }
 
 impl Handler<RedisProtocol> for Door {
@@ -178,6 +179,7 @@ impl Handler<RedisProtocol> for Door {
             ending: None,
             is_over: false,
             answers: self.broker.answers().clone(),
+            caches: self.broker.caches.clone(),
         }
     }
 
@@ -274,7 +276,7 @@ impl Door {
         let is_let_in = match &*session.login.borrow() {
             Login::NotNeeded => true,
             Login::Needed => matches!(command.name, "AUTH" | "HELLO" | "QUIT" | "RESET"),
-            Login::Done(user) => self.broker.has_user(user),
+            Login::Done(user) => self.broker.security.has_user(user),
         };
         if !is_let_in {
             return Err(Fail::new("NOAUTH Authentication required."));
@@ -361,7 +363,7 @@ impl Door {
                 let reply = run(self, session, args);
                 return match reply {
                     Reply::Now(answer) if command.name == "FLUSHALL" => {
-                        session.settled(answer, self.broker.settled_caches())
+                        session.settled(answer, self.broker.caches.settled())
                     }
                     reply => reply,
                 };
@@ -453,7 +455,7 @@ impl Door {
 
 impl Door {
     /// Runs a command in slices, between which other commands run. It ends with its connection.
-    fn slice(&self, session: &mut Session, sliced: Sliced, commit: CacheCommit) -> Reply<Answer, Later> {
+    fn slice(&self, session: &mut Session, sliced: Sliced, commit: Commit) -> Reply<Answer, Later> {
         let cache = session.databases[session.database].clone().expect("invariant: its keys were looked at");
         let (slices, mut writer, mut failed) = (self.slices.clone(), session.writer(), session.writer());
         writer.bytes_max = session.room();
@@ -492,10 +494,10 @@ impl Door {
 }
 
 /// Combines sets as they were when the command arrived, and stores the result if a key is given for it.
-async fn combine_in_slices(cache: &Cache, combination: &Combination, out: &mut Writer) -> Done<CacheCommit> {
+async fn combine_in_slices(cache: &Cache, combination: &Combination, out: &mut Writer) -> Done<Commit> {
     let mut pace = Pace::sliced();
     let result = combination.result(&mut pace).await?;
-    let mut commit = CacheCommit::default();
+    let mut commit = Commit::done();
     if let Some(key) = combination.kept() {
         let keep = || {
             let mut locked = cache.lock_one(key);
@@ -645,12 +647,12 @@ impl Session {
     }
 
     /// Returns a reply that is sent once its data is durable.
-    pub(super) fn settled(&self, answer: Answer, commit: CacheCommit) -> Reply<Answer, Later> {
-        if commit.is_reached() {
+    pub(super) fn settled(&self, answer: Answer, commit: Commit) -> Reply<Answer, Later> {
+        if commit.is_done() {
             return Reply::Now(answer);
         }
         let answer = self.charged_change(answer);
-        let (is_late, writer) = (commit.is_late(), self.writer());
+        let (is_late, writer) = (self.caches.are_late(), self.writer());
         let lasts = once(lasting(answer, commit, writer).boxed_local());
         if is_late { Reply::Alone(lasts) } else { Reply::Later(lasts) }
     }
@@ -731,8 +733,8 @@ impl Drop for Session {
 }
 
 /// Returns the reply once its data is durable, or an error if the commit failed.
-async fn lasting(answer: Answer, commit: CacheCommit, mut failed: Writer) -> Answer {
-    match commit.lasts().await {
+async fn lasting(answer: Answer, commit: Commit, mut failed: Writer) -> Answer {
+    match commit.wait().await {
         Ok(()) => answer,
         Err(error) => {
             failed.error(&Fail::from(error));
@@ -742,7 +744,7 @@ async fn lasting(answer: Answer, commit: CacheCommit, mut failed: Writer) -> Ans
 }
 
 fn open_database(broker: &Arc<Broker>, number: usize, is_durable: bool) -> Done<Arc<Cache>> {
-    Ok(broker.cache_or(&format!("db{number}"), CacheSettings { is_durable, ..CacheSettings::default() })?)
+    Ok(broker.caches.open_with(&format!("db{number}"), CacheSettings { is_durable, ..CacheSettings::default() })?)
 }
 
 fn unknown(args: &[&[u8]]) -> Fail {

@@ -105,7 +105,7 @@ pub fn open(
     if settings.is_durable {
         // A database that is first used through another door is as durable.
         let durable = CacheSettings { is_durable: true, ..CacheSettings::default() };
-        (0..DATABASES).for_each(|number| broker.reserve_cache(format!("db{number}"), durable));
+        (0..DATABASES).for_each(|number| broker.caches.reserve(format!("db{number}"), durable));
     }
     broker
         .register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.0.expose(out).and(exposed.1.expose(out)))));

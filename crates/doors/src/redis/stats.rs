@@ -300,7 +300,7 @@ impl Stats {
             let (Some(stats), Some(broker)) = (stats.upgrade(), broker.upgrade()) else {
                 return;
             };
-            stats.memory_peak(broker.cache_bytes());
+            stats.memory_peak(broker.caches.bytes());
             stats.sample(Instant::now(), stats.totals());
         }
     }

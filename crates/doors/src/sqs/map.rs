@@ -195,7 +195,7 @@ impl Sqs {
     }
 
     pub async fn find_place(&self, place: Place) -> Result<Found> {
-        let definition = self.broker.queue(&place.known_as(&self.default)).await?;
+        let definition = self.broker.queues.get(&place.known_as(&self.default)).await?;
         Ok(Found { place, definition })
     }
 

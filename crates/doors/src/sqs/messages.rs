@@ -152,7 +152,7 @@ impl Sqs {
                 delay_ms: message.delay_ms,
             })
             .collect();
-        let sent = self.broker.send(found.name(), &out).await?;
+        let sent = self.broker.queues.send(found.name(), &out).await?;
         let answers = sent.into_iter().zip(messages).map(|(sent, message)| {
             let sent = sent?;
             let mut attributes = message.attributes.clone();
@@ -212,13 +212,13 @@ impl Sqs {
             match answers.take(Some(asker.address), bytes, ROOM_WAIT).await {
                 Ok(held) => *asker.held.lock() = Some(held),
                 Err(error) => {
-                    self.broker.untake(found.name(), messages.to_vec()).await?;
+                    self.broker.queues.untake(found.name(), messages.to_vec()).await?;
                     return Err(throttled(error));
                 }
             }
         }
         let show = |received: &Received| {
-            let receipt = self.broker.seal(&found.definition, &received.receipt)?;
+            let receipt = self.broker.queues.seal(&found.definition, &received.receipt)?;
             let known = Known {
                 id: received.id,
                 attempts: received.attempts,
@@ -235,7 +235,7 @@ impl Sqs {
         let mut drain = asker.drain.clone();
         let taken = tokio::select! {
             biased;
-            taken = self.broker.receive(found.name(), receive) => taken,
+            taken = self.broker.queues.receive(found.name(), receive) => taken,
             () = drain.begun(), if !receive.wait.is_zero() => return Ok(Vec::new()),
         };
         match taken {
@@ -262,7 +262,7 @@ impl Sqs {
         if let Some(before) = before {
             let lease_ms = receive.lease_ms.unwrap_or(found.definition.settings.lease_ms);
             let leases: Vec<(Receipt, u64)> = before.iter().map(|received| (received.receipt, lease_ms)).collect();
-            let extended = self.broker.extend(found.name(), &leases).await?;
+            let extended = self.broker.queues.extend(found.name(), &leases).await?;
             if extended.iter().all(Result::is_ok) {
                 return Ok(before);
             }
@@ -330,7 +330,7 @@ impl Sqs {
         let found = self.find(asker, &request.queue_url).await?;
         let handle = required_text("ReceiptHandle", &request.receipt_handle)?;
         let receipt = self.receipt(&found, handle)?;
-        let answers = self.broker.ack(found.name(), &[receipt]).await?;
+        let answers = self.broker.queues.ack(found.name(), &[receipt]).await?;
         for answer in answers {
             deleted(answer, handle)?;
         }
@@ -343,7 +343,7 @@ impl Sqs {
         let handles = handles("DeleteMessageBatchRequestEntry", &entries)?;
         let receipts: Vec<Result<Receipt>> = handles.iter().map(|handle| self.receipt(&found, handle)).collect();
         let good: Vec<Receipt> = receipts.iter().filter_map(|receipt| receipt.as_ref().ok().copied()).collect();
-        let mut answers = self.broker.ack(found.name(), &good).await?.into_iter();
+        let mut answers = self.broker.queues.ack(found.name(), &good).await?.into_iter();
         let results = entries.iter().zip(handles).zip(receipts).map(|((entry, handle), receipt)| {
             let id = entry.id.as_ref().map_or("", Text::as_str).to_owned();
             let result =
@@ -355,7 +355,7 @@ impl Sqs {
 
     /// Returns the receipt in a receipt handle.
     pub fn receipt(&self, found: &Found, handle: &str) -> Result<Receipt> {
-        self.broker.unseal(&found.definition, handle).map_err(|error| match error.kind {
+        self.broker.queues.unseal(&found.definition, handle).map_err(|error| match error.kind {
             ErrorKind::Invalid => {
                 let message = format!("The input receipt handle \"{handle}\" is not a valid receipt handle.");
                 Failure::new(&INVALID_RECEIPT, message)

@@ -320,7 +320,7 @@ impl Door {
         let source = LoginSource { door: broker::Door::Sqs, address };
         let key = sigv4::Scope::parse(&signed).map_or("", |scope| scope.access_key);
         let error = engine::Error::new(engine::ErrorKind::Denied, failure.message.to_string());
-        let refused: engine::Result<()> = self.sqs.broker.end_login(source, key, Err(error)).await;
+        let refused: engine::Result<()> = self.sqs.broker.security.end_login(source, key, Err(error)).await;
         drop(refused);
     }
 

@@ -47,7 +47,7 @@ impl Sqs {
             return Err(Failure::parameter("Source and destination queues must be of the same type."));
         }
         let to = destination.as_ref().map(Found::name);
-        let id = match self.broker.start_redrive(source.name(), to, rate).await {
+        let id = match self.broker.queues.start_redrive(source.name(), to, rate).await {
             Err(error) if error.kind == ErrorKind::AlreadyExists => {
                 let message = "There is already a task running. Only one active task is allowed for a source queue \
                                arn at a given time.";
@@ -63,10 +63,10 @@ impl Sqs {
         let handle = BASE64.decode(text).ok().and_then(|json| serde_json::from_slice::<Handle>(&json).ok());
         let handle = handle.ok_or_else(|| Failure::parameter("Value for parameter TaskHandle is invalid."))?;
         let source = self.by_arn("SourceArn", &handle.source_arn).await?;
-        let tasks = self.broker.redrives(source.name());
+        let tasks = self.broker.queues.redrives(source.name());
         let id = tasks.iter().map(|task| task.id).find(|id| task_id(*id) == handle.task_id);
         let id = id.ok_or_else(|| Failure::new(&RESOURCE_NOT_FOUND, "Task does not exist."))?;
-        match self.broker.cancel_redrive(id) {
+        match self.broker.queues.cancel_redrive(id) {
             Err(error) if error.kind == ErrorKind::Invalid => {
                 Err(Failure::parameter("Only active tasks can be cancelled."))
             }
@@ -81,7 +81,7 @@ impl Sqs {
             Some(Int(max)) if (1..=TASKS_MAX).contains(&max) => max as usize,
             Some(Int(max)) => return Err(Failure::value("MaxResults", max, "Must be between 1 and 10, if provided.")),
         };
-        let tasks = self.broker.redrives(source.name());
+        let tasks = self.broker.queues.redrives(source.name());
         Ok(Answer::Tasks(tasks.iter().take(max).map(|task| self.task(task, &source.place)).collect()))
     }
 
@@ -128,7 +128,7 @@ impl Sqs {
         let topic = &found.definition.topic;
         let mut after = String::new();
         loop {
-            let (queues, is_last) = self.broker.queues("", &after, PAGE_MAX).await?;
+            let (queues, is_last) = self.broker.queues.list("", &after, PAGE_MAX).await?;
             if queues.iter().any(|queue| queue.settings.dead_letter.as_ref() == Some(topic)) {
                 return Ok(true);
             }

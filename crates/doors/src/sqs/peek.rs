@@ -123,7 +123,7 @@ impl Sqs {
         // Groups of a FIFO queue that are blocked by an earlier message.
         let mut held: HashSet<Bytes> = HashSet::new();
         'pages: loop {
-            let page = self.broker.peek(found.name(), after, MESSAGES_MAX).await?;
+            let page = self.broker.queues.peek(found.name(), after, MESSAGES_MAX).await?;
             let Some(last) = page.last() else {
                 break;
             };

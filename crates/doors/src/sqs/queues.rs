@@ -61,7 +61,7 @@ impl Sqs {
         let mut new = NewQueue::new(QueueName::parse(&known_as)?);
         new.settings = attributes.settings;
         new.notes = attributes.notes;
-        match self.broker.create_queue(new).await {
+        match self.broker.queues.create(new).await {
             // Another client created the queue in the meantime.
             Err(error) if error.kind == ErrorKind::AlreadyExists => {
                 self.expect_same(&self.find_place(place).await?, &given)?;
@@ -95,7 +95,7 @@ impl Sqs {
             return Ok(());
         };
         let refused = |reason: &str| Failure::value("RedrivePolicy", policy, reason);
-        let target = match self.broker.queue(target.as_str()).await {
+        let target = match self.broker.queues.get(target.as_str()).await {
             Err(error) if error.kind == ErrorKind::NotFound => {
                 return Err(refused("Dead letter target does not exist."));
             }
@@ -114,7 +114,7 @@ impl Sqs {
 
     pub async fn delete_queue(&self, asker: &Asker<'_>, request: DeleteQueue<'_>) -> Result<Answer> {
         let found = self.find(asker, &request.queue_url).await?;
-        self.broker.delete_queue(found.name()).await?;
+        self.broker.queues.delete(found.name()).await?;
         if !self.cooldown.is_zero() {
             self.deleted.lock().insert(found.name().to_owned(), (), Instant::now());
         }
@@ -158,7 +158,7 @@ impl Sqs {
         let prefix = format!("{}{prefix}", asker.home.prefix(&self.default));
         let (mut urls, mut after, mut next_token) = (Vec::new(), page.after, None);
         'pages: loop {
-            let (queues, is_last) = self.broker.queues(&prefix, &after, PAGE_MAX).await?;
+            let (queues, is_last) = self.broker.queues.list(&prefix, &after, PAGE_MAX).await?;
             for queue in &queues {
                 let place = Place::of_known(queue.name.as_str(), &self.default);
                 let Some(place) = place.filter(|place| place.home == asker.home && is_meant(queue)) else {
@@ -189,7 +189,7 @@ impl Sqs {
         let is_wanted = |name: &str| wanted.iter().any(|wanted| wanted.as_str() == "All" || wanted.as_str() == name);
         let names = attributes::NAMES.into_iter().filter(|name| is_wanted(name));
         let counts = match attributes::NAMES.iter().any(|name| name.starts_with("Approximate") && is_wanted(name)) {
-            true => self.broker.queue_counts(found.name()).await?,
+            true => self.broker.queues.counts(found.name()).await?,
             false => broker::QueueCounts::default(),
         };
         let (definition, attributes) = (&found.definition, Attributes::of(&found.definition));
@@ -220,7 +220,7 @@ impl Sqs {
     /// Changes the attributes of a queue if the change is valid.
     pub async fn alter(&self, found: &Found, change: impl FnOnce(&mut Attributes) -> Result<()>) -> Result<Answer> {
         let mut refused = None;
-        let altered = self.broker.alter_queue(found.name(), |definition| {
+        let altered = self.broker.queues.alter(found.name(), |definition| {
             let mut attributes = Attributes::of(definition);
             if let Err(failure) = change(&mut attributes) {
                 refused = Some(failure);
@@ -251,7 +251,7 @@ impl Sqs {
             }
             purged.insert(name, (), now);
         }
-        self.broker.purge_queue(found.name()).await?;
+        self.broker.queues.purge(found.name()).await?;
         Ok(Answer::Nothing)
     }
 }

@@ -59,7 +59,7 @@ impl Sqs {
     /// the message to the queue.
     async fn change_leases(&self, found: &Found, changes: &[&Change<'_>]) -> Result<Vec<Result<()>>> {
         let leases: Vec<_> = changes.iter().map(|change| (change.receipt, change.seconds * 1000)).collect();
-        let answers = self.broker.extend_expired(found.name(), &leases).await?;
+        let answers = self.broker.queues.extend_expired(found.name(), &leases).await?;
         let answers = answers.into_iter().zip(changes);
         Ok(answers.map(|(answer, change)| answer.map_err(|error| refused(error, change))).collect())
     }

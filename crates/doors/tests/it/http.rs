@@ -180,16 +180,16 @@ async fn a_page_goes_on_behind_what_a_transaction_left() {
     let server = start().await;
     server.publish("t", &["before"]).await;
     let (broker, id) = (&server.broker, TransactionalId::parse("a").expect("an id"));
-    let producer = broker.init_transactions(&id, None, 1000).await.expect("begun");
+    let producer = broker.transactions.init(&id, None, 1000).await.expect("begun");
     let at = TopicPartition { topic: TopicName::parse("t").expect("a name"), partition: 0 };
-    broker.add_partitions(&id, producer, &[at]).await.expect("added");
+    broker.transactions.add_partitions(&id, producer, &[at]).await.expect("added");
     let mut builder = BatchBuilder::new();
     builder.push(1, None, Some(b"void"), &[]).expect("a small record");
     let numbered = Producer { id: producer.id, epoch: producer.epoch, sequence: 0 };
     let mut batch = builder.finish_with(Codec::None, Some(numbered)).expect("a record");
     batch.set_transactional();
     broker.publish("t", Some(0), Acks::Default, batch, &mut Wakes::default()).await.expect("published");
-    broker.end_transaction(&id, producer, Decision::Abort).await.expect("aborted");
+    broker.transactions.end(&id, producer, Decision::Abort).await.expect("aborted");
     // A client that does not request committed records sees all records, but no marker.
     let read = server.get("/v1/topics/t/records").await;
     assert_eq!((values(&read), &read.json()["next_offset"]), (vec!["before".to_owned(), "void".into()], &json!(3)));

@@ -20,8 +20,9 @@ use crate::journal::salvage;
 use crate::partition::scan::{self, Spot};
 use crate::partition::segments::log_name;
 use crate::partition::{PartitionInfo, SegmentInfo};
+use crate::shared::StoreSettings;
 use crate::state::{State, stream};
-use crate::store::{StoreSettings, read_checkpoint, refuse_leftovers, take_lock};
+use crate::store::{read_checkpoint, refuse_leftovers, take_lock};
 
 /// Data directory that is locked against brokers.
 pub struct Inspection {

@@ -25,8 +25,9 @@ use crate::journal::salvage::{self, Salvage};
 use crate::partition::scan::{self, Spot};
 use crate::partition::segments::{index_name, log_name};
 use crate::partition::{PartitionInfo, SegmentInfo};
+use crate::shared::StoreSettings;
 use crate::state::{State, partition_mut, span_of, start_of};
-use crate::store::{Store, StoreSettings};
+use crate::store::Store;
 
 /// Steps of a repair, and the losses they cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 
 use crate::durable::{ColdRead, DiskExtent, DurableLog, Read};
 use crate::journal::{Entry, EntryKind, Journal, Owner};
-use crate::store::Shared;
+use crate::shared::Shared;
 pub use compact::{Compacted, CompactionSettings, CompactionStats};
 use compact::{Outcome, Pace, Turn};
 pub use segments::SegmentInfo;

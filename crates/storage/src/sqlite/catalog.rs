@@ -15,7 +15,7 @@ use super::{ID_BIT, Shared};
 use crate::catalog::decode_settings;
 use crate::durable::DurableLog;
 use crate::partition::NOT_SERVED;
-use crate::store::StoredTopic;
+use crate::shared::StoredTopic;
 
 struct Topic {
     name: TopicName,

@@ -23,7 +23,7 @@ use engine::{Error, ErrorKind, Offset, RecordBatch, Result, TopicName, TopicSett
 use parking_lot::{Condvar, Mutex};
 
 use crate::journal::Owner;
-use crate::store::StoredTopic;
+use crate::shared::StoredTopic;
 use catalog::Catalog;
 pub use partition::SqlitePartition;
 use read::Readers;

@@ -86,7 +86,7 @@ impl Definitions {
             broker.create_topic(name.as_str(), *settings).await.map_err(|e| at(place, &e))?;
         }
         for Defined { place, what: new } in &self.queues {
-            match broker.queue(new.name.as_str()).await {
+            match broker.queues.get(new.name.as_str()).await {
                 Ok(there) => {
                     let mut differences = there.settings.differences(&new.settings);
                     let topic = new.topic.as_ref().map_or(new.name.as_str(), TopicName::as_str);
@@ -95,7 +95,7 @@ impl Definitions {
                     }
                     check_same(place, "thalweg queue alter", &differences)?;
                 }
-                Err(_) => drop(broker.create_queue(new.clone()).await.map_err(|e| at(place, &e))?),
+                Err(_) => drop(broker.queues.create(new.clone()).await.map_err(|e| at(place, &e))?),
             }
         }
         Ok(())

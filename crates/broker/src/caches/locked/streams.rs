@@ -3,11 +3,12 @@
 use engine::cache::Value;
 use engine::cache::structures::Structure;
 use engine::streams::StreamPlace;
-use engine::{Error, ErrorKind, Offset, Result, TopicId};
+use engine::{Offset, Result, TopicId};
 
 use super::{Locked, now_of};
 use crate::caches::Cache;
-use crate::caches::log::{Kept, Later};
+use crate::caches::log::Kept;
+use crate::commit::Commit;
 use crate::streams::{LockedStream, Stream};
 
 /// Type of a key's value, as a command on streams sees it.
@@ -44,7 +45,7 @@ impl Locked<'_> {
         // A key that has just expired may have been a stream.
         let cache = self.cache;
         let dropped = cache.dropped_streams(self.shard(key).0);
-        self.later.extend(dropped);
+        self.wait_also(dropped);
         found
     }
 
@@ -65,8 +66,7 @@ impl Locked<'_> {
         let Some(id) = self.stream_id(key) else {
             return Ok(if self.peek(key).is_some() { Keyed::Other } else { Keyed::Nothing });
         };
-        let broker = self.cache.broker.upgrade().ok_or_else(gone)?;
-        let stream = broker.stream_by_id(id)?;
+        let stream = self.cache.streams.get_by_id(id)?;
         Ok(stream.map_or_else(
             || {
                 // Another door has just deleted its topic.
@@ -82,10 +82,9 @@ impl Locked<'_> {
         // A stream of the same name may just have been deleted with its key.
         self.drop_streams();
         let cache = self.cache;
-        let broker = cache.broker.upgrade().ok_or_else(gone)?;
         let place = cache.place(key, None);
-        let (stream, later) = broker.make_stream(topic, cache.id(), place)?;
-        self.later.push(later);
+        let (stream, later) = cache.streams.create(topic, cache.id(), place)?;
+        self.wait_also(later);
         let (shard, key, now_ms) = self.shard(key);
         shard.put_stream(key, stream.topic_id(), None, || now_of(now_ms))?;
         cache.changes.note(shard, key);
@@ -128,17 +127,20 @@ impl Locked<'_> {
         let Some(id) = self.stream_id(key) else {
             return;
         };
-        let saved = match self.cache.broker.upgrade() {
-            Some(broker) => broker.save_stream_place(id, self.cache.place(key, expires_ms)),
-            None => Err(gone()),
-        };
-        self.later.push(saved.unwrap_or_else(|error| Box::pin(std::future::ready(Err(error)))));
+        let saved = self.cache.streams.save_place(id, self.cache.place(key, expires_ms));
+        self.wait_also(saved.unwrap_or_else(Commit::failed));
+    }
+
+    /// Adds what the caller has to wait for.
+    fn wait_also(&mut self, commit: Commit) {
+        self.later = std::mem::take(&mut self.later).and(commit);
     }
 
     /// Deletes the streams whose keys were removed.
     pub(super) fn drop_streams(&mut self) {
         for (_, shard) in &mut self.shards {
-            self.later.extend(self.cache.dropped_streams(shard));
+            let dropped = self.cache.dropped_streams(shard);
+            self.later = std::mem::take(&mut self.later).and(dropped);
         }
     }
 }
@@ -148,46 +150,27 @@ impl Cache {
         StreamPlace { cache: self.name.as_str().as_bytes().into(), key: key.into(), expires_ms }
     }
 
-    /// Adds the keys of the streams that existed before the restart.
-    pub(in crate::caches) fn list_streams(&self) {
-        if let Some(broker) = self.broker.upgrade() {
-            broker.list_streams(self);
-        }
-    }
-
     /// Deletes the streams of a shard whose keys were removed. Returns the deletions, to wait until they are durable.
-    fn dropped_streams(&self, shard: &mut Kept) -> Vec<Later> {
+    fn dropped_streams(&self, shard: &mut Kept) -> Commit {
         let lost = shard.take_lost();
-        if lost.is_empty() {
-            return Vec::new();
-        }
-        match self.broker.upgrade() {
-            Some(broker) => lost.into_iter().filter_map(|id| broker.drop_stream(id)).collect(),
-            None => Vec::new(),
-        }
+        Commit::all(lost.into_iter().filter_map(|id| self.streams.delete(id)))
     }
 
     /// Deletes the streams of a shard whose keys were removed, if no caller waits for that.
     pub(in crate::caches) fn drop_streams(&self, shard: &mut Kept) {
         let later = self.dropped_streams(shard);
-        if !later.is_empty() {
+        if !later.is_done() {
             self.finish_later(later);
         }
     }
 
     /// Waits for pending changes of streams in the background.
-    pub(crate) fn finish_later(&self, later: Vec<Later>) {
+    pub(crate) fn finish_later(&self, commit: Commit) {
         let name = self.name.clone();
         tokio::spawn(async move {
-            for later in later {
-                if let Err(error) = later.await {
-                    tracing::warn!(cache = %name, %error, "a stream was changed in memory only");
-                }
+            if let Err(error) = commit.wait().await {
+                tracing::warn!(cache = %name, %error, "a stream was changed in memory only");
             }
         });
     }
-}
-
-fn gone() -> Error {
-    Error::new(ErrorKind::ShuttingDown, "the broker has stopped")
 }

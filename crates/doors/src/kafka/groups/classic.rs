@@ -70,7 +70,7 @@ async fn try_join(broker: &Arc<Broker>, caller: &Caller, request: JoinGroupReque
     let instance = instance_id(request.group_instance_id.as_deref())?;
     let join = ClassicJoin {
         member: member.map(member_id).transpose()?,
-        fresh: broker.new_member_id(request.group_instance_id.as_deref().unwrap_or(&caller.client))?,
+        fresh: broker.groups.new_member_id(request.group_instance_id.as_deref().unwrap_or(&caller.client))?,
         instance,
         client: caller.client.clone(),
         host: caller.host.clone(),
@@ -90,7 +90,7 @@ async fn try_join(broker: &Arc<Broker>, caller: &Caller, request: JoinGroupReque
         comes_twice: caller.version >= JOINS_TWICE,
         may_skip: caller.version >= SKIPS_ASSIGNMENT,
     };
-    Ok(broker.join_classic(&group, join).await?)
+    Ok(broker.groups.join_classic(&group, join).await?)
 }
 
 /// Returns the topics and partitions of a consumer, if the broker is able to assign partitions to it.
@@ -143,7 +143,7 @@ async fn try_sync(broker: &Arc<Broker>, caller: &Caller, request: SyncGroupReque
         protocol: request.protocol_name.map(Into::into),
         shares: shares(request.assignments)?,
     };
-    let synced = broker.sync_classic(&group, sync).await?;
+    let synced = broker.groups.sync_classic(&group, sync).await?;
     Ok(SyncGroupResponse {
         protocol_type: Some(synced.protocol_type.into()),
         protocol_name: Some(synced.protocol.into()),
@@ -179,7 +179,7 @@ pub(in super::super) async fn heartbeat(
     let beat = async {
         let group = group_for(broker, caller, HEARTBEAT, &request.group_id)?;
         let who = identity(&request.member_id, request.group_instance_id.as_deref())?;
-        Outcome::Ok(broker.heartbeat_classic(&group, &who, generation(request.generation_id)).await?)
+        Outcome::Ok(broker.groups.heartbeat_classic(&group, &who, generation(request.generation_id)).await?)
     };
     HeartbeatResponse { error_code: code_of(beat.await), ..Default::default() }
 }
@@ -224,7 +224,7 @@ async fn try_leave(
         Outcome::Ok(Leaver { member: id.map(member_id).transpose()?, instance })
     };
     let leavers: Vec<Leaver> = leaving.iter().map(leaver).collect::<Outcome<_>>()?;
-    match broker.leave_classic(&group, &leavers).await {
+    match broker.groups.leave_classic(&group, &leavers).await {
         Ok(left) => Ok(left.into_iter().map(|left| code_of(left.map_err(Refused::from))).collect()),
         // A nonexistent group has no members.
         Err(refused) if refused.reason == engine::groups::Reason::NoSuchGroup => {

@@ -62,17 +62,19 @@ async fn try_heartbeat(
     let settings = GroupSettings::of(broker, &group).await?;
     // In version 0, the broker generates the id of a member.
     let id = match request.member_id.as_str() {
-        "" if request.member_epoch == 0 && caller.version == 0 => broker.new_member_id(&caller.client)?.to_string(),
+        "" if request.member_epoch == 0 && caller.version == 0 => {
+            broker.groups.new_member_id(&caller.client)?.to_string()
+        }
         id => id.to_owned(),
     };
     let who = identity(&id, request.instance_id.as_deref())?;
     let turn = match request.member_epoch {
         0 => {
             let join = join(broker, caller, who, named, &settings, request)?;
-            Some(broker.join_group(&group, join).await?)
+            Some(broker.groups.join(&group, join).await?)
         }
         LEAVES | GOES_AWAY => {
-            broker.leave_group(&group, &who, request.member_epoch == GOES_AWAY).await?;
+            broker.groups.leave(&group, &who, request.member_epoch == GOES_AWAY).await?;
             None
         }
         epoch => {
@@ -83,7 +85,7 @@ async fn try_heartbeat(
             let session_timeout_ms = Some(settings.consumer_session_timeout_ms);
             let owned = request.topic_partitions.as_ref().map(|owned| self::owned(broker, owned));
             let beat = Beat { who, epoch: epoch as u32, owned, topics, session_timeout_ms, wait: Duration::ZERO };
-            Some(broker.group_heartbeat(&group, beat).await?)
+            Some(broker.groups.heartbeat(&group, beat).await?)
         }
     };
     Ok((id, settings.consumer_heartbeat_ms, turn))
@@ -144,8 +146,9 @@ fn rule(broker: &Arc<Broker>, caller: &Caller, text: &str) -> Outcome<Pattern> {
     let broker = Arc::downgrade(broker);
     let takes = move |topic: &TopicName| {
         let topic = topic.as_str();
-        let may_see =
-            |broker: Arc<Broker>| broker.authorize(&user, &host, Operation::Describe, &Resource::topic(topic)).is_ok();
+        let may_see = |broker: Arc<Broker>| {
+            broker.security.authorize(&user, &host, Operation::Describe, &Resource::topic(topic)).is_ok()
+        };
         regex.is_match(topic.as_bytes()) && broker.upgrade().is_some_and(may_see)
     };
     Ok(Pattern::Rule(Rule::new(text, &whose, takes)))

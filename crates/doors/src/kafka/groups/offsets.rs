@@ -108,7 +108,7 @@ async fn try_commit(
         // A client that is not a member of the group.
         Err(_) => Committer::Outsider,
     };
-    broker.commit_offsets(group, &committer, offsets).await.map_err(|refused| match refused.reason {
+    broker.groups.commit_offsets(group, &committer, offsets).await.map_err(|refused| match refused.reason {
         Reason::HasMembers => Refused { code: Code::UNKNOWN_MEMBER_ID, message: refused.error.message },
         _ if refused.error.kind == engine::ErrorKind::TooLarge => {
             Refused { code: Code::INVALID_COMMIT_OFFSET_SIZE, message: refused.error.message }
@@ -212,17 +212,17 @@ async fn found(
     let group = group_for(broker, caller, OFFSET_FETCH, group)?;
     // A client that is not a member sends no epoch.
     if let Some((id, Ok(epoch))) = asker.map(|(id, epoch)| (id, u32::try_from(epoch))) {
-        broker.check_fetch(&group, &identity(&id, None)?, epoch).await.map_err(of_member)?;
+        broker.groups.check_fetch(&group, &identity(&id, None)?, epoch).await.map_err(of_member)?;
     }
     // Read first, so that a commit of a transaction in the meantime is not missed.
-    let unstable = if is_stable { broker.unstable_offsets(&group).await? } else { BTreeSet::new() };
+    let unstable = if is_stable { broker.transactions.unstable_offsets(&group).await? } else { BTreeSet::new() };
     let asked = |(name, numbers): &(String, Vec<i32>)| {
         let topic = TopicName::parse(name).ok();
         numbers.iter().filter_map(|number| partition_of(topic.as_ref()?, *number)).collect::<Vec<_>>()
     };
     let asked: Option<Vec<TopicPartition>> = wanted.as_ref().map(|topics| topics.iter().flat_map(asked).collect());
     let committed: BTreeMap<TopicPartition, Committed> =
-        broker.committed_offsets(&group, asked.as_deref()).await?.into_iter().collect();
+        broker.groups.committed_offsets(&group, asked.as_deref()).await?.into_iter().collect();
     let may_describe = |topic: &str| caller.may_use(broker, OFFSET_FETCH, &Resource::topic(topic));
     let wanted = wanted.unwrap_or_else(|| {
         let all: BTreeSet<TopicPartition> = committed.keys().chain(&unstable).cloned().collect();
@@ -304,7 +304,7 @@ async fn try_delete(
             }
         }
     }
-    for (at, outcome) in broker.delete_offsets(&group, wanted).await? {
+    for (at, outcome) in broker.groups.delete_offsets(&group, wanted).await? {
         codes.insert(at, outcome.err().map_or(Code::NONE, |refused| Refused::from(refused).code));
     }
     let topics = request.topics.into_iter().map(|of| {

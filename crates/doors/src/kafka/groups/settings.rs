@@ -201,7 +201,7 @@ fn duration(text: &str) -> Option<Duration> {
 
 impl GroupSettings {
     pub(in super::super) async fn of(broker: &Broker, group: &GroupName) -> Result<Self> {
-        let kept = broker.document(DOCUMENT, group.as_str()).await?;
+        let kept = broker.queues.document(DOCUMENT, group.as_str()).await?;
         Ok(Self::read(kept.iter().flat_map(|kept| lines(kept))))
     }
 
@@ -259,7 +259,7 @@ fn find(name: &str) -> Result<&'static Setting, Failure> {
 
 /// Returns the names of the groups that have settings.
 pub(in super::super) async fn set_groups(broker: &Broker) -> Result<BTreeSet<String>> {
-    Ok(broker.documents(DOCUMENT, "").await?.into_iter().map(|(name, _)| name).collect())
+    Ok(broker.queues.documents(DOCUMENT, "").await?.into_iter().map(|(name, _)| name).collect())
 }
 
 /// Setting of a group in a description.
@@ -286,7 +286,7 @@ pub(in super::super) async fn describe_settings(broker: &Broker, name: &str) -> 
 
 async fn kept(broker: &Broker, name: &str) -> Result<BTreeMap<String, String>, Failure> {
     GroupName::parse(name).map_err(|error| (Code::INVALID_REQUEST, error.message))?;
-    let kept = broker.document(DOCUMENT, name).await.map_err(failed)?;
+    let kept = broker.queues.document(DOCUMENT, name).await.map_err(failed)?;
     Ok(kept.iter().flat_map(|kept| lines(kept)).map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
@@ -322,7 +322,7 @@ pub(in super::super) async fn change(
     }
     let lines: String = kept.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
     let document = Some(Bytes::from(lines)).filter(|lines| !lines.is_empty());
-    broker.put_document(DOCUMENT, name, document).await.map_err(failed)
+    broker.queues.put_document(DOCUMENT, name, document).await.map_err(failed)
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ pub(in super::super) async fn list(
 
 /// Returns all groups of all types, in the order of their names.
 async fn all(broker: &Arc<Broker>) -> Outcome<Vec<ListedGroup>> {
-    let consumers = broker.group_states().await?.into_iter().map(|(name, state, classic)| ListedGroup {
+    let consumers = broker.groups.states().await?.into_iter().map(|(name, state, classic)| ListedGroup {
         group_state: state_name(state, classic.as_ref()).into(),
         group_type: type_name(state, classic.as_ref()).into(),
         protocol_type: classic.map_or_else(|| CONSUMERS.into(), |classic| classic.protocol_type),
@@ -129,7 +129,7 @@ pub(in super::super) async fn describe(
 }
 
 async fn status(broker: &Arc<Broker>, caller: &Caller, key: i16, name: &str) -> Outcome<GroupStatus> {
-    Ok(broker.describe_group(&group_for(broker, caller, key, name)?).await?)
+    Ok(broker.groups.describe(&group_for(broker, caller, key, name)?).await?)
 }
 
 fn described(status: GroupStatus) -> DescribedGroup {
@@ -262,8 +262,8 @@ pub(in super::super) async fn delete(
     let mut results = Vec::with_capacity(request.groups_names.len());
     for group_id in request.groups_names {
         let deleted = match group_for(broker, caller, DELETE_GROUPS, &group_id) {
-            Ok(name) => match broker.delete_group(&name).await {
-                Err(refused) if refused.reason == Reason::NoSuchGroup => broker.delete_share_group(&name).await,
+            Ok(name) => match broker.groups.delete(&name).await {
+                Err(refused) if refused.reason == Reason::NoSuchGroup => broker.groups.delete_share_group(&name).await,
                 deleted => deleted,
             }
             .map_err(Refused::from),

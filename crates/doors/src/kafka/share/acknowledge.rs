@@ -126,7 +126,7 @@ impl<'a> Member<'a> {
         let found = sessions.taken(&self.key, place, look).flatten();
         let (queue, settlements) = found.ok_or(Code::INVALID_RECORD_STATE)?;
         let from = AcquireFrom { queue, partition: place.1 };
-        let settled = self.broker.settle(&from, &settlements, self.settings.attempts_max).await;
+        let settled = self.broker.queues.settle(&from, &settlements, self.settings.attempts_max).await;
         if settled.map_err(|error| errors::code(&error))?.is_err() {
             return Err(Code::INVALID_RECORD_STATE);
         }

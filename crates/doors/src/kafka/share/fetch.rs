@@ -158,16 +158,16 @@ impl Member<'_> {
         // tidy: the error adds nothing: no topic has this id.
         let topic = self.broker.topic_by_id(topic).map_err(|_| Code::UNKNOWN_TOPIC_ID)?;
         self.caller.may_use(self.broker, self.api, &Resource::topic(topic.as_str()))?;
-        let queue = self.broker.share_queue(&self.key.group, &topic, self.settings.start).await;
+        let queue = self.broker.groups.share_queue(&self.key.group, &topic, self.settings.start).await;
         queue.map_err(|error| errors::code(&error))
     }
 
     /// Acquires messages. During a shutdown, a waiting request is answered with the messages that are available.
     async fn acquire(&self, from: &[AcquireFrom], limits: &AcquireLimits) -> Vec<engine::Result<Acquired>> {
         tokio::select! {
-            found = self.broker.acquire(from, limits) => found,
+            found = self.broker.queues.acquire(from, limits) => found,
             () = self.caller.leaving.begun() => {
-                self.broker.acquire(from, &AcquireLimits { wait: Duration::ZERO, ..*limits }).await
+                self.broker.queues.acquire(from, &AcquireLimits { wait: Duration::ZERO, ..*limits }).await
             }
         }
     }

@@ -65,7 +65,7 @@ async fn try_heartbeat(
     }
     let member = member_id(&request.member_id)?;
     if request.member_epoch == LEAVES {
-        broker.leave_share_group(&group, &member).await?;
+        broker.groups.leave_share_group(&group, &member).await?;
         return Ok(None);
     }
     let names = request.subscribed_topic_names;
@@ -77,11 +77,12 @@ async fn try_heartbeat(
             let (client, host) = (caller.client.clone(), caller.host.clone());
             let session_timeout_ms = settings.session_timeout_ms;
             let join = ShareJoin { member, client, host, topics, session_timeout_ms };
-            broker.join_share_group(&group, join, settings.start).await?
+            broker.groups.join_share_group(&group, join, settings.start).await?
         }
         (epoch, topics) => {
             let epoch = u32::try_from(epoch).or(Err(invalid("a member's epoch is -1 or more")))?;
             broker
+                .groups
                 .share_group_heartbeat(
                     &group,
                     ShareBeat { member, epoch, topics, session_timeout_ms: settings.session_timeout_ms },
@@ -127,7 +128,7 @@ pub(in super::super) async fn describe(
 /// Returns the state of a group, if the caller may see all topics of its members; otherwise the group is not described.
 async fn status(broker: &Arc<Broker>, caller: &Caller, name: &str) -> Outcome<ShareGroupStatus> {
     let group = group_for(broker, caller, SHARE_GROUP_DESCRIBE, name)?;
-    let status = broker.describe_share_group(&group).await?;
+    let status = broker.groups.describe_share_group(&group).await?;
     let topics: BTreeSet<&TopicName> = status.members.iter().flat_map(|m| &m.assigned).map(|at| &at.topic).collect();
     for topic in topics {
         caller.may_use(broker, SHARE_GROUP_DESCRIBE, &Resource::topic(topic.as_str()))?;
@@ -165,6 +166,6 @@ fn described(broker: &Broker, status: ShareGroupStatus) -> DescribedGroup {
 
 /// Returns all share groups with the names of their states.
 pub(in super::super) async fn states(broker: &Broker) -> Outcome<Vec<(GroupName, &'static str)>> {
-    let groups = broker.share_groups().await?.into_iter();
+    let groups = broker.groups.share_groups().await?.into_iter();
     Ok(groups.map(|(name, has_members)| (name, if has_members { STABLE } else { EMPTY })).collect())
 }

@@ -65,11 +65,13 @@ async fn describe_group(
     wanted: Option<Vec<DescribeShareGroupOffsetsRequestTopic>>,
 ) -> Outcome<Vec<DescribeShareGroupOffsetsResponseTopic>> {
     let group = group_for(broker, caller, DESCRIBE_SHARE_GROUP_OFFSETS, name)?;
-    broker.describe_share_group(&group).await?;
+    broker.groups.describe_share_group(&group).await?;
     let is_all = wanted.is_none();
     let wanted: Vec<(String, Vec<i32>)> = match wanted {
         Some(wanted) => wanted.into_iter().map(|wanted| (wanted.topic_name, wanted.partitions)).collect(),
-        None => broker.share_topics(&group).await?.into_iter().map(|topic| (topic.to_string(), Vec::new())).collect(),
+        None => {
+            broker.groups.share_topics(&group).await?.into_iter().map(|topic| (topic.to_string(), Vec::new())).collect()
+        }
     };
     let mut topics = Vec::with_capacity(wanted.len());
     for (topic_name, numbers) in wanted {
@@ -105,7 +107,7 @@ async fn positions(
     group: &GroupName,
     topic: &TopicName,
 ) -> Outcome<BTreeMap<PartitionId, QueuePosition>> {
-    match broker.share_positions(group, topic).await {
+    match broker.groups.share_positions(group, topic).await {
         Err(refused) if refused.error.kind == ErrorKind::NotFound => Ok(BTreeMap::new()),
         found => Ok(found?.into_iter().map(|position| (position.partition, position)).collect()),
     }
@@ -142,7 +144,7 @@ async fn try_alter(
     let group = group_for(broker, caller, ALTER_SHARE_GROUP_OFFSETS, &request.group_id)?;
     // An error about the group refuses the whole request. A nonexistent group is created, as in Kafka, so that a tool
     // can set the start of a group before its first member joins.
-    broker.create_share_group(&group, "its offsets can be set").await?;
+    broker.groups.create_share_group(&group, "its offsets can be set").await?;
     let mut responses = Vec::with_capacity(request.topics.len());
     for AlterShareGroupOffsetsRequestTopic { topic_name, partitions } in request.topics {
         let found = topic(broker, caller, ALTER_SHARE_GROUP_OFFSETS, &topic_name);
@@ -154,7 +156,7 @@ async fn try_alter(
                     (partition.partition_index as PartitionId, offset)
                 });
                 let offsets: Vec<_> = offsets.collect();
-                broker.seek_share_group(&group, &topic, &offsets).await.map_err(Refused::from)
+                broker.groups.seek_share_group(&group, &topic, &offsets).await.map_err(Refused::from)
             }
             Err(refused) => Err(refused),
         };
@@ -200,11 +202,11 @@ async fn try_delete(
     request: DeleteShareGroupOffsetsRequest,
 ) -> Outcome<Vec<DeleteShareGroupOffsetsResponseTopic>> {
     let group = group_for(broker, caller, DELETE_SHARE_GROUP_OFFSETS, &request.group_id)?;
-    broker.check_share_group_empty(&group, "its offsets can be deleted").await?;
+    broker.groups.check_share_group_empty(&group, "its offsets can be deleted").await?;
     let mut responses = Vec::with_capacity(request.topics.len());
     for of in request.topics {
         let deleted = match topic(broker, caller, DELETE_SHARE_GROUP_OFFSETS, &of.topic_name) {
-            Ok((topic, id)) => match broker.forget_share_topic(&group, &topic).await {
+            Ok((topic, id)) => match broker.groups.forget_share_topic(&group, &topic).await {
                 Ok(()) => Ok(id),
                 Err(refused) if refused.error.kind == ErrorKind::NotFound => Err(Refused {
                     code: errors::code(&refused.error),

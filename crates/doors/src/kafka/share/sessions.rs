@@ -166,7 +166,7 @@ impl ShareSessions {
         let from = AcquireFrom { queue: taken.queue, partition: place.1 };
         let mut over: Vec<(Offset, u64)> = taken.leases.into_iter().collect();
         let all = over.clone();
-        if let Err(error) = broker.held(&from, &mut over).await {
+        if let Err(error) = broker.queues.held(&from, &mut over).await {
             tracing::debug!(%error, "its topic was deleted meanwhile");
             over.clear();
         }
@@ -201,7 +201,7 @@ impl Session {
     async fn release(self, broker: &Broker) {
         for ((_, partition), Taken { queue, leases }) in self.taken {
             let leases: Vec<(Offset, u64)> = leases.into_iter().collect();
-            if let Err(error) = broker.give_up(&AcquireFrom { queue, partition }, &leases).await {
+            if let Err(error) = broker.queues.give_up(&AcquireFrom { queue, partition }, &leases).await {
                 tracing::debug!(%error, "what a member had is gone");
             }
         }

@@ -242,8 +242,8 @@ fn all(door: &Door) -> BTreeMap<&'static str, String> {
 
 /// Returns the parameters that mirror settings of the broker.
 fn owned(door: &Door) -> [(&'static str, String); 11] {
-    let of_first = door.broker.find_cache("db0").map(|cache| cache.status().bytes_max);
-    let bytes_max = of_first.unwrap_or(door.broker.cache_bytes_max());
+    let of_first = door.broker.caches.find("db0").map(|cache| cache.status().bytes_max);
+    let bytes_max = of_first.unwrap_or(door.broker.caches.bytes_max());
     let is_durable = if door.is_durable { "yes" } else { "no" };
     [
         ("appendonly", is_durable.to_owned()),

@@ -143,14 +143,14 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn of(door: &Door) -> Self {
-        let used = door.broker.cache_bytes();
+        let used = door.broker.caches.bytes();
         let databases = databases(door);
         let sum = |of: fn(&ShardStats) -> u64| databases.iter().map(|(_, stats, _)| of(stats)).sum::<u64>();
         let clients = door.clients.all().iter().map(|client| client.bytes() as u64).sum();
         Self {
             used,
             peak: door.stats.memory_peak(used),
-            max: door.broker.cache_bytes_max(),
+            max: door.broker.caches.bytes_max(),
             dataset: sum(|stats| stats.bytes).min(used),
             keys: sum(|stats| stats.entries),
             clients,
@@ -371,7 +371,7 @@ fn latencies(door: &Door) -> Lines {
 /// entries.
 fn databases(door: &Door) -> Vec<(usize, ShardStats, (u64, u64))> {
     let found =
-        (0..DATABASES).filter_map(|number| Some((number, door.broker.find_cache(&format!("db{number}")).ok()?)));
+        (0..DATABASES).filter_map(|number| Some((number, door.broker.caches.find(&format!("db{number}")).ok()?)));
     found.map(|(number, cache)| (number, cache.status().stats, cache.expiring())).collect()
 }
 
@@ -385,7 +385,7 @@ fn keyspace(door: &Door) -> Lines {
 
 /// Returns the eviction policy of the first database in the terms of Redis.
 pub(super) fn policy(door: &Door) -> &'static str {
-    match door.broker.find_cache("db0").map_or(Eviction::None, |cache| cache.eviction()) {
+    match door.broker.caches.find("db0").map_or(Eviction::None, |cache| cache.eviction()) {
         Eviction::None => "noeviction",
         Eviction::S3Fifo => "allkeys-lfu",
         Eviction::TtlFirst => "volatile-ttl",

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-use broker::{Cache, CacheCommit};
+use broker::{Cache, Commit};
 use engine::cache::ScanCursor;
 use engine::cache::structures::{Hash, Part, Set, Sorted};
 
@@ -247,8 +247,8 @@ fn keys(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 /// Runs `KEYS` in slices. Each key is returned at most once, and a key that exists all the time is returned.
-pub(in crate::redis) async fn keys_in_slices(cache: &Cache, pattern: &[u8], out: &mut Writer) -> CacheCommit {
-    let mut commit = CacheCommit::default();
+pub(in crate::redis) async fn keys_in_slices(cache: &Cache, pattern: &[u8], out: &mut Writer) -> Commit {
+    let mut commit = Commit::done();
     let (mut next, mut count) = (Some(ScanCursor::default()), 0);
     let mut pace = Pace::sliced();
     // A key that is deleted and set again in the meantime is visited twice.

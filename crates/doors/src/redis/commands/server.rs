@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use broker::CacheCommit;
+use broker::Commit;
 use futures_util::FutureExt;
 use net::service::{Reply, once};
 
@@ -52,11 +52,11 @@ fn flushall(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
     if let Err(fail) = super::scan::check_flush(args) {
         return session.fail(&fail);
     }
-    let mut flushed = CacheCommit::default();
+    let mut flushed = Commit::done();
     for number in 0..DATABASES {
         let name = format!("db{number}");
         // A database that does not exist has nothing to flush.
-        if door.broker.describe_cache(&name).is_err() && !door.broker.has_unlisted_streams(&name) {
+        if door.broker.caches.describe(&name).is_err() && !door.broker.streams.has_unlisted(&name) {
             continue;
         }
         match session.database_of(&door.broker, number) {

@@ -168,7 +168,7 @@ fn log_in(
     let (client, mut writer, is_required) = (session.client.clone(), session.writer(), door.is_login_required);
     let source = LoginSource { door: broker::Door::Redis, address: session.peer.address.map(|at| at.ip()) };
     let parsed = UserName::parse(&name);
-    if !is_required && !parsed.as_ref().is_ok_and(|user| door.broker.has_user(user)) {
+    if !is_required && !parsed.as_ref().is_ok_and(|user| door.broker.security.has_user(user)) {
         if name == DEFAULT_USER {
             client.about.lock().user = name;
             answer(&client, &mut writer);
@@ -180,8 +180,8 @@ fn log_in(
     Reply::Alone(once(
         async move {
             let found = match parsed {
-                Ok(user) => broker.authenticate(user, password, source).await,
-                Err(error) => broker.end_login(source, &name, Err(error)).await,
+                Ok(user) => broker.security.authenticate(user, password, source).await,
+                Err(error) => broker.security.end_login(source, &name, Err(error)).await,
             };
             match found {
                 Ok(user) => {
@@ -492,7 +492,7 @@ fn retain_killed(door: &Door, me: u64, filters: &[&[u8]], found: &mut Vec<Arc<Cl
             b"LADDR" => found.retain(|client| client.local.as_bytes() == *value),
             b"USER" => {
                 let user = std::str::from_utf8(value).ok().and_then(|name| UserName::parse(name).ok());
-                if *value != DEFAULT_USER.as_bytes() && !user.is_some_and(|user| door.broker.has_user(&user)) {
+                if *value != DEFAULT_USER.as_bytes() && !user.is_some_and(|user| door.broker.security.has_user(&user)) {
                     return Err(Fail::of_bytes([b"ERR No such user '", *value, b"'"].concat()));
                 }
                 found.retain(|client| client.about.lock().user.as_bytes() == *value);

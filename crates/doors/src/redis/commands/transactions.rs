@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use broker::{Broker, Cache, CacheCommit, Keyed, LockedCache, StreamMark};
+use broker::{Broker, Cache, Commit, Keyed, LockedCache, StreamMark};
 use net::service::Reply;
 
 use super::args::parse_usize;
@@ -251,7 +251,7 @@ pub(super) fn admit(queued: &[Queued], caches: &BTreeMap<usize, Arc<Cache>>) -> 
     Ok(())
 }
 
-fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Watched) -> Done<(Writer, CacheCommit)> {
+fn exec_all(door: &Door, session: &mut Session, queued: &[Queued], watched: &Watched) -> Done<(Writer, Commit)> {
     let borrowed = borrowed(queued);
     let named = named_by(queued, &borrowed, watched);
     let mut caches = BTreeMap::new();
@@ -384,10 +384,10 @@ pub(super) fn flush_all(
 }
 
 /// Ends the step and returns its commit, after which it is durable.
-pub(super) fn finish(held: Held<'_>, caches: &BTreeMap<usize, Arc<Cache>>) -> CacheCommit {
+pub(super) fn finish(held: Held<'_>, caches: &BTreeMap<usize, Arc<Cache>>) -> Commit {
     let (numbers, locked): (Vec<usize>, Vec<LockedCache<'_>>) = held.into_iter().unzip();
     let finished = LockedCache::finish_all(locked);
-    finished.into_iter().zip(numbers).fold(CacheCommit::default(), |commit, (finished, number)| {
+    finished.into_iter().zip(numbers).fold(Commit::done(), |commit, (finished, number)| {
         caches[&number].serve(finished.grown);
         commit.and(finished.commit)
     })

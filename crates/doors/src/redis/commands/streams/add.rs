@@ -141,7 +141,7 @@ pub(super) async fn add(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     match options.trim {
         // A trim must be able to read the new entry.
         Some(Trim { to, is_rough, limit }) => {
-            saved.lasts().await.map_err(failed)?;
+            saved.wait().await.map_err(failed)?;
             locked.trim(to, is_rough, limit).await.map_err(failed)?;
         }
         None => context.settle(saved),

@@ -18,7 +18,7 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use broker::{Broker, Cache, Keyed, LockedCache, LockedStream, Saved, Stream};
+use broker::{Broker, Cache, Commit, Keyed, LockedCache, LockedStream, Stream};
 use engine::{Error, ErrorKind, Result, TopicId};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
@@ -250,8 +250,8 @@ impl<'a> Context<'a> {
     }
 
     /// Delays the reply until the write is durable.
-    fn settle(&mut self, saved: Saved) {
-        self.later.push(saved.lasts().boxed_local());
+    fn settle(&mut self, saved: Commit) {
+        self.later.push(saved.wait().boxed_local());
     }
 
     /// Returns `true` if a command may wait for other doors. A command of a step may not, as it would delay the step.
@@ -278,7 +278,7 @@ impl<'a> Context<'a> {
 
     fn find_other(&self, key: &[u8]) -> Done<Option<Stream>> {
         match others::topic(&self.broker, self.number, key) {
-            Some(topic) => self.broker.stream(topic.as_str()).map_err(failed),
+            Some(topic) => self.broker.streams.get(topic.as_str()).map_err(failed),
             None => Ok(None),
         }
     }
@@ -322,7 +322,7 @@ impl<'a> Context<'a> {
                     }
                     let stream = keys.add_stream(key, topic.as_str()).map_err(failed)?;
                     let commit = keys.finish().commit;
-                    self.later.push(commit.lasts().boxed_local());
+                    self.later.push(commit.wait().boxed_local());
                     return Ok((Lent::new(stream, None), true));
                 }
                 Keyspace::Step(keys, shelf) => {
@@ -340,7 +340,7 @@ impl<'a> Context<'a> {
                 let mut keys = cache.lock_one(key);
                 keys.remove(key);
                 let commit = keys.finish().commit;
-                self.later.push(commit.lasts().boxed_local());
+                self.later.push(commit.wait().boxed_local());
             }
             Keyspace::Step(keys, _) => keys.remove(key),
         }

@@ -13,7 +13,7 @@ use crate::redis::names::topic_of;
 
 /// Returns the topic of a key that does not exist in the cache, if another door created one.
 pub(in crate::redis) fn topic(broker: &Broker, number: usize, key: &[u8]) -> Option<TopicName> {
-    if number != 0 || !broker.has_other_streams() {
+    if number != 0 || !broker.streams.has_others() {
         return None;
     }
     topic_of(key).ok().filter(|topic| broker.has_topic(topic.as_str()))
@@ -21,7 +21,7 @@ pub(in crate::redis) fn topic(broker: &Broker, number: usize, key: &[u8]) -> Opt
 
 /// Returns the stream of such a topic, if the topic is a stream.
 pub(super) fn stream(broker: &Arc<Broker>, number: usize, key: &[u8]) -> Option<Stream> {
-    broker.stream(topic(broker, number, key)?.as_str()).ok().flatten()
+    broker.streams.get(topic(broker, number, key)?.as_str()).ok().flatten()
 }
 
 /// Returns the observed state of such a topic for clients that watch its key.
@@ -43,7 +43,7 @@ impl Guests {
         args: &[&[u8]],
     ) -> Done<Self> {
         let mut guests = Self(Vec::new());
-        if number != 0 || !broker.has_other_streams() {
+        if number != 0 || !broker.streams.has_others() {
             return Ok(guests);
         }
         let keys = match command.keys(args) {

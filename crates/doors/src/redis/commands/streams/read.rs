@@ -205,7 +205,7 @@ impl Ask {
                 let found = self.find(context, &after, Some(WAITED_COUNT_MAX)).await;
                 Ok(Some(found).filter(|found| !matches!(found, Ok(found) if found.is_empty())))
             };
-            found = match broker.await_streams(&names, stop, attempt).await.map_err(failed)? {
+            found = match broker.streams.wait_for(&names, stop, attempt).await.map_err(failed)? {
                 Some(found) => found?,
                 None => Vec::new(),
             };

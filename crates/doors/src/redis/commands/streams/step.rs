@@ -43,7 +43,7 @@ struct Step {
 /// Replies of a step, and the writes that must be durable before they are sent.
 struct Stepped {
     out: Writer,
-    commit: broker::CacheCommit,
+    commit: broker::Commit,
     later: Vec<LocalBoxFuture<'static, Result<()>>>,
 }
 
@@ -124,7 +124,7 @@ impl Step {
         let mut failed_with = Writer::new(self.is_resp3);
         let done = match self.take().await {
             Ok(Stepped { out, commit, later }) => {
-                let mut lasts = commit.lasts().await;
+                let mut lasts = commit.wait().await;
                 for later in later {
                     lasts = lasts.and(later.await);
                 }
@@ -152,7 +152,7 @@ impl Step {
             let mut is_gone = false;
             // Streams are always locked in the order of their ids, which prevents deadlocks.
             for id in &wanted {
-                let Some(stream) = self.broker.stream_by_id(*id).map_err(failed)? else {
+                let Some(stream) = self.broker.streams.get_by_id(*id).map_err(failed)? else {
                     continue;
                 };
                 match stream.lock().await {

@@ -107,7 +107,7 @@ pub(super) async fn run(
     to.delete(wanted.to);
     let mut made = to.add_stream(wanted.to, topic.as_str()).map_err(failed)?;
     match made.copy_from(&source).await {
-        Ok(saved) => later.push(saved.lasts().boxed_local()),
+        Ok(saved) => later.push(saved.wait().boxed_local()),
         Err(error) => {
             drop(made);
             to.delete(wanted.to);

@@ -1,46 +1,19 @@
-//! Time for the broker: the clock, the retention sweep, and delays shorter than the runtime's timers.
+//! The clock, and delays shorter than the ticks of the runtime's timers.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-use crate::broker::Broker;
-
-/// Interval at which logs are searched for expired batches.
-const RETENTION_INTERVAL: Duration = Duration::from_secs(1);
 /// Resolution to which the runtime's timers round up; shorter delays use a dedicated thread.
 const RUNTIME_TICK: Duration = Duration::from_millis(2);
 
 /// Returns the current time, in milliseconds since 1970.
 pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
-}
-
-/// Applies retention by time for as long as the broker exists.
-pub async fn sweep_retention(broker: Weak<Broker>) {
-    // A broker that is opened and closed immediately does not wait for a first sweep.
-    let mut interval = tokio::time::interval_at(tokio::time::Instant::now() + RETENTION_INTERVAL, RETENTION_INTERVAL);
-    loop {
-        interval.tick().await;
-        let Some(trimmed) = broker.upgrade() else {
-            return;
-        };
-        trimmed.wake_receivers(now_ms());
-        // Topics in a database are looked up in its file. The broker may be dropped in the meantime.
-        if let Err(error) = tokio::task::spawn_blocking(move || trimmed.trim_logs(now_ms())).await {
-            tracing::error!(%error, "retention could not be applied");
-        }
-        if let Some(broker) = broker.upgrade() {
-            broker.look_at_queues().await;
-            if let Err(error) = broker.expire_snapshots(now_ms()).await {
-                tracing::warn!(%error, "snapshots of queues could not be checked");
-            }
-        }
-    }
 }
 
 /// Waits for `duration`, with a precision of a few tens of microseconds.

@@ -7,30 +7,21 @@ use std::ops::Deref;
 use bytes::Bytes;
 use engine::{Error, Result};
 
-use super::Queues;
-
 /// Maximum number of documents of all doors together.
 pub const DOCUMENTS_MAX: usize = 65_536;
 /// Maximum number of bytes of one document.
 pub const DOCUMENT_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of bytes of all documents, with their names.
 pub const DOCUMENTS_BYTES_MAX: usize = 48 << 20;
-/// Maximum number of bytes that doors may store with one queue.
-const NOTES_BYTES_MAX: usize = 64 << 10;
-/// Maximum number of bytes that doors may store with all queues, beyond [`FREE_NOTES_BYTES`] of each.
-const ALL_NOTES_BYTES_MAX: usize = 16 << 20;
-/// Bytes that doors store with a queue and that are not counted.
-const FREE_NOTES_BYTES: usize = 2 << 10;
 
 /// Kind of the broker's own documents, which are few and small.
 const OWN: &str = "broker";
 
 type Key = (String, String);
-type Notes = BTreeMap<String, String>;
 
 /// The documents by kind and name.
 #[derive(Default)]
-pub(super) struct Documents {
+pub(crate) struct Documents {
     all: BTreeMap<Key, Bytes>,
     bytes: usize,
 }
@@ -91,37 +82,6 @@ impl Documents {
 
 fn size_of((kind, name): &Key, value: &Bytes) -> usize {
     kind.len() + name.len() + value.len()
-}
-
-impl Queues {
-    /// Refuses the notes of a door for a queue, such as tags and policies, if there is no room for them. `before` are
-    /// the notes that they replace.
-    pub(super) fn check_notes(&self, notes: &Notes, before: &Notes) -> Result<()> {
-        let (bytes, before) = (size_of_notes(notes), size_of_notes(before));
-        if bytes > NOTES_BYTES_MAX {
-            return Err(Error::too_large(format!(
-                "the tags and policies of a queue have at most {NOTES_BYTES_MAX} bytes"
-            )));
-        }
-        // Most queues have few notes, and then those of other queues are not counted.
-        if bytes <= FREE_NOTES_BYTES.max(before) {
-            return Ok(());
-        }
-        let beyond = |bytes: usize| bytes.saturating_sub(FREE_NOTES_BYTES);
-        let all = self.by_name.read();
-        let there: usize = all.values().map(|cell| beyond(size_of_notes(&cell.definition().notes))).sum();
-        match there + beyond(bytes) - beyond(before) <= ALL_NOTES_BYTES_MAX {
-            true => Ok(()),
-            false => Err(Error::busy(format!(
-                "the tags and policies of all queues have {there} of {ALL_NOTES_BYTES_MAX} bytes beyond \
-                 {FREE_NOTES_BYTES} bytes of each queue: remove some first"
-            ))),
-        }
-    }
-}
-
-fn size_of_notes(notes: &Notes) -> usize {
-    notes.iter().map(|(name, value)| name.len() + value.len() + 4).sum()
 }
 
 #[cfg(test)]

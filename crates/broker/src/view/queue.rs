@@ -11,8 +11,8 @@ use engine::queue::{
 };
 use engine::{Error, ErrorKind, Isolation, Offset, PartitionId, Record, RecordBatch, Records, Result};
 
-use super::QueueCell;
-use super::receive::{Origin, Received};
+use super::cell::QueueCell;
+use super::received::{Origin, Received};
 use crate::log::{Log, Read};
 
 /// Maximum number of records that one pass keeps, so that they are not read twice.
@@ -26,9 +26,9 @@ pub(crate) struct QueueView {
     /// `true` if the state of messages is persisted.
     pub(crate) is_saved: bool,
     /// Cursor as it was last persisted, if it was.
-    pub(super) saved_next: Option<Offset>,
+    pub(crate) saved_next: Option<Offset>,
     /// Offset before which messages were purged: deduplication does not know those.
-    pub(super) dedup_from: Offset,
+    pub(crate) dedup_from: Offset,
     /// Bounds up to which the log is known.
     ends: LogEnds,
     reader: Reader,
@@ -46,7 +46,7 @@ pub(crate) struct LogEnds {
 }
 
 /// Result of looking up an offset.
-pub(super) enum Found {
+pub(crate) enum Found {
     Record(Record),
     /// The offset holds no message.
     Absent,
@@ -75,16 +75,16 @@ struct OpenBatch {
 
 /// Result of one turn at a partition.
 #[derive(Default)]
-pub(super) struct Turn {
-    pub(super) given: Vec<Received>,
+pub(crate) struct Turn {
+    pub(crate) given: Vec<Received>,
     /// Leases of messages that still have to be read from a file.
-    pub(super) unread: Vec<Lease>,
-    pub(super) dead: Vec<Lease>,
+    pub(crate) unread: Vec<Lease>,
+    pub(crate) dead: Vec<Lease>,
     /// Offset at which the turn stopped, since it could not continue without reading a file.
-    pub(super) cold: Option<Offset>,
-    pub(super) is_full: bool,
+    pub(crate) cold: Option<Offset>,
+    pub(crate) is_full: bool,
     /// `true` if another turn may find more.
-    pub(super) is_cut: bool,
+    pub(crate) is_cut: bool,
 }
 
 impl QueueView {
@@ -101,7 +101,7 @@ impl QueueView {
         self.has_delays || settings.delay_ms > 0 || settings.filter.is_some()
     }
 
-    pub(super) fn isolation(&self) -> Isolation {
+    pub(crate) fn isolation(&self) -> Isolation {
         self.cell.isolation(self.queue.settings())
     }
 
@@ -127,7 +127,7 @@ impl QueueView {
         self.begin_look();
     }
 
-    pub(super) fn alter(&mut self, settings: QueueSettings) {
+    pub(crate) fn alter(&mut self, settings: QueueSettings) {
         let before = self.isolation();
         self.queue.alter(settings);
         if self.isolation() != before {
@@ -136,18 +136,18 @@ impl QueueView {
     }
 
     /// Returns the first offset that has to be examined before its message can be delivered.
-    pub(super) fn unseen(&mut self, log: &Log) -> Option<Offset> {
+    pub(crate) fn unseen(&mut self, log: &Log) -> Option<Offset> {
         self.queue.trim(log.extent().start);
         self.has_unseen().then(|| self.queue.end())
     }
 
-    pub(super) fn has_unseen(&self) -> bool {
+    pub(crate) fn has_unseen(&self) -> bool {
         self.queue.end() < self.readable_end() && self.queue.has_room_for_voids()
     }
 
     /// Examines the batches of the log from `from` up to `until`, as long as there is room to record the offsets that
     /// hold no message.
-    pub(super) fn see(
+    pub(crate) fn see(
         &mut self,
         from: Offset,
         batches: &[RecordBatch],
@@ -257,7 +257,7 @@ impl QueueView {
     }
 
     /// Leases messages of a partition, with their records if these can be read without waiting.
-    pub(super) fn take(
+    pub(crate) fn take(
         &mut self,
         log: &Log,
         of: Origin,
@@ -292,7 +292,7 @@ impl QueueView {
     }
 
     /// Counts the earlier deliveries of a message that was moved here with its attempts.
-    pub(super) fn carry(&mut self, lease: &mut Lease, record: &Record) {
+    pub(crate) fn carry(&mut self, lease: &mut Lease, record: &Record) {
         if lease.attempts == 1
             && let Some(attempts) = carried_attempts(record)
         {
@@ -300,51 +300,51 @@ impl QueueView {
         }
     }
 
-    pub(super) fn find(&mut self, log: &Log, offset: Offset) -> Found {
+    pub(crate) fn find(&mut self, log: &Log, offset: Offset) -> Found {
         self.reader.find(log, offset)
     }
 
     /// Returns the arrival time of the batch with the oldest unfinished message; `None` if that batch is in a file.
-    pub(super) fn oldest_ms(&mut self, log: &Log) -> Option<u64> {
+    pub(crate) fn oldest_ms(&mut self, log: &Log) -> Option<u64> {
         let oldest = self.queue.floor().max(log.extent().start);
         let batch = self.reader.batch(log, oldest).ok()??;
         Some(batch.arrival_ms().unwrap_or_else(|| batch.base_timestamp_ms()).max(0) as u64)
     }
 
     /// Returns the queue's position as the record that persists it.
-    pub(super) fn cursor_record(&self, partition: PartitionId) -> QueueRecord {
+    pub(crate) fn cursor_record(&self, partition: PartitionId) -> QueueRecord {
         let cursor = Cursor { next: self.queue.next(), has_delays: self.has_delays, dedup_from: self.dedup_from };
         QueueRecord::Cursor { queue: self.cell.id, partition, cursor: Some(cursor) }
     }
 
-    pub(super) fn seek(&mut self, to: Offset) {
+    pub(crate) fn seek(&mut self, to: Offset) {
         self.queue.seek(to);
         self.begin_look();
         self.reader = Reader::default();
     }
 
     /// Discards all messages before `to`, which may be sent again: deduplication forgets them.
-    pub(super) fn purge(&mut self, to: Offset) {
+    pub(crate) fn purge(&mut self, to: Offset) {
         self.seek(to);
         self.dedup_from = to;
         // This has to be persisted even if the cursor does not move.
         self.saved_next = None;
     }
 
-    pub(super) fn seek_to(&mut self, pending: impl IntoIterator<Item = Offset>, next: Offset) {
+    pub(crate) fn seek_to(&mut self, pending: impl IntoIterator<Item = Offset>, next: Offset) {
         self.queue.restore_pending(pending, next);
         self.begin_look();
         self.reader = Reader::default();
     }
 
     /// Replaces the window with batches of a file, for the next turn.
-    pub(super) fn set_window(&mut self, from: Offset, batches: Vec<RecordBatch>, until: Offset) {
+    pub(crate) fn set_window(&mut self, from: Offset, batches: Vec<RecordBatch>, until: Offset) {
         self.reader = Reader { window: batches, window_range: from..until, ..Reader::default() };
     }
 }
 
 /// Returns how often a message was delivered in the queue that it was moved from.
-pub(super) fn carried_attempts(record: &Record) -> Option<u32> {
+pub(crate) fn carried_attempts(record: &Record) -> Option<u32> {
     std::str::from_utf8(record.header(header::ATTEMPTS)?).ok()?.parse().ok()
 }
 

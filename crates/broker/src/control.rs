@@ -1,0 +1,77 @@
+//! What it means for each view that a topic is created, grown, altered or deleted.
+
+use engine::queue::QueueName;
+use engine::{Result, SettingsChange, TopicSettings};
+
+use crate::broker::Broker;
+use crate::topic::{Topic, TopicStatus, refuse_internal};
+
+impl Broker {
+    /// Creates a topic, and returns when it is durable. A topic that exists with the same settings is not an error.
+    /// Settings that are not named are those of the broker.
+    ///
+    /// Queues over a deleted topic of this name read the new one from its beginning.
+    pub async fn create_topic(&self, name: &str, settings: TopicSettings) -> Result<TopicStatus> {
+        let topic = self.create_resolved(name, settings).await?;
+        self.queues.follow_topic(&topic).await;
+        Ok(self.status_of(&topic))
+    }
+
+    /// Gives a topic this number of partitions in all, and returns when they are durable. The number can only rise:
+    /// records stay where they are, and a key whose partition changes would lose its order. A topic that has this
+    /// number already is not an error.
+    ///
+    /// Subscriptions to the topic or to a pattern that it matches, and its queues, read the new partitions from their
+    /// first record.
+    pub async fn grow_topic(&self, name: &str, partitions: u32) -> Result<TopicStatus> {
+        let queues = self.queues.hold().await?;
+        let check = |topic: &Topic| self.queues.check_growth(&topic.name, partitions);
+        let (topic, commit) = self.grow(name, partitions, check, |grown, had| self.queues.grow(grown, had))?;
+        drop(queues);
+        commit.wait().await?;
+        Ok(self.status_of(&topic))
+    }
+
+    /// Changes settings of a topic, and returns when they are durable. They apply to what is published from then on,
+    /// to the next sweep of retention and to the next compaction.
+    pub async fn alter_topic(&self, name: &str, change: SettingsChange) -> Result<TopicStatus> {
+        let (topic, commit) = self.alter(name, change)?;
+        commit.wait().await?;
+        Ok(self.status_of(&topic))
+    }
+
+    /// Deletes a topic with its records, and returns when that is durable. Its subscriptions end.
+    ///
+    /// The queue that a topic was created with is deleted with it, and so are the queues of share groups, the offsets
+    /// of groups, the state of transactions and the key of a stream.
+    pub async fn delete_topic(&self, name: &str) -> Result<()> {
+        refuse_internal(name)?;
+        if let Some(queue) = self.queues.over(name).await?.into_iter().find(|queue| queue.owns_topic) {
+            return self.queues.delete(queue.name.as_str()).await;
+        }
+        let shares = self.queues.of_share_groups().await?;
+        for (_, queue) in shares.into_iter().filter(|(_, queue)| queue.topic.as_str() == name) {
+            self.queues.delete_any(queue.name.as_str()).await?;
+        }
+        let commit = self.remove(name)?;
+        self.caches.unlist_deleted_streams();
+        commit.wait().await
+    }
+
+    /// Describes a topic.
+    pub fn describe_topic(&self, name: &str) -> Result<TopicStatus> {
+        Ok(self.status_of(&*self.topic(name)?))
+    }
+
+    /// Describes up to `count_max` topics whose names come after `after`, in the order of their names; inboxes are
+    /// left out. The second value is `true` if no topic follows.
+    pub fn list_topics(&self, after: &str, count_max: usize) -> (Vec<TopicStatus>, bool) {
+        let (topics, is_last) = self.topics_after(after, count_max);
+        (topics.iter().map(|topic| self.status_of(topic)).collect(), is_last)
+    }
+
+    fn status_of(&self, topic: &Topic) -> TopicStatus {
+        let owner: Option<QueueName> = self.queues.owner_of(topic);
+        topic.status(owner)
+    }
+}

@@ -1,0 +1,64 @@
+//! What becomes readable is delivered to subscribers and queues, and its waiters are notified.
+
+use std::sync::Arc;
+
+use engine::{Error, Fanout, Offset, RecordBatch};
+use storage::Owner;
+
+use super::PartitionCell;
+use crate::clock;
+use crate::log::Log;
+use crate::subscriber::Subscriber;
+use crate::view::QueueView;
+use crate::wakes::Wakes;
+
+impl Owner for PartitionCell {
+    /// Makes the batches that the journal has synced readable.
+    fn committed(&self, mark: Offset) {
+        let mut wakes = Wakes::default();
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let Log::Disk(log) = &state.log else {
+            return;
+        };
+        let now_ms = if state.queues.is_empty() { 0 } else { clock::now_ms() };
+        let batches = log.commit(mark);
+        let stable_end = if state.queues.is_empty() { 0 } else { log.stable_end() };
+        for batch in batches {
+            deliver(&mut state.fanout, &mut state.queues, &batch, stable_end, now_ms, &mut wakes);
+        }
+        while let Some((_, committed)) = state.uncommitted.pop_front_if(|(end, _)| *end <= mark) {
+            committed.send(Ok(())).unwrap_or_default();
+        }
+        self.wake_fetches();
+    }
+
+    fn failed(&self, error: &Error) {
+        for (_, committed) in self.state.lock().uncommitted.drain(..) {
+            committed.send(Err(error.clone())).unwrap_or_default();
+        }
+    }
+}
+
+pub(super) fn deliver(
+    fanout: &mut Fanout<Arc<Subscriber>>,
+    queues: &mut [QueueView],
+    batch: &RecordBatch,
+    stable_end: Offset,
+    now_ms: u64,
+    wakes: &mut Wakes,
+) {
+    for view in queues {
+        view.arrive(batch, stable_end, now_ms);
+        wakes.add_queue(&view.cell);
+    }
+    let len = batch.len();
+    fanout.deliver(
+        |member| member.handle.has_room(len),
+        |member| {
+            if member.handle.offer(member.source, batch) {
+                wakes.add(&member.handle);
+            }
+        },
+    );
+}

@@ -1,0 +1,100 @@
+//! Subscribers of a partition: joining, leaving, and reading the log to catch up.
+
+use crate::log::Read;
+use engine::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use engine::{Offset, Result, Start};
+
+use super::PartitionCell;
+use crate::subscriber::Subscriber;
+
+impl PartitionCell {
+    /// Adds a subscriber that begins at `start`. Returns its source, its first offset and the end of the log; `None` if
+    /// the subscriber has ended or reads the partition already. No append can happen between the choice of the offset
+    /// and the joining.
+    pub(crate) fn join(
+        &self,
+        subscriber: &Arc<Subscriber>,
+        start: &Start,
+        cell: &Arc<PartitionCell>,
+        group: Option<&str>,
+    ) -> Result<Option<(engine::SourceId, Offset, Offset)>> {
+        let at_time = match start {
+            Start::Time(timestamp_ms) => self.offset_for_time(*timestamp_ms)?,
+            _ => 0,
+        };
+        let mut state = self.state.lock();
+        if state.is_deleted {
+            return Err(self.gone());
+        }
+        let log = state.log.extent();
+        let end = log.end;
+        let wanted = match start {
+            Start::Live => end,
+            Start::Earliest => log.start,
+            Start::Offset(offset) => *offset,
+            Start::Time(_) => at_time,
+            Start::Offsets(offsets) => match offsets.iter().find(|(id, _)| *id == self.id) {
+                None => end,
+                // The offset is from another log, which this one has replaced: all records are new.
+                Some((_, offset)) if *offset > end => log.start,
+                Some((_, offset)) => *offset,
+            },
+        };
+        let from = wanted.clamp(log.start, end);
+        let Some(source) = subscriber.add_source(cell, &state.fanout, wanted.min(end), wanted >= end) else {
+            return Ok(None);
+        };
+        state.fanout.join(engine::fanout::Member { handle: subscriber.clone(), source }, group);
+        Ok(Some((source, from, end)))
+    }
+
+    /// Returns the subscribers of this partition that read all partitions of its topic, including those added later.
+    pub(crate) fn followers(&self) -> Vec<Arc<Subscriber>> {
+        let state = self.state.lock();
+        let members = state.fanout.members().map(|member| &member.handle);
+        members.filter(|subscriber| subscriber.scope.is_whole).cloned().collect()
+    }
+
+    /// Notes that a subscriber of this partition has ended; it leaves the fanout before the next append.
+    pub(crate) fn note_ended_member(&self) {
+        self.has_ended_member.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn leave(&self, subscriber: &Arc<Subscriber>) {
+        self.state.lock().fanout.leave(|handle| Arc::ptr_eq(handle, subscriber));
+    }
+
+    /// Reads history for a source that is behind, or makes it live if it has reached the end of the log.
+    pub(crate) async fn backfill(&self, subscriber: &Subscriber, source: engine::SourceId, from: Offset) {
+        loop {
+            let (start, read) = {
+                let state = self.state.lock();
+                let log = state.log.extent();
+                match state.log.read(from.max(log.start), engine::limits::BACKFILL_BYTES) {
+                    // Only a deleted partition ends before an offset that it assigned; it has nothing to read.
+                    Err(error) if error.kind == ErrorKind::OutOfRange => (log.start, Read::Batches(Vec::new())),
+                    Err(error) => return subscriber.end(error),
+                    Ok(read) => (log.start, read),
+                }
+            };
+            return match read.batches().await {
+                Ok(batches) if batches.is_empty() => {
+                    // No append can happen between this check of the end and the source being live.
+                    let state = self.state.lock();
+                    let log = state.log.extent();
+                    if from.max(log.start) >= log.end {
+                        subscriber.catch_up(source, log.end);
+                    }
+                }
+                Ok(batches) => subscriber.backfill(source, batches),
+                // Retention removed these batches during the read: the next round reads what follows and reports the
+                // gap.
+                Err(error) if error.kind == ErrorKind::OutOfRange && self.extent().start > start.max(from) => continue,
+                Err(error) => subscriber.end(error),
+            };
+        }
+    }
+}

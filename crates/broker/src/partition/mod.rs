@@ -1,0 +1,180 @@
+//! A partition: its order, its log and its subscribers behind one lock that is held briefly.
+//!
+//! In memory, a batch is readable as soon as it has its offsets. On disk, it is readable when the journal has synced
+//! it: no reader sees it before, and a publisher that requested a commit waits until then.
+
+mod append;
+mod deliver;
+mod members;
+mod producers;
+mod read;
+mod retain;
+mod views;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+use engine::queue::Dedup;
+use engine::{Error, Fanout, Offset, Partition, PartitionId, Result, TopicName};
+use parking_lot::Mutex;
+use storage::{DiskExtent, MemoryLog};
+use tokio::sync::{Notify, oneshot};
+
+use crate::commit::{Commit, LogNumber};
+use crate::log::Log;
+use crate::subscriber::Subscriber;
+use crate::view::QueueView;
+
+pub(crate) use append::{AppendOptions, Blocking, Refused};
+
+pub(crate) struct PartitionCell {
+    pub topic: TopicName,
+    pub id: PartitionId,
+    state: Mutex<State>,
+    /// Fetches that wait for the next append, and their number.
+    appended: Notify,
+    awaiting: AtomicUsize,
+    /// `true` if a subscriber has ended and must leave the fanout: it receives no further batch and no share of a
+    /// group.
+    has_ended_member: AtomicBool,
+}
+
+type Uncommitted = VecDeque<(Offset, oneshot::Sender<Result<()>>)>;
+
+/// State behind the lock. Invariant: every live source of the fanout was offered exactly the batches that became
+/// readable since it joined.
+struct State {
+    order: Partition,
+    log: Log,
+    fanout: Fanout<Arc<Subscriber>>,
+    queues: Vec<QueueView>,
+    /// Deduplication ids that were sent to queues recently.
+    dedup: Dedup,
+    /// Snapshots of queues, each with the lowest offset that it may still need.
+    holds: Vec<(Box<str>, Offset)>,
+    /// Waiters for the commit of all records before an offset, ordered by offset.
+    uncommitted: Uncommitted,
+    number: LogNumber,
+    is_deleted: bool,
+}
+
+/// Bounds of a partition's log at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    pub start: Offset,
+    pub end: Offset,
+    /// Offset before which every record was committed or aborted: no open transaction wrote there.
+    pub stable_end: Offset,
+    pub bytes: u64,
+    pub subscribers: usize,
+}
+
+impl PartitionCell {
+    pub(crate) fn new(topic: TopicName, id: PartitionId, log: Log) -> Self {
+        let order = match &log {
+            Log::Memory(_) => Partition::default(),
+            Log::Disk(log) => Partition::resume(log.end(), log.producers()),
+        };
+        let state = State {
+            order,
+            log,
+            fanout: Fanout::default(),
+            queues: Vec::new(),
+            dedup: Dedup::default(),
+            holds: Vec::new(),
+            uncommitted: VecDeque::new(),
+            number: LogNumber::next(),
+            is_deleted: false,
+        };
+        Self {
+            topic,
+            id,
+            state: Mutex::new(state),
+            appended: Notify::new(),
+            awaiting: AtomicUsize::new(0),
+            has_ended_member: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn extent(&self) -> Extent {
+        let state = self.state.lock();
+        Extent { subscribers: state.fanout.members().count(), ..state.extent() }
+    }
+
+    /// Deletes the partition: later reads and appends fail. Returns the subscribers and the bytes that became free.
+    pub(crate) fn delete(&self) -> (Vec<(Arc<Subscriber>, engine::SourceId)>, usize) {
+        let mut state = self.state.lock();
+        state.is_deleted = true;
+        let freed = match &state.log {
+            Log::Memory(log) => log.bytes(),
+            Log::Disk(_) => 0,
+        };
+        state.log = Log::Memory(MemoryLog::default());
+        state.queues.clear();
+        let (fanout, uncommitted) = (std::mem::take(&mut state.fanout), std::mem::take(&mut state.uncommitted));
+        drop(state);
+        for (_, committed) in uncommitted {
+            // A caller that no longer waits needs no result.
+            committed.send(Err(self.gone())).unwrap_or_default();
+        }
+        self.appended.notify_waiters();
+        (fanout.members().map(|member| (member.handle.clone(), member.source)).collect(), freed)
+    }
+
+    /// Returns the commit of all records accepted so far.
+    pub(crate) fn settled(&self) -> Result<Commit> {
+        let mut state = self.state.lock();
+        let end = state.order.end();
+        state.commit_of(end)
+    }
+
+    /// Returns the commit of all records before `end`, which were accepted already.
+    pub(crate) fn settled_until(&self, end: Offset) -> Result<Commit> {
+        self.state.lock().commit_of(end)
+    }
+
+    pub(super) fn gone(&self) -> Error {
+        Error::not_found(format!("topic {} was deleted", self.topic))
+    }
+}
+
+impl State {
+    /// Returns the commit of all records before this offset, which were accepted already.
+    pub(super) fn commit_of(&mut self, end: Offset) -> Result<Commit> {
+        let Log::Disk(log) = &self.log else {
+            return Ok(Commit::done());
+        };
+        let committed = log.extent().end;
+        if end > committed
+            && let Some(broken) = log.broken()
+        {
+            // No notification about the commit will follow.
+            return Err(broken);
+        }
+        Ok(await_commit(self.number, &mut self.uncommitted, end, committed))
+    }
+
+    pub(super) fn extent(&self) -> Extent {
+        let DiskExtent { start, end, bytes } = self.log.extent();
+        let stable_end = match &self.log {
+            Log::Memory(_) => self.order.stable_end(),
+            // The order includes markers that are not on disk yet.
+            Log::Disk(log) => log.stable_end(),
+        };
+        let stable_end = stable_end.clamp(start, end);
+        Extent { start, end, stable_end, bytes, subscribers: 0 }
+    }
+}
+
+/// Waits until all records before `end` are committed, unless they already are.
+pub(super) fn await_commit(log: LogNumber, waiting: &mut Uncommitted, end: Offset, committed: Offset) -> Commit {
+    if end <= committed {
+        return Commit::done();
+    }
+    let (sender, commit) = Commit::sync(log, end);
+    // Only a duplicate may be ordered before another waiter.
+    let at = waiting.partition_point(|(other, _)| *other <= end);
+    waiting.insert(at, (end, sender));
+    commit
+}

@@ -1,0 +1,101 @@
+//! Reading a partition from an offset or a time on, and waiting for the next append.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use engine::producers::Aborted;
+use engine::{Offset, RecordBatch, Result};
+use tokio::sync::futures::Notified;
+
+use super::{Extent, PartitionCell};
+use crate::log::{Log, Read};
+
+/// Waiter for the next append; it is counted as long as this value lives.
+pub(crate) struct NextAppend<'a> {
+    awaiting: &'a AtomicUsize,
+    notified: Pin<Box<Notified<'a>>>,
+}
+
+impl Future for NextAppend<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.notified.as_mut().poll(context)
+    }
+}
+
+impl Drop for NextAppend<'_> {
+    fn drop(&mut self) {
+        self.awaiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl PartitionCell {
+    /// Returns the batches from an offset on, and the bounds of the log.
+    pub(crate) async fn read(&self, from: Offset, bytes_max: usize) -> Result<(Extent, Vec<RecordBatch>)> {
+        let (extent, read) = {
+            let state = self.state.lock();
+            if state.is_deleted {
+                return Err(self.gone());
+            }
+            (state.extent(), state.log.read(from, bytes_max)?)
+        };
+        Ok((extent, read.batches().await?))
+    }
+
+    /// Returns the batches from an offset up to the stable end of the log, and the aborted transactions among them.
+    pub(crate) async fn read_committed(
+        &self,
+        from: Offset,
+        bytes_max: usize,
+    ) -> Result<(Extent, Vec<RecordBatch>, Vec<Aborted>)> {
+        let (extent, read, mut aborted) = {
+            let state = self.state.lock();
+            if state.is_deleted {
+                return Err(self.gone());
+            }
+            let extent = state.extent();
+            state.log.check_served()?;
+            let read = match from >= extent.stable_end && from <= extent.end {
+                true => Read::Batches(Vec::new()),
+                false => state.log.read(from, bytes_max)?,
+            };
+            let aborted = match &state.log {
+                Log::Memory(_) => state.order.aborted(from, extent.stable_end),
+                Log::Disk(log) => log.aborted(from, extent.stable_end),
+            };
+            (extent, read, aborted)
+        };
+        let mut batches = read.batches().await?;
+        batches.retain(|batch| batch.base_offset() < extent.stable_end);
+        // A marker may be removed once its records are: a transaction without records must not be reported.
+        Aborted::retain_among(&mut aborted, &batches);
+        Ok((extent, batches, aborted))
+    }
+
+    /// Returns the offset of the first batch that has a record at or after this time. May block on a file.
+    pub(crate) fn offset_for_time(&self, timestamp_ms: i64) -> Result<Offset> {
+        let disk = match &self.state.lock().log {
+            Log::Memory(log) => return Ok(log.offset_for_time(timestamp_ms)),
+            Log::Disk(log) => log.clone(),
+        };
+        disk.offset_for_time(timestamp_ms)
+    }
+
+    /// Returns a future that completes with the next append or deletion after this call.
+    pub(crate) fn appended(&self) -> NextAppend<'_> {
+        self.awaiting.fetch_add(1, Ordering::Relaxed);
+        let mut next = NextAppend { awaiting: &self.awaiting, notified: Box::pin(self.appended.notified()) };
+        next.notified.as_mut().enable();
+        next
+    }
+
+    /// Wakes the waiting fetches. Must be called with the lock held: a fetch that read before this append was counted
+    /// before it read; any other fetch finds the new batch.
+    pub(super) fn wake_fetches(&self) {
+        if self.awaiting.load(Ordering::Relaxed) > 0 {
+            self.appended.notify_waiters();
+        }
+    }
+}

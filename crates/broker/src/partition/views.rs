@@ -1,0 +1,67 @@
+//! Queues over a partition, whose views live behind its lock.
+
+use engine::queue::{Dedup, QueueId};
+use engine::{Error, Offset, Result};
+
+use super::{Extent, PartitionCell, State};
+use crate::log::Log;
+use crate::view::{LogEnds, QueueView};
+
+impl PartitionCell {
+    /// Adds a queue, which starts with the current ends of the log.
+    pub(crate) fn attach_view(&self, mut view: QueueView) {
+        let mut state = self.state.lock();
+        // An earlier view of this queue may remain if its start was aborted.
+        state.queues.retain(|there| there.cell.id != view.cell.id);
+        let (Extent { end, stable_end, .. }, markers_end) = (state.extent(), state.order.producers().markers_end());
+        view.begin(LogEnds { end, stable_end, markers_end });
+        state.queues.push(view);
+    }
+
+    pub(crate) fn detach_view(&self, id: QueueId) -> Option<QueueView> {
+        let mut state = self.state.lock();
+        let at = state.queues.iter().position(|view| view.cell.id == id)?;
+        Some(state.queues.swap_remove(at))
+    }
+
+    /// Calls `work` with a queue's view and the log.
+    pub(crate) fn with_view<T>(&self, id: QueueId, work: impl FnOnce(&mut QueueView, &mut Log) -> T) -> Result<T> {
+        self.work_on(&mut self.state.lock(), id, work)
+    }
+
+    /// Calls `work` as [`Self::with_view`] does, then removes the messages in `done` as [`Self::drop_consumed`] does,
+    /// under the same lock. For messages that may be acknowledged by `work` and need no record of that. Returns the
+    /// result of `work` and the bytes of memory that became free.
+    pub(crate) fn with_view_of_consumed<T>(
+        &self,
+        id: QueueId,
+        work: impl FnOnce(&mut QueueView, &mut Log) -> T,
+        done: impl IntoIterator<Item = Offset>,
+    ) -> Result<(T, usize)> {
+        let mut state = self.state.lock();
+        let outcome = self.work_on(&mut state, id, work)?;
+        Ok((outcome, state.drop_consumed(done).1))
+    }
+
+    fn work_on<T>(
+        &self,
+        state: &mut State,
+        id: QueueId,
+        work: impl FnOnce(&mut QueueView, &mut Log) -> T,
+    ) -> Result<T> {
+        let view = state.queues.iter_mut().find(|view| view.cell.id == id);
+        match view {
+            Some(view) => Ok(work(view, &mut state.log)),
+            None => Err(Error::not_found(format!("the queue no longer reads topic {}", self.topic))),
+        }
+    }
+
+    pub(crate) fn restore_dedup(&self, dedup: Dedup) {
+        self.state.lock().dedup = dedup;
+    }
+
+    /// Forgets the deduplication ids of messages before this offset: they may be sent again.
+    pub(crate) fn forget_sent(&self, before: Offset) {
+        self.state.lock().dedup.forget_before(before);
+    }
+}

@@ -1,0 +1,195 @@
+//! The logs in which views keep their state: internal topics of records by key ([`StateRecord`]).
+//!
+//! A view is a fold of its log. What it appends about a partition goes to an internal partition of the same shard
+//! ([`Home`]), so that both are in one order.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use engine::limits::BATCH_BYTES_MAX;
+use engine::shard::Home;
+use engine::state::{KeyValue, StateRecord};
+use engine::{
+    BatchBuilder, Error, ErrorKind, PartitionId, RecordBatch, RecordView, Result, Storage, TopicName, TopicSettings,
+};
+
+use crate::clock::now_ms;
+use crate::commit::{Appended, Commit};
+use crate::core::Core;
+use crate::partition::AppendOptions;
+use crate::topic::Topic;
+use crate::wakes::Wakes;
+
+/// Partitions of an internal topic, so that concurrent writes seldom wait for each other.
+const PARTITIONS: u32 = 8;
+/// Bytes that a partition of an internal topic keeps in memory, if it is not on disk and so never read again.
+const MEMORY_BYTES: u64 = 4 << 20;
+/// Bytes after which a batch takes no more records.
+const BATCH_BYTES: usize = BATCH_BYTES_MAX / 8;
+
+/// The log of one view's state.
+pub(crate) struct StateLog<R>(PhantomData<fn() -> R>);
+
+impl<R: StateRecord> StateLog<R> {
+    /// Returns the log of the view that writes these records.
+    pub(crate) const fn new() -> Self {
+        Self(PhantomData)
+    }
+
+    /// Returns `true` if the log has or had any record.
+    pub(crate) fn exists(&self, core: &Core) -> bool {
+        core.has_topic(R::TOPIC)
+    }
+
+    /// Creates the log, unless it exists. A caller that appends while it holds a lock that deletions of topics take
+    /// creates the log before.
+    pub(crate) fn create(&self, core: &Core) -> Result<()> {
+        self.topic(core).map(drop)
+    }
+
+    fn topic(&self, core: &Core) -> Result<Arc<Topic>> {
+        if let Some(topic) = core.topics.read().get(R::TOPIC) {
+            return Ok(topic.clone());
+        }
+        let storage = if core.store().is_some() { Storage::Disk } else { Storage::Memory };
+        // The topic's records are never durable before the topic is, so there is nothing to wait for.
+        Ok(core.create(TopicName::parse(R::TOPIC)?, settings(storage))?.0)
+    }
+
+    /// Appends records, in this order and with no other record of their home in between.
+    pub(crate) fn append(
+        &self,
+        core: &Core,
+        home: Home<'_>,
+        records: impl IntoIterator<Item = R>,
+        wakes: &mut Wakes,
+    ) -> Result<Appended> {
+        self.append_encoded(core, home, records.into_iter().map(|record| record.encode()), wakes)
+    }
+
+    /// Appends records that are encoded already.
+    pub(crate) fn append_encoded(
+        &self,
+        core: &Core,
+        home: Home<'_>,
+        records: impl IntoIterator<Item = KeyValue>,
+        wakes: &mut Wakes,
+    ) -> Result<Appended> {
+        let topic = self.topic(core)?;
+        let partition = core.shards().internal_partition(home, topic.partitions().len() as u32);
+        core.append_records(&topic, partition, records, wakes)
+    }
+
+    /// Returns the commit of all records that a home has so far.
+    pub(crate) fn settled(&self, core: &Core, home: Home<'_>) -> Result<Commit> {
+        let topic = self.topic(core)?;
+        let partition = core.shards().internal_partition(home, topic.partitions().len() as u32);
+        topic.partition(partition)?.settled()
+    }
+
+    /// Appends records to an internal partition that has older records of their keys.
+    pub(crate) fn append_to(
+        &self,
+        core: &Core,
+        partition: PartitionId,
+        records: impl IntoIterator<Item = R>,
+        wakes: &mut Wakes,
+    ) -> Result<Appended> {
+        core.append_records(&*self.topic(core)?, partition, records.into_iter().map(|record| record.encode()), wakes)
+    }
+
+    /// Calls `each` with all records and their internal partitions, in the order of each partition.
+    pub(crate) async fn fold(&self, core: &Core, each: impl FnMut(R, PartitionId) -> Result<()>) -> Result<()> {
+        match core.topic(R::TOPIC) {
+            Ok(topic) => self.fold_topic(core, &topic, each).await,
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Calls `each` with all records of a log whose topic is not in the table of topics.
+    pub(crate) async fn fold_topic(
+        &self,
+        core: &Core,
+        topic: &Topic,
+        mut each: impl FnMut(R, PartitionId) -> Result<()>,
+    ) -> Result<()> {
+        let decode = |view: &RecordView<'_>| R::decode(view.key.unwrap_or_default(), view.value);
+        core.read_records(topic, |partition, view, _| each(decode(view)?, partition)).await
+    }
+}
+
+/// Returns the settings of an internal topic. On disk, the newest record of each key is kept, and a restart restores
+/// the state from these records.
+pub(crate) fn settings(storage: Storage) -> TopicSettings {
+    let is_on_disk = storage == Storage::Disk;
+    TopicSettings {
+        partitions: PARTITIONS,
+        retention_bytes: if is_on_disk { 0 } else { MEMORY_BYTES },
+        retention_ms: 0,
+        storage,
+        compact: is_on_disk,
+        ..TopicSettings::default()
+    }
+}
+
+impl Core {
+    /// Appends records to a partition, in this order.
+    pub(crate) fn append_records(
+        &self,
+        topic: &Topic,
+        partition: PartitionId,
+        records: impl IntoIterator<Item = KeyValue>,
+        wakes: &mut Wakes,
+    ) -> Result<Appended> {
+        let (cell, now_ms) = (topic.partition(partition)?, now_ms());
+        let options = AppendOptions::own(&topic.settings, now_ms);
+        let (mut builder, mut last) = (BatchBuilder::new(), None);
+        let mut records = records.into_iter().peekable();
+        while let Some((key, value)) = records.next() {
+            builder.push(now_ms as i64, Some(&key), value.as_deref(), &[])?;
+            if (builder.len() >= BATCH_BYTES || records.peek().is_none())
+                && let Some(batch) = builder.finish()
+            {
+                last = Some(self.append_own(&cell, &options, batch, wakes)?);
+            }
+        }
+        last.ok_or_else(|| Error::invalid("there is nothing to write"))
+    }
+
+    /// Calls `each` with all records of a topic and their batches, in the order of each partition.
+    pub(crate) async fn read_records(
+        &self,
+        topic: &Topic,
+        mut each: impl FnMut(PartitionId, &RecordView<'_>, &RecordBatch) -> Result<()>,
+    ) -> Result<()> {
+        for cell in topic.partitions() {
+            let (mut next, mut bytes_max) = (cell.extent().start, BATCH_BYTES_MAX);
+            loop {
+                let (_, batches) = match cell.read(next, bytes_max).await {
+                    // The batches before the damage are read one at a time.
+                    Err(error) if error.kind == ErrorKind::Corrupt && bytes_max > 1 => {
+                        bytes_max = 1;
+                        continue;
+                    }
+                    read => read?,
+                };
+                let Some(last) = batches.last() else {
+                    break;
+                };
+                next = last.next_offset();
+                for batch in &batches {
+                    for view in &batch.records()? {
+                        let view = view?;
+                        each(cell.id, &view, batch).map_err(|error| {
+                            let at =
+                                format!("the record at offset {} of {} partition {}", view.offset, topic.name, cell.id);
+                            let hint = "was the data written by a newer version?";
+                            Error::new(error.kind, format!("{at} cannot be read: {}; {hint}", error.message))
+                        })?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

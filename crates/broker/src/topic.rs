@@ -1,0 +1,221 @@
+//! A topic with its partitions, and the table of all topics.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use engine::ids::is_internal;
+use engine::limits::{PARTITIONS_TOTAL_MAX, TOPICS_MAX};
+use engine::queue::QueueName;
+use engine::{DraftBatch, Error, PartitionId, Result, TopicId, TopicName, TopicSettings, partitioner};
+use storage::{MemoryLog, StoredTopic};
+
+use crate::log::Log;
+use crate::partition::{Extent, PartitionCell};
+
+pub(crate) struct Topic {
+    pub name: TopicName,
+    pub id: TopicId,
+    pub settings: TopicSettings,
+    partitions: Box<[Arc<PartitionCell>]>,
+    /// Id in the data directory, if the topic is stored there.
+    pub(crate) stored_as: Option<u32>,
+    turn: AtomicU32,
+    /// `true` if the topic is in no table any more: it was deleted, or another version has replaced it.
+    is_replaced: AtomicBool,
+}
+
+#[derive(Clone, Debug)]
+pub struct TopicStatus {
+    pub name: TopicName,
+    /// Constant for the lifetime of the topic; a topic that is created again gets another id.
+    pub id: TopicId,
+    pub settings: TopicSettings,
+    /// The queue that owns the topic: it decides how long records are kept, and the topic is deleted with it.
+    pub owner: Option<QueueName>,
+    pub partitions: Vec<PartitionStatus>,
+}
+
+pub type PartitionStatus = Extent;
+
+/// A topic without its partitions: describing it takes none of their locks.
+#[derive(Clone, Debug)]
+pub struct TopicOutline {
+    pub name: TopicName,
+    pub id: TopicId,
+    pub settings: TopicSettings,
+}
+
+/// All topics. Invariant: both tables hold the same topics, and `partitions` is the number of their partitions.
+#[derive(Default)]
+pub(crate) struct Topics {
+    by_name: HashMap<TopicName, Arc<Topic>, foldhash::fast::RandomState>,
+    by_id: HashMap<TopicId, Arc<Topic>, foldhash::fast::RandomState>,
+    pub(crate) partitions: usize,
+}
+
+impl Topics {
+    pub(crate) fn get(&self, name: &str) -> Option<&Arc<Topic>> {
+        self.by_name.get(name)
+    }
+
+    pub(crate) fn get_by_id(&self, id: TopicId) -> Option<&Arc<Topic>> {
+        self.by_id.get(&id)
+    }
+
+    /// Adds a topic, or replaces the earlier version of it.
+    pub(crate) fn insert(&mut self, topic: Arc<Topic>) {
+        self.by_id.insert(topic.id, topic.clone());
+        self.partitions += topic.partitions.len();
+        if let Some(before) = self.by_name.insert(topic.name.clone(), topic) {
+            self.partitions -= before.partitions.len();
+            before.is_replaced.store(true, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) {
+        if let Some(topic) = self.by_name.remove(name) {
+            self.by_id.remove(&topic.id);
+            self.partitions -= topic.partitions.len();
+            topic.is_replaced.store(true, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Arc<Topic>> {
+        self.by_name.values()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+}
+
+impl FromIterator<Arc<Topic>> for Topics {
+    fn from_iter<I: IntoIterator<Item = Arc<Topic>>>(topics: I) -> Self {
+        let mut all = Self::default();
+        topics.into_iter().for_each(|topic| all.insert(topic));
+        all
+    }
+}
+
+impl Topic {
+    pub(crate) fn in_memory(name: TopicName, id: TopicId, settings: TopicSettings) -> Arc<Self> {
+        let logs = (0..settings.partitions).map(|_| Log::Memory(MemoryLog::default()));
+        Self::new(name, id, settings, None, logs)
+    }
+
+    /// Creates a topic from a topic of the data directory with this number.
+    pub(crate) fn stored(directory: u64, stored: StoredTopic) -> Arc<Self> {
+        let (id, logs) = (TopicId::new(directory, stored.id.into()), stored.partitions.into_iter().map(Log::Disk));
+        Self::new(stored.name, id, stored.settings, Some(stored.id), logs)
+    }
+
+    fn new(
+        name: TopicName,
+        id: TopicId,
+        settings: TopicSettings,
+        stored_as: Option<u32>,
+        logs: impl Iterator<Item = Log>,
+    ) -> Arc<Self> {
+        let cell = |(partition, log)| Arc::new(PartitionCell::new(name.clone(), partition, log));
+        let partitions = (0..).zip(logs).map(cell).collect();
+        Self { name, id, settings, partitions, stored_as, turn: AtomicU32::new(0), is_replaced: AtomicBool::new(false) }
+            .into()
+    }
+
+    /// Returns a copy of the topic with partitions added, which no client reads yet.
+    pub(crate) fn grown(&self, added: impl Iterator<Item = Log>) -> Arc<Self> {
+        let cell = |(id, log)| Arc::new(PartitionCell::new(self.name.clone(), id, log));
+        let added = (self.settings.partitions..).zip(added).map(cell);
+        let partitions: Box<[_]> = self.partitions.iter().cloned().chain(added).collect();
+        let settings = TopicSettings { partitions: partitions.len() as u32, ..self.settings };
+        self.with(settings, partitions)
+    }
+
+    /// Returns a copy of the topic with other settings. The number of its partitions is unchanged.
+    pub(crate) fn altered(&self, settings: TopicSettings) -> Arc<Self> {
+        let settings = TopicSettings { partitions: self.settings.partitions, ..settings };
+        self.with(settings, self.partitions.clone())
+    }
+
+    fn with(&self, settings: TopicSettings, partitions: Box<[Arc<PartitionCell>]>) -> Arc<Self> {
+        let turn = AtomicU32::new(self.turn.load(Ordering::Relaxed));
+        let (name, id, stored_as) = (self.name.clone(), self.id, self.stored_as);
+        Arc::new(Self { name, id, settings, partitions, stored_as, turn, is_replaced: AtomicBool::new(false) })
+    }
+
+    /// Returns `true` if a lookup by name finds this topic, not another one or none.
+    pub(crate) fn is_current(&self) -> bool {
+        !self.is_replaced.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn partitions(&self) -> &[Arc<PartitionCell>] {
+        &self.partitions
+    }
+
+    pub(crate) fn partition(&self, id: PartitionId) -> Result<Arc<PartitionCell>> {
+        let partition = self.partitions.get(id as usize).cloned();
+        partition.ok_or_else(|| Error::no_partition(self.name.as_str(), self.partitions.len(), id.into()))
+    }
+
+    /// Returns the partition of a batch that names none: that of the key of its first record, or else the next one in
+    /// turn.
+    pub(crate) fn partition_of(&self, batch: &DraftBatch) -> Result<Arc<PartitionCell>> {
+        if self.partitions.len() > 1 && batch.producer().is_some() {
+            // A repeated batch might go to another partition, and so be accepted twice.
+            return Err(Error::invalid(format!(
+                "topic {} has {} partitions: a batch with a producer id must name its partition",
+                self.name,
+                self.partitions.len()
+            )));
+        }
+        Ok(match batch.first_key().filter(|_| self.partitions.len() > 1) {
+            Some(key) => {
+                let partition = partitioner::for_key(key, self.partitions.len() as u32);
+                self.partitions[partition as usize].clone()
+            }
+            None => self.next_partition(),
+        })
+    }
+
+    /// Returns the next partition in turn, for batches without a partition and a key.
+    pub(crate) fn next_partition(&self) -> Arc<PartitionCell> {
+        let turn = match self.partitions.len() {
+            1 => 0,
+            _ => self.turn.fetch_add(1, Ordering::Relaxed) as usize,
+        };
+        self.partitions[turn % self.partitions.len()].clone()
+    }
+
+    pub(crate) fn status(&self, owner: Option<QueueName>) -> TopicStatus {
+        TopicStatus {
+            name: self.name.clone(),
+            id: self.id,
+            settings: self.settings,
+            owner,
+            partitions: self.partitions.iter().map(|cell| cell.extent()).collect(),
+        }
+    }
+
+    pub(crate) fn outline(&self) -> TopicOutline {
+        TopicOutline { name: self.name.clone(), id: self.id, settings: self.settings }
+    }
+}
+
+/// Checks that this number of topics and partitions may be added. Fails as busy if a limit would be exceeded.
+pub(crate) fn room_for(topics: &Topics, more_topics: usize, more_partitions: u32) -> Result<()> {
+    let (count, partitions) = (topics.len(), topics.partitions);
+    if count + more_topics > TOPICS_MAX || partitions + more_partitions as usize > PARTITIONS_TOTAL_MAX {
+        let message = format!("this broker holds {count} topics with {partitions} partitions; delete some first");
+        return Err(Error::busy(message));
+    }
+    Ok(())
+}
+
+/// Refuses the broker's internal topics: clients can only read them.
+pub(crate) fn refuse_internal(name: &str) -> Result<()> {
+    if is_internal(name) {
+        return Err(Error::invalid(format!("'{name}' is a topic of the broker itself; clients can only read it")));
+    }
+    Ok(())
+}

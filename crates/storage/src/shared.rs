@@ -1,0 +1,135 @@
+//! State that the store and its partitions share.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use engine::{Error, Result, TopicName, TopicSettings};
+use parking_lot::Mutex;
+
+use crate::background::Background;
+use crate::disk::{Disk, failed};
+use crate::durable::DurableLog;
+use crate::journal::{Entry, Gate, Journal, JournalSettings};
+use crate::partition::{CompactionSettings, TailBytes};
+use crate::place::Place;
+use crate::room::Room;
+use crate::sqlite::SqliteSettings;
+
+/// Factor over `unflushed_bytes_max` at which the journal waits for segments to be written.
+pub(crate) const GATE_FACTOR: u64 = 4;
+
+#[derive(Clone, Copy, Debug)]
+pub struct StoreSettings {
+    pub journal: JournalSettings,
+    pub segment_bytes: u64,
+    /// Maximum bytes of the newest batches in memory, all partitions together.
+    pub tail_bytes_max: u64,
+    /// Time for which a batch stays in memory if there is room; a batch in a segment stays at most twice as long.
+    /// Clients that follow a topic have read it by then, and for all others the system may have it cached.
+    pub tail_time: Duration,
+    /// Maximum committed bytes in no segment. Above it they are written immediately; above four times as many, the
+    /// journal waits until they are fewer, and so do all publishers.
+    pub unflushed_bytes_max: u64,
+    /// Bytes of the journal between two checkpoints, which recovery has to read.
+    pub checkpoint_bytes: u64,
+    /// Maximum time between two checkpoints.
+    pub checkpoint_interval: Duration,
+    pub compaction: CompactionSettings,
+    pub sqlite: SqliteSettings,
+    /// Bytes of the reserve for a full disk, limited to an eighth of the disk. As many bytes have to be free before
+    /// records are taken again, and after a journal file was created ahead of its use.
+    pub reserve_bytes: u64,
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        Self {
+            journal: JournalSettings::default(),
+            segment_bytes: 128 << 20,
+            tail_bytes_max: 48 << 20,
+            tail_time: Duration::from_secs(5),
+            unflushed_bytes_max: 16 << 20,
+            checkpoint_bytes: 256 << 20,
+            checkpoint_interval: Duration::from_secs(60),
+            compaction: CompactionSettings::default(),
+            sqlite: SqliteSettings::default(),
+            reserve_bytes: 64 << 20,
+        }
+    }
+}
+
+/// Topic with its partitions in their order.
+#[derive(Clone)]
+pub struct StoredTopic {
+    pub id: u32,
+    pub name: TopicName,
+    pub settings: TopicSettings,
+    pub partitions: Vec<Arc<dyn DurableLog>>,
+}
+
+/// State that the store and its partitions share.
+pub(crate) struct Shared {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) dir: PathBuf,
+    /// Set when all contents of the journal are recovered.
+    pub(crate) journal: OnceLock<Journal>,
+    pub(crate) tails: TailBytes,
+    /// Maximum committed bytes in no segment; above it they have to be written immediately.
+    pub(crate) unflushed_bytes_max: u64,
+    /// Threads that are woken when that limit is exceeded.
+    pub(crate) background: Arc<Background>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) room: Arc<Room>,
+    pub(crate) place: Arc<Place>,
+    /// Topics whose deletion is durable, and whose files still exist.
+    pub(crate) deleted: Mutex<Vec<u32>>,
+}
+
+impl Shared {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, settings: &StoreSettings) -> Self {
+        Self {
+            room: Arc::new(Room::new(disk.clone(), dir, settings.reserve_bytes, settings.journal.file_bytes)),
+            place: Arc::new(Place::new(disk.clone(), dir)),
+            disk,
+            dir: dir.to_path_buf(),
+            journal: OnceLock::new(),
+            tails: TailBytes::default(),
+            unflushed_bytes_max: settings.unflushed_bytes_max,
+            background: Arc::default(),
+            gate: Arc::default(),
+            deleted: Mutex::default(),
+        }
+    }
+
+    /// Counts `bytes` more as committed and in no segment.
+    pub(crate) fn committed(&self, bytes: u64) {
+        let before = self.tails.unflushed.fetch_add(bytes, Ordering::Relaxed);
+        if before <= self.unflushed_bytes_max && before + bytes > self.unflushed_bytes_max {
+            self.background.hurry();
+        }
+        if before + bytes > GATE_FACTOR * self.unflushed_bytes_max {
+            self.gate.set_shut(true);
+            self.background.hurry();
+        }
+    }
+
+    pub(crate) fn append(&self, entry: Entry) -> Result<()> {
+        let journal = self.journal.get().ok_or_else(|| Error::busy("the journal is not open yet"))?;
+        journal.append(entry)
+    }
+
+    pub(crate) fn topic_dir(&self, id: u32) -> PathBuf {
+        self.dir.join("topics").join(id.to_string())
+    }
+
+    pub(crate) fn remove_topic(&self, id: u32) -> Result<()> {
+        let path = self.topic_dir(id);
+        match self.disk.remove_dir(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", &path)(error)),
+            _ => Ok(()),
+        }
+    }
+}
