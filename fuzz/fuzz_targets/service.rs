@@ -17,7 +17,7 @@ use net::limits::{ConnectionLimits, Connections};
 use net::service::{
     Body, Decoded, Fault, Handler, Held, Input, Order, Out, Peer, Protocol, Reply, Service, ServiceSettings, once,
 };
-use net::{Outbox, Server, Shards, Shutdown};
+use net::{Outbox, Server, Workers, Shutdown};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::Runtime;
 
@@ -53,9 +53,9 @@ static STAND: LazyLock<Stand> = LazyLock::new(|| {
     };
     let service = Service::new(Asked, Obedient, settings);
     let telemetry = service.telemetry.clone();
-    let shards = Arc::new(Shards::start(1).expect("a thread"));
+    let workers = Arc::new(Workers::start(1).expect("a thread"));
     let connections = Connections::new(ConnectionLimits::default());
-    let server = Server::start(service, &shards, connections, &Shutdown::default());
+    let server = Server::start(service, &workers, connections, &Shutdown::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     Stand { server, telemetry, runtime }
 });

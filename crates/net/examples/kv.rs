@@ -1,4 +1,4 @@
-//! Key-value store that all shards share.
+//! Key-value store that all workers share.
 //!
 //! ```console
 //! $ cargo run -p thalweg-net --example kv
@@ -25,7 +25,7 @@ use net::service::layer::from_fn;
 use net::{Address, Listener, Server, Service, ServiceSettings};
 use parking_lot::RwLock;
 
-/// Entries of the store. Every shard has a clone of the handler, which shares them. The lock is held for a lookup,
+/// Entries of the store. Every worker has a clone of the handler, which shares them. The lock is held for a lookup,
 /// never across a wait.
 #[derive(Clone, Default)]
 struct Store(Arc<RwLock<HashMap<String, String>>>);

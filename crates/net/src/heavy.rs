@@ -1,4 +1,4 @@
-//! Fairness among the connections of a shard: turns that take long wait in line and share a part of the thread's time,
+//! Fairness among the connections of a worker: turns that take long wait in line and share a part of the thread's time,
 //! so that a light request waits for one of them at most, however many connections send heavy ones.
 //!
 //! A turn cannot be interrupted, so its connection is judged by its previous turns and by the number of bytes it has
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 
-use crate::shards::Shard;
+use crate::workers::Worker;
 
 /// Duration from which a turn is heavy.
 const HEAVY: Duration = Duration::from_micros(100);
@@ -32,7 +32,7 @@ const TRUSTED_TURNS: u8 = 32;
 /// Total duration of heavy turns after which all other connections of the thread get their turn.
 const STINT: Duration = Duration::from_millis(1);
 
-/// Heavy turns of one shard.
+/// Heavy turns of one worker.
 #[derive(Default)]
 pub struct HeavyTurns {
     /// Time that heavy turns have taken since the line was last opened.
@@ -51,8 +51,8 @@ type Ticket = (u8, u64);
 
 impl HeavyTurns {
     /// Opens the line again each time that the other connections have had their turn.
-    pub(crate) async fn run(shard: Rc<Shard>) {
-        let heavy = &shard.heavy;
+    pub(crate) async fn run(worker: Rc<Worker>) {
+        let heavy = &worker.heavy;
         loop {
             heavy.closed.notified().await;
             // The runtime polls sockets and timers, and runs the tasks that these wake, before it returns here.
@@ -86,7 +86,7 @@ impl HeavyTurns {
 
 /// Turns of one connection: their durations, and the place in the line. Dropping it leaves the line.
 pub struct Turns {
-    shard: Rc<Shard>,
+    worker: Rc<Worker>,
     ticket: Option<Ticket>,
     /// `true` if this turn is assumed to be heavy: the first in line waits for its end.
     is_called: bool,
@@ -98,8 +98,8 @@ pub struct Turns {
 
 impl Turns {
     /// Creates the turns of a new connection, which is assumed to be light.
-    pub fn new(shard: Rc<Shard>) -> Self {
-        Self { shard, ticket: None, is_called: false, weight: 0, light_turns: 0 }
+    pub fn new(worker: Rc<Worker>) -> Self {
+        Self { worker, ticket: None, is_called: false, weight: 0, light_turns: 0 }
     }
 
     /// Returns `true` if the connection waits in line: none of its frames is handled until its task is woken.
@@ -122,7 +122,7 @@ impl Turns {
     }
 
     fn stand_in_line(&mut self, cx: &Context<'_>, read_weight: u8) -> bool {
-        let heavy = &self.shard.heavy;
+        let heavy = &self.worker.heavy;
         let mut line = heavy.line.borrow_mut();
         let ticket = *self.ticket.get_or_insert_with(|| {
             let number = heavy.next_number.replace(heavy.next_number.get() + 1);
@@ -163,7 +163,7 @@ impl Turns {
             false => (self.weight.saturating_sub(1), (self.light_turns + 1).min(TRUSTED_TURNS)),
         };
         if std::mem::take(&mut self.is_called) || is_heavy {
-            self.shard.heavy.spend(took);
+            self.worker.heavy.spend(took);
         }
     }
 }
@@ -183,10 +183,10 @@ fn thread_time() -> Duration {
 impl Drop for Turns {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            self.shard.heavy.line.borrow_mut().remove(&ticket);
+            self.worker.heavy.line.borrow_mut().remove(&ticket);
         }
         if self.ticket.is_some() || self.is_called {
-            self.shard.heavy.spend(Duration::ZERO);
+            self.worker.heavy.spend(Duration::ZERO);
         }
     }
 }

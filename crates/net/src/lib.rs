@@ -1,4 +1,4 @@
-//! Service runtime that is independent of the other crates: listeners, permits, TLS, HTTP, outboxes, shards, shutdown.
+//! Service runtime that is independent of the other crates: listeners, permits, TLS, HTTP, outboxes, workers, shutdown.
 //!
 //! Except for HTTP it knows no protocol. It accepts connections, keeps them within limits, reads bytes without holding
 //! a buffer per idle connection, and writes chunks without copying them.
@@ -14,7 +14,7 @@ pub mod outbox;
 pub mod quic;
 pub mod read;
 pub mod service;
-pub mod shards;
+pub mod workers;
 pub mod shutdown;
 pub mod telemetry;
 pub mod tls;
@@ -25,5 +25,5 @@ pub use limits::{ConnectionLimits, ConnectionPermit, Connections};
 pub use listen::{Address, Listener, Plaintext};
 pub use outbox::Outbox;
 pub use service::{Server, Service, ServiceSettings};
-pub use shards::Shards;
 pub use shutdown::{Drain, Shutdown};
+pub use workers::Workers;

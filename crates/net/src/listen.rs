@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use tokio_rustls::TlsAcceptor;
 
-use crate::Shards;
+use crate::Workers;
 use crate::accept::{Acceptor, UnixAcceptor};
 use crate::quic::{self, Windows};
 
@@ -102,18 +102,18 @@ impl Listener {
         Ok(Self(Kind::Unix(UnixAcceptor::bind(path, mode)?)))
     }
 
-    /// Binds a QUIC listener with several endpoints on the same port, each a task of one shard; the kernel distributes
+    /// Binds a QUIC listener with several endpoints on the same port, each a task of one worker; the kernel distributes
     /// connections over them.
     pub fn quic(
         address: SocketAddr,
         config: quinn::ServerConfig,
         windows: Windows,
         endpoints: usize,
-        shards: &Shards,
+        workers: &Workers,
     ) -> io::Result<Self> {
         let mut bound: Vec<quinn::Endpoint> = Vec::new();
         for i in 0..endpoints.max(1) {
-            let _runtime = shards.handle(i).enter();
+            let _runtime = workers.handle(i).enter();
             // The first endpoint finds a free port; the others share it.
             let address = bound.first().map_or(Ok(address), quinn::Endpoint::local_addr)?;
             bound.push(quic::bind_server(address, config.clone(), endpoints > 1)?);

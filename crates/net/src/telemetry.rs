@@ -1,4 +1,4 @@
-//! Counters of a service: plain cells that one shard writes and that an exporter sums up.
+//! Counters of a service: plain cells that one worker writes and that an exporter sums up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ impl Default for TelemetrySettings {
     }
 }
 
-/// Counter with one writer: adding is a load and a store, and shares no cache line with another shard.
+/// Counter with one writer: adding is a load and a store, and shares no cache line with another worker.
 #[derive(Default)]
 pub struct Cell(AtomicU64);
 
@@ -39,7 +39,7 @@ impl Cell {
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counters of one shard. Only its own thread adds to them.
+        /// Counters of one worker. Only its own thread adds to them.
         #[derive(Default)]
         #[repr(align(128))]
         pub struct Cells {
@@ -51,7 +51,7 @@ macro_rules! counts {
             pub phases: Phases,
         }
 
-        /// Sum over all shards at one moment.
+        /// Sum over all workers at one moment.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Totals {
             $($(#[$doc])* pub $name: u64,)*
@@ -194,21 +194,21 @@ impl Lap {
     pub(crate) fn end(self, _phase: Phase, _cells: &Cells) {}
 }
 
-/// Counters of one service over all of its shards.
+/// Counters of one service over all of its workers.
 #[derive(Default)]
 pub struct Telemetry {
     /// Switches of the optional counters.
     pub settings: TelemetrySettings,
-    shards: Mutex<Vec<Arc<Cells>>>,
+    workers: Mutex<Vec<Arc<Cells>>>,
 }
 
 impl Telemetry {
-    /// Creates the counters, which have no shards yet.
+    /// Creates the counters, which have no workers yet.
     pub fn new(settings: TelemetrySettings) -> Arc<Self> {
-        Arc::new(Self { settings, shards: Mutex::default() })
+        Arc::new(Self { settings, workers: Mutex::default() })
     }
 
-    /// Creates the counters of one more shard.
+    /// Creates the counters of one more worker.
     pub fn cells(&self) -> Arc<Cells> {
         let durations = if self.settings.durations { Durations::new() } else { Durations::default() };
         let cells = Arc::new(Cells {
@@ -217,35 +217,35 @@ impl Telemetry {
             phases: Phases::new(),
             ..Cells::default()
         });
-        self.shards.lock().push(cells.clone());
+        self.workers.lock().push(cells.clone());
         cells
     }
 
-    /// Returns the sum over all shards.
+    /// Returns the sum over all workers.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        self.shards.lock().iter().for_each(|cells| totals.add(cells));
+        self.workers.lock().iter().for_each(|cells| totals.add(cells));
         totals
     }
 
     /// Returns the durations of requests, if they are measured.
     pub fn durations(&self) -> Distribution {
-        Distribution::of(self.shards.lock().iter().map(|cells| &cells.durations))
+        Distribution::of(self.workers.lock().iter().map(|cells| &cells.durations))
     }
 
     /// Returns the durations of the phases of turns: reading, handling, writing.
     #[cfg(feature = "phase-timing")]
     pub fn phases(&self) -> [(&'static str, Distribution); 3] {
-        let shards = self.shards.lock();
+        let workers = self.workers.lock();
         [
-            ("read", Distribution::of(shards.iter().map(|cells| &cells.phases.read))),
-            ("handle", Distribution::of(shards.iter().map(|cells| &cells.phases.handle))),
-            ("write", Distribution::of(shards.iter().map(|cells| &cells.phases.write))),
+            ("read", Distribution::of(workers.iter().map(|cells| &cells.phases.read))),
+            ("handle", Distribution::of(workers.iter().map(|cells| &cells.phases.handle))),
+            ("write", Distribution::of(workers.iter().map(|cells| &cells.phases.write))),
         ]
     }
 }
 
-/// Durations of all shards.
+/// Durations of all workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distribution {
     /// Upper bound of each bucket in nanoseconds, with the number of durations up to it and above the previous bound;
@@ -256,14 +256,14 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    fn of<'d>(shards: impl Iterator<Item = &'d Durations> + Clone) -> Self {
-        let count = |bucket: usize| shards.clone().filter_map(|d| d.buckets.get(bucket)).map(Cell::get).sum::<u64>();
+    fn of<'d>(workers: impl Iterator<Item = &'d Durations> + Clone) -> Self {
+        let count = |bucket: usize| workers.clone().filter_map(|d| d.buckets.get(bucket)).map(Cell::get).sum::<u64>();
         let bound = |bucket: usize| {
             let (power, quarter) = (bucket / 4, bucket as u64 % 4);
             (1u64 << power) + ((quarter + 1) << power) / 4
         };
         let buckets = (0..BUCKETS).map(|bucket| (bound(bucket), count(bucket))).filter(|(_, n)| *n > 0).collect();
-        Self { buckets, sum_ns: shards.map(|durations| durations.sum_ns.get()).sum() }
+        Self { buckets, sum_ns: workers.map(|durations| durations.sum_ns.get()).sum() }
     }
 
     /// Returns the number of durations.
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shards_add_up_and_quantiles_are_a_fifth_off_at_most() {
+    fn workers_add_up_and_quantiles_are_a_fifth_off_at_most() {
         let telemetry = Telemetry::new(TelemetrySettings { bytes: true, durations: true });
         let (one, other) = (telemetry.cells(), telemetry.cells());
         one.requests_started.add(3);

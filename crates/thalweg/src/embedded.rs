@@ -6,7 +6,7 @@ use std::sync::Arc;
 use broker::Broker;
 use client::{Address, Client};
 use doors::native::Native;
-use net::{ConnectionLimits, Connections, Shards, Shutdown};
+use net::{ConnectionLimits, Connections, Shutdown, Workers};
 
 use crate::config::Config;
 
@@ -42,11 +42,11 @@ impl Embedded {
     }
 
     pub fn with(config: &Config) -> io::Result<Self> {
-        let (shards, server) = (Arc::new(Shards::start(1)?), config.server());
-        let broker = crate::server::start_broker(config, &shards)?;
+        let (workers, server) = (Arc::new(Workers::start(1)?), config.server());
+        let broker = crate::server::start_broker(config, &workers)?;
         let connections = Connections::new(ConnectionLimits::up_to(server.connections_max));
         let shutdown = Shutdown::default();
-        let native = Native::start(broker.clone(), server.hello_timeout, &shards, connections, &shutdown);
+        let native = Native::start(broker.clone(), server.hello_timeout, &workers, connections, &shutdown);
         Ok(Self { broker, native: Arc::new(native), settings: config.client() })
     }
 

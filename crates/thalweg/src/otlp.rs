@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn says_what_the_text_says() {
         let text = "# HELP a_bytes Bytes.\n# TYPE a_bytes counter\na_bytes_total 7\n\
-            # TYPE b gauge\nb{shard=\"0\"} 1\nb{shard=\"1\"} 2\n\
+            # TYPE b gauge\nb{worker=\"0\"} 1\nb{worker=\"1\"} 2\n\
             # TYPE c_seconds histogram\nc_seconds_sum 0.5\nc_seconds_count 3\nc_seconds_bucket{le=\"0.1\"} 1\n\
             c_seconds_bucket{le=\"+Inf\"} 3\n# EOF\n";
         let otlp = to_otlp(text, 1, 2);

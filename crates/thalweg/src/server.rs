@@ -1,4 +1,4 @@
-//! Server: shards, a broker and its doors, wired from top to bottom.
+//! Server: workers, a broker and its doors, wired from top to bottom.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use net::http::IpNetwork;
 use net::quic::Windows;
 use net::telemetry::Telemetry;
 use net::tls::{Identity, IdentitySource, Reloaded, Tls};
-use net::{ConnectionLimits, Connections, Drain, Shards, Shutdown};
+use net::{ConnectionLimits, Connections, Drain, Shutdown, Workers};
 use storage::journal::recover::Progress;
 use storage::{RealDisk, Store, StoreSettings, StoredTopic};
 
@@ -37,7 +37,7 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// Settings of the server itself, in addition to those of its broker.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
-    pub shards: usize,
+    pub threads: usize,
     pub quic_endpoints: usize,
     pub connections_max: usize,
     /// Maximum number of connections from one address at each door.
@@ -111,7 +111,7 @@ pub struct Server {
     tls: Arc<Tls>,
     shutdown: Shutdown,
     shutdown_timeout: Duration,
-    shards: Arc<Shards>,
+    workers: Arc<Workers>,
 }
 
 impl Server {
@@ -125,8 +125,8 @@ impl Server {
             let settings = settings.clone();
             move || tls(&settings, doors.into_iter().map(|(_, address)| address))
         });
-        let shards = Arc::new(Shards::start(settings.shards)?);
-        let broker = start_broker(config, &shards)?;
+        let workers = Arc::new(Workers::start(settings.threads)?);
+        let broker = start_broker(config, &workers)?;
         broker.security.open().await.map_err(io::Error::other)?;
         broker.caches.restore().await.map_err(io::Error::other)?;
         broker.restore_streams(doors::redis::place_of).await.map_err(io::Error::other)?;
@@ -147,7 +147,7 @@ impl Server {
             tls,
             shutdown: Shutdown::default(),
             shutdown_timeout: settings.shutdown_timeout,
-            shards,
+            workers,
         };
         tokio::spawn(server.tls.clone().watch(CERTIFICATES_EVERY, server.drain()));
         server.register_certificate_metrics();
@@ -227,8 +227,8 @@ impl Server {
             },
         };
         let native =
-            Native::start(self.broker.clone(), settings.hello_timeout, &self.shards, connections, &self.shutdown);
-        self.native = Some(native.listen(&door, &self.tls, &self.shards)?);
+            Native::start(self.broker.clone(), settings.hello_timeout, &self.workers, connections, &self.shutdown);
+        self.native = Some(native.listen(&door, &self.tls, &self.workers)?);
         self.show("native", native.telemetry);
         Ok(())
     }
@@ -282,7 +282,7 @@ impl Server {
             is_login_required: settings.is_login_required,
         };
         let (address, telemetry) =
-            doors::kafka::open(&door, self.broker.clone(), &self.shards, connections, &self.shutdown, &self.tls)?;
+            doors::kafka::open(&door, self.broker.clone(), &self.workers, connections, &self.shutdown, &self.tls)?;
         self.kafka = Some(address);
         self.show("kafka", telemetry);
         Ok(())
@@ -317,7 +317,7 @@ impl Server {
         }
         let connections = self.connections("redis", settings);
         let (address, telemetry) =
-            doors::redis::open(&door, self.broker.clone(), &self.shards, connections, &self.shutdown, &self.tls)?;
+            doors::redis::open(&door, self.broker.clone(), &self.workers, connections, &self.shutdown, &self.tls)?;
         self.redis = Some(address);
         self.show("redis", telemetry);
         Ok(())
@@ -397,7 +397,7 @@ impl Server {
 
     /// Adds the state of the process and its listeners to the broker's metrics.
     pub fn register_process_metrics(&self) {
-        let shards = Arc::downgrade(&self.shards);
+        let workers = Arc::downgrade(&self.workers);
         let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
             let accept = net::accept::stats();
@@ -421,10 +421,10 @@ impl Server {
                 "Maximum number of unsent bytes of one connection so far",
                 net::outbox::bytes_high_water(),
             )?;
-            if let Some(shards) = shards.upgrade() {
+            if let Some(workers) = workers.upgrade() {
                 let rows: Vec<_> =
-                    shards.loads().into_iter().enumerate().map(|(i, n)| (i.to_string(), n as u64)).collect();
-                out.gauges("thalweg_shard_connections", "Connections of each shard", "shard", &rows)?;
+                    workers.loads().into_iter().enumerate().map(|(i, n)| (i.to_string(), n as u64)).collect();
+                out.gauges("thalweg_worker_connections", "Connections of each worker thread", "worker", &rows)?;
             }
             let build = [[crate::VERSION.to_owned(), crate::COMMIT.to_owned()]];
             out.facts("thalweg_build", "Version and commit of this program", ["version", "commit"], &build)?;
@@ -458,9 +458,9 @@ impl Server {
 }
 
 /// Starts a broker with its data directory, if it has one. The contents of the directory are recovered first.
-pub(crate) fn start_broker(config: &Config, shards: &Shards) -> io::Result<Arc<Broker>> {
+pub(crate) fn start_broker(config: &Config, workers: &Workers) -> io::Result<Arc<Broker>> {
     let stored = config.data().map(|data| open_data(&data, config.store())).transpose().map_err(io::Error::other)?;
-    Broker::start_with(config.broker(), &shards.handles(), stored).map_err(io::Error::other)
+    Broker::start_with(config.broker(), &workers.handles(), stored).map_err(io::Error::other)
 }
 
 fn open_data(data: &Path, settings: StoreSettings) -> engine::Result<(Arc<Store>, Vec<StoredTopic>)> {

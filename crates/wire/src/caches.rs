@@ -4,8 +4,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use engine::cache::operations::OperationId;
 use engine::cache::structures::Kind;
 use engine::cache::{
-    Added, CacheName, CacheSettings, CacheStatus, Change, ChangeKind, Condition, Eviction, ScanCursor, ShardStats,
-    Stored, Ttl, WatchFrom, Watched,
+    Added, CacheName, CacheSettings, CacheStatus, Change, ChangeKind, Condition, Eviction, ScanCursor, Stored,
+    StripeStats, Ttl, WatchFrom, Watched,
 };
 use engine::{Error, Result};
 
@@ -654,7 +654,7 @@ fn put_status(b: &mut BytesMut, status: &CacheStatus) {
     put_str(b, status.name.as_str());
     put_settings(b, &status.settings);
     b.put_u64(status.bytes_max);
-    let ShardStats { entries, bytes, hits, misses, expired, evicted } = status.stats;
+    let StripeStats { entries, bytes, hits, misses, expired, evicted } = status.stats;
     [entries, bytes, hits, misses, expired, evicted].into_iter().for_each(|number| b.put_u64(number));
 }
 
@@ -663,7 +663,7 @@ fn get_status<B: Buf>(f: &mut Fields<B>) -> Result<CacheStatus> {
         name: CacheName::parse(&f.str()?)?,
         settings: get_settings(f)?,
         bytes_max: f.u64()?,
-        stats: ShardStats {
+        stats: StripeStats {
             entries: f.u64()?,
             bytes: f.u64()?,
             hits: f.u64()?,

@@ -15,7 +15,7 @@ use net::shutdown::Ended;
 use net::telemetry::{Telemetry, Totals};
 use net::tls::Identity;
 use net::{Address, ConnectionLimits, Connections, Listener, Plaintext, Server, Service, ServiceSettings};
-use net::{Shards, Shutdown};
+use net::{Shutdown, Workers};
 use serde::{Deserialize, Serialize};
 
 use super::{ALPN, HEAD_BYTES, Rpc};
@@ -62,7 +62,7 @@ pub struct ServerSettings {
     /// PEM files of a certificate and its key; without them a certificate is generated if one is needed.
     pub certificate: Option<(PathBuf, PathBuf)>,
     /// Number of threads that serve.
-    pub shards: usize,
+    pub threads: usize,
     pub response_bytes: usize,
     pub connections: ConnectionLimits,
     pub service: ServiceSettings,
@@ -79,7 +79,7 @@ impl Default for ServerSettings {
             is_tls: false,
             is_quic: false,
             certificate: None,
-            shards: std::thread::available_parallelism().map_or(1, usize::from),
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
             response_bytes: 64,
             connections: ConnectionLimits::default(),
             service: ServiceSettings {
@@ -100,7 +100,7 @@ pub struct RpcServer {
     settings: ServerSettings,
     place: Place,
     /// Dropped last: this ends the threads.
-    shards: Arc<Shards>,
+    workers: Arc<Workers>,
     telemetry: Arc<Telemetry>,
     connections: Arc<Connections>,
     shutdown: Shutdown,
@@ -109,9 +109,9 @@ pub struct RpcServer {
 }
 
 impl RpcServer {
-    /// Starts to serve. Must be called in a runtime: its thread accepts connections, and the shards do everything else.
+    /// Starts to serve. Must be called in a runtime: its thread accepts connections, and the workers do the rest.
     pub fn start(settings: ServerSettings) -> io::Result<Self> {
-        let shards = Arc::new(Shards::start(settings.shards)?);
+        let workers = Arc::new(Workers::start(settings.threads)?);
         // Leaked intentionally: copies of the response then need no reference counting.
         let body = Bytes::from_static(vec![b'a'; settings.response_bytes].leak());
         let handler = layer::from_fn::<Rpc, _>(move |_request: &[u8]| body.clone());
@@ -119,9 +119,9 @@ impl RpcServer {
         let telemetry = service.telemetry.clone();
         let connections = Connections::new(settings.connections);
         let shutdown = Shutdown::default();
-        let server = Server::start(service, &shards, connections.clone(), &shutdown);
-        let place = listen(&settings, &server, &shards)?;
-        Ok(Self { settings, place, shards, telemetry, connections, shutdown, began: CpuTime::own() })
+        let server = Server::start(service, &workers, connections.clone(), &shutdown);
+        let place = listen(&settings, &server, &workers)?;
+        Ok(Self { settings, place, workers, telemetry, connections, shutdown, began: CpuTime::own() })
     }
 
     /// Returns the listening address, with the actual port.
@@ -150,7 +150,7 @@ impl RpcServer {
         let Snapshot { totals, durations, shows_bytes, shows_in_flight, .. } = self.snapshot();
         Served {
             server: "thalweg".to_owned(),
-            threads: self.shards.len(),
+            threads: self.workers.len(),
             requests: totals.requests_completed,
             user_seconds: cost.user.as_secs_f64(),
             sys_seconds: cost.system.as_secs_f64(),
@@ -170,7 +170,7 @@ impl RpcServer {
     }
 }
 
-fn listen(settings: &ServerSettings, server: &Server, shards: &Shards) -> io::Result<Place> {
+fn listen(settings: &ServerSettings, server: &Server, workers: &Workers) -> io::Result<Place> {
     let at = match &settings.place {
         Place::Unix(path) => {
             server.listen(Listener::unix(path)?)?;
@@ -192,7 +192,7 @@ fn listen(settings: &ServerSettings, server: &Server, shards: &Shards) -> io::Re
     };
     if let (true, Some(identity)) = (settings.is_quic, &identity) {
         let config = quic::server_config(identity.server_config(&[ALPN])?)?;
-        server.listen(Listener::quic(at, config, WINDOWS, shards.len(), shards)?)?;
+        server.listen(Listener::quic(at, config, WINDOWS, workers.len(), workers)?)?;
     }
     Ok(Place::Tcp(at))
 }

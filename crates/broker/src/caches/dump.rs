@@ -1,9 +1,9 @@
 //! Dumps of the log of durable caches, which keep it short. When the log is much longer than the contents of the
 //! caches, all contents are appended to it again, and the records before them are deleted.
 //!
-//! A dump proceeds shard by shard, some entries at a time under the lock of their shard, while other callers change any
-//! entries: a dumped entry has its state at that place of the log. If the broker ends during a dump, the log is intact,
-//! and the part of the dump repeats states that it already contains.
+//! A dump proceeds stripe by stripe, some entries at a time under the lock of their stripe, while other callers change
+//! any entries: a dumped entry has its state at that place of the log. If the broker ends during a dump, the log is
+//! intact, and the part of the dump repeats states that it already contains.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use engine::Result;
 use engine::cache::effects::Effect;
 use engine::cache::record::CacheNumber;
-use engine::cache::{Cursor, Shard};
+use engine::cache::{Cursor, Stripe};
 
 use super::{Cache, CacheLog, Durable, SCAN_PLACES};
 use crate::caches::Caches;
@@ -111,14 +111,14 @@ impl Cache {
             return Ok(());
         };
         let mut ahead = self.dump_answers(log, *number);
-        for shard in &self.shards {
+        for stripe in &self.stripes {
             let mut from = Some(Cursor::default());
             while let Some(cursor) = from {
                 let mut piece = Vec::new();
                 {
-                    let shard = shard.0.lock();
-                    from = shard.scan(cursor, SCAN_PLACES, now_ms(), |found| {
-                        Shard::dump(found, &mut piece);
+                    let stripe = stripe.0.lock();
+                    from = stripe.scan(cursor, SCAN_PLACES, now_ms(), |found| {
+                        Stripe::dump(found, &mut piece);
                         piece.len() < PIECE_BYTES
                     });
                     if !piece.is_empty() {

@@ -88,7 +88,7 @@ fn contents(cache: &Cache) -> BTreeMap<Vec<u8>, (String, u64, Option<u64>)> {
     while let Some(cursor) = from {
         from = cache.scan(b"", cursor, |found| {
             let mut value = Vec::new();
-            Shard::dump(found, &mut value);
+            Stripe::dump(found, &mut value);
             let shown = format!("{} bytes: {}", value.len(), value[..value.len().min(200)].escape_ascii());
             all.insert(found.key.to_vec(), (shown, found.version, found.expires_ms)).is_none()
         });

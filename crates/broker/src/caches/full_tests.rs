@@ -131,7 +131,7 @@ fn value_of(cache: &Cache, key: &[u8]) -> Option<String> {
     cache.get(key, |found| {
         found.map(|found| {
             let mut value = Vec::new();
-            Shard::dump(found, &mut value);
+            Stripe::dump(found, &mut value);
             value.escape_ascii().to_string()
         })
     })

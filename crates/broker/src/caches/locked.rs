@@ -1,4 +1,4 @@
-//! Shards of a cache that are locked together: all changes made through them are one step for everyone else.
+//! Stripes of a cache that are locked together: all changes made through them are one step for everyone else.
 
 mod streams;
 
@@ -10,7 +10,7 @@ use engine::cache::effects::Effect;
 use engine::cache::operations::{OperationAnswer, OperationId};
 use engine::cache::structures::{Edit, Kind, Part};
 use engine::cache::{
-    Added, Condition, Cursor, Expires, Found, Key, Owned, ScanCursor, Shard, Stored, Value, check_size,
+    Added, Condition, Cursor, Expires, Found, Key, Owned, ScanCursor, Stored, Stripe, Value, check_size,
 };
 use engine::{Error, ErrorKind, Offset, Result};
 use parking_lot::MutexGuard;
@@ -28,14 +28,14 @@ const ROOM_PART: u64 = 8;
 /// Maximum number of bytes that an entry takes in addition to its key and value.
 const KEY_ROOM_BYTES: u64 = 128;
 
-/// Locked shards, each with its number.
-type LockedShards<'c> = SmallVec<[(usize, MutexGuard<'c, Kept>); 1]>;
+/// Locked stripes, each with its number.
+type LockedStripes<'c> = SmallVec<[(usize, MutexGuard<'c, Kept>); 1]>;
 
-/// Locked shards of some keys, or all shards. A key of another shard must not be accessed.
+/// Locked stripes of some keys, or all stripes. A key of another stripe must not be accessed.
 pub struct Locked<'c> {
     cache: &'c Cache,
-    /// Locked shards in the order of their numbers.
-    shards: LockedShards<'c>,
+    /// Locked stripes in the order of their numbers.
+    stripes: LockedStripes<'c>,
     /// Time of the step, set on first use: the whole step has the same time.
     now_ms: Cell<Option<u64>>,
     is_changed: bool,
@@ -70,31 +70,31 @@ pub struct Taken {
 }
 
 impl Cache {
-    /// Locks the shards of these keys.
+    /// Locks the stripes of these keys.
     pub fn lock<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) -> Locked<'_> {
-        let mut numbers: SmallVec<[usize; 8]> = keys.into_iter().map(|key| self.shard_of(self.key(key))).collect();
+        let mut numbers: SmallVec<[usize; 8]> = keys.into_iter().map(|key| self.stripe_of(self.key(key))).collect();
         if numbers.len() > 1 {
             numbers.sort_unstable();
             numbers.dedup();
         }
-        self.lock_shards(numbers.into_iter())
+        self.lock_stripes(numbers.into_iter())
     }
 
-    /// Locks the shard of a key.
+    /// Locks the stripe of a key.
     pub fn lock_one(&self, key: &[u8]) -> Locked<'_> {
-        let number = self.shard_of(self.key(key));
-        let mut shards = SmallVec::new();
-        shards.push((number, self.shards[number].0.lock()));
-        Locked::new(self, shards)
+        let number = self.stripe_of(self.key(key));
+        let mut stripes = SmallVec::new();
+        stripes.push((number, self.stripes[number].0.lock()));
+        Locked::new(self, stripes)
     }
 
     pub fn lock_all(&self) -> Locked<'_> {
-        self.lock_shards(0..self.shards.len())
+        self.lock_stripes(0..self.stripes.len())
     }
 
-    /// Locks shards in the order of their numbers, as every caller does that locks more than one.
-    fn lock_shards(&self, numbers: impl Iterator<Item = usize>) -> Locked<'_> {
-        Locked::new(self, numbers.map(|number| (number, self.shards[number].0.lock())).collect())
+    /// Locks stripes in the order of their numbers, as every caller does that locks more than one.
+    fn lock_stripes(&self, numbers: impl Iterator<Item = usize>) -> Locked<'_> {
+        Locked::new(self, numbers.map(|number| (number, self.stripes[number].0.lock())).collect())
     }
 
     /// Evicts entries until there is room for `bytes` more, if the policy allows: before a step that is not retried.
@@ -109,12 +109,12 @@ impl Cache {
     /// Frees `bytes` bytes of the cache, by evicting entries if the policy allows.
     pub fn shed(&self, bytes: u64) {
         let mut missing = bytes;
-        // Begins with another shard each time.
-        let (before, from) = self.shards.split_at(self.shed_from.fetch_add(1, Ordering::Relaxed) % self.shards.len());
-        for shard in from.iter().chain(before) {
-            let mut shard = shard.0.lock();
-            missing = missing.saturating_sub(shard.shed(missing));
-            self.follow(&mut shard);
+        // Begins with another stripe each time.
+        let (before, from) = self.stripes.split_at(self.shed_from.fetch_add(1, Ordering::Relaxed) % self.stripes.len());
+        for stripe in from.iter().chain(before) {
+            let mut stripe = stripe.0.lock();
+            missing = missing.saturating_sub(stripe.shed(missing));
+            self.follow(&mut stripe);
             if missing == 0 {
                 return;
             }
@@ -123,10 +123,10 @@ impl Cache {
 }
 
 impl<'c> Locked<'c> {
-    fn new(cache: &'c Cache, shards: LockedShards<'c>) -> Self {
+    fn new(cache: &'c Cache, stripes: LockedStripes<'c>) -> Self {
         Self {
             cache,
-            shards,
+            stripes,
             now_ms: Cell::new(None),
             is_changed: false,
             grown: Vec::new(),
@@ -173,7 +173,7 @@ impl<'c> Locked<'c> {
             return Finished { grown, commit: later };
         };
         if self.is_read.get() {
-            let unsettled = self.shards.iter_mut().filter_map(|(_, shard)| shard.unsettled(log, None));
+            let unsettled = self.stripes.iter_mut().filter_map(|(_, stripe)| stripe.unsettled(log, None));
             self.read = self.read.max(unsettled.max());
         }
         let commit = self.read.map_or_else(Commit::done, |offset| log.commit_of(offset));
@@ -183,8 +183,8 @@ impl<'c> Locked<'c> {
     /// Notes that a key was read: its changes have to be durable before the answer.
     fn note_read(&mut self, key: &[u8]) {
         if let Some(Durable { log, .. }) = &self.cache.durable {
-            let (shard, key, _) = self.shard(key);
-            let unsettled = shard.unsettled(log, Some(key.mark()));
+            let (stripe, key, _) = self.stripe(key);
+            let unsettled = stripe.unsettled(log, Some(key.mark()));
             self.read = self.read.max(unsettled);
         }
     }
@@ -192,25 +192,25 @@ impl<'c> Locked<'c> {
     /// Returns the entry of a key, and counts as a use of the key.
     pub fn get(&mut self, key: &[u8]) -> Option<Found<'_>> {
         self.note_read(key);
-        let (shard, key, now_ms) = self.shard(key);
-        shard.get(key, || now_of(now_ms))
+        let (stripe, key, now_ms) = self.stripe(key);
+        stripe.get(key, || now_of(now_ms))
     }
 
     /// Returns the entry of a key, without counting as a use.
     pub fn peek(&mut self, key: &[u8]) -> Option<Found<'_>> {
         self.note_read(key);
-        let (shard, key, now_ms) = self.shard(key);
-        shard.peek(key, || now_of(now_ms))
+        let (stripe, key, now_ms) = self.stripe(key);
+        stripe.peek(key, || now_of(now_ms))
     }
 
     /// Returns a number that changes whenever a value of the key is removed.
     pub fn gone(&mut self, key: &[u8]) -> u32 {
-        let (shard, key, _) = self.shard(key);
-        shard.gone(key)
+        let (stripe, key, _) = self.stripe(key);
+        stripe.gone(key)
     }
 
     pub fn put(&mut self, key: &[u8], value: &[u8], expires: Expires, condition: Condition) -> Result<Stored> {
-        self.change_shard(key, |shard, key, now_ms| shard.put(key, value, expires, condition, now_ms))
+        self.change_stripe(key, |stripe, key, now_ms| stripe.put(key, value, expires, condition, now_ms))
     }
 
     /// Deletes an entry. Returns `true` if it existed.
@@ -221,14 +221,14 @@ impl<'c> Locked<'c> {
     pub fn delete_if(&mut self, key: &[u8], condition: Condition) -> Stored {
         self.note_read(key);
         let cache = self.cache;
-        let (shard, key, now_ms) = self.shard(key);
-        let stored = shard.delete(key, condition, || now_of(now_ms));
+        let (stripe, key, now_ms) = self.stripe(key);
+        let stored = stripe.delete(key, condition, || now_of(now_ms));
         match stored {
             Stored::Done { version, previous: Some(_) } => {
-                cache.changes.note_deleted(shard, key, version);
+                cache.changes.note_deleted(stripe, key, version);
                 self.is_changed = true;
             }
-            _ => cache.changes.follow(shard),
+            _ => cache.changes.follow(stripe),
         }
         stored
     }
@@ -240,12 +240,12 @@ impl<'c> Locked<'c> {
 
     /// Adds to a counter. If the counter is new, also sets its expiry time.
     pub fn add_for(&mut self, key: &[u8], delta: i64, expires: Expires) -> Result<Added> {
-        self.change_shard(key, |shard, key, now_ms| {
-            let is_new = matches!(expires, Expires::At(_)) && shard.peek(key, now_ms).is_none();
-            let mut added = shard.add(key, delta, now_ms)?;
+        self.change_stripe(key, |stripe, key, now_ms| {
+            let is_new = matches!(expires, Expires::At(_)) && stripe.peek(key, now_ms).is_none();
+            let mut added = stripe.add(key, delta, now_ms)?;
             // The expiry time belongs to the counter, not to a single step.
             if let (true, Expires::At(at_ms)) = (is_new, expires) {
-                shard.set_expiry(key, Some(at_ms), now_ms);
+                stripe.set_expiry(key, Some(at_ms), now_ms);
                 added.expires_ms = Some(at_ms);
             }
             Ok(added)
@@ -261,9 +261,9 @@ impl<'c> Locked<'c> {
     pub fn set_expiry(&mut self, key: &[u8], expires_ms: Option<u64>) -> bool {
         self.note_read(key);
         let cache = self.cache;
-        let (shard, key, now_ms) = self.shard(key);
-        let is_there = shard.set_expiry(key, expires_ms, || now_of(now_ms));
-        cache.changes.follow(shard);
+        let (stripe, key, now_ms) = self.stripe(key);
+        let is_there = stripe.set_expiry(key, expires_ms, || now_of(now_ms));
+        cache.changes.follow(stripe);
         self.is_changed |= is_there;
         self.note_stream_expiry(key.bytes, expires_ms);
         is_there
@@ -279,9 +279,9 @@ impl<'c> Locked<'c> {
     ) -> Result<R> {
         self.note_read(key);
         let cache = self.cache;
-        let (shard, place, now_ms) = self.shard(key);
+        let (stripe, place, now_ms) = self.stripe(key);
         let mut is_changed = false;
-        let changed = shard.change(
+        let changed = stripe.change(
             place,
             room,
             || now_of(now_ms),
@@ -293,15 +293,15 @@ impl<'c> Locked<'c> {
         );
         is_changed &= changed.is_ok();
         if is_changed {
-            match shard.peek(place, || now_of(now_ms)) {
-                Some(_) => cache.changes.note(shard, place),
+            match stripe.peek(place, || now_of(now_ms)) {
+                Some(_) => cache.changes.note(stripe, place),
                 None => {
-                    let version = shard.version();
-                    cache.changes.note_deleted(shard, place, version);
+                    let version = stripe.version();
+                    cache.changes.note_deleted(stripe, place, version);
                 }
             }
         } else {
-            cache.changes.follow(shard);
+            cache.changes.follow(stripe);
         }
         self.is_changed |= is_changed;
         if is_changed && matches!(T::KIND, Kind::List | Kind::Sorted) {
@@ -313,13 +313,13 @@ impl<'c> Locked<'c> {
     /// Replaces the value of a key, whatever it was. A structure without parts removes the entry.
     pub fn put_owned(&mut self, key: &[u8], value: Owned, expires_ms: Option<u64>) -> Result<()> {
         let cache = self.cache;
-        let (shard, place, now_ms) = self.shard(key);
-        let put = shard.put_owned(place, value, expires_ms, || now_of(now_ms));
-        match shard.peek(place, || now_of(now_ms)) {
-            Some(_) => cache.changes.note(shard, place),
+        let (stripe, place, now_ms) = self.stripe(key);
+        let put = stripe.put_owned(place, value, expires_ms, || now_of(now_ms));
+        match stripe.peek(place, || now_of(now_ms)) {
+            Some(_) => cache.changes.note(stripe, place),
             None => {
-                let version = shard.version();
-                cache.changes.note_deleted(shard, place, version);
+                let version = stripe.version();
+                cache.changes.note_deleted(stripe, place, version);
             }
         }
         self.is_changed |= put.is_ok();
@@ -330,8 +330,8 @@ impl<'c> Locked<'c> {
     /// Returns the bytes that an entry takes.
     pub fn bytes_of(&mut self, key: &[u8]) -> Option<u64> {
         self.note_read(key);
-        let (shard, key, now_ms) = self.shard(key);
-        shard.bytes_of(key, || now_of(now_ms))
+        let (stripe, key, now_ms) = self.stripe(key);
+        stripe.bytes_of(key, || now_of(now_ms))
     }
 
     /// Returns a copy of the value of a key.
@@ -346,93 +346,93 @@ impl<'c> Locked<'c> {
 
     /// Reserves memory for a key to grow by `bytes`, so that the following change does not stop halfway.
     pub fn reserve(&mut self, key: &[u8], bytes: u64) -> Result<()> {
-        let (shard, place, now_ms) = self.shard(key);
-        shard.check_growth(place, bytes, || now_of(now_ms))?;
+        let (stripe, place, now_ms) = self.stripe(key);
+        stripe.check_growth(place, bytes, || now_of(now_ms))?;
         self.reserve_beside(key, bytes)
     }
 
     /// Reserves memory for values of several keys, each with its number of bytes. Fails before any of them is put.
     pub fn reserve_all<'k>(&mut self, keys: impl IntoIterator<Item = (&'k [u8], usize)>) -> Result<()> {
-        let mut by_shard: BTreeMap<usize, (&[u8], u64)> = BTreeMap::new();
+        let mut by_stripe: BTreeMap<usize, (&[u8], u64)> = BTreeMap::new();
         for (key, value_bytes) in keys {
             check_size(key, value_bytes)?;
-            let shard = self.cache.shard_of(self.cache.key(key));
-            by_shard.entry(shard).or_insert((key, 0)).1 += (key.len() + value_bytes) as u64 + KEY_ROOM_BYTES;
+            let stripe = self.cache.stripe_of(self.cache.key(key));
+            by_stripe.entry(stripe).or_insert((key, 0)).1 += (key.len() + value_bytes) as u64 + KEY_ROOM_BYTES;
         }
-        by_shard.into_values().try_for_each(|(key, bytes)| self.reserve_beside(key, bytes))
+        by_stripe.into_values().try_for_each(|(key, bytes)| self.reserve_beside(key, bytes))
     }
 
-    /// Reserves memory in the shard of a key.
+    /// Reserves memory in the stripe of a key.
     fn reserve_beside(&mut self, key: &[u8], bytes: u64) -> Result<()> {
-        let (shard, ..) = self.shard(key);
-        let reserved = shard.reserve(bytes);
-        self.cache.changes.follow(self.shard(key).0);
+        let (stripe, ..) = self.stripe(key);
+        let reserved = stripe.reserve(bytes);
+        self.cache.changes.follow(self.stripe(key).0);
         self.named(reserved)
     }
 
     /// Calls `each` for entries from a cursor on, until it returns `false`. Returns the cursor to continue from, or
-    /// `None` at the end. All shards have to be locked.
+    /// `None` at the end. All stripes have to be locked.
     pub fn scan(&self, from: ScanCursor, mut each: impl FnMut(Found<'_>) -> bool) -> Option<ScanCursor> {
         self.is_read.set(true);
         let (at, place) = (from.0 >> 32, from.0 as u32);
-        let (_, shard) = self.shards.get(at as usize)?;
-        match shard.scan(Cursor(place), SCAN_PLACES, self.now_ms(), &mut each) {
+        let (_, stripe) = self.stripes.get(at as usize)?;
+        match stripe.scan(Cursor(place), SCAN_PLACES, self.now_ms(), &mut each) {
             Some(Cursor(place)) => Some(ScanCursor(at << 32 | u64::from(place))),
-            None => (at + 1 < self.shards.len() as u64).then_some(ScanCursor((at + 1) << 32)),
+            None => (at + 1 < self.stripes.len() as u64).then_some(ScanCursor((at + 1) << 32)),
         }
     }
 
     /// Returns an existing key: a different one for each number, with about equal probability if there are many keys.
-    /// All shards have to be locked.
+    /// All stripes have to be locked.
     pub fn any_key(&self, number: u64) -> Option<&[u8]> {
         self.is_read.set(true);
-        let entries = |shard: &Shard| shard.stats().entries;
-        let all: u64 = self.shards.iter().map(|(_, shard)| entries(shard)).sum();
+        let entries = |stripe: &Stripe| stripe.stats().entries;
+        let all: u64 = self.stripes.iter().map(|(_, stripe)| entries(stripe)).sum();
         let mut left = number.checked_rem(all)?;
-        let first = self.shards.iter().position(|(_, shard)| {
-            let is_here = left < entries(shard);
-            left = left.saturating_sub(if is_here { 0 } else { entries(shard) });
+        let first = self.stripes.iter().position(|(_, stripe)| {
+            let is_here = left < entries(stripe);
+            left = left.saturating_sub(if is_here { 0 } else { entries(stripe) });
             is_here
         })?;
-        let (before, from) = self.shards.split_at(first);
-        from.iter().chain(before).find_map(|(_, shard)| shard.any_key(number >> 16, self.now_ms()))
+        let (before, from) = self.stripes.split_at(first);
+        from.iter().chain(before).find_map(|(_, stripe)| stripe.any_key(number >> 16, self.now_ms()))
     }
 
-    /// Returns the number of entries, of which some may have expired. All shards have to be locked.
+    /// Returns the number of entries, of which some may have expired. All stripes have to be locked.
     pub fn len(&self) -> u64 {
         self.is_read.set(true);
-        self.shards.iter().map(|(_, shard)| shard.stats().entries).sum()
+        self.stripes.iter().map(|(_, stripe)| stripe.stats().entries).sum()
     }
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Removes all entries. All shards have to be locked.
+    /// Removes all entries. All stripes have to be locked.
     pub fn flush(&mut self) {
-        for (_, shard) in &mut self.shards {
-            self.cache.changes.follow(shard);
-            shard.flush();
+        for (_, stripe) in &mut self.stripes {
+            self.cache.changes.follow(stripe);
+            stripe.flush();
             // The effects of earlier changes are obsolete with the entries.
-            drop(shard.take_effects());
+            drop(stripe.take_effects());
         }
         self.cache.changes.note_flush();
         self.is_changed = true;
         self.is_flushed = true;
     }
 
-    fn change_shard<R>(
+    fn change_stripe<R>(
         &mut self,
         key: &[u8],
-        change: impl FnOnce(&mut Shard, Key<'_>, &dyn Fn() -> u64) -> Result<R>,
+        change: impl FnOnce(&mut Stripe, Key<'_>, &dyn Fn() -> u64) -> Result<R>,
     ) -> Result<R> {
         self.note_read(key);
         let cache = self.cache;
-        let (shard, key, now_ms) = self.shard(key);
-        let changed = change(shard, key, &|| now_of(now_ms));
+        let (stripe, key, now_ms) = self.stripe(key);
+        let changed = change(stripe, key, &|| now_of(now_ms));
         match &changed {
-            Ok(_) => cache.changes.note(shard, key),
-            Err(_) => cache.changes.follow(shard),
+            Ok(_) => cache.changes.note(stripe, key),
+            Err(_) => cache.changes.follow(stripe),
         }
         self.is_changed |= changed.is_ok();
         self.named(changed)
@@ -451,18 +451,18 @@ impl<'c> Locked<'c> {
         })
     }
 
-    fn shard<'s, 'k>(&'s mut self, key: &'k [u8]) -> (&'s mut Kept, Key<'k>, &'s Cell<Option<u64>>) {
+    fn stripe<'s, 'k>(&'s mut self, key: &'k [u8]) -> (&'s mut Kept, Key<'k>, &'s Cell<Option<u64>>) {
         let key = self.cache.key(key);
-        let number = self.cache.shard_of(key);
-        let at = match &self.shards[..] {
+        let number = self.cache.stripe_of(key);
+        let at = match &self.stripes[..] {
             [_] => Ok(0),
-            // All shards are locked.
-            shards if shards.len() == self.cache.shards.len() => Ok(number),
-            shards => shards.binary_search_by_key(&number, |(number, _)| *number),
+            // All stripes are locked.
+            stripes if stripes.len() == self.cache.stripes.len() => Ok(number),
+            stripes => stripes.binary_search_by_key(&number, |(number, _)| *number),
         };
-        let at = at.expect("invariant: the shard of a key is locked that is asked for");
-        debug_assert_eq!(self.shards[at].0, number);
-        (&mut self.shards[at].1, key, &self.now_ms)
+        let at = at.expect("invariant: the stripe of a key is locked that is asked for");
+        debug_assert_eq!(self.stripes[at].0, number);
+        (&mut self.stripes[at].1, key, &self.now_ms)
     }
 }
 
@@ -498,8 +498,8 @@ fn write_step(all: &mut [Locked<'_>]) {
         if locked.is_flushed {
             Effect::Flushed.encode(&mut bytes);
         }
-        for (at, (_, shard)) in locked.shards.iter_mut().enumerate() {
-            if let Some(effects) = shard.take_effects() {
+        for (at, (_, stripe)) in locked.stripes.iter_mut().enumerate() {
+            if let Some(effects) = stripe.take_effects() {
                 if bytes.is_empty() {
                     bytes = effects.bytes
                 } else {
@@ -522,12 +522,12 @@ fn write_step(all: &mut [Locked<'_>]) {
     let effects: SmallVec<[(u64, &[u8]); 1]> = steps.iter().map(|(cache, effects)| (*cache, &effects[..])).collect();
     let offset = log.append(&effects);
     for (of, at, marks) in marks {
-        all[of].shards[at].1.note(&log, offset, &marks);
+        all[of].stripes[at].1.note(&log, offset, &marks);
         all[of].read = Some(offset);
     }
     for locked in all.iter_mut().filter(|locked| locked.is_flushed) {
         locked.is_flushed = false;
-        locked.shards.iter_mut().for_each(|(_, shard)| shard.note_all(offset));
+        locked.stripes.iter_mut().for_each(|(_, stripe)| stripe.note_all(offset));
         locked.read = Some(offset);
     }
 }

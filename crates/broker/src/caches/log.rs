@@ -1,4 +1,4 @@
-//! Log of all durable caches: one topic with one partition. Changes are appended under the locks of the shards that
+//! Log of all durable caches: one topic with one partition. Changes are appended under the locks of the stripes that
 //! they changed, so the log has the changes of each key in their order. A caller that makes or reads a change waits
 //! until the change is durable.
 
@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use engine::cache::Shard;
+use engine::cache::Stripe;
 use engine::cache::effects::Effects;
 use engine::cache::record::{CacheDefinition, CacheNumber, CacheRecord, StepPart};
 use engine::{BatchBuilder, Error, ErrorKind, Offset, Result};
@@ -24,7 +24,7 @@ use crate::wakes::Wakes;
 const PART_BYTES: usize = 4 << 20;
 /// Bytes that a record takes in addition to its effects.
 pub(super) const RECORD_BYTES: u64 = 96;
-/// Number of changes that a shard tracks before it checks which of them are durable by now.
+/// Number of changes that a stripe tracks before it checks which of them are durable by now.
 const UNSETTLED_LOOK: usize = 64;
 /// Offset of a change that was not written, and never will be.
 const LOST: Offset = Offset::MAX;
@@ -208,9 +208,9 @@ impl CacheLog {
     }
 }
 
-/// A shard, with its changes that are not durable yet.
+/// A stripe, with its changes that are not durable yet.
 pub(super) struct Kept {
-    shard: Shard,
+    stripe: Stripe,
     /// Records that were not durable at the last check, in their order, and the marks of their keys.
     unsettled: VecDeque<(Offset, u32)>,
     /// Offset of the last record that concerns all keys.
@@ -218,13 +218,13 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    pub(super) fn new(shard: Shard) -> Self {
-        Self { shard, unsettled: VecDeque::new(), unsettled_all: None }
+    pub(super) fn new(stripe: Stripe) -> Self {
+        Self { stripe, unsettled: VecDeque::new(), unsettled_all: None }
     }
 
     /// Logs the changes since the last call.
     pub(super) fn write(&mut self, log: &CacheLog, cache: CacheNumber) {
-        if let Some(Effects { bytes, marks }) = self.shard.take_effects() {
+        if let Some(Effects { bytes, marks }) = self.stripe.take_effects() {
             let offset = log.append(&[(cache, &bytes)]);
             self.note(log, offset, &marks);
         }
@@ -264,15 +264,15 @@ impl Kept {
 }
 
 impl Deref for Kept {
-    type Target = Shard;
+    type Target = Stripe;
 
-    fn deref(&self) -> &Shard {
-        &self.shard
+    fn deref(&self) -> &Stripe {
+        &self.stripe
     }
 }
 
 impl DerefMut for Kept {
-    fn deref_mut(&mut self) -> &mut Shard {
-        &mut self.shard
+    fn deref_mut(&mut self) -> &mut Stripe {
+        &mut self.stripe
     }
 }

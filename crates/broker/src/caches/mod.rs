@@ -1,6 +1,6 @@
 //! Caches: named views in memory that many threads share, each created on first use.
 //!
-//! A cache is divided into shards by the hash of the key ([`engine::cache::Shard`]), each behind a lock that is held
+//! A cache is divided into stripes by the hash of the key ([`engine::cache::Stripe`]), each behind a lock that is held
 //! for one change. Changes of a watched cache are also recorded in their order (`watch.rs`). Changes of a durable cache
 //! are appended to a log (`log.rs`), which is dumped again when it is long (`dump.rs`) and read on startup
 //! (`restore.rs`).
@@ -30,7 +30,7 @@ use engine::cache::operations::Operations;
 use engine::cache::record::{CACHES_TOPIC, CacheDefinition, CacheNumber};
 use engine::cache::{
     Added, Budget, CACHES_MAX, CacheName, CacheSettings, CacheStatus, Condition, Cursor, Eviction, Expires, Found, Key,
-    ScanCursor, Shard, ShardSettings, ShardStats, Stored, TTL_MS_MAX, Ttl,
+    ScanCursor, Stored, Stripe, StripeSettings, StripeStats, TTL_MS_MAX, Ttl,
 };
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings, nearest};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -48,20 +48,20 @@ use wait::Waiters;
 pub use wait::{Attempt, Waiting};
 use watch::Changes;
 
-/// Number of shards of a cache. Two threads rarely meet at one of them.
-const SHARDS: usize = 64;
+/// Number of stripes of a cache. Two threads rarely meet at one of them.
+const STRIPES: usize = 64;
 /// Interval at which expired entries are removed.
 const EXPIRE_EVERY: Duration = Duration::from_millis(50);
-/// Maximum number of entries that are removed in one pass, before other tasks have their turn at a shard.
+/// Maximum number of entries that are removed in one pass, before other tasks have their turn at a stripe.
 const EXPIRE_MAX: usize = 256;
 /// Number of places that one pass of a scan examines, before other tasks have their turn.
 const SCAN_PLACES: u32 = 1024;
-/// Maximum number of bytes that a shard takes of the budget in one step.
+/// Maximum number of bytes that a stripe takes of the budget in one step.
 const BLOCK_BYTES_MAX: u64 = 64 << 10;
 const BLOCK_BYTES_MIN: u64 = 256;
 /// 2020-01-01 in milliseconds since 1970, the time of version 0.
 const VERSION_EPOCH_MS: u64 = 1_577_836_800_000;
-/// Number of versions per millisecond. Several shards make changes within one, and the clock has to stay ahead.
+/// Number of versions per millisecond. Several stripes make changes within one, and the clock has to stay ahead.
 const VERSIONS_PER_MS: u64 = 1 << 13;
 
 pub struct Caches {
@@ -95,14 +95,14 @@ pub struct Cache {
     streams: Arc<Streams>,
     budget: Arc<Budget>,
     hasher: foldhash::quality::RandomState,
-    shards: Box<[Padded]>,
+    stripes: Box<[Padded]>,
     changes: Changes,
     waiters: Waiters,
     is_deleted: AtomicBool,
-    /// Shard from which the next search for entries to evict begins.
+    /// Stripe from which the next search for entries to evict begins.
     shed_from: AtomicUsize,
     durable: Option<Durable>,
-    /// Operations that were answered. This lock is taken after the locks of shards.
+    /// Operations that were answered. This lock is taken after the locks of stripes.
     operations: Mutex<Operations>,
 }
 
@@ -112,7 +112,7 @@ struct Durable {
     number: CacheNumber,
 }
 
-/// A shard that shares no line of the processor's cache with its neighbour.
+/// A stripe that shares no line of the processor's cache with its neighbour.
 #[repr(align(128))]
 struct Padded(Mutex<Kept>);
 
@@ -256,7 +256,7 @@ impl Caches {
             log.append_cache(*number, None);
         }
         // A cache that is created again with this name continues to count from here.
-        let newest = cache.shards.iter().map(|shard| shard.0.lock().version()).max();
+        let newest = cache.stripes.iter().map(|stripe| stripe.0.lock().version()).max();
         self.note_given(newest.unwrap_or_default());
         drop(by_name);
         self.by_id.write().remove(&cache.id);
@@ -376,7 +376,7 @@ impl Caches {
 
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         let (all, _) = self.list("", CACHES_MAX);
-        let rows = |value: fn(&ShardStats) -> u64| -> Vec<(String, u64)> {
+        let rows = |value: fn(&StripeStats) -> u64| -> Vec<(String, u64)> {
             all.iter().map(|cache| (cache.name.to_string(), value(&cache.stats))).collect()
         };
         let budget = &self.budget;
@@ -409,12 +409,12 @@ impl Cache {
     fn new(id: u64, name: CacheName, settings: CacheSettings, caches: &Caches, durable: Option<Durable>) -> Self {
         let bytes_max = settings.bytes_max.unwrap_or(u64::MAX);
         let budget = Arc::new(Budget::new(bytes_max, Some(caches.budget.clone())));
-        let block = (budget.max() / (16 * SHARDS as u64)).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
+        let block = (budget.max() / (16 * STRIPES as u64)).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
         let (eviction, now_ms) = (settings.eviction, now_ms());
-        let shard = || ShardSettings { eviction, budget: budget.clone(), block, version: id, now_ms };
+        let stripe = || StripeSettings { eviction, budget: budget.clone(), block, version: id, now_ms };
         Self {
             id,
-            shards: (0..SHARDS).map(|_| Padded(Mutex::new(Kept::new(Shard::new(shard()))))).collect(),
+            stripes: (0..STRIPES).map(|_| Padded(Mutex::new(Kept::new(Stripe::new(stripe()))))).collect(),
             name,
             settings,
             streams: caches.streams.clone(),
@@ -433,9 +433,9 @@ impl Cache {
         CacheDefinition { name: self.name.clone(), settings: self.settings }
     }
 
-    /// Makes the shards report the effects of their changes from now on, so that they can be logged.
+    /// Makes the stripes report the effects of their changes from now on, so that they can be logged.
     fn keep_effects(&self) {
-        self.shards.iter().for_each(|shard| shard.0.lock().tell_effects(true));
+        self.stripes.iter().for_each(|stripe| stripe.0.lock().tell_effects(true));
     }
 
     /// Returns the commit of all changes to this key so far. A client must not see them before it is reached. In
@@ -446,7 +446,7 @@ impl Cache {
             return Commit::done();
         };
         let key = self.key(key);
-        let unsettled = self.shard(key).unsettled(log, Some(key.mark()));
+        let unsettled = self.stripe(key).unsettled(log, Some(key.mark()));
         unsettled.map_or_else(Commit::done, |offset| log.commit_of(offset))
     }
 
@@ -462,13 +462,13 @@ impl Cache {
         self.durable.as_ref().map_or(Ok(()), |durable| durable.log.admit())
     }
 
-    /// Passes the changes of a shard to the watchers, the log and the streams before its lock is released.
-    fn follow(&self, shard: &mut Kept) {
-        self.changes.follow(shard);
+    /// Passes the changes of a stripe to the watchers, the log and the streams before its lock is released.
+    fn follow(&self, stripe: &mut Kept) {
+        self.changes.follow(stripe);
         if let Some(Durable { log, number }) = &self.durable {
-            shard.write(log, *number);
+            stripe.write(log, *number);
         }
-        self.drop_streams(shard);
+        self.drop_streams(stripe);
     }
 
     pub fn id(&self) -> u64 {
@@ -483,25 +483,25 @@ impl Cache {
         &self.name
     }
 
-    /// Returns the result of `read` for the value of a key, and counts as a use of the key. The shard stays locked
+    /// Returns the result of `read` for the value of a key, and counts as a use of the key. The stripe stays locked
     /// during `read`.
     pub fn get<R>(&self, key: &[u8], read: impl FnOnce(Option<Found<'_>>) -> R) -> R {
         let key = self.key(key);
-        read(self.shard(key).get(key, now_ms))
+        read(self.stripe(key).get(key, now_ms))
     }
 
     /// Returns the result of `read` for the value of a key, without counting as a use.
     pub fn peek<R>(&self, key: &[u8], read: impl FnOnce(Option<Found<'_>>) -> R) -> R {
         let key = self.key(key);
-        read(self.shard(key).peek(key, now_ms))
+        read(self.stripe(key).peek(key, now_ms))
     }
 
     pub fn put(&self, key: &[u8], value: &[u8], ttl: Ttl, condition: Condition) -> Result<Stored> {
         let expires = self.expires(ttl)?;
-        self.change(key, value.len(), |shard, key| {
-            let stored = shard.put(key, value, expires, condition, now_ms)?;
+        self.change(key, value.len(), |stripe, key| {
+            let stored = stripe.put(key, value, expires, condition, now_ms)?;
             if let Stored::Done { .. } = stored {
-                self.changes.note(shard, key);
+                self.changes.note(stripe, key);
             }
             Ok(stored)
         })
@@ -509,27 +509,27 @@ impl Cache {
 
     pub fn delete(&self, key: &[u8], condition: Condition) -> Stored {
         let key = self.key(key);
-        let mut shard = self.shard(key);
-        let stored = shard.delete(key, condition, now_ms);
+        let mut stripe = self.stripe(key);
+        let stored = stripe.delete(key, condition, now_ms);
         if let Stored::Done { version, previous: Some(_) } = stored {
-            self.changes.note_deleted(&mut shard, key, version);
+            self.changes.note_deleted(&mut stripe, key, version);
         }
-        self.follow(&mut shard);
+        self.follow(&mut stripe);
         stored
     }
 
     /// Adds to a counter, which is a number in decimal digits. A missing counter begins with 0.
     pub fn add(&self, key: &[u8], delta: i64, ttl: Ttl) -> Result<Added> {
         let expires = self.expires(ttl)?;
-        self.change(key, 20, |shard, key| {
-            let is_new = shard.peek(key, now_ms).is_none();
-            let mut added = shard.add(key, delta, now_ms)?;
+        self.change(key, 20, |stripe, key| {
+            let is_new = stripe.peek(key, now_ms).is_none();
+            let mut added = stripe.add(key, delta, now_ms)?;
             // The expiry time belongs to the counter, not to a single step.
             if let (true, Expires::At(at_ms)) = (is_new, expires) {
-                shard.set_expiry(key, Some(at_ms), now_ms);
+                stripe.set_expiry(key, Some(at_ms), now_ms);
                 added.expires_ms = Some(at_ms);
             }
-            self.changes.note(shard, key);
+            self.changes.note(stripe, key);
             Ok(added)
         })
     }
@@ -543,9 +543,9 @@ impl Cache {
         };
         self.admit()?;
         let key = self.key(key);
-        let mut shard = self.shard(key);
-        let is_there = shard.set_expiry(key, expires_ms, now_ms);
-        self.follow(&mut shard);
+        let mut stripe = self.stripe(key);
+        let is_there = stripe.set_expiry(key, expires_ms, now_ms);
+        self.follow(&mut stripe);
         Ok(is_there)
     }
 
@@ -554,18 +554,18 @@ impl Cache {
     /// end.
     pub fn scan(&self, prefix: &[u8], from: ScanCursor, mut each: impl FnMut(Found<'_>) -> bool) -> Option<ScanCursor> {
         let (at, place) = (from.0 >> 32, from.0 as u32);
-        let shard = self.shards.get(at as usize)?.0.lock();
+        let stripe = self.stripes.get(at as usize)?.0.lock();
         let next =
-            shard.scan(Cursor(place), SCAN_PLACES, now_ms(), |found| !found.key.starts_with(prefix) || each(found));
+            stripe.scan(Cursor(place), SCAN_PLACES, now_ms(), |found| !found.key.starts_with(prefix) || each(found));
         match next {
             Some(Cursor(place)) => Some(ScanCursor(at << 32 | u64::from(place))),
-            None => (at + 1 < self.shards.len() as u64).then_some(ScanCursor((at + 1) << 32)),
+            None => (at + 1 < self.stripes.len() as u64).then_some(ScanCursor((at + 1) << 32)),
         }
     }
 
     /// Removes all entries. Returns their number, and the commit of their removal.
     pub fn flush(&self) -> (u64, Commit) {
-        // Under the locks of all shards, so that watchers also see later puts after the flush.
+        // Under the locks of all stripes, so that watchers also see later puts after the flush.
         let mut locked = self.lock_all();
         let entries = locked.len();
         locked.flush();
@@ -579,61 +579,63 @@ impl Cache {
 
     /// Returns the number of entries that expire, and their mean remaining time in ms.
     pub fn expiring(&self) -> (u64, u64) {
-        let of_shards = self.shards.iter().map(|shard| shard.0.lock().expiring());
-        let (count, sum_ms) = of_shards.fold((0, 0), |(count, sum), (more, ms)| (count + more, sum + ms));
+        let of_stripes = self.stripes.iter().map(|stripe| stripe.0.lock().expiring());
+        let (count, sum_ms) = of_stripes.fold((0, 0), |(count, sum), (more, ms)| (count + more, sum + ms));
         let mean_ms = sum_ms.checked_div(u128::from(count)).unwrap_or_default() as u64;
         (count, if count == 0 { 0 } else { mean_ms.saturating_sub(now_ms()) })
     }
 
     pub fn status(&self) -> CacheStatus {
         let stats =
-            self.shards.iter().map(|shard| shard.0.lock().stats()).fold(ShardStats::default(), |all, one| ShardStats {
-                entries: all.entries + one.entries,
-                bytes: all.bytes + one.bytes,
-                hits: all.hits + one.hits,
-                misses: all.misses + one.misses,
-                expired: all.expired + one.expired,
-                evicted: all.evicted + one.evicted,
+            self.stripes.iter().map(|stripe| stripe.0.lock().stats()).fold(StripeStats::default(), |all, one| {
+                StripeStats {
+                    entries: all.entries + one.entries,
+                    bytes: all.bytes + one.bytes,
+                    hits: all.hits + one.hits,
+                    misses: all.misses + one.misses,
+                    expired: all.expired + one.expired,
+                    evicted: all.evicted + one.evicted,
+                }
             });
         CacheStatus { name: self.name.clone(), settings: self.settings, bytes_max: self.budget.max(), stats }
     }
 
-    /// Makes one change in the shard of a key. If the shard has no room, other shards free some and the change is
+    /// Makes one change in the stripe of a key. If the stripe has no room, other stripes free some and the change is
     /// retried once.
     fn change<R>(
         &self,
         key: &[u8],
         value_bytes: usize,
-        change: impl Fn(&mut Shard, Key<'_>) -> Result<R>,
+        change: impl Fn(&mut Stripe, Key<'_>) -> Result<R>,
     ) -> Result<R> {
         self.admit()?;
         let key = self.key(key);
-        let mut shard = self.shard(key);
-        let changed = match change(&mut shard, key) {
+        let mut stripe = self.stripe(key);
+        let changed = match change(&mut stripe, key) {
             Err(error) if error.kind == ErrorKind::Busy => {
-                self.follow(&mut shard);
-                drop(shard);
+                self.follow(&mut stripe);
+                drop(stripe);
                 self.shed_for(key, value_bytes);
-                shard = self.shard(key);
-                change(&mut shard, key)
+                stripe = self.stripe(key);
+                change(&mut stripe, key)
             }
             changed => changed,
         };
-        self.follow(&mut shard);
+        self.follow(&mut stripe);
         changed.map_err(|error| match error.kind {
             ErrorKind::Busy => Error { message: format!("cache '{}': {}", self.name, error.message), ..error },
             _ => error,
         })
     }
 
-    /// Makes other shards free the memory that this entry may need.
+    /// Makes other stripes free the memory that this entry may need.
     fn shed_for(&self, key: Key<'_>, value_bytes: usize) {
         let mut missing = (key.bytes.len() + value_bytes) as u64 + 256;
-        let first = key.hash as usize % self.shards.len();
-        for at in 1..self.shards.len() {
-            let mut shard = self.shards[(first + at) % self.shards.len()].0.lock();
-            missing = missing.saturating_sub(shard.shed(missing));
-            self.follow(&mut shard);
+        let first = key.hash as usize % self.stripes.len();
+        for at in 1..self.stripes.len() {
+            let mut stripe = self.stripes[(first + at) % self.stripes.len()].0.lock();
+            missing = missing.saturating_sub(stripe.shed(missing));
+            self.follow(&mut stripe);
             if missing == 0 {
                 return;
             }
@@ -642,19 +644,19 @@ impl Cache {
 
     /// Removes expired entries. Other tasks of this thread have their turns in between.
     async fn expire(&self, now_ms: u64) {
-        for shard in &self.shards {
-            while self.expire_some(&shard.0, now_ms) {
+        for stripe in &self.stripes {
+            while self.expire_some(&stripe.0, now_ms) {
                 tokio::task::yield_now().await;
             }
         }
         self.forget_unwatched();
     }
 
-    /// Removes up to [`EXPIRE_MAX`] expired entries of a shard. Returns `true` if there may be more.
-    fn expire_some(&self, shard: &Mutex<Kept>, now_ms: u64) -> bool {
-        let mut shard = shard.lock();
-        let is_more = shard.expire(now_ms, EXPIRE_MAX);
-        self.follow(&mut shard);
+    /// Removes up to [`EXPIRE_MAX`] expired entries of a stripe. Returns `true` if there may be more.
+    fn expire_some(&self, stripe: &Mutex<Kept>, now_ms: u64) -> bool {
+        let mut stripe = stripe.lock();
+        let is_more = stripe.expire(now_ms, EXPIRE_MAX);
+        self.follow(&mut stripe);
         is_more
     }
 
@@ -679,12 +681,12 @@ impl Cache {
         Key { hash: hasher.finish(), bytes }
     }
 
-    fn shard(&self, key: Key<'_>) -> MutexGuard<'_, Kept> {
-        self.shards[self.shard_of(key)].0.lock()
+    fn stripe(&self, key: Key<'_>) -> MutexGuard<'_, Kept> {
+        self.stripes[self.stripe_of(key)].0.lock()
     }
 
-    fn shard_of(&self, key: Key<'_>) -> usize {
-        key.hash as usize % self.shards.len()
+    fn stripe_of(&self, key: Key<'_>) -> usize {
+        key.hash as usize % self.stripes.len()
     }
 }
 

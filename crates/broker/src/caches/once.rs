@@ -37,7 +37,7 @@ impl Cache {
         }
     }
 
-    /// Executes an operation once. If there is no room, other shards free some and the operation is retried once.
+    /// Executes an operation once. If there is no room, other stripes free some and the operation is retried once.
     fn once(
         &self,
         key: &[u8],

@@ -87,7 +87,7 @@ impl<'c> Restore<'c> {
                 self.by_number.entry(number).or_insert_with(|| {
                     let id = self.caches.next_origin();
                     let cache = Cache::new(id, definition.name, definition.settings, self.caches, Some(durable));
-                    cache.shards.iter().for_each(|shard| shard.0.lock().begin_replay(true));
+                    cache.stripes.iter().for_each(|stripe| stripe.0.lock().begin_replay(true));
                     Arc::new(cache)
                 });
             }
@@ -123,11 +123,11 @@ impl<'c> Restore<'c> {
         };
         effects::decode(effects, |effect| {
             match effect {
-                Effect::Flushed => cache.shards.iter().for_each(|shard| shard.0.lock().flush()),
+                Effect::Flushed => cache.stripes.iter().for_each(|stripe| stripe.0.lock().flush()),
                 Effect::Answered { operation, answer } => cache.operations.lock().remember(operation, answer),
                 _ => {
                     let key = cache.key(effect.key().unwrap_or_default());
-                    cache.shard(key).replay(key, &effect, now_ms)?;
+                    cache.stripe(key).replay(key, &effect, now_ms)?;
                 }
             }
             Ok(())
@@ -149,28 +149,28 @@ impl<'c> Restore<'c> {
     }
 
     fn expire(&self, now_ms: u64) {
-        let shards = self.by_number.values().flat_map(|cache| &cache.shards);
-        for shard in shards {
-            shard.0.lock().expire(now_ms, usize::MAX);
+        let stripes = self.by_number.values().flat_map(|cache| &cache.stripes);
+        for stripe in stripes {
+            stripe.0.lock().expire(now_ms, usize::MAX);
         }
     }
 
     /// Makes the restored caches available to all callers. Returns the number of their entries.
     fn finish(self) -> u64 {
         self.expire(now_ms());
-        let shards = || self.by_number.values().flat_map(|cache| &cache.shards);
-        // A key may be in another shard than before the restart, so all shards continue to count from the newest
+        let stripes = || self.by_number.values().flat_map(|cache| &cache.stripes);
+        // A key may be in another stripe than before the restart, so all stripes continue to count from the newest
         // change.
-        let newest = shards().map(|shard| shard.0.lock().version()).max().unwrap_or_default();
+        let newest = stripes().map(|stripe| stripe.0.lock().version()).max().unwrap_or_default();
         let numbers = self.by_number.keys().copied().max().unwrap_or_default();
         let origin = self.caches.origin_after(newest.max(numbers));
         let mut entries = 0;
-        for shard in shards() {
-            let mut shard = shard.0.lock();
-            shard.begin_replay(false);
-            shard.count_from(origin);
-            shard.tell_effects(true);
-            entries += shard.stats().entries;
+        for stripe in stripes() {
+            let mut stripe = stripe.0.lock();
+            stripe.begin_replay(false);
+            stripe.count_from(origin);
+            stripe.tell_effects(true);
+            entries += stripe.stats().entries;
         }
         let mut by_name = self.caches.by_name.write();
         for cache in self.by_number.into_values() {

@@ -301,7 +301,7 @@ async fn a_watcher_ends_up_with_what_is_there_whatever_threads_do() {
 }
 
 #[tokio::test]
-async fn a_small_cache_holds_what_it_may_whichever_shards_it_falls_into() {
+async fn a_small_cache_holds_what_it_may_whichever_stripes_it_falls_into() {
     let broker = broker_with(Settings { cache_bytes_max: 1 << 20, ..Settings::default() });
     for eviction in Eviction::ALL {
         let settings = CacheSettings { bytes_max: Some(100_000), eviction, ..CacheSettings::default() };

@@ -29,7 +29,7 @@ struct Queues {
 #[derive(Default)]
 pub(super) struct Waiters {
     queues: Mutex<Queues>,
-    /// Number of waiters. It is changed under the locks of the shards of their keys, so that holders of those see it.
+    /// Number of waiters. It is changed under the locks of the stripes of their keys, so that holders of those see it.
     count: AtomicUsize,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Waiters {
 pub struct Waiting {
     /// Keys that the client waits for and that its attempt may access, without duplicates.
     keys: Vec<Box<[u8]>>,
-    /// State of the wait. This lock is taken after the locks of shards.
+    /// State of the wait. This lock is taken after the locks of stripes.
     state: Mutex<State>,
     is_answered: Notify,
 }
@@ -116,7 +116,7 @@ impl Waiters {
 }
 
 impl Locked<'_> {
-    /// Starts to wait for these keys, whose shards are locked: no later change of them is missed. Fails with `busy` if
+    /// Starts to wait for these keys, whose stripes are locked: no later change of them is missed. Fails with `busy` if
     /// the waiters of the cache wait for too many keys.
     pub fn wait(&self, keys: &[&[u8]], attempt: Attempt) -> Result<Arc<Waiting>> {
         let mut keys: Vec<Box<[u8]>> = keys.iter().map(|key| (*key).into()).collect();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use engine::cache::{Change, ChangeKind, Found, Key, ScanCursor, Shard, Value, WatchFrom, Watched, Why};
+use engine::cache::{Change, ChangeKind, Found, Key, ScanCursor, Stripe, Value, WatchFrom, Watched, Why};
 use engine::{Error, Result};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -26,9 +26,9 @@ const AWAY_MAX: Duration = Duration::from_secs(60);
 
 /// Recorded changes of a cache.
 pub(super) struct Changes {
-    /// `true` if changes are recorded: checked under the lock of a shard, before each change.
+    /// `true` if changes are recorded: checked under the lock of a stripe, before each change.
     is_watched: AtomicBool,
-    /// Held while `is_watched` changes. It is taken before the lock of a shard, and the lock of `log` after that.
+    /// Held while `is_watched` changes. It is taken before the lock of a stripe, and the lock of `log` after that.
     switch: Mutex<()>,
     log: Mutex<Log>,
     news: Notify,
@@ -62,18 +62,18 @@ impl Changes {
 
     /// Records the new value of a key, also if it has expired since: a watcher sees each value before its end. Expired
     /// and evicted entries are recorded first, since one of them may be the key's previous value.
-    pub(super) fn note(&self, shard: &mut Shard, key: Key<'_>) {
-        self.follow(shard);
+    pub(super) fn note(&self, stripe: &mut Stripe, key: Key<'_>) {
+        self.follow(stripe);
         if self.is_watched()
-            && let Some(found) = shard.peek(key, || 0)
+            && let Some(found) = stripe.peek(key, || 0)
         {
             self.push(found_change(found));
         }
     }
 
     /// Records the deletion of a key.
-    pub(super) fn note_deleted(&self, shard: &mut Shard, key: Key<'_>, version: u64) {
-        self.follow(shard);
+    pub(super) fn note_deleted(&self, stripe: &mut Stripe, key: Key<'_>, version: u64) {
+        self.follow(stripe);
         self.note_gone(key.bytes, version, ChangeKind::Deleted);
     }
 
@@ -87,12 +87,12 @@ impl Changes {
         }
     }
 
-    /// Records the entries of a shard that expired or were evicted since the last call.
-    pub(super) fn follow(&self, shard: &mut Shard) {
+    /// Records the entries of a stripe that expired or were evicted since the last call.
+    pub(super) fn follow(&self, stripe: &mut Stripe) {
         if !self.is_watched() {
             return;
         }
-        for removed in shard.take_removed() {
+        for removed in stripe.take_removed() {
             let kind = match removed.why {
                 Why::Expired => ChangeKind::Expired,
                 Why::Evicted => ChangeKind::Evicted,
@@ -216,8 +216,8 @@ impl Cache {
     fn follow_from_here(&self) -> u64 {
         let switch = self.changes.switch.lock();
         if !self.changes.is_watched.swap(true, Ordering::Relaxed) {
-            // The current holder of a shard's lock has not seen the switch. The scan of the shard finds its changes.
-            self.shards.iter().for_each(|shard| shard.0.lock().tell_removed(true));
+            // The current holder of a stripe's lock has not seen the switch. The scan of the stripe finds its changes.
+            self.stripes.iter().for_each(|stripe| stripe.0.lock().tell_removed(true));
         }
         drop(switch);
         let log = self.changes.log.lock();
@@ -231,7 +231,7 @@ impl Cache {
             return;
         }
         self.changes.is_watched.store(false, Ordering::Relaxed);
-        self.shards.iter().for_each(|shard| shard.0.lock().tell_removed(false));
+        self.stripes.iter().for_each(|stripe| stripe.0.lock().tell_removed(false));
     }
 
     fn scan_some(&self, prefix: &[u8], from: ScanCursor, position: u64, batch: &mut Batch) -> WatchFrom {

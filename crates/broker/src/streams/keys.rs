@@ -3,7 +3,7 @@
 //! The key of a stream is an entry of its cache that holds the id of its topic. It is a view: the source of truth is
 //! the topic, and the record of the topic `_streams` that holds the key and its expiry time. A key is therefore listed
 //! again on startup, in any kind of cache, and never written to the log of the cache. Removing the entry (by a
-//! deletion, another value, expiry or a flush) deletes the topic, under the lock of the shard; deleting the topic
+//! deletion, another value, expiry or a flush) deletes the topic, under the lock of the stripe; deleting the topic
 //! removes the entry. A topic that another door created has no such entry.
 
 use std::collections::HashMap;
@@ -67,7 +67,7 @@ impl Streams {
         self.table.others.load(Ordering::Relaxed) > 0
     }
 
-    /// Creates a topic of this name for a stream of this key. The caller must hold the lock of the key's shard.
+    /// Creates a topic of this name for a stream of this key. The caller must hold the lock of the key's stripe.
     pub(crate) fn create(
         self: &Arc<Self>,
         name: &str,
@@ -121,7 +121,7 @@ impl Streams {
     }
 
     /// Deletes the topic of a stream whose key was removed, and returns the commit of the deletion. The
-    /// caller must hold the lock of the key's shard. A topic that has no key is not deleted.
+    /// caller must hold the lock of the key's stripe. A topic that has no key is not deleted.
     pub(crate) fn delete(self: &Arc<Self>, id: TopicId) -> Option<Commit> {
         let table = &self.table;
         table.keys.listed.lock().remove(&id)?;

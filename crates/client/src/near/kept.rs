@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use engine::cache::{
-    Budget, Change, ChangeKind, Condition, Eviction, Expires, Found, Key, Shard, ShardSettings, WatchFrom, Watched,
+    Budget, Change, ChangeKind, Condition, Eviction, Expires, Found, Key, Stripe, StripeSettings, WatchFrom, Watched,
 };
 use wire::caches::Value;
 
@@ -78,7 +78,7 @@ struct Known {
 }
 
 pub(super) struct Kept {
-    shard: Shard,
+    stripe: Stripe,
     hasher: foldhash::quality::RandomState,
     prefix: Bytes,
     entry_bytes_max: u64,
@@ -92,7 +92,7 @@ pub(super) struct Kept {
 
 impl Kept {
     pub(super) fn new(settings: &NearSettings) -> Self {
-        let shard = ShardSettings {
+        let stripe = StripeSettings {
             eviction: Eviction::S3Fifo,
             budget: Arc::new(Budget::new(settings.bytes_max, None)),
             block: (settings.bytes_max / BLOCK_PART).clamp(1, BLOCK_BYTES_MAX),
@@ -101,7 +101,7 @@ impl Kept {
             now_ms: 0,
         };
         Self {
-            shard: Shard::new(shard),
+            stripe: Stripe::new(stripe),
             hasher: foldhash::quality::RandomState::default(),
             prefix: settings.prefix.clone(),
             entry_bytes_max: settings.bytes_max / ENTRY_PART,
@@ -121,7 +121,7 @@ impl Kept {
             return Look::Past;
         }
         let key = key_of(&self.hasher, key);
-        match self.shard.get(key, || now.ms) {
+        match self.stripe.get(key, || now.ms) {
             Some(found) => {
                 self.stats.hits += 1;
                 Look::Hit(value_of(found))
@@ -179,8 +179,8 @@ impl Kept {
 
     /// Records that the current state of all keys is unknown.
     pub(super) fn clear(&mut self) {
-        self.stats.invalidations += self.shard.stats().entries;
-        self.shard.flush();
+        self.stats.invalidations += self.stripe.stats().entries;
+        self.stripe.flush();
         self.marks.iter_mut().for_each(|mark| *mark += 1);
     }
 
@@ -197,7 +197,7 @@ impl Kept {
         if is_new || is_short(&watched.changes) {
             self.known_at = Some(asked_at);
         }
-        self.shard.expire(now.ms, EXPIRE_MAX);
+        self.stripe.expire(now.ms, EXPIRE_MAX);
         match watched.next {
             WatchFrom::Scan { position, .. } | WatchFrom::Changes { position } => WatchFrom::Changes { position },
             WatchFrom::Snapshot => WatchFrom::Snapshot,
@@ -210,11 +210,11 @@ impl Kept {
     }
 
     pub(super) fn stats(&self, at: Instant) -> NearStats {
-        let shard = self.shard.stats();
+        let stripe = self.stripe.stats();
         NearStats {
-            evictions: shard.evicted,
-            entries: shard.entries,
-            bytes: shard.bytes,
+            evictions: stripe.evicted,
+            entries: stripe.entries,
+            bytes: stripe.bytes,
             is_live: self.is_live(at),
             ..self.stats
         }
@@ -242,7 +242,7 @@ impl Kept {
     }
 
     fn known(&mut self, key: Key<'_>, now: Now) -> Option<Known> {
-        let (is_there, version, _) = parts(self.shard.peek(key, || now.ms)?)?;
+        let (is_there, version, _) = parts(self.stripe.peek(key, || now.ms)?)?;
         Some(Known { version, is_there })
     }
 
@@ -260,7 +260,7 @@ impl Kept {
         block.push(u8::from(is_there));
         block.extend_from_slice(&version.to_le_bytes());
         block.extend_from_slice(value);
-        if self.shard.put(key, &block, expires, Condition::Always, || now.ms).is_err() {
+        if self.stripe.put(key, &block, expires, Condition::Always, || now.ms).is_err() {
             self.remove(key, now);
         }
     }
@@ -273,7 +273,7 @@ impl Kept {
     }
 
     fn remove(&mut self, key: Key<'_>, now: Now) {
-        self.shard.delete(key, Condition::Always, || now.ms);
+        self.stripe.delete(key, Condition::Always, || now.ms);
     }
 }
 

@@ -102,7 +102,7 @@ pub(super) async fn entries(State(http): State<Arc<Http>>, Topic(cache): Topic, 
     let mut next = Some(ScanCursor(query.get("cursor")?.unwrap_or_default()));
     let cache = http.broker.caches.find(&cache)?;
     let (mut entries, mut bytes) = (Vec::new(), 0);
-    // A step reads one shard. Most responses take many steps, and no request holds its thread for long.
+    // A step reads one stripe. Most responses take many steps, and no request holds its thread for long.
     for _ in 0..SCAN_STEPS_MAX {
         let Some(from) = next.filter(|_| entries.len() < count_max && bytes < ANSWER_BYTES_MAX) else {
             break;

@@ -31,7 +31,7 @@ use broker::metrics::{Collect, Exposition};
 use net::service::Timeouts;
 use net::telemetry::Telemetry;
 use net::tls::Tls;
-use net::{Address, Connections, Listener, Plaintext, Server, Service, ServiceSettings, Shards, Shutdown};
+use net::{Address, Connections, Listener, Plaintext, Server, Service, ServiceSettings, Shutdown, Workers};
 
 pub use codec::check_request;
 use codec::{FRAME_BYTES_MAX, KafkaProtocol, LENGTH_BYTES};
@@ -73,7 +73,7 @@ pub struct Settings {
 pub fn open(
     settings: &Settings,
     broker: Arc<Broker>,
-    shards: &Arc<Shards>,
+    workers: &Arc<Workers>,
     connections: Arc<Connections>,
     shutdown: &Shutdown,
     tls: &Tls,
@@ -109,7 +109,7 @@ pub fn open(
     };
     let service = Service::new(protocol, handler, service_settings);
     let telemetry = service.telemetry.clone();
-    let server = Server::start(service, shards, connections, shutdown);
+    let server = Server::start(service, workers, connections, shutdown);
     let plaintext = if settings.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback };
     let listener = Listener::tcp(settings.address)?.with_tls(tls.server_config(&[])?, plaintext);
     match server.listen(listener)? {

@@ -360,7 +360,7 @@ impl NativeHandler {
             }
         }
         let mut request = map::subscribe(request)?;
-        request.origin = Origin { connection: peer.id, thread: Some(peer.shard) };
+        request.origin = Origin { connection: peer.id, thread: Some(peer.worker) };
         let names_topics = matches!(request.pattern, engine::Pattern::Wildcard(_));
         let encoder = move || DeliveryEncoder::new(id, names_topics);
         let (broker, outbox, quic) = (self.broker.clone(), stream.outbox.clone(), peer.quic.clone());

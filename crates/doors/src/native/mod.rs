@@ -20,7 +20,7 @@ use net::quic::{self, Windows};
 use net::service::Timeouts;
 use net::telemetry::Telemetry;
 use net::tls::Tls;
-use net::{Address, Connections, Listener, Plaintext, Server, Service, ServiceSettings, Shards, Shutdown};
+use net::{Address, Connections, Listener, Plaintext, Server, Service, ServiceSettings, Shutdown, Workers};
 use wire::frame::{BODY_BYTES_MAX, HEADER_BYTES};
 
 use codec::NativeProtocol;
@@ -58,11 +58,11 @@ pub struct Native {
 }
 
 impl Native {
-    /// Starts the service on all shards. It has no listener yet; see [`Native::listen`].
+    /// Starts the service on all workers. It has no listener yet; see [`Native::listen`].
     pub fn start(
         broker: Arc<Broker>,
         hello_timeout: Duration,
-        shards: &Arc<Shards>,
+        workers: &Arc<Workers>,
         connections: Arc<Connections>,
         shutdown: &Shutdown,
     ) -> Self {
@@ -85,16 +85,16 @@ impl Native {
         let service =
             Service::new(NativeProtocol { doors: broker.doors().clone() }, NativeHandler { broker }, settings);
         let telemetry = service.telemetry.clone();
-        Self { server: Server::start(service, shards, connections, shutdown), telemetry }
+        Self { server: Server::start(service, workers, connections, shutdown), telemetry }
     }
 
     /// Opens the port for TCP and for QUIC. Returns the bound address.
-    pub fn listen(&self, settings: &Settings, tls: &Tls, shards: &Shards) -> io::Result<SocketAddr> {
+    pub fn listen(&self, settings: &Settings, tls: &Tls, workers: &Workers) -> io::Result<SocketAddr> {
         let tls = tls.server_config(&[wire::negotiate::ALPN])?;
         let quic = quic::server_config(tls.clone())?;
         let mut tries = 1;
         let (address, tcp, quic) = loop {
-            match bind(settings, &quic, shards) {
+            match bind(settings, &quic, workers) {
                 // A port that is free for TCP may be taken for UDP. In that case another port is tried.
                 Err(error)
                     if settings.address.port() == 0
@@ -116,12 +116,12 @@ impl Native {
 fn bind(
     settings: &Settings,
     config: &quinn::ServerConfig,
-    shards: &Shards,
+    workers: &Workers,
 ) -> io::Result<(SocketAddr, Listener, Listener)> {
     let tcp = Listener::tcp(settings.address)?;
     let Address::Tcp(address) = tcp.address()? else {
         return Err(io::Error::other("the listener has no TCP address"));
     };
-    let quic = Listener::quic(address, config.clone(), settings.windows, settings.quic_endpoints, shards)?;
+    let quic = Listener::quic(address, config.clone(), settings.windows, settings.quic_endpoints, workers)?;
     Ok((address, tcp, quic))
 }

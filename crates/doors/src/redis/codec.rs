@@ -495,7 +495,7 @@ fn peer(is_known: bool) -> Rc<Peer> {
         transport: net::service::Transport::Pipe,
         address: None,
         local: None,
-        shard: 0,
+        worker: 0,
         certificates: Vec::new(),
         quic: None,
         is_known: std::cell::Cell::new(is_known),

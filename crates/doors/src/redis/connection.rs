@@ -173,7 +173,7 @@ impl Handler<RedisProtocol> for Door {
             subscribed: Rc::default(),
             shard_listeners: BTreeMap::new(),
             wakes: Wakes::default(),
-            tally: self.stats.tally(peer.shard),
+            tally: self.stats.tally(peer.worker),
             last: None,
             request_bytes: 0,
             ending: None,
@@ -408,7 +408,7 @@ impl Door {
             let (block, sliced) = (step.block, step.sliced);
             guests.leave(&mut locked);
             match done {
-                // Evicts entries in all shards to free memory, then tries again.
+                // Evicts entries in all stripes to free memory, then tries again.
                 Err(fail) if fail.is_full && !is_tried && !locked.is_changed() => {
                     drop((locked, other));
                     cache.shed((commands::bytes_in(args) + SPARE_BYTES) as u64);
@@ -559,7 +559,7 @@ fn after(mut later: Later, look: impl FnOnce(&Answer) + 'static) -> Later {
     once(looked.boxed_local())
 }
 
-/// Locks the shards that a command may touch.
+/// Locks the stripes that a command may touch.
 pub(super) fn lock<'c>(cache: &'c Cache, named: &Named<'_>) -> LockedCache<'c> {
     match named {
         Named::These(keys) => match keys[..] {

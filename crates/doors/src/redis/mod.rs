@@ -27,7 +27,7 @@ use engine::cache::CacheSettings;
 use net::service::Timeouts;
 use net::telemetry::Telemetry;
 use net::tls::Tls;
-use net::{Address, Connections, Listener, Plaintext, Server, Service, ServiceSettings, Shards, Shutdown};
+use net::{Address, Connections, Listener, Plaintext, Server, Service, ServiceSettings, Shutdown, Workers};
 
 use channels::Channels;
 use clients::Clients;
@@ -72,7 +72,7 @@ pub struct Settings {
 pub fn open(
     settings: &Settings,
     broker: Arc<Broker>,
-    shards: &Arc<Shards>,
+    workers: &Arc<Workers>,
     connections: Arc<Connections>,
     shutdown: &Shutdown,
     tls: &Tls,
@@ -135,7 +135,7 @@ pub fn open(
     let service = Service::new(protocol, door, service_settings);
     let telemetry = service.telemetry.clone();
     stats.show(telemetry.clone());
-    let server = Server::start(service, shards, connections, shutdown);
+    let server = Server::start(service, workers, connections, shutdown);
     let plaintext = if settings.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback };
     let listener = Listener::tcp(settings.address)?.with_tls(tls.server_config(&[])?, plaintext);
     match server.listen(listener)? {

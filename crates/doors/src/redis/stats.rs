@@ -1,7 +1,7 @@
 //! Counters of this door, for `INFO`, `SLOWLOG` and `LATENCY HISTOGRAM`: commands, their durations, and errors.
 //!
-//! Each shard has cells that only its own thread writes, so that counting a command shares nothing with other threads.
-//! Readers sum the cells of all shards.
+//! Each worker has cells that only its own thread writes, so that counting a command shares nothing with other threads.
+//! Readers sum the cells of all workers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ pub(super) const SLOW_MAX: usize = 4096;
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 const SAMPLES: usize = 16;
 
-/// Counters of one shard.
+/// Counters of one worker.
 pub(super) struct Tally {
     commands: Box<[CommandCells]>,
     errors: Mutex<BTreeMap<Box<str>, u64>>,
@@ -44,7 +44,7 @@ struct CommandCells {
     by_duration: [Cell; BUCKETS],
 }
 
-/// Counters of one command over all shards.
+/// Counters of one command over all workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) ns: u64,
@@ -195,13 +195,13 @@ impl Counted {
 }
 
 impl Stats {
-    /// Returns the cells of a shard.
-    pub(super) fn tally(&self, shard: usize) -> Arc<Tally> {
+    /// Returns the cells of a worker.
+    pub(super) fn tally(&self, worker: usize) -> Arc<Tally> {
         let mut tallies = self.tallies.lock();
-        if tallies.len() <= shard {
-            tallies.resize(shard + 1, None);
+        if tallies.len() <= worker {
+            tallies.resize(worker + 1, None);
         }
-        tallies[shard].get_or_insert_with(|| Arc::new(Tally::new())).clone()
+        tallies[worker].get_or_insert_with(|| Arc::new(Tally::new())).clone()
     }
 
     pub(super) fn show(&self, telemetry: Arc<Telemetry>) {
@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_of_shards_add_up_and_begin_again_after_a_reset() {
+    fn counts_of_workers_add_up_and_begin_again_after_a_reset() {
         let stats = Stats::default();
         let get = commands::find(b"GET").expect("a command").number_of(&[b"GET", b"k"]);
         let (one, other) = (stats.tally(0), stats.tally(3));

@@ -8,20 +8,20 @@ use broker::Broker;
 use doors::redis::{Settings, TRANSACTION_TIME_MAX, open};
 use engine::TopicSettings;
 use net::tls::{Identity, IdentitySource, Tls};
-use net::{ConnectionLimits, Connections, Shards, Shutdown};
+use net::{ConnectionLimits, Connections, Shutdown, Workers};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 struct Server {
     address: SocketAddr,
     broker: Arc<Broker>,
-    _shards: Arc<Shards>,
+    _workers: Arc<Workers>,
     _shutdown: Shutdown,
 }
 
 async fn start(transaction_time_max: Duration) -> Server {
-    let shards = Arc::new(Shards::start(1).expect("a thread"));
-    let broker = Broker::start(broker::Settings::default(), &shards.handles()).expect("started");
+    let workers = Arc::new(Workers::start(1).expect("a thread"));
+    let broker = Broker::start(broker::Settings::default(), &workers.handles()).expect("started");
     let identity = Identity::self_signed(vec!["localhost".to_owned()]).expect("an identity");
     let tls = Tls::new(IdentitySource::Fixed(identity).into()).expect("TLS");
     let settings = Settings {
@@ -33,8 +33,8 @@ async fn start(transaction_time_max: Duration) -> Server {
         transaction_time_max,
     };
     let (connections, shutdown) = (Connections::new(ConnectionLimits::up_to(100)), Shutdown::default());
-    let opened = open(&settings, broker.clone(), &shards, connections, &shutdown, &tls);
-    Server { address: opened.expect("a free port").0, broker, _shards: shards, _shutdown: shutdown }
+    let opened = open(&settings, broker.clone(), &workers, connections, &shutdown, &tls);
+    Server { address: opened.expect("a free port").0, broker, _workers: workers, _shutdown: shutdown }
 }
 
 struct Redis(BufReader<TcpStream>);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Byte limit from which shards reserve in blocks, so that they seldom contend for its counter. A nested budget also
+/// Byte limit from which stripes reserve in blocks, so that they seldom contend for its counter. A nested budget also
 /// reserves from the budget that contains it.
 #[derive(Debug)]
 pub struct Budget {
@@ -51,7 +51,7 @@ impl Budget {
     }
 }
 
-/// Bytes that one shard has reserved from its budget, and the part of them that is in use.
+/// Bytes that one stripe has reserved from its budget, and the part of them that is in use.
 #[derive(Debug)]
 pub(super) struct Share {
     budget: Arc<Budget>,

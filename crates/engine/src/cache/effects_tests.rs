@@ -56,14 +56,14 @@ fn with<R>(number: u64, then: impl FnOnce(Key<'_>) -> R) -> R {
     then(Key { hash: hash_of(&bytes), bytes: &bytes })
 }
 
-fn shard() -> Shard {
+fn stripe() -> Stripe {
     let budget = Arc::new(Budget::new(1 << 30, None));
-    Shard::new(ShardSettings { eviction: Eviction::S3Fifo, budget, block: 512, version: 0, now_ms: 0 })
+    Stripe::new(StripeSettings { eviction: Eviction::S3Fifo, budget, block: 512, version: 0, now_ms: 0 })
 }
 
-/// Shard whose effects are recorded.
+/// Stripe whose effects are recorded.
 struct Kept {
-    shard: Shard,
+    stripe: Stripe,
     now_ms: u64,
     log: Vec<(u64, Vec<u8>)>,
     /// Start of the part of the log that is still needed.
@@ -74,50 +74,50 @@ struct Kept {
 
 impl Kept {
     fn new() -> Self {
-        let mut shard = shard();
-        shard.tell_effects(true);
-        Self { shard, now_ms: 1_000_000, log: Vec::new(), start: 0, dump: None }
+        let mut stripe = stripe();
+        stripe.tell_effects(true);
+        Self { stripe, now_ms: 1_000_000, log: Vec::new(), start: 0, dump: None }
     }
 
     fn step(&mut self, step: &Step) {
         let now_ms = self.now_ms;
         let now = || now_ms;
-        let shard = &mut self.shard;
+        let stripe = &mut self.stripe;
         match *step {
             Step::Put { key, bytes, after_ms, is_kept } => {
                 let expires = after_ms.map_or(Expires::Never, |ms| Expires::At(now_ms + ms));
                 let expires = if is_kept { Expires::Kept } else { expires };
-                with(key, |key| shard.put(key, &vec![b'x'; bytes], expires, Condition::Always, now)).expect("room");
+                with(key, |key| stripe.put(key, &vec![b'x'; bytes], expires, Condition::Always, now)).expect("room");
             }
             // A value that is not a number stays unchanged.
-            Step::Add { key } => drop(with(key, |key| shard.add(key, 3, now))),
-            Step::Delete { key } => drop(with(key, |key| shard.delete(key, Condition::Always, now))),
+            Step::Add { key } => drop(with(key, |key| stripe.add(key, 3, now))),
+            Step::Delete { key } => drop(with(key, |key| stripe.delete(key, Condition::Always, now))),
             Step::Expiry { key, after_ms } => {
-                with(key, |key| shard.set_expiry(key, after_ms.map(|ms| now_ms + ms), now));
+                with(key, |key| stripe.set_expiry(key, after_ms.map(|ms| now_ms + ms), now));
             }
             Step::Change { key, kind, what, a, b } => with(key, |key| match kind {
-                0 => change(shard, key, now_ms, |list| change_list(list, what, a, b)),
-                1 => change(shard, key, now_ms, |hash| change_hash(hash, what, a, b)),
-                2 => change(shard, key, now_ms, |set| change_set(set, what, a)),
-                _ => change(shard, key, now_ms, |sorted| change_sorted(sorted, what, a, b)),
+                0 => change(stripe, key, now_ms, |list| change_list(list, what, a, b)),
+                1 => change(stripe, key, now_ms, |hash| change_hash(hash, what, a, b)),
+                2 => change(stripe, key, now_ms, |set| change_set(set, what, a)),
+                _ => change(stripe, key, now_ms, |sorted| change_sorted(sorted, what, a, b)),
             }),
             Step::Whole { key, kind, parts, after_ms } => {
                 let whole = Owned::Structure(Box::new(whole(kind, parts)));
                 let expires_ms = after_ms.map(|ms| now_ms + ms);
-                with(key, |key| shard.put_owned(key, whole, expires_ms, now)).expect("room");
+                with(key, |key| stripe.put_owned(key, whole, expires_ms, now)).expect("room");
             }
             Step::Wait { ms } => self.now_ms += ms,
-            Step::Sweep => drop(shard.expire(now_ms, usize::MAX)),
-            Step::Evict => drop(shard.evict_one()),
+            Step::Sweep => drop(stripe.expire(now_ms, usize::MAX)),
+            Step::Evict => drop(stripe.evict_one()),
             Step::Flush => {
-                shard.flush();
+                stripe.flush();
                 let mut bytes = Vec::new();
                 Effect::Flushed.encode(&mut bytes);
                 self.log.push((now_ms, bytes));
             }
             Step::Dump { places } => self.dump_some(places),
         }
-        if let Some(effects) = self.shard.take_effects() {
+        if let Some(effects) = self.stripe.take_effects() {
             self.log.push((now_ms, effects.bytes));
         }
     }
@@ -126,7 +126,7 @@ impl Kept {
     fn dump_some(&mut self, places: u32) {
         let (begin, cursor) = self.dump.take().unwrap_or((self.log.len(), Cursor::default()));
         let mut bytes = Vec::new();
-        let next = self.shard.scan(cursor, places, self.now_ms, |found| Shard::dump(found, &mut bytes) > 0);
+        let next = self.stripe.scan(cursor, places, self.now_ms, |found| Stripe::dump(found, &mut bytes) > 0);
         self.log.push((self.now_ms, bytes));
         match next {
             Some(next) => self.dump = Some((begin, next)),
@@ -134,8 +134,8 @@ impl Kept {
         }
     }
 
-    fn restored(&self) -> Shard {
-        let mut restored = shard();
+    fn restored(&self) -> Stripe {
+        let mut restored = stripe();
         restored.begin_replay(true);
         for (time_ms, bytes) in &self.log[self.start..] {
             let each = |effect: Effect<'_>| {
@@ -152,9 +152,9 @@ impl Kept {
 
 type Entries = BTreeMap<Vec<u8>, (Vec<u8>, u64, Option<u64>)>;
 
-fn entries(shard: &Shard, now_ms: u64) -> Entries {
+fn entries(stripe: &Stripe, now_ms: u64) -> Entries {
     let mut entries = Entries::new();
-    shard.scan(Cursor::default(), u32::MAX, now_ms, |found| {
+    stripe.scan(Cursor::default(), u32::MAX, now_ms, |found| {
         let value = match found.value {
             Value::Bytes(bytes) => bytes.to_vec(),
             Value::Structure(structure) => [&[structure.kind() as u8], &structure.dumped()[..]].concat(),
@@ -164,9 +164,9 @@ fn entries(shard: &Shard, now_ms: u64) -> Entries {
     entries
 }
 
-fn change<T: Part>(shard: &mut Shard, key: Key<'_>, now_ms: u64, change: impl FnOnce(&mut Edit<'_, T>) -> bool) {
+fn change<T: Part>(stripe: &mut Stripe, key: Key<'_>, now_ms: u64, change: impl FnOnce(&mut Edit<'_, T>) -> bool) {
     // A key of another kind refuses the change.
-    drop(shard.change(key, 0, || now_ms, |part| (change(part), ())));
+    drop(stripe.change(key, 0, || now_ms, |part| (change(part), ())));
 }
 
 fn item(number: u8) -> [u8; 1] {
@@ -246,9 +246,9 @@ proptest! {
             kept.step(step);
             if number % 8 == 0 || number + 1 == steps.len() {
                 let restored = kept.restored();
-                prop_assert_eq!(entries(&restored, kept.now_ms), entries(&kept.shard, kept.now_ms));
+                prop_assert_eq!(entries(&restored, kept.now_ms), entries(&kept.stripe, kept.now_ms));
                 // A version is never assigned again: the newest change is in the log, or its entry is dumped.
-                let newest = entries(&kept.shard, kept.now_ms).values().map(|(_, version, _)| *version).max();
+                let newest = entries(&kept.stripe, kept.now_ms).values().map(|(_, version, _)| *version).max();
                 prop_assert!(restored.version() >= newest.unwrap_or_default());
             }
         }
@@ -276,7 +276,7 @@ proptest! {
         if !damaged.is_empty() {
             let at = at.index(damaged.len());
             damaged[at] ^= 0x5a;
-            let mut restored = shard();
+            let mut restored = stripe();
             restored.begin_replay(true);
             // Any result is accepted, except a panic.
             drop(effects::decode(&damaged, |effect| {
@@ -290,22 +290,22 @@ proptest! {
 #[test]
 fn what_is_restored_counts_against_the_budget() {
     let budget = Arc::new(Budget::new(1000, None));
-    let mut shard = Shard::new(ShardSettings {
+    let mut stripe = Stripe::new(StripeSettings {
         eviction: Eviction::None,
         budget: budget.clone(),
         block: 64,
         version: 5,
         now_ms: 0,
     });
-    shard.begin_replay(true);
+    stripe.begin_replay(true);
     for number in 0..20 {
         let key = number.to_string();
         let put = Effect::Put { key: key.as_bytes(), value: &[0; 50], version: 10 + number, expires_ms: None };
-        shard.replay(Key { hash: hash_of(key.as_bytes()), bytes: key.as_bytes() }, &put, 0).expect("there was room");
+        stripe.replay(Key { hash: hash_of(key.as_bytes()), bytes: key.as_bytes() }, &put, 0).expect("there was room");
     }
-    shard.begin_replay(false);
-    assert_eq!((shard.stats().entries, shard.version()), (20, 29));
-    assert!(budget.taken() > 900 && shard.stats().bytes > 1000);
-    let full = with(77, |key| shard.put(key, b"", Expires::Never, Condition::Always, || 0));
+    stripe.begin_replay(false);
+    assert_eq!((stripe.stats().entries, stripe.version()), (20, 29));
+    assert!(budget.taken() > 900 && stripe.stats().bytes > 1000);
+    let full = with(77, |key| stripe.put(key, b"", Expires::Never, Condition::Always, || 0));
     assert_eq!(full.map_err(|error| error.kind), Err(crate::ErrorKind::Busy));
 }

@@ -5,8 +5,8 @@
 //! evicted, and only their hashes are remembered for a while: a key that returns in this time enters the main queue
 //! directly. In the main queue, an entry gets another round for each use, three at most.
 
-use super::shard::Slot;
 use super::slab::{NONE, Slab};
+use super::stripe::Slot;
 
 const HEAT_MAX: u8 = 3;
 /// Number of uses after which an entry of the small queue moves to the main queue instead of being evicted.
@@ -66,7 +66,7 @@ impl State {
     }
 }
 
-/// Order in which the entries of a shard are evicted.
+/// Order in which the entries of a stripe are evicted.
 #[derive(Default)]
 pub(super) struct Order {
     small: Ends,

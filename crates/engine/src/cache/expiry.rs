@@ -13,7 +13,7 @@ const RING: u64 = 64;
 /// in the last place of the last ring and are placed again when its turn comes.
 const RINGS: usize = 4;
 
-/// Timers of the entries of a shard that expire.
+/// Timers of the entries of a stripe that expire.
 pub(super) struct Expiry {
     timers: Slab<Timer>,
     /// First timer of each place, the innermost ring first. Allocated with the first timer.

@@ -1,8 +1,8 @@
 //! Caches: the latest value of each key, until it expires or is evicted.
 //!
-//! A cache is divided into shards by the hash of the key. [`Shard`] is the state machine of one shard: a table of
-//! entries, their expiry (`expiry.rs`), and the choice of entries to evict (`evict.rs`). All shards reserve their bytes
-//! from one [`Budget`].
+//! A cache is divided into stripes by the hash of the key. [`Stripe`] is the state machine of one stripe: a table of
+//! entries, their expiry (`expiry.rs`), and the choice of entries to evict (`evict.rs`). All stripes reserve their
+//! bytes from one [`Budget`].
 
 mod budget;
 pub mod effects;
@@ -11,7 +11,7 @@ mod expiry;
 mod gone;
 pub mod operations;
 pub mod record;
-mod shard;
+mod stripe;
 mod slab;
 pub mod structures;
 mod uses;
@@ -29,8 +29,8 @@ use crate::error::{Error, Result};
 use crate::ids::TopicName;
 
 pub use budget::Budget;
-pub use shard::{
-    Added, Condition, Cursor, Expires, Found, Key, Owned, Removed, Shard, ShardSettings, ShardStats, Stored, Value,
+pub use stripe::{
+    Added, Condition, Cursor, Expires, Found, Key, Owned, Removed, Stored, Stripe, StripeSettings, StripeStats, Value,
     Why, check_size, parse_number, write_number,
 };
 

@@ -1,4 +1,4 @@
-//! Comparison of a shard with a plain map that is searched from end to end.
+//! Comparison of a stripe with a plain map that is searched from end to end.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -15,9 +15,9 @@ fn key(number: u64) -> ([u8; 8], u64) {
     (number.to_be_bytes(), hash ^ hash >> 31)
 }
 
-fn shard(eviction: Eviction, bytes_max: u64) -> (Shard, Arc<Budget>) {
+fn stripe(eviction: Eviction, bytes_max: u64) -> (Stripe, Arc<Budget>) {
     let budget = Arc::new(Budget::new(bytes_max, None));
-    (Shard::new(ShardSettings { eviction, budget: budget.clone(), block: 512, version: 0, now_ms: 0 }), budget)
+    (Stripe::new(StripeSettings { eviction, budget: budget.clone(), block: 512, version: 0, now_ms: 0 }), budget)
 }
 
 fn with<R>(number: u64, then: impl FnOnce(Key<'_>) -> R) -> R {
@@ -94,11 +94,11 @@ fn holds(condition: Condition, current: Option<u64>) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// With room for all entries, a shard is a map whose entries expire.
+    /// With room for all entries, a stripe is a map whose entries expire.
     #[test]
-    fn a_shard_is_a_map_whose_entries_expire(steps in proptest::collection::vec(a_step(), 1..300)) {
-        let (mut shard, budget) = shard(Eviction::None, 1 << 30);
-        shard.tell_removed(true);
+    fn a_stripe_is_a_map_whose_entries_expire(steps in proptest::collection::vec(a_step(), 1..300)) {
+        let (mut stripe, budget) = stripe(Eviction::None, 1 << 30);
+        stripe.tell_removed(true);
         let mut model = BTreeMap::<u64, Known>::new();
         let (mut now, mut version) = (1_000_000u64, 0u64);
         for step in steps {
@@ -113,7 +113,7 @@ proptest! {
                         Expires::At(after) => Expires::At(now + after),
                         other => other,
                     };
-                    let stored = with(key, |key| shard.put(key, &value, expires, condition, || time));
+                    let stored = with(key, |key| stripe.put(key, &value, expires, condition, || time));
                     if holds(condition, current) {
                         version += 1;
                         prop_assert_eq!(stored, Ok(Stored::Done { version, previous: current }));
@@ -133,7 +133,7 @@ proptest! {
                         std::str::from_utf8(&known.value).ok().and_then(|text| text.parse::<i64>().ok())
                     });
                     let after = before.and_then(|before| before.checked_add(delta));
-                    let added = with(key, |key| shard.add(key, delta, || time));
+                    let added = with(key, |key| stripe.add(key, delta, || time));
                     match after {
                         Some(value) => {
                             version += 1;
@@ -147,7 +147,7 @@ proptest! {
                 Step::Delete { key, condition: number } => {
                     let current = model.get(&key).map(|known| known.version);
                     let condition = condition(number, current);
-                    let stored = with(key, |key| shard.delete(key, condition, || time));
+                    let stored = with(key, |key| stripe.delete(key, condition, || time));
                     if holds(condition, current) {
                         version += 1;
                         prop_assert_eq!(stored, Stored::Done { version, previous: current });
@@ -158,14 +158,14 @@ proptest! {
                 }
                 Step::Expiry { key, after_ms } => {
                     let expires_ms = after_ms.map(|after| now + after);
-                    let is_there = with(key, |key| shard.set_expiry(key, expires_ms, || time));
+                    let is_there = with(key, |key| stripe.set_expiry(key, expires_ms, || time));
                     prop_assert_eq!(is_there, model.contains_key(&key));
                     if let Some(known) = model.get_mut(&key) {
                         known.expires_ms = expires_ms;
                     }
                 }
                 Step::Get { key } => {
-                    let found = with(key, |key| shard.get(key, || time).map(|found| Known {
+                    let found = with(key, |key| stripe.get(key, || time).map(|found| Known {
                         value: bytes_of(found),
                         version: found.version,
                         expires_ms: found.expires_ms,
@@ -174,18 +174,18 @@ proptest! {
                 }
                 Step::Wait { ms } => now += ms,
                 Step::Expire { max } => {
-                    if !shard.expire(now, max) {
+                    if !stripe.expire(now, max) {
                         let time = now + 16;
-                        let is_more = shard.expire(time, usize::MAX);
+                        let is_more = stripe.expire(time, usize::MAX);
                         prop_assert!(!is_more);
                         model.retain(|_, known| known.expires_ms.is_none_or(|at| at > time));
-                        let there = shard.stats().entries;
+                        let there = stripe.stats().entries;
                         prop_assert!(there >= model.len() as u64);
                         now = time;
                     }
                 }
                 Step::Flush => {
-                    shard.flush();
+                    stripe.flush();
                     model.clear();
                 }
             }
@@ -194,7 +194,7 @@ proptest! {
             model.retain(|_, known| known.expires_ms.is_none_or(|at| at > time));
             let mut from = Some(Cursor::default());
             while let Some(cursor) = from {
-                from = shard.scan(cursor, 7, now, |found| {
+                from = stripe.scan(cursor, 7, now, |found| {
                     let key = u64::from_be_bytes(found.key.try_into().expect("8 bytes"));
                     let known = Known {
                         value: bytes_of(found),
@@ -207,16 +207,16 @@ proptest! {
             }
             prop_assert_eq!(&seen, &model);
             // An entry that gets an expiry time later grows even without room.
-            prop_assert!(shard.stats().bytes <= budget.taken() + 24 * 30);
+            prop_assert!(stripe.stats().bytes <= budget.taken() + 24 * 30);
         }
         for _ in 0..20 {
             now += 10_000_000_000;
-            shard.expire(now, usize::MAX);
+            stripe.expire(now, usize::MAX);
         }
-        let stats = shard.stats();
+        let stats = stripe.stats();
         prop_assert_eq!(stats.entries, model.values().filter(|known| known.expires_ms.is_none()).count() as u64);
-        prop_assert_eq!(shard.take_removed().len() as u64, stats.expired);
-        shard.flush();
+        prop_assert_eq!(stripe.take_removed().len() as u64, stats.expired);
+        stripe.flush();
         prop_assert!(budget.taken() <= 1024, "{} bytes are still taken", budget.taken());
     }
 
@@ -267,27 +267,27 @@ proptest! {
         }
     }
 
-    /// An entry that is used stays, regardless of other puts, and the shard never exceeds its room.
+    /// An entry that is used stays, regardless of other puts, and the stripe never exceeds its room.
     #[test]
     fn what_is_used_stays(sizes in proptest::collection::vec(0usize..400, 500..2000), is_ttl_first: bool) {
         let eviction = if is_ttl_first { Eviction::TtlFirst } else { Eviction::S3Fifo };
-        let (mut shard, budget) = shard(eviction, 20_000);
-        shard.tell_removed(true);
-        with(0, |key| shard.put(key, b"used", Expires::Never, Condition::Always, || 0)).expect("room");
+        let (mut stripe, budget) = stripe(eviction, 20_000);
+        stripe.tell_removed(true);
+        with(0, |key| stripe.put(key, b"used", Expires::Never, Condition::Always, || 0)).expect("room");
         for (number, size) in sizes.iter().enumerate() {
-            let used = with(0, |key| shard.get(key, || 0).map(|found| bytes_of(found)));
+            let used = with(0, |key| stripe.get(key, || 0).map(|found| bytes_of(found)));
             prop_assert_eq!(used.as_deref(), Some(&b"used"[..]));
             let expires = if number % 2 == 0 { Expires::At(10_000) } else { Expires::Never };
             let stored = with(number as u64 + 1, |key| {
-                shard.put(key, &vec![0; *size], expires, Condition::Always, || 0)
+                stripe.put(key, &vec![0; *size], expires, Condition::Always, || 0)
             });
             let is_new = matches!(stored, Ok(Stored::Done { previous: None, .. }));
             prop_assert!(is_new);
-            prop_assert!(shard.stats().bytes <= 20_000 && budget.taken() <= 20_000);
+            prop_assert!(stripe.stats().bytes <= 20_000 && budget.taken() <= 20_000);
         }
-        let stats = shard.stats();
+        let stats = stripe.stats();
         prop_assert_eq!(stats.entries + stats.evicted, sizes.len() as u64 + 1);
-        let removed = shard.take_removed();
+        let removed = stripe.take_removed();
         prop_assert_eq!(removed.len() as u64, stats.evicted);
         prop_assert_eq!(removed.iter().map(|removed| removed.key.clone()).collect::<HashSet<_>>().len(), removed.len());
         prop_assert!(removed.iter().all(|removed| removed.why == Why::Evicted));
@@ -296,9 +296,9 @@ proptest! {
 
 #[test]
 fn a_full_cache_that_evicts_nothing_refuses_and_keeps_what_it_has() {
-    let (mut shard, _) = shard(Eviction::None, 1000);
+    let (mut stripe, _) = stripe(Eviction::None, 1000);
     let mut put = |number, bytes: usize| {
-        with(number, |key| shard.put(key, &vec![1; bytes], Expires::Never, Condition::Always, || 0))
+        with(number, |key| stripe.put(key, &vec![1; bytes], Expires::Never, Condition::Always, || 0))
     };
     let mut number = 0;
     while put(number, 50).is_ok() {
@@ -308,25 +308,28 @@ fn a_full_cache_that_evicts_nothing_refuses_and_keeps_what_it_has() {
     assert_eq!(put(number, 50).expect_err("full").kind, ErrorKind::Busy);
     assert_eq!(put(0, 500).expect_err("full").kind, ErrorKind::Busy);
     assert!(matches!(put(0, 50), Ok(Stored::Done { previous: Some(1), .. })));
-    assert_eq!(with(0, |key| shard.get(key, || 0).map(|found| bytes_of(found).len())), Some(50));
-    let deleted = with(1, |key| shard.delete(key, Condition::Always, || 0));
+    assert_eq!(with(0, |key| stripe.get(key, || 0).map(|found| bytes_of(found).len())), Some(50));
+    let deleted = with(1, |key| stripe.delete(key, Condition::Always, || 0));
     assert!(matches!(deleted, Stored::Done { previous: Some(2), .. }));
-    with(number, |key| shard.put(key, &[1; 50], Expires::Never, Condition::Always, || 0)).expect("room again");
+    with(number, |key| stripe.put(key, &[1; 50], Expires::Never, Condition::Always, || 0)).expect("room again");
 }
 
 #[test]
 fn what_expires_first_goes_first() {
-    let (mut shard, _) = shard(Eviction::TtlFirst, 1 << 20);
+    let (mut stripe, _) = stripe(Eviction::TtlFirst, 1 << 20);
     for number in 0..100 {
         let expires = if number % 2 == 0 { Expires::At(1_000_000 - number * 1000) } else { Expires::Never };
-        with(number, |key| shard.put(key, b"value", expires, Condition::Always, || 0)).expect("room");
+        with(number, |key| stripe.put(key, b"value", expires, Condition::Always, || 0)).expect("room");
     }
-    shard.tell_removed(true);
+    stripe.tell_removed(true);
     for _ in 0..60 {
-        assert!(shard.evict_one());
+        assert!(stripe.evict_one());
     }
-    let gone: Vec<u64> =
-        shard.take_removed().iter().map(|removed| u64::from_be_bytes((&*removed.key).try_into().expect("8"))).collect();
+    let gone: Vec<u64> = stripe
+        .take_removed()
+        .iter()
+        .map(|removed| u64::from_be_bytes((&*removed.key).try_into().expect("8")))
+        .collect();
     let with_a_time: Vec<u64> = (0..50).map(|number| 98 - 2 * number).collect();
     // Evicted approximately in the order of their times: the places of the wheel get wider with the distance.
     let mut first = gone[..50].to_vec();
@@ -338,15 +341,15 @@ fn what_expires_first_goes_first() {
 
 #[test]
 fn an_entry_that_grows_where_there_is_no_room_is_not_what_makes_room() {
-    let (mut shard, _) = shard(Eviction::S3Fifo, 2000);
+    let (mut stripe, _) = stripe(Eviction::S3Fifo, 2000);
     for number in 0..20 {
-        with(number, |key| shard.put(key, &[0; 40], Expires::At(5000), Condition::Always, || 0)).expect("room");
+        with(number, |key| stripe.put(key, &[0; 40], Expires::At(5000), Condition::Always, || 0)).expect("room");
     }
     let last = 19;
-    with(last, |key| shard.put(key, &[7; 900], Expires::Kept, Condition::IfPresent, || 0)).expect("room is made");
-    let found = with(last, |key| shard.get(key, || 0).map(|found| (bytes_of(found).len(), found.expires_ms)));
+    with(last, |key| stripe.put(key, &[7; 900], Expires::Kept, Condition::IfPresent, || 0)).expect("room is made");
+    let found = with(last, |key| stripe.get(key, || 0).map(|found| (bytes_of(found).len(), found.expires_ms)));
     assert_eq!(found, Some((900, Some(5000))));
-    let too_large = with(last, |key| shard.put(key, &[7; 9000], Expires::Kept, Condition::Always, || 0));
+    let too_large = with(last, |key| stripe.put(key, &[7; 9000], Expires::Kept, Condition::Always, || 0));
     assert_eq!(too_large.expect_err("more than the cache").kind, ErrorKind::Busy);
 }
 
@@ -364,10 +367,10 @@ fn numbers_are_read_as_they_are_written() {
 
 #[test]
 fn structures_are_made_changed_counted_and_gone_when_they_are_empty() {
-    let (mut shard, budget) = shard(Eviction::None, 1 << 20);
-    let push = |shard: &mut Shard, number: u64, item: &[u8]| {
+    let (mut stripe, budget) = stripe(Eviction::None, 1 << 20);
+    let push = |stripe: &mut Stripe, number: u64, item: &[u8]| {
         with(number, |key| {
-            shard.change(
+            stripe.change(
                 key,
                 item.len() as u64,
                 || 0,
@@ -378,28 +381,28 @@ fn structures_are_made_changed_counted_and_gone_when_they_are_empty() {
             )
         })
     };
-    assert_eq!(push(&mut shard, 1, &[7; 1000]), Ok(1));
-    let small = shard.stats().bytes;
-    assert_eq!(push(&mut shard, 1, &[7; 5000]), Ok(2));
-    assert_eq!(shard.stats().bytes, small + 5000 + 24);
-    let version = with(1, |key| shard.peek(key, || 0).map(|found| found.version));
-    let nothing = with(1, |key| shard.change(key, 0, || 0, |list: &mut Edit<'_, List>| (false, list.len())));
-    assert_eq!((nothing, with(1, |key| shard.peek(key, || 0).map(|found| found.version))), (Ok(2), version));
+    assert_eq!(push(&mut stripe, 1, &[7; 1000]), Ok(1));
+    let small = stripe.stats().bytes;
+    assert_eq!(push(&mut stripe, 1, &[7; 5000]), Ok(2));
+    assert_eq!(stripe.stats().bytes, small + 5000 + 24);
+    let version = with(1, |key| stripe.peek(key, || 0).map(|found| found.version));
+    let nothing = with(1, |key| stripe.change(key, 0, || 0, |list: &mut Edit<'_, List>| (false, list.len())));
+    assert_eq!((nothing, with(1, |key| stripe.peek(key, || 0).map(|found| found.version))), (Ok(2), version));
     // A value of another kind is refused in both directions.
-    let as_a_set = with(1, |key| shard.change(key, 0, || 0, |set: &mut Edit<'_, Set>| (true, set.add(b"x"))));
+    let as_a_set = with(1, |key| stripe.change(key, 0, || 0, |set: &mut Edit<'_, Set>| (true, set.add(b"x"))));
     assert_eq!(as_a_set.expect_err("a list").kind, ErrorKind::Invalid);
-    assert_eq!(with(1, |key| shard.add(key, 1, || 0)).expect_err("a list").kind, ErrorKind::Invalid);
-    with(2, |key| shard.put(key, b"bytes", Expires::At(100), Condition::Always, || 0)).expect("room");
-    assert_eq!(push(&mut shard, 2, b"x").expect_err("bytes").kind, ErrorKind::Invalid);
+    assert_eq!(with(1, |key| stripe.add(key, 1, || 0)).expect_err("a list").kind, ErrorKind::Invalid);
+    with(2, |key| stripe.put(key, b"bytes", Expires::At(100), Condition::Always, || 0)).expect("room");
+    assert_eq!(push(&mut stripe, 2, b"x").expect_err("bytes").kind, ErrorKind::Invalid);
     // Bytes replace a list and keep its expiry time on request.
-    with(1, |key| shard.set_expiry(key, Some(100), || 0));
-    with(1, |key| shard.put(key, b"now bytes", Expires::Kept, Condition::IfPresent, || 0)).expect("room");
-    let found = with(1, |key| shard.peek(key, || 0).map(|found| (bytes_of(found), found.expires_ms)));
+    with(1, |key| stripe.set_expiry(key, Some(100), || 0));
+    with(1, |key| stripe.put(key, b"now bytes", Expires::Kept, Condition::IfPresent, || 0)).expect("room");
+    let found = with(1, |key| stripe.peek(key, || 0).map(|found| (bytes_of(found), found.expires_ms)));
     assert_eq!(found, Some((b"now bytes".to_vec(), Some(100))));
     // Removing the last part removes the entry, and a call that changes nothing creates no entry.
-    push(&mut shard, 3, b"only").expect("room");
+    push(&mut stripe, 3, b"only").expect("room");
     let popped = with(3, |key| {
-        shard.change(
+        stripe.change(
             key,
             0,
             || 0,
@@ -410,29 +413,29 @@ fn structures_are_made_changed_counted_and_gone_when_they_are_empty() {
         )
     });
     assert_eq!(popped.expect("a list").as_deref(), Some(&b"only"[..]));
-    assert_eq!(with(3, |key| shard.change(key, 0, || 0, |list: &mut Edit<'_, List>| (false, list.len()))), Ok(0));
-    assert_eq!(shard.stats().entries, 2);
+    assert_eq!(with(3, |key| stripe.change(key, 0, || 0, |list: &mut Edit<'_, List>| (false, list.len()))), Ok(0));
+    assert_eq!(stripe.stats().entries, 2);
     // A full cache refuses changes that would make it larger, and whole values, too.
-    assert_eq!(push(&mut shard, 4, &vec![0; 2 << 20]).expect_err("full").kind, ErrorKind::Busy);
+    assert_eq!(push(&mut stripe, 4, &vec![0; 2 << 20]).expect_err("full").kind, ErrorKind::Busy);
     let mut set = Set::default();
     set.add(b"member");
     let whole = |set: Set| Owned::Structure(Box::new(Structure::Set(set)));
-    with(2, |key| shard.put_owned(key, whole(set.clone()), Some(50), || 0)).expect("room");
-    let found = with(2, |key| shard.peek(key, || 0).map(|found| (found.value.kind(), found.expires_ms)));
+    with(2, |key| stripe.put_owned(key, whole(set.clone()), Some(50), || 0)).expect("room");
+    let found = with(2, |key| stripe.peek(key, || 0).map(|found| (found.value.kind(), found.expires_ms)));
     assert_eq!(found, Some((Kind::Set, Some(50))));
-    assert_eq!(with(2, |key| shard.peek(key, || 50).map(|found| found.version)), None);
-    with(1, |key| shard.put_owned(key, whole(Set::default()), None, || 0)).expect("nothing");
-    assert_eq!((shard.stats().entries, shard.stats().bytes), (0, 0));
-    drop(shard);
+    assert_eq!(with(2, |key| stripe.peek(key, || 50).map(|found| found.version)), None);
+    with(1, |key| stripe.put_owned(key, whole(Set::default()), None, || 0)).expect("nothing");
+    assert_eq!((stripe.stats().entries, stripe.stats().bytes), (0, 0));
+    drop(stripe);
     assert_eq!(budget.taken(), 0);
 }
 
 #[test]
 fn structures_that_grow_in_a_cache_that_evicts_make_others_go() {
-    let (mut shard, _) = shard(Eviction::S3Fifo, 20_000);
+    let (mut stripe, _) = stripe(Eviction::S3Fifo, 20_000);
     for number in 0..2000u64 {
         let grown = with(number % 7, |key| {
-            shard.change(
+            stripe.change(
                 key,
                 40,
                 || 0,
@@ -441,19 +444,19 @@ fn structures_that_grow_in_a_cache_that_evicts_make_others_go() {
         });
         grown.expect("room is made");
         // One step may exceed the room by the bytes that it adds.
-        assert!(shard.stats().bytes <= 20_000 + 200, "{}", shard.stats().bytes);
+        assert!(stripe.stats().bytes <= 20_000 + 200, "{}", stripe.stats().bytes);
     }
-    assert!(shard.stats().evicted > 0);
-    let seen: Vec<_> = (0..20).filter_map(|number| shard.any_key(number, 0)).collect();
+    assert!(stripe.stats().evicted > 0);
+    let seen: Vec<_> = (0..20).filter_map(|number| stripe.any_key(number, 0)).collect();
     assert!(seen.iter().all(|key| key.len() == 8) && seen.len() == 20);
 }
 
 #[test]
 fn a_structure_that_would_take_too_much_does_not_grow() {
-    let (mut shard, _) = shard(Eviction::S3Fifo, 4 << 30);
-    let grow = |shard: &mut Shard, room: u64| {
+    let (mut stripe, _) = stripe(Eviction::S3Fifo, 4 << 30);
+    let grow = |stripe: &mut Stripe, room: u64| {
         with(1, |key| {
-            shard.change(
+            stripe.change(
                 key,
                 room,
                 || 0,
@@ -464,17 +467,17 @@ fn a_structure_that_would_take_too_much_does_not_grow() {
             )
         })
     };
-    assert_eq!(grow(&mut shard, 4), Ok(1));
-    let refused = grow(&mut shard, STRUCTURE_BYTES_MAX).expect_err("it would take more than it may");
+    assert_eq!(grow(&mut stripe, 4), Ok(1));
+    let refused = grow(&mut stripe, STRUCTURE_BYTES_MAX).expect_err("it would take more than it may");
     assert_eq!(refused.kind, ErrorKind::TooLarge);
-    assert_eq!(grow(&mut shard, STRUCTURE_BYTES_MAX / 2), Ok(2));
+    assert_eq!(grow(&mut stripe, STRUCTURE_BYTES_MAX / 2), Ok(2));
     // A caller that moves a value from another place checks the growth before it takes the value.
     let asked =
-        |shard: &mut Shard, room| with(1, |key| shard.check_growth(key, room, || 0)).map_err(|error| error.kind);
-    assert_eq!(asked(&mut shard, STRUCTURE_BYTES_MAX), Err(ErrorKind::TooLarge));
-    assert_eq!(asked(&mut shard, STRUCTURE_BYTES_MAX / 2), Ok(()));
+        |stripe: &mut Stripe, room| with(1, |key| stripe.check_growth(key, room, || 0)).map_err(|error| error.kind);
+    assert_eq!(asked(&mut stripe, STRUCTURE_BYTES_MAX), Err(ErrorKind::TooLarge));
+    assert_eq!(asked(&mut stripe, STRUCTURE_BYTES_MAX / 2), Ok(()));
     let long = vec![b'k'; KEY_BYTES_MAX + 1];
-    let of_long = shard.check_growth(Key { hash: 1, bytes: &long }, 1, || 0);
+    let of_long = stripe.check_growth(Key { hash: 1, bytes: &long }, 1, || 0);
     assert_eq!(of_long.map_err(|error| error.kind), Err(ErrorKind::TooLarge));
 }
 
@@ -483,41 +486,41 @@ fn a_structure_that_would_take_too_much_does_not_grow() {
 fn keys_of_streams_tell_when_they_are_removed() {
     use crate::ids::TopicId;
     for eviction in Eviction::ALL {
-        let (mut shard, _) = shard(eviction, 64 << 10);
-        shard.tell_effects(true);
+        let (mut stripe, _) = stripe(eviction, 64 << 10);
+        stripe.tell_effects(true);
         let topic = |number: u64| TopicId::new(1, number);
         for number in 0..6 {
             let expires_ms = (number == 2).then_some(50);
-            with(number, |key| shard.put_stream(key, topic(number), expires_ms, || 10)).expect("put");
+            with(number, |key| stripe.put_stream(key, topic(number), expires_ms, || 10)).expect("put");
         }
-        assert!(shard.take_effects().is_none(), "{eviction:?}");
-        let found = with(0, |key| shard.peek(key, || 10).map(|found| found.value.kind()));
+        assert!(stripe.take_effects().is_none(), "{eviction:?}");
+        let found = with(0, |key| stripe.peek(key, || 10).map(|found| found.value.kind()));
         assert_eq!(found, Some(Kind::Stream));
-        let set = with(0, |key| shard.change(key, 0, || 10, |set: &mut Edit<'_, Set>| (true, set.add(b"m"))));
+        let set = with(0, |key| stripe.change(key, 0, || 10, |set: &mut Edit<'_, Set>| (true, set.add(b"m"))));
         assert_eq!(set.expect_err("it is a stream").kind, ErrorKind::Invalid);
-        assert_eq!(shard.take_lost(), []);
+        assert_eq!(stripe.take_lost(), []);
 
-        with(0, |key| shard.delete(key, Condition::Always, || 10));
-        with(1, |key| shard.put(key, b"v", Expires::Never, Condition::Always, || 10)).expect("put");
-        assert!(with(2, |key| shard.peek(key, || 60).is_none()));
-        assert_eq!(shard.take_lost(), [topic(0), topic(1), topic(2)]);
-        assert!(with(3, |key| shard.take_stream(key, topic(3))) && !with(4, |key| shard.take_stream(key, topic(3))));
-        assert_eq!(shard.take_lost(), []);
+        with(0, |key| stripe.delete(key, Condition::Always, || 10));
+        with(1, |key| stripe.put(key, b"v", Expires::Never, Condition::Always, || 10)).expect("put");
+        assert!(with(2, |key| stripe.peek(key, || 60).is_none()));
+        assert_eq!(stripe.take_lost(), [topic(0), topic(1), topic(2)]);
+        assert!(with(3, |key| stripe.take_stream(key, topic(3))) && !with(4, |key| stripe.take_stream(key, topic(3))));
+        assert_eq!(stripe.take_lost(), []);
 
         // Other entries make room.
         for number in 100..1000 {
-            let put = with(number, |key| shard.put(key, &[0; 200], Expires::At(5000), Condition::Always, || 60));
+            let put = with(number, |key| stripe.put(key, &[0; 200], Expires::At(5000), Condition::Always, || 60));
             assert!(put.is_ok() || eviction == Eviction::None, "{eviction:?}");
         }
-        assert!(with(4, |key| shard.peek(key, || 60).is_some()) && shard.take_lost().is_empty());
+        assert!(with(4, |key| stripe.peek(key, || 60).is_some()) && stripe.take_lost().is_empty());
         let mut dumped = Vec::new();
-        shard.scan(Cursor::default(), u32::MAX, 60, |found| {
-            let is_dumped = Shard::dump(found, &mut dumped) > 0;
+        stripe.scan(Cursor::default(), u32::MAX, 60, |found| {
+            let is_dumped = Stripe::dump(found, &mut dumped) > 0;
             assert_ne!(is_dumped, matches!(found.value, Value::Structure(Structure::Stream(_))));
             true
         });
-        shard.flush();
-        let mut lost = shard.take_lost();
+        stripe.flush();
+        let mut lost = stripe.take_lost();
         lost.sort_unstable();
         assert_eq!(lost, [topic(4), topic(5)]);
     }

@@ -20,7 +20,7 @@ const AHEAD_S: u32 = 3600;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Used(u32);
 
-/// Uses of an entry, relative to the clock of its shard.
+/// Uses of an entry, relative to the clock of its stripe.
 #[derive(Clone, Copy, Debug)]
 pub struct Uses {
     used: Used,
@@ -59,7 +59,7 @@ fn second_of(ms: u64) -> u32 {
     (ms / 1000) as u32 & SECONDS
 }
 
-/// Clock of a shard, which its owner moves, and the state of its random numbers.
+/// Clock of a stripe, which its owner moves, and the state of its random numbers.
 pub(super) struct Clock {
     second: u32,
     random: u32,

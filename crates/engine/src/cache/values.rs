@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::structures::Kind;
-use super::{CacheName, Eviction, ShardStats};
+use super::{CacheName, Eviction, StripeStats};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheSettings {
@@ -38,10 +38,10 @@ pub struct CacheStatus {
     pub settings: CacheSettings,
     /// Effective limit in bytes: the lower one of the limit of this cache and the limit for all caches.
     pub bytes_max: u64,
-    pub stats: ShardStats,
+    pub stats: StripeStats,
 }
 
-/// Position in a scan: the shard, and the place in it.
+/// Position in a scan: the stripe, and the place in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanCursor(pub u64);
 

@@ -30,8 +30,8 @@ use super::{Live, Peer, Phase};
 use crate::Outbox;
 use crate::heavy::Turns;
 use crate::limits::{Permit, coarse_ns};
-use crate::shards::Timer;
 use crate::telemetry::{self, Lap};
+use crate::workers::Timer;
 
 /// Bytes to be written at which no more frames are handled until they are written.
 const FLUSH_BYTES: usize = 64 << 10;
@@ -208,11 +208,11 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             bodies: Bodies::default(),
             held: None,
             stage: Stage::Opening,
-            timer: Timer::new(live.shard.clone()),
-            turns: Turns::new(live.shard.clone()),
+            timer: Timer::new(live.worker.clone()),
+            turns: Turns::new(live.worker.clone()),
             is_in_line: false,
-            opened: live.shard.now(),
-            active: live.shard.now(),
+            opened: live.worker.now(),
+            active: live.worker.now(),
             frame_began: 0,
             pace: None,
             turn_ns: 0,
@@ -230,7 +230,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
     }
 
     fn poll_turn(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<()> {
-        let now = self.live.shard.now();
+        let now = self.live.worker.now();
         // Usually no other owner has a clone, and then no other thread can push.
         let is_shared = Arc::strong_count(&self.outbox) > 1;
         if is_shared {

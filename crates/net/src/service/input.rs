@@ -9,7 +9,7 @@ pub struct Input<'a> {
 }
 
 enum Source<'a> {
-    /// Bytes in the shard's buffer: a decoder has to copy those that it keeps.
+    /// Bytes in the worker's buffer: a decoder has to copy those that it keeps.
     Shared(&'a [u8]),
     /// Bytes in the connection's own buffer: a frame can be split off.
     Own(&'a mut BytesMut),

@@ -33,8 +33,8 @@ pub use protocol::{Decoded, Fault, FaultKind, Handler, Held, Never, Order, Proto
 pub use server::Server;
 
 use crate::limits::{Cap, Lease};
-use crate::shards::Shard;
 use crate::telemetry::{Cells, Telemetry, TelemetrySettings};
+use crate::workers::Worker;
 
 /// Time limits of peers and handlers.
 #[derive(Clone, Copy, Debug)]
@@ -130,18 +130,18 @@ pub struct Service<P, H> {
     handler: H,
     /// Limits and timeouts.
     pub settings: ServiceSettings,
-    /// Requests in flight, over all shards.
+    /// Requests in flight, over all workers.
     pub requests: Arc<Cap>,
-    /// Bodies that arrive in pieces, over all shards.
+    /// Bodies that arrive in pieces, over all workers.
     pub bodies: Arc<Cap>,
-    /// Bytes of incomplete frames and bodies, over all shards.
+    /// Bytes of incomplete frames and bodies, over all workers.
     pub memory: Arc<Cap>,
-    /// Counters of the service, over all shards.
+    /// Counters of the service, over all workers.
     pub telemetry: Arc<Telemetry>,
 }
 
 impl<P: Protocol + Clone + Send + Sync, H: Handler<P> + Clone + Send + Sync> Service<P, H> {
-    /// Creates a service. Each shard receives a clone of the protocol and of the handler.
+    /// Creates a service. Each worker receives a clone of the protocol and of the handler.
     pub fn new(protocol: P, handler: H, settings: ServiceSettings) -> Self {
         Self {
             protocol,
@@ -154,18 +154,18 @@ impl<P: Protocol + Clone + Send + Sync, H: Handler<P> + Clone + Send + Sync> Ser
         }
     }
 
-    /// Creates the instance of the service for one shard.
-    fn live(&self, shard: &Rc<Shard>) -> Live<P, H> {
+    /// Creates the instance of the service for one worker.
+    fn live(&self, worker: &Rc<Worker>) -> Live<P, H> {
         let leases = [&self.requests, &self.bodies, &self.memory].map(Cap::lease);
         for lease in &leases {
             let lease = Rc::downgrade(lease);
-            shard.at_each_tick(move |is_last| lease.upgrade().inspect(|lease| lease.tick(is_last)).is_some());
+            worker.at_each_tick(move |is_last| lease.upgrade().inspect(|lease| lease.tick(is_last)).is_some());
         }
         let [requests, bodies, memory] = leases;
         Live {
             protocol: self.protocol.clone(),
             handler: self.handler.clone(),
-            shard: shard.clone(),
+            worker: worker.clone(),
             settings: self.settings,
             ticks: Ticks::new(&self.settings.timeouts, self.settings.memory_wait),
             requests,
@@ -179,11 +179,11 @@ impl<P: Protocol + Clone + Send + Sync, H: Handler<P> + Clone + Send + Sync> Ser
     }
 }
 
-/// Instance of a service on one shard.
+/// Instance of a service on one worker.
 struct Live<P, H> {
     protocol: P,
     handler: H,
-    shard: Rc<Shard>,
+    worker: Rc<Worker>,
     settings: ServiceSettings,
     ticks: Ticks,
     requests: Rc<Lease>,
@@ -204,7 +204,7 @@ enum Phase {
     Aborting,
 }
 
-/// Timeouts in ticks of the shard's clock.
+/// Timeouts in ticks of the worker's clock.
 struct Ticks {
     first_frame: u64,
     read: u64,
@@ -219,14 +219,14 @@ struct Ticks {
 impl Ticks {
     fn new(timeouts: &Timeouts, memory_wait: Duration) -> Self {
         Self {
-            first_frame: Shard::ticks(timeouts.first_frame),
-            read: Shard::ticks(timeouts.read),
-            write: Shard::ticks(timeouts.write),
-            idle: timeouts.idle.map_or(u64::MAX, Shard::ticks),
-            handler: Shard::ticks(timeouts.handler),
-            last_words: Shard::ticks(timeouts.last_words),
-            memory_wait: Shard::ticks(memory_wait),
-            pace: Shard::ticks(PACE_WAIT),
+            first_frame: Worker::ticks(timeouts.first_frame),
+            read: Worker::ticks(timeouts.read),
+            write: Worker::ticks(timeouts.write),
+            idle: timeouts.idle.map_or(u64::MAX, Worker::ticks),
+            handler: Worker::ticks(timeouts.handler),
+            last_words: Worker::ticks(timeouts.last_words),
+            memory_wait: Worker::ticks(memory_wait),
+            pace: Worker::ticks(PACE_WAIT),
         }
     }
 }

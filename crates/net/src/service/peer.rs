@@ -15,8 +15,8 @@ pub struct Peer {
     pub address: Option<SocketAddr>,
     /// Local address that a TCP peer has connected to.
     pub local: Option<SocketAddr>,
-    /// Shard that serves the connection.
-    pub shard: usize,
+    /// Worker that serves the connection.
+    pub worker: usize,
     /// Certificate chain that the peer presented, as it was sent.
     pub certificates: Vec<rustls::pki_types::CertificateDer<'static>>,
     /// QUIC connection, for protocols that open their own streams.

@@ -163,7 +163,7 @@ pub enum Standing {
     Over,
 }
 
-/// Implementation of a service. Each shard has its own clone, so its connections and sessions may contain `Rc` and
+/// Implementation of a service. Each worker has its own clone, so its connections and sessions may contain `Rc` and
 /// `Cell`.
 ///
 /// A request is answered now or later, and a message never: other code does not compile.

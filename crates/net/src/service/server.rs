@@ -1,4 +1,4 @@
-//! Service on all shards, and the distribution of connections to them.
+//! Service on all workers, and the distribution of connections to them.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -27,26 +27,26 @@ use crate::limits::{ConnectionLimits, ConnectionPermit, Connections};
 use crate::listen::{Address, Kind, Listener, Plaintext, TlsOffer};
 use crate::outbox::Socket;
 use crate::quic::{self, Windows};
-use crate::shards::{Place, Places};
 use crate::shutdown::Stages;
-use crate::{Drain, Outbox, Shards, Shutdown};
+use crate::workers::{Place, Places};
+use crate::{Drain, Outbox, Shutdown, Workers};
 
 /// Part of the maximum number of connections from which on a QUIC peer has to prove its address first.
 const VALIDATE_FROM_PART: usize = 8;
 /// First byte of a TLS handshake.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Service that runs on every shard until its drain begins. Cloning it is cheap.
+/// Service that runs on every worker until its drain begins. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Server {
-    shards: Arc<Shards>,
-    /// Queue to each shard. Its entries hold the permit of their connection.
+    workers: Arc<Workers>,
+    /// Queue to each worker. Its entries hold the permit of their connection.
     arrivals: Vec<mpsc::UnboundedSender<Arrival>>,
     connections: Arc<Connections>,
     shutdown: Shutdown,
 }
 
-/// Connection or endpoint to be served on a shard.
+/// Connection or endpoint to be served on a worker.
 struct Arrival {
     what: Arrived,
     hold: Hold,
@@ -80,10 +80,10 @@ struct Hold {
 }
 
 impl Server {
-    /// Starts the service on every shard.
+    /// Starts the service on every worker.
     pub fn start<P, H>(
         service: Service<P, H>,
-        shards: &Arc<Shards>,
+        workers: &Arc<Workers>,
         connections: Arc<Connections>,
         shutdown: &Shutdown,
     ) -> Self
@@ -92,28 +92,28 @@ impl Server {
         H: Handler<P> + Clone + Send + Sync,
     {
         let service = Arc::new(service);
-        let arrivals = (0..shards.len()).map(|shard| {
+        let arrivals = (0..workers.len()).map(|worker| {
             let (arrivals, queue) = mpsc::unbounded_channel();
             let (service, stages) = (service.clone(), shutdown.stages());
-            shards.run(shard, move |shard| {
-                let live = Rc::new(service.live(shard));
+            workers.run(worker, move |worker| {
+                let live = Rc::new(service.live(worker));
                 spawn_local(live.clone().watch(stages));
                 spawn_local(live.serve_all(queue));
             });
             arrivals
         });
-        Self { arrivals: arrivals.collect(), shards: shards.clone(), connections, shutdown: shutdown.clone() }
+        Self { arrivals: arrivals.collect(), workers: workers.clone(), connections, shutdown: shutdown.clone() }
     }
 
-    /// Starts the service with defaults: a shard for each core, the default connection limits, and its own shutdown
+    /// Starts the service with defaults: a worker for each core, the default connection limits, and its own shutdown
     /// ([`Server::shutdown`]). Fails if the threads cannot be started.
     pub fn on_every_core<P, H>(service: Service<P, H>) -> io::Result<Self>
     where
         P: Protocol + Clone + Send + Sync,
         H: Handler<P> + Clone + Send + Sync,
     {
-        let shards = Arc::new(Shards::start(std::thread::available_parallelism()?.get())?);
-        Ok(Self::start(service, &shards, Connections::new(ConnectionLimits::default()), &Shutdown::default()))
+        let workers = Arc::new(Workers::start(std::thread::available_parallelism()?.get())?);
+        Ok(Self::start(service, &workers, Connections::new(ConnectionLimits::default()), &Shutdown::default()))
     }
 
     /// Returns the shutdown, which ends the service.
@@ -141,11 +141,11 @@ impl Server {
             })),
             Kind::Quic { endpoints, config, windows } => {
                 for (i, endpoint) in endpoints.into_iter().enumerate() {
-                    let shard = i % self.shards.len();
+                    let worker = i % self.workers.len();
                     let hold = Hold { _permit: None, _place: None, drain: self.shutdown.drain() };
-                    let (connections, places) = (self.connections.clone(), self.shards.places(shard));
+                    let (connections, places) = (self.connections.clone(), self.workers.places(worker));
                     let offer = QuicOffer { config: config.clone(), windows, connections, places };
-                    self.send(shard, Arrival { what: Arrived::Endpoint(endpoint, Box::new(offer)), hold });
+                    self.send(worker, Arrival { what: Arrived::Endpoint(endpoint, Box::new(offer)), hold });
                 }
             }
         }
@@ -154,27 +154,27 @@ impl Server {
 
     /// Serves one byte stream in memory. It is dropped if the connection limit is reached.
     pub fn serve_pipe(&self, pipe: impl Pipe + 'static) {
-        if let Some((hold, shard)) = self.admit(None) {
-            self.send(shard, Arrival { what: Arrived::Pipe(Box::new(pipe)), hold });
+        if let Some((hold, worker)) = self.admit(None) {
+            self.send(worker, Arrival { what: Arrived::Pipe(Box::new(pipe)), hold });
         }
     }
 
     fn take_tcp(&self, socket: TcpStream, peer: SocketAddr, tls: Option<TlsOffer>) {
-        let Some((hold, shard)) = self.admit(Some(peer)) else {
+        let Some((hold, worker)) = self.admit(Some(peer)) else {
             return;
         };
         match socket.into_std() {
-            Ok(socket) => self.send(shard, Arrival { what: Arrived::Tcp(socket, peer, tls), hold }),
+            Ok(socket) => self.send(worker, Arrival { what: Arrived::Tcp(socket, peer, tls), hold }),
             Err(error) => tracing::debug!(%peer, %error, "connection lost while it was placed"),
         }
     }
 
     fn take_unix(&self, socket: UnixStream) {
-        let Some((hold, shard)) = self.admit(None) else {
+        let Some((hold, worker)) = self.admit(None) else {
             return;
         };
         match socket.into_std() {
-            Ok(socket) => self.send(shard, Arrival { what: Arrived::Unix(socket), hold }),
+            Ok(socket) => self.send(worker, Arrival { what: Arrived::Unix(socket), hold }),
             Err(error) => tracing::debug!(%error, "connection lost while it was placed"),
         }
     }
@@ -182,9 +182,9 @@ impl Server {
     fn admit(&self, peer: Option<SocketAddr>) -> Option<(Hold, usize)> {
         match self.connections.admit(peer.map(|peer| peer.ip())) {
             Ok(permit) => {
-                let place = self.shards.place();
-                let shard = place.shard;
-                Some((Hold { _permit: Some(permit), _place: Some(place), drain: self.shutdown.drain() }, shard))
+                let place = self.workers.place();
+                let worker = place.worker;
+                Some((Hold { _permit: Some(permit), _place: Some(place), drain: self.shutdown.drain() }, worker))
             }
             Err(refused) => {
                 tracing::warn!(?peer, %refused, "refused a connection");
@@ -193,9 +193,9 @@ impl Server {
         }
     }
 
-    fn send(&self, shard: usize, arrival: Arrival) {
-        if self.arrivals[shard].send(arrival).is_err() {
-            tracing::debug!(shard, "the shard has stopped");
+    fn send(&self, worker: usize, arrival: Arrival) {
+        if self.arrivals[worker].send(arrival).is_err() {
+            tracing::debug!(worker, "the worker has stopped");
         }
     }
 }
@@ -207,10 +207,10 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
     async fn watch(self: Rc<Self>, mut stages: Stages) {
         stages.begun().await;
         self.phase.set(Phase::Draining);
-        self.shard.wake_all();
+        self.worker.wake_all();
         stages.aborted().await;
         self.phase.set(Phase::Aborting);
-        self.shard.wake_all();
+        self.worker.wake_all();
     }
 
     async fn serve_all(self: Rc<Self>, mut arrivals: mpsc::UnboundedReceiver<Arrival>) {
@@ -234,7 +234,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
             transport,
             address,
             local,
-            shard: self.shard.index(),
+            worker: self.worker.index(),
             certificates: Vec::new(),
             quic: None,
             is_known: Cell::new(false),
@@ -489,7 +489,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
             Poll::Pending if self.phase.get() != phase => Poll::Ready(None),
             polled => polled.map(Some),
         });
-        self.shard.within(duration, work).await.flatten()
+        self.worker.within(duration, work).await.flatten()
     }
 }
 

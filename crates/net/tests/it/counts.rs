@@ -15,9 +15,9 @@ fn measured() -> ServiceSettings {
 
 async fn everything_is_counted_once(way: Way) {
     for is_in_order in [true, false] {
-        // On one shard, because another shard may keep the only permit of a cap for a moment.
+        // On one worker, because another worker may keep the only permit of a cap for a moment.
         let settings = ServiceSettings { streamed_bodies_max: 1, ..measured() };
-        let stand = Stand::build(Plan { is_in_order, settings, shards: 1, ..Plan::default() });
+        let stand = Stand::build(Plan { is_in_order, settings, workers: 1, ..Plan::default() });
         let frames = [
             call(1, "echo at once"),
             call(2, "wait later"),

@@ -1,4 +1,4 @@
-//! Fairness: a connection that always has work leaves time for the others of its shard.
+//! Fairness: a connection that always has work leaves time for the others of its worker.
 
 use std::io;
 use std::pin::Pin;
@@ -47,7 +47,7 @@ impl AsyncWrite for Tireless {
 }
 
 async fn leaves_time(tireless: Tireless, is_at_it: impl Fn(&Stand) -> bool) {
-    let stand = Stand::build(Plan { shards: 1, is_in_order: false, ..Plan::default() });
+    let stand = Stand::build(Plan { workers: 1, is_in_order: false, ..Plan::default() });
     stand.server.serve_pipe(tireless);
     until("it is at it", || is_at_it(&stand)).await;
     for _ in 0..3 {
@@ -74,7 +74,7 @@ async fn an_answer_without_end_leaves_time() {
     leaves_time(Tireless { first, then: Vec::new() }, |stand| stand.world.noted("begin x") > 0).await;
 }
 
-/// Sends these requests, each on a separate connection, while the thread of the shard is busy, so that it finds all of
+/// Sends these requests, each on a separate connection, while the thread of the worker is busy, so that it finds all of
 /// them at the same time. Returns the notes from then on.
 async fn found_together(stand: &Stand, peers: &mut [Peer], requests: &[String]) -> Vec<String> {
     let mut stopper = stand.dial(Way::Tcp).await;
@@ -93,11 +93,11 @@ async fn found_together(stand: &Stand, peers: &mut [Peer], requests: &[String]) 
     stand.world.notes().split_off(noted + 1)
 }
 
-/// Returns the number of heavy requests that are handled before a light one when the shard finds all of them together.
+/// Returns the number of heavy requests that are handled before a light one when the worker finds all of them together.
 /// `first` contains the earlier requests of the heavy connections.
 async fn heavy_ones_before_a_light_one(first: &[&str], heavy: &str) -> usize {
     const HEAVY: usize = 40;
-    let stand = Stand::build(Plan { shards: 1, is_in_order: false, ..Plan::default() });
+    let stand = Stand::build(Plan { workers: 1, is_in_order: false, ..Plan::default() });
     let mut peers = Vec::new();
     for _ in 0..HEAVY {
         let mut peer = stand.dial(Way::Tcp).await;
@@ -144,7 +144,7 @@ async fn connections_that_took_long_before_leave_time_for_a_light_one() {
 #[tokio::test]
 async fn the_line_goes_on_when_connections_in_it_end() {
     const HEAVY: usize = 20;
-    let stand = Stand::build(Plan { shards: 1, is_in_order: false, ..Plan::default() });
+    let stand = Stand::build(Plan { workers: 1, is_in_order: false, ..Plan::default() });
     let mut peers = Vec::new();
     for _ in 0..HEAVY {
         peers.push(stand.dial(Way::Tcp).await);
@@ -169,7 +169,7 @@ async fn the_line_goes_on_when_connections_in_it_end() {
 /// Heavy turns that cannot be delayed, such as those that write an endless answer, do not keep others in the line.
 #[tokio::test]
 async fn answers_without_end_do_not_keep_others_in_the_line() {
-    let stand = Stand::build(Plan { shards: 1, is_in_order: false, ..Plan::default() });
+    let stand = Stand::build(Plan { workers: 1, is_in_order: false, ..Plan::default() });
     for _ in 0..3 {
         let first = call(1, &format!("flood-quietly x {} 10000", usize::MAX));
         stand.server.serve_pipe(Tireless { first, then: Vec::new() });

@@ -42,12 +42,12 @@ async fn requests_beyond_the_cap_are_answered_busy(way: Way) {
     }
 }
 
-/// An idle shard does not keep permits from the other shards forever.
+/// An idle worker does not keep permits from the other workers forever.
 #[tokio::test]
-async fn a_shard_that_is_idle_keeps_nothing_from_the_others() {
+async fn a_worker_that_is_idle_keeps_nothing_from_the_others() {
     let stand = Stand::out_of_order(ServiceSettings { requests_in_flight_max: 2, ..patient() });
     let (mut one, mut other) = (stand.dial(Way::Tcp).await, stand.dial(Way::Tcp).await);
-    // Each on a separate shard.
+    // Each on a separate worker.
     for id in 0..10 {
         one.send_all(&[call(id, "wait x"), call(100 + id, "wait x")]).await;
         stand.world.open("x", 2);

@@ -234,7 +234,7 @@ async fn a_handshake_does_not_hold_the_end_up() {
     assert_eq!(stand.connections.open(), 0);
 }
 
-/// Dropping the server and its shards ends them, with every listener open.
+/// Dropping the server and its workers ends them, with every listener open.
 #[tokio::test]
 async fn dropping_everything_ends_it() {
     for way in [Way::Tcp, Way::Tls, Way::Unix, Way::Quic, Way::Pipe] {
@@ -242,11 +242,11 @@ async fn dropping_everything_ends_it() {
         let mut peer = stand.dial(way).await;
         peer.send(&call(1, "wait x")).await;
         stand.world.until("begin x").await;
-        let (world, shards) = (stand.world.clone(), std::sync::Arc::downgrade(&stand.shards));
+        let (world, workers) = (stand.world.clone(), std::sync::Arc::downgrade(&stand.workers));
         drop(stand);
-        // Listeners are tasks of this runtime, which continue until it ends; over QUIC they are on the shards.
+        // Listeners are tasks of this runtime, which continue until it ends; over QUIC they are on the workers.
         if matches!(way, Way::Quic | Way::Pipe) {
-            until("the shards are gone", || shards.strong_count() == 0).await;
+            until("the workers are gone", || workers.strong_count() == 0).await;
             world.until("end x").await;
             peer.ear.hears_the_end().await;
         }

@@ -19,7 +19,7 @@ use crate::load;
 use crate::output::{FAILED, Failure, Result, USAGE};
 use stop::Stop;
 
-/// Number of threads in addition to the shards: for HTTP and all background work.
+/// Number of threads in addition to the workers: for HTTP and all background work.
 const BACKGROUND_THREADS: usize = 2;
 
 pub fn run(global: &Global, args: &Serve) -> Result {

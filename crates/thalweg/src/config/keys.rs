@@ -116,6 +116,9 @@ const WINDOW: Kind = bytes(64 << 10, 16 << 30);
 
 use Scope::{Broker, Client};
 
+/// Former names of keys, and their names now.
+pub const RENAMED: &[(&str, &str)] = &[("shards", "threads"), ("subscriber_lane_shard", "subscriber_lane_policy")];
+
 #[rustfmt::skip]
 pub const KEYS: &[Key] = &[
     key("profile", Broker, Kind::Choice(&PROFILES), "balanced", "Set of defaults to start from"),
@@ -154,7 +157,7 @@ pub const KEYS: &[Key] = &[
     key("overflow_block_allow", Broker, Kind::Text, "127.0.0.0/8,::1", "Networks and addresses whose subscriptions may make publishers wait (overflow = block), comma-separated"),
     key("hello_timeout_ms", Broker, MILLIS, "5000", "Time limit for the handshake of a connection, including its login if required"),
     key("shutdown_timeout_ms", Broker, MILLIS, "10000", "Time limit for finishing pending work at shutdown"),
-    key("shards", Broker, count(0, 1024), "0", "Threads that serve connections; 0: one per core"),
+    key("threads", Broker, count(0, 1024), "0", "Threads that serve connections; 0: one per core"),
     key("quic_endpoints", Broker, count(0, 64), "0", "QUIC sockets on the port; 0: one per two cores, at most 4"),
     key("http_body_max_bytes", Broker, bytes(1 << 10, 8 << 20), "4MiB", "Maximum size of an HTTP request body"),
     key("http_hosts", Broker, Kind::Text, "", "Host names that HTTP, SQS and Pub/Sub accept: name, *.domain or name:port, comma-separated; by default any. A door on a loopback address accepts only localhost and these"),
@@ -193,7 +196,7 @@ pub const KEYS: &[Key] = &[
     tuned("subscriber_writer_lanes", Broker, count(1, 64), ["4", "2", "8"], Some(["2", "4", "8"]), "Number of lanes: tasks that write to subscribers"),
     key("max_subscriber_writer_lanes", Broker, count(1, 64), "8", "Upper limit of subscriber_writer_lanes"),
     key("subscriber_lane_queue_depth", Broker, count(1, 1_048_576), "8192", "Maximum number of batches queued in one lane"),
-    key("subscriber_lane_shard", Broker, Kind::Choice(&LANE_POLICIES), "auto", "How subscribers are assigned to lanes"),
+    key("subscriber_lane_policy", Broker, Kind::Choice(&LANE_POLICIES), "auto", "How subscribers are assigned to lanes"),
     // Telemetry.
     key("disable_timings", Broker, Kind::Bool, "false", "Do not record the latency histograms"),
     key("otlp_endpoint", Broker, Kind::Text, "", "OpenTelemetry collector that receives the metrics, such as http://localhost:4318"),

@@ -26,7 +26,7 @@ use storage::{CompactionSettings, StoreSettings};
 
 pub use builder::Builder;
 pub use definitions::Definitions;
-use keys::{KEYS, Key, Kind, PROFILES, SIZES, Scope};
+use keys::{KEYS, Key, Kind, PROFILES, RENAMED, SIZES, Scope};
 pub use show::Remark;
 use units::{parse_bytes, parse_time};
 
@@ -429,7 +429,7 @@ impl Config {
     }
 
     pub fn broker(&self) -> broker::Settings {
-        let policy = self.text("subscriber_lane_shard");
+        let policy = self.text("subscriber_lane_policy");
         let lanes = self.size("subscriber_writer_lanes").min(self.size("max_subscriber_writer_lanes"));
         broker::Settings {
             auto_create_topics: self.bool("auto_create_topics"),
@@ -508,7 +508,7 @@ impl Config {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let or = |value: usize, default: usize| if value == 0 { default } else { value };
         crate::server::ServerSettings {
-            shards: or(self.size("shards"), cores),
+            threads: or(self.size("threads"), cores),
             quic_endpoints: or(self.size("quic_endpoints"), (cores / 2).clamp(1, 4)),
             connections_max: self.size("connections_max"),
             connections_per_peer_max: or(self.size("connections_per_peer_max"), self.size("connections_max")),
@@ -614,9 +614,12 @@ pub fn key_name(name: &str, place: &str) -> Result<&'static str> {
     find(name, place).map(|key| key.name)
 }
 
-/// Finds a key by its name. The error for an unknown name proposes the nearest known one.
+/// Finds a key by its name. The error for an unknown name proposes its new name, or else the nearest known one.
 fn find(name: &str, place: &str) -> Result<&'static Key> {
     KEYS.iter().find(|key| key.name == name).ok_or_else(|| {
+        if let Some((_, renamed)) = RENAMED.iter().find(|(old, _)| *old == name) {
+            return ConfigError(format!("{place}: the key {name} is now called {renamed}: write {renamed} instead"));
+        }
         let hint = match nearest(name, KEYS.iter().map(|key| key.name)) {
             Some(nearest) => format!("; did you mean {nearest}?"),
             None => "; `thalweg config show` lists all keys".to_owned(),

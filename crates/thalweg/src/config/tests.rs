@@ -56,9 +56,14 @@ fn the_three_profiles_are_those_of_the_table() {
 fn an_unknown_key_is_refused_with_the_nearest() {
     assert!(message(load("pub_queue_deph = 1", &[], &[])).contains("did you mean pub_queue_depth?"));
     assert!(message(load("zzzzzzzz = 1", &[], &[])).contains("config show"));
-    assert!(message(load("", &[("THALWEG_SHARD", "1")], &[])).contains("did you mean shards?"));
+    for (old, new) in [("shards", "threads"), ("subscriber_lane_shard", "subscriber_lane_policy")] {
+        let renamed = format!("the key {old} is now called {new}");
+        assert!(message(load(&format!("{old} = 1"), &[], &[])).contains(&renamed));
+        assert!(message(load("", &[(&format!("THALWEG_{}", old.to_uppercase()), "1")], &[])).contains(&renamed));
+    }
+    assert!(message(load("", &[("THALWEG_THREAD", "1")], &[])).contains("did you mean threads?"));
     assert!(message(load("pub_conn_pool = 1", &[], &[])).contains("under [client]"));
-    assert!(message(load("[client]\nshards = 1", &[], &[])).contains("top of the file"));
+    assert!(message(load("[client]\nthreads = 1", &[], &[])).contains("top of the file"));
 }
 
 #[test]
@@ -70,9 +75,9 @@ fn a_wrong_value_names_its_key_and_its_range() {
         ("memory_max = 1", "1 is not within 1MiB to 16TiB"),
         ("retention_ms = \"1y\"", "write 500ms, 90s, 5m, 2h or 7d, or a number of milliseconds"),
         ("hello_timeout_ms = \"2d\"", "2d is not within 1ms to 1d"),
-        ("[broker]\nshards = 1", "remove the line [broker]"),
+        ("[broker]\nthreads = 1", "remove the line [broker]"),
         ("ack_on_commit = \"yes\"", "neither true nor false"),
-        ("subscriber_lane_shard = \"best\"", "auto, subscriber_id_hash"),
+        ("subscriber_lane_policy = \"best\"", "auto, subscriber_id_hash"),
         ("native = \"nowhere\"", "host:port"),
         ("tls_cert = \"a.pem\"", "belong together"),
         ("native = \"0.0.0.0:1\"", "--insecure"),

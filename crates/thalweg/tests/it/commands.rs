@@ -426,17 +426,17 @@ fn what_config_shows_is_a_file_that_config_reads() {
 #[test]
 fn config_shows_origins() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = "profile = \"latency\"\nshards = 3\nlog = \"warn\"\n[client]\npub_conn_pool = 5\n";
+    let file = "profile = \"latency\"\nthreads = 3\nlog = \"warn\"\n[client]\npub_conn_pool = 5\n";
     std::fs::write(folder.path().join("thalweg.toml"), file).expect("written");
     let show = |args: &[&str]| -> Done {
         let mut command = program();
-        command.current_dir(folder.path()).env("THALWEG_SHARDS", "4").env("THALWEG_LOG", "debug").args(args);
+        command.current_dir(folder.path()).env("THALWEG_THREADS", "4").env("THALWEG_LOG", "debug").args(args);
         run(command.stdout(Stdio::piped()).stderr(Stdio::piped()), b"")
     };
     let shown = show(&["--json", "config", "show", "--set", "log=error"]).json();
     for (name, value, origin) in [
         ("log", "error", "--set log"),
-        ("shards", "4", "$THALWEG_SHARDS"),
+        ("threads", "4", "$THALWEG_THREADS"),
         ("pub_conn_pool", "5", "thalweg.toml"),
         ("pub_queue_depth", "512", "profile latency"),
         ("memory_max", "1073741824", "default"),

@@ -92,10 +92,10 @@ async fn embedded() {
     exchange(&broker.client()).await;
 }
 
-/// The other profiles, and several shards and QUIC endpoints on one port, deliver the same records.
+/// The other profiles, and several worker threads and QUIC endpoints on one port, deliver the same records.
 #[tokio::test]
 async fn every_profile() {
-    for set in [&["profile=latency"][..], &["profile=throughput"], &["shards=3", "quic_endpoints=3"]] {
+    for set in [&["profile=latency"][..], &["profile=throughput"], &["threads=3", "quic_endpoints=3"]] {
         let server = Server::with(set);
         for scheme in ["quic", "tcp"] {
             let client = server.client(scheme).await;

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use engine::cache::operations::OperationId;
 use engine::cache::structures::Kind;
 use engine::cache::{
-    Added, CacheName, CacheSettings, CacheStatus, Change, ChangeKind, Condition, Eviction, ScanCursor, ShardStats,
-    Stored, Ttl, WatchFrom, Watched,
+    Added, CacheName, CacheSettings, CacheStatus, Change, ChangeKind, Condition, Eviction, ScanCursor, Stored,
+    StripeStats, Ttl, WatchFrom, Watched,
 };
 use wire::caches::{Entry, OpenCache, Value};
 use wire::{CacheRequest, CacheResponse};
@@ -74,7 +74,7 @@ pub fn requests() -> Vec<(&'static str, CacheRequest)> {
 }
 
 pub fn responses() -> Vec<(&'static str, CacheResponse)> {
-    let stats = ShardStats { entries: 1, bytes: 150, hits: 3, misses: 4, expired: 5, evicted: 6 };
+    let stats = StripeStats { entries: 1, bytes: 150, hits: 3, misses: 4, expired: 5, evicted: 6 };
     let status = |settings| CacheStatus {
         name: CacheName::parse("sessions").expect("a name"),
         settings,

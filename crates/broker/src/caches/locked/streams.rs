@@ -1,4 +1,4 @@
-//! Keys of streams in locked shards.
+//! Keys of streams in locked stripes.
 
 use engine::cache::Value;
 use engine::cache::structures::Structure;
@@ -44,7 +44,7 @@ impl Locked<'_> {
         };
         // A key that has just expired may have been a stream.
         let cache = self.cache;
-        let dropped = cache.dropped_streams(self.shard(key).0);
+        let dropped = cache.dropped_streams(self.stripe(key).0);
         self.wait_also(dropped);
         found
     }
@@ -55,8 +55,8 @@ impl Locked<'_> {
         if is_read {
             self.get(key);
         } else {
-            let (shard, key, now_ms) = self.shard(key);
-            shard.note_use(key, || now_of(now_ms));
+            let (stripe, key, now_ms) = self.stripe(key);
+            stripe.note_use(key, || now_of(now_ms));
         }
         self.stream(key)
     }
@@ -85,9 +85,9 @@ impl Locked<'_> {
         let place = cache.place(key, None);
         let (stream, later) = cache.streams.create(topic, cache.id(), place)?;
         self.wait_also(later);
-        let (shard, key, now_ms) = self.shard(key);
-        shard.put_stream(key, stream.topic_id(), None, || now_of(now_ms))?;
-        cache.changes.note(shard, key);
+        let (stripe, key, now_ms) = self.stripe(key);
+        stripe.put_stream(key, stream.topic_id(), None, || now_of(now_ms))?;
+        cache.changes.note(stripe, key);
         self.is_changed = true;
         Ok(stream)
     }
@@ -97,8 +97,8 @@ impl Locked<'_> {
         if self.peek(key).is_some() {
             return false;
         }
-        let (shard, key, now_ms) = self.shard(key);
-        shard.put_stream(key, id, expires_ms, || now_of(now_ms)).is_ok()
+        let (stripe, key, now_ms) = self.stripe(key);
+        stripe.put_stream(key, id, expires_ms, || now_of(now_ms)).is_ok()
     }
 
     /// Adds a key without a value for this stream temporarily: until [`let_out`](Self::let_out), before the locks are
@@ -108,17 +108,17 @@ impl Locked<'_> {
     }
 
     pub fn let_out(&mut self, key: &[u8], id: TopicId) {
-        let (shard, key, _) = self.shard(key);
-        shard.let_out_stream(key, id);
+        let (stripe, key, _) = self.stripe(key);
+        stripe.let_out_stream(key, id);
     }
 
     /// Removes the key of a stream, but not the stream.
     pub(crate) fn take_stream(&mut self, key: &[u8], id: TopicId) {
         let cache = self.cache;
-        let (shard, key, _) = self.shard(key);
-        if shard.take_stream(key, id) {
-            let version = shard.version();
-            cache.changes.note_deleted(shard, key, version);
+        let (stripe, key, _) = self.stripe(key);
+        if stripe.take_stream(key, id) {
+            let version = stripe.version();
+            cache.changes.note_deleted(stripe, key, version);
         }
     }
 
@@ -138,8 +138,8 @@ impl Locked<'_> {
 
     /// Deletes the streams whose keys were removed.
     pub(super) fn drop_streams(&mut self) {
-        for (_, shard) in &mut self.shards {
-            let dropped = self.cache.dropped_streams(shard);
+        for (_, stripe) in &mut self.stripes {
+            let dropped = self.cache.dropped_streams(stripe);
             self.later = std::mem::take(&mut self.later).and(dropped);
         }
     }
@@ -150,15 +150,15 @@ impl Cache {
         StreamPlace { cache: self.name.as_str().as_bytes().into(), key: key.into(), expires_ms }
     }
 
-    /// Deletes the streams of a shard whose keys were removed. Returns the deletions, to wait until they are durable.
-    fn dropped_streams(&self, shard: &mut Kept) -> Commit {
-        let lost = shard.take_lost();
+    /// Deletes the streams of a stripe whose keys were removed. Returns the deletions, to wait until they are durable.
+    fn dropped_streams(&self, stripe: &mut Kept) -> Commit {
+        let lost = stripe.take_lost();
         Commit::all(lost.into_iter().filter_map(|id| self.streams.delete(id)))
     }
 
-    /// Deletes the streams of a shard whose keys were removed, if no caller waits for that.
-    pub(in crate::caches) fn drop_streams(&self, shard: &mut Kept) {
-        let later = self.dropped_streams(shard);
+    /// Deletes the streams of a stripe whose keys were removed, if no caller waits for that.
+    pub(in crate::caches) fn drop_streams(&self, stripe: &mut Kept) {
+        let later = self.dropped_streams(stripe);
         if !later.is_done() {
             self.finish_later(later);
         }

@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
 
-use engine::cache::{Eviction, ShardStats};
+use engine::cache::{Eviction, StripeStats};
 use net::service::Reply;
 
 use super::args::is;
@@ -145,7 +145,7 @@ impl Memory {
     pub(super) fn of(door: &Door) -> Self {
         let used = door.broker.caches.bytes();
         let databases = databases(door);
-        let sum = |of: fn(&ShardStats) -> u64| databases.iter().map(|(_, stats, _)| of(stats)).sum::<u64>();
+        let sum = |of: fn(&StripeStats) -> u64| databases.iter().map(|(_, stats, _)| of(stats)).sum::<u64>();
         let clients = door.clients.all().iter().map(|client| client.bytes() as u64).sum();
         Self {
             used,
@@ -369,7 +369,7 @@ fn latencies(door: &Door) -> Lines {
 
 /// Returns all databases that exist with their statistics, and the number and mean remaining time of their expiring
 /// entries.
-fn databases(door: &Door) -> Vec<(usize, ShardStats, (u64, u64))> {
+fn databases(door: &Door) -> Vec<(usize, StripeStats, (u64, u64))> {
     let found =
         (0..DATABASES).filter_map(|number| Some((number, door.broker.caches.find(&format!("db{number}")).ok()?)));
     found.map(|(number, cache)| (number, cache.status().stats, cache.expiring())).collect()
@@ -377,7 +377,7 @@ fn databases(door: &Door) -> Vec<(usize, ShardStats, (u64, u64))> {
 
 fn keyspace(door: &Door) -> Lines {
     let used = databases(door).into_iter().filter(|(_, stats, _)| stats.entries > 0);
-    let row = |(number, stats, (expires, mean_ms)): (usize, ShardStats, (u64, u64))| {
+    let row = |(number, stats, (expires, mean_ms)): (usize, StripeStats, (u64, u64))| {
         line(&format!("db{number}"), format!("keys={},expires={expires},avg_ttl={mean_ms}", stats.entries))
     };
     used.map(row).collect()

@@ -63,7 +63,7 @@ pub(super) const ONE: Keys = Keys::Range(1, 1, 1);
 pub(super) const EACH: Keys = Keys::Range(1, -1, 1);
 pub(super) const TWO: Keys = Keys::Range(1, 2, 1);
 
-/// Function of a command on a cache; it runs while the shards of its keys are locked.
+/// Function of a command on a cache; it runs while the stripes of its keys are locked.
 pub(super) type Data = fn(&mut Step<'_, '_>, &[&[u8]]) -> Done;
 /// Function of a command about the connection.
 pub(super) type Own = fn(&Door, &mut Session, &[&[u8]]) -> Reply<Answer, Later>;
@@ -378,7 +378,7 @@ fn leading_number(text: &[u8]) -> usize {
     digits.fold(0, |number: usize, digit| number.saturating_mul(10).saturating_add(usize::from(digit - b'0')))
 }
 
-/// Execution of one command on one database whose shards are locked.
+/// Execution of one command on one database whose stripes are locked.
 pub(super) struct Step<'s, 'c> {
     pub(super) db: &'s mut LockedCache<'c>,
     /// The other database of a command that moves or copies keys.

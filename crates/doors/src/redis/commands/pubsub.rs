@@ -119,7 +119,7 @@ fn listen(
     listeners: fn(&mut Subscribed) -> &mut Listeners,
 ) -> Reply<Answer, Later> {
     let mut writer = session.writer();
-    let origin = Origin { connection: session.peer.id, thread: Some(session.peer.shard) };
+    let origin = Origin { connection: session.peer.id, thread: Some(session.peer.worker) };
     let (broker, channels) = (door.broker.clone(), door.channels.clone());
     let (client, subscribed) = (session.client.clone(), session.subscribed.clone());
     let names: Vec<Vec<u8>> = args[1..].iter().map(|name| name.to_vec()).collect();

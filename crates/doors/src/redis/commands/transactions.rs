@@ -240,7 +240,7 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
 /// Minimum number of bytes that the reply to a transaction may have, regardless of other replies.
 const EXEC_ANSWER_BYTES_MIN: usize = 1 << 20;
 
-/// Locked shards of each database.
+/// Locked stripes of each database.
 pub(super) type Held<'c> = BTreeMap<usize, LockedCache<'c>>;
 
 /// Refuses the whole transaction if it changes data that cannot be written now.

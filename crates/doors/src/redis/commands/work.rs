@@ -1,4 +1,4 @@
-//! Limits of the work that commands do while they hold the locks of their shards, and the execution of larger commands
+//! Limits of the work that commands do while they hold the locks of their stripes, and the execution of larger commands
 //! in slices.
 
 use std::sync::Arc;

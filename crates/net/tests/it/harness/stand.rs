@@ -11,7 +11,7 @@ use net::service::{Service, ServiceSettings, Timeouts};
 use net::shutdown::Ended;
 use net::telemetry::{Telemetry, Totals};
 use net::tls::{Tls, TlsSettings};
-use net::{Address, Listener, Plaintext, Server, Shards, Shutdown};
+use net::{Address, Listener, Plaintext, Server, Shutdown, Workers};
 use rustls::pki_types::ServerName;
 use socket2::SockRef;
 use tempfile::TempDir;
@@ -74,7 +74,7 @@ pub struct Stand {
     pub connections: Arc<Connections>,
     pub shutdown: Shutdown,
     pub server: Server,
-    pub shards: Arc<Shards>,
+    pub workers: Arc<Workers>,
     authority: Authority,
     tls: Arc<Tls>,
     sockets: TempDir,
@@ -86,13 +86,13 @@ pub struct Plan {
     pub is_in_order: bool,
     pub settings: ServiceSettings,
     pub limits: ConnectionLimits,
-    pub shards: usize,
+    pub workers: usize,
 }
 
 impl Default for Plan {
     fn default() -> Self {
         let limits = ConnectionLimits { opens_per_second_per_peer_max: None, ..ConnectionLimits::default() };
-        Self { is_in_order: true, settings: patient(), limits, shards: 2 }
+        Self { is_in_order: true, settings: patient(), limits, workers: 2 }
     }
 }
 
@@ -113,7 +113,7 @@ impl Stand {
 
     pub fn build(plan: Plan) -> Self {
         let world = Arc::new(World::default());
-        let shards = Arc::new(Shards::start(plan.shards).expect("threads"));
+        let workers = Arc::new(Workers::start(plan.workers).expect("threads"));
         let connections = Connections::new(plan.limits);
         let shutdown = Shutdown::default();
         let handler = Scripted(world.clone());
@@ -122,7 +122,7 @@ impl Stand {
                 let service = Service::new(Framed::<$in_order>, handler, plan.settings);
                 let caps = (service.requests.clone(), service.bodies.clone(), service.memory.clone());
                 let telemetry = service.telemetry.clone();
-                (Server::start(service, &shards, connections.clone(), &shutdown), caps, telemetry)
+                (Server::start(service, &workers, connections.clone(), &shutdown), caps, telemetry)
             }};
         }
         let (server, (requests, bodies, memory), telemetry) =
@@ -140,7 +140,7 @@ impl Stand {
             connections,
             shutdown,
             server,
-            shards,
+            workers,
             authority,
             tls,
             sockets: tempfile::tempdir().expect("a temporary folder"),
@@ -162,7 +162,7 @@ impl Stand {
             Way::Unix => Listener::unix(&self.socket_path()),
             Way::Quic => {
                 let config = quic::server_config(config()).expect("a configuration");
-                Listener::quic(free, config, WINDOWS, 1, &self.shards)
+                Listener::quic(free, config, WINDOWS, 1, &self.workers)
             }
             Way::Pipe => panic!("a pipe has no address"),
         };
@@ -293,7 +293,7 @@ impl Stand {
 
     /// Waits until all connections are closed, and checks that nothing is left of them.
     pub async fn is_left_alone(&self) -> Totals {
-        let places = || self.shards.loads().iter().sum::<usize>();
+        let places = || self.workers.loads().iter().sum::<usize>();
         until("all are gone", || self.connections.open() + self.totals().connections() as usize + places() == 0).await;
         let totals = self.totals();
         assert_eq!(totals.requests_started, totals.requests_completed, "{totals:?}");

@@ -1,4 +1,4 @@
-//! State that a test shares with the handlers on all shards: gates to wait at, and a log of events.
+//! State that a test shares with the handlers on all workers: gates to wait at, and a log of events.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -60,7 +60,7 @@ fn start(
     settings.is_tls |= args.tls || (args.tls_cert.is_some() && !args.quic);
     settings.is_quic |= args.quic;
     settings.certificate = args.tls_cert.clone().zip(args.tls_key.clone());
-    settings.shards = args.server_threads.unwrap_or(settings.shards);
+    settings.threads = args.server_threads.unwrap_or(settings.threads);
     settings.response_bytes = response_bytes.unwrap_or(settings.response_bytes);
     settings.service.telemetry.bytes &= !args.no_byte_metrics;
     settings.service.telemetry.durations |= args.durations;

@@ -176,7 +176,7 @@ mod tests {
     fn metrics_are_found_by_name_and_label() {
         let samples = Samples::parse(
             "# TYPE x_connections gauge\nx_native_connections 3\nx_http_connections 4\nx_connections_max 9\n\
-             x_shard_connections{shard=\"0\"} 7\nx_lane{lane=\"0\"} 1\nx_lane{lane=\"1\"} 2\n",
+             x_worker_connections{worker=\"0\"} 7\nx_lane{lane=\"0\"} 1\nx_lane{lane=\"1\"} 2\n",
         );
         assert_eq!(samples.sum("x_", "_connections"), 7.0);
         assert_eq!(samples.value("x_connections_max"), Some(9.0));

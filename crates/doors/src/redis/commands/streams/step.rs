@@ -1,5 +1,5 @@
 //! Steps with streams: `EXEC` with commands on streams, and streams that are renamed, moved and copied. The streams are
-//! locked first, which may take a while, then the shards of all keys. The step then runs without waiting for other
+//! locked first, which may take a while, then the stripes of all keys. The step then runs without waiting for other
 //! tasks. This thread blocks while data is read from the disk.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -296,7 +296,7 @@ async fn settle(later: &mut Vec<LocalBoxFuture<'static, Result<()>>>) -> Done {
     Ok(())
 }
 
-/// Completes a future on this thread while shards are locked. It waits only for other threads, which access the disk.
+/// Completes a future on this thread while stripes are locked. It waits only for other threads, which access the disk.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(Thread);
 

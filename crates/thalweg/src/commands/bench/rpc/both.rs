@@ -42,7 +42,7 @@ fn run_ours(global: &Global, args: &RpcBoth, settings: &ServerSettings, plan: &P
     let server = Server::start(command)?;
     let target = target(global.ca_file.as_deref(), settings, server.place())?;
     let mut report = measure(&Plan { target, ..plan.clone() }, Some(server.pid()))?;
-    report.server_threads = Some(settings.shards);
+    report.server_threads = Some(settings.threads);
     report.server = serde_json::from_value(server.stop()?)?;
     Ok(report)
 }

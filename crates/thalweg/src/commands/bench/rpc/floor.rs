@@ -79,7 +79,7 @@ impl<'a> Floor<'a> {
             Some(path) => command.arg("--unix").arg(path),
             None => command.arg("0"),
         };
-        command.args([self.settings.shards, self.settings.response_bytes].map(|n| n.to_string()));
+        command.args([self.settings.threads, self.settings.response_bytes].map(|n| n.to_string()));
         Server::start(command)
     }
 

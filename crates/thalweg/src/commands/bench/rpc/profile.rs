@@ -49,7 +49,7 @@ const OF_THE_BUILD: &str = "where the time of a read goes is measured by a build
 #[rustfmt::skip]
 const KEYS: &[(&str, Effect)] = &[
     ("bind", Sets(|start, value| set(&mut start.settings.place, Place::Tcp(address(value)?)))),
-    ("server_threads", Sets(|start, value| set(&mut start.settings.shards, count(value)?))),
+    ("server_threads", Sets(|start, value| set(&mut start.settings.threads, count(value)?))),
     ("response_bytes", Sets(|start, value| set(&mut start.settings.response_bytes, bytes(value)? as usize))),
     ("response_write_mode", Nothing(ONE_WRITE)),
     ("read_buffer_capacity", Nothing(NO_BUFFERS)),
@@ -214,7 +214,7 @@ mod tests {
             let (start, notes) = apply(text).expect("valid");
             let Start { settings, .. } = &start;
             assert_eq!((start.is_low_memory, settings.is_tls), (is_low_memory, is_tls));
-            assert_eq!((settings.shards, settings.response_bytes), (8, 64));
+            assert_eq!((settings.threads, settings.response_bytes), (8, 64));
             assert_eq!(settings.place, Place::Tcp(SocketAddr::from(([127, 0, 0, 1], 7878))));
             let (limits, service) = (&settings.connections, &settings.service);
             assert_eq!((limits.connections_max, limits.per_peer_max), (16_384, 16_384));

@@ -1,10 +1,10 @@
 //! Keys of streams. The entries of a stream are in its topic; its key is an entry that is neither evicted nor logged.
 
-use super::{Key, NONE, Shard, Structure};
+use super::{Key, NONE, Stripe, Structure};
 use crate::error::Result;
 use crate::ids::TopicId;
 
-impl Shard {
+impl Stripe {
     /// Inserts the key of a stream; the key must have no entry. Its bytes are used even if there is no room, as the
     /// number of topics is bounded.
     pub fn put_stream(
@@ -33,7 +33,7 @@ impl Shard {
     }
 
     /// Removes the key of this stream, but not the stream itself. Returns `true` if the key existed. The removal is not
-    /// reported by [`Shard::take_lost`].
+    /// reported by [`Stripe::take_lost`].
     pub fn take_stream(&mut self, key: Key<'_>, topic: TopicId) -> bool {
         let Some(at) = self.find(key, || 0).filter(|at| self.stream_at(*at) == Some(topic)) else {
             return false;

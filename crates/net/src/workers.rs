@@ -1,4 +1,4 @@
-//! Shards: one thread with one runtime per core. A connection stays on its shard, so that its state needs no locks.
+//! Workers: one thread with one runtime per core. A connection stays on its worker, so that its state needs no locks.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -17,21 +17,21 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::heavy::HeavyTurns;
 use crate::wheel::{Key, Wheel};
 
-/// Step of a shard's clock. A timeout is up to one step late.
+/// Step of a worker's clock. A timeout is up to one step late.
 const TICK: Duration = Duration::from_millis(10);
 /// Number of ticks without a reader after which a clock stops until it is read again.
 const QUIET_TICKS: u32 = 10;
 
-/// Function that runs on a shard's own thread.
-type Job = Box<dyn FnOnce(&Rc<Shard>) + Send>;
+/// Function that runs on a worker's own thread.
+type Job = Box<dyn FnOnce(&Rc<Worker>) + Send>;
 
-/// Shards of a process. Dropping this value stops them.
-pub struct Shards {
-    shards: Vec<Remote>,
+/// Workers of a process. Dropping this value stops them.
+pub struct Workers {
+    workers: Vec<Remote>,
     stop: watch::Sender<bool>,
 }
 
-/// Shard from the point of view of other threads.
+/// Worker from the point of view of other threads.
 struct Remote {
     handle: Handle,
     jobs: mpsc::UnboundedSender<Job>,
@@ -43,12 +43,12 @@ impl Remote {
     fn start(index: usize, stopped: watch::Receiver<bool>) -> io::Result<Self> {
         let (jobs, queue) = mpsc::unbounded_channel();
         let (started, starting) = std::sync::mpsc::channel();
-        let thread = std::thread::Builder::new().name(format!("shard-{index}")).spawn(move || {
+        let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
             // A local runtime stays on the thread that has created it.
             match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
                 Ok(runtime) => {
                     if started.send(Ok(runtime.handle().clone())).is_ok() {
-                        runtime.block_on(run(Rc::new(Shard::new(index)), queue, stopped));
+                        runtime.block_on(run(Rc::new(Worker::new(index)), queue, stopped));
                         runtime.shutdown_background();
                     }
                 }
@@ -60,99 +60,101 @@ impl Remote {
     }
 }
 
-impl Shards {
-    /// Starts this number of shards, at least one. Fails if a thread or its runtime cannot be created.
+impl Workers {
+    /// Starts this number of workers, at least one. Fails if a thread or its runtime cannot be created.
     pub fn start(count: usize) -> io::Result<Self> {
         let (stop, stopped) = watch::channel(false);
-        let shards = (0..count.max(1)).map(|index| Remote::start(index, stopped.clone())).collect::<io::Result<_>>()?;
-        Ok(Self { shards, stop })
+        let workers =
+            (0..count.max(1)).map(|index| Remote::start(index, stopped.clone())).collect::<io::Result<_>>()?;
+        Ok(Self { workers, stop })
     }
 
-    /// Returns the number of shards, at least one.
+    /// Returns the number of workers, at least one.
     pub fn len(&self) -> usize {
-        self.shards.len()
+        self.workers.len()
     }
 
-    /// Returns `false`, because there is at least one shard.
+    /// Returns `false`, because there is at least one worker.
     pub fn is_empty(&self) -> bool {
-        self.shards.is_empty()
+        self.workers.is_empty()
     }
 
-    /// Returns the runtime handle of a shard; the index wraps around.
-    pub fn handle(&self, shard: usize) -> &Handle {
-        &self.shards[shard % self.shards.len()].handle
+    /// Returns the runtime handle of a worker; the index wraps around.
+    pub fn handle(&self, worker: usize) -> &Handle {
+        &self.workers[worker % self.workers.len()].handle
     }
 
-    /// Returns the runtime handles of all shards.
+    /// Returns the runtime handles of all workers.
     pub fn handles(&self) -> Vec<Handle> {
-        self.shards.iter().map(|shard| shard.handle.clone()).collect()
+        self.workers.iter().map(|worker| worker.handle.clone()).collect()
     }
 
-    /// Runs `job` on the shard's thread, where it may spawn local tasks. The queue is unbounded: a caller that sends
+    /// Runs `job` on the worker's thread, where it may spawn local tasks. The queue is unbounded: a caller that sends
     /// many jobs has to limit them, for example with a permit in each.
-    pub fn run(&self, shard: usize, job: impl FnOnce(&Rc<Shard>) + Send + 'static) {
-        if self.shards[shard].jobs.send(Box::new(job)).is_err() {
-            tracing::debug!(shard, "the shard has stopped");
+    pub fn run(&self, worker: usize, job: impl FnOnce(&Rc<Worker>) + Send + 'static) {
+        if self.workers[worker].jobs.send(Box::new(job)).is_err() {
+            tracing::debug!(worker, "the worker has stopped");
         }
     }
 
-    /// Returns the number of connections of each shard.
+    /// Returns the number of connections of each worker.
     pub fn loads(&self) -> Vec<usize> {
-        self.shards.iter().map(|shard| shard.load.load(Ordering::Relaxed)).collect()
+        self.workers.iter().map(|worker| worker.load.load(Ordering::Relaxed)).collect()
     }
 
-    /// Takes a place on the shard with the fewest connections.
+    /// Takes a place on the worker with the fewest connections.
     pub fn place(&self) -> Place {
-        let shard =
-            (0..self.shards.len()).min_by_key(|i| self.shards[*i].load.load(Ordering::Relaxed)).unwrap_or_default();
-        self.place_on(shard)
+        let worker =
+            (0..self.workers.len()).min_by_key(|i| self.workers[*i].load.load(Ordering::Relaxed)).unwrap_or_default();
+        self.place_on(worker)
     }
 
-    /// Takes a place on this shard.
-    pub fn place_on(&self, shard: usize) -> Place {
-        self.places(shard).place()
+    /// Takes a place on this worker.
+    pub fn place_on(&self, worker: usize) -> Place {
+        self.places(worker).place()
     }
 
-    /// Returns the places of one shard, for code on that shard, which must not hold the last reference to the shards.
-    pub fn places(&self, shard: usize) -> Places {
-        Places { shard, load: self.shards[shard].load.clone() }
+    /// Returns the places of one worker, for code on that worker. That code must not hold the last reference to
+    /// the workers.
+    pub fn places(&self, worker: usize) -> Places {
+        Places { worker, load: self.workers[worker].load.clone() }
     }
 }
 
-impl Drop for Shards {
+impl Drop for Workers {
     fn drop(&mut self) {
         self.stop.send_replace(true);
-        for shard in &mut self.shards {
-            let Some(thread) = shard.thread.take() else {
+        for worker in &mut self.workers {
+            let Some(thread) = worker.thread.take() else {
                 continue;
             };
-            // If a task of a shard drops the last reference, that shard ends after the task.
+            // If a task of a worker drops the last reference, that worker ends after the task.
             if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
-                tracing::error!("a shard ended with a panic");
+                tracing::error!("a worker ended with a panic");
             }
         }
     }
 }
 
-/// Connection counter of one shard.
+/// Connection counter of one worker.
 #[derive(Clone)]
 pub struct Places {
-    shard: usize,
+    worker: usize,
     load: Arc<AtomicUsize>,
 }
 
 impl Places {
-    /// Takes a place on the shard.
+    /// Takes a place on the worker.
     pub fn place(&self) -> Place {
         self.load.fetch_add(1, Ordering::Relaxed);
-        Place { shard: self.shard, load: self.load.clone() }
+        Place { worker: self.worker, load: self.load.clone() }
     }
 }
 
-/// Place of a connection on a shard. Dropping it frees the place.
+/// Place of a connection on a worker. Dropping it frees the place.
 pub struct Place {
-    /// Index of the shard.
-    pub shard: usize,
+    /// Index of the worker.
+    pub worker: usize,
     load: Arc<AtomicUsize>,
 }
 
@@ -162,13 +164,13 @@ impl Drop for Place {
     }
 }
 
-async fn run(shard: Rc<Shard>, mut jobs: mpsc::UnboundedReceiver<Job>, mut stopped: watch::Receiver<bool>) {
-    tokio::task::spawn_local(run_clock(shard.clone()));
-    tokio::task::spawn_local(HeavyTurns::run(shard.clone()));
+async fn run(worker: Rc<Worker>, mut jobs: mpsc::UnboundedReceiver<Job>, mut stopped: watch::Receiver<bool>) {
+    tokio::task::spawn_local(run_clock(worker.clone()));
+    tokio::task::spawn_local(HeavyTurns::run(worker.clone()));
     loop {
         tokio::select! {
             job = jobs.recv() => match job {
-                Some(job) => job(&shard),
+                Some(job) => job(&worker),
                 None => return,
             },
             // An error means that the owner was dropped, which is a stop too.
@@ -177,10 +179,10 @@ async fn run(shard: Rc<Shard>, mut jobs: mpsc::UnboundedReceiver<Job>, mut stopp
     }
 }
 
-/// State that the tasks of one shard share: a coarse clock and the deadlines of all connections.
+/// State that the tasks of one worker share: a coarse clock and the deadlines of all connections.
 ///
-/// The clock runs only while it is being read, so that an idle shard sleeps.
-pub struct Shard {
+/// The clock runs only while it is being read, so that an idle worker sleeps.
+pub struct Worker {
     index: usize,
     began: Instant,
     /// Ticks since `began`. Correct while the clock runs.
@@ -199,7 +201,7 @@ pub struct Shard {
 /// stops. It is removed when it returns `false`.
 type Chore = Box<dyn Fn(bool) -> bool>;
 
-impl Shard {
+impl Worker {
     fn new(index: usize) -> Self {
         Self {
             index,
@@ -214,7 +216,7 @@ impl Shard {
         }
     }
 
-    /// Returns the index of the shard.
+    /// Returns the index of the worker.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -268,22 +270,22 @@ impl Shard {
     }
 }
 
-/// Deadline of one task on the wheel of its shard. When it has passed, the task is woken and checks which of its
+/// Deadline of one task on the wheel of its worker. When it has passed, the task is woken and checks which of its
 /// deadlines is due.
 pub struct Timer {
-    shard: Rc<Shard>,
+    worker: Rc<Worker>,
     entry: Option<(Key, u64)>,
 }
 
 impl Timer {
     /// Creates a timer without a deadline.
-    pub fn new(shard: Rc<Shard>) -> Self {
-        Self { shard, entry: None }
+    pub fn new(worker: Rc<Worker>) -> Self {
+        Self { worker, entry: None }
     }
 
     /// Wakes the task of `cx` at this tick at the latest.
     pub fn set(&mut self, due: u64, cx: &Context<'_>) {
-        let mut timers = self.shard.timers.borrow_mut();
+        let mut timers = self.worker.timers.borrow_mut();
         let key = match self.entry {
             Some((_, at)) if at == due => return,
             Some((key, _)) => {
@@ -296,8 +298,8 @@ impl Timer {
             None => timers.insert(due, cx.waker().clone()),
         };
         self.entry = Some((key, due));
-        if !self.shard.is_running.get() {
-            self.shard.changed.notify_one();
+        if !self.worker.is_running.get() {
+            self.worker.changed.notify_one();
         }
     }
 
@@ -315,24 +317,24 @@ impl Timer {
 impl Drop for Timer {
     fn drop(&mut self) {
         if let Some((key, _)) = self.entry {
-            self.shard.timers.borrow_mut().remove(key);
+            self.worker.timers.borrow_mut().remove(key);
         }
     }
 }
 
 /// Advances the wheel: in steps while the clock is being read, otherwise only when a deadline is due.
-async fn run_clock(shard: Rc<Shard>) {
+async fn run_clock(worker: Rc<Worker>) {
     let mut quiet_ticks = 0;
     loop {
-        if shard.is_running.get() {
+        if worker.is_running.get() {
             tokio::time::sleep(TICK).await;
         } else {
-            let due = shard.timers.borrow().next_due();
-            let changed = shard.changed.notified();
+            let due = worker.timers.borrow().next_due();
+            let changed = worker.changed.notified();
             match due {
                 None => changed.await,
                 Some(due) => {
-                    let at = shard.began + TICK * u32::try_from(due).unwrap_or(u32::MAX);
+                    let at = worker.began + TICK * u32::try_from(due).unwrap_or(u32::MAX);
                     tokio::select! {
                         () = tokio::time::sleep_until(at.into()) => {}
                         () = changed => {}
@@ -340,14 +342,14 @@ async fn run_clock(shard: Rc<Shard>) {
                 }
             }
         }
-        let now = shard.read();
-        shard.now.set(now);
+        let now = worker.read();
+        worker.now.set(now);
         let mut fired = Vec::new();
-        shard.timers.borrow_mut().advance(now, |waker| fired.push(waker.clone()));
+        worker.timers.borrow_mut().advance(now, |waker| fired.push(waker.clone()));
         fired.into_iter().for_each(Waker::wake);
-        quiet_ticks = if shard.is_watched.replace(false) { 0 } else { quiet_ticks + 1 };
-        shard.is_running.set(quiet_ticks < QUIET_TICKS);
-        shard.chores.borrow_mut().retain(|chore| chore(quiet_ticks >= QUIET_TICKS));
+        quiet_ticks = if worker.is_watched.replace(false) { 0 } else { quiet_ticks + 1 };
+        worker.is_running.set(quiet_ticks < QUIET_TICKS);
+        worker.chores.borrow_mut().retain(|chore| chore(quiet_ticks >= QUIET_TICKS));
     }
 }
 
@@ -358,25 +360,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shards_whose_last_handle_is_on_one_of_them_end() {
-        let shards = Arc::new(Shards::start(2).expect("threads"));
+    fn workers_whose_last_handle_is_on_one_of_them_end() {
+        let workers = Arc::new(Workers::start(2).expect("threads"));
         let (ended, end) = channel::<()>();
-        for shard in 0..2 {
+        for worker in 0..2 {
             let ended = ended.clone();
             // Dropped with the task when the thread ends.
             let task = async move {
                 std::future::pending::<()>().await;
                 drop(ended);
             };
-            shards.run(shard, move |_| drop(tokio::task::spawn_local(task)));
+            workers.run(worker, move |_| drop(tokio::task::spawn_local(task)));
         }
         drop(ended);
-        let (handle, (dropped, is_last)) = (shards.clone(), channel::<()>());
-        shards.run(0, move |_| {
+        let (handle, (dropped, is_last)) = (workers.clone(), channel::<()>());
+        workers.run(0, move |_| {
             is_last.recv().expect("a word");
             drop(handle);
         });
-        drop(shards);
+        drop(workers);
         dropped.send(()).expect("heard");
         assert_eq!(end.recv_timeout(Duration::from_secs(60)), Err(RecvTimeoutError::Disconnected));
     }

@@ -1,8 +1,8 @@
 //! Scans, which find entries without their keys.
 
-use super::{Cursor, Found, Shard};
+use super::{Cursor, Found, Stripe};
 
-impl Shard {
+impl Stripe {
     /// Returns the first key at or after slot `number` modulo the number of slots whose entry has not expired.
     pub fn any_key(&self, number: u64, now_ms: u64) -> Option<&[u8]> {
         let end = u64::from(self.slots.end());

@@ -1,4 +1,4 @@
-//! Shard of a cache: a table of entries, and all operations that change an entry.
+//! Stripe of a cache: a table of entries, and all operations that change an entry.
 
 mod checks;
 mod number;
@@ -33,10 +33,10 @@ const ENTRY_BYTES: u64 = size_of::<Slot>() as u64 + 10 + 8;
 /// Additional overhead of an entry that expires, in bytes.
 const TIMER_BYTES: u64 = 24;
 
-/// Maximum number of slots that an empty shard keeps.
+/// Maximum number of slots that an empty stripe keeps.
 const KEPT_SLOTS_MAX: u32 = 1024;
 
-/// Key with its hash, which selects the shard and the place in it.
+/// Key with its hash, which selects the stripe and the place in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Key<'a> {
     pub hash: u64,
@@ -44,7 +44,7 @@ pub struct Key<'a> {
 }
 
 impl Key<'_> {
-    /// Returns the upper half of the hash. The lower half selects the shard.
+    /// Returns the upper half of the hash. The lower half selects the stripe.
     pub fn mark(&self) -> u32 {
         (self.hash >> 32) as u32
     }
@@ -86,7 +86,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Value that is independent of a shard.
+/// Value that is independent of a stripe.
 #[derive(Clone, Debug)]
 pub enum Owned {
     Bytes(Box<[u8]>),
@@ -152,7 +152,7 @@ pub enum Why {
 pub struct Cursor(pub u32);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ShardStats {
+pub struct StripeStats {
     pub entries: u64,
     /// Size of all entries, including the overhead of finding them.
     pub bytes: u64,
@@ -163,14 +163,14 @@ pub struct ShardStats {
 }
 
 #[derive(Clone, Debug)]
-pub struct ShardSettings {
+pub struct StripeSettings {
     pub eviction: Eviction,
     pub budget: Arc<Budget>,
     /// Number of bytes to reserve from the budget per step.
     pub block: u64,
-    /// Number from which changes are counted. No earlier shard of the same keys has reached it.
+    /// Number from which changes are counted. No earlier stripe of the same keys has reached it.
     pub version: u64,
-    /// Time of creation in ms since 1970. [`Shard::expire`] advances the clock of the shard.
+    /// Time of creation in ms since 1970. [`Stripe::expire`] advances the clock of the stripe.
     pub now_ms: u64,
 }
 
@@ -222,8 +222,8 @@ impl Slot {
     }
 }
 
-/// Entries by key. The owner of the shard provides the lock.
-pub struct Shard {
+/// Entries by key. The owner of the stripe provides the lock.
+pub struct Stripe {
     table: HashTable<u32>,
     slots: Slab<Slot>,
     structures: Slab<Option<Box<Structure>>>,
@@ -234,7 +234,7 @@ pub struct Shard {
     /// Number of the last change.
     version: u64,
     gone: Gone,
-    stats: ShardStats,
+    stats: StripeStats,
     /// Clock for the uses of entries.
     clock: Clock,
     /// Entries that expired or were evicted, if they are collected.
@@ -247,8 +247,8 @@ pub struct Shard {
     is_replaying: bool,
 }
 
-impl Shard {
-    pub fn new(settings: ShardSettings) -> Self {
+impl Stripe {
+    pub fn new(settings: StripeSettings) -> Self {
         Self {
             table: HashTable::new(),
             slots: Slab::default(),
@@ -259,7 +259,7 @@ impl Shard {
             eviction: settings.eviction,
             version: settings.version,
             gone: Gone::default(),
-            stats: ShardStats::default(),
+            stats: StripeStats::default(),
             clock: Clock::new(settings.now_ms),
             removed: None,
             lost: Vec::new(),
@@ -512,7 +512,7 @@ impl Shard {
         true
     }
 
-    /// Releases bytes to the budget for other shards, and returns their number: first the spare bytes, then those of
+    /// Releases bytes to the budget for other stripes, and returns their number: first the spare bytes, then those of
     /// entries that are evicted until `bytes` are released.
     pub fn shed(&mut self, bytes: u64) -> u64 {
         let mut shed = self.share.give_spare();
@@ -536,8 +536,8 @@ impl Shard {
         self.share.use_less(self.share.used());
     }
 
-    pub fn stats(&self) -> ShardStats {
-        ShardStats { entries: self.table.len() as u64, bytes: self.share.used(), ..self.stats }
+    pub fn stats(&self) -> StripeStats {
+        StripeStats { entries: self.table.len() as u64, bytes: self.share.used(), ..self.stats }
     }
 
     /// Returns the number of entries that expire, and the sum of their expiry times in ms since 1970.
@@ -545,7 +545,7 @@ impl Shard {
         self.expiry.sum()
     }
 
-    /// Starts or stops collecting expired and evicted entries for [`Shard::take_removed`].
+    /// Starts or stops collecting expired and evicted entries for [`Stripe::take_removed`].
     pub fn tell_removed(&mut self, is_wanted: bool) {
         self.removed = is_wanted.then(Vec::new);
     }

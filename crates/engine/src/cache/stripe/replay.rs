@@ -1,12 +1,12 @@
 //! Recording of changes as effects, and replay of effects.
 
-use super::{Found, Key, Kind, Shard, Value};
+use super::{Found, Key, Kind, Stripe, Value};
 use crate::cache::effects::{Effect, Effects};
 use crate::cache::structures::Structure;
 use crate::error::{Error, Result};
 
-impl Shard {
-    /// Starts or stops recording changes for [`Shard::take_effects`].
+impl Stripe {
+    /// Starts or stops recording changes for [`Stripe::take_effects`].
     pub fn tell_effects(&mut self, is_wanted: bool) {
         self.effects = is_wanted.then(Box::default);
     }
@@ -41,14 +41,14 @@ impl Shard {
         }
     }
 
-    /// Starts or stops the replay mode, in which only [`Shard::replay`] is called: it needs no room, and nothing is
+    /// Starts or stops the replay mode, in which only [`Stripe::replay`] is called: it needs no room, and nothing is
     /// evicted.
     pub fn begin_replay(&mut self, is_replaying: bool) {
         self.is_replaying = is_replaying;
     }
 
     /// Applies an effect to a key again. The entry that it changed may be missing if a later effect contains all of it:
-    /// then the effect is ignored. No entry expires during a replay: the caller calls [`Shard::expire`] for it.
+    /// then the effect is ignored. No entry expires during a replay: the caller calls [`Stripe::expire`] for it.
     pub fn replay(&mut self, key: Key<'_>, effect: &Effect<'_>, now_ms: u64) -> Result<()> {
         let there = self.find(key, || 0);
         match *effect {
