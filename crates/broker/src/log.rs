@@ -15,7 +15,7 @@ pub(crate) enum Log {
 pub(crate) enum Read {
     Batches(Vec<RecordBatch>),
     /// The batches have to be read from a file.
-    Cold(ColdRead),
+    Cold(Box<dyn ColdRead>),
 }
 
 impl Log {
@@ -58,7 +58,7 @@ impl Read {
         }
     }
 
-    async fn read_aside(cold: ColdRead) -> Result<Vec<RecordBatch>> {
+    async fn read_aside(cold: Box<dyn ColdRead>) -> Result<Vec<RecordBatch>> {
         tokio::task::spawn_blocking(move || cold.run()).await.unwrap_or_else(|error| {
             Err(engine::Error::new(engine::ErrorKind::Internal, format!("a read of a file failed: {error}")))
         })

@@ -34,9 +34,9 @@ use std::collections::BTreeMap;
 use bytes::{Buf, BufMut, Bytes};
 use engine::{Codec, Error, OwnSettings, Result, Storage, TopicName, TopicSettings};
 
+use crate::info::{Compacted, PartitionInfo, SegmentInfo};
 use crate::journal::block::{checksum, u32_at};
 use crate::journal::recover::Origin;
-use crate::partition::{Compacted, PartitionInfo, SegmentInfo};
 
 const MAGIC: &[u8; 8] = b"thalwegC";
 pub(crate) const VERSION: u32 = 1;

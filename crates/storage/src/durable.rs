@@ -6,8 +6,6 @@ use engine::producers::{Aborted, Producers};
 use engine::{Error, Offset, RecordBatch, Result};
 
 use crate::journal::Owner;
-use crate::partition::SegmentRead;
-use crate::sqlite::RowsRead;
 
 /// Log of one partition. An appended batch has its offsets immediately, and is readable when it is committed.
 pub trait DurableLog: Send + Sync {
@@ -35,6 +33,10 @@ pub trait DurableLog: Send + Sync {
 
     /// Appends a batch. Its owner is notified when it is committed; the mark is the offset after it.
     fn append(&self, batch: RecordBatch, owner: Arc<dyn Owner>) -> Result<()>;
+
+    /// Drops the records from an offset on, which were appended and are not committed, and will not be: their log was
+    /// given up. Fails with `invalid` if any of them is committed.
+    fn truncate(&self, end: Offset) -> Result<()>;
 
     /// Commits all records before `mark`, which are durable. Returns the batches that become visible.
     fn commit(&self, mark: Offset) -> Vec<RecordBatch>;
@@ -88,28 +90,16 @@ pub struct DiskExtent {
 pub enum Read {
     Batches(Vec<RecordBatch>),
     /// Batches in a file: [`ColdRead::run`] fetches them, and may block.
-    Cold(ColdRead),
+    Cold(Box<dyn ColdRead>),
 }
 
 /// Read of batches that are not in memory.
-pub enum ColdRead {
-    Segments(SegmentRead),
-    Rows(RowsRead),
-}
-
-impl ColdRead {
+pub trait ColdRead: Send {
     /// Runs the read immediately, if it needs no waiting and little work. `None` otherwise.
-    pub fn run_if_cached(&self) -> Option<Result<Vec<RecordBatch>>> {
-        match self {
-            Self::Segments(read) => read.run_if_cached(),
-            Self::Rows(_) => None,
-        }
+    fn run_if_cached(&self) -> Option<Result<Vec<RecordBatch>>> {
+        None
     }
 
-    pub fn run(self) -> Result<Vec<RecordBatch>> {
-        match self {
-            Self::Segments(read) => read.run(),
-            Self::Rows(read) => read.run(),
-        }
-    }
+    /// Runs the read. May block on a file.
+    fn run(self: Box<Self>) -> Result<Vec<RecordBatch>>;
 }

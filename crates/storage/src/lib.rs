@@ -1,26 +1,41 @@
 //! Storage of log bytes: in memory, or in a data directory with a journal and segments.
+//!
+//! It refuses to know what a record means: it has no policies of topics, no views and no clients. It also refuses to
+//! use the disk other than through [`Disk`], so that a test can cut the power at any byte. Read it from the top.
 
-mod background;
-pub mod catalog;
-pub mod disk;
+// The logs of partitions.
 mod durable;
-mod holes;
-pub mod inspect;
-pub mod journal;
 mod memory;
-pub mod partition;
-mod place;
-mod room;
-mod shared;
-pub mod sqlite;
-mod state;
+mod holes;
+
+// A data directory: its parts, and how it is opened.
 pub mod store;
+mod shared;
+mod state;
+mod apply;
+pub mod catalog;
+mod info;
+pub mod partition;
+mod shard_log;
+pub mod journal;
+pub mod sqlite;
+
+// The disk, its room, and work in the background.
+pub mod disk;
+mod room;
+mod place;
+mod background;
+
+// Looking at a directory, and repairing it.
+pub mod inspect;
 
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use durable::{ColdRead, DiskExtent, DurableLog, Read};
-pub use journal::Owner;
+pub use info::{CompactionSettings, CompactionStats, SegmentInfo, SqliteSettings};
+pub use journal::{Entry, EntryKind, Owner};
 pub use memory::MemoryLog;
-pub use partition::{CompactionSettings, CompactionStats, DiskPartition};
+pub use partition::DiskPartition;
+pub use shard_log::ShardLog;
 pub use shared::{StoreSettings, StoredTopic};
-pub use sqlite::{SqlitePartition, SqliteSettings, SqliteStats, SqliteStore};
+pub use sqlite::{SqlitePartition, SqliteStats, SqliteStore};
 pub use store::{Store, StoreStats};

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use crate::background::Background;
 use crate::disk::{Disk, failed};
 use crate::durable::DurableLog;
+use crate::info::{CompactionSettings, SqliteSettings};
 use crate::journal::{Entry, Gate, Journal, JournalSettings};
-use crate::partition::{CompactionSettings, TailBytes};
 use crate::place::Place;
 use crate::room::Room;
-use crate::sqlite::SqliteSettings;
+use crate::shard_log::ShardLog;
 
 /// Factor over `unflushed_bytes_max` at which the journal waits for segments to be written.
 pub(crate) const GATE_FACTOR: u64 = 4;
@@ -75,7 +75,9 @@ pub(crate) struct Shared {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) dir: PathBuf,
     /// Set when all contents of the journal are recovered.
-    pub(crate) journal: OnceLock<Journal>,
+    pub(crate) journal: OnceLock<Arc<Journal>>,
+    /// Log to which everything is appended: the journal, or a log in front of it. Set after the journal.
+    pub(crate) log: OnceLock<Arc<dyn ShardLog>>,
     pub(crate) tails: TailBytes,
     /// Maximum committed bytes in no segment; above it they have to be written immediately.
     pub(crate) unflushed_bytes_max: u64,
@@ -96,6 +98,7 @@ impl Shared {
             disk,
             dir: dir.to_path_buf(),
             journal: OnceLock::new(),
+            log: OnceLock::new(),
             tails: TailBytes::default(),
             unflushed_bytes_max: settings.unflushed_bytes_max,
             background: Arc::default(),
@@ -117,8 +120,18 @@ impl Shared {
     }
 
     pub(crate) fn append(&self, entry: Entry) -> Result<()> {
-        let journal = self.journal.get().ok_or_else(|| Error::busy("the journal is not open yet"))?;
-        journal.append(entry)
+        let log = self.log.get().ok_or_else(|| Error::busy("the journal is not open yet"))?;
+        log.append(entry)
+    }
+
+    /// Refuses if too much data is queued for the log already.
+    pub(crate) fn admit(&self) -> Result<()> {
+        self.log.get().map_or(Ok(()), |log| log.admit())
+    }
+
+    /// Returns the reason why nothing can be appended to the log any more.
+    pub(crate) fn broken(&self) -> Option<Error> {
+        self.log.get().and_then(|log| log.broken())
     }
 
     pub(crate) fn topic_dir(&self, id: u32) -> PathBuf {
@@ -132,4 +145,12 @@ impl Shared {
             _ => Ok(()),
         }
     }
+}
+
+/// Memory of the tails of all partitions.
+#[derive(Debug, Default)]
+pub(crate) struct TailBytes {
+    /// Bytes in tails; `unflushed` counts those of them that are committed and in no segment yet.
+    pub(crate) held: AtomicU64,
+    pub(crate) unflushed: AtomicU64,
 }

@@ -9,26 +9,26 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
 use engine::queue::QUEUES_TOPIC;
 use engine::record::BATCH_HEADER_BYTES;
 use engine::streams::STREAMS_TOPIC;
-use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, TopicName, TopicSettings};
+use engine::{Error, ErrorKind, Offset, PartitionId, Result, TopicName, TopicSettings};
 
+use crate::apply::start_of;
 use crate::catalog::{Catalog, Change};
 use crate::disk::{Disk, failed, make_dir};
 use crate::durable::DurableLog;
+use crate::info::{CompactionSettings, PartitionInfo};
 use crate::journal::EntryKind;
 use crate::journal::recover::{End, Found, Origin, Progress, Recovery};
 use crate::journal::salvage::{self, Salvage};
-use crate::partition::{CompactionSettings, DiskPartition, PartitionInfo};
+use crate::partition::DiskPartition;
 use crate::shared::{Shared, StoreSettings, StoredTopic};
 
 /// Topics of a directory.
 pub(crate) struct State {
-    settings: StoreSettings,
+    pub(crate) settings: StoreSettings,
     /// Compaction settings from the next turn on.
     pub(crate) compaction: CompactionSettings,
     pub(crate) shared: Arc<Shared>,
@@ -38,7 +38,7 @@ pub(crate) struct State {
     /// checkpoint without the topic is written.
     pub(crate) doomed: Vec<Doomed>,
     /// Topics that the journal deletes: none of their entries is recovered.
-    deleted: BTreeSet<u32>,
+    pub(crate) deleted: BTreeSet<u32>,
     /// Partitions that cannot be served because entries are missing in the journal, with the reason. The journal may
     /// create such a partition only later.
     holes: HashMap<u64, Error>,
@@ -272,19 +272,6 @@ impl State {
         exam
     }
 
-    fn replay_salvages(&mut self, clock: fn() -> u64) -> Result<()> {
-        for partition in self.served() {
-            let paths = partition.salvages();
-            for path in &paths {
-                salvage::read(&*self.shared.disk, path, &mut |found| self.replay_one(&partition, found, clock))?;
-            }
-            if !paths.is_empty() {
-                partition.end_salvage();
-            }
-        }
-        Ok(())
-    }
-
     fn replay(
         &mut self,
         found: Found<'_>,
@@ -293,14 +280,13 @@ impl State {
         clock: fn() -> u64,
     ) -> Result<()> {
         match found.kind {
-            EntryKind::Catalog => self.replay_change(&Change::decode(found.body?)?),
             EntryKind::Batch | EntryKind::Start => {
                 // A deleted topic has no partitions left.
                 let Some(partition) = self.partitions.get(&found.stream).cloned() else {
                     return Ok(());
                 };
                 if partition.refused().is_none() {
-                    return self.replay_one(&partition, found, clock);
+                    return self.apply_to(&partition, found.kind, found.body?, clock);
                 }
                 let salvage = match salvages.entry(found.stream) {
                     Entry::Occupied(salvage) => salvage.into_mut(),
@@ -312,43 +298,21 @@ impl State {
                 };
                 salvage.push(&found)
             }
+            EntryKind::Catalog => self.apply_change(&Change::decode(found.body?)?),
             EntryKind::View | EntryKind::Next => Ok(()),
         }
     }
 
-    fn replay_change(&mut self, change: &Change) -> Result<()> {
-        self.catalog.apply(change);
-        if let Change::Create { id, .. } = change
-            && self.deleted.contains(id)
-        {
-            // Only its used id remains.
-            self.catalog.apply(&Change::Delete { id: *id });
-        }
-        match change {
-            Change::Create { id, .. } | Change::Grow { id, .. } => {
-                let opened = self.open_partitions(*id);
-                let mut served = opened.iter().filter(|partition| partition.refused().is_none());
-                served.try_for_each(|partition| partition.settle())
+    fn replay_salvages(&mut self, clock: fn() -> u64) -> Result<()> {
+        for partition in self.served() {
+            let paths = partition.salvages();
+            for path in &paths {
+                salvage::read(&*self.shared.disk, path, &mut |found| {
+                    self.apply_to(&partition, found.kind, found.body?, clock)
+                })?;
             }
-            Change::Alter { id, .. } => {
-                self.set_segment_limits(*id);
-                Ok(())
-            }
-            Change::Delete { .. } | Change::Producers { .. } => Ok(()),
-        }
-    }
-
-    /// Replays one entry. Invariant: `examine` has checked the entry and its place.
-    fn replay_one(&self, partition: &DiskPartition, found: Found<'_>, clock: fn() -> u64) -> Result<()> {
-        match found.kind {
-            EntryKind::Batch => partition.replay(RecordBatch::parse(Bytes::copy_from_slice(found.body?))?),
-            _ => partition.replay_start(start_of(found.body?)?),
-        }
-        // Recovered batches do not all have to be in memory at the same time.
-        if self.shared.tails.held.load(Ordering::Relaxed) > self.settings.unflushed_bytes_max {
-            for partition in self.partitions.values() {
-                partition.flush(usize::MAX, clock())?;
-                partition.trim_tail(u64::MAX);
+            if !paths.is_empty() {
+                partition.end_salvage();
             }
         }
         Ok(())
@@ -419,12 +383,6 @@ fn hole(partition: Option<&Arc<DiskPartition>>, end: Offset, base: Offset) -> Er
          see what can be saved: thalweg inspect"
     );
     Error::new(ErrorKind::Corrupt, what)
-}
-
-pub(crate) fn start_of(body: &[u8]) -> Result<Offset> {
-    let start =
-        body.try_into().map_err(|error| Error::malformed(format!("a start of {} bytes: {error}", body.len())))?;
-    Ok(u64::from_le_bytes(start))
 }
 
 /// Returns the first offset of a batch whose checksum is valid, and the offset after its last record.

@@ -24,6 +24,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use engine::shard::ShardId;
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use parking_lot::Mutex;
 
@@ -33,10 +34,12 @@ use waits::Waits;
 use crate::catalog::{self, Change, Checkpoint, NotACheckpoint};
 use crate::disk::{Disk, LOCK_NAME, damaged, failed, make_dir, other_version, read_whole};
 use crate::durable::DurableLog;
+use crate::info::{CompactionSettings, CompactionStats};
 use crate::journal::recover::{self, Origin, Progress, Recovery, Tail};
 use crate::journal::{Entry, EntryKind, Journal, JournalStats, Owner};
-use crate::partition::{CompactionSettings, CompactionStats, DiskPartition, FLUSH_BYTES};
+use crate::partition::{DiskPartition, FLUSH_BYTES};
 use crate::room::DISK_PART;
+use crate::shard_log::ShardLog;
 use crate::shared::{GATE_FACTOR, Shared, StoreSettings, StoredTopic};
 use crate::sqlite::{self, SqliteStats, SqliteStore};
 use crate::state::State;
@@ -123,7 +126,20 @@ impl Store {
         clock: fn() -> u64,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Arc<Self>, Vec<StoredTopic>)> {
-        Self::open_except(disk, dir, settings, clock, &[], progress)
+        Self::open_except(disk, dir, settings, clock, &[], &mut |journal| journal, progress)
+    }
+
+    /// Opens a data directory like [`Store::open`], and puts another log in front of its journal: `front` gets the
+    /// journal and returns the log to which everything is appended. Nothing is committed before that log says so.
+    pub fn open_behind(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        settings: StoreSettings,
+        clock: fn() -> u64,
+        front: &mut dyn FnMut(Arc<dyn ShardLog>) -> Arc<dyn ShardLog>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Arc<Self>, Vec<StoredTopic>)> {
+        Self::open_except(disk, dir, settings, clock, &[], front, progress)
     }
 
     /// Opens a data directory without serving the partitions in `refused`: their entries in the journal are put aside.
@@ -134,6 +150,7 @@ impl Store {
         settings: StoreSettings,
         clock: fn() -> u64,
         refused: &[(u64, Error)],
+        front: &mut dyn FnMut(Arc<dyn ShardLog>) -> Arc<dyn ShardLog>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Arc<Self>, Vec<StoredTopic>)> {
         make_dir(&*disk, dir).map_err(failed("make", dir))?;
@@ -156,6 +173,9 @@ impl Store {
             opened => opened?,
         };
         store.lock = Some(lock);
+        if let Some(journal) = store.shared.journal.get() {
+            store.shared.log.get_or_init(|| front(journal.clone()));
+        }
         let store = Arc::new(store);
         store.open_sqlite(&mut topics)?;
         store.keep_reserve();
@@ -203,7 +223,7 @@ impl Store {
         let shared = state.shared.clone();
         let (gate, kept) = (shared.gate.clone(), (shared.room.clone(), shared.place.clone()));
         let journal = Journal::start(disk.clone(), &journal_dir, directory, settings.journal, tail, gate, kept)?;
-        shared.journal.get_or_init(|| journal);
+        shared.journal.get_or_init(|| Arc::new(journal));
         let topics = state.topics();
         let store = Self {
             directory,
@@ -378,9 +398,19 @@ impl Store {
         Ok(first)
     }
 
+    /// Returns the topics in the directory, without those in SQLite.
+    pub fn topics(&self) -> Vec<StoredTopic> {
+        self.state.lock().topics()
+    }
+
+    /// Applies a committed entry of another node's log. Entries of a partition must come in their order, without a gap.
+    pub fn apply(&self, kind: EntryKind, stream: u64, body: &[u8]) -> Result<()> {
+        self.state.lock().apply(kind, stream, body, self.clock)
+    }
+
     fn append_change(&self, change: &Change, owner: Arc<dyn Owner>) -> Result<()> {
         let body = Bytes::from(change.encode());
-        self.shared.append(Entry { kind: EntryKind::Catalog, stream: 0, body, owner, mark: 0 })
+        self.shared.append(Entry { kind: EntryKind::Catalog, shard: ShardId::FIRST, stream: 0, body, owner, mark: 0 })
     }
 
     /// Returns the reason why records are refused for lack of disk space, if they are.
@@ -392,7 +422,7 @@ impl Store {
     /// Refuses if too much data is queued for the journal already, or the disk is full.
     pub fn admit(&self) -> Result<()> {
         self.shared.room.check()?;
-        self.shared.journal.get().map_or(Ok(()), Journal::admit)
+        self.shared.admit()
     }
 
     /// Sets a callback that runs when there is room again after a partition refused a caller.
@@ -412,13 +442,13 @@ impl Store {
     }
 
     pub fn broken(&self) -> Option<Error> {
-        self.shared.journal.get().and_then(Journal::broken)
+        self.shared.broken()
     }
 
     pub fn stats(&self) -> StoreStats {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         StoreStats {
-            journal: self.shared.journal.get().map(Journal::stats).unwrap_or_default(),
+            journal: self.shared.journal.get().map(|journal| journal.stats()).unwrap_or_default(),
             tail_bytes: get(&self.shared.tails.held),
             unflushed_bytes: get(&self.shared.tails.unflushed),
             flushed_bytes: get(&self.counts.flushed_bytes),
@@ -483,7 +513,7 @@ impl Store {
 
     /// Fails if the data directory was removed or replaced: nothing is written or removed by path from then on.
     fn check_place(&self) -> Result<()> {
-        self.shared.journal.get().map_or(Ok(()), Journal::check_place)
+        self.shared.journal.get().map_or(Ok(()), |journal| journal.check_place())
     }
 
     /// Takes a checkpoint if one is due. Returns the delay until the next call.

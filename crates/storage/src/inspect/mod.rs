@@ -14,12 +14,12 @@ use engine::{Error, ErrorKind, Offset, Result, TopicName, TopicSettings};
 use crate::catalog::{Catalog, Change, Checkpoint};
 use crate::disk::{Disk, damaged, failed};
 use crate::durable::DurableLog;
+use crate::info::{NOT_SERVED, PartitionInfo, SegmentInfo};
 use crate::journal::block::EntryKind;
 use crate::journal::recover::{self, JournalFile, Origin, Progress, Recovery};
 use crate::journal::salvage;
 use crate::partition::scan::{self, Spot};
 use crate::partition::segments::log_name;
-use crate::partition::{PartitionInfo, SegmentInfo};
 use crate::shared::StoreSettings;
 use crate::state::{State, stream};
 use crate::store::{read_checkpoint, refuse_leftovers, take_lock};
@@ -135,7 +135,7 @@ impl Inspection {
         }
         for (stream, partition) in &state.partitions {
             if let Some(refused) = partition.refused() {
-                findings.damage(Some(*stream), refused.message.trim_start_matches(crate::partition::NOT_SERVED));
+                findings.damage(Some(*stream), refused.message.trim_start_matches(NOT_SERVED));
             }
         }
         if verify {

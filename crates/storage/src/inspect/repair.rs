@@ -16,17 +16,18 @@ use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch, Result};
 
 use super::dump::{self, Item, What};
 use super::{Inspection, cause, names};
+use crate::apply::start_of;
 use crate::catalog::{Catalog, Change, Checkpoint};
 use crate::disk::{Disk, DiskFile, failed, make_dir, replace};
+use crate::info::{PartitionInfo, SegmentInfo};
 use crate::journal::JournalSettings;
 use crate::journal::block::{BlockHead, EntryKind, FileHead, PAGE_BYTES, Row, checksum};
 use crate::journal::recover::{self, Found, Origin, Recovery};
 use crate::journal::salvage::{self, Salvage};
 use crate::partition::scan::{self, Spot};
 use crate::partition::segments::{index_name, log_name};
-use crate::partition::{PartitionInfo, SegmentInfo};
 use crate::shared::StoreSettings;
-use crate::state::{State, partition_mut, span_of, start_of};
+use crate::state::{State, partition_mut, span_of};
 use crate::store::Store;
 
 /// Steps of a repair, and the losses they cause.
@@ -246,10 +247,10 @@ impl Inspection {
                     continue;
                 };
                 let mut body_at = (at + block.head_bytes()) as usize;
-                for Row { kind, stream, bytes: len, crc } in &block.rows {
+                for Row { kind, shard, stream, bytes: len, crc } in &block.rows {
                     let raw = bytes.get(body_at..body_at + *len as usize).unwrap_or_default();
                     let body = if checksum(raw) == *crc { Ok(raw) } else { Err(not_what_was_written()) };
-                    each(Found { kind: *kind, stream: *stream, body, raw: (raw, *crc) })?;
+                    each(Found { kind: *kind, shard: *shard, stream: *stream, body, raw: (raw, *crc) })?;
                     body_at += *len as usize;
                 }
                 at += block.block_bytes();
@@ -275,7 +276,8 @@ impl Inspection {
         let (disk, dir) = (self.disk.clone(), self.dir.clone());
         drop(self);
         let damaged: Vec<(u64, Error)> = plan.mends.iter().map(|mend| (mend.stream, not_what_was_written())).collect();
-        let (store, _) = Store::open_except(disk.clone(), &dir, settings, clock, &damaged, &mut |_| {})?;
+        let (store, _) =
+            Store::open_except(disk.clone(), &dir, settings, clock, &damaged, &mut |journal| journal, &mut |_| {})?;
         store.stop()?;
         drop(store);
         self = Self::open(disk, &dir)?;

@@ -31,8 +31,11 @@
 //! | 24 | 8 | position of this block |
 //! | 32 | 8 | end of the previous block: nothing is missing in between |
 //! | 40 | 8 | all before this position was synced when this block was written |
-//! | 48 | 24 each | of each entry: kind (1), 3 zeros, CRC-32C and bytes of its body (4, 4), 4 zeros, stream (8) |
+//! | 48 | 24 each | of each entry: kind (1), a zero, shard (2), CRC-32C and bytes of its body (4, 4), 4 zeros, |
+//! | | | stream (8); a broker without replication has the shard 0 only |
 //! | | | the bodies, one after the other, and zeros up to the next multiple of 4096 |
+
+use engine::shard::ShardId;
 
 /// Unit of a write: at least the sector size of any disk.
 pub const PAGE_BYTES: u64 = 4096;
@@ -125,6 +128,7 @@ impl EntryKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     pub kind: EntryKind,
+    pub shard: ShardId,
     pub stream: u64,
     pub bytes: u32,
     pub crc: u32,
@@ -153,7 +157,8 @@ impl BlockHead {
         buf[32..40].copy_from_slice(&self.previous_end.to_le_bytes());
         buf[40..48].copy_from_slice(&self.synced.to_le_bytes());
         for row in &self.rows {
-            buf.extend_from_slice(&[row.kind as u8, 0, 0, 0]);
+            buf.extend_from_slice(&[row.kind as u8, 0]);
+            buf.extend_from_slice(&row.shard.number().to_le_bytes());
             buf.extend_from_slice(&row.crc.to_le_bytes());
             buf.extend_from_slice(&row.bytes.to_le_bytes());
             buf.extend_from_slice(&[0; 4]);
@@ -183,6 +188,7 @@ impl BlockHead {
         let rows = bytes[BLOCK_HEAD_BYTES..].chunks_exact(ROW_BYTES).map(|row| {
             Some(Row {
                 kind: EntryKind::from_code(row[0])?,
+                shard: ShardId::new(u16::from_le_bytes([row[2], row[3]])),
                 crc: u32_at(row, 4),
                 bytes: u32_at(row, 8),
                 stream: u64_at(row, 16),
@@ -233,9 +239,15 @@ mod tests {
     use super::*;
 
     fn block() -> BlockHead {
-        let row = |kind, stream, bytes| Row { kind, stream, bytes, crc: bytes ^ 0xabcd };
-        let rows =
-            vec![row(EntryKind::Batch, 7, 100), row(EntryKind::Catalog, 0, 5000), row(EntryKind::View, u64::MAX, 0)];
+        let row = |kind, shard, stream, bytes| {
+            let shard = ShardId::new(shard);
+            Row { kind, shard, stream, bytes, crc: bytes ^ 0xabcd }
+        };
+        let rows = vec![
+            row(EntryKind::Batch, 0, 7, 100),
+            row(EntryKind::Catalog, 0x1234, 0, 5000),
+            row(EntryKind::View, u16::MAX, u64::MAX, 0),
+        ];
         BlockHead { file: 3, position: 8192, previous_end: 4096, synced: 4096, rows }
     }
 
@@ -253,6 +265,17 @@ mod tests {
                 bytes[at] ^= 1 << bit;
             }
             assert_eq!(BlockHead::decode(&bytes[..at]), None, "cut at {at}");
+        }
+    }
+
+    /// Journals of versions without shards have zeros there.
+    #[test]
+    fn the_first_shard_is_two_zeros() {
+        let (mut head, mut bytes) = (block(), Vec::new());
+        head.rows.iter_mut().for_each(|row| row.shard = ShardId::FIRST);
+        head.encode(&mut bytes);
+        for row in bytes[BLOCK_HEAD_BYTES..].chunks_exact(ROW_BYTES) {
+            assert_eq!(row[1..4], [0; 3]);
         }
     }
 

@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
+use engine::shard::ShardId;
 use engine::{Error, ErrorKind, Result};
 use parking_lot::{Condvar, Mutex};
 
@@ -108,6 +109,8 @@ pub trait Owner: Send + Sync {
 
 pub struct Entry {
     pub kind: EntryKind,
+    /// Shard whose order the entry belongs to.
+    pub shard: ShardId,
     pub stream: u64,
     pub body: Bytes,
     pub owner: Arc<dyn Owner>,
@@ -485,7 +488,13 @@ fn origin(head: &FileHead, file: &JournalFile, at: u64) -> Origin {
 fn next_block(head: &FileHead, position: u64, previous_end: u64, synced: u64, next: (u64, u32)) -> Vec<u8> {
     let (number, slot) = next;
     let body = slot.to_le_bytes();
-    let row = Row { kind: EntryKind::Next, stream: number, bytes: body.len() as u32, crc: checksum(&body) };
+    let row = Row {
+        kind: EntryKind::Next,
+        shard: ShardId::FIRST,
+        stream: number,
+        bytes: body.len() as u32,
+        crc: checksum(&body),
+    };
     let block = BlockHead { file: head.number, position, previous_end, synced, rows: vec![row] };
     let mut buf = Vec::new();
     block.encode(&mut buf);
@@ -585,6 +594,7 @@ impl Shared {
     fn write_block(&self, writer: &mut Writer, entries: &[Entry], thread: usize) -> Result<()> {
         let rows = entries.iter().map(|entry| Row {
             kind: entry.kind,
+            shard: entry.shard,
             stream: entry.stream,
             bytes: entry.body.len() as u32,
             crc: checksum(&entry.body),

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use engine::shard::ShardId;
 use engine::{Error, ErrorKind, Result};
 
 use super::block::{BlockHead, EntryKind, FILE_VERSION, FileHead, NotAHead, PAGE_BYTES, Row, checksum, u32_at};
@@ -42,6 +43,7 @@ impl Tail {
 /// Entry as it was read.
 pub struct Found<'j> {
     pub kind: EntryKind,
+    pub shard: ShardId,
     pub stream: u64,
     /// Appended body, or the reason why it cannot be read: then the entry's partition has a hole.
     pub body: Result<&'j [u8]>,
@@ -370,7 +372,7 @@ impl<'r> Window<'r> {
         let raw = self.get(at, row.bytes as usize)?;
         let is_right = raw.len() == row.bytes as usize && checksum(raw) == row.crc;
         let body = if is_right { Ok(raw) } else { Err(damaged(path, at, "an entry does not match its checksum")) };
-        Ok(Found { kind: row.kind, stream: row.stream, body, raw: (raw, row.crc) })
+        Ok(Found { kind: row.kind, shard: row.shard, stream: row.stream, body, raw: (raw, row.crc) })
     }
 
     pub(super) fn head(&mut self, at: u64) -> Result<Option<BlockHead>> {

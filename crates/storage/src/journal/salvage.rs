@@ -47,7 +47,13 @@ impl Salvage {
 
     pub(crate) fn push(&mut self, found: &Found<'_>) -> Result<()> {
         let (raw, crc) = found.raw;
-        self.rows.push(Row { kind: found.kind, stream: found.stream, bytes: raw.len() as u32, crc });
+        self.rows.push(Row {
+            kind: found.kind,
+            shard: found.shard,
+            stream: found.stream,
+            bytes: raw.len() as u32,
+            crc,
+        });
         self.bodies.extend_from_slice(raw);
         if self.bodies.len() > BLOCK_BYTES || self.rows.len() == ENTRIES_MAX { self.write() } else { Ok(()) }
     }

@@ -21,54 +21,9 @@ use engine::producers::AbortedIndex;
 use engine::{Error, ErrorKind, Offset, RecordBatch, Records, Result};
 
 use super::index::Index;
-use super::segments::{READ_BYTES, Segment, SegmentInfo, View, index_name, leave_index, log_name, remove_quietly};
+use super::segments::{READ_BYTES, Segment, View, index_name, leave_index, log_name, remove_quietly};
 use crate::disk::{Disk, DiskFile, failed};
-
-#[derive(Clone, Copy, Debug)]
-pub struct CompactionSettings {
-    /// Minimum number of bytes appended since the last turn; they also have to be half of the partition.
-    pub dirty_bytes_min: u64,
-    /// Maximum number of keys of one turn, each about 32 bytes of memory. The next turn continues after them.
-    pub keys_max: usize,
-    /// Maximum rate of reading and writing, in bytes per second.
-    pub bytes_per_s: u64,
-    /// Minimum time that a record without a value stays.
-    pub tombstone_retention_ms: u64,
-    /// Minimum age of a record for compaction, and the age at which it has to be compacted regardless of other
-    /// conditions; 0 means no limit.
-    pub lag_ms: (u64, u64),
-}
-
-impl Default for CompactionSettings {
-    fn default() -> Self {
-        Self {
-            dirty_bytes_min: 1 << 20,
-            keys_max: 450_000,
-            bytes_per_s: 64 << 20,
-            tombstone_retention_ms: 24 * 3_600_000,
-            lag_ms: (0, 0),
-        }
-    }
-}
-
-/// Extent of a partition's compaction. A checkpoint stores it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Compacted {
-    /// Offset before which no key has two records.
-    pub to: Offset,
-    /// Offset before which all tombstones have been in the log since `horizon_ms`.
-    pub horizon: Offset,
-    pub horizon_ms: u64,
-}
-
-/// Results of one turn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CompactionStats {
-    pub turns: u64,
-    pub read_bytes: u64,
-    pub written_bytes: u64,
-    pub records_removed: u64,
-}
+use crate::info::{Compacted, CompactionSettings, CompactionStats, SegmentInfo};
 
 impl std::ops::AddAssign for CompactionStats {
     fn add_assign(&mut self, other: Self) {

@@ -21,19 +21,17 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use engine::producers::{Aborted, AbortedIndex, Producers};
+use engine::shard::ShardId;
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
 use crate::durable::{ColdRead, DiskExtent, DurableLog, Read};
-use crate::journal::{Entry, EntryKind, Journal, Owner};
+use crate::info::{Compacted, CompactionSettings, CompactionStats, PartitionInfo, not_served};
+use crate::journal::{Entry, EntryKind, Owner};
 use crate::shared::Shared;
-pub use compact::{Compacted, CompactionSettings, CompactionStats};
 use compact::{Outcome, Pace, Turn};
-pub use segments::SegmentInfo;
 use segments::{Segments, SharedSegments, Unsynced};
 
-/// Prefix of the error of a partition that cannot be served.
-pub(crate) const NOT_SERVED: &str = "this partition is not served: ";
 /// Maximum bytes that are written to segments before other threads may read or write there.
 pub(crate) const FLUSH_BYTES: usize = 4 << 20;
 /// Memory cost of a batch in a tail in addition to its bytes.
@@ -42,14 +40,6 @@ const ENTRY_BYTES: usize = 96;
 const LET_GO_BATCHES: usize = 256;
 /// Maximum bytes that are read from the system's cache on the calling thread: this takes a fraction of a millisecond.
 const CACHED_BYTES_MAX: usize = 1 << 20;
-
-/// Memory of the tails of all partitions.
-#[derive(Debug, Default)]
-pub(crate) struct TailBytes {
-    /// Bytes in tails; `unflushed` counts those of them that are committed and in no segment yet.
-    pub(crate) held: AtomicU64,
-    pub(crate) unflushed: AtomicU64,
-}
 
 pub struct DiskPartition {
     stream: u64,
@@ -107,26 +97,6 @@ struct TailBatch {
     timestamp_ms_max: i64,
 }
 
-/// State of a partition in a checkpoint.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PartitionInfo {
-    pub start: Offset,
-    pub segments: Vec<SegmentInfo>,
-    /// Encoded [`Producers`], empty if there are none; `producers_end` is the offset up to which they know the log.
-    pub producers: Bytes,
-    pub producers_end: Offset,
-    pub compacted: Compacted,
-    /// Salvage files, by their positions: without their entries the partition cannot be served.
-    pub salvages: Vec<u64>,
-}
-
-impl PartitionInfo {
-    /// Returns the offset after the last record in a segment.
-    pub fn end(&self) -> Offset {
-        self.segments.last().map_or(self.start, |segment| segment.end.max(self.start))
-    }
-}
-
 /// Data that a partition contributes to a checkpoint.
 pub(crate) struct Taken {
     pub(crate) info: PartitionInfo,
@@ -156,14 +126,14 @@ impl DiskPartition {
         let (segments, mut refused) = match Segments::open(disk.clone(), dir.clone(), segment_bytes, info) {
             Ok(segments) => (segments, None),
             // The partition keeps its place in the topic and its files, which are neither read nor written.
-            Err(error) => (Segments::closed(disk, dir, segment_bytes, &info.segments), Some(refuse(&error))),
+            Err(error) => (Segments::closed(disk, dir, segment_bytes, &info.segments), Some(not_served(&error))),
         };
         let producers = match info.producers.is_empty() {
             true => Ok(Producers::default()),
             false => Producers::decode(info.producers.clone()),
         };
         let producers = producers.unwrap_or_else(|error| {
-            refused.get_or_insert(refuse(&error));
+            refused.get_or_insert(not_served(&error));
             Producers::default()
         });
         let state = State {
@@ -212,7 +182,7 @@ impl DiskPartition {
 
     /// Marks the partition as not served. It keeps its place in the topic and its files.
     pub(crate) fn refuse(&self, error: &Error) {
-        self.state.lock().refused.get_or_insert_with(|| refuse(error));
+        self.state.lock().refused.get_or_insert_with(|| not_served(error));
     }
 
     /// Returns the salvage files that were written while the partition could not be served.
@@ -598,8 +568,25 @@ impl DurableLog for DiskPartition {
         debug_assert_eq!(batch.base_offset(), state.end, "invariant: appends are contiguous");
         let mark = batch.next_offset();
         let (kind, stream, body) = (EntryKind::Batch, self.stream, batch.bytes().clone());
-        self.shared.append(Entry { kind, stream, body, owner, mark })?;
+        self.shared.append(Entry { kind, shard: ShardId::FIRST, stream, body, owner, mark })?;
         self.hold(&mut state, batch);
+        Ok(())
+    }
+
+    fn truncate(&self, end: Offset) -> Result<()> {
+        let mut state = self.state.lock();
+        self.check(&state)?;
+        if end < state.committed {
+            let message = format!("records before {} are committed, so they cannot be cut at {end}", state.committed);
+            return Err(Error::invalid(message));
+        }
+        while let Some(held) = state.tail.pop_back_if(|held| held.batch.base_offset() >= end) {
+            self.shared.tails.held.fetch_sub(cost(&held.batch), Ordering::Relaxed);
+            state.end = held.batch.base_offset();
+        }
+        if state.end > end {
+            return Err(Error::invalid(format!("offset {end} is inside a batch, which can only be cut as a whole")));
+        }
         Ok(())
     }
 
@@ -632,7 +619,7 @@ impl DurableLog for DiskPartition {
             return Ok(Read::Batches(Vec::new()));
         }
         if state.tail.front().is_none_or(|held| held.batch.base_offset() > from) {
-            return Ok(Read::Cold(ColdRead::Segments(SegmentRead { partition: self.clone(), from, bytes_max })));
+            return Ok(Read::Cold(Box::new(SegmentRead { partition: self.clone(), from, bytes_max })));
         }
         let first = state.tail.partition_point(|held| held.batch.next_offset() <= from);
         let mut bytes = 0;
@@ -660,7 +647,14 @@ impl DurableLog for DiskPartition {
             let body = Bytes::copy_from_slice(&start.to_le_bytes());
             // Its owner may be the same as that of batches, which all precede it.
             let mark = state.end;
-            self.shared.append(Entry { kind: EntryKind::Start, stream: self.stream, body, owner, mark })?;
+            self.shared.append(Entry {
+                kind: EntryKind::Start,
+                shard: ShardId::FIRST,
+                stream: self.stream,
+                body,
+                owner,
+                mark,
+            })?;
             state.start = start;
             state.changes += 1;
         }
@@ -700,11 +694,11 @@ impl DurableLog for DiskPartition {
 
     fn admit(&self) -> Result<()> {
         self.shared.room.check()?;
-        self.shared.journal.get().map_or(Ok(()), Journal::admit)
+        self.shared.admit()
     }
 
     fn broken(&self) -> Option<Error> {
-        self.shared.journal.get().and_then(Journal::broken)
+        self.shared.broken()
     }
 
     fn takes_transactions(&self) -> bool {
@@ -736,9 +730,8 @@ impl State {
     }
 }
 
-impl SegmentRead {
-    /// Runs the read immediately, if it needs no waiting and little work. `None` otherwise.
-    pub fn run_if_cached(&self) -> Option<Result<Vec<RecordBatch>>> {
+impl ColdRead for SegmentRead {
+    fn run_if_cached(&self) -> Option<Result<Vec<RecordBatch>>> {
         if self.bytes_max > CACHED_BYTES_MAX {
             return None;
         }
@@ -747,10 +740,12 @@ impl SegmentRead {
         Some(part.read(self.from, self.bytes_max).map_err(|error| self.partition.explain(error)))
     }
 
-    pub fn run(self) -> Result<Vec<RecordBatch>> {
+    fn run(self: Box<Self>) -> Result<Vec<RecordBatch>> {
         self.find().map_err(|error| self.partition.explain(error))
     }
+}
 
+impl SegmentRead {
     fn find(&self) -> Result<Vec<RecordBatch>> {
         let view = self.partition.segments.lock().view(self.from, None)?;
         match view {
@@ -777,9 +772,4 @@ fn deleted() -> Error {
 
 fn cost(batch: &RecordBatch) -> u64 {
     (batch.len() + ENTRY_BYTES) as u64
-}
-
-/// Converts an error into the error of a partition that cannot be served.
-fn refuse(error: &Error) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("{NOT_SERVED}{}", error.message))
 }

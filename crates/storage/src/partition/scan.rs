@@ -8,8 +8,9 @@ use engine::record::BATCH_HEADER_BYTES;
 use engine::{Error, Offset, RecordBatch, Result};
 
 use super::index::Index;
-use super::segments::{SegmentInfo, index_name, log_name};
+use super::segments::{index_name, log_name};
 use crate::disk::{Disk, damaged, failed, read_whole};
+use crate::info::SegmentInfo;
 
 /// End offset of a segment if it is unknown.
 pub(crate) const UNKNOWN_END: Offset = Offset::MAX;

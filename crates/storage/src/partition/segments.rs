@@ -12,27 +12,12 @@ use engine::record::BATCH_HEADER_BYTES;
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
-use super::PartitionInfo;
 use super::index::{self, Index};
 use crate::disk::{Disk, DiskFile, damaged, failed, read_whole};
+use crate::info::{PartitionInfo, SegmentInfo};
 use crate::journal::salvage;
 
 mod dirty;
-
-/// State of a segment in a checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SegmentInfo {
-    /// Offset of the first record.
-    pub base: Offset,
-    /// Offset after the last record.
-    pub end: Offset,
-    pub bytes: u64,
-    pub timestamp_ms_max: i64,
-    /// Append time of the last batch, by the broker's clock.
-    pub appended_ms: u64,
-    /// Number of times that compaction has rewritten the segment.
-    pub generation: u32,
-}
 
 /// File of batches, complete or still growing.
 pub(crate) struct Segment {
@@ -582,13 +567,6 @@ pub(crate) fn leave_index(disk: &dyn Disk, path: &Path, index: &Index) {
     if let Err(error) = left {
         // It is created again from the segment when it is needed.
         tracing::debug!(path = %path.display(), %error, "cannot write an index");
-    }
-}
-
-impl SegmentInfo {
-    /// Returns `true` for the same file, which may have grown.
-    fn is_same(&self, other: &Self) -> bool {
-        (self.base, self.generation) == (other.base, other.generation)
     }
 }
 

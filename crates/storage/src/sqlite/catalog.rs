@@ -14,7 +14,7 @@ use super::writer::{Sweep, Writer};
 use super::{ID_BIT, Shared};
 use crate::catalog::decode_settings;
 use crate::durable::DurableLog;
-use crate::partition::NOT_SERVED;
+use crate::info::NOT_SERVED;
 use crate::shared::StoredTopic;
 
 struct Topic {

@@ -16,12 +16,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use engine::limits::{SQLITE_QUEUE_BYTES_MAX, SQLITE_READERS_MAX, SQLITE_RECENT_BYTES_MAX};
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result, TopicName, TopicSettings};
 use parking_lot::{Condvar, Mutex};
 
+use crate::info::SqliteSettings;
 use crate::journal::Owner;
 use crate::shared::StoredTopic;
 use catalog::Catalog;
@@ -38,32 +37,6 @@ const TRANSACTION_OPS_MAX: usize = 4096;
 const TRANSACTION_BYTES_MAX: usize = 8 << 20;
 /// Maximum number of entries of the list of batches in memory, including batches that were forgotten since.
 const RECENT_ENTRIES_MAX: usize = 1 << 16;
-
-#[derive(Clone, Copy, Debug)]
-pub struct SqliteSettings {
-    /// Maximum bytes in the queue. Above it, an append is refused.
-    pub queue_bytes_max: usize,
-    /// Maximum bytes of the newest batches in memory, all partitions together.
-    pub recent_bytes_max: u64,
-    /// Maximum number of connections that read.
-    pub readers_max: usize,
-    /// Time after which a lock of another process, or a full disk, causes appends to be refused until it ends.
-    pub lock_patience: Duration,
-    /// Maximum number of pages of the file; 0 means no limit.
-    pub pages_max: u32,
-}
-
-impl Default for SqliteSettings {
-    fn default() -> Self {
-        Self {
-            queue_bytes_max: SQLITE_QUEUE_BYTES_MAX,
-            recent_bytes_max: SQLITE_RECENT_BYTES_MAX,
-            readers_max: SQLITE_READERS_MAX,
-            lock_patience: Duration::from_secs(2),
-            pages_max: 0,
-        }
-    }
-}
 
 /// Statistics for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::read::RowsRead;
 use super::{Op, Shared, What};
-use crate::durable::{ColdRead, DiskExtent, DurableLog, Read};
+use crate::durable::{DiskExtent, DurableLog, Read};
 use crate::holes::{Forgotten, Gathered};
 use crate::journal::Owner;
 
@@ -207,6 +207,13 @@ impl DurableLog for SqlitePartition {
         Ok(())
     }
 
+    fn truncate(&self, end: Offset) -> Result<()> {
+        if end == self.end() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Unsupported, "a topic in SQLite belongs to one node: its log is not cut"))
+    }
+
     fn commit(&self, mark: Offset) -> Vec<RecordBatch> {
         let mut state = self.state.lock();
         if mark <= state.committed || state.is_deleted {
@@ -241,7 +248,7 @@ impl DurableLog for SqlitePartition {
         }
         if from < state.recent_from {
             drop(state);
-            return Ok(Read::Cold(ColdRead::Rows(RowsRead { partition: self, from, end, bytes_max })));
+            return Ok(Read::Cold(Box::new(RowsRead { partition: self, from, end, bytes_max })));
         }
         let first = state.recent.partition_point(|recent| recent.batch.next_offset() <= from);
         let mut gathered = Gathered::new(from, bytes_max);

@@ -11,6 +11,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::partition::SqlitePartition;
 use super::schema::{failed, open_reader};
+use crate::durable::ColdRead;
 use crate::holes::Gathered;
 
 /// Maximum time that a read waits for a connection.
@@ -27,9 +28,9 @@ pub struct RowsRead {
     pub(super) bytes_max: usize,
 }
 
-impl RowsRead {
-    pub(crate) fn run(self) -> Result<Vec<RecordBatch>> {
-        let Self { partition, from, end, bytes_max } = self;
+impl ColdRead for RowsRead {
+    fn run(self: Box<Self>) -> Result<Vec<RecordBatch>> {
+        let Self { partition, from, end, bytes_max } = *self;
         let batches = partition.shared.readers.batches(partition.id, from, end, bytes_max);
         // Rows that retention or a deletion removed in the meantime are not a hole.
         partition.check_readable(from)?;

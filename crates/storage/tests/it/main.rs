@@ -14,5 +14,6 @@ mod place;
 mod power;
 mod reads;
 mod repair;
+mod shard_log;
 mod sqlite;
 mod transactions;

@@ -138,7 +138,7 @@ fn tell(out: &mut impl Write, dir: &Path, report: &Report) -> Result {
 
 fn report_json(report: &Report) -> Value {
     let partition = |(i, partition): (usize, &PartitionReport)| {
-        let segment = |(path, info): &(std::path::PathBuf, storage::partition::SegmentInfo)| {
+        let segment = |(path, info): &(std::path::PathBuf, storage::SegmentInfo)| {
             json!({
                 "file": path, "from": info.base, "to": info.end, "bytes": info.bytes,
                 "timestamp_ms_max": info.timestamp_ms_max, "appended_ms": info.appended_ms,

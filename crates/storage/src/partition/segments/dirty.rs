@@ -2,8 +2,8 @@
 
 use engine::{Offset, Result};
 
-use super::{Segment, SegmentInfo, Segments};
-use crate::partition::CompactionSettings;
+use super::{Segment, Segments};
+use crate::info::{CompactionSettings, SegmentInfo};
 
 impl Segments {
     /// Returns `true` if the oldest segment that is not compacted has exceeded the maximum lag. Segments up to `to` are

@@ -1,0 +1,81 @@
+//! Applying committed entries of a shard's log: what recovery does with its own journal, and a follower with the log of
+//! its leader.
+//!
+//! An entry says what happened, not what was requested, so applying it depends on no clock and no setting of the node.
+//! Applying an entry a second time has no effect.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use engine::{Error, Offset, RecordBatch, Result};
+
+use crate::catalog::Change;
+use crate::durable::DurableLog;
+use crate::journal::EntryKind;
+use crate::partition::DiskPartition;
+use crate::state::State;
+
+impl State {
+    /// Applies a committed entry. Entries of a partition must come in their order, without a gap. An entry of a topic
+    /// that does not exist any more has no effect.
+    pub(crate) fn apply(&mut self, kind: EntryKind, stream: u64, body: &[u8], clock: fn() -> u64) -> Result<()> {
+        match kind {
+            EntryKind::Catalog => self.apply_change(&Change::decode(body)?),
+            EntryKind::Batch | EntryKind::Start => match self.partitions.get(&stream).cloned() {
+                Some(partition) => self.apply_to(&partition, kind, body, clock),
+                None => Ok(()),
+            },
+            EntryKind::View | EntryKind::Next => Ok(()),
+        }
+    }
+
+    pub(crate) fn apply_change(&mut self, change: &Change) -> Result<()> {
+        self.catalog.apply(change);
+        if let Change::Create { id, .. } = change
+            && self.deleted.contains(id)
+        {
+            // Only its used id remains.
+            self.catalog.apply(&Change::Delete { id: *id });
+        }
+        match change {
+            Change::Create { id, .. } | Change::Grow { id, .. } => {
+                let opened = self.open_partitions(*id);
+                let mut served = opened.iter().filter(|partition| partition.refused().is_none());
+                served.try_for_each(|partition| partition.settle())
+            }
+            Change::Alter { id, .. } => {
+                self.set_segment_limits(*id);
+                Ok(())
+            }
+            Change::Delete { .. } | Change::Producers { .. } => Ok(()),
+        }
+    }
+
+    /// Applies an entry to its partition, which is served.
+    pub(crate) fn apply_to(
+        &self,
+        partition: &DiskPartition,
+        kind: EntryKind,
+        body: &[u8],
+        clock: fn() -> u64,
+    ) -> Result<()> {
+        match kind {
+            EntryKind::Batch => partition.replay(RecordBatch::parse(Bytes::copy_from_slice(body))?),
+            _ => partition.replay_start(start_of(body)?),
+        }
+        // Recovered batches do not all have to be in memory at the same time.
+        if self.shared.tails.held.load(Ordering::Relaxed) > self.settings.unflushed_bytes_max {
+            for partition in self.partitions.values() {
+                partition.flush(usize::MAX, clock())?;
+                partition.trim_tail(u64::MAX);
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn start_of(body: &[u8]) -> Result<Offset> {
+    let start =
+        body.try_into().map_err(|error| Error::malformed(format!("a start of {} bytes: {error}", body.len())))?;
+    Ok(u64::from_le_bytes(start))
+}

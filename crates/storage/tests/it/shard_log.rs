@@ -1,0 +1,188 @@
+//! A log in front of the journal, as replication is: it decides what is committed, and a second directory that applies
+//! what the first one committed has the same records.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use engine::{Error, ErrorKind, Offset, RecordBatch};
+use parking_lot::{Condvar, Mutex};
+use storage::{DurableLog, Entry, EntryKind, Owner, RealDisk, ShardLog, Store, StoredTopic};
+
+use crate::workload::{Nobody, PATIENCE, batch_at, clock, on_disk, open, read_all, small, topic_name};
+
+/// Entry as a follower receives it.
+type Sent = (EntryKind, u64, Vec<u8>);
+
+/// Log that commits nothing until it is told to, although the journal has synced it.
+struct Majority {
+    journal: Arc<dyn ShardLog>,
+    state: Arc<Synced>,
+    sent: Mutex<Vec<Sent>>,
+}
+
+#[derive(Default)]
+struct Synced {
+    waiting: Mutex<VecDeque<(Arc<dyn Owner>, u64)>>,
+    synced: Condvar,
+}
+
+/// Owner of one entry in the journal, which tells the entry's owner only that it is synced here.
+struct Relay {
+    state: Arc<Synced>,
+    owner: Arc<dyn Owner>,
+}
+
+impl Owner for Relay {
+    fn committed(&self, mark: u64) {
+        self.state.waiting.lock().push_back((self.owner.clone(), mark));
+        self.state.synced.notify_all();
+    }
+
+    fn failed(&self, error: &Error) {
+        self.owner.failed(error);
+    }
+}
+
+impl ShardLog for Majority {
+    fn append(&self, entry: Entry) -> Result<(), Error> {
+        self.sent.lock().push((entry.kind, entry.stream, entry.body.to_vec()));
+        let owner = Arc::new(Relay { state: self.state.clone(), owner: entry.owner.clone() });
+        self.journal.append(Entry { owner, ..entry })
+    }
+
+    fn admit(&self) -> Result<(), Error> {
+        self.journal.admit()
+    }
+
+    fn broken(&self) -> Option<Error> {
+        self.journal.broken()
+    }
+}
+
+impl Majority {
+    /// Waits until this many entries are synced here, and returns their owners.
+    fn synced(&self, count: usize) -> Vec<(Arc<dyn Owner>, u64)> {
+        let mut waiting = self.state.waiting.lock();
+        while waiting.len() < count {
+            assert!(!self.state.synced.wait_for(&mut waiting, PATIENCE).timed_out(), "they are not synced");
+        }
+        waiting.drain(..count).collect()
+    }
+
+    fn commit(&self, count: usize) {
+        self.synced(count).into_iter().for_each(|(owner, mark)| owner.committed(mark));
+    }
+}
+
+/// Owner of the batches of one partition.
+struct OfLog(Arc<dyn DurableLog>);
+
+impl Owner for OfLog {
+    fn committed(&self, mark: u64) {
+        self.0.commit(mark);
+    }
+
+    fn failed(&self, error: &Error) {
+        panic!("{error}");
+    }
+}
+
+fn open_behind(dir: &std::path::Path) -> (Arc<Store>, Arc<Majority>, Vec<StoredTopic>) {
+    let mut majority = None;
+    let mut front = |journal| {
+        let front = Arc::new(Majority { journal, state: Arc::default(), sent: Mutex::default() });
+        majority = Some(front.clone());
+        front as Arc<dyn ShardLog>
+    };
+    let opened = Store::open_behind(Arc::new(RealDisk), dir, small(2), clock, &mut front, &mut |_| {});
+    let (store, topics) = opened.expect("a directory");
+    (store, majority.expect("it is asked for"), topics)
+}
+
+fn append(log: &Arc<dyn DurableLog>, incarnation: u64) -> Offset {
+    let batch = batch_at("t", 0, log.end(), incarnation);
+    let end = batch.next_offset();
+    log.append(batch, Arc::new(OfLog(log.clone()))).expect("room");
+    end
+}
+
+fn all_of(log: &Arc<dyn DurableLog>) -> Vec<RecordBatch> {
+    let extent = log.extent();
+    read_all(log, extent.start, extent.end, 4096).expect("readable")
+}
+
+#[test]
+fn what_the_journal_has_synced_is_not_committed_before_the_log_in_front_says_so() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let (store, majority, _) = open_behind(temp.path());
+    let topic = store.create_topic(topic_name("t"), on_disk(1), Arc::new(Nobody)).expect("a topic");
+    let log = topic.partitions[0].clone();
+    let first = append(&log, 1);
+    append(&log, 1);
+    // The creation of the topic and both batches are on this disk.
+    let owners = majority.synced(3);
+    assert_eq!((log.extent().end, all_of(&log).len()), (0, 0));
+    owners[..2].iter().for_each(|(owner, mark)| owner.committed(*mark));
+    assert_eq!((log.extent().end, all_of(&log).len()), (first, 1));
+    store.stop().expect("it stops");
+}
+
+#[test]
+fn what_is_not_committed_can_be_cut_and_what_is_committed_cannot() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let (store, majority, _) = open_behind(temp.path());
+    let topic = store.create_topic(topic_name("t"), on_disk(1), Arc::new(Nobody)).expect("a topic");
+    let log = topic.partitions[0].clone();
+    let committed = append(&log, 1);
+    majority.commit(2);
+    let cut = append(&log, 1);
+    append(&log, 1);
+    drop(majority.synced(2));
+    let inside = log.truncate(committed - 1).expect_err("it is committed");
+    assert_eq!(inside.kind, ErrorKind::Invalid, "{inside}");
+    log.truncate(cut).expect("a part of it");
+    assert_eq!(log.end(), cut);
+    log.truncate(committed).expect("the rest");
+    assert_eq!((log.end(), log.extent().end), (committed, committed));
+    // Another leader's records come in their place.
+    let end = append(&log, 2);
+    majority.commit(1);
+    assert_eq!(log.extent().end, end);
+    assert_eq!(all_of(&log), [batch_at("t", 0, 0, 1), batch_at("t", 0, committed, 2)]);
+    store.stop().expect("it stops");
+}
+
+#[test]
+fn a_directory_that_applies_the_log_of_another_has_its_topics_and_records() {
+    let (leading, following) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+    let (leader, majority, _) = open_behind(leading.path());
+    let (follower, _) = open(&RealDisk, following.path(), small(2)).expect("a directory");
+    let nobody = || Arc::new(Nobody);
+    let gone = leader.create_topic(topic_name("gone"), on_disk(2), nobody()).expect("a topic");
+    let topic = leader.create_topic(topic_name("t"), on_disk(1), nobody()).expect("a topic");
+    let log = topic.partitions[0].clone();
+    let mut start = 0;
+    for i in 0..20 {
+        append(&log, 1);
+        start = if i == 7 { log.end() } else { start };
+    }
+    leader.grow_topic(topic.id, 3, nobody()).expect("grown");
+    leader.delete_topic(gone.id, nobody()).expect("deleted");
+    majority.commit(24);
+    log.set_start(start, nobody()).expect("a start");
+    majority.commit(1);
+    for _twice in 0..2 {
+        // Applying an entry again has no effect.
+        for (kind, stream, body) in majority.sent.lock().iter() {
+            follower.apply(*kind, *stream, body).expect("applied");
+        }
+    }
+    let [found] = &follower.topics()[..] else { panic!("one topic is left") };
+    assert_eq!((found.name.as_str(), found.partitions.len()), ("t", 3));
+    let copy = &found.partitions[0];
+    assert_eq!((copy.extent().start, copy.extent().end), (log.extent().start, log.extent().end));
+    assert_eq!(copy.extent().start, start);
+    assert_eq!(all_of(copy), all_of(&log));
+    leader.stop().expect("it stops");
+    follower.stop().expect("it stops");
+}
