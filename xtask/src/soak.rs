@@ -17,13 +17,13 @@ const HARDENING: [Hardening; 10] = [
     ("thalweg-broker", "joining::", &[("HARDENING_TOPICS", 50_000)]),
     ("thalweg-broker", "limits::", &[]),
     ("thalweg-doors", "redis::", &[]),
-    ("thalweg", "redis_work::", &[("HARDENING_CONNECTIONS", 40), ("HARDENING_CALLS", 1000)]),
-    ("thalweg", "logins::", &[("HARDENING_GUESSES", 900)]),
-    ("thalweg", "serve::", &[("HARDENING_DATAGRAMS", 100_000)]),
-    ("thalweg", "hardening", &[]),
-    ("thalweg", "web::", &[]),
-    ("thalweg", "peers::", &[]),
-    ("thalweg", "full_disk::", &[]),
+    ("thalweg", "door::redis::work::", &[("HARDENING_CONNECTIONS", 40), ("HARDENING_CALLS", 1000)]),
+    ("thalweg", "server::logins::", &[("HARDENING_GUESSES", 900)]),
+    ("thalweg", "server::serve::", &[("HARDENING_DATAGRAMS", 100_000)]),
+    ("thalweg", "server::hardening_memory::", &[]),
+    ("thalweg", "door::web::", &[]),
+    ("thalweg", "server::peers::", &[]),
+    ("thalweg", "log::full_disk::", &[]),
 ];
 
 pub fn run(args: &[&str]) -> Outcome {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::run::{Call, Outcome, root};
 
-const MODEL: &str = "crates/thalweg/tests/it/sqs/model.json";
+const MODEL: &str = "crates/thalweg/tests/it/door/sqs/model.json";
 const DOWNLOADS: &str = "target/sqs-model";
 const IN_WHEEL: &str = "botocore/data/sqs/2012-11-05/service-2.json.gz";
 /// Version whose model is committed.

@@ -1,0 +1,7 @@
+//! Command line: commands, terminals, and benchmarks.
+
+mod commands;
+mod terminal;
+mod stream_bench;
+mod cache_bench;
+mod rpc;

@@ -1,0 +1,9 @@
+//! Doors as seen by clients of each protocol, by clients at the wrong door, and by peers that violate the protocol.
+
+pub mod kafka;
+pub mod redis;
+pub mod sqs;
+pub mod pubsub;
+pub mod web;
+mod bad_input;
+mod strangers;

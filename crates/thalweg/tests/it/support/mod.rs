@@ -1,0 +1,8 @@
+//! Helpers of the tests: the broker in a separate process, the program, peers, and checks.
+
+pub mod server;
+pub mod command;
+pub mod reading;
+pub mod raw;
+pub mod proxy;
+pub mod bystander;
