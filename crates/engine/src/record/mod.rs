@@ -723,5 +723,4 @@ fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8]> {
 }
 
 #[cfg(test)]
-#[path = "record_tests.rs"]
 mod tests;

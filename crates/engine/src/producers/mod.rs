@@ -482,5 +482,4 @@ fn cut_short(error: bytes::TryGetError) -> Error {
 }
 
 #[cfg(test)]
-#[path = "producers_tests.rs"]
 mod tests;

@@ -792,5 +792,4 @@ pub(super) fn describe_client_quotas(
 }
 
 #[cfg(test)]
-#[path = "configs_tests.rs"]
 mod tests;
