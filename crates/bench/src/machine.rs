@@ -46,9 +46,10 @@ pub(crate) fn governor() -> String {
     let cpus = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
     let governors: BTreeSet<String> =
         cpus.filter_map(|cpu| fs::read_to_string(cpu.path().join("cpufreq/scaling_governor")).ok()).collect();
-    match governors.is_empty() {
-        true => "not exposed".to_owned(),
-        false => governors.iter().map(|name| name.trim()).collect::<Vec<_>>().join(", "),
+    if governors.is_empty() {
+        "not exposed".to_owned()
+    } else {
+        governors.iter().map(|name| name.trim()).collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -159,14 +159,12 @@ fn hits(broker: &Broker) {
         let theirs = quick_cache::sync::Cache::<[u8; 16], [u8; 64]>::new(room);
         let (mut our_hits, mut their_hits) = (0, 0);
         for key in &trace {
-            match ours.get(key, |found| found.is_some()) {
-                true => our_hits += 1,
-                false => put(&ours, key, &VALUE),
+            if ours.get(key, |found| found.is_some()) {
+                our_hits += 1
+            } else {
+                put(&ours, key, &VALUE)
             }
-            match theirs.get(key).is_some() {
-                true => their_hits += 1,
-                false => theirs.insert(*key, VALUE),
-            }
+            if theirs.get(key).is_some() { their_hits += 1 } else { theirs.insert(*key, VALUE) }
         }
         let ratio = |hits: usize| 100.0 * hits as f64 / trace.len() as f64;
         println!(

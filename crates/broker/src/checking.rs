@@ -52,13 +52,16 @@ impl Topic {
     /// compacted. After decompression, they may have `expansion` times the bytes of the topic's largest batch.
     pub(crate) fn admit(&self, batch: &mut DraftBatch, expansion: usize) -> Result<()> {
         let (name, settings) = (&self.name, &self.settings);
-        let check_len = |batch: &DraftBatch| match batch.len() <= settings.batch_bytes_max as usize {
-            true => Ok(()),
-            false => Err(Error::too_large(format!(
-                "topic {name} accepts batches of at most {} bytes, this one has {}",
-                settings.batch_bytes_max,
-                batch.len()
-            ))),
+        let check_len = |batch: &DraftBatch| {
+            if batch.len() <= settings.batch_bytes_max as usize {
+                Ok(())
+            } else {
+                Err(Error::too_large(format!(
+                    "topic {name} accepts batches of at most {} bytes, this one has {}",
+                    settings.batch_bytes_max,
+                    batch.len()
+                )))
+            }
         };
         check_len(batch)?;
         let expanded_max = self.expanded_max(expansion);

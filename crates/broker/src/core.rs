@@ -233,18 +233,12 @@ impl Core {
     /// Refuses a read of a topic that may hold secrets of the broker if access control lists are not effective. If they
     /// are, the caller must have checked the reader against them.
     pub(crate) fn check_read(&self, topic: &str) -> Result<()> {
-        match !self.is_authorizing() && may_hold_secrets(topic) {
-            true => Err(no_reader(topic)),
-            false => Ok(()),
-        }
+        if !self.is_authorizing() && may_hold_secrets(topic) { Err(no_reader(topic)) } else { Ok(()) }
     }
 
     /// Checks a read by a client without a user name, to which no access control entry applies.
     pub(crate) fn check_nameless_read(&self, topic: &str) -> Result<()> {
-        match self.is_authorizing() && is_internal(topic) {
-            true => Err(no_reader(topic)),
-            false => self.check_read(topic),
-        }
+        if self.is_authorizing() && is_internal(topic) { Err(no_reader(topic)) } else { self.check_read(topic) }
     }
 
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {

@@ -167,10 +167,7 @@ impl Core {
             let (mut from, mut until) = (i128::from(i64::MIN), i128::from(i64::MAX) + 1);
             while until - from > 1 {
                 let between = (from + until).div_euclid(2);
-                match cell.offset_for_time(between as i64)? < cell.extent().end {
-                    true => from = between,
-                    false => until = between,
-                }
+                if cell.offset_for_time(between as i64)? < cell.extent().end { from = between } else { until = between }
             }
             Ok(from as i64)
         })
@@ -262,9 +259,12 @@ async fn read(cell: &PartitionCell, offset: Offset, bytes_max: usize, isolation:
 
 /// Waits until one of the events completes.
 pub(crate) async fn any(events: &mut [impl Future<Output = ()> + Unpin]) {
-    std::future::poll_fn(|context| match events.iter_mut().any(|event| Pin::new(event).poll(context).is_ready()) {
-        true => Poll::Ready(()),
-        false => Poll::Pending,
+    std::future::poll_fn(|context| {
+        if events.iter_mut().any(|event| Pin::new(event).poll(context).is_ready()) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     })
     .await
 }

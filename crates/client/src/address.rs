@@ -107,10 +107,7 @@ impl fmt::Display for Address {
         };
         let (host, port) = (self.host(), self.port());
         // Brackets keep the colons of an IPv6 address apart from the colon before the port.
-        match host.contains(':') {
-            true => write!(f, "{scheme}://[{host}]:{port}"),
-            false => write!(f, "{scheme}://{host}:{port}"),
-        }
+        if host.contains(':') { write!(f, "{scheme}://[{host}]:{port}") } else { write!(f, "{scheme}://{host}:{port}") }
     }
 }
 

@@ -158,9 +158,10 @@ impl Turns {
             took = thread_time().saturating_sub(began);
             is_heavy = took >= HEAVY;
         }
-        (self.weight, self.light_turns) = match is_heavy {
-            true => ((self.weight + HEAVY_WEIGHT).min(WEIGHT_MAX), 0),
-            false => (self.weight.saturating_sub(1), (self.light_turns + 1).min(TRUSTED_TURNS)),
+        (self.weight, self.light_turns) = if is_heavy {
+            ((self.weight + HEAVY_WEIGHT).min(WEIGHT_MAX), 0)
+        } else {
+            (self.weight.saturating_sub(1), (self.light_turns + 1).min(TRUSTED_TURNS))
         };
         if std::mem::take(&mut self.is_called) || is_heavy {
             self.worker.heavy.spend(took);

@@ -156,9 +156,10 @@ impl MemoryLog {
         // Fast path for batches of one record each without gaps.
         let first = self.entries.front().map_or(0, |entry| entry.next);
         let at = (offset + 1).saturating_sub(first) as usize;
-        match self.entries.get(at).is_some_and(|entry| entry.next == offset + 1) {
-            true => at,
-            false => self.entries.partition_point(|entry| entry.next <= offset),
+        if self.entries.get(at).is_some_and(|entry| entry.next == offset + 1) {
+            at
+        } else {
+            self.entries.partition_point(|entry| entry.next <= offset)
         }
     }
 

@@ -483,12 +483,11 @@ fn put_value(b: &mut BytesMut, value: Option<&Value>) {
 }
 
 fn get_value<B: Buf>(f: &mut Fields<B>) -> Result<Option<Value>> {
-    Ok(match f.bool()? {
-        false => None,
-        true => {
-            let (version, expires_ms) = (f.u64()?, get_u64(f)?);
-            Some(Value { value: get_long(f)?, version, expires_ms })
-        }
+    Ok(if !f.bool()? {
+        None
+    } else {
+        let (version, expires_ms) = (f.u64()?, get_u64(f)?);
+        Some(Value { value: get_long(f)?, version, expires_ms })
     })
 }
 
@@ -539,10 +538,7 @@ fn put_operation(b: &mut BytesMut, operation: Option<OperationId>) {
 }
 
 fn get_operation<B: Buf>(f: &mut Fields<B>) -> Result<Option<OperationId>> {
-    Ok(match f.bool()? {
-        true => Some(OperationId { client: f.u64()?, sequence: f.u64()? }),
-        false => None,
-    })
+    Ok(if f.bool()? { Some(OperationId { client: f.u64()?, sequence: f.u64()? }) } else { None })
 }
 
 fn put_ttl(b: &mut BytesMut, ttl: Ttl) {

@@ -102,12 +102,13 @@ impl Plan {
     fn check(&self) -> Result<()> {
         let value_bytes = self.rows.iter().filter_map(|row| row.value_bytes).max().unwrap_or(0);
         let bytes = self.keys.saturating_mul(value_bytes + KEY_BYTES);
-        match bytes > ENTRIES_BYTES_MAX {
-            true => Err(Error::invalid(format!(
+        if bytes > ENTRIES_BYTES_MAX {
+            Err(Error::invalid(format!(
                 "{} keys with values of {value_bytes} bytes are {bytes} bytes; at most {ENTRIES_BYTES_MAX}",
                 self.keys
-            ))),
-            false => Ok(()),
+            )))
+        } else {
+            Ok(())
         }
     }
 }

@@ -126,9 +126,10 @@ impl StreamReport {
             server: outcome.usage.clone(),
         };
         let max = |of_a_batch: f64, steps: &[Point]| {
-            let highest = match plan.is_one_in_flight() {
-                true => Some(megabytes(of_a_batch)),
-                false => steps.iter().map(|step| step.mb_per_s).reduce(f64::max),
+            let highest = if plan.is_one_in_flight() {
+                Some(megabytes(of_a_batch))
+            } else {
+                steps.iter().map(|step| step.mb_per_s).reduce(f64::max)
             };
             highest.filter(|mb_per_s| *mb_per_s > 0.0)
         };

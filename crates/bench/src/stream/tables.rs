@@ -59,9 +59,10 @@ impl StreamReport {
         } else if self.in_flight > 1 {
             notes.push("closed loop with many on the way: latencies say how long the queue is".to_owned());
         }
-        let max = match self.is_one_in_flight() {
-            true => "the highest of all records: its bytes through its latency",
-            false => "the highest of the steps of time that the charts have",
+        let max = if self.is_one_in_flight() {
+            "the highest of all records: its bytes through its latency"
+        } else {
+            "the highest of the steps of time that the charts have"
         };
         notes.push(format!("max MB/s: {max}; mean: all bytes through the time of the run"));
         notes.push(

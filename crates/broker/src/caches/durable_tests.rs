@@ -74,10 +74,11 @@ fn copy(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).expect("a folder") {
         let entry = entry.expect("an entry");
         let to = to.join(entry.file_name());
-        match entry.file_type().expect("its type").is_dir() {
-            true => copy(&entry.path(), &to),
+        if entry.file_type().expect("its type").is_dir() {
+            copy(&entry.path(), &to);
+        } else {
             // The file may be deleted by now.
-            false => drop(std::fs::copy(entry.path(), to)),
+            drop(std::fs::copy(entry.path(), to));
         }
     }
 }

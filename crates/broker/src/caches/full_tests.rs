@@ -185,9 +185,12 @@ async fn a_full_disk_refuses_changes_of_durable_caches_before_they_are_made_and_
 /// Returns the largest file of this kind in a directory.
 fn largest(dir: &Path, kind: &str) -> Option<(u64, std::path::PathBuf)> {
     let entries = std::fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path());
-    let found = entries.filter_map(|path| match path.is_dir() {
-        true => largest(&path, kind),
-        false => (path.extension()? == kind).then(|| (path.metadata().map_or(0, |about| about.len()), path)),
+    let found = entries.filter_map(|path| {
+        if path.is_dir() {
+            largest(&path, kind)
+        } else {
+            (path.extension()? == kind).then(|| (path.metadata().map_or(0, |about| about.len()), path))
+        }
     });
     found.max()
 }

@@ -328,10 +328,7 @@ impl Caches {
         caches.check_served(name.as_str(), settings.is_durable)?;
         self.core.peers().admit(Created::Cache)?;
         let id = caches.next_origin();
-        let durable = match settings.is_durable {
-            true => Some(Durable { log: self.log()?, number: id }),
-            false => None,
-        };
+        let durable = if settings.is_durable { Some(Durable { log: self.log()?, number: id }) } else { None };
         let cache = Arc::new(Cache::new(id, name.clone(), settings, caches, durable));
         if let Some(Durable { log, number }) = &cache.durable {
             log.admit()?;
@@ -440,7 +437,6 @@ impl Cache {
 
     /// Returns the commit of all changes to this key so far. A client must not see them before it is reached. In
     /// memory, it is reached immediately.
-    #[must_use]
     pub fn commit_of(&self, key: &[u8]) -> Commit {
         let Some(Durable { log, .. }) = &self.durable else {
             return Commit::done();
@@ -451,7 +447,6 @@ impl Cache {
     }
 
     /// Returns the commit of all changes to all keys so far.
-    #[must_use]
     pub fn settled(&self) -> Commit {
         self.durable.as_ref().map_or_else(Commit::done, |durable| durable.log.settled())
     }

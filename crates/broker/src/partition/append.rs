@@ -200,9 +200,10 @@ impl PartitionCell {
                     // The batch was accepted, but no notification about its commit will follow.
                     return Err(Refused::Failed(broken));
                 }
-                let commit = match options.awaits_commit {
-                    true => await_commit(state.number, &mut state.uncommitted, base_offset + count, log.extent().end),
-                    false => Commit::done(),
+                let commit = if options.awaits_commit {
+                    await_commit(state.number, &mut state.uncommitted, base_offset + count, log.extent().end)
+                } else {
+                    Commit::done()
                 };
                 let receivers = if is_duplicate { 0 } else { receivers };
                 let is_on_disk = options.awaits_commit;

@@ -57,9 +57,10 @@ impl PartitionCell {
             }
             let extent = state.extent();
             state.log.check_served()?;
-            let read = match from >= extent.stable_end && from <= extent.end {
-                true => Read::Batches(Vec::new()),
-                false => state.log.read(from, bytes_max)?,
+            let read = if from >= extent.stable_end && from <= extent.end {
+                Read::Batches(Vec::new())
+            } else {
+                state.log.read(from, bytes_max)?
             };
             let aborted = match &state.log {
                 Log::Memory(_) => state.order.aborted(from, extent.stable_end),

@@ -711,12 +711,13 @@ impl Drop for Birth<'_> {
 
 /// Refuses deduplication over the whole queue if the topic has several partitions: each knows only its own messages.
 fn check_dedup(definition: &QueueDefinition, partitions: u32) -> Result<()> {
-    match definition.settings.dedup == DedupRule::Queue && partitions > 1 {
-        true => Err(Error::invalid(format!(
+    if definition.settings.dedup == DedupRule::Queue && partitions > 1 {
+        Err(Error::invalid(format!(
             "queue {} deduplicates over the whole queue (dedup = queue), which needs one partition: topic {} has more",
             definition.name, definition.topic
-        ))),
-        false => Ok(()),
+        )))
+    } else {
+        Ok(())
     }
 }
 

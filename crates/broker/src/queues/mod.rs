@@ -114,9 +114,10 @@ impl Queues {
 
 /// Refuses names that are reserved for internal queues, as if no such queue existed.
 fn check_users(name: &str) -> Result<()> {
-    match QueueName::is_internal_name(name) {
-        true => Err(Error::not_found(format!("there is no queue {name}; create it, or list the existing queues"))),
-        false => Ok(()),
+    if QueueName::is_internal_name(name) {
+        Err(Error::not_found(format!("there is no queue {name}; create it, or list the existing queues")))
+    } else {
+        Ok(())
     }
 }
 

@@ -203,9 +203,10 @@ impl Queues {
                     return Err(in_flight_full(&cell.definition()));
                 }
                 let (cold, is_cut) = (turn.cold, turn.is_cut);
-                let given = match turn.unread.is_empty() {
-                    true => turn.given,
-                    false => Box::pin(self.read_given(cell, origin, partition, turn)).await?,
+                let given = if turn.unread.is_empty() {
+                    turn.given
+                } else {
+                    Box::pin(self.read_given(cell, origin, partition, turn)).await?
                 };
                 let is_idle = given.is_empty();
                 self.fill(cell, partition, given, &mut answer);
@@ -278,10 +279,8 @@ impl Queues {
         mut given: Vec<Received>,
         answer: &mut Answer<'_>,
     ) {
-        let oldest_ms = match cell.owns_topic {
-            true => 0,
-            false => now_ms().saturating_sub(cell.definition().settings.retention_ms),
-        };
+        let oldest_ms =
+            if cell.owns_topic { 0 } else { now_ms().saturating_sub(cell.definition().settings.retention_ms) };
         let (mut back, mut expired) = (Vec::new(), Vec::new());
         let mut has_any = !answer.found.is_empty();
         given.retain(|received| {
@@ -299,9 +298,10 @@ impl Queues {
             has_any = true;
             true
         });
-        match answer.found.is_empty() {
-            true => answer.found = given,
-            false => answer.found.append(&mut given),
+        if answer.found.is_empty() {
+            answer.found = given
+        } else {
+            answer.found.append(&mut given)
         }
         if !back.is_empty() || !expired.is_empty() {
             let now = now_ms();
@@ -448,13 +448,14 @@ impl Queues {
                 }
             };
             let done = of_partition.iter().map(|place| receipt(place).offset);
-            let changed = match is_saved(topic) {
-                false => self.change_unsaved(topic, partition, cell.id, work, done.clone()).map(|()| None),
+            let changed = if is_saved(topic) {
                 // If nothing changed, the state may have been changed just now and may not be durable yet.
-                true => self.change_view(partition, cell.id, work).and_then(|((), saved)| match saved {
+                self.change_view(partition, cell.id, work).and_then(|((), saved)| match saved {
                     Some(saved) => Ok(Some(saved)),
                     None => self.settled_records(cell, partition.id).map(Some),
-                }),
+                })
+            } else {
+                self.change_unsaved(topic, partition, cell.id, work, done.clone()).map(|()| None)
             };
             // No other task moves them, even if the change could not be persisted.
             buried.push(self.bury(cell, topic, partition, dead));

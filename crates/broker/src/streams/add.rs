@@ -86,11 +86,10 @@ impl LockedStream {
             match self.try_add(id, key, value, headers, may_wait).await {
                 // Another door publishes there, or did and its records are not on disk yet: they must be known first.
                 Err(error) if error.kind == ErrorKind::OutOfSequence => {
-                    let waited = match may_wait {
-                        true => {
-                            tokio::time::timeout_at(deadline, appended).await.map_err(|elapsed| elapsed.to_string())
-                        }
-                        false => Err("a transaction of Redis waits for no other".to_owned()),
+                    let waited = if may_wait {
+                        tokio::time::timeout_at(deadline, appended).await.map_err(|elapsed| elapsed.to_string())
+                    } else {
+                        Err("a transaction of Redis waits for no other".to_owned())
                     };
                     waited.map_err(|why| {
                         let name = &self.stream.topic.name;

@@ -482,10 +482,8 @@ impl Transactions {
         prepared: Transaction,
         wakes: &mut Wakes,
     ) -> Result<Commit> {
-        let prepared = match prepared.offsets.is_empty() {
-            true => prepared,
-            false => prepared.decided_at(self.groups.table().decision_ms()),
-        };
+        let prepared =
+            if prepared.offsets.is_empty() { prepared } else { prepared.decided_at(self.groups.table().decision_ms()) };
         let decided = self.table.put(&self.core, cell, state, prepared, wakes)?;
         let (carried, outcome) = self.carry_out(cell, state, wakes);
         if let Err(error) = outcome {

@@ -123,9 +123,10 @@ impl QueueCell {
     }
 
     pub(crate) fn check_there(&self) -> Result<()> {
-        match self.is_deleted.load(Ordering::Acquire) {
-            true => Err(Error::not_found(format!("queue {} was deleted", self.definition().name))),
-            false => Ok(()),
+        if self.is_deleted.load(Ordering::Acquire) {
+            Err(Error::not_found(format!("queue {} was deleted", self.definition().name)))
+        } else {
+            Ok(())
         }
     }
 }

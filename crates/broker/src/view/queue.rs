@@ -227,9 +227,10 @@ impl QueueView {
         let is_decided = self.isolation() == Isolation::Uncommitted
             || (end <= stable_end && (batch.is_control() || !batch.is_transactional()));
         // A batch after others that are not examined yet waits until they are.
-        match is_decided && batch.base_offset() <= self.queue.end() {
-            true => self.see_batch(batch, false, now_ms),
-            false => self.cell.has_unseen.store(true, Ordering::Relaxed),
+        if is_decided && batch.base_offset() <= self.queue.end() {
+            self.see_batch(batch, false, now_ms)
+        } else {
+            self.cell.has_unseen.store(true, Ordering::Relaxed)
         }
     }
 

@@ -171,12 +171,13 @@ impl Link {
     /// Returns the epoch of a membership, or `fenced` if it has ended.
     fn epoch_of(&self, generation: u64) -> Result<u32> {
         let state = self.state.lock();
-        match state.generation == generation {
-            true => Ok(state.epoch),
-            false => Err(Error::new(
+        if state.generation == generation {
+            Ok(state.epoch)
+        } else {
+            Err(Error::new(
                 ErrorKind::Fenced,
                 "the broker has put this consumer out; what it read before is not committed and comes again",
-            )),
+            ))
         }
     }
 

@@ -459,10 +459,13 @@ impl Consumer {
 
     /// Applies changes of the assignment and starts due commits, which precedes every returned event.
     async fn keep_up(&mut self) -> Result<()> {
-        let is_to_follow = |this: &Self| match this.leaving.is_empty() {
-            true => this.member.link.version() != this.seen.0,
-            // The revocation is returned to the program first.
-            false => !this.pending.iter().any(|event| matches!(event, ConsumerEvent::Revoked(_))),
+        let is_to_follow = |this: &Self| {
+            if this.leaving.is_empty() {
+                this.member.link.version() != this.seen.0
+            } else {
+                // The revocation is returned to the program first.
+                !this.pending.iter().any(|event| matches!(event, ConsumerEvent::Revoked(_)))
+            }
         };
         while is_to_follow(self) {
             self.follow().await?;
@@ -677,9 +680,10 @@ impl Consumer {
     /// Returns a partition that is read and is not being released.
     fn owned_at(&self, topic: &str, partition: PartitionId) -> Result<TopicPartition> {
         let at = at_of(topic, partition)?;
-        match self.owned.contains_key(&at) && !self.leaving.contains(&at) {
-            true => Ok(at),
-            false => Err(Error::not_found(format!("partition {at} is not with this consumer"))),
+        if self.owned.contains_key(&at) && !self.leaving.contains(&at) {
+            Ok(at)
+        } else {
+            Err(Error::not_found(format!("partition {at} is not with this consumer")))
         }
     }
 

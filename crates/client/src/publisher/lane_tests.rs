@@ -163,9 +163,10 @@ impl World {
                 (self.lane.sent(sealed), bytes)
             }
         };
-        match is_open {
-            true => self.to_broker.push_back((number, bytes)),
-            false => self.lane.not_sent(number),
+        if is_open {
+            self.to_broker.push_back((number, bytes))
+        } else {
+            self.lane.not_sent(number)
         }
         true
     }

@@ -152,9 +152,10 @@ impl PublisherBuilder {
         if let Some(partition) = settings.partition.filter(|partition| *partition >= partitions) {
             return Err(Error::no_partition(&settings.topic, partitions as usize, partition.into()));
         }
-        let identity = match is_idempotent && settings.acks != Acks::None {
-            true => Some(sender::init_producer(&session).await?),
-            false => None,
+        let identity = if is_idempotent && settings.acks != Acks::None {
+            Some(sender::init_producer(&session).await?)
+        } else {
+            None
         };
         settings.batches_in_flight_max = settings.batches_in_flight_max.min(taken_at_once).max(1);
         let ledger = Ledger::new(settings, partitions, identity, (turn as u64) << 32 | 0x9e37_79b9);

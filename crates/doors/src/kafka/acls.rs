@@ -32,12 +32,13 @@ const PREFIXED: i8 = 4;
 /// effect.
 fn check_enabled(broker: &Broker, caller: &Caller, key: i16) -> std::result::Result<(), (Code, Option<String>)> {
     caller.may_use(broker, key, &Resource::CLUSTER).map_err(|code| (code, None))?;
-    match broker.is_authorizing() {
-        true => Ok(()),
-        false => Err((
+    if broker.is_authorizing() {
+        Ok(())
+    } else {
+        Err((
             Code::SECURITY_DISABLED,
             Some("No Authorizer is configured: set authorization = true; thalweg acl prepares entries".to_owned()),
-        )),
+        ))
     }
 }
 
@@ -161,9 +162,10 @@ fn acl_of(creation: AclCreation) -> Result<Acl> {
 fn filter_of(filter: DeleteAclsFilter) -> Result<Option<AclFilter>> {
     let is_of_others =
         KINDS_OF_OTHERS.contains(&filter.resource_type_filter) || OPERATIONS_OF_OTHERS.contains(&filter.operation);
-    let (kind, operation) = match is_of_others {
-        true => (None, None),
-        false => (kind_of(filter.resource_type_filter)?, operation_of(filter.operation)?),
+    let (kind, operation) = if is_of_others {
+        (None, None)
+    } else {
+        (kind_of(filter.resource_type_filter)?, operation_of(filter.operation)?)
     };
     let matching = match filter.pattern_type_filter {
         ANY => Match::Any,

@@ -270,9 +270,10 @@ pub(super) async fn create_partitions(
     let twice = twice(request.topics.iter().map(|topic| topic.name.as_str()));
     let mut results = Vec::with_capacity(request.topics.len());
     for wanted in &request.topics {
-        let outcome = match twice.contains(wanted.name.as_str()) {
-            true => Err(named_twice(&wanted.name)),
-            false => grow(broker, caller, wanted, request.validate_only).await,
+        let outcome = if twice.contains(wanted.name.as_str()) {
+            Err(named_twice(&wanted.name))
+        } else {
+            grow(broker, caller, wanted, request.validate_only).await
         };
         let (Code(error_code), error_message) = said(outcome);
         results.push(CreatePartitionsTopicResult { name: wanted.name.clone(), error_code, error_message });
@@ -375,9 +376,10 @@ pub(super) fn describe_topic_partitions(
     request: DescribeTopicPartitionsRequest,
 ) -> DescribeTopicPartitionsResponse {
     let all_asked = request.topics.is_empty();
-    let mut names: Vec<String> = match all_asked {
-        true => broker.outline_topics().into_iter().map(|outline| outline.name.to_string()).collect(),
-        false => request.topics.into_iter().map(|topic| topic.name).collect(),
+    let mut names: Vec<String> = if all_asked {
+        broker.outline_topics().into_iter().map(|outline| outline.name.to_string()).collect()
+    } else {
+        request.topics.into_iter().map(|topic| topic.name).collect()
     };
     names.sort_unstable();
     names.dedup();

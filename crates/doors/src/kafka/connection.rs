@@ -114,10 +114,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
                     async move {
                         let fetched = map::fetch(&broker, &budget, &caller, &request).await;
                         // The fetch may have waited, and the user may have been deleted in the meantime.
-                        match login.lets_pass(&broker, FETCH) {
-                            true => Answer::Fetched(fetched),
-                            false => Answer::Silence,
-                        }
+                        if login.lets_pass(&broker, FETCH) { Answer::Fetched(fetched) } else { Answer::Silence }
                     }
                     .boxed_local(),
                 ))
@@ -128,10 +125,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
                 Reply::Blocked(once(
                     async move {
                         let fetched = fetching.await;
-                        match login.lets_pass(&broker, SHARE_FETCH) {
-                            true => Answer::Shared(fetched),
-                            false => Answer::Silence,
-                        }
+                        if login.lets_pass(&broker, SHARE_FETCH) { Answer::Shared(fetched) } else { Answer::Silence }
                     }
                     .boxed_local(),
                 ))

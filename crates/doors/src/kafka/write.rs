@@ -27,10 +27,7 @@ impl<'a> Write<'a> {
 
     /// Writes the number of elements or bytes that follow.
     pub(super) fn count(&mut self, count: usize) {
-        match self.is_flexible {
-            true => self.varint(count as u32 + 1),
-            false => self.out.put_i32(count as i32),
-        }
+        if self.is_flexible { self.varint(count as u32 + 1) } else { self.out.put_i32(count as i32) }
     }
 
     /// Writes a string, truncated to the protocol's maximum length.

@@ -50,12 +50,13 @@ impl Held {
             let now = now_ms();
             self.0.retain(|_, lease| lease.until_ms > now);
         }
-        match self.0.len() + more <= HELD_MAX {
-            true => Ok(()),
-            false => Err(Error::busy(format!(
+        if self.0.len() + more <= HELD_MAX {
+            Ok(())
+        } else {
+            Err(Error::busy(format!(
                 "a connection holds at most {HELD_MAX} leased messages at a time: acknowledge some, or open another \
-                 connection"
-            ))),
+             connection"
+            )))
         }
     }
 
@@ -224,11 +225,10 @@ async fn list(broker: &Broker, prefix: &str, after: &str, count_max: u32) -> Res
 /// Refuses headers that are reserved for the broker. A moved message may have them, except for [`header::DUE`].
 fn check_header(name: &str, is_move: bool) -> Result<()> {
     let is_own = name.starts_with(header::PREFIX);
-    match is_own && (!is_move || name == header::DUE) {
-        true => {
-            Err(Error::invalid(format!("header {name}: names that begin with thalweg. are reserved for the broker")))
-        }
-        false => Ok(()),
+    if is_own && (!is_move || name == header::DUE) {
+        Err(Error::invalid(format!("header {name}: names that begin with thalweg. are reserved for the broker")))
+    } else {
+        Ok(())
     }
 }
 

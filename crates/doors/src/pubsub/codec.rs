@@ -212,9 +212,10 @@ impl Frames {
 
     /// Checks the end of the body, which must not be within a message.
     pub fn end(&self) -> Result<()> {
-        match self.whole.is_empty() && self.partial.is_empty() {
-            true => Ok(()),
-            false => Err(Failure::invalid("the request ends within a message")),
+        if self.whole.is_empty() && self.partial.is_empty() {
+            Ok(())
+        } else {
+            Err(Failure::invalid("the request ends within a message"))
         }
     }
 }

@@ -58,9 +58,10 @@ impl Name {
         let &["projects", project, collection, id] = parts.as_slice() else {
             return Err(invalid());
         };
-        match collection == kind.collection() && is_project(project) && is_id(id) {
-            true => Ok(Self { kind, project: project.to_owned(), id: id.to_owned() }),
-            false => Err(invalid()),
+        if collection == kind.collection() && is_project(project) && is_id(id) {
+            Ok(Self { kind, project: project.to_owned(), id: id.to_owned() })
+        } else {
+            Err(invalid())
         }
     }
 
@@ -144,10 +145,7 @@ fn escape(text: &str, also: &str, out: &mut String) {
             '_' => unescaped(&text[at..]).is_none(),
             c => c.is_ascii_alphanumeric() || c == '-',
         };
-        match is_plain {
-            true => out.push(c),
-            false => out.push_str(&format!("_x{:02X}", c as u32)),
-        }
+        if is_plain { out.push(c) } else { out.push_str(&format!("_x{:02X}", c as u32)) }
     }
 }
 

@@ -227,8 +227,9 @@ pub(super) async fn modify_deadline(ask: Ask, request: ModifyAckDeadlineRequest)
 /// Converts a deadline in seconds.
 pub(super) fn holds(deadline_s: i32) -> Result<Said> {
     let seconds = u64::try_from(deadline_s).or(Err(Failure::invalid("Ack deadline cannot be negative")))?;
-    match deadline_s <= ACK_DEADLINE_S_MAX {
-        true => Ok(Said::Holds(seconds * SECOND_MS)),
-        false => Err(Failure::invalid("ack_deadline_secs out of bounds")),
+    if deadline_s <= ACK_DEADLINE_S_MAX {
+        Ok(Said::Holds(seconds * SECOND_MS))
+    } else {
+        Err(Failure::invalid("ack_deadline_secs out of bounds"))
     }
 }

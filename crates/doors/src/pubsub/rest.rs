@@ -320,12 +320,11 @@ fn add_query(uri: &Uri, input: &MessageDescriptor, json: &mut Map<String, Value>
             _ => Value::String(text.clone()),
         };
         let name: Vec<String> = path.split('.').map(camel_case).collect();
-        match field.is_list() {
-            true => {
-                let list = json.entry(field.json_name().to_owned()).or_insert_with(|| Value::Array(Vec::new()));
-                list.as_array_mut().ok_or_else(unknown)?.push(value);
-            }
-            false => put(json, &name.join("."), value)?,
+        if field.is_list() {
+            let list = json.entry(field.json_name().to_owned()).or_insert_with(|| Value::Array(Vec::new()));
+            list.as_array_mut().ok_or_else(unknown)?.push(value);
+        } else {
+            put(json, &name.join("."), value)?
         }
     }
     Ok(())

@@ -47,9 +47,10 @@ async fn note(door: &Door, inner: &str, labels: BTreeMap<String, String>, ends_m
 async fn shown(door: &Door, inner: &str, kept: &Kept) -> Result<Option<Snapshot>> {
     let noted = noted(door, inner).await?;
     let ends_ms = noted.expire_time.as_ref().and_then(timestamp_ms).map_or(kept.expires_ms, |ms| ms.max(0) as u64);
-    let topic = match door.broker.has_topic(kept.topic.as_str()) {
-        true => door.names.outer(Kind::Topic, kept.topic.as_str()).to_string(),
-        false => DELETED_TOPIC.to_owned(),
+    let topic = if door.broker.has_topic(kept.topic.as_str()) {
+        door.names.outer(Kind::Topic, kept.topic.as_str()).to_string()
+    } else {
+        DELETED_TOPIC.to_owned()
     };
     Ok((ends_ms > now_ms()).then(|| Snapshot {
         name: door.names.outer(Kind::Snapshot, inner).to_string(),

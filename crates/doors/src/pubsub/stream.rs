@@ -188,9 +188,10 @@ impl Stream {
 }
 
 fn deadline_ms(seconds: i32) -> Result<u64> {
-    match (ACK_DEADLINE_S_MIN..=ACK_DEADLINE_S_MAX).contains(&seconds) {
-        true => Ok(seconds as u64 * SECOND_MS),
-        false => Err(Failure::invalid("stream_ack_deadline_seconds must be between 10 and 600 seconds")),
+    if (ACK_DEADLINE_S_MIN..=ACK_DEADLINE_S_MAX).contains(&seconds) {
+        Ok(seconds as u64 * SECOND_MS)
+    } else {
+        Err(Failure::invalid("stream_ack_deadline_seconds must be between 10 and 600 seconds"))
     }
 }
 

@@ -358,13 +358,14 @@ fn check_retry(policy: &mut RetryPolicy) -> Result<()> {
     };
     let least = bounded("minimum_backoff", &mut policy.minimum_backoff, BACKOFF_MS_DEFAULT.0)?;
     let most = bounded("maximum_backoff", &mut policy.maximum_backoff, BACKOFF_MS_DEFAULT.1)?;
-    match least <= most {
-        true => Ok(()),
-        false => Err(Failure::invalid(format!(
+    if least <= most {
+        Ok(())
+    } else {
+        Err(Failure::invalid(format!(
             "The value for maximum_backoff is too small. You passed {} in the request, but the minimum value is {}.",
             shown(most),
             shown(least)
-        ))),
+        )))
     }
 }
 

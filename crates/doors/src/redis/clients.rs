@@ -142,9 +142,10 @@ impl Client {
     /// connection has no buffers between its requests, so the fields for such buffers are 0.
     pub(super) fn line(&self, asking: Asking) -> String {
         let about = self.about.lock().clone();
-        let (request_bytes, args_bytes) = match asking.id == self.id {
-            true => (asking.request_bytes, asking.args_bytes),
-            false => (0, self.args_bytes.load(Ordering::Relaxed)),
+        let (request_bytes, args_bytes) = if asking.id == self.id {
+            (asking.request_bytes, asking.args_bytes)
+        } else {
+            (0, self.args_bytes.load(Ordering::Relaxed))
         };
         let age_s = asking.now_ms.saturating_sub(self.since_ms) / 1000;
         let idle_s = asking.up_s.saturating_sub(self.active_s.load(Ordering::Relaxed));

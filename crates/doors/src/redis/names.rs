@@ -42,9 +42,10 @@ pub(super) fn topic_of(name: &[u8]) -> Result<TopicName> {
             b'_' => !is_first && next != Some(&b'x'),
             byte => byte.is_ascii_alphanumeric() || *byte == b'-',
         };
-        match stays {
-            true => topic.push(char::from(*byte)),
-            false => topic.push_str(&format!("_x{byte:02x}_")),
+        if stays {
+            topic.push(char::from(*byte))
+        } else {
+            topic.push_str(&format!("_x{byte:02x}_"))
         }
         if topic.len() > TOPIC_NAME_BYTES_MAX {
             break;

@@ -63,10 +63,8 @@ impl Session {
 
 /// Charges a reply. Returns it with its memory, or an error if no memory is free.
 fn charge(answers: &Answers, address: Option<IpAddr>, mut bytes: Vec<u8>, is_write: bool, is_resp3: bool) -> Answer {
-    let held = match is_write {
-        true => Some(answers.overdraw(address, bytes.len())),
-        false => answers.try_take(address, bytes.len()),
-    };
+    let held =
+        if is_write { Some(answers.overdraw(address, bytes.len())) } else { answers.try_take(address, bytes.len()) };
     match held {
         Some(held) => {
             bytes.shrink_to_fit();

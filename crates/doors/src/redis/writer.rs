@@ -99,10 +99,7 @@ impl Writer {
 
     /// Writes the head of a map with this many pairs.
     pub(super) fn map(&mut self, pairs: usize) {
-        match self.is_resp3 {
-            true => self.number(b'%', pairs as i64),
-            false => self.array(2 * pairs),
-        }
+        if self.is_resp3 { self.number(b'%', pairs as i64) } else { self.array(2 * pairs) }
     }
 
     pub(super) fn set(&mut self, length: usize) {
@@ -116,10 +113,7 @@ impl Writer {
 
     pub(super) fn double(&mut self, number: f64) {
         let text = write_double(number);
-        match self.is_resp3 {
-            true => self.line(b',', text.as_bytes()),
-            false => self.bulk(text.as_bytes()),
-        }
+        if self.is_resp3 { self.line(b',', text.as_bytes()) } else { self.bulk(text.as_bytes()) }
     }
 
     /// Writes a text for people.

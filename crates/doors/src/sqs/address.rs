@@ -88,10 +88,7 @@ impl Home {
 
     /// Returns the prefix of the names of its queues at other doors.
     pub fn prefix(&self, default: &Self) -> String {
-        match self == default {
-            true => String::new(),
-            false => format!("{}.{}.", self.account, self.region),
-        }
+        if self == default { String::new() } else { format!("{}.{}.", self.account, self.region) }
     }
 }
 
@@ -164,9 +161,10 @@ impl Place {
 
     /// Returns the URL at this base. The region is omitted if it is the default.
     pub fn url(&self, base: &str, default: &Home) -> String {
-        match self.home.region == default.region {
-            true => format!("{base}/{}/{}", self.home.account, self.name),
-            false => format!("{base}{}", self.path()),
+        if self.home.region == default.region {
+            format!("{base}/{}/{}", self.home.account, self.name)
+        } else {
+            format!("{base}{}", self.path())
         }
     }
 

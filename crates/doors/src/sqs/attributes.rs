@@ -77,15 +77,16 @@ pub(super) enum RedriveAllow {
 impl Attributes {
     /// Returns the attributes of a new queue.
     pub fn new(is_fifo: bool) -> Self {
-        let settings = match is_fifo {
-            true => QueueSettings {
+        let settings = if is_fifo {
+            QueueSettings {
                 order: Order::Groups,
                 is_strict: true,
                 dedup: DedupRule::Queue,
                 in_flight_max: IN_FLIGHT_MAX,
                 ..QueueSettings::default()
-            },
-            false => QueueSettings { order: Order::Fair, in_flight_max: IN_FLIGHT_MAX, ..QueueSettings::default() },
+            }
+        } else {
+            QueueSettings { order: Order::Fair, in_flight_max: IN_FLIGHT_MAX, ..QueueSettings::default() }
         };
         Self { settings, notes: BTreeMap::new() }
     }
@@ -126,12 +127,15 @@ impl Attributes {
     }
 
     fn set(&mut self, place: &Place, default: &Home, name: &str, value: &str) -> Result<()> {
-        let only_fifo = || match place.is_fifo() {
-            true => Ok(()),
-            false => Err(Failure::new(
-                &INVALID_ATTRIBUTE_NAME,
-                format!("You can specify the {name} only when FifoQueue is set to true."),
-            )),
+        let only_fifo = || {
+            if place.is_fifo() {
+                Ok(())
+            } else {
+                Err(Failure::new(
+                    &INVALID_ATTRIBUTE_NAME,
+                    format!("You can specify the {name} only when FifoQueue is set to true."),
+                ))
+            }
         };
         match name {
             "VisibilityTimeout" => self.settings.lease_ms = 1000 * number(name, value, (0, VISIBILITY_S_MAX))?,

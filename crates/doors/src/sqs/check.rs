@@ -222,10 +222,7 @@ fn check_value(name: &str, attribute: &AttributeValue<'_>) -> Result<()> {
         let message = format!("Could not cast message attribute '{name}' value to number.");
         return Err(Failure::parameter(message));
     }
-    match base == "Binary" || has_valid_chars(text) {
-        true => Ok(()),
-        false => Err(Failure::parameter(CONTENTS)),
-    }
+    if base == "Binary" || has_valid_chars(text) { Ok(()) } else { Err(Failure::parameter(CONTENTS)) }
 }
 
 /// Returns `true` if a text is a number, of any length.

@@ -194,9 +194,10 @@ impl Shown {
         out.text_if("MD5OfMessageAttributes", md5.as_ref().map(Hex::as_str));
         let entries = shown.iter().map(|(name, data_type, value)| (&**name, (*data_type, &**value)));
         out.map_of(names("MessageAttributes", "MessageAttribute"), entries, |out, (data_type, value)| {
-            match digest::is_binary(data_type) {
-                true => out.text("BinaryValue", &BASE64.encode(value)),
-                false => out.text("StringValue", &String::from_utf8_lossy(value)),
+            if digest::is_binary(data_type) {
+                out.text("BinaryValue", &BASE64.encode(value))
+            } else {
+                out.text("StringValue", &String::from_utf8_lossy(value))
             }
             out.text("DataType", data_type);
         });

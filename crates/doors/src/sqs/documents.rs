@@ -26,9 +26,10 @@ pub(super) fn answer(form: Form, action: &str, answer: &Answer, request_id: &str
     document.nested(&format!("{action}Response"), |document| {
         if !matches!(answer, Answer::Nothing) {
             let result = format!("{action}Result");
-            match form == Form::Elements && answer.is_empty() {
-                true => document.json.null(&result),
-                false => document.nested(&result, |document| answer.write(document)),
+            if form == Form::Elements && answer.is_empty() {
+                document.json.null(&result)
+            } else {
+                document.nested(&result, |document| answer.write(document))
             }
         }
         document.nested("ResponseMetadata", |document| document.text("RequestId", request_id));

@@ -118,9 +118,10 @@ impl Failure {
 
     /// Returns the message for the Query protocol.
     pub fn query_message(&self) -> &str {
-        match self.code == &QUEUE_DOES_NOT_EXIST {
-            true => "The specified queue does not exist for this wsdl version.",
-            false => &self.message,
+        if self.code == &QUEUE_DOES_NOT_EXIST {
+            "The specified queue does not exist for this wsdl version."
+        } else {
+            &self.message
         }
     }
 }

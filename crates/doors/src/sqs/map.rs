@@ -173,16 +173,17 @@ impl Sqs {
             || is_anybodys(host)
             || self.url.as_deref().and_then(host_in).is_some_and(is_same)
             || self.hosts.lock().get(&host.to_ascii_lowercase(), Instant::now()).is_some();
-        match is_own {
-            true => Ok(()),
-            false => Err(Failure::new(
+        if is_own {
+            Ok(())
+        } else {
+            Err(Failure::new(
                 &INVALID_ADDRESS,
                 format!(
                     "The address {url} is not valid for this endpoint. Its host is not {}: use a URL that this \
-                     endpoint gives out, or set sqs_url to the host that clients use.",
+                 endpoint gives out, or set sqs_url to the host that clients use.",
                     name_of_host(asker.host)
                 ),
-            )),
+            ))
         }
     }
 

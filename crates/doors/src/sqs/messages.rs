@@ -86,9 +86,10 @@ fn body_of(message: &Message) -> (Bytes, Option<&'static str>) {
         let headers = message.headers().map(|(name, value)| (&name[..], Some(&value[..])));
         return (fields::to_json(headers).into(), Some("headers"));
     }
-    match std::str::from_utf8(body).is_ok_and(check::has_valid_chars) {
-        true => (body.clone(), None),
-        false => (BASE64.encode(body).into(), Some("base64")),
+    if std::str::from_utf8(body).is_ok_and(check::has_valid_chars) {
+        (body.clone(), None)
+    } else {
+        (BASE64.encode(body).into(), Some("base64"))
     }
 }
 
@@ -119,10 +120,7 @@ impl Sqs {
         let mut good = Vec::with_capacity(checked.len());
         let outcomes: Vec<Result<()>> =
             checked.into_iter().map(|one| one.map(|outgoing| good.push(outgoing))).collect();
-        let sent = match good.is_empty() {
-            true => Vec::new(),
-            false => self.send_checked(asker, &found, &good).await?,
-        };
+        let sent = if good.is_empty() { Vec::new() } else { self.send_checked(asker, &found, &good).await? };
         let mut sent = sent.into_iter();
         let results = entries.iter().zip(outcomes).map(|(entry, outcome)| {
             let id = entry.id.as_ref().map_or("", Text::as_str).to_owned();
@@ -239,11 +237,9 @@ impl Sqs {
             () = drain.begun(), if !receive.wait.is_zero() => return Ok(Vec::new()),
         };
         match taken {
-            Err(error) if error.kind == ErrorKind::Busy => match found.place.is_fifo() {
-                // For a FIFO queue the service does not report this limit.
-                true => Ok(Vec::new()),
-                false => Err(Failure::new(&OVER_LIMIT, error.message)),
-            },
+            // For a FIFO queue the service does not report this limit.
+            Err(error) if error.kind == ErrorKind::Busy && found.place.is_fifo() => Ok(Vec::new()),
+            Err(error) if error.kind == ErrorKind::Busy => Err(Failure::new(&OVER_LIMIT, error.message)),
             taken => Ok(taken?),
         }
     }
@@ -455,16 +451,18 @@ fn type_in<'t>(types: &'t str, name: &str) -> Option<Cow<'t, str>> {
 }
 
 fn escaped(text: &str) -> Cow<'_, str> {
-    match text.contains([',', '=', '%']) {
-        true => text.replace('%', "%25").replace(',', "%2C").replace('=', "%3D").into(),
-        false => text.into(),
+    if text.contains([',', '=', '%']) {
+        text.replace('%', "%25").replace(',', "%2C").replace('=', "%3D").into()
+    } else {
+        text.into()
     }
 }
 
 fn unescaped(text: &str) -> Cow<'_, str> {
-    match text.contains('%') {
-        true => text.replace("%2C", ",").replace("%3D", "=").replace("%25", "%").into(),
-        false => text.into(),
+    if text.contains('%') {
+        text.replace("%2C", ",").replace("%3D", "=").replace("%25", "%").into()
+    } else {
+        text.into()
     }
 }
 

@@ -266,15 +266,14 @@ impl Door {
             Err(failure) => return failed(failure),
         };
         let action = call.action.as_ref().ok().copied();
-        let answer = match call.protocol != Protocol::Json && of_queue.is_none() && !is_root(head.uri.path()) {
-            true => {
-                let message = format!("The address {} is not valid for this endpoint.", head.uri.path());
-                Err(Failure::new(&INVALID_ADDRESS, message))
-            }
-            false => match self.expect_no_link(head, action).and_then(|()| call.request(body)) {
+        let answer = if call.protocol != Protocol::Json && of_queue.is_none() && !is_root(head.uri.path()) {
+            let message = format!("The address {} is not valid for this endpoint.", head.uri.path());
+            Err(Failure::new(&INVALID_ADDRESS, message))
+        } else {
+            match self.expect_no_link(head, action).and_then(|()| call.request(body)) {
                 Ok(request) => self.sqs.answer(&asker, request).await,
                 Err(failure) => Err(failure),
-            },
+            }
         };
         if let Some(action) = action {
             self.calls[action as usize].fetch_add(1, Ordering::Relaxed);
@@ -404,11 +403,11 @@ fn is_root(path: &str) -> bool {
 
 /// Returns the protocol of a client whose request is not understood.
 fn spoken_by(headers: &HeaderMap) -> Protocol {
-    match headers.contains_key(codec::TARGET)
-        || header(headers, CONTENT_TYPE).is_some_and(|value| value.contains("json"))
+    if headers.contains_key(codec::TARGET) || header(headers, CONTENT_TYPE).is_some_and(|value| value.contains("json"))
     {
-        true => Protocol::Json,
-        false => Protocol::query(headers),
+        Protocol::Json
+    } else {
+        Protocol::query(headers)
     }
 }
 

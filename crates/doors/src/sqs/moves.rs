@@ -114,12 +114,15 @@ impl Sqs {
                  arn:<partition>:<service>:<region>:<account-id>:<resource-id>"
             ))
         })?;
-        self.find_place(place).await.map_err(|failure| match failure == Failure::no_queue() {
-            true => Failure::new(
-                &RESOURCE_NOT_FOUND,
-                format!("The resource that you specified for the {parameter} parameter doesn't exist."),
-            ),
-            false => failure,
+        self.find_place(place).await.map_err(|failure| {
+            if failure == Failure::no_queue() {
+                Failure::new(
+                    &RESOURCE_NOT_FOUND,
+                    format!("The resource that you specified for the {parameter} parameter doesn't exist."),
+                )
+            } else {
+                failure
+            }
         })
     }
 

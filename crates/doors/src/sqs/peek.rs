@@ -49,12 +49,13 @@ impl Wanted {
         // No form begins with a brace, and many clients declare every body as a form.
         let is_json = header(&head.headers, CONTENT_TYPE).is_some_and(|value| value.contains("json"))
             || body.trim_ascii_start().starts_with(b"{");
-        let (form_body, json) = match is_json && !body.trim_ascii().is_empty() {
-            false => (body, Value::Null),
-            true => match serde_json::from_slice(body) {
+        let (form_body, json) = if !(is_json && !body.trim_ascii().is_empty()) {
+            (body, Value::Null)
+        } else {
+            match serde_json::from_slice(body) {
                 Ok(json) => (&b""[..], json),
                 Err(error) => return Err(Failure::new(&SERIALIZATION, error.to_string())),
-            },
+            }
         };
         let form = Form::parse(&[head.uri.query().unwrap_or_default().as_bytes(), form_body])?;
         let get = |name: &str| match &json[name] {
@@ -114,9 +115,8 @@ impl Sqs {
             Queue::Url(url) if is_short(url) => return Err(invalid_address(url)),
             Queue::Url(url) => self.find(asker, &Some(Text(url.as_str().into()))).await,
         };
-        let found = found.map_err(|failure| match failure == Failure::no_queue() {
-            true => no_queue("create it, or list the queues there are"),
-            false => failure,
+        let found = found.map_err(|failure| {
+            if failure == Failure::no_queue() { no_queue("create it, or list the queues there are") } else { failure }
         })?;
         let (mut shown, mut bytes) = (Vec::new(), 0);
         let mut after = None;

@@ -141,21 +141,21 @@ pub(super) fn add_tags(attributes: &mut Attributes, place: &Place, tags: &Map<'_
         }
         attributes.notes.insert(tag_note(key), value.to_owned());
     }
-    match attributes::tags(&attributes.notes).count() > TAGS_MAX {
-        true => Err(Failure::parameter(format!("Too many tags added for queue {}.", place.name))),
-        false => Ok(()),
+    if attributes::tags(&attributes.notes).count() > TAGS_MAX {
+        Err(Failure::parameter(format!("Too many tags added for queue {}.", place.name)))
+    } else {
+        Ok(())
     }
 }
 
 fn label<'t>(label: &'t Option<Text<'_>>) -> Result<&'t str> {
     let label = required_text("Label", label)?;
     let is_char = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    match label.len() <= LABEL_CHARS_MAX && label.bytes().all(is_char) {
-        true => Ok(label),
-        false => {
-            let reason = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length.";
-            Err(Failure::value("Label", label, reason))
-        }
+    if label.len() <= LABEL_CHARS_MAX && label.bytes().all(is_char) {
+        Ok(label)
+    } else {
+        let reason = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length.";
+        Err(Failure::value("Label", label, reason))
     }
 }
 

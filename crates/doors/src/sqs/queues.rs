@@ -106,9 +106,10 @@ impl Sqs {
             RedriveAllow::Nobody => false,
             RedriveAllow::Some(arns) => arns.contains(&place.arn()),
         };
-        match is_allowed {
-            true => Ok(()),
-            false => Err(refused("The dead-letter queue does not allow this queue by its RedriveAllowPolicy.")),
+        if is_allowed {
+            Ok(())
+        } else {
+            Err(refused("The dead-letter queue does not allow this queue by its RedriveAllowPolicy."))
         }
     }
 
@@ -188,9 +189,10 @@ impl Sqs {
         }
         let is_wanted = |name: &str| wanted.iter().any(|wanted| wanted.as_str() == "All" || wanted.as_str() == name);
         let names = attributes::NAMES.into_iter().filter(|name| is_wanted(name));
-        let counts = match attributes::NAMES.iter().any(|name| name.starts_with("Approximate") && is_wanted(name)) {
-            true => self.broker.queues.counts(found.name()).await?,
-            false => broker::QueueCounts::default(),
+        let counts = if attributes::NAMES.iter().any(|name| name.starts_with("Approximate") && is_wanted(name)) {
+            self.broker.queues.counts(found.name()).await?
+        } else {
+            broker::QueueCounts::default()
         };
         let (definition, attributes) = (&found.definition, Attributes::of(&found.definition));
         let value = |name: &'static str| {

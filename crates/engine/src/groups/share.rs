@@ -147,12 +147,11 @@ impl ShareGroup {
         }
         let member = Member { client, host, topics, session_timeout_ms, session_ends_ms: 0, epoch: 0, epoch_before: 0 };
         self.members.insert(id.clone(), member);
-        match is_same {
-            true => self.refresh(catalog),
-            false => {
-                self.resolve(catalog);
-                self.rebalance();
-            }
+        if is_same {
+            self.refresh(catalog)
+        } else {
+            self.resolve(catalog);
+            self.rebalance();
         }
         self.turn(&id, true, now)
     }

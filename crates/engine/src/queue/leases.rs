@@ -350,9 +350,10 @@ impl Queue {
     /// Sets the end of a lease to `lease_ms` from now. A lease that has expired becomes active again if the message was
     /// not delivered since, unless the queue is strict.
     pub fn extend(&mut self, offset: Offset, lease: u64, now_ms: u64, lease_ms: u64) -> Result<(), LeaseError> {
-        match self.settings.is_strict {
-            true => self.extend_running(offset, lease, now_ms, lease_ms),
-            false => self.renew(offset, lease, now_ms, lease_ms),
+        if self.settings.is_strict {
+            self.extend_running(offset, lease, now_ms, lease_ms)
+        } else {
+            self.renew(offset, lease, now_ms, lease_ms)
         }
     }
 
@@ -579,9 +580,10 @@ impl Queue {
         if start <= self.floor() {
             return;
         }
-        let gone: Vec<Offset> = match start - self.floor > self.entries.len() as u64 {
-            true => self.entries.keys().copied().filter(|offset| *offset < start).collect(),
-            false => (self.floor..start).filter(|offset| self.entries.contains_key(offset)).collect(),
+        let gone: Vec<Offset> = if start - self.floor > self.entries.len() as u64 {
+            self.entries.keys().copied().filter(|offset| *offset < start).collect()
+        } else {
+            (self.floor..start).filter(|offset| self.entries.contains_key(offset)).collect()
         };
         for offset in gone {
             self.ahead -= u64::from(offset >= self.next);

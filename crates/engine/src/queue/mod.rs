@@ -66,9 +66,10 @@ impl QueueName {
     pub fn parse(name: &str) -> Result<Self> {
         let topic = TopicName::parse(name)
             .map_err(|error| Error::new(error.kind, error.message.replace("topic name", "queue name")))?;
-        match topic.is_hidden() {
-            true => Err(Error::invalid(format!("queue name '{name}' is reserved for the broker"))),
-            false => Ok(Self(Arc::from(name))),
+        if topic.is_hidden() {
+            Err(Error::invalid(format!("queue name '{name}' is reserved for the broker")))
+        } else {
+            Ok(Self(Arc::from(name)))
         }
     }
 
@@ -276,9 +277,8 @@ impl Default for QueueSettings {
 
 impl QueueSettings {
     pub fn validate(&self) -> Result<()> {
-        let within = |what: &str, value: u64, most: u64| match value <= most {
-            true => Ok(()),
-            false => Err(Error::invalid(format!("{what} is at most {most}, not {value}"))),
+        let within = |what: &str, value: u64, most: u64| {
+            if value <= most { Ok(()) } else { Err(Error::invalid(format!("{what} is at most {most}, not {value}"))) }
         };
         within("lease_ms", self.lease_ms, LEASE_TOTAL_MS_MAX)?;
         within("delay_ms", self.delay_ms, DELAY_MS_MAX)?;

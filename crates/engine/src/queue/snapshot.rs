@@ -44,13 +44,14 @@ impl SnapshotPartition {
                 _ => runs.push((offset, 1)),
             }
         }
-        match runs.len() <= RUNS_MAX {
-            true => Ok(Self { next, pending: runs }),
-            false => Err(Error::too_large(format!(
+        if runs.len() <= RUNS_MAX {
+            Ok(Self { next, pending: runs })
+        } else {
+            Err(Error::too_large(format!(
                 "the unacknowledged messages form {} ranges of offsets, and a snapshot has at most {RUNS_MAX}: \
-                 acknowledge some first",
+             acknowledge some first",
                 runs.len()
-            ))),
+            )))
         }
     }
 

@@ -158,9 +158,10 @@ impl Queue {
             let due_ms = if is_dead { NEVER } else { now_ms.saturating_add(lease_ms.min(LEASE_TOTAL_MS_MAX)) };
             let entry = Entry { phase: Phase::Leased, due_ms, lease: lease.lease, attempts, first_ms, group };
             call.add(&lease, group.filter(|_| is_ordered));
-            match is_dead {
-                true => walk.taken.dead.push(lease),
-                false => walk.taken.leases.push(lease),
+            if is_dead {
+                walk.taken.dead.push(lease)
+            } else {
+                walk.taken.leases.push(lease)
             }
             if is_ordered {
                 self.change(offset, entry);

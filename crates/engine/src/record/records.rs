@@ -24,9 +24,10 @@ impl RecordBatch {
 
     /// Returns the bytes of the records, decompressed if necessary; no bytes for a control batch.
     pub fn expand(&self) -> Result<Bytes> {
-        match self.is_control() {
-            true => Ok(Bytes::new()),
-            false => self.codec()?.decompress(&self.bytes.slice(BATCH_HEADER_BYTES..)),
+        if self.is_control() {
+            Ok(Bytes::new())
+        } else {
+            self.codec()?.decompress(&self.bytes.slice(BATCH_HEADER_BYTES..))
         }
     }
 

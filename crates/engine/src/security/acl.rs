@@ -129,9 +129,10 @@ pub struct Pattern {
 impl Pattern {
     pub fn covers(&self, resource: &Resource<'_>) -> bool {
         self.kind == resource.kind
-            && match self.is_prefix {
-                true => resource.name.starts_with(&self.name),
-                false => self.name == resource.name || self.name == ALL,
+            && if self.is_prefix {
+                resource.name.starts_with(&self.name)
+            } else {
+                self.name == resource.name || self.name == ALL
             }
     }
 

@@ -179,12 +179,11 @@ where
     };
     exchange.answered(status, !is_head && !body.is_end_stream());
     shared.add_headers(&mut head.headers);
-    let body = match is_head {
-        true => {
-            set_length(&mut head.headers, body.size_hint().exact());
-            Answer::own(Bytes::new(), exchange)
-        }
-        false => Answer::of_service(body, exchange, charge),
+    let body = if is_head {
+        set_length(&mut head.headers, body.size_hint().exact());
+        Answer::own(Bytes::new(), exchange)
+    } else {
+        Answer::of_service(body, exchange, charge)
     };
     Ok(Response::from_parts(head, body))
 }
@@ -238,9 +237,10 @@ impl<S> Shared<S> {
         let reason = refusal.reason;
         tracing::debug!(peer = %exchange.connection.peer, reason = reason.name(), "refused a request");
         exchange.connection.stats.add_refused(reason);
-        let (status, (mut headers, mut body)) = match is_grpc {
-            true => (StatusCode::OK, (refusal.grpc(), Bytes::new())),
-            false => (reason.status(), refusal.answer(self.settings.refusal_body)),
+        let (status, (mut headers, mut body)) = if is_grpc {
+            (StatusCode::OK, (refusal.grpc(), Bytes::new()))
+        } else {
+            (reason.status(), refusal.answer(self.settings.refusal_body))
         };
         if is_head {
             set_length(&mut headers, Some(body.len() as u64));

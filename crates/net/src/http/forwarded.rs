@@ -308,9 +308,10 @@ mod tests {
             is_one_line: bool,
             is_standard: bool,
         ) {
-            let (name, word) = match is_standard {
-                true => (FORWARDED, "for=192.0.2.7;proto=https"),
-                false => (X_FORWARDED_FOR, "192.0.2.7"),
+            let (name, word) = if is_standard {
+                (FORWARDED, "for=192.0.2.7;proto=https")
+            } else {
+                (X_FORWARDED_FOR, "192.0.2.7")
             };
             // One byte per character: non-ASCII bytes in a header are not UTF-8 either.
             let mut forged: Vec<u8> = forged.chars().map(|c| c as u8).filter(|byte| *byte != 0x7f).collect();

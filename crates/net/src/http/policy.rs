@@ -210,9 +210,10 @@ impl Hosts {
     fn refusal(&self, host: &[u8]) -> String {
         let (host, why) = (
             String::from_utf8_lossy(host),
-            match self.is_local {
-                true => "this door is bound to loopback and serves localhost and 127.0.0.1",
-                false => "it is not on the list of those that are",
+            if self.is_local {
+                "this door is bound to loopback and serves localhost and 127.0.0.1"
+            } else {
+                "it is not on the list of those that are"
             },
         );
         format!("the host {host} is not served here: {why}; add it to http_hosts")

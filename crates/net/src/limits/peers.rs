@@ -114,9 +114,10 @@ impl Peers {
             }
         }
         let usage = part.peers.entry(peer).or_default();
-        let per_peer_max = match peer.is_local() {
-            true => self.per_peer_max.load(Ordering::Relaxed),
-            false => self.per_remote_peer_max.load(Ordering::Relaxed),
+        let per_peer_max = if peer.is_local() {
+            self.per_peer_max.load(Ordering::Relaxed)
+        } else {
+            self.per_remote_peer_max.load(Ordering::Relaxed)
         };
         if usage.open >= per_peer_max {
             return Err(Refused::PeerAtCapacity { per_peer_max });

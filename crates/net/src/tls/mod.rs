@@ -140,9 +140,10 @@ impl Tls {
         let builder = rustls::ServerConfig::builder_with_provider(identity::provider())
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?;
-        let builder = match self.current.has_client_auth {
-            true => builder.with_client_cert_verifier(self.current.clone()),
-            false => builder.with_no_client_auth(),
+        let builder = if self.current.has_client_auth {
+            builder.with_client_cert_verifier(self.current.clone())
+        } else {
+            builder.with_no_client_auth()
         };
         let mut config = builder.with_cert_resolver(self.current.clone());
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();

@@ -191,9 +191,10 @@ impl ServerCertVerifier for Trusted {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let checked = match self.exact.iter().any(|trusted| trusted == end_entity) {
-            true => Self::check_exact(end_entity, server_name, now).map(|()| ServerCertVerified::assertion()),
-            false => self.chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now),
+        let checked = if self.exact.iter().any(|trusted| trusted == end_entity) {
+            Self::check_exact(end_entity, server_name, now).map(|()| ServerCertVerified::assertion())
+        } else {
+            self.chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
         };
         checked.inspect_err(|error| {
             *self.refusal.0.lock() = Some(Fault::of(error, end_entity, server_name, now));

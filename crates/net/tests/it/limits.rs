@@ -108,10 +108,13 @@ async fn connections_beyond_the_cap_are_refused(way: Way) {
     let mut held = Vec::new();
     for i in 0..3 * cap {
         match stand.try_dial(way).await {
-            Ok(mut peer) => match peer.is_let_in().await {
-                true => held.push(peer),
-                false => assert!(i >= cap),
-            },
+            Ok(mut peer) => {
+                if peer.is_let_in().await {
+                    held.push(peer)
+                } else {
+                    assert!(i >= cap)
+                }
+            }
             Err(_refused) => assert!(i >= cap),
         }
     }

@@ -416,10 +416,8 @@ impl Inspection {
             appended_ms: now_ms,
             generation: 0,
         };
-        let mut producers = match info.producers.is_empty() {
-            true => Producers::default(),
-            false => Producers::decode(info.producers.clone())?,
-        };
+        let mut producers =
+            if info.producers.is_empty() { Producers::default() } else { Producers::decode(info.producers.clone())? };
         let mut writer = Writer::create(&*self.disk, dir, made)?;
         self.each_put_aside(dir, info, &mut |item| match item {
             Put::Batch(batch) => {

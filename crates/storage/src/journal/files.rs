@@ -213,9 +213,10 @@ impl Files {
             Ok(file) => {
                 state.slots = slot + 1;
                 state.trouble = None;
-                match is_urgent {
-                    true => state.spare.push_back(Arc::new(file)),
-                    false => state.spare.push_front(Arc::new(file)),
+                if is_urgent {
+                    state.spare.push_back(Arc::new(file))
+                } else {
+                    state.spare.push_front(Arc::new(file))
                 }
                 Ok(())
             }

@@ -294,9 +294,10 @@ impl Scan<'_> {
     /// Returns the block that begins here; `None` at the end of the journal.
     fn block(&self, used: &Used, window: &mut Window<'_>, at: u64) -> Result<Option<BlockHead>> {
         let Some(block) = window.head(at)?.filter(|block| self.is_next(used, block)) else {
-            return match self.is_synced_behind(used)? {
-                true => Err(damaged(&used.slot.path, at, "a block of the journal is not what was written")),
-                false => Ok(None),
+            return if self.is_synced_behind(used)? {
+                Err(damaged(&used.slot.path, at, "a block of the journal is not what was written"))
+            } else {
+                Ok(None)
             };
         };
         let bytes = window.get(at, block.block_bytes() as usize)?;

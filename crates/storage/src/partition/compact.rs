@@ -108,10 +108,8 @@ impl Turn<'_, '_> {
         self.sources.retain(|source| source.base < to);
         let is_past = before.horizon_ms.saturating_add(settings.tombstone_retention_ms) <= now_ms;
         let tombstones_to = if is_past { before.horizon } else { 0 };
-        let (horizon, horizon_ms) = match is_past || before.horizon == 0 {
-            true => (to, now_ms),
-            false => (before.horizon, before.horizon_ms),
-        };
+        let (horizon, horizon_ms) =
+            if is_past || before.horizon == 0 { (to, now_ms) } else { (before.horizon, before.horizon_ms) };
         let mut output = Output::new(&self);
         let rewritten = self.rewrite(&newest, tombstones_to, &mut output).and_then(|()| output.finish());
         match rewritten {

@@ -128,9 +128,10 @@ impl DiskPartition {
             // The partition keeps its place in the topic and its files, which are neither read nor written.
             Err(error) => (Segments::closed(disk, dir, segment_bytes, &info.segments), Some(not_served(&error))),
         };
-        let producers = match info.producers.is_empty() {
-            true => Ok(Producers::default()),
-            false => Producers::decode(info.producers.clone()),
+        let producers = if info.producers.is_empty() {
+            Ok(Producers::default())
+        } else {
+            Producers::decode(info.producers.clone())
         };
         let producers = producers.unwrap_or_else(|error| {
             refused.get_or_insert(not_served(&error));

@@ -83,10 +83,7 @@ pub fn command() -> clap::Command {
 fn about_of(command: &clap::Command) -> String {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     let aliases: Vec<&str> = command.get_visible_aliases().collect();
-    match aliases.is_empty() {
-        true => about,
-        false => format!("{about} [aliases: {}]", aliases.join(", ")),
-    }
+    if aliases.is_empty() { about } else { format!("{about} [aliases: {}]", aliases.join(", ")) }
 }
 
 /// Prints the error of a command line in the format of all other errors, or the requested help.

@@ -57,9 +57,10 @@ async fn dispatch(client: &Client, command: Cache, is_json: bool) -> Result {
             tell(out, is_json, &told, &added.value.to_string())
         }
         Cache::Touch { cache, key, ttl } => {
-            match client.cache(&cache).touch(key.clone(), ttl.map_or(Ttl::Never, Ttl::For)).await? {
-                true => tell(out, is_json, &json!({ "key": key }), "touched"),
-                false => Err(no_entry(&cache, &key)),
+            if client.cache(&cache).touch(key.clone(), ttl.map_or(Ttl::Never, Ttl::For)).await? {
+                tell(out, is_json, &json!({ "key": key }), "touched")
+            } else {
+                Err(no_entry(&cache, &key))
             }
         }
         Cache::Scan { cache, prefix, keys } => scan(out, &client.cache(&cache), &prefix, keys, is_json).await,
@@ -76,10 +77,7 @@ async fn dispatch(client: &Client, command: Cache, is_json: bool) -> Result {
 }
 
 fn tell(out: &mut impl Write, is_json: bool, json: &Json, text: &str) -> Result {
-    match is_json {
-        true => Ok(writeln!(out, "{json}")?),
-        false => Ok(writeln!(out, "{text}")?),
-    }
+    if is_json { Ok(writeln!(out, "{json}")?) } else { Ok(writeln!(out, "{text}")?) }
 }
 
 fn no_entry(cache: &str, key: &str) -> Failure {
@@ -191,9 +189,10 @@ async fn watch(
             if changes_only && !is_caught_up && !news.is_reset {
                 continue;
             }
-            match is_json {
-                true => writeln!(out, "{}", change_json(change))?,
-                false => writeln!(out, "{}", change_line(change))?,
+            if is_json {
+                writeln!(out, "{}", change_json(change))?
+            } else {
+                writeln!(out, "{}", change_line(change))?
             }
             left -= 1;
             if left == 0 {

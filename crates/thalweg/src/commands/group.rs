@@ -23,24 +23,23 @@ pub fn run(config: &Config, command: Group, is_json: bool) -> Result {
         match command {
             Group::List => {
                 let groups = client.list_groups().await?;
-                match is_json {
-                    true => writeln!(out, "{}", Value::Array(groups.iter().map(summary_to_json).collect()))?,
-                    false => list(&mut out, &groups)?,
+                if is_json {
+                    writeln!(out, "{}", Value::Array(groups.iter().map(summary_to_json).collect()))?
+                } else {
+                    list(&mut out, &groups)?
                 }
             }
             Group::Describe { group } => {
                 let info = client.describe_group(&group).await?;
-                match is_json {
-                    true => writeln!(out, "{}", to_json(&info))?,
-                    false => describe(&mut out, &info)?,
-                }
+                if is_json { writeln!(out, "{}", to_json(&info))? } else { describe(&mut out, &info)? }
             }
             Group::Reset(args) => reset(&mut out, &client, args, is_json).await?,
             Group::Delete { group } => {
                 client.delete_group(&group).await?;
-                match is_json {
-                    true => writeln!(out, "{}", json!({ "deleted": group }))?,
-                    false => writeln!(out, "deleted consumer group {group} with its offsets")?,
+                if is_json {
+                    writeln!(out, "{}", json!({ "deleted": group }))?
+                } else {
+                    writeln!(out, "deleted consumer group {group} with its offsets")?
                 }
             }
         }

@@ -43,9 +43,10 @@ pub fn run(config: &Config, is_json: bool) -> Result {
         let client = connect(config).await?;
         let status = Status::ask(&client, config.server_address()).await?;
         let mut out = std::io::stdout();
-        match is_json {
-            true => writeln!(out, "{}", status.to_json())?,
-            false => status.print(&mut out)?,
+        if is_json {
+            writeln!(out, "{}", status.to_json())?
+        } else {
+            status.print(&mut out)?
         }
         client.close().await;
         Ok(())

@@ -145,9 +145,10 @@ fn tell_dry_run(out: &mut impl Write, topic: &str, settings: TopicSettings, is_t
         });
         return Ok(writeln!(out, "{would}")?);
     }
-    match is_there {
-        true => writeln!(out, "topic {topic} exists already, with these settings:")?,
-        false => writeln!(out, "topic {topic} would be created:")?,
+    if is_there {
+        writeln!(out, "topic {topic} exists already, with these settings:")?
+    } else {
+        writeln!(out, "topic {topic} would be created:")?
     }
     Ok(writeln!(out, "{}", settings_table(settings))?)
 }

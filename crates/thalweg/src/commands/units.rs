@@ -37,9 +37,10 @@ pub fn elapsed(ms: u64) -> String {
 
 /// Returns the error in a text that should be JSON, without the terms of the parser.
 pub fn json_fault(error: &serde_json::Error) -> String {
-    match error.is_syntax() || error.is_eof() {
-        true => format!("this is not JSON (column {})", error.column()),
-        false => error.to_string(),
+    if error.is_syntax() || error.is_eof() {
+        format!("this is not JSON (column {})", error.column())
+    } else {
+        error.to_string()
     }
 }
 

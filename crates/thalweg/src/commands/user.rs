@@ -52,9 +52,10 @@ fn on<T>(config: &Config, work: impl AsyncFnOnce(&client::Client) -> client::Res
 
 fn say(is_json: bool, json: Value, text: &str) -> Result {
     let mut out = io::stdout();
-    match is_json {
-        true => writeln!(out, "{json}")?,
-        false => writeln!(out, "{text}")?,
+    if is_json {
+        writeln!(out, "{json}")?
+    } else {
+        writeln!(out, "{text}")?
     }
     Ok(())
 }
@@ -98,13 +99,15 @@ fn list(users: &[UserInfo], is_json: bool) -> Result {
 
 /// Reads the first line of the standard input. On a terminal the input is not shown.
 fn read_password(user: &str) -> Result<String> {
-    let password = match io::stdin().is_terminal() {
-        true => type_password(user)?,
-        false => io::stdin().lock().lines().next().transpose()?.unwrap_or_default(),
+    let password = if io::stdin().is_terminal() {
+        type_password(user)?
+    } else {
+        io::stdin().lock().lines().next().transpose()?.unwrap_or_default()
     };
-    match password.is_empty() {
-        true => Err(Failure::new(USAGE, "the password is empty; it is the first line of the standard input")),
-        false => Ok(password),
+    if password.is_empty() {
+        Err(Failure::new(USAGE, "the password is empty; it is the first line of the standard input"))
+    } else {
+        Ok(password)
     }
 }
 

@@ -128,13 +128,14 @@ fn at(place: &str, why: &dyn Display) -> ConfigError {
 }
 
 fn check_same(place: &str, command: &str, differences: &[String]) -> Result<()> {
-    match differences.is_empty() {
-        true => Ok(()),
-        false => Err(ConfigError(format!(
+    if differences.is_empty() {
+        Ok(())
+    } else {
+        Err(ConfigError(format!(
             "{place}: it already exists with other settings: {}; write the existing settings, or change them with \
-             `{command}`",
+         `{command}`",
             differences.join(", ")
-        ))),
+        )))
     }
 }
 

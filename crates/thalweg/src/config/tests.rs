@@ -234,9 +234,8 @@ fn each_key_of_an_address_to_listen_on_is_a_door() {
 
 /// Returns a configuration with only this door open, at this address, and with additional lines.
 fn only(door: Door, address: &str, more: &[&str]) -> Result<Config> {
-    let doors = Door::ALL.into_iter().map(|other| match other == door {
-        true => format!("{} = \"{address}\"", other.key()),
-        false => format!("{} = \"off\"", other.key()),
+    let doors = Door::ALL.into_iter().map(|other| {
+        if other == door { format!("{} = \"{address}\"", other.key()) } else { format!("{} = \"off\"", other.key()) }
     });
     let lines: Vec<String> = doors.chain(more.iter().map(|line| (*line).to_owned())).collect();
     load(&lines.join("\n"), &[], &[])

@@ -73,9 +73,10 @@ pub(super) fn get_out_message<B: Buf>(f: &mut Fields<B>) -> Result<OutMessage> {
 }
 
 pub(super) fn get_sent<B: Buf>(f: &mut Fields<B>) -> Result<Result<Sent>> {
-    Ok(match f.bool()? {
-        true => Ok(Sent { id: f.str()?, partition: f.u32()?, offset: f.u64()?, is_duplicate: f.bool()? }),
-        false => Err(get_error(f)?),
+    Ok(if f.bool()? {
+        Ok(Sent { id: f.str()?, partition: f.u32()?, offset: f.u64()?, is_duplicate: f.bool()? })
+    } else {
+        Err(get_error(f)?)
     })
 }
 

@@ -294,9 +294,10 @@ impl Policy {
                 _ => return Err(wrong(format!("cleanup.policy is delete, compact or both, not '{text}'"))),
             }
         }
-        match policy.deletes || policy.compacts {
-            true => Ok(policy),
-            false => Err(wrong("cleanup.policy is delete, compact or both; for neither say retention.ms=-1".into())),
+        if policy.deletes || policy.compacts {
+            Ok(policy)
+        } else {
+            Err(wrong("cleanup.policy is delete, compact or both; for neither say retention.ms=-1".into()))
         }
     }
 }
@@ -459,9 +460,10 @@ impl<'b> Draft<'b> {
             None if !before.deletes => default,
             None => has,
         };
-        let own = match self.policy.deletes {
-            true => self.own,
-            false => self.own.with(OwnSettings::RETENTION_MS, false).with(OwnSettings::RETENTION_BYTES, false),
+        let own = if self.policy.deletes {
+            self.own
+        } else {
+            self.own.with(OwnSettings::RETENTION_MS, false).with(OwnSettings::RETENTION_BYTES, false)
         };
         TopicSettings {
             own: Some(own),
@@ -608,9 +610,10 @@ fn topic(broker: &Broker, name: &str) -> Result<TopicOutline, Failure> {
 
 /// Checks the name of a node: that of this node, or the empty name, which means all nodes.
 fn check_node(name: &str) -> Result<(), Failure> {
-    match name.is_empty() || name == NODE_ID.to_string() {
-        true => Ok(()),
-        false => Err((Code::INVALID_REQUEST, format!("there is no node {name}, only {NODE_ID}"))),
+    if name.is_empty() || name == NODE_ID.to_string() {
+        Ok(())
+    } else {
+        Err((Code::INVALID_REQUEST, format!("there is no node {name}, only {NODE_ID}")))
     }
 }
 

@@ -64,9 +64,10 @@ pub(super) fn of_broker(broker: &Broker, levels: &Levels, wanted: Wanted) -> Vec
         let mut set = levels.of(&name);
         set.push((&value, STATIC));
         DescribeConfigsResourceResult {
-            synonyms: match wanted.synonyms {
-                true => set.iter().map(|(value, source)| synonym(&name, value, *source)).collect(),
-                false => Vec::new(),
+            synonyms: if wanted.synonyms {
+                set.iter().map(|(value, source)| synonym(&name, value, *source)).collect()
+            } else {
+                Vec::new()
             },
             value: Some(set[0].0.to_owned()),
             read_only: !dynamic::is_known(&name),
@@ -131,8 +132,9 @@ pub(super) fn why_fixed(broker: &Broker, name: &str) -> String {
     if let Some(setting) = SETTINGS.iter().find(|setting| setting.of_broker == name) {
         return format!("{name} does not change for all topics: set {} of a topic", setting.name);
     }
-    match of_broker(broker, &Levels::default(), Wanted::default()).iter().any(|row| row.name == name) {
-        true => format!("{name} does not change here"),
-        false => format!("the broker has no setting '{name}'"),
+    if of_broker(broker, &Levels::default(), Wanted::default()).iter().any(|row| row.name == name) {
+        format!("{name} does not change here")
+    } else {
+        format!("the broker has no setting '{name}'")
     }
 }

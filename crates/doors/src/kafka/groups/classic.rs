@@ -190,9 +190,10 @@ pub(in super::super) async fn leave(
     request: LeaveGroupRequest,
 ) -> LeaveGroupResponse {
     let is_of_one = caller.version < 3;
-    let leaving = match is_of_one {
-        true => vec![MemberIdentity { member_id: request.member_id, ..Default::default() }],
-        false => request.members,
+    let leaving = if is_of_one {
+        vec![MemberIdentity { member_id: request.member_id, ..Default::default() }]
+    } else {
+        request.members
     };
     match try_leave(broker, caller, &request.group_id, &leaving).await {
         Err(refused) => LeaveGroupResponse { error_code: refused.code.0, ..Default::default() },

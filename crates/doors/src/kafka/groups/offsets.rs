@@ -142,9 +142,10 @@ pub(in super::super) async fn fetch(
     if caller.version < ASKS_FOR_GROUPS {
         let wanted =
             request.topics.map(|topics| topics.into_iter().map(|of| (of.name, of.partition_indexes)).collect());
-        let (topics, error_code) = match caller.version < HAS_CODE {
-            false => answer(broker, caller, &request.group_id, None, wanted, is_stable).await,
-            true => answer_by_partition(broker, caller, &request.group_id, wanted.unwrap_or_default()).await,
+        let (topics, error_code) = if caller.version >= HAS_CODE {
+            answer(broker, caller, &request.group_id, None, wanted, is_stable).await
+        } else {
+            answer_by_partition(broker, caller, &request.group_id, wanted.unwrap_or_default()).await
         };
         let topics = topics.into_iter().map(|(name, partitions)| OffsetFetchResponseTopic {
             name,

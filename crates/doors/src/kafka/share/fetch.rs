@@ -82,14 +82,15 @@ pub(in super::super) fn fetch(
         let (broker, caller) = (broker.clone(), caller.clone());
         async move { settle(&broker, &caller, request).await }
     };
-    let settling = match is_settled_whatever_comes {
-        true => Either::Left(spawn_local(settling).map(|settled| {
+    let settling = if is_settled_whatever_comes {
+        Either::Left(spawn_local(settling).map(|settled| {
             settled.unwrap_or_else(|error| {
                 tracing::error!(%error, "a member's acknowledgements were not done");
                 Err(Code::UNKNOWN_SERVER_ERROR)
             })
-        })),
-        false => Either::Right(settling),
+        }))
+    } else {
+        Either::Right(settling)
     };
     async move {
         match settling.await {

@@ -147,10 +147,7 @@ impl Allow {
             }
             Err(_) => return Ok(()),
         };
-        match addresses.into_iter().any(|address| self.allows(host, address)) {
-            true => Ok(()),
-            false => Err(not_allowed(host)),
-        }
+        if addresses.into_iter().any(|address| self.allows(host, address)) { Ok(()) } else { Err(not_allowed(host)) }
     }
 
     /// Resolves an endpoint to the addresses that may be connected to, at least one. Addresses of this broker's own

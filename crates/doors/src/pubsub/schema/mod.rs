@@ -120,9 +120,10 @@ impl Definition {
 
 /// Refuses a name that is too long.
 fn expect_short(name_bytes: usize) -> Result<(), String> {
-    match name_bytes <= NAME_BYTES_MAX {
-        true => Ok(()),
-        false => Err(format!("a name with all that it is inside of has {name_bytes} bytes, at most {NAME_BYTES_MAX}")),
+    if name_bytes <= NAME_BYTES_MAX {
+        Ok(())
+    } else {
+        Err(format!("a name with all that it is inside of has {name_bytes} bytes, at most {NAME_BYTES_MAX}"))
     }
 }
 

@@ -66,9 +66,10 @@ impl Engine {
             let found: Value<'_> = ctx
                 .eval_with_options(engine.name.as_str(), sloppy())
                 .map_err(|error| format!("function {} is not in the code: {}", engine.name, thrown(&ctx, error)))?;
-            match found.is_function() {
-                true => Ok(()),
-                false => Err(format!("{} is not a function, it is {}", engine.name, found.type_name())),
+            if found.is_function() {
+                Ok(())
+            } else {
+                Err(format!("{} is not a function, it is {}", engine.name, found.type_name()))
             }
         })?;
         Ok(engine)
@@ -222,8 +223,9 @@ fn shortened(mut text: String) -> String {
 fn check_name(name: &str) -> Result<(), Fault> {
     let is_first = |c: char| c.is_alphabetic() || c == '_' || c == '$';
     let mut chars = name.chars();
-    match chars.next().is_some_and(is_first) && chars.all(|c| is_first(c) || c.is_numeric()) {
-        true => Ok(()),
-        false => Err(Fault::Failed(format!("'{}' is no name of a function", shortened(name.to_owned())))),
+    if chars.next().is_some_and(is_first) && chars.all(|c| is_first(c) || c.is_numeric()) {
+        Ok(())
+    } else {
+        Err(Fault::Failed(format!("'{}' is no name of a function", shortened(name.to_owned()))))
     }
 }

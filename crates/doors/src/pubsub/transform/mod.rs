@@ -291,9 +291,10 @@ fn run(waiting: &Mutex<mpsc::Receiver<Job>>, stuck: &Stuck, stats: &Stats) {
         let Ok(Job { functions, messages, until, answer, state, place }) = job else {
             return;
         };
-        let transformed = match messages.is_empty() {
-            true => engines.check(&functions, until),
-            false => messages.into_iter().map(|message| engines.apply(&functions, message, until, stats)).collect(),
+        let transformed = if messages.is_empty() {
+            engines.check(&functions, until)
+        } else {
+            messages.into_iter().map(|message| engines.apply(&functions, message, until, stats)).collect()
         };
         engines.leave_small();
         if state.compare_exchange(RUNNING, DONE, Ordering::AcqRel, Ordering::Acquire).is_err() {

@@ -131,9 +131,10 @@ pub(in crate::redis) fn after<'a>(args: &[&'a [u8]], at: &mut usize) -> Done<&'a
 /// Checks the length of a pattern. It is limited because a pattern is compared with many names.
 pub(in crate::redis) fn pattern(arg: &[u8]) -> Done<&[u8]> {
     const PATTERN_BYTES_MAX: usize = 1024;
-    match arg.len() > PATTERN_BYTES_MAX {
-        true => Err(Fail::new(format!("ERR a pattern has at most {PATTERN_BYTES_MAX} bytes"))),
-        false => Ok(arg),
+    if arg.len() > PATTERN_BYTES_MAX {
+        Err(Fail::new(format!("ERR a pattern has at most {PATTERN_BYTES_MAX} bytes")))
+    } else {
+        Ok(arg)
     }
 }
 

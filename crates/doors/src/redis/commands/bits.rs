@@ -189,9 +189,10 @@ fn bitop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
         let padded = value.iter().copied().chain(std::iter::repeat(0));
         result.iter_mut().zip(padded).for_each(|(byte, other)| *byte = combine(*byte, other));
     }
-    match result.is_empty() {
-        true => drop(step.db.delete(args[2])),
-        false => drop(step.db.put(args[2], &result, Expires::Never, Condition::Always)?),
+    if result.is_empty() {
+        step.db.delete(args[2]);
+    } else {
+        step.db.put(args[2], &result, Expires::Never, Condition::Always)?;
     }
     step.out.len(length);
     Ok(())

@@ -357,18 +357,22 @@ fn change(door: &Door, name: &[u8], shown: &[u8], value: &[u8]) -> Done<Change> 
 
 fn int(name: &[u8], value: &[u8], min: i64, max: i64) -> Done<i64> {
     let number = parse_number(value).ok_or_else(|| refused(name, "argument couldn't be parsed into an integer"))?;
-    match (min..=max).contains(&number) {
-        true => Ok(number),
-        false => Err(refused(name, &format!("argument must be between {min} and {max} inclusive"))),
+    if (min..=max).contains(&number) {
+        Ok(number)
+    } else {
+        Err(refused(name, &format!("argument must be between {min} and {max} inclusive")))
     }
 }
 
 /// Returns a value as Redis shows it after it is set, or the reason why it is refused.
 fn check(kind: Kind, value: &[u8], before: &str) -> Result<String, String> {
     let text = String::from_utf8_lossy(value).into_owned();
-    let within = |number: i64, min, max| match (min..=max).contains(&number) {
-        true => Ok(number.to_string()),
-        false => Err(format!("argument must be between {min} and {max} inclusive")),
+    let within = |number: i64, min, max| {
+        if (min..=max).contains(&number) {
+            Ok(number.to_string())
+        } else {
+            Err(format!("argument must be between {min} and {max} inclusive"))
+        }
     };
     match kind {
         _ if value.len() > VALUE_BYTES_MAX => Err(format!("argument has more than {VALUE_BYTES_MAX} bytes")),

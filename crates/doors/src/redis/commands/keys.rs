@@ -362,9 +362,10 @@ fn object(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 
 /// Replaces the value of a key by a structure; deletes the key if the structure is empty.
 pub(in crate::redis) fn store(step: &mut Step<'_, '_>, key: &[u8], structure: Structure) -> Done {
-    match structure.is_empty() {
-        true => drop(step.db.delete(key)),
-        false => step.db.put_owned(key, Owned::Structure(Box::new(structure)), None)?,
+    if structure.is_empty() {
+        step.db.delete(key);
+    } else {
+        step.db.put_owned(key, Owned::Structure(Box::new(structure)), None)?;
     }
     Ok(())
 }

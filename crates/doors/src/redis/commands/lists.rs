@@ -238,9 +238,10 @@ fn lpos(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
             Some(0) => usize::MAX,
             Some(count) => count,
         };
-        found = match wanted.is_backwards {
-            true => range.rev().filter(is_it).skip(wanted.rank - 1).take(count).collect(),
-            false => range.filter(is_it).skip(wanted.rank - 1).take(count).collect(),
+        found = if wanted.is_backwards {
+            range.rev().filter(is_it).skip(wanted.rank - 1).take(count).collect()
+        } else {
+            range.filter(is_it).skip(wanted.rank - 1).take(count).collect()
         };
     }
     match wanted.count {

@@ -122,9 +122,10 @@ impl Options {
         }
         let skipped = offset.min(length);
         let taken = if count < 0 { length - skipped } else { count.min(length - skipped) };
-        let ranks = match self.is_backwards {
-            true => ranks.end - (skipped + taken) as usize..ranks.end - skipped as usize,
-            false => ranks.start + skipped as usize..ranks.start + (skipped + taken) as usize,
+        let ranks = if self.is_backwards {
+            ranks.end - (skipped + taken) as usize..ranks.end - skipped as usize
+        } else {
+            ranks.start + skipped as usize..ranks.start + (skipped + taken) as usize
         };
         let mut members: Members = sorted.range(ranks).map(|(member, score)| (member.to_vec(), score)).collect();
         if self.is_backwards {

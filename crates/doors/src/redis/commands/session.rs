@@ -450,10 +450,7 @@ fn kill(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Lat
     let reply = match args {
         [address] => {
             found.retain(|client| client.address.as_bytes() == *address);
-            match found.is_empty() {
-                true => Err(Fail::new("ERR No such client")),
-                false => Ok(ok()),
-            }
+            if found.is_empty() { Err(Fail::new("ERR No such client")) } else { Ok(ok()) }
         }
         filters => retain_killed(door, session.client.id, filters, &mut found).map(|()| {
             let mut writer = session.writer();
@@ -467,10 +464,7 @@ fn kill(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Lat
     };
     for client in found {
         // A client that kills itself receives the reply first.
-        match client.id == session.client.id {
-            true => session.is_over = true,
-            false => client.outbox.close(),
-        }
+        if client.id == session.client.id { session.is_over = true } else { client.outbox.close() }
     }
     reply
 }

@@ -31,9 +31,10 @@ const FOUND_MAX: usize = 1 << 20;
 const SORTED_MAX: u64 = 1 << 18;
 
 fn check_bytes(bytes: usize) -> Done {
-    match bytes > ANSWER_BYTES_MAX {
-        true => Err(Fail::new(format!("ERR what is sorted has more than {ANSWER_BYTES_MAX} bytes"))),
-        false => Ok(()),
+    if bytes > ANSWER_BYTES_MAX {
+        Err(Fail::new(format!("ERR what is sorted has more than {ANSWER_BYTES_MAX} bytes")))
+    } else {
+        Ok(())
     }
 }
 
@@ -103,9 +104,10 @@ fn run(step: &mut Step<'_, '_>, key: &[u8], options: &Options<'_>) -> Done {
     // A pattern without a star is the same for all items, so they are not sorted. A set that is stored is still sorted.
     let is_unsorted = options.by.is_some_and(|by| !by.contains(&b'*'));
     let is_text = options.is_text || is_unsorted;
-    let mut sorted = match is_unsorted && !(is_set && options.to.is_some()) {
-        true => items,
-        false => in_order(step.db, items, options, is_text, is_unsorted)?,
+    let mut sorted = if is_unsorted && !(is_set && options.to.is_some()) {
+        items
+    } else {
+        in_order(step.db, items, options, is_text, is_unsorted)?
     };
     // A list or a sorted set can be reversed; a set has no order.
     if is_unsorted && !is_set && options.is_descending {
@@ -123,9 +125,10 @@ fn run(step: &mut Step<'_, '_>, key: &[u8], options: &Options<'_>) -> Done {
     let mut bytes = 0;
     let mut found: Vec<Option<Vec<u8>>> = Vec::new();
     for item in chosen {
-        match options.get.is_empty() {
-            true => found.push(Some(item.clone())),
-            false => options.get.iter().for_each(|pattern| found.push(look_up(step.db, pattern, item))),
+        if options.get.is_empty() {
+            found.push(Some(item.clone()))
+        } else {
+            options.get.iter().for_each(|pattern| found.push(look_up(step.db, pattern, item)))
         }
         let new = found.iter().rev().take(options.get.len().max(1));
         bytes += new.map(|found| found.as_ref().map_or(0, Vec::len)).sum::<usize>();
@@ -192,12 +195,11 @@ fn in_order(
         };
         bytes += text.as_ref().map_or(0, |text| text.len());
         check_bytes(bytes)?;
-        let weight = match is_text {
-            true => Weight::Text(text.map(Cow::into_owned)),
-            false => {
-                let wrong = Fail::new("ERR One or more scores can't be converted into double");
-                Weight::Number(text.map_or(Ok(0.0), |text| weight(&text).ok_or(wrong))?)
-            }
+        let weight = if is_text {
+            Weight::Text(text.map(Cow::into_owned))
+        } else {
+            let wrong = Fail::new("ERR One or more scores can't be converted into double");
+            Weight::Number(text.map_or(Ok(0.0), |text| weight(&text).ok_or(wrong))?)
         };
         weighed.push((weight, item));
     }

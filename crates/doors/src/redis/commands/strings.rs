@@ -364,9 +364,10 @@ fn longest_common(a: &[u8], b: &[u8]) -> (Vec<u8>, Vec<Match>) {
     let mut lengths = vec![0u32; (a.len() + 1) * width];
     for i in 1..=a.len() {
         for j in 1..=b.len() {
-            lengths[i * width + j] = match a[i - 1] == b[j - 1] {
-                true => lengths[(i - 1) * width + j - 1] + 1,
-                false => lengths[(i - 1) * width + j].max(lengths[i * width + j - 1]),
+            lengths[i * width + j] = if a[i - 1] == b[j - 1] {
+                lengths[(i - 1) * width + j - 1] + 1
+            } else {
+                lengths[(i - 1) * width + j].max(lengths[i * width + j - 1])
             };
         }
     }

@@ -113,10 +113,7 @@ impl Stripe {
         let mut structure =
             Structure::empty(kind).ok_or_else(|| Error::malformed("bytes and streams have no edits"))?;
         structure.redo(edits)?;
-        match structure.is_empty() {
-            true => Ok(None),
-            false => self.insert_structure(key, structure).map(Some),
-        }
+        if structure.is_empty() { Ok(None) } else { self.insert_structure(key, structure).map(Some) }
     }
 
     fn redo(&mut self, there: Option<u32>, kind: Kind, edits: &[u8]) -> Result<Option<u32>> {

@@ -131,12 +131,11 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         }
         let came_bytes = self.rest.len() - pace.bytes;
         (pace.at, pace.bytes) = (now, self.rest.len());
-        match came_bytes < PACE_BYTES_MIN && self.live.memory.is_short() {
-            true => {
-                let message = "the frame does not come on, and others wait for the memory that it holds";
-                Err(Fault::new(FaultKind::Timeout, message))
-            }
-            false => Ok(()),
+        if came_bytes < PACE_BYTES_MIN && self.live.memory.is_short() {
+            let message = "the frame does not come on, and others wait for the memory that it holds";
+            Err(Fault::new(FaultKind::Timeout, message))
+        } else {
+            Ok(())
         }
     }
 

@@ -92,19 +92,16 @@ pub async fn peek(out: &mut impl Write, queue: &Queue, max: u32, is_json: bool) 
             if let Some(bytes) = left_out_bytes {
                 note(&format!("message {} has {bytes} bytes, which are too many to show", peeked.message.id));
             }
-            match is_json {
-                true => {
-                    let mut shown = to_json(&peeked.message);
-                    shown.insert("phase".to_owned(), json!(peeked.phase.name()));
-                    shown.insert("due_ms".to_owned(), json!(peeked.due_ms));
-                    shown.extend(left_out_bytes.map(|bytes| ("left_out_bytes".to_owned(), json!(bytes))));
-                    writeln!(out, "{}", Value::Object(shown))?;
-                }
-                false => {
-                    write!(out, "{}\t{}\t{}\t", peeked.message.id, peeked.phase.name(), peeked.message.attempts)?;
-                    out.write_all(&peeked.message.body)?;
-                    writeln!(out)?;
-                }
+            if is_json {
+                let mut shown = to_json(&peeked.message);
+                shown.insert("phase".to_owned(), json!(peeked.phase.name()));
+                shown.insert("due_ms".to_owned(), json!(peeked.due_ms));
+                shown.extend(left_out_bytes.map(|bytes| ("left_out_bytes".to_owned(), json!(bytes))));
+                writeln!(out, "{}", Value::Object(shown))?;
+            } else {
+                write!(out, "{}\t{}\t{}\t", peeked.message.id, peeked.phase.name(), peeked.message.attempts)?;
+                out.write_all(&peeked.message.body)?;
+                writeln!(out)?;
             }
         }
     }

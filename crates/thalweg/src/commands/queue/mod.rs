@@ -56,9 +56,10 @@ async fn dispatch(client: &Client, command: Queue, is_json: bool) -> Result {
                 ));
             }
             let info = client.queue(&queue).alter(settings).await?;
-            match is_json {
-                true => Ok(writeln!(out, "{}", to_json(&info))?),
-                false => Ok(writeln!(out, "queue {queue} has these settings now:\n{}", settings_table(&info))?),
+            if is_json {
+                Ok(writeln!(out, "{}", to_json(&info))?)
+            } else {
+                Ok(writeln!(out, "queue {queue} has these settings now:\n{}", settings_table(&info))?)
             }
         }
         Queue::Delete { queue, yes } => {
@@ -112,10 +113,7 @@ async fn dispatch(client: &Client, command: Queue, is_json: bool) -> Result {
 }
 
 fn tell(out: &mut impl Write, is_json: bool, json: &Value, text: &str) -> Result {
-    match is_json {
-        true => Ok(writeln!(out, "{json}")?),
-        false => Ok(writeln!(out, "{text}")?),
-    }
+    if is_json { Ok(writeln!(out, "{json}")?) } else { Ok(writeln!(out, "{text}")?) }
 }
 
 async fn create(out: &mut impl Write, client: &Client, args: QueueCreate, is_json: bool) -> Result {
@@ -163,12 +161,11 @@ async fn send(out: &mut impl Write, queue: &ClientQueue, args: &QueueSend, is_js
         return tell(out, is_json, &sent, &id);
     }
     let sent = send_lines(queue, args.file.as_deref(), &template).await?;
-    match is_json {
-        true => Ok(writeln!(out, "{}", json!({ "queue": queue.name(), "sent": sent }))?),
-        false => {
-            remark(&format!("sent {} to {}", units::count(sent, "message"), queue.name()));
-            Ok(())
-        }
+    if is_json {
+        Ok(writeln!(out, "{}", json!({ "queue": queue.name(), "sent": sent }))?)
+    } else {
+        remark(&format!("sent {} to {}", units::count(sent, "message"), queue.name()));
+        Ok(())
     }
 }
 
@@ -246,15 +243,14 @@ async fn receive(out: &mut impl Write, queue: &ClientQueue, args: &QueueReceive,
         remark(&format!("queue {} has no message to deliver now", queue.name()));
     }
     for one in &received.messages {
-        match is_json {
-            true => writeln!(out, "{}", message::received_to_json(one))?,
-            false => {
-                if !args.ack {
-                    write!(out, "{}\t", one.receipt)?;
-                }
-                out.write_all(&one.message.body)?;
-                writeln!(out)?;
+        if is_json {
+            writeln!(out, "{}", message::received_to_json(one))?
+        } else {
+            if !args.ack {
+                write!(out, "{}\t", one.receipt)?;
             }
+            out.write_all(&one.message.body)?;
+            writeln!(out)?;
         }
     }
     out.flush()?;

@@ -54,10 +54,11 @@ async fn serve(config: &Config, ready_file: Option<&Path>, is_json: bool) -> Res
     let mut hang_up = signal(SignalKind::hangup())?;
     let server = Server::start(config).await?;
     server.register_process_metrics();
-    match is_json {
+    if is_json {
         // As for the banner: a closed output must not prevent serving.
-        true => writeln!(io::stdout(), "{}", ready(&server)).unwrap_or_default(),
-        false => banner(config, &server),
+        writeln!(io::stdout(), "{}", ready(&server)).unwrap_or_default();
+    } else {
+        banner(config, &server);
     }
     if let Some(path) = ready_file {
         write_ready(path, &server)?;

@@ -98,9 +98,10 @@ fn is_pattern(topic: &str) -> bool {
 
 /// Returns the message for a person who would otherwise see nothing until a record arrives.
 fn waiting_for(args: &Subscribe, partitions: usize, address: &str) -> String {
-    let what = match is_pattern(&args.topic) {
-        true => format!("pattern {}", args.topic),
-        false => format!("{} ({})", args.topic, units::count(partitions as u64, "partition")),
+    let what = if is_pattern(&args.topic) {
+        format!("pattern {}", args.topic)
+    } else {
+        format!("{} ({})", args.topic, units::count(partitions as u64, "partition"))
     };
     waiting_as(&what, args, address)
 }

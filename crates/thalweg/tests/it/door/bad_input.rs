@@ -13,10 +13,7 @@ use crate::support::server::{Server, within};
 
 /// Returns the kind of the final error that the bytes cause, on a connection with or without a hello.
 async fn last_words(server: &Server, said_hello: bool, bytes: &[u8]) -> ErrorKind {
-    let mut raw = match said_hello {
-        true => Raw::open(server.address).await,
-        false => Raw::connect(server.address).await,
-    };
+    let mut raw = if said_hello { Raw::open(server.address).await } else { Raw::connect(server.address).await };
     raw.write(bytes).await;
     raw.last_words().await.expect("a reason").kind
 }
@@ -68,10 +65,8 @@ async fn a_truncated_frame_is_a_peer_that_left() {
         let bytes = encode(&request, 1);
         for cut in [1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1, bytes.len() - 1] {
             for said_hello in [false, true] {
-                let mut raw = match said_hello {
-                    true => Raw::open(server.address).await,
-                    false => Raw::connect(server.address).await,
-                };
+                let mut raw =
+                    if said_hello { Raw::open(server.address).await } else { Raw::connect(server.address).await };
                 raw.write(&bytes[..cut]).await;
                 raw.socket.shutdown().await.expect("closed");
                 assert!(matches!(raw.incoming().await, Incoming::Closed));

@@ -108,15 +108,16 @@ pub(super) async fn add(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     if id == NewEntryId::Is(EntryId::ZERO) {
         return Err(Fail::new("ERR The ID specified in XADD must be greater than 0-0"));
     }
-    let (mut locked, is_new) = match options.makes_none {
-        true => match context.lock(args[1]).await? {
+    let (mut locked, is_new) = if options.makes_none {
+        match context.lock(args[1]).await? {
             Some(locked) => (locked, false),
             None => {
                 context.out.null();
                 return Ok(());
             }
-        },
-        false => context.lock_or_create(args[1]).await?,
+        }
+    } else {
+        context.lock_or_create(args[1]).await?
     };
     let parts = parts_of(fields);
     let (id, saved) = match locked.add(id, parts.key, parts.value, &parts.headers, context.may_wait()).await {

@@ -47,10 +47,7 @@ async fn show_range(context: &mut Context<'_>, args: &[&[u8]], from: EntryId, to
         return Ok(());
     }
     let count = count.unwrap_or(usize::MAX);
-    let entries = match is_back {
-        false => locked.range(from, to, count).await,
-        true => locked.range_back(from, to, count).await,
-    };
+    let entries = if !is_back { locked.range(from, to, count).await } else { locked.range_back(from, to, count).await };
     write_all(&mut context.out, &entries.map_err(failed)?);
     Ok(())
 }

@@ -92,9 +92,10 @@ impl Member {
     }
 
     fn join_request(&self) -> JoinGroupRequest {
-        let owned = match self.is_cooperative && !self.reads.is_empty() {
-            true => vec![Owned::default().with_topic(topic("t")).with_partitions(self.reads.clone())],
-            false => Vec::new(),
+        let owned = if self.is_cooperative && !self.reads.is_empty() {
+            vec![Owned::default().with_topic(topic("t")).with_partitions(self.reads.clone())]
+        } else {
+            Vec::new()
         };
         let wants = ConsumerProtocolSubscription::default().with_topics(vec![text("t")]).with_owned_partitions(owned);
         let range = JoinGroupRequestProtocol::default().with_name(text("range")).with_metadata(embedded(&wants, 1));

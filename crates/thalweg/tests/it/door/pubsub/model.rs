@@ -166,9 +166,10 @@ fn out_of_range(field: &FieldDescriptor) -> Vec<prost_reflect::Value> {
         },
         _ => Vec::new(),
     };
-    match field.is_list() {
-        true => values.into_iter().flat_map(|value| [vec![value.clone()], vec![value; 1001]]).map(V::List).collect(),
-        false => values,
+    if field.is_list() {
+        values.into_iter().flat_map(|value| [vec![value.clone()], vec![value; 1001]]).map(V::List).collect()
+    } else {
+        values
     }
 }
 
