@@ -70,7 +70,7 @@ struct Waiting {
 }
 
 /// Permit for a number of bytes, released when it is dropped.
-#[must_use = "what is not held is given back"]
+#[must_use = "the memory is released when it is dropped"]
 pub struct Held {
     budget: Arc<Budget>,
     peer: IpAddr,

@@ -317,7 +317,7 @@ impl Drop for Core {
     /// Whoever let go of it without [`Core::stop`] finds everything all the same, and nobody else in the directory.
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
-            tracing::error!(%error, "the data directory was not left as it should be; the journal has all of it");
+            tracing::error!(%error, "the data directory was not closed cleanly; the journal has all data");
         }
     }
 }

@@ -333,7 +333,7 @@ impl Security {
         }
         self.change(|tables, _| {
             if tables.secrets.len() >= SECRETS_MAX && !tables.secrets.contains_key(name) {
-                return Err(Error::busy(format!("this broker keeps {SECRETS_MAX} secrets of its own")));
+                return Err(Error::busy(format!("this broker has {SECRETS_MAX} internal secrets, which is the limit")));
             }
             Ok((vec![SecurityRecord::Secret { name: name.to_owned(), value: Some(secret.to_vec()) }], ()))
         })

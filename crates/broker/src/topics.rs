@@ -278,7 +278,7 @@ impl Core {
             return Ok(topic.clone());
         }
         if is_inbox(name) {
-            return Err(Error::not_found(format!("no client waits for an answer at {name} any more")));
+            return Err(Error::not_found(format!("no client is waiting for an answer at {name}")));
         }
         if is_internal(name) || !self.settings().auto_create_topics {
             TopicName::parse(name)?;

@@ -64,7 +64,7 @@ impl Address {
             "quic" => Ok(Self::Quic { host, port }),
             "tcp" => Ok(Self::Tcp { host, port }),
             "tls" => Ok(Self::Tls { host, port }),
-            other => Err(Error::invalid(format!("address '{text}': '{other}' is none of quic, tcp, tls"))),
+            other => Err(Error::invalid(format!("address '{text}': '{other}' is not quic, tcp or tls"))),
         }
     }
 

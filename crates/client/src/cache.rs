@@ -184,7 +184,7 @@ impl Cache {
     pub async fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<u64> {
         match self.put_with(key, value, Ttl::Default, Condition::Always).await? {
             Stored::Done { version, .. } => Ok(version),
-            Stored::Unmet { .. } => Err(Error::new(ErrorKind::Internal, "a put without a condition was not done")),
+            Stored::Unmet { .. } => Err(Error::new(ErrorKind::Internal, "a put without a condition was refused")),
         }
     }
 
@@ -199,7 +199,10 @@ impl Cache {
         let (key, value) = (key.into(), value.into());
         check_key(&key)?;
         if value.len() > VALUE_BYTES_MAX {
-            return Err(Error::too_large(format!("a value of {} bytes; at most {VALUE_BYTES_MAX}", value.len())));
+            return Err(Error::too_large(format!(
+                "a value of {} bytes is too large: at most {VALUE_BYTES_MAX} are allowed",
+                value.len()
+            )));
         }
         let put = |cache, operation| {
             let (key, value) = (key.clone(), value.clone());
@@ -340,7 +343,9 @@ impl CacheWatch {
 fn check_key(key: &Bytes) -> Result<()> {
     match key.len() {
         0..=KEY_BYTES_MAX => Ok(()),
-        length => Err(Error::too_large(format!("a key of {length} bytes; at most {KEY_BYTES_MAX}"))),
+        length => {
+            Err(Error::too_large(format!("a key of {length} bytes is too long: at most {KEY_BYTES_MAX} are allowed")))
+        }
     }
 }
 

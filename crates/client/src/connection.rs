@@ -26,8 +26,8 @@ use crate::tls;
 /// Maximum number of streams that a broker may open on one connection: one for each subscription.
 const STREAMS_FROM_BROKER_MAX: u32 = 16_384;
 /// Hint to the user if a program other than a native door listens there.
-const NO_ANSWER: &str = "something takes connections there and does not answer in Thalweg's native protocol: name the \
-                         native door, whose address `thalweg serve` prints";
+const NO_ANSWER: &str = "the server there accepts connections but does not answer in Thalweg's native protocol: use \
+                         the address of the native door, which `thalweg serve` prints";
 
 pub(crate) struct Connection {
     /// Stream that sent the hello; over TCP the only one.
@@ -126,8 +126,9 @@ impl Dialer {
                 let socket = self.socket().await?;
                 let is_loopback = socket.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());
                 let (config, refusal) = tls::client_config(self.settings.ca_file.as_deref(), is_loopback)?;
-                let name = rustls::pki_types::ServerName::try_from(self.address.host().to_owned())
-                    .map_err(|e| Error::invalid(format!("'{}' is no name for TLS: {e}", self.address.host())))?;
+                let name = rustls::pki_types::ServerName::try_from(self.address.host().to_owned()).map_err(|e| {
+                    Error::invalid(format!("'{}' is not a valid name for TLS: {e}", self.address.host()))
+                })?;
                 let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
                 let stream = stream.map_err(|e| self.refused(&refusal).unwrap_or_else(|| self.no_tls(&e)))?;
                 let (input, output) = tokio::io::split(stream);
@@ -238,14 +239,14 @@ impl Dialer {
         let fault = refusal.take()?;
         let host = self.address.host();
         let hint = match fault {
-            Fault::UnknownIssuer => "name it, or its issuer, with --ca-file (ca_file)",
+            Fault::UnknownIssuer => "trust it, or its issuer, with --ca-file (ca_file)",
             Fault::OtherHost { .. } => "connect to a name that it has, or give the broker one that has this name",
             Fault::Time(_) | Fault::Other(_) => "give the broker another one (tls_cert, tls_key)",
         };
         let port = self.address.port();
         Some(disconnected(&format!(
-            "the broker at {} was not trusted: {fault}; {hint}; a broker that runs with --insecure is also reached \
-             without TLS, at tcp://{host}:{port}",
+            "the broker at {} is not trusted: {fault}; {hint}; a broker that runs with --insecure also accepts \
+             connections without TLS, at tcp://{host}:{port}",
             self.address
         )))
     }
@@ -267,8 +268,7 @@ impl Dialer {
             Found::Tcp(socket) => (socket, false),
         };
         let scheme = if peer.ip().is_loopback() { "tcp" } else { "tls" };
-        let way =
-            format!("TCP gets through there and UDP does not; use {scheme}://{}:{}", self.address.host(), peer.port());
+        let way = format!("TCP works there and UDP does not; use {scheme}://{}:{}", self.address.host(), peer.port());
         *hint.lock() = Some(if is_alone { NO_ANSWER.to_owned() } else { way.clone() });
         let link = Probing(Link::over_socket(socket));
         match link.0.hello(&self.settings.name, self.settings.connect_timeout).await {
@@ -287,8 +287,8 @@ impl Dialer {
             _ if is_stranger(&error) => disconnected(&format!("no native door at {}: {}", self.address, error.message)),
             (ErrorKind::Timeout, _) => self.late(hint),
             (ErrorKind::Disconnected, Address::Tcp { .. }) => disconnected(&format!(
-                "no native door answers at {}: {}; a broker that has a certificate takes only TLS from other \
-                 machines: use quic:// or tls://",
+                "no native door answers at {}: {}; a broker with a certificate requires TLS from other machines: use \
+                 quic:// or tls://",
                 self.address, error.message
             )),
             _ => error,

@@ -378,5 +378,5 @@ pub(crate) fn disconnected(message: &str) -> Error {
 }
 
 pub(crate) fn unexpected(response: &Response) -> Error {
-    Error::malformed(format!("the broker answered with something else: {response:?}"))
+    Error::malformed(format!("the broker sent an unexpected response: {response:?}"))
 }

@@ -28,7 +28,7 @@ impl Client {
         let result = async {
             let published = publish_once(&self.session, topic, record, Acks::Accepted).await?;
             if published.receivers == 0 {
-                return Err(Error::new(ErrorKind::NoResponders, format!("nobody answers at '{topic}'")));
+                return Err(Error::new(ErrorKind::NoResponders, format!("no subscriber of '{topic}' can answer")));
             }
             let answer = tokio::time::timeout(timeout, answer).await.map_err(|e| {
                 Error::new(ErrorKind::Timeout, format!("no answer at '{topic}' within {} ms: {e}", timeout.as_millis()))
@@ -42,7 +42,9 @@ impl Client {
 
     /// Replies to a request that was received as a message. A record without a `reply-to` header is refused.
     pub async fn reply(&self, request: &Record, mut answer: Record) -> Result<()> {
-        let to = request.header(REPLY_TO).ok_or_else(|| Error::invalid("this record asks for no answer"))?;
+        let to = request
+            .header(REPLY_TO)
+            .ok_or_else(|| Error::invalid("this record requests no answer: it has no reply-to header"))?;
         let to =
             std::str::from_utf8(to).map_err(|e| Error::malformed(format!("the reply-to header is not text: {e}")))?;
         if let Some(id) = request.header(CORRELATION_ID) {

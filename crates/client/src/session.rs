@@ -63,7 +63,7 @@ impl Session {
             self.caches.close().await;
         };
         if tokio::time::timeout(CLOSE_TIMEOUT, close).await.is_err() {
-            tracing::debug!("the broker did not take note of the close in time");
+            tracing::debug!("the broker did not acknowledge the close in time");
         }
     }
 

@@ -31,7 +31,7 @@ fn roots(ca_file: Option<&Path>) -> Result<Roots> {
     let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if added == 0 {
         return Err(Error::invalid(
-            "this system has no certificates to trust: name the broker's with --ca-file, or connect to tcp://",
+            "this system has no trusted certificates: name that of the broker with --ca-file, or connect to tcp://",
         ));
     }
     Ok(roots.into())

@@ -64,7 +64,7 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn text(&mut self) -> Result<&'a str> {
-        std::str::from_utf8(self.bytes()?).map_err(|e| Error::malformed(format!("a text is not UTF-8: {e}")))
+        std::str::from_utf8(self.bytes()?).map_err(|e| Error::malformed(format!("a string is not UTF-8: {e}")))
     }
 
     /// Reads a one-byte code. Fails if `from_code` does not know it.

@@ -88,7 +88,7 @@ impl Acceptor {
                     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
                     let set = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
                     if let Err(error) = set.and_then(|()| stream.set_nodelay(true)) {
-                        tracing::debug!(%peer, %error, "connection went away while it was accepted");
+                        tracing::debug!(%peer, %error, "connection closed while it was accepted");
                         continue;
                     }
                     return (stream, peer);
@@ -150,7 +150,7 @@ fn file_at(path: &Path) -> io::Result<FileId> {
 fn remove_stale(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {}
-        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file that is no socket")),
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file exists and is not a socket")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     }
@@ -160,7 +160,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     match socket.connect(&SockAddr::unix(path)?) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
-        _ => Err(io::Error::new(io::ErrorKind::AddrInUse, "something listens there already")),
+        _ => Err(io::Error::new(io::ErrorKind::AddrInUse, "another process is listening there")),
     }
 }
 
@@ -175,7 +175,7 @@ impl Reserve {
         STATS.failed.fetch_add(1, Ordering::Relaxed);
         match error.kind() {
             io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted => {
-                tracing::debug!(%error, "connection went away before it was accepted");
+                tracing::debug!(%error, "connection closed before it was accepted");
             }
             _ => {
                 tracing::warn!(%error, "cannot accept connections; raise `ulimit -n` if descriptors ran out");

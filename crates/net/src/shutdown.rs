@@ -70,15 +70,19 @@ impl Shutdown {
     pub async fn run(&self, deadline: Duration) -> Ended {
         let began = Instant::now();
         let draining = self.holders.receiver_count();
-        tracing::debug!(draining, deadline_ms = deadline.as_millis() as u64, "shutting down: nothing new is accepted");
+        tracing::debug!(
+            draining,
+            deadline_ms = deadline.as_millis() as u64,
+            "shutting down: no new connections are accepted"
+        );
         self.stage.send_replace(Stage::Draining);
         let is_drained = tokio::time::timeout(deadline, self.holders.closed()).await.is_ok();
         let aborted = if is_drained { 0 } else { self.holders.receiver_count() };
         if !is_drained {
-            tracing::warn!(aborted, "shutting down: the deadline has passed, cutting off what is left");
+            tracing::warn!(aborted, "shutting down: the deadline has passed, stopping unfinished work");
             self.stage.send_replace(Stage::Aborting);
             if tokio::time::timeout(ABORT_WAIT, self.holders.closed()).await.is_err() {
-                tracing::warn!(stuck = self.holders.receiver_count(), "shutting down: some did not even stop then");
+                tracing::warn!(stuck = self.holders.receiver_count(), "shutting down: some work did not stop");
             }
         }
         let ended = Ended { draining, aborted, stuck: self.holders.receiver_count(), took: began.elapsed() };
@@ -112,7 +116,7 @@ impl Stages {
 
     async fn reached(&mut self, stage: Stage) {
         if self.0.wait_for(|at| *at >= stage).await.is_err() {
-            tracing::debug!("the owner of the shutdown is gone");
+            tracing::debug!("the owner of the shutdown was dropped");
         }
     }
 }

@@ -75,7 +75,8 @@ impl State {
 }
 
 pub(crate) fn start_of(body: &[u8]) -> Result<Offset> {
-    let start =
-        body.try_into().map_err(|error| Error::malformed(format!("a start of {} bytes: {error}", body.len())))?;
+    let start = body
+        .try_into()
+        .map_err(|error| Error::malformed(format!("a start has 8 bytes, not {}: {error}", body.len())))?;
     Ok(u64::from_le_bytes(start))
 }

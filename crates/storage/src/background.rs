@@ -88,7 +88,7 @@ impl Background {
     pub(crate) fn join(&self) {
         let threads = std::mem::take(&mut self.state.lock().threads);
         for thread in threads {
-            thread.join().unwrap_or_else(|_| tracing::error!("a thread of the storage panicked"));
+            thread.join().unwrap_or_else(|_| tracing::error!("a storage thread panicked"));
         }
     }
 }
@@ -96,6 +96,6 @@ impl Background {
 /// Lowers the priority of the calling thread, so that publishers and readers come first.
 fn stand_back() {
     if let Err(error) = setpriority_process(Some(gettid()), NICE) {
-        tracing::debug!(%error, "background work keeps its priority");
+        tracing::debug!(%error, "cannot lower the priority of background work");
     }
 }

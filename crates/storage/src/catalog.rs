@@ -168,7 +168,11 @@ impl Change {
     pub fn decode(mut bytes: &[u8]) -> Result<Self> {
         let input = &mut bytes;
         let change = Self::get(input)?;
-        if input.is_empty() { Ok(change) } else { Err(Failed("a change of the catalog is too long".into()).into()) }
+        if input.is_empty() {
+            Ok(change)
+        } else {
+            Err(Failed("a catalog change has bytes after its last field".into()).into())
+        }
     }
 
     fn get(input: &mut &[u8]) -> Result<Self, Failed> {
@@ -180,7 +184,7 @@ impl Change {
             Self::GROW => Self::Grow { id: input.try_get_u32_le()?, partitions: input.try_get_u32_le()? },
             Self::ALTER => Self::Alter { id: input.try_get_u32_le()?, settings: get_settings(input)? },
             Self::PRODUCERS => Self::Producers { next: input.try_get_i64_le()? },
-            other => return Err(Failed(format!("{other} is no change of the catalog"))),
+            other => return Err(Failed(format!("{other} is not a kind of catalog change"))),
         })
     }
 }
@@ -260,7 +264,7 @@ fn get_checkpoint(input: &mut &[u8]) -> Result<Checkpoint> {
         Ok(Checkpoint { directory, origin, catalog })
     };
     let checkpoint = get(input)?;
-    if input.is_empty() { Ok(checkpoint) } else { Err(Failed("it is longer than its tables".into()).into()) }
+    if input.is_empty() { Ok(checkpoint) } else { Err(Failed("it has bytes after its last table".into()).into()) }
 }
 
 fn get_partition(input: &mut &[u8]) -> Result<PartitionInfo, Failed> {
@@ -278,7 +282,8 @@ fn get_partition(input: &mut &[u8]) -> Result<PartitionInfo, Failed> {
     let segments = (0..input.try_get_u32_le()?).map(|_| segment(input)).collect::<Result<_, Failed>>()?;
     let producers_end = input.try_get_u64_le()?;
     let len = input.try_get_u32_le()? as usize;
-    let (producers, rest) = input.split_at_checked(len).ok_or_else(|| Failed("producers are cut short".into()))?;
+    let (producers, rest) =
+        input.split_at_checked(len).ok_or_else(|| Failed("the producer state is cut short".into()))?;
     *input = rest;
     let compacted = Compacted {
         to: input.try_get_u64_le()?,
@@ -367,12 +372,12 @@ fn get_settings(input: &mut &[u8]) -> Result<TopicSettings, Failed> {
         partitions: input.try_get_u32_le()?,
         retention_bytes: input.try_get_u64_le()?,
         retention_ms: input.try_get_u64_le()?,
-        storage: Storage::from_code(input.try_get_u8()?).ok_or_else(|| Failed("an unknown storage".into()))?,
+        storage: Storage::from_code(input.try_get_u8()?).ok_or_else(|| Failed("the storage code is unknown".into()))?,
         ..TopicSettings::default()
     };
     let flags = input.try_get_u8()?;
     if flags & !(COMPACT | LARGEST | ARRIVAL | CONSUMED | KEEPS_UNACKED | REST | OWN) != 0 {
-        return Err(Failed(format!("settings with flags {flags:#04x}, which are not known here")));
+        return Err(Failed(format!("unknown flags {flags:#04x} of settings")));
     }
     (settings.compact, settings.arrival_times) = (flags & COMPACT != 0, flags & ARRIVAL != 0);
     (settings.drop_consumed, settings.keeps_unacked) = (flags & CONSUMED != 0, flags & KEEPS_UNACKED != 0);
@@ -382,14 +387,15 @@ fn get_settings(input: &mut &[u8]) -> Result<TopicSettings, Failed> {
     if flags & REST != 0 {
         settings.compression = match input.try_get_u8()? {
             AS_PUBLISHED => None,
-            code => Some(Codec::from_code(code).ok_or_else(|| Failed(format!("{code} is no codec")))?),
+            code => Some(Codec::from_code(code).ok_or_else(|| Failed(format!("{code} is not a codec")))?),
         };
         (settings.segment_bytes, settings.segment_ms) = (input.try_get_u64_le()?, input.try_get_u64_le()?);
         settings.compaction_lag_ms = (input.try_get_u64_le()?, input.try_get_u64_le()?);
     }
     if flags & OWN != 0 {
         let bits = input.try_get_u16_le()?;
-        let own = OwnSettings::from_bits(bits).ok_or_else(|| Failed(format!("{bits:#06x} are no settings")))?;
+        let own =
+            OwnSettings::from_bits(bits).ok_or_else(|| Failed(format!("{bits:#06x} is not a set of settings")))?;
         settings.own = Some(own);
     }
     settings.validate().map_err(|error| Failed(error.message))?;

@@ -130,7 +130,7 @@ impl Disk for RealDisk {
             done = done.and(tighten(&dir.join(name)));
         }
         if mode & STICKY != 0 {
-            let message = format!("{} is a directory that many users share; give the broker its own", dir.display());
+            let message = format!("{} is shared by many users (sticky bit): use a dedicated directory", dir.display());
             return done.and(Err(io::Error::new(io::ErrorKind::PermissionDenied, message)));
         }
         done.and(set_mode(dir, DIR_MODE))

@@ -45,7 +45,7 @@ impl Place {
                 ErrorKind::Internal,
                 format!("the data directory {dir} was removed or moved while the broker ran"),
             )),
-            Err(error) => Err(failed("look at", &self.lock)(error)),
+            Err(error) => Err(failed("check", &self.lock)(error)),
         }
     }
 }

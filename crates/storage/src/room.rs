@@ -76,8 +76,8 @@ impl Room {
             // file.
             let enough = 2 * reserve + self.journal_file_bytes;
             let message = format!(
-                "the disk is full, so no records are taken: {}. Free space on it, or delete topics or records; the \
-                 broker goes on by itself at the latest when {} MiB are free",
+                "the disk is full, so no records are accepted: {}. Free disk space, or delete topics or records; the \
+                 broker resumes by itself, at the latest when {} MiB are free",
                 error.message,
                 enough.div_ceil(1 << 20)
             );
@@ -92,7 +92,7 @@ impl Room {
     pub(crate) fn end(&self) {
         let mut why = self.why.lock();
         if why.take().is_some() {
-            tracing::info!("the disk has room again: records are taken");
+            tracing::info!("the disk has space again: records are accepted");
         }
         self.is_full.store(false, Ordering::Relaxed);
     }
@@ -103,7 +103,7 @@ impl Room {
 
     /// Returns the bytes of the reserve on this disk, and the free bytes.
     fn look(&self) -> Result<(u64, u64)> {
-        let (bytes, free) = self.disk.volume(&self.dir).map_err(failed("look at", &self.dir))?;
+        let (bytes, free) = self.disk.volume(&self.dir).map_err(failed("check", &self.dir))?;
         Ok((self.bytes.min(bytes / DISK_PART), free))
     }
 
@@ -113,7 +113,8 @@ impl Room {
         if free >= bytes.saturating_add(reserve) {
             return Ok(());
         }
-        let message = format!("no spare file is made in {}: less than {reserve} bytes would stay free", path.display());
+        let message =
+            format!("no spare file is created in {}: less than {reserve} bytes would remain free", path.display());
         Err(Error::new(ErrorKind::DiskFull, message))
     }
 
@@ -127,14 +128,14 @@ impl Room {
         let released = self.look().and_then(|(reserve, _)| {
             let kept = reserve - reserve / CHECKPOINT_PART;
             let file = self.disk.open(&self.path()).map_err(failed("open", &self.path()))?;
-            let is_whole = file.size().map_err(failed("look at", &self.path()))? > kept;
+            let is_whole = file.size().map_err(failed("check", &self.path()))? > kept;
             if is_whole {
                 file.set_len(kept).map_err(failed("cut", &self.path()))?;
             }
             Ok(is_whole)
         });
         released.unwrap_or_else(|error| {
-            tracing::debug!(%error, "there is no reserve to give up");
+            tracing::debug!(%error, "there is no reserve to release");
             false
         })
     }
@@ -145,7 +146,7 @@ impl Room {
             Ok(()) => true,
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!(%error, "cannot give up the reserve");
+                    tracing::warn!(%error, "cannot release the reserve");
                 }
                 false
             }

@@ -388,7 +388,7 @@ fn hole(partition: Option<&Arc<DiskPartition>>, end: Offset, base: Offset) -> Er
 /// Returns the first offset of a batch whose checksum is valid, and the offset after its last record.
 pub(crate) fn span_of(body: &[u8]) -> Result<(Offset, Offset)> {
     if body.len() < BATCH_HEADER_BYTES {
-        return Err(Error::malformed(format!("a batch of {} bytes", body.len())));
+        return Err(Error::malformed(format!("a batch of {} bytes is shorter than its header", body.len())));
     }
     let base = u64::from_be_bytes(body[..8].try_into().expect("invariant: eight bytes"));
     let last = u32::from_be_bytes(body[23..27].try_into().expect("invariant: four bytes"));

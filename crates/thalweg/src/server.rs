@@ -377,7 +377,7 @@ impl Server {
         match self.tls.reload() {
             Ok(Reloaded::Changed) => {}
             Ok(Reloaded::Same) => tracing::info!("the files contain the active certificates"),
-            Err(error) => tracing::debug!(%error, "certificates that cannot be used"),
+            Err(error) => tracing::debug!(%error, "cannot use the certificates"),
         }
     }
 
@@ -451,7 +451,7 @@ impl Server {
         let stopped = tokio::task::spawn_blocking(move || broker.stop()).await;
         let is_safe = stopped.map_err(io::Error::other).and_then(|stopped| stopped.map_err(io::Error::other));
         if let Err(error) = &is_safe {
-            tracing::error!(%error, "the data directory was not left as it should be; the journal has all of it");
+            tracing::error!(%error, "the data directory was not closed cleanly; the journal has all data");
         }
         ended.is_clean() && is_safe.is_ok()
     }
@@ -474,7 +474,7 @@ fn open_data(data: &Path, settings: StoreSettings) -> engine::Result<(Arc<Store>
         if said.elapsed() >= PROGRESS_EVERY {
             said = Instant::now();
             let (read_mib, of_mib) = (progress.bytes >> 20, progress.bytes_max >> 20);
-            tracing::info!(read_mib, of_mib, "bringing back what the journal has");
+            tracing::info!(read_mib, of_mib, "restoring the data of the journal");
         }
     };
     let opened = Store::open(Arc::new(RealDisk), data, settings, broker::now_ms, &mut progress);

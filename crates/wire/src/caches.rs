@@ -525,7 +525,7 @@ fn get_condition<B: Buf>(f: &mut Fields<B>) -> Result<Condition> {
         1 => Condition::IfAbsent,
         2 => Condition::IfPresent,
         3 => Condition::IfVersion(f.u64()?),
-        other => return Err(Error::malformed(format!("condition {other} is none"))),
+        other => return Err(Error::malformed(format!("{other} is not a condition"))),
     })
 }
 
@@ -564,7 +564,7 @@ fn get_ttl<B: Buf>(f: &mut Fields<B>) -> Result<Ttl> {
         2 => Ttl::For(f.u64()?),
         3 => Ttl::Until(f.u64()?),
         4 => Ttl::Kept,
-        other => return Err(Error::malformed(format!("time to live {other} is none"))),
+        other => return Err(Error::malformed(format!("{other} is not a kind of time to live"))),
     })
 }
 
@@ -588,7 +588,7 @@ fn get_from<B: Buf>(f: &mut Fields<B>) -> Result<WatchFrom> {
         0 => WatchFrom::Snapshot,
         1 => WatchFrom::Scan { cursor: ScanCursor(f.u64()?), position: f.u64()? },
         2 => WatchFrom::Changes { position: f.u64()? },
-        other => return Err(Error::malformed(format!("a watch does not begin with {other}"))),
+        other => return Err(Error::malformed(format!("{other} is not a start of a watch"))),
     })
 }
 
@@ -622,7 +622,7 @@ fn get_change<B: Buf>(f: &mut Fields<B>) -> Result<Change> {
         4 => ChangeKind::Evicted,
         5 => ChangeKind::Flushed,
         6 => ChangeKind::Changed(get_kind(f)?),
-        other => return Err(Error::malformed(format!("change {other} is none"))),
+        other => return Err(Error::malformed(format!("{other} is not a kind of change"))),
     };
     Ok(Change { key, kind, version, expires_ms })
 }
@@ -631,7 +631,7 @@ fn get_kind<B: Buf>(f: &mut Fields<B>) -> Result<Kind> {
     let name = f.str()?;
     let kind =
         [Kind::List, Kind::Hash, Kind::Set, Kind::Sorted, Kind::Stream].into_iter().find(|kind| kind.name() == name);
-    kind.ok_or_else(|| Error::malformed(format!("no value is a '{name}'")))
+    kind.ok_or_else(|| Error::malformed(format!("'{name}' is not a type of value")))
 }
 
 fn put_settings(b: &mut BytesMut, settings: &CacheSettings) {

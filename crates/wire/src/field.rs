@@ -72,7 +72,7 @@ impl<B: Buf> Fields<B> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            other => Err(Error::malformed(format!("a yes or no is 1 or 0, not {other}"))),
+            other => Err(Error::malformed(format!("a bool is 0 or 1, not {other}"))),
         }
     }
 
@@ -115,7 +115,7 @@ impl<B: Buf> Fields<B> {
 pub(crate) fn get_flags<const N: usize, B: Buf>(f: &mut Fields<B>) -> Result<[bool; N]> {
     let byte = f.u8()?;
     if byte >> N != 0 {
-        return Err(Error::malformed(format!("flags {byte:#04x} of settings are not known here")));
+        return Err(Error::malformed(format!("unknown flags {byte:#04x} of settings")));
     }
     Ok(std::array::from_fn(|i| byte >> i & 1 == 1))
 }
@@ -132,7 +132,7 @@ pub(crate) fn non_empty(text: String) -> Option<String> {
 /// Reads a byte that stands for one of a few values; `what` names them in the error.
 pub(crate) fn get_code<B: Buf, T>(f: &mut Fields<B>, what: &str, from_code: impl Fn(u8) -> Option<T>) -> Result<T> {
     let code = f.u8()?;
-    from_code(code).ok_or_else(|| Error::malformed(format!("{code} is no {what}")))
+    from_code(code).ok_or_else(|| Error::malformed(format!("{code} is not a valid {what}")))
 }
 
 fn cut_short() -> Error {

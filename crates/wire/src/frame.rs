@@ -50,15 +50,15 @@ impl Header {
         let u32_at = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         if bytes[5] != 0 || bytes[6] != 0 || bytes[7] != 0 {
             if bytes.starts_with(b"HTTP/") {
-                return Err(Error::new(ErrorKind::Unsupported, "what answers there speaks HTTP"));
+                return Err(Error::new(ErrorKind::Unsupported, "the server there speaks HTTP"));
             }
             if bytes.starts_with(b"-ERR ") {
-                return Err(Error::new(ErrorKind::Unsupported, "what answers there speaks Redis's protocol"));
+                return Err(Error::new(ErrorKind::Unsupported, "the server there speaks Redis's protocol"));
             }
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "a frame has flags {:#04x} and reserved {:02x}{:02x}, which this version does not know",
+                    "unknown flags {:#04x} or reserved bytes {:02x}{:02x} of a frame",
                     bytes[5], bytes[6], bytes[7]
                 ),
             ));
@@ -152,7 +152,7 @@ impl Assembler {
         let length = header.length as usize;
         if length > self.body_bytes_max {
             return Err(Error::too_large(format!(
-                "a frame has at most {} bytes here, this one says {length}",
+                "a frame has at most {} bytes, this one announces {length}",
                 self.body_bytes_max
             )));
         }

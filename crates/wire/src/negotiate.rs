@@ -35,7 +35,7 @@ pub fn agree(version: u16, required: Features, offered: Features) -> Result<Feat
     if !Features::KNOWN.contains(required) {
         return Err(Error::new(
             ErrorKind::Unsupported,
-            format!("required features {:#x} are not known here", required.0 & !Features::KNOWN.0),
+            format!("unknown required features {:#x}", required.0 & !Features::KNOWN.0),
         ));
     }
     Ok(Features((required.0 | offered.0) & Features::KNOWN.0))

@@ -235,7 +235,7 @@ impl Request {
         let request = match frame.kind {
             kind::HELLO => {
                 if f.u32()? != MAGIC {
-                    return Err(Error::malformed("this is not a hello of this protocol; is the port right?"));
+                    return Err(Error::malformed("this is not a hello of this protocol: check the port"));
                 }
                 Self::Hello {
                     version: f.u16()?,
@@ -271,10 +271,7 @@ impl Request {
                 Self::Cache(CacheRequest::get(frame.kind, &mut f)?)
             }
             unknown => {
-                return Err(Error::new(
-                    ErrorKind::Unsupported,
-                    format!("request kind {unknown:#04x} is not known here"),
-                ));
+                return Err(Error::new(ErrorKind::Unsupported, format!("unknown request kind {unknown:#04x}")));
             }
         };
         f.end()?;
@@ -332,7 +329,7 @@ impl Subscribe {
         let (queue_batches, group, credit) = (f.u32()?, f.str()?, f.u64()?);
         let missing = f.u8()?;
         let missing = Missing::from_code(missing)
-            .ok_or_else(|| Error::malformed(format!("what a missing topic is to mean is 0 to 2, not {missing}")))?;
+            .ok_or_else(|| Error::malformed(format!("the handling of a missing topic is 0 to 2, not {missing}")))?;
         Ok(Self { subscription, topic, partition, start, overflow, queue_batches, group, credit, missing })
     }
 }

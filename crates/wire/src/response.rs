@@ -417,7 +417,7 @@ pub fn put_deliver_head(
 }
 
 fn unknown_kind(kind: u8) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("answer kind {kind:#04x} is not known here"))
+    Error::new(ErrorKind::Unsupported, format!("unknown response kind {kind:#04x}"))
 }
 
 fn get_source<B: Buf>(f: &mut Fields<B>) -> Result<SourceInfo> {

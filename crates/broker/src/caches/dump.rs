@@ -51,7 +51,7 @@ impl Caches {
                 return;
             };
             if let Err(error) = caches.dump(&log).await {
-                tracing::warn!(%error, "the log of durable caches cannot be made shorter now");
+                tracing::warn!(%error, "cannot truncate the log of durable caches; retrying");
                 drop(caches);
                 tokio::time::sleep(PAUSE).await;
             }

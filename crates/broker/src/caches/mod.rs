@@ -218,9 +218,7 @@ impl Caches {
     pub fn by_id(&self, id: u64) -> Result<Arc<Cache>> {
         let cache = self.by_id.read().get(&id).cloned();
         cache.ok_or_else(|| {
-            Error::not_found(format!(
-                "there is no cache with the number {id} any more: open the cache again by its name"
-            ))
+            Error::not_found(format!("the cache with the number {id} was deleted: open the cache again by its name"))
         })
     }
 

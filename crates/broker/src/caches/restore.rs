@@ -38,7 +38,7 @@ impl Caches {
             }
             // The owners of the unreadable changes are unknown: no durable cache is known to be complete.
             let names: HashSet<CacheName> = restore.by_number.values().map(|cache| cache.name.clone()).collect();
-            tracing::error!(%error, caches = ?names, "durable caches are not served, all else is");
+            tracing::error!(%error, caches = ?names, "durable caches are not served: their log is damaged");
             caches.refused.get_or_init(|| (error, names));
             caches.is_restored.store(true, Ordering::Release);
             return Ok(());

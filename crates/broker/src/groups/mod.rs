@@ -229,7 +229,9 @@ impl GroupTable {
         let is_fresh = |change: &&Change| !group.committed().contains_key(&change.partition);
         let (fresh, offsets) = (changes.iter().filter(is_fresh).count(), self.offsets.load(Ordering::Relaxed));
         if fresh > 0 && offsets + fresh > COMMITTED_OFFSETS_MAX {
-            return Err(Error::busy(format!("this broker keeps {offsets} committed offsets; delete groups first")));
+            return Err(Error::busy(format!(
+                "this broker has {offsets} committed offsets, which is the limit; delete groups first"
+            )));
         }
         Ok(())
     }
@@ -528,7 +530,7 @@ impl Groups {
         for change in changes {
             self.core.topic(change.partition.topic.as_str())?.partition(change.partition.partition)?;
             if change.committed.as_ref().is_some_and(|committed| committed.offset > i64::MAX as u64) {
-                return Err(Error::invalid(format!("the offset for {} is beyond any log", change.partition)));
+                return Err(Error::invalid(format!("the offset for {} is too large", change.partition)));
             }
         }
         Ok(())

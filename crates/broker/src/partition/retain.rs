@@ -32,7 +32,7 @@ impl PartitionCell {
         if let Some(start) = start.filter(|start| *start > disk.extent().start)
             && let Err(error) = disk.set_start(start, self.clone())
         {
-            tracing::debug!(topic = %self.topic, partition = self.id, %error, "retention has to wait");
+            tracing::debug!(topic = %self.topic, partition = self.id, %error, "retention is delayed");
         }
         0
     }
@@ -87,7 +87,12 @@ impl PartitionCell {
             && start > log.extent().start
             && let Err(error) = log.set_start(start, self.clone())
         {
-            tracing::debug!(topic = %self.topic, partition = self.id, %error, "what is consumed has to wait");
+            tracing::debug!(
+                topic = %self.topic,
+                partition = self.id,
+                %error,
+                "the deletion of acknowledged records is delayed"
+            );
         }
         freed
     }

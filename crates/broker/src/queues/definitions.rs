@@ -465,7 +465,7 @@ impl Queues {
         for mut definition in saved.definitions.into_values() {
             if definition.topic.is_internal() {
                 let (queue, topic) = (&definition.name, &definition.topic);
-                tracing::warn!(%queue, %topic, "a queue over a topic of the broker itself is left out");
+                tracing::warn!(%queue, %topic, "ignored a queue over an internal topic");
                 continue;
             }
             let topic = self.topic_again(&definition);

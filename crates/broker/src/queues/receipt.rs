@@ -49,7 +49,7 @@ impl Queues {
 
     /// Returns the receipt that a text represents, if it belongs to this queue.
     pub fn unseal(&self, queue: &QueueDefinition, text: &str) -> Result<Receipt> {
-        let wrong = || Error::invalid("this is no receipt of this queue");
+        let wrong = || Error::invalid("this is not a receipt of this queue");
         let mut sealed = [0; PLAIN_BYTES + SEAL_BYTES];
         let length = URL_SAFE_NO_PAD.decode_slice(text, &mut sealed).ok();
         if length != Some(sealed.len()) {

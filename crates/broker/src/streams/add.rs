@@ -46,7 +46,9 @@ impl NewEntryId {
             Self::Of(ms) => Some(EntryId::new(ms, u64::from(ms == 0))).filter(|id| *id > last),
             Self::Is(id) => Some(id).filter(|id| *id > last),
         };
-        let why = || Error::new(ErrorKind::OutOfRange, format!("the id of an entry is above that of the last, {last}"));
+        let why = || {
+            Error::new(ErrorKind::OutOfRange, format!("the id of an entry must be greater than the last id, {last}"))
+        };
         id.ok_or_else(why)
     }
 }
@@ -89,7 +91,7 @@ impl LockedStream {
                     let waited = if may_wait {
                         tokio::time::timeout_at(deadline, appended).await.map_err(|elapsed| elapsed.to_string())
                     } else {
-                        Err("a transaction of Redis waits for no other".to_owned())
+                        Err("a transaction of Redis does not wait".to_owned())
                     };
                     waited.map_err(|why| {
                         let name = &self.stream.topic.name;
@@ -320,7 +322,7 @@ impl LockedStream {
         let newest = self.index().newest();
         if last < newest {
             // Entries that were deleted at the end still have their ids in the log.
-            let message = format!("the id is below {newest}, which is that of an entry");
+            let message = format!("the id is below {newest}, the id of an existing entry");
             return Err(Error::new(ErrorKind::OutOfRange, message));
         }
         self.index_mut().set_last(last);

@@ -55,7 +55,7 @@ impl Collected {
         self.bytes += bytes_of(&entry);
         if self.bytes > ENTRIES_BYTES_MAX && !self.entries.is_empty() {
             return Err(Error::too_large(format!(
-                "the entries have more than {ENTRIES_BYTES_MAX} bytes together: ask for fewer at a time"
+                "the entries have more than {ENTRIES_BYTES_MAX} bytes together: request fewer at a time"
             )));
         }
         self.entries.push(entry);
@@ -82,7 +82,7 @@ impl LockedStream {
                 done => return done,
             }
         }
-        Err(Error::busy(format!("the start of topic {} moves too fast", self.stream.topic.name)))
+        Err(Error::busy(format!("the start of topic {} moved during the read: try again", self.stream.topic.name)))
     }
 
     pub(super) fn begin(&mut self) {
@@ -107,7 +107,11 @@ impl LockedStream {
         }
         // If this fails for lack of room, they are forgotten after the next restart.
         if let Err(error) = self.append(forgotten) {
-            tracing::debug!(topic = %self.stream.topic.name, %error, "deleted entries are not forgotten yet");
+            tracing::debug!(
+                topic = %self.stream.topic.name,
+                %error,
+                "cannot delete the records of deleted entries yet"
+            );
         }
     }
 

@@ -228,7 +228,7 @@ impl Transactions {
                     && let Ok(partition) = self.partition_at(at)
                     && let Err(error) = partition.begin(producer.id, producer.epoch)
                 {
-                    tracing::warn!(%id, partition = %at, %error, "an open transaction cannot go on in a partition");
+                    tracing::warn!(%id, partition = %at, %error, "an open transaction cannot continue in a partition");
                 }
             }
             cells.insert(id.clone(), Arc::new(Cell::new(id, transaction)));
@@ -254,7 +254,11 @@ impl Transactions {
                 }
                 let open = cell.producers().into_iter().filter(|producer| producer.open.is_some());
                 for producer in open.filter(|producer| !known.contains(&(producer.id, at.clone()))) {
-                    tracing::warn!(partition = %at, producer = producer.id, "aborts what no transaction knows of");
+                    tracing::warn!(
+                        partition = %at,
+                        producer = producer.id,
+                        "aborting records that belong to no transaction"
+                    );
                     let owner = ProducerEpoch { id: producer.id, epoch: producer.epoch };
                     self.abort_unasked(&at, owner, &mut Wakes::default());
                 }
@@ -265,7 +269,12 @@ impl Transactions {
     /// Aborts a producer's writes in a partition where it has no transaction.
     fn abort_unasked(&self, at: &TopicPartition, producer: ProducerEpoch, wakes: &mut Wakes) {
         if let Err(error) = self.mark(at, producer, Decision::Abort, wakes) {
-            tracing::warn!(partition = %at, producer = producer.id, %error, "what is open stays so until a restart");
+            tracing::warn!(
+                partition = %at,
+                producer = producer.id,
+                %error,
+                "cannot abort; the records stay open until a restart"
+            );
         }
     }
 
@@ -594,7 +603,7 @@ impl Transactions {
                 // Groups apply their offsets when the log is durable.
                 Ok(commit) => drop(tokio::spawn(commit.wait())),
                 Err(error) => {
-                    tracing::warn!(id = %cell.id, %error, "a transaction cannot be ended; it is tried again");
+                    tracing::warn!(id = %cell.id, %error, "cannot end a transaction; retrying");
                 }
             }
         }

@@ -100,7 +100,9 @@ impl Member {
         let member = Self { link, leave: Some(leave), task: Some(task) };
         match has_joined.await {
             Ok(joined) => joined.map(|()| member),
-            Err(_) => member.leave().await.and(Err(Error::new(ErrorKind::Internal, "the membership did not begin"))),
+            Err(_) => {
+                member.leave().await.and(Err(Error::new(ErrorKind::Internal, "the member did not join the group")))
+            }
         }
     }
 
@@ -176,7 +178,7 @@ impl Link {
         } else {
             Err(Error::new(
                 ErrorKind::Fenced,
-                "the broker has put this consumer out; what it read before is not committed and comes again",
+                "the broker removed this consumer from its group: uncommitted records will be redelivered",
             ))
         }
     }
@@ -279,7 +281,7 @@ impl Link {
 
     /// Joins again after the broker has removed this member: all its partitions are lost.
     async fn rejoin(&self, error: &Error) -> Result<()> {
-        tracing::info!(group = self.terms.group, %error, "put out of the consumer group; joining again");
+        tracing::info!(group = self.terms.group, %error, "removed from the consumer group; joining again");
         self.update(|state| {
             state.generation += 1;
             state.assignment.clear();

@@ -603,7 +603,7 @@ impl Consumer {
             let mut progress = self.progress();
             progress.retain(|(at, _, _)| self.leaving.contains(at));
             if let Err(error) = self.commit_now(progress).await {
-                tracing::debug!(group = self.member.link.group(), %error, "partitions were given up without a commit");
+                tracing::debug!(group = self.member.link.group(), %error, "partitions were released without a commit");
             }
         }
         for at in std::mem::take(&mut self.leaving) {
@@ -683,7 +683,7 @@ impl Consumer {
         if self.owned.contains_key(&at) && !self.leaving.contains(&at) {
             Ok(at)
         } else {
-            Err(Error::not_found(format!("partition {at} is not with this consumer")))
+            Err(Error::not_found(format!("partition {at} is not assigned to this consumer")))
         }
     }
 

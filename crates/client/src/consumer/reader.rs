@@ -127,7 +127,7 @@ impl Reader {
         };
         let open = Open::new(&self.session, self.turn, &request).await?;
         let Some(source) = open.sources.first() else {
-            return Err(Error::malformed("a subscription to a partition reads none"));
+            return Err(Error::malformed("a subscription to a partition has no source"));
         };
         let begins = match request.start {
             // A gap reports missing records; a log that ends before the offset is another log, and is read from its

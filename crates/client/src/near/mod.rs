@@ -262,7 +262,7 @@ async fn watch(calls: CacheCalls, settings: NearSettings, state: Arc<Mutex<State
             Ok(Ok(CacheResponse::Watched(watched))) => Ok(watched),
             Ok(Ok(other)) => Err(unexpected_of_caches(other)),
             Ok(Err(error)) => Err(error),
-            Err(elapsed) => Err(Error::new(ErrorKind::Timeout, format!("the watch is silent: {elapsed}"))),
+            Err(elapsed) => Err(Error::new(ErrorKind::Timeout, format!("the watch received no response: {elapsed}"))),
         };
         match answer {
             Ok(watched) => {
@@ -271,7 +271,7 @@ async fn watch(calls: CacheCalls, settings: NearSettings, state: Arc<Mutex<State
             }
             Err(error) => {
                 state.lock().kept.cut();
-                tracing::debug!(%error, cache = calls.name(), "the watch of a near cache is cut");
+                tracing::debug!(%error, cache = calls.name(), "the watch of a near cache was interrupted");
                 tokio::time::sleep(backoff.next()).await;
             }
         }

@@ -76,7 +76,7 @@ pub(super) fn of_record(outcome: &Outcome, index: u32) -> Result<Delivered> {
         Ok(Some(Published { partition, base_offset, level, .. })) => {
             Ok(Delivered { partition: *partition, offset: base_offset + Offset::from(index), level: *level })
         }
-        Ok(None) => Err(Error::invalid("a publisher with acks none does not learn where its records are")),
+        Ok(None) => Err(Error::invalid("a publisher with acks none receives no offsets")),
         Err(error) => Err(error.clone()),
     }
 }

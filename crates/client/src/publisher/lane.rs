@@ -321,7 +321,7 @@ impl<T> Lane<T> {
         self.queue = rest;
         self.unsent = self.queue.len();
         self.renumber(0, 0);
-        let why = Error::new(ErrorKind::OutOfSequence, "the broker does not know this publisher any more");
+        let why = Error::new(ErrorKind::OutOfSequence, "the broker no longer knows this publisher");
         let settle = |batch: Sealed<T>| Settled { owed: batch.owed, held: batch.held, outcome: Err(uncertain(&why)) };
         lost.into_iter().map(settle).collect()
     }
@@ -538,7 +538,7 @@ fn is_before(sequence: i32, other: i32) -> bool {
 
 /// Returns the error of a batch that was sent and not answered, caused by `error`.
 fn uncertain(error: &Error) -> Error {
-    let message = format!("{}; the records may be in the log: what was sent was not answered", error.message);
+    let message = format!("{}; the records may be in the log: they were sent, but not acknowledged", error.message);
     Error::new(ErrorKind::Disconnected, message)
 }
 

@@ -254,7 +254,7 @@ impl Publisher {
         if settings.acks == Acks::None {
             let drained = tokio::time::timeout(settings.delivery_timeout, self.sender.drained()).await;
             drained.map_err(|elapsed| {
-                Error::new(ErrorKind::Timeout, format!("the broker does not take what was sent: {elapsed}"))
+                Error::new(ErrorKind::Timeout, format!("the broker does not accept the sent records: {elapsed}"))
             })?;
         }
         result

@@ -312,7 +312,7 @@ fn counted(answers: Vec<LeaseAnswer>, count: usize) -> Result<Vec<LeaseAnswer>> 
 }
 
 fn too_few_answers() -> Error {
-    Error::malformed("the broker did not answer for each of them")
+    Error::malformed("the broker did not answer for each message")
 }
 
 /// Groups messages into requests.

@@ -35,7 +35,7 @@ impl<E: std::fmt::Display> From<std::result::Result<(), E>> for Outcome {
         match result {
             Ok(()) => Self::Done,
             Err(error) => {
-                tracing::warn!(%error, "a message goes back to its queue");
+                tracing::warn!(%error, "a message returns to its queue");
                 Self::Return { delay: None }
             }
         }
@@ -108,7 +108,7 @@ impl Worker {
             None => lease_of(&queue).await?,
         };
         if lease.is_zero() {
-            return Err(Error::invalid("a worker needs a lease: the queue gives none, so name one"));
+            return Err(Error::invalid("a worker needs a lease: the queue has no default, so set one"));
         }
         let report = work(&queue, lease, self.in_flight_max, handler, stop).await;
         // Closing the connection returns all unsettled messages.
@@ -120,7 +120,9 @@ impl Worker {
 async fn lease_of(queue: &Queue) -> Result<Duration> {
     let info = queue.describe().await?;
     let lease_ms = info.settings.iter().find(|(name, _)| name == "lease_ms").and_then(|(_, ms)| ms.parse().ok());
-    lease_ms.map(Duration::from_millis).ok_or_else(|| Error::malformed("the queue does not say how long its lease is"))
+    lease_ms
+        .map(Duration::from_millis)
+        .ok_or_else(|| Error::malformed("the broker did not return the lease of the queue"))
 }
 
 async fn work<T: Into<Outcome>>(
@@ -177,11 +179,11 @@ async fn receive(queue: &Queue, lease: Duration, room: usize) -> Result<Vec<Rece
             Ok(received) if received.messages.is_empty() => {}
             Ok(received) => return Ok(received.messages),
             Err(error) if is_transient(&error) => {
-                tracing::debug!(queue = queue.name(), %error, "receives again");
+                tracing::debug!(queue = queue.name(), %error, "a receive failed; retrying");
                 sleep(backoff.next()).await;
             }
             Err(error) if error.kind == ErrorKind::TooLarge => {
-                tracing::warn!(queue = queue.name(), %error, "goes on behind a message that no answer holds");
+                tracing::warn!(queue = queue.name(), %error, "skipping a message that does not fit into a response");
                 sleep(backoff.next()).await;
             }
             Err(error) => return Err(error),
@@ -194,7 +196,11 @@ async fn receive(queue: &Queue, lease: Duration, room: usize) -> Result<Vec<Rece
 async fn give_back(queue: &Queue, messages: Vec<ReceivedMessage>) {
     let leases: Vec<_> = messages.into_iter().map(|message| (message.receipt, Some(Duration::ZERO))).collect();
     if let Err(error) = queue.nack(&leases).await {
-        tracing::debug!(queue = queue.name(), %error, "what came while it stopped goes back with the connection");
+        tracing::debug!(
+            queue = queue.name(),
+            %error,
+            "messages received while stopping return to the queue when the connection closes"
+        );
     }
 }
 
@@ -219,12 +225,12 @@ async fn handle<T: Into<Outcome>>(
         match answers.map(|answers| answers[0].refusal()) {
             Ok(None) => return Some(outcome),
             Ok(Some(why)) => {
-                tracing::warn!(queue = queue.name(), id, why, "a message that was worked on may come again");
+                tracing::warn!(queue = queue.name(), id, why, "a processed message may be redelivered");
                 return None;
             }
             Err(error) if is_transient(&error) && begin.elapsed() < lease => sleep(backoff.next()).await,
             Err(error) => {
-                tracing::warn!(queue = queue.name(), id, %error, "a message that was worked on may come again");
+                tracing::warn!(queue = queue.name(), id, %error, "a processed message may be redelivered");
                 return None;
             }
         }
@@ -241,7 +247,7 @@ async fn keep(queue: &Queue, lease: Duration, id: &str, receipt: &str) {
                 Ok(answers) if answers == [LeaseAnswer::Done] => break,
                 Ok(answers) => {
                     let why = answers[0].refusal();
-                    tracing::warn!(queue = queue.name(), id, why, "a message that is worked on is not kept any more");
+                    tracing::warn!(queue = queue.name(), id, why, "the lease of a message in progress was lost");
                     return std::future::pending().await;
                 }
                 Err(error) if is_transient(&error) => sleep(backoff.next()).await,

@@ -125,8 +125,8 @@ impl BodyKind {
             "application/json" => Ok(Self::Json),
             other => Err(wrong_type(
                 other,
-                "application/octet-stream or text/plain (one record), application/x-ndjson (one record a line) \
-                 or application/json",
+                "application/octet-stream or text/plain (one record), application/x-ndjson (one record per line) or \
+                 application/json",
             )),
         }
     }
@@ -150,7 +150,7 @@ fn essence(headers: &HeaderMap) -> Result<String> {
 }
 
 fn wrong_type(given: &str, known: &str) -> Failure {
-    let message = format!("the content type is '{given}'; give {known} (curl: -H 'content-type: ..')");
+    let message = format!("the content type '{given}' is not supported; use {known} (curl: -H 'content-type: ..')");
     Failure::with_status(Error::new(ErrorKind::Unsupported, message), StatusCode::UNSUPPORTED_MEDIA_TYPE)
 }
 
@@ -338,7 +338,7 @@ pub(super) fn parse_records(kind: BodyKind, body: &Bytes, key: Option<&str>) -> 
         }
     };
     if records.is_empty() {
-        return Err(Error::invalid("there is no record in the body").into());
+        return Err(Error::invalid("the body contains no record").into());
     }
     Ok(records)
 }
@@ -346,8 +346,8 @@ pub(super) fn parse_records(kind: BodyKind, body: &Bytes, key: Option<&str>) -> 
 /// Returns the error for an empty body, which is usually a mistake. It names the JSON for an intended empty body.
 pub(super) fn empty(one: &str, json: &str) -> Failure {
     let message = format!(
-        "the body is empty, and it is the {one}: send some bytes (curl -d 'text' or --data-binary @file); for an empty \
-         {one} send JSON: {json}"
+        "the body is empty, but it must contain the {one}: send some bytes (curl -d 'text' or --data-binary @file); \
+         for an empty {one} send JSON: {json}"
     );
     Error::invalid(message).into()
 }
@@ -358,7 +358,7 @@ fn records_expected(body: &Bytes, failure: Failure) -> Failure {
         Ok(value) if value.get("records").is_none() => {
             let message = "application/json is {\"records\":[{\"key\":..,\"value\":\"..\"}]}, and this body has no \
                            records; to publish the body itself as one record, send it with another content type (curl \
-                           -H 'content-type: text/plain'), or one record a line as application/x-ndjson";
+                           -H 'content-type: text/plain'), or one record per line as application/x-ndjson";
             Error::malformed(message).into()
         }
         _ => failure,

@@ -103,7 +103,7 @@ impl ResetIn {
             }
             (None, Some(offset), None) => Ok(ResetTo::Start(Start::Offset(offset))),
             (None, None, Some(timestamp_ms)) => Ok(ResetTo::Start(Start::Time(timestamp_ms))),
-            _ => Err(Error::invalid("give one of to, offset and timestamp_ms").into()),
+            _ => Err(Error::invalid("set one of to, offset and timestamp_ms").into()),
         }
     }
 }

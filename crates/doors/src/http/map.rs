@@ -136,7 +136,7 @@ pub(super) async fn fetch(
     let query = Query::parse(&uri, &["partition", "offset", "timestamp_ms", "max_records", "wait_ms"])?;
     let partition: PartitionId = query.get("partition")?.unwrap_or_default();
     let from = match (query.text("offset"), query.get("timestamp_ms")?) {
-        (Some(_), Some(_)) => return Err(Error::invalid("give offset or timestamp_ms, not both").into()),
+        (Some(_), Some(_)) => return Err(Error::invalid("set offset or timestamp_ms, not both").into()),
         (None, Some(timestamp_ms)) => From::Time(timestamp_ms),
         (None | Some("earliest"), None) => From::Earliest,
         (Some("latest"), None) => From::Latest,
@@ -248,7 +248,7 @@ pub(super) async fn web_socket(
 fn subscribe(uri: &Uri, topic: &str, peer: &Peer) -> Result<Subscribe> {
     let query = Query::parse(uri, &STREAM_PARAMETERS)?;
     let start = match (query.text("start"), query.get("timestamp_ms")?) {
-        (Some(_), Some(_)) => return Err(Error::invalid("give start or timestamp_ms, not both").into()),
+        (Some(_), Some(_)) => return Err(Error::invalid("set start or timestamp_ms, not both").into()),
         (None, Some(timestamp_ms)) => Start::Time(timestamp_ms),
         (None | Some("live"), None) => Start::Live,
         (Some("earliest"), None) => Start::Earliest,
@@ -306,7 +306,7 @@ async fn page_of_topics(broker: &Arc<Broker>, after: &str, count_max: usize) -> 
     });
     listed
         .await
-        .map_err(|error| Error::new(ErrorKind::ShuttingDown, format!("the topics were not listed: {error}")).into())
+        .map_err(|error| Error::new(ErrorKind::ShuttingDown, format!("the topics cannot be listed: {error}")).into())
 }
 
 pub(super) async fn create_topic(

@@ -602,7 +602,7 @@ pub(super) async fn seek(State(http): State<Arc<Http>>, Topic(queue): Topic, req
         (Some("earliest"), None) => SeekTo::Earliest,
         (Some("end"), None) => SeekTo::End,
         (None, Some(timestamp_ms)) => SeekTo::Time(timestamp_ms),
-        _ => return Err(Error::invalid("give to, which is earliest or end, or timestamp_ms").into()),
+        _ => return Err(Error::invalid("set to (earliest or end) or timestamp_ms").into()),
     };
     http.broker.queues.seek(&queue, to).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -464,7 +464,7 @@ enum End {
 
 impl From<axum::Error> for End {
     fn from(error: axum::Error) -> Self {
-        tracing::debug!(%error, "a WebSocket is lost");
+        tracing::debug!(%error, "a WebSocket connection was lost");
         Self::Client
     }
 }
@@ -488,9 +488,9 @@ impl Session {
         };
         tokio::select! {
             closed = session => if closed.is_err() {
-                tracing::debug!("a WebSocket was not closed in order");
+                tracing::debug!("a WebSocket was not closed cleanly");
             },
-            () = overdue => tracing::debug!("a WebSocket's client did not read in time to be told goodbye"),
+            () = overdue => tracing::debug!("the client of a WebSocket did not read the close frame in time"),
         }
     }
 

@@ -140,13 +140,18 @@ fn of_error(error: Error) -> (Code, Option<String>) {
 }
 
 fn acl_of(creation: AclCreation) -> Result<Acl> {
-    let kind = kind_of(creation.resource_type)?.ok_or_else(|| Error::invalid("name one kind of resource"))?;
-    let operation = operation_of(creation.operation)?.ok_or_else(|| Error::invalid("name one operation"))?;
-    let is_allowed = permission_of(creation.permission_type)?.ok_or_else(|| Error::invalid("allow, or deny"))?;
+    let kind = kind_of(creation.resource_type)?
+        .ok_or_else(|| Error::invalid("the resource type is missing: name one type"))?;
+    let operation = operation_of(creation.operation)?
+        .ok_or_else(|| Error::invalid("the operation is missing: name one operation"))?;
+    let is_allowed = permission_of(creation.permission_type)?
+        .ok_or_else(|| Error::invalid("the permission type is missing: use allow or deny"))?;
     let is_prefix = match creation.resource_pattern_type {
         LITERAL => false,
         PREFIXED => true,
-        other => return Err(Error::invalid(format!("an entry is literal or prefixed, not pattern type {other}"))),
+        other => {
+            return Err(Error::invalid(format!("the pattern type of an entry is literal or prefixed, not {other}")));
+        }
     };
     Ok(Acl {
         pattern: Pattern { kind, name: to_ours(kind, creation.resource_name), is_prefix },
@@ -172,7 +177,7 @@ fn filter_of(filter: DeleteAclsFilter) -> Result<Option<AclFilter>> {
         COVERING => Match::Covering,
         LITERAL => Match::Literal,
         PREFIXED => Match::Prefix,
-        other => return Err(Error::invalid(format!("there is no pattern type {other}"))),
+        other => return Err(Error::invalid(format!("{other} is not a pattern type"))),
     };
     let is_allowed = permission_of(filter.permission_type)?;
     let principal = match filter.principal_filter.as_deref().map(Principal::parse) {
@@ -192,7 +197,7 @@ fn kind_of(code: i8) -> Result<Option<ResourceKind>> {
         return Ok(None);
     }
     let known = ResourceKind::ALL.iter().copied().find(|kind| kind_code(*kind) == code);
-    known.map(Some).ok_or_else(|| Error::invalid(format!("resource type {code} has no access control here")))
+    known.map(Some).ok_or_else(|| Error::invalid(format!("access control of resource type {code} is not supported")))
 }
 
 fn operation_of(code: i8) -> Result<Option<Operation>> {
@@ -200,7 +205,7 @@ fn operation_of(code: i8) -> Result<Option<Operation>> {
         return Ok(None);
     }
     let known = Operation::ALL.iter().copied().find(|operation| operation_code(*operation) == code);
-    known.map(Some).ok_or_else(|| Error::invalid(format!("operation {code} has no access control here")))
+    known.map(Some).ok_or_else(|| Error::invalid(format!("access control of operation {code} is not supported")))
 }
 
 fn permission_of(code: i8) -> Result<Option<bool>> {
@@ -208,7 +213,7 @@ fn permission_of(code: i8) -> Result<Option<bool>> {
         ANY => Ok(None),
         DENY => Ok(Some(false)),
         ALLOW => Ok(Some(true)),
-        other => Err(Error::invalid(format!("there is no permission type {other}"))),
+        other => Err(Error::invalid(format!("{other} is not a permission type"))),
     }
 }
 

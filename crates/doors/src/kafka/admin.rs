@@ -119,7 +119,7 @@ async fn create(
         return Err((Code::TOPIC_ALREADY_EXISTS, format!("topic {name} already exists")));
     }
     if name.is_internal() || name.is_inbox() {
-        return Err((Code::INVALID_TOPIC_EXCEPTION, format!("{name} is a name of the broker's own")));
+        return Err((Code::INVALID_TOPIC_EXCEPTION, format!("{name} is reserved for the broker")));
     }
     if is_dry_run {
         return Ok((Uuid::default(), settings));
@@ -133,20 +133,22 @@ fn partitions_of(wanted: &CreatableTopic) -> Result<u32, Failure> {
     let CreatableTopic { num_partitions, replication_factor, assignments, .. } = wanted;
     if !assignments.is_empty() {
         if *num_partitions != AS_SET || i32::from(*replication_factor) != AS_SET {
-            let message = "with an assignment of replicas, partitions and replication factor are -1".to_owned();
+            let message =
+                "a request with an assignment of replicas must have -1 as partitions and as replication factor"
+                    .to_owned();
             return Err((Code::INVALID_REQUEST, message));
         }
         let mut indexes: Vec<i32> = assignments.iter().map(|assignment| assignment.partition_index).collect();
         indexes.sort_unstable();
         if indexes != (0..assignments.len() as i32).collect::<Vec<_>>() {
-            let message = "the partitions of an assignment are counted from 0, without a gap".to_owned();
+            let message = "the partitions of an assignment must be 0, 1, 2 and so on, without a gap".to_owned();
             return Err((Code::INVALID_REPLICA_ASSIGNMENT, message));
         }
         assignments.iter().try_for_each(|assignment| check_replicas(&assignment.broker_ids))?;
         return Ok(assignments.len() as u32);
     }
     if !matches!(i32::from(*replication_factor), AS_SET | 1) {
-        let message = format!("replication factor {replication_factor}: there is one node, so it is 1");
+        let message = format!("the replication factor must be 1, not {replication_factor}: the cluster has one node");
         return Err((Code::INVALID_REPLICATION_FACTOR, message));
     }
     match *num_partitions {
@@ -164,7 +166,7 @@ pub(super) fn check_replicas(nodes: &[i32]) -> Result<(), Failure> {
     match nodes {
         [NODE_ID] => Ok(()),
         _ => {
-            let message = format!("replicas on {nodes:?}: there is one node, {NODE_ID}");
+            let message = format!("replicas on {nodes:?}: the only node is {NODE_ID}");
             Err((Code::INVALID_REPLICA_ASSIGNMENT, message))
         }
     }
@@ -351,8 +353,11 @@ pub(super) fn describe_cluster(
     let endpoint_type = request.endpoint_type;
     if endpoint_type != BROKERS {
         let (code, message) = match endpoint_type {
-            CONTROLLERS => (Code::MISMATCHED_ENDPOINT_TYPE, "this is a broker's endpoint, and there is no other"),
-            _ => (Code::UNSUPPORTED_ENDPOINT_TYPE, "there is no such type of endpoint"),
+            CONTROLLERS => (
+                Code::MISMATCHED_ENDPOINT_TYPE,
+                "this is the endpoint of a broker; the cluster has no controller endpoint",
+            ),
+            _ => (Code::UNSUPPORTED_ENDPOINT_TYPE, "unknown type of endpoint"),
         };
         let error_message = Some(message.to_owned());
         return DescribeClusterResponse { error_code: code.0, error_message, endpoint_type, ..Default::default() };

@@ -118,10 +118,10 @@ impl Protocol for KafkaProtocol {
         let max = if peer.is_known.get() { FRAME_BYTES_MAX } else { FRAME_BYTES_BEFORE_LOGIN_MAX };
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         if length > max {
-            return Err(Fault::too_large(format!("a request has at most {max} bytes here, this one says {length}")));
+            return Err(Fault::too_large(format!("a request has at most {max} bytes, this one announces {length}")));
         }
         if length < HEADER_BYTES_MIN {
-            return Err(Fault::malformed(format!("a request of {length} bytes has no room for its header")));
+            return Err(Fault::malformed(format!("a request of {length} bytes is shorter than its header")));
         }
         if input.len() < LENGTH_BYTES + length {
             return Ok(Decoded::More(LENGTH_BYTES + length));
@@ -270,7 +270,7 @@ mod tests {
             let max = messages::ELEMENTS_MAX;
             check_request(BytesMut::from(&wanted(max, head, element)[..])).expect("as many as there may be");
             let refused = check_request(BytesMut::from(&wanted(max + 1, head, element)[..])).expect_err("one too many");
-            assert!(refused.message.contains("elements at most"), "{refused}");
+            assert!(refused.message.contains("have at most"), "{refused}");
         }
     }
 

@@ -192,7 +192,7 @@ impl Session {
     fn lets_pass(&self, broker: &Broker, key: i16) -> bool {
         let passes = self.login.lets_pass(broker, key);
         if !passes {
-            tracing::info!(peer = %self.peer, key, "closed a connection whose user is not logged in, or gone");
+            tracing::info!(peer = %self.peer, key, "closed a connection without a login, or whose user was deleted");
         }
         passes
     }

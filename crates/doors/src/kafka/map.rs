@@ -98,7 +98,7 @@ impl Refusal {
 
     /// Returns a refusal for a missing permission.
     fn denied(code: Code, what: &str) -> Self {
-        Self::new(code, format!("this user may not write to {what}"))
+        Self::new(code, format!("this user is not authorized to write to {what}"))
     }
 
     /// Returns the refusal of a batch for this error.
@@ -126,8 +126,8 @@ impl Refusal {
         };
         let (without, all) = (records.len(), batch.count());
         let message = format!(
-            "{without} of the {all} records of this batch have no key, and topic {topic} keeps the newest record of \
-             each key: give each record a key"
+            "{without} of the {all} records of this batch have no key, but topic {topic} is compacted: give each \
+             record a key"
         );
         Self { message, records, ..self }
     }
@@ -190,7 +190,7 @@ fn may_publish(broker: &Broker, caller: &Caller, topic: &str) -> Result<bool, Re
         return Err(Refusal::new(Code::INVALID_TOPIC_EXCEPTION, message));
     }
     if engine::ids::is_inbox(topic) {
-        let message = format!("'{topic}' is deleted with the client that owns it: only replies are sent there");
+        let message = format!("'{topic}' is the inbox of a client, and only replies can be sent to it");
         return Err(Refusal::new(Code::INVALID_TOPIC_EXCEPTION, message));
     }
     Ok(is_compacted)

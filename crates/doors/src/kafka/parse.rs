@@ -29,7 +29,7 @@ impl<'a> Fields<'a> {
     fn skip(&mut self, n: usize) -> Result<Range<usize>> {
         if n > self.bytes.len() - self.at {
             let left = self.bytes.len() - self.at;
-            return Err(Error::malformed(format!("a field of {n} bytes at {}, where {left} are left", self.at)));
+            return Err(Error::malformed(format!("a field of {n} bytes at {}, but {left} are left", self.at)));
         }
         self.at += n;
         Ok(self.at - n..self.at)
@@ -68,7 +68,7 @@ impl<'a> Fields<'a> {
                     .map_err(|e| Error::malformed(format!("a length at {begin} is out of range: {e}")));
             }
         }
-        Err(Error::malformed(format!("a length at {begin} has no end")))
+        Err(Error::malformed(format!("a length at {begin} has too many bytes")))
     }
 
     /// Reads a length; `None` for null. The longer of the two old formats has four bytes.
@@ -88,12 +88,12 @@ impl<'a> Fields<'a> {
 
     fn text(&mut self, length: usize) -> Result<&'a str> {
         if length > STRING_BYTES_MAX {
-            let message = format!("a text of {length} bytes at {}, more than {STRING_BYTES_MAX}", self.at);
+            let message = format!("a string of {length} bytes at {}, more than {STRING_BYTES_MAX}", self.at);
             return Err(Error::malformed(message));
         }
         let range = self.skip(length)?;
         let begin = range.start;
-        std::str::from_utf8(&self.bytes[range]).map_err(|e| Error::malformed(format!("the text at {begin}: {e}")))
+        std::str::from_utf8(&self.bytes[range]).map_err(|e| Error::malformed(format!("the string at {begin}: {e}")))
     }
 
     pub(super) fn nullable_string(&mut self) -> Result<Option<&'a str>> {
@@ -101,8 +101,7 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn string(&mut self) -> Result<&'a str> {
-        self.nullable_string()?
-            .ok_or_else(|| Error::malformed(format!("null before {}, where a text belongs", self.at)))
+        self.nullable_string()?.ok_or_else(|| Error::malformed(format!("null before {} instead of a string", self.at)))
     }
 
     /// Reads a byte array and returns its range in the frame.
@@ -117,13 +116,13 @@ impl<'a> Fields<'a> {
         let left = self.bytes.len() - self.at;
         if count > left {
             return Err(Error::malformed(format!(
-                "an array of {count} elements in the {left} bytes after {}",
+                "an array of {count} elements does not fit into the {left} bytes after {}",
                 self.at
             )));
         }
         self.elements_left = self.elements_left.checked_sub(count).ok_or_else(|| {
             Error::malformed(format!(
-                "an array of {count}: the arrays of a message have {ELEMENTS_MAX} elements at most"
+                "an array of {count} elements: the arrays of a message have at most {ELEMENTS_MAX} elements together"
             ))
         })?;
         Ok(count)

@@ -11,7 +11,7 @@ use super::parse::Fields;
 use super::write::Write;
 
 /// Message for a record that is refused on its own. A missing key is the only possible reason.
-const NO_KEY: &str = "the record has no key, and its topic keeps the newest record of each key";
+const NO_KEY: &str = "the record has no key, but its topic is compacted";
 /// Maximum number of records of a batch that are reported with the message. Beyond it only their indexes are reported,
 /// which are smaller than the records.
 const REASONS_MAX: usize = 1000;

@@ -59,7 +59,7 @@ fn check_place(broker: &Broker, topic: &str, partition: i32) -> Result<TopicOutl
 }
 
 fn not_allowed(code: Code) -> Failure {
-    (code, "this user may not do that".to_owned())
+    (code, "this user is not authorized".to_owned())
 }
 
 /// Elects no leader: every partition already has its only possible leader.
@@ -69,14 +69,14 @@ pub(super) fn elect_leaders(broker: &Broker, caller: &Caller, request: ElectLead
         Err(code) => Some(not_allowed(code)),
         Ok(()) if !ELECTIONS.contains(&election_type) => Some((
             Code::INVALID_REQUEST,
-            format!("there is no election type {election_type}: 0 is preferred, 1 unclean"),
+            format!("{election_type} is not an election type: use 0 (preferred) or 1 (unclean)"),
         )),
         Ok(()) => None,
     };
     let elect = |topic: &str, partition: i32| match &refused {
         Some(failure) => failure.clone(),
         None => match check_place(broker, topic, partition) {
-            Ok(_) => (Code::ELECTION_NOT_NEEDED, format!("node {NODE_ID} leads it already")),
+            Ok(_) => (Code::ELECTION_NOT_NEEDED, format!("node {NODE_ID} is its leader already")),
             Err(failure) => failure,
         },
     };
@@ -128,7 +128,7 @@ pub(super) fn describe_quorum(
             partition_index,
             error_code: Code::UNKNOWN_TOPIC_OR_PARTITION.0,
             error_message: Some(format!(
-                "a quorum has one partition, {METADATA_TOPIC}-0, not {topic}-{partition_index}"
+                "{topic}-{partition_index} is not the partition of a quorum: use {METADATA_TOPIC}-0"
             )),
             ..Default::default()
         },
@@ -163,7 +163,10 @@ pub(super) fn alter_partition_reassignments(
             None => Err((Code::NO_REASSIGNMENT_IN_PROGRESS, "no replica of this partition is being moved".to_owned())),
             Some(nodes) if !may_grow && nodes.len() != 1 => Err((
                 Code::INVALID_REPLICATION_FACTOR,
-                format!("the replication factor would be {} and not 1, which this request does not allow", nodes.len()),
+                format!(
+                    "the replication factor would be {} instead of 1, and this request does not allow a change",
+                    nodes.len()
+                ),
             )),
             Some(nodes) => check_replicas(nodes),
         }

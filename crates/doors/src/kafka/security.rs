@@ -172,7 +172,7 @@ async fn advance(broker: &Broker, source: LoginSource, step: Step, message: &[u8
             Ok((Step::Done(user), proof.into()))
         }
         Step::Begin | Step::Busy | Step::Done(_) | Step::Failed => {
-            Err(Error::new(ErrorKind::Unsupported, "no handshake has said which mechanism this is of"))
+            Err(Error::new(ErrorKind::Unsupported, "the handshake with the name of the mechanism is missing"))
         }
     }
 }
@@ -262,7 +262,7 @@ pub(super) async fn alter_user_scram_credentials(
     for ((user, _, change), is_twice) in changes.into_iter().zip(is_twice) {
         let outcome = match (allowed, change) {
             (Err(code), _) => Err((code, String::new())),
-            _ if is_twice => Err((Code::DUPLICATE_RESOURCE, "a user is changed twice in one request".into())),
+            _ if is_twice => Err((Code::DUPLICATE_RESOURCE, "a request changes a user at most once".into())),
             (Ok(()), Err(wrong)) => Err(wrong),
             (Ok(()), Ok(change)) => carry_out(broker, &user, change).await,
         };
@@ -305,7 +305,7 @@ async fn carry_out(broker: &Arc<Broker>, user: &str, change: Change) -> Outcome 
 
 fn mechanism_of(code: i8) -> Outcome<Mechanism> {
     let known = u8::try_from(code).ok().and_then(Mechanism::from_code);
-    known.ok_or_else(|| (Code::UNSUPPORTED_SASL_MECHANISM, format!("there is no SCRAM mechanism {code}")))
+    known.ok_or_else(|| (Code::UNSUPPORTED_SASL_MECHANISM, format!("{code} is not a SCRAM mechanism")))
 }
 
 fn credential_of(wanted: &ScramCredentialUpsertion) -> Outcome<Credential> {

@@ -101,7 +101,7 @@ fn of_caches(broker: &Broker, request: CacheRequest) -> Result<(CacheResponse, C
             (CacheResponse::Caches { caches, is_last }, Commit::done())
         }
         CacheRequest::Describe { cache } => (CacheResponse::Described(broker.caches.describe(&cache)?), Commit::done()),
-        _ => return Err(Error::invalid("it is about entries of a cache")),
+        _ => return Err(Error::invalid("this is not a request for entries of a cache")),
     })
 }
 
@@ -152,7 +152,7 @@ fn multi_get(cache: &Cache, keys: &[Bytes]) -> Result<CacheResponse> {
         // A larger value is returned only if it is the only value of the response.
         if bytes > 0 && more > 0 && bytes + more > ANSWER_BYTES_MAX {
             return Err(Error::too_large(format!(
-                "the values of {} keys are more than {ANSWER_BYTES_MAX} bytes: ask for fewer at once",
+                "the values of {} keys have more than {ANSWER_BYTES_MAX} bytes: request fewer at a time",
                 keys.len()
             )));
         }

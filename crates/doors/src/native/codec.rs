@@ -85,7 +85,7 @@ impl Protocol for NativeProtocol {
         let length = header.length as usize;
         let max = if peer.is_known.get() { BODY_BYTES_MAX } else { BODY_BYTES_BEFORE_HELLO_MAX };
         if length > max {
-            return Err(Fault::too_large(format!("a frame has at most {max} bytes here, this one says {length}")));
+            return Err(Fault::too_large(format!("a frame has at most {max} bytes, this one announces {length}")));
         }
         if input.len() < HEADER_BYTES + length {
             return Ok(Decoded::More(HEADER_BYTES + length));

@@ -368,7 +368,7 @@ async fn settle<C: Copy>(
 ) -> Result<(Vec<(Receipt, C)>, Vec<LeaseAnswer>)> {
     let definition = broker.queues.get(queue).await?;
     if leases.len() > broker::RECEIVE_MAX {
-        let message = format!("1 to {} receipts are answered at a time, not {}", broker::RECEIVE_MAX, leases.len());
+        let message = format!("a request has 1 to {} receipts, not {}", broker::RECEIVE_MAX, leases.len());
         return Err(Error::invalid(message));
     }
     let receipts: Vec<Option<(Receipt, C)>> =

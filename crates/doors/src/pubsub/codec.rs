@@ -206,7 +206,7 @@ impl Frames {
         match flag {
             0 => Ok(Some(message)),
             1 if self.has_gzip => inflate(&message, self.bytes_max).map(Some),
-            _ => Err(Failure::new(Code::Internal, "a message is compressed, and grpc-encoding does not say how")),
+            _ => Err(Failure::new(Code::Internal, "a message is compressed, but grpc-encoding is missing")),
         }
     }
 
@@ -215,7 +215,7 @@ impl Frames {
         if self.whole.is_empty() && self.partial.is_empty() {
             Ok(())
         } else {
-            Err(Failure::invalid("the request ends within a message"))
+            Err(Failure::invalid("the request ends in the middle of a message"))
         }
     }
 }
@@ -224,7 +224,7 @@ impl Frames {
 fn hold(all: &Arc<Semaphore>, held: &mut Option<OwnedSemaphorePermit>, bytes: usize) -> Result<()> {
     let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
     let more = all.clone().try_acquire_many_owned(permits).map_err(|full| {
-        Failure::new(Code::ResourceExhausted, format!("too many bytes of requests are on their way ({full})"))
+        Failure::new(Code::ResourceExhausted, format!("too many bytes of requests are in flight ({full})"))
     })?;
     match held {
         Some(held) => held.merge(more),
@@ -255,7 +255,7 @@ fn too_large(bytes_max: usize) -> Failure {
 
 /// Decodes a request from its message.
 pub(super) fn decode<Q: Message + Default>(message: Bytes) -> Result<Q> {
-    let invalid = |error: DecodeError| Failure::invalid(format!("this is no message: {error}"));
+    let invalid = |error: DecodeError| Failure::invalid(format!("the message cannot be decoded: {error}"));
     let (mut rest, mut fields) = (&message[..], 0);
     while !rest.is_empty() {
         let (tag, wire_type) = decode_key(&mut rest).map_err(invalid)?;
@@ -271,7 +271,7 @@ pub(super) fn decode<Q: Message + Default>(message: Bytes) -> Result<Q> {
 fn inflate(message: &[u8], bytes_max: usize) -> Result<Bytes> {
     let mut out = Vec::new();
     let mut limited = GzDecoder::new(message).take(bytes_max as u64 + 1);
-    limited.read_to_end(&mut out).map_err(|error| Failure::invalid(format!("a message is no gzip: {error}")))?;
+    limited.read_to_end(&mut out).map_err(|error| Failure::invalid(format!("the message is not gzip: {error}")))?;
     if out.len() > bytes_max { Err(too_large(bytes_max)) } else { Ok(out.into()) }
 }
 

@@ -253,7 +253,7 @@ async fn serve(door: Arc<Door>, request: Request<RequestBody>) -> Response<Answe
 
 fn caller_of(head: &Parts) -> Result<Caller> {
     let caller = head.extensions.get::<Caller>().cloned();
-    caller.ok_or_else(|| Failure::new(Code::Internal, "a request came without its connection"))
+    caller.ok_or_else(|| Failure::new(Code::Internal, "a request has no connection"))
 }
 
 async fn serve_grpc(ask: Ask, head: &Parts, body: RequestBody) -> Response<Answer> {
@@ -282,7 +282,7 @@ async fn call(rpc: &Rpc, ask: Ask, message: Bytes) -> Result<codec::Encoded> {
     match ask.deadline {
         None => (rpc.call)(ask, message).await,
         Some(deadline) => tokio::time::timeout_at(deadline, (rpc.call)(ask, message)).await.unwrap_or_else(|elapsed| {
-            Err(Failure::new(Code::DeadlineExceeded, format!("the call was not done in time ({elapsed})")))
+            Err(Failure::new(Code::DeadlineExceeded, format!("the call did not finish in time ({elapsed})")))
         }),
     }
 }

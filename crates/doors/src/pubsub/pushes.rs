@@ -36,7 +36,7 @@ pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
     if let Some(strong) = door.upgrade()
         && let Err(failure) = move_key(&strong).await
     {
-        tracing::warn!(%failure, "the key of push tokens is still a record of _queues; the next start tries again");
+        tracing::warn!(%failure, "cannot move the key of push tokens out of _queues; retrying on the next start");
     }
     while let Some(strong) = door.upgrade() {
         let result = serve(&strong, &mut running).await;
@@ -44,7 +44,7 @@ pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
             match result {
                 Ok(()) => strong.changed.notified().await,
                 Err(failure) => {
-                    tracing::warn!(%failure, "push subscriptions cannot be served; trying on");
+                    tracing::warn!(%failure, "push subscriptions cannot be served; retrying");
                     tokio::time::sleep(AGAIN).await;
                 }
             }

@@ -34,8 +34,9 @@ fn missing() -> Failure {
 /// Reads the document of a snapshot: its labels, and its expiry if that is earlier than the broker's.
 async fn noted(door: &Door, inner: &str) -> Result<Snapshot> {
     let document = door.broker.queues.document(DOCUMENT, inner).await?.unwrap_or_default();
-    Snapshot::decode(document)
-        .map_err(|error| Failure::new(Code::DataLoss, format!("what is kept of a snapshot cannot be read: {error}")))
+    Snapshot::decode(document).map_err(|error| {
+        Failure::new(Code::DataLoss, format!("the stored definition of a snapshot cannot be read: {error}"))
+    })
 }
 
 async fn note(door: &Door, inner: &str, labels: BTreeMap<String, String>, ends_ms: Option<u64>) -> Result<()> {

@@ -263,7 +263,7 @@ impl Dialogue {
             end = self.give() => end,
             () = self.answers.closed() => Ok(()),
             () = drain.begun() => Err(Failure::new(Code::Unavailable, "the broker is shutting down")),
-            () = deadline => Err(Failure::new(Code::DeadlineExceeded, "the deadline of the stream is over")),
+            () = deadline => Err(Failure::new(Code::DeadlineExceeded, "the deadline of the stream has passed")),
         };
         self.door.streams.remove(name, &self.stream);
         self.door.is_active(&self.queue);
@@ -286,7 +286,7 @@ impl Dialogue {
             return;
         }
         if let Err(error) = self.door.broker.queues.extend(self.queue.name.as_str(), &left).await {
-            tracing::debug!(queue = %self.queue.name, %error, "a subscription went with its stream");
+            tracing::debug!(queue = %self.queue.name, %error, "cannot release the messages of a closed stream");
         }
     }
 

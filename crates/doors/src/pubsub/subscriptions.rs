@@ -183,7 +183,7 @@ impl Door {
             || subscription.cloud_storage_config.is_some()
             || subscription.bigtable_config.is_some();
         if exports {
-            return Err(Failure::new(Code::Unimplemented, "this broker exports to no other service"));
+            return Err(Failure::new(Code::Unimplemented, "exports to other services are not supported"));
         }
         subscription.tags.clear();
         subscription.state = 0;
@@ -292,7 +292,7 @@ impl Door {
 
 fn read(document: Bytes) -> Result<Subscription> {
     Subscription::decode(document).map_err(|error| {
-        Failure::new(Code::DataLoss, format!("what is kept of a subscription cannot be read: {error}"))
+        Failure::new(Code::DataLoss, format!("the stored definition of a subscription cannot be read: {error}"))
     })
 }
 

@@ -23,7 +23,7 @@ pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
             return;
         };
         if let Err(failure) = sweep(&door, started_ms).await {
-            tracing::warn!(%failure, "subscriptions that nobody uses stay for now");
+            tracing::warn!(%failure, "cannot delete expired subscriptions; retrying");
         }
     }
 }
@@ -44,7 +44,7 @@ async fn sweep(door: &Door, started_ms: u64) -> Result<()> {
         let used_ms = door.active_ms(&queue).max(queue.altered_ms).max(started_ms);
         if used_ms.saturating_add(life_ms) < now_ms() {
             let name = door.names.outer(Kind::Subscription, queue.name.as_str());
-            tracing::info!(subscription = %name, "it was not used for as long as it may not be, and is deleted");
+            tracing::info!(subscription = %name, "deleting a subscription that was not used for its time to live");
             door.remove_subscription(&name).await?;
         }
     }

@@ -53,7 +53,10 @@ impl Door {
     async fn topic_document(&self, name: &Name, inner: &str) -> Result<Topic> {
         let document = self.broker.queues.document(DOCUMENT, inner).await?.unwrap_or_default();
         let topic = Topic::decode(document).map_err(|error| {
-            Failure::new(super::errors::Code::DataLoss, format!("what is kept of topic {name} cannot be read: {error}"))
+            Failure::new(
+                super::errors::Code::DataLoss,
+                format!("the stored definition of topic {name} cannot be read: {error}"),
+            )
         })?;
         Ok(Topic { name: name.to_string(), ..topic })
     }
@@ -76,7 +79,10 @@ impl Door {
             schemas::check_settings(self, settings).await?;
         }
         if topic.ingestion_data_source_settings.is_some() {
-            return Err(Failure::new(super::errors::Code::Unimplemented, "this broker ingests from nowhere else"));
+            return Err(Failure::new(
+                super::errors::Code::Unimplemented,
+                "ingestion from other services is not supported",
+            ));
         }
         transforms::check(self, &topic.message_transforms).await?;
         topic.tags = BTreeMap::new();
@@ -245,7 +251,7 @@ pub(super) async fn publish(ask: Ask, request: PublishRequest) -> Result<Publish
     let mut messages: Vec<PubsubMessage> = published.into_iter().flatten().collect();
     if has_transforms && !messages.is_empty() {
         check_messages(&messages).map_err(|failure| Failure {
-            message: format!("what message_transforms made of the messages: {}", failure.message),
+            message: format!("the output of message_transforms is not valid: {}", failure.message),
             ..failure
         })?;
     }
@@ -259,8 +265,9 @@ pub(super) async fn publish(ask: Ask, request: PublishRequest) -> Result<Publish
 /// Returns an id for a filtered message: its publisher must not notice the filter.
 fn new_id() -> Result<String> {
     let mut random = [0; 16];
-    aws_lc_rs::rand::fill(&mut random)
-        .map_err(|error| Failure::new(super::errors::Code::Unavailable, format!("no random bytes: {error}")))?;
+    aws_lc_rs::rand::fill(&mut random).map_err(|error| {
+        Failure::new(super::errors::Code::Unavailable, format!("cannot get random numbers from the system: {error}"))
+    })?;
     let bits = u128::from_be_bytes(random) & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62;
     let hex = format!("{bits:032x}");
     Ok(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))

@@ -51,7 +51,7 @@ pub(super) async fn check(door: &Door, transforms: &[MessageTransform]) -> Resul
             && !names.insert(&function.function_name)
         {
             let name = &function.function_name;
-            let message = format!("message_transforms[{i}]: a function {name} is there already: names must be unique");
+            let message = format!("message_transforms[{i}]: a function {name} exists already: names must be unique");
             return Err(Failure::invalid(message));
         }
         check_one(door, transform).await.map_err(|failure| Failure {
@@ -67,7 +67,7 @@ async fn check_one(door: &Door, transform: &MessageTransform) -> Result<()> {
         None => return Err(Failure::invalid("the transform is missing: set javascript_udf")),
         Some(Transform::AiInference(_)) if transform.disabled => return Ok(()),
         Some(Transform::AiInference(_)) => {
-            let message = "this broker runs no ai_inference: use javascript_udf, or set disabled to keep it unused";
+            let message = "ai_inference is not supported: use javascript_udf, or set disabled to store it unused";
             return Err(Failure::new(Code::Unimplemented, message));
         }
         Some(Transform::JavascriptUdf(function)) => function,
@@ -205,7 +205,7 @@ impl Door {
                 }
             }
             Err(why) => {
-                tracing::warn!(queue = %queue.name, %why, "transforms of a subscription were not run");
+                tracing::warn!(queue = %queue.name, %why, "transforms of a subscription cannot run");
                 back.extend(received.iter().map(|received| retry(queue, received)));
             }
         }

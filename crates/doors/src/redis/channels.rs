@@ -73,7 +73,7 @@ impl Ready {
         // A task that this thread spawns writes nothing before the confirmation is written.
         tokio::spawn(async move {
             if let Err(error) = broker.run_on_lane(lane, drain).await {
-                tracing::debug!(%error, "a channel is not listened to");
+                tracing::debug!(%error, "cannot subscribe to a channel");
             }
         });
     }
@@ -242,7 +242,7 @@ impl Channels {
                     // The connection is closed because that is the only way to tell the client that its subscription
                     // ended.
                     if !*mouth.is_over.lock() {
-                        tracing::info!(client = mouth.client.address, %error, "closed a connection that listens");
+                        tracing::info!(client = mouth.client.address, %error, "closed a subscribed connection");
                         let is_slow = matches!(error.kind, ErrorKind::SlowSubscriber | ErrorKind::Busy);
                         self.slow.fetch_add(u64::from(is_slow), Ordering::Relaxed);
                         outbox.close();
@@ -310,7 +310,7 @@ fn write_delivery(writer: &mut Writer, delivery: Delivery, heard: &Heard, topic_
         return;
     };
     let Ok(records) = batch.records() else {
-        tracing::warn!("a batch that can not be read is not told to a channel");
+        tracing::warn!("a channel does not receive a batch that cannot be decoded");
         return;
     };
     let name = match heard {

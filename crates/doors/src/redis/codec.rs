@@ -237,7 +237,7 @@ impl RedisProtocol {
             );
         }
         codec.to_stranger = Some(Vec::new());
-        Fault::new(FaultKind::Unsupported, "a request of HTTP is no command: HTTP is not served here")
+        Fault::new(FaultKind::Unsupported, "an HTTP request is not a command: this door does not serve HTTP")
     }
 
     /// Returns the stranger if the bytes belong to another door. An HTTP request is a line too, and `GET` is a command:

@@ -427,7 +427,7 @@ impl Door {
             if let (Some(_), Named::These(keys)) = (block, &named)
                 && keys.len() > WAITED_KEYS_MAX
             {
-                return Err(Fail::new(format!("ERR one waits for at most {WAITED_KEYS_MAX} keys")));
+                return Err(Fail::new(format!("ERR a client can block on at most {WAITED_KEYS_MAX} keys")));
             }
             if let Some(block) = block {
                 return Ok(Ran::Waits(begin_to_wait(&locked, command, run, args, is_resp3)?, block));

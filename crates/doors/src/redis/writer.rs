@@ -70,7 +70,7 @@ impl Writer {
         match std::mem::take(&mut self.is_too_large) {
             true if self.bytes_max < ANSWER_BYTES_MAX => Err(no_room(self.bytes_max)),
             true => {
-                Err(Fail::new(format!("ERR the answer has more than {ANSWER_BYTES_MAX} bytes: ask for less at once")))
+                Err(Fail::new(format!("ERR the reply has more than {ANSWER_BYTES_MAX} bytes: request less at a time")))
             }
             false => Ok(()),
         }
@@ -163,13 +163,13 @@ impl Writer {
 }
 
 /// First words of the error for a reply for which there is no memory now.
-pub(super) const NO_ROOM: &str = "TRYAGAIN the answer has more than";
+pub(super) const NO_ROOM: &str = "TRYAGAIN the reply has more than";
 
 /// Returns the error for a client whose reply has no memory now.
 pub(super) fn no_room(bytes: usize) -> Fail {
     Fail::new(format!(
-        "{NO_ROOM} the {bytes} bytes that are free: answers that clients have not read hold the \
-         others (response_memory_max; one address has half). Read them, ask for less at once, or try again later"
+        "{NO_ROOM} the {bytes} bytes that are free: replies that clients have not read use the rest of \
+         response_memory_max (one address may use half). Read them, request less at a time, or try again later"
     ))
 }
 

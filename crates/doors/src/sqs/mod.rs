@@ -218,15 +218,14 @@ impl Door {
         let (mut first, mut gathered) = (Bytes::new(), BytesMut::new());
         while let Some(frame) = body.frame().await {
             let frame =
-                frame.map_err(|error| Failure::new(&SERIALIZATION, format!("the body cannot be read: {error}")))?;
+                frame.map_err(|error| Failure::new(&SERIALIZATION, format!("The body cannot be read: {error}")))?;
             let Ok(data) = frame.into_data() else {
                 // Trailers are ignored.
                 continue;
             };
             let right = u32::try_from(data.len()).ok().and_then(|n| self.bodies.clone().try_acquire_many_owned(n).ok());
-            let right = right.ok_or_else(|| {
-                Failure::new(&UNAVAILABLE, "Too many bytes of requests are on their way already; slow down.")
-            })?;
+            let right = right
+                .ok_or_else(|| Failure::new(&UNAVAILABLE, "Too many bytes of requests are in flight; slow down."))?;
             match &mut permit {
                 Some(permit) => permit.merge(right),
                 None => permit = Some(right),
@@ -290,8 +289,7 @@ impl Door {
         match action {
             Some(action) if !is_signed && head.method != hyper::Method::POST && !action.only_reads() => {
                 let message = format!(
-                    "{} changes something, so it has to be sent by POST, or be signed in the header Authorization; it \
-                     came by {}.",
+                    "{} changes data: send it by POST, or sign it in the header Authorization; the method was {}.",
                     action.name(),
                     head.method
                 );
@@ -334,7 +332,7 @@ impl Door {
     /// Returns the context of a request: its account and region, as far as they are given, and its connection.
     fn asker<'t>(&self, head: &'t Parts, body: &'t [u8]) -> Result<Asker<'t>> {
         let Some(caller) = head.extensions.get::<Caller>() else {
-            return Err(Failure::new(&errors::INTERNAL, "a request came without its connection"));
+            return Err(Failure::new(&errors::INTERNAL, "a request has no connection"));
         };
         if caller.connection.is_listener_draining() {
             return Err(Failure::new(&UNAVAILABLE, "The broker is shutting down."));

@@ -116,7 +116,7 @@ impl Sqs {
             Queue::Url(url) => self.find(asker, &Some(Text(url.as_str().into()))).await,
         };
         let found = found.map_err(|failure| {
-            if failure == Failure::no_queue() { no_queue("create it, or list the queues there are") } else { failure }
+            if failure == Failure::no_queue() { no_queue("create it, or list the existing queues") } else { failure }
         })?;
         let (mut shown, mut bytes) = (Vec::new(), 0);
         let mut after = None;

@@ -305,7 +305,7 @@ impl<'t> MapAccess<'t> for Members<'t> {
     }
 
     fn next_value_seed<S: DeserializeSeed<'t>>(&mut self, seed: S) -> Result<S::Value, FormError> {
-        let value = self.value.take().ok_or_else(|| FormError("a member without its name".into()))?;
+        let value = self.value.take().ok_or_else(|| FormError("a member has no name".into()))?;
         seed.deserialize(value)
     }
 }

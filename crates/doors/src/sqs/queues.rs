@@ -279,7 +279,7 @@ impl Page {
             None => String::new(),
             Some(token) => {
                 let name = BASE64.decode(token).ok().and_then(|name| String::from_utf8(name).ok());
-                name.ok_or_else(|| Failure::value("NextToken", token, "It is not the token of a page."))?
+                name.ok_or_else(|| Failure::value("NextToken", token, "It is not a token of this endpoint."))?
             }
         };
         Ok(Self { after, max: max.unwrap_or(PAGE_MAX), is_asked_for: max.is_some() })

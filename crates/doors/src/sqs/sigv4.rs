@@ -140,17 +140,19 @@ impl Credentials {
                 )));
             }
             if secret.is_empty() || !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
-                return Err(Error::invalid(format!("the secret of access key {key} is no text without spaces")));
+                return Err(Error::invalid(format!(
+                    "the secret of access key {key} must be printable ASCII without spaces"
+                )));
             }
             let account = account.unwrap_or(if is_account(key) { key } else { default_account });
             if !is_account(account) {
-                return Err(Error::invalid(format!("the account of access key {key} has to have 12 digits")));
+                return Err(Error::invalid(format!("the account of access key {key} must have 12 digits")));
             }
             if found.len() == CREDENTIALS_MAX {
-                return Err(Error::invalid(format!("there are at most {CREDENTIALS_MAX} access keys")));
+                return Err(Error::invalid(format!("at most {CREDENTIALS_MAX} access keys are allowed")));
             }
             if found.insert(key.into(), Credential { secret: secret.into(), account: account.into() }).is_some() {
-                return Err(Error::invalid(format!("access key {key} is there twice")));
+                return Err(Error::invalid(format!("access key {key} is given twice")));
             }
         }
         Ok(Self(found))

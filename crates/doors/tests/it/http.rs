@@ -517,7 +517,7 @@ async fn a_json_body_that_is_the_record_itself_is_told_how_to_be_sent() {
     let broken = server.send("POST", "/v1/topics/t/records", &[JSON], r#"{"records":"#).await;
     assert!(broken.text().contains("EOF"), "{}", broken.text());
     let empty = server.send("POST", "/v1/topics/t/records", &[JSON], "").await;
-    assert!(empty.text().contains("the body is empty, and it is the record"), "{}", empty.text());
+    assert!(empty.text().contains("the body is empty, but it must contain the record"), "{}", empty.text());
     let word = server.send("POST", "/v1/topics/t/records", &[JSON], "nonsense").await;
     assert!(word.text().contains("a word without quotes") && !word.text().contains("ident"), "{}", word.text());
     let wrong = server.send("POST", "/v1/topics/t/records", &[JSON], r#"{"records":[{"valu":1}]}"#).await;

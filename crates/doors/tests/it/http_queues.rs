@@ -244,7 +244,7 @@ async fn what_is_wrong_is_said_and_changes_nothing() {
         ("POST", "/acks", json!({ "receipts": many }), (400, "receipts: 1 to 1000 at a time, not 1001")),
         ("POST", "/extensions", json!({ "receipts": ["x"] }), (400, "the JSON: missing field `lease_ms`")),
         ("GET", "/messages?after=x", json!(null), (400, "after: 'x' is not <partition>:<offset>")),
-        ("POST", "/seek", json!({ "to": "1" }), (400, "give to, which is earliest or end, or timestamp_ms")),
+        ("POST", "/seek", json!({ "to": "1" }), (400, "set to (earliest or end) or timestamp_ms")),
         ("POST", "/redrives", json!({ "to": "absent" }), (404, "there is no queue absent")),
         ("DELETE", "/redrives/x", json!(null), (400, "redrive: 'x' is not valid here")),
     ] {

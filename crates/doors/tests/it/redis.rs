@@ -92,7 +92,7 @@ impl Redis {
 async fn a_transaction_that_takes_too_long_is_refused_from_there_on() {
     let server = start(Duration::ZERO).await;
     let mut redis = Redis::open(&server).await;
-    let why = "-ERR the transaction takes more than 0 ms: this command of it was not done. Use several transactions";
+    let why = "-ERR the transaction takes more than 0 ms: this command was not executed. Use several transactions";
     assert_eq!(redis.transaction(&["SET k v", "INCR n"]).await, format!("({why} {why})"));
     assert_eq!(redis.call("EXISTS k n").await, ":0");
     // Transactions with streams are run by other code.

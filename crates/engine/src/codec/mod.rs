@@ -98,7 +98,7 @@ impl Codec {
         match plain.len() {
             length if length <= bytes_max => {}
             _ if said >= RECORDS_EXPANDED_BYTES_MAX => return Err(self.too_large(small.len())),
-            _ => return Err(self.damaged(format!("they decompress to more than the {said} bytes that they announce"))),
+            _ => return Err(self.damaged(format!("they decompress to more than the announced {said} bytes"))),
         }
         // Memory is accounted by length, so no spare capacity is kept.
         plain.shrink_to_fit();

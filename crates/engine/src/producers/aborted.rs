@@ -62,7 +62,7 @@ pub(super) fn decode_all(bytes: &mut Bytes) -> Result<VecDeque<Aborted>> {
         let aborted = Aborted { producer, first, last };
         let is_next = all.back().is_none_or(|before| before.last < last);
         if producer < 0 || first >= last || last > i64::MAX as u64 || !is_next {
-            return Err(Error::malformed(format!("no transaction was aborted like this: {aborted:?}")));
+            return Err(Error::malformed(format!("this aborted transaction is not valid: {aborted:?}")));
         }
         all.push_back(aborted);
     }

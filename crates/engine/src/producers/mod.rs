@@ -400,7 +400,7 @@ impl Producers {
         }
         let count = bytes.try_get_u32().map_err(cut_short)? as usize;
         if count > PRODUCERS_MAX {
-            let message = format!("a partition remembers at most {PRODUCERS_MAX} producers, this one says {count}");
+            let message = format!("a snapshot has at most {PRODUCERS_MAX} producers, not {count}");
             return Err(Error::too_large(message));
         }
         let (mut producers, mut last_id) = (Self::default(), -1);
@@ -408,7 +408,7 @@ impl Producers {
             let id = bytes.try_get_i64().map_err(cut_short)?;
             let state = State::decode(&mut bytes, version)?;
             if id <= last_id {
-                return Err(Error::malformed(format!("producer {id} comes after {last_id}")));
+                return Err(Error::malformed(format!("producer {id} follows producer {last_id}: ids must increase")));
             }
             last_id = id;
             producers.open.extend(state.open.map(|first| (first, id)));
@@ -454,7 +454,7 @@ impl State {
                 && run.base_offset <= i64::MAX as u64
                 && state.runs.back().is_none_or(is_after);
             if !is_valid {
-                return Err(Error::malformed(format!("no producer has written this: {run:?}")));
+                return Err(Error::malformed(format!("this run of a producer is not valid: {run:?}")));
             }
             remembered += run.count;
             state.runs.push_back(run);
@@ -466,7 +466,9 @@ impl State {
         let are_offsets_valid = (runs_end..=i64::MAX as u64 + (1 << 32)).contains(&state.next_offset)
             && state.open.is_none_or(|first| first < state.next_offset);
         if epoch < 0 || (count == 0 && is_plain) || count > PRODUCER_BATCHES_MAX || !are_offsets_valid {
-            return Err(Error::malformed(format!("no producer has epoch {epoch} and {count} runs: {state:?}")));
+            return Err(Error::malformed(format!(
+                "this state of a producer is not valid: epoch {epoch}, {count} runs: {state:?}"
+            )));
         }
         Ok(state)
     }

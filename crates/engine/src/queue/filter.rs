@@ -36,10 +36,7 @@ enum Expression {
 impl Filter {
     pub fn parse(text: &str) -> Result<Self> {
         if text.len() > FILTER_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "a filter has at most {FILTER_BYTES_MAX} bytes, and this one {}",
-                text.len()
-            )));
+            return Err(Error::invalid(format!("a filter has at most {FILTER_BYTES_MAX} bytes, not {}", text.len())));
         }
         let mut parser = Parser { text, at: 0, nesting: 0 };
         let root = parser.expression()?;

@@ -318,7 +318,9 @@ impl Acls {
     /// Checks that there is room for `more` entries.
     pub fn check_room(&self, more: usize) -> Result<()> {
         if self.count + more > ACLS_MAX {
-            return Err(Error::busy(format!("this broker keeps {ACLS_MAX} access control entries; delete some first")));
+            return Err(Error::busy(format!(
+                "this broker has {ACLS_MAX} access control entries, which is the limit; delete some first"
+            )));
         }
         Ok(())
     }

@@ -242,7 +242,7 @@ impl ClientFirst {
         let user = name_of(field(&mut fields, 'n')?)?;
         let nonce = field(&mut fields, 'r')?.to_owned();
         if nonce.is_empty() || !is_printable(&nonce) {
-            return Err(Error::malformed("a nonce is of printable characters"));
+            return Err(Error::malformed("a nonce has only printable characters"));
         }
         if !authzid.is_empty() && authzid.strip_prefix("a=").map(name_of).transpose()?.as_ref() != Some(&user) {
             return Err(denied("logging in for another user is not supported"));

@@ -127,7 +127,7 @@ impl Fields<'_> {
     fn phase(&mut self) -> Result<Phase> {
         let code = self.u8()?;
         let phase = Phase::ALL.into_iter().find(|phase| code_of(*phase) == code);
-        phase.ok_or_else(|| Error::malformed(format!("no phase of a transaction has the number {code}")))
+        phase.ok_or_else(|| Error::malformed(format!("{code} is not a phase of a transaction")))
     }
 
     fn transaction(&mut self) -> Result<Transaction> {

@@ -66,7 +66,7 @@ impl fmt::Display for BodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLarge => f.write_str("the body is too large"),
-            Self::Timeout => f.write_str("the body does not come on"),
+            Self::Timeout => f.write_str("the body stopped arriving"),
             Self::Lost(error) => write!(f, "the body was lost: {error}"),
         }
     }

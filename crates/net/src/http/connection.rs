@@ -225,11 +225,11 @@ async fn drive<C: Serving>(mut http: Pin<&mut C>, connection: &Connection, timeo
             }
             what = connection.activity.overdue(timeouts, phase) => match what {
                 Overdue::Head => {
-                    tracing::debug!(connection = id, "no request in time");
+                    tracing::debug!(connection = id, "no request arrived in time");
                     return End::NoHead;
                 }
                 Overdue::Read => {
-                    tracing::debug!(connection = id, "the client does not read its answers");
+                    tracing::debug!(connection = id, "the client does not read its responses");
                     connection.stats.add_stalled();
                     return End::Cut;
                 }
@@ -257,9 +257,9 @@ async fn end_http1<S, T: AsyncRead + AsyncWrite + Unpin>(shared: &Shared<S>, wir
     let refusal = match (end, wire.refused()) {
         (End::Served, Some(StatusCode::URI_TOO_LONG)) => shared.policy.uri_too_long(),
         (End::Served, Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)) => shared.policy.headers_too_large(),
-        (End::Served, Some(_)) => Refusal::new(Reason::Malformed, "this is no request that can be read"),
+        (End::Served, Some(_)) => Refusal::new(Reason::Malformed, "this is not a valid HTTP request"),
         (End::NoHead, _) if connection.activity.has_begun_head() => {
-            Refusal::new(Reason::HeaderTimeout, "the head of the request did not come in time")
+            Refusal::new(Reason::HeaderTimeout, "the head of the request did not arrive in time")
         }
         (End::Served, None) if connection.activity.has_unread_body() => {
             wire.close_with(&[]).await;

@@ -24,8 +24,8 @@ pub const ACCESS_LOG: &str = "net::access";
 
 /// Size up to which answers need no memory permit: a connection itself costs more.
 const FREE_BYTES: usize = 4 << 10;
-const NO_ROOM: &str = "answers that clients have not read hold all the memory that there is for them \
-                       (response_memory_max): read them, or try again later";
+const NO_ROOM: &str =
+    "responses that clients have not read use all of response_memory_max: read pending responses, or try again later";
 
 /// Request in progress, which ends when this value is dropped.
 pub(super) struct Exchange {
@@ -159,7 +159,7 @@ where
         (_, Some(reason)) => {
             let refusal = match reason {
                 Reason::BodySize => shared.policy.body_too_large(),
-                reason => Refusal::new(reason, "the body does not come on"),
+                reason => Refusal::new(reason, "the body stopped arriving"),
             };
             return Ok(shared.refuse_request(refusal, exchange, is_head, is_grpc));
         }
@@ -222,7 +222,7 @@ impl<S> Shared<S> {
         if let Some(rates) = &self.rates
             && !rates.allow(client, self.began.elapsed())
         {
-            return Err(Refusal::new(Reason::Rate, "too many requests a second come from this address"));
+            return Err(Refusal::new(Reason::Rate, "this address sends too many requests per second"));
         }
         self.policy.check(head, body.size_hint().lower())
     }

@@ -28,7 +28,7 @@ pub struct NoNetwork(String);
 
 impl fmt::Display for NoNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}' is no address and no network such as 10.0.0.0/8", self.0)
+        write!(f, "'{}' is neither an address nor a network such as 10.0.0.0/8", self.0)
     }
 }
 

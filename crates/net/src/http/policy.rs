@@ -213,7 +213,7 @@ impl Hosts {
             if self.is_local {
                 "this door is bound to loopback and serves localhost and 127.0.0.1"
             } else {
-                "it is not on the list of those that are"
+                "it is not in the list of served hosts"
             },
         );
         format!("the host {host} is not served here: {why}; add it to http_hosts")

@@ -246,7 +246,9 @@ where
                 }
             }
             Some(Ok(false)) => Box::pin(self.refuse_plaintext(socket, connection.peer)).await,
-            Some(Err(error)) => tracing::debug!(connection = connection.id, %error, "connection lost before it began"),
+            Some(Err(error)) => {
+                tracing::debug!(connection = connection.id, %error, "connection lost before its first byte")
+            }
             None => {}
         }
     }
@@ -293,7 +295,7 @@ where
                 Some((version, Wire::new(stream, first, Arc::new(connection))))
             }
             Err(error) => {
-                tracing::debug!(connection = connection.id, %error, "connection lost before it began");
+                tracing::debug!(connection = connection.id, %error, "connection lost before its first byte");
                 None
             }
         }
@@ -312,7 +314,7 @@ where
         match connection.drain().or_begun(in_time).await {
             Some(Ok(done)) => Some(done),
             Some(Err(elapsed)) => {
-                tracing::debug!(connection = connection.id, %elapsed, "nothing came in time");
+                tracing::debug!(connection = connection.id, %elapsed, "no request arrived in time");
                 None
             }
             None => None,
@@ -322,8 +324,8 @@ where
     async fn refuse_plaintext(&self, socket: TcpStream, peer: SocketAddr) {
         tracing::warn!(%peer, "refused a connection without TLS");
         let message = match &self.tls {
-            Some(_) => "this port takes TLS only: use https://",
-            None => "no connections without TLS are taken from another machine",
+            Some(_) => "this port requires TLS: use https://",
+            None => "a connection from another machine needs TLS",
         };
         self.refuse(socket, Refusal::new(Reason::Plaintext, message)).await;
     }

@@ -190,7 +190,7 @@ pub(super) async fn last_words(mut stream: impl AsyncRead + AsyncWrite + Unpin, 
     };
     match tokio::time::timeout(wait, said).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a refused client did not read why"),
-        Err(elapsed) => tracing::debug!(%elapsed, "a refused client did not read why in time"),
+        Ok(Err(error)) => tracing::debug!(%error, "a refused client did not read the refusal"),
+        Err(elapsed) => tracing::debug!(%elapsed, "a refused client did not read the refusal in time"),
     }
 }

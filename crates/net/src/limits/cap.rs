@@ -316,7 +316,7 @@ impl Counts {
 }
 
 /// Permit to use an amount, on any thread. Dropping it returns the amount.
-#[must_use = "what is not held is given back"]
+#[must_use = "the permit is released when it is dropped"]
 pub struct SharedPermit {
     cap: Arc<Cap>,
     amount: u64,

@@ -129,7 +129,7 @@ impl Connections {
 }
 
 /// Permit for one open connection. Dropping it returns the permit.
-#[must_use = "what is not held is given back"]
+#[must_use = "the permit is released when it is dropped"]
 pub struct ConnectionPermit {
     connections: Arc<Connections>,
     peer: Option<Peer>,
@@ -190,12 +190,12 @@ impl Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AtCapacity { connections_max: n } => write!(f, "all {n} connections are taken")?,
+            Self::AtCapacity { connections_max: n } => write!(f, "all {n} connections are in use")?,
             Self::PeerAtCapacity { per_peer_max: n } => write!(f, "this peer has {n} connections open")?,
             Self::PeerTooFast { opens_per_second_per_peer_max: n } => {
-                write!(f, "this peer opens more than {n} connections a second")?;
+                write!(f, "this peer opens more than {n} connections per second")?;
             }
-            Self::TableFull { peers_max: n } => write!(f, "no room for another peer beside {n}")?,
+            Self::TableFull { peers_max: n } => write!(f, "connections of {n} peers are open, which is the limit")?,
         }
         write!(f, " ({})", self.limit())
     }

@@ -162,7 +162,7 @@ impl Drop for Lease {
 }
 
 /// Permit to use an amount, on the thread of its lease. Dropping it returns the amount.
-#[must_use = "what is not held is given back"]
+#[must_use = "the permit is released when it is dropped"]
 pub struct Permit {
     lease: Rc<Lease>,
     amount: u64,

@@ -63,11 +63,11 @@ impl<P: Protocol> Bodies<P> {
             return Err(Fault::too_large(format!("a body has at most {max} bytes, this one {bytes}")));
         }
         if self.have(tag) {
-            return Err(Fault::malformed("a body that is begun again before its last piece"));
+            return Err(Fault::malformed("a body was started again before its last piece"));
         }
         // Refused bodies are included, because their pieces still arrive.
         if self.0.len() >= settings.requests_per_connection_max {
-            return Err(Fault::busy("this connection has too many bodies coming in"));
+            return Err(Fault::busy("this connection has too many bodies in flight"));
         }
         Ok(())
     }
@@ -79,7 +79,7 @@ impl<P: Protocol> Bodies<P> {
     /// Accepts a piece of a body.
     pub(super) fn take(&mut self, tag: P::Tag, piece: &[u8], is_last: bool, bytes_max: u64) -> Result<(), Fault> {
         let Some(at) = self.0.iter().position(|body| body.tag == tag) else {
-            return Err(Fault::malformed("a piece of a body that was not begun"));
+            return Err(Fault::malformed("a piece of a body that was not started"));
         };
         let body = &mut self.0[at];
         body.came_bytes += piece.len();

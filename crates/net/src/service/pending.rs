@@ -216,7 +216,7 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
                 self.places[at] = Place::Ahead(work, response);
             }
             None => {
-                let missing = || Fault::new(FaultKind::Internal, "the request was given no answer");
+                let missing = || Fault::new(FaultKind::Internal, "the request was not answered");
                 let fault = (!work.is_answered).then(missing);
                 self.end(&work, fault);
             }

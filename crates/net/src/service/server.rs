@@ -369,7 +369,7 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
             if !incoming.remote_address_validated() && connections.open() > connections.max() / VALIDATE_FROM_PART {
                 // A peer with a forged address does not receive this, and does not connect again.
                 if let Err(error) = incoming.retry() {
-                    tracing::debug!(%peer, %error, "cannot ask for a proof of the address");
+                    tracing::debug!(%peer, %error, "cannot request a validation of the address");
                 }
                 continue;
             }
@@ -470,11 +470,11 @@ impl<P: Protocol, H: Handler<P>> Live<P, H> {
                 }
                 Some(Some(Err(error))) => {
                     tracing::debug!(%error, "connection closed");
-                    return Fault::new(FaultKind::Internal, "the connection is gone");
+                    return Fault::new(FaultKind::Internal, "the connection was closed");
                 }
                 Some(None) => {}
                 None if self.phase.get() == Phase::Serving && streams.is_empty() => {
-                    return Fault::new(FaultKind::Timeout, "nothing was asked in time");
+                    return Fault::new(FaultKind::Timeout, "no request arrived in time");
                 }
                 None => {}
             }

@@ -160,7 +160,7 @@ impl ClientCheck {
                 Ok(())
             }
             _ => {
-                tracing::warn!(?client, "refused a client whose certificate holds but is not on the list");
+                tracing::warn!(?client, "refused a client whose certificate is valid but not on the list");
                 Err(rustls::CertificateError::ApplicationVerificationFailure.into())
             }
         }

@@ -166,7 +166,7 @@ impl Tls {
                 self.failed_reloads.fetch_add(1, Ordering::Relaxed);
                 let why = error.to_string();
                 if seen.error.as_ref() != Some(&why) {
-                    tracing::error!(%error, "certificates were not reloaded; those from before stay in force");
+                    tracing::error!(%error, "certificates were not reloaded; the previous ones stay active");
                 }
                 seen.error = Some(why);
                 return Err(error);
@@ -202,7 +202,7 @@ impl Tls {
             let tls = self.clone();
             let looked = tokio::task::spawn_blocking(move || tls.reload_if_changed()).await;
             if let Err(error) = looked {
-                tracing::error!(%error, "cannot look for new certificates");
+                tracing::error!(%error, "cannot check for new certificates");
             }
         }
     }
@@ -213,7 +213,7 @@ impl Tls {
             return;
         }
         if let Err(error) = self.reload_seen(&mut seen) {
-            tracing::debug!(%error, "certificates that cannot be used");
+            tracing::debug!(%error, "cannot use the certificates");
         }
     }
 
@@ -278,7 +278,7 @@ impl Loaded {
             return Err(io::Error::other("TLS needs a certificate"));
         }
         if loaded.default.is_none() && loaded.names.is_empty() {
-            return Err(io::Error::other("no certificate has a name, and clients that ask for no name are refused"));
+            return Err(io::Error::other("no certificate has a name, and clients that name no host are refused"));
         }
         Ok(loaded)
     }
@@ -299,7 +299,7 @@ impl IdentitySource {
     fn load(&self, now: SystemTime) -> io::Result<(CertifiedKey, Facts)> {
         let checked = |identity: &Identity| {
             let key = identity.certified().map_err(|error| match error {
-                rustls::Error::InconsistentKeys(_) => io::Error::other("the key is not that of the certificate"),
+                rustls::Error::InconsistentKeys(_) => io::Error::other("the key does not belong to the certificate"),
                 error => io::Error::other(error),
             })?;
             let certificate = identity.chain.first().ok_or_else(|| io::Error::other("no certificate in the chain"))?;

@@ -175,7 +175,7 @@ impl Trusted {
             return Err(encoding);
         };
         if let Err(error) = facts.expect_valid(UNIX_EPOCH + Duration::from_secs(now.as_secs())) {
-            tracing::debug!(%error, "a certificate that is trusted, but not at this time");
+            tracing::debug!(%error, "a trusted certificate is not valid at this time");
             return Err(rustls::CertificateError::Expired.into());
         }
         verify_server_name(&ParsedCertificate::try_from(certificate)?, name)

@@ -74,7 +74,7 @@ impl Facts {
         if now < self.not_before {
             let ahead = days(now, self.not_before);
             return Err(io::Error::other(format!(
-                "the certificate begins to be valid in {ahead} days; is the clock of this machine right?"
+                "the certificate becomes valid in {ahead} days: check the clock of this machine"
             )));
         }
         Ok(())
@@ -122,7 +122,7 @@ mod tests {
         let at = |seconds| facts.expect_valid(UNIX_EPOCH + Duration::from_secs(seconds)).map_err(|e| e.to_string());
         let (begin, end) = (1_577_836_800, 1_893_456_000);
         assert_eq!((at(begin), at(end)), (Ok(()), Ok(())));
-        assert!(at(begin - 1).is_err_and(|why| why.contains("begins")));
+        assert!(at(begin - 1).is_err_and(|why| why.contains("becomes valid")));
         assert!(at(end + 86_400).is_err_and(|why| why.contains("expired 1 days ago")));
         assert_eq!(facts.expires_at(), UNIX_EPOCH + Duration::from_secs(end));
     }

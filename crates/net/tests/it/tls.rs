@@ -265,7 +265,7 @@ async fn files_that_cannot_be_used_leave_the_old_certificate_in_force() {
         (&garbage, "own.crt"),
         (&empty, "no certificate"),
         (&no_certificate, "own.crt"),
-        (&mismatched, "the key is not that of the certificate"),
+        (&mismatched, "the key does not belong to the certificate"),
         (&expired, "expired"),
         (&missing, "own.key"),
     ];

@@ -66,11 +66,11 @@ pub fn dump(disk: &dyn Disk, path: &Path, each: &mut dyn FnMut(Item) -> Result<(
         "log" => segment(path, Bytes::from(bytes), each),
         "index" => match Index::rows_of(&bytes) {
             Some(rows) => rows.into_iter().try_for_each(|row| each(Item::Row(row))),
-            None => each(Item::Damage { at: 0, what: "it is no whole index; the broker makes it again".into() }),
+            None => each(Item::Damage { at: 0, what: "the index is incomplete; the broker rebuilds it".into() }),
         },
         _ => Err(Error::invalid(format!(
-            "{}: files that end with .journal, .salvage, .log and .index are dumped; the checkpoint is what inspection \
-             of its directory shows",
+            "{}: a file to dump ends with .journal, .salvage, .log or .index; for the checkpoint, inspect its \
+             directory",
             path.display()
         ))),
     }
@@ -82,7 +82,7 @@ fn journal(path: &Path, bytes: &[u8], each: &mut dyn FnMut(Item) -> Result<()>) 
         Err(NotAHead::Version(version)) => return Err(other_version(path, version, FILE_VERSION)),
         Err(NotAHead::Other) if bytes.iter().all(|byte| *byte == 0) => return Ok(()),
         Err(NotAHead::Other) => {
-            return each(Item::Damage { at: 0, what: "its head does not match its checksum".into() });
+            return each(Item::Damage { at: 0, what: "its header does not match its checksum".into() });
         }
     };
     each(Item::File(head))?;
@@ -106,7 +106,7 @@ fn blocks(
             continue;
         };
         if let Some(at) = gap.take() {
-            each(Item::Damage { at, what: "a block of the journal is not what was written".into() })?;
+            each(Item::Damage { at, what: "a block of the journal is damaged".into() })?;
         }
         if block.rows.is_empty() {
             each(Item::Seal { at, block: block.position, synced: block.synced })?;
@@ -135,7 +135,7 @@ fn what(kind: EntryKind, stream: u64, body: &[u8]) -> Result<What> {
         EntryKind::Start => What::Start(start_of(body)?),
         EntryKind::View => What::View,
         EntryKind::Next if body.len() == 4 => What::Next(stream, u32_at(body, 0)),
-        EntryKind::Next => return Err(Error::malformed(format!("a slot of {} bytes", body.len()))),
+        EntryKind::Next => return Err(Error::malformed(format!("a slot has 4 bytes, not {}", body.len()))),
     })
 }
 

@@ -92,7 +92,7 @@ impl Inspection {
             std::io::ErrorKind::NotFound => Error::not_found(format!("there is no directory {}", dir.display())),
             _ => failed("list", dir)(error),
         })?;
-        let empty = || Error::not_found(format!("{} is no data directory: it has no checkpoint", dir.display()));
+        let empty = || Error::not_found(format!("{} is not a data directory: it has no checkpoint", dir.display()));
         if !names.iter().any(|name| ["checkpoint", "journal", "topics"].contains(&name.as_str())) {
             return Err(empty());
         }

@@ -507,7 +507,7 @@ impl Writer {
 fn nothing(from: Offset, to: Offset, timestamp_ms: i64) -> Result<RecordBatch> {
     let mut builder = BatchBuilder::new();
     builder.push(timestamp_ms, None, None, &[])?;
-    let one = builder.finish().ok_or_else(|| Error::malformed("a batch of one record has none"))?.stamp(from);
+    let one = builder.finish().ok_or_else(|| Error::malformed("a batch of one record is empty"))?.stamp(from);
     let none = one.thinned(|_| false)?.reaching(to);
     none.ok_or_else(|| Error::too_large(format!("no batch reaches from offset {from} to {to}")))
 }

@@ -171,11 +171,13 @@ impl Files {
         let spares = state.spare.split_off(kept);
         for spare in &spares {
             if let Err(error) = self.disk.remove(&spare.path) {
-                tracing::warn!(path = %spare.path.display(), %error, "cannot give up a spare journal file");
+                tracing::warn!(path = %spare.path.display(), %error, "cannot remove a spare journal file");
             }
         }
         state.is_given_up = true;
-        state.trouble.get_or_insert_with(|| Error::new(ErrorKind::DiskFull, "the journal's spare files were given up"));
+        state.trouble.get_or_insert_with(|| {
+            Error::new(ErrorKind::DiskFull, "the spare files of the journal were removed to free disk space")
+        });
         self.note_change(&state);
         !spares.is_empty()
     }

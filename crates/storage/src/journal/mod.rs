@@ -319,7 +319,7 @@ impl Journal {
     pub fn append(&self, entry: Entry) -> Result<()> {
         let largest = self.shared.file_bytes - 5 * PAGE_BYTES;
         if entry.body.len() as u64 > largest {
-            return Err(Error::too_large(format!("the journal takes at most {largest} bytes at once")));
+            return Err(Error::too_large(format!("an entry of the journal has at most {largest} bytes")));
         }
         let mut queue = self.shared.queue.lock();
         if let Some(broken) = self.broken() {
@@ -357,7 +357,7 @@ impl Journal {
         drop(queue);
         Err(match self.shared.files.trouble() {
             Some(_) => self.no_room(),
-            None => Error::busy(format!("{queued} bytes wait for the disk already; try again later")),
+            None => Error::busy(format!("{queued} bytes are already queued for the disk; try again later")),
         })
     }
 
@@ -367,7 +367,7 @@ impl Journal {
         self.shared.is_refused.fetch_or(is_full, Ordering::Relaxed);
         let kind = if is_full { ErrorKind::DiskFull } else { ErrorKind::Busy };
         let why = trouble.map_or_else(String::new, |trouble| format!(": {}", trouble.message));
-        Error::new(kind, format!("the journal has no room for more{why}"))
+        Error::new(kind, format!("the journal has no room for more records{why}"))
     }
 
     /// Returns `true` if a record was refused for lack of disk space for a file since the last call.
@@ -386,7 +386,7 @@ impl Journal {
     /// refused a caller.
     pub fn on_room(&self, tell: Box<dyn Fn() + Send + Sync>) {
         if self.shared.on_room.set(tell).is_err() {
-            tracing::error!("somebody else is told already when the journal has room");
+            tracing::error!("the callback for room in the journal is set already");
         }
     }
 
@@ -452,11 +452,11 @@ impl Journal {
         // The thread that creates files ends last: the others may wait for a file.
         let files = threads.pop();
         for thread in threads.drain(..) {
-            thread.join().unwrap_or_else(|_| tracing::error!("a thread of the journal panicked"));
+            thread.join().unwrap_or_else(|_| tracing::error!("a journal thread panicked"));
         }
         self.shared.files.stop();
         if let Some(files) = files {
-            files.join().unwrap_or_else(|_| tracing::error!("a thread of the journal panicked"));
+            files.join().unwrap_or_else(|_| tracing::error!("a journal thread panicked"));
         }
     }
 }
@@ -472,7 +472,7 @@ fn stopped() -> Error {
 }
 
 fn no_file() -> Error {
-    Error::new(ErrorKind::ShuttingDown, "the journal has no file for what it was given last")
+    Error::new(ErrorKind::ShuttingDown, "the journal has no file for its last entries")
 }
 
 /// Returns the bytes of a file that records may still take if no other file can be created.
@@ -689,8 +689,8 @@ impl Shared {
     fn break_off(&self, error: &Error) {
         self.broken.get_or_init(|| {
             let message = format!(
-                "{}; the journal takes nothing more, so that nothing is acknowledged that may be lost. Restart the \
-                 broker when the disk is well again",
+                "{}; the journal accepts no more records, because they might be lost. Restart the broker when the \
+                 disk works again",
                 error.message
             );
             tracing::error!("{message}");
@@ -736,7 +736,7 @@ impl Shared {
                 Ok(false) => {}
                 Err(error) => {
                     if trouble.replace(error.message.clone()).is_none_or(|said| said != error.message) {
-                        tracing::warn!(%error, "the journal has no file ahead; it is tried again");
+                        tracing::warn!(%error, "cannot prepare the next file of the journal; retrying");
                     }
                 }
             }

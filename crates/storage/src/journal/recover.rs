@@ -130,11 +130,11 @@ impl Recovery {
                     self.blank.push(slot);
                     return Ok(());
                 }
-                return Err(damaged(&slot.path, 0, "its head does not match its checksum"));
+                return Err(damaged(&slot.path, 0, "its header does not match its checksum"));
             }
         };
         if head.directory != directory {
-            return Err(damaged(&slot.path, 16, "it is of another data directory"));
+            return Err(damaged(&slot.path, 16, "it belongs to another data directory"));
         }
         self.number = self.number.max(head.number);
         if head.number < self.origin.number {
@@ -182,7 +182,7 @@ impl Recovery {
         let kept = kept.map(|at| self.blank.swap_remove(at));
         for slot in self.blank.drain(..) {
             if let Err(error) = disk.remove(&slot.path) {
-                tracing::warn!(path = %slot.path.display(), %error, "cannot give up a spare journal file");
+                tracing::warn!(path = %slot.path.display(), %error, "cannot remove a spare journal file");
             }
         }
         self.blank.extend(kept);
@@ -239,7 +239,7 @@ fn missing(path: &Path) -> Error {
     Error::new(
         ErrorKind::Corrupt,
         format!(
-            "{} is missing or is not what it was. Put it back, or see what can be saved: thalweg inspect",
+            "{} is missing or was replaced. Put it back, or see what can be saved: thalweg inspect",
             path.display()
         ),
     )
@@ -295,7 +295,7 @@ impl Scan<'_> {
     fn block(&self, used: &Used, window: &mut Window<'_>, at: u64) -> Result<Option<BlockHead>> {
         let Some(block) = window.head(at)?.filter(|block| self.is_next(used, block)) else {
             return if self.is_synced_behind(used)? {
-                Err(damaged(&used.slot.path, at, "a block of the journal is not what was written"))
+                Err(damaged(&used.slot.path, at, "a block of the journal is damaged"))
             } else {
                 Ok(None)
             };

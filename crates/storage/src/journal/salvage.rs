@@ -88,7 +88,7 @@ pub(crate) fn read(disk: &dyn Disk, path: &Path, each: &mut dyn FnMut(Found<'_>)
     let (mut window, mut at) = (Window::new(path, &*file), 0);
     loop {
         let block = window.head(at)?.filter(|block| block.file == 0 && block.position == at);
-        let block = block.ok_or_else(|| damaged(path, at, "a block is not what was written"))?;
+        let block = block.ok_or_else(|| damaged(path, at, "a block is damaged"))?;
         let mut body_at = at + block.head_bytes();
         for row in &block.rows {
             each(window.found(row, body_at)?)?;

@@ -52,7 +52,7 @@ impl<'p> Pace<'p> {
         self.bytes += bytes;
         let due = Duration::from_secs_f64(self.bytes as f64 / self.bytes_per_s as f64);
         if !(self.wait)(due.saturating_sub(self.begin.elapsed())) {
-            return Err(Error::new(ErrorKind::ShuttingDown, "the store stops before a compaction is done"));
+            return Err(Error::new(ErrorKind::ShuttingDown, "the store stops before the compaction is finished"));
         }
         Ok(())
     }
@@ -162,7 +162,11 @@ impl Turn<'_, '_> {
                 for batch in batches {
                     let thin = match thinned(batch, aborted, newest, tombstones_to) {
                         Err(error) if error.kind != ErrorKind::TooLarge => {
-                            tracing::debug!(offset = batch.base_offset(), %error, "a batch is kept as it is");
+                            tracing::debug!(
+                                offset = batch.base_offset(),
+                                %error,
+                                "compaction leaves a batch unchanged"
+                            );
                             batch.clone()
                         }
                         thin => thin?,

@@ -254,7 +254,7 @@ impl DiskPartition {
             return deleted();
         }
         if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Internal) {
-            tracing::error!(%error, "a segment cannot be read");
+            tracing::error!(%error, "cannot read a segment");
         }
         error
     }
@@ -687,7 +687,7 @@ impl DurableLog for DiskPartition {
         match &self.state.lock().trouble {
             Some(trouble) => {
                 let kind = if trouble.kind == ErrorKind::DiskFull { trouble.kind } else { ErrorKind::Busy };
-                Err(Error::new(kind, format!("the partition takes nothing more for now: {}", trouble.message)))
+                Err(Error::new(kind, format!("the partition accepts no records at the moment: {}", trouble.message)))
             }
             None => Ok(()),
         }
@@ -760,7 +760,7 @@ impl SegmentRead {
                 Read::Batches(batches) => Ok(batches),
                 Read::Cold(_) => {
                     let (from, end) = (self.from, self.partition.state.lock().flushed);
-                    Err(Error::new(ErrorKind::Corrupt, format!("no file has records {from} to {end}")))
+                    Err(Error::new(ErrorKind::Corrupt, format!("records {from} to {end} are in no file")))
                 }
             },
         }

@@ -44,10 +44,9 @@ pub fn spots(bytes: &Bytes, from: Offset, end: Offset) -> Vec<Spot> {
                 continue;
             }
             // The offset is outside of the batch's checksum: usually the offset is damaged.
-            Ok(batch) => (
-                at + batch.len(),
-                format!("a batch from offset {} where offset {expected} has to be", batch.base_offset()),
-            ),
+            Ok(batch) => {
+                (at + batch.len(), format!("a batch from offset {} instead of offset {expected}", batch.base_offset()))
+            }
             Err(what) => (next_batch(bytes, at, expected, end), what),
         };
         spots.push(Spot::Damage { at: at as u64, bytes: (next_at - at) as u64, what });
@@ -69,12 +68,12 @@ fn batch_at(bytes: &Bytes, at: usize, expected: Offset, end: Offset) -> Result<R
     let base = u64::from_be_bytes(rest[..8].try_into().expect("invariant: eight bytes"));
     let len = u32::from_be_bytes(rest[8..12].try_into().expect("invariant: four bytes")) as usize + 12;
     if base < expected || base >= end || len > BATCH_BYTES_MAX || len > rest.len() || rest[12..16] != [0; 4] {
-        return Err(format!("a batch of {len} bytes from offset {base} where offset {expected} has to be"));
+        return Err(format!("a batch of {len} bytes from offset {base} instead of offset {expected}"));
     }
     let batch = RecordBatch::parse(bytes.slice(at..at + len)).map_err(|error| error.message)?;
     let next = batch.next_offset();
     if next > end {
-        return Err(format!("a batch up to offset {next} where {end} is the end"));
+        return Err(format!("a batch up to offset {next}, beyond the end {end}"));
     }
     Ok(batch)
 }

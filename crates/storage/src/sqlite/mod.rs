@@ -193,7 +193,7 @@ impl Shared {
             return Ok(());
         }
         queue.is_missed = true;
-        Err(Error::busy(format!("{queued} bytes wait for the database already; try again later")))
+        Err(Error::busy(format!("{queued} bytes are already queued for the database; try again later")))
     }
 
     /// Takes queued operations, at most one transaction of them. Empty if the queue is empty and `waits` is `false`;
@@ -236,8 +236,8 @@ impl Shared {
     fn break_off(&self, error: &Error, ops: Vec<Op>) {
         let path = self.path.display();
         let message = format!(
-            "{}; {path} takes nothing more, so that nothing is acknowledged that may be lost. Restart the broker when \
-             that is mended",
+            "{}; {path} accepts no more records, because they might be lost. Restart the broker when the cause is \
+             fixed",
             error.message
         );
         let broken = Error::new(error.kind, message);
@@ -369,7 +369,7 @@ impl SqliteStore {
     /// Sets a callback that runs whenever there is room again after [`SqliteStore::admit`] refused a caller.
     pub fn on_room(&self, tell: Box<dyn Fn() + Send + Sync>) {
         if self.shared.on_room.set(tell).is_err() {
-            tracing::error!("somebody else is told already when the database has room");
+            tracing::error!("the callback for room in the database is set already");
         }
     }
 
@@ -406,7 +406,7 @@ impl SqliteStore {
 impl Drop for SqliteStore {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
-            tracing::debug!(%error, "the database was not left as it should be");
+            tracing::debug!(%error, "the database was not closed cleanly");
         }
     }
 }

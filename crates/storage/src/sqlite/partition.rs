@@ -310,7 +310,7 @@ impl DurableLog for SqlitePartition {
         match planned {
             Ok(planned) => Some(planned).filter(|planned| *planned > start),
             Err(error) => {
-                tracing::debug!(%error, "retention has to wait");
+                tracing::debug!(%error, "retention is delayed");
                 None
             }
         }

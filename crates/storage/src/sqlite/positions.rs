@@ -35,7 +35,7 @@ impl Shown {
     /// larger decompressed, the decompressed bytes are not stored, and keys and values are not shown.
     pub(super) fn of(batch: &RecordBatch) -> Self {
         Self::decode(batch).unwrap_or_else(|error| {
-            tracing::debug!(%error, offset = batch.base_offset(), "a batch whose records are not shown");
+            tracing::debug!(%error, offset = batch.base_offset(), "cannot decode a batch; the view omits its records");
             Self::default()
         })
     }

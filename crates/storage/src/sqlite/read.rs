@@ -34,7 +34,7 @@ impl ColdRead for RowsRead {
         let batches = partition.shared.readers.batches(partition.id, from, end, bytes_max);
         // Rows that retention or a deletion removed in the meantime are not a hole.
         partition.check_readable(from)?;
-        batches.inspect_err(|error| tracing::error!(%error, "a batch cannot be read"))
+        batches.inspect_err(|error| tracing::error!(%error, "cannot read a batch"))
     }
 }
 
@@ -77,7 +77,10 @@ impl Readers {
                 }
                 if self.returned.wait_for(&mut pool, TURN_WAIT).timed_out() {
                     let path = self.path.display();
-                    return Err(Error::busy(format!("{} reads of {path} are under way already", self.max)));
+                    return Err(Error::busy(format!(
+                        "{} reads of {path} are running already; try again later",
+                        self.max
+                    )));
                 }
             }
         };
@@ -147,8 +150,8 @@ impl Readers {
     fn damaged(&self, partition: i64, from: Offset, damage: Option<Error>) -> Error {
         let (path, why) = (self.path.display(), damage.map_or_else(String::new, |damage| damage.message));
         let what = format!(
-            "{path} is damaged: the batch at or after offset {from} in the rows of partition {partition} is not what \
-             was written: {why}. Put back a copy of it"
+            "{path} is damaged: the batch at or after offset {from} in the rows of partition {partition} is invalid: \
+             {why}. Put back a copy of it"
         );
         Error::new(ErrorKind::Corrupt, what)
     }

@@ -35,12 +35,12 @@ CREATE TABLE topics(
     settings BLOB NOT NULL);
 CREATE TABLE partitions(
     id INTEGER PRIMARY KEY,
-    topic INTEGER,                      -- NULL: deleted, its rows go little by little
+    topic INTEGER,                      -- NULL: deleted, its rows are removed gradually
     number INTEGER NOT NULL,
     first_offset INTEGER NOT NULL,      -- records before it are deleted
-    next_offset INTEGER NOT NULL,       -- as of the last deletion; batches behind it count as well
+    next_offset INTEGER NOT NULL,       -- as of the last deletion; later batches are not included
     producers BLOB,
-    producers_end INTEGER NOT NULL,     -- what they know the partition up to
+    producers_end INTEGER NOT NULL,     -- offset up to which producers is complete
     UNIQUE(topic, number));
 CREATE TABLE batches(
     id INTEGER PRIMARY KEY,
@@ -61,11 +61,11 @@ CREATE TABLE positions(
     batch INTEGER NOT NULL,
     offset INTEGER NOT NULL,
     time_ms INTEGER NOT NULL,
-    key_at INTEGER,                     -- NULL: it has none
+    key_at INTEGER,                     -- NULL: the record has no key
     key_bytes INTEGER NOT NULL,
     value_at INTEGER,
     value_bytes INTEGER NOT NULL,
-    texts INTEGER NOT NULL,             -- 1: the key is text, 2: the value is
+    texts INTEGER NOT NULL,             -- bits: 1: the key is text, 2: the value is text
     headers TEXT NOT NULL,
     PRIMARY KEY(batch, offset)) WITHOUT ROWID;
 CREATE VIEW records AS SELECT
@@ -106,12 +106,12 @@ pub(super) fn open_writer(path: &Path, pages_max: u32) -> Result<Connection> {
     let version = number("user_version").map_err(failed("read", path))?;
     let application = number("application_id").map_err(failed("read", path))?;
     match (application, version) {
-        (0, 0) => create(&connection).map_err(failed("make tables in", path))?,
+        (0, 0) => create(&connection).map_err(failed("create tables in", path))?,
         (APPLICATION, VERSION) => {}
         (APPLICATION, version) => return Err(other_version(path, version, VERSION)),
         _ => {
             let path = path.display();
-            return Err(Error::invalid(format!("{path} is the database of another program; put it elsewhere")));
+            return Err(Error::invalid(format!("{path} is the database of another program; move it elsewhere")));
         }
     }
     Ok(connection)
@@ -160,9 +160,9 @@ pub(super) fn failed(doing: &str, path: &Path) -> impl Fn(rusqlite::Error) -> Er
                 "it is damaged. Put back a copy of it, or see what can be saved: sqlite3 queues.sqlite .recover",
             ),
             Some(ErrorCode::PermissionDenied | ErrorCode::ReadOnly | ErrorCode::CannotOpen) => {
-                (ErrorKind::Denied, "it may not be written")
+                (ErrorKind::Denied, "it is not writable")
             }
-            _ => (ErrorKind::Internal, "SQLite says no"),
+            _ => (ErrorKind::Internal, "SQLite reports an error"),
         };
         Error::new(kind, format!("{what}: {why} ({error})"))
     }

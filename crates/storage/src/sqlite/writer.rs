@@ -95,7 +95,7 @@ impl Writer {
                     self.shared.counts.commit_nanos.fetch_add(nanos, Ordering::Relaxed);
                     self.shared.counts.commits.fetch_add(1, Ordering::Relaxed);
                     if self.shared.trouble.lock().take().is_some() {
-                        tracing::info!(path = %self.shared.path.display(), "the database goes on");
+                        tracing::info!(path = %self.shared.path.display(), "the database accepts writes again");
                         self.shared.tell_room(self.shared.queue.lock());
                     }
                     return Ok(done);
@@ -113,7 +113,7 @@ impl Writer {
                 return Err(error);
             }
             if is_late && self.shared.trouble.lock().replace(error.clone()).is_none() {
-                tracing::warn!(%error, "nothing is written until that is over");
+                tracing::warn!(%error, "writes to the database wait until the cause is fixed");
             }
             if !queue.is_stopped {
                 self.shared.has_work.wait_for(&mut queue, TRY_AGAIN);
@@ -324,7 +324,7 @@ impl Writer {
         let thinned = match whole.and_then(|whole| whole.thinned(|record| is_left(record.offset))) {
             Ok(thinned) => thinned,
             Err(error) => {
-                tracing::debug!(%error, "a batch stays as it is until its last record goes");
+                tracing::debug!(%error, "cannot shorten a batch; it is kept until its last record is deleted");
                 return Ok(0);
             }
         };

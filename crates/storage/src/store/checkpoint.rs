@@ -40,9 +40,7 @@ impl Store {
             let removed = self.shared.remove_topic(doomed.id);
             // A file that a read has opened since then keeps its disk space, with or without a name.
             close(doomed);
-            removed
-                .inspect_err(|error| tracing::warn!(%error, "cannot remove a deleted topic; it is tried again"))
-                .is_err()
+            removed.inspect_err(|error| tracing::warn!(%error, "cannot remove a deleted topic; retrying")).is_err()
         };
         doomed.into_iter().filter(is_left).collect()
     }
@@ -50,7 +48,7 @@ impl Store {
     /// Restores the reserve if it is missing or incomplete and the disk has space.
     pub(super) fn keep_reserve(&self) {
         if let Err(error) = self.shared.room.restore() {
-            tracing::warn!(%error, "no room is kept back for a full disk; it is tried again after the next checkpoint");
+            tracing::warn!(%error, "cannot reserve space for a full disk; retrying after the next checkpoint");
         }
     }
 
@@ -83,7 +81,7 @@ impl Store {
         match self.shared.room.restore() {
             Ok(true) => {}
             Ok(false) => return,
-            Err(error) => return tracing::debug!(%error, "there is no room yet"),
+            Err(error) => return tracing::debug!(%error, "there is no space yet"),
         }
         if self.shared.journal.get().is_some_and(|journal| journal.stuck().is_some()) {
             return;

@@ -156,17 +156,17 @@ impl Store {
         make_dir(&*disk, dir).map_err(failed("make", dir))?;
         let lock = take_lock(&*disk, dir)?;
         let mut settings = settings;
-        let (disk_bytes, _) = disk.volume(dir).map_err(failed("look at", dir))?;
+        let (disk_bytes, _) = disk.volume(dir).map_err(failed("check", dir))?;
         settings.journal.limit(disk_bytes / DISK_PART);
         if let Err(error) = disk.make_private(dir, &ENTRIES) {
             tracing::warn!(
                 %error,
-                "other users of this machine may read the data directory: take their rights, with chmod -R go= on it"
+                "other users of this machine can read the data directory: remove their permissions with chmod -R go="
             );
         }
         let (mut store, mut topics) = match Self::bring_back(&disk, dir, settings, clock, refused, false, progress) {
             Err(error) if error.kind == ErrorKind::DiskFull => {
-                tracing::warn!(%error, "the disk is full: starting with the room that was kept back");
+                tracing::warn!(%error, "the disk is full: starting with the reserved space");
                 let opened = Self::bring_back(&disk, dir, settings, clock, refused, true, progress);
                 opened.inspect(|(store, _)| store.shared.room.note(&error))?
             }
@@ -478,7 +478,7 @@ impl Store {
             if journal.stats().is_full
                 && let Err(error) = self.checkpoint()
             {
-                tracing::error!(%error, "no checkpoint; what waits in the journal may be refused");
+                tracing::error!(%error, "cannot take a checkpoint; entries queued for the journal may be refused");
             }
             journal.stop();
         }
@@ -537,7 +537,8 @@ impl Store {
             && self.broken().is_none()
             && let Err(error) = self.checkpoint()
         {
-            tracing::error!(%error, "no checkpoint; the journal keeps all since the last one, and it is tried again");
+            tracing::error!(%error, "cannot take a checkpoint; the journal keeps all entries since the last one; \
+                                     retrying");
         }
         if is_due && !self.shared.room.is_full() {
             self.keep_reserve();
@@ -554,7 +555,7 @@ impl Store {
         if let Err(error) = self.compact()
             && error.kind != ErrorKind::ShuttingDown
         {
-            tracing::error!(%error, "a partition cannot be compacted; it is tried again");
+            tracing::error!(%error, "cannot compact a partition; retrying");
         }
         COMPACT_EVERY
     }
@@ -621,7 +622,7 @@ impl Store {
                 Err(error) => {
                     failed += 1;
                     if trouble.as_ref() != Some(&error) {
-                        tracing::error!(%error, "cannot write to a segment; it is tried again");
+                        tracing::error!(%error, "cannot write to a segment; retrying");
                     }
                 }
             }
@@ -713,5 +714,5 @@ pub(crate) fn refuse_leftovers(disk: &dyn Disk, dir: &Path, journal_dir: &Path) 
         return Ok(());
     }
     let left = written.unwrap_or(topics);
-    Err(damaged(&dir.join("checkpoint"), 0, format!("the file is missing, and {} is there", left.display())))
+    Err(damaged(&dir.join("checkpoint"), 0, format!("the file is missing, but {} exists", left.display())))
 }

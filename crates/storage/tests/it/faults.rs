@@ -142,7 +142,7 @@ fn a_full_disk_makes_appends_wait_and_they_go_on_when_there_is_room() {
         for _ in 0..2 {
             site.disk.set_bytes_max(Some(site.disk.bytes() + random.below(300_000)));
             let full = append_until_full(&site, &writer);
-            let says = ["no room", "the disk is full, so no records are taken"];
+            let says = ["no room", "the disk is full, so no records are accepted"];
             assert!(says.iter().any(|words| full.message.contains(words)), "{full}");
             assert_eq!(site.work.store.broken(), None);
             let end = writer.committed_end();

@@ -164,7 +164,9 @@ fn a_database_that_another_process_locks_is_waited_for_and_said_to_be() {
     other.execute_batch("BEGIN IMMEDIATE").expect("it takes the lock");
     let lost = database.begin(&[b"too late"], Codec::None).expect("it has its place");
     let stopped = database.store.stop().expect_err("it could not be written");
-    assert!(stopped.message.contains("another process locks it") && stopped.message.contains("takes nothing more"));
+    assert!(
+        stopped.message.contains("another process locks it") && stopped.message.contains("accepts no more records")
+    );
     assert_eq!(lost.wait(), Err(stopped));
 }
 

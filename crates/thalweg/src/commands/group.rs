@@ -70,8 +70,8 @@ async fn reset(out: &mut impl Write, client: &Client, args: GroupReset, is_json:
         let told = json!({ "group": group, "topic": topic, "dry_run": is_dry_run, "partitions": partitions });
         return Ok(writeln!(out, "{told}")?);
     }
-    let verb = if is_dry_run { "would go" } else { "goes" };
-    writeln!(out, "consumer group {group} {verb} on in topic {topic} at:\n")?;
+    let verb = if is_dry_run { "would continue" } else { "continues" };
+    writeln!(out, "consumer group {group} {verb} in topic {topic} at:\n")?;
     let mut table = units::table();
     table.set_header(["PARTITION", "FROM", "TO"]);
     for (partition, from, to) in rows {

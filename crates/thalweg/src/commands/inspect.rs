@@ -49,7 +49,7 @@ fn report(dir: &Path, verify: bool, is_json: bool) -> Result {
     let bar = if verify { ProgressBar::new(0) } else { ProgressBar::hidden() };
     bar.set_style(ProgressStyle::with_template("{bytes}/{total_bytes} read, {bytes_per_sec}").unwrap_or_else(
         |error| {
-            tracing::debug!(%error, "the bar keeps its usual form");
+            tracing::debug!(%error, "cannot set the style of the bar");
             ProgressStyle::default_bar()
         },
     ));
@@ -67,8 +67,8 @@ fn report(dir: &Path, verify: bool, is_json: bool) -> Result {
     }
     match report.damages.len() {
         0 => Ok(()),
-        1 => Err(Failure::new(DAMAGED, format!("1 damage; {GUIDE}"))),
-        n => Err(Failure::new(DAMAGED, format!("{n} damages; {GUIDE}"))),
+        1 => Err(Failure::new(DAMAGED, format!("1 damaged place; {GUIDE}"))),
+        n => Err(Failure::new(DAMAGED, format!("{n} damaged places; {GUIDE}"))),
     }
 }
 
@@ -282,7 +282,7 @@ fn item_text(item: &Item) -> String {
             let FileHead { number, position, bytes, .. } = head;
             line(&0, "file", format!("number {number}, position {position}, {bytes} bytes"))
         }
-        Item::Seal { at, synced, .. } => line(at, "seal", format!("all before {synced} was synced")),
+        Item::Seal { at, synced, .. } => line(at, "seal", format!("all data before position {synced} was synced")),
         Item::Batch { at, batch } => line(at, "batch", batch_text(batch)),
         Item::Row(row) => line(&row.at, "row", format!("offset {}, up to {} ms", row.offset, row.timestamp_ms_max)),
         Item::Damage { at, what } => line(at, "DAMAGE", what.clone()),

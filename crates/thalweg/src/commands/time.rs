@@ -24,11 +24,11 @@ pub fn parse_start(option: &str, text: &str) -> Result<Start> {
         return text.parse().ok().map(Start::Offset).ok_or_else(|| wrong("not an offset"));
     };
     if let Some(ago) = time.strip_prefix('-') {
-        let seconds = parse_duration(ago).ok_or_else(|| wrong("no duration"))?;
+        let seconds = parse_duration(ago).ok_or_else(|| wrong("not a duration"))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         return Ok(Start::Time(now.saturating_sub(seconds).as_millis() as i64));
     }
-    parse_time(time).map(Start::Time).ok_or_else(|| wrong("no time"))
+    parse_time(time).map(Start::Time).ok_or_else(|| wrong("not a time"))
 }
 
 /// Parses `2026-11-21`, `2026-11-21T08:00:00` or `2026-11-21T08:00:00Z` into milliseconds since 1970.

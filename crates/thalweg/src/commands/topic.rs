@@ -176,8 +176,8 @@ fn settings_table(settings: TopicSettings) -> Table {
     let of_key = if settings.compact { "the newest record" } else { "all records" };
     table.add_row(["of each key".to_owned(), of_key.to_owned()]);
     table.add_row(["the largest batch".to_owned(), units::bytes(settings.batch_bytes_max.into())]);
-    let whose = if settings.arrival_times { "the broker's clock, when they arrive" } else { "their publisher's clock" };
-    table.add_row(["records go by".to_owned(), whose.to_owned()]);
+    let whose = if settings.arrival_times { "the broker's clock, on arrival" } else { "their publisher's clock" };
+    table.add_row(["record times".to_owned(), whose.to_owned()]);
     if let Some(codec) = settings.compression {
         table.add_row(["compressed with".to_owned(), codec.name().to_owned()]);
     }
@@ -290,7 +290,7 @@ fn place(storage: Storage) -> &'static str {
         Storage::Disk => "on disk",
         Storage::Sqlite => "in SQLite",
         Storage::Memory => "in memory",
-        Storage::Auto => "on disk where the broker has one",
+        Storage::Auto => "on disk if the broker has a data directory",
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) fn get_flags<B: Buf>(f: &mut Fields<B>, known: u8) -> Result<u8> {
     let flags = f.u8()?;
     match flags & !known {
         0 => Ok(flags),
-        unknown => Err(Error::malformed(format!("flags {unknown:#04x} are not known here"))),
+        unknown => Err(Error::malformed(format!("unknown flags {unknown:#04x}"))),
     }
 }
 

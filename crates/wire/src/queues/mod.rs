@@ -335,11 +335,13 @@ impl LeaseAnswer {
     pub fn refusal(self) -> Option<&'static str> {
         match self {
             Self::Done => None,
-            Self::Gone => Some("the message is gone: it was acknowledged, purged or dropped"),
-            Self::Expired => Some("the lease is over, and the message is back in its queue or with another receiver"),
-            Self::NotLeased => Some("nobody has the message: its lease is over"),
-            Self::TooLong => Some("nobody may hold a message longer than 12 hours"),
-            Self::Invalid => Some("this is no receipt of this queue"),
+            Self::Gone => Some("the message was acknowledged, purged or dropped"),
+            Self::Expired => {
+                Some("the lease has expired: the message returned to its queue, or another receiver has leased it")
+            }
+            Self::NotLeased => Some("the message is not leased: its lease has expired"),
+            Self::TooLong => Some("a message can be leased for at most 12 hours"),
+            Self::Invalid => Some("this is not a receipt of this queue"),
         }
     }
 }

@@ -139,7 +139,7 @@ impl Levels {
 
 fn connections(name: &str, value: &str) -> Result<u64, Failure> {
     let wrong =
-        || (Code::INVALID_REQUEST, format!("{name} = '{value}': it is a whole number from 1 to {CONNECTIONS_MAX}"));
+        || (Code::INVALID_REQUEST, format!("{name} = '{value}' is not a whole number from 1 to {CONNECTIONS_MAX}"));
     let parsed = value.trim().parse().ok().filter(|count| (1..=CONNECTIONS_MAX).contains(count));
     parsed.ok_or_else(wrong)
 }
@@ -147,7 +147,7 @@ fn connections(name: &str, value: &str) -> Result<u64, Failure> {
 /// Parses a rate of compaction. Kafka's default is the largest number, which means no limit.
 fn cleaner_bytes(value: &str) -> Result<u64, Failure> {
     let wrong = || {
-        let message = format!("{CLEANER_BYTES} = '{value}': it is a number from {CLEANER_BYTES_MIN} on");
+        let message = format!("{CLEANER_BYTES} = '{value}' is not a number of at least {CLEANER_BYTES_MIN}");
         (Code::INVALID_REQUEST, message)
     };
     let parsed = value.trim().parse::<f64>().ok().filter(|bytes| *bytes >= CLEANER_BYTES_MIN as f64);
@@ -156,7 +156,7 @@ fn cleaner_bytes(value: &str) -> Result<u64, Failure> {
 
 /// Parses a whole number with a maximum.
 fn whole(name: &str, value: &str, most: u64) -> Result<u64, Failure> {
-    let wrong = || (Code::INVALID_REQUEST, format!("{name} = '{value}': it is a whole number from 0 to {most}"));
+    let wrong = || (Code::INVALID_REQUEST, format!("{name} = '{value}' is not a whole number from 0 to {most}"));
     value.trim().parse().ok().filter(|number| *number <= most).ok_or_else(wrong)
 }
 
@@ -194,10 +194,10 @@ pub(super) fn kind(name: &str) -> Kind {
 
 pub(super) fn help(name: &str) -> &'static str {
     match name {
-        CLEANER_BYTES => "Bytes that compaction reads and writes in a second at most",
-        TOMBSTONE_MS => "How long tombstones stay",
+        CLEANER_BYTES => "Maximum number of bytes that compaction reads and writes per second",
+        TOMBSTONE_MS => "How long tombstones are kept",
         name if THROTTLES.contains(&name) => "There are no followers",
-        _ => find(name).map_or("Open connections of each door", |setting| setting.help),
+        _ => find(name).map_or("Maximum number of open connections per door", |setting| setting.help),
     }
 }
 
@@ -229,7 +229,7 @@ pub(super) async fn change(
     }
     let lines: String = level.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
     if lines.lines().count() != level.len() {
-        return Err((Code::INVALID_REQUEST, "a value has one line".to_owned()));
+        return Err((Code::INVALID_REQUEST, "a value must not contain a line break".to_owned()));
     }
     // A value for all brokers must be valid even if one for the node overrides it.
     let cluster = Levels { node: BTreeMap::new(), cluster: levels.cluster.clone() };

@@ -116,39 +116,39 @@ use Rule::{Harmless, Only};
 
 #[rustfmt::skip]
 const SETTINGS: &[Setting] = &[
-    setting("cleanup.policy", "log.cleanup.policy", List, Rule::CleanupPolicy, "delete: records go by retention; compact: the newest of each key stays"),
-    setting("compression.gzip.level", "compression.gzip.level", Int, Harmless("-1"), "The broker compresses as gzip does by default"),
-    setting("compression.lz4.level", "compression.lz4.level", Int, Harmless("9"), "The broker compresses as lz4 does by default"),
-    setting("compression.type", "compression.type", Text, Rule::Compression, "producer: batches stay as they were sent; else they are compressed so"),
-    setting("compression.zstd.level", "compression.zstd.level", Int, Harmless("3"), "The broker compresses as zstd does by default"),
-    setting("delete.retention.ms", "log.cleaner.delete.retention.ms", Long, Rule::TombstoneMs, "How long tombstones stay: tombstone_retention_ms of the broker"),
-    setting("file.delete.delay.ms", "log.segment.delete.delay.ms", Long, Harmless("0"), "Files go with the next checkpoint"),
+    setting("cleanup.policy", "log.cleanup.policy", List, Rule::CleanupPolicy, "delete: retention deletes records; compact: the newest record of each key is kept"),
+    setting("compression.gzip.level", "compression.gzip.level", Int, Harmless("-1"), "The broker uses the default level of gzip"),
+    setting("compression.lz4.level", "compression.lz4.level", Int, Harmless("9"), "The broker uses the default level of lz4"),
+    setting("compression.type", "compression.type", Text, Rule::Compression, "producer: batches are stored as they were sent; otherwise the codec for all batches"),
+    setting("compression.zstd.level", "compression.zstd.level", Int, Harmless("3"), "The broker uses the default level of zstd"),
+    setting("delete.retention.ms", "log.cleaner.delete.retention.ms", Long, Rule::TombstoneMs, "How long tombstones are kept: tombstone_retention_ms of the broker"),
+    setting("file.delete.delay.ms", "log.segment.delete.delay.ms", Long, Harmless("0"), "Files are deleted at the next checkpoint"),
     setting("flush.messages", "log.flush.interval.messages", Long, Harmless("1"), "Every batch is synced before it is acknowledged"),
     setting("flush.ms", "log.flush.interval.ms", Long, Harmless("0"), "Every batch is synced before it is acknowledged"),
     setting("follower.replication.throttled.replicas", "follower.replication.throttled.replicas", List, Harmless(""), "There are no followers"),
-    setting("index.interval.bytes", "log.index.interval.bytes", Int, Harmless("4096"), "Indexes are the broker's own"),
+    setting("index.interval.bytes", "log.index.interval.bytes", Int, Harmless("4096"), "The broker has its own format of indexes"),
     setting("leader.replication.throttled.replicas", "leader.replication.throttled.replicas", List, Harmless(""), "There are no followers"),
     setting("local.retention.bytes", "log.local.retention.bytes", Long, Only("-2"), "There is no remote storage"),
     setting("local.retention.ms", "log.local.retention.ms", Long, Only("-2"), "There is no remote storage"),
-    setting("max.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms", Long, Rule::LagMsMax, "The age at which a record has to be compacted"),
-    setting("max.message.bytes", "message.max.bytes", Int, Rule::BatchBytesMax, "The largest batch that is taken, as it comes"),
-    setting("message.timestamp.after.max.ms", "log.message.timestamp.after.max.ms", Long, Only(FOREVER), "Timestamps of producers are not judged"),
-    setting("message.timestamp.before.max.ms", "log.message.timestamp.before.max.ms", Long, Only(FOREVER), "Timestamps of producers are not judged"),
-    setting("message.timestamp.type", "log.message.timestamp.type", Text, Rule::TimestampType, "CreateTime: the producer's clock; LogAppendTime: the broker's"),
-    setting("min.cleanable.dirty.ratio", "log.cleaner.min.cleanable.ratio", Double, Harmless("0.5"), "Compaction comes when as much came as there was"),
+    setting("max.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms", Long, Rule::LagMsMax, "The age at which a record must be compacted"),
+    setting("max.message.bytes", "message.max.bytes", Int, Rule::BatchBytesMax, "Maximum size of a batch as the producer sends it"),
+    setting("message.timestamp.after.max.ms", "log.message.timestamp.after.max.ms", Long, Only(FOREVER), "Timestamps of producers are not checked"),
+    setting("message.timestamp.before.max.ms", "log.message.timestamp.before.max.ms", Long, Only(FOREVER), "Timestamps of producers are not checked"),
+    setting("message.timestamp.type", "log.message.timestamp.type", Text, Rule::TimestampType, "CreateTime: the clock of the producer; LogAppendTime: that of the broker"),
+    setting("min.cleanable.dirty.ratio", "log.cleaner.min.cleanable.ratio", Double, Harmless("0.5"), "Compaction runs when as many bytes were added as were left by the last one"),
     setting("min.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms", Long, Rule::LagMsMin, "The age at which a record may be compacted"),
-    setting("min.insync.replicas", "min.insync.replicas", Int, Only("1"), "There is one replica"),
+    setting("min.insync.replicas", "min.insync.replicas", Int, Only("1"), "A partition has one replica"),
     setting("preallocate", "log.preallocate", Bool, Harmless("false"), "The journal is preallocated, segments are not"),
     setting("remote.log.copy.disable", "remote.log.copy.disable", Bool, Only("false"), "There is no remote storage"),
     setting("remote.log.delete.on.disable", "remote.log.delete.on.disable", Bool, Only("false"), "There is no remote storage"),
     setting("remote.storage.enable", "log.remote.storage.enable", Bool, Only("false"), "There is no remote storage"),
-    setting("retention.bytes", "log.retention.bytes", Long, Rule::RetentionBytes, "Bytes that a partition keeps; -1 is no limit"),
-    setting("retention.ms", "log.retention.ms", Long, Rule::RetentionMs, "How long records stay; -1 is no limit"),
-    setting("segment.bytes", "log.segment.bytes", Int, Rule::SegmentBytes, "Bytes after which a file of the log on disk ends"),
-    setting("segment.index.bytes", "log.index.size.max.bytes", Int, Harmless("10485760"), "Indexes are the broker's own"),
-    setting("segment.jitter.ms", "log.roll.jitter.ms", Long, Harmless("0"), "Segments end by their size"),
-    setting("segment.ms", "log.roll.ms", Long, Rule::SegmentMs, "How much newer than the first batch of its file on disk a batch may be"),
-    setting("unclean.leader.election.enable", "unclean.leader.election.enable", Bool, Harmless("false"), "There is one leader"),
+    setting("retention.bytes", "log.retention.bytes", Long, Rule::RetentionBytes, "Bytes that a partition retains; -1: no limit"),
+    setting("retention.ms", "log.retention.ms", Long, Rule::RetentionMs, "How long records are retained; -1: no limit"),
+    setting("segment.bytes", "log.segment.bytes", Int, Rule::SegmentBytes, "Maximum size of a segment of the log on disk"),
+    setting("segment.index.bytes", "log.index.size.max.bytes", Int, Harmless("10485760"), "The broker has its own format of indexes"),
+    setting("segment.jitter.ms", "log.roll.jitter.ms", Long, Harmless("0"), "Segments are closed by their size"),
+    setting("segment.ms", "log.roll.ms", Long, Rule::SegmentMs, "Maximum time between the first and the last batch of a segment"),
+    setting("unclean.leader.election.enable", "unclean.leader.election.enable", Bool, Harmless("false"), "A partition has one replica, which is its leader"),
 ];
 
 impl Setting {
@@ -297,7 +297,7 @@ impl Policy {
         if policy.deletes || policy.compacts {
             Ok(policy)
         } else {
-            Err(wrong("cleanup.policy is delete, compact or both; for neither say retention.ms=-1".into()))
+            Err(wrong("cleanup.policy is delete, compact or both; to keep all records, set retention.ms=-1".into()))
         }
     }
 }
@@ -375,7 +375,7 @@ impl<'b> Draft<'b> {
                     && self.broker.store().is_some()
                 {
                     return Err(wrong(format!(
-                        "{name} = {value}: tombstones of all topics stay for {most} ms here; raise \
+                        "{name} = {value}: tombstones of all topics are kept for {most} ms; raise \
                          tombstone_retention_ms of the broker, or its {} while it runs",
                         setting.of_broker
                     )));
@@ -407,7 +407,7 @@ impl<'b> Draft<'b> {
             Rule::Only(only) => {
                 if let Some(value) = value.filter(|value| *value != only) {
                     let shown = if only == FOREVER { "no limit" } else { only };
-                    return Err(wrong(format!("{name} is {shown} here, not {value}: {}", in_words(setting.help))));
+                    return Err(wrong(format!("{name} must be {shown}, not {value}: {}", in_words(setting.help))));
                 }
             }
             Rule::Harmless(_) => check_kind(setting, value)?,
@@ -426,7 +426,7 @@ impl<'b> Draft<'b> {
             APPEND | SUBTRACT => {
                 let setting = find(name)?;
                 if !matches!(setting.kind, Kind::List) {
-                    return Err(wrong(format!("{name} is no list: nothing is appended to it or taken from it")));
+                    return Err(wrong(format!("{name} is not a list: use the operation SET or DELETE")));
                 }
                 let Rule::CleanupPolicy = setting.rule else {
                     return Ok(());
@@ -443,7 +443,7 @@ impl<'b> Draft<'b> {
                 self.policy = policy;
                 Ok(())
             }
-            other => Err((Code::INVALID_REQUEST, format!("there is no operation {other} on settings"))),
+            other => Err((Code::INVALID_REQUEST, format!("{other} is not an operation on settings"))),
         }
     }
 
@@ -496,7 +496,7 @@ impl<'b> Draft<'b> {
 
 fn find(name: &str) -> Result<&'static Setting, Failure> {
     let found = SETTINGS.iter().find(|setting| setting.name == name);
-    found.ok_or_else(|| wrong(format!("a topic has no setting '{name}'")))
+    found.ok_or_else(|| wrong(format!("'{name}' is not a setting of a topic")))
 }
 
 /// Returns a sentence with a lower-case first letter, for use within another sentence.
@@ -506,7 +506,7 @@ fn in_words(help: &str) -> String {
 }
 
 fn number(name: &str, value: &str) -> Result<i64, Failure> {
-    value.trim().parse().map_err(|error| wrong(format!("{name} = '{value}' is no whole number: {error}")))
+    value.trim().parse().map_err(|error| wrong(format!("{name} = '{value}' is not a whole number: {error}")))
 }
 
 /// Parses a limit. Kafka's -1 (no limit) becomes 0, and its 0 becomes 1, the smallest limit.
@@ -618,7 +618,7 @@ fn check_node(name: &str) -> Result<(), Failure> {
 }
 
 fn no_settings(kind: i8) -> Failure {
-    (Code::INVALID_REQUEST, format!("resources of type {kind} have no settings here"))
+    (Code::INVALID_REQUEST, format!("resources of type {kind} have no settings"))
 }
 
 pub(super) async fn describe_configs(
@@ -731,7 +731,7 @@ pub(super) async fn incremental_alter_configs(
                         (SET, Some(value)) => Ok((name, Some(value.as_str()))),
                         (DELETE, _) => Ok((name, None)),
                         (SET, None) => Err((Code::INVALID_REQUEST, format!("{name}: a value is missing"))),
-                        _ => Err(wrong(format!("{name} is no list: nothing is appended to it or taken from it"))),
+                        _ => Err(wrong(format!("{name} is not a list: use the operation SET or DELETE"))),
                     }
                 });
                 let steps = settings.collect::<Result<_, _>>();

@@ -50,15 +50,15 @@ pub(super) fn of_broker(broker: &Broker, levels: &Levels, wanted: Wanted) -> Vec
         row(name, i64::MAX.to_string(), dynamic::kind(name), dynamic::help(name));
     }
     row("node.id", NODE_ID.to_string(), Kind::Int, "The only node");
-    row("default.replication.factor", "1".to_owned(), Kind::Int, "There is one replica");
+    row("default.replication.factor", "1".to_owned(), Kind::Int, "A partition has one replica");
     row("delete.topic.enable", "true".to_owned(), Kind::Bool, "Topics can be deleted");
     row("num.partitions", defaults.partitions.to_string(), Kind::Int, "Key default_partitions");
     row("offsets.retention.minutes", offsets_minutes.to_string(), Kind::Int, "Key offsets_retention_ms");
-    row("offsets.topic.replication.factor", "1".to_owned(), Kind::Int, "There is one replica");
-    row("transaction.state.log.replication.factor", "1".to_owned(), Kind::Int, "There is one replica");
+    row("offsets.topic.replication.factor", "1".to_owned(), Kind::Int, "A partition has one replica");
+    row("transaction.state.log.replication.factor", "1".to_owned(), Kind::Int, "A partition has one replica");
     let (connections, per_peer) = broker.connection_limits().configured();
-    row("max.connections", connections.to_string(), Kind::Int, "Key connections_max: of each door");
-    row("max.connections.per.ip", per_peer.to_string(), Kind::Int, "Key connections_per_peer_max: of each door");
+    row("max.connections", connections.to_string(), Kind::Int, "Key connections_max, per door");
+    row("max.connections.per.ip", per_peer.to_string(), Kind::Int, "Key connections_per_peer_max, per door");
     rows.sort_by(|a, b| a.0.cmp(&b.0));
     let describe = |(name, value, kind, help): (String, String, Kind, &str)| {
         let mut set = levels.of(&name);
@@ -119,22 +119,25 @@ pub(super) async fn alter_broker(
 
 pub(super) fn why_fixed(broker: &Broker, name: &str) -> String {
     if let Some((_, keys)) = BROKER_KEYS.iter().find(|(known, _)| *known == name) {
-        return format!("{name} is {} in thalweg.toml here, and changes with a restart", keys.join(" or "));
+        return format!(
+            "{name} is the key {} of thalweg.toml: change it there, and restart the broker",
+            keys.join(" or ")
+        );
     }
     if dynamic::HOURS_AND_MINUTES.contains(&name) {
         return format!("{name} is read-only, as in Kafka: set {}", dynamic::in_ms(name));
     }
     if name == "log.cleanup.policy" {
-        return "log.cleanup.policy does not change for all topics, as those of other protocols have records without \
-                keys: set cleanup.policy of a topic"
+        return "log.cleanup.policy cannot be changed for all topics, because topics of other protocols have records \
+                without keys: set cleanup.policy of a topic"
             .to_owned();
     }
     if let Some(setting) = SETTINGS.iter().find(|setting| setting.of_broker == name) {
-        return format!("{name} does not change for all topics: set {} of a topic", setting.name);
+        return format!("{name} cannot be changed for all topics: set {} of a topic", setting.name);
     }
     if of_broker(broker, &Levels::default(), Wanted::default()).iter().any(|row| row.name == name) {
-        format!("{name} does not change here")
+        format!("{name} cannot be changed")
     } else {
-        format!("the broker has no setting '{name}'")
+        format!("'{name}' is not a setting of the broker")
     }
 }

@@ -64,15 +64,15 @@ fn page() -> String {
             }
             Rule::BatchBytesMax => ("`10485760`", "128 to 10485760"),
             Rule::TimestampType => ("`CreateTime`", "as in Kafka"),
-            Rule::TombstoneMs => (broker_free, "taken up to that, without effect"),
+            Rule::TombstoneMs => (broker_free, "accepted up to that, without effect"),
             Rule::Compression => ("`producer`", "as in Kafka"),
             Rule::SegmentBytes => (broker_free, "1048576 to 2147483647"),
             Rule::SegmentMs | Rule::LagMsMax => ("no limit", "as in Kafka"),
             Rule::LagMsMin => ("`0`", "as in Kafka"),
-            Rule::Only(FOREVER) => ("no limit", "refused, unless it is that"),
-            Rule::Only(value) => (value, "refused, unless it is that"),
-            Rule::Harmless("") => ("nothing", "taken, without effect"),
-            Rule::Harmless(value) => (value, "taken, without effect"),
+            Rule::Only(FOREVER) => ("no limit", "only this value is accepted"),
+            Rule::Only(value) => (value, "only this value is accepted"),
+            Rule::Harmless("") => ("nothing", "accepted, without effect"),
+            Rule::Harmless(value) => (value, "accepted, without effect"),
         };
         let value =
             if value.contains([' ', '`']) || value == "nothing" { value.to_owned() } else { format!("`{value}`") };
@@ -170,11 +170,11 @@ async fn a_setting_of_the_broker_that_does_not_change_is_named() {
     let why = |name| of_broker::why_fixed(&broker, name);
     assert_eq!(
         why("num.partitions"),
-        "num.partitions is default_partitions in thalweg.toml here, and changes with a restart"
+        "num.partitions is the key default_partitions of thalweg.toml: change it there, and restart the broker"
     );
     assert_eq!(why("log.retention.hours"), "log.retention.hours is read-only, as in Kafka: set log.retention.ms");
     assert!(why("log.cleanup.policy").ends_with("set cleanup.policy of a topic"));
-    assert_eq!(why("log.preallocate"), "log.preallocate does not change for all topics: set preallocate of a topic");
-    assert_eq!(why("node.id"), "node.id does not change here");
-    assert_eq!(why("nonsense"), "the broker has no setting 'nonsense'");
+    assert_eq!(why("log.preallocate"), "log.preallocate cannot be changed for all topics: set preallocate of a topic");
+    assert_eq!(why("node.id"), "node.id cannot be changed");
+    assert_eq!(why("nonsense"), "'nonsense' is not a setting of the broker");
 }

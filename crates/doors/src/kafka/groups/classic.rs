@@ -55,7 +55,7 @@ async fn or_leave<T>(caller: &Caller, answer: impl Future<Output = Outcome<T>>) 
     tokio::select! {
         answer = answer => answer,
         () = caller.leaving.begun() => {
-            Err(Refused { code: Code::COORDINATOR_NOT_AVAILABLE, message: "the broker goes away".to_owned() })
+            Err(Refused { code: Code::COORDINATOR_NOT_AVAILABLE, message: "the broker is shutting down".to_owned() })
         }
     }
 }

@@ -139,7 +139,7 @@ fn rule(broker: &Arc<Broker>, caller: &Caller, text: &str) -> Outcome<Pattern> {
     if text.len() > GROUP_TOPICS_BYTES_MAX {
         return Err(invalid(format!("a regular expression has at most {GROUP_TOPICS_BYTES_MAX} bytes")));
     }
-    let is_unknown = |error| invalid(format!("'{text}' is no regular expression that is known here: {error}"));
+    let is_unknown = |error| invalid(format!("'{text}' is not a supported regular expression: {error}"));
     let regex = expression(text).map_err(is_unknown)?;
     let (user, host) = (caller.user.clone(), caller.host.clone());
     let whose = if broker.is_authorizing() { format!("{user} {host}") } else { String::new() };

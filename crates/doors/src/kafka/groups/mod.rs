@@ -70,7 +70,7 @@ impl From<engine::Error> for Refused {
 impl From<Code> for Refused {
     /// Returns the refusal for a missing permission.
     fn from(code: Code) -> Self {
-        Self { code, message: "this user may not do that".to_owned() }
+        Self { code, message: "this user is not authorized".to_owned() }
     }
 }
 

@@ -77,42 +77,42 @@ const SETTINGS: [Setting; 10] = [
         name: "consumer.heartbeat.interval.ms",
         kind: Kind::Int,
         default: "5000",
-        help: "How often a member with group.protocol=consumer shall be heard",
+        help: "Interval between heartbeats of a member with group.protocol=consumer",
         set: |settings, value| number(value, HEARTBEAT_MS).map(|ms| settings.consumer_heartbeat_ms = ms as u32),
     },
     Setting {
         name: CONSUMER_SESSION,
         kind: Kind::Int,
         default: "45000",
-        help: "How long a member with group.protocol=consumer may be silent",
+        help: "Time without a heartbeat after which a member with group.protocol=consumer is removed",
         set: |settings, value| number(value, SESSION_MS).map(|ms| settings.consumer_session_timeout_ms = ms as u32),
     },
     Setting {
         name: "share.auto.offset.reset",
         kind: Kind::Text,
         default: "latest",
-        help: "Where a group begins in a topic: earliest, latest or by_duration:PT1H",
+        help: "Where a group begins to read a topic: earliest, latest or by_duration:PT1H",
         set: |settings, value| start(value).map(|start| settings.start = start),
     },
     Setting {
         name: "share.delivery.count.limit",
         kind: Kind::Int,
         default: "5",
-        help: "How often a record is given out before it is dropped",
+        help: "Maximum number of deliveries of a record before it is dropped",
         set: |settings, value| number(value, ATTEMPTS).map(|limit| settings.attempts_max = limit as u32),
     },
     Setting {
         name: "share.heartbeat.interval.ms",
         kind: Kind::Int,
         default: "5000",
-        help: "How often a member shall be heard",
+        help: "Interval between heartbeats of a member",
         set: |settings, value| number(value, HEARTBEAT_MS).map(|ms| settings.heartbeat_ms = ms as u32),
     },
     Setting {
         name: "share.isolation.level",
         kind: Kind::Text,
         default: "read_uncommitted",
-        help: "Whether records of open and of aborted transactions are given out",
+        help: "Whether records of open and aborted transactions are delivered",
         set: |settings, value| {
             settings.isolation = match value {
                 "read_committed" => Isolation::Committed,
@@ -126,7 +126,7 @@ const SETTINGS: [Setting; 10] = [
         name: "share.partition.max.record.locks",
         kind: Kind::Int,
         default: "2000",
-        help: "Records of one partition that members have at a time",
+        help: "Maximum number of leased records per partition",
         set: |settings, value| {
             number(value, (1, SHARE_IN_FLIGHT_MAX.into())).map(|max| settings.in_flight_max = max as usize)
         },
@@ -135,14 +135,14 @@ const SETTINGS: [Setting; 10] = [
         name: "share.record.lock.duration.ms",
         kind: Kind::Int,
         default: "30000",
-        help: "How long a member has a record",
+        help: "Duration of the lease of a record",
         set: |settings, value| number(value, LEASE_MS).map(|ms| settings.lease_ms = ms),
     },
     Setting {
         name: "share.renew.acknowledge.enable",
         kind: Kind::Bool,
         default: "true",
-        help: "Whether members may ask for more time for a record",
+        help: "Whether members may extend the lease of a record",
         set: |settings, value| {
             let parsed = value.parse().or(Err(Error::invalid("it is true or false")));
             parsed.map(|renews| settings.renews = renews)
@@ -152,7 +152,7 @@ const SETTINGS: [Setting; 10] = [
         name: SHARE_SESSION,
         kind: Kind::Int,
         default: "45000",
-        help: "How long a member may be silent",
+        help: "Time without a heartbeat after which a member is removed",
         set: |settings, value| number(value, SESSION_MS).map(|ms| settings.session_timeout_ms = ms as u32),
     },
 ];
@@ -172,7 +172,7 @@ fn start(value: &str) -> Result<ShareStart> {
 }
 
 fn wrong_duration() -> Error {
-    Error::invalid("a duration is as in P1DT2H30M or PT0.5S")
+    Error::invalid("a duration is written as P1DT2H30M or PT0.5S")
 }
 
 /// Parses an ISO 8601 duration in days, hours, minutes and seconds.
@@ -254,7 +254,7 @@ fn lines(kept: &[u8]) -> impl Iterator<Item = (&str, &str)> {
 
 fn find(name: &str) -> Result<&'static Setting, Failure> {
     let found = SETTINGS.iter().find(|setting| setting.name == name);
-    found.ok_or_else(|| wrong(format!("a group has no setting '{name}' here")))
+    found.ok_or_else(|| wrong(format!("'{name}' is not a setting of a group")))
 }
 
 /// Returns the names of the groups that have settings.

@@ -191,7 +191,7 @@ pub(in super::super) async fn describe_consumer(
             if type_name(status.state, status.classic.as_ref()) == CONSUMER {
                 return may_see_topics(broker, caller, status);
             }
-            let message = format!("the broker does not share out in group '{name}'");
+            let message = format!("group '{name}' does not use the protocol consumer");
             Err(Refused { code: Code::GROUP_ID_NOT_FOUND, message })
         });
         groups.push(status.map_or_else(

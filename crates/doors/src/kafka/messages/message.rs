@@ -57,7 +57,7 @@ pub fn decode_embedded<M: Message>(bytes: Bytes) -> Result<(i16, M)> {
     let mut from = Reader::new(bytes);
     let version: i16 = from.get()?;
     if version < *M::VERSIONS.start() {
-        return Err(Error::malformed(format!("version {version} of what a member says to its group is none")));
+        return Err(Error::malformed(format!("version {version} of the metadata of a member is not supported")));
     }
     let known = version.min(*M::VERSIONS.end());
     Ok((version, M::decode(known, &mut from)?))
@@ -216,7 +216,7 @@ macro_rules! apis {
                 let api = $crate::kafka::messages::served(key, version)?;
                 let request = match key {
                     $($key => $module::$request::decode(version, from).map(Self::$name),)*
-                    _ => Err(engine::Error::malformed("its messages have a codec of their own")),
+                    _ => Err(engine::Error::malformed("its messages have a separate codec")),
                 };
                 request.map_err(|e| $crate::kafka::messages::in_message(api, version, e))
             }
@@ -240,7 +240,7 @@ macro_rules! apis {
                 let api = $crate::kafka::messages::served(key, version)?;
                 let response = match key {
                     $($key => $module::$response::decode(version, from).map(Self::$name),)*
-                    _ => Err(engine::Error::malformed("its messages have a codec of their own")),
+                    _ => Err(engine::Error::malformed("its messages have a separate codec")),
                 };
                 response.map_err(|e| $crate::kafka::messages::in_message(api, version, e))
             }

@@ -32,9 +32,9 @@ pub(super) fn served(key: i16, version: i16) -> Result<&'static Api> {
     match api(key) {
         Some(api) if api.serves(version) => Ok(api),
         Some(Api { name, version_min, version_max, .. }) => {
-            unsupported(format!("version {version} of {name}: this broker has {version_min} to {version_max}"))
+            unsupported(format!("version {version} of {name} is not supported: use {version_min} to {version_max}"))
         }
-        None => unsupported(format!("this broker has no API with the key {key}")),
+        None => unsupported(format!("API key {key} is not supported")),
     }
 }
 

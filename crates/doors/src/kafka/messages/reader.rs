@@ -73,14 +73,14 @@ impl Reader {
     /// Returns the next `length` bytes without a copy.
     pub fn take(&mut self, length: usize) -> Result<Bytes> {
         if length > self.rest.len() {
-            return Err(self.malformed(format!("{length} bytes are to come and {} are left", self.rest.len())));
+            return Err(self.malformed(format!("{length} bytes are expected, and {} are left", self.rest.len())));
         }
         Ok(self.rest.split_to(length))
     }
 
     pub fn fixed<const N: usize>(&mut self) -> Result<[u8; N]> {
         let Some(bytes) = self.rest.first_chunk::<N>().copied() else {
-            return Err(self.malformed(format!("{N} bytes are to come and {} are left", self.rest.len())));
+            return Err(self.malformed(format!("{N} bytes are expected, and {} are left", self.rest.len())));
         };
         self.rest.advance(N);
         Ok(bytes)
@@ -95,7 +95,7 @@ impl Reader {
                 return u32::try_from(value).map_err(|e| self.malformed(format!("the number {value}: {e}")));
             }
         }
-        Err(self.malformed(format!("a number goes on after {UVARINT_BYTES_MAX} bytes")))
+        Err(self.malformed(format!("a number has more than {UVARINT_BYTES_MAX} bytes")))
     }
 
     /// Reads the length of the next value; `None` for null. Checks that the remaining bytes suffice for it.
@@ -112,10 +112,10 @@ impl Reader {
         // Every element has at least one byte.
         if length > self.rest.len() {
             let what = if of == LengthOf::Array { "elements" } else { "bytes" };
-            return Err(self.malformed(format!("{length} {what} are to come and {} bytes are left", self.rest.len())));
+            return Err(self.malformed(format!("{length} {what} are expected, and {} bytes are left", self.rest.len())));
         }
         if of == LengthOf::String && length > STRING_BYTES_MAX {
-            return Err(self.malformed(format!("a string of {length} bytes, more than {STRING_BYTES_MAX}")));
+            return Err(self.malformed(format!("a string has at most {STRING_BYTES_MAX} bytes, not {length}")));
         }
         Ok(Some(length))
     }
@@ -125,7 +125,9 @@ impl Reader {
             return Ok(None);
         };
         self.elements_left = self.elements_left.checked_sub(count).ok_or_else(|| {
-            self.malformed(format!("an array of {count}: the arrays of a message have {ELEMENTS_MAX} elements at most"))
+            self.malformed(format!(
+                "an array of {count} elements: the arrays of a message have at most {ELEMENTS_MAX} elements together"
+            ))
         })?;
         let mut elements = Vec::with_capacity(count.min(RESERVED_ELEMENTS));
         for _ in 0..count {
@@ -144,7 +146,7 @@ impl Reader {
     }
 
     fn null_refused(&self) -> Error {
-        self.malformed("what ends there is null and must not be")
+        self.malformed("the value that ends there must not be null")
     }
 
     /// Reads the tags at the end of a struct, if the version has them. `known` reads the value of a tag, or returns

@@ -406,12 +406,12 @@ fn refused(key: i16, version: i16, bytes: &[u8]) -> String {
 fn an_array_longer_than_what_is_left_is_refused() {
     assert_eq!(
         refused(3, 1, &[0x7f, 0xff, 0xff, 0xff, 0, 0]),
-        "Metadata version 1: at byte 4: 2147483647 elements are to come and 2 bytes are left"
+        "Metadata version 1: at byte 4: 2147483647 elements are expected, and 2 bytes are left"
     );
     // As a varint, in a flexible version.
     assert_eq!(
         refused(3, 12, &[0xff, 0xff, 0xff, 0xff, 0x0f, 0]),
-        "Metadata version 12: at byte 5: 4294967294 elements are to come and 1 bytes are left"
+        "Metadata version 12: at byte 5: 4294967294 elements are expected, and 1 bytes are left"
     );
     assert!(refused(3, 1, &[0x80, 0, 0, 0]).contains("the length -2147483648"));
 }
@@ -426,20 +426,20 @@ fn a_message_has_no_more_elements_than_the_limit() {
         bytes
     };
     assert!(decode(20, 1, &of(ELEMENTS_MAX)).is_ok());
-    assert!(refused(20, 1, &of(ELEMENTS_MAX + 1)).contains("262144 elements at most"));
+    assert!(refused(20, 1, &of(ELEMENTS_MAX + 1)).contains("at most 262144 elements"));
 }
 
 #[test]
 fn a_null_is_refused_where_the_version_has_none() {
     // All topics, since version 1.
-    assert!(refused(3, 0, &[0xff; 4]).ends_with("is null and must not be"));
+    assert!(refused(3, 0, &[0xff; 4]).ends_with("must not be null"));
     let Ok(Request::Metadata(all)) = decode(3, 1, &[0xff; 4]) else {
         panic!("all topics");
     };
     assert_eq!(all.topics, None);
     // The name of a group.
-    assert!(refused(12, 0, &[0xff; 2]).ends_with("is null and must not be"));
-    assert!(refused(12, 4, &[0]).ends_with("is null and must not be"));
+    assert!(refused(12, 0, &[0xff; 2]).ends_with("must not be null"));
+    assert!(refused(12, 4, &[0]).ends_with("must not be null"));
 }
 
 #[test]
@@ -464,7 +464,7 @@ fn unknown_tags_are_skipped_and_false_ones_refused() {
     };
     assert_eq!((heartbeat.generation_id, heartbeat.member_id.as_str()), (7, "m"));
     assert!(refused(12, 4, &with_tags(&[1, 0, 2, b'x'])).contains("tag 0 has 2 bytes and 1 are left"));
-    assert!(refused(12, 4, &with_tags(&[0xff, 0xff, 0xff, 0xff, 0xff, 1])).contains("a number goes on"));
+    assert!(refused(12, 4, &with_tags(&[0xff, 0xff, 0xff, 0xff, 0xff, 1])).contains("a number has more than"));
     assert!(refused(12, 4, &with_tags(&[0xff, 0xff, 0xff, 0xff, 0x7f])).contains("the number"));
     // A known tag whose value is shorter than its declared length.
     let versions = [&[0, 0, 1, 0, 0, 0, 0][..], &[1, 1, 9], &[0; 9]].concat();
@@ -485,7 +485,7 @@ fn a_string_has_to_be_text() {
     assert!(refused(12, 0, &[0, 2, 0xc3, 0x28]).contains("not UTF-8"));
     // Strings shorter than their length, and longer than the maximum.
     let long = [&[0x81, 0x80, 0x02][..], &[b'a'; 0x8000]].concat();
-    assert!(refused(12, 4, &long).contains("a string of 32768 bytes"));
+    assert!(refused(12, 4, &long).contains("at most 32767 bytes, not 32768"));
 }
 
 #[test]
@@ -504,11 +504,11 @@ fn a_string_that_is_too_long_is_cut_between_characters() {
 #[test]
 fn what_is_not_served_is_unsupported() {
     for (key, version, expected) in [
-        (18, 5, "version 5 of ApiVersions: this broker has 0 to 4"),
-        (2, 0, "version 0 of ListOffsets: this broker has 1 to 7"),
-        (18, -1, "version -1 of ApiVersions: this broker has 0 to 4"),
-        (7, 0, "this broker has no API with the key 7"),
-        (-1, 0, "this broker has no API with the key -1"),
+        (18, 5, "version 5 of ApiVersions is not supported: use 0 to 4"),
+        (2, 0, "version 0 of ListOffsets is not supported: use 1 to 7"),
+        (18, -1, "version -1 of ApiVersions is not supported: use 0 to 4"),
+        (7, 0, "API key 7 is not supported"),
+        (-1, 0, "API key -1 is not supported"),
     ] {
         let error = decode(key, version, &[]).expect_err(expected);
         assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Unsupported, expected));

@@ -108,8 +108,8 @@ impl Nullable for String {
             return Ok(None);
         };
         let bytes = from.take(length)?;
-        let text =
-            str::from_utf8(&bytes).map_err(|e| from.malformed(format!("a string ends that is not UTF-8: {e}")))?;
+        let text = str::from_utf8(&bytes)
+            .map_err(|e| from.malformed(format!("the string that ends there is not UTF-8: {e}")))?;
         Ok(Some(text.to_owned()))
     }
 

@@ -85,7 +85,7 @@ pub(in super::super) fn fetch(
     let settling = if is_settled_whatever_comes {
         Either::Left(spawn_local(settling).map(|settled| {
             settled.unwrap_or_else(|error| {
-                tracing::error!(%error, "a member's acknowledgements were not done");
+                tracing::error!(%error, "the acknowledgements of a member failed");
                 Err(Code::UNKNOWN_SERVER_ERROR)
             })
         }))

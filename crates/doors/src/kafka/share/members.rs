@@ -61,7 +61,7 @@ async fn try_heartbeat(
     let invalid = |message: &str| Refused { code: Code::INVALID_REQUEST, message: message.to_owned() };
     let group = group_for(broker, caller, SHARE_GROUP_HEARTBEAT, &request.group_id)?;
     if request.member_id.is_empty() {
-        return Err(invalid("a member of a share group gives itself an id"));
+        return Err(invalid("the member id is missing: a member of a share group chooses its own id"));
     }
     let member = member_id(&request.member_id)?;
     if request.member_epoch == LEAVES {
@@ -72,7 +72,7 @@ async fn try_heartbeat(
     let topics = names.map(|names| topics_named(broker, caller, SHARE_GROUP_HEARTBEAT, &names)).transpose()?;
     let settings = GroupSettings::of(broker, &group).await?;
     let turn = match (request.member_epoch, topics) {
-        (JOINS, None) => return Err(invalid("a member that joins says what it subscribes to")),
+        (JOINS, None) => return Err(invalid("a member that joins must name the topics of its subscription")),
         (JOINS, Some(topics)) => {
             let (client, host) = (caller.client.clone(), caller.host.clone());
             let session_timeout_ms = settings.session_timeout_ms;
@@ -80,7 +80,7 @@ async fn try_heartbeat(
             broker.groups.join_share_group(&group, join, settings.start).await?
         }
         (epoch, topics) => {
-            let epoch = u32::try_from(epoch).or(Err(invalid("a member's epoch is -1 or more")))?;
+            let epoch = u32::try_from(epoch).or(Err(invalid("the epoch of a member is -1 or more")))?;
             broker
                 .groups
                 .share_group_heartbeat(

@@ -167,7 +167,7 @@ impl ShareSessions {
         let mut over: Vec<(Offset, u64)> = taken.leases.into_iter().collect();
         let all = over.clone();
         if let Err(error) = broker.queues.held(&from, &mut over).await {
-            tracing::debug!(%error, "its topic was deleted meanwhile");
+            tracing::debug!(%error, "the topic of a session was deleted");
             over.clear();
         }
         let held: BTreeMap<Offset, u64> = over.into_iter().collect();
@@ -202,7 +202,7 @@ impl Session {
         for ((_, partition), Taken { queue, leases }) in self.taken {
             let leases: Vec<(Offset, u64)> = leases.into_iter().collect();
             if let Err(error) = broker.queues.give_up(&AcquireFrom { queue, partition }, &leases).await {
-                tracing::debug!(%error, "what a member had is gone");
+                tracing::debug!(%error, "cannot release the leases of a session");
             }
         }
     }

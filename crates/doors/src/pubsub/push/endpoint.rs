@@ -95,7 +95,7 @@ pub struct NoAllow(String);
 
 impl fmt::Display for NoAllow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}' is no address, no network such as 10.0.0.0/8 and no name such as *.example.com", self.0)
+        write!(f, "'{}' is not an address, a network such as 10.0.0.0/8 or a name such as *.example.com", self.0)
     }
 }
 
@@ -166,7 +166,7 @@ impl Allow {
         let (mut allowed, mut refused) = (Vec::new(), None);
         for address in found.take(64) {
             if is_own(doors, address) {
-                refused = Some(format!("{address} is a port of this broker, to which nothing is pushed"));
+                refused = Some(format!("{address} is a port of this broker: messages cannot be pushed to it"));
             } else if self.allows(&endpoint.host, address.ip()) {
                 allowed.push(address);
             } else {
@@ -183,7 +183,7 @@ impl Allow {
 }
 
 fn not_allowed(address: &str) -> String {
-    format!("{address} is not in pubsub_push_allow; whoever runs the broker can add it")
+    format!("{address} is not in pubsub_push_allow: add it to the configuration of the broker")
 }
 
 /// Returns `true` if a connection to this address would reach the broker itself.

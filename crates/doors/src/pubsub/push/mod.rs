@@ -243,7 +243,11 @@ impl<S: Source> Task<S> {
                         Ok(messages) => pushes.extend(messages.into_iter().map(|message| self.push(message))),
                         Err(error) if error.kind == ErrorKind::NotFound => break,
                         Err(error) => {
-                            tracing::warn!(%error, subscription = %self.target.subscription, "cannot receive to push");
+                            tracing::warn!(
+                                %error,
+                                subscription = %self.target.subscription,
+                                "cannot receive messages to push"
+                            );
                             self.note_failure(&mut pace, now_ms());
                         }
                     }
@@ -290,7 +294,7 @@ impl<S: Source> Task<S> {
         };
         if let Err(error) = told {
             // It is redelivered when its lease expires.
-            tracing::debug!(%error, subscription = %self.target.subscription, "a pushed message was not settled");
+            tracing::debug!(%error, subscription = %self.target.subscription, "cannot settle a pushed message");
         }
         // Counted after the acknowledgement, so that a message counted as acknowledged is not redelivered after a
         // crash.

@@ -123,7 +123,7 @@ fn expect_short(name_bytes: usize) -> Result<(), String> {
     if name_bytes <= NAME_BYTES_MAX {
         Ok(())
     } else {
-        Err(format!("a name with all that it is inside of has {name_bytes} bytes, at most {NAME_BYTES_MAX}"))
+        Err(format!("a full name has at most {NAME_BYTES_MAX} bytes, not {name_bytes}"))
     }
 }
 
@@ -145,7 +145,7 @@ impl Walk {
     }
 
     fn spend(&mut self, steps: usize) -> Result<(), String> {
-        self.steps = self.steps.checked_sub(steps).ok_or("this takes more steps than its size allows")?;
+        self.steps = self.steps.checked_sub(steps).ok_or("the check takes too many steps for the size of its input")?;
         Ok(())
     }
 }

@@ -369,8 +369,9 @@ fn is_id(id: &str) -> bool {
 fn new_id(is_taken: impl Fn(&str) -> bool) -> Result<String, Refusal> {
     loop {
         let mut random = [0; 4];
-        aws_lc_rs::rand::fill(&mut random)
-            .map_err(|error| Refusal::new(Code::Unavailable, format!("no random bytes: {error}")))?;
+        aws_lc_rs::rand::fill(&mut random).map_err(|error| {
+            Refusal::new(Code::Unavailable, format!("cannot get random numbers from the system: {error}"))
+        })?;
         let id = format!("{:08x}", u32::from_be_bytes(random));
         if !is_taken(&id) {
             return Ok(id);

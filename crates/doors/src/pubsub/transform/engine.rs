@@ -51,7 +51,7 @@ impl Engine {
     /// Runs the code and looks up the function in it.
     pub fn new(function: &Function, until: Instant) -> Result<Self, Fault> {
         check_name(&function.name)?;
-        let no_engine = |error: rquickjs::Error| Fault::Failed(format!("no engine to run it in ({error})"));
+        let no_engine = |error: rquickjs::Error| Fault::Failed(format!("the engine cannot be started ({error})"));
         let runtime = Runtime::new().map_err(no_engine)?;
         runtime.set_memory_limit(MEMORY_BYTES_MAX);
         runtime.set_max_stack_size(STACK_BYTES_MAX);
@@ -63,9 +63,9 @@ impl Engine {
         engine.timed(until, |ctx| {
             ctx.eval_with_options::<Value<'_>, _>(function.code.as_str(), sloppy())
                 .map_err(|error| format!("the code cannot be run: {}", thrown(&ctx, error)))?;
-            let found: Value<'_> = ctx
-                .eval_with_options(engine.name.as_str(), sloppy())
-                .map_err(|error| format!("function {} is not in the code: {}", engine.name, thrown(&ctx, error)))?;
+            let found: Value<'_> = ctx.eval_with_options(engine.name.as_str(), sloppy()).map_err(|error| {
+                format!("the code does not define the function {}: {}", engine.name, thrown(&ctx, error))
+            })?;
             if found.is_function() {
                 Ok(())
             } else {
@@ -184,7 +184,9 @@ fn attributes_of<'js>(ctx: &Ctx<'js>, returned: &Object<'js>) -> Result<BTreeMap
 
 /// Converts a string of the engine, which may have unpaired surrogates that UTF-8 cannot encode.
 fn text(string: &rquickjs::String<'_>, what: &str) -> Result<String, String> {
-    string.to_string().map_err(|error| format!("the function returned {what} that has no form in UTF-8 ({error})"))
+    string
+        .to_string()
+        .map_err(|error| format!("the function returned {what} that cannot be encoded in UTF-8 ({error})"))
 }
 
 /// Returns the message of an error; for an exception its own text.
@@ -202,7 +204,7 @@ fn thrown(ctx: &Ctx<'_>, error: rquickjs::Error) -> String {
         None => match value.as_string() {
             Some(string) => string.to_string().unwrap_or_else(|error| error.to_string()),
             // An exception is null if there is no memory left to create it.
-            None if value.is_null() => format!("it threw null, or had used up its {} MiB", MEMORY_BYTES_MAX >> 20),
+            None if value.is_null() => format!("it threw null, or has used all of its {} MiB", MEMORY_BYTES_MAX >> 20),
             None => format!("it threw {}", value.type_name()),
         },
     };
@@ -226,6 +228,6 @@ fn check_name(name: &str) -> Result<(), Fault> {
     if chars.next().is_some_and(is_first) && chars.all(|c| is_first(c) || c.is_numeric()) {
         Ok(())
     } else {
-        Err(Fault::Failed(format!("'{}' is no name of a function", shortened(name.to_owned()))))
+        Err(Fault::Failed(format!("'{}' is not a name of a function", shortened(name.to_owned()))))
     }
 }

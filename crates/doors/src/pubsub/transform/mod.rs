@@ -79,7 +79,7 @@ impl fmt::Display for Unanswered {
         match self {
             Self::Busy(message) => f.write_str(message),
             Self::Endless => f.write_str(
-                "message_transforms: a function does not end: change it. It is not run for others before it ends",
+                "message_transforms: a function does not end, and is not called again until it ends: change it",
             ),
         }
     }
@@ -195,7 +195,8 @@ impl Transforms {
         let place = tokio::time::timeout(PLACE_WAIT_MAX, self.places.clone().acquire_owned()).await;
         let Ok(Ok(place)) = place else {
             let message = format!(
-                "all {} threads for message transforms are busy, {} of them with functions that do not end: try later",
+                "all {} threads for message transforms are busy, {} of them with functions that do not end: try again \
+                 later",
                 self.threads_max,
                 self.stuck.count()
             );
@@ -208,7 +209,7 @@ impl Transforms {
         let count = messages.len() as u64;
         let job = Job { functions: functions.clone(), messages, until, answer, state: state.clone(), place };
         let gone = |what: &str| Unanswered::Busy(format!("the thread for message transforms {what}: try again"));
-        self.jobs.send(job).map_err(|error| gone(&format!("is gone ({error})")))?;
+        self.jobs.send(job).map_err(|error| gone(&format!("has stopped ({error})")))?;
         match tokio::time::timeout(JOB_TIME_MAX + STUCK_AFTER, answered).await {
             Ok(Ok(transformed)) => Ok(transformed),
             Ok(Err(error)) => Err(gone(&format!("ended ({error})"))),

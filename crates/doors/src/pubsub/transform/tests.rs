@@ -121,9 +121,9 @@ async fn a_function_is_looked_at_before_it_is_used() {
     assert_eq!(check("g", "const g = m => m;").await, Ok(()));
     for (name, code, expected) in [
         ("f", "function f(m) { return", "the code cannot be run: SyntaxError"),
-        ("g", "function f(m) { return m; }", "function g is not in the code: ReferenceError"),
+        ("g", "function f(m) { return m; }", "the code does not define the function g: ReferenceError"),
         ("f", "var f = 5;", "f is not a function, it is int"),
-        ("f(1)", "function f(m) { return m; }", "'f(1)' is no name of a function"),
+        ("f(1)", "function f(m) { return m; }", "'f(1)' is not a name of a function"),
         ("f", "throw new Error('at once')", "Error: at once"),
         ("f", "import x from 'x'; function f(m) { return m; }", "SyntaxError"),
         ("f", "for (;;);", "longer than 500 ms"),

@@ -8,12 +8,12 @@ use crate::redis::errors::{Done, Fail, SYNTAX, fixed};
 
 pub(super) const COMMANDS: &[Command] = &[
     write("SETBIT", 4, ONE, setbit, ("2.2.0", "Sets a bit of a string")),
-    read("GETBIT", 3, ONE, getbit, ("2.2.0", "A bit of a string")),
-    read("BITCOUNT", -2, ONE, bitcount, ("2.6.0", "How many bits of a string are set")),
-    read("BITPOS", -3, ONE, bitpos, ("2.8.7", "Where the first bit of a string is that is set, or not")),
-    write("BITOP", -4, Keys::Range(2, -1, 1), bitop, ("2.6.0", "Combines the bits of strings")),
-    write("BITFIELD", -2, ONE, bitfield, ("3.2.0", "Numbers of any width in a string")),
-    read("BITFIELD_RO", -2, ONE, bitfield_ro, ("6.0.0", "The same, for reading only")),
+    read("GETBIT", 3, ONE, getbit, ("2.2.0", "Returns a bit of a string")),
+    read("BITCOUNT", -2, ONE, bitcount, ("2.6.0", "Counts the set bits of a string")),
+    read("BITPOS", -3, ONE, bitpos, ("2.8.7", "Finds the first bit of a string that is set, or not set")),
+    write("BITOP", -4, Keys::Range(2, -1, 1), bitop, ("2.6.0", "Combines strings bit by bit")),
+    write("BITFIELD", -2, ONE, bitfield, ("3.2.0", "Reads and changes integers of any width in a string")),
+    read("BITFIELD_RO", -2, ONE, bitfield_ro, ("6.0.0", "Reads integers of any width in a string")),
 ];
 
 /// Number of bits of the largest value.

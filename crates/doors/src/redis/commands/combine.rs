@@ -349,7 +349,7 @@ impl Combination {
 fn take_room(room: &mut usize, member: &[u8]) -> Done {
     let left = room.checked_sub(member.len() + MEMBER_BYTES);
     *room = left.ok_or_else(|| {
-        Fail::new(format!("ERR the result takes more than {ANSWER_BYTES_MAX} bytes: combine less at once"))
+        Fail::new(format!("ERR the result has more than {ANSWER_BYTES_MAX} bytes: combine fewer keys at a time"))
     })?;
     Ok(())
 }

@@ -16,12 +16,8 @@ use crate::redis::connection::{DATABASES, Door, Later, Session};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::stats::SLOW_MAX;
 
-pub(super) const COMMAND: Command = own("CONFIG", -2, config, ("2.0.0", "How the server is set up")).of(&[
-    ("GET", -3),
-    ("RESETSTAT", 2),
-    ("REWRITE", 2),
-    ("SET", -4),
-]);
+pub(super) const COMMAND: Command = own("CONFIG", -2, config, ("2.0.0", "Returns and sets parameters of the server"))
+    .of(&[("GET", -3), ("RESETSTAT", 2), ("REWRITE", 2), ("SET", -4)]);
 
 /// Maximum size of the value of a parameter without effect.
 const VALUE_BYTES_MAX: usize = 1024;
@@ -311,7 +307,7 @@ fn set(door: &Door, args: &[&[u8]]) -> Done {
             Change::SlowLength(max) => door.stats.set_slow_max(max),
             Change::Keep(name, value) => {
                 if door.settings.warned.lock().insert(name) {
-                    tracing::warn!(name, value, "a client has set a parameter of Redis that changes nothing here");
+                    tracing::warn!(name, value, "a client has set a parameter of Redis that has no effect");
                 }
                 let value = if name == "hz" { hz(&value) } else { value };
                 door.settings.set.lock().insert(name, value);

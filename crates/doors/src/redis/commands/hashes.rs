@@ -11,20 +11,20 @@ use crate::redis::long_double::LongDouble;
 
 pub(super) const COMMANDS: &[Command] = &[
     write("HSET", -4, ONE, hset, ("2.0.0", "Sets fields of a hash")),
-    write("HMSET", -4, ONE, hmset, ("2.0.0", "Sets fields of a hash: HSET by its old name")),
-    write("HSETNX", 4, ONE, hsetnx, ("2.0.0", "Sets a field of a hash that is not there")),
-    read("HGET", 3, ONE, hget, ("2.0.0", "The value of a field")),
-    read("HMGET", -3, ONE, hmget, ("2.0.0", "The values of several fields")),
-    read("HGETALL", 2, ONE, hgetall, ("2.0.0", "All fields with their values")),
-    read("HKEYS", 2, ONE, hkeys, ("2.0.0", "All fields")),
-    read("HVALS", 2, ONE, hvals, ("2.0.0", "The values of all fields")),
-    read("HLEN", 2, ONE, hlen, ("2.0.0", "How many fields there are")),
-    read("HSTRLEN", 3, ONE, hstrlen, ("3.2.0", "How long the value of a field is")),
-    read("HEXISTS", 3, ONE, hexists, ("2.0.0", "Whether a field is there")),
+    write("HMSET", -4, ONE, hmset, ("2.0.0", "Sets fields of a hash: the older name of HSET")),
+    write("HSETNX", 4, ONE, hsetnx, ("2.0.0", "Sets a field of a hash if it does not exist")),
+    read("HGET", 3, ONE, hget, ("2.0.0", "Returns the value of a field")),
+    read("HMGET", -3, ONE, hmget, ("2.0.0", "Returns the values of several fields")),
+    read("HGETALL", 2, ONE, hgetall, ("2.0.0", "Returns all fields with their values")),
+    read("HKEYS", 2, ONE, hkeys, ("2.0.0", "Returns all fields")),
+    read("HVALS", 2, ONE, hvals, ("2.0.0", "Returns the values of all fields")),
+    read("HLEN", 2, ONE, hlen, ("2.0.0", "Returns the number of fields")),
+    read("HSTRLEN", 3, ONE, hstrlen, ("3.2.0", "Returns the length of a value")),
+    read("HEXISTS", 3, ONE, hexists, ("2.0.0", "Returns whether a field exists")),
     write("HDEL", -3, ONE, hdel, ("2.0.0", "Deletes fields")),
-    write("HINCRBY", 4, ONE, hincrby, ("2.0.0", "Adds to the number of a field")),
-    write("HINCRBYFLOAT", 4, ONE, hincrbyfloat, ("2.6.0", "Adds to the number of a field, with a fraction")),
-    read("HRANDFIELD", -2, ONE, hrandfield, ("6.2.0", "Any fields")),
+    write("HINCRBY", 4, ONE, hincrby, ("2.0.0", "Adds an integer to the value of a field")),
+    write("HINCRBYFLOAT", 4, ONE, hincrbyfloat, ("2.6.0", "Adds a decimal number to the value of a field")),
+    read("HRANDFIELD", -2, ONE, hrandfield, ("6.2.0", "Returns random fields")),
 ];
 
 fn set_all(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done<usize> {

@@ -20,16 +20,19 @@ const HELP: &[(&str, Lines)] = &[
             ("KILL <ip:port>", "Close the connection of this address."),
             (
                 "KILL <option> <value> [<option> <value> [...]]",
-                "Close the connections that all of ADDR, LADDR, ID, TYPE, USER and SKIPME (YES|NO) name.",
+                "Close the connections that match all of ADDR, LADDR, ID, TYPE, USER and SKIPME (YES|NO).",
             ),
             ("LIST [TYPE (NORMAL|MASTER|REPLICA|PUBSUB)] [ID <id> [...]]", "Return a line for each connection."),
             ("NO-EVICT (ON|OFF)", "Mark this connection. No connection is ever evicted."),
-            ("PAUSE <timeout> [WRITE|ALL]", "Have clients, or their writes, wait for so many milliseconds."),
+            (
+                "PAUSE <timeout> [WRITE|ALL]",
+                "Make clients, or only their writes, wait for this number of milliseconds.",
+            ),
             ("REPLY (ON|OFF|SKIP)", "Choose which requests are answered."),
             ("SETINFO (LIB-NAME|LIB-VER) <value>", "Set the name or version of the library of this connection."),
             ("SETNAME <name>", "Set the name of this connection."),
             ("TRACKING OFF", "Do nothing: nothing is tracked."),
-            ("TRACKINGINFO", "Return how keys are tracked for this connection: not at all."),
+            ("TRACKINGINFO", "Return how this connection tracks keys: it does not."),
             ("UNBLOCK <clientid> [TIMEOUT|ERROR]", "End the wait of a blocked connection."),
             ("UNPAUSE", "End the pause of clients."),
         ],
@@ -37,11 +40,11 @@ const HELP: &[(&str, Lines)] = &[
     (
         "COMMAND",
         &[
-            ("(no subcommand)", "Return what is known of all commands."),
+            ("(no subcommand)", "Return a description of all commands."),
             ("COUNT", "Return the number of commands."),
             ("DOCS [<command-name> [...]]", "Return the documentation of commands."),
             ("GETKEYS <full-command>", "Return the keys of a command."),
-            ("INFO [<command-name> [...]]", "Return what is known of commands."),
+            ("INFO [<command-name> [...]]", "Return a description of commands."),
             ("LIST [FILTERBY (PATTERN <pattern>|ACLCAT <category>|MODULE <name>)]", "Return the names of commands."),
         ],
     ),
@@ -49,7 +52,7 @@ const HELP: &[(&str, Lines)] = &[
         "CONFIG",
         &[
             ("GET <pattern> [<pattern> [...]]", "Return parameters whose names match, with their values."),
-            ("RESETSTAT", "Begin the counters of INFO again."),
+            ("RESETSTAT", "Reset the counters of INFO."),
             ("REWRITE", "Always an error: settings are the broker's, see `thalweg config show`."),
             ("SET <directive> <value> [<directive> <value> [...]]", "Set parameters."),
         ],
@@ -59,50 +62,50 @@ const HELP: &[(&str, Lines)] = &[
         &[
             ("DELETE <library-name>", "Always an error: there are no libraries."),
             ("FLUSH [ASYNC|SYNC]", "Do nothing: there are no libraries."),
-            ("KILL", "Always an error: no function runs."),
+            ("KILL", "Always an error: no function is running."),
             ("LIST [LIBRARYNAME <pattern>] [WITHCODE]", "Return all libraries: none."),
-            ("STATS", "Return the function that runs: none."),
+            ("STATS", "Return the running function: none."),
         ],
     ),
     (
         "LATENCY",
         &[
-            ("DOCTOR", "Return a report for people."),
+            ("DOCTOR", "Return a report in plain text."),
             ("GRAPH <event>", "Always an error: events are not sampled, see SLOWLOG and HISTOGRAM."),
             ("HISTOGRAM [<command> [...]]", "Return how long commands took, as cumulative counts."),
             ("HISTORY <event>", "Return samples of an event: none."),
             ("LATEST", "Return the latest samples of all events: none."),
-            ("RESET [<event> [...]]", "Forget samples, and return how many events had any: none."),
+            ("RESET [<event> [...]]", "Delete samples, and return the number of affected events: 0."),
         ],
     ),
     (
         "MEMORY",
         &[
-            ("DOCTOR", "Return a report for people."),
-            ("MALLOC-STATS", "Return what the allocator says of itself: nothing."),
+            ("DOCTOR", "Return a report in plain text."),
+            ("MALLOC-STATS", "Return statistics of the allocator: none."),
             ("PURGE", "Do nothing: the allocator returns memory by itself."),
-            ("STATS", "Return what the memory of the broker is used for."),
-            ("USAGE <key> [SAMPLES <count>]", "Return the bytes that a key and its value take."),
+            ("STATS", "Return how the memory of the broker is used."),
+            ("USAGE <key> [SAMPLES <count>]", "Return the memory in bytes that a key and its value use."),
         ],
     ),
     ("MODULE", &[("LIST", "Return all loaded modules: none.")]),
     (
         "OBJECT",
         &[
-            ("ENCODING <key>", "Return how Redis would keep the value of a key."),
+            ("ENCODING <key>", "Return the encoding that Redis would use for the value of a key."),
             ("FREQ <key>", "Return the logarithm of how often a key was used, in a cache that evicts by use."),
-            ("IDLETIME <key>", "Return for how many seconds a key was not used."),
+            ("IDLETIME <key>", "Return the seconds since the last use of a key."),
             ("REFCOUNT <key>", "Return 1."),
         ],
     ),
     (
         "PUBSUB",
         &[
-            ("CHANNELS [<pattern>]", "Return the channels that somebody listens to."),
-            ("NUMPAT", "Return the number of patterns that somebody listens to."),
-            ("NUMSUB [<channel> [...]]", "Return how many connections listen to each channel."),
-            ("SHARDCHANNELS [<pattern>]", "Return the shard channels that somebody listens to."),
-            ("SHARDNUMSUB [<shardchannel> [...]]", "Return how many connections listen to each shard channel."),
+            ("CHANNELS [<pattern>]", "Return the channels with subscribers."),
+            ("NUMPAT", "Return the number of patterns with subscribers."),
+            ("NUMSUB [<channel> [...]]", "Return the number of subscribers of each channel."),
+            ("SHARDCHANNELS [<pattern>]", "Return the shard channels with subscribers."),
+            ("SHARDNUMSUB [<shardchannel> [...]]", "Return the number of subscribers of each shard channel."),
         ],
     ),
     (
@@ -110,7 +113,7 @@ const HELP: &[(&str, Lines)] = &[
         &[
             ("EXISTS <sha1> [<sha1> [...]]", "Return 0 for each: there are no scripts."),
             ("FLUSH [ASYNC|SYNC]", "Do nothing: there are no scripts."),
-            ("KILL", "Always an error: no script runs."),
+            ("KILL", "Always an error: no script is running."),
         ],
     ),
     (
@@ -126,7 +129,7 @@ const HELP: &[(&str, Lines)] = &[
         &[
             ("CREATE <key> <groupname> <id|$> [MKSTREAM] [ENTRIESREAD <n>]", "Create a group."),
             ("CREATECONSUMER <key> <groupname> <consumer>", "Create a consumer of a group."),
-            ("DELCONSUMER <key> <groupname> <consumer>", "Remove a consumer with what it has not acknowledged."),
+            ("DELCONSUMER <key> <groupname> <consumer>", "Remove a consumer with its unacknowledged entries."),
             ("DESTROY <key> <groupname>", "Remove a group."),
             ("SETID <key> <groupname> <id|$> [ENTRIESREAD <n>]", "Set the id after which a group continues."),
         ],
@@ -136,7 +139,7 @@ const HELP: &[(&str, Lines)] = &[
         &[
             ("CONSUMERS <key> <groupname>", "Return the consumers of a group."),
             ("GROUPS <key>", "Return the groups of a stream."),
-            ("STREAM <key> [FULL [COUNT <count>]]", "Return what is known of a stream."),
+            ("STREAM <key> [FULL [COUNT <count>]]", "Return a description of a stream."),
         ],
     ),
 ];

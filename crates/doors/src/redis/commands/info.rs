@@ -15,7 +15,7 @@ use crate::redis::VERSION;
 use crate::redis::codec::Answer;
 use crate::redis::connection::{DATABASES, Door, Later, Session};
 
-pub(super) const COMMAND: Command = own("INFO", -1, info, ("1.0.0", "How the server does"));
+pub(super) const COMMAND: Command = own("INFO", -1, info, ("1.0.0", "Returns statistics of the server"));
 
 /// Sections that are returned only if they are requested by name, or with `all`.
 const MORE: [&str; 2] = ["Commandstats", "Latencystats"];

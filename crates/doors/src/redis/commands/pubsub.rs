@@ -19,15 +19,15 @@ use crate::redis::names::topic_of;
 use crate::redis::writer::Writer;
 
 pub(super) const COMMANDS: &[Command] = &[
-    own("PUBLISH", 3, publish, ("2.0.0", "Publishes to a channel, and to the topic of its name if there is one")),
-    own("SUBSCRIBE", -2, subscribe, ("2.0.0", "Listens to channels")),
-    own("UNSUBSCRIBE", -1, unsubscribe, ("2.0.0", "Listens no longer to channels")),
-    own("PSUBSCRIBE", -2, psubscribe, ("2.0.0", "Listens to all channels of patterns")),
-    own("PUNSUBSCRIBE", -1, punsubscribe, ("2.0.0", "Listens no longer to patterns")),
-    own("SPUBLISH", 3, spublish, ("7.0.0", "Publishes to a shard channel, which only this door has")),
-    own("SSUBSCRIBE", -2, ssubscribe, ("7.0.0", "Listens to shard channels")),
-    own("SUNSUBSCRIBE", -1, sunsubscribe, ("7.0.0", "Listens no longer to shard channels")),
-    own("PUBSUB", -2, pubsub, ("2.8.0", "Who listens to what")).of(&[
+    own("PUBLISH", 3, publish, ("2.0.0", "Publishes to a channel, and to the topic of the same name if it exists")),
+    own("SUBSCRIBE", -2, subscribe, ("2.0.0", "Subscribes to channels")),
+    own("UNSUBSCRIBE", -1, unsubscribe, ("2.0.0", "Unsubscribes from channels")),
+    own("PSUBSCRIBE", -2, psubscribe, ("2.0.0", "Subscribes to all channels that match patterns")),
+    own("PUNSUBSCRIBE", -1, punsubscribe, ("2.0.0", "Unsubscribes from patterns")),
+    own("SPUBLISH", 3, spublish, ("7.0.0", "Publishes to a shard channel, which no other door serves")),
+    own("SSUBSCRIBE", -2, ssubscribe, ("7.0.0", "Subscribes to shard channels")),
+    own("SUNSUBSCRIBE", -1, sunsubscribe, ("7.0.0", "Unsubscribes from shard channels")),
+    own("PUBSUB", -2, pubsub, ("2.8.0", "Returns channels and their numbers of subscribers")).of(&[
         ("CHANNELS", -2),
         ("NUMSUB", -2),
         ("NUMPAT", 2),

@@ -24,13 +24,13 @@ const FEW: usize = 128;
 const STEPS_MAX: usize = 64;
 
 pub(super) const COMMANDS: &[Command] = &[
-    read("SCAN", -2, Keys::All, scan, ("2.8.0", "Some of the keys, and where to go on")),
-    read("HSCAN", -3, ONE, hscan, ("2.8.0", "Some of the fields of a hash, and where to go on")),
-    read("SSCAN", -3, ONE, sscan, ("2.8.0", "Some of the members of a set, and where to go on")),
-    read("ZSCAN", -3, ONE, zscan, ("2.8.0", "Some of the members of a sorted set, and where to go on")),
-    read("KEYS", 2, Keys::All, keys, ("1.0.0", "All keys of a pattern")),
-    read("RANDOMKEY", 1, Keys::All, randomkey, ("1.0.0", "Any key")),
-    read("DBSIZE", 1, Keys::All, dbsize, ("1.0.0", "How many keys there are")),
+    read("SCAN", -2, Keys::All, scan, ("2.8.0", "Returns some of the keys, and a cursor for the next")),
+    read("HSCAN", -3, ONE, hscan, ("2.8.0", "Returns some of the fields of a hash, and a cursor for the next")),
+    read("SSCAN", -3, ONE, sscan, ("2.8.0", "Returns some of the members of a set, and a cursor for the next")),
+    read("ZSCAN", -3, ONE, zscan, ("2.8.0", "Returns some of the members of a sorted set, and a cursor for the next")),
+    read("KEYS", 2, Keys::All, keys, ("1.0.0", "Returns all keys that match a pattern")),
+    read("RANDOMKEY", 1, Keys::All, randomkey, ("1.0.0", "Returns a random key")),
+    read("DBSIZE", 1, Keys::All, dbsize, ("1.0.0", "Returns the number of keys")),
     write("FLUSHDB", -1, Keys::All, flushdb, ("1.0.0", "Removes all keys of a database")),
 ];
 

@@ -18,7 +18,7 @@ use crate::redis::writer::Writer;
 const SLEEP_MAX_S: f64 = 60.0;
 
 pub(super) const COMMANDS: &[Command] = &[
-    own("COMMAND", -1, command, ("2.8.13", "What commands there are")).of(&[
+    own("COMMAND", -1, command, ("2.8.13", "Returns the supported commands")).of(&[
         ("COUNT", 2),
         ("LIST", -2),
         ("INFO", -2),
@@ -28,10 +28,10 @@ pub(super) const COMMANDS: &[Command] = &[
     super::config::COMMAND,
     super::info::COMMAND,
     own("FLUSHALL", -1, flushall, ("1.0.0", "Removes all keys of all databases")),
-    own("TIME", 1, time, ("2.6.0", "The time of the server")),
-    own("WAIT", 3, wait, ("3.0.0", "How many replicas have what was written: there are none")),
-    own("ROLE", 1, role, ("2.8.12", "What the server is among others")),
-    own("ACL", -2, acl, ("6.0.0", "Who the client is")).of(&[
+    own("TIME", 1, time, ("2.6.0", "Returns the time of the server")),
+    own("WAIT", 3, wait, ("3.0.0", "Returns the number of replicas with all writes: always 0")),
+    own("ROLE", 1, role, ("2.8.12", "Returns the replication role of the server: always master")),
+    own("ACL", -2, acl, ("6.0.0", "Returns the user of the connection")).of(&[
         ("CAT", -2),
         ("DELUSER", -3),
         ("DRYRUN", -4),
@@ -45,7 +45,7 @@ pub(super) const COMMANDS: &[Command] = &[
         ("USERS", 2),
         ("WHOAMI", 2),
     ]),
-    own("DEBUG", -2, debug, ("1.0.0", "For tests of clients")),
+    own("DEBUG", -2, debug, ("1.0.0", "Sleeps, for tests of clients")),
 ];
 
 fn flushall(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
@@ -103,8 +103,9 @@ fn role(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, L
 
 fn acl(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
     if !is(args[1], "WHOAMI") {
-        return session
-            .fail(&Fail::new("ERR users are kept by the broker, not by this protocol: see `thalweg user --help`"));
+        return session.fail(&Fail::new(
+            "ERR users are managed by the broker, not over this protocol: see `thalweg user --help`",
+        ));
     }
     written(session, |writer| {
         writer.bulk(session.client.about.lock().user.as_bytes());

@@ -21,12 +21,12 @@ use crate::redis::writer::Writer;
 const NAME_BYTES_MAX: usize = 256;
 
 pub(super) const COMMANDS: &[Command] = &[
-    own("PING", -1, ping, ("1.0.0", "Answers PONG, or what it was given")),
-    own("ECHO", 2, echo, ("1.0.0", "Answers what it was given")),
-    own("HELLO", -1, hello, ("6.0.0", "Says which version of the protocol the client speaks, and who it is")),
-    own("AUTH", -2, auth, ("1.0.0", "Says who the client is")),
-    own("SELECT", 2, select, ("1.0.0", "Goes to another database")),
-    own("CLIENT", -2, client, ("2.4.0", "About the connections of all clients")).of(&[
+    own("PING", -1, ping, ("1.0.0", "Returns PONG, or its argument")),
+    own("ECHO", 2, echo, ("1.0.0", "Returns its argument")),
+    own("HELLO", -1, hello, ("6.0.0", "Selects the version of the protocol, and logs in")),
+    own("AUTH", -2, auth, ("1.0.0", "Logs in")),
+    own("SELECT", 2, select, ("1.0.0", "Selects another database")),
+    own("CLIENT", -2, client, ("2.4.0", "Lists and manages the connections of clients")).of(&[
         ("ID", 2),
         ("INFO", 2),
         ("GETNAME", 2),
@@ -44,7 +44,7 @@ pub(super) const COMMANDS: &[Command] = &[
         ("PAUSE", -3),
         ("UNPAUSE", 2),
     ]),
-    own("RESET", 1, reset, ("6.2.0", "Makes the connection as new")),
+    own("RESET", 1, reset, ("6.2.0", "Resets the connection to its initial state")),
     own("QUIT", 1, quit, ("1.0.0", "Closes the connection")),
 ];
 
@@ -106,7 +106,9 @@ fn select(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, 
 }
 
 pub(super) fn refuse_swap(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
-    session.fail(&Fail::new("ERR databases keep their numbers: move the keys, or let the clients select another one"))
+    session.fail(&Fail::new(
+        "ERR the numbers of databases are fixed: move the keys, or let the clients select another database",
+    ))
 }
 
 fn reset(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
@@ -383,9 +385,7 @@ fn tracking(door: &Door, how: &[u8], options: &[&[u8]], writer: &mut Writer) -> 
         }
     }
     if is(how, "ON") {
-        return Err(Fail::new(
-            "ERR tracking is not supported: watch keys over the native protocol, whose client keeps a near cache right",
-        ));
+        return Err(Fail::new("ERR tracking is not supported: use the native protocol, whose client has a near cache"));
     }
     if !is(how, "OFF") {
         return Err(SYNTAX);
@@ -404,7 +404,7 @@ fn pause(door: &Door, timeout: &[u8], mode: &[&[u8]], writer: &mut Writer) -> Do
     };
     let ms = engine::cache::parse_number(timeout).ok_or(Fail::new("ERR timeout is not an integer or out of range"))?;
     let ms = u64::try_from(ms).map_err(|error| {
-        tracing::debug!(%error, "a pause below 0");
+        tracing::debug!(%error, "the timeout of a pause is negative");
         Fail::new("ERR timeout is negative")
     })?;
     let until_ms = now_ms().checked_add(ms).filter(|until_ms| i64::try_from(*until_ms).is_ok());

@@ -10,25 +10,25 @@ use crate::redis::errors::{Done, Fail, SYNTAX};
 pub(super) const COMMANDS: &[Command] = &[
     write("SADD", -3, ONE, sadd, ("1.0.0", "Adds members to a set")),
     write("SREM", -3, ONE, srem, ("1.0.0", "Removes members of a set")),
-    read("SISMEMBER", 3, ONE, sismember, ("1.0.0", "Whether a set has a member")),
-    read("SMISMEMBER", -3, ONE, smismember, ("6.2.0", "Which of these members a set has")),
-    read("SMEMBERS", 2, ONE, smembers, ("1.0.0", "All members of a set")),
-    read("SCARD", 2, ONE, scard, ("1.0.0", "How many members a set has")),
-    write("SPOP", -2, ONE, spop, ("1.0.0", "Takes any members out of a set")),
-    read("SRANDMEMBER", -2, ONE, srandmember, ("1.0.0", "Any members of a set")),
+    read("SISMEMBER", 3, ONE, sismember, ("1.0.0", "Returns whether a set has a member")),
+    read("SMISMEMBER", -3, ONE, smismember, ("6.2.0", "Returns for each member whether a set has it")),
+    read("SMEMBERS", 2, ONE, smembers, ("1.0.0", "Returns all members of a set")),
+    read("SCARD", 2, ONE, scard, ("1.0.0", "Returns the number of members of a set")),
+    write("SPOP", -2, ONE, spop, ("1.0.0", "Removes and returns random members of a set")),
+    read("SRANDMEMBER", -2, ONE, srandmember, ("1.0.0", "Returns random members of a set")),
     write("SMOVE", 4, TWO, smove, ("1.0.0", "Moves a member to another set")),
-    read("SINTER", -2, EACH, sinter, ("1.0.0", "The members that all sets have")),
-    read("SUNION", -2, EACH, sunion, ("1.0.0", "The members that any set has")),
-    read("SDIFF", -2, EACH, sdiff, ("1.0.0", "The members that only the first set has")),
-    write("SINTERSTORE", -3, EACH, sinterstore, ("1.0.0", "Keeps the members that all sets have")),
-    write("SUNIONSTORE", -3, EACH, sunionstore, ("1.0.0", "Keeps the members that any set has")),
-    write("SDIFFSTORE", -3, EACH, sdiffstore, ("1.0.0", "Keeps the members that only the first set has")),
+    read("SINTER", -2, EACH, sinter, ("1.0.0", "Returns the intersection of sets")),
+    read("SUNION", -2, EACH, sunion, ("1.0.0", "Returns the union of sets")),
+    read("SDIFF", -2, EACH, sdiff, ("1.0.0", "Returns the difference between the first set and the others")),
+    write("SINTERSTORE", -3, EACH, sinterstore, ("1.0.0", "Stores the intersection of sets")),
+    write("SUNIONSTORE", -3, EACH, sunionstore, ("1.0.0", "Stores the union of sets")),
+    write("SDIFFSTORE", -3, EACH, sdiffstore, ("1.0.0", "Stores the difference between the first set and the others")),
     read(
         "SINTERCARD",
         -3,
         Keys::Counted { at: 1, is_first_too: false },
         sintercard,
-        ("7.0.0", "How many members all sets have"),
+        ("7.0.0", "Returns the number of members of the intersection of sets"),
     ),
 ];
 
@@ -110,7 +110,9 @@ pub(super) fn pick(length: usize, count: Option<i64>) -> Done<Pick> {
     if count < 0 {
         let count = count.unsigned_abs();
         if count > RANDOM_MAX {
-            return Err(Fail::new(format!("ERR value is out of range, at most {RANDOM_MAX} are answered at random")));
+            return Err(Fail::new(format!(
+                "ERR value is out of range, at most {RANDOM_MAX} random members are returned"
+            )));
         }
         return Ok(Pick::Some((0..count).map(|_| any()).collect()));
     }

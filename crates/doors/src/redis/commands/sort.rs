@@ -20,9 +20,9 @@ pub(super) const COMMANDS: &[Command] = &[
         -2,
         Keys::All,
         sort,
-        ("1.0.0", "Sorts the items of a list, a set or a sorted set, and may keep them"),
+        ("1.0.0", "Sorts the items of a list, a set or a sorted set, and returns or stores them"),
     ),
-    read("SORT_RO", -2, Keys::All, sort_ro, ("7.0.0", "Sorts the items of a list, a set or a sorted set")),
+    read("SORT_RO", -2, Keys::All, sort_ro, ("7.0.0", "Returns the items of a list, a set or a sorted set in order")),
 ];
 
 /// Maximum number of values that are looked up for one reply.
@@ -32,7 +32,7 @@ const SORTED_MAX: u64 = 1 << 18;
 
 fn check_bytes(bytes: usize) -> Done {
     if bytes > ANSWER_BYTES_MAX {
-        Err(Fail::new(format!("ERR what is sorted has more than {ANSWER_BYTES_MAX} bytes")))
+        Err(Fail::new(format!("ERR the items to sort have more than {ANSWER_BYTES_MAX} bytes")))
     } else {
         Ok(())
     }
@@ -120,7 +120,7 @@ fn run(step: &mut Step<'_, '_>, key: &[u8], options: &Options<'_>) -> Done {
     let end = if count < 0 { length } else { start.saturating_add(count).min(length) };
     let chosen = &sorted[start as usize..end as usize];
     if chosen.len().saturating_mul(options.get.len()) > FOUND_MAX {
-        return Err(Fail::new(format!("ERR at most {FOUND_MAX} values are looked up")));
+        return Err(Fail::new(format!("ERR BY and GET look up at most {FOUND_MAX} values")));
     }
     let mut bytes = 0;
     let mut found: Vec<Option<Vec<u8>>> = Vec::new();

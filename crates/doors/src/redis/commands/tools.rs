@@ -18,8 +18,8 @@ use crate::redis::writer::Writer;
 const SLOW_DEFAULT: usize = 10;
 
 pub(super) const SERVER: &[Command] = &[
-    own("LASTSAVE", 1, last_save, ("1.0.0", "When all data was saved: now if databases are durable, else at startup")),
-    own("LATENCY", -2, latency, ("2.8.13", "How long commands take")).of(&[
+    own("LASTSAVE", 1, last_save, ("1.0.0", "Returns the last save: now if databases are durable, else at startup")),
+    own("LATENCY", -2, latency, ("2.8.13", "Returns the latencies of commands")).of(&[
         ("DOCTOR", 2),
         ("GRAPH", 3),
         ("HISTOGRAM", -2),
@@ -27,24 +27,24 @@ pub(super) const SERVER: &[Command] = &[
         ("LATEST", 2),
         ("RESET", -2),
     ]),
-    Command { keys: Keys::Range(2, 2, 1), ..own("MEMORY", -2, memory, ("4.0.0", "What memory is used for")) }.of(&[
+    Command { keys: Keys::Range(2, 2, 1), ..own("MEMORY", -2, memory, ("4.0.0", "Returns how memory is used")) }.of(&[
         ("DOCTOR", 2),
         ("MALLOC-STATS", 2),
         ("PURGE", 2),
         ("STATS", 2),
         ("USAGE", -3),
     ]),
-    own("MODULE", -2, module, ("4.0.0", "Which modules are loaded: none")).of(&[
+    own("MODULE", -2, module, ("4.0.0", "Returns the loaded modules: none")).of(&[
         ("LIST", 2),
         ("LOAD", -3),
         ("LOADEX", -3),
         ("UNLOAD", 3),
     ]),
-    own("SLOWLOG", -2, slow_log, ("2.2.12", "Commands that took long")).of(&[("GET", -2), ("LEN", 2), ("RESET", 2)]),
+    own("SLOWLOG", -2, slow_log, ("2.2.12", "Returns slow commands")).of(&[("GET", -2), ("LEN", 2), ("RESET", 2)]),
 ];
 
 pub(super) const SCRIPTING: &[Command] = &[
-    own("FUNCTION", -2, function, ("7.0.0", "Which functions there are: none")).of(&[
+    own("FUNCTION", -2, function, ("7.0.0", "Returns the functions: none")).of(&[
         ("DELETE", 3),
         ("DUMP", 2),
         ("FLUSH", -2),
@@ -54,7 +54,7 @@ pub(super) const SCRIPTING: &[Command] = &[
         ("RESTORE", -3),
         ("STATS", 2),
     ]),
-    own("SCRIPT", -2, script, ("2.6.0", "Which scripts there are: none")).of(&[
+    own("SCRIPT", -2, script, ("2.6.0", "Returns the scripts: none")).of(&[
         ("DEBUG", 3),
         ("EXISTS", -3),
         ("FLUSH", -2),
@@ -64,8 +64,8 @@ pub(super) const SCRIPTING: &[Command] = &[
 ];
 
 pub(super) const CLUSTER: &[Command] = &[
-    own("ASKING", 1, no_cluster, ("3.0.0", "Refused: there is no cluster")),
-    own("CLUSTER", -2, no_cluster, ("3.0.0", "Refused: there is no cluster")).of(&[
+    own("ASKING", 1, no_cluster, ("3.0.0", "Not supported: the server is not a cluster")),
+    own("CLUSTER", -2, no_cluster, ("3.0.0", "Not supported: the server is not a cluster")).of(&[
         ("COUNTKEYSINSLOT", 3),
         ("GETKEYSINSLOT", 4),
         ("HELP", 2),
@@ -81,8 +81,8 @@ pub(super) const CLUSTER: &[Command] = &[
         ("SLAVES", 3),
         ("SLOTS", 2),
     ]),
-    own("READONLY", 1, no_cluster, ("3.0.0", "Refused: there is no cluster")),
-    own("READWRITE", 1, no_cluster, ("3.0.0", "Refused: there is no cluster")),
+    own("READONLY", 1, no_cluster, ("3.0.0", "Not supported: the server is not a cluster")),
+    own("READWRITE", 1, no_cluster, ("3.0.0", "Not supported: the server is not a cluster")),
 ];
 
 fn no_cluster(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
@@ -224,8 +224,8 @@ fn latency(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, 
             }
             b"HISTOGRAM" => write_histograms(door, &args[2..], writer),
             _ => writer.verbatim(
-                "Events are not sampled here. SLOWLOG GET has the commands that took long, LATENCY HISTOGRAM how long \
-                 each command takes.\n",
+                "Events are not sampled. SLOWLOG GET returns slow commands, LATENCY HISTOGRAM the latencies of each \
+                 command.\n",
             ),
         }
         Ok(())
@@ -336,11 +336,11 @@ fn diagnosis(memory: &Memory) -> String {
     let share = memory.percentage(memory.used, memory.max);
     let (used, max) = (human(memory.used), human(memory.max));
     match share {
-        _ if memory.max == 0 => format!("Caches take {used}, without a limit.\n"),
+        _ if memory.max == 0 => format!("Caches use {used}, without a limit.\n"),
         90.0.. => format!(
-            "Caches take {used} of {max}: there is little room. Raise cache_memory_max, let entries expire, or create \
-             the cache with an eviction.\n"
+            "Caches use {used} of {max}, which is nearly full. Raise cache_memory_max, let entries expire, or create \
+             the cache with an eviction policy.\n"
         ),
-        _ => format!("Caches take {used} of {max}, {} keys. Nothing is wrong.\n", memory.keys),
+        _ => format!("Caches use {used} of {max}, {} keys. No problem was found.\n", memory.keys),
     }
 }

@@ -27,12 +27,12 @@ const WATCHED_MAX: usize = 1 << 16;
 const WATCHED_BYTES_MAX: usize = 8 << 20;
 
 pub(super) const COMMANDS: &[Command] = &[
-    own("MULTI", 1, multi, ("1.2.0", "Begins a transaction: commands are done together by EXEC")),
-    own("EXEC", 1, exec, ("1.2.0", "Does all commands of the transaction, if no watched key has changed")),
-    own("DISCARD", 1, discard, ("2.0.0", "Forgets the commands of the transaction")),
+    own("MULTI", 1, multi, ("1.2.0", "Begins a transaction: EXEC runs the commands together")),
+    own("EXEC", 1, exec, ("1.2.0", "Runs all commands of the transaction, if no watched key has changed")),
+    own("DISCARD", 1, discard, ("2.0.0", "Discards the commands of the transaction")),
     Command {
         keys: EACH,
-        ..own("WATCH", -2, watch, ("2.2.0", "Has the next transaction done only if these keys have not changed"))
+        ..own("WATCH", -2, watch, ("2.2.0", "Runs the next transaction only if these keys have not changed"))
     },
     own("UNWATCH", 1, unwatch, ("2.2.0", "Forgets all watched keys")),
 ];
@@ -327,7 +327,8 @@ pub(super) fn do_own(door: &Door, session: &mut Session, queued: &Queued, args: 
     // PSUBSCRIBE waits for its turn to visit the topics, and a transaction does not wait.
     if queued.command.name == "PSUBSCRIBE" && door.broker.joins_in_slices() {
         return writer.error(&Fail::new(
-            "ERR PSUBSCRIBE looks at all topics, of which there are too many for a transaction: do it outside of it",
+            "ERR PSUBSCRIBE checks all topics, which are too many for a transaction: send it outside of the \
+             transaction",
         ));
     }
     match run(door, session, args) {

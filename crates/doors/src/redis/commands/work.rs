@@ -132,8 +132,8 @@ impl Step<'_, '_> {
         }
         if units > COMMAND_MAX {
             return Err(Fail::new(format!(
-                "ERR the command looks at {units} {what}, members times keys; at most {COMMAND_MAX} are allowed: \
-                 combine fewer keys at once, and keep results of parts with the command that ends in STORE"
+                "ERR the command reads {units} {what}, members times keys; at most {COMMAND_MAX} are allowed: combine \
+                 fewer keys at a time, and store partial results with the command that ends in STORE"
             )));
         }
         Ok(units <= STEP_MAX)
@@ -143,7 +143,7 @@ impl Step<'_, '_> {
     pub(super) fn admits_up_to(&mut self, units: u64, max: u64, what: &str) -> Done {
         if units > max {
             return Err(Fail::new(format!(
-                "ERR the command looks at {units} {what}; at most {max} are allowed: ask for less at once"
+                "ERR the command reads {units} {what}; at most {max} are allowed: request fewer at a time"
             )));
         }
         if self.may_slice { Ok(()) } else { self.admits_beside(units) }
@@ -155,8 +155,8 @@ impl Step<'_, '_> {
         let looked = self.out.looked.saturating_add(units.max(16));
         if looked > TRANSACTION_MAX {
             return Err(Fail::new(format!(
-                "ERR the commands of a transaction look at no more than {TRANSACTION_MAX} members, keys and items \
-                 together, and with this one it were {looked}: do it outside of the transaction"
+                "ERR the commands of a transaction read at most {TRANSACTION_MAX} members, keys and items together, \
+                 and with this one they read {looked}: send it outside of the transaction"
             )));
         }
         self.out.looked = looked;
@@ -181,7 +181,7 @@ impl TransactionTime {
         if is_over {
             let ms = self.max.as_millis();
             out.error(&Fail::new(format!(
-                "ERR the transaction takes more than {ms} ms: this command of it was not done. Use several transactions"
+                "ERR the transaction takes more than {ms} ms: this command was not executed. Use several transactions"
             )));
         }
         is_over

@@ -20,7 +20,7 @@ pub fn check_size(key: &[u8], value_bytes: usize) -> Result<()> {
 pub(super) fn check_structure(bytes: u64, room: u64) -> Result<()> {
     if room > 0 && bytes + room > STRUCTURE_BYTES_MAX {
         return Err(Error::too_large(format!(
-            "a value with elements takes at most {STRUCTURE_BYTES_MAX} bytes, not {}",
+            "a value with elements uses at most {STRUCTURE_BYTES_MAX} bytes, not {}",
             bytes + room
         )));
     }

@@ -111,7 +111,7 @@ impl Stripe {
             self.remove(at);
         }
         let mut structure =
-            Structure::empty(kind).ok_or_else(|| Error::malformed("bytes and streams have no edits"))?;
+            Structure::empty(kind).ok_or_else(|| Error::malformed("values of bytes and streams have no edits"))?;
         structure.redo(edits)?;
         if structure.is_empty() { Ok(None) } else { self.insert_structure(key, structure).map(Some) }
     }

@@ -57,16 +57,16 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         let ticks = &self.live.ticks;
         if self.stalled.is_some_and(|since| now >= since.saturating_add(ticks.write)) {
             self.live.cells.timeouts.add(1);
-            let error = io::Error::new(io::ErrorKind::TimedOut, "the peer does not read what it is sent");
+            let error = io::Error::new(io::ErrorKind::TimedOut, "the peer does not read its responses");
             return Err(End::Gone(error));
         }
         match self.stage {
             // Requests that arrived in time are answered first.
             Stage::Opening if now >= self.opening_due() && self.pending.is_none() => {
-                Err(Fault::new(FaultKind::Timeout, "nothing was asked in time").into())
+                Err(Fault::new(FaultKind::Timeout, "no request arrived in time").into())
             }
             Stage::Serving | Stage::Finishing { .. } if self.coming_due().is_some_and(|due| now >= due) => {
-                Err(Fault::new(FaultKind::Timeout, "a frame took too long to come").into())
+                Err(Fault::new(FaultKind::Timeout, "a frame took too long to arrive").into())
             }
             Stage::Serving if self.is_idle() && now >= self.active.saturating_add(ticks.idle) => Err(End::Over),
             _ => Ok(()),
@@ -132,7 +132,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         let came_bytes = self.rest.len() - pace.bytes;
         (pace.at, pace.bytes) = (now, self.rest.len());
         if came_bytes < PACE_BYTES_MIN && self.live.memory.is_short() {
-            let message = "the frame does not come on, and others wait for the memory that it holds";
+            let message = "the frame stopped arriving, and other requests wait for the memory that it holds";
             Err(Fault::new(FaultKind::Timeout, message))
         } else {
             Ok(())

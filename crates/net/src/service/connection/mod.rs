@@ -513,7 +513,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
                 return Ok(false);
             }
             Decoded::Request(..) | Decoded::Open(..) | Decoded::Message(_) if self.bodies.forbid_others() => {
-                return Err(Fault::malformed("the body that was begun is not whole").into());
+                return Err(Fault::malformed("the body that was started is incomplete").into());
             }
             Decoded::Request(tag, _) | Decoded::Open(tag, ..) if is_late => {
                 turn.batch.started += 1;
@@ -656,7 +656,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             }
             None => {
                 drop(body);
-                self.refuse(tag, "the server has too many bodies coming in; try again later", turn);
+                self.refuse(tag, "the server has too many bodies in flight; try again later", turn);
             }
         }
         if self.is_reading() {

@@ -475,7 +475,7 @@ impl Segments {
     pub(crate) fn view_of(&mut self, info: &SegmentInfo) -> Result<View> {
         match self.list.iter().position(|segment| segment.info == *info) {
             Some(at) => self.view_at(at),
-            None => Err(Error::new(ErrorKind::Busy, "a segment went while it was compacted; it is tried again")),
+            None => Err(Error::new(ErrorKind::Busy, "a segment was removed while it was compacted; try again")),
         }
     }
 
@@ -555,7 +555,7 @@ pub(crate) fn remove_quietly(disk: &dyn Disk, path: &Path) {
     if let Err(error) = disk.remove(path)
         && error.kind() != io::ErrorKind::NotFound
     {
-        tracing::debug!(path = %path.display(), %error, "cannot remove what a compaction left");
+        tracing::debug!(path = %path.display(), %error, "cannot remove a file that a compaction left");
     }
 }
 
@@ -656,7 +656,7 @@ impl View {
     fn complete_index(&mut self) -> Result<()> {
         if self.index.is_none() && self.is_sealed {
             let read = read_whole(&*self.disk, &self.index_path).inspect_err(|error| {
-                tracing::warn!(path = %self.index_path.display(), %error, "cannot read an index; it is made again");
+                tracing::warn!(path = %self.index_path.display(), %error, "cannot read an index; rebuilding it");
             });
             let bytes = read.unwrap_or_default().unwrap_or_default();
             self.index = Index::decode(&bytes, self.info.bytes, self.info.end).map(Arc::new);
@@ -733,7 +733,7 @@ impl Part {
         let base = u64::from_be_bytes(head[..8].try_into().expect("invariant: eight bytes"));
         let len = u32::from_be_bytes(head[8..12].try_into().expect("invariant: four bytes")) as usize + 12;
         if base != expected || len > BATCH_BYTES_MAX || at + len as u64 > self.to || head[12..16] != [0; 4] {
-            let what = format!("a batch of {len} bytes from offset {base} where offset {expected} has to be");
+            let what = format!("a batch of {len} bytes from offset {base} instead of offset {expected}");
             return Err(damaged(&self.path, at, what));
         }
         Ok(len)

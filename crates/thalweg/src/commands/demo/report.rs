@@ -142,7 +142,7 @@ impl Report {
         };
         writeln!(f, "Next, each in its own terminal:")?;
         for (command, what) in [
-            ("thalweg serve", "a broker that stays"),
+            ("thalweg serve", "a broker that keeps running"),
             (&format!("thalweg subscribe {}", self.topic), "prints new records"),
             (&publish, "publishes each line"),
         ] {

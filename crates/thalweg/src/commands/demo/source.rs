@@ -112,7 +112,7 @@ impl Source {
         if published != digest.records {
             return Err(Failure::new(
                 FAILED,
-                format!("`thalweg publish` says {published} records; {} went into its pipe", digest.records),
+                format!("`thalweg publish` reports {published} records; {} were written to its pipe", digest.records),
             ));
         }
         Ok((digest, end))

@@ -295,14 +295,14 @@ async fn redrive(out: &mut impl Write, client: &Client, args: &QueueRedrive, is_
             out,
             is_json,
             &redrive_to_json(&redrive),
-            &format!("it stops, with {} messages moved", redrive.moved),
+            &format!("stopping, with {} messages moved", redrive.moved),
         );
     }
     let number = queue.start_redrive(args.to.as_deref(), args.rate).await?;
     let found = loop {
         let found = queue.redrives().await?.into_iter().find(|redrive| redrive.redrive == number);
         let Some(found) = found else {
-            return Err(Failure::new(FAILED, "the broker does not know the move of messages that it started"));
+            return Err(Failure::new(FAILED, "the broker no longer knows the move of messages"));
         };
         if !args.wait || !matches!(found.state, RedriveState::Running | RedriveState::Cancelling) {
             break found;
@@ -310,8 +310,8 @@ async fn redrive(out: &mut impl Write, client: &Client, args: &QueueRedrive, is_
         tokio::time::sleep(LOOK_EVERY).await;
     };
     let told = match found.state {
-        RedriveState::Running => format!("moves {} messages, as number {number}", found.to_move),
-        state => format!("{}: {} messages are moved", state.name(), found.moved),
+        RedriveState::Running => format!("moving {} messages, as number {number}", found.to_move),
+        state => format!("{}: {} messages were moved", state.name(), found.moved),
     };
     tell(out, is_json, &redrive_to_json(&found), &told)?;
     match &found.failure {
@@ -329,7 +329,7 @@ fn list_redrives(out: &mut impl Write, redrives: &[RedriveInfo], is_json: bool) 
     for redrive in redrives {
         table.add_row([
             redrive.redrive.to_string(),
-            redrive.to.clone().unwrap_or_else(|| "where it came from".to_owned()),
+            redrive.to.clone().unwrap_or_else(|| "original queues".to_owned()),
             redrive.state.name().to_owned(),
             redrive.moved.to_string(),
             redrive.to_move.to_string(),
@@ -388,7 +388,7 @@ fn stats(out: &mut impl Write, info: &QueueInfo, is_json: bool) -> Result {
     if is_json {
         return Ok(writeln!(out, "{}", to_json(info))?);
     }
-    let of = if info.owns_topic { "its own" } else { "which was there" };
+    let of = if info.owns_topic { "its own" } else { "which existed before" };
     writeln!(out, "queue {}\ntopic {}, {of}\n", info.queue, info.topic)?;
     match &info.counts {
         None => writeln!(out, "its topic was deleted\n")?,

@@ -89,7 +89,7 @@ async fn guard(mut signals: Signals, begun: &watch::Sender<bool>, shutdown_timeo
     let deadline = Instant::now() + shutdown_timeout + GRACE;
     begun.send_replace(true);
     tokio::select! {
-        () = signals.next() => end("a second signal came: stopped before everything was finished"),
+        () = signals.next() => end("received a second signal: stopped before everything was finished"),
         () = tokio::time::sleep_until(deadline) => {
             end("shutdown_timeout_ms has passed and threads are still busy: stopped before everything was finished")
         }

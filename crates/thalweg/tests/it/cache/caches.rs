@@ -271,7 +271,7 @@ fn the_command_line_has_a_word_for_everything() {
     let listed = on(&server, ["--json", "cache", "list"]).json();
     assert_eq!(listed[0]["cache"], "c", "one JSON value, as of queues and topics");
     let taken = on(&server, ["cache", "put", "c", "alice", "x", "--if-absent"]).failed(FAILED);
-    assert!(taken.contains(&format!("there in version {version}")), "{taken}");
+    assert!(taken.contains(&format!("in the cache with version {version}")), "{taken}");
     on(&server, ["cache", "put", "c", "alice", "x", "--if-version", &version.to_string()]).ok();
     assert_eq!(on(&server, ["cache", "incr", "c", "n"]).ok(), "1\n");
     assert_eq!(on(&server, ["cache", "incr", "c", "n", "-5"]).ok(), "-4\n");

@@ -317,7 +317,7 @@ fn habits_of_other_tools_get_a_hint() {
 fn request_prints_the_answer() {
     let server = Server::start();
     let message = on(&server, ["request", "nobody", "question"]).failed(NOT_FOUND);
-    assert!(message.contains("nobody answers"), "{message}");
+    assert!(message.contains("no subscriber of"), "{message}");
     let url = server.url("tcp");
     let mut silent = program()
         .args(["--server", &url, "subscribe", "silent", "--create"])

@@ -220,7 +220,7 @@ fn a_profile_sets_both_halves() {
     let found = with_profile(profile, &[&args, &SHORT[..]].concat()).json();
     assert_eq!((&found["transport"], &found["response_bytes"]), (&"tls".into(), &7.into()));
     assert!(found["server"].get("bytes_read").is_none(), "{found}");
-    assert_eq!(found["allocator"], "mimalloc, that of the server with low_memory");
+    assert_eq!(found["allocator"], "mimalloc, on the server with low_memory");
     let found = with_profile(profile, &[&args, &["--response-bytes", "8"], &SHORT[..]].concat()).json();
     assert_eq!(found["response_bytes"], 8);
     let done = with_profile(profile, &[&args, &SHORT[..6]].concat());
@@ -237,7 +237,7 @@ fn a_key_that_no_profile_has_is_refused() {
         assert!(message.contains(hint), "{message}");
     }
     let message = with_profile("tls_self_signed = true", &[&args[..], &["--floor"]].concat()).failed(2);
-    assert!(message.contains("not to be compared with TLS"), "{message}");
+    assert!(message.contains("does not use TLS"), "{message}");
     let message = with_profile("", &["--floor", "nowhere"]).failed(2);
     assert!(message.contains("make -C nowhere"), "{message}");
 }

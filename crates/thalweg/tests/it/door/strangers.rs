@@ -170,13 +170,13 @@ fn a_port_that_stays_silent_is_named() {
         let server = format!("{scheme}://{address}");
         let set = ["--set", "connect_timeout_ms=300", "--server", &server, "topic", "list"];
         let message = thalweg(set).failed(3);
-        let expected = format!("no connection to {server} within 300 ms; something takes connections there");
+        let expected = format!("no connection to {server} within 300 ms; the server there accepts connections");
         assert!(message.contains(&expected), "{message}");
     }
     let server = everything();
     let http = format!("tls://{}", server.door("http"));
     let message = thalweg(["--server", &http, "topic", "list"]).failed(3);
-    assert!(message.contains(&format!("no native door at {http}: something takes connections there")), "{message}");
+    assert!(message.contains(&format!("no native door at {http}: the server there accepts connections")), "{message}");
 }
 
 /// `status` names every open door with its address.

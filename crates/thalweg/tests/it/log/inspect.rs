@@ -140,7 +140,7 @@ async fn a_journal_that_cannot_be_read_is_given_up_only_when_asked() {
 fn what_is_no_data_directory_is_said_to_be_none() {
     let data = tempfile::tempdir().expect("a folder");
     let dir = data.path().to_str().expect("a path");
-    assert!(inspect(&[dir]).failed(4).contains("is no data directory"));
+    assert!(inspect(&[dir]).failed(4).contains("is not a data directory"));
     assert!(std::fs::read_dir(dir).expect("a folder").next().is_none(), "nothing was made in it");
     assert!(inspect(&["/no/such/folder"]).failed(4).contains("there is no directory"));
     let file = data.path().join("notes.txt");

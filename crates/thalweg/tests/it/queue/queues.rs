@@ -282,7 +282,7 @@ fn the_command_line_has_every_verb() {
     assert_eq!(on(&server, ["queue", "ack", "jobs", lines[0].0]).ok(), "acknowledged 1 message\n");
     assert_eq!(on(&server, ["queue", "nack", "jobs", lines[1].0, "--delay", "0s"]).ok(), "returned 1 message\n");
     let wrong = on(&server, ["queue", "ack", "jobs", "made-up"]).failed(FAILED);
-    assert!(wrong.contains("1 of 1 receipts rejected: made-up: this is no receipt of this queue"), "{wrong}");
+    assert!(wrong.contains("1 of 1 receipts rejected: made-up: this is not a receipt of this queue"), "{wrong}");
     assert_eq!(on(&server, ["queue", "receive", "jobs", "-n", "9", "--ack"]).ok(), "two\nthree\nfour\n");
     assert_eq!(on(&server, ["queue", "receive", "jobs"]).ok(), "");
     // A lease with a duration of zero has expired for the next call, but not for the same one.

@@ -206,9 +206,9 @@ async fn a_certificate_of_openssl_works_as_the_guide_says() {
         (
             "quic",
             &other,
-            "self-signed, or signed by an issuer that is not trusted; name it, or its issuer, with --ca-file",
+            "self-signed, or signed by an issuer that is not trusted; trust it, or its issuer, with --ca-file",
         ),
-        ("tls", &other, "reached without TLS, at tcp://127.0.0.1:"),
+        ("tls", &other, "connections without TLS, at tcp://127.0.0.1:"),
     ] {
         let failed = thalweg(["--server", &server.url(scheme), "--ca-file", ca, "topic", "list"]).failed(3);
         assert!(failed.contains(told) && !failed.contains("thalweg serve"), "{failed}");

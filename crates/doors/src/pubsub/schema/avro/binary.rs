@@ -34,11 +34,11 @@ impl<'a> Reader<'a> {
             Type::Null => Ok(()),
             Type::Boolean => match self.take(1)? {
                 [0 | 1] => Ok(()),
-                other => Err(format!("{other:?} is no boolean")),
+                other => Err(format!("{other:?} is not a boolean")),
             },
             Type::Int => {
                 let int = self.long()?;
-                i32::try_from(int).map(drop).map_err(|error| format!("{int} is no int: {error}"))
+                i32::try_from(int).map(drop).map_err(|error| format!("{int} is not an int: {error}"))
             }
             Type::Long => self.long().map(drop),
             Type::Float => self.take(4).map(drop),
@@ -80,7 +80,7 @@ impl<'a> Reader<'a> {
                 item(self)?;
             }
             if end.is_some_and(|end| end != self.rest.len()) {
-                return Err("a block of an array or a map has not the bytes that it says".to_owned());
+                return Err("a block of an array or a map does not have the announced length".to_owned());
             }
         }
     }
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
 
     fn bytes(&mut self) -> Result<&'a [u8], String> {
         let length = self.long()?;
-        let length = usize::try_from(length).map_err(|error| format!("{length} is no length: {error}"))?;
+        let length = usize::try_from(length).map_err(|error| format!("{length} is not a length: {error}"))?;
         self.take(length)
     }
 
@@ -120,6 +120,6 @@ impl<'a> Reader<'a> {
     fn index(&mut self, count: usize, of: &str) -> Result<usize, String> {
         let index = self.long()?;
         let known = usize::try_from(index).ok().filter(|index| *index < count);
-        known.ok_or_else(|| format!("there is no {index} among the {count} {of}"))
+        known.ok_or_else(|| format!("index {index} is not valid for {count} {of}"))
     }
 }

@@ -79,7 +79,7 @@ impl<'de> Visitor<'de> for Expect<'_> {
         match self.of() {
             Type::Long | Type::Float | Type::Double => Ok(()),
             Type::Int if i32::try_from(value).is_ok() => Ok(()),
-            Type::Int => Err(E::custom(format_args!("{value} is no int"))),
+            Type::Int => Err(E::custom(format_args!("{value} is not an int"))),
             _ => Err(self.refuse(JsonKind::Integer)),
         }
     }
@@ -88,7 +88,7 @@ impl<'de> Visitor<'de> for Expect<'_> {
         match (i64::try_from(value), self.of()) {
             (Ok(value), _) => self.visit_i64(value),
             (Err(_), Type::Float | Type::Double) => Ok(()),
-            (Err(_), Type::Int | Type::Long) => Err(E::custom(format_args!("{value} is no long"))),
+            (Err(_), Type::Int | Type::Long) => Err(E::custom(format_args!("{value} is not a long"))),
             (Err(_), _) => Err(self.refuse(JsonKind::Integer)),
         }
     }
@@ -149,7 +149,7 @@ impl<'de> Visitor<'de> for Expect<'_> {
                     let at = record.by_name.get(&name).copied();
                     let at = at.ok_or_else(|| A::Error::custom(format_args!("unknown field {name:?}")))?;
                     if std::mem::replace(&mut is_there[at], true) {
-                        return Err(A::Error::custom(format_args!("the field {name:?} comes twice")));
+                        return Err(A::Error::custom(format_args!("the field {name:?} is set twice")));
                     }
                     entries.next_value_seed(self.avro.value(record.fields[at].of))?;
                 }

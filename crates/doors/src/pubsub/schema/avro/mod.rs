@@ -144,7 +144,7 @@ impl Parser {
                 Some(inner @ (Value::Object(_) | Value::Array(_))) => self.type_of(inner, namespace),
                 _ => Err("a type needs the attribute \"type\"".to_owned()),
             },
-            _ => Err(format!("no type: {definition}")),
+            _ => Err(format!("not a type: {definition}")),
         }
     }
 

@@ -118,7 +118,7 @@ fn json_messages_follow_the_definition() {
     let cases = [
         ("150", "\"150\"", "JSON object with type string does not match schema which expected number_integer"),
         ("150", "1.5", "JSON object with type number_float does not match schema which expected number_integer"),
-        ("150", "9223372036854775808", "is no long"),
+        ("150", "9223372036854775808", "is not a long"),
         ("true", "1", "expected boolean"),
         (r#"{"string": "hi"}"#, "\"hi\"", "an object with the type as its key"),
         (r#"{"string": "hi"}"#, r#"{"int": 1}"#, "the union has no type"),
@@ -127,7 +127,7 @@ fn json_messages_follow_the_definition() {
         ("\\u00ffa", "abc", "does not have the bytes"),
         ("\\u00ffa", "\\u0100a", "does not have the bytes"),
         ("\"open\": true,", "", "missing field \"open\""),
-        ("\"open\": true,", "\"open\": true, \"open\": true,", "comes twice"),
+        ("\"open\": true,", "\"open\": true, \"open\": true,", "is set twice"),
         ("\"open\": true,", "\"open\": true, \"shut\": 1,", "unknown field \"shut\""),
         ("\"parts\": []", "\"parts\": [1]", "expected object"),
         ("\"rates\": {}", "\"rates\": {\"a\": null}", "type null does not match schema which expected number"),

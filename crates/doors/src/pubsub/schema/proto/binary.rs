@@ -7,7 +7,7 @@ use prost_reflect::Cardinality;
 use super::super::{DEPTH_MAX, TOO_DEEP};
 use super::{Field, Kind, MessageId, Proto};
 
-const TOO_SHORT: &str = "the message ends within a field";
+const TOO_SHORT: &str = "the message ends in the middle of a field";
 
 /// Wire type of a field, which determines its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Proto {
                 if group == Some(number) {
                     break;
                 }
-                return Err(format!("the group {number} ends and did not begin"));
+                return Err(format!("the group {number} ends without a start"));
             }
             let Some(at) = message.by_number.get(&number) else {
                 reader.skip(number, wire, depth)?;
@@ -90,7 +90,7 @@ impl Proto {
             }
             return Ok(());
         }
-        Err(format!("its type on the wire is {wire:?}, not {own:?}"))
+        Err(format!("its wire type is {wire:?}, not {own:?}"))
     }
 
     fn value(&self, field: &Field, reader: &mut Reader<'_>, depth: usize) -> Result<(), String> {
@@ -143,7 +143,7 @@ impl<'a> Reader<'a> {
     fn tag(&mut self) -> Result<(u32, Wire), String> {
         let tag = self.varint()?;
         let number = u32::try_from(tag >> 3).ok().filter(|number| (1..1 << 29).contains(number));
-        let number = number.ok_or_else(|| format!("{} is no number of a field", tag >> 3))?;
+        let number = number.ok_or_else(|| format!("{} is not a field number", tag >> 3))?;
         let wire = match tag & 7 {
             0 => Wire::Varint,
             1 => Wire::Fixed64,
@@ -151,7 +151,7 @@ impl<'a> Reader<'a> {
             3 => Wire::GroupStart,
             4 => Wire::GroupEnd,
             5 => Wire::Fixed32,
-            other => return Err(format!("{other} is no type on the wire")),
+            other => return Err(format!("{other} is not a wire type")),
         };
         Ok((number, wire))
     }
@@ -166,7 +166,7 @@ impl<'a> Reader<'a> {
             Wire::Fixed64 => self.take(8).map(drop),
             Wire::Length => self.length_delimited().map(drop),
             Wire::Fixed32 => self.take(4).map(drop),
-            Wire::GroupEnd => Err(format!("the group {number} ends and did not begin")),
+            Wire::GroupEnd => Err(format!("the group {number} ends without a start")),
             Wire::GroupStart => loop {
                 match self.tag()? {
                     (end, Wire::GroupEnd) if end == number => return Ok(()),

@@ -62,7 +62,7 @@ impl Proto {
         match message.fields.iter().find(is_fixed) {
             None => Ok(()),
             Some(field) => {
-                Err(format!("the field {}.{} is not optional: it cannot come or go", message.name, field.name))
+                Err(format!("the field {}.{} is not optional: it cannot be added or removed", message.name, field.name))
             }
         }
     }

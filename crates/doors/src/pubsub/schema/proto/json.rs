@@ -79,7 +79,9 @@ impl<'a> Expect<'a> {
             let field = &message.fields[at];
             let is_first = seen.insert(at);
             if !is_first || field.oneof.as_ref().is_some_and(|oneof| !oneofs.insert(oneof)) {
-                return Err(A::Error::custom(format_args!("the field {name:?} comes beside another of its place")));
+                return Err(A::Error::custom(format_args!(
+                    "the field {name:?} is set twice, or together with another field of its oneof"
+                )));
             }
             required += usize::from(field.label == Cardinality::Required);
             entries.next_value_seed(self.of(What::Field(field)))?;
@@ -121,7 +123,7 @@ impl<'de> Visitor<'de> for Expect<'_> {
     fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
         match self.single() {
             Some(kind) if is_number(kind, i128::from(value)) => Ok(()),
-            Some(kind) if is_numeric(kind) => Err(E::custom(format_args!("{value} is no {kind:?}"))),
+            Some(kind) if is_numeric(kind) => Err(E::custom(format_args!("{value} is not a {kind:?}"))),
             _ => Err(self.refuse(JsonKind::Integer)),
         }
     }
@@ -129,7 +131,7 @@ impl<'de> Visitor<'de> for Expect<'_> {
     fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
         match self.single() {
             Some(kind) if is_number(kind, i128::from(value)) => Ok(()),
-            Some(kind) if is_numeric(kind) => Err(E::custom(format_args!("{value} is no {kind:?}"))),
+            Some(kind) if is_numeric(kind) => Err(E::custom(format_args!("{value} is not a {kind:?}"))),
             _ => Err(self.refuse(JsonKind::Integer)),
         }
     }
@@ -176,7 +178,7 @@ impl<'de> Visitor<'de> for Expect<'_> {
                         kind => is_number_text(kind, &text),
                     };
                     if !is_key {
-                        return Err(A::Error::custom(format_args!("{text:?} is no {key:?}")));
+                        return Err(A::Error::custom(format_args!("{text:?} is not a {key:?}")));
                     }
                     entries.next_value_seed(self.of(What::Value(value)))?;
                 }

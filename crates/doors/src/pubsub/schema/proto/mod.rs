@@ -91,12 +91,12 @@ impl Proto {
         }
         let top = file.message_type.len() + file.enum_type.len();
         if file.message_type.len() != 1 || top != 1 {
-            return Err(format!("a schema defines one top-level message type and nothing beside it, not {top} types"));
+            return Err(format!("a schema defines exactly one top-level type, a message type, not {top} types"));
         }
         file.message_type.iter().try_for_each(|message| expect_short_names(file.package().len(), message))?;
         let mut pool = DescriptorPool::new();
         pool.add_file_descriptor_proto(file).map_err(|error| error.to_string())?;
-        let root = pool.files().find_map(|file| file.messages().next()).ok_or("no message type")?;
+        let root = pool.files().find_map(|file| file.messages().next()).ok_or("the schema has no message type")?;
         let enums: Vec<_> = pool.all_enums().collect();
         let messages: Vec<_> = pool.all_messages().collect();
         let by_name = |names: Vec<String>| names.into_iter().zip(0..).collect::<HashMap<String, usize>>();

@@ -58,45 +58,63 @@ const fn writes(
 
 pub(super) const COMMANDS: &[Command] = &[
     writes("XADD", -5, ONE, |c, a| add::add(c, a).boxed_local(), ("5.0.0", "Adds an entry to a stream")),
-    reads("XLEN", 2, ONE, |c, a| add::len(c, a).boxed_local(), ("5.0.0", "How many entries a stream has")),
+    reads("XLEN", 2, ONE, |c, a| add::len(c, a).boxed_local(), ("5.0.0", "Returns the number of entries of a stream")),
     writes("XDEL", -3, ONE, |c, a| add::del(c, a).boxed_local(), ("5.0.0", "Deletes entries of a stream")),
-    writes("XTRIM", -4, ONE, |c, a| add::trim(c, a).boxed_local(), ("5.0.0", "Removes the oldest entries")),
+    writes("XTRIM", -4, ONE, |c, a| add::trim(c, a).boxed_local(), ("5.0.0", "Deletes the oldest entries")),
     writes("XSETID", -3, ONE, |c, a| add::set_id(c, a).boxed_local(), ("5.0.0", "Sets the last id of a stream")),
-    reads("XRANGE", -4, ONE, |c, a| read::range(c, a).boxed_local(), ("5.0.0", "Entries from one id to another")),
+    reads(
+        "XRANGE",
+        -4,
+        ONE,
+        |c, a| read::range(c, a).boxed_local(),
+        ("5.0.0", "Returns the entries of a range of ids"),
+    ),
     reads(
         "XREVRANGE",
         -4,
         ONE,
         |c, a| read::range_back(c, a).boxed_local(),
-        ("5.0.0", "The same, the last ones first"),
+        ("5.0.0", "Returns the entries of a range of ids in reverse order"),
     ),
     reads(
         "XREAD",
         -4,
         Keys::Streams,
         |c, a| read::read(c, a).boxed_local(),
-        ("5.0.0", "Entries behind ids, which may be waited for"),
+        ("5.0.0", "Returns entries after the given ids, or blocks"),
     ),
     writes(
         "XREADGROUP",
         -7,
         Keys::Streams,
         |c, a| read::read_group(c, a).boxed_local(),
-        ("5.0.0", "Entries for a consumer of a group"),
+        ("5.0.0", "Delivers entries to a consumer of a group"),
     ),
-    writes("XGROUP", -2, SECOND, |c, a| groups::group(c, a).boxed_local(), ("5.0.0", "Makes and changes groups"))
+    writes("XGROUP", -2, SECOND, |c, a| groups::group(c, a).boxed_local(), ("5.0.0", "Creates and changes groups"))
         .of(&[("CREATE", -5), ("SETID", -5), ("DESTROY", 4), ("CREATECONSUMER", 5), ("DELCONSUMER", 5), ("HELP", 2)]),
     writes("XACK", -4, ONE, |c, a| groups::ack(c, a).boxed_local(), ("5.0.0", "Acknowledges entries")),
-    reads("XPENDING", -3, ONE, |c, a| groups::pending(c, a).boxed_local(), ("5.0.0", "What was not acknowledged")),
-    writes("XCLAIM", -6, ONE, |c, a| claim::claim(c, a).boxed_local(), ("5.0.0", "Takes over entries of others")),
+    reads(
+        "XPENDING",
+        -3,
+        ONE,
+        |c, a| groups::pending(c, a).boxed_local(),
+        ("5.0.0", "Returns the entries that are not acknowledged"),
+    ),
+    writes(
+        "XCLAIM",
+        -6,
+        ONE,
+        |c, a| claim::claim(c, a).boxed_local(),
+        ("5.0.0", "Takes over entries of other consumers"),
+    ),
     writes(
         "XAUTOCLAIM",
         -6,
         ONE,
         |c, a| claim::claim_idle(c, a).boxed_local(),
-        ("6.2.0", "Takes over what others have had for long"),
+        ("6.2.0", "Takes over entries that are idle for some time"),
     ),
-    reads("XINFO", -2, SECOND, |c, a| info::info(c, a).boxed_local(), ("5.0.0", "About a stream and its groups"))
+    reads("XINFO", -2, SECOND, |c, a| info::info(c, a).boxed_local(), ("5.0.0", "Describes a stream and its groups"))
         .of(&[("STREAM", -3), ("GROUPS", 3), ("CONSUMERS", 4), ("HELP", 2)]),
 ];
 
@@ -301,7 +319,7 @@ impl<'a> Context<'a> {
             return Ok(Lent::new(stream.lock().await?, None));
         };
         let found = shelf.borrow_mut().remove(&stream.id());
-        let mut locked = found.ok_or_else(|| Error::busy("the stream is used by others: try again"))?;
+        let mut locked = found.ok_or_else(|| Error::busy("the stream is in use by other clients: try again"))?;
         locked.catch_up().await?;
         Ok(Lent::new(locked, Some(shelf.clone())))
     }

@@ -103,8 +103,8 @@ fn is_set(command: &Command) -> bool {
 /// Returns the error for a command that would change such a topic.
 pub(super) fn refusal(key: &[u8]) -> Fail {
     let text = format!(
-        "ERR '{}' is a topic that another door made: commands on streams read it and add to it, and no other command \
-         changes it. Use another key, or delete the topic with thalweg topic delete",
+        "ERR '{}' is a topic that was created at another door: only the commands of streams read it and add to it. \
+         Use another key, or delete the topic with thalweg topic delete",
         key.escape_ascii()
     );
     Fail::new(text)

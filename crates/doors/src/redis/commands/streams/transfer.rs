@@ -99,7 +99,7 @@ pub(super) async fn run(
     let id = own.or_else(|| others::stream(broker, number, key).map(|stream| stream.id()));
     let found = id.and_then(|id| shelf.borrow_mut().remove(&id));
     let Some(source) = found else {
-        return Err(Fail::new("TRYAGAIN the stream is used by others"));
+        return Err(Fail::new("TRYAGAIN the stream is in use by other clients"));
     };
     let mut source = Lent::new(source, Some(shelf.clone()));
     source.catch_up().await.map_err(failed)?;

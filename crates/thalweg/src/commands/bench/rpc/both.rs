@@ -31,7 +31,7 @@ pub fn run(global: &Global, args: &RpcBoth) -> Result {
         });
     }
     if is_low_memory {
-        reports.iter_mut().for_each(|report| report.program.allocator += ", that of the server with low_memory");
+        reports.iter_mut().for_each(|report| report.program.allocator += ", on the server with low_memory");
     }
     report(global, reports, floor.as_ref())
 }

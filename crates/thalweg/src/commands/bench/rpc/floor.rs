@@ -41,7 +41,7 @@ impl<'a> Floor<'a> {
     /// Finds the programs in this folder.
     pub fn find(folder: &'a Path, settings: &'a ServerSettings, plan: &'a Plan) -> Result<Self> {
         if settings.is_tls {
-            let why = "--floor is plain: it is not to be compared with TLS, which the profile asks for";
+            let why = "--floor does not use TLS: it cannot be compared with this profile, which does";
             return Err(Failure::new(USAGE, why));
         }
         for program in ["bin/echo_server", "bin/load"] {

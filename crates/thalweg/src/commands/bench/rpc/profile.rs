@@ -41,9 +41,9 @@ use Effect::{Nothing, Sets};
 
 const NO_BUFFERS: &str = "a connection owns no buffers, those of a thread serve all of its connections in turn";
 const NO_PIECES: &str = "a request is handled once it is whole, so its body is never passed on in pieces";
-const ONE_WRITE: &str = "the answers to what one read brought always go out by one write";
+const ONE_WRITE: &str = "the responses to all requests of one read are always sent with one write";
 const ALWAYS_COUNTED: &str = "requests are always counted";
-const OF_THE_BUILD: &str = "where the time of a read goes is measured by a build with the feature phase-timing";
+const OF_THE_BUILD: &str = "the phases of a read are measured by a build with the feature phase-timing";
 
 /// All keys, in the order in which they are applied.
 #[rustfmt::skip]

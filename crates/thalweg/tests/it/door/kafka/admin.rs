@@ -221,13 +221,13 @@ async fn settings_are_changed_one_by_one_or_all_at_once() {
     let (_, _, batches) = fetched(&raw.call(12, fetch("t", 0, 0, 0)).await);
     assert!(super::raw::records(&batches)[0].timestamp_ms > 1_000_000_000_000, "the broker's clock");
     for (steps, code, said) in [
-        (&[("retention.bytes", 2, Some("5"))][..], 40, "no list"),
-        (&[("retention.bytes", 9, Some("5"))], 42, "no operation 9"),
+        (&[("retention.bytes", 2, Some("5"))][..], 40, "is not a list"),
+        (&[("retention.bytes", 9, Some("5"))], 42, "9 is not an operation"),
         (&[("retention.bytes", 0, None)], 42, "a value is missing"),
-        (&[("min.insync.replicas", 0, Some("2"))], 40, "there is one replica"),
+        (&[("min.insync.replicas", 0, Some("2"))], 40, "a partition has one replica"),
         (&[("max.message.bytes", 0, Some("1"))], 40, "128"),
         (&[("segment.ms", 0, Some("soon"))], 40, "segment.ms"),
-        (&[("such", 0, Some("1"))], 40, "no setting 'such'"),
+        (&[("such", 0, Some("1"))], 40, "'such' is not a setting"),
     ] {
         let (got, message) = alter(&mut raw, "t", steps).await;
         assert!(got == code && message.contains(said), "{steps:?}: {got} {message}");
@@ -237,9 +237,9 @@ async fn settings_are_changed_one_by_one_or_all_at_once() {
         (
             "num.partitions",
             42,
-            "Cannot update these configs dynamically: Set(num.partitions): num.partitions is default_",
+            "Cannot update these configs dynamically: Set(num.partitions): num.partitions is the key default_",
         ),
-        ("such.a.thing", 42, "the broker has no setting 'such.a.thing'"),
+        ("such.a.thing", 42, "'such.a.thing' is not a setting of the broker"),
     ] {
         let config = AlterableConfig::default().with_name(text(name)).with_value(Some(text("5")));
         let asked = AlterConfigsResource::default().with_resource_type(BROKER).with_resource_name(text("1"));

@@ -231,12 +231,12 @@ async fn transforms_that_cannot_run_are_refused_when_they_are_set() {
         (json!([udf("f", "function f(m) {")]), "message_transforms[0]: the code cannot be run: SyntaxError"),
         (
             json!([good, udf("g", "function f(m) { return m; }")]),
-            "message_transforms[1]: function g is not in the code",
+            "message_transforms[1]: the code does not define the function g",
         ),
         (json!([udf("", "function f(m) { return m; }")]), "needs both code and function_name"),
         (json!([udf("f", &format!("function f(m) {{ return m; }} // {long}"))]), "javascript_udf.code"),
         (json!([{ "disabled": true }]), "the transform is missing"),
-        (json!([good, good]), "message_transforms[1]: a function f is there already"),
+        (json!([good, good]), "message_transforms[1]: a function f exists already"),
         (json!([good, good, good, good, good, good]), "the maximum value is 5"),
     ] {
         let (status, refused) =

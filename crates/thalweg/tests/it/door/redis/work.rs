@@ -130,7 +130,7 @@ async fn what_looks_at_too_much_is_refused_with_the_limit() {
     fill(&mut redis, "s", "m", 0..MEMBERS, false);
     redis.send(&many("ZUNION", "s", 1000));
     let refused = redis.answer();
-    assert!(refused.starts_with("-ERR the command looks at 20001000 members") && refused.contains("16777216"));
+    assert!(refused.starts_with("-ERR the command reads 20001000 members") && refused.contains("16777216"));
     let mut words: Vec<&[u8]> = vec![b"SUNIONSTORE", b"to"];
     words.extend(std::iter::repeat_n(&b"s"[..], 1000));
     redis.send(&request(&words));
