@@ -45,8 +45,10 @@ fuzz_target!(|input: &[u8]| {
 });
 
 fn read(stream: &[u8], body_bytes_max: usize, cuts: &[u8], in_place: bool) -> Outcome {
-    let (mut frames, mut assembler) = (Vec::new(), Assembler::new(body_bytes_max));
-    let (mut rest, mut error) = (stream, None);
+    let mut frames = Vec::new();
+    let mut assembler = Assembler::new(body_bytes_max);
+    let mut rest = stream;
+    let mut error = None;
     let scale = 1 + stream.len() / 1024;
     for cut in cuts.iter().cycle() {
         if rest.is_empty() || error.is_some() {

@@ -15,7 +15,8 @@ fuzz_target!(|input: &[u8]| {
     let Some((&[a, b, c, d], body)) = input.split_first_chunk::<4>() else {
         return;
     };
-    let (key, version) = (i16::from_be_bytes([a, b]), i16::from_be_bytes([c, d]));
+    let key = i16::from_be_bytes([a, b]);
+    let version = i16::from_be_bytes([c, d]);
     // Header for the door: a correlation id, no client name, and no tags in versions that have tags.
     let has_tags = api(key).is_some_and(|api| api.is_flexible(version));
     let header = [&input[..4], &[0, 0, 0, 7, 0xff, 0xff], if has_tags { &[0][..] } else { &[] }].concat();

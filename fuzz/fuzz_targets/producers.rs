@@ -30,7 +30,8 @@ fuzz_target!(|input: &[u8]| {
         _ => assert_eq!(encoded, snapshot),
     }
 
-    let (mut end, mut last) = (END, 0i32);
+    let mut end = END;
+    let mut last = 0i32;
     for send in sends.as_chunks::<8>().0 {
         let [id, epoch, count, is_absolute, sequence @ ..] = *send;
         let sequence = match is_absolute {

@@ -27,7 +27,8 @@ fn grpc(asked: u8, input: &[u8]) {
     let Some((cuts, body)) = input.split_first_chunk::<4>() else {
         return;
     };
-    let (call, has_gzip) = (usize::from(asked & 0x3f), asked & 0x40 != 0);
+    let call = usize::from(asked & 0x3f);
+    let has_gzip = asked & 0x40 != 0;
     let whole = check_grpc(call, has_gzip, [body]);
     assert_eq!(check_grpc(call, has_gzip, pieces(body, cuts)), whole);
     if let Some((messages, requests)) = whole {
@@ -36,7 +37,8 @@ fn grpc(asked: u8, input: &[u8]) {
 }
 
 fn pieces<'t>(body: &'t [u8], cuts: &[u8]) -> Vec<&'t [u8]> {
-    let (mut rest, mut pieces) = (body, Vec::new());
+    let mut rest = body;
+    let mut pieces = Vec::new();
     for cut in cuts.iter().cycle() {
         let (piece, after) = match usize::from(*cut) {
             size @ 1.. if size < rest.len() => rest.split_at(size),

@@ -14,7 +14,8 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     let end = rest.iter().position(|byte| *byte == 0).unwrap_or(rest.len());
-    let (text, message) = (&rest[..end], rest.get(end + 1..).unwrap_or_default());
+    let text = &rest[..end];
+    let message = rest.get(end + 1..).unwrap_or_default();
     let Ok(text) = std::str::from_utf8(text) else {
         return;
     };
@@ -34,7 +35,9 @@ fuzz_target!(|input: &[u8]| {
 
 /// Returns `true` if braces and brackets outside of strings are balanced.
 fn is_whole(text: &[u8]) -> bool {
-    let (mut depth, mut in_string, mut escaped) = (0_i64, false, false);
+    let mut depth = 0_i64;
+    let mut in_string = false;
+    let mut escaped = false;
     for byte in text {
         match (in_string, escaped, byte) {
             (true, true, _) => escaped = false,

@@ -26,7 +26,8 @@ static CACHE: LazyLock<(Runtime, Arc<Broker>, Arc<Cache>)> = LazyLock::new(|| {
 /// Returns the bytes after the first value.
 fn skip_value(bytes: &[u8]) -> &[u8] {
     let end = bytes.windows(2).position(|two| two == b"\r\n").expect("a line");
-    let (line, rest) = (&bytes[1..end], &bytes[end + 2..]);
+    let line = &bytes[1..end];
+    let rest = &bytes[end + 2..];
     let count = || std::str::from_utf8(line).expect("a text").parse::<i64>().expect("a number");
     let values = |count: i64| (0..count).fold(rest, |rest, _| skip_value(rest));
     match bytes[0] {

@@ -13,7 +13,9 @@ fuzz_target!(|input: &[u8]| {
     let Some(frame) = frame_of(input) else {
         return;
     };
-    let (kind, correlation, body) = (frame.kind, frame.correlation, frame.body.clone());
+    let kind = frame.kind;
+    let correlation = frame.correlation;
+    let body = frame.body.clone();
     let Ok(request) = Request::decode(frame) else {
         return;
     };

@@ -180,7 +180,8 @@ impl Handler<Asked> for Obedient {
 
     fn call_streamed(&self, _session: &mut (), _: (How, &[u8]), mut body: Body) -> Reply<Vec<u8>, Self::Later> {
         Reply::Later(once(Box::pin(async move {
-            let (mut bytes, mut sum) = (0u64, 0u8);
+            let mut bytes = 0u64;
+            let mut sum = 0u8;
             while let Some(piece) = body.next().await {
                 let Ok(piece) = piece else {
                     return b"cut".to_vec();

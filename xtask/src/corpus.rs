@@ -409,7 +409,8 @@ fn encode_producers(snapshot: Snapshot) -> Vec<u8> {
         bytes.extend(id.to_be_bytes());
         bytes.extend(epoch.to_be_bytes());
         let (_, count, open) = runs.last().copied().unwrap_or((0, 1, 0));
-        let (next_offset, timestamp_ms) = (open + u64::from(count), 1_700_000_000_000u64);
+        let next_offset = open + u64::from(count);
+        let timestamp_ms = 1_700_000_000_000u64;
         bytes.extend([next_offset.to_be_bytes(), timestamp_ms.to_be_bytes(), open.to_be_bytes()].concat());
         bytes.push(runs.len() as u8);
         for (sequence, count, base_offset) in *runs {

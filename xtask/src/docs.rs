@@ -137,7 +137,8 @@ fn command_line(program: &Program) -> Outcome<String> {
 
 /// Returns the names of the subcommands below "Commands:" or below the title of a group, except `help`.
 fn subcommands(help: &str) -> Vec<&str> {
-    let (mut names, mut is_listed) = (Vec::new(), false);
+    let mut names = Vec::new();
+    let mut is_listed = false;
     for line in help.lines() {
         match line.is_empty() || !line.starts_with(' ') {
             true => is_listed = line == "Commands:" || line.ends_with(" commands:"),

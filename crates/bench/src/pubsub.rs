@@ -237,7 +237,8 @@ async fn one_in_flight(
         return Err(Error::invalid("one publisher is needed"));
     };
     let record = Record::new(vec![b'x'; scenario.payload_bytes]);
-    let (mut ack, mut delivery) = (Latencies::default(), Latencies::default());
+    let mut ack = Latencies::default();
+    let mut delivery = Latencies::default();
     let mut begin = Instant::now();
     let mut delivered = 0;
     for i in 0..scenario.count as usize + WARM_UP {

@@ -75,9 +75,13 @@ fn rate(threads: usize, trace: &Arc<Vec<[u8; 16]>>, call: impl Fn(&[u8; 16]) + S
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
             .map(|thread| {
-                let (trace, is_over, call) = (trace.clone(), &is_over, &call);
+                let trace = trace.clone();
+                let is_over = &is_over;
+                let call = &call;
                 scope.spawn(move || {
-                    let (mut at, mut calls, begin) = (thread * TRACE / threads, 0u64, Instant::now());
+                    let mut at = thread * TRACE / threads;
+                    let mut calls = 0u64;
+                    let begin = Instant::now();
                     while !is_over.load(Ordering::Relaxed) {
                         for _ in 0..1024 {
                             call(&trace[at % TRACE]);
@@ -157,7 +161,8 @@ fn hits(broker: &Broker) {
         };
         let ours = broker.caches.create("hits", settings).expect("made");
         let theirs = quick_cache::sync::Cache::<[u8; 16], [u8; 64]>::new(room);
-        let (mut our_hits, mut their_hits) = (0, 0);
+        let mut our_hits = 0;
+        let mut their_hits = 0;
         for key in &trace {
             if ours.get(key, |found| found.is_some()) {
                 our_hits += 1
@@ -186,7 +191,8 @@ fn resident() -> u64 {
 /// Measures the memory left over from values of other lengths: each entry is replaced ten times, with 8 to 200 bytes,
 /// and in the end every second entry is deleted.
 fn fragmentation(cache: &Cache, before: u64) {
-    let (mut random, long) = (Random(3), [b'v'; 200]);
+    let mut random = Random(3);
+    let long = [b'v'; 200];
     for _ in 0..10 {
         (0..KEYS).for_each(|number| put(cache, &key(number), &long[..8 + (random.next() % 193) as usize]));
     }
@@ -208,7 +214,8 @@ fn memory(broker: &Broker) {
     let cache = broker.caches.open("memory").expect("made");
     let before = resident();
     (0..KEYS).for_each(|number| put(&cache, &key(number), &VALUE));
-    let (taken, counted) = (resident() - before, cache.status().stats.bytes);
+    let taken = resident() - before;
+    let counted = cache.status().stats.bytes;
     println!(
         "{KEYS} entries of 16 + 64 bytes: {:.1} MB resident, {:.1} MB counted",
         taken as f64 / 1e6,

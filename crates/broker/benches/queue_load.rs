@@ -143,7 +143,9 @@ fn costs(runtime: &Runtime, call: &str) {
             }
         }
     });
-    let (broker, thousand, leased) = (&broker, &thousand, &leased);
+    let broker = &broker;
+    let thousand = &thousand;
+    let leased = &leased;
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     let mut fastest = Duration::MAX;
     let shortest = &mut fastest;
@@ -205,7 +207,8 @@ fn load(runtime: &Runtime) {
         let among = times(&broker).await;
         for (what, at) in [("p50", 2), ("p99", 100), ("p99.9", 1000)] {
             let index = |times: &[Duration]| times[times.len() - 1 - times.len() / at];
-            let (alone, among) = (index(&alone), index(&among));
+            let alone = index(&alone);
+            let among = index(&among);
             let ratio = among.as_secs_f64() / alone.as_secs_f64();
             println!("receive, {what}: alone {alone:?}, among {QUEUES} queues {among:?}, {ratio:.2} times");
         }
@@ -214,7 +217,8 @@ fn load(runtime: &Runtime) {
 
 fn report(what: &str, before: (usize, usize), after: (usize, usize), count: usize) {
     let each = |before: usize, after: usize| after.saturating_sub(before) / count;
-    let (asked, resident) = (each(before.0, after.0), each(before.1, after.1));
+    let asked = each(before.0, after.0);
+    let resident = each(before.1, after.1);
     println!("{what}: {asked} B asked for, {resident} B resident");
 }
 

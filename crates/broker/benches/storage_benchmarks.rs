@@ -73,7 +73,8 @@ impl Backend {
     /// Times `iters` calls on a thread of the runtime, in stretches of at most `stretch`, with a queue that has
     /// `filled` messages at the beginning of each.
     fn time<F: Future<Output = ()>>(&self, iters: u64, stretch: u64, filled: u64, call: impl Fn() -> F) -> Duration {
-        let (mut left, mut time) = (iters, Duration::ZERO);
+        let mut left = iters;
+        let mut time = Duration::ZERO;
         while left > 0 {
             let some = left.min(stretch);
             self.fill(filled);
@@ -152,7 +153,8 @@ fn receive(c: &mut Criterion, backends: &[Backend]) {
     for backend in backends {
         group.bench_function(backend.name, |b| {
             b.iter_custom(|iters| {
-                let (mut left, mut time) = (iters, Duration::ZERO);
+                let mut left = iters;
+                let mut time = Duration::ZERO;
                 while left > 0 {
                     let some = left.min(WAITING_MAX);
                     backend.fill(some);
@@ -252,7 +254,8 @@ fn concurrent(c: &mut Criterion, backends: &[Backend]) {
             };
             group.bench_function(BenchmarkId::new(tasks.to_string(), backend.name), |b| {
                 b.iter_custom(|iters| {
-                    let (mut left, mut time) = (iters, Duration::ZERO);
+                    let mut left = iters;
+                    let mut time = Duration::ZERO;
                     while left > 0 {
                         let some = left.min(WAITING_MAX / tasks);
                         backend.fill(0);

@@ -110,7 +110,8 @@ impl Answers {
     pub fn try_take(&self, peer: Option<IpAddr>, bytes: usize) -> Option<Held> {
         let peer = peer.unwrap_or(Ipv4Addr::LOCALHOST.into());
         let mut state = self.0.state.lock();
-        let (max, bytes) = (self.0.max, bytes as u64);
+        let max = self.0.max;
+        let bytes = bytes as u64;
         let is_next = !state.queue.iter().any(|first| state.has_share(max, first.peer, first.bytes));
         if !is_next || !state.has_share(max, peer, bytes) || state.used.saturating_add(bytes) > max {
             return None;
@@ -174,7 +175,8 @@ impl Answers {
         }
         let peer = peer.unwrap_or(Ipv4Addr::LOCALHOST.into());
         let mut state = self.0.state.lock();
-        let (overdraft, bytes) = (self.0.max / OVERDRAFT_PART, bytes as u64);
+        let overdraft = self.0.max / OVERDRAFT_PART;
+        let bytes = bytes as u64;
         let of_peer = state.peers.get(&peer).copied().unwrap_or_default().saturating_add(bytes);
         if state.used.saturating_add(bytes) > self.0.max + overdraft || of_peer > self.0.max / SHARE_PART + overdraft {
             return None;
@@ -209,7 +211,8 @@ impl Answers {
     /// Counts a refusal and returns its error.
     pub fn refuse(&self) -> Error {
         self.0.refused.add(1);
-        let (used, max) = (self.0.state.lock().used, self.0.max);
+        let used = self.0.state.lock().used;
+        let max = self.0.max;
         Error::busy(format!(
             "responses that clients have not read hold {used} of {max} bytes (response_memory_max; one address may \
              use half): read pending responses, request less at a time, or try again later"
@@ -344,9 +347,11 @@ impl Budget {
         let mut granted = Vec::new();
         {
             let mut state = self.state.lock();
-            let (mut at, mut passed_over) = (0, HashSet::new());
+            let mut at = 0;
+            let mut passed_over = HashSet::new();
             while let Some(Waiting { peer, bytes, .. }) = state.queue.get(at) {
-                let (peer, bytes) = (*peer, *bytes);
+                let peer = *peer;
+                let bytes = *bytes;
                 if passed_over.contains(&peer) || !state.has_share(self.max, peer, bytes) {
                     passed_over.insert(peer);
                     at += 1;
@@ -567,7 +572,8 @@ mod tests {
             let held = answers.try_take(A, batch.expansion_bytes_max()).expect("room");
             answers.expand(&batch, held).await.expect("it decodes")
         };
-        let (first, second) = (expand().await, expand().await);
+        let first = expand().await;
+        let second = expand().await;
         assert_eq!(first.as_ptr(), second.as_ptr());
         assert!(first.len() > 100_000);
         let once = used(&answers);

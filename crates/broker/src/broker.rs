@@ -90,7 +90,9 @@ impl Broker {
         // The topic of users and secrets is not in the table of topics, so no request can name it.
         let (mut own, topics): (Vec<_>, Vec<_>) = topics.partition(|topic| topic.name.as_str() == SECURITY_TOPIC);
         let has_caches = topics.iter().any(|topic| topic.name.as_str() == CACHES_TOPIC);
-        let (groups, transactions, streams) = (Arc::default(), Arc::default(), Arc::default());
+        let groups = Arc::default();
+        let transactions = Arc::default();
+        let streams = Arc::default();
         let core = Arc::new(Core::new(CoreParts {
             settings,
             defaults,
@@ -149,9 +151,13 @@ impl Broker {
     }
 
     fn collector(&self) -> Box<dyn Collector> {
-        let (core, security, queues) = (self.core.clone(), self.security.clone(), self.queues.clone());
-        let (groups, transactions) = (self.groups.clone(), self.transactions.clone());
-        let (streams, caches) = (self.streams.clone(), self.caches.clone());
+        let core = self.core.clone();
+        let security = self.security.clone();
+        let queues = self.queues.clone();
+        let groups = self.groups.clone();
+        let transactions = self.transactions.clone();
+        let streams = self.streams.clone();
+        let caches = self.caches.clone();
         Box::new(Collect(move |out: &mut Exposition<'_>| {
             core.expose(out)?;
             security.expose(out)?;

@@ -193,7 +193,9 @@ impl Listeners {
     }
 
     pub(crate) fn counts(&self) -> ListenerCounts {
-        let (channels, named, refused) = (self.channels.len(), self.named.len(), self.refused.get());
+        let channels = self.channels.len();
+        let named = self.named.len();
+        let refused = self.refused.get();
         ListenerCounts { channels: channels as u64, named: named as u64, refused }
     }
 }

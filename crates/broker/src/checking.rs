@@ -51,7 +51,8 @@ impl Topic {
     /// Applies the settings of the topic to a batch, or refuses the batch. Records are parsed only if the topic is
     /// compacted. After decompression, they may have `expansion` times the bytes of the topic's largest batch.
     pub(crate) fn admit(&self, batch: &mut DraftBatch, expansion: usize) -> Result<()> {
-        let (name, settings) = (&self.name, &self.settings);
+        let name = &self.name;
+        let settings = &self.settings;
         let check_len = |batch: &DraftBatch| {
             if batch.len() <= settings.batch_bytes_max as usize {
                 Ok(())

@@ -29,7 +29,8 @@ impl Core {
         if subscriber.source_count() > JOINED_AT_ONCE
             && let Ok(runtime) = Handle::try_current()
         {
-            let (core, subscriber) = (self.clone(), subscriber.clone());
+            let core = self.clone();
+            let subscriber = subscriber.clone();
             runtime.spawn(async move {
                 while core.leave_some(&subscriber, &mut from).is_continue() {
                     yield_now().await;
@@ -60,7 +61,8 @@ impl Core {
 
     /// Returns the names of all topics that match a pattern. The search runs on a thread that serves no connection.
     async fn names_matching(self: &Arc<Self>, pattern: &Pattern) -> Result<Vec<TopicName>> {
-        let (core, pattern) = (self.clone(), pattern.clone());
+        let core = self.clone();
+        let pattern = pattern.clone();
         let names = spawn_blocking(move || {
             let mut names: Vec<TopicName> = core.topics.read().values().map(|topic| topic.name.clone()).collect();
             names.retain(|name| !name.is_hidden() && pattern.matches(name));

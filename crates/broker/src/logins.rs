@@ -217,7 +217,9 @@ impl Logins {
             return tracing::debug!(door = %source.door, address = %source, %error, "a login was displaced by newer \
                                                                                     ones");
         }
-        let (now, lane, name_hash) = (Instant::now(), self.lane(source), self.hash_of(name));
+        let now = Instant::now();
+        let lane = self.lane(source);
+        let name_hash = self.hash_of(name);
         let (failures, is_logged) = {
             let [by_address, by_name] = &mut *self.failures.lock();
             let (of_address, is_logged) = by_address.add(lane, now);
@@ -381,7 +383,8 @@ mod tests {
         let pauses: Vec<u128> = (1..=10).map(|failures| pause(failures).as_millis()).collect();
         assert_eq!(pauses, [0, 0, 0, 100, 200, 400, 800, 1600, 2000, 2000]);
         assert_eq!(pause(u32::MAX), PAUSE_MAX);
-        let (mut counts, begin) = (Counts::default(), Instant::now());
+        let mut counts = Counts::default();
+        let begin = Instant::now();
         let failures: Vec<u32> = (0..8).map(|_| counts.add(1, begin).0).collect();
         assert_eq!(failures, [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(counts.add(1, begin + 2 * HALF_LIFE).0, 3);
@@ -390,7 +393,8 @@ mod tests {
 
     #[test]
     fn failures_are_logged_one_by_one_and_then_once_a_second() {
-        let (mut counts, begin) = (Counts::default(), Instant::now());
+        let mut counts = Counts::default();
+        let begin = Instant::now();
         assert_eq!((0..50).filter(|_| counts.add(1, begin).1).count(), LOGGED_EACH as usize);
         assert!(counts.add(1, begin + LOG_EVERY).1 && !counts.add(1, begin + LOG_EVERY).1);
         assert!(counts.add(2, begin).1, "another address");
@@ -398,7 +402,8 @@ mod tests {
 
     #[test]
     fn a_table_that_is_full_takes_another_address() {
-        let (mut counts, begin) = (Counts::default(), Instant::now());
+        let mut counts = Counts::default();
+        let begin = Instant::now();
         for who in 0..2 * COUNTED_MAX as u64 {
             counts.add(who, begin);
         }
@@ -424,11 +429,13 @@ mod tests {
     #[tokio::test]
     async fn addresses_take_turns_and_the_oldest_of_one_are_pushed_out() {
         let logins = Arc::new(Logins::new(&[1; 32]));
-        let (busy, other) = (source("192.0.2.1"), source("192.0.2.2"));
+        let busy = source("192.0.2.1");
+        let other = source("192.0.2.2");
         let mut running = vec![logins.turn(busy).await.expect("a turn"), logins.turn(busy).await.expect("a turn")];
         let (done, mut order) = tokio::sync::mpsc::unbounded_channel();
         let wait = |source: LoginSource, number: usize| {
-            let (logins, done) = (logins.clone(), done.clone());
+            let logins = logins.clone();
+            let done = done.clone();
             tokio::spawn(async move {
                 let turn = logins.turn(source).await;
                 let outcome = turn.as_ref().map(|_| number).map_err(|error| error.kind);

@@ -282,7 +282,8 @@ pub(crate) fn expose_store(out: &mut Exposition<'_>, stats: &storage::StoreStats
     out.counter("thalweg_checkpoints", "Checkpoints taken", stats.checkpoints)?;
     out.counter("thalweg_checkpoint_errors", "Failed checkpoints", stats.checkpoint_errors)?;
     out.counter("thalweg_checkpoint_nanoseconds", "Time spent on checkpoints", stats.checkpoint_nanos)?;
-    let (is_disk_full, is_broken) = (u64::from(stats.is_disk_full), u64::from(stats.is_broken));
+    let is_disk_full = u64::from(stats.is_disk_full);
+    let is_broken = u64::from(stats.is_broken);
     out.gauge("thalweg_disk_is_full", "1 if records are refused because the disk is full", is_disk_full)?;
     out.counter("thalweg_disk_full", "Times that the disk became full", stats.disk_full)?;
     out.gauge("thalweg_journal_is_broken", "1 if all writes are refused until a restart", is_broken)?;

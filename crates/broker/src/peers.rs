@@ -252,7 +252,8 @@ impl Peers {
         }
         let created = &mut window.created[kind as usize];
         if *created >= max {
-            let (what, left) = (kind.name(), WINDOW.saturating_sub(age));
+            let what = kind.name();
+            let left = WINDOW.saturating_sub(age);
             let message = format!(
                 "{address} has created {max} {what} within a minute, which is the limit of one address: wait {} s, or \
                  raise peer_{what}_per_minute",

@@ -290,7 +290,8 @@ impl Core {
         batch: DraftBatch,
         wakes: &mut Wakes,
     ) -> std::result::Result<(Published, Commit), Refused> {
-        let (records, bytes) = (u64::from(batch.count()), batch.len() as u64);
+        let records = u64::from(batch.count());
+        let bytes = batch.len() as u64;
         let appended = cell.append(batch, options, self.log_budget(), wakes)?;
         if appended.is_duplicate {
             self.metrics().publish_duplicates.add(1);
@@ -299,8 +300,11 @@ impl Core {
             self.metrics().published_records.add(records);
             self.metrics().published_bytes.add(bytes);
         }
-        let (base_offset, receivers) = (appended.base_offset, appended.receivers as u32);
-        let (partition, partitions, is_duplicate) = (cell.id, options.partitions, appended.is_duplicate);
+        let base_offset = appended.base_offset;
+        let receivers = appended.receivers as u32;
+        let partition = cell.id;
+        let partitions = options.partitions;
+        let is_duplicate = appended.is_duplicate;
         let is_committed = appended.is_on_disk && appended.commit.is_done();
         let arrival_ms = options.arrival_ms.filter(|_| !appended.is_duplicate);
         let published =

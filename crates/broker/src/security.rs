@@ -383,7 +383,8 @@ impl Security {
     }
 
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
-        let (security, counts) = (self, &self.counts);
+        let security = self;
+        let counts = &self.counts;
         let (users, acls) = {
             let tables = security.tables.read();
             (tables.users.iter().count() as u64, tables.acls.len() as u64)

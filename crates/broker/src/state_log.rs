@@ -141,9 +141,11 @@ impl Core {
         records: impl IntoIterator<Item = KeyValue>,
         wakes: &mut Wakes,
     ) -> Result<Appended> {
-        let (cell, now_ms) = (topic.partition(partition)?, now_ms());
+        let cell = topic.partition(partition)?;
+        let now_ms = now_ms();
         let options = AppendOptions::own(&topic.settings, now_ms);
-        let (mut builder, mut last) = (BatchBuilder::new(), None);
+        let mut builder = BatchBuilder::new();
+        let mut last = None;
         let mut records = records.into_iter().peekable();
         while let Some((key, value)) = records.next() {
             builder.push(now_ms as i64, Some(&key), value.as_deref(), &[])?;
@@ -163,7 +165,8 @@ impl Core {
         mut each: impl FnMut(PartitionId, &RecordView<'_>, &RecordBatch) -> Result<()>,
     ) -> Result<()> {
         for cell in topic.partitions() {
-            let (mut next, mut bytes_max) = (cell.extent().start, BATCH_BYTES_MAX);
+            let mut next = cell.extent().start;
+            let mut bytes_max = BATCH_BYTES_MAX;
             loop {
                 let (_, batches) = match cell.read(next, bytes_max).await {
                     // The batches before the damage are read one at a time.

@@ -182,7 +182,8 @@ impl Subscription {
             self.join_partitions(topic, request)?;
         }
         if request.is_channel || topic.is_none() {
-            let (group, subscriber) = (request.group.clone(), self.subscriber.clone());
+            let group = request.group.clone();
+            let subscriber = self.subscriber.clone();
             listeners.add_named(name.clone(), Listener { group, partition: request.partition, subscriber })?;
             self.place = Place::Name(name);
         }

@@ -185,7 +185,8 @@ impl Subscriber {
     /// Returns `None` if there are no more sources.
     pub(crate) fn sources(&self, from: usize, max: usize) -> Option<Vec<Arc<PartitionCell>>> {
         let state = self.state.lock();
-        let (sources, feed) = (state.sources.get(from..).filter(|sources| !sources.is_empty())?, &state.feed);
+        let sources = state.sources.get(from..).filter(|sources| !sources.is_empty())?;
+        let feed = &state.feed;
         let sources = sources.iter().take(max).enumerate();
         Some(sources.filter(|(at, _)| feed.is_source((from + at) as SourceId)).map(|(_, cell)| cell.clone()).collect())
     }
@@ -354,7 +355,9 @@ impl Subscriber {
         state.feed.take(self.settings.event_batch_max_events, self.settings.event_batch_max_bytes, out);
         let queued = state.feed.queued_batches();
         self.count_queued(queued_before, queued);
-        let (mut batches, mut records, mut bytes) = (0u64, 0u64, 0u64);
+        let mut batches = 0u64;
+        let mut records = 0u64;
+        let mut bytes = 0u64;
         for delivery in &out[had..] {
             match delivery {
                 Delivery::Batch { batch, .. } => {
@@ -388,7 +391,8 @@ impl Subscriber {
 
     pub(crate) fn backfill(&self, source: SourceId, batches: Vec<RecordBatch>) {
         let mut state = self.state.lock();
-        let (queued, dropped) = (state.feed.queued_batches(), state.feed.dropped_records());
+        let queued = state.feed.queued_batches();
+        let dropped = state.feed.dropped_records();
         state.feed.backfill(source, batches);
         self.count_queued(queued, state.feed.queued_batches());
         self.metrics.dropped_records.add(state.feed.dropped_records() - dropped);

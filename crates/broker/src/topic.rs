@@ -106,7 +106,8 @@ impl Topic {
 
     /// Creates a topic from a topic of the data directory with this number.
     pub(crate) fn stored(directory: u64, stored: StoredTopic) -> Arc<Self> {
-        let (id, logs) = (TopicId::new(directory, stored.id.into()), stored.partitions.into_iter().map(Log::Disk));
+        let id = TopicId::new(directory, stored.id.into());
+        let logs = stored.partitions.into_iter().map(Log::Disk);
         Self::new(stored.name, id, stored.settings, Some(stored.id), logs)
     }
 
@@ -140,7 +141,9 @@ impl Topic {
 
     fn with(&self, settings: TopicSettings, partitions: Box<[Arc<PartitionCell>]>) -> Arc<Self> {
         let turn = AtomicU32::new(self.turn.load(Ordering::Relaxed));
-        let (name, id, stored_as) = (self.name.clone(), self.id, self.stored_as);
+        let name = self.name.clone();
+        let id = self.id;
+        let stored_as = self.stored_as;
         Arc::new(Self { name, id, settings, partitions, stored_as, turn, is_replaced: AtomicBool::new(false) })
     }
 
@@ -204,7 +207,8 @@ impl Topic {
 
 /// Checks that this number of topics and partitions may be added. Fails as busy if a limit would be exceeded.
 pub(crate) fn room_for(topics: &Topics, more_topics: usize, more_partitions: u32) -> Result<()> {
-    let (count, partitions) = (topics.len(), topics.partitions);
+    let count = topics.len();
+    let partitions = topics.partitions;
     if count + more_topics > TOPICS_MAX || partitions + more_partitions as usize > PARTITIONS_TOTAL_MAX {
         let message = format!("this broker holds {count} topics with {partitions} partitions; delete some first");
         return Err(Error::busy(message));

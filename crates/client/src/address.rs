@@ -105,7 +105,8 @@ impl fmt::Display for Address {
             Self::Tls { .. } => "tls",
             Self::Pipe(_) => return f.write_str("pipe in this process"),
         };
-        let (host, port) = (self.host(), self.port());
+        let host = self.host();
+        let port = self.port();
         // Brackets keep the colons of an IPv6 address apart from the colon before the port.
         if host.contains(':') { write!(f, "{scheme}://[{host}]:{port}") } else { write!(f, "{scheme}://{host}:{port}") }
     }

@@ -196,7 +196,8 @@ impl Cache {
         ttl: Ttl,
         condition: Condition,
     ) -> Result<Stored> {
-        let (key, value) = (key.into(), value.into());
+        let key = key.into();
+        let value = value.into();
         check_key(&key)?;
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::too_large(format!(
@@ -205,7 +206,8 @@ impl Cache {
             )));
         }
         let put = |cache, operation| {
-            let (key, value) = (key.clone(), value.clone());
+            let key = key.clone();
+            let value = value.clone();
             CacheRequest::Put { cache, condition, ttl, operation, key, value }
         };
         let stored = self.calls.call_once(condition != Condition::Always, put).await.and_then(|answer| match answer {
@@ -314,7 +316,8 @@ impl CacheWatch {
     pub async fn next(&mut self) -> Result<Changes> {
         let mut backoff = Backoff::new();
         loop {
-            let (from, prefix) = (self.from, self.prefix.clone());
+            let from = self.from;
+            let prefix = self.prefix.clone();
             let wait_ms = WATCH_WAIT.as_millis() as u32;
             let watch =
                 |cache| CacheRequest::Watch { cache, from, count_max: CHANGES_MAX, wait_ms, prefix: prefix.clone() };

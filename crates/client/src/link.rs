@@ -99,7 +99,8 @@ impl Link {
         mut output: impl AsyncWrite + Send + Unpin + 'static,
     ) -> Arc<Self> {
         let outbox = Arc::new(Outbox::to_writer(OUTBOX_BYTES_MAX));
-        let (link, writer) = (Self::new(outbox.clone(), false), outbox);
+        let link = Self::new(outbox.clone(), false);
+        let writer = outbox;
         let reader = link.clone();
         tokio::spawn(async move {
             reader.run(&mut input, writer.run_writer(&mut output)).await;
@@ -113,7 +114,8 @@ impl Link {
 
     fn over(mut input: impl AsyncRead + Send + Unpin + 'static, output: Socket, is_socket: bool) -> Arc<Self> {
         let outbox = Arc::new(Outbox::to_socket(output, OUTBOX_BYTES_MAX));
-        let (link, writer) = (Self::new(outbox.clone(), is_socket), outbox);
+        let link = Self::new(outbox.clone(), is_socket);
+        let writer = outbox;
         let reader = link.clone();
         tokio::spawn(async move {
             reader.run(&mut input, writer.run_socket()).await;

@@ -370,7 +370,8 @@ mod tests {
 
     #[test]
     fn settings_that_are_not_a_topics_own_follow_the_broker() {
-        let (hour, day) = (TopicSettings { retention_ms: 5, ..TopicSettings::default() }, 24 * 3_600_000);
+        let hour = TopicSettings { retention_ms: 5, ..TopicSettings::default() };
+        let day = 24 * 3_600_000;
         let later = TopicSettings { retention_ms: day, batch_bytes_max: 4096, ..hour };
         let follows = TopicSettings::of_broker().or(&hour);
         assert_eq!((follows.retention_ms, follows.own), (5, Some(OwnSettings::NONE)));

@@ -269,7 +269,8 @@ impl Feed {
     /// Takes deliveries for one write: at most `records_max` records and `bytes_max` bytes, but at least one delivery
     /// if one is queued and there is credit.
     pub fn take(&mut self, records_max: usize, bytes_max: usize, out: &mut Vec<Delivery>) {
-        let (mut records, mut bytes) = (0usize, 0usize);
+        let mut records = 0usize;
+        let mut bytes = 0usize;
         while self.has_credit() {
             match self.queue.front() {
                 None => break,
@@ -354,7 +355,10 @@ impl Feed {
     /// batch are kept, and so is everything of a deleted partition, which has no log to read.
     fn fall_behind(&mut self) {
         let mut is_forgotten = vec![false; self.sources.len()];
-        let (mut history_left, mut history_batches, mut batches, mut bytes) = (self.history_batches, 0, 0, 0);
+        let mut history_left = self.history_batches;
+        let mut history_batches = 0;
+        let mut batches = 0;
+        let mut bytes = 0;
         let sources = &mut self.sources;
         self.queue.retain(|delivery| {
             let (at, batch) = match delivery {
@@ -402,7 +406,8 @@ impl Feed {
         self.batches -= 1;
         self.bytes -= batch.len();
         self.dropped_records += u64::from(batch.count());
-        let (from, to) = (batch.base_offset(), batch.next_offset());
+        let from = batch.base_offset();
+        let to = batch.next_offset();
         let before = self.queue.iter_mut().take(at).rev();
         if !self.is_shared && !merge_gap(before, source, from, to) {
             self.queue.insert(at, Delivery::Gap { source, from, to });

@@ -204,7 +204,8 @@ impl Script {
                 Err(member) => format!("{} does not\n", member.handle),
             },
             _ => {
-                let (mut got, expected) = (Vec::new(), self.fanout.receivers());
+                let mut got = Vec::new();
+                let expected = self.fanout.receivers();
                 self.fanout.deliver(accepts, |member| got.push(member.handle.clone()));
                 assert_eq!(got.len(), expected);
                 if got.is_empty() { "nobody\n".into() } else { format!("{}\n", got.join(" ")) }
@@ -428,7 +429,8 @@ impl Model {
         if !self.sources[at].is_live {
             return Offer::Behind;
         }
-        let (first, mut dropped) = (self.is_empty(), 0);
+        let first = self.is_empty();
+        let mut dropped = 0;
         if !self.has_room(batch.len()) {
             match self.feed.overflow() {
                 // The publisher did not check `blocks` first: nothing is lost.
@@ -486,7 +488,9 @@ impl Model {
         self.feed.take(records_max, bytes_max, &mut taken);
         assert_eq!(taken.is_empty(), !has_something || self.credit <= 0);
 
-        let (mut batches, mut records, mut bytes) = (0, 0, 0);
+        let mut batches = 0;
+        let mut records = 0;
+        let mut bytes = 0;
         for delivery in taken {
             assert!(self.credit > 0, "without credit nothing is sent");
             match delivery {
@@ -538,7 +542,8 @@ impl Model {
         let Some((id, from)) = self.reading.take() else {
             return;
         };
-        let (at, source) = (id as usize, &mut self.sources[id as usize]);
+        let at = id as usize;
+        let source = &mut self.sources[id as usize];
         assert_eq!(from, source.next, "another read was begun meanwhile");
         let batches = source.log.read(from, batches_max);
         if batches.is_empty() {
@@ -573,7 +578,8 @@ impl Model {
         assert!(is_within || self.live.len() == 1 || is_blocking, "more than the limits allow");
         assert_eq!(feed.dropped_records(), self.gaps_told + self.lost());
 
-        let (mut told, mut noticed) = (0, BTreeSet::new());
+        let mut told = 0;
+        let mut noticed = BTreeSet::new();
         for delivery in &feed.queue {
             match delivery {
                 Delivery::Batch { .. } => noticed.clear(),
@@ -682,7 +688,8 @@ fn take_all(feed: &mut Feed) -> String {
 #[test]
 fn a_gap_is_counted_once_however_often_its_source_falls_behind() {
     let mut feed = Feed::new(FeedLimits { batches_max: 1, bytes_max: 1000 }, Overflow::Replay, 1 << 40, false);
-    let (source, mut log) = (feed.add_source(0, false), vec![batch_of(5, 1, 100)]);
+    let source = feed.add_source(0, false);
+    let mut log = vec![batch_of(5, 1, 100)];
     for (round, (from, gap)) in [(0, "0: gap 0..5\n"), (5, ""), (5, "")].into_iter().enumerate() {
         assert_eq!(feed.behind(), Some((source, from)), "round {round}");
         feed.backfill(source, log.clone());
@@ -752,7 +759,8 @@ fn history_of_one_source_does_not_make_the_queue_overflow_for_another() {
     for overflow in Overflow::ALL {
         let limits = FeedLimits { batches_max: 2, bytes_max: 1000 };
         let mut feed = Feed::new(limits, overflow, 1 << 40, false);
-        let (history, live) = (feed.add_source(0, false), feed.add_source(0, true));
+        let history = feed.add_source(0, false);
+        let live = feed.add_source(0, true);
         assert_eq!(feed.behind(), Some((history, 0)));
         feed.backfill(history, (0..4).map(|i| batch_of(i, 1, 100)));
         for i in 0..2 {
@@ -768,7 +776,8 @@ fn history_of_one_source_does_not_make_the_queue_overflow_for_another() {
 fn what_is_appended_while_a_log_is_read_keeps_its_room() {
     let limits = FeedLimits { batches_max: 2, bytes_max: 1000 };
     let mut feed = Feed::new(limits, Overflow::DropOld, 1 << 40, false);
-    let (history, live) = (feed.add_source(0, false), feed.add_source(0, true));
+    let history = feed.add_source(0, false);
+    let live = feed.add_source(0, true);
     assert_eq!(feed.behind(), Some((history, 0)));
     assert_eq!(feed.offer(live, &batch_of(0, 1, 100)), Offer::Queued { first: true });
     feed.backfill(history, [batch_of(0, 1, 300)]);

@@ -40,7 +40,11 @@ impl fmt::Display for TopicId {
     /// Formats the id like a UUID.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let part = |from: u32, bits: u32| self.0 >> from & ((1 << bits) - 1);
-        let (a, b, c, d, e) = (part(96, 32), part(80, 16), part(64, 16), part(48, 16), part(0, 48));
+        let a = part(96, 32);
+        let b = part(80, 16);
+        let c = part(64, 16);
+        let d = part(48, 16);
+        let e = part(0, 48);
         write!(f, "{a:08x}-{b:04x}-{c:04x}-{d:04x}-{e:012x}")
     }
 }

@@ -95,7 +95,8 @@ impl Partition {
     pub fn begin(&mut self, id: i64, epoch: i16) -> Result<()> {
         self.producers.check_epoch(id, epoch)?;
         if !self.begun.contains_key(&id) {
-            let (begun, aborted) = (self.begun.len(), self.producers.aborted_len());
+            let begun = self.begun.len();
+            let aborted = self.producers.aborted_len();
             if begun >= PARTITION_TRANSACTIONS_MAX {
                 return Err(Error::busy(format!(
                     "{begun} transactions are open in this partition, which is the limit: try again later"

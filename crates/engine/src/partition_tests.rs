@@ -176,7 +176,9 @@ impl Model {
         let mut aborted = partition.aborted(self.log[from].base_offset(), stable_end);
         Aborted::retain_among(&mut aborted, &batches);
         aborted.sort_unstable_by_key(|aborted| aborted.first);
-        let (mut void, mut seen, mut bases) = (std::collections::HashSet::new(), 0, Vec::new());
+        let mut void = std::collections::HashSet::new();
+        let mut seen = 0;
+        let mut bases = Vec::new();
         for batch in batches {
             while let Some(next) = aborted.get(seen).filter(|next| next.first < batch.next_offset()) {
                 void.insert(next.producer);
@@ -267,7 +269,8 @@ fn apply(op: Op, model: &mut Model, partition: &mut Partition) {
 proptest! {
     #[test]
     fn what_is_stable_and_what_is_void_follows_from_the_log(ops in prop::collection::vec(an_op(), 1..120)) {
-        let (mut model, mut partition) = (Model::default(), Partition::default());
+        let mut model = Model::default();
+        let mut partition = Partition::default();
         for op in ops {
             apply(op, &mut model, &mut partition);
             prop_assert_eq!(partition.stable_end(), model.stable_end());

@@ -108,7 +108,8 @@ mod tests {
     fn records_about_a_partition_are_in_its_shard() {
         for shards in [1, 2, 4, 8].map(Shards::new) {
             for (i, key) in keys().enumerate() {
-                let (topic, partition) = (TopicId::new(7, i as u64), i as u32 % 5);
+                let topic = TopicId::new(7, i as u64);
+                let partition = i as u32 % 5;
                 let home = shards.home(topic, partition, &key);
                 let found = shards.internal_partition(home, PARTITIONS);
                 assert!(found < PARTITIONS);

@@ -62,7 +62,8 @@ struct IsOver(AtomicBool);
 
 /// Returns the time for `times` rounds of work while a second thread works without a pause.
 fn time_beside<W: FnMut()>(worker: &(impl Fn() -> W + Sync), times: u64) -> Duration {
-    let (both, is_over) = (Barrier::new(2), IsOver(AtomicBool::new(false)));
+    let both = Barrier::new(2);
+    let is_over = IsOver(AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut work = worker();

@@ -259,7 +259,8 @@ impl Distribution {
     fn of<'d>(workers: impl Iterator<Item = &'d Durations> + Clone) -> Self {
         let count = |bucket: usize| workers.clone().filter_map(|d| d.buckets.get(bucket)).map(Cell::get).sum::<u64>();
         let bound = |bucket: usize| {
-            let (power, quarter) = (bucket / 4, bucket as u64 % 4);
+            let power = bucket / 4;
+            let quarter = bucket as u64 % 4;
             (1u64 << power) + ((quarter + 1) << power) / 4
         };
         let buckets = (0..BUCKETS).map(|bucket| (bound(bucket), count(bucket))).filter(|(_, n)| *n > 0).collect();
@@ -293,7 +294,8 @@ mod tests {
     #[test]
     fn workers_add_up_and_quantiles_are_a_fifth_off_at_most() {
         let telemetry = Telemetry::new(TelemetrySettings { bytes: true, durations: true });
-        let (one, other) = (telemetry.cells(), telemetry.cells());
+        let one = telemetry.cells();
+        let other = telemetry.cells();
         one.requests_started.add(3);
         other.requests_started.add(4);
         other.requests_completed.add(2);

@@ -176,7 +176,9 @@ impl<T> Wheel<T> {
 
     fn unlink(&mut self, at: u32) {
         let entry = &mut self.entries[at as usize];
-        let (slot, previous, next) = (entry.slot, entry.previous, entry.next);
+        let slot = entry.slot;
+        let previous = entry.previous;
+        let next = entry.next;
         if slot == PARKED {
             return;
         }
@@ -264,8 +266,11 @@ mod tests {
         /// Against a map that is searched completely: the same entries fire, none early, none late.
         #[test]
         fn behaves_as_a_list_of_deadlines(steps in proptest::collection::vec(step(), 1..60)) {
-            let (mut wheel, mut model) = (Wheel::default(), HashMap::<u32, u64>::new());
-            let (mut keys, mut now, mut next) = (HashMap::new(), 0, 0);
+            let mut wheel = Wheel::default();
+            let mut model = HashMap::<u32, u64>::new();
+            let mut keys = HashMap::new();
+            let mut now = 0;
+            let mut next = 0;
             let pick = |keys: &HashMap<u32, Key>, which: usize| {
                 let mut all: Vec<_> = keys.keys().copied().collect();
                 all.sort_unstable();

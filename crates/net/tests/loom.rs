@@ -55,7 +55,8 @@ fn assert_whole(cap: &Arc<Cap>) {
 #[test]
 fn two_leases_and_the_cap_never_give_out_more_than_the_maximum() {
     loom::model(|| {
-        let (cap, sum) = (Cap::new(2), Arc::<Sum>::default());
+        let cap = Cap::new(2);
+        let sum = Arc::<Sum>::default();
         let use_twice = |sum: Arc<Sum>| {
             move |lease: Rc<Lease>| {
                 for _ in 0..2 {
@@ -80,7 +81,8 @@ fn two_leases_and_the_cap_never_give_out_more_than_the_maximum() {
 #[test]
 fn after_a_refusal_an_idle_lease_gives_back_what_it_keeps() {
     loom::model(|| {
-        let (cap, is_over) = (Cap::new(3), Arc::new(AtomicBool::new(false)));
+        let cap = Cap::new(3);
+        let is_over = Arc::new(AtomicBool::new(false));
         let other = with_lease(&cap, {
             let is_over = is_over.clone();
             move |lease| {
@@ -100,7 +102,8 @@ fn after_a_refusal_an_idle_lease_gives_back_what_it_keeps() {
 #[test]
 fn who_waits_is_woken_by_a_release_or_a_tick() {
     loom::model(|| {
-        let (cap, is_over) = (Cap::new(2), Arc::new(AtomicBool::new(false)));
+        let cap = Cap::new(2);
+        let is_over = Arc::new(AtomicBool::new(false));
         let other = with_lease(&cap, {
             let is_over = is_over.clone();
             move |lease| {
@@ -123,7 +126,8 @@ fn two_who_wait_both_get_what_others_give_back() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
-        let (cap, sum) = (Cap::new(2), Arc::<Sum>::default());
+        let cap = Cap::new(2);
+        let sum = Arc::<Sum>::default();
         let held = cap.acquire(1);
         let third = thread::spawn(move || drop(held));
         let other = with_lease(&cap, {
@@ -153,7 +157,8 @@ fn who_gives_up_while_it_is_granted_loses_nothing() {
         let lease = cap.lease();
         let mut gives_up = lease.acquire_in_turn(2);
         let mut stays = lease.acquire_in_turn(1);
-        let (first, second) = (poll_once(&mut gives_up), poll_once(&mut stays));
+        let first = poll_once(&mut gives_up);
+        let second = poll_once(&mut stays);
         assert!(first.is_pending() || first == Poll::Ready(true));
         assert!(second.is_pending() || second == Poll::Ready(true));
         drop(gives_up);

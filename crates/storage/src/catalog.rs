@@ -252,12 +252,16 @@ impl Checkpoint {
 fn get_checkpoint(input: &mut &[u8]) -> Result<Checkpoint> {
     let get = |input: &mut &[u8]| -> Result<Checkpoint, Failed> {
         let directory = input.try_get_u64_le()?;
-        let (position, number) = (input.try_get_u64_le()?, input.try_get_u64_le()?);
+        let position = input.try_get_u64_le()?;
+        let number = input.try_get_u64_le()?;
         let origin = Origin { position, number, slot: input.try_get_u32_le()? };
-        let (next_id, next_producer) = (input.try_get_u32_le()?, input.try_get_i64_le()?);
+        let next_id = input.try_get_u32_le()?;
+        let next_producer = input.try_get_i64_le()?;
         let mut catalog = Catalog { next_id, next_producer, ..Catalog::default() };
         for _ in 0..input.try_get_u32_le()? {
-            let (id, name, settings) = (input.try_get_u32_le()?, get_name(input)?, get_settings(input)?);
+            let id = input.try_get_u32_le()?;
+            let name = get_name(input)?;
+            let settings = get_settings(input)?;
             let partitions = (0..settings.partitions).map(|_| get_partition(input)).collect::<Result<_, Failed>>()?;
             catalog.topics.insert(id, TopicEntry { name, settings, partitions });
         }
@@ -470,7 +474,8 @@ mod tests {
         let name = TopicName::parse("a").expect("a name");
         let create = Change::Create { id: 7, name, settings: TopicSettings::default() };
         let mut catalog = Catalog::default();
-        let (delete, producers) = (Change::Delete { id: 7 }, Change::Producers { next: 3000 });
+        let delete = Change::Delete { id: 7 };
+        let producers = Change::Producers { next: 3000 };
         let wanted = TopicSettings {
             partitions: 9,
             retention_ms: 5,

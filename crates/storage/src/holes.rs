@@ -22,7 +22,8 @@ impl Forgotten {
         offset: Offset,
         start: Offset,
     ) -> Option<Option<RecordBatch>> {
-        let (base, span) = (batch.base_offset(), batch.next_offset() - batch.base_offset());
+        let base = batch.base_offset();
+        let span = batch.next_offset() - batch.base_offset();
         if span == 1 {
             return Some(None);
         }

@@ -97,7 +97,8 @@ impl MemoryLog {
     /// Marks a record as no longer needed and returns the number of freed bytes. A batch is removed with its last
     /// record, and is rewritten without forgotten records when they are half of it.
     pub fn forget(&mut self, offset: Offset) -> usize {
-        let (before, at) = (self.bytes, self.place(offset));
+        let before = self.bytes;
+        let at = self.place(offset);
         let Some(entry) = self.entries.get_mut(at) else {
             return 0;
         };
@@ -199,7 +200,8 @@ mod tests {
     use super::*;
 
     fn log_of(batches: &[(u32, i64, u64)]) -> MemoryLog {
-        let (mut partition, mut log) = (Partition::default(), MemoryLog::default());
+        let mut partition = Partition::default();
+        let mut log = MemoryLog::default();
         for (records, timestamp_ms, now_ms) in batches {
             let mut builder = BatchBuilder::new();
             for _ in 0..*records {
@@ -265,7 +267,8 @@ mod tests {
     #[test]
     fn what_is_forgotten_is_free_and_readers_go_on_behind_it() {
         let mut log = log_of(&[(1, 0, 0), (1, 0, 0), (1, 0, 0), (1, 0, 0)]);
-        let (all, one) = (log.bytes(), log.bytes() / 4);
+        let all = log.bytes();
+        let one = log.bytes() / 4;
         let offsets = |log: &MemoryLog, from| -> Vec<(u64, u64, u32)> {
             let batches = log.read(from, usize::MAX).expect("in range");
             batches.iter().map(|batch| (batch.base_offset(), batch.next_offset(), batch.count())).collect()

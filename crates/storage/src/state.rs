@@ -291,7 +291,8 @@ impl State {
                 let salvage = match salvages.entry(found.stream) {
                     Entry::Occupied(salvage) => salvage.into_mut(),
                     Entry::Vacant(none) => {
-                        let (disk, dir) = (&*self.shared.disk, partition.dir());
+                        let disk = &*self.shared.disk;
+                        let dir = partition.dir();
                         make_dir(disk, &dir).map_err(failed("make", &dir))?;
                         none.insert(Salvage::create(disk, &dir, origin.position)?)
                     }
@@ -344,7 +345,8 @@ impl Exam {
     }
 
     fn look(&mut self, partitions: &HashMap<u64, Arc<DiskPartition>>, found: &Found<'_>) -> Result<()> {
-        let (stream, body) = (found.stream, found.body.clone());
+        let stream = found.stream;
+        let body = found.body.clone();
         match found.kind {
             EntryKind::Catalog => {
                 if let Change::Delete { id } = Change::decode(body?)? {

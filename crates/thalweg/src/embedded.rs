@@ -42,7 +42,8 @@ impl Embedded {
     }
 
     pub fn with(config: &Config) -> io::Result<Self> {
-        let (workers, server) = (Arc::new(Workers::start(1)?), config.server());
+        let workers = Arc::new(Workers::start(1)?);
+        let server = config.server();
         let broker = crate::server::start_broker(config, &workers)?;
         let connections = Connections::new(ConnectionLimits::up_to(server.connections_max));
         let shutdown = Shutdown::default();

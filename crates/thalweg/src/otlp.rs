@@ -56,7 +56,8 @@ impl OtlpSettings {
 /// Exports until the drain begins, and once more at that time. If a collector does not answer, only its metrics are
 /// lost.
 pub async fn run(settings: OtlpSettings, broker: Arc<Broker>, mut drain: Drain) {
-    let (sent, failed) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
+    let sent = Arc::new(Counter::default());
+    let failed = Arc::new(Counter::default());
     let shown = (sent.clone(), failed.clone());
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| {
         out.counter("thalweg_otlp_exports", "Exports of metrics to the collector", shown.0.get())?;
@@ -228,8 +229,11 @@ fn metric(name: &str, family: &Family<'_>, began: u64, now: u64) -> Option<Value
 
 /// Converts a histogram: the buckets of the text format are cumulative, those of OTLP are not.
 fn histogram(family: &Family<'_>, began: u64, now: u64) -> Value {
-    let (mut bounds, mut counts, mut before) = (Vec::new(), Vec::new(), 0.0);
-    let (mut sum, mut count) = (0.0, 0.0);
+    let mut bounds = Vec::new();
+    let mut counts = Vec::new();
+    let mut before = 0.0;
+    let mut sum = 0.0;
+    let mut count = 0.0;
     for sample in &family.samples {
         match sample.suffix {
             "bucket" => {

@@ -351,7 +351,8 @@ impl Server {
             per_remote_peer_max: settings.connections_per_remote_peer_max,
             ..ConnectionLimits::up_to(settings.connections_max)
         });
-        let (shown, limited) = (connections.clone(), connections.clone());
+        let shown = connections.clone();
+        let limited = connections.clone();
         let configured = (settings.connections_max as u64, settings.connections_per_peer_max as u64);
         self.broker.connection_limits().open(configured, move |all, per_peer| {
             let size = |count| usize::try_from(count).unwrap_or(usize::MAX);
@@ -468,12 +469,14 @@ fn open_data(data: &Path, settings: StoreSettings) -> engine::Result<(Arc<Store>
         return Err(engine::Error::invalid(format!("data = {}: this is a file; name a directory", data.display())));
     }
     let begin = Instant::now();
-    let (mut said, mut read) = (begin, 0);
+    let mut said = begin;
+    let mut read = 0;
     let mut progress = |progress: Progress| {
         read = progress.bytes;
         if said.elapsed() >= PROGRESS_EVERY {
             said = Instant::now();
-            let (read_mib, of_mib) = (progress.bytes >> 20, progress.bytes_max >> 20);
+            let read_mib = progress.bytes >> 20;
+            let of_mib = progress.bytes_max >> 20;
             tracing::info!(read_mib, of_mib, "restoring the data of the journal");
         }
     };
@@ -487,7 +490,8 @@ fn open_data(data: &Path, settings: StoreSettings) -> engine::Result<(Arc<Store>
         )),
         _ => error,
     })?;
-    let (topics, took_ms) = (opened.1.len(), begin.elapsed().as_millis() as u64);
+    let topics = opened.1.len();
+    let took_ms = begin.elapsed().as_millis() as u64;
     tracing::info!(data = %data.display(), topics, journal_bytes = read, took_ms, "opened");
     Ok(opened)
 }

@@ -432,13 +432,15 @@ impl CacheResponse {
                 let next = get_u64(f)?.map(ScanCursor);
                 let entries = f.list(ENTRY_BYTES_MIN, |f| {
                     let key = get_key(f)?;
-                    let (version, expires_ms) = (f.u64()?, get_u64(f)?);
+                    let version = f.u64()?;
+                    let expires_ms = get_u64(f)?;
                     Ok(Entry { key, value: Value { value: get_long(f)?, version, expires_ms } })
                 })?;
                 Self::Scanned { entries, next }
             }
             response::CACHE_WATCHED => {
-                let (is_reset, next) = (f.bool()?, get_from(f)?);
+                let is_reset = f.bool()?;
+                let next = get_from(f)?;
                 Self::Watched(Watched { changes: f.list(CHANGE_BYTES_MIN, get_change)?, next, is_reset })
             }
             _ => Self::Flushed(f.u64()?),
@@ -486,7 +488,8 @@ fn get_value<B: Buf>(f: &mut Fields<B>) -> Result<Option<Value>> {
     Ok(if !f.bool()? {
         None
     } else {
-        let (version, expires_ms) = (f.u64()?, get_u64(f)?);
+        let version = f.u64()?;
+        let expires_ms = get_u64(f)?;
         Some(Value { value: get_long(f)?, version, expires_ms })
     })
 }
@@ -503,7 +506,8 @@ fn put_stored(b: &mut BytesMut, stored: Stored) {
 
 fn get_stored<B: Buf>(f: &mut Fields<B>) -> Result<Stored> {
     let is_done = f.bool()?;
-    let (version, before) = (f.u64()?, get_u64(f)?);
+    let version = f.u64()?;
+    let before = get_u64(f)?;
     Ok(if is_done { Stored::Done { version, previous: before } } else { Stored::Unmet { current: before } })
 }
 
@@ -613,8 +617,10 @@ fn put_change(b: &mut BytesMut, change: &Change) {
 }
 
 fn get_change<B: Buf>(f: &mut Fields<B>) -> Result<Change> {
-    let (code, key) = (f.u8()?, get_key(f)?);
-    let (version, expires_ms) = (f.u64()?, get_u64(f)?);
+    let code = f.u8()?;
+    let key = get_key(f)?;
+    let version = f.u64()?;
+    let expires_ms = get_u64(f)?;
     let kind = match code {
         1 => ChangeKind::Put(get_long(f)?),
         2 => ChangeKind::Deleted,
@@ -642,7 +648,8 @@ fn put_settings(b: &mut BytesMut, settings: &CacheSettings) {
 }
 
 fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<CacheSettings> {
-    let (bytes_max, eviction) = (get_u64(f)?, Eviction::parse(&f.str()?)?);
+    let bytes_max = get_u64(f)?;
+    let eviction = Eviction::parse(&f.str()?)?;
     Ok(CacheSettings { bytes_max, eviction, ttl_ms: get_u64(f)?, is_durable: f.bool()? })
 }
 

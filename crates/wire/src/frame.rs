@@ -194,7 +194,8 @@ mod tests {
         Assembler::new(BODY_BYTES_MAX).feed(&stream, &mut whole).expect("valid");
         assert_eq!(whole.len(), count);
         for step in [1, 2, 5, 11, 12, 13, 1000, 39_999] {
-            let (mut frames, mut assembler) = (Vec::new(), Assembler::new(BODY_BYTES_MAX));
+            let mut frames = Vec::new();
+            let mut assembler = Assembler::new(BODY_BYTES_MAX);
             for part in stream.chunks(step) {
                 assembler.feed(part, &mut frames).expect("valid");
             }
@@ -206,7 +207,8 @@ mod tests {
     #[test]
     fn a_large_rest_is_read_in_place_and_never_past_its_frame() {
         let (stream, count) = stream();
-        let (mut frames, mut assembler) = (Vec::new(), Assembler::new(BODY_BYTES_MAX));
+        let mut frames = Vec::new();
+        let mut assembler = Assembler::new(BODY_BYTES_MAX);
         let mut rest = &stream[..];
         while !rest.is_empty() {
             if let Some(mut place) = assembler.large_rest() {

@@ -324,7 +324,9 @@ impl Heartbeat {
     }
 
     fn get<B: Buf>(f: &mut Fields<B>) -> Result<Self> {
-        let (group, member, instance) = (f.str()?, f.str()?, f.str()?);
+        let group = f.str()?;
+        let member = f.str()?;
+        let instance = f.str()?;
         let step = match f.u8()? {
             0 => Step::Join {
                 client: f.str()?,
@@ -361,7 +363,10 @@ impl OffsetCommit {
     }
 
     fn get<B: Buf>(f: &mut Fields<B>) -> Result<Self> {
-        let (group, member, instance, epoch) = (f.str()?, f.str()?, f.str()?, f.u32()?);
+        let group = f.str()?;
+        let member = f.str()?;
+        let instance = f.str()?;
+        let epoch = f.u32()?;
         let new = |f: &mut Fields<B>| Ok(NewOffset { partition: f.u32()?, offset: f.u64()?, metadata: f.str()? });
         Ok(Self { group, member, instance, epoch, offsets: get_by_topic(f, 14, new)? })
     }
@@ -380,7 +385,9 @@ impl OffsetReset {
     }
 
     fn get<B: Buf>(f: &mut Fields<B>) -> Result<Self> {
-        let (group, topic, partitions) = (f.str()?, f.str()?, f.list(4, Fields::u32)?);
+        let group = f.str()?;
+        let topic = f.str()?;
+        let partitions = f.list(4, Fields::u32)?;
         let is_dry_run = f.bool()?;
         let to = match f.u8()? {
             FORGET => None,
@@ -491,7 +498,10 @@ impl GroupInfo {
     }
 
     fn get<B: Buf>(f: &mut Fields<B>) -> Result<Self> {
-        let (group, state, epoch, assignor) = (f.str()?, get_group_state(f)?, f.u32()?, get_assignor(f)?);
+        let group = f.str()?;
+        let state = get_group_state(f)?;
+        let epoch = f.u32()?;
+        let assignor = get_assignor(f)?;
         let members = f.list(15, |f| {
             Ok(MemberInfo {
                 member: f.str()?,

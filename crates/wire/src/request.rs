@@ -326,7 +326,9 @@ impl Subscribe {
         let overflow = f.u8()?;
         let overflow = Overflow::from_code(overflow)
             .ok_or_else(|| Error::malformed(format!("an overflow policy is 0 to 4, not {overflow}")))?;
-        let (queue_batches, group, credit) = (f.u32()?, f.str()?, f.u64()?);
+        let queue_batches = f.u32()?;
+        let group = f.str()?;
+        let credit = f.u64()?;
         let missing = f.u8()?;
         let missing = Missing::from_code(missing)
             .ok_or_else(|| Error::malformed(format!("the handling of a missing topic is 0 to 2, not {missing}")))?;

@@ -316,7 +316,8 @@ impl Response {
             }
             kind::UNSUBSCRIBED => Self::Unsubscribed,
             kind::FETCHED => {
-                let (start, end) = (f.u64()?, f.u64()?);
+                let start = f.u64()?;
+                let end = f.u64()?;
                 let count = f.count(4)?;
                 let batches = (0..count).map(|_| get_batch(&mut f)).collect::<Result<_>>()?;
                 Self::Fetched { start, end, batches }
@@ -386,7 +387,9 @@ impl Push {
         let mut f = Fields::new(frame.body.freeze());
         let push = match frame.kind {
             kind::DELIVER => {
-                let (subscription, partition, topic) = (f.u32()?, f.u32()?, f.str()?);
+                let subscription = f.u32()?;
+                let partition = f.u32()?;
+                let topic = f.str()?;
                 return Ok(Self::Deliver { subscription, partition, topic, batch: f.rest() });
             }
             kind::GAP => {

@@ -144,7 +144,9 @@ impl SecurityResponse {
             response::USER_PUT => Self::UserPut,
             response::USER_DELETED => Self::UserDeleted,
             response::USERS => Self::Users(f.list(8, |f| {
-                let (name, is_configured, is_super) = (get_user(f)?, f.bool()?, f.bool()?);
+                let name = get_user(f)?;
+                let is_configured = f.bool()?;
+                let is_super = f.bool()?;
                 let mechanisms = f.list(5, |f| Ok((get_mechanism(f)?, f.u32()?)))?;
                 Ok(UserInfo { name, mechanisms, is_configured, is_super })
             })?),
@@ -180,7 +182,8 @@ fn put_credential(b: &mut BytesMut, credential: &Credential) {
 }
 
 fn get_credential<B: Buf>(f: &mut Fields<B>) -> Result<Credential> {
-    let (mechanism, iterations) = (get_mechanism(f)?, f.u32()?);
+    let mechanism = get_mechanism(f)?;
+    let iterations = f.u32()?;
     let mut part = || {
         let length = usize::from(f.u16()?);
         Ok::<_, Error>(f.bytes(length)?.to_vec())

@@ -86,7 +86,10 @@ pub(crate) fn put_settings(b: &mut BytesMut, settings: &TopicSettings) {
 }
 
 pub(crate) fn get_settings<B: Buf>(f: &mut Fields<B>) -> Result<TopicSettings> {
-    let (partitions, retention_bytes, retention_ms, storage) = (f.u32()?, f.u64()?, f.u64()?, f.u8()?);
+    let partitions = f.u32()?;
+    let retention_bytes = f.u64()?;
+    let retention_ms = f.u64()?;
+    let storage = f.u8()?;
     let storage = Storage::from_code(storage)
         .ok_or_else(|| Error::malformed(format!("a topic's storage is 0 to 3, not {storage}")))?;
     let [compact, has_batch_bytes_max, arrival_times, has_rest] = get_flags(f)?;
@@ -138,7 +141,8 @@ impl Rest {
             Self::AS_PUBLISHED => None,
             code => Some(Codec::from_code(code).ok_or_else(|| Error::malformed(format!("{code} is not a codec")))?),
         };
-        let (segment_bytes, segment_ms) = (f.u64()?, f.u64()?);
+        let segment_bytes = f.u64()?;
+        let segment_ms = f.u64()?;
         Ok(Self { compression, segment_bytes, segment_ms, compaction_lag_ms: (f.u64()?, f.u64()?) })
     }
 }

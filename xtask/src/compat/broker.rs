@@ -102,7 +102,8 @@ pub fn kafka() -> Outcome<Broker> {
 
 /// Starts a broker of this tree with its data in this folder. Returns it with the address of this door.
 fn serve(folder: PathBuf, door: &str, settings: &[String]) -> Outcome<(Running, String)> {
-    let (data, ready) = (folder.join("data"), folder.join("ready.json"));
+    let data = folder.join("data");
+    let ready = folder.join("ready.json");
     let others = DOORS.into_iter().filter(|other| *other != door).map(|other| (other, "off"));
     let doors = ["native", "http", door].map(|door| (door, "127.0.0.1:0")).into_iter().chain(others);
     let call = Call::line("target/debug/thalweg serve")

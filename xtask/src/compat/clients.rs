@@ -85,7 +85,8 @@ impl Client {
 
     /// Installs missing parts. Prints nothing if everything is already installed.
     pub fn install(&self) -> Outcome {
-        let (sources, installed) = (self.sources(), self.installed());
+        let sources = self.sources();
+        let installed = self.installed();
         match self.kind {
             Kind::Python => venv(&installed, &format!("{sources}/requirements.txt")),
             Kind::Script => Ok(()),
@@ -94,7 +95,8 @@ impl Client {
                 Call::new("go").args(["-C", &sources, "build", "-o", &output, "."]).run()
             }
             Kind::Node => {
-                let (package, lock) = (format!("{sources}/package.json"), format!("{sources}/package-lock.json"));
+                let package = format!("{sources}/package.json");
+                let lock = format!("{sources}/package-lock.json");
                 once(&installed, &[&package, &lock], || {
                     Call::line("mkdir -p").arg(&installed).run()?;
                     Call::new("cp").args([&package, &lock, &installed]).run()?;
@@ -134,7 +136,8 @@ impl Client {
     }
 
     fn program(&self) -> Call {
-        let (sources, installed) = (self.sources(), self.installed());
+        let sources = self.sources();
+        let installed = self.installed();
         match self.kind {
             Kind::Python => Call::new(format!("{installed}/bin/python")).arg(format!("{sources}/client.py")),
             Kind::Go => Call::new(installed),

@@ -150,7 +150,8 @@ fn all(clients: &[&Client], broker: &Broker, scenarios: &[&str], jobs: usize) ->
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
-            let (next, sender) = (&next, sender.clone());
+            let next = &next;
+            let sender = sender.clone();
             scope.spawn(move || {
                 loop {
                     let Some((place, client)) = next.lock().ok().and_then(|mut next| next.next()) else { return };

@@ -272,7 +272,8 @@ mod tests {
     fn every_call_of_a_door_is_made_by_a_scenario() {
         let page = |name: String| std::fs::read_to_string(root().join("docs/reference").join(name)).expect("a page");
         for system in ["sqs", "pubsub"] {
-            let (served, tried) = (page(format!("{system}.md")), page(format!("{system}-clients.md")));
+            let served = page(format!("{system}.md"));
+            let tried = page(format!("{system}-clients.md"));
             let rows = served.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
             let rows = rows.take_while(|line| line.starts_with('|')).filter_map(|line| line.split('|').nth(1));
             let calls: Vec<&str> = rows.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();

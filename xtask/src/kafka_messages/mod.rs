@@ -95,7 +95,8 @@ fn write(schemas: &[Schema]) -> Outcome<Files> {
             let found = schemas.iter().find(|schema| schema.key == Some(key) && schema.kind == kind);
             found.ok_or_else(|| format!("there is no {kind} with the key {key}"))
         });
-        let (request, response) = (request?, response?);
+        let request = request?;
+        let response = response?;
         let versions = Versions { low, high };
         check_served(request, versions)?;
         check_served(response, versions)?;

@@ -188,7 +188,8 @@ mod tests {
     #[test]
     fn long_lines_of_markdown_are_found() {
         let long = format!("{} {}", "x".repeat(60), "y".repeat(40));
-        let (url, full) = (format!("https://x.example/{long}").replace(' ', "/"), &long[1..]);
+        let url = format!("https://x.example/{long}").replace(' ', "/");
+        let full = &long[1..];
         let cases: [(String, &[(usize, &str)]); 13] = [
             (full.to_owned(), &[]),
             (format!("a\n{long}"), &[(2, "prose-columns")]),

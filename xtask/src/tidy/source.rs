@@ -152,7 +152,8 @@ fn is_word(c: char) -> bool {
 
 /// Returns the positions of `needle` in `code` where it is not a part of a longer word.
 pub fn find_words(code: &str, needle: &str) -> Vec<usize> {
-    let (first, last) = (needle.starts_with(is_word), needle.ends_with(is_word));
+    let first = needle.starts_with(is_word);
+    let last = needle.ends_with(is_word);
     let found = code.match_indices(needle).map(|(at, _)| at).filter(|at| {
         let before = code[..*at].chars().next_back().is_some_and(is_word);
         let after = code[at + needle.len()..].starts_with(is_word);
@@ -226,7 +227,8 @@ fn literal_bytes(text: &str, before: Option<char>) -> usize {
     }
     if let Some(rest) = text.strip_prefix('\'') {
         let mut chars = rest.chars();
-        let (first, second) = (chars.next(), chars.next());
+        let first = chars.next();
+        let second = chars.next();
         // Otherwise it is a lifetime.
         return if first == Some('\\') || second == Some('\'') { quoted_bytes(text, '\'') } else { 0 };
     }
@@ -246,7 +248,8 @@ fn literal_bytes(text: &str, before: Option<char>) -> usize {
 }
 
 fn block_comment_bytes(text: &str) -> usize {
-    let (mut depth, mut at) = (0usize, 0);
+    let mut depth = 0usize;
+    let mut at = 0;
     while at < text.len() {
         let rest = &text.as_bytes()[at..];
         if rest.starts_with(b"/*") {

@@ -67,7 +67,8 @@ impl Load {
         if self.faults.lost > 0 {
             return Ok(Vec::new());
         }
-        let (cache, entries) = (self.cache.clone(), self.entries.clone());
+        let cache = self.cache.clone();
+        let entries = self.entries.clone();
         let pass = Arc::new(Pass { cache, entries, operation, count, next: AtomicUsize::new(0) });
         let mut workers = JoinSet::new();
         let mut times = Vec::with_capacity(count);

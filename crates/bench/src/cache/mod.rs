@@ -207,9 +207,13 @@ async fn measure(plan: &Plan, client: &Client, row: &Row) -> Result<Measured> {
     }
     load.pass(row.operation, plan.warm_up).await?;
     let server = || plan.server_pid.and_then(CpuTime::of).map(CpuTime::total);
-    let (server_before, client_before, begin) = (server(), cpu_seconds(), Instant::now());
+    let server_before = server();
+    let client_before = cpu_seconds();
+    let begin = Instant::now();
     let times = load.pass(row.operation, plan.samples).await?;
-    let (elapsed, client_after, server_after) = (begin.elapsed(), cpu_seconds(), server());
+    let elapsed = begin.elapsed();
+    let client_after = cpu_seconds();
+    let server_after = server();
     if row.operation == Operation::Put {
         // Acknowledged entries have to be present.
         load.pass(Operation::GetHit, plan.keys.min(plan.samples.max(plan.warm_up))).await?;

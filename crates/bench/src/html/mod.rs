@@ -80,14 +80,17 @@ impl Page {
 impl Section {
     fn render(&self, out: &mut String) {
         let class = if self.is_whole { "verdict" } else { "verdict bad" };
-        let (title, shape, verdict) = (escape(&self.title), escape(&self.shape), escape(&self.verdict));
+        let title = escape(&self.title);
+        let shape = escape(&self.shape);
+        let verdict = escape(&self.verdict);
         let _infallible = write!(
             out,
             "<section>\n<h2>{title}</h2>\n<p class=\"muted\">{shape}</p>\n<p class=\"{class}\">{verdict}</p>\n\
              <div class=\"tiles\">"
         );
         for (value, what) in &self.tiles {
-            let (value, what) = (escape(value), escape(what));
+            let value = escape(value);
+            let what = escape(what);
             let _infallible = write!(out, "<div class=\"tile\"><b>{value}</b><span>{what}</span></div>");
         }
         out.push_str("</div>\n");
@@ -149,10 +152,12 @@ fn now_ms() -> u64 {
 
 /// Formats milliseconds since 1970 as date and time, UTC.
 fn format_time(ms: u64) -> String {
-    let (days, seconds) = ((ms / 86_400_000) as i64, ms / 1000 % 86_400);
+    let days = (ms / 86_400_000) as i64;
+    let seconds = ms / 1000 % 86_400;
     // Howard Hinnant's `civil_from_days`.
     let z = days + 719_468;
-    let (era, day_of_era) = (z.div_euclid(146_097), z.rem_euclid(146_097));
+    let era = z.div_euclid(146_097);
+    let day_of_era = z.rem_euclid(146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;

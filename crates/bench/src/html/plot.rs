@@ -93,7 +93,8 @@ impl Axis {
 
 impl Scale {
     fn new(axis: Axis, values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
-        let (mut min, mut max) = (f64::INFINITY, f64::NEG_INFINITY);
+        let mut min = f64::INFINITY;
+        let mut max = f64::NEG_INFINITY;
         for value in values.map(|value| axis.project(value)) {
             (min, max) = (min.min(value), max.max(value));
         }
@@ -208,7 +209,8 @@ impl Plot {
                     let _infallible = write!(says, "\n{}: {}", line.name, self.y.show(*value));
                 }
             }
-            let (width, height) = (right - left, HEIGHT - BOTTOM - TOP);
+            let width = right - left;
+            let height = HEIGHT - BOTTOM - TOP;
             let _infallible = writeln!(
                 out,
                 "<rect class=\"look\" x=\"{left:.1}\" y=\"{TOP}\" width=\"{width:.1}\" height=\"{height}\">\
@@ -222,7 +224,8 @@ impl Plot {
 fn render_axes(out: &mut String, x: &Scale, y: &Scale) {
     let floor = HEIGHT - BOTTOM;
     for value in y.ticks() {
-        let (at, label) = (y.place(value), y.axis.show(value));
+        let at = y.place(value);
+        let label = y.axis.show(value);
         let _infallible = writeln!(
             out,
             "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
@@ -233,7 +236,8 @@ fn render_axes(out: &mut String, x: &Scale, y: &Scale) {
         );
     }
     for value in x.ticks() {
-        let (at, label) = (x.place(value), x.axis.show(value));
+        let at = x.place(value);
+        let label = x.axis.show(value);
         let _infallible = writeln!(
             out,
             "<line class=\"axis\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{floor}\" y2=\"{:.1}\"/>\

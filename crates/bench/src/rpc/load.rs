@@ -87,7 +87,8 @@ pub fn run(plan: &Plan, server: Option<u32>) -> io::Result<Outcome> {
             let part = Part { plan, dialer: &dialer, connections: share(i)..share(i + 1) };
             let (begin, began) = oneshot::channel();
             begins.push(begin);
-            let (ready, done) = (ready.clone(), done.clone());
+            let ready = ready.clone();
+            let done = done.clone();
             thread::Builder::new().name(format!("load-{i}")).spawn_scoped(scope, move || {
                 let found = part.run(ready, began);
                 // The receiver is dropped if another thread could not connect.

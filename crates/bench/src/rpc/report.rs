@@ -180,7 +180,8 @@ impl fmt::Display for LoadReport {
             "machine",
             format!("{} x {}, Linux {}, governor {}", self.host.cores, self.host.cpu, self.host.kernel, self.governor),
         )?;
-        let (before, after) = (self.load_average_before.0[0], self.load_average_after.0[0]);
+        let before = self.load_average_before.0[0];
+        let after = self.load_average_after.0[0];
         row("load average", format!("{before:.2} before, {after:.2} after"))?;
         row("command", self.program.command.clone())
     }

@@ -230,7 +230,9 @@ proptest! {
     #[test]
     fn answers_may_come_in_any_pieces(sizes in proptest::collection::vec(1usize..70, 1..40)) {
         let tally = run(shape(8), 5, async |mut socket| {
-            let (mut sizes, mut input, mut next) = (sizes.iter().copied().cycle(), Vec::new(), 0);
+            let mut sizes = sizes.iter().copied().cycle();
+            let mut input = Vec::new();
+            let mut next = 0;
             while socket.read_buf(&mut input).await.is_ok_and(|n| n > 0) {
                 let requests = input.len() / (HEAD_BYTES + 3);
                 input.drain(..requests * (HEAD_BYTES + 3));

@@ -211,7 +211,8 @@ impl Snapshot {
     /// Returns the changes since an earlier snapshot, in one line.
     pub fn since(&self, earlier: &Self) -> String {
         let seconds = (self.at - earlier.at).as_secs_f64().max(f64::MIN_POSITIVE);
-        let (now, then) = (&self.totals, &earlier.totals);
+        let now = &self.totals;
+        let then = &earlier.totals;
         let done = now.requests_completed - then.requests_completed;
         let mut line = format!(
             "requests {} ({}), connections {} of {}",

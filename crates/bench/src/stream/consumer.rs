@@ -106,7 +106,9 @@ fn check(
     let since_begin = at.saturating_duration_since(begin);
     let mut bytes = 0;
     // Records that were sent together have the same time.
-    let (mut sent_ns, mut together, mut together_bytes) = (0, 0, 0);
+    let mut sent_ns = 0;
+    let mut together = 0;
+    let mut together_bytes = 0;
     let mut time = |sent_ns: u64, count: u64, bytes: u64| {
         let latency = since_begin.saturating_sub(Duration::from_nanos(sent_ns));
         consumed.e2e.record_many(latency, count);

@@ -170,7 +170,8 @@ impl End {
 
 fn measure(plan: &Plan) -> Result<Outcome> {
     let records = Records::new(plan.length, plan.records);
-    let (sender, reader) = (End::new(plan)?, End::new(plan)?);
+    let sender = End::new(plan)?;
+    let reader = End::new(plan)?;
     let publisher = sender.runtime.block_on(sender.client.publisher(&plan.topic).acks(plan.acks).open())?;
     let subscribe = |start| {
         let builder = reader.client.subscribe(&plan.topic).start(start).overflow(Overflow::Replay);

@@ -6,7 +6,8 @@ use crate::html::{Axis, Line, Page, Plot, Section, Stroke};
 
 /// Returns a page of consecutive runs.
 pub fn page(reports: &[StreamReport]) -> Option<Page> {
-    let (first, last) = (reports.first()?, reports.last()?);
+    let first = reports.first()?;
+    let last = reports.last()?;
     let load = [first.load_average_before, last.load_average_after];
     let mut page = Page::new("thalweg bench stream", &last.host, &last.program, load);
     page.sections = reports.iter().map(StreamReport::section).collect();

@@ -95,7 +95,8 @@ impl Records {
     pub fn read(&self, value: &[u8]) -> Option<Stamp> {
         let (stamp, payload) = value.split_first_chunk::<STAMP_BYTES>()?;
         let field = |at: usize| stamp[at..].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
-        let (run, check) = (field(0)?, field(24)?);
+        let run = field(0)?;
+        let check = field(24)?;
         let stamp = Stamp { index: field(8)?, at_ns: field(16)? };
         let is_whole = run == self.run && check == self.check(stamp) && payload == self.payload(stamp.index);
         is_whole.then_some(stamp)

@@ -106,7 +106,8 @@ impl StreamReport {
         program: Program,
         load_average_before: LoadAverage,
     ) -> Self {
-        let (produced, consumed) = (&outcome.produced, outcome.consumed.as_ref());
+        let produced = &outcome.produced;
+        let consumed = outcome.consumed.as_ref();
         let bytes = plan.length.total(plan.records);
         let faults = consumed.map_or_else(Faults::default, |consumed| consumed.faults);
         let produced_seconds = produced.elapsed.as_secs_f64();
@@ -195,7 +196,8 @@ impl StreamReport {
 
     /// Returns the growth of the server's memory over the run, in megabytes.
     pub fn memory_growth_mb(&self) -> Option<f64> {
-        let (start, max) = (self.server_resident_bytes_start?, self.server_resident_bytes_max?);
+        let start = self.server_resident_bytes_start?;
+        let max = self.server_resident_bytes_max?;
         Some(max.saturating_sub(start) as f64 / 1e6)
     }
 }

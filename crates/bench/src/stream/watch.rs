@@ -45,7 +45,8 @@ impl Watch {
         let first = look(pid, begin)?;
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let (mut looks, mut pause) = (vec![first], FIRST_PAUSE);
+            let mut looks = vec![first];
+            let mut pause = FIRST_PAUSE;
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let Some(now) = look(pid, begin) else {
                     break;
@@ -91,7 +92,8 @@ fn usages(looks: &[Look]) -> Vec<Usage> {
             earlier += 1;
         }
         let then = &looks[earlier];
-        let (span, cpu) = (now.at.saturating_sub(then.at), now.cpu.saturating_sub(then.cpu));
+        let span = now.at.saturating_sub(then.at);
+        let cpu = now.cpu.saturating_sub(then.cpu);
         // A usage over a few milliseconds has no meaning, unless the run was no longer.
         let is_long = span >= CPU_WINDOW || i + 1 == looks.len();
         let percent = (is_long && !span.is_zero()).then(|| cpu.as_secs_f64() / span.as_secs_f64() * 100.0);
@@ -130,7 +132,8 @@ mod tests {
         let begin = Instant::now();
         let watch = Watch::start(std::process::id(), begin).expect("Linux tells");
         let cpu = || super::look(std::process::id(), begin).expect("Linux tells").cpu;
-        let (first, mut work) = (cpu(), 0u64);
+        let first = cpu();
+        let mut work = 0u64;
         // On a busy machine the process may not have run for a whole clock tick of the system by then.
         while begin.elapsed() < CPU_WINDOW * 2 || cpu() == first {
             work = work.wrapping_mul(31).wrapping_add(1);

@@ -45,7 +45,8 @@ impl Caches {
         if log.bytes.load(Ordering::Relaxed) <= max || log.is_dumping.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (caches, log) = (Arc::downgrade(self), log.clone());
+        let caches = Arc::downgrade(self);
+        let log = log.clone();
         tokio::spawn(async move {
             let Some(caches) = caches.upgrade() else {
                 return;

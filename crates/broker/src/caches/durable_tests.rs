@@ -85,7 +85,8 @@ fn copy(from: &Path, to: &Path) {
 
 /// Returns the contents of a cache in a form that can be compared.
 fn contents(cache: &Cache) -> BTreeMap<Vec<u8>, (String, u64, Option<u64>)> {
-    let (mut all, mut from) = (BTreeMap::new(), Some(ScanCursor::default()));
+    let mut all = BTreeMap::new();
+    let mut from = Some(ScanCursor::default());
     while let Some(cursor) = from {
         from = cache.scan(b"", cursor, |found| {
             let mut value = Vec::new();
@@ -141,7 +142,8 @@ fn change(cache: &Cache, dice: &mut Dice) {
         _ if dice.roll(20) == 0 => drop(cache.flush()),
         _ => {
             // Two keys change places in one step.
-            let (a, b) = (&b"left"[..], &b"right"[..]);
+            let a = &b"left"[..];
+            let b = &b"right"[..];
             let mut locked = cache.lock([a, b]);
             let number = dice.0.to_string();
             locked.put(a, number.as_bytes(), Expires::Never, Condition::Always).expect("room");
@@ -200,7 +202,8 @@ async fn while_others_change_it_a_dump_loses_nothing_wherever_it_is_cut_off() {
         cache.put(&number.to_be_bytes(), &[b'v'; 100], Ttl::Default, Condition::Always).expect("room");
     }
     for seed in 0..6 {
-        let (writer, dumper) = (cache.clone(), broker.clone());
+        let writer = cache.clone();
+        let dumper = broker.clone();
         let writing = tokio::task::spawn_blocking(move || {
             let mut dice = Dice(seed);
             (0..2000).for_each(|_| change(&writer, &mut dice));

@@ -139,7 +139,8 @@ fn value_of(cache: &Cache, key: &[u8]) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_refuses_changes_of_durable_caches_before_they_are_made_and_takes_them_when_it_has_room() {
-    let (disk, dir) = (Narrow::default(), tempfile::TempDir::new().expect("a folder"));
+    let disk = Narrow::default();
+    let dir = tempfile::TempDir::new().expect("a folder");
     let broker = open(&disk, dir.path()).await;
     let durable = CacheSettings { is_durable: true, ..CacheSettings::default() };
     let cache = broker.caches.create("c", durable).expect("it is made");
@@ -149,7 +150,9 @@ async fn a_full_disk_refuses_changes_of_durable_caches_before_they_are_made_and_
     };
     put(b"first", b"1").await.expect("room");
     disk.0.store(true, Ordering::Relaxed);
-    let (begin, mut number, mut acknowledged) = (Instant::now(), 0, value_of(&cache, b"first"));
+    let begin = Instant::now();
+    let mut number = 0;
+    let mut acknowledged = value_of(&cache, b"first");
     let refused = loop {
         assert!(begin.elapsed() < PATIENCE, "a change is refused");
         number += 1;
@@ -197,7 +200,8 @@ fn largest(dir: &Path, kind: &str) -> Option<(u64, std::path::PathBuf)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flipped_bit_in_the_log_of_durable_caches_is_refused_by_name_and_all_else_is_served() {
-    let (disk, dir) = (Narrow::default(), tempfile::TempDir::new().expect("a folder"));
+    let disk = Narrow::default();
+    let dir = tempfile::TempDir::new().expect("a folder");
     let broker = open(&disk, dir.path()).await;
     let durable = CacheSettings { is_durable: true, ..CacheSettings::default() };
     let cache = broker.caches.create("orders", durable).expect("it is made");

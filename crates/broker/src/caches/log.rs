@@ -116,7 +116,8 @@ impl CacheLog {
     }
 
     fn append_whole(&self, effects: &[(CacheNumber, &[u8])]) -> Result<Offset> {
-        let (now_ms, mut batch) = (now_ms() as i64, BatchBuilder::new());
+        let now_ms = now_ms() as i64;
+        let mut batch = BatchBuilder::new();
         for (cache, effects) in effects {
             let key = CacheRecord::Step { cache: *cache, part: None, effects: &[] }.key();
             batch.push(now_ms, Some(&key), Some(effects), &[])?;

@@ -384,7 +384,8 @@ impl Caches {
         )?;
         let watched = self.watched_bytes.load(Ordering::Relaxed);
         out.gauge("thalweg_cache_watch_bytes", "Bytes of changes retained for watchers", watched as u64)?;
-        let (log, restored) = (self.log.get(), self.restored_entries.load(Ordering::Relaxed));
+        let log = self.log.get();
+        let restored = self.restored_entries.load(Ordering::Relaxed);
         let of_log = |value: fn(&CacheLog) -> &AtomicU64| log.map_or(0, |log| value(log).load(Ordering::Relaxed));
         out.gauge("thalweg_cache_log_bytes", "Bytes of the log of durable caches", of_log(|log| &log.bytes))?;
         out.counter("thalweg_cache_log_dumps", "Truncations of the log of durable caches", of_log(|log| &log.dumps))?;
@@ -405,7 +406,8 @@ impl Cache {
         let bytes_max = settings.bytes_max.unwrap_or(u64::MAX);
         let budget = Arc::new(Budget::new(bytes_max, Some(caches.budget.clone())));
         let block = (budget.max() / (16 * STRIPES as u64)).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
-        let (eviction, now_ms) = (settings.eviction, now_ms());
+        let eviction = settings.eviction;
+        let now_ms = now_ms();
         let stripe = || StripeSettings { eviction, budget: budget.clone(), block, version: id, now_ms };
         Self {
             id,
@@ -546,7 +548,8 @@ impl Cache {
     /// that exists during the whole scan is found exactly once. Returns the cursor to continue from, or `None` at the
     /// end.
     pub fn scan(&self, prefix: &[u8], from: ScanCursor, mut each: impl FnMut(Found<'_>) -> bool) -> Option<ScanCursor> {
-        let (at, place) = (from.0 >> 32, from.0 as u32);
+        let at = from.0 >> 32;
+        let place = from.0 as u32;
         let stripe = self.stripes.get(at as usize)?.0.lock();
         let next =
             stripe.scan(Cursor(place), SCAN_PLACES, now_ms(), |found| !found.key.starts_with(prefix) || each(found));

@@ -142,7 +142,9 @@ impl<'c> Restore<'c> {
             self.expire(now_ms.saturating_sub(EXPIRE_LATE_MS));
             if self.told.elapsed() >= PROGRESS_EVERY {
                 self.told = Instant::now();
-                let (bytes, bytes_max, records) = (self.bytes, self.bytes_max, self.records);
+                let bytes = self.bytes;
+                let bytes_max = self.bytes_max;
+                let records = self.records;
                 tracing::info!(bytes, bytes_max, records, "durable caches are being restored");
             }
         }

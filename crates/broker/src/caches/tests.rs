@@ -78,7 +78,8 @@ impl Mirror {
 }
 
 fn entries(cache: &Cache, prefix: &str) -> BTreeMap<Bytes, Bytes> {
-    let (mut entries, mut from) = (BTreeMap::new(), Some(ScanCursor::default()));
+    let mut entries = BTreeMap::new();
+    let mut from = Some(ScanCursor::default());
     while let Some(cursor) = from {
         from = cache.scan(prefix.as_bytes(), cursor, |found| {
             let is_new =
@@ -264,7 +265,8 @@ async fn a_watcher_ends_up_with_what_is_there_whatever_threads_do() {
                 let mut state = thread + 1;
                 for step in 0..20_000u64 {
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                    let (key, what) = (format!("key {}", (state >> 33) % 3000), (state >> 20) % 100);
+                    let key = format!("key {}", (state >> 33) % 3000);
+                    let what = (state >> 20) % 100;
                     match what {
                         0..60 => drop(cache.put(key.as_bytes(), &[b'v'; 40], Ttl::Default, Condition::Always)),
                         60..80 => drop(cache.put(key.as_bytes(), &step.to_be_bytes(), Ttl::For(3), Condition::Always)),

@@ -208,7 +208,8 @@ impl Waiting {
             State::Waiting(attempt) => attempt(&mut locked, key),
             State::Answered(..) | State::Over => None,
         };
-        let (finished, is_answered) = (locked.finish(), answer.is_some());
+        let finished = locked.finish();
+        let is_answered = answer.is_some();
         if let Some(answer) = answer {
             *state = State::Answered(answer, finished.commit);
         }

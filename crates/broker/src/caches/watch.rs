@@ -175,7 +175,8 @@ impl Cache {
     }
 
     fn look(&self, prefix: &[u8], from: WatchFrom, count_max: usize, bytes_max: usize) -> Result<Watched> {
-        let (mut from, mut is_reset) = (from, false);
+        let mut from = from;
+        let mut is_reset = false;
         let mut log = self.changes.log.lock();
         if log.is_over {
             return Err(Error::not_found(format!("cache '{}' was deleted", self.name())));

@@ -47,7 +47,8 @@ impl GroupTable {
     pub(super) fn recount(&self, cell: &Cell) {
         let mut state = cell.state.lock();
         if !state.is_gone {
-            let (before, after) = (state.protocols_bytes, state.group.protocols_bytes());
+            let before = state.protocols_bytes;
+            let after = state.group.protocols_bytes();
             self.protocols_bytes.fetch_add(after, Ordering::Relaxed);
             self.protocols_bytes.fetch_sub(before, Ordering::Relaxed);
             state.protocols_bytes = after;
@@ -111,7 +112,8 @@ impl Groups {
         let coordinator = self.restored().await?;
         coordinator.check_bytes(sync.shares.iter().map(|share| share.bytes.len()).sum())?;
         let cell = coordinator.find_for(name, &sync.who)?;
-        let (now, who) = (coordinator.now(), sync.who.clone());
+        let now = coordinator.now();
+        let who = sync.who.clone();
         let ticket = self.change(&cell, false, |group| group.sync_classic(sync, now)).await??;
         coordinator.recount(&cell);
         coordinator.changed.notify_one();
@@ -169,7 +171,8 @@ impl Groups {
         partitions: Vec<TopicPartition>,
     ) -> Outcome<Vec<(TopicPartition, Outcome)>> {
         let cell = self.restored().await?.find(name)?;
-        let (mut changes, mut deleted) = (Vec::new(), Vec::new());
+        let mut changes = Vec::new();
+        let mut deleted = Vec::new();
         for partition in partitions {
             let change = Change { partition: partition.clone(), committed: None };
             let may_go = self.check_offsets(std::slice::from_ref(&change)).map_err(GroupError::from).and_then(|()| {

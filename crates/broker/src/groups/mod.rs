@@ -215,7 +215,8 @@ impl GroupTable {
     /// Deletes the offsets of a topic from a group and from the log. Does not wait for the log: on restart, offsets of
     /// deleted topics are ignored.
     fn forget_offsets(&self, core: &Core, group: &mut Group, topic: &TopicName, wakes: &mut Wakes) {
-        let (name, tombstones) = (group.name(), group.tombstones(Some(topic)));
+        let name = group.name();
+        let tombstones = group.tombstones(Some(topic));
         if !tombstones.is_empty() {
             let records = tombstones.into_iter().map(|change| OffsetsRecord::Offset { group: name.clone(), change });
             if let Err(error) = append_offsets(core, name, records, wakes) {
@@ -227,7 +228,8 @@ impl GroupTable {
 
     fn check_room(&self, group: &Group, changes: &[Change]) -> Result<()> {
         let is_fresh = |change: &&Change| !group.committed().contains_key(&change.partition);
-        let (fresh, offsets) = (changes.iter().filter(is_fresh).count(), self.offsets.load(Ordering::Relaxed));
+        let fresh = changes.iter().filter(is_fresh).count();
+        let offsets = self.offsets.load(Ordering::Relaxed);
         if fresh > 0 && offsets + fresh > COMMITTED_OFFSETS_MAX {
             return Err(Error::busy(format!(
                 "this broker has {offsets} committed offsets, which is the limit; delete groups first"
@@ -358,7 +360,8 @@ impl Groups {
         let coordinator = self.restored().await?;
         loop {
             let cell = coordinator.find_or_create(name, Some(self.core.peers()))?;
-            let (now, who) = (coordinator.now(), join.who.clone());
+            let now = coordinator.now();
+            let who = join.who.clone();
             let joined = self.change(&cell, true, |group| group.join(join.clone(), &Topics(&self.core), now)).await;
             match joined {
                 // The group was deleted concurrently.
@@ -442,7 +445,8 @@ impl Groups {
                     return Err(no_such_group(&cell.name));
                 }
                 if state.group.to_save(is_joining).is_none() {
-                    let (version, epoch) = (state.group.version(), state.group.epoch());
+                    let version = state.group.version();
+                    let epoch = state.group.epoch();
                     let done = work(&mut state.group);
                     self.table.counts.rebalances.add((state.group.epoch() - epoch).into());
                     if state.group.version() != version {
@@ -732,7 +736,8 @@ pub(crate) async fn keep_time(groups: Weak<Groups>) {
     let mut expiry = tokio::time::interval(EXPIRY_INTERVAL);
     let mut is_expiry_due = false;
     while let Some(groups) = groups.upgrade() {
-        let (changed, catalog) = (groups.table.changed.clone(), groups.core.catalog_changed.clone());
+        let changed = groups.table.changed.clone();
+        let catalog = groups.core.catalog_changed.clone();
         let wait = match groups.restored().await {
             Ok(_) => {
                 if is_expiry_due {

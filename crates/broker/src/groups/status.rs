@@ -89,7 +89,8 @@ impl GroupPartition {
 
 fn classic_of(group: &Group) -> Option<ClassicInfo> {
     let status = group.classic_status()?;
-    let (protocol_type, protocol) = (status.protocol_type.to_owned(), status.protocol.to_owned());
+    let protocol_type = status.protocol_type.to_owned();
+    let protocol = status.protocol.to_owned();
     Some(ClassicInfo { phase: status.phase, protocol_type, protocol })
 }
 
@@ -184,7 +185,8 @@ impl Groups {
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
         let coordinator = &self.table;
         let mut cells = coordinator.cells();
-        let (mut members, mut left_out) = (0, 0);
+        let mut members = 0;
+        let mut left_out = 0;
         for cell in &cells {
             let group = &cell.state.lock().group;
             members += group.members_len() as u64;

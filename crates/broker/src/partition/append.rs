@@ -130,7 +130,8 @@ impl PartitionCell {
             );
             return Err(Refused::Failed(Error::new(ErrorKind::OutOfSequence, message)));
         }
-        let (count, log_bytes) = (u64::from(batch.count()), state.log.extent().bytes);
+        let count = u64::from(batch.count());
+        let log_bytes = state.log.extent().bytes;
         // A marker is not a message, and without it its transaction would stay open.
         let messages = if batch.is_control() { 0 } else { count };
         let refuse = |view: &QueueView| view.refuse(messages, len as u64, log_bytes);

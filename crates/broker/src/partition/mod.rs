@@ -112,7 +112,8 @@ impl PartitionCell {
         };
         state.log = Log::Memory(MemoryLog::default());
         state.queues.clear();
-        let (fanout, uncommitted) = (std::mem::take(&mut state.fanout), std::mem::take(&mut state.uncommitted));
+        let fanout = std::mem::take(&mut state.fanout);
+        let uncommitted = std::mem::take(&mut state.uncommitted);
         drop(state);
         for (_, committed) in uncommitted {
             // A caller that no longer waits needs no result.

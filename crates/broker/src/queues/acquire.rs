@@ -158,7 +158,8 @@ impl Queues {
         limits: &AcquireLimits,
     ) -> (Vec<Result<Acquired>>, Option<u64>) {
         let mut room = Room { bytes: limits.bytes_max, is_first: true };
-        let (mut records, mut due_ms) = (limits.records_max, None);
+        let mut records = limits.records_max;
+        let mut due_ms = None;
         let mut found = Vec::with_capacity(places.len());
         for place in places {
             let limits = AcquireLimits { records_max: records, ..*limits };
@@ -220,7 +221,9 @@ impl Queues {
     async fn read_held(&self, mut held: Held, limits: &AcquireLimits, room: &mut Room) -> Result<(Acquired, usize)> {
         held.leases.sort_unstable_by_key(|lease| lease.offset);
         let partition = held.place.partition.clone();
-        let (mut batches, mut kept, mut done) = (Vec::new(), Vec::new(), Vec::new());
+        let mut batches = Vec::new();
+        let mut kept = Vec::new();
+        let mut done = Vec::new();
         let mut left = &held.leases[..];
         'partition: while let Some(first) = left.first().filter(|_| !room.is_full()) {
             let (_, found, aborted) = match read(&partition, first.offset, room.bytes, limits.isolation).await {
@@ -288,7 +291,8 @@ impl Queues {
         let Place { cell, topic, partition } = self.place(&from.queue, from.partition).await?;
         let now = now_ms();
         let (settled, saved) = self.change_view(&partition, cell.id, |view, log| {
-            let (queue, start) = (&mut view.queue, log.extent().start);
+            let queue = &mut view.queue;
+            let start = log.extent().start;
             queue.trim(start);
             let there = || settlements.iter().filter(|(offset, ..)| *offset >= start);
             let attempts = there().map(|(offset, lease, how)| match how {

@@ -195,7 +195,8 @@ async fn members_who_come_at_once_share_one_queue() {
     broker.create_topic("t", on_disk).await.expect("created");
     // Only the queue still has to be created, and the first call that creates one waits for the disk.
     broker.queues.put_document("share.group", "g", Some(bytes::Bytes::new())).await.expect("kept");
-    let (group, topic) = (group(), TopicName::parse("t").expect("a name"));
+    let group = group();
+    let topic = TopicName::parse("t").expect("a name");
     let mut first = Box::pin(broker.groups.share_queue(&group, &topic, ShareStart::Earliest));
     let mut second = Box::pin(broker.groups.share_queue(&group, &topic, ShareStart::Earliest));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());

@@ -104,9 +104,13 @@ impl Queues {
         if dead.is_empty() {
             return Burial(None);
         }
-        let (queues, cell, topic, partition) = (self.clone(), cell.clone(), topic.clone(), partition.clone());
+        let queues = self.clone();
+        let cell = cell.clone();
+        let topic = topic.clone();
+        let partition = partition.clone();
         Burial(Some(tokio::spawn(async move {
-            let (queue, mut buried) = (cell.definition().name.clone(), Vec::with_capacity(dead.len()));
+            let queue = cell.definition().name.clone();
+            let mut buried = Vec::with_capacity(dead.len());
             for lease in dead {
                 match queues.bury_one(&cell, &topic, &partition, &lease).await {
                     Ok(saved) => buried.push((lease.offset, saved)),
@@ -170,7 +174,8 @@ impl Queues {
     ) -> Result<()> {
         // The topic must exist already: one that is created automatically would have no owner.
         self.core.topic(to)?;
-        let (id, sent) = (message.id(topic.id, partition.id).to_string(), message.sent_ms().to_string());
+        let id = message.id(topic.id, partition.id).to_string();
+        let sent = message.sent_ms().to_string();
         let attempts = source.map(|(_, attempts)| attempts.to_string());
         let before = message.header(header::RECEIVED).and_then(|received| received.parse().ok()).unwrap_or(0u32);
         // Of fixed length, so that a message that is moved repeatedly does not grow.

@@ -212,7 +212,8 @@ impl Queues {
         };
         if before.owns_topic && kept(&before.settings) != kept(&definition.settings) {
             let (retention_ms, retention_bytes) = kept(&definition.settings);
-            let (retention_ms, retention_bytes) = (Some(retention_ms), Some(retention_bytes));
+            let retention_ms = Some(retention_ms);
+            let retention_bytes = Some(retention_bytes);
             let change = SettingsChange { retention_ms, retention_bytes, ..SettingsChange::default() };
             self.core.alter(definition.topic.as_str(), change)?.1.wait().await?;
         }
@@ -464,7 +465,8 @@ impl Queues {
         let mut left = Vec::new();
         for mut definition in saved.definitions.into_values() {
             if definition.topic.is_internal() {
-                let (queue, topic) = (&definition.name, &definition.topic);
+                let queue = &definition.name;
+                let topic = &definition.topic;
                 tracing::warn!(%queue, %topic, "ignored a queue over an internal topic");
                 continue;
             }
@@ -560,7 +562,8 @@ impl Queues {
             && let Err(error) =
                 self.restore_dedup(&definition, partition, cursor.map_or(0, |cursor| cursor.dedup_from)).await
         {
-            let (queue, partition) = (&definition.name, partition.id);
+            let queue = &definition.name;
+            let partition = partition.id;
             tracing::warn!(%queue, partition, %error, "the ids of recently sent messages cannot be read");
         }
         Ok(())
@@ -576,7 +579,8 @@ impl Queues {
                 Err(error) if error.kind == ErrorKind::OutOfRange => continue,
                 read => read?,
             };
-            let (now, until) = (now_ms(), batches.last().map_or(end, RecordBatch::next_offset));
+            let now = now_ms();
+            let until = batches.last().map_or(end, RecordBatch::next_offset);
             partition.with_view(cell.id, |view, _| view.see(at, &batches, &aborted, until, now))?;
         }
         Ok(())

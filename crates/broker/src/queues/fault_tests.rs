@@ -193,7 +193,8 @@ async fn crash_everywhere(seed: u64, storage: Storage) {
     for step in 0..40 {
         match dice.roll(12) {
             0..=3 => {
-                let (body, group) = (format!("{step:04}"), ["x", "y", "z"][dice.roll(3)]);
+                let body = format!("{step:04}");
+                let group = ["x", "y", "z"][dice.roll(3)];
                 let out = OutMessage { group: Some(group.as_bytes()), dedup: Some(&body), ..message(&body) };
                 let sent = send(&broker, "jobs", out).await;
                 promised.known.insert(body.clone(), sent.id);
@@ -319,7 +320,8 @@ async fn nothing_is_kept_about_queues_of_topics_that_are_gone() {
         loop {
             let mut newest: BTreeMap<Vec<u8>, bool> = BTreeMap::new();
             let each = |_, view: &RecordView<'_>, _: &RecordBatch| {
-                let (key, value) = (view.key.unwrap_or_default(), view.value);
+                let key = view.key.unwrap_or_default();
+                let value = view.value;
                 if matches!(QueueRecord::decode(key, value)?, QueueRecord::Entry { .. } | QueueRecord::Cursor { .. }) {
                     newest.insert(key.to_vec(), value.is_some());
                 }
@@ -469,7 +471,8 @@ async fn a_receiver_that_goes_away_takes_nothing_with_it() {
     let partition = broker.queues.cell("jobs").await.expect("there").1.partitions()[0].clone();
     let leased = || partition.with_view(id, |view, _| view.queue.counts_kept().leased).expect("there");
     let wanted = Receive { lease_ms: Some(600_000), ..Receive::default() };
-    let (mut given_up, mut attempts) = (0, 1);
+    let mut given_up = 0;
+    let mut attempts = 1;
     while given_up < 20 {
         let mut call = Box::pin(broker.queues.receive("jobs", &wanted));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());

@@ -21,7 +21,8 @@ impl Queues {
     /// Refuses the notes of a door for a queue, such as tags and policies, if there is no room for them. `before` are
     /// the notes that they replace.
     pub(super) fn check_notes(&self, notes: &Notes, before: &Notes) -> Result<()> {
-        let (bytes, before) = (size_of_notes(notes), size_of_notes(before));
+        let bytes = size_of_notes(notes);
+        let before = size_of_notes(before);
         if bytes > NOTES_BYTES_MAX {
             return Err(Error::too_large(format!(
                 "the tags and policies of a queue have at most {NOTES_BYTES_MAX} bytes"

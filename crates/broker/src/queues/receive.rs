@@ -173,7 +173,8 @@ impl Queues {
             1 => 0,
             _ => cell.turn.fetch_add(1, Ordering::Relaxed) as usize,
         };
-        let (found, bytes_max) = (Vec::new(), receive.bytes_max);
+        let found = Vec::new();
+        let bytes_max = receive.bytes_max;
         let mut answer = Answer { queues: self, cell, topic, found, bytes: 0, bytes_max };
         let mut next_due_ms = None;
         for i in 0..partitions.len() {
@@ -183,7 +184,9 @@ impl Queues {
             loop {
                 let now = now_ms();
                 let left = max - answer.found.len();
-                let (mut due, mut has_unseen, mut dead) = (None, false, Vec::new());
+                let mut due = None;
+                let mut has_unseen = false;
+                let mut dead = Vec::new();
                 let changed = self.change_view(partition, cell.id, |view, log| {
                     let mut turn = view.take(log, origin, &mut call, now, left, receive.lease_ms);
                     has_unseen = view.has_unseen();
@@ -202,7 +205,8 @@ impl Queues {
                 if turn.is_full && is_over && answer.found.is_empty() && partitions.len() == 1 {
                     return Err(in_flight_full(&cell.definition()));
                 }
-                let (cold, is_cut) = (turn.cold, turn.is_cut);
+                let cold = turn.cold;
+                let is_cut = turn.is_cut;
                 let given = if turn.unread.is_empty() {
                     turn.given
                 } else {
@@ -281,7 +285,8 @@ impl Queues {
     ) {
         let oldest_ms =
             if cell.owns_topic { 0 } else { now_ms().saturating_sub(cell.definition().settings.retention_ms) };
-        let (mut back, mut expired) = (Vec::new(), Vec::new());
+        let mut back = Vec::new();
+        let mut expired = Vec::new();
         let mut has_any = !answer.found.is_empty();
         given.retain(|received| {
             if (received.message.record().timestamp_ms.max(0) as u64) < oldest_ms {
@@ -430,9 +435,11 @@ impl Queues {
         mut change: impl FnMut(&mut Queue, &L) -> std::result::Result<(), LeaseError>,
     ) -> Result<Answers> {
         let bound = self.bound(queue).await?;
-        let (cell, topic) = (&bound.cell, &bound.topic);
+        let cell = &bound.cell;
+        let topic = &bound.topic;
         let mut answers = vec![Err(LeaseError::Gone); leases.len()];
-        let (mut saved_of, mut buried) = (Vec::new(), Vec::new());
+        let mut saved_of = Vec::new();
+        let mut buried = Vec::new();
         let places = by_partition(leases);
         let receipt = |place: &usize| leases[*place].receipt();
         for of_partition in places.chunk_by(|a, b| receipt(a).partition == receipt(b).partition) {
@@ -518,7 +525,8 @@ impl Queues {
     ) -> Result<(T, Option<Commit>)> {
         partition.with_view(id, |view, log| {
             let done = work(view, log);
-            let (changes, next) = (view.queue.take_changes(), view.queue.next());
+            let changes = view.queue.take_changes();
+            let next = view.queue.next();
             if !view.is_saved || (changes.is_empty() && view.saved_next == Some(next)) {
                 return Ok((done, None));
             }
@@ -532,7 +540,8 @@ impl Queues {
                 offset: *offset,
                 entry: *entry,
             };
-            let (before, after) = (is_back.then(cursor), (!is_back).then(cursor));
+            let before = is_back.then(cursor);
+            let after = (!is_back).then(cursor);
             let records = before.into_iter().chain(changes.iter().map(entry)).chain(after);
             // Only consumers wait for the topic of queues, and those may be woken later.
             match self.append_records(&view.cell, partition.id, records, &mut Wakes::default()) {

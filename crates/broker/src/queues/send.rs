@@ -61,7 +61,8 @@ impl Queues {
     /// Sends messages to a queue. Each message has a separate answer; accepted ones are durable when the call returns.
     pub async fn send(&self, queue: &str, messages: &[OutMessage<'_>]) -> Result<Vec<Result<Sent>>> {
         let bound = self.bound(queue).await?;
-        let (topic, definition) = (&bound.topic, &bound.definition);
+        let topic = &bound.topic;
+        let definition = &bound.definition;
         check_count(messages.len())?;
         check_delays(messages)?;
         if messages.iter().any(|message| message.delay_ms.is_some_and(|delay_ms| delay_ms > 0)) {
@@ -309,7 +310,8 @@ fn due_of(definition: &QueueDefinition, message: &OutMessage<'_>, now_ms: u64) -
 }
 
 fn push(builder: &mut BatchBuilder, message: &OutMessage<'_>, due: Option<&str>, now_ms: u64) -> Result<()> {
-    let (body, group) = (Some(message.body), message.group);
+    let body = Some(message.body);
+    let group = message.group;
     if message.headers.is_empty() && due.is_none() && message.dedup.is_none() {
         return builder.push(now_ms as i64, group, body, &[]);
     }

@@ -36,7 +36,8 @@ impl Queues {
             partitions.push(one?);
         }
         let expires_ms = expires_ms.min(now + SNAPSHOT_MS_MAX);
-        let (name_of_topic, topic_id) = (topic.name.clone(), topic.id);
+        let name_of_topic = topic.name.clone();
+        let topic_id = topic.id;
         let snapshot = Snapshot { topic: name_of_topic, topic_id, created_ms: now, expires_ms, partitions };
         // The log is held before the snapshot is persisted, so that no record of it is deleted in the meantime.
         hold(&topic, name, &snapshot);

@@ -259,7 +259,8 @@ impl Queues {
 
     /// Returns sums over all queues, as of the last access to each: expired leases and delays are not applied for this.
     fn counts_of_all(&self) -> Sums {
-        let (mut sums, now) = (Sums::default(), now_ms());
+        let mut sums = Sums::default();
+        let now = now_ms();
         let cells: Vec<Arc<QueueCell>> = self.by_name.read().values().cloned().collect();
         for cell in cells {
             sums.waiting += cell.waiting.load(Ordering::Relaxed) as u64;

@@ -674,7 +674,8 @@ async fn a_receiver_that_waits_alone_sleeps() {
 async fn sent_from_threads(broker: &Arc<Broker>, queue: &'static str, message: OutMessage<'static>) -> Vec<String> {
     let mut told = Vec::new();
     for _ in 0..16 {
-        let (broker, runtime) = (broker.clone(), Handle::current());
+        let broker = broker.clone();
+        let runtime = Handle::current();
         let send = move || runtime.block_on(async { broker.queues.send(queue, &[message]).await?.remove(0) });
         let (done, sent) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || done.send(send()));
@@ -727,7 +728,8 @@ async fn receipts_of_several_partitions_are_answered_in_the_order_of_the_call() 
     receipts[3].lease = 0;
     receipts.insert(1, Receipt { partition: 9, ..receipts[0] });
     let answers = broker.queues.ack("jobs", &receipts).await.expect("answered");
-    let (expired, gone) = (Err(LeaseError::Expired), Err(LeaseError::Gone));
+    let expired = Err(LeaseError::Expired);
+    let gone = Err(LeaseError::Gone);
     assert_eq!(answers, [Ok(()), gone, Ok(()), Ok(()), expired, Ok(()), Ok(())]);
     assert_eq!(counts(&broker, "jobs").await, (0, 1, 0));
     assert_eq!(broker.queues.ack("jobs", &[]).await, Ok(Vec::new()));

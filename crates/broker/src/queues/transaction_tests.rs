@@ -141,7 +141,8 @@ async fn floor(broker: &Broker, queue: &str) -> u64 {
 
 async fn check_what_is_delivered(broker: &Arc<Broker>) {
     create(broker, 2, false, QueueSettings::default()).await;
-    let (mut aborting, mut committing) = (Writer::new(broker, "a").await, Writer::new(broker, "b").await);
+    let mut aborting = Writer::new(broker, "a").await;
+    let mut committing = Writer::new(broker, "b").await;
     publish(broker, 0, &["0"]).await;
     aborting.send(broker, &["void 1", "void 2"]).await;
     committing.send(broker, &["1", "2"]).await;
@@ -231,7 +232,8 @@ async fn a_restart_finds_what_is_committed_and_what_is_still_open() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path());
     create(&broker, 1, false, QueueSettings::default()).await;
-    let (mut writer, mut open) = (Writer::new(&broker, "a").await, Writer::new(&broker, "b").await);
+    let mut writer = Writer::new(&broker, "a").await;
+    let mut open = Writer::new(&broker, "b").await;
     writer.send(&broker, &["void 1"]).await;
     writer.end(&broker, Decision::Abort).await;
     writer.send(&broker, &["1"]).await;

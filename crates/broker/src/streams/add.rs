@@ -80,7 +80,8 @@ impl LockedStream {
         headers: &[(&[u8], Option<&[u8]>)],
         may_wait: bool,
     ) -> Result<(EntryId, Commit)> {
-        let (streams, partition) = (self.stream.streams.clone(), self.stream.partition.clone());
+        let streams = self.stream.streams.clone();
+        let partition = self.stream.partition.clone();
         let deadline = Instant::now() + streams.core.settings().publish_wait;
         loop {
             let appended = partition.appended();
@@ -128,7 +129,8 @@ impl LockedStream {
         all.extend_from_slice(headers);
         let time = i64::try_from(id.ms).unwrap_or(i64::MAX);
         let batch = DraftBatch::of_one(time, key, value, &all)?;
-        let (at, mut wakes) = (self.index().next(), Wakes::default());
+        let at = self.index().next();
+        let mut wakes = Wakes::default();
         let Stream { streams, topic, partition, .. } = &self.stream;
         let attempt = streams.core.try_publish_at(topic, partition, at, batch, &mut wakes)?;
         let commit = match attempt {
@@ -225,7 +227,8 @@ impl LockedStream {
     }
 
     async fn start_at(&mut self, start: Offset, gone: u64, prev: EntryId) -> Result<()> {
-        let (name, id) = (self.stream.topic.name.clone(), self.stream.topic.id);
+        let name = self.stream.topic.name.clone();
+        let id = self.stream.topic.id;
         let (before, freed, lasts) = self.stream.partition.delete_records(start)?;
         debug_assert_eq!(before, start, "{name}");
         self.stream.streams.core.log_budget().release(freed);

@@ -22,14 +22,16 @@ impl LockedStream {
     /// Copies another stream into this one, which must be new: its entries with their ids, and its groups with their
     /// pending entries.
     pub async fn copy_from(&mut self, other: &Self) -> Result<Commit> {
-        let (mut next, mut entries) = (Some(EntryId::ZERO), None);
+        let mut next = Some(EntryId::ZERO);
+        let mut entries = None;
         while let Some(from) = next {
             let piece = other.piece(from).await?;
             next = piece.last().and_then(|entry| entry.id.next());
             entries = self.append_copies(&piece)?.or(entries);
         }
         self.index_mut().set_last(other.last());
-        let (state, of_other) = (&mut *self.state, &*other.state);
+        let state = &mut *self.state;
+        let of_other = &*other.state;
         state.added = of_other.added;
         state.saved.max_deleted = of_other.saved.max_deleted;
         state.groups = of_other.groups.iter().map(|(name, group)| (name.clone(), group.copied())).collect();
@@ -48,7 +50,8 @@ impl LockedStream {
 
     /// Returns some entries, from an id on.
     async fn piece(&self, from: EntryId) -> Result<Vec<Entry>> {
-        let (mut found, mut bytes) = (Vec::new(), 0);
+        let mut found = Vec::new();
+        let mut bytes = 0;
         let each = |seen: &Seen<'_>| {
             if seen.id >= from && !seen.is_deleted {
                 let entry = seen.own();
@@ -63,10 +66,12 @@ impl LockedStream {
 
     /// Appends entries. Returns the last batch, for which the caller waits.
     fn append_copies(&mut self, entries: &[Entry]) -> Result<Option<Appended>> {
-        let (mut builder, mut last) = (BatchBuilder::new(), None);
+        let mut builder = BatchBuilder::new();
+        let mut last = None;
         let mut entries = entries.iter().peekable();
         while let Some(entry) = entries.next() {
-            let (id, record) = (entry.id.to_string(), &entry.record);
+            let id = entry.id.to_string();
+            let record = &entry.record;
             let own = usize::from(entry.is_own());
             let mut headers = vec![(ID_HEADER.as_bytes(), Some(id.as_bytes()))];
             headers.extend(record.headers[own..].iter().map(|(name, value)| (&name[..], value.as_deref())));

@@ -80,7 +80,8 @@ impl LockedStream {
                 "the group has reached its limit of unacknowledged entries: acknowledge some first",
             ));
         }
-        let (entries, extent) = (self.range(from, EntryId::MAX, count).await?, self.extent().await?);
+        let entries = self.range(from, EntryId::MAX, count).await?;
+        let extent = self.extent().await?;
         if entries.is_empty() {
             return Ok(entries);
         }

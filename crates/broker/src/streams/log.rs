@@ -39,7 +39,8 @@ impl Streams {
             Ok(())
         };
         STREAMS.fold(&self.core, each).await?;
-        let (mut cells, mut unlisted) = (HashMap::new(), Vec::new());
+        let mut cells = HashMap::new();
+        let mut unlisted = Vec::new();
         for (id, mut state) in states {
             let Ok(name) = self.core.topic_by_id(id) else {
                 // The topic was deleted, and its state is obsolete.
@@ -90,11 +91,14 @@ impl LockedStream {
     /// Appends the state of the stream as a whole, and more records.
     pub(super) fn save(&mut self, more: impl IntoIterator<Item = StreamRecord>) -> Result<Commit> {
         let first = self.index().first();
-        let (at, last) = (self.index().next(), self.last());
+        let at = self.index().next();
+        let last = self.last();
         let state = &mut *self.state;
-        let (start, before_start) = (first.offset, first.prev);
+        let start = first.offset;
+        let before_start = first.prev;
         state.saved = SavedStream { start, before_start, at, last, added: state.added, ..state.saved };
-        let (topic, saved) = (self.stream.topic.id, Some(state.saved));
+        let topic = self.stream.topic.id;
+        let saved = Some(state.saved);
         self.append([StreamRecord::Stream { topic, saved }].into_iter().chain(more).collect())
     }
 

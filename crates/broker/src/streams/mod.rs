@@ -141,7 +141,8 @@ impl Streams {
         if let Some(why) = why_no_stream(&topic) {
             return Err(Error::invalid(format!("topic {} is not a stream: it {why}", topic.name)));
         }
-        let (partition, cell) = (topic.partition(0)?, self.table.cell(topic.id));
+        let partition = topic.partition(0)?;
+        let cell = self.table.cell(topic.id);
         Ok(Stream { streams: self.clone(), topic, partition, cell })
     }
 
@@ -179,7 +180,9 @@ impl Streams {
 
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
         let cells: Vec<_> = self.table.cells.lock().values().cloned().collect();
-        let (mut groups, mut pending, mut deleted) = (0, 0, 0);
+        let mut groups = 0;
+        let mut pending = 0;
+        let mut deleted = 0;
         // A stream that is in use is counted at the next collection.
         for state in cells.iter().filter_map(|cell| cell.state.try_lock().ok()) {
             groups += state.groups.len() as u64;

@@ -120,7 +120,8 @@ impl LockedStream {
         while self.index().next() < end {
             let from = self.index().next();
             let (extent, batches, aborted) = self.stream.partition.read_committed(from, bytes).await?;
-            let (aborted, next) = (AbortedIndex::new(aborted), next_of(&batches, extent.stable_end));
+            let aborted = AbortedIndex::new(aborted);
+            let next = next_of(&batches, extent.stable_end);
             let saved = self.state.saved;
             let state = &mut *self.state;
             let index = state.index.as_mut().expect("invariant: it was begun");
@@ -152,9 +153,11 @@ impl LockedStream {
         let index = self.index();
         let behind = index.mark_from(start);
         let until = behind.map_or(index.next(), |mark| mark.offset);
-        let (before, first) = (behind.map_or(index.first().before + index.len(), |mark| mark.before), index.first());
+        let before = behind.map_or(index.first().before + index.len(), |mark| mark.before);
+        let first = index.first();
         let prev = if start >= index.next() { index.last() } else { self.mark_at(start).prev };
-        let (mut left, mut read_to) = (0, start);
+        let mut left = 0;
+        let mut read_to = start;
         let mut each = |offset| {
             left += u64::from(offset < until);
             ControlFlow::Continue(())
@@ -192,8 +195,13 @@ impl LockedStream {
         mark: Mark,
         mut each: impl FnMut(&Seen<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        let (end, saved, deleted) = (self.index().next(), self.state.saved, &self.state.deleted);
-        let (mut from, mut at, mut prev, mut bytes) = (mark.offset, mark.offset, mark.prev, READ_BYTES_MIN);
+        let end = self.index().next();
+        let saved = self.state.saved;
+        let deleted = &self.state.deleted;
+        let mut from = mark.offset;
+        let mut at = mark.offset;
+        let mut prev = mark.prev;
+        let mut bytes = READ_BYTES_MIN;
         let mut failed = None;
         while from < end {
             let extent = self.stream.partition.extent();

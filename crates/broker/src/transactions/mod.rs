@@ -212,7 +212,8 @@ impl Transactions {
         // Decisions that are carried out may commit offsets.
         self.groups.wait_for_groups().await?;
         let coordinator = &self.table;
-        let (mut cells, mut known) = (HashMap::new(), HashSet::new());
+        let mut cells = HashMap::new();
+        let mut known = HashSet::new();
         for (id, mut transaction) in read_transactions(&self.core).await? {
             // The clock may have been set back: this must not extend the timeout of an open transaction.
             transaction.opened_ms = transaction.opened_ms.map(|opened_ms| opened_ms.min(coordinator.now_ms()));
@@ -248,7 +249,8 @@ impl Transactions {
         let topics: Vec<_> = self.core.topics.read().values().cloned().collect();
         for topic in topics {
             for cell in topic.partitions() {
-                let (at, extent) = (TopicPartition { topic: topic.name.clone(), partition: cell.id }, cell.extent());
+                let at = TopicPartition { topic: topic.name.clone(), partition: cell.id };
+                let extent = cell.extent();
                 if extent.stable_end == extent.end {
                     continue;
                 }
@@ -505,7 +507,8 @@ impl Transactions {
     /// a group fails, such as a partition that is not served, the decision stays pending: it is carried out once the
     /// partition is served again, or dropped with its topic.
     fn carry_out(&self, cell: &Cell, state: &mut State, wakes: &mut Wakes) -> (Commit, Result<()>) {
-        let (mut carried, mut outcome) = (Vec::new(), Ok(()));
+        let mut carried = Vec::new();
+        let mut outcome = Ok(());
         let Phase::Prepared(decision) = state.transaction.phase else {
             return (Commit::done(), outcome);
         };

@@ -94,7 +94,8 @@ async fn send(
 async fn committed(broker: &Broker, partition: u32) -> Vec<String> {
     let limits =
         FetchLimits { bytes_min: 0, bytes_max: 1 << 20, wait: Duration::ZERO, isolation: Isolation::Committed };
-    let (mut values, mut offset) = (Vec::new(), 0);
+    let mut values = Vec::new();
+    let mut offset = 0;
     loop {
         let from = FetchFrom { topic: "t", partition, offset, bytes_max: 1 << 20 };
         let fetched = broker.fetch_many(&[from], limits).await.pop().expect("one").expect("readable");
@@ -105,7 +106,8 @@ async fn committed(broker: &Broker, partition: u32) -> Vec<String> {
         // As Kafka's consumers do.
         let mut aborted = fetched.aborted.clone();
         aborted.sort_unstable_by_key(|aborted| aborted.first_offset);
-        let (mut aborted, mut void) = (aborted.into_iter().peekable(), HashSet::new());
+        let mut aborted = aborted.into_iter().peekable();
+        let mut void = HashSet::new();
         for batch in &fetched.batches {
             while let Some(next) = aborted.next_if(|next| next.first_offset < batch.next_offset()) {
                 void.insert(next.producer_id);
@@ -135,7 +137,8 @@ fn reason<T: std::fmt::Debug>(outcome: Outcome<T>) -> TransactionReason {
 
 #[tokio::test]
 async fn all_of_a_transaction_counts_or_nothing() {
-    let (broker, id) = (in_memory().await, tid("a"));
+    let broker = in_memory().await;
+    let id = tid("a");
     let producer = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");
     for (round, decision) in [Decision::Commit, Decision::Abort, Decision::Commit].into_iter().enumerate() {
         broker.transactions.add_partitions(&id, producer, &[at("t", 0), at("t", 1)]).await.expect("added");
@@ -170,7 +173,8 @@ async fn all_of_a_transaction_counts_or_nothing() {
 
 #[tokio::test]
 async fn who_has_been_replaced_writes_nothing_more() {
-    let (broker, id) = (in_memory().await, tid("a"));
+    let broker = in_memory().await;
+    let id = tid("a");
     let zombie = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");
     broker.transactions.add_partitions(&id, zombie, &[at("t", 0)]).await.expect("added");
     send(&broker, zombie, 0, 0, "of the zombie").await.expect("published");
@@ -206,7 +210,8 @@ async fn who_has_been_replaced_writes_nothing_more() {
 
 #[tokio::test]
 async fn a_batch_outside_of_a_transaction_is_refused() {
-    let (broker, id) = (in_memory().await, tid("a"));
+    let broker = in_memory().await;
+    let id = tid("a");
     let producer = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");
     assert_eq!(send(&broker, producer, 0, 0, "early").await.expect_err("not added").kind, ErrorKind::Fenced);
     broker.transactions.add_partitions(&id, producer, &[at("t", 1)]).await.expect("added");
@@ -224,7 +229,8 @@ async fn a_batch_outside_of_a_transaction_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn a_transaction_that_takes_too_long_is_aborted_and_readers_go_on() {
-    let (broker, id) = (in_memory().await, tid("a"));
+    let broker = in_memory().await;
+    let id = tid("a");
     let producer = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");
     broker.transactions.add_partitions(&id, producer, &[at("t", 0)]).await.expect("added");
     send(&broker, producer, 0, 0, "void").await.expect("published");
@@ -265,7 +271,8 @@ async fn a_transaction_that_takes_too_long_is_aborted_and_readers_go_on() {
 
 #[tokio::test(start_paused = true)]
 async fn an_id_that_nobody_uses_is_forgotten() {
-    let (broker, id) = (in_memory().await, tid("a"));
+    let broker = in_memory().await;
+    let id = tid("a");
     let producer = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");
     tokio::time::sleep(broker.settings().transactional_id_expiration - Duration::from_secs(60)).await;
     assert_eq!(broker.transactions.list().await.expect("known").len(), 1);
@@ -382,7 +389,8 @@ async fn staging(broker: &Arc<Broker>, id: &TransactionalId, offset: Offset) -> 
 /// in between.
 #[tokio::test]
 async fn what_was_committed_since_is_not_taken_back() {
-    let (broker, id) = (in_memory().await, tid("a"));
+    let broker = in_memory().await;
+    let id = tid("a");
     broker.groups.table().note_commit_ms(clock::now_ms() + 3_600_000);
     commit_plainly(&broker, 9).await;
     let producer = staging(&broker, &id, 3).await;
@@ -403,7 +411,8 @@ async fn what_was_committed_since_is_not_taken_back() {
 /// Until the offsets of a decision take effect, a reader of stable offsets must wait and does not receive earlier ones.
 #[tokio::test]
 async fn offsets_are_not_stable_before_they_count() {
-    let (broker, id) = (in_memory().await, tid("a"));
+    let broker = in_memory().await;
+    let id = tid("a");
     let producer = staging(&broker, &id, 7).await;
     let cell = broker.transactions.table.find(&id).expect("there");
     let carried = {
@@ -446,7 +455,8 @@ async fn an_end_is_read_when_it_lasts() {
 
 #[tokio::test]
 async fn a_topic_that_comes_back_has_nothing_of_what_was_staged() {
-    let (broker, id) = (in_memory().await, tid("a"));
+    let broker = in_memory().await;
+    let id = tid("a");
     let producer = staging(&broker, &id, 7).await;
     broker.transactions.add_partitions(&id, producer, &[at("t", 0)]).await.expect("added");
     broker.delete_topic("t").await.expect("deleted");
@@ -470,7 +480,8 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decision_waits_for_a_partition_that_is_not_served() {
     for is_repaired in [true, false] {
-        let (dir, aside) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let dir = tempfile::tempdir().expect("a folder");
+        let aside = tempfile::tempdir().expect("a folder");
         let broker = on_disk(dir.path());
         create(&broker).await;
         let mut builder = BatchBuilder::new();
@@ -510,7 +521,8 @@ async fn a_decision_waits_for_a_partition_that_is_not_served() {
         assert_eq!((left.phase, left.partitions), (Phase::Prepared(Decision::Commit), [at("t", 0)].into()));
         assert!(left.offsets.is_empty());
         assert_eq!(committed(&broker, 1).await, ["both"]);
-        let (other, at_0) = (tid("other"), [at("t", 0)]);
+        let other = tid("other");
+        let at_0 = [at("t", 0)];
         let stranger = broker.transactions.init(&other, None, TIMEOUT_MS).await.expect("begun");
         let refused = broker.transactions.add_partitions(&other, stranger, &at_0).await.expect_err("not served");
         assert_eq!(refused.error.kind, ErrorKind::Corrupt);
@@ -588,7 +600,8 @@ async fn each_transaction_counts_whole_and_once_across_kills() {
         let mut expected: [Vec<String>; 3] = Default::default();
         for step in 0..150 {
             let at_program = random.below(4);
-            let (id, program) = (tid(&at_program.to_string()), &mut programs[at_program as usize]);
+            let id = tid(&at_program.to_string());
+            let program = &mut programs[at_program as usize];
             let Some(producer) = program.producer.filter(|_| random.below(12) > 0) else {
                 // It starts again, whatever its state.
                 let producer = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");

@@ -102,7 +102,8 @@ impl QueueCell {
     /// its client may no longer read answers.
     pub(crate) fn wake_for_idle(&self, now_ms: u64) {
         let is_late = |at_ms: u64| at_ms != 0 && at_ms.saturating_add(IDLE_MS_MAX) <= now_ms;
-        let (unseen_ms, due_ms) = (&self.unseen_ms, &self.keeper_due_ms);
+        let unseen_ms = &self.unseen_ms;
+        let due_ms = &self.keeper_due_ms;
         if self.is_awaited() && [unseen_ms, due_ms].iter().any(|at_ms| is_late(at_ms.load(Ordering::SeqCst))) {
             self.news.notify_waiters();
         }

@@ -89,8 +89,11 @@ pub(crate) struct Turn {
 
 impl QueueView {
     pub(crate) fn new(cell: Arc<QueueCell>, queue: Queue, is_saved: bool) -> Self {
-        let (has_delays, saved_next, dedup_from) = (false, None, 0);
-        let (ends, reader) = (LogEnds::default(), Reader::default());
+        let has_delays = false;
+        let saved_next = None;
+        let dedup_from = 0;
+        let ends = LogEnds::default();
+        let reader = Reader::default();
         Self { cell, queue, has_delays, is_saved, saved_next, dedup_from, ends, reader }
     }
 
@@ -173,7 +176,8 @@ impl QueueView {
 
     /// Examines the next batch.
     fn see_batch(&mut self, batch: &RecordBatch, is_aborted: bool, now_ms: u64) {
-        let (from, end) = (self.queue.end().max(batch.base_offset()), batch.next_offset());
+        let from = self.queue.end().max(batch.base_offset());
+        let end = batch.next_offset();
         if batch.is_control() || is_aborted {
             return self.queue.append_void(from..end);
         }

@@ -41,11 +41,13 @@ async fn heard(subscription: &mut Subscription, follow: &mut Follow) -> Vec<Stri
 async fn listeners_get_what_is_published_and_nothing_is_created() {
     let broker = start(Settings { auto_create_topics: false, ..Settings::default() });
     assert_eq!(say(&broker, "news", 10).expect("taken"), None);
-    let (mut one, others) = (listen(&broker, "news"), subscribe(&broker, ask("sport.*")).expect("subscribed"));
+    let mut one = listen(&broker, "news");
+    let others = subscribe(&broker, ask("sport.*")).expect("subscribed");
     let mut every = subscribe(&broker, ask(">")).expect("subscribed");
     let waiting = subscribe(&broker, Subscribe { missing: Missing::Wait, ..ask("news") }).expect("subscribed");
     assert_eq!(say(&broker, "news", 10).expect("taken"), Some(2), "who waits for a topic hears no channel");
-    let (mut follow, mut follow_every) = (Follow::default(), Follow::default());
+    let mut follow = Follow::default();
+    let mut follow_every = Follow::default();
     assert_eq!(heard(&mut one, &mut follow).await, ["news"]);
     assert_eq!(heard(&mut every, &mut follow_every).await, ["news"]);
     // A later listener receives the following messages.

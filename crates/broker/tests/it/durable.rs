@@ -65,13 +65,15 @@ fn numbered(producer: Producer, records: usize) -> DraftBatch {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_is_in_the_log_once_whatever_ends_between_its_tries() {
     let mut dir = tempfile::tempdir().expect("a folder");
-    let (mut sequence, mut producers) = (0, Vec::new());
+    let mut sequence = 0;
+    let mut producers = Vec::new();
     for round in 0..4 {
         let broker = open(dir.path());
         let (id, epoch) = broker.init_producer().await.expect("an identity");
         assert!(!producers.contains(&id), "given twice");
         producers.push(id);
-        let (id, epoch) = (producers[0], epoch);
+        let id = producers[0];
+        let epoch = epoch;
         let send = async |sequence, records| {
             let batch = numbered(Producer { id, epoch, sequence }, records);
             within("a publish", broker.publish("t", Some(0), Acks::Committed, batch, &mut Wakes::default())).await

@@ -15,7 +15,8 @@ async fn each_record_goes_to_one_member() {
     let broker = start(Settings::default());
     let settings = TopicSettings { partitions: 4, ..TopicSettings::default() };
     broker.create_topic("jobs", settings).await.expect("created");
-    let (each, members) = (1_500u64, 5);
+    let each = 1_500u64;
+    let members = 5;
     type Seen = Arc<Mutex<HashSet<(u32, u64)>>>;
     let seen: Vec<Seen> = (0..2).map(|_| Arc::default()).collect();
     let mut readers = Vec::new();
@@ -76,7 +77,8 @@ async fn a_member_that_has_ended_gets_nothing_more() {
         request.group = Some("g".to_owned());
         subscribe(&broker, request).expect("subscribed")
     };
-    let (mut first, mut second) = (join(), join());
+    let mut first = join();
+    let mut second = join();
     for _ in 0..2 {
         publish(&broker, "jobs", 0).await.expect("published");
     }

@@ -68,7 +68,9 @@ async fn who_reads_all_of_it_gets_the_new_partitions() {
     let mut got: Vec<HashSet<(u32, u64)>> = Vec::new();
     for reader in &mut readers {
         reader.handle().end(engine::Error::invalid("enough"));
-        let (handle, mut seen, mut out) = (reader.handle(), HashSet::new(), Vec::new());
+        let handle = reader.handle();
+        let mut seen = HashSet::new();
+        let mut out = Vec::new();
         while within("a delivery", reader.next(&mut out)).await.is_ok() {
             for delivery in &out {
                 let Delivery::Batch { source, batch } = delivery else {
@@ -94,7 +96,8 @@ async fn who_comes_while_it_grows_misses_none() {
     for partitions in 301..400 {
         let together = Arc::new(Barrier::new(2));
         let growing = tokio::spawn({
-            let (broker, together) = (broker.clone(), together.clone());
+            let broker = broker.clone();
+            let together = together.clone();
             async move {
                 together.wait();
                 broker.grow_topic("t", partitions).await.map(drop)

@@ -29,7 +29,8 @@ async fn ids_on_disk_outlive_the_broker_and_those_in_memory_do_not() {
     let dir = tempfile::tempdir().expect("a folder");
     let broker = open(dir.path());
     let gone = create(&broker, "gone", Storage::Disk).await;
-    let (disk, memory) = (create(&broker, "d", Storage::Disk).await, create(&broker, "m", Storage::Memory).await);
+    let disk = create(&broker, "d", Storage::Disk).await;
+    let memory = create(&broker, "m", Storage::Memory).await;
     broker.delete_topic("gone").await.expect("deleted");
     let cluster = broker.cluster_id();
     drop(broker);

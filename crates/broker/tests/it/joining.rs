@@ -28,7 +28,8 @@ async fn nothing_is_lost_or_repeated_at_the_seam() {
     let broker = start(Settings::default());
     let settings = TopicSettings { partitions: PARTITIONS, retention_bytes: 0, ..TopicSettings::default() };
     broker.create_topic("t", settings).await.expect("created");
-    let (each, publishers) = (3_000u64, 2u64);
+    let each = 3_000u64;
+    let publishers = 2u64;
     let progress = Arc::new(AtomicU64::new(0));
     let mut tasks = Vec::new();
     for partition in 0..PARTITIONS {
@@ -141,7 +142,8 @@ async fn a_pattern_joins_many_topics_in_slices_and_each_of_them_once() {
         }
     }
     let wanted: u64 = topics.iter().flat_map(|topic| &topic.partitions).map(|partition| partition.end).sum();
-    let (mut follow, mut out) = (Follow::default(), Vec::new());
+    let mut follow = Follow::default();
+    let mut out = Vec::new();
     while follow.records < wanted {
         within("a delivery", subscription.next(&mut out)).await.expect("it goes on");
         out.iter().for_each(|delivery| follow.see(delivery));

@@ -21,7 +21,8 @@ async fn the_logs_stay_within_their_budget() {
             let broker = broker.clone();
             tokio::spawn(async move {
                 let topic = format!("topic-{i}");
-                let (mut taken, mut refused) = (0, 0);
+                let mut taken = 0;
+                let mut refused = 0;
                 for round in 0..400u32 {
                     broker.create_topic(&topic, settings).await.expect("created");
                     let draft = batch(3, 1 + (round as usize * 37) % 5_000);

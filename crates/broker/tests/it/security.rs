@@ -133,7 +133,8 @@ async fn a_scram_exchange_of_somebody_unknown_looks_like_any_other() {
         let last = format!("c=biws,r={nonce},p={}=", "A".repeat(43));
         (salt, broker.security.finish_scram(exchange, last.as_bytes(), SOURCE).await.expect_err("a wrong proof"))
     };
-    let (known, unknown) = (begin("app").await, begin("nobody").await);
+    let known = begin("app").await;
+    let unknown = begin("nobody").await;
     assert_eq!((known.1.kind, known.1), (ErrorKind::Denied, unknown.1));
     assert_eq!(unknown.0.len(), known.0.len());
     // The salt of an unknown user does not change between attempts, like that of an existing user.

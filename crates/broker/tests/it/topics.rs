@@ -17,7 +17,8 @@ async fn creators_at_once_agree() {
         let name = format!("topic-{round}");
         let tasks: Vec<_> = (0..8u32)
             .map(|i| {
-                let (broker, name) = (broker.clone(), name.clone());
+                let broker = broker.clone();
+                let name = name.clone();
                 tokio::spawn(async move {
                     let settings = TopicSettings { partitions: 1 + i % 2, ..TopicSettings::default() };
                     broker
@@ -46,13 +47,16 @@ async fn creators_at_once_agree() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_pattern_gets_new_topics_whole() {
     let broker = start(Settings::default());
-    let (publishers, topics, each) = (4u64, 150u64, 3u64);
+    let publishers = 4u64;
+    let topics = 150u64;
+    let each = 3u64;
     let mut readers = Vec::new();
     for _ in 0..3 {
         let mut subscription = subscribe(&broker, ask("new.>")).expect("subscribed");
         readers.push(tokio::spawn(async move {
             let mut next: HashMap<String, u64> = HashMap::new();
-            let (mut out, mut records) = (Vec::new(), 0);
+            let mut out = Vec::new();
+            let mut records = 0;
             let handle = subscription.handle();
             while records < publishers * topics * each {
                 within("a delivery", subscription.next(&mut out)).await.expect("it goes on");

@@ -240,7 +240,8 @@ impl Link {
             };
             let owned = (told != Some(version)).then(|| by_topic(owned.iter().map(|at| (at, at.partition))));
             let wait = if owned.is_some() { Duration::ZERO } else { self.terms.session_timeout / BEATS_PER_SESSION };
-            let (is_waiting, begin) = (owned.is_none(), tokio::time::Instant::now());
+            let is_waiting = owned.is_none();
+            let begin = tokio::time::Instant::now();
             let step = Step::Alive { epoch, wait_ms: wait.as_millis() as u32, owned, topics: None };
             let answer = tokio::select! {
                 answer = self.say(step, wait) => answer,

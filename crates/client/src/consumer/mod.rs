@@ -162,7 +162,9 @@ impl ConsumerBuilder {
             rebalance_timeout: REBALANCE_TIMEOUT,
         };
         let buffer_bytes = session.settings().event_stream_recv_window;
-        let (start, auto_commit, missing) = (Start::Earliest, Some(AUTO_COMMIT), Missing::Refuse);
+        let start = Start::Earliest;
+        let auto_commit = Some(AUTO_COMMIT);
+        let missing = Missing::Refuse;
         Self { session, terms, start, auto_commit, buffer_bytes, missing }
     }
 
@@ -747,7 +749,8 @@ impl Consumer {
         self.finish_committing().await;
         let progress = self.progress();
         if !progress.is_empty() {
-            let (link, generation) = (self.member.link.clone(), self.seen.1);
+            let link = self.member.link.clone();
+            let generation = self.seen.1;
             self.committing = Some(tokio::spawn(async move {
                 let result = link.commit(generation, &progress).await;
                 (progress, result)

@@ -16,7 +16,8 @@ struct Fixture {
 impl Fixture {
     fn new(bytes_max: u64) -> Self {
         let settings = NearSettings { bytes_max, stale_max: Duration::from_secs(5), ..NearSettings::default() };
-        let (kept, now) = (Kept::new(&settings), Now { at: Instant::now(), ms: 1_000_000 });
+        let kept = Kept::new(&settings);
+        let now = Now { at: Instant::now(), ms: 1_000_000 };
         let mut fixture = Self { kept, now };
         fixture.told(WatchFrom::Snapshot, Vec::new());
         fixture
@@ -124,7 +125,8 @@ fn an_answer_that_was_overtaken_is_not_kept_and_revives_nothing() {
     }
     // Of two concurrent requests, the one that is answered last may have the older answer.
     let mut near = Fixture::new(1 << 20);
-    let (first, second) = (near.miss("a"), near.miss("a"));
+    let first = near.miss("a");
+    let second = near.miss("a");
     near.answered("a", first, None);
     near.answered("a", second, value("old", 1));
     near.miss("a");
@@ -482,7 +484,8 @@ impl World {
 
     /// Records that the program is shown this kept state. From now on, it must not be shown an older one.
     fn see(&mut self, key: usize, found: Option<&Value>) {
-        let (states, earliest) = (&self.states[key], self.seen[key].max(self.told[key]));
+        let states = &self.states[key];
+        let earliest = self.seen[key].max(self.told[key]);
         let state = (earliest..states.len()).find(|state| states[*state].as_ref() == found);
         self.seen[key] = state.unwrap_or_else(|| panic!("key {key}: {found:?} is older than {earliest} of {states:?}"));
     }

@@ -126,7 +126,8 @@ impl Near {
     }
 
     pub(crate) async fn multi_get(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Value>>> {
-        let (mut values, mut missing) = (Vec::with_capacity(keys.len()), Vec::new());
+        let mut values = Vec::with_capacity(keys.len());
+        let mut missing = Vec::new();
         {
             let mut state = self.state.lock();
             for (at, key) in keys.iter().enumerate() {
@@ -197,7 +198,8 @@ impl Near {
             state.kept.joined();
             return answer;
         }
-        let (calls, question) = (self.calls.clone(), Question { state: self.state.clone(), key: key.clone(), mark });
+        let calls = self.calls.clone();
+        let question = Question { state: self.state.clone(), key: key.clone(), mark };
         let answer: Answer = Box::pin(async move {
             let answer = calls.get(question.key.clone()).await?;
             question.state.lock().kept.answered(&question.key, Some(mark), answer.as_ref(), now());
@@ -245,7 +247,8 @@ impl Drop for Question {
 
 /// Watches the cache for as long as the task lives. While the watch fails, nothing is answered from the near cache.
 async fn watch(calls: CacheCalls, settings: NearSettings, state: Arc<Mutex<State>>) {
-    let (mut from, mut backoff) = (WatchFrom::Snapshot, Backoff::new());
+    let mut from = WatchFrom::Snapshot;
+    let mut backoff = Backoff::new();
     let wait = (settings.stale_max / 4).min(calls.timeout() / 2).min(WAIT_MAX);
     loop {
         // The existing entries are of no use at the beginning; the position to resume at is.

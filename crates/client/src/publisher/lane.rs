@@ -378,7 +378,8 @@ impl<T> Lane<T> {
     pub fn abandon(&mut self, error: &Error) -> Vec<Settled<T>> {
         let mut settled = self.fail_unsent(error);
         for batch in self.queue.iter_mut().filter(|batch| batch.owed.is_some()) {
-            let (owed, held) = (batch.owed.take(), std::mem::take(&mut batch.held));
+            let owed = batch.owed.take();
+            let held = std::mem::take(&mut batch.held);
             batch.bytes = Bytes::new();
             settled.push(Settled { owed, held, outcome: Err(uncertain(error)) });
         }

@@ -159,7 +159,8 @@ impl Ledger {
     /// Adds records in their order, until there is no room, a batch is full or a record cannot be added. Returns the
     /// number of added records, and the wake-up that they require.
     pub fn gather_all(&self, records: &[Record]) -> (usize, Wake, Result<()>) {
-        let (now_ms, mut wake) = (now_ms(), Wake::No);
+        let now_ms = now_ms();
+        let mut wake = Wake::No;
         let mut state = self.state.lock();
         for (added, record) in records.iter().enumerate() {
             if wake == Wake::Now || state.has_no_room(&self.settings) {

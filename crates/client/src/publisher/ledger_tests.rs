@@ -64,7 +64,8 @@ fn sent_at(ledger: &Ledger, now: Instant) -> Vec<(BatchTag, RecordBatch)> {
 }
 
 fn accept(ledger: &Ledger, batch: BatchTag, base_offset: u64) {
-    let (partition, level) = (batch.lane, Level::Committed);
+    let partition = batch.lane;
+    let level = Level::Committed;
     let published = Published { partition, base_offset, level, receivers: 0, partitions: 1 };
     ledger.answered(batch, Ok(Response::Published(published)));
 }

@@ -132,8 +132,10 @@ async fn work<T: Into<Outcome>>(
     handler: impl AsyncFn(ReceivedMessage) -> T,
     stop: impl Future<Output = ()>,
 ) -> Result<WorkReport> {
-    let (mut report, mut failure) = (WorkReport::default(), None);
-    let (mut running, mut returning) = (FuturesUnordered::new(), FuturesUnordered::new());
+    let mut report = WorkReport::default();
+    let mut failure = None;
+    let mut running = FuturesUnordered::new();
+    let mut returning = FuturesUnordered::new();
     let mut receiving = None;
     let mut is_stopping = false;
     tokio::pin!(stop);
@@ -211,12 +213,14 @@ async fn handle<T: Into<Outcome>>(
     handler: &impl AsyncFn(ReceivedMessage) -> T,
     received: ReceivedMessage,
 ) -> Option<Outcome> {
-    let (id, receipt) = (received.message.id.clone(), received.receipt.clone());
+    let id = received.message.id.clone();
+    let receipt = received.receipt.clone();
     let outcome = tokio::select! {
         outcome = handler(received) => outcome.into(),
         () = keep(queue, lease, &id, &receipt) => unreachable!("invariant: it goes on until it is dropped"),
     };
-    let (begin, mut backoff) = (Instant::now(), Backoff::new());
+    let begin = Instant::now();
+    let mut backoff = Backoff::new();
     loop {
         let answers = match outcome {
             Outcome::Done => queue.ack(std::slice::from_ref(&receipt)).await,

@@ -68,7 +68,8 @@ pub(super) async fn delete(State(http): State<Arc<Http>>, Topic(cache): Topic, u
 }
 
 fn shown(status: &CacheStatus) -> Value {
-    let (settings, stats) = (&status.settings, &status.stats);
+    let settings = &status.settings;
+    let stats = &status.stats;
     json!({
         "cache": status.name.as_str(),
         "settings": {
@@ -98,10 +99,12 @@ struct EntryOut {
 
 pub(super) async fn entries(State(http): State<Arc<Http>>, Topic(cache): Topic, uri: Uri) -> Result<Response> {
     let query = Query::parse(&uri, &["prefix", "cursor", "max"])?;
-    let (prefix, count_max) = (query.text("prefix").unwrap_or_default(), query.list_count()?);
+    let prefix = query.text("prefix").unwrap_or_default();
+    let count_max = query.list_count()?;
     let mut next = Some(ScanCursor(query.get("cursor")?.unwrap_or_default()));
     let cache = http.broker.caches.find(&cache)?;
-    let (mut entries, mut bytes) = (Vec::new(), 0);
+    let mut entries = Vec::new();
+    let mut bytes = 0;
     // A step reads one stripe. Most responses take many steps, and no request holds its thread for long.
     for _ in 0..SCAN_STEPS_MAX {
         let Some(from) = next.filter(|_| entries.len() < count_max && bytes < ANSWER_BYTES_MAX) else {

@@ -185,7 +185,8 @@ pub(super) async fn read_body(body: Body, limits: &BodyLimits) -> Result<WholeBo
 async fn read_frames(mut body: Body, limits: &BodyLimits) -> Result<WholeBody> {
     let mut permit: Option<OwnedSemaphorePermit> = None;
     // A body in one piece is not copied.
-    let (mut first, mut gathered) = (Bytes::new(), BytesMut::new());
+    let mut first = Bytes::new();
+    let mut gathered = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Error::malformed(format!("the body cannot be read: {error}")))?;
         let Ok(data) = frame.into_data() else {

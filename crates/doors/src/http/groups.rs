@@ -111,7 +111,8 @@ impl ResetIn {
 pub(super) async fn reset(State(http): State<Arc<Http>>, Topic(group): Topic, request: Request) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
     let wanted: ResetIn = codec::whole_json(&http.bodies, request).await?;
-    let (group, to) = (GroupName::parse(&group)?, wanted.to()?);
+    let group = GroupName::parse(&group)?;
+    let to = wanted.to()?;
     let reset = http.broker.groups.reset_offsets(&group, &wanted.topic, &wanted.partitions, &to, wanted.dry_run).await;
     let offsets = reset
         .map_err(Error::from)?

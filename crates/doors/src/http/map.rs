@@ -150,7 +150,8 @@ pub(super) async fn fetch(
 
     let first = first_offset(&http.broker, &topic, partition, &from)?;
     let not_before = if let From::Time(timestamp_ms) = from { Some(timestamp_ms) } else { None };
-    let (answers, address) = (http.broker.answers(), Some(peer.address));
+    let answers = http.broker.answers();
+    let address = Some(peer.address);
     let (mut held, mut wait): (Option<Held>, _) = (None, wait);
     for _ in 0..ROOM_TRIES_MAX {
         let Fetched { batches, .. } = fetch_batches(&http.broker, &topic, partition, first, wait, peer.clone()).await?;
@@ -299,7 +300,8 @@ async fn page_of_topics(broker: &Arc<Broker>, after: &str, count_max: usize) -> 
     }
     // The semaphore is never closed.
     let turn = LONG_LISTS.acquire().await.ok();
-    let (broker, after) = (broker.clone(), after.to_owned());
+    let broker = broker.clone();
+    let after = after.to_owned();
     let listed = tokio::task::spawn_blocking(move || {
         let _turn = turn;
         broker.list_topics(&after, count_max)
@@ -447,7 +449,8 @@ pub(super) async fn no_such_path(State(http): State<Arc<Http>>, request: Request
 
 pub(super) async fn no_such_method(State(http): State<Arc<Http>>, request: Request) -> Response {
     let (head, _) = request.into_parts();
-    let (method, uri) = (&head.method, &head.uri);
+    let method = &head.method;
+    let uri = &head.uri;
     let status = StatusCode::METHOD_NOT_ALLOWED;
     if let Some(answer) = stranger(&http, &head, ErrorKind::Unsupported, status) {
         return answer;

@@ -76,7 +76,8 @@ mod tests {
         // Both requests are waiting before a page is generated.
         let lock = pages.newest.lock().await;
         let (first, second, _) = tokio::join!(read(), read(), async { drop(lock) });
-        let (first, second) = (first.expect("a page"), second.expect("a page"));
+        let first = first.expect("a page");
+        let second = second.expect("a page");
         assert!(Arc::ptr_eq(&first, &second));
         let later = read().await.expect("a page");
         assert!(!Arc::ptr_eq(&first, &later));

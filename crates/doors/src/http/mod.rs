@@ -256,7 +256,8 @@ struct Peer {
 impl Peer {
     fn of(caller: &Caller) -> Self {
         let connection = caller.connection.clone();
-        let (is_secure, address) = (caller.is_secure, caller.address);
+        let is_secure = caller.is_secure;
+        let address = caller.address;
         Self { id: connection.id, is_secure, drain: connection.drain(), connection, address }
     }
 }
@@ -404,7 +405,8 @@ pub async fn open(
     let answers = http.broker.answers().clone();
     let service = service_fn(move |request: hyper::Request<RequestBody>| {
         let address = request.extensions().get::<Caller>().map(|caller| caller.address);
-        let (is_change, answers) = (!request.method().is_safe(), answers.clone());
+        let is_change = !request.method().is_safe();
+        let answers = answers.clone();
         let answered = broker::for_peer(address, router.clone().oneshot(request.map(Body::new)));
         answered.map_ok(move |answer| if is_change { charged_change(answer, &answers, address) } else { answer })
     });

@@ -245,9 +245,11 @@ pub(super) async fn send(State(http): State<Arc<Http>>, Topic(queue): Topic, req
 /// Decodes the messages of a body. The parameters apply to each of them.
 fn drafts(kind: BodyKind, body: &Bytes, query: &Query) -> Result<Vec<Draft>> {
     let group = query.text("group").map(|group| Bytes::copy_from_slice(group.as_bytes()));
-    let (dedup, delay_ms) = (query.text("dedup"), query.get("delay_ms")?);
+    let dedup = query.text("dedup");
+    let delay_ms = query.get("delay_ms")?;
     let draft = |body: Bytes| {
-        let (group, dedup) = (group.clone(), dedup.map(str::to_owned));
+        let group = group.clone();
+        let dedup = dedup.map(str::to_owned);
         Draft { body, group, dedup, delay_ms, headers: Vec::new() }
     };
     match kind {
@@ -387,7 +389,8 @@ pub(super) async fn receive(
         wait: Duration::from_millis(query.get("wait_ms")?.unwrap_or_default()),
     };
     let definition = http.broker.queues.get(&queue).await?;
-    let (answers, address) = (http.broker.answers(), Some(peer.address));
+    let answers = http.broker.answers();
+    let address = Some(peer.address);
     answers.wait_for_turn(address, ROOM_WAIT).await?;
     let received = wait_for_messages(&http.broker, &queue, &wanted, peer).await?;
     let stored = received.iter().map(|one| one.message.bytes()).sum();
@@ -482,14 +485,16 @@ struct ExtensionsIn {
 pub(super) async fn ack(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
     let AcksIn { receipts } = codec::whole_json(&http.bodies, request).await?;
-    let (broker, name) = (&http.broker, &queue);
+    let broker = &http.broker;
+    let name = &queue;
     settle(broker, name, receipts, async |receipts| broker.queues.ack(name, &receipts).await).await
 }
 
 pub(super) async fn nack(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
     let NacksIn { receipts, delay_ms } = codec::whole_json(&http.bodies, request).await?;
-    let (broker, name) = (&http.broker, &queue);
+    let broker = &http.broker;
+    let name = &queue;
     settle(broker, name, receipts, async |receipts| {
         let leases: Vec<_> = receipts.into_iter().map(|receipt| (receipt, delay_ms)).collect();
         broker.queues.nack(name, &leases).await
@@ -500,7 +505,8 @@ pub(super) async fn nack(State(http): State<Arc<Http>>, Topic(queue): Topic, req
 pub(super) async fn extend(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
     let ExtensionsIn { receipts, lease_ms } = codec::whole_json(&http.bodies, request).await?;
-    let (broker, name) = (&http.broker, &queue);
+    let broker = &http.broker;
+    let name = &queue;
     settle(broker, name, receipts, async |receipts| {
         let leases: Vec<_> = receipts.into_iter().map(|receipt| (receipt, lease_ms)).collect();
         broker.queues.extend(name, &leases).await
@@ -524,7 +530,8 @@ async fn settle(
     let receipts: Vec<Option<Receipt>> =
         texts.iter().map(|text| broker.queues.unseal(&definition, text).ok()).collect();
     let mut answers = change(receipts.iter().flatten().copied().collect()).await?.into_iter();
-    let (mut done, mut refused) = (0, Vec::new());
+    let mut done = 0;
+    let mut refused = Vec::new();
     for (text, receipt) in texts.iter().zip(receipts) {
         let why = match receipt.and_then(|_| answers.next()) {
             Some(Ok(())) => {
@@ -546,7 +553,8 @@ pub(super) async fn peek(State(http): State<Arc<Http>>, Topic(queue): Topic, uri
     let query = Query::parse(&uri, &["after", "max"])?;
     let mut after = query.text("after").map(parse_place).transpose()?;
     let max = query.max(PEEK_COUNT_DEFAULT, broker::PEEK_MAX)?;
-    let (mut body, mut count) = (b"{\"messages\":[".to_vec(), 0);
+    let mut body = b"{\"messages\":[".to_vec();
+    let mut count = 0;
     while count < max && body.len() < ANSWER_BYTES_MAX {
         let found = http.broker.queues.peek(&queue, after, PEEK_TOGETHER.min(max - count)).await?;
         if found.is_empty() {

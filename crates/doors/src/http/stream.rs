@@ -77,7 +77,8 @@ impl Events {
             sources.resize_with(start.source as usize, || None);
             sources.push(Some(Source { topic, partition: start.partition, next: start.start, rest: None }));
         }
-        let (answers, address) = (answers.clone(), peer.address);
+        let answers = answers.clone();
+        let address = peer.address;
         Self { subscription, sources, taken: Vec::new(), written: 0, answers, address }
     }
 
@@ -132,7 +133,10 @@ impl Events {
 
     /// Returns the maximum number of bytes for the next chunk: batches that are decompressed, and JSON.
     fn chunk_bytes_max(&self) -> usize {
-        let (mut all, mut count, mut largest, mut expanded) = (0usize, 0, 0, 0);
+        let mut all = 0usize;
+        let mut count = 0;
+        let mut largest = 0;
+        let mut expanded = 0;
         for (i, delivery) in self.taken[self.written..].iter().enumerate() {
             count += 1;
             if let Delivery::Batch { source, batch } = delivery {
@@ -251,7 +255,9 @@ impl Source {
                             None => out.record(&RecordOut::new(topic, self.partition, &view)),
                             Some(error) => {
                                 let failure = Failure::from(error);
-                                let (from, to, why) = (view.offset, self.next, Some(failure.body()));
+                                let from = view.offset;
+                                let to = self.next;
+                                let why = Some(failure.body());
                                 out.gap(&GapOut { topic, partition: self.partition, from, to, why });
                             }
                         }
@@ -542,7 +548,8 @@ impl Session {
             Message::Ping(_) | Message::Pong(_) | Message::Close(_) => return Ok(None),
         };
         let record = frame.publish.decode()?;
-        let (http, topic) = (self.http.clone(), self.topic.clone());
+        let http = self.http.clone();
+        let topic = self.topic.clone();
         Ok(Some(Box::pin(async move {
             match map::publish_records(&http.broker, &topic, None, vec![record]).await {
                 Ok(published) => text(&FrameOut::Published(published)),

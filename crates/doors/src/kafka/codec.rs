@@ -139,7 +139,8 @@ impl Protocol for KafkaProtocol {
         if matches!(answer, Answer::Silence) {
             return;
         }
-        let (begin, at) = (out.len(), out.buf().len());
+        let begin = out.len();
+        let at = out.buf().len();
         out.buf().put_i32(0);
         out.buf().put_i32(ticket.correlation);
         if messages::response_header_is_flexible(ticket.key, ticket.version) {
@@ -176,7 +177,9 @@ pub fn check_request(frame: BytesMut) -> Result<()> {
 impl Call {
     fn parse(frame: BytesMut) -> Result<Self> {
         let mut fields = Fields::new(&frame, 0, false);
-        let (key, version, correlation) = (fields.i16()?, fields.i16()?, fields.i32()?);
+        let key = fields.i16()?;
+        let version = fields.i16()?;
+        let correlation = fields.i32()?;
         let ticket = Ticket { correlation, key, version };
         let api = match messages::served(key, version) {
             Ok(api) => api,

@@ -94,7 +94,9 @@ impl Handler<KafkaProtocol> for KafkaHandler {
                 Reply::Now(Answer::Control(Response::SaslHandshake(answer)))
             }
             Body::Control(Request::SaslAuthenticate(request)) => {
-                let (broker, login, peer) = (self.broker.clone(), session.login.clone(), session.peer.clone());
+                let broker = self.broker.clone();
+                let login = session.login.clone();
+                let peer = session.peer.clone();
                 Reply::Alone(once(
                     async move {
                         let address = peer.address.map(|at| at.ip());
@@ -108,7 +110,9 @@ impl Handler<KafkaProtocol> for KafkaHandler {
             Body::Produce(request) => self.produce(session, &caller, request),
             // The connection is not read until the fetch is answered, so it holds at most one such response.
             Body::Fetch(request) => {
-                let (broker, budget, login) = (self.broker.clone(), self.budget.clone(), session.login.clone());
+                let broker = self.broker.clone();
+                let budget = self.budget.clone();
+                let login = session.login.clone();
                 // It is dropped when the connection closes.
                 Reply::Blocked(once(
                     async move {
@@ -120,7 +124,8 @@ impl Handler<KafkaProtocol> for KafkaHandler {
                 ))
             }
             Body::Control(Request::ShareFetch(request)) => {
-                let (broker, login) = (self.broker.clone(), session.login.clone());
+                let broker = self.broker.clone();
+                let login = session.login.clone();
                 let fetching = share::fetch(broker.clone(), self.budget.clone(), caller, request);
                 Reply::Blocked(once(
                     async move {
@@ -161,7 +166,8 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         if waiting.is_empty() {
             return None;
         }
-        let (broker, has_lost) = (self.broker.clone(), session.has_lost.clone());
+        let broker = self.broker.clone();
+        let has_lost = session.has_lost.clone();
         Some(Box::pin(async move {
             for (topic, batch) in waiting {
                 if let Err(error) = batch.finish(&broker, &mut Wakes::default()).await {
@@ -198,8 +204,10 @@ impl Session {
     }
 
     fn caller(&self, client: String, version: i16) -> Caller {
-        let (user, host) = (self.login.user(), host_of(&self.peer));
-        let (leaving, shares) = (self.leaving.clone(), self.shares.clone());
+        let user = self.login.user();
+        let host = host_of(&self.peer);
+        let leaving = self.leaving.clone();
+        let shares = self.shares.clone();
         Caller { client, user, host, advertised: self.advertised.clone(), version, leaving, shares }
     }
 }

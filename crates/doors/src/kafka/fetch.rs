@@ -54,11 +54,13 @@ impl FetchRequest {
         let mut fields = Fields::new(frame, at, version >= 12);
         fields.i32()?;
         let wait = Duration::from_millis(fields.i32()?.max(0) as u64);
-        let (bytes_min, bytes_max) = (fields.i32()?.max(0) as usize, fields.i32()?.max(0) as usize);
+        let bytes_min = fields.i32()?.max(0) as usize;
+        let bytes_max = fields.i32()?.max(0) as usize;
         let isolation = isolation(fields.i8()?);
         let mut has_session = false;
         if version >= 7 {
-            let (session, _epoch) = (fields.i32()?, fields.i32()?);
+            let session = fields.i32()?;
+            let _epoch = fields.i32()?;
             has_session = session != NO_SESSION;
         }
         let mut topics = Vec::new();
@@ -362,7 +364,8 @@ mod tests {
     #[test]
     fn batches_are_charged_until_they_are_written() {
         let budget = FetchBudget::new(4 * BUDGET_UNIT_BYTES);
-        let (large, small) = ([7; 2048], [7; 10]);
+        let large = [7; 2048];
+        let small = [7; 10];
         let all = [Ok(found(&[&large, &small])), Ok(Fetched::default()), Ok(found(&[&small]))];
         let permit = budget.acquire(&all).expect("room");
         assert_eq!(permit.num_permits(), 3);

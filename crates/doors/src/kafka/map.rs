@@ -112,7 +112,8 @@ impl Refusal {
         let Some(sent) = sent.filter(|_| error.kind == ErrorKind::Invalid) else {
             return Self::of_batch(error);
         };
-        let (refusal, topic) = (Self::of_batch(error), topic.clone());
+        let refusal = Self::of_batch(error);
+        let topic = topic.clone();
         let plain = refusal.clone();
         let named = tokio::task::spawn_blocking(move || refusal.for_want_of_keys(&topic, &sent));
         named.await.unwrap_or(plain)
@@ -124,7 +125,8 @@ impl Refusal {
         let Some(records) = batch.without_keys().ok().filter(|records| !records.is_empty()) else {
             return self;
         };
-        let (without, all) = (records.len(), batch.count());
+        let without = records.len();
+        let all = batch.count();
         let message = format!(
             "{without} of the {all} records of this batch have no key, but topic {topic} is compacted: give each \
              record a key"

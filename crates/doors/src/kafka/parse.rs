@@ -59,7 +59,8 @@ impl<'a> Fields<'a> {
     }
 
     fn varint(&mut self) -> Result<u32> {
-        let (begin, mut value) = (self.at, 0u64);
+        let begin = self.at;
+        let mut value = 0u64;
         for shift in (0..35).step_by(7) {
             let [byte] = self.array()?;
             value |= u64::from(byte & 0x7f) << shift;

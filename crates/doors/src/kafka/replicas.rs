@@ -107,7 +107,8 @@ pub(super) fn describe_quorum(
         let (Code(error_code), message) = not_allowed(code);
         return DescribeQuorumResponse { error_code, error_message: Some(message), ..Default::default() };
     }
-    let (changes, now_ms) = (broker.catalog_version() as i64, broker::now_ms() as i64);
+    let changes = broker.catalog_version() as i64;
+    let now_ms = broker::now_ms() as i64;
     let leader = ReplicaState {
         replica_id: NODE_ID,
         log_end_offset: changes,

@@ -49,7 +49,8 @@ fn names(response: &MetadataResponse) -> Vec<&str> {
 /// list waits for the first.
 #[tokio::test]
 async fn long_lists_are_made_in_slices_one_at_a_time() {
-    let (broker, caller) = (broker().await, caller());
+    let broker = broker().await;
+    let caller = caller();
     let wanted: Vec<String> = (0..MANY).map(|i| format!("t{i:04}")).collect();
     let mut first = std::pin::pin!(metadata(&broker, &caller, all()));
     let mut second = std::pin::pin!(metadata(&broker, &caller, all()));
@@ -71,7 +72,8 @@ async fn long_lists_are_made_in_slices_one_at_a_time() {
 
 #[tokio::test]
 async fn topics_that_are_named_are_told_of_in_slices_too() {
-    let (broker, caller) = (broker().await, caller());
+    let broker = broker().await;
+    let caller = caller();
     let wanted: Vec<String> = (0..MANY).map(|i| format!("t{i:04}")).collect();
     let mut told = std::pin::pin!(metadata(&broker, &caller, these(wanted.clone())));
     let mut turns = 0;

@@ -107,7 +107,8 @@ pub(super) async fn add_partitions(
     caller: &Caller,
     request: AddPartitionsToTxnRequest,
 ) -> AddPartitionsToTxnResponse {
-    let (id, topics) = (request.v3_and_below_transactional_id, request.v3_and_below_topics);
+    let id = request.v3_and_below_transactional_id;
+    let topics = request.v3_and_below_topics;
     let producer = ProducerEpoch { id: request.v3_and_below_producer_id, epoch: request.v3_and_below_producer_epoch };
     let found: Vec<(String, Vec<Found>)> = topics
         .into_iter()

@@ -145,7 +145,8 @@ fn multi_get(cache: &Cache, keys: &[Bytes]) -> Result<CacheResponse> {
     if keys.len() > KEYS_MAX {
         return Err(Error::too_large(format!("a request has at most {KEYS_MAX} keys, not {}", keys.len())));
     }
-    let (mut bytes, mut values) = (0, Vec::with_capacity(keys.len()));
+    let mut bytes = 0;
+    let mut values = Vec::with_capacity(keys.len());
     for key in keys {
         let value = cache.get(key, |found| found.map(value).transpose())?;
         let more = value.as_ref().map_or(0, |value| value.value.len());
@@ -164,7 +165,8 @@ fn multi_get(cache: &Cache, keys: &[Bytes]) -> Result<CacheResponse> {
 
 fn scan(cache: &Cache, from: ScanCursor, count_max: u32, with_values: bool, prefix: &[u8]) -> CacheResponse {
     let count_max = count_max.clamp(1, ENTRIES_MAX) as usize;
-    let (mut entries, mut bytes) = (Vec::new(), 0);
+    let mut entries = Vec::new();
+    let mut bytes = 0;
     let next = cache.scan(prefix, from, |found| {
         // A value that is not a string of bytes is shown as empty.
         let shown = if with_values { found.value.bytes().unwrap_or_default() } else { &[] };

@@ -267,7 +267,8 @@ impl NativeHandler {
             }
             Request::Group(mut request) => {
                 let turn = self.heartbeat_turn(stream, &mut request);
-                let (broker, peer) = (broker.clone(), stream.connection.peer.to_string());
+                let broker = broker.clone();
+                let peer = stream.connection.peer.to_string();
                 later(async move {
                     let answer = groups::answer(&broker, request, &peer);
                     match turn {
@@ -310,7 +311,8 @@ impl NativeHandler {
     /// Executes a queue request. Create, alter and delete finish before the next request begins; other requests run
     /// concurrently.
     fn queue(&self, stream: &Stream, request: QueueRequest) -> Result<Reply<Answer, Later>> {
-        let (broker, shared) = (self.broker.clone(), stream.connection.shared.clone());
+        let broker = self.broker.clone();
+        let shared = stream.connection.shared.clone();
         let room = stream.connection.room.clone();
         let turn = match &request {
             QueueRequest::Receive(receive) if receive.wait_ms > 0 => {
@@ -348,7 +350,8 @@ impl NativeHandler {
 
     /// Opens a subscription and starts the task on its lane that delivers the records.
     fn subscribe(&self, stream: &Stream, request: Subscribe) -> Result<impl Future<Output = Result<Response>> + use<>> {
-        let (peer, shared) = (&stream.connection.peer, stream.connection.shared.clone());
+        let peer = &stream.connection.peer;
+        let shared = stream.connection.shared.clone();
         let id = request.subscription;
         {
             let subscriptions = shared.subscriptions.lock();
@@ -363,9 +366,12 @@ impl NativeHandler {
         request.origin = Origin { connection: peer.id, thread: Some(peer.worker) };
         let names_topics = matches!(request.pattern, engine::Pattern::Wildcard(_));
         let encoder = move || DeliveryEncoder::new(id, names_topics);
-        let (broker, outbox, quic) = (self.broker.clone(), stream.outbox.clone(), peer.quic.clone());
+        let broker = self.broker.clone();
+        let outbox = stream.outbox.clone();
+        let quic = peer.quic.clone();
         if quic.is_none() && outbox.is_direct() {
-            let (outbox, encoder) = (outbox.clone(), Mutex::new(encoder()));
+            let outbox = outbox.clone();
+            let encoder = Mutex::new(encoder());
             request.direct = Some(Box::new(DirectOutbox { outbox, encoder }));
         }
         Ok(async move {
@@ -379,7 +385,9 @@ impl NativeHandler {
             // A pattern may match more partitions than fit into a response; each of its deliveries names its partition.
             let sources = subscription.starts.iter().take(SOURCES_TOLD_MAX).map(codec::source_info).collect();
             shared.subscriptions.lock().insert(id, subscription.handle());
-            let (lane, encoder, draining) = (subscription.lane, encoder(), shared.clone());
+            let lane = subscription.lane;
+            let encoder = encoder();
+            let draining = shared.clone();
             let drain = async move {
                 match to_quic {
                     Some(send) => drain_to_stream(subscription, encoder, send, id).await,
@@ -497,7 +505,8 @@ impl Direct for DirectOutbox {
 /// subscription.
 async fn drain_to_outbox(mut subscription: Subscription, mut encoder: DeliveryEncoder, outbox: &Outbox, id: u32) {
     let handle = subscription.handle();
-    let (mut deliveries, mut chunks) = (Vec::new(), Vec::new());
+    let mut deliveries = Vec::new();
+    let mut chunks = Vec::new();
     loop {
         outbox.room().await;
         match subscription.next(&mut deliveries).await {

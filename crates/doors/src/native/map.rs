@@ -72,7 +72,8 @@ pub(super) async fn fetch(
     bytes_max: u32,
     wait_ms: u32,
 ) -> Result<Answer> {
-    let (mut held, mut wait) = (None, Duration::from_millis(wait_ms.into()));
+    let mut held = None;
+    let mut wait = Duration::from_millis(wait_ms.into());
     for _ in 0..ROOM_TRIES_MAX {
         let fetched = broker.fetch(&topic, partition, offset, bytes_max as usize, wait).await?;
         let bytes = fetched.batches.iter().map(RecordBatch::len).sum();

@@ -73,7 +73,8 @@ impl Held {
 
     /// Releases all unexpired leases when the connection has ended.
     pub(super) fn release(&mut self, broker: &Arc<Broker>) {
-        let (now, mut by_queue) = (now_ms(), HashMap::<QueueName, Vec<Receipt>>::new());
+        let now = now_ms();
+        let mut by_queue = HashMap::<QueueName, Vec<Receipt>>::new();
         for ((_, receipt), lease) in self.0.drain().filter(|(_, lease)| lease.until_ms > now) {
             by_queue.entry(lease.queue).or_default().push(receipt);
         }
@@ -144,7 +145,8 @@ pub(super) async fn answer(
         QueueRequest::Extend { queue, leases } => {
             let extend = async |leases: &[(Receipt, u64)]| broker.queues.extend(&queue, leases).await;
             let (extended, answers) = settle(broker, None, &queue, leases, extend).await?;
-            let (id, mut held) = (broker.queues.get(&queue).await?.id, held.lock());
+            let id = broker.queues.get(&queue).await?.id;
+            let mut held = held.lock();
             extended.into_iter().for_each(|(receipt, lease_ms)| held.extend(id, receipt, lease_ms));
             QueueResponse::Extended(answers)
         }
@@ -290,11 +292,15 @@ async fn receive(
         }
     };
     let lease_ms = lease_ms.unwrap_or(definition.settings.lease_ms);
-    let (mut messages, mut bytes) = (Vec::with_capacity(received.len()), 0);
+    let mut messages = Vec::with_capacity(received.len());
+    let mut bytes = 0;
     // Messages that do not fit next to the others, and messages that fit into no response at all.
-    let (mut left_out, mut unfit) = (Vec::new(), Vec::new());
+    let mut left_out = Vec::new();
+    let mut unfit = Vec::new();
     for received in received {
-        let (receipt, first_received_ms, attempts) = (received.receipt, received.first_received_ms, received.attempts);
+        let receipt = received.receipt;
+        let first_received_ms = received.first_received_ms;
+        let attempts = received.attempts;
         let message = message(received.id, receipt.partition, received.message, attempts);
         let len = message.wire_bytes() + BESIDE_BYTES;
         if len > BODY_BYTES_MAX {
@@ -399,14 +405,16 @@ async fn peek(
     count_max: u32,
 ) -> Result<QueueResponse> {
     let max = (count_max as usize).clamp(1, broker::PEEK_MAX);
-    let (mut messages, mut bytes) = (Vec::new(), 0);
+    let mut messages = Vec::new();
+    let mut bytes = 0;
     while messages.len() < max && bytes < ANSWER_BYTES_MAX {
         let found = broker.queues.peek(queue, after, PEEK_TOGETHER.min(max - messages.len())).await?;
         if found.is_empty() {
             break;
         }
         for peeked in found {
-            let (partition, offset) = (peeked.partition, peeked.message.offset());
+            let partition = peeked.partition;
+            let offset = peeked.message.offset();
             let message = shown(message(peeked.id, partition, peeked.message, peeked.attempts));
             bytes += message.wire_bytes();
             if bytes > ANSWER_BYTES_MAX && !messages.is_empty() {

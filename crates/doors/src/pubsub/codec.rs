@@ -238,7 +238,8 @@ pub(super) async fn collect(
     mut body: RequestBody,
     all: &Arc<Semaphore>,
 ) -> Result<(Bytes, Option<OwnedSemaphorePermit>)> {
-    let (mut whole, mut held) = (BytesMut::new(), None);
+    let mut whole = BytesMut::new();
+    let mut held = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
         if let Ok(data) = frame.into_data() {
@@ -256,7 +257,8 @@ fn too_large(bytes_max: usize) -> Failure {
 /// Decodes a request from its message.
 pub(super) fn decode<Q: Message + Default>(message: Bytes) -> Result<Q> {
     let invalid = |error: DecodeError| Failure::invalid(format!("the message cannot be decoded: {error}"));
-    let (mut rest, mut fields) = (&message[..], 0);
+    let mut rest = &message[..];
+    let mut fields = 0;
     while !rest.is_empty() {
         let (tag, wire_type) = decode_key(&mut rest).map_err(invalid)?;
         skip_field(wire_type, tag, &mut rest, DecodeContext::default()).map_err(invalid)?;

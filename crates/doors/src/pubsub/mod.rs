@@ -146,7 +146,9 @@ pub fn check_grpc<'t>(
     pieces: impl IntoIterator<Item = &'t [u8]>,
 ) -> Option<(usize, usize)> {
     let rpc = &map::RPCS[call % map::RPCS.len()];
-    let (mut frames, mut messages, mut requests) = (codec::Frames::new(has_gzip, rpc.bytes_max()), 0, 0);
+    let mut frames = codec::Frames::new(has_gzip, rpc.bytes_max());
+    let mut messages = 0;
+    let mut requests = 0;
     for piece in pieces {
         frames.push(Bytes::copy_from_slice(piece));
         while let Some(message) = frames.take().ok()? {
@@ -231,7 +233,9 @@ async fn serve(door: Arc<Door>, request: Request<RequestBody>) -> Response<Answe
         Ok(ask) => ask,
         Err(failure) => return refuse(failure),
     };
-    let (answers, address, held) = (ask.door.broker.answers().clone(), ask.address, ask.held.clone());
+    let answers = ask.door.broker.answers().clone();
+    let address = ask.address;
+    let held = ask.held.clone();
     let mut answer = if is_grpc { serve_grpc(ask, &head, body).await } else { serve_rest(ask, &head, body).await };
     let bytes = answer.body().len();
     let held = held.lock().take().map(|mut held| {

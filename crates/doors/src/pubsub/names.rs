@@ -157,7 +157,8 @@ fn unescaped(text: &str) -> Option<char> {
 }
 
 fn unescape(text: &str) -> String {
-    let (mut out, mut rest) = (String::new(), text);
+    let mut out = String::new();
+    let mut rest = text;
     while let Some(c) = rest.chars().next() {
         let (c, bytes) = unescaped(rest).map_or((c, c.len_utf8()), |escaped| (escaped, 4));
         out.push(c);

@@ -42,7 +42,8 @@ mod tests {
     #[test]
     fn pages_together_are_the_list() {
         let names: Vec<String> = (0..7).rev().map(|i| format!("projects/p/topics/t{i}")).collect();
-        let (mut seen, mut token) = (Vec::new(), String::new());
+        let mut seen = Vec::new();
+        let mut token = String::new();
         loop {
             let page = page(names.iter(), |name| (*name).clone(), 3, &token).expect("a page");
             assert!(page.items.len() <= 3);

@@ -146,7 +146,9 @@ impl Door {
     /// Applies a subscriber's acknowledgements and deadline changes to the queue.
     pub(super) async fn say(&self, queue: &QueueDefinition, said: &[(String, Said)]) -> Result<Outcome> {
         let mut outcome = Outcome::default();
-        let (mut done, mut held, mut back) = (Vec::new(), Vec::new(), Vec::new());
+        let mut done = Vec::new();
+        let mut held = Vec::new();
+        let mut back = Vec::new();
         for (ack_id, said) in said {
             match (self.broker.queues.unseal(queue, ack_id), said) {
                 (Ok(receipt), Said::Done) => done.push((ack_id, receipt)),

@@ -95,7 +95,8 @@ fn routes() -> Vec<Route> {
         let text =
             |name: &str| rule.get_field_by_name(name).and_then(|f| f.as_str().map(str::to_owned)).unwrap_or_default();
         let mut add = |method_name: Method, template: &str, body: Filling| {
-            let (input, output) = (method.input(), method.output());
+            let input = method.input();
+            let output = method.output();
             routes.push(Route { method: method_name, template: Template::parse(template), body, rpc, input, output });
         };
         for verb in ["get", "put", "post", "delete", "patch"] {
@@ -137,7 +138,8 @@ impl Template {
             }
             segments.len()
         };
-        let (from, to) = (add(before), add(pattern));
+        let from = add(before);
+        let to = add(pattern);
         add(after);
         Self { segments, field: field.to_owned(), from, to, verb: verb.to_owned() }
     }
@@ -170,7 +172,8 @@ impl Template {
 }
 
 fn decode_percent(text: &str) -> Option<String> {
-    let (mut out, mut bytes) = (Vec::with_capacity(text.len()), text.bytes());
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
         out.push(match byte {
             b'%' => {
@@ -198,7 +201,8 @@ pub(super) fn find(head: &Parts) -> Option<(usize, String)> {
 
 /// Decodes the call and its message from path, query and body.
 pub(super) fn read(found: (usize, String), uri: &Uri, body: &[u8]) -> Result<Asked> {
-    let (route, value) = (&ROUTES[found.0], found.1);
+    let route = &ROUTES[found.0];
+    let value = found.1;
     let mut json = match &route.body {
         _ if body.is_empty() => Map::new(),
         // Some clients send an empty object instead of no body.
@@ -227,7 +231,9 @@ fn object(body: &[u8]) -> Result<Map<String, Value>> {
 
 /// Returns the number of characters that separate or begin values in a JSON text: it has at most one value more.
 fn separators(text: &[u8]) -> usize {
-    let (mut count, mut in_string, mut is_escaped) = (0, false, false);
+    let mut count = 0;
+    let mut in_string = false;
+    let mut is_escaped = false;
     for byte in text {
         match (in_string, is_escaped, byte) {
             (true, true, _) => is_escaped = false,
@@ -257,7 +263,8 @@ fn from_json(descriptor: &MessageDescriptor, json: Value) -> Result<DynamicMessa
 
 /// Sets the value at a path of field names, under the names that JSON uses for them.
 fn put(json: &mut Map<String, Value>, path: &str, value: Value) -> Result<()> {
-    let (mut at, mut rest) = (json, path);
+    let mut at = json;
+    let mut rest = path;
     while let Some((first, more)) = rest.split_once('.') {
         let inner = at.entry(camel_case(first)).or_insert_with(|| Value::Object(Map::new()));
         at = inner.as_object_mut().ok_or_else(|| invalid_payload(&format!("{first} is an object")))?;
@@ -305,7 +312,8 @@ fn add_query(uri: &Uri, input: &MessageDescriptor, json: &mut Map<String, Value>
             );
             invalid_payload(&why)
         };
-        let (mut message, mut field) = (Some(input.clone()), None);
+        let mut message = Some(input.clone());
+        let mut field = None;
         for part in path.split('.') {
             let owner = message.take().ok_or_else(unknown)?;
             let found =

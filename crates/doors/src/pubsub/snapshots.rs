@@ -104,7 +104,8 @@ pub(super) async fn create(ask: Ask, request: CreateSnapshotRequest) -> Result<S
     }
     // An expired snapshot with this name is replaced.
     remove(door, &name).await?;
-    let (now, inner) = (now_ms(), door.names.inner(&name));
+    let now = now_ms();
+    let inner = door.names.inner(&name);
     let oldest_ms = door.broker.queues.counts(queue.name.as_str()).await?.oldest_ms.unwrap_or(now);
     let expires_ms = oldest_ms.saturating_add(LIFE_MS_MAX);
     if expires_ms < now + LIFE_MS_MIN {
@@ -148,7 +149,8 @@ pub(super) async fn update(ask: Ask, request: UpdateSnapshotRequest) -> Result<S
         ));
     }
     let (kept, snapshot) = find_kept(&ask.door, &name).await?;
-    let (mut labels, mut ends_ms) = (snapshot.labels, None);
+    let mut labels = snapshot.labels;
+    let mut ends_ms = None;
     for path in &paths {
         match path.as_str() {
             "labels" => labels = given.labels.clone(),

@@ -497,7 +497,8 @@ async fn change(door: &Door, name: &Name, work: impl FnOnce(&mut Subscription) -
     let before = subscription.message_transforms.clone();
     work(&mut subscription)?;
     let subscription = door.checked(subscription)?;
-    let (settings, notes) = (door.settings_of(&subscription)?, notes(&subscription)?);
+    let settings = door.settings_of(&subscription)?;
+    let notes = notes(&subscription)?;
     if subscription.message_transforms != before {
         door.keep_transforms(queue.name.as_str(), &subscription.message_transforms).await?;
     }

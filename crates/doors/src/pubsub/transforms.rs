@@ -175,9 +175,12 @@ impl Door {
     ) -> engine::Result<Vec<Delivery>> {
         let messages: Vec<PubsubMessage> = received.iter().map(|received| pull::message(self, received)).collect();
         let inputs = received.iter().zip(&messages).map(|(received, message)| input(received, message)).collect();
-        let (mut deliveries, mut filtered, mut back) = (Vec::new(), Vec::new(), Vec::new());
+        let mut deliveries = Vec::new();
+        let mut filtered = Vec::new();
+        let mut back = Vec::new();
         // In an ordered subscription, the messages that follow a returned one with the same key are returned with it.
-        let (is_ordered, mut held_keys) = (queue.settings.order == Order::Groups, HashSet::new());
+        let is_ordered = queue.settings.order == Order::Groups;
+        let mut held_keys = HashSet::new();
         match self.transforms.apply(functions.clone(), inputs).await {
             Ok(transformed) => {
                 for ((received, message), transformed) in received.into_iter().zip(messages).zip(transformed) {

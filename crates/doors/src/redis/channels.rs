@@ -173,13 +173,16 @@ impl Channels {
         let pattern = match &heard {
             Heard::Channel(channel) => Pattern::Topic(topic_of(channel)?),
             Heard::Pattern(glob) => {
-                let (text, glob) = (String::from_utf8_lossy(glob).into_owned(), glob.clone());
+                let text = String::from_utf8_lossy(glob).into_owned();
+                let glob = glob.clone();
                 let takes = move |topic: &TopicName| matches(&glob, &name_of(topic.as_str()));
                 Pattern::Rule(Rule::new(&text, "redis", takes))
             }
         };
-        let (is_open, is_over) = (AtomicBool::new(false), Mutex::new(false));
-        let (client, answers) = (client.clone(), broker.answers().clone());
+        let is_open = AtomicBool::new(false);
+        let is_over = Mutex::new(false);
+        let client = client.clone();
+        let answers = broker.answers().clone();
         let mouth = Arc::new(Mouth { client, answers, heard, is_open, is_over });
         let subscription = broker.subscribe(Subscribe {
             pattern,
@@ -222,7 +225,8 @@ impl Channels {
     }
 
     async fn drain(self: Arc<Self>, mut subscription: Subscription, mouth: Arc<Mouth>) {
-        let (handle, outbox) = (subscription.handle(), &mouth.client.outbox);
+        let handle = subscription.handle();
+        let outbox = &mouth.client.outbox;
         mouth.is_open.store(true, Ordering::Release);
         let mut deliveries = Vec::new();
         loop {

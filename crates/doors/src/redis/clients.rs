@@ -150,7 +150,8 @@ impl Client {
         let age_s = asking.now_ms.saturating_sub(self.since_ms) / 1000;
         let idle_s = asking.up_s.saturating_sub(self.active_s.load(Ordering::Relaxed));
         let query_bytes = self.unread.load(Ordering::Relaxed) + request_bytes;
-        let (chunks, waiting) = (self.outbox.chunks(), self.outbox.waiting());
+        let chunks = self.outbox.chunks();
+        let waiting = self.outbox.waiting();
         let all_bytes = self.bytes() + if asking.id == self.id { request_bytes + args_bytes } else { 0 };
         let command = self.command.load(Ordering::Relaxed) as usize;
         let mut line = String::new();

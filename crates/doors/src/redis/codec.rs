@@ -338,7 +338,8 @@ impl Codec {
             partial.spans.push((from as u32, (from + length) as u32));
             (partial.left, partial.at) = (partial.left - 1, end);
         };
-        let (partial_at, left) = (partial.at, partial.left);
+        let partial_at = partial.at;
+        let left = partial.left;
         if partial.spans.len() >= RESUMED_ARGS {
             self.partial = Some(Box::new(partial));
         }
@@ -392,7 +393,8 @@ fn protocol_error(what: &str) -> Fault {
 
 /// Splits a line into words as a shell does: quoted words may contain spaces, and double-quoted ones escapes.
 fn split_line(line: &[u8]) -> Result<(Vec<u8>, Spans), Fault> {
-    let (mut words, mut spans) = (Vec::new(), Spans::new());
+    let mut words = Vec::new();
+    let mut spans = Spans::new();
     let mut rest = line.trim_ascii();
     while !rest.is_empty() {
         let from = words.len();
@@ -464,8 +466,10 @@ fn hex(digit: u8) -> u8 {
 pub fn check_requests(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, bool) {
     let peer = peer(bytes.first().is_none_or(|first| first % 2 == 0));
     let protocol = RedisProtocol::default();
-    let (mut codec, mut requests) = (protocol.codec(&peer), Vec::new());
-    let (mut from, mut until) = (0, 0);
+    let mut codec = protocol.codec(&peer);
+    let mut requests = Vec::new();
+    let mut from = 0;
+    let mut until = 0;
     loop {
         let mut input = Input::new(&bytes[from..until]);
         let decoded = protocol.decode(&mut codec, &mut input);
@@ -563,7 +567,9 @@ mod tests {
         let request: Vec<u8> = [b"*50000\r\n".to_vec(), b"$20\r\nabcdefghijabcdefghij\r\n".repeat(50_000)].concat();
         let peer = peer(true);
         let protocol = RedisProtocol::default();
-        let (mut codec, mut until, mut reads) = (protocol.codec(&peer), 1, 0);
+        let mut codec = protocol.codec(&peer);
+        let mut until = 1;
+        let mut reads = 0;
         loop {
             reads += 1;
             match protocol.decode(&mut codec, &mut Input::new(&request[..until])).expect("well formed") {

@@ -314,9 +314,12 @@ impl Door {
                 let args_bytes = commands::bytes_in(args);
                 session.client.args_bytes.store(args_bytes, Ordering::Relaxed);
                 let owned: Vec<Box<[u8]>> = args.iter().take(SLOW_ARGS).map(|arg| (*arg).into()).collect();
-                let (stats, tally, client) = (self.stats.clone(), session.tally.clone(), session.client.clone());
+                let stats = self.stats.clone();
+                let tally = session.tally.clone();
+                let client = session.client.clone();
                 Reply::Alone(after(later, move |answer| {
-                    let (end, args) = (Instant::now(), owned.iter().map(|arg| &**arg).collect::<Vec<_>>());
+                    let end = Instant::now();
+                    let args = owned.iter().map(|arg| &**arg).collect::<Vec<_>>();
                     client.args_bytes.store(0, Ordering::Relaxed);
                     finish(&stats, &tally, &client, number, &args, end.duration_since(began));
                     answer.error().into_iter().for_each(|error| tally.fail(number, error));
@@ -325,7 +328,8 @@ impl Door {
             Reply::Blocked(later) => {
                 self.count_now(session, number, args, began);
                 session.client.args_bytes.store(commands::bytes_in(args), Ordering::Relaxed);
-                let (tally, client) = (session.tally.clone(), session.client.clone());
+                let tally = session.tally.clone();
+                let client = session.client.clone();
                 Reply::Blocked(after(later, move |answer| {
                     client.args_bytes.store(0, Ordering::Relaxed);
                     answer.error().into_iter().for_each(|error| tally.fail(number, error));
@@ -382,7 +386,8 @@ impl Door {
 
     /// Runs one command outside of a transaction.
     fn run(&self, session: &mut Session, command: &'static Command, run: Data, args: &[&[u8]]) -> Done<Ran> {
-        let (number, is_resp3) = (session.database, session.is_resp3);
+        let number = session.database;
+        let is_resp3 = session.is_resp3;
         let other_number = keys::other_database(args).filter(|other| *other != number);
         let other_cache = other_number.map(|other| session.database_of(&self.broker, other)).transpose()?;
         let room = if command.is_write { ANSWER_BYTES_MAX } else { session.room() };
@@ -405,7 +410,8 @@ impl Door {
             writer.bytes_max = room;
             let mut step = Step { other: other.as_mut(), may_slice: true, ..Step::new(&mut locked, &mut writer) };
             let done = run(&mut step, args).and_then(|()| step.out.check());
-            let (block, sliced) = (step.block, step.sliced);
+            let block = step.block;
+            let sliced = step.sliced;
             guests.leave(&mut locked);
             match done {
                 // Evicts entries in all stripes to free memory, then tries again.
@@ -457,9 +463,12 @@ impl Door {
     /// Runs a command in slices, between which other commands run. It ends with its connection.
     fn slice(&self, session: &mut Session, sliced: Sliced, commit: Commit) -> Reply<Answer, Later> {
         let cache = session.databases[session.database].clone().expect("invariant: its keys were looked at");
-        let (slices, mut writer, mut failed) = (self.slices.clone(), session.writer(), session.writer());
+        let slices = self.slices.clone();
+        let mut writer = session.writer();
+        let mut failed = session.writer();
         writer.bytes_max = session.room();
-        let (ending, mut ended) = (Rc::new(Notify::new()), session.writer());
+        let ending = Rc::new(Notify::new());
+        let mut ended = session.writer();
         session.ending = Some(ending.clone());
         let work = async move {
             let done = match sliced {
@@ -626,7 +635,8 @@ impl Session {
 
     /// Returns the context for a command that shows connections.
     pub(super) fn asking(&self, door: &Door, args: &[&[u8]]) -> Asking {
-        let (request_bytes, args_bytes) = (self.request_bytes, commands::bytes_in(args));
+        let request_bytes = self.request_bytes;
+        let args_bytes = commands::bytes_in(args);
         let up_s = door.began.elapsed().as_secs();
         Asking { id: self.client.id, now_ms: now_ms(), up_s, request_bytes, args_bytes }
     }
@@ -652,7 +662,8 @@ impl Session {
             return Reply::Now(answer);
         }
         let answer = self.charged_change(answer);
-        let (is_late, writer) = (self.caches.are_late(), self.writer());
+        let is_late = self.caches.are_late();
+        let writer = self.writer();
         let lasts = once(lasting(answer, commit, writer).boxed_local());
         if is_late { Reply::Alone(lasts) } else { Reply::Later(lasts) }
     }

@@ -70,7 +70,8 @@ impl LongDouble {
             return Self { mantissa: BigInt::from_biguint(sign, 1u32.into()), exponent: EXPONENT_MAX };
         }
         let bits = number.to_bits();
-        let (raw, fraction) = ((bits >> 52 & 0x7ff) as i64, bits & ((1 << 52) - 1));
+        let raw = (bits >> 52 & 0x7ff) as i64;
+        let fraction = bits & ((1 << 52) - 1);
         let (mantissa, exponent) = if raw == 0 { (fraction, -1074) } else { (fraction | 1 << 52, raw - 1075) };
         Self::rounded(BigInt::from_biguint(sign, mantissa.into()), exponent)
     }
@@ -115,7 +116,8 @@ impl fmt::Display for LongDouble {
         if scaled == BigUint::ZERO {
             return f.write_str("0");
         }
-        let (whole, fraction) = (&scaled / &places, &scaled % &places);
+        let whole = &scaled / &places;
+        let fraction = &scaled % &places;
         let sign = if self.mantissa.sign() == Sign::Minus { "-" } else { "" };
         let text = format!("{sign}{whole}.{:0>width$}", fraction.to_string(), width = PLACES as usize);
         f.write_str(text.trim_end_matches('0').trim_end_matches('.'))

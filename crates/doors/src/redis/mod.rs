@@ -100,7 +100,8 @@ pub fn open(
     let channels = Arc::new(Channels::default());
     let exposed = channels.clone();
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
-    let (stats, shard_channels) = (Arc::new(Stats::default()), Arc::new(ShardChannels::default()));
+    let stats = Arc::new(Stats::default());
+    let shard_channels = Arc::new(ShardChannels::default());
     let exposed = (stats.clone(), shard_channels.clone());
     if settings.is_durable {
         // A database that is first used through another door is as durable.

@@ -36,7 +36,8 @@ pub(super) fn topic_of(name: &[u8]) -> Result<TopicName> {
     }
     let mut topic = String::with_capacity(name.len());
     for (at, byte) in name.iter().enumerate() {
-        let (is_first, next) = (at == 0, name.get(at + 1));
+        let is_first = at == 0;
+        let next = name.get(at + 1);
         let stays = match byte {
             b'.' => !is_first && next.is_some_and(|next| *next != b'.'),
             b'_' => !is_first && next != Some(&b'x'),
@@ -59,7 +60,8 @@ pub(super) fn name_of(topic: &str) -> Vec<u8> {
     if topic == EMPTY {
         return Vec::new();
     }
-    let (mut name, mut rest) = (Vec::with_capacity(topic.len()), topic.as_bytes());
+    let mut name = Vec::with_capacity(topic.len());
+    let mut rest = topic.as_bytes();
     while let Some((first, after)) = rest.split_first() {
         rest = match rest {
             [b'_', b'x', high, low, b'_', after @ ..] if is_hex(*high) && is_hex(*low) => {

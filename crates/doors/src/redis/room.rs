@@ -35,7 +35,9 @@ impl Session {
     /// Charges the memory of the reply, which is held until it is written. If no memory is free, an error replaces the
     /// reply of a command that only reads.
     pub(super) fn charged(&self, reply: Reply<Answer, Later>, is_write: bool) -> Reply<Answer, Later> {
-        let (answers, address, writer) = (&self.answers, self.address(), self.is_resp3);
+        let answers = &self.answers;
+        let address = self.address();
+        let writer = self.is_resp3;
         match reply {
             Reply::Now(Answer::Written(bytes)) if bytes.len() > FREE_BYTES => {
                 Reply::Now(charge(answers, address, bytes, is_write, writer))

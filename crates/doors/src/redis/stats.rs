@@ -368,7 +368,9 @@ impl Stats {
     }
 
     pub(super) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
-        let (mut calls, mut failed, mut rejected) = (0, 0, 0);
+        let mut calls = 0;
+        let mut failed = 0;
+        let mut rejected = 0;
         for counted in self.all() {
             calls += counted.calls();
             failed += counted.failed;
@@ -391,7 +393,8 @@ mod tests {
     fn counts_of_workers_add_up_and_begin_again_after_a_reset() {
         let stats = Stats::default();
         let get = commands::find(b"GET").expect("a command").number_of(&[b"GET", b"k"]);
-        let (one, other) = (stats.tally(0), stats.tally(3));
+        let one = stats.tally(0);
+        let other = stats.tally(3);
         one.record(get, Duration::from_micros(3));
         other.record(get, Duration::from_micros(100));
         other.fail(get, b"-WRONGTYPE Operation against\r\n");

@@ -124,7 +124,8 @@ impl Place {
             _ => return None,
         };
         let region = region.or_else(|| region_of_host().filter(|region| is_known_region(region)));
-        let (region, account) = (region.unwrap_or(&home.region), account.unwrap_or(&home.account));
+        let region = region.unwrap_or(&home.region);
+        let account = account.unwrap_or(&home.account);
         if !is_account(account) || !is_region(region) || !is_name(name) {
             return None;
         }
@@ -179,7 +180,9 @@ impl Place {
             return Some(Self::new(default, name));
         }
         let mut parts = name.splitn(3, '.');
-        let (account, region, name) = (parts.next()?, parts.next()?, parts.next()?);
+        let account = parts.next()?;
+        let region = parts.next()?;
+        let name = parts.next()?;
         let home = Home { account: account.to_owned(), region: region.to_owned() };
         (is_account(account) && is_region(region) && is_name(name) && home != *default).then(|| Self::new(&home, name))
     }

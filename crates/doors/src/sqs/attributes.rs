@@ -214,7 +214,8 @@ impl Attributes {
             let missing = || invalid(format!("Redrive policy does not contain mandatory attribute: {name}."));
             policy.get(name).ok_or_else(missing)
         };
-        let (arn, count) = (member(known[0])?, member(known[1])?);
+        let arn = member(known[0])?;
+        let count = member(known[1])?;
         let target = arn.as_str().and_then(Place::of_arn);
         let target = target.ok_or_else(|| invalid("Invalid value for deadLetterTargetArn.".into()))?;
         let receives = match count {

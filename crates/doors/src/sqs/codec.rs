@@ -318,7 +318,8 @@ impl<'a> Call<'a> {
         if target.is_some() || content_type.starts_with(b"application/x-amz-json") {
             return Ok(Self { protocol: Protocol::Json, action: action_of(target), form: None });
         }
-        let (method, uri) = (&head.method, &head.uri);
+        let method = &head.method;
+        let uri = &head.uri;
         let body = if method == Method::GET { b"" } else { body };
         let mut form = Form::parse(&[uri.query().unwrap_or_default().as_bytes(), body])?;
         let action = match form.get("Action") {
@@ -407,7 +408,8 @@ pub(super) fn to_json(answer: &Answer) -> Vec<u8> {
 fn to_xml(action: &str, answer: &Answer, request_id: &str) -> Vec<u8> {
     let mut xml = Xml::new(Vec::with_capacity(answer.bytes_hint()));
     xml.declare();
-    let (root, result) = (format!("{action}Response"), format!("{action}Result"));
+    let root = format!("{action}Response");
+    let result = format!("{action}Result");
     xml.nested(&root, NAMESPACE, |xml| {
         if !matches!(answer, Answer::Nothing) {
             xml.nested(&result, "", |xml| answer.write(xml));

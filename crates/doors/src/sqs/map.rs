@@ -153,7 +153,9 @@ impl Sqs {
     pub fn url_of(&self, asker: &Asker<'_>, place: &Place) -> String {
         let url = place.url(&asker.base, &self.default);
         if let Some(host) = host_in(&url) {
-            let (mut hosts, host, now) = (self.hosts.lock(), host.to_ascii_lowercase(), Instant::now());
+            let mut hosts = self.hosts.lock();
+            let host = host.to_ascii_lowercase();
+            let now = Instant::now();
             if hosts.get(&host, now).is_none() {
                 hosts.insert(host, (), now);
             }

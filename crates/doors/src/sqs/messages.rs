@@ -316,7 +316,8 @@ impl Sqs {
         let (body, encoding) = body_of(message);
         if let Some(encoding) = encoding {
             shown.retain(|attribute| attribute.name != ENCODING);
-            let (name, data_type) = (Bytes::from_static(ENCODING.as_bytes()), "String".to_owned());
+            let name = Bytes::from_static(ENCODING.as_bytes());
+            let data_type = "String".to_owned();
             shown.push(ShownAttribute { name, data_type, value: Bytes::from_static(encoding.as_bytes()) });
         }
         Shown { id: known.id.to_string(), receipt, body, system, attributes: shown }
@@ -408,7 +409,8 @@ fn view_of<'t>(request: &'t ReceiveMessage<'_>) -> Result<View<'t>> {
     let names = |list: &'t Option<List<Text<'_>>>| -> Vec<&'t str> {
         list.iter().flat_map(|List(names)| names.iter().map(Text::as_str)).collect()
     };
-    let (system, old) = (names(&request.message_system_attribute_names), names(&request.attribute_names));
+    let system = names(&request.message_system_attribute_names);
+    let old = names(&request.attribute_names);
     let is_known = |name: &str| name == "All" || SYSTEM.contains(&name) || attributes::NAMES.contains(&name);
     if let Some(unknown) = system.iter().chain(&old).find(|name| !is_known(name)) {
         return Err(Failure::new(&INVALID_ATTRIBUTE_NAME, format!("Unknown Attribute {unknown}.")));

@@ -174,9 +174,12 @@ impl RequestIds {
     }
 
     fn next(&self) -> String {
-        let (a, b) = (self.origin, self.count.fetch_add(1, Ordering::Relaxed));
+        let a = self.origin;
+        let b = self.count.fetch_add(1, Ordering::Relaxed);
         let part = |bits: u64, from: u32, count: u32| bits >> from & ((1 << count) - 1);
-        let (first, second, third) = (part(a, 32, 32), part(a, 16, 16), part(a, 0, 12));
+        let first = part(a, 32, 32);
+        let second = part(a, 16, 16);
+        let third = part(a, 0, 12);
         format!("{first:08x}-{second:04x}-4{third:03x}-8{:03x}-{:012x}", part(b, 48, 12), part(b, 0, 48))
     }
 }
@@ -215,7 +218,8 @@ impl Door {
     async fn read(&self, mut body: RequestBody) -> Result<(Bytes, Option<OwnedSemaphorePermit>)> {
         let mut permit: Option<OwnedSemaphorePermit> = None;
         // A body in one piece is not copied.
-        let (mut first, mut gathered) = (Bytes::new(), BytesMut::new());
+        let mut first = Bytes::new();
+        let mut gathered = BytesMut::new();
         while let Some(frame) = body.frame().await {
             let frame =
                 frame.map_err(|error| Failure::new(&SERIALIZATION, format!("The body cannot be read: {error}")))?;
@@ -357,7 +361,8 @@ impl Door {
             Some(url) => url.clone(),
             None => format!("{}://{host}", if caller.is_secure { "https" } else { "http" }),
         };
-        let (trace, drain) = (header(&head.headers, TRACE), caller.connection.drain());
+        let trace = header(&head.headers, TRACE);
+        let drain = caller.connection.drain();
         Ok(Asker { home, base, host, trace, drain, address: caller.address, held: Mutex::default() })
     }
 
@@ -481,7 +486,8 @@ mod tests {
     #[test]
     fn ids_of_requests_are_uuids_of_their_own() {
         let ids = RequestIds::new();
-        let (first, second) = (ids.next(), ids.next());
+        let first = ids.next();
+        let second = ids.next();
         assert_ne!(first, second);
         let parts: Vec<usize> = first.split('-').map(str::len).collect();
         assert_eq!(parts, [8, 4, 4, 4, 12], "{first}");

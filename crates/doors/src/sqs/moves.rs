@@ -151,9 +151,12 @@ fn handle(id: RedriveId, source: &Place) -> String {
 /// Returns the id of a task as a UUID of version 8, in which the other bits are free to use. All tasks have different
 /// ids.
 fn task_id(id: RedriveId) -> String {
-    let (high, low) = (id >> 60, id & ((1 << 60) - 1));
+    let high = id >> 60;
+    let low = id & ((1 << 60) - 1);
     let spread = high.wrapping_add(low).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let (first, second, third) = (spread >> 32, spread >> 16 & 0xffff, spread & 0xfff);
+    let first = spread >> 32;
+    let second = spread >> 16 & 0xffff;
+    let third = spread & 0xfff;
     format!("{first:08x}-{second:04x}-8{third:03x}-{:04x}-{:012x}", 0x8000 | low >> 48 & 0x3fff, low & 0xffff_ffff_ffff)
 }
 

@@ -118,7 +118,8 @@ impl Sqs {
         let found = found.map_err(|failure| {
             if failure == Failure::no_queue() { no_queue("create it, or list the existing queues") } else { failure }
         })?;
-        let (mut shown, mut bytes) = (Vec::new(), 0);
+        let mut shown = Vec::new();
+        let mut bytes = 0;
         let mut after = None;
         // Groups of a FIFO queue that are blocked by an earlier message.
         let mut held: HashSet<Bytes> = HashSet::new();

@@ -384,7 +384,8 @@ mod tests {
             });
             found
         };
-        let (name, nested) = ("SendMessageBatchRequestEntry", "Entries.entry");
+        let name = "SendMessageBatchRequestEntry";
+        let nested = "Entries.entry";
         for name in [name, nested, "Entries.member"] {
             let numbers = [10, 2, 1, 11, 3];
             let form: Vec<String> =

@@ -157,7 +157,9 @@ impl Sqs {
         are_sources: bool,
     ) -> Result<Answer> {
         let prefix = format!("{}{prefix}", asker.home.prefix(&self.default));
-        let (mut urls, mut after, mut next_token) = (Vec::new(), page.after, None);
+        let mut urls = Vec::new();
+        let mut after = page.after;
+        let mut next_token = None;
         'pages: loop {
             let (queues, is_last) = self.broker.queues.list(&prefix, &after, PAGE_MAX).await?;
             for queue in &queues {
@@ -194,7 +196,8 @@ impl Sqs {
         } else {
             broker::QueueCounts::default()
         };
-        let (definition, attributes) = (&found.definition, Attributes::of(&found.definition));
+        let definition = &found.definition;
+        let attributes = Attributes::of(&found.definition);
         let value = |name: &'static str| {
             let value = match name {
                 "ApproximateNumberOfMessages" => counts.visible.to_string(),
@@ -244,7 +247,8 @@ impl Sqs {
     pub async fn purge_queue(&self, asker: &Asker<'_>, request: PurgeQueue<'_>) -> Result<Answer> {
         let found = self.find(asker, &request.queue_url).await?;
         if !self.cooldown.is_zero() {
-            let (name, now) = (found.name().to_owned(), Instant::now());
+            let name = found.name().to_owned();
+            let now = Instant::now();
             let mut purged = self.purged.lock();
             if purged.get(&name, now).is_some() {
                 let place = &found.place.name;

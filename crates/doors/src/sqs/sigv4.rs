@@ -308,8 +308,10 @@ impl<'a> Signed<'a> {
         if algorithm != ALGORITHM {
             return Err(incomplete(format!("Unsupported AWS 'algorithm': '{}'.", algorithm.escape_default())));
         }
-        let (credential, signature) = (value("X-Amz-Credential")?, value("X-Amz-Signature")?);
-        let (date, headers) = (value("X-Amz-Date")?, value("X-Amz-SignedHeaders")?);
+        let credential = value("X-Amz-Credential")?;
+        let signature = value("X-Amz-Signature")?;
+        let date = value("X-Amz-Date")?;
+        let headers = value("X-Amz-SignedHeaders")?;
         let (scope, terminator) = split_credential(credential).ok_or_else(|| unscoped(credential))?;
         let expires_s = match query_value(query, "X-Amz-Expires") {
             None => SKEW_S,
@@ -352,7 +354,8 @@ impl<'a> Signed<'a> {
     fn check_time(&self, now_s: u64) -> Result<(), AuthError> {
         let signed = &self.time;
         if signed.unix_s > now_s + SKEW_S {
-            let (latest, now) = (Time::of(now_s + SKEW_S), Time::of(now_s));
+            let latest = Time::of(now_s + SKEW_S);
+            let now = Time::of(now_s);
             return Err(no_match(format!(
                 "Signature not yet current: {} is still later than {} ({} + 15 min.)",
                 signed.text, latest.text, now.text
@@ -369,7 +372,8 @@ impl<'a> Signed<'a> {
                 .into(),
             }),
             None if signed.unix_s + SKEW_S < now_s => {
-                let (earliest, now) = (Time::of(now_s - SKEW_S), Time::of(now_s));
+                let earliest = Time::of(now_s - SKEW_S);
+                let now = Time::of(now_s);
                 Err(no_match(format!(
                     "Signature expired: {} is now earlier than {} ({} - 15 min.)",
                     signed.text, earliest.text, now.text
@@ -524,7 +528,8 @@ fn canonical_query(query: &str) -> String {
     let mut pairs: Vec<(String, String)> = pairs
         .filter(|(name, _)| *name != "X-Amz-Signature")
         .map(|(name, value)| {
-            let (mut canonical_name, mut canonical_value) = (String::new(), String::new());
+            let mut canonical_name = String::new();
+            let mut canonical_value = String::new();
             encode(decode(name.as_bytes()), &mut canonical_name);
             encode(decode(value.as_bytes()), &mut canonical_value);
             (canonical_name, canonical_value)
@@ -607,7 +612,9 @@ struct Time {
 impl Time {
     fn of(unix_s: u64) -> Self {
         let (year, month, day) = date_of(unix_s / DAY_S);
-        let (hour, minute, second) = (unix_s % DAY_S / 3600, unix_s % 3600 / 60, unix_s % 60);
+        let hour = unix_s % DAY_S / 3600;
+        let minute = unix_s % 3600 / 60;
+        let second = unix_s % 60;
         Self { unix_s, text: format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z") }
     }
 
@@ -663,7 +670,8 @@ fn number(digits: &str) -> Option<u64> {
 /// Returns the number of days since 1 January 1970.
 fn day_of(year: u64, month: u64, day: u64) -> u64 {
     let year = if month <= 2 { year - 1 } else { year };
-    let (era, of_era) = (year / 400, year % 400);
+    let era = year / 400;
+    let of_era = year % 400;
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     era * ERA_DAYS + of_era * 365 + of_era / 4 - of_era / 100 + of_year - EPOCH_DAYS
 }
@@ -671,7 +679,8 @@ fn day_of(year: u64, month: u64, day: u64) -> u64 {
 /// Returns the year, month and day for a number of days since 1 January 1970.
 fn date_of(day: u64) -> (u64, u64, u64) {
     let day = day + EPOCH_DAYS;
-    let (era, of_era) = (day / ERA_DAYS, day % ERA_DAYS);
+    let era = day / ERA_DAYS;
+    let of_era = day % ERA_DAYS;
     let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year + year / 4 - year / 100);
     let shifted = (5 * of_year + 2) / 153;

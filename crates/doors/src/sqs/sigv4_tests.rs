@@ -52,7 +52,10 @@ impl Sent {
 
     fn verify_at(&self, now_s: u64, credentials: &Credentials) -> Result<String, AuthError> {
         let headers = self.header_map();
-        let (method, path, query, body) = (&*self.method, &*self.path, &*self.query, self.body.as_bytes());
+        let method = &*self.method;
+        let path = &*self.path;
+        let query = &*self.query;
+        let body = self.body.as_bytes();
         let request = Request { method, path, query, authority: None, headers: &headers, body };
         let scope = Scope::parse(&request);
         let identity = verify(&request, credentials, &self.service, now_s)?;
@@ -192,7 +195,10 @@ fn the_host_may_be_an_authority() {
     sent.headers.retain(|(name, _)| name != "Host");
     let headers = sent.header_map();
     let verify = |authority| {
-        let (method, path, query, body) = (&*sent.method, &*sent.path, &*sent.query, sent.body.as_bytes());
+        let method = &*sent.method;
+        let path = &*sent.path;
+        let query = &*sent.query;
+        let body = sent.body.as_bytes();
         let request = Request { method, path, query, authority, headers: &headers, body };
         verify(&request, &credentials(), "sqs", sent.at).map(|_| ())
     };
@@ -208,12 +214,14 @@ fn a_signature_is_good_for_a_quarter_of_an_hour() {
     for now_s in [sent.at - SKEW_S, sent.at, sent.at + SKEW_S] {
         assert!(sent.verify_at(now_s, &known).is_ok());
     }
-    let (at, now) = (Time::of(sent.at).text, Time::of(sent.at + SKEW_S + 1).text);
+    let at = Time::of(sent.at).text;
+    let now = Time::of(sent.at + SKEW_S + 1).text;
     let error = sent.verify_at(sent.at + SKEW_S + 1, &known).expect_err("too old");
     let edge = Time::of(sent.at + 1).text;
     assert_eq!(error, no_match(format!("Signature expired: {at} is now earlier than {edge} ({now} - 15 min.)")));
     let error = sent.verify_at(sent.at - SKEW_S - 1, &known).expect_err("not yet");
-    let (edge, now) = (Time::of(sent.at - 1).text, Time::of(sent.at - SKEW_S - 1).text);
+    let edge = Time::of(sent.at - 1).text;
+    let now = Time::of(sent.at - SKEW_S - 1).text;
     assert_eq!(
         error,
         no_match(format!("Signature not yet current: {at} is still later than {edge} ({now} + 15 min.)"))

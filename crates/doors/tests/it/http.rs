@@ -179,7 +179,8 @@ async fn an_offset_out_of_range_is_told_the_bounds() {
 async fn a_page_goes_on_behind_what_a_transaction_left() {
     let server = start().await;
     server.publish("t", &["before"]).await;
-    let (broker, id) = (&server.broker, TransactionalId::parse("a").expect("an id"));
+    let broker = &server.broker;
+    let id = TransactionalId::parse("a").expect("an id");
     let producer = broker.transactions.init(&id, None, 1000).await.expect("begun");
     let at = TopicPartition { topic: TopicName::parse("t").expect("a name"), partition: 0 };
     broker.transactions.add_partitions(&id, producer, &[at]).await.expect("added");
@@ -663,7 +664,8 @@ async fn many_topics_are_listed_in_pages() {
     for name in names.iter().rev() {
         server.broker.create_topic(name, engine::TopicSettings::of_broker()).await.expect("created");
     }
-    let (mut listed, mut after) = (Vec::new(), String::new());
+    let mut listed = Vec::new();
+    let mut after = String::new();
     loop {
         let page = server.get(&format!("/v1/topics?max=700&after={after}")).await.json();
         let topics = page["topics"].as_array().expect("topics");

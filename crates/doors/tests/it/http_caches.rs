@@ -68,7 +68,8 @@ async fn caches_are_created_listed_page_by_page_flushed_and_deleted() {
     for key in 0..250 {
         server.send("PUT", &format!("/v1/caches/a/entries/key-{key}"), &[], "v").await;
     }
-    let (mut seen, mut cursor) = (std::collections::BTreeSet::new(), String::new());
+    let mut seen = std::collections::BTreeSet::new();
+    let mut cursor = String::new();
     loop {
         let page = server.get(&format!("/v1/caches/a/entries?max=100{cursor}")).await.json();
         let entries = page["entries"].as_array().expect("entries");

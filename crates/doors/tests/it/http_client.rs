@@ -50,7 +50,8 @@ pub async fn start() -> Server {
 
 pub async fn start_with(of_broker: broker::Settings, of_door: Settings, connections_max: usize) -> Server {
     let broker = Broker::start(of_broker, &[Handle::current()]).expect("one thread");
-    let (limits, shutdown) = (ConnectionLimits::up_to(connections_max), Shutdown::default());
+    let limits = ConnectionLimits::up_to(connections_max);
+    let shutdown = Shutdown::default();
     let connections = Connections::new(limits);
     let opened = doors::http::open(&of_door, broker.clone(), connections.clone(), shutdown.drain()).await;
     Server { address: opened.expect("a free port"), broker, connections, shutdown }

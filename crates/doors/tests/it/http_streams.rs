@@ -338,7 +338,8 @@ async fn a_web_socket_carries_records_both_ways() {
 
     say(&mut socket, r#"{"publish":{"key":"aw==","value":"/w==","encoding":"base64"}}"#).await;
     // The response and the record itself arrive in either order.
-    let (one, other) = (frame(&mut socket).await, frame(&mut socket).await);
+    let one = frame(&mut socket).await;
+    let other = frame(&mut socket).await;
     let (published, record) = if one.get("published").is_some() { (one, other) } else { (other, one) };
     let result = json!({"partition": 0, "base_offset": 1, "count": 1, "level": "accepted"});
     assert_eq!(published, json!({"published": {"results": [result], "receivers": 1}}));
@@ -376,7 +377,8 @@ async fn a_publisher_does_not_wait_for_itself() {
     for i in 0..count {
         say(&mut socket, json!({"publish": {"value": i.to_string()}}).to_string()).await;
     }
-    let (mut values, mut published) = (Vec::new(), 0);
+    let mut values = Vec::new();
+    let mut published = 0;
     while values.len() < count || published < count {
         let frame = frame(&mut socket).await;
         match frame.get("value") {

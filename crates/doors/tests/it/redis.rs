@@ -32,7 +32,8 @@ async fn start(transaction_time_max: Duration) -> Server {
         is_durable: false,
         transaction_time_max,
     };
-    let (connections, shutdown) = (Connections::new(ConnectionLimits::up_to(100)), Shutdown::default());
+    let connections = Connections::new(ConnectionLimits::up_to(100));
+    let shutdown = Shutdown::default();
     let opened = open(&settings, broker.clone(), &workers, connections, &shutdown, &tls);
     Server { address: opened.expect("a free port").0, broker, _workers: workers, _shutdown: shutdown }
 }
@@ -114,7 +115,8 @@ async fn a_pattern_listens_to_thousands_of_topics_and_a_transaction_does_not_beg
     for i in 0..MANY {
         server.broker.create_topic(&format!("many.{i}"), TopicSettings::of_broker()).await.expect("created");
     }
-    let (mut listener, mut other) = (Redis::open(&server).await, Redis::open(&server).await);
+    let mut listener = Redis::open(&server).await;
+    let mut other = Redis::open(&server).await;
     // The second pattern is joined after the first one, which receives the messages that are published in the meantime
     // but must not write them before its confirmation.
     listener.send("PSUBSCRIBE many.* *.1").await;

@@ -118,13 +118,15 @@ impl<'a> Effect<'a> {
         let time = |ms: u64| (ms != NEVER).then_some(ms);
         Ok(match fields.u8()? {
             PUT => {
-                let (version, expires_ms) = (fields.u64()?, time(fields.u64()?));
+                let version = fields.u64()?;
+                let expires_ms = time(fields.u64()?);
                 Self::Put { version, expires_ms, key: fields.bytes()?, value: fields.long()? }
             }
             DELETED => Self::Deleted { version: fields.u64()?, key: fields.bytes()? },
             EXPIRES => Self::Expires { expires_ms: time(fields.u64()?), key: fields.bytes()? },
             CHANGED => {
-                let (version, kind) = (fields.u64()?, fields.code(Kind::from_code)?);
+                let version = fields.u64()?;
+                let kind = fields.code(Kind::from_code)?;
                 Self::Changed { version, kind, is_new: fields.flag()?, key: fields.bytes()?, edits: fields.long()? }
             }
             FLUSHED => Self::Flushed,

@@ -28,7 +28,8 @@ enum Step {
 }
 
 fn a_step() -> impl Strategy<Value = Step> {
-    let (key, after_ms) = (0..KEYS, proptest::option::of(1u64..5000));
+    let key = 0..KEYS;
+    let after_ms = proptest::option::of(1u64..5000);
     prop_oneof![
         3 => (key.clone(), 0usize..50, after_ms.clone(), any::<bool>())
             .prop_map(|(key, bytes, after_ms, is_kept)| Step::Put { key, bytes, after_ms, is_kept }),
@@ -174,7 +175,8 @@ fn item(number: u8) -> [u8; 1] {
 }
 
 fn change_list(list: &mut Edit<'_, List>, what: u8, a: u8, b: u8) -> bool {
-    let (end, length) = (if a.is_multiple_of(2) { End::Front } else { End::Back }, list.len());
+    let end = if a.is_multiple_of(2) { End::Front } else { End::Back };
+    let length = list.len();
     match what {
         0..=2 => list.push(end, &item(b)),
         3 => return list.pop(end).is_some(),

@@ -209,7 +209,8 @@ impl Ghosts {
 
     /// Removes a hash. Returns `true` if it was present and still valid.
     fn take(&mut self, hash: u32) -> bool {
-        let (number, kept) = (self.number, self.kept);
+        let number = self.number;
+        let kept = self.kept;
         let Some(bucket) = self.bucket(hash) else {
             return false;
         };

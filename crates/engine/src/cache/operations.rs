@@ -61,7 +61,8 @@ impl Operations {
             return Ok(None);
         };
         if id.sequence.saturating_add(IN_FLIGHT_MAX) <= client.newest {
-            let (sequence, newest) = (id.sequence, client.newest);
+            let sequence = id.sequence;
+            let newest = client.newest;
             return Err(Error::new(
                 ErrorKind::OutOfRange,
                 format!("operation {sequence} is too old: the newest is {newest}, and its answer is no longer kept"),
@@ -151,8 +152,10 @@ mod tests {
         fn nothing_is_done_twice(
             picks in proptest::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 1..600)
         ) {
-            let (mut operations, mut done) = (Operations::default(), 0);
-            let (mut open, mut next) = (BTreeMap::<u64, Option<OperationAnswer>>::new(), 0);
+            let mut operations = Operations::default();
+            let mut done = 0;
+            let mut open = BTreeMap::<u64, Option<OperationAnswer>>::new();
+            let mut next = 0;
             for (pick, is_over) in picks {
                 while open.first_key_value().is_none_or(|(first, _)| next - first < IN_FLIGHT_MAX) && open.len() < 200 {
                     open.insert(next, None);

@@ -109,7 +109,8 @@ impl<'a> CacheRecord<'a> {
             }
             KEY_STEP => Self::Step { cache: fields.u64()?, part: None, effects: value.unwrap_or_default() },
             KEY_PART => {
-                let (cache, step) = (fields.u64()?, fields.u64()?);
+                let cache = fields.u64()?;
+                let step = fields.u64()?;
                 let part = Some(StepPart { step, is_last: fields.flag()? });
                 Self::Step { cache, part, effects: value.unwrap_or_default() }
             }

@@ -100,7 +100,8 @@ proptest! {
         let (mut stripe, budget) = stripe(Eviction::None, 1 << 30);
         stripe.tell_removed(true);
         let mut model = BTreeMap::<u64, Known>::new();
-        let (mut now, mut version) = (1_000_000u64, 0u64);
+        let mut now = 1_000_000u64;
+        let mut version = 0u64;
         for step in steps {
             let time = now;
             model.retain(|_, known| known.expires_ms.is_none_or(|at| at > time));

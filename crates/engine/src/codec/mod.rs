@@ -301,7 +301,8 @@ mod tests {
     fn an_lz4_frame_is_one_that_kafka_reads() {
         let frame = compressed(Codec::Lz4, &[7; 300_000]);
         assert_eq!(frame[..4], [0x04, 0x22, 0x4d, 0x18]);
-        let (flags, descriptor) = (frame[4], frame[5]);
+        let flags = frame[4];
+        let descriptor = frame[5];
         assert_eq!((flags >> 6, flags >> 5 & 1, flags & 1), (1, 1, 0), "{flags:#b}");
         assert_eq!(descriptor >> 4, 4, "blocks of 64 KiB");
     }

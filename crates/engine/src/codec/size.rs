@@ -92,7 +92,8 @@ fn snappy(small: &[u8]) -> Option<usize> {
     if small.len() < XERIAL_HEADER.len() || small[..XERIAL_MAGIC_BYTES] != XERIAL_HEADER[..XERIAL_MAGIC_BYTES] {
         return snappy_block(small);
     }
-    let (mut rest, mut bytes) = (&small[XERIAL_HEADER.len()..], 0usize);
+    let mut rest = &small[XERIAL_HEADER.len()..];
+    let mut bytes = 0usize;
     while !rest.is_empty() {
         let (length, tail) = rest.split_first_chunk::<4>()?;
         let (block, tail) = tail.split_at_checked(u32::from_be_bytes(*length) as usize)?;
@@ -136,7 +137,8 @@ fn lz4(small: &[u8]) -> Option<usize> {
 
 /// A frame may declare its length; a block is at most as long as the format allows.
 fn zstd(small: &[u8]) -> Option<usize> {
-    let (mut rest, mut bytes) = (Rest(small), 0usize);
+    let mut rest = Rest(small);
+    let mut bytes = 0usize;
     while !rest.0.is_empty() {
         let magic = rest.u32()?;
         if magic & !0xf == ZSTD_SKIPPABLE {
@@ -169,7 +171,8 @@ fn zstd_frame(rest: &mut Rest<'_>) -> Option<usize> {
     let mut blocks = 0usize;
     loop {
         let head = rest.le(3)?;
-        let (is_last, length) = (head & 1 == 1, (head >> 3) as usize);
+        let is_last = head & 1 == 1;
+        let length = (head >> 3) as usize;
         let (stands_for, has) = match head >> 1 & 3 {
             0 => (length, length),
             1 => (length, 1),
@@ -257,7 +260,8 @@ mod tests {
 
     #[test]
     fn members_of_gzip_are_counted_together() {
-        let (large, small) = (compressed(Codec::Gzip, &vec![1; 20 << 20]), compressed(Codec::Gzip, b"x"));
+        let large = compressed(Codec::Gzip, &vec![1; 20 << 20]);
+        let small = compressed(Codec::Gzip, b"x");
         let both = [&large[..], &small].concat();
         assert!(!Codec::Gzip.expands_within(&both, 10 << 20), "its last member says 1");
         assert!(Codec::Gzip.expands_within(&both, (20 << 20) + 1));

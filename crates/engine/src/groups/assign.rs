@@ -102,7 +102,8 @@ fn range(topics: &BTreeMap<TopicName, u32>, members: &[Subscriber<'_>]) -> Assig
             order.iter().filter(|member| member.topics.contains(topic)).map(|member| member.id).collect();
         let mut next: PartitionId = 0;
         for (i, id) in readers.iter().enumerate() {
-            let (share, extra) = (partitions / readers.len() as u32, partitions % readers.len() as u32);
+            let share = partitions / readers.len() as u32;
+            let extra = partitions % readers.len() as u32;
             let end = next + share + u32::from((i as u32) < extra);
             let run = (next..end).map(|partition| TopicPartition { topic: topic.clone(), partition });
             assignment.entry((*id).clone()).or_default().extend(run);

@@ -372,7 +372,8 @@ impl Classic {
         };
         // Requests that wait for a response to the earlier member fail: it is fenced.
         self.news += 1;
-        let (id, may_skip) = (join.fresh.clone(), join.may_skip);
+        let id = join.fresh.clone();
+        let may_skip = join.may_skip;
         let who = Identity { member: id.clone(), instance: member.instance.clone() };
         let wants_same = match (&member.topics, &join.subscription) {
             (Some(before), Some(now)) => *before == now.topics,
@@ -518,7 +519,8 @@ impl Classic {
 
     /// Returns the member. Fails if another member has taken over its instance id.
     fn find(&mut self, who: &Identity) -> Outcome<&mut Member> {
-        let (name, id) = (&self.name, &who.member);
+        let name = &self.name;
+        let id = &who.member;
         let known = who.instance.as_ref().and_then(|instance| self.instances.get(instance));
         if known.is_some_and(|known| known != id) {
             return Err(replaced(name, id));
@@ -528,7 +530,8 @@ impl Classic {
 
     /// Returns the member if it knows this generation.
     fn member(&mut self, who: &Identity, generation: u32) -> Outcome<&mut Member> {
-        let (name, is_at) = (self.name.clone(), self.generation);
+        let name = self.name.clone();
+        let is_at = self.generation;
         let member = self.find(who)?;
         if generation != is_at {
             return Err(GroupError::new(
@@ -545,7 +548,8 @@ impl Classic {
     /// Handles the request of a member for its assignment; the leader sends the assignments of all members.
     pub(super) fn sync(&mut self, sync: ClassicSync, now: Now) -> Outcome<u64> {
         let ticket = self.ticket();
-        let (phase, is_leader) = (self.phase, self.leader.as_ref() == Some(&sync.who.member));
+        let phase = self.phase;
+        let is_leader = self.leader.as_ref() == Some(&sync.who.member);
         self.member(&sync.who, sync.generation)?;
         let is_ours = |theirs: &Option<Box<str>>, ours: &str| theirs.as_deref().is_none_or(|theirs| theirs == ours);
         if !is_ours(&sync.protocol_type, &self.protocol_type) || !is_ours(&sync.protocol, &self.protocol) {

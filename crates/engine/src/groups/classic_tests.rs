@@ -377,7 +377,8 @@ impl World {
             self.starts += 1;
             let instance = (self.has_instances && member % 2 == 1).then(|| format!("i{member}"));
             let Client { who, .. } = Client::new(&format!("m{member}-{}", self.starts), instance.as_deref());
-            let (step, reads) = (Step::Out, BTreeSet::new());
+            let step = Step::Out;
+            let reads = BTreeSet::new();
             self.programs[member] = Some(Program { who, known, step, generation: 0, reads, has_id: false });
         }
         let kind = self.kinds[member];
@@ -438,7 +439,9 @@ impl World {
             return;
         };
         save(&mut self.group, false);
-        let (who, known, generation) = (program.who.clone(), program.known, program.generation);
+        let who = program.who.clone();
+        let known = program.known;
+        let generation = program.generation;
         let outcome = match program.step.clone() {
             _ if self.kinds[member] == Kind::Native => {
                 let owned = program.reads.clone();
@@ -534,7 +537,8 @@ impl World {
 
     fn sync(&mut self, member: usize, shares: Vec<Share>) -> Result<(), GroupError> {
         let program = self.programs[member].as_mut().expect("it runs");
-        let (who, generation) = (program.who.clone(), program.generation);
+        let who = program.who.clone();
+        let generation = program.generation;
         let sync = ClassicSync { who, generation, protocol_type: None, protocol: None, shares };
         program.step = Step::Syncing(self.group.sync_classic(sync, self.now)?);
         Ok(())
@@ -636,7 +640,8 @@ proptest! {
 #[test]
 fn what_members_say_is_bounded() {
     use crate::limits::{GROUP_MEMBERS_MAX, GROUP_PENDING_MEMBERS_MAX, GROUP_PROTOCOLS_BYTES_MAX};
-    let (mut group, topics) = (new_group(), Topics::default());
+    let mut group = new_group();
+    let topics = Topics::default();
     let large = |name: &str, bytes: usize| ClassicJoin {
         protocols: vec![Protocol { name: "a".into(), metadata: vec![0; bytes].into() }],
         ..classic(name)

@@ -477,7 +477,8 @@ impl Group {
         let mut patterns: Vec<&Pattern> = self.members.values().flat_map(|member| &member.topics).collect();
         sort(&mut patterns);
         let found: BTreeMap<TopicName, u32> = patterns.into_iter().flat_map(|p| catalog.matching(p)).collect();
-        let (mut taken, mut left_out) = (0usize, 0usize);
+        let mut taken = 0usize;
+        let mut left_out = 0usize;
         self.topics = found
             .into_iter()
             .filter(|(_, partitions)| {
@@ -572,7 +573,8 @@ impl Group {
     }
 
     pub(super) fn find(&mut self, who: &Identity) -> Outcome<&mut Member> {
-        let (name, id) = (&self.name, &who.member);
+        let name = &self.name;
+        let id = &who.member;
         if who.instance.as_ref().and_then(|i| self.instances.get(i)).is_some_and(|other| other != id) {
             return Err(wait::replaced(name, id));
         }

@@ -87,7 +87,8 @@ impl OffsetsRecord {
     }
 
     pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Self> {
-        let (mut key, mut value) = (Fields(key), value.map(Fields));
+        let mut key = Fields(key);
+        let mut value = value.map(Fields);
         let key_version = key.u16()?;
         if let Some(value) = &mut value {
             value.check_version("value", VALUE_VERSION)?;

@@ -195,7 +195,8 @@ impl ShareGroup {
     }
 
     fn turn(&mut self, id: &MemberId, in_full: bool, now: Now) -> Outcome<Turn> {
-        let (name, epoch) = (&self.name, self.epoch);
+        let name = &self.name;
+        let epoch = self.epoch;
         let member = self.members.get_mut(id).ok_or_else(|| wait::unknown(name, id.as_str()))?;
         member.session_ends_ms = now.steady_ms + u64::from(member.session_timeout_ms);
         let has_news = member.epoch != epoch;

@@ -133,7 +133,8 @@ impl Group {
     /// Checks the limits for a join. `before` is the member that joins again, or that it replaces.
     fn check_room(&self, join: &ClassicJoin, before: &MemberId) -> Outcome {
         let others = self.members.iter().filter(|(id, _)| *id != before);
-        let (mut count, mut bytes) = (0, join.held_bytes());
+        let mut count = 0;
+        let mut bytes = join.held_bytes();
         for (_, member) in others {
             count += 1;
             bytes += member.face.as_ref().map_or(0, |face| face.held_bytes());
@@ -170,7 +171,8 @@ impl Group {
         if !self.classic.is_readable() {
             return Err(self.cannot_share());
         }
-        let (generation, protocol_type) = (self.classic.generation(), self.classic.protocol_type().to_owned());
+        let generation = self.classic.generation();
+        let protocol_type = self.classic.protocol_type().to_owned();
         for (id, member) in self.classic.hand_over() {
             let mut adopted = Member::new(member.instance.clone());
             for partition in &member.reads {
@@ -277,7 +279,8 @@ impl Group {
         let name = self.name.clone();
         let member = self.find(who)?;
         let ends_ms = now.steady_ms + u64::from(member.rebalance_timeout_ms);
-        let (has_to_give_up, assigned) = (!member.revoking.is_empty(), &member.assigned);
+        let has_to_give_up = !member.revoking.is_empty();
+        let assigned = &member.assigned;
         let Some(face) = &mut member.face else {
             return Ok(());
         };

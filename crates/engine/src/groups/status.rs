@@ -85,7 +85,8 @@ impl Group {
 
     /// Returns `None` if the broker assigns, or if there are no members.
     pub fn classic_status(&self) -> Option<ClassicStatus<'_>> {
-        let (protocol_type, protocol) = (self.classic.protocol_type(), self.classic.protocol());
+        let protocol_type = self.classic.protocol_type();
+        let protocol = self.classic.protocol();
         let status = ClassicStatus { phase: self.classic.phase(), protocol_type, protocol };
         (!self.classic.members.is_empty()).then_some(status)
     }

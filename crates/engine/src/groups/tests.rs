@@ -348,7 +348,8 @@ proptest! {
             before.entry(all[owner].clone()).or_default().insert(partition);
         }
         let after = assign_all(&all[..count], owners.len() as u32, &before);
-        let (share, extra) = (owners.len() / count, owners.len() % count);
+        let share = owners.len() / count;
+        let extra = owners.len() % count;
         let mut had: Vec<usize> = all[..count].iter().map(|id| before.get(id).map_or(0, BTreeSet::len)).collect();
         had.sort_unstable_by(|a, b| b.cmp(a));
         let fewest: usize =
@@ -434,7 +435,8 @@ proptest! {
         let change = Change { partition: TopicPartition { topic: topic("t"), partition }, committed };
         let saved = saved.map(|(epoch_bound, empty_since_ms)| SavedGroup { epoch_bound, empty_since_ms });
         for record in [OffsetsRecord::Offset { group: group.clone(), change }, OffsetsRecord::Group { group, saved }] {
-            let (key, value) = (record.key(), record.value());
+            let key = record.key();
+            let value = record.value();
             prop_assert_eq!(OffsetsRecord::decode(&key, value.as_deref()), Ok(record));
             prop_assert!(OffsetsRecord::decode(&key[..cut % key.len()], value.as_deref()).is_err());
             if let Some(value) = &value {
@@ -728,7 +730,8 @@ proptest! {
 #[test]
 fn a_change_may_rebalance_twice() {
     let mut topics = Topics::default();
-    let (mut group, mut now) = (new_group(), BEGIN);
+    let mut group = new_group();
+    let mut now = BEGIN;
     let save = |group: &mut Group, is_joining| {
         if let Some(saved) = group.to_save(is_joining) {
             group.saved(saved);

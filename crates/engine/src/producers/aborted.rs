@@ -58,7 +58,9 @@ pub(super) fn decode_all(bytes: &mut Bytes) -> Result<VecDeque<Aborted>> {
     }
     let mut all: VecDeque<Aborted> = VecDeque::with_capacity(count);
     for _ in 0..count {
-        let (producer, first, last) = (bytes.get_i64(), bytes.get_u64(), bytes.get_u64());
+        let producer = bytes.get_i64();
+        let first = bytes.get_u64();
+        let last = bytes.get_u64();
         let aborted = Aborted { producer, first, last };
         let is_next = all.back().is_none_or(|before| before.last < last);
         if producer < 0 || first >= last || last > i64::MAX as u64 || !is_next {

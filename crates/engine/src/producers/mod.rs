@@ -403,7 +403,8 @@ impl Producers {
             let message = format!("a snapshot has at most {PRODUCERS_MAX} producers, not {count}");
             return Err(Error::too_large(message));
         }
-        let (mut producers, mut last_id) = (Self::default(), -1);
+        let mut producers = Self::default();
+        let mut last_id = -1;
         for _ in 0..count {
             let id = bytes.try_get_i64().map_err(cut_short)?;
             let state = State::decode(&mut bytes, version)?;

@@ -241,7 +241,9 @@ enum Placement {
 proptest! {
     #[test]
     fn every_batch_is_taken_once_and_in_order(ops in prop::collection::vec(an_op(), 1..60)) {
-        let (mut model, mut partition, mut log) = (Model::default(), Partition::default(), Vec::new());
+        let mut model = Model::default();
+        let mut partition = Partition::default();
+        let mut log = Vec::new();
         for op in ops {
             match op {
                 Op::Send { id, away, count, newer } => {

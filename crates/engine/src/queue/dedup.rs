@@ -107,7 +107,8 @@ mod tests {
 
     #[test]
     fn a_clock_that_was_wrong_keeps_no_id_for_ever() {
-        let (mut dedup, year_ms) = (Dedup::default(), 365 * 24 * 3_600_000);
+        let mut dedup = Dedup::default();
+        let year_ms = 365 * 24 * 3_600_000;
         dedup.insert(Dedup::id(b"", b"1"), 1, year_ms);
         dedup.insert(Dedup::id(b"", b"2"), 2, 10);
         assert_eq!(dedup.oldest(10), Some(2));

@@ -134,7 +134,8 @@ impl QueueRecord {
     }
 
     pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Self> {
-        let (mut key, mut value) = (Fields(key), value.map(Fields));
+        let mut key = Fields(key);
+        let mut value = value.map(Fields);
         let kind = key.u16()?;
         if let Some(value) = &mut value {
             value.check_version("value", VALUE_VERSION)?;
@@ -217,21 +218,30 @@ fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
 
 impl Fields<'_> {
     fn cursor(&mut self) -> Result<Cursor> {
-        let (next, flags) = (self.u64()?, self.code(|flags| (flags < 4).then_some(flags))?);
+        let next = self.u64()?;
+        let flags = self.code(|flags| (flags < 4).then_some(flags))?;
         Ok(Cursor { next, has_delays: flags & 1 > 0, dedup_from: if flags & 2 > 0 { self.u64()? } else { 0 } })
     }
 
     fn entry(&mut self) -> Result<Entry> {
-        let (phase, due_ms, lease) = (self.code(Phase::from_code)?, self.u64()?, self.u64()?);
-        let (attempts, first_ms) = (self.u32()?, self.u64()?);
-        let (has_group, group) = (self.flag()?, self.u64()?);
+        let phase = self.code(Phase::from_code)?;
+        let due_ms = self.u64()?;
+        let lease = self.u64()?;
+        let attempts = self.u32()?;
+        let first_ms = self.u64()?;
+        let has_group = self.flag()?;
+        let group = self.u64()?;
         Ok(Entry { phase, due_ms, lease, attempts, first_ms, group: has_group.then_some(group) })
     }
 
     fn definition(&mut self, name: QueueName) -> Result<QueueDefinition> {
-        let (id, topic) = (self.u64()?, TopicName::parse(self.text()?)?);
-        let (topic_id, owns_topic) = (TopicId::new(self.u64()?, self.u64()?), self.flag()?);
-        let (created_ms, altered_ms, settings) = (self.u64()?, self.u64()?, self.queue_settings()?);
+        let id = self.u64()?;
+        let topic = TopicName::parse(self.text()?)?;
+        let topic_id = TopicId::new(self.u64()?, self.u64()?);
+        let owns_topic = self.flag()?;
+        let created_ms = self.u64()?;
+        let altered_ms = self.u64()?;
+        let settings = self.queue_settings()?;
         let notes = (0..self.u16()?).map(|_| Ok((self.text()?.into(), self.text()?.into())));
         Ok(QueueDefinition {
             notes: notes.collect::<Result<_>>()?,
@@ -247,13 +257,18 @@ impl Fields<'_> {
     }
 
     fn queue_settings(&mut self) -> Result<QueueSettings> {
-        let (lease_ms, delay_ms, retention_ms) = (self.u64()?, self.u64()?, self.u64()?);
-        let (order, attempts_max) = (self.code(Order::from_code)?, self.u32()?);
+        let lease_ms = self.u64()?;
+        let delay_ms = self.u64()?;
+        let retention_ms = self.u64()?;
+        let order = self.code(Order::from_code)?;
+        let attempts_max = self.u32()?;
         let dead_letter = Some(self.text()?).filter(|topic| !topic.is_empty()).map(TopicName::parse).transpose()?;
         let backoff_ms = (self.u64()?, self.u64()?);
         let flags = self.code(|flags| (flags & !FLAGS == 0).then_some(flags))?;
         let reads_uncommitted = flags & READS_UNCOMMITTED != 0;
-        let (in_flight_max, messages_max, bytes_max) = (self.u32()?, self.u64()?, self.u64()?);
+        let in_flight_max = self.u32()?;
+        let messages_max = self.u64()?;
+        let bytes_max = self.u64()?;
         let overflow = self.code(QueueOverflow::from_code)?;
         let filter = Some(self.text()?).filter(|filter| !filter.is_empty()).map(Filter::parse).transpose()?;
         let settings = QueueSettings {
@@ -353,7 +368,8 @@ mod tests {
     #[test]
     fn records_come_back() {
         for record in records() {
-            let (key, value) = (record.key(), record.value());
+            let key = record.key();
+            let value = record.value();
             assert_eq!(QueueRecord::decode(&key, value.as_deref()), Ok(record));
         }
     }
@@ -361,7 +377,8 @@ mod tests {
     #[test]
     fn what_is_cut_short_or_of_another_version_is_refused() {
         for record in records() {
-            let (key, value) = (record.key(), record.value());
+            let key = record.key();
+            let value = record.value();
             for end in 0..key.len() {
                 QueueRecord::decode(&key[..end], value.as_deref()).expect_err("a key that is cut short");
             }

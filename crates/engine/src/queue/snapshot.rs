@@ -88,8 +88,10 @@ impl Snapshot {
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut fields = Fields(bytes);
         fields.check_version("snapshot", VERSION)?;
-        let (topic, topic_id) = (TopicName::parse(fields.text()?)?, TopicId::new(fields.u64()?, fields.u64()?));
-        let (created_ms, expires_ms) = (fields.u64()?, fields.u64()?);
+        let topic = TopicName::parse(fields.text()?)?;
+        let topic_id = TopicId::new(fields.u64()?, fields.u64()?);
+        let created_ms = fields.u64()?;
+        let expires_ms = fields.u64()?;
         let partitions = (0..fields.u32()?).map(|_| {
             let next = fields.u64()?;
             let pending = (0..fields.u32()?).map(|_| Ok((fields.u64()?, fields.u32()?)));
@@ -113,7 +115,8 @@ mod tests {
         let empty = SnapshotPartition::of(7, []).expect("no runs");
         assert_eq!(empty.floor(), 7);
         let topic = TopicName::parse("t").expect("a name");
-        let (topic_id, partitions) = (TopicId::new(3, 4), vec![partition, empty]);
+        let topic_id = TopicId::new(3, 4);
+        let partitions = vec![partition, empty];
         let snapshot = Snapshot { topic, topic_id, created_ms: 1, expires_ms: 2, partitions };
         let bytes = snapshot.encode();
         assert_eq!(Snapshot::decode(&bytes), Ok(snapshot));

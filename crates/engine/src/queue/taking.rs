@@ -134,7 +134,8 @@ impl Queue {
         let mut taken = Taken { leases, ..Taken::default() };
         let mut walk = Walk { until, look, taken: &mut taken, passed: 0 };
         let is_ordered = self.settings.order == Order::Groups;
-        let (mut aside, mut unlisted) = (Vec::new(), 0);
+        let mut aside = Vec::new();
+        let mut unlisted = 0;
         while walk.taken.leases.len() < max && walk.taken.dead.len() < DEAD_PER_LOOK_MAX {
             walk.taken.is_full = self.counts.leased + unlisted >= u64::from(self.settings.in_flight_max);
             if walk.taken.is_full {

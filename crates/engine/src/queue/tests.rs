@@ -174,7 +174,9 @@ impl Kept {
 }
 
 fn run(order: Order, ops: Vec<Op>) {
-    let (mut queue, mut model, mut kept) = (Queue::new(settings(order), 0, 0, true), Model::default(), Kept::default());
+    let mut queue = Queue::new(settings(order), 0, 0, true);
+    let mut model = Model::default();
+    let mut kept = Kept::default();
     let (mut leases, mut start): (Vec<Lease>, Offset) = (Vec::new(), 0);
     model.now = 1;
     for op in ops {
@@ -465,7 +467,10 @@ fn a_clock_that_is_set_back_holds_nothing_longer() {
 /// lost, and no finished message is delivered again.
 #[test]
 fn a_clock_that_jumps_both_ways_loses_nothing_and_holds_nothing_longer() {
-    let (count, lease_ms, delay_ms, hour_ms) = (50, 30_000, 10_000, 3_600_000_u64);
+    let count = 50;
+    let lease_ms = 30_000;
+    let delay_ms = 10_000;
+    let hour_ms = 3_600_000_u64;
     for seed in 0..20_u32 {
         let mut queue = Queue::new(QueueSettings::default(), 0, count, true);
         let mut state = seed;
@@ -474,8 +479,10 @@ fn a_clock_that_jumps_both_ways_loses_nothing_and_holds_nothing_longer() {
             (state >> 16) % below
         };
         // The clock is some hours off the elapsed time.
-        let (mut passed_ms, mut off_ms) = (0_u64, 10 * hour_ms);
-        let (mut held, mut done) = (Vec::new(), std::collections::BTreeSet::new());
+        let mut passed_ms = 0_u64;
+        let mut off_ms = 10 * hour_ms;
+        let mut held = Vec::new();
+        let mut done = std::collections::BTreeSet::new();
         for _ in 0..400 {
             passed_ms += u64::from(random(5_000));
             match random(10) {

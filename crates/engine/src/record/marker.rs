@@ -41,7 +41,8 @@ impl Marker {
     /// Returns the control batch of this marker for a producer. After it, producers with a smaller epoch are fenced in
     /// the partition.
     pub fn draft(&self, id: i64, epoch: i16, timestamp_ms: i64) -> Result<DraftBatch> {
-        let (mut key, mut value) = (Vec::with_capacity(4), Vec::with_capacity(6));
+        let mut key = Vec::with_capacity(4);
+        let mut value = Vec::with_capacity(6);
         key.put_i16(VERSION);
         key.put_i16(self.decision as i16);
         value.put_i16(VERSION);
@@ -64,9 +65,11 @@ impl RecordBatch {
         }
         let records = self.codec()?.decompress(&self.bytes.slice(BATCH_HEADER_BYTES..))?;
         let record = read_record(&mut &records[..], self.base_offset(), self.base_timestamp_ms())?;
-        let (mut key, mut value) = (record.key.unwrap_or_default(), record.value.unwrap_or_default());
+        let mut key = record.key.unwrap_or_default();
+        let mut value = record.value.unwrap_or_default();
         let cut_short = |error: bytes::TryGetError| Error::malformed(format!("a marker is cut short: {error}"));
-        let (_version, kind) = (key.try_get_i16().map_err(cut_short)?, key.try_get_i16().map_err(cut_short)?);
+        let _version = key.try_get_i16().map_err(cut_short)?;
+        let kind = key.try_get_i16().map_err(cut_short)?;
         let decision = match kind {
             0 => Decision::Abort,
             1 => Decision::Commit,

@@ -379,7 +379,8 @@ impl DraftBatch {
     pub fn parse(bytes: BytesMut) -> Result<Self> {
         check(&bytes)?;
         // Only a log may hold batches that have lost records.
-        let (count, last) = (u32_at(&bytes, AT_RECORD_COUNT), u32_at(&bytes, AT_LAST_OFFSET_DELTA));
+        let count = u32_at(&bytes, AT_RECORD_COUNT);
+        let last = u32_at(&bytes, AT_LAST_OFFSET_DELTA);
         if count == 0 || last != count - 1 {
             return Err(miscounted(count, last));
         }
@@ -563,7 +564,8 @@ fn check(bytes: &[u8]) -> Result<()> {
         ));
     }
     // The checksum matches: any error from here on is the sender's own mistake.
-    let (count, last) = (u32_at(bytes, AT_RECORD_COUNT), u32_at(bytes, AT_LAST_OFFSET_DELTA));
+    let count = u32_at(bytes, AT_RECORD_COUNT);
+    let last = u32_at(bytes, AT_LAST_OFFSET_DELTA);
     if count as usize > BATCH_RECORDS_MAX || last > i32::MAX as u32 || count > last + 1 {
         return Err(miscounted(count, last));
     }

@@ -132,7 +132,8 @@ impl Records {
                 return None;
             }
             let found = (view.offset == offset).then(|| self.own(&view));
-            let (at, left) = (self.bytes.len() - iter.rest.len(), iter.left);
+            let at = self.bytes.len() - iter.rest.len();
+            let left = iter.left;
             (self.at, self.left) = (at, left);
             if found.is_some() {
                 return found;

@@ -8,7 +8,8 @@ use super::*;
 const BASE_OFFSET_MAX: u64 = i64::MAX as u64 - i32::MAX as u64;
 
 fn record(timestamp_ms: i64, key: Option<&'static [u8]>, value: Option<&'static [u8]>) -> Record {
-    let (key, value) = (key.map(Bytes::from_static), value.map(Bytes::from_static));
+    let key = key.map(Bytes::from_static);
+    let value = value.map(Bytes::from_static);
     Record { offset: 0, timestamp_ms, key, value, headers: Vec::new() }
 }
 
@@ -113,7 +114,8 @@ fn a_builder_counts_and_starts_anew_after_each_batch() {
     assert_eq!(builder.len(), BATCH_HEADER_BYTES);
     for timestamp_ms in [9, -3] {
         builder.push(timestamp_ms, None, Some(b"v"), &[]).expect("a small record");
-        let (count, len) = (builder.count(), builder.len());
+        let count = builder.count();
+        let len = builder.len();
         let draft = builder.finish().expect("a record");
         assert_eq!((draft.count(), draft.len()), (count, len));
         assert!(builder.is_empty() && builder.finish().is_none());

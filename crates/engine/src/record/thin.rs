@@ -17,7 +17,10 @@ impl RecordBatch {
     pub fn thinned(&self, mut keep: impl FnMut(&RecordView<'_>) -> bool) -> Result<Self> {
         let codec = self.codec()?;
         let records = codec.decompress(&self.bytes.slice(BATCH_HEADER_BYTES..))?;
-        let (mut rest, mut kept, mut count, mut max_timestamp) = (&records[..], BytesMut::new(), 0, None);
+        let mut rest = &records[..];
+        let mut kept = BytesMut::new();
+        let mut count = 0;
+        let mut max_timestamp = None;
         for _ in 0..self.count() {
             let before = rest;
             let record = read_record(&mut rest, self.base_offset(), self.base_timestamp_ms())?;

@@ -83,14 +83,16 @@ impl SecurityRecord {
     }
 
     pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Self> {
-        let (mut key, mut value) = (Fields(key), value.map(Fields));
+        let mut key = Fields(key);
+        let mut value = value.map(Fields);
         let kind = key.u16()?;
         if let Some(value) = &mut value {
             value.check_version("value", VALUE_VERSION)?;
         }
         let record = match kind {
             KEY_CREDENTIAL => {
-                let (user, mechanism) = (UserName::parse(key.text()?)?, key.code(Mechanism::from_code)?);
+                let user = UserName::parse(key.text()?)?;
+                let mechanism = key.code(Mechanism::from_code)?;
                 let credential = value.as_mut().map(|value| value.credential(mechanism)).transpose()?;
                 Self::Credential { user, mechanism, credential }
             }
@@ -183,7 +185,8 @@ mod tests {
     #[test]
     fn records_are_read_as_they_were_written_or_not_at_all() {
         for record in records() {
-            let (key, value) = (record.key(), record.value());
+            let key = record.key();
+            let value = record.value();
             assert_eq!(SecurityRecord::decode(&key, value.as_deref()), Ok(record));
             for cut in 0..key.len() {
                 assert!(SecurityRecord::decode(&key[..cut], value.as_deref()).is_err());
@@ -198,7 +201,9 @@ mod tests {
 
     #[test]
     fn tables_are_what_the_newest_records_say() {
-        let (mut users, mut acls, mut secrets) = (Users::new(vec![1]), Acls::default(), Secrets::new());
+        let mut users = Users::new(vec![1]);
+        let mut acls = Acls::default();
+        let mut secrets = Secrets::new();
         records().into_iter().for_each(|record| record.apply(&mut users, &mut acls, &mut secrets));
         let ann = users.get("ann").expect("she is there");
         assert_eq!(ann.keys().copied().collect::<Vec<_>>(), [Mechanism::Sha512]);

@@ -149,7 +149,8 @@ impl Credential {
             )));
         }
         let client_key = mechanism.hmac(salted, &[b"Client Key"]);
-        let (stored, server) = (mechanism.hash(client_key.get()), mechanism.hmac(salted, &[b"Server Key"]));
+        let stored = mechanism.hash(client_key.get());
+        let server = mechanism.hmac(salted, &[b"Server Key"]);
         Self::of_keys(mechanism, iterations, salt, stored.get().to_vec(), server.get().to_vec())
     }
 
@@ -204,7 +205,8 @@ impl Credential {
         let part = |what: &[u8]| mechanism.hmac(secret, &[what, user.as_bytes()]).get().to_vec();
         let mut salt = part(b"salt");
         salt.truncate(16);
-        let (stored_key, server_key) = (part(b"stored"), part(b"server"));
+        let stored_key = part(b"stored");
+        let server_key = part(b"server");
         Self { mechanism, iterations: ITERATIONS_DEFAULT, salt, stored_key, server_key }
     }
 }
@@ -293,7 +295,8 @@ impl Exchange {
                  nonce: use a newer client, or PLAIN over TLS)",
             ));
         }
-        let (proof, mechanism) = (decode(proof)?, self.credential.mechanism);
+        let proof = decode(proof)?;
+        let mechanism = self.credential.mechanism;
         if proof.len() != mechanism.key_bytes() {
             return Err(Error::malformed(format!(
                 "a proof of {} has {} bytes",

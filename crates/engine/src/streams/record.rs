@@ -191,7 +191,8 @@ impl StreamRecord {
     }
 
     pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Self> {
-        let (mut key, mut value) = (Fields(key), value.map(Fields));
+        let mut key = Fields(key);
+        let mut value = value.map(Fields);
         let kind = key.u16()?;
         if let Some(value) = &mut value {
             value.check_version("value", VALUE_VERSION)?;
@@ -232,7 +233,8 @@ fn put_id(out: &mut Vec<u8>, id: EntryId) {
 
 impl Fields<'_> {
     fn topic(&mut self) -> Result<TopicId> {
-        let (high, low) = (self.u64()?, self.u64()?);
+        let high = self.u64()?;
+        let low = self.u64()?;
         Ok(TopicId::from_bytes((u128::from(high) << 64 | u128::from(low)).to_be_bytes()))
     }
 
@@ -253,12 +255,16 @@ impl Fields<'_> {
     }
 
     fn stream_group(&mut self) -> Result<(EntryId, Option<u64>)> {
-        let (last, is_known, read) = (self.entry_id()?, self.flag()?, self.u64()?);
+        let last = self.entry_id()?;
+        let is_known = self.flag()?;
+        let read = self.u64()?;
         Ok((last, is_known.then_some(read)))
     }
 
     fn place(&mut self) -> Result<StreamPlace> {
-        let (cache, key, expires) = (self.bytes()?.into(), self.bytes()?.into(), self.u64()?);
+        let cache = self.bytes()?.into();
+        let key = self.bytes()?.into();
+        let expires = self.u64()?;
         Ok(StreamPlace { cache, key, expires_ms: (expires != NEVER).then_some(expires) })
     }
 

@@ -64,8 +64,10 @@ fn ids_of_records_grow_whatever_their_times_and_headers_are() {
 #[test]
 fn an_index_finds_places_from_which_all_entries_follow() {
     let mut dice = Dice(1);
-    let (mut index, mut model) = (Index::new(10, EntryId::ZERO), BTreeMap::new());
-    let (mut offset, mut last) = (10, EntryId::ZERO);
+    let mut index = Index::new(10, EntryId::ZERO);
+    let mut model = BTreeMap::new();
+    let mut offset = 10;
+    let mut last = EntryId::ZERO;
     for round in 0..20_000 {
         offset += 1 + dice.roll(2);
         last = id(last.ms + dice.roll(2), last.seq + 1);
@@ -124,7 +126,8 @@ fn records_of_the_topic_are_read_as_they_are_written() {
         StreamRecord::Place { topic, place: None },
     ];
     for record in records {
-        let (key, value) = (record.key(), record.value());
+        let key = record.key();
+        let value = record.value();
         assert_eq!(StreamRecord::decode(&key, value.as_deref()), Ok(record));
         for cut in 0..key.len() {
             assert!(StreamRecord::decode(&key[..cut], value.as_deref()).is_err());
@@ -153,7 +156,8 @@ fn a_group_is_what_a_naive_one_is_also_after_a_restart() {
     let mut said = BTreeMap::new();
     let name = |number: u64| vec![b'c', number as u8];
     for now in 0..20_000 {
-        let (one, consumer) = (id(dice.roll(100), 1), dice.roll(5));
+        let one = id(dice.roll(100), 1);
+        let consumer = dice.roll(5);
         match dice.roll(12) {
             0 => {
                 let had = model.values().filter(|(by, ..)| *by == consumer).count();

@@ -171,7 +171,8 @@ fn an_op() -> impl Strategy<Value = Op> {
 proptest! {
     #[test]
     fn every_state_is_read_as_it_was_written_and_no_epoch_comes_back(ops in prop::collection::vec(an_op(), 1..60)) {
-        let (mut transaction, mut now_ms) = (new(), 0);
+        let mut transaction = new();
+        let mut now_ms = 0;
         let id = TransactionalId::parse("id").expect("an id");
         for op in ops {
             now_ms += 10;
@@ -233,7 +234,8 @@ fn a_record_that_is_cut_short_is_refused() {
     let id = TransactionalId::parse("id").expect("an id");
     let staged = open().add_group(open().producer, &group("g"), 210).expect("open").expect("a change");
     let staged = staged.stage_offsets(staged.producer, &group("g"), [(at(3), committed(9))]).expect("added");
-    let (key, value) = (TransactionRecord::key(&id), TransactionRecord::value(&staged));
+    let key = TransactionRecord::key(&id);
+    let value = TransactionRecord::value(&staged);
     for length in 0..value.len() {
         assert!(TransactionRecord::decode(&key, Some(&value[..length])).is_err(), "{length} bytes");
     }

@@ -276,7 +276,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_stage_has_its_own_time() {
-        let (activity, timeouts) = (Activity::default(), timeouts());
+        let activity = Activity::default();
+        let timeouts = timeouts();
         let next = |phase| next(&activity, &timeouts, phase);
         assert_eq!(next(Phase::Open).await, Some((5, Overdue::Head)));
         activity.read();
@@ -304,7 +305,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_closes_has_until_its_end() {
-        let (activity, timeouts) = (Activity::default(), timeouts());
+        let activity = Activity::default();
+        let timeouts = timeouts();
         activity.request_begins();
         let until = Instant::now() + 7 * SECOND;
         assert_eq!(next(&activity, &timeouts, Phase::Closing { until: Some(until) }).await, Some((7, Overdue::End)));

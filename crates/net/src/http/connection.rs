@@ -172,7 +172,8 @@ where
 {
     let connection = wire.connection.clone();
     let service = {
-        let (shared, connection) = (shared.clone(), connection.clone());
+        let shared = shared.clone();
+        let connection = connection.clone();
         service_fn(move |request| exchange(shared.clone(), connection.clone(), request))
     };
     let mut http = shared.http1.serve_connection(TokioIo::new(wire), service).with_upgrades();
@@ -196,7 +197,8 @@ where
     let connection = wire.connection.clone();
     connection.activity.set_http2();
     let service = {
-        let (shared, connection) = (shared.clone(), connection.clone());
+        let shared = shared.clone();
+        let connection = connection.clone();
         service_fn(move |request| exchange(shared.clone(), connection.clone(), request))
     };
     let http = pin!(shared.http2.serve_connection(TokioIo::new(wire), service));
@@ -208,7 +210,8 @@ async fn drive<C: Serving>(mut http: Pin<&mut C>, connection: &Connection, timeo
     let id = connection.id;
     let mut drain = connection.drain();
     let mut begun = pin!(drain.begun());
-    let (mut phase, mut is_draining) = (Phase::Open, false);
+    let mut phase = Phase::Open;
+    let mut is_draining = false;
     loop {
         tokio::select! {
             biased;

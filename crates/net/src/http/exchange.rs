@@ -130,7 +130,8 @@ where
             is_whole: false,
         });
     }
-    let (is_connect, is_head) = (head.method == Method::CONNECT, head.method == Method::HEAD);
+    let is_connect = head.method == Method::CONNECT;
+    let is_head = head.method == Method::HEAD;
     let is_grpc = is_grpc(&head.headers);
     if let Err(mut refusal) = shared.admit(&head, &incoming, client.address) {
         refusal.content_type = head.headers.get(CONTENT_TYPE).cloned();

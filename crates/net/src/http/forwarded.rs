@@ -109,7 +109,8 @@ pub(super) fn origin(peer: IpAddr, headers: &HeaderMap, proxies: &[IpNetwork]) -
         (false, true) => walk(x_forwarded(headers)),
         (true, true) => {
             // A proxy maintains one of the two headers and passes the other on as the client wrote it.
-            let (one, other) = (walk(forwarded(headers)), walk(x_forwarded(headers)));
+            let one = walk(forwarded(headers));
+            let other = walk(x_forwarded(headers));
             if one.address == other.address { one } else { unknown }
         }
     }
@@ -240,7 +241,9 @@ mod tests {
 
     #[test]
     fn only_trusted_proxies_are_believed() {
-        let (fwd, xff, proto) = ("forwarded", "x-forwarded-for", "x-forwarded-proto");
+        let fwd = "forwarded";
+        let xff = "x-forwarded-for";
+        let proto = "x-forwarded-proto";
         let cases: [Case<'_>; 21] = [
             ("192.0.2.9", &[(xff, "1.1.1.1"), (proto, "https")], "192.0.2.9", None),
             ("192.0.2.9", &[(fwd, "for=1.1.1.1;proto=https")], "192.0.2.9", None),

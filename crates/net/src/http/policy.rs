@@ -49,7 +49,8 @@ impl Policy {
         limits: Limits,
     ) -> Self {
         let Limits { uri_bytes_max, headers_count_max, header_bytes_max, body_bytes_max } = limits;
-        let (hosts, methods) = (Hosts { is_local, ..Hosts::new(hosts) }, methods.to_vec());
+        let hosts = Hosts { is_local, ..Hosts::new(hosts) };
+        let methods = methods.to_vec();
         Self { hosts, origins, methods, uri_bytes_max, headers_count_max, header_bytes_max, body_bytes_max }
     }
 
@@ -347,8 +348,11 @@ mod tests {
             let origins = origins.map(|origins| origins.iter().map(|origin| (*origin).to_owned()).collect());
             Policy::new(&[], true, origins, &[], limits())
         };
-        let (own, listed, any) = (with(None), with(Some(&["https://app.example"])), with(Some(&["*"])));
-        let (o, s) = ("origin", "sec-fetch-site");
+        let own = with(None);
+        let listed = with(Some(&["https://app.example"]));
+        let any = with(Some(&["*"]));
+        let o = "origin";
+        let s = "sec-fetch-site";
         type Headers<'a> = &'a [(&'a str, &'a str)];
         let cases: [(Headers<'_>, [bool; 3]); 15] = [
             (&[], [true, true, true]),

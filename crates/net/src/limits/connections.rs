@@ -272,7 +272,8 @@ mod tests {
         let held = [const { AtomicUsize::new(0) }; 3];
         std::thread::scope(|scope| {
             for thread in 0..4 {
-                let (connections, held) = (&connections, &held);
+                let connections = &connections;
+                let held = &held;
                 scope.spawn(move || {
                     for round in 0..rounds {
                         let i = (thread + round) % 2;

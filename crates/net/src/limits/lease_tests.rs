@@ -77,7 +77,8 @@ fn a_permit_grows_and_shrinks() {
 #[test]
 fn without_a_maximum_everything_is_counted_and_nothing_refused() {
     let cap = Cap::with_block(u64::MAX, u64::MAX);
-    let (one, other) = (cap.lease(), cap.lease());
+    let one = cap.lease();
+    let other = cap.lease();
     let permits = [one.acquire(1 << 40), other.acquire(1 << 50)];
     assert!(permits.iter().all(Option::is_some));
     assert_eq!((cap.in_use(), cap.refused()), ((1 << 40) + (1 << 50), 0));
@@ -86,7 +87,8 @@ fn without_a_maximum_everything_is_counted_and_nothing_refused() {
 #[test]
 fn what_one_lease_keeps_another_gets_after_a_tick() {
     let cap = Cap::new(100);
-    let (busy, idle) = (cap.lease(), cap.lease());
+    let busy = cap.lease();
+    let idle = cap.lease();
     drop(idle.acquire(1));
     assert!(busy.acquire(100).is_none(), "the idle one keeps a block");
     idle.give_back_if_short();
@@ -102,7 +104,9 @@ fn what_one_lease_keeps_another_gets_after_a_tick() {
 #[test]
 fn after_a_recall_leases_keep_something_again() {
     let cap = Cap::new(64);
-    let (busy, idle, leaving) = (cap.lease(), cap.lease(), cap.lease());
+    let busy = cap.lease();
+    let idle = cap.lease();
+    let leaving = cap.lease();
     let all = cap.acquire(64);
     assert!(busy.acquire(1).is_none());
     drop(all);
@@ -119,7 +123,8 @@ fn who_waits_is_served_in_turn_and_a_large_request_is_not_overtaken() {
     let lease = cap.lease();
     let mut held: Vec<_> = (0..10).map(|_| lease.acquire(1)).collect();
     let bell = Arc::<Bell>::default();
-    let (mut large, mut small) = (lease.acquire_in_turn(3), lease.acquire_in_turn(1));
+    let mut large = lease.acquire_in_turn(3);
+    let mut small = lease.acquire_in_turn(1);
     assert!(bell.poll(&mut large).is_pending() && poll(&mut small).is_pending());
     held.truncate(8);
     assert!(poll(&mut small).is_pending() && lease.acquire(1).is_none() && cap.acquire(1).is_none());
@@ -141,7 +146,8 @@ fn who_gives_up_waiting_leaves_no_trace() {
     let lease = cap.lease();
     let most = lease.acquire(8).expect("there is room");
     let bell = Arc::<Bell>::default();
-    let (mut large, mut small) = (lease.acquire_in_turn(5), lease.acquire_in_turn(2));
+    let mut large = lease.acquire_in_turn(5);
+    let mut small = lease.acquire_in_turn(2);
     assert!(poll(&mut large).is_pending() && bell.poll(&mut small).is_pending());
     drop(large);
     assert_eq!((bell.rings(), cap.in_use()), (1, 10), "who stood behind it is served");
@@ -155,7 +161,8 @@ fn who_gives_up_waiting_leaves_no_trace() {
 fn who_waits_is_woken_where_it_was_polled_last() {
     let lease = Cap::new(1).lease();
     let held = lease.acquire(1);
-    let (old, new) = (Arc::<Bell>::default(), Arc::<Bell>::default());
+    let old = Arc::<Bell>::default();
+    let new = Arc::<Bell>::default();
     let mut acquire = lease.acquire_in_turn(1);
     assert!(old.poll(&mut acquire).is_pending() && new.poll(&mut acquire).is_pending());
     drop(held);
@@ -226,7 +233,9 @@ enum Step {
 }
 
 fn step(amount_max: u64) -> impl Strategy<Value = Step> {
-    let (lease, amount, i) = (0..3usize, 0..=amount_max, 0..100usize);
+    let lease = 0..3usize;
+    let amount = 0..=amount_max;
+    let i = 0..100usize;
     prop_oneof![
         4 => (lease.clone(), amount.clone()).prop_map(|(lease, amount)| Step::Acquire { lease, amount }),
         1 => amount.clone().prop_map(|amount| Step::AcquireShared { amount }),
@@ -255,7 +264,9 @@ proptest! {
     fn agrees_with_a_sum(max in 1..300u64, block in 1..40u64, steps in prop::collection::vec(step(60), 1..120)) {
         let cap = Cap::with_block(max, block);
         let leases: Vec<Rc<Lease>> = (0..3).map(|_| cap.lease()).collect();
-        let (mut permits, mut shared, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
+        let mut permits = Vec::new();
+        let mut shared = Vec::new();
+        let mut waiting = Vec::new();
         let tick_all = || leases.iter().for_each(|lease| lease.give_back_if_short());
         for step in steps {
             let before = cap.in_use();
@@ -347,7 +358,8 @@ fn threads_together_never_exceed_a_cap_and_lose_nothing() {
         let sum = AtomicU64::new(0);
         thread::scope(|scope| {
             for thread in 0..4u64 {
-                let (cap, sum) = (&cap, &sum);
+                let cap = &cap;
+                let sum = &sum;
                 scope.spawn(move || {
                     let lease = cap.lease();
                     // Held pairs are replaced in turn; the witness is dropped before its permit.
@@ -381,7 +393,8 @@ fn nobody_waits_for_ever_while_threads_give_back() {
     let end = Instant::now() + FAILURE;
     thread::scope(|scope| {
         for thread in 0..3u64 {
-            let (cap, sum) = (&cap, &sum);
+            let cap = &cap;
+            let sum = &sum;
             scope.spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
                 let lease = cap.lease();
@@ -411,7 +424,8 @@ fn a_small_cap_is_used_by_one_thread_alone_once_the_other_has_ticked() {
     let (to_other, ticks) = mpsc::channel();
     let is_ready = AtomicBool::new(false);
     thread::scope(|scope| {
-        let (cap, is_ready) = (&cap, &is_ready);
+        let cap = &cap;
+        let is_ready = &is_ready;
         scope.spawn(move || {
             let lease = cap.lease();
             drop(lease.acquire(1));
@@ -442,7 +456,8 @@ fn a_small_cap_is_used_by_one_thread_alone_once_the_other_has_ticked() {
 #[test]
 fn who_pauses_is_not_waited_for_and_keeps_nothing() {
     let cap = Cap::new(100);
-    let (awake, asleep) = (cap.lease(), cap.lease());
+    let awake = cap.lease();
+    let asleep = cap.lease();
     let held = asleep.acquire(1).expect("a permit");
     asleep.tick(true);
     let most: Vec<_> = (0..99).map(|_| awake.acquire(1).expect("all that the other does not hold")).collect();

@@ -62,7 +62,8 @@ impl State {
         let Some(Permits { memory, .. }) = &mut self.permits else {
             return true;
         };
-        let (paid, due) = (memory.amount(), self.waiting_bytes.max(WAITING_BYTES_MAX));
+        let paid = memory.amount();
+        let due = self.waiting_bytes.max(WAITING_BYTES_MAX);
         memory.shrink(paid.saturating_sub(due));
         due <= paid || memory.grow(due - paid)
     }

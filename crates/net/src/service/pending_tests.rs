@@ -99,7 +99,9 @@ fn run<const IN_ORDER: bool>(steps: &[Step]) -> Result<(), TestCaseError> {
     let lease = Cap::new(1000).lease();
     let mut pending = Pending::<Only<IN_ORDER>, Nothing>::default();
     let mut running: Vec<(usize, usize, UnboundedSender<Said>)> = Vec::new();
-    let (mut came, mut latest, mut now) = (Vec::<Came>::new(), 0, 0);
+    let mut came = Vec::<Came>::new();
+    let mut latest = 0;
+    let mut now = 0;
     let mut take = |pending: &mut Pending<Only<IN_ORDER>, Nothing>, came: &mut Vec<Came>| {
         while let Some(answer) = pending.poll_next(&mut Context::from_waker(Waker::noop())) {
             let tag = match &answer {

@@ -94,7 +94,8 @@ impl Server {
         let service = Arc::new(service);
         let arrivals = (0..workers.len()).map(|worker| {
             let (arrivals, queue) = mpsc::unbounded_channel();
-            let (service, stages) = (service.clone(), shutdown.stages());
+            let service = service.clone();
+            let stages = shutdown.stages();
             workers.run(worker, move |worker| {
                 let live = Rc::new(service.live(worker));
                 spawn_local(live.clone().watch(stages));
@@ -143,7 +144,8 @@ impl Server {
                 for (i, endpoint) in endpoints.into_iter().enumerate() {
                     let worker = i % self.workers.len();
                     let hold = Hold { _permit: None, _place: None, drain: self.shutdown.drain() };
-                    let (connections, places) = (self.connections.clone(), self.workers.places(worker));
+                    let connections = self.connections.clone();
+                    let places = self.workers.places(worker);
                     let offer = QuicOffer { config: config.clone(), windows, connections, places };
                     self.send(worker, Arrival { what: Arrived::Endpoint(endpoint, Box::new(offer)), hold });
                 }

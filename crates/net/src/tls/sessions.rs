@@ -36,7 +36,8 @@ impl Sessions {
     fn check(&self, stored: &[u8]) -> Option<Vec<u8>> {
         let (generation, rest) = stored.split_first_chunk()?;
         let (made_at, session) = rest.split_first_chunk()?;
-        let (generation, made_at) = (u64::from_le_bytes(*generation), u64::from_le_bytes(*made_at));
+        let generation = u64::from_le_bytes(*generation);
+        let made_at = u64::from_le_bytes(*made_at);
         let is_current = generation == self.generation.load(Ordering::Acquire);
         let age = self.now().checked_sub(made_at)?;
         (is_current && age <= CHECKED_FOR.as_secs()).then(|| session.to_vec())

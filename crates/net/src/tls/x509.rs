@@ -120,7 +120,8 @@ mod tests {
     fn a_certificate_is_valid_between_its_two_dates() {
         let facts = Facts::read(&made(vec![])).expect("a certificate");
         let at = |seconds| facts.expect_valid(UNIX_EPOCH + Duration::from_secs(seconds)).map_err(|e| e.to_string());
-        let (begin, end) = (1_577_836_800, 1_893_456_000);
+        let begin = 1_577_836_800;
+        let end = 1_893_456_000;
         assert_eq!((at(begin), at(end)), (Ok(()), Ok(())));
         assert!(at(begin - 1).is_err_and(|why| why.contains("becomes valid")));
         assert!(at(end + 86_400).is_err_and(|why| why.contains("expired 1 days ago")));

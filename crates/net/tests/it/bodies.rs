@@ -21,7 +21,8 @@ over_every_transport!(
 
 /// Splits a body into pieces of these sizes.
 fn pieces(id: u32, body: &[u8], sizes: &[usize]) -> Vec<u8> {
-    let (mut frames, mut rest) = (Vec::new(), body);
+    let mut frames = Vec::new();
+    let mut rest = body;
     for size in sizes.iter().cycle() {
         let (first, more) = rest.split_at((*size).min(rest.len()));
         frames.extend(piece(id, first, more.is_empty()));
@@ -65,7 +66,8 @@ async fn bodies_may_come_at_the_same_time(way: Way) {
     let mut bytes: Vec<u8> = (1..=8).flat_map(|id| open(id, None, "collect x")).collect();
     for at in (0..).step_by(30_000).take_while(|at| *at < 800_000) {
         for id in (1..=8).filter(|id| body(*id).len() > at) {
-            let (body, to) = (body(id), at + 30_000);
+            let body = body(id);
+            let to = at + 30_000;
             bytes.extend(piece(id, &body[at..to.min(body.len())], to >= body.len()));
             bytes.extend(call(100 + id, "echo between"));
         }
@@ -113,8 +115,10 @@ const BETWEEN_BYTES_MAX: u64 = 24 << 20;
 
 async fn a_slow_handler_slows_its_peer(way: Way) {
     for stand in Stand::both(ServiceSettings { body_bytes_max: 1 << 30, ..patient() }) {
-        let (mut peer, mut other) = (stand.dial(way).await, stand.dial(way).await);
-        let (count, bytes) = (1000, 64 << 10);
+        let mut peer = stand.dial(way).await;
+        let mut other = stand.dial(way).await;
+        let count = 1000;
+        let bytes = 64 << 10;
         let chunk = piece(1, &noise(1, bytes), false);
         peer.send(&open(1, None, "slowly x")).await;
         let sent = std::cell::Cell::new(0);
@@ -220,7 +224,8 @@ async fn a_body_over_the_limit_is_refused(way: Way) {
 
 async fn bodies_beyond_the_cap_are_answered_busy(way: Way) {
     for stand in Stand::both(ServiceSettings { streamed_bodies_max: 1, ..patient() }) {
-        let (mut first, mut second) = (stand.dial(way).await, stand.dial(way).await);
+        let mut first = stand.dial(way).await;
+        let mut second = stand.dial(way).await;
         first.send_all(&[open(1, None, "collect x"), piece(1, b"a", false)]).await;
         stand.world.until("begin x").await;
         second.send_all(&[open(2, None, "collect y"), piece(2, b"lost", false)]).await;
@@ -238,7 +243,8 @@ async fn bodies_beyond_the_cap_are_answered_busy(way: Way) {
 
 async fn a_body_that_is_cut_is_not_taken_for_a_whole_one(way: Way) {
     for stand in Stand::both(patient()) {
-        let (mut lost, mut half) = (stand.dial_abrupt(way).await, stand.dial(way).await);
+        let mut lost = stand.dial_abrupt(way).await;
+        let mut half = stand.dial(way).await;
         for (peer, name) in [(&mut lost, "lost"), (&mut half, "half")] {
             peer.send_all(&[open(1, Some(10), &format!("collect {name}")), piece(1, b"12345", false)]).await;
             stand.world.until(&format!("begin {name}")).await;

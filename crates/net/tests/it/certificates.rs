@@ -103,7 +103,8 @@ impl Folder {
 
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         // Written to another file and renamed, as tools that renew certificates do.
-        let (path, partial) = (self.path(name), self.path("partial"));
+        let path = self.path(name);
+        let partial = self.path("partial");
         std::fs::write(&partial, text).expect("written");
         std::fs::rename(partial, &path).expect("moved");
         path

@@ -31,7 +31,8 @@ async fn everything_is_counted_once(way: Way) {
             piece(7, b"refused", true),
             call(8, "noise 8 100000 3"),
         ];
-        let (count, peers) = (8, 3);
+        let count = 8;
+        let peers = 3;
         let mut heard = 0;
         for peer in 0..peers {
             let mut peer_of = stand.dial(way).await;

@@ -82,7 +82,8 @@ async fn an_echo_gives_back_what_it_gets() {
 #[tokio::test]
 async fn a_store_is_shared_by_all_connections() {
     let (server, address) = kv::serve(anywhere()).expect("bound");
-    let (mut one, mut other) = (connect(&address).await, connect(&address).await);
+    let mut one = connect(&address).await;
+    let mut other = connect(&address).await;
     dialogue(&mut one, &[("SET greeting hello world", "OK"), ("GET greeting", "hello world")]).await;
     dialogue(&mut other, &[("GET greeting", "hello world"), ("DEL greeting", "1"), ("DEL greeting", "0")]).await;
     dialogue(&mut one, &[("GET greeting", "NONE"), ("PUT a b", "ERROR it is GET key, SET key value or DEL key")]).await;

@@ -58,13 +58,15 @@ async fn leaves_time(tireless: Tireless, is_at_it: impl Fn(&Stand) -> bool) {
 
 #[tokio::test]
 async fn a_peer_that_never_stops_talking_leaves_time() {
-    let (first, then) = (tell("note first"), call(1, &format!("echo {}", "x".repeat(1000))));
+    let first = tell("note first");
+    let then = call(1, &format!("echo {}", "x".repeat(1000)));
     leaves_time(Tireless { first, then }, |stand| stand.world.noted("first") > 0).await;
 }
 
 #[tokio::test]
 async fn a_peer_that_never_stops_telling_leaves_time() {
-    let (first, then) = (tell("note first"), tell(&format!("ignore {}", "x".repeat(1000))));
+    let first = tell("note first");
+    let then = tell(&format!("ignore {}", "x".repeat(1000)));
     leaves_time(Tireless { first, then }, |stand| stand.world.noted("first") > 0).await;
 }
 
@@ -78,7 +80,8 @@ async fn an_answer_without_end_leaves_time() {
 /// them at the same time. Returns the notes from then on.
 async fn found_together(stand: &Stand, peers: &mut [Peer], requests: &[String]) -> Vec<String> {
     let mut stopper = stand.dial(Way::Tcp).await;
-    let (stopped, before) = (stand.world.noted("stopped"), stand.world.noted("go"));
+    let stopped = stand.world.noted("stopped");
+    let before = stand.world.noted("go");
     assert_eq!(before, 0, "a stand is stopped once");
     stopper.send(&call(1, "stop go")).await;
     stand.world.until_times("stopped", stopped + 1).await;

@@ -89,7 +89,8 @@ async fn a_peer_that_closes_its_half_gets_all_answers(way: Way) {
         frames.extend((2..302).map(|i| call(i, &format!("noise {i} 10000 1"))));
         frames.extend([open(302, None, "collect z"), piece(302, b"half", false), call(303, "echo cut")[..10].to_vec()]);
         let bytes = frames.concat();
-        let (mouth, ear) = (&mut peer.mouth, &mut peer.ear);
+        let mouth = &mut peer.mouth;
+        let ear = &mut peer.ear;
         let ask = async {
             mouth.send(&bytes).await;
             mouth.finish().await;
@@ -117,7 +118,8 @@ async fn a_peer_that_closes_its_half_gets_all_answers(way: Way) {
 
 async fn what_a_lost_connection_asked_is_given_up(way: Way) {
     for stand in Stand::both(patient()) {
-        let (mut lost, mut other) = (stand.dial_abrupt(way).await, stand.dial(way).await);
+        let mut lost = stand.dial_abrupt(way).await;
+        let mut other = stand.dial(way).await;
         let kept = call(1, "wait kept");
         other.send(&kept).await;
         stand.world.until("begin kept").await;

@@ -369,7 +369,8 @@ async fn tls_to(server: &Running, config: Arc<ClientConfig>) -> std::io::Result<
 
 #[tokio::test]
 async fn tls_and_plaintext_come_on_one_port() {
-    let (ca, folder) = (Authority::new(), Folder::new());
+    let ca = Authority::new();
+    let folder = Folder::new();
     let alice = ca.issue("alice", &[], 2100);
     let roots = folder.write("roots.pem", &ca.pem);
     let auth = ClientAuth { roots, is_required: false, names: Vec::new(), fingerprints: Vec::new() };

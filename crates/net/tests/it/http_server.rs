@@ -126,7 +126,8 @@ impl Running {
     pub fn with(settings: HttpSettings, tls: Option<&Tls>, limits: ConnectionLimits) -> Self {
         let acceptor = Acceptor::bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
         let address = acceptor.local_addr().expect("an address");
-        let (limit, shutdown) = (Connections::new(limits), Shutdown::default());
+        let limit = Connections::new(limits);
+        let shutdown = Shutdown::default();
         let server = HttpServer::new(settings, tls, limit.clone(), service_fn(answer)).expect("a server");
         let stats = server.stats();
         let task = tokio::spawn(server.serve(acceptor, shutdown.drain()));

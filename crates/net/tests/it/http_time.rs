@@ -281,7 +281,8 @@ async fn probes_are_answered_during_a_drain_where_that_is_asked_for() {
 
 #[tokio::test]
 async fn a_pipe_in_memory_is_served_as_a_socket_is() {
-    let (limit, shutdown) = (Connections::new(ConnectionLimits::up_to(1)), Shutdown::default());
+    let limit = Connections::new(ConnectionLimits::up_to(1));
+    let shutdown = Shutdown::default();
     let service = hyper::service::service_fn(async |_: Request<net::http::RequestBody>| {
         Ok::<_, std::convert::Infallible>(hyper::Response::new(Full::new(Bytes::from_static(b"piped"))))
     });

@@ -46,7 +46,8 @@ async fn requests_beyond_the_cap_are_answered_busy(way: Way) {
 #[tokio::test]
 async fn a_worker_that_is_idle_keeps_nothing_from_the_others() {
     let stand = Stand::out_of_order(ServiceSettings { requests_in_flight_max: 2, ..patient() });
-    let (mut one, mut other) = (stand.dial(Way::Tcp).await, stand.dial(Way::Tcp).await);
+    let mut one = stand.dial(Way::Tcp).await;
+    let mut other = stand.dial(Way::Tcp).await;
     // Each on a separate worker.
     for id in 0..10 {
         one.send_all(&[call(id, "wait x"), call(100 + id, "wait x")]).await;
@@ -70,7 +71,8 @@ async fn a_worker_that_is_idle_keeps_nothing_from_the_others() {
 #[tokio::test]
 async fn a_large_request_that_is_refused_does_not_swallow_the_next() {
     for stand in Stand::both(ServiceSettings { requests_in_flight_max: 1, ..patient() }) {
-        let (mut holder, mut peer) = (stand.dial(Way::Tcp).await, stand.dial(Way::Tcp).await);
+        let mut holder = stand.dial(Way::Tcp).await;
+        let mut peer = stand.dial(Way::Tcp).await;
         holder.send(&call(1, "wait x")).await;
         stand.world.until("begin x").await;
         let large = frame(b'K', 2, &noise(2, 1 << 20));
@@ -153,7 +155,8 @@ async fn connections_of_all_listeners_together_do_not_exceed_the_cap() {
 
 /// Returns two peers, of which one holds almost all of the memory for an incomplete frame.
 async fn with_little_memory(stand: &Stand, way: Way) -> (crate::harness::Peer, Vec<u8>, crate::harness::Peer) {
-    let (mut greedy, mut peer) = (stand.dial(way).await, stand.dial(way).await);
+    let mut greedy = stand.dial(way).await;
+    let mut peer = stand.dial(way).await;
     for peer in [&mut greedy, &mut peer] {
         peer.is_served().await;
     }
@@ -196,7 +199,8 @@ async fn a_frame_waits_for_memory(way: Way) {
             let bytes = frame(b'K', 2, &words);
             let read = stand.totals().bytes_read;
             // The bytes may not be accepted as a whole, so they are sent concurrently.
-            let (mut mouth, mut ear) = (peer.mouth, peer.ear);
+            let mut mouth = peer.mouth;
+            let mut ear = peer.ear;
             let send = async {
                 mouth.send(&bytes[..first]).await;
                 stand.has_read(read + 1).await;
@@ -242,7 +246,8 @@ async fn a_large_frame_that_does_not_come_on_ends_while_others_wait_for_its_memo
     for stand in Stand::both(little_memory(crate::harness::PATIENCE)) {
         let (mut greedy, _end, mut peer) = with_little_memory(&stand, Way::Tcp).await;
         let words = noise(2, 600 << 10);
-        let (mut mouth, mut ear) = (peer.mouth, peer.ear);
+        let mut mouth = peer.mouth;
+        let mut ear = peer.ear;
         let bytes = frame(b'K', 2, &words);
         let (said, ()) = tokio::join!(ear.hear(), mouth.send(&bytes));
         let Said::Answer(2, answered) = said else { panic!("{said:?}") };

@@ -127,7 +127,8 @@ async fn a_message_that_is_begun_is_finished(way: Way) {
 
 async fn whoever_has_not_asked_yet_is_told(way: Way) {
     for stand in Stand::both(patient()) {
-        let (mut silent, mut half) = (stand.dial(way).await, stand.dial(way).await);
+        let mut silent = stand.dial(way).await;
+        let mut half = stand.dial(way).await;
         half.send(&call(1, "echo x")[..5]).await;
         stand.has_read(5).await;
         // A connection whose silence is not detected yet cannot be notified; over QUIC there is no stream for it.
@@ -149,7 +150,9 @@ async fn whoever_has_not_asked_yet_is_told(way: Way) {
 
 async fn whoever_does_not_end_is_cut_at_the_deadline(way: Way) {
     for stand in Stand::both(patient()) {
-        let (mut asking, mut deaf, mut mute) = (stand.dial(way).await, stand.dial(way).await, stand.dial(way).await);
+        let mut asking = stand.dial(way).await;
+        let mut deaf = stand.dial(way).await;
+        let mut mute = stand.dial(way).await;
         // A handler that never ends, a peer that does not read, a body that does not arrive.
         asking.send(&call(1, "never")).await;
         deaf.send(&call(1, "flood x 2000 65536")).await;
@@ -242,7 +245,8 @@ async fn dropping_everything_ends_it() {
         let mut peer = stand.dial(way).await;
         peer.send(&call(1, "wait x")).await;
         stand.world.until("begin x").await;
-        let (world, workers) = (stand.world.clone(), std::sync::Arc::downgrade(&stand.workers));
+        let world = stand.world.clone();
+        let workers = std::sync::Arc::downgrade(&stand.workers);
         drop(stand);
         // Listeners are tasks of this runtime, which continue until it ends; over QUIC they are on the workers.
         if matches!(way, Way::Quic | Way::Pipe) {

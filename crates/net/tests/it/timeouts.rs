@@ -78,7 +78,8 @@ async fn a_silent_connection_is_closed(way: Way) {
 /// Whatever it requests: until the handler knows the peer, the timeout of the first frame continues.
 async fn a_peer_that_does_not_say_who_it_is_is_closed(way: Way) {
     for stand in Stand::both(impatient(|timeouts| timeouts.first_frame = 4 * SHORT)) {
-        let (mut silent, mut known) = (stand.dial(way).await, stand.dial(way).await);
+        let mut silent = stand.dial(way).await;
+        let mut known = stand.dial(way).await;
         known.send_all(&[call(1, "opening"), call(2, "open gate")]).await;
         stand.world.open("gate", 1);
         assert_eq!(known.hear_all(2).await, [Said::Answer(1, b"who".into()), Said::Answer(2, b"gate".into())]);
@@ -146,7 +147,8 @@ async fn a_body_byte_by_byte_is_too_slow(way: Way) {
 /// A frame may exceed its timeout if it makes steady progress: 256 bytes extend it by one tick.
 async fn a_slow_frame_that_comes_fast_enough_is_waited_for(way: Way) {
     let stand = Stand::in_order(impatient(|timeouts| timeouts.read = 4 * SHORT));
-    let (mut peer, mut clock) = (stand.dial(way).await, stand.dial(Way::Tcp).await);
+    let mut peer = stand.dial(way).await;
+    let mut clock = stand.dial(Way::Tcp).await;
     peer.is_served().await;
     clock.is_served().await;
     clock.send(b"half").await;
@@ -247,7 +249,8 @@ async fn a_peer_that_does_not_read_is_cut(way: Way) {
 /// the peer responsible for the rest.
 async fn a_peer_is_not_blamed_for_the_time_that_it_was_held_up(way: Way) {
     for stand in Stand::both(impatient(|timeouts| timeouts.read = 2 * SHORT)) {
-        let (mut framing, mut sending) = (stand.dial(way).await, stand.dial(way).await);
+        let mut framing = stand.dial(way).await;
+        let mut sending = stand.dial(way).await;
         let behind = call(2, "echo behind");
         framing.send_all(&[call(1, "alone x"), behind[..12].to_vec()]).await;
         sending.send_all(&[open(1, None, "slowly y"), piece(1, &noise(1, 300 << 10), false)]).await;

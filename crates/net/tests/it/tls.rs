@@ -75,7 +75,8 @@ fn settings(identities: Vec<net::tls::NamedIdentity>) -> TlsSettings {
 
 #[tokio::test]
 async fn the_name_that_a_client_asks_for_picks_the_certificate() {
-    let (ca, folder) = (Authority::new(), Folder::new());
+    let ca = Authority::new();
+    let folder = Folder::new();
     // The first certificate also contains the name that the second one serves.
     let first = ca.issue("a", &["a.example", "b.example", "other.test"], 2100);
     let second = ca.issue("b", &["b.example"], 2100);
@@ -109,7 +110,8 @@ async fn the_name_that_a_client_asks_for_picks_the_certificate() {
 
 #[tokio::test]
 async fn a_protocol_is_agreed_on_or_the_handshake_fails() {
-    let (ca, folder) = (Authority::new(), Folder::new());
+    let ca = Authority::new();
+    let folder = Folder::new();
     let tls = Tls::new(settings(vec![folder.identity("own", &ca.server("a.example"))])).expect("TLS");
     let config = tls.server_config(&[b"h2", b"http/1.1"]).expect("a configuration");
     let agreed = async |offered: &[&[u8]]| {
@@ -139,7 +141,9 @@ async fn enter(tls: &Tls, ca: &Authority, own: Option<&Made>) -> io::Result<Opti
 
 #[tokio::test]
 async fn clients_are_let_in_by_authority_name_or_fingerprint() {
-    let (ca, other, folder) = (Authority::new(), Authority::new(), Folder::new());
+    let ca = Authority::new();
+    let other = Authority::new();
+    let folder = Folder::new();
     let [alice, bob, carol] = ["alice", "bob", "carol"].map(|name| ca.issue(name, &[], 2100));
     let node = ca.issue("alice", &["node.example"], 2100);
     let expired = ca.issue("alice", &[], 2001);
@@ -171,7 +175,8 @@ async fn clients_are_let_in_by_authority_name_or_fingerprint() {
 
 #[tokio::test]
 async fn tls_1_2_does_as_well() {
-    let (ca, folder) = (Authority::new(), Folder::new());
+    let ca = Authority::new();
+    let folder = Folder::new();
     let tls = mutual(&ca, &folder, |auth| auth.names = vec!["alice".into()]);
     let config = tls.server_config(&[]).expect("a configuration");
     for (name, is_allowed) in [("alice", true), ("bob", false)] {
@@ -188,7 +193,8 @@ async fn tls_1_2_does_as_well() {
 
 #[tokio::test]
 async fn quic_sees_the_same_names_and_reloads() {
-    let (ca, folder) = (Authority::new(), Folder::new());
+    let ca = Authority::new();
+    let folder = Folder::new();
     let alice = ca.issue("alice", &[], 2100);
     let tls = mutual(&ca, &folder, |_| {});
     let config = quic::server_config(tls.server_config(&[b"x"]).expect("TLS")).expect("a configuration");
@@ -222,8 +228,10 @@ async fn quic_sees_the_same_names_and_reloads() {
 
 #[tokio::test]
 async fn a_reload_changes_new_connections_and_no_open_one() {
-    let (ca, folder) = (Authority::new(), Folder::new());
-    let (old, new) = (ca.server("a.example"), ca.issue("new", &["a.example"], 2090));
+    let ca = Authority::new();
+    let folder = Folder::new();
+    let old = ca.server("a.example");
+    let new = ca.issue("new", &["a.example"], 2090);
     let tls = Tls::new(settings(vec![folder.identity("own", &old)])).expect("TLS");
     let config = tls.server_config(&[]).expect("a configuration");
     let Pair { mut server, client } = connect(config.clone(), &ca.client(&[], None), "a.example").await.expect("old");
@@ -242,8 +250,10 @@ async fn a_reload_changes_new_connections_and_no_open_one() {
 
 #[tokio::test]
 async fn files_that_cannot_be_used_leave_the_old_certificate_in_force() {
-    let (ca, folder) = (Authority::new(), Folder::new());
-    let (old, new) = (ca.server("a.example"), ca.server("a.example"));
+    let ca = Authority::new();
+    let folder = Folder::new();
+    let old = ca.server("a.example");
+    let new = ca.server("a.example");
     let two = vec![folder.identity("other", &ca.server("b.example")), folder.identity("own", &old)];
     let tls = Tls::new(settings(two)).expect("TLS");
     let config = tls.server_config(&[]).expect("a configuration");
@@ -290,7 +300,8 @@ async fn files_that_cannot_be_used_leave_the_old_certificate_in_force() {
 
 #[tokio::test]
 async fn changed_files_are_found_without_being_told() {
-    let (ca, folder) = (Authority::new(), Folder::new());
+    let ca = Authority::new();
+    let folder = Folder::new();
     let new = ca.server("a.example");
     let tls = Tls::new(settings(vec![folder.identity("own", &ca.server("a.example"))])).expect("TLS");
     let shutdown = Shutdown::default();
@@ -313,7 +324,8 @@ async fn changed_files_are_found_without_being_told() {
     let pair = connect(config, &ca.client(&[], None), "a.example").await.expect("new");
     assert_eq!(pair.shown(), &*new.der);
     // Checks continue after the folder has disappeared and returned.
-    let (aside, root) = (folder.root().with_extension("aside"), folder.root().to_owned());
+    let aside = folder.root().with_extension("aside");
+    let root = folder.root().to_owned();
     let failed = tls.failed_reloads();
     std::fs::rename(&root, &aside).expect("moved away");
     until(&|| tls.failed_reloads() > failed).await;
@@ -326,7 +338,9 @@ async fn changed_files_are_found_without_being_told() {
 
 #[tokio::test]
 async fn sessions_are_resumed_but_not_past_other_roots() {
-    let (ca, other, folder) = (Authority::new(), Authority::new(), Folder::new());
+    let ca = Authority::new();
+    let other = Authority::new();
+    let folder = Folder::new();
     let alice = ca.issue("alice", &[], 2100);
     let tls = mutual(&ca, &folder, |_| {});
     let config = tls.server_config(&[]).expect("a configuration");

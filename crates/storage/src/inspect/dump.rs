@@ -98,7 +98,8 @@ fn blocks(
     is_in_place: impl Fn(&BlockHead, u64) -> bool,
     each: &mut dyn FnMut(Item) -> Result<()>,
 ) -> Result<()> {
-    let (mut at, mut gap) = (from, None);
+    let mut at = from;
+    let mut gap = None;
     while at < bytes.len() as u64 {
         let Some(block) = BlockHead::decode(&bytes[at as usize..]).filter(|block| is_in_place(block, at)) else {
             gap.get_or_insert(at);

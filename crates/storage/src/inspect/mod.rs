@@ -229,7 +229,10 @@ impl Findings {
 
     /// Returns the topics as the journal leaves them.
     fn read_journal(&mut self, state: &State, journal: &Recovery, progress: &mut dyn FnMut(Progress)) -> Catalog {
-        let (mut entries, mut bytes, mut wrong, mut catalog) = (0, 0, Vec::new(), state.catalog.clone());
+        let mut entries = 0;
+        let mut bytes = 0;
+        let mut wrong = Vec::new();
+        let mut catalog = state.catalog.clone();
         let (exam, end) = state.examine(
             journal,
             &mut |found| {

@@ -128,7 +128,8 @@ impl Inspection {
         let Checkpoint { directory, origin, catalog } = &self.checkpoint;
         let mut state = State::new(self.disk.clone(), &self.dir, StoreSettings::default());
         state.adopt(catalog.clone());
-        let (mut plan, mut known) = (Plan::default(), Known { catalog: catalog.clone(), tails: HashMap::new() });
+        let mut plan = Plan::default();
+        let mut known = Known { catalog: catalog.clone(), tails: HashMap::new() };
         for (stream, dir, info) in self.partitions() {
             let tail = known.tails.entry(stream).or_default();
             self.each_put_aside(&dir, info, &mut |put| {
@@ -157,7 +158,8 @@ impl Inspection {
         }
         let Known { catalog, mut tails } = with_journal;
         for (stream, name) in names(&catalog) {
-            let (info, tail) = (partition_of(&catalog, stream), tails.remove(&stream).unwrap_or_default());
+            let info = partition_of(&catalog, stream);
+            let tail = tails.remove(&stream).unwrap_or_default();
             plan.mends.extend(self.plan_one(stream, name, &info, tail, &mut plan.indexes));
         }
         Ok(plan)
@@ -176,7 +178,9 @@ impl Inspection {
         tail: Tail,
         indexes: &mut Vec<PathBuf>,
     ) -> Option<Mend> {
-        let (dir, mut spans, mut is_damaged) = (self.dir_of(stream), Vec::new(), tail.is_damaged);
+        let dir = self.dir_of(stream);
+        let mut spans = Vec::new();
+        let mut is_damaged = tail.is_damaged;
         for segment in &info.segments {
             let spots = scan::segment(&*self.disk, &dir, segment).ok();
             is_damaged |= !is_whole(spots.as_deref());
@@ -273,7 +277,8 @@ impl Inspection {
         }
         // The directory is opened as by a broker: entries of the journal go to their place, or are put aside, and a new
         // journal begins.
-        let (disk, dir) = (self.disk.clone(), self.dir.clone());
+        let disk = self.disk.clone();
+        let dir = self.dir.clone();
         drop(self);
         let damaged: Vec<(u64, Error)> = plan.mends.iter().map(|mend| (mend.stream, not_what_was_written())).collect();
         let (store, _) =
@@ -287,7 +292,8 @@ impl Inspection {
 
     /// Saves all readable entries of the journal to salvage files of their partitions, and begins a new journal.
     fn drop_journal(&mut self) -> Result<()> {
-        let (mut catalog, mut salvages) = (self.checkpoint.catalog.clone(), BTreeMap::new());
+        let mut catalog = self.checkpoint.catalog.clone();
+        let mut salvages = BTreeMap::new();
         let position = self.checkpoint.origin.position;
         self.read_journal_anyhow(&mut |found| {
             match (found.kind, &found.body) {
@@ -537,7 +543,8 @@ fn batch_of(spot: &Spot) -> Option<&RecordBatch> {
 fn gaps(start: Offset, mut spans: Vec<(Offset, Offset)>, end: Offset) -> (Vec<(Offset, Offset)>, Offset) {
     spans.sort_unstable();
     spans.push((end, end));
-    let (mut at, mut gaps) = (start, Vec::new());
+    let mut at = start;
+    let mut gaps = Vec::new();
     for (base, next) in spans {
         if base > at {
             gaps.push((at, base));

@@ -253,7 +253,8 @@ mod tests {
 
     #[test]
     fn a_head_is_read_as_it_was_written_and_no_other_bytes_are_one() {
-        let (head, mut bytes) = (block(), Vec::new());
+        let head = block();
+        let mut bytes = Vec::new();
         head.encode(&mut bytes);
         assert_eq!(bytes.len() as u64, head.head_bytes());
         assert_eq!((head.block_bytes(), head.end()), (8192, 16384));
@@ -271,7 +272,8 @@ mod tests {
     /// Journals of versions without shards have zeros there.
     #[test]
     fn the_first_shard_is_two_zeros() {
-        let (mut head, mut bytes) = (block(), Vec::new());
+        let mut head = block();
+        let mut bytes = Vec::new();
         head.rows.iter_mut().for_each(|row| row.shard = ShardId::FIRST);
         head.encode(&mut bytes);
         for row in bytes[BLOCK_HEAD_BYTES..].chunks_exact(ROW_BYTES) {

@@ -560,7 +560,8 @@ impl Shared {
             return None;
         }
         let room = BODIES_BYTES_MAX.min((self.file_bytes / BLOCK_PART) as usize);
-        let (mut count, mut bytes) = (0, 0);
+        let mut count = 0;
+        let mut bytes = 0;
         for entry in queue.entries.iter().take(ENTRIES_MAX) {
             if count > 0 && bytes + entry.body.len() + count * ROW_BYTES > room {
                 break;
@@ -586,7 +587,8 @@ impl Shared {
         if let Some(error) = &failed {
             self.break_off(error);
         }
-        let (turn, file) = (writer.turn, writer.file.clone());
+        let turn = writer.turn;
+        let file = writer.file.clone();
         writer.turn += 1;
         Written { origin: origin(&writer.head, &file, writer.at), file, entries, turn, failed }
     }

@@ -108,7 +108,8 @@ pub(crate) struct End {
 
 impl Recovery {
     pub(crate) fn open(disk: &dyn Disk, dir: &Path, directory: u64, origin: Origin) -> Result<Self> {
-        let (dir, number) = (dir.to_path_buf(), origin.number);
+        let dir = dir.to_path_buf();
+        let number = origin.number;
         let mut recovery = Self { dir, origin, files: HashMap::new(), blank: Vec::new(), number };
         for slot in slots(disk, &recovery.dir)? {
             recovery.adopt(disk, directory, slot)?;

@@ -85,7 +85,8 @@ impl Salvage {
 /// Passes every entry of a file to `each`, in order.
 pub(crate) fn read(disk: &dyn Disk, path: &Path, each: &mut dyn FnMut(Found<'_>) -> Result<()>) -> Result<()> {
     let file = disk.open(path).map_err(failed("open", path))?;
-    let (mut window, mut at) = (Window::new(path, &*file), 0);
+    let mut window = Window::new(path, &*file);
+    let mut at = 0;
     loop {
         let block = window.head(at)?.filter(|block| block.file == 0 && block.position == at);
         let block = block.ok_or_else(|| damaged(path, at, "a block is damaged"))?;

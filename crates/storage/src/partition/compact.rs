@@ -229,7 +229,9 @@ struct Made {
 impl Output {
     fn new(turn: &Turn<'_, '_>) -> Self {
         let generation = turn.sources.iter().map(|source| source.generation).max().unwrap_or_default() + 1;
-        let (disk, dir, segment_bytes) = (turn.disk.clone(), turn.dir.clone(), turn.segment_bytes);
+        let disk = turn.disk.clone();
+        let dir = turn.dir.clone();
+        let segment_bytes = turn.segment_bytes;
         let stats = CompactionStats { turns: 1, ..CompactionStats::default() };
         Self { disk, dir, segment_bytes, generation, appended_ms: 0, made: Vec::new(), last: None, stats }
     }

@@ -149,7 +149,9 @@ impl DiskPartition {
             refused,
             ..State::default()
         };
-        let (state, segments, syncing) = (Mutex::new(state), Mutex::new(segments), Mutex::default());
+        let state = Mutex::new(state);
+        let segments = Mutex::new(segments);
+        let syncing = Mutex::default();
         let limits = SegmentLimits { bytes: segment_bytes.into(), ..SegmentLimits::default() };
         Self { stream, shared, state, segments, limits, syncing }
     }
@@ -516,7 +518,8 @@ impl DiskPartition {
         let mut state = self.state.lock();
         state.is_deleted = true;
         let unflushed = state.flushed..state.committed;
-        let (mut held_bytes, mut unflushed_bytes) = (0, 0);
+        let mut held_bytes = 0;
+        let mut unflushed_bytes = 0;
         for held in state.tail.drain(..) {
             held_bytes += cost(&held.batch);
             unflushed_bytes += if unflushed.contains(&held.batch.base_offset()) { cost(&held.batch) } else { 0 };
@@ -568,7 +571,9 @@ impl DurableLog for DiskPartition {
         self.check(&state)?;
         debug_assert_eq!(batch.base_offset(), state.end, "invariant: appends are contiguous");
         let mark = batch.next_offset();
-        let (kind, stream, body) = (EntryKind::Batch, self.stream, batch.bytes().clone());
+        let kind = EntryKind::Batch;
+        let stream = self.stream;
+        let body = batch.bytes().clone();
         self.shared.append(Entry { kind, shard: ShardId::FIRST, stream, body, owner, mark })?;
         self.hold(&mut state, batch);
         Ok(())
@@ -612,7 +617,8 @@ impl DurableLog for DiskPartition {
         let state = self.state.lock();
         self.check(&state)?;
         if from < state.start || from > state.committed {
-            let (start, end) = (state.start, state.committed);
+            let start = state.start;
+            let end = state.committed;
             let message = format!("offset {from} is not in the log, which has {start} to {end}");
             return Err(Error::new(ErrorKind::OutOfRange, message));
         }
@@ -759,7 +765,8 @@ impl SegmentRead {
             _ => match self.partition.clone().read(self.from, self.bytes_max)? {
                 Read::Batches(batches) => Ok(batches),
                 Read::Cold(_) => {
-                    let (from, end) = (self.from, self.partition.state.lock().flushed);
+                    let from = self.from;
+                    let end = self.partition.state.lock().flushed;
                     Err(Error::new(ErrorKind::Corrupt, format!("records {from} to {end} are in no file")))
                 }
             },

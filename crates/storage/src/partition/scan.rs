@@ -33,7 +33,9 @@ pub enum Spot {
 /// Returns all parts of a segment in their order. `from` is the offset of its first record, `end` the offset after its
 /// last one.
 pub fn spots(bytes: &Bytes, from: Offset, end: Offset) -> Vec<Spot> {
-    let (mut spots, mut at, mut expected) = (Vec::new(), 0, from);
+    let mut spots = Vec::new();
+    let mut at = 0;
+    let mut expected = from;
     while at < bytes.len() {
         let found = batch_at(bytes, at, expected, end);
         let is_next = found.as_ref().is_ok_and(|batch| batch.base_offset() == expected);
@@ -128,7 +130,8 @@ mod tests {
     use super::*;
 
     fn log(batches: u64) -> (Vec<u8>, Vec<RecordBatch>) {
-        let (mut bytes, mut all) = (Vec::new(), Vec::new());
+        let mut bytes = Vec::new();
+        let mut all = Vec::new();
         for i in 0..batches {
             let mut builder = BatchBuilder::new();
             for _ in 0..3 {

@@ -129,10 +129,12 @@ pub(super) fn load(connection: Connection, shared: &Arc<Shared>) -> Result<(Cata
     let rows = read(&connection, &mut sweeps).map_err(failed("read", &shared.path))?;
     let mut catalog = Catalog::default();
     for (id, name, settings) in rows {
-        let (name, settings) = (TopicName::parse(&name)?, decode_settings(&settings)?);
+        let name = TopicName::parse(&name)?;
+        let settings = decode_settings(&settings)?;
         let partitions = load_partitions(&connection, shared, id, &mut sweeps)?;
         if partitions.len() != settings.partitions as usize {
-            let (path, has) = (shared.path.display(), partitions.len());
+            let path = shared.path.display();
+            let has = partitions.len();
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 format!("{path} is damaged: topic {name} has {} partitions, and rows for {has}", settings.partitions),

@@ -209,7 +209,8 @@ impl Shared {
             }
             self.has_work.wait(&mut queue);
         }
-        let (mut count, mut bytes) = (0, 0);
+        let mut count = 0;
+        let mut bytes = 0;
         for op in queue.ops.iter().take(TRANSACTION_OPS_MAX) {
             if count > 0 && bytes + op.what.bytes() > TRANSACTION_BYTES_MAX {
                 break;
@@ -218,7 +219,8 @@ impl Shared {
             bytes += op.what.bytes();
         }
         queue.bytes -= bytes;
-        let (ops, dirty) = (queue.ops.drain(..count).collect(), std::mem::take(&mut queue.dirty));
+        let ops = queue.ops.drain(..count).collect();
+        let dirty = std::mem::take(&mut queue.dirty);
         self.tell_room(queue);
         Some(Turn { ops, dirty })
     }
@@ -307,7 +309,8 @@ impl SqliteStore {
     pub fn create_topic(&self, name: TopicName, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<StoredTopic> {
         self.check_free(&name)?;
         let mut catalog = self.catalog.lock();
-        let (id, partitions) = (catalog.next_id(), catalog.next_rows(settings.partitions));
+        let id = catalog.next_id();
+        let partitions = catalog.next_rows(settings.partitions);
         let what = What::Create { id, name: name.clone(), settings, partitions: partitions.clone() };
         self.shared.put(Op { what, owner, mark: 0 })?;
         Ok(catalog.add(id, name, settings, partitions, &self.shared))
@@ -323,7 +326,8 @@ impl SqliteStore {
 
     /// Grows a topic to `count` partitions and returns the new ones. They are durable when `owner` is notified.
     pub fn grow_topic(&self, id: u32, count: u32, owner: Arc<dyn Owner>) -> Result<Vec<Arc<SqlitePartition>>> {
-        let (id, mut catalog) = (id & !ID_BIT, self.catalog.lock());
+        let id = id & !ID_BIT;
+        let mut catalog = self.catalog.lock();
         let settings = catalog.settings(id)?;
         let partitions = catalog.next_rows(count.saturating_sub(settings.partitions));
         let settings = TopicSettings { partitions: settings.partitions.max(count), ..settings };
@@ -335,7 +339,8 @@ impl SqliteStore {
     /// Replaces the settings of a topic; its partitions and its storage stay. The settings are durable when `owner` is
     /// notified.
     pub fn alter_topic(&self, id: u32, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<()> {
-        let (id, mut catalog) = (id & !ID_BIT, self.catalog.lock());
+        let id = id & !ID_BIT;
+        let mut catalog = self.catalog.lock();
         let TopicSettings { partitions, storage, .. } = catalog.settings(id)?;
         let settings = TopicSettings { partitions, storage, ..settings };
         self.shared.put(Op { what: What::Alter { id, settings, partitions: Vec::new() }, owner, mark: 0 })?;
@@ -349,7 +354,8 @@ impl SqliteStore {
 
     /// Deletes a topic with all its rows. The deletion is durable when `owner` is notified.
     pub fn delete_topic(&self, id: u32, owner: Arc<dyn Owner>) -> Result<()> {
-        let (id, mut catalog) = (id & !ID_BIT, self.catalog.lock());
+        let id = id & !ID_BIT;
+        let mut catalog = self.catalog.lock();
         let (name, partitions) = catalog.place(id)?;
         self.shared.deleting.lock().insert(name.clone());
         let put = self.shared.put(Op { what: What::Delete { id, name: name.clone(), partitions }, owner, mark: 0 });
@@ -379,7 +385,8 @@ impl SqliteStore {
     }
 
     pub fn stats(&self) -> SqliteStats {
-        let (counts, get) = (&self.shared.counts, |count: &AtomicU64| count.load(Ordering::Relaxed));
+        let counts = &self.shared.counts;
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         SqliteStats {
             operations: get(&counts.operations),
             commits: get(&counts.commits),

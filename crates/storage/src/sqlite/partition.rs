@@ -363,7 +363,8 @@ impl State {
     }
 
     fn check_readable(&self, from: Offset) -> Result<()> {
-        let (start, end) = (self.start, self.committed);
+        let start = self.start;
+        let end = self.committed;
         if from < start || from > end {
             let message = format!("offset {from} is not in the log, which has {start} to {end}");
             return Err(Error::new(ErrorKind::OutOfRange, message));

@@ -117,7 +117,8 @@ mod tests {
     #[test]
     fn positions_lead_to_the_bytes_of_records_compressed_or_not() {
         for codec in [Codec::None, Codec::Gzip, Codec::Zstd] {
-            let (mut builder, key) = (BatchBuilder::new(), [b'k'; 500]);
+            let mut builder = BatchBuilder::new();
+            let key = [b'k'; 500];
             builder.push(5, Some(&key), Some(b"\xff\x00"), &[(b"a\"b\n", Some(b"\xfe"))]).expect("a record");
             builder.push(6, None, Some(b""), &[(b"x", None), (b"y", Some("ü".as_bytes()))]).expect("a record");
             let batch = builder.finish_with(codec, None).expect("records").stamp(70);

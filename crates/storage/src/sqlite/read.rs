@@ -111,7 +111,8 @@ impl Readers {
 
     fn batches(&self, partition: i64, from: Offset, end: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>> {
         let mut gathered = Some(Gathered::new(from, bytes_max));
-        let (mut full, mut damage) = (None, None);
+        let mut full = None;
+        let mut damage = None;
         self.with(|connection| {
             let mut statement = connection.prepare_cached(
                 "SELECT bytes FROM batches INDEXED BY batches_by_offset WHERE partition = ?1 AND first_offset < ?3
@@ -148,7 +149,8 @@ impl Readers {
     }
 
     fn damaged(&self, partition: i64, from: Offset, damage: Option<Error>) -> Error {
-        let (path, why) = (self.path.display(), damage.map_or_else(String::new, |damage| damage.message));
+        let path = self.path.display();
+        let why = damage.map_or_else(String::new, |damage| damage.message);
         let what = format!(
             "{path} is damaged: the batch at or after offset {from} in the rows of partition {partition} is invalid: \
              {why}. Put back a copy of it"
@@ -165,7 +167,8 @@ impl Readers {
             )?;
             // No batch before the first one that reached the time qualifies. The first one may not qualify either, if
             // the record that reached the time was deleted: then the following ones are checked one by one.
-            let (mut from, mut to) = (0, end as i64);
+            let mut from = 0;
+            let mut to = end as i64;
             while from < to {
                 let middle = from + (to - from) / 2;
                 let found =
@@ -199,10 +202,12 @@ impl Readers {
                  WHERE partition = ?1 AND first_offset < ?2 ORDER BY first_offset LIMIT ?3",
             )?;
             let mut rows = statement.query((partition, end as i64, RETAIN_ROWS_MAX))?;
-            let (mut looked_at, mut last) = (0, start);
+            let mut looked_at = 0;
+            let mut last = start;
             while let Some(row) = rows.next()? {
                 let number = |at| row.get::<_, i64>(at).map(|number| number as u64);
-                let (first, next) = (number(0)?, number(1)?);
+                let first = number(0)?;
+                let next = number(1)?;
                 (looked_at, last) = (looked_at + 1, first);
                 if may_stay(&RetainedRow { next, bytes: number(2)?, appended_ms: number(3)? }) {
                     return Ok(first);

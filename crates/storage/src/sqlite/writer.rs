@@ -123,7 +123,8 @@ impl Writer {
 
     fn attempt(&mut self, ops: &[Op], dirty: &[Dirty]) -> rusqlite::Result<Done> {
         self.connection.execute_batch("BEGIN IMMEDIATE")?;
-        let (now_ms, mut done) = ((self.shared.clock)() as i64, Done::default());
+        let now_ms = (self.shared.clock)() as i64;
+        let mut done = Done::default();
         for op in ops {
             match &op.what {
                 What::Batch { partition, batch } => self.insert(partition.id, batch, now_ms)?,

@@ -116,9 +116,12 @@ impl Store {
     /// Writes a checkpoint. `only_from`: partitions that cannot be written now keep their state, so that the journal is
     /// still needed from this origin on, and a part of the reserve is released if there is no other space for the file.
     fn write_checkpoint(&self, journal: &Journal, only_from: Option<Origin>) -> Result<Origin> {
-        let (origin, bytes) = (only_from.unwrap_or_else(|| journal.origin()), journal.stats().bytes);
+        let origin = only_from.unwrap_or_else(|| journal.origin());
+        let bytes = journal.stats().bytes;
         let mut partitions = self.all_partitions();
-        let (mut taken, mut dirs, mut left) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        let mut taken = Vec::new();
+        let mut dirs = BTreeSet::new();
+        let mut left = BTreeSet::new();
         for (stream, partition) in &partitions {
             match partition.checkpoint((self.clock)(), only_from.is_some()) {
                 Ok(Some(mut of_one)) => {

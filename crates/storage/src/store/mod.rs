@@ -221,7 +221,8 @@ impl Store {
             }
         };
         let shared = state.shared.clone();
-        let (gate, kept) = (shared.gate.clone(), (shared.room.clone(), shared.place.clone()));
+        let gate = shared.gate.clone();
+        let kept = (shared.room.clone(), shared.place.clone());
         let journal = Journal::start(disk.clone(), &journal_dir, directory, settings.journal, tail, gate, kept)?;
         shared.journal.get_or_init(|| Arc::new(journal));
         let topics = state.topics();
@@ -279,7 +280,8 @@ impl Store {
 
     /// Adds the topics in SQLite, if any exist.
     fn open_sqlite(&self, topics: &mut Vec<StoredTopic>) -> Result<()> {
-        let (disk, dir) = (&self.shared.disk, &self.shared.dir);
+        let disk = &self.shared.disk;
+        let dir = &self.shared.dir;
         let names = disk.list(dir).map_err(failed("list", dir))?;
         if !names.iter().any(|name| name == sqlite::FILE_NAME) {
             return Ok(());
@@ -524,7 +526,8 @@ impl Store {
         self.remove_deleted();
         self.look_whether_stuck();
         self.look_for_room();
-        let (last, since) = (*self.checkpoint.lock(), self.journal_bytes_since_checkpoint());
+        let last = *self.checkpoint.lock();
+        let since = self.journal_bytes_since_checkpoint();
         let is_full = || self.shared.journal.get().is_some_and(|journal| journal.stats().is_full);
         let is_due = since > 0
             && (since > self.settings.checkpoint_bytes
@@ -566,7 +569,9 @@ impl Store {
         again.retain(|_, at| *at > Instant::now());
         let mut partitions = self.compacted_partitions();
         partitions.retain(|(partition, _)| !again.contains_key(&partition.stream()));
-        let (mut total, mut outcome, mut has_to_last) = (CompactionStats::default(), Ok(()), false);
+        let mut total = CompactionStats::default();
+        let mut outcome = Ok(());
+        let mut has_to_last = false;
         let mut put_off = |partition: &DiskPartition, error: Error| {
             if error.kind != ErrorKind::ShuttingDown {
                 self.counts.compaction_errors.fetch_add(1, Ordering::Relaxed);
@@ -612,7 +617,8 @@ impl Store {
     /// Writes a part of each partition's pending batches. Returns their bytes, and the number of partitions that could
     /// not be written.
     fn flush(&self) -> (u64, usize) {
-        let (mut flushed, mut failed) = (0, 0);
+        let mut flushed = 0;
+        let mut failed = 0;
         for (_, partition) in self.all_partitions() {
             let trouble = partition.trouble();
             let flushed_now = partition.flush(FLUSH_BYTES, (self.clock)());

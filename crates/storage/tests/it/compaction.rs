@@ -114,7 +114,8 @@ impl Site {
     /// Reads as a subscriber does: a batch in memory may begin before a compacted one ends.
     fn read(&self) -> Vec<Record> {
         let extent = self.log.extent();
-        let (mut at, mut found) = (extent.start, Vec::new());
+        let mut at = extent.start;
+        let mut found = Vec::new();
         while at < extent.end {
             let batches = read_at(&self.log, at, 9000).expect("it is read");
             assert!(batches[0].base_offset() <= at && batches[0].next_offset() > at, "offset {at} was asked for");
@@ -154,7 +155,8 @@ fn the_newest_record_of_each_key_stays_and_older_ones_go() {
     // A growing segment is compacted too, regardless of its size.
     let compaction = CompactionSettings { dirty_bytes_min: 1, ..settings().compaction };
     repeatable(10, |seed| {
-        let (mut site, mut random) = (Site::new(StoreSettings { compaction, ..settings() }), Random::new(seed));
+        let mut site = Site::new(StoreSettings { compaction, ..settings() });
+        let mut random = Random::new(seed);
         // The store also compacts by itself: just after that, the new records are not worth it yet.
         let before = loop {
             for _ in 0..600 {
@@ -185,7 +187,8 @@ fn the_newest_record_of_each_key_stays_and_older_ones_go() {
 
 #[test]
 fn a_tombstone_goes_once_it_has_been_there_for_long_enough() {
-    let (mut site, mut random) = (Site::new(settings()), Random::new(1));
+    let mut site = Site::new(settings());
+    let mut random = Random::new(1);
     for round in 0..8 {
         for _ in 0..100 {
             while site.append(&mut random, 5).is_err() {}
@@ -214,7 +217,8 @@ fn tombstones_of_queues_do_not_pile_up() {
     let compaction = CompactionSettings { tombstone_retention_ms: u64::MAX, ..settings().compaction };
     let left = ["t", QUEUES_TOPIC].map(|topic| {
         let settings = StoreSettings { compaction, ..settings() };
-        let (mut site, mut random) = (Site::open(SimDisk::new(), settings, BTreeMap::new(), topic), Random::new(1));
+        let mut site = Site::open(SimDisk::new(), settings, BTreeMap::new(), topic);
+        let mut random = Random::new(1);
         for _ in 0..8 {
             for _ in 0..100 {
                 while site.append(&mut random, 1000).is_err() {}
@@ -237,7 +241,8 @@ fn tombstones_stay_as_long_as_was_said_last() {
     let compaction = CompactionSettings { tombstone_retention_ms: u64::MAX, ..settings().compaction };
     let left = [None, Some(0)].map(|changed_ms| {
         let settings = StoreSettings { compaction, ..settings() };
-        let (mut site, mut random) = (Site::new(settings), Random::new(1));
+        let mut site = Site::new(settings);
+        let mut random = Random::new(1);
         for _ in 0..8 {
             if let Some(ms) = changed_ms {
                 site.store.set_compaction(compaction.bytes_per_s, ms);
@@ -306,7 +311,8 @@ fn nothing_is_lost_when_the_power_goes_while_it_is_compacted() {
 #[test]
 fn readers_go_on_while_it_is_compacted_and_retention_moves_the_start() {
     repeatable(10, |seed| {
-        let (mut site, mut random) = (Site::new(settings()), Random::new(seed));
+        let mut site = Site::new(settings());
+        let mut random = Random::new(seed);
         for _ in 0..400 {
             while site.append(&mut random, 25).is_err() {}
         }
@@ -427,7 +433,8 @@ impl Altered {
 #[test]
 fn compaction_comes_no_later_and_no_earlier_than_a_topic_says() {
     let site = Altered::new();
-    let (now, hour) = (clock(), 3_600_000);
+    let now = clock();
+    let hour = 3_600_000;
     site.put(now - 2 * hour, 10);
     site.put(now - 2 * hour, 10);
     assert_eq!(site.store.compact().expect("looked at").turns, 0, "too little came");
@@ -452,7 +459,8 @@ fn compaction_comes_no_later_and_no_earlier_than_a_topic_says() {
 #[test]
 fn compaction_by_age_writes_what_is_in_no_segment_yet() {
     let site = Altered::new();
-    let (now, hour) = (clock(), 3_600_000);
+    let now = clock();
+    let hour = 3_600_000;
     site.append(now - 2 * hour, 10);
     site.append(now - 2 * hour, 10);
     site.alter(|settings| settings.compaction_lag_ms = (0, hour));

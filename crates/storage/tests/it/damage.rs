@@ -98,7 +98,9 @@ pub struct Site {
 impl Site {
     /// Creates a directory by some work that a stop or a kill ends.
     pub fn worked(seed: u64, is_killed: bool) -> Self {
-        let (disk, mut model, heard) = (SimDisk::new(), Model::default(), Heard::default());
+        let disk = SimDisk::new();
+        let mut model = Model::default();
+        let heard = Heard::default();
         let opened = open(&disk, Path::new(DIR), small(1)).expect("a new directory");
         let work = Work::new(opened, &model, 1, heard.say());
         work.create(2).expect("a topic");
@@ -133,7 +135,8 @@ impl Site {
 
     /// Damages a copy, checks the served and refused partitions, continues, undoes the damage, and checks again.
     fn suffer(&self, path: &Path, kind: Kind, random: &mut Random) {
-        let (disk, mut model) = (self.disk.kill(), self.model.clone());
+        let disk = self.disk.kill();
+        let mut model = self.model.clone();
         let before = disk.contents(path);
         let harm = Harm::any(kind, &before, random);
         harm.apply(&disk, path, kind);

@@ -26,7 +26,9 @@ pub struct Site {
 
 impl Site {
     pub fn new(settings: StoreSettings) -> Self {
-        let (disk, model, heard) = (SimDisk::new(), Model::default(), Heard::default());
+        let disk = SimDisk::new();
+        let model = Model::default();
+        let heard = Heard::default();
         let opened = open(&disk, Path::new(DIR), settings).expect("a new directory");
         let work = Work::new(opened, &model, 1, heard.say());
         Self { disk, settings, model, incarnation: 1, heard, work }
@@ -43,7 +45,8 @@ impl Site {
 
     /// Ends the process and checks that all data is present afterwards.
     pub fn check(self, next: impl FnOnce(&SimDisk) -> SimDisk) {
-        let (settings, incarnation) = (self.settings, self.incarnation);
+        let settings = self.settings;
+        let incarnation = self.incarnation;
         let (disk, mut model) = self.end(next);
         let (store, topics) = open(&disk, Path::new(DIR), settings).expect("it opens");
         model.check(&topics, incarnation).expect("it is all there");
@@ -278,7 +281,8 @@ fn a_journal_that_cannot_be_read_is_refused_and_left_as_it_is() {
         let site = Site::new(small(1));
         site.work.create(2).expect("a topic");
         site.work.run(seed, 2, 150);
-        let (settings, incarnation) = (site.settings, site.incarnation);
+        let settings = site.settings;
+        let incarnation = site.incarnation;
         let (disk, mut model) = site.end(SimDisk::kill);
         disk.add_fault(fault(Doing::Read, ".journal", 2 + seed % 9, 1, Io::Other));
         let before: Vec<_> = disk.files().into_iter().map(|(path, _)| (disk.contents(&path), path)).collect();

@@ -173,7 +173,8 @@ fn a_broker_starts_on_a_disk_that_it_has_filled_and_nothing_acknowledged_is_lost
             site.work.store.full().is_some()
         });
         site.heard.tell(&mut site.model);
-        let (settings, incarnation) = (site.settings, site.incarnation);
+        let settings = site.settings;
+        let incarnation = site.incarnation;
         let (disk, mut model) = site.end(|disk| if seed.is_multiple_of(2) { disk.cut(seed) } else { disk.kill() });
         disk.set_bytes_max(Some(disk.bytes()));
         let (store, topics) = open(&disk, Path::new(DIR), settings).unwrap_or_else(|error| {

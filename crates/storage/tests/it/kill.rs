@@ -24,7 +24,8 @@ fn child() {
     let Ok(told) = std::env::var(CHILD) else { return };
     let words: Vec<&str> = told.split(' ').collect();
     let [incarnation, topics_ever, storage, dir] = words[..] else { panic!("{told}") };
-    let (incarnation, topics_ever) = (incarnation.parse().expect("a number"), topics_ever.parse().expect("a number"));
+    let incarnation = incarnation.parse().expect("a number");
+    let topics_ever = topics_ever.parse().expect("a number");
     let opened = open(&RealDisk, Path::new(dir), small(2)).expect("it opens");
     let model = Model::of(&opened.1, topics_ever);
     say("");
@@ -105,8 +106,11 @@ fn what_was_acknowledged_outlives_kills_in_a_database_and_beside_one() {
 
 /// Kills and restarts processes. `storage` returns the storage of the topics that the next process creates.
 fn kill_again_and_again(storage: impl Fn(&mut Random) -> Storage) {
-    let (temp, first) = (tempfile::tempdir().expect("a directory"), first_seed());
-    let (dir, mut model, mut random) = (temp.path().join("data"), Model::default(), Random::new(first));
+    let temp = tempfile::tempdir().expect("a directory");
+    let first = first_seed();
+    let dir = temp.path().join("data");
+    let mut model = Model::default();
+    let mut random = Random::new(first);
     let mut acknowledged = 0;
     for incarnation in first..first + times(12) {
         let mut victim = Victim::start(&dir, storage(&mut random), incarnation, &model);
@@ -127,7 +131,8 @@ fn kill_again_and_again(storage: impl Fn(&mut Random) -> Storage) {
 #[test]
 fn of_two_processes_on_one_directory_the_second_is_refused() {
     let temp = tempfile::tempdir().expect("a directory");
-    let (dir, mut model) = (temp.path().join("data"), Model::default());
+    let dir = temp.path().join("data");
+    let mut model = Model::default();
     let mut victim = Victim::start(&dir, Storage::Disk, 1, &model);
     model.hear(victim.hear().expect("it works"));
     let refused = open(&RealDisk, &dir, small(1)).map(drop).expect_err("somebody has it");

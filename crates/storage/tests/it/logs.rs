@@ -79,7 +79,8 @@ impl Site {
         if let Log::Durable(store, log) = &mut self.log {
             store.stop().expect("it stops");
             // The directory is released only when the last reference to it is dropped.
-            let (temp, before) = (self.temp.path().to_owned(), log.extent());
+            let temp = self.temp.path().to_owned();
+            let before = log.extent();
             self.log = Log::Memory(MemoryLog::default());
             let begin = Instant::now();
             let (store, topics) = loop {
@@ -102,7 +103,8 @@ impl Site {
         match &mut self.log {
             Log::Memory(log) => log.append(batch, clock()),
             Log::Durable(_, log) => {
-                let (owner, end) = (Commits::of(log), batch.next_offset());
+                let owner = Commits::of(log);
+                let end = batch.next_offset();
                 log.append(batch, owner.clone()).expect("it is taken");
                 owner.wait(end);
             }
@@ -191,7 +193,8 @@ fn values(random: &mut Random, count: u64) -> Vec<Vec<u8>> {
 /// Returns all records from an offset on.
 fn records(site: &Site, from: Offset, bytes_max: usize) -> BTreeMap<Offset, Vec<u8>> {
     let (_, end) = site.extent();
-    let (mut found, mut at) = (BTreeMap::new(), from);
+    let mut found = BTreeMap::new();
+    let mut at = from;
     while at < end {
         let batches = site.read(at, bytes_max).expect("it is read");
         assert!(batches[0].base_offset() <= at && batches[0].next_offset() > at, "offset {at} was asked for");
@@ -213,9 +216,12 @@ fn records(site: &Site, from: Offset, bytes_max: usize) -> BTreeMap<Offset, Vec<
 fn a_log_has_what_was_appended_to_it_without_what_was_removed() {
     for storage in PLACES {
         repeatable(4, |seed| {
-            let (mut site, mut random) = (Site::new(storage), Random::new(seed));
+            let mut site = Site::new(storage);
+            let mut random = Random::new(seed);
             let (mut model, mut forgotten): (BTreeMap<Offset, Vec<u8>>, BTreeSet<Offset>) = Default::default();
-            let (mut begin, mut end, mut time) = (0, 0, 1000);
+            let mut begin = 0;
+            let mut end = 0;
+            let mut time = 1000;
             for _ in 0..160 {
                 match random.below(20) {
                     0..9 => {
@@ -295,7 +301,8 @@ fn what_is_forgotten_is_gone_and_stays_gone_where_it_can_be() {
 fn a_time_is_found_in_every_log_also_where_times_go_backwards() {
     for storage in PLACES {
         repeatable(2, |seed| {
-            let (mut site, mut random) = (Site::new(storage), Random::new(seed));
+            let mut site = Site::new(storage);
+            let mut random = Random::new(seed);
             let (mut batches, mut time): (Vec<RecordBatch>, i64) = (Vec::new(), 10_000);
             for step in 0..80 {
                 time += random.below(300) as i64 - 100;
@@ -327,7 +334,8 @@ fn a_time_is_found_in_every_log_also_where_times_go_backwards() {
 
 #[test]
 fn retention_keeps_the_newest_in_a_database_as_it_does_in_memory() {
-    let (mut memory, mut database) = (Site::new(Storage::Memory), Site::new(Storage::Sqlite));
+    let mut memory = Site::new(Storage::Memory);
+    let mut database = Site::new(Storage::Sqlite);
     for at in 0..40 {
         for site in [&mut memory, &mut database] {
             site.append(batch_of(at, &[vec![1; 1000]], 0));

@@ -27,7 +27,9 @@ fn number(name: &str) -> Option<u64> {
 /// Runs one directory through several lives, each of which a power cut ends.
 fn live(seed: u64, syncs_in_flight: usize) {
     let mut random = Random::new(seed);
-    let (mut disk, mut model, dir) = (SimDisk::new(), Model::default(), Path::new("/srv/data"));
+    let mut disk = SimDisk::new();
+    let mut model = Model::default();
+    let dir = Path::new("/srv/data");
     let lives = 3 + random.below(3);
     let mut incarnation = seed * 100;
     for life in 1..=lives {
@@ -107,7 +109,9 @@ fn files_that_a_killed_broker_made_outlive_a_power_cut_once_they_are_used() {
         let disk = SimDisk::new();
         disk.power_off_after(operations);
         drop(open(&disk, dir, small(1)));
-        let (disk, mut model, heard) = (disk.kill(), Model::default(), Heard::default());
+        let disk = disk.kill();
+        let mut model = Model::default();
+        let heard = Heard::default();
         let work = Work::new(open(&disk, dir, small(1)).expect("it opens"), &model, 1, heard.say());
         let writers = work.create(1).expect("a topic");
         for _ in 0..20 {
@@ -153,8 +157,11 @@ pub fn fill_files(disk: &SimDisk, writer: &Arc<Writer>, files: usize) {
 
 #[test]
 fn a_journal_begins_with_a_small_file_goes_on_in_larger_ones_and_is_read_back_through_all_of_them() {
-    let (dir, settings) = (Path::new("/srv/data"), without_checkpoints());
-    let (disk, mut model, heard) = (SimDisk::new(), Model::default(), Heard::default());
+    let dir = Path::new("/srv/data");
+    let settings = without_checkpoints();
+    let disk = SimDisk::new();
+    let mut model = Model::default();
+    let heard = Heard::default();
     let work = Work::new(open(&disk, dir, settings).expect("a new directory"), &model, 1, heard.say());
     let writer = work.create(1).expect("a topic")[0].clone();
     wait_until("two files are made ahead", || work.store.stats().journal.files_spare == 2);
@@ -163,7 +170,8 @@ fn a_journal_begins_with_a_small_file_goes_on_in_larger_ones_and_is_read_back_th
     // The first of the two was only allocated, so that it was ready immediately: it comes last.
     let second = FileHead::decode(&disk.contents(&dir.join("journal/000002.journal")));
     assert_eq!(second, Ok(before[1]));
-    let (first, later) = (settings.journal.first_file_bytes, settings.journal.file_bytes);
+    let first = settings.journal.first_file_bytes;
+    let later = settings.journal.file_bytes;
     assert_eq!(before.iter().map(|head| head.bytes).collect::<Vec<_>>(), [first, later, later]);
     assert_eq!(before.iter().map(|head| head.position).collect::<Vec<_>>(), [0, first, first + later]);
     let small = PathBuf::from("/srv/data/journal/000000.journal");
@@ -190,7 +198,8 @@ fn a_journal_begins_with_a_small_file_goes_on_in_larger_ones_and_is_read_back_th
 
 #[test]
 fn a_journal_that_ended_in_its_small_file_goes_on_behind_it() {
-    let (dir, settings) = (Path::new("/srv/data"), without_checkpoints());
+    let dir = Path::new("/srv/data");
+    let settings = without_checkpoints();
     let disk = SimDisk::new();
     let (store, _) = open(&disk, dir, settings).expect("a new directory");
     wait_until("two files are made ahead", || store.stats().journal.files_spare == 2);

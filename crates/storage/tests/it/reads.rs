@@ -53,7 +53,8 @@ fn look_up(writer: &Arc<Writer>, random: &mut Random) -> Result<(), Error> {
 }
 
 fn read_until(work: &Arc<Work>, seed: u64, is_over: &AtomicBool) -> u64 {
-    let (mut random, mut reads) = (Random::new(seed), 0);
+    let mut random = Random::new(seed);
+    let mut reads = 0;
     while !is_over.load(Ordering::Relaxed) {
         let writers = work.writers();
         let Some(writer) = writers.get(random.below(writers.len() as u64) as usize) else { continue };
@@ -69,13 +70,15 @@ fn read_until(work: &Arc<Work>, seed: u64, is_over: &AtomicBool) -> u64 {
 
 /// Runs programs and readers concurrently. Returns the acknowledged contents.
 fn read_while_everything_changes(opened: Opened, storage: Storage, seed: u64) -> Model {
-    let (mut model, heard) = (Model::default(), Heard::default());
+    let mut model = Model::default();
+    let heard = Heard::default();
     let work = Work::kept_in(storage, opened, &model, 1, heard.say());
     work.create(2).expect("a topic");
     let is_over = Arc::new(AtomicBool::new(false));
     let readers: Vec<_> = (0..3)
         .map(|reader| {
-            let (work, is_over) = (work.clone(), is_over.clone());
+            let work = work.clone();
+            let is_over = is_over.clone();
             std::thread::spawn(move || read_until(&work, seed * 8 + reader, &is_over))
         })
         .collect();
@@ -91,7 +94,8 @@ fn read_while_everything_changes(opened: Opened, storage: Storage, seed: u64) ->
 #[test]
 fn readers_get_what_is_right_while_everything_changes() {
     repeatable(12, |seed| {
-        let (disk, dir) = (SimDisk::new(), Path::new("/data"));
+        let disk = SimDisk::new();
+        let dir = Path::new("/data");
         let opened = open(&disk, dir, small(2)).expect("a new directory");
         let mut model = read_while_everything_changes(opened, Storage::Disk, seed);
         let (store, topics) = open(&disk.kill(), dir, small(2)).expect("it opens");
@@ -159,11 +163,14 @@ impl storage::Owner for Commits {
 #[test]
 fn times_that_go_backwards_are_found_where_they_are() {
     repeatable(6, |seed| {
-        let (mut disk, mut random) = (SimDisk::new(), Random::new(seed));
+        let mut disk = SimDisk::new();
+        let mut random = Random::new(seed);
         let (mut store, topics) = open_by_wrong_clock(&disk);
         assert!(topics.is_empty());
         let created = store.create_topic(topic_name("t"), on_disk(1), Arc::new(Nobody)).expect("a topic");
-        let (mut log, mut written, mut time) = (created.partitions[0].clone(), Vec::new(), 5_000_000i64);
+        let mut log = created.partitions[0].clone();
+        let mut written = Vec::new();
+        let mut time = 5_000_000i64;
         for step in 0..240 {
             time += random.below(2_000) as i64 - if random.is_one_in(20) { 30_000 } else { 500 };
             let batch = batch_near(log.end(), time, &mut random);
@@ -172,7 +179,8 @@ fn times_that_go_backwards_are_found_where_they_are() {
             match random.below(40) {
                 0 => store.checkpoint().expect("a checkpoint"),
                 1 => {
-                    let (start, end) = (log.extent().start, log.extent().end);
+                    let start = log.extent().start;
+                    let end = log.extent().end;
                     log.set_start(start + random.below((end - start) / 4 + 1), Arc::new(Nobody))
                         .expect("it begins later");
                 }
@@ -194,7 +202,8 @@ fn times_that_go_backwards_are_found_where_they_are() {
                 assert_eq!(log.offset_for_time(asked).expect("it is found"), expected, "seed {seed}, step {step}");
             }
         }
-        let (start, end) = (log.extent().start, log.extent().end);
+        let start = log.extent().start;
+        let end = log.extent().end;
         let found = read_all(&log, start, end, 10_000).expect("it is all read");
         let first = written.partition_point(|batch| batch.next_offset() <= start);
         assert!(written[first..] == found, "seed {seed}: what is read is what was written");
@@ -206,7 +215,8 @@ fn times_that_go_backwards_are_found_where_they_are() {
 /// all are deleted.
 #[test]
 fn a_clock_that_is_set_back_neither_loses_nor_keeps_for_ever() {
-    let (disk, mut random) = (SimDisk::new(), Random::new(1));
+    let disk = SimDisk::new();
+    let mut random = Random::new(1);
     let (store, _) = open_by_wrong_clock(&disk);
     let created = store.create_topic(topic_name("t"), on_disk(1), Arc::new(Nobody)).expect("a topic");
     let log = created.partitions[0].clone();
@@ -240,7 +250,8 @@ fn what_was_in_memory_for_a_while_is_read_from_its_segment() {
     let opened = open(&SimDisk::new(), Path::new("/data"), settings).expect("a new directory");
     let work = Work::new(opened, &Model::default(), 1, Heard::default().say());
     let writer = work.create(1).expect("a topic")[0].clone();
-    let (store, tail_bytes) = (&work.store, || work.store.stats().tail_bytes);
+    let store = &work.store;
+    let tail_bytes = || work.store.stats().tail_bytes;
     let append = || {
         let end = (0..10).fold(0, |_, _| writer.append().expect("it is taken"));
         assert!(writer.wait(end), "it is acknowledged");

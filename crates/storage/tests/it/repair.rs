@@ -90,7 +90,8 @@ fn check(topics: &[StoredTopic], model: &Model, plan: &Plan, place: &str) {
 }
 
 fn repair_after(harm: Harm, site: &Site, path: &Path, kind: Kind) {
-    let (disk, place) = (site.disk.kill(), format!("{} {harm:?}", path.display()));
+    let disk = site.disk.kill();
+    let place = format!("{} {harm:?}", path.display());
     harm.apply(&disk, path, kind);
     let is_wrong = is_wrong(&disk);
     let inspection = inspect(&disk);
@@ -126,7 +127,8 @@ fn repair_after(harm: Harm, site: &Site, path: &Path, kind: Kind) {
     let disk = disk.cut(1);
     let (store, topics) = open(&disk, Path::new(DIR), small(1)).unwrap_or_else(|error| panic!("{place}: {error}"));
     check(&topics, &site.model, &plan, &place);
-    let (mut model, heard) = (Model::of(&topics, site.model.topics_ever), Heard::default());
+    let mut model = Model::of(&topics, site.model.topics_ever);
+    let heard = Heard::default();
     let work = Work::new((store, topics), &model, 9, heard.say());
     for writer in work.writers() {
         let end = writer.append().expect("it is served");
@@ -195,12 +197,14 @@ fn a_directory_in_use_is_not_inspected() {
 
 #[test]
 fn a_new_journal_begins_behind_all_of_the_one_that_was_given_up() {
-    let (disk, settings) = (SimDisk::new(), without_checkpoints());
+    let disk = SimDisk::new();
+    let settings = without_checkpoints();
     let opened = open(&disk, Path::new(DIR), settings).expect("a new directory");
     let work = Work::new(opened, &Model::default(), 1, Heard::default().say());
     let writer = work.create(1).expect("a topic")[0].clone();
     fill_files(&disk, &writer, 3);
-    let (killed, given_up) = (disk.kill(), heads(&disk));
+    let killed = disk.kill();
+    let given_up = heads(&disk);
     work.end().expect("it stops");
     // The positions of the larger files are unknown now.
     for (path, _) in journals(&killed) {

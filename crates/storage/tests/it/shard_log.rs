@@ -154,7 +154,8 @@ fn what_is_not_committed_can_be_cut_and_what_is_committed_cannot() {
 
 #[test]
 fn a_directory_that_applies_the_log_of_another_has_its_topics_and_records() {
-    let (leading, following) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+    let leading = tempfile::tempdir().expect("a directory");
+    let following = tempfile::tempdir().expect("a directory");
     let (leader, majority, _) = open_behind(leading.path());
     let (follower, _) = open(&RealDisk, following.path(), small(2)).expect("a directory");
     let nobody = || Arc::new(Nobody);

@@ -566,7 +566,8 @@ impl DiskFile for SimFile {
         let (written, len, turns) = {
             let mut world = self.disk.0.lock();
             let begun = world.begin(Doing::Sync, &self.path);
-            let (is_off, turns) = (world.is_off(), world.operations.wrapping_mul(0x9e37_79b9) >> 7 & 3);
+            let is_off = world.is_off();
+            let turns = world.operations.wrapping_mul(0x9e37_79b9) >> 7 & 3;
             let content = world.files.get_mut(&self.file).expect("a file");
             if let Err(error) = begun {
                 if !is_off {
@@ -592,7 +593,8 @@ impl DiskFile for SimFile {
         versions.retain(|sector, versions| {
             let count = versions.partition_point(|(write, _)| *write <= written);
             if count > 0 && !given_up.contains(sector) {
-                let (from, to) = ((sector * SECTOR_BYTES).min(len), ((sector + 1) * SECTOR_BYTES).min(len));
+                let from = (sector * SECTOR_BYTES).min(len);
+                let to = ((sector + 1) * SECTOR_BYTES).min(len);
                 synced[from..to].copy_from_slice(&versions[count - 1].1[..to - from]);
                 versions.drain(..count);
             }

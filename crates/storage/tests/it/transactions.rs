@@ -137,7 +137,8 @@ impl Site {
 
     /// Reads all batches as a reader receives them.
     fn read(&self) -> Vec<RecordBatch> {
-        let (mut at, mut found) = (self.log.extent().start, Vec::new());
+        let mut at = self.log.extent().start;
+        let mut found = Vec::new();
         while at < self.log.extent().end {
             for batch in read_at(&self.log, at, 9000).expect("it is read") {
                 assert!(batch.base_offset() <= at, "a hole at offset {at}");
@@ -151,14 +152,16 @@ impl Site {
     /// Checks the log once all is committed: open and void records match the log's state, and the newest valid record
     /// of each key is present.
     fn check(&self) -> usize {
-        let (decisions, producers) = (self.decisions(), self.log.producers());
+        let decisions = self.decisions();
+        let producers = self.log.producers();
         let is_open = |sent: &&Sent| sent.transaction.is_some_and(|of| !decisions.contains_key(&of));
         let first_open = self.sent.values().find(is_open).map(|sent| sent.batch.base_offset());
         assert_eq!(producers.first_open(), first_open);
         let stable_end = first_open.unwrap_or(self.log.end());
 
         let void = AbortedIndex::new(producers.aborted(0, self.log.end()));
-        let (mut there, mut voids) = (BTreeMap::new(), 0);
+        let mut there = BTreeMap::new();
+        let mut voids = 0;
         for batch in self.read() {
             let records = batch.records().expect("it decodes");
             for view in &records {
@@ -194,7 +197,8 @@ impl Site {
 fn batch(random: &mut Random, producer: Option<Producer>) -> engine::DraftBatch {
     let mut builder = BatchBuilder::new();
     for _ in 0..1 + random.below(4) {
-        let (key, value) = (format!("key {}", random.below(KEYS)), random.next().to_string().repeat(4));
+        let key = format!("key {}", random.below(KEYS));
+        let value = random.next().to_string().repeat(4);
         let value = (!random.is_one_in(6)).then_some(value.as_bytes());
         builder.push(1, Some(key.as_bytes()), value, &[]).expect("it fits");
     }
@@ -223,7 +227,8 @@ fn what_is_open_and_what_is_void_outlives_power_cuts_and_compaction() {
                     break;
                 }
             }
-            let (cut, is_killed) = (random.next(), random.is_one_in(4));
+            let cut = random.next();
+            let is_killed = random.is_one_in(4);
             site = site.reopened(|disk| if is_killed { disk.kill() } else { disk.cut(cut) });
         }
         while site.append(&mut random).is_err() {}

@@ -100,7 +100,8 @@ pub fn batch_at(topic: &str, partition: usize, base: Offset, incarnation: u64) -
     let key = topic.bytes().fold(incarnation, |key, byte| key.wrapping_mul(31).wrapping_add(u64::from(byte)));
     let mut random = Random::new(key.wrapping_mul(0x1_0001) ^ (base << 20) ^ ((partition as u64) << 50));
     let mut builder = BatchBuilder::new();
-    let (count, is_large) = (1 + random.below(4), random.is_one_in(12));
+    let count = 1 + random.below(4);
+    let is_large = random.is_one_in(12);
     for i in 0..count {
         let len = if is_large { random.below(6000) } else { random.below(300) };
         let first = random.next();
@@ -199,7 +200,8 @@ impl Model {
         let mut model = Self { topics_ever, ..Self::default() };
         for topic in topics {
             for (i, log) in topic.partitions.iter().enumerate() {
-                let (start, end) = (log.extent().start, log.extent().end);
+                let start = log.extent().start;
+                let end = log.extent().end;
                 let known = read_all(log, start, end, 64 << 10).expect("it is read");
                 let partition = PartitionModel { known, known_end: end, committed: end, ..PartitionModel::default() };
                 model.topic(topic.name.as_str()).partitions.insert(i, partition);
@@ -282,9 +284,11 @@ impl PartitionModel {
         partition: usize,
         incarnation: u64,
     ) -> Result<(), Error> {
-        let (extent, place) = (log.extent(), format!("{topic}/{partition}"));
+        let extent = log.extent();
+        let place = format!("{topic}/{partition}");
         assert_eq!(log.refused(), None, "{place}");
-        let (start, end) = (extent.start, extent.end);
+        let start = extent.start;
+        let end = extent.end;
         assert!(
             start == self.started || (start > self.started && self.starting.contains(&start)),
             "{place}: starts at {start}, was told {}, tried {:?}",
@@ -316,7 +320,8 @@ impl PartitionModel {
     }
 
     fn check_times(&self, log: &Arc<dyn DurableLog>, place: &str, found: &[RecordBatch]) -> Result<(), Error> {
-        let (start, end) = (log.extent().start, log.extent().end);
+        let start = log.extent().start;
+        let end = log.extent().end;
         for timestamp_ms in (0..=10).map(|tenth| ((start + (end - start) * tenth / 10) * 10) as i64) {
             let first = found.iter().find(|batch| batch.max_timestamp_ms() >= timestamp_ms);
             let expected = first.map_or(end, |batch| batch.base_offset().max(start));
@@ -598,7 +603,9 @@ impl Work {
             let name = topic.name.as_str();
             let (_, written, committed) = model.known(name, partition);
             let state = Mutex::new(WriterState { written, committed, ..WriterState::default() });
-            let (topic, log, say) = (name.to_owned(), log.clone(), self.say.clone());
+            let topic = name.to_owned();
+            let log = log.clone();
+            let say = self.say.clone();
             let incarnation = self.incarnation;
             Arc::new(Writer { topic, partition, incarnation, log, say, state, changed: Condvar::new() })
         };
@@ -665,7 +672,8 @@ impl Work {
 
     /// Deletes the records of a partition before an offset and waits until that is durable.
     pub fn delete_before(&self, writer: &Arc<Writer>, start: Offset) -> Result<(), Error> {
-        let (topic, partition) = (writer.topic.clone(), writer.partition);
+        let topic = writer.topic.clone();
+        let partition = writer.partition;
         (self.say)(Event::Starting(topic.clone(), partition, start));
         let told = Told::new(Event::Started(topic, partition, start), &self.say);
         writer.log.set_start(start, told.clone())?;
@@ -674,7 +682,8 @@ impl Work {
     }
 
     fn set_start(&self, writer: &Arc<Writer>, random: &mut Random) -> Result<(), Error> {
-        let (topic, partition) = (writer.topic.clone(), writer.partition);
+        let topic = writer.topic.clone();
+        let partition = writer.partition;
         if random.is_one_in(2) {
             let Some(start) = writer.log.retain(100 << 10, 0, clock()) else {
                 return Ok(());

@@ -20,7 +20,8 @@ pub fn run(config: &Config, command: AclCommand, is_json: bool) -> Result {
                 if kind == ResourceKind::Cluster && name != Resource::CLUSTER_NAME {
                     return Err(Failure::new(USAGE, "the cluster has no name: omit it"));
                 }
-                let (principal, pattern) = (Principal::parse(&principal)?, Pattern { kind, name, is_prefix: prefix });
+                let principal = Principal::parse(&principal)?;
+                let pattern = Pattern { kind, name, is_prefix: prefix };
                 let acl = |operation| Acl {
                     pattern: pattern.clone(),
                     principal: principal.clone(),

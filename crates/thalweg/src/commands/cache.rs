@@ -179,7 +179,9 @@ async fn watch(
     is_json: bool,
 ) -> Result {
     remark(&format!("watching cache {}; Ctrl-C ends", cache.name()));
-    let (mut watch, mut is_caught_up, mut left) = (cache.watch(prefix.to_owned()), false, max.unwrap_or(u64::MAX));
+    let mut watch = cache.watch(prefix.to_owned());
+    let mut is_caught_up = false;
+    let mut left = max.unwrap_or(u64::MAX);
     loop {
         let news = watch.next().await?;
         if news.is_reset {
@@ -249,7 +251,8 @@ fn entry_json(key: &[u8], value: &Value) -> Json {
 }
 
 fn to_json(status: &CacheStatus) -> Json {
-    let (settings, stats) = (&status.settings, &status.stats);
+    let settings = &status.settings;
+    let stats = &status.stats;
     json!({
         "cache": status.name.as_str(),
         "bytes_max": status.bytes_max,
@@ -279,7 +282,8 @@ fn list(out: &mut impl Write, caches: &[CacheStatus], is_json: bool) -> Result {
     let mut table = units::table();
     table.set_header(["CACHE", "ENTRIES", "BYTES", "OF", "EVICTION", "DURABLE", "HITS", "MISSES"]);
     for cache in caches {
-        let (settings, stats) = (&cache.settings, &cache.stats);
+        let settings = &cache.settings;
+        let stats = &cache.stats;
         table.add_row([
             cache.name.to_string(),
             stats.entries.to_string(),
@@ -298,7 +302,8 @@ fn stats(out: &mut impl Write, cache: &CacheStatus, is_json: bool) -> Result {
     if is_json {
         return Ok(writeln!(out, "{}", to_json(cache))?);
     }
-    let (settings, stats) = (&cache.settings, &cache.stats);
+    let settings = &cache.settings;
+    let stats = &cache.stats;
     let asked = stats.hits + stats.misses;
     let ratio = if asked == 0 { DASH.to_owned() } else { format!("{:.1} %", 100.0 * stats.hits as f64 / asked as f64) };
     let rows = [

@@ -59,7 +59,9 @@ async fn reset(out: &mut impl Write, client: &Client, args: GroupReset, is_json:
         Err(error) if error.kind == ErrorKind::NotFound && to.is_some() => HashMap::new(),
         Err(error) => return Err(error.into()),
     };
-    let (group, topic, is_dry_run) = (args.group, args.topic, args.dry_run);
+    let group = args.group;
+    let topic = args.topic;
+    let is_dry_run = args.dry_run;
     let request =
         OffsetReset { group: group.clone(), topic: topic.clone(), partitions: args.partition, to, is_dry_run };
     let after = client.reset_offsets(request).await?;
@@ -186,7 +188,8 @@ fn to_json(info: &GroupInfo) -> Value {
 }
 
 fn summary_to_json(group: &GroupSummary) -> Value {
-    let (state, members) = (group.state.name(), group.members);
+    let state = group.state.name();
+    let members = group.members;
     json!({ "group": group.group, "state": state, "members": members, "offsets": group.offsets, "lag": group.lag })
 }
 

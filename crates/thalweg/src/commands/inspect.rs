@@ -187,7 +187,8 @@ fn report_json(report: &Report) -> Value {
 }
 
 fn dump_file(path: &Path, is_json: bool) -> Result {
-    let (mut out, mut broken) = (std::io::BufWriter::new(std::io::stdout().lock()), None);
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut broken = None;
     let mut damages = 0;
     let dumped = dump(&RealDisk, path, &mut |item| {
         damages += u64::from(is_damage(&item));

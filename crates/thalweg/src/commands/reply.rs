@@ -37,7 +37,8 @@ async fn answer_all(client: &Client, args: &Reply, address: &str) -> Result<u64>
     }
     let mut requests = requests.open().await?;
     remark(&format!("answering requests to {} at {address}; Ctrl-C ends", args.topic));
-    let (mut answered, wanted) = (0, args.count.unwrap_or(u64::MAX));
+    let mut answered = 0;
+    let wanted = args.count.unwrap_or(u64::MAX);
     while answered < wanted {
         let message = tokio::select! {
             message = requests.next() => message?,

@@ -56,8 +56,10 @@ pub fn run(config: &Config, is_json: bool) -> Result {
 impl Status {
     async fn ask(client: &Client, address: &str) -> client::Result<Self> {
         let samples = Samples::parse(&client.stats().await?);
-        let (topics, queues) = (client.list_topics().await?, client.list_queues("").await?);
-        let (groups, caches) = (client.list_groups().await?, client.list_caches().await?);
+        let topics = client.list_topics().await?;
+        let queues = client.list_queues("").await?;
+        let groups = client.list_groups().await?;
+        let caches = client.list_caches().await?;
         let topics: Vec<&TopicInfo> = topics.iter().filter(|topic| !is_internal(&topic.topic)).collect();
         let partitions = || topics.iter().flat_map(|topic| &topic.partitions);
         let counts = || queues.iter().filter_map(|queue| queue.counts.as_ref());

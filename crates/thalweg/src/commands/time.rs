@@ -54,7 +54,8 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
 
 /// Formats a time as RFC 3339, UTC, to the millisecond.
 pub fn format_time(timestamp_ms: i64) -> String {
-    let (days, ms) = (timestamp_ms.div_euclid(86_400_000), timestamp_ms.rem_euclid(86_400_000));
+    let days = timestamp_ms.div_euclid(86_400_000);
+    let ms = timestamp_ms.rem_euclid(86_400_000);
     let z = days + 719_468;
     let era = z.div_euclid(146_097);
     let doe = z - era * 146_097;
@@ -64,7 +65,8 @@ pub fn format_time(timestamp_ms: i64) -> String {
     let month = if mp < 10 { mp + 3 } else { mp - 9 };
     let year = yoe + era * 400 + i64::from(month <= 2);
     let day = doy - (153 * mp + 2) / 5 + 1;
-    let (s, ms) = (ms / 1000, ms % 1000);
+    let s = ms / 1000;
+    let ms = ms % 1000;
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{ms:03}Z", s / 3600, s / 60 % 60, s % 60)
 }
 

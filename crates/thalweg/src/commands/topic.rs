@@ -257,7 +257,9 @@ fn retention_owner(info: &TopicInfo) -> String {
 
 fn to_json(info: &TopicInfo) -> Value {
     let partition = |(id, p): (usize, &client::PartitionInfo)| {
-        let (start, end, bytes) = (p.start, p.end, p.bytes);
+        let start = p.start;
+        let end = p.end;
+        let bytes = p.bytes;
         json!({ "partition": id, "start": start, "end": end, "bytes": bytes, "subscribers": p.subscribers })
     };
     json!({

@@ -22,7 +22,8 @@ const SALT_BYTES: usize = 16;
 pub fn run(config: &Config, command: User, is_json: bool) -> Result {
     match command {
         User::Add { user, mechanism, iterations } => {
-            let (name, password) = (UserName::parse(&user)?, read_password(&user)?);
+            let name = UserName::parse(&user)?;
+            let password = read_password(&user)?;
             let mechanisms = mechanism.map_or(Mechanism::ALL.to_vec(), |one| vec![one.get()]);
             let credential = |mechanism| Credential::of_password(mechanism, &password, salt()?, iterations);
             let credentials = mechanisms.into_iter().map(credential).collect::<client::Result<_>>()?;
@@ -34,7 +35,8 @@ pub fn run(config: &Config, command: User, is_json: bool) -> Result {
             list(&users, is_json)
         }
         User::Delete { user, mechanism } => {
-            let (name, mechanisms) = (UserName::parse(&user)?, mechanism.map(|one| one.get()).into_iter().collect());
+            let name = UserName::parse(&user)?;
+            let mechanisms = mechanism.map(|one| one.get()).into_iter().collect();
             on(config, async |client| client.delete_user(name, mechanisms).await)?;
             say(is_json, json!({ "deleted": user }), &format!("deleted the password of user {user}"))
         }

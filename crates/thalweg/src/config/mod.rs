@@ -137,7 +137,8 @@ impl Config {
             let value = written.iter().rev().find(|(key, ..)| key.name == name).map(|(_, value, _)| value.as_str());
             among.iter().position(|choice| Some(*choice) == value).unwrap_or(0)
         };
-        let (profile, size) = (chosen("profile", &PROFILES), chosen("size", &SIZES));
+        let profile = chosen("profile", &PROFILES);
+        let size = chosen("size", &SIZES);
         let mut values = BTreeMap::new();
         for key in KEYS {
             let default = match (key.sizes, size) {
@@ -275,7 +276,8 @@ impl Config {
             if address.ip().is_loopback() || !self.is_login_required() || self.has_login(door) {
                 continue;
             }
-            let (or, door) = (if door == Door::Sqs { "set sqs_auth = verify, " } else { "" }, door.key());
+            let or = if door == Door::Sqs { "set sqs_auth = verify, " } else { "" };
+            let door = door.key();
             return Err(ConfigError(format!(
                 "{door} = {address} can be reached from other machines: auth = required, but this door does not \
                  authenticate its clients; {or}bind it to 127.0.0.1, turn it off with {door} = off, or use --insecure"
@@ -294,7 +296,9 @@ impl Config {
     }
 
     fn check_sqs(&self) -> Result<()> {
-        let (account, region, url) = (self.text("sqs_account"), self.text("sqs_region"), self.text("sqs_url"));
+        let account = self.text("sqs_account");
+        let region = self.text("sqs_region");
+        let url = self.text("sqs_url");
         if !is_account(account) {
             return Err(ConfigError(format!("sqs_account: '{account}' is not an account; write 12 digits")));
         }

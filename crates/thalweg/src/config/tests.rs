@@ -245,7 +245,9 @@ fn only(door: Door, address: &str, more: &[&str]) -> Result<Config> {
 fn no_door_is_left_out_of_the_checks_of_binds() {
     let tls = ["tls_cert = \"a.pem\"", "tls_key = \"a.key\""];
     let signed = ["sqs_auth = \"verify\"", "sqs_credentials = \"key:secret\""];
-    let (login, lists, insecure) = ("auth = \"required\"", "authorization = true", "insecure = true");
+    let login = "auth = \"required\"";
+    let lists = "authorization = true";
+    let insecure = "insecure = true";
     for door in Door::ALL {
         let key = door.key();
         for address in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1"] {

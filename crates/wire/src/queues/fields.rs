@@ -134,8 +134,12 @@ pub(super) fn get_info<B: Buf>(f: &mut Fields<B>) -> Result<QueueInfo> {
         settings: get_named(f)?,
         notes: get_named(f)?,
         counts: get_option(f, |f| {
-            let (visible, in_flight, delayed) = (f.u64()?, f.u64()?, f.u64()?);
-            let (bytes, noisy_groups, oldest_ms) = (f.u64()?, f.u64()?, get_option(f, Fields::u64)?);
+            let visible = f.u64()?;
+            let in_flight = f.u64()?;
+            let delayed = f.u64()?;
+            let bytes = f.u64()?;
+            let noisy_groups = f.u64()?;
+            let oldest_ms = get_option(f, Fields::u64)?;
             Ok(QueueCounts { visible, in_flight, delayed, bytes, oldest_ms, noisy_groups })
         })?,
     })

@@ -530,7 +530,8 @@ impl QueueRequest {
             request::QUEUE_DESCRIBE => Self::Describe { queue: f.str()? },
             request::QUEUE_LIST => Self::List { prefix: f.str()?, after: f.str()?, count_max: f.u32()? },
             request::QUEUE_SEND => {
-                let (queue, flags) = (f.str()?, get_flags(f, IS_MOVE)?);
+                let queue = f.str()?;
+                let flags = get_flags(f, IS_MOVE)?;
                 let messages = f.list(OUT_MESSAGE_BYTES_MIN, get_out_message)?;
                 Self::Send { queue, is_move: flags & IS_MOVE != 0, messages }
             }
@@ -548,7 +549,8 @@ impl QueueRequest {
             }
             request::QUEUE_PURGE => Self::Purge { queue: f.str()? },
             request::QUEUE_SEEK => {
-                let (queue, code) = (f.str()?, f.u8()?);
+                let queue = f.str()?;
+                let code = f.u8()?;
                 Self::Seek { queue, to: get_start(code, f)? }
             }
             request::REDRIVE_START => Self::StartRedrive {
@@ -751,7 +753,8 @@ impl OutMessage {
     /// Returns an upper estimate of the message's size on the wire in bytes.
     pub fn wire_bytes(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(name, value)| 6 + name.len() + value.len()).sum();
-        let (group, dedup) = (self.group.as_ref().map_or(0, Bytes::len), self.dedup.as_ref().map_or(0, String::len));
+        let group = self.group.as_ref().map_or(0, Bytes::len);
+        let dedup = self.dedup.as_ref().map_or(0, String::len);
         32 + self.body.len() + group + dedup + headers
     }
 }

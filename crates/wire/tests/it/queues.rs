@@ -39,7 +39,9 @@ pub fn requests() -> Vec<(&'static str, QueueRequest)> {
     };
     let send = |is_move, messages| QueueRequest::Send { queue: jobs(), is_move, messages };
     let receive = |lease_ms, outlives_connection| {
-        let (count_max, bytes_max, wait_ms) = (10, 1 << 20, 20_000);
+        let count_max = 10;
+        let bytes_max = 1 << 20;
+        let wait_ms = 20_000;
         QueueRequest::Receive(Receive { queue: jobs(), count_max, bytes_max, lease_ms, wait_ms, outlives_connection })
     };
     let peek = |after| QueueRequest::Peek { queue: jobs(), after, count_max: 100 };
@@ -83,7 +85,11 @@ pub fn responses() -> Vec<(&'static str, QueueResponse)> {
         counts,
     };
     let counts = |oldest_ms| {
-        let (visible, in_flight, delayed, bytes, noisy_groups) = (3, 2, 1, 1 << 33, 1);
+        let visible = 3;
+        let in_flight = 2;
+        let delayed = 1;
+        let bytes = 1 << 33;
+        let noisy_groups = 1;
         Some(QueueCounts { visible, in_flight, delayed, bytes, oldest_ms, noisy_groups })
     };
     let sent =

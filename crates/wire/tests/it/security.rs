@@ -26,7 +26,8 @@ fn denied() -> Acl {
 
 pub fn requests() -> Vec<(&'static str, SecurityRequest)> {
     let of = |mechanism, bytes: usize| {
-        let (stored_key, server_key) = (vec![0xaa; bytes], vec![0xbb; bytes]);
+        let stored_key = vec![0xaa; bytes];
+        let server_key = vec![0xbb; bytes];
         Credential::of_keys(mechanism, 4096, vec![0x11; 16], stored_key, server_key).expect("a credential")
     };
     let one = AclFilter {

@@ -122,8 +122,10 @@ fn requests() -> Vec<Vector> {
         group: "workers".into(),
         ..subscribe(Start::Live)
     };
-    let (required, offered) = (Features(0), Features(0x8000_0000_0000_0001));
-    let (retention_bytes, retention_ms) = (64 << 20, 3_600_000);
+    let required = Features(0);
+    let offered = Features(0x8000_0000_0000_0001);
+    let retention_bytes = 64 << 20;
+    let retention_ms = 3_600_000;
     let settings = TopicSettings {
         partitions: 4,
         retention_bytes,
@@ -451,7 +453,8 @@ fn from_hex(text: &str) -> BytesMut {
 
 /// Returns the only frame in the bytes.
 fn frame_of(bytes: &[u8]) -> Frame {
-    let (mut frames, mut assembler) = (Vec::new(), Assembler::new(BODY_BYTES_MAX));
+    let mut frames = Vec::new();
+    let mut assembler = Assembler::new(BODY_BYTES_MAX);
     assembler.feed(bytes, &mut frames).expect("a frame");
     assert!(assembler.is_between_frames() && frames.len() == 1);
     frames.remove(0)
@@ -528,7 +531,8 @@ fn every_kind_has_a_vector() {
 fn a_body_that_is_cut_or_too_long_is_refused() {
     for family in families() {
         for vector in &family.vectors {
-            let (name, whole) = (&vector.name, frame_of(&vector.bytes));
+            let name = &vector.name;
+            let whole = frame_of(&vector.bytes);
             let open_end = open_end(family.file, vector);
             let decode = |body: &[u8]| (family.decode)(frame(whole.kind, body)).map_err(|error| error.kind);
             for length in 0..whole.body.len() {
@@ -632,7 +636,8 @@ fn many_of_the_smallest_entries_are_read() {
 }
 
 fn smallest_groups() -> Vec<GroupResponse> {
-    let (state, assignor) = (GroupState::Empty, Assignor::Uniform);
+    let state = GroupState::Empty;
+    let assignor = Assignor::Uniform;
     let summary = GroupSummary { group: String::new(), state, members: 0, offsets: 0, lag: 0 };
     let member = MemberInfo {
         member: String::new(),
@@ -659,11 +664,14 @@ fn smallest_groups() -> Vec<GroupResponse> {
 
 #[test]
 fn a_very_large_body_is_read_in_place_and_not_past_its_end() {
-    let (large, mut stream) = ((512 << 10) + (20 << 10), BytesMut::new());
+    let large = (512 << 10) + (20 << 10);
+    let mut stream = BytesMut::new();
     put_frame(&mut stream, 1, 1, |body| body.put_bytes(1, large));
     put_frame(&mut stream, 2, 2, |body| body.put_bytes(2, 3));
-    let (mut frames, mut assembler) = (Vec::new(), Assembler::new(BODY_BYTES_MAX));
-    let (mut rest, mut places) = (stream.freeze(), 0);
+    let mut frames = Vec::new();
+    let mut assembler = Assembler::new(BODY_BYTES_MAX);
+    let mut rest = stream.freeze();
+    let mut places = 0;
     while !rest.is_empty() {
         if let Some(mut place) = assembler.large_rest() {
             place.put_slice(&rest.split_to(rest.len().min(place.remaining_mut())));
@@ -730,7 +738,8 @@ fn a_long_message_is_cut() {
 /// The names that brokers accept are shorter; the frame stays well formed whatever a caller passes.
 #[test]
 fn a_text_too_long_for_its_length_loses_its_end() {
-    let (most, ends) = (usize::from(u16::MAX), "and what comes after it");
+    let most = usize::from(u16::MAX);
+    let ends = "and what comes after it";
     let cases = [
         ("x".repeat(most), most),
         ("x".repeat(most + 1), most),
@@ -776,7 +785,8 @@ fn the_pieces_for_vectored_writes_are_the_same_bytes() {
     Request::Publish { topic: "t".into(), partition: None, acks: Acks::Default, batch }.encode(9, &mut whole);
     assert_eq!(publish_frame(9, "t", None, Acks::Default, bytes.clone()).concat(), whole);
 
-    let (mut whole, mut head) = (BytesMut::new(), BytesMut::new());
+    let mut whole = BytesMut::new();
+    let mut head = BytesMut::new();
     Push::Deliver { subscription: 1, partition: 2, topic: "t".into(), batch: bytes.clone() }.encode(&mut whole);
     put_deliver_head(&mut head, 1, 2, "t", bytes.len());
     assert_eq!([head.freeze(), bytes].concat(), whole);
@@ -827,8 +837,10 @@ proptest! {
         for (kind, correlation, length) in &sent {
             put_frame(&mut stream, *kind, *correlation, |body| body.put_bytes(*kind, *length));
         }
-        let (mut frames, mut assembler) = (Vec::new(), Assembler::new(BODY_BYTES_MAX));
-        let (mut rest, mut cuts) = (Bytes::from(stream), cuts.into_iter().cycle());
+        let mut frames = Vec::new();
+        let mut assembler = Assembler::new(BODY_BYTES_MAX);
+        let mut rest = Bytes::from(stream);
+        let mut cuts = cuts.into_iter().cycle();
         while !rest.is_empty() {
             let mut part = rest.split_to(cuts.next().expect("endless").min(rest.len()));
             // Like a socket: directly into a large body if there is one, otherwise through a buffer.

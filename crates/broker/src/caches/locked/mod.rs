@@ -374,7 +374,8 @@ impl<'c> Locked<'c> {
     /// `None` at the end. All stripes have to be locked.
     pub fn scan(&self, from: ScanCursor, mut each: impl FnMut(Found<'_>) -> bool) -> Option<ScanCursor> {
         self.is_read.set(true);
-        let (at, place) = (from.0 >> 32, from.0 as u32);
+        let at = from.0 >> 32;
+        let place = from.0 as u32;
         let (_, stripe) = self.stripes.get(at as usize)?;
         match stripe.scan(Cursor(place), SCAN_PLACES, self.now_ms(), &mut each) {
             Some(Cursor(place)) => Some(ScanCursor(at << 32 | u64::from(place))),

@@ -93,7 +93,8 @@ impl Levels {
 
     /// Returns the resulting defaults for topics without their own settings.
     fn change(&self, broker: &Broker) -> Result<SettingsChange, Failure> {
-        let (mut draft, mut change) = (Draft::new(broker, 1), SettingsChange::default());
+        let mut draft = Draft::new(broker, 1);
+        let mut change = SettingsChange::default();
         for setting in SETTINGS.iter().filter(|setting| is_of_topics(setting)) {
             let Some(value) = self.value(setting.of_broker) else { continue };
             let why = draft.set(setting.name, Some(value));

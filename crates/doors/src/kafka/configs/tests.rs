@@ -118,7 +118,8 @@ async fn a_draft_says_what_its_settings_come_to() {
         let TopicSettings { retention_ms, retention_bytes, compact, .. } = draft.settings();
         Ok::<_, Failure>((compact, retention_ms, retention_bytes))
     };
-    let (ms, bytes) = (3_600_000, 64 << 20);
+    let ms = 3_600_000;
+    let bytes = 64 << 20;
     assert_eq!(of(&[]), Ok((false, ms, bytes)));
     assert_eq!(of(&[("retention.ms", "-1")]), Ok((false, 0, bytes)));
     // Kafka's 0 keeps as little as possible; the broker's 0 means no limit.

@@ -141,7 +141,8 @@ fn rule(broker: &Arc<Broker>, caller: &Caller, text: &str) -> Outcome<Pattern> {
     }
     let is_unknown = |error| invalid(format!("'{text}' is not a supported regular expression: {error}"));
     let regex = expression(text).map_err(is_unknown)?;
-    let (user, host) = (caller.user.clone(), caller.host.clone());
+    let user = caller.user.clone();
+    let host = caller.host.clone();
     let whose = if broker.is_authorizing() { format!("{user} {host}") } else { String::new() };
     let broker = Arc::downgrade(broker);
     let takes = move |topic: &TopicName| {

@@ -182,7 +182,8 @@ fn duration(text: &str) -> Option<Duration> {
         Some((days, time)) => (days, time),
         None => (text.strip_prefix('P')?, ""),
     };
-    let (mut seconds, mut count) = (0.0, 0);
+    let mut seconds = 0.0;
+    let mut count = 0;
     for (mut rest, units) in [(days, &[('D', 86_400.0)][..]), (time, &[('H', 3600.0), ('M', 60.0), ('S', 1.0)][..])] {
         for (unit, factor) in units {
             if let Some((number, after)) = rest.split_once(*unit) {

@@ -226,7 +226,8 @@ fn every_message_is_the_same_bytes_and_the_same_values_in_another_implementation
 fn values(debug: &str) -> Vec<(String, String)> {
     let mut values = Vec::new();
     let mut structs = Vec::new();
-    let (mut last, mut field) = ("", "");
+    let mut last = "";
+    let mut field = "";
     let mut rest = debug;
     while let Some(c) = rest.chars().next() {
         let length = match c {
@@ -285,7 +286,8 @@ fn requests_are_the_bytes_of_the_vectors() {
         let hex = hex.as_bytes().chunks(2).map(|pair| str::from_utf8(pair).expect("digits"));
         let bytes: Bytes = hex.map(|pair| u8::from_str_radix(pair, 16).expect("two digits")).collect();
         let mut from = Reader::new(bytes.clone());
-        let (key, version) = (from.get().expect("a key"), from.get().expect("a version"));
+        let key = from.get().expect("a key");
+        let version = from.get().expect("a version");
         let request = Request::decode(key, version, &mut from).expect(name);
         assert_eq!(encoded(|out| request.encode(version, out)), bytes[4..], "{name}");
         versions.push((key, version));
@@ -339,7 +341,8 @@ fn every_beginning_of_a_message_is_refused() {
 #[test]
 fn a_damaged_request_is_refused_or_it_is_another_one() {
     let random = &mut Random::seeded(3);
-    let (mut refused, mut taken) = (0, 0);
+    let mut refused = 0;
+    let mut taken = 0;
     for_each_pair(|pair| {
         if !pair.is_request || pair.bytes.is_empty() {
             return;

@@ -50,7 +50,8 @@ async fn try_acknowledge(
     caller: &Caller,
     request: ShareAcknowledgeRequest,
 ) -> Result<ShareAcknowledgeResponse, Code> {
-    let (group, id) = (request.group_id.as_deref(), request.member_id.as_deref());
+    let group = request.group_id.as_deref();
+    let id = request.member_id.as_deref();
     let member = Member::of(broker, caller, SHARE_ACKNOWLEDGE, group, id).await?;
     let epoch = request.share_session_epoch;
     if epoch == BEGINS {
@@ -160,7 +161,8 @@ fn settlements(
 ) -> Option<Vec<(Offset, u64, Settlement)>> {
     let mut settlements = Vec::new();
     for Batch { first, last, kinds } in batches {
-        let (first, last) = (*first as Offset, *last as Offset);
+        let first = *first as Offset;
+        let last = *last as Offset;
         // Only messages that the member holds are visited, however long the range is.
         let before = settlements.len();
         for (offset, lease) in leases.range(first..=last) {
@@ -211,7 +213,9 @@ mod tests {
     #[test]
     fn only_what_a_member_has_is_settled() {
         let leases: BTreeMap<Offset, u64> = [(3, 30), (4, 40), (5, 50), (7, 70)].into();
-        let (done, back, held) = (Settlement::Done, Settlement::Back, Settlement::Held(9));
+        let done = Settlement::Done;
+        let back = Settlement::Back;
+        let held = Settlement::Held(9);
         let found = settlements(&[batch(3, 5, &[ACCEPT, RELEASE, GAP]), batch(7, 7, &[RENEW])], &leases, 9);
         assert_eq!(found, Some(vec![(3, 30, done), (4, 40, back), (5, 50, done), (7, 70, held)]));
         for lacking in [batch(5, 7, &[ACCEPT]), batch(0, 3, &[ACCEPT]), batch(0, i64::MAX, &[REJECT])] {

@@ -79,7 +79,8 @@ pub(in super::super) fn fetch(
     let has_acks = request.topics.iter().flat_map(|of| &of.partitions).any(|of| !of.acknowledgement_batches.is_empty());
     let is_settled_whatever_comes = has_acks || request.share_session_epoch == ENDS;
     let settling = {
-        let (broker, caller) = (broker.clone(), caller.clone());
+        let broker = broker.clone();
+        let caller = caller.clone();
         async move { settle(&broker, &caller, request).await }
     };
     let settling = if is_settled_whatever_comes {
@@ -107,7 +108,8 @@ pub(in super::super) fn fetch(
 }
 
 async fn settle(broker: &Arc<Broker>, caller: &Caller, request: ShareFetchRequest) -> Result<Settled, Code> {
-    let (group, id) = (request.group_id.as_deref(), request.member_id.as_deref());
+    let group = request.group_id.as_deref();
+    let id = request.member_id.as_deref();
     let member = Member::of(broker, caller, SHARE_FETCH, group, id).await?;
     let epoch = request.share_session_epoch;
     let limits = AcquireLimits {
@@ -140,7 +142,8 @@ async fn settle(broker: &Arc<Broker>, caller: &Caller, request: ShareFetchReques
 
 /// Returns the partitions that a request names, and its acknowledgements.
 fn named(topics: Vec<FetchTopic>) -> (Vec<Place>, Vec<(Place, Vec<Batch>)>) {
-    let (mut named, mut settles) = (Vec::new(), Vec::new());
+    let mut named = Vec::new();
+    let mut settles = Vec::new();
     for FetchTopic { topic_id: id, partitions } in topics {
         for FetchPartition { partition_index, acknowledgement_batches } in partitions {
             let place = (topic_id(id), partition_index as u32);
@@ -177,7 +180,9 @@ impl Member<'_> {
 impl ShareFetched {
     /// Acquires messages for a member. Partitions with neither an error nor messages are left out of the response.
     async fn take(&mut self, member: &Member<'_>, budget: &FetchBudget, places: &[Place], limits: &AcquireLimits) {
-        let (mut from, mut of, mut limits) = (Vec::new(), Vec::new(), *limits);
+        let mut from = Vec::new();
+        let mut of = Vec::new();
+        let mut limits = *limits;
         for of_topic in places.chunk_by(|a, b| a.0 == b.0) {
             let queue = member.queue(of_topic[0].0).await;
             for place in of_topic {
@@ -313,7 +318,8 @@ mod tests {
         let topic = TopicId::new(3, 4);
         let batches = vec![batch.clone(), batch.clone()];
         let partition = PartitionShared { batches, acquired: acquired.clone(), ..Default::default() };
-        let (code, settled) = (Code::UNKNOWN_TOPIC_ID, Code::INVALID_RECORD_STATE);
+        let code = Code::UNKNOWN_TOPIC_ID;
+        let settled = Code::INVALID_RECORD_STATE;
         let refused = PartitionShared { code, settled, ..Default::default() };
         let partitions = [((topic, 2), partition), ((topic, 5), refused)].into();
         let mut out = Out::default();

@@ -74,7 +74,8 @@ async fn try_heartbeat(
     let turn = match (request.member_epoch, topics) {
         (JOINS, None) => return Err(invalid("a member that joins must name the topics of its subscription")),
         (JOINS, Some(topics)) => {
-            let (client, host) = (caller.client.clone(), caller.host.clone());
+            let client = caller.client.clone();
+            let host = caller.host.clone();
             let session_timeout_ms = settings.session_timeout_ms;
             let join = ShareJoin { member, client, host, topics, session_timeout_ms };
             broker.groups.join_share_group(&group, join, settings.start).await?

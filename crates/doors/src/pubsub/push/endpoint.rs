@@ -163,7 +163,8 @@ impl Allow {
         doors: &Doors,
         found: impl Iterator<Item = SocketAddr>,
     ) -> io::Result<Vec<SocketAddr>> {
-        let (mut allowed, mut refused) = (Vec::new(), None);
+        let mut allowed = Vec::new();
+        let mut refused = None;
         for address in found.take(64) {
             if is_own(doors, address) {
                 refused = Some(format!("{address} is a port of this broker: messages cannot be pushed to it"));

@@ -81,7 +81,8 @@ mod tests {
     #[test]
     fn pauses_grow_from_100_ms_to_60_s_while_an_endpoint_fails_and_shrink_as_it_recovers() {
         let mut pace = Pace::default();
-        let (mut now, mut pauses) = (1000, Vec::new());
+        let mut now = 1000;
+        let mut pauses = Vec::new();
         for _ in 0..12 {
             pace.failed(now);
             // Other failures of the same round change nothing.

@@ -130,8 +130,10 @@ fn write_metadata(headers: &mut HeaderMap, subscription: &str, message: &Message
 
 /// Formats a time as `2026-11-22T14:04:42.123Z`.
 fn timestamp(unix_ms: u64) -> String {
-    let (s, ms) = (unix_ms / 1000, unix_ms % 1000);
-    let (days, s) = (s / 86_400, s % 86_400);
+    let s = unix_ms / 1000;
+    let ms = unix_ms % 1000;
+    let days = s / 86_400;
+    let s = s % 86_400;
     let (year, month, day) = date(days);
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{ms:03}Z", s / 3600, s / 60 % 60, s % 60)
 }
@@ -139,7 +141,8 @@ fn timestamp(unix_ms: u64) -> String {
 /// Converts days since 1970 to a date. Years begin in March here, so that the leap day is the last of its year.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let era = days / 146_097;
+    let day_of_era = days % 146_097;
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;

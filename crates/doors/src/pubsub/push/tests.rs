@@ -153,7 +153,9 @@ impl Server {
         let (sender, seen) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                let (answers, sender, tls) = (answers.clone(), sender.clone(), tls.clone());
+                let answers = answers.clone();
+                let sender = sender.clone();
+                let tls = tls.clone();
                 tokio::spawn(async move {
                     match tls {
                         None => serve(socket, &answers, &sender).await,
@@ -375,7 +377,8 @@ async fn requests_at_once_begin_few_and_connections_are_used_again() {
     let gates = gate.clone();
     tokio::spawn(async move {
         while let Ok((mut socket, _)) = listener.accept().await {
-            let (arrived, gate) = (arrived.clone(), gates.clone());
+            let arrived = arrived.clone();
+            let gate = gates.clone();
             tokio::spawn(async move {
                 while read_request(&mut socket).await.is_some() {
                     let _ = arrived.send(());

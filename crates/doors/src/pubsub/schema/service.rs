@@ -196,7 +196,8 @@ impl<D: Documents> Schemas<D> {
         let all = self.all(name).await?;
         let revisions = all.iter().map(|entry| &entry.revision);
         let place = |id: &str| revisions.clone().find(|revision| revision.id == id).map(|found| found.number);
-        let (first, last) = (place(range.first).unwrap_or(0), place(range.last).unwrap_or(u64::MAX));
+        let first = place(range.first).unwrap_or(0);
+        let last = place(range.last).unwrap_or(u64::MAX);
         let is_in = |entry: &&Entry| (first..=last).contains(&entry.revision.number);
         let mut refused = None;
         for entry in live(&all).rev().filter(is_in) {

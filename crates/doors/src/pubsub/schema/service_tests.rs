@@ -164,7 +164,9 @@ async fn messages_follow_the_newest_revision_of_the_range_that_takes_them() {
     let check = async |first: &str, last: &str, text: &str| {
         schemas.check(NAME, Range { first, last }, Encoding::Json, text.as_bytes()).await
     };
-    let (one, two, three) = (r#"{"a": 1}"#, r#"{"a": 1, "b": 2}"#, r#"{"a": 1, "b": 2, "c": 3}"#);
+    let one = r#"{"a": 1}"#;
+    let two = r#"{"a": 1, "b": 2}"#;
+    let three = r#"{"a": 1, "b": 2, "c": 3}"#;
     assert_eq!(check("", "", one).await.as_ref(), Ok(&a));
     assert_eq!(check("", "", three).await.as_ref(), Ok(&c));
     assert_eq!(check("", &b, two).await.as_ref(), Ok(&b));

@@ -252,7 +252,9 @@ impl Transforms {
     }
 
     fn start_thread(&self) -> Result<(), Unanswered> {
-        let (waiting, stuck, stats) = (self.waiting.clone(), self.stuck.clone(), self.stats.clone());
+        let waiting = self.waiting.clone();
+        let stuck = self.stuck.clone();
+        let stats = self.stats.clone();
         self.threads.fetch_add(1, Ordering::Relaxed);
         let alive = Alive(self.threads.clone());
         let thread = std::thread::Builder::new().name("transform".to_owned()).stack_size(THREAD_STACK_BYTES);

@@ -146,7 +146,8 @@ pub(in crate::redis) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
     // Position after the last star, and the text that it has taken so far. A later star makes everything before it
     // final.
-    let (mut at, mut of) = (0, 0);
+    let mut at = 0;
+    let mut of = 0;
     let mut star: Option<(usize, usize)> = None;
     loop {
         if of < pattern.len() && pattern[of] == b'*' {
@@ -189,7 +190,8 @@ fn match_one(pattern: &[u8], byte: u8) -> Option<usize> {
 /// Returns the length of the class if it contains the byte. A class without an end reaches to the end of the pattern.
 fn match_class(class: &[u8], byte: u8) -> Option<usize> {
     let is_negated = class.first() == Some(&b'^');
-    let (mut at, mut is_in) = (usize::from(is_negated), false);
+    let mut at = usize::from(is_negated);
+    let mut is_in = false;
     loop {
         match class.get(at..).unwrap_or_default() {
             [] => break,

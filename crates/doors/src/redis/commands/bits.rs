@@ -79,13 +79,15 @@ fn bits_between(args: &[&[u8]], length: usize, is_strict: bool) -> Done<std::ops
         Some(_) => return Err(SYNTAX),
     };
     let unit = if is_bits { 1 } else { 8 };
-    let (stop, total) = (parse_int(args[1])?, (length * 8 / unit) as i64);
+    let stop = parse_int(args[1])?;
+    let total = (length * 8 / unit) as i64;
     if total == 0 {
         return Ok(0..0);
     }
     // An index before the beginning is clipped to the beginning, also for the end of the range.
     let at = |index: i64| if index < 0 { index.saturating_add(total).max(0) } else { index };
-    let (start, stop) = (at(start), at(stop).min(total - 1));
+    let start = at(start);
+    let stop = at(stop).min(total - 1);
     let span = if start > stop { 0..0 } else { start as usize..stop as usize + 1 };
     Ok(span.start * unit..span.end * unit)
 }
@@ -106,7 +108,8 @@ fn bitcount(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn count_bits(value: &[u8], range: std::ops::Range<usize>) -> usize {
-    let (first, last) = (range.start.next_multiple_of(8).min(range.end), range.end / 8 * 8);
+    let first = range.start.next_multiple_of(8).min(range.end);
+    let last = range.end / 8 * 8;
     if first >= last {
         return range.filter(|at| bit(value, *at)).count();
     }
@@ -293,7 +296,9 @@ fn field_offset(arg: &[u8], width: Width) -> Done<usize> {
 type Fields = Vec<(Field, Width, usize, Overflow)>;
 
 fn parse_fields(args: &[&[u8]]) -> Done<Fields> {
-    let (mut fields, mut overflow, mut at) = (Vec::new(), Overflow::Wrap, 2);
+    let mut fields = Vec::new();
+    let mut overflow = Overflow::Wrap;
+    let mut at = 2;
     while let Some(word) = args.get(at) {
         let rest = &args[at + 1..];
         at += match rest {

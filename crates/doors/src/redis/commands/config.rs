@@ -292,7 +292,8 @@ fn set(door: &Door, args: &[&[u8]]) -> Done {
     if !args.len().is_multiple_of(2) {
         return Err(SYNTAX);
     }
-    let (mut changes, mut seen) = (Vec::new(), BTreeSet::new());
+    let mut changes = Vec::new();
+    let mut seen = BTreeSet::new();
     for pair in args.chunks_exact(2) {
         let name = pair[0].to_ascii_lowercase();
         changes.push(change(door, &name, pair[0], pair[1])?);

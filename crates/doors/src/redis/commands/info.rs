@@ -73,7 +73,8 @@ fn line(name: &str, value: impl Display) -> (String, String) {
 
 /// Returns the section about the server process.
 fn server(door: &Door) -> Lines {
-    let (up_s, now_ms) = (door.began.elapsed().as_secs(), broker::now_ms());
+    let up_s = door.began.elapsed().as_secs();
+    let now_ms = broker::now_ms();
     vec![
         line("redis_version", VERSION),
         line("redis_git_sha1", "00000000"),
@@ -255,7 +256,9 @@ pub(super) fn keyspace_counts(door: &Door) -> [u64; 4] {
 }
 
 fn stats(door: &Door) -> Lines {
-    let (totals, base, rates) = (door.stats.totals(), door.stats.baseline(), door.stats.rates());
+    let totals = door.stats.totals();
+    let base = door.stats.baseline();
+    let rates = door.stats.rates();
     let commands: u64 = door.stats.commands().values().map(|counted| counted.calls()).sum();
     let errors: u64 = door.stats.errors().values().sum();
     let keyspace = keyspace_counts(door);
@@ -339,9 +342,11 @@ fn cpu(_door: &Door) -> Lines {
 
 fn commands(door: &Door) -> Lines {
     let row = |(name, counted): (&str, crate::redis::stats::Counted)| {
-        let (calls, us) = (counted.calls(), counted.ns / 1000);
+        let calls = counted.calls();
+        let us = counted.ns / 1000;
         let mean = if calls == 0 { 0.0 } else { us as f64 / calls as f64 };
-        let (rejected, failed) = (counted.rejected, counted.failed);
+        let rejected = counted.rejected;
+        let failed = counted.failed;
         let value =
             format!("calls={calls},usec={us},usec_per_call={mean:.2},rejected_calls={rejected},failed_calls={failed}");
         (format!("cmdstat_{name}"), value)
@@ -356,7 +361,8 @@ fn errors(door: &Door) -> Lines {
 
 fn latencies(door: &Door) -> Lines {
     let row = |(name, counted): (&str, crate::redis::stats::Counted)| {
-        let (calls, histogram) = (counted.calls() as f64, counted.histogram());
+        let calls = counted.calls() as f64;
+        let histogram = counted.histogram();
         let within = |part: f64| {
             let us = histogram.iter().find(|(_, count)| *count as f64 >= (calls * part).ceil()).map(|(us, _)| *us);
             us.unwrap_or_default() as f64

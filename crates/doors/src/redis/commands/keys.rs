@@ -148,7 +148,9 @@ fn conditions(args: &[&[u8]]) -> Done<If> {
 
 fn expire_at(step: &mut Step<'_, '_>, args: &[&[u8]], until: Until, name: &str) -> Done {
     let wanted = conditions(&args[3..])?;
-    let (key, time, now_ms) = (args[1], parse_int(args[2])?, step.db.now_ms());
+    let key = args[1];
+    let time = parse_int(args[2])?;
+    let now_ms = step.db.now_ms();
     let at_ms = until.at_ms(time, now_ms).ok_or_else(|| invalid_time(name))?;
     let is_set = match step.db.peek(key).map(|found| found.expires_ms) {
         None => false,
@@ -239,7 +241,8 @@ pub(super) fn database(number: &[u8]) -> Done<usize> {
 
 /// Returns `true` if a copy replaces an existing key.
 pub(super) fn copy_replaces(args: &[&[u8]]) -> Done<bool> {
-    let (mut is_replaced, mut at) = (false, 3);
+    let mut is_replaced = false;
+    let mut at = 3;
     while let Some(arg) = args.get(at) {
         if is(arg, "REPLACE") {
             is_replaced = true;

@@ -117,7 +117,8 @@ fn llen(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn lrange(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    let (start, stop) = (parse_int(args[2])?, parse_int(args[3])?);
+    let start = parse_int(args[2])?;
+    let stop = parse_int(args[3])?;
     let Some(list) = part::<List>(step.db, args[1])? else {
         step.out.array(0);
         return Ok(());
@@ -180,7 +181,8 @@ fn lrem(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn ltrim(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    let (start, stop) = (parse_int(args[2])?, parse_int(args[3])?);
+    let start = parse_int(args[2])?;
+    let stop = parse_int(args[3])?;
     change::<List, _>(step.db, args[1], (0, 0), |list| {
         let range = span(start, stop, list.len());
         let is_changed = range != (0..list.len());
@@ -202,7 +204,8 @@ struct Positions {
 }
 
 fn positions(args: &[&[u8]]) -> Done<Positions> {
-    let (mut wanted, mut at) = (Positions { rank: 1, is_backwards: false, count: None, max: 0 }, 3);
+    let mut wanted = Positions { rank: 1, is_backwards: false, count: None, max: 0 };
+    let mut at = 3;
     while let Some(word) = args.get(at) {
         let value = after(args, &mut at)?;
         if is(word, "RANK") {
@@ -360,7 +363,8 @@ fn brpop(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 fn pop_first(step: &mut Step<'_, '_>, args: &[&[u8]], timeout: Option<&[u8]>) -> Done {
     let (keys, rest) = counted(args, if timeout.is_some() { 2 } else { 1 })?;
     let (from, options) = rest.split_first().ok_or(SYNTAX)?;
-    let (from, count) = (end(from)?, count_of(options)?);
+    let from = end(from)?;
+    let count = count_of(options)?;
     let timeout_ms = timeout.map(timeout_ms).transpose()?;
     for key in keys {
         if step.skips(key, Kind::List) {

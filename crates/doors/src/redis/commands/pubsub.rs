@@ -72,7 +72,8 @@ fn publish(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, 
         Ok(Some(Attempt::Done(published))) => receivers(published.receivers),
         Ok(Some(Attempt::Commits(committing))) => receivers(committing.published().receivers),
         Ok(Some(Attempt::Waits(waiting))) => {
-            let (broker, mut writer) = (door.broker.clone(), session.writer());
+            let broker = door.broker.clone();
+            let mut writer = session.writer();
             let wait = async move {
                 match waiting.finish(&broker, &mut broker::Wakes::default()).await {
                     Ok(published) => writer.int(i64::from(published.receivers)),
@@ -120,8 +121,10 @@ fn listen(
 ) -> Reply<Answer, Later> {
     let mut writer = session.writer();
     let origin = Origin { connection: session.peer.id, thread: Some(session.peer.worker) };
-    let (broker, channels) = (door.broker.clone(), door.channels.clone());
-    let (client, subscribed) = (session.client.clone(), session.subscribed.clone());
+    let broker = door.broker.clone();
+    let channels = door.channels.clone();
+    let client = session.client.clone();
+    let subscribed = session.subscribed.clone();
     let names: Vec<Vec<u8>> = args[1..].iter().map(|name| name.to_vec()).collect();
     let mut work = async move {
         let mut ready = Vec::new();

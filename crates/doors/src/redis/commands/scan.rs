@@ -93,7 +93,9 @@ impl Options<'_> {
 
 fn scan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let options = options(args, 1, true)?;
-    let (mut next, mut looked, mut count) = (Some(ScanCursor(options.cursor)), 0, 0);
+    let mut next = Some(ScanCursor(options.cursor));
+    let mut looked = 0;
+    let mut count = 0;
     let begin = step.out.bytes.len();
     for _ in 0..STEPS_MAX {
         let Some(cursor) = next else {
@@ -152,7 +154,9 @@ fn hscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
         return Ok(());
     }
     let options = options(args, 2, false)?;
-    let (begin, mut count, mut next) = (step.out.bytes.len(), 0, 0);
+    let begin = step.out.bytes.len();
+    let mut count = 0;
+    let mut next = 0;
     if let Some(hash) = part::<Hash>(step.db, args[1])? {
         next = walk(
             hash.len(),
@@ -176,7 +180,9 @@ fn sscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
         return Ok(());
     }
     let options = options(args, 2, false)?;
-    let (begin, mut count, mut next) = (step.out.bytes.len(), 0, 0);
+    let begin = step.out.bytes.len();
+    let mut count = 0;
+    let mut next = 0;
     if let Some(set) = part::<Set>(step.db, args[1])? {
         next = walk(
             set.len(),
@@ -205,7 +211,9 @@ fn zscan(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
         return Ok(());
     }
     let options = options(args, 2, false)?;
-    let (begin, mut count, mut next) = (step.out.bytes.len(), 0, 0);
+    let begin = step.out.bytes.len();
+    let mut count = 0;
+    let mut next = 0;
     if let Some(sorted) = part::<Sorted>(step.db, args[1])? {
         let is_packed = is_packed(sorted);
         next = walk(
@@ -231,7 +239,8 @@ fn keys(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
         step.sliced = Some(Box::new(Sliced::Keys(args[1].into())));
         return Ok(());
     }
-    let (mut next, mut count) = (Some(ScanCursor::default()), 0);
+    let mut next = Some(ScanCursor::default());
+    let mut count = 0;
     let begin = step.out.bytes.len();
     while let Some(cursor) = next {
         next = step.db.scan(cursor, |found| {
@@ -249,7 +258,8 @@ fn keys(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 /// Runs `KEYS` in slices. Each key is returned at most once, and a key that exists all the time is returned.
 pub(in crate::redis) async fn keys_in_slices(cache: &Cache, pattern: &[u8], out: &mut Writer) -> Commit {
     let mut commit = Commit::done();
-    let (mut next, mut count) = (Some(ScanCursor::default()), 0);
+    let mut next = Some(ScanCursor::default());
+    let mut count = 0;
     let mut pace = Pace::sliced();
     // A key that is deleted and set again in the meantime is visited twice.
     let mut known: HashSet<u128> = HashSet::new();

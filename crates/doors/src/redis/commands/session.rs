@@ -165,9 +165,14 @@ fn log_in(
     answer: impl FnOnce(&Client, &mut Writer) + 'static,
 ) -> Reply<Answer, Later> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (name, password) = (text(user), text(password));
-    let (broker, login, peer) = (door.broker.clone(), session.login.clone(), session.peer.clone());
-    let (client, mut writer, is_required) = (session.client.clone(), session.writer(), door.is_login_required);
+    let name = text(user);
+    let password = text(password);
+    let broker = door.broker.clone();
+    let login = session.login.clone();
+    let peer = session.peer.clone();
+    let client = session.client.clone();
+    let mut writer = session.writer();
+    let is_required = door.is_login_required;
     let source = LoginSource { door: broker::Door::Redis, address: session.peer.address.map(|at| at.ip()) };
     let parsed = UserName::parse(&name);
     if !is_required && !parsed.as_ref().is_ok_and(|user| door.broker.security.has_user(user)) {
@@ -209,7 +214,9 @@ fn log_in(
 }
 
 fn hello(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {
-    let (mut credentials, mut name, mut at) = (None, None, 2);
+    let mut credentials = None;
+    let mut name = None;
+    let mut at = 2;
     let version = match args.get(1).map(|version| parse_int(version)) {
         None => None,
         Some(Ok(version @ (2 | 3))) => Some(version),

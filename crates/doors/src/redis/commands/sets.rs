@@ -181,7 +181,9 @@ fn srandmember(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn smove(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    let (from, to, member) = (args[1], args[2], args[3]);
+    let from = args[1];
+    let to = args[2];
+    let member = args[3];
     let is_there = match part::<Set>(step.db, from)? {
         Some(set) => set.contains(member),
         None => {
@@ -271,7 +273,8 @@ pub(super) fn count_of(options: &[&[u8]]) -> Done<usize> {
 
 /// Returns the value of the option LIMIT, the maximum count.
 pub(super) fn limit(options: &[&[u8]]) -> Done<usize> {
-    let (mut limit, mut at) = (0, 0);
+    let mut limit = 0;
+    let mut at = 0;
     while let Some(word) = options.get(at) {
         if !is(word, "LIMIT") {
             return Err(SYNTAX);

@@ -49,7 +49,8 @@ struct Options<'a> {
 }
 
 fn options<'a>(args: &[&'a [u8]], may_store: bool) -> Done<Options<'a>> {
-    let (mut options, mut at) = (Options::default(), 2);
+    let mut options = Options::default();
+    let mut at = 2;
     while let Some(word) = args.get(at) {
         match word {
             word if is(word, "ASC") => options.is_descending = false,
@@ -71,7 +72,8 @@ fn options<'a>(args: &[&'a [u8]], may_store: bool) -> Done<Options<'a>> {
 
 /// Returns the keys that are known before any lookup: the sorted one, and the destination.
 pub(super) fn keys<'a>(args: &[&'a [u8]]) -> SmallVec<[&'a [u8]; 4]> {
-    let (mut keys, mut at) = (SmallVec::from_slice(&args[1..2]), 2);
+    let mut keys = SmallVec::from_slice(&args[1..2]);
+    let mut at = 2;
     while let Some(word) = args.get(at) {
         at += match word {
             word if is(word, "LIMIT") => 2,
@@ -187,7 +189,8 @@ fn in_order(
     is_text: bool,
     is_unsorted: bool,
 ) -> Done<Vec<Vec<u8>>> {
-    let (mut weighed, mut bytes) = (Vec::with_capacity(items.len()), 0);
+    let mut weighed = Vec::with_capacity(items.len());
+    let mut bytes = 0;
     for item in items {
         let text = match options.by.filter(|_| !is_unsorted) {
             Some(by) => look_up(db, by, &item).map(Cow::Owned),

@@ -100,7 +100,8 @@ struct AddOptions {
 
 /// Parses the options. Returns them and the position of the first score.
 fn add_options(args: &[&[u8]]) -> Done<(AddOptions, usize)> {
-    let (mut options, mut at) = (AddOptions::default(), 2);
+    let mut options = AddOptions::default();
+    let mut at = 2;
     while let Some(word) = args.get(at) {
         match word {
             word if is(word, "NX") => options.is_new_only = true,
@@ -268,7 +269,8 @@ pub(super) type Members = Vec<(Vec<u8>, Score)>;
 
 fn pop_some(step: &mut Step<'_, '_>, key: &[u8], is_max: bool, count: usize) -> Done<Members> {
     change::<Sorted, _>(step.db, key, (0, 0), |sorted| {
-        let (length, count) = (sorted.len(), count.min(sorted.len()));
+        let length = sorted.len();
+        let count = count.min(sorted.len());
         let range = if is_max { length - count..length } else { 0..count };
         let mut members: Members = sorted.range(range).map(|(member, score)| (member.to_vec(), score)).collect();
         if is_max {
@@ -361,7 +363,8 @@ fn pop_first(step: &mut Step<'_, '_>, args: &[&[u8]], timeout: Option<&[u8]>) ->
         _ => Err(SYNTAX),
     };
     let (from, options) = rest.split_first().ok_or(SYNTAX)?;
-    let (is_max, count) = (is_max(from)?, count_of(options)?);
+    let is_max = is_max(from)?;
+    let count = count_of(options)?;
     let timeout_ms = timeout.map(timeout_ms).transpose()?;
     for key in keys {
         if step.skips(key, Kind::Sorted) {

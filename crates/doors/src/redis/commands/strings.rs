@@ -61,7 +61,8 @@ struct SetOptions<'a> {
 }
 
 fn set_options<'a>(args: &[&'a [u8]]) -> Done<SetOptions<'a>> {
-    let (mut options, mut at) = (SetOptions::default(), 3);
+    let mut options = SetOptions::default();
+    let mut at = 3;
     while let Some(arg) = args.get(at) {
         let is_free = options.condition == Condition::Always;
         if is(arg, "NX") && (is_free || options.condition == Condition::IfAbsent) {
@@ -86,7 +87,8 @@ fn set_options<'a>(args: &[&'a [u8]]) -> Done<SetOptions<'a>> {
 }
 
 fn set(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    let (key, value) = (args[1], args[2]);
+    let key = args[1];
+    let value = args[2];
     if args.len() == 3 {
         put(step, key, value, Expires::Never)?;
         step.out.ok();
@@ -276,7 +278,8 @@ fn incrbyfloat(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn setrange(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    let (key, part) = (args[1], args[3]);
+    let key = args[1];
+    let part = args[3];
     let offset = parse_int(args[2])?;
     let offset = usize::try_from(offset).or(Err(Fail::new("ERR offset is out of range")))?;
     let before = string(step.db, key)?.unwrap_or_default();
@@ -296,7 +299,8 @@ fn setrange(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn getrange(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    let (start, stop) = (parse_int(args[2])?, parse_int(args[3])?);
+    let start = parse_int(args[2])?;
+    let stop = parse_int(args[3])?;
     let value = string(step.db, args[1])?.unwrap_or_default();
     let span = match (start, stop) {
         // A reversed range of two negative indexes is empty, even if both would be clipped to the same index.
@@ -319,7 +323,8 @@ fn lcs(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     for key in [args[1], args[2]] {
         string(step.db, key).or(Err(Fail::new("ERR The specified keys must contain string values")))?;
     }
-    let (mut options, mut at) = (LcsOptions::default(), 3);
+    let mut options = LcsOptions::default();
+    let mut at = 3;
     while let Some(arg) = args.get(at) {
         match arg {
             arg if is(arg, "IDX") => options.is_indexes = true,
@@ -371,7 +376,8 @@ fn longest_common(a: &[u8], b: &[u8]) -> (Vec<u8>, Vec<Match>) {
             };
         }
     }
-    let (mut i, mut j) = (a.len(), b.len());
+    let mut i = a.len();
+    let mut j = b.len();
     let (mut common, mut ranges): (Vec<u8>, Vec<Match>) = (Vec::new(), Vec::new());
     while i > 0 && j > 0 {
         if a[i - 1] == b[j - 1] {

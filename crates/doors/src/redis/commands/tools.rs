@@ -163,7 +163,8 @@ fn function(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer
 
 fn list_functions(args: &[&[u8]], writer: &mut Writer) -> Done {
     let mut args = args.iter();
-    let (mut has_name, mut has_code) = (false, false);
+    let mut has_name = false;
+    let mut has_code = false;
     while let Some(arg) = args.next() {
         match arg {
             arg if !has_code && is(arg, "WITHCODE") => has_code = true,
@@ -334,7 +335,8 @@ fn write_memory(memory: &Memory, writer: &mut Writer) {
 
 fn diagnosis(memory: &Memory) -> String {
     let share = memory.percentage(memory.used, memory.max);
-    let (used, max) = (human(memory.used), human(memory.max));
+    let used = human(memory.used);
+    let max = human(memory.max);
     match share {
         _ if memory.max == 0 => format!("Caches use {used}, without a limit.\n"),
         90.0.. => format!(

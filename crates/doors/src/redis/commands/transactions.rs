@@ -343,7 +343,8 @@ pub(super) fn do_own(door: &Door, session: &mut Session, queued: &Queued, args: 
 fn do_last(door: &Door, session: &mut Session, last: Vec<(usize, &Queued, &Vec<&[u8]>)>, writer: &mut Writer) {
     let selected = session.database;
     for (at, queued, args) in last.into_iter().rev() {
-        let (mut answer, began) = (session.writer(), Instant::now());
+        let mut answer = session.writer();
+        let began = Instant::now();
         session.database = queued.database;
         do_own(door, session, queued, args, &mut answer);
         count(door, session, (queued, args), &answer.bytes, began);

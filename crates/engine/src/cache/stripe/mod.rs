@@ -605,7 +605,8 @@ impl Stripe {
     fn replace(&mut self, key: Key<'_>, at: u32, value: &[u8], room: u64, now_ms: impl Fn() -> u64) -> Result<u32> {
         self.touch(at);
         let slot = &self.slots[at];
-        let (is_as_long, before) = (slot.value().len() == value.len(), slot.bytes());
+        let is_as_long = slot.value().len() == value.len();
+        let before = slot.bytes();
         let more = (value.len() as u64).saturating_sub(slot.value().len() as u64);
         let room = if slot.timer == 0 { room } else { 0 };
         if slot.kind != Kind::Bytes {
@@ -739,7 +740,8 @@ impl Stripe {
     }
 
     fn insert_structure(&mut self, key: Key<'_>, structure: Structure) -> Result<u32> {
-        let (kind, bytes) = (structure.kind(), structure.bytes());
+        let kind = structure.kind();
+        let bytes = structure.bytes();
         let number = self.structures.insert(Some(Box::new(structure)));
         let mut value = [0; 12];
         value[..4].copy_from_slice(&number.to_le_bytes());

@@ -20,7 +20,8 @@ pub fn parse_number(text: &[u8]) -> Option<i64> {
 
 /// Writes the decimal digits of an integer to the end of the buffer, and returns them.
 pub fn write_number(number: i64, buffer: &mut [u8; 20]) -> &[u8] {
-    let (mut rest, mut at) = (number.unsigned_abs(), buffer.len());
+    let mut rest = number.unsigned_abs();
+    let mut at = buffer.len();
     loop {
         at -= 1;
         buffer[at] = b'0' + (rest % 10) as u8;

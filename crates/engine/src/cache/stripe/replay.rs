@@ -96,7 +96,8 @@ impl Stripe {
             Value::Structure(Structure::Stream(_)) => {}
             Value::Bytes(value) => Effect::Put { key, value, version, expires_ms }.encode(out),
             Value::Structure(structure) => {
-                let (kind, edits) = (structure.kind(), structure.dumped());
+                let kind = structure.kind();
+                let edits = structure.dumped();
                 Effect::Changed { key, kind, version, is_new: true, edits: &edits }.encode(out);
                 if expires_ms.is_some() {
                     Effect::Expires { key, expires_ms }.encode(out);
@@ -125,7 +126,8 @@ impl Stripe {
             return Ok(None);
         };
         structure.redo(edits)?;
-        let (bytes, is_empty) = (structure.bytes(), structure.is_empty());
+        let bytes = structure.bytes();
+        let is_empty = structure.is_empty();
         self.slots[at].value_mut()[4..].copy_from_slice(&bytes.to_le_bytes());
         self.resized(at, before);
         if is_empty {

@@ -232,7 +232,8 @@ fn redo_list(list: &mut List, fields: &mut Fields<'_>) -> Result<()> {
         INSERT => list.insert(fields.u64()? as usize, fields.long()?),
         KEEP => list.keep(fields.u64()? as usize..fields.u64()? as usize),
         REMOVE_ITEM => {
-            let (from, max) = (end(fields)?, fields.u64()? as usize);
+            let from = end(fields)?;
+            let max = fields.u64()? as usize;
             list.remove(fields.long()?, from, max);
         }
         other => return Err(unknown(other)),

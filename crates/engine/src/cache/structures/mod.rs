@@ -159,6 +159,7 @@ pub fn place(index: i64, length: usize) -> Option<usize> {
 /// Returns the places from one index to another, both included. A negative index counts from the end.
 pub fn span(start: i64, stop: i64, length: usize) -> std::ops::Range<usize> {
     let at = |index: i64| if index < 0 { index.saturating_add(length as i64) } else { index };
-    let (start, stop) = (at(start).max(0), at(stop).min(length as i64 - 1));
+    let start = at(start).max(0);
+    let stop = at(stop).min(length as i64 - 1);
     if start > stop { 0..0 } else { start as usize..stop as usize + 1 }
 }

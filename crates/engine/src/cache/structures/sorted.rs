@@ -119,7 +119,8 @@ impl Sorted {
     pub fn ranks(&self, min: Bound, max: Bound) -> Range<usize> {
         let below = |entry: &Entry| entry.0 < min.score || min.is_exclusive && entry.0 == min.score;
         let not_above = |entry: &Entry| entry.0 < max.score || !max.is_exclusive && entry.0 == max.score;
-        let (start, end) = (self.count_before(below), self.count_before(not_above));
+        let start = self.count_before(below);
+        let end = self.count_before(not_above);
         start..end.max(start)
     }
 

@@ -17,7 +17,8 @@ fn bytes_of(parts: impl Iterator<Item = usize>) -> u64 {
 proptest! {
     #[test]
     fn a_list_is_a_vector(steps in proptest::collection::vec((0u8..9, any::<u8>(), 0usize..40, 0usize..40), 1..200)) {
-        let (mut list, mut model) = (List::default(), Vec::<Vec<u8>>::new());
+        let mut list = List::default();
+        let mut model = Vec::<Vec<u8>>::new();
         for (what, number, a, b) in steps {
             let one = item(number);
             let end = if a % 2 == 0 { End::Front } else { End::Back };
@@ -75,11 +76,15 @@ proptest! {
         steps in proptest::collection::vec((0u8..4, any::<u8>(), any::<u8>()), 1..300)
     ) {
         let (mut hash, mut map) = (Hash::default(), HashMap::<Vec<u8>, Vec<u8>>::new());
-        let (mut set, mut members) = (Set::default(), HashSet::<Vec<u8>>::new());
+        let mut set = Set::default();
+        let mut members = HashSet::<Vec<u8>>::new();
         // Members that exist during the whole walk must be seen.
-        let (mut walk, mut seen, mut stays) = (0, HashSet::new(), HashSet::new());
+        let mut walk = 0;
+        let mut seen = HashSet::new();
+        let mut stays = HashSet::new();
         for (what, number, other) in steps {
-            let (one, value) = (item(number), item(other));
+            let one = item(number);
+            let value = item(other);
             if what == 0 {
                 prop_assert_eq!(hash.remove(&one).map(Vec::from), map.remove(&one));
                 prop_assert_eq!(set.remove(&one), members.remove(&one));
@@ -158,7 +163,8 @@ proptest! {
         for name in &names {
             sorted.set(name, Score::default());
         }
-        let (low, high) = (&b"3"[..], &b"62"[..]);
+        let low = &b"3"[..];
+        let high = &b"62"[..];
         type End = std::ops::Bound<Vec<u8>>;
         let name = |(name, _): (&[u8], Score)| name.to_vec();
         let between = |min, max| sorted.range(sorted.lex_ranks(min, max)).map(name).collect::<Vec<_>>();

@@ -670,7 +670,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
         let Some(pending) = &mut self.pending else {
             return;
         };
-        let (protocol, codec) = (&self.live.protocol, &mut self.codec);
+        let protocol = &self.live.protocol;
+        let codec = &mut self.codec;
         while out.len() < FLUSH_BYTES {
             match pending.poll_next(cx) {
                 Some(Answer::Response(tag, response)) => protocol.encode(codec, tag, response, out),
@@ -721,7 +722,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
 
     /// Adds the counts of this turn to the counters.
     fn count(&self, batch: &mut Batch) {
-        let (batch, cells) = (std::mem::take(batch), &self.live.cells);
+        let batch = std::mem::take(batch);
+        let cells = &self.live.cells;
         if batch.started > 0 {
             cells.requests_started.add(batch.started);
         }

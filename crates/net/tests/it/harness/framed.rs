@@ -71,7 +71,8 @@ impl<const IN_ORDER: bool> Protocol for Framed<IN_ORDER> {
         let Some(head) = input.bytes().first_chunk::<HEAD_BYTES>() else {
             return Ok(Decoded::More(HEAD_BYTES));
         };
-        let (kind, id) = (head[4], u32::from_le_bytes([head[5], head[6], head[7], head[8]]));
+        let kind = head[4];
+        let id = u32::from_le_bytes([head[5], head[6], head[7], head[8]]);
         let whole = 4 + u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
         if whole < HEAD_BYTES {
             return Err(Fault::malformed("a frame counts at least 5 bytes"));

@@ -118,7 +118,9 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
             "echo" => Reply::Now(vec![Bytes::copy_from_slice(&request.words[5..])]),
             // `bytes` bytes in `pieces` pieces.
             "noise" => {
-                let (seed, bytes, pieces) = (number(next()), number(next()), number(next()));
+                let seed = number(next());
+                let bytes = number(next());
+                let pieces = number(next());
                 let whole = Bytes::from(noise(seed as u64, bytes));
                 let piece = |i| whole.slice(bytes * i / pieces..bytes * (i + 1) / pieces);
                 Reply::Now((0..pieces).map(piece).collect())
@@ -133,7 +135,8 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
             }
             // Alone, and then the stream is over, or open.
             "over" | "open" => {
-                let (standing, name) = (session.standing.clone(), next().expect("a name"));
+                let standing = session.standing.clone();
+                let name = next().expect("a name");
                 let to = if verb == "over" { Standing::Over } else { Standing::Open };
                 Reply::Alone(gated(world, name).inspect(move |_| standing.set(to)).boxed_local())
             }
@@ -152,8 +155,11 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
             }
             // `count` answers of `bytes` bytes, as fast as they are accepted.
             "flood" | "flood-quietly" => {
-                let (name, count, bytes) = (next().expect("a name").to_owned(), number(next()), number(next()));
-                let (begun, is_noted) = (Begun::new(world, &name), verb == "flood");
+                let name = next().expect("a name").to_owned();
+                let count = number(next());
+                let bytes = number(next());
+                let begun = Begun::new(world, &name);
+                let is_noted = verb == "flood";
                 let answers = futures_util::stream::iter(0..count).map(move |i| {
                     if is_noted {
                         begun.0.note(begun.1.clone());

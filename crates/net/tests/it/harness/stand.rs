@@ -127,7 +127,8 @@ impl Stand {
         }
         let (server, (requests, bodies, memory), telemetry) =
             if plan.is_in_order { start!(true) } else { start!(false) };
-        let (authority, folder) = (Authority::new(), Folder::new());
+        let authority = Authority::new();
+        let folder = Folder::new();
         let identities = vec![folder.identity("own", &authority.server(HOST))];
         let tls = Tls::new(TlsSettings { identities, refuse_unknown_names: false, client_auth: None }).expect("TLS");
         Self {

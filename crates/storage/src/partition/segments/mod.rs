@@ -121,9 +121,14 @@ impl Segments {
 
     /// Creates the segments of a partition that is not served: no file is accessed.
     pub(crate) fn closed(disk: Arc<dyn Disk>, dir: PathBuf, segment_bytes: u64, known: &[SegmentInfo]) -> Self {
-        let (list, has_dir) = (known.iter().map(Segment::sealed).collect(), !known.is_empty());
-        let (replaced, garbage, salvages) = (Vec::new(), Vec::new(), Vec::new());
-        let (segment_ms, names, names_synced) = (0, 0, 0);
+        let list = known.iter().map(Segment::sealed).collect();
+        let has_dir = !known.is_empty();
+        let replaced = Vec::new();
+        let garbage = Vec::new();
+        let salvages = Vec::new();
+        let segment_ms = 0;
+        let names = 0;
+        let names_synced = 0;
         Self { disk, dir, segment_bytes, segment_ms, list, has_dir, names, names_synced, replaced, garbage, salvages }
     }
 
@@ -167,7 +172,8 @@ impl Segments {
             }
         }
         for segment in &self.list {
-            let (path, bytes) = (self.log_path(&segment.info), segment.info.bytes);
+            let path = self.log_path(&segment.info);
+            let bytes = segment.info.bytes;
             let file = self.disk.open(&path).map_err(failed("open", &path))?;
             if file.size().map_err(failed("read", &path))? > bytes {
                 file.set_len(bytes).map_err(failed("cut", &path))?;
@@ -381,7 +387,8 @@ impl Segments {
     pub(crate) fn unsynced(&mut self) -> Result<Vec<Unsynced>> {
         let dirty: Vec<usize> = (0..self.list.len()).filter(|at| self.list[*at].is_dirty()).collect();
         let unsynced = |at: usize| {
-            let (path, file) = (self.log_path(&self.list[at].info), self.file(at)?);
+            let path = self.log_path(&self.list[at].info);
+            let file = self.file(at)?;
             let Segment { info, synced, is_suspect, .. } = self.list[at];
             let part = Part { path, file, at: synced.0, offset: synced.1, to: info.bytes, end: info.end };
             Ok(Unsynced { info, part, is_suspect })
@@ -431,8 +438,10 @@ impl Segments {
     fn view_at(&mut self, at: usize) -> Result<View> {
         let file = self.file(at)?;
         let Segment { info, index, .. } = &self.list[at];
-        let (path, index_path) = (self.log_path(info), self.index_path(info));
-        let (disk, is_sealed) = (self.disk.clone(), at + 1 < self.list.len());
+        let path = self.log_path(info);
+        let index_path = self.index_path(info);
+        let disk = self.disk.clone();
+        let is_sealed = at + 1 < self.list.len();
         Ok(View { disk, path, index_path, file, info: *info, index: index.clone(), is_sealed })
     }
 
@@ -450,7 +459,8 @@ impl Segments {
     /// Selects the oldest segments for removal, as long as `is_over` returns `true` for the oldest one and the bytes of
     /// all. Returns the offset at which the log then begins, if any can be removed.
     pub(crate) fn plan_removal(&self, is_over: impl Fn(&SegmentInfo, u64) -> bool) -> Option<Offset> {
-        let (mut bytes, mut start) = (self.bytes(), None);
+        let mut bytes = self.bytes();
+        let mut start = None;
         for segment in &self.list {
             if !is_over(&segment.info, bytes) {
                 break;
@@ -649,7 +659,8 @@ impl View {
     }
 
     fn part_at(&self, (at, offset): (u64, Offset)) -> Part {
-        let (path, file) = (self.path.clone(), self.file.clone());
+        let path = self.path.clone();
+        let file = self.file.clone();
         Part { path, file, at, offset, to: self.info.bytes, end: self.info.end }
     }
 
@@ -694,7 +705,10 @@ impl Part {
 
     /// Reads batches from the one that holds `from`, up to `bytes_max`, but at least one. Stops at the end of the part.
     pub(crate) fn read(&self, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>> {
-        let (mut at, mut expected, mut found, mut bytes) = (self.at, self.offset, Vec::new(), 0);
+        let mut at = self.at;
+        let mut expected = self.offset;
+        let mut found = Vec::new();
+        let mut bytes = 0;
         let mut ahead = Ahead { part: self, bytes: Bytes::new(), from: 0, want: wanted(bytes_max) };
         while at < self.to {
             // One read of the file suffices once there is a batch.

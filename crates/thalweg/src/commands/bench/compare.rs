@@ -67,7 +67,8 @@ pub fn run(args: &BenchCompare, is_json: bool) -> Result {
     ]);
     let mut rows = Vec::new();
     for scenario in &SCENARIOS {
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let mut ours = Vec::new();
+        let mut theirs = Vec::new();
         for _ in 0..args.rounds.max(1) {
             ours.push(run_ours(scenario)?);
             progress.inc(1);

@@ -86,7 +86,8 @@ impl Report {
     }
 
     fn rates(&self) -> (f64, f64) {
-        let (delivered, seconds) = (self.delivered(), self.elapsed.as_secs_f64().max(1e-9));
+        let delivered = self.delivered();
+        let seconds = self.elapsed.as_secs_f64().max(1e-9);
         (delivered.records as f64 / seconds, delivered.bytes as f64 / 1e6 / seconds)
     }
 
@@ -155,8 +156,10 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (records_per_s, megabytes_per_s) = self.rates();
-        let (seconds, latencies) = (self.elapsed.as_secs_f64(), self.latencies());
-        let (source, delivered) = (&self.source, self.delivered());
+        let seconds = self.elapsed.as_secs_f64();
+        let latencies = self.latencies();
+        let source = &self.source;
+        let delivered = self.delivered();
         writeln!(f, "{} {}, from {}", grouped(source.records), self.title, self.origin)?;
         writeln!(f)?;
         writeln!(f, "  the data | thalweg publish {} -> a broker in another process, over QUIC", self.topic)?;

@@ -79,7 +79,8 @@ pub fn received_to_json(received: &ReceivedMessage) -> Value {
 
 /// Prints messages of a queue without leasing them.
 pub async fn peek(out: &mut impl Write, queue: &Queue, max: u32, is_json: bool) -> Result {
-    let (mut left, mut after) = (max, None);
+    let mut left = max;
+    let mut after = None;
     while left > 0 {
         let page = queue.peek(after, left).await?;
         let Some(last) = page.last() else {

@@ -175,7 +175,8 @@ async fn send_lines(queue: &ClientQueue, file: Option<&Path>, template: &OutMess
         note("reading messages from the terminal, one per line; Ctrl-D ends");
     }
     let mut input = input(file)?;
-    let (mut line, mut sent) = (Vec::new(), 0);
+    let mut line = Vec::new();
+    let mut sent = 0;
     loop {
         let mut messages = Vec::new();
         while messages.len() < LINES_TOGETHER && (messages.is_empty() || input.buffer().contains(&b'\n')) {

@@ -82,7 +82,8 @@ pub async fn export(out: &mut impl Write, queue: &Queue) -> Result {
     };
     let mut out = std::io::BufWriter::new(out);
     writeln!(out, "{}", serde_json::to_string(&head)?)?;
-    let (mut after, mut left_out) = (None, Vec::new());
+    let mut after = None;
+    let mut left_out = Vec::new();
     loop {
         let page = queue.peek(after, TOGETHER as u32).await?;
         let Some(last) = page.last() else {
@@ -194,7 +195,9 @@ pub async fn import(
     };
     client.create_queue(new).await?;
     let queue = client.queue(queue);
-    let (mut messages, mut sent, mut number) = (Vec::new(), 0, 1);
+    let mut messages = Vec::new();
+    let mut sent = 0;
+    let mut number = 1;
     loop {
         let line = lines.next_line().await?;
         if let Some(line) = &line {

@@ -65,7 +65,8 @@ pub async fn run(out: &mut impl Write, queue: &Queue, args: &QueueWork, is_json:
             Outcome::Return { delay: None }
         }
     };
-    let (mut is_asked, stopped) = (false, Notify::new());
+    let mut is_asked = false;
+    let stopped = Notify::new();
     let mut worker = queue.worker().in_flight_max(args.concurrency);
     if let Some(lease) = args.lease {
         worker = worker.lease(Duration::from_millis(lease));
@@ -157,7 +158,8 @@ async fn run_command(queue: &str, command: &[String], received: &ReceivedMessage
 /// Returns the environment variables that describe a message, without values that no variable can hold.
 fn variables(queue: &str, received: &ReceivedMessage) -> Vec<(String, OsString)> {
     let message = &received.message;
-    let (mut variables, mut left) = (Vec::new(), VARIABLES_BYTES_MAX);
+    let mut variables = Vec::new();
+    let mut left = VARIABLES_BYTES_MAX;
     let mut add = |name: &str, value: &[u8]| {
         let bytes = PREFIX.len() + name.len() + 1 + value.len() + 1;
         if !value.contains(&0) && bytes <= VARIABLE_BYTES_MAX.min(left) {

@@ -82,7 +82,8 @@ impl Form {
     }
 
     pub fn write(&self, out: &mut impl Write, batch: &Batch, record: &RecordView<'_>) -> io::Result<()> {
-        let (key, value) = (record.key.unwrap_or_default(), record.value.unwrap_or_default());
+        let key = record.key.unwrap_or_default();
+        let value = record.value.unwrap_or_default();
         match self {
             Self::Raw => return out.write_all(value),
             Self::Text if record.value.is_none() => out.write_all(headers_as_text(record).as_bytes())?,

@@ -25,7 +25,8 @@ pub(super) async fn print(
     address: &str,
 ) -> Result<(), Ended> {
     // The first of these signals stops reading; the offsets of printed records are then committed.
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
     let stop = async move {
         tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
     };

@@ -159,7 +159,8 @@ impl View {
     /// decreased.
     pub(super) fn between(before: &Look, now: &Look) -> Option<Self> {
         let seconds = now.at.saturating_duration_since(before.at).max(Duration::from_millis(1)).as_secs_f64();
-        let (was, is) = (&before.counters, &now.counters);
+        let was = &before.counters;
+        let is = &now.counters;
         let rate = |was: f64, is: f64| (is >= was).then_some((is - was) / seconds);
         let latency = |was: &Buckets, is: &Buckets| {
             let new = is.since(was).unwrap_or_default();

@@ -192,7 +192,8 @@ mod tests {
             let text: String = ["0.001", "0.002", "0.004", "+Inf"].into_iter().zip(counts).map(line).collect();
             Buckets::read(&Samples::parse(&text), "h")
         };
-        let (before, after) = (read([100, 100, 100, 100]), read([100, 110, 110, 120]));
+        let before = read([100, 100, 100, 100]);
+        let after = read([100, 110, 110, 120]);
         let new = after.since(&before).expect("the same histogram");
         assert_eq!(new.quantile(0.25), Some(0.0015));
         assert_eq!(new.quantile(0.5), Some(0.002));

@@ -23,7 +23,8 @@ async fn text(cache: &Cache, key: &str) -> Option<String> {
 }
 
 async fn all(cache: &Cache, prefix: &str) -> BTreeMap<String, Value> {
-    let (mut entries, mut from) = (BTreeMap::new(), Some(ScanCursor::default()));
+    let mut entries = BTreeMap::new();
+    let mut from = Some(ScanCursor::default());
     while let Some(cursor) = from {
         let (some, next) = cache.scan(prefix.to_owned(), cursor, true).await.expect("scanned");
         entries.extend(some.into_iter().map(|one| (String::from_utf8_lossy(&one.key).into_owned(), one.value)));
@@ -116,13 +117,15 @@ async fn a_key_that_many_claim_is_for_one() {
 #[tokio::test]
 async fn a_watcher_hears_what_is_there_and_what_changes_and_goes_on_over_another_connection() {
     let server = Server::start();
-    let (writer, reader) = (server.client("tcp").await.cache("c"), server.client("quic").await.cache("c"));
+    let writer = server.client("tcp").await.cache("c");
+    let reader = server.client("quic").await.cache("c");
     for number in 0..2500 {
         writer.put(format!("a{number}"), "old").await.expect("put");
     }
     writer.put("b", "other").await.expect("put");
     let mut watch = reader.watch("a");
-    let (mut seen, mut is_caught_up) = (0, false);
+    let mut seen = 0;
+    let mut is_caught_up = false;
     while !is_caught_up {
         let news = within("news", watch.next()).await.expect("watched");
         seen += news.changes.len();
@@ -216,7 +219,8 @@ async fn what_is_too_large_or_is_not_there_is_refused_and_the_connection_goes_on
     assert_eq!(cache.put("k", vec![0; (8 << 20) + 1]).await.expect_err("too large").kind, ErrorKind::TooLarge);
     assert_eq!(cache.put(vec![0; 65_536], "v").await.expect_err("too large").kind, ErrorKind::TooLarge);
     // Its prefix is another key, which is not affected.
-    let (key, longer) = (vec![0; 65_535], vec![0; 65_536]);
+    let key = vec![0; 65_535];
+    let longer = vec![0; 65_536];
     cache.put(key.clone(), "v").await.expect("put");
     assert_eq!(cache.get(longer.clone()).await.expect_err("too large").kind, ErrorKind::TooLarge);
     assert_eq!(cache.delete(longer.clone()).await.expect_err("too large").kind, ErrorKind::TooLarge);
@@ -376,11 +380,13 @@ async fn what_a_durable_cache_acknowledged_is_there_after_a_kill() {
         let client = server.client(["tcp", "quic"][round as usize % 2]).await;
         let cache = client.cache("c");
         let begin = std::time::Instant::now();
-        let (counter, is_over) = (cache.clone(), Arc::new(AtomicBool::new(false)));
+        let counter = cache.clone();
+        let is_over = Arc::new(AtomicBool::new(false));
         let counting = tokio::spawn({
             let is_over = is_over.clone();
             async move {
-                let (mut adds, mut last) = (0, None);
+                let mut adds = 0;
+                let mut last = None;
                 // A broken connection is not visible: each addition is done exactly once.
                 while !is_over.load(Ordering::Relaxed) || last.is_none() {
                     last = Some(counter.add("count", 1, Ttl::Never).await.expect("it is done").value);

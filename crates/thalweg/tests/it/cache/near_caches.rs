@@ -50,7 +50,8 @@ async fn asked(client: &Client, name: &str) -> u64 {
 async fn the_broker_is_asked_once_until_somebody_changes_what_there_is() {
     let server = Server::start();
     for scheme in ["tcp", "quic", "tls"] {
-        let (client, other) = (server.client(scheme).await, server.client("tcp").await.cache(scheme));
+        let client = server.client(scheme).await;
+        let other = server.client("tcp").await.cache(scheme);
         let cache = near(&client, scheme);
         live(&cache).await;
         other.put("a", "one").await.expect("put");
@@ -136,7 +137,8 @@ async fn what_is_seen_of_a_key_only_grows() {
         for reader in 0..3 {
             let cache = cache.clone();
             tasks.push(tokio::spawn(async move {
-                let (mut last, mut own) = (0, 0);
+                let mut last = 0;
+                let mut own = 0;
                 while last < END {
                     if reader == 0 && own < END {
                         own = cache.add("n", 1, Ttl::Default).await.expect("a number").value;
@@ -264,7 +266,8 @@ async fn many_who_miss_one_key_ask_once() {
     assert!((1..=2).contains(&more), "{more}");
     assert!(stats(&cache).joined > 100, "{:?}", stats(&cache));
     // The client that requested first cancels; the joined ones are answered nevertheless.
-    let (first, second) = (cache.get("other"), cache.get("other"));
+    let first = cache.get("other");
+    let second = cache.get("other");
     let mut first = Box::pin(first);
     assert!((&mut first).now_or_never().is_none());
     let joined = stats(&cache).joined;

@@ -105,7 +105,8 @@ fn check(found: &Value, served: &Value, connections: u64) {
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("no count in {found} or {served}"));
     assert_eq!((number(&found["errors"]), number(&served["faults"]), number(&served["timeouts"])), (0, 0, 0));
     assert_eq!((number(&served["connections"]), number(&served["cut_off"])), (connections, 0));
-    let (requests, served) = (number(&found["requests"]), number(&served["requests"]));
+    let requests = number(&found["requests"]);
+    let served = number(&served["requests"]);
     assert!(requests > 0 && requests <= served, "{requests} of {served}");
 }
 
@@ -150,7 +151,9 @@ fn a_load_over_tls_wants_to_know_whom_to_believe() {
     std::fs::write(file("key.pem"), made.signing_key.serialize_pem()).expect("written");
     let other = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate");
     std::fs::write(file("other.pem"), other.cert.pem()).expect("written");
-    let (chain, key, other) = (file("chain.pem"), file("key.pem"), file("other.pem"));
+    let chain = file("chain.pem");
+    let key = file("key.pem");
+    let other = file("other.pem");
     let serve = Serve::with(&["--bind", "127.0.0.1:0", "--tls", "--tls-cert", &chain, "--tls-key", &key]);
     let place = serve.place.clone();
     let message = thalweg(["bench", "rpc", "load", &place, "--tls"]).failed(2);

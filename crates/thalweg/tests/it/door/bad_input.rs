@@ -237,7 +237,8 @@ async fn bodies_have_their_exact_length() {
     let mut raw = Raw::open(server.address).await;
     for request in requests().into_iter().skip(1) {
         let whole = encode(&request, 1);
-        let (kind, body) = (whole[4], &whole[HEADER_BYTES..]);
+        let kind = whole[4];
+        let body = &whole[HEADER_BYTES..];
         for cut in 0..body.len() {
             let refused = answered(&mut raw, &frame(kind, 500 + cut as u32, &body[..cut]), 500 + cut as u32).await;
             assert_eq!(refused, ErrorKind::Malformed, "{request:?} cut at {cut}");
@@ -411,7 +412,10 @@ async fn choices_and_names_are_checked() {
     let publish = encode(&publish("t", Acks::Accepted, &[b"x"]), 700);
     let subscribe = encode(&Request::Subscribe(subscribe("t", Overflow::Replay, 0, 1)), 700);
     let describe = encode(&Request::TopicDescribe { topic: "t".into() }, 700);
-    let (acks, start, overflow, name) = (3 + 4, 4 + 3 + 4, 4 + 3 + 4 + 1, 2);
+    let acks = 3 + 4;
+    let start = 4 + 3 + 4;
+    let overflow = 4 + 3 + 4 + 1;
+    let name = 2;
     for (request, at, first_bad) in
         [(&publish, acks, 4), (&subscribe, start, 5), (&subscribe, overflow, 5), (&describe, name, 0x80)]
     {

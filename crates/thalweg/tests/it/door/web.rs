@@ -38,7 +38,8 @@ fn only_names_of_this_machine_and_listed_ones_are_served_on_loopback() {
     let default = Server::with(&doors);
     let listed = Server::with(&[&doors[..], &["http_hosts=*.us-east-1.localhost.localstack.cloud,mq"]].concat());
     for door in ["http", "sqs", "pubsub"] {
-        let (default, listed) = (default.door(door), listed.door(door));
+        let default = default.door(door);
+        let listed = listed.door(door);
         let port = default.port();
         for host in ["localhost", "127.0.0.1", "[::1]", "sqs.us-east-1.localhost", "LOCALHOST."] {
             let headers = format!("Host: {host}:{port}\r\nOrigin: http://{host}:{port}\r\n");

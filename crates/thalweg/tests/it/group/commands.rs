@@ -147,7 +147,8 @@ fn a_static_member_keeps_its_partitions() {
     let server = Server::start();
     on(&server, ["topic", "create", "t", "--partitions", "4"]).ok();
     let fixed = || Member::start(&server, &["--instance-id", "one"]);
-    let (mut one, _other) = (fixed(), Member::start(&server, &[]));
+    let mut one = fixed();
+    let _other = Member::start(&server, &[]);
     let before = until_shared(&server, 2);
     let shares = |group: &Value| -> BTreeMap<String, Vec<u64>> {
         let name = |id: &Value| {

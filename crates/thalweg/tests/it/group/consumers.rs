@@ -176,7 +176,8 @@ async fn what_a_silent_member_had_is_read_by_others() {
 }
 
 fn member(name: &str, step: Step) -> Request {
-    let (group, member) = ("g".to_owned(), name.to_owned());
+    let group = "g".to_owned();
+    let member = name.to_owned();
     Request::Group(GroupRequest::Heartbeat(Heartbeat { group, member, instance: String::new(), step }))
 }
 

@@ -181,7 +181,8 @@ async fn every_door_says_so(server: &Server, url: &str, acknowledged: &mut Ackno
     // A refused change is not visible, and reads continue.
     assert_eq!(Redis::open(server).call("GET counter"), acknowledged.redis);
     let (status, body) = refused(server, "Pub/Sub refuses", async || {
-        let (door, body) = (server.pubsub(), json!({"messages": [{"data": "eA=="}]}).to_string());
+        let door = server.pubsub();
+        let body = json!({"messages": [{"data": "eA=="}]}).to_string();
         let path = "/v1/projects/thalweg/topics/events:publish";
         Some(request(door, "POST", path, "application/json", &body)).filter(|(status, _)| *status != 200)
     })

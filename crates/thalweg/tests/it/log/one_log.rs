@@ -35,7 +35,8 @@ async fn names(client: &Client) -> Vec<String> {
 async fn a_listener_decides_nothing_about_a_topic() {
     let mut server = Server::with(&[REDIS, "data=data", "default_partitions=2"]);
     let client = server.client("tcp").await;
-    let (mut channel, mut pattern) = (Redis::open(&server), Redis::open(&server));
+    let mut channel = Redis::open(&server);
+    let mut pattern = Redis::open(&server);
     assert_eq!(channel.call("SUBSCRIBE payments"), "(subscribe payments 1)");
     assert_eq!(pattern.call("PSUBSCRIBE pay*"), "(psubscribe pay* 1)");
     assert_eq!(Redis::open(&server).call("PUBLISH payments early"), "2");
@@ -77,7 +78,9 @@ async fn a_listener_decides_nothing_about_a_topic() {
 async fn a_channel_goes_with_its_last_listener() {
     let server = Server::with(&[REDIS]);
     let client = server.client("tcp").await;
-    let (mut one, mut other, mut redis) = (Redis::open(&server), Redis::open(&server), Redis::open(&server));
+    let mut one = Redis::open(&server);
+    let mut other = Redis::open(&server);
+    let mut redis = Redis::open(&server);
     one.call("SUBSCRIBE news");
     other.call("PSUBSCRIBE *");
     assert_eq!(metric(&client, "thalweg_channels").await, 0, "nothing was published yet");
@@ -254,7 +257,8 @@ async fn a_record_is_the_same_at_every_door() {
     }
     let subscription = json!({ "topic": "projects/shop/topics/orders" });
     done(server.pubsub(), "PUT", "/v1/projects/shop/subscriptions/billing", subscription).await;
-    let (mut redis, mut channel) = (Redis::open(&server), Redis::open(&server));
+    let mut redis = Redis::open(&server);
+    let mut channel = Redis::open(&server);
     assert_eq!(channel.call("SUBSCRIBE orders"), "(subscribe orders 1)");
 
     // Queues skip records that are older than their retention.

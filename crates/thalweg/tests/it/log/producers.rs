@@ -70,7 +70,8 @@ async fn a_batch_that_comes_again_is_there_once() {
     let server = Server::start();
     let client = server.client("tcp").await;
     let mut live = subscribe(&client, "t", Start::Live).await;
-    let (mut one, mut other) = (Raw::open(server.address).await, Raw::open(server.address).await);
+    let mut one = Raw::open(server.address).await;
+    let mut other = Raw::open(server.address).await;
     let first = one.init_producer().await;
     let second = Producer { sequence: 2, ..first };
     assert_eq!(one.publish("t", &[b"before"]).await, 0);

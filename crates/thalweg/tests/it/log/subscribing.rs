@@ -15,7 +15,8 @@ use crate::support::server::{Server, within};
 async fn starts() {
     let server = Server::start();
     for scheme in ["tcp", "quic"] {
-        let (client, topic) = (server.client(scheme).await, &format!("starts-{scheme}"));
+        let client = server.client(scheme).await;
+        let topic = &format!("starts-{scheme}");
         let publisher = within("publisher", client.publisher(topic).open()).await.expect("open");
         let at = |i: i64| Record { timestamp_ms: 1_000 + i, ..Record::new(i.to_string()) };
         let batch: Vec<Record> = (0..5).map(at).collect();
@@ -54,7 +55,8 @@ async fn keys_choose_partitions_and_keep_their_order() {
     within("create", client.create_topic("keyed", settings)).await.expect("created");
     let mut subscription = subscribe(&client, "keyed", Start::Live).await;
     let publisher = within("publisher", client.publisher("keyed").open()).await.expect("open");
-    let (keys, rounds) = (40, 25);
+    let keys = 40;
+    let rounds = 25;
     for i in 0..keys * rounds {
         let record = Record::new(i.to_string()).with_key(format!("key-{}", i % keys));
         within("send", publisher.send(&record)).await.expect("sent");
@@ -153,7 +155,8 @@ async fn patterns_match_topics_of_today_and_tomorrow() {
 #[tokio::test]
 async fn queue_groups_share_without_loss_or_duplicate() {
     let server = Server::start();
-    let (tcp, quic) = (server.client("tcp").await, server.client("quic").await);
+    let tcp = server.client("tcp").await;
+    let quic = server.client("quic").await;
     let join = async |client: &Client, group: &str| {
         within("subscribe", client.subscribe("jobs").group(group).missing(Missing::Create).open())
             .await

@@ -79,7 +79,8 @@ async fn deleting_a_topic_ends_what_was_open_on_it() {
     let server = Server::start();
     for scheme in ["tcp", "quic"] {
         let client = server.client(scheme).await;
-        let (topic, sibling) = (format!("{scheme}.a"), format!("{scheme}.b"));
+        let topic = format!("{scheme}.a");
+        let sibling = format!("{scheme}.b");
         publish(&client, &topic, ["0"]).await;
         publish(&client, &sibling, ["0"]).await;
         let mut named = subscribe(&client, &topic, Start::Live).await;

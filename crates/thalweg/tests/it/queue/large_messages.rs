@@ -112,7 +112,8 @@ async fn a_worker_goes_on_behind_a_message_that_does_not_fit() {
     let queue = jobs(&server.client("tcp").await, NewQueue::new("jobs")).await;
     send_large(&server).await;
     queue.send_many(["a", "b"].map(OutMessage::new).to_vec()).await;
-    let (seen, enough) = (RefCell::new(0), Notify::new());
+    let seen = RefCell::new(0);
+    let enough = Notify::new();
     let handle = async |_| {
         *seen.borrow_mut() += 1;
         if *seen.borrow() == 2 {

@@ -88,7 +88,8 @@ async fn a_receive_that_waits_holds_nothing_up_and_hears_of_a_message_at_once() 
     let wait = Receive { wait: Duration::from_secs(50), ..ten() };
     let waiting: Vec<_> = (0..20)
         .map(|_| {
-            let (queue, wait) = (queue.clone(), wait.clone());
+            let queue = queue.clone();
+            let wait = wait.clone();
             tokio::spawn(async move { queue.receive(&Receive { count_max: 1, ..wait }).await })
         })
         .collect();
@@ -138,7 +139,8 @@ async fn a_worker_keeps_what_it_works_on_and_says_what_came_of_it() {
     let server = Server::start();
     let queue = jobs(&server, NewQueue::new("jobs").with("lease_ms", "1500")).await;
     queue.send_many((0..6).map(|i| OutMessage::new(i.to_string())).collect()).await;
-    let (seen, enough) = (RefCell::new(Vec::new()), Notify::new());
+    let seen = RefCell::new(Vec::new());
+    let enough = Notify::new();
     let handle = async |received: client::ReceivedMessage| {
         let body = String::from_utf8_lossy(&received.message.body).into_owned();
         if body == "0" {
@@ -169,8 +171,10 @@ async fn what_comes_to_a_worker_that_stops_goes_back_at_once() {
     let server = Server::start();
     let queue = jobs(&server, NewQueue::new("jobs").with("lease_ms", "3600000")).await;
     queue.send(OutMessage::new("slow")).await.expect("sent");
-    let (begun, may_end) = (Notify::new(), Notify::new());
-    let (may_stop, stopped) = (Notify::new(), Notify::new());
+    let begun = Notify::new();
+    let may_end = Notify::new();
+    let may_stop = Notify::new();
+    let stopped = Notify::new();
     let handle = async |_| {
         begun.notify_one();
         may_end.notified().await;
@@ -214,7 +218,9 @@ async fn a_worker_outlives_a_restart_of_its_broker_and_nothing_is_lost() {
     let queue = jobs(&server, NewQueue::new("jobs").with("lease_ms", "1000")).await;
     let sent = queue.send_many((0..50).map(|i| OutMessage::new(i.to_string())).collect()).await;
     assert!(sent.iter().all(Result::is_ok), "{sent:?}");
-    let (done, reached, over) = (RefCell::new(std::collections::BTreeSet::new()), Notify::new(), Notify::new());
+    let done = RefCell::new(std::collections::BTreeSet::new());
+    let reached = Notify::new();
+    let over = Notify::new();
     let handle = async |received: client::ReceivedMessage| {
         tokio::time::sleep(Duration::from_millis(2)).await;
         done.borrow_mut().insert(String::from_utf8_lossy(&received.message.body).into_owned());
@@ -352,7 +358,8 @@ impl Working {
         command.args(["--", "sh", "-c", script]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("started");
-        let (lines, notes) = (lines_of(child.stdout.take()), lines_of(child.stderr.take()));
+        let lines = lines_of(child.stdout.take());
+        let notes = lines_of(child.stderr.take());
         Self { child, lines, notes }
     }
 
@@ -516,7 +523,8 @@ fn a_command_has_ended_when_it_has_though_its_input_is_held_open() {
 /// Ids, attempts, delays, groups and headers are preserved, and so are bytes that are not UTF-8.
 #[tokio::test]
 async fn a_queue_moves_between_brokers_and_kinds_of_storage() {
-    let (here, data) = (Server::start(), TempDir::new().expect("a folder"));
+    let here = Server::start();
+    let data = TempDir::new().expect("a folder");
     let there = Server::with(&[&format!("data={}", data.path().display())]);
     let new = NewQueue::new("jobs").with("order", "groups").with("dedup", "queue").with("delay_ms", "0");
     let queue = jobs(&here, new).await;

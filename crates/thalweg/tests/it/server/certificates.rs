@@ -66,7 +66,8 @@ impl Identity {
 /// clients that trust another.
 #[tokio::test]
 async fn a_certificate_has_to_be_trusted() {
-    let (own, other) = (Identity::of("127.0.0.1"), Identity::of("127.0.0.1"));
+    let own = Identity::of("127.0.0.1");
+    let other = Identity::of("127.0.0.1");
     let server = own.serve();
     for scheme in ["tls", "quic"] {
         let client = connect(&server.url(scheme), own.trusted()).await;

@@ -35,7 +35,9 @@ struct Peak {
 
 impl Peak {
     fn of(server: &Server) -> Self {
-        let (before, pid, is_over) = (server.resident_bytes(), server.pid(), Arc::new(AtomicBool::new(false)));
+        let before = server.resident_bytes();
+        let pid = server.pid();
+        let is_over = Arc::new(AtomicBool::new(false));
         let ends = is_over.clone();
         let looks = std::thread::spawn(move || {
             let mut peak = 0;

@@ -27,7 +27,8 @@ fn guess(server: &crate::support::server::Server, round: usize) -> Vec<Redis> {
 async fn right_passwords_are_answered_while_others_guess() {
     let server = server(&["auth=required", "users=admin:right,other:word"]);
     let log_in = |user: &str, password: &str| {
-        let (mut redis, begin) = (Redis::open(&server), Instant::now());
+        let mut redis = Redis::open(&server);
+        let begin = Instant::now();
         assert_eq!(redis.call(&format!("AUTH {user} {password}")), "+OK");
         begin.elapsed()
     };
@@ -51,7 +52,8 @@ async fn right_passwords_are_answered_while_others_guess() {
 async fn wrong_passwords_are_answered_after_a_pause() {
     let server = server(&["auth=required", "users=admin:right", "hello_timeout_ms=500"]);
     let wrong = || {
-        let (mut redis, begin) = (Redis::open(&server), Instant::now());
+        let mut redis = Redis::open(&server);
+        let begin = Instant::now();
         let answer = redis.call("AUTH admin wrong");
         assert!(answer.starts_with("-WRONGPASS"), "{answer}");
         begin.elapsed()
@@ -63,7 +65,8 @@ async fn wrong_passwords_are_answered_after_a_pause() {
     for (time, pause_ms) in times.iter().zip([100, 200, 400, 800]) {
         assert!(*time >= Duration::from_millis(pause_ms), "{times:?}");
     }
-    let (mut redis, begin) = (Redis::open(&server), Instant::now());
+    let mut redis = Redis::open(&server);
+    let begin = Instant::now();
     assert_eq!(redis.call("AUTH admin right"), "+OK");
     assert!(begin.elapsed() < Duration::from_secs(1), "who is right does not pay for who was wrong");
 }

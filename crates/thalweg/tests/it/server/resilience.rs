@@ -31,7 +31,8 @@ async fn survive_a_crash(scheme: &str) {
     assert_eq!(values(&mut named, 5).await, ["0", "1", "2", "3", "4"]);
     assert_eq!(values(&mut pattern, 5).await.len(), 5);
     server.crash_and_restart();
-    let (named_told, pattern_told) = (expect_restart(&mut named), expect_restart(&mut pattern));
+    let named_told = expect_restart(&mut named);
+    let pattern_told = expect_restart(&mut pattern);
     let publisher = connect(&server.url("tcp"), ClientSettings::default()).await;
     // The named subscription also receives records that precede its return; a pattern starts live.
     publish(&publisher, "a.b", ["first"]).await;
@@ -248,7 +249,8 @@ async fn a_restart_in_order_is_survived() {
 async fn a_topic_made_anew_is_read_anew() {
     let server = Server::start();
     let proxy = Proxy::start(server.address, Vec::new()).await;
-    let (near, far) = (server.client("tcp").await, connect(&proxy.url(), ClientSettings::default()).await);
+    let near = server.client("tcp").await;
+    let far = connect(&proxy.url(), ClientSettings::default()).await;
     let mut subscription = subscribe(&far, "t", Start::Live).await;
     publish(&near, "t", 0..10).await;
     assert_eq!(values(&mut subscription, 10).await.len(), 10);
@@ -267,7 +269,8 @@ async fn a_topic_made_anew_is_read_anew() {
 async fn what_comes_while_away_comes_later() {
     let server = Server::start();
     let proxy = Proxy::start(server.address, Vec::new()).await;
-    let (near, far) = (server.client("tcp").await, connect(&proxy.url(), ClientSettings::default()).await);
+    let near = server.client("tcp").await;
+    let far = connect(&proxy.url(), ClientSettings::default()).await;
     let settings = TopicSettings { retention_bytes: 4_096, ..TopicSettings::default() };
     within("create", near.create_topic("short", settings)).await.expect("created");
     let mut whole = subscribe(&far, "t", Start::Live).await;

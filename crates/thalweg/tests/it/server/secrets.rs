@@ -37,7 +37,8 @@ async fn with_key(data: &Path, more: &[&str]) -> Server {
 async fn topics_that_may_hold_secrets_are_read_at_no_door() {
     let data = tempfile::tempdir().expect("a folder");
     let server = with_key(data.path(), &[]).await;
-    let (client, mut kafka) = (server.client("tcp").await, Raw::connect(&server).await);
+    let client = server.client("tcp").await;
+    let mut kafka = Raw::connect(&server).await;
     client.create_cache("kept", CacheSettings { is_durable: true, ..CacheSettings::default() }).await.expect("created");
     for topic in ["_queues", "_caches"] {
         let partitions = client.describe_topic(topic).await.expect("it is there").partitions.len();

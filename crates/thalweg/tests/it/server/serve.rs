@@ -181,7 +181,8 @@ async fn a_stop_drains_what_is_queued() {
     server.signal(Signal::TERM);
     assert!(matches!(idle.push().await, Push::GoAway { error } if error.kind == ErrorKind::ShuttingDown));
     assert!(matches!(idle.incoming().await, Incoming::Closed));
-    let (mut deliveries, mut was_told) = (Vec::new(), false);
+    let mut deliveries = Vec::new();
+    let mut was_told = false;
     loop {
         match subscriber.incoming().await {
             Incoming::Push(Push::GoAway { .. }) => was_told = true,

@@ -99,7 +99,8 @@ async fn carry(near: TcpStream, broker: SocketAddr, limit: usize) {
     let (mut far_read, mut far_write) = far.into_split();
     let up = async { tokio::io::copy(&mut near_read, &mut far_write).await.map(drop) };
     let down = async {
-        let (mut left, mut buf) = (limit, vec![0; 4096]);
+        let mut left = limit;
+        let mut buf = vec![0; 4096];
         while left > 0 {
             let room = buf.len().min(left);
             let n = far_read.read(&mut buf[..room]).await?;

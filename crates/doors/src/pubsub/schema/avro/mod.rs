@@ -223,7 +223,8 @@ impl Parser {
         let namespace = name.full.rsplit_once('.').map_or(String::new(), |(namespace, _)| namespace.to_owned());
         // Defined before its fields, which may be of this type.
         let id = self.define(Type::Record(Record { name, ..Record::default() }))?;
-        let (mut fields, mut by_name) = (Vec::new(), HashMap::new());
+        let mut fields = Vec::new();
+        let mut by_name = HashMap::new();
         for definition in definitions {
             let object = definition.as_object().ok_or("a field has to be an object")?;
             let name = object.get("name").and_then(Value::as_str).ok_or("a field needs \"name\"")?;

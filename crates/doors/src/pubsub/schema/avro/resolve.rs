@@ -58,10 +58,12 @@ impl Pairs<'_> {
 
     fn compare_types(&mut self, reader: TypeId, writer: TypeId) -> Result<(), String> {
         let refuse = || {
-            let (reader, writer) = (name_of(&self.reader.types, reader), name_of(&self.writer.types, writer));
+            let reader = name_of(&self.reader.types, reader);
+            let writer = name_of(&self.writer.types, writer);
             format!("{reader} cannot read {writer}")
         };
-        let (into, from) = (&self.reader.types[reader], &self.writer.types[writer]);
+        let into = &self.reader.types[reader];
+        let from = &self.writer.types[writer];
         self.steps.spend(into.aliases())?;
         match (into, from) {
             (_, Type::Union(of)) => of.branches.iter().try_for_each(|branch| self.compare(reader, *branch)),
@@ -106,7 +108,8 @@ impl Pairs<'_> {
                 }
                 None if field.has_default => {}
                 None => {
-                    let (record, field) = (&into.name.full, &field.name);
+                    let record = &into.name.full;
+                    let field = &field.name;
                     return Err(format!("{record}.{field} is not in the other revision and has no default"));
                 }
             }

@@ -205,7 +205,8 @@ fn a_revision_reads_and_is_read() {
     }
     // Each direction separately.
     let pairs = |into: &str, from: &str| {
-        let (reader, writer) = (parse(into), parse(from));
+        let reader = parse(into);
+        let writer = parse(from);
         reader.reads(&writer).is_ok()
     };
     assert!(pairs("\"double\"", "\"int\"") && !pairs("\"int\"", "\"double\""));

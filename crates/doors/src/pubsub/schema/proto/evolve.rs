@@ -8,7 +8,8 @@ use super::{Enum, Field, Kind, Message, Proto};
 
 impl Proto {
     pub fn expect_compatible(&self, other: &Self) -> Result<(), String> {
-        let (own, others) = (&self.messages[self.root].name, &other.messages[other.root].name);
+        let own = &self.messages[self.root].name;
+        let others = &other.messages[other.root].name;
         if own != others {
             return Err(format!("the message type {others} cannot be renamed to {own}"));
         }

@@ -71,7 +71,8 @@ impl<'a> Expect<'a> {
 
     /// Reads the fields of one message.
     fn message<'de, A: MapAccess<'de>>(&self, message: &'a Message, mut entries: A) -> Result<(), A::Error> {
-        let (mut seen, mut oneofs) = (HashSet::new(), HashSet::new());
+        let mut seen = HashSet::new();
+        let mut oneofs = HashSet::new();
         let mut required = 0;
         while let Some(name) = entries.next_key::<String>()? {
             let at = message.by_name.get(&name);

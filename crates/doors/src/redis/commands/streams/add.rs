@@ -34,7 +34,9 @@ struct Options {
 
 /// Parses the options up to the id, or to the end of the arguments if `has_id` is `false`.
 fn options(args: &[&[u8]], has_id: bool) -> Done<Options> {
-    let (mut options, mut limit, mut at) = (Options::default(), None, 2);
+    let mut options = Options::default();
+    let mut limit = None;
+    let mut at = 2;
     while let Some(word) = args.get(at) {
         let has_more = at + 1 < args.len();
         if has_more && (is(word, "MAXLEN") || is(word, "MINID")) {
@@ -181,7 +183,8 @@ pub(super) async fn trim(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
 
 pub(super) async fn set_id(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     let last = ids::parse(args[2], 0)?;
-    let (mut added, mut max_deleted) = (None, None);
+    let mut added = None;
+    let mut max_deleted = None;
     for pair in args[3..].chunks(2) {
         match pair {
             [word, value] if is(word, "ENTRIESADDED") => {

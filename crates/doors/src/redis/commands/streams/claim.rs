@@ -72,7 +72,9 @@ impl Claim {
 }
 
 pub(super) async fn claim(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
-    let (key, name, consumer) = (args[1], args[2], args[3]);
+    let key = args[1];
+    let name = args[2];
+    let consumer = args[3];
     let Some(mut locked) = context.lock(key).await?.filter(|locked| locked.group(name).is_some()) else {
         return Err(no_group(key, name));
     };
@@ -121,11 +123,15 @@ fn write_claimed(context: &mut Context<'_>, claimed: &[Entry], shows_ids: bool) 
 }
 
 pub(super) async fn claim_idle(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
-    let (key, name, consumer) = (args[1], args[2], args[3]);
+    let key = args[1];
+    let name = args[2];
+    let consumer = args[3];
     let min_idle = parse_int(args[4]).or(Err(Fail::new("ERR Invalid min-idle-time argument for XAUTOCLAIM")))?;
     let min_idle_ms = u64::try_from(min_idle).unwrap_or_default();
     let from = ids::parse_start(args[5])?;
-    let (mut count, mut shows_ids, mut at) = (CLAIMED, false, 6);
+    let mut count = CLAIMED;
+    let mut shows_ids = false;
+    let mut at = 6;
     while at < args.len() {
         match &args[at..] {
             [word, value, ..] if is(word, "COUNT") => {
@@ -149,7 +155,9 @@ pub(super) async fn claim_idle(context: &mut Context<'_>, args: &[&[u8]]) -> Don
     let pending = locked.group(name).into_iter().flat_map(|group| group.all_pending(from, EntryId::MAX));
     let pending: Vec<(EntryId, u64)> =
         pending.take(looks.saturating_add(1)).map(|(id, pending)| (id, pending.delivered_ms)).collect();
-    let (mut claimed, mut gone, mut next) = (Vec::new(), Vec::new(), None);
+    let mut claimed = Vec::new();
+    let mut gone = Vec::new();
+    let mut next = None;
     for (number, (id, delivered_ms)) in pending.into_iter().enumerate() {
         if number == looks || claimed.len() + gone.len() == count {
             next = Some(id);
@@ -202,7 +210,8 @@ mod tests {
         let claim = read("XCLAIM s g c -5 1 2-3 IDLE 10 RETRYCOUNT 4 FORCE JUSTID LASTID 9").expect("options");
         let ids = vec![EntryId::new(1, 0), EntryId::new(2, 3)];
         let last = Some(EntryId::new(9, 0));
-        let (delivered_ms, deliveries) = (Some(990), Some(4));
+        let delivered_ms = Some(990);
+        let deliveries = Some(4);
         let wanted =
             Claim { ids, delivered_ms, deliveries, is_forced: true, shows_ids: true, last, ..Claim::default() };
         assert_eq!(claim, wanted);

@@ -41,7 +41,8 @@ fn take<'f, 'a>(fields: &'f [&'a [u8]], wanted: &[u8]) -> (Option<&'a [u8]>, &'f
 /// Returns the fields of an entry.
 fn fields_of(entry: &Entry) -> Vec<(&[u8], &[u8])> {
     let record = &entry.record;
-    let (mut fields, is_own) = (Vec::with_capacity(record.headers.len() + 2), entry.is_own());
+    let mut fields = Vec::with_capacity(record.headers.len() + 2);
+    let is_own = entry.is_own();
     fields.extend(record.key.as_deref().map(|key| (KEY, key)));
     if record.value.is_some() || !is_own {
         fields.push((VALUE, record.value()));

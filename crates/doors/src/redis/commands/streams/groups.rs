@@ -34,7 +34,8 @@ pub(super) fn check_subcommand(args: &[&[u8]], command: &str, arities: &[(&str, 
         let upper = command.to_ascii_uppercase();
         return Err(Fail::new(format!("ERR unknown subcommand '{}'. Try {upper} HELP.", text(args[1]))));
     };
-    let (count, arity) = (args.len(), (usize::from(arity.unsigned_abs()), *arity < 0));
+    let count = args.len();
+    let arity = (usize::from(arity.unsigned_abs()), *arity < 0);
     let is_right = if arity.1 { count >= arity.0 } else { count == arity.0 };
     if is_right { Ok(()) } else { Err(wrong_arity(&format!("{command}|{name}"))) }
 }
@@ -59,8 +60,10 @@ pub(super) async fn group(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
         write_help(context, HELP);
         return Ok(());
     }
-    let (key, name) = (args[2], args[3]);
-    let (mut makes_stream, mut read) = (false, None);
+    let key = args[2];
+    let name = args[3];
+    let mut makes_stream = false;
+    let mut read = None;
     if matches!(&what[..], b"CREATE" | b"SETID") {
         let mut at = 5;
         while at < args.len() {
@@ -198,7 +201,8 @@ impl<'a> Shown<'a> {
             _ => return Err(SYNTAX),
         };
         let count = usize::try_from(parse_int(count)?).unwrap_or_default();
-        let (from, to) = (ids::parse_start(from)?, ids::parse_end(to)?);
+        let from = ids::parse_start(from)?;
+        let to = ids::parse_end(to)?;
         Ok(Some(Self { from, to, count, idle_ms: u64::try_from(idle).unwrap_or_default(), consumer }))
     }
 }

@@ -236,7 +236,9 @@ pub(in crate::redis) fn serve(
 
 impl<'a> Context<'a> {
     fn alone(door: &Door, session: &mut Session, is_read: bool) -> Done<Self> {
-        let (broker, number, out) = (door.broker.clone(), session.database, session.writer());
+        let broker = door.broker.clone();
+        let number = session.database;
+        let out = session.writer();
         let keys = Keyspace::Alone(session.database(&broker)?.clone());
         Ok(Self { broker, number, is_read, keys, out, later: Vec::new() })
     }

@@ -21,12 +21,14 @@ use crate::redis::writer::Writer;
 const WAITED_COUNT_MAX: usize = 1000;
 
 pub(super) async fn range(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
-    let (from, to) = (ids::parse_start(args[2])?, ids::parse_end(args[3])?);
+    let from = ids::parse_start(args[2])?;
+    let to = ids::parse_end(args[3])?;
     show_range(context, args, from, to, false).await
 }
 
 pub(super) async fn range_back(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
-    let (to, from) = (ids::parse_end(args[2])?, ids::parse_start(args[3])?);
+    let to = ids::parse_end(args[2])?;
+    let from = ids::parse_start(args[3])?;
     show_range(context, args, from, to, true).await
 }
 
@@ -131,7 +133,11 @@ pub(super) fn begin(door: &Door, session: &mut Session, args: &[&[u8]], has_grou
 
 impl Ask {
     fn parse(args: &[&[u8]], has_group: bool) -> Done<Self> {
-        let (mut count, mut block, mut reader, mut is_final, mut at) = (None, None, None, false, 1);
+        let mut count = None;
+        let mut block = None;
+        let mut reader = None;
+        let mut is_final = false;
+        let mut at = 1;
         let only_group = |word: &str| {
             Fail::new(format!("ERR The {word} option is only supported by XREADGROUP. You called XREAD instead."))
         };
@@ -186,7 +192,8 @@ impl Ask {
         let after = self.resolve_all(context).await?;
         let mut found = self.find(context, &after, None).await?;
         if found.is_empty() {
-            let (broker, number) = (context.broker.clone(), context.number);
+            let broker = context.broker.clone();
+            let number = context.number;
             let names = self.keys.iter().map(|key| Ok(stream_topic(number, key)?.as_str().to_owned()));
             let names = names.collect::<Done<Vec<_>>>()?;
             let stop = async {

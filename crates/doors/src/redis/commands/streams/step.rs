@@ -49,7 +49,8 @@ struct Stepped {
 
 /// Returns `true` if a command moves or copies a stream.
 pub(in crate::redis) fn moves_stream(door: &Door, session: &mut Session, command: &Command, args: &[&[u8]]) -> bool {
-    let (number, key) = (session.database, args.get(1).copied().unwrap_or_default());
+    let number = session.database;
+    let key = args.get(1).copied().unwrap_or_default();
     transfer::is_transfer(command)
         && (session.database(&door.broker).is_ok_and(|cache| cache.lock_one(key).stream_id(key).is_some())
             || others::stream(&door.broker, number, key).is_some())
@@ -115,7 +116,9 @@ fn prepare(
         // The commands run later; here only their calls are counted.
         door.count_now(session, queued.command.number_of(&args), &args, Instant::now());
     }
-    let (broker, is_resp3, time_max) = (door.broker.clone(), session.is_resp3, door.transaction_time_max);
+    let broker = door.broker.clone();
+    let is_resp3 = session.is_resp3;
+    let time_max = door.transaction_time_max;
     Ok(Some(Step { broker, is_resp3, queued, watched, caches, own, is_alone, time_max }))
 }
 
@@ -193,7 +196,8 @@ impl Step {
     }
 
     fn do_all(&self, mut held: Held<'_>, shelf: &Shelf, args: &[Vec<&[u8]>]) -> Stepped {
-        let (mut out, mut later) = (Writer::new(self.is_resp3), Vec::new());
+        let mut out = Writer::new(self.is_resp3);
+        let mut later = Vec::new();
         if !self.watched.is_unchanged(&self.broker, &mut held) {
             out.null_array();
             return Stepped { out, commit: finish(held, &self.caches), later };

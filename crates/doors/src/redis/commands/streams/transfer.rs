@@ -74,7 +74,8 @@ pub(super) async fn run(
     later: &mut Vec<LocalBoxFuture<'static, Result<()>>>,
 ) -> Done {
     let Sides { broker, from: (number, from), mut other } = sides;
-    let (key, wanted) = (args[1], Wanted::parse(args, other.is_some())?);
+    let key = args[1];
+    let wanted = Wanted::parse(args, other.is_some())?;
     let is_same = other.is_none() && key == wanted.to;
     let own = from.stream_id(key);
     if own.is_none() && wanted.is_moved {

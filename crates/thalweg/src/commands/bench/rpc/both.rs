@@ -17,7 +17,8 @@ use crate::output::{FAILED, Failure, Result};
 pub fn run(global: &Global, args: &RpcBoth) -> Result {
     // The server itself prints the notes on profile keys that have no effect.
     let (start, _) = start(&args.server, None, args.response_bytes)?;
-    let (settings, is_low_memory) = (start.settings, start.is_low_memory);
+    let settings = start.settings;
+    let is_low_memory = start.is_low_memory;
     // Wrong arguments are reported before anything is started. The address of the server is not known yet.
     let nowhere = Target::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
     let plan = plan(nowhere, &args.shape, settings.response_bytes)?;
@@ -95,7 +96,9 @@ pub(super) fn target(ca_file: Option<&str>, settings: &ServerSettings, place: &s
 fn report(global: &Global, mut reports: Vec<LoadReport>, floor: Option<&Floor<'_>>) -> Result {
     reports.sort_by(|a, b| a.rps.total_cmp(&b.rps));
     let count = reports.len();
-    let (first, middle, last) = (&reports[0], &reports[count / 2], &reports[count - 1]);
+    let first = &reports[0];
+    let middle = &reports[count / 2];
+    let last = &reports[count - 1];
     let mut out = io::stdout();
     if global.json {
         let mut value = serde_json::to_value(middle)?;

@@ -46,7 +46,8 @@ impl<'a> Floor<'a> {
         }
         for program in ["bin/echo_server", "bin/load"] {
             if !folder.join(program).exists() {
-                let (place, folder) = (folder.join(program), folder.display());
+                let place = folder.join(program);
+                let folder = folder.display();
                 let why = format!("{} is missing; build it with: make -C {folder}", place.display());
                 return Err(Failure::new(USAGE, why));
             }

@@ -121,7 +121,8 @@ impl Start {
 
     /// Checks the rules that concern more than one option.
     pub fn check(&self) -> Result<(), String> {
-        let (bytes, max) = (self.settings.response_bytes, self.response_bytes_max);
+        let bytes = self.settings.response_bytes;
+        let max = self.response_bytes_max;
         if bytes > max {
             return Err(format!("a response has at most {max} bytes (limits.max_response_body_bytes), not {bytes}"));
         }
@@ -216,7 +217,8 @@ mod tests {
             assert_eq!((start.is_low_memory, settings.is_tls), (is_low_memory, is_tls));
             assert_eq!((settings.threads, settings.response_bytes), (8, 64));
             assert_eq!(settings.place, Place::Tcp(SocketAddr::from(([127, 0, 0, 1], 7878))));
-            let (limits, service) = (&settings.connections, &settings.service);
+            let limits = &settings.connections;
+            let service = &settings.service;
             assert_eq!((limits.connections_max, limits.per_peer_max), (16_384, 16_384));
             assert_eq!((service.requests_in_flight_max, service.streamed_bodies_max), (65_536, 8192));
             assert_eq!((service.frame_bytes_max, service.memory_bytes_max), ((16 << 20) + HEAD_BYTES, 512 << 20));

@@ -680,7 +680,8 @@ async fn topics_are_described_page_by_page() {
     let topics = vec![wanted("a", 3, 1, &[]), wanted("b", 1, 1, &[]), wanted("c", 5, 1, &[])];
     create(&mut raw, 7, topics, false).await;
     for limit in 1..=10 {
-        let (mut cursor, mut seen) = (None, Vec::new());
+        let mut cursor = None;
+        let mut seen = Vec::new();
         loop {
             let request =
                 DescribeTopicPartitionsRequest::default().with_response_partition_limit(limit).with_cursor(cursor);
@@ -698,7 +699,8 @@ async fn topics_are_described_page_by_page() {
             }
             match response.next_cursor {
                 Some(next) => {
-                    let (name, partition) = (next.topic_name, next.partition_index);
+                    let name = next.topic_name;
+                    let partition = next.partition_index;
                     cursor = Some(Cursor::default().with_topic_name(name).with_partition_index(partition));
                 }
                 None => break,

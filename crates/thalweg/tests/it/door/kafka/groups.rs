@@ -277,7 +277,8 @@ async fn pair(server: &Server, session_timeout_ms: i32) -> (Member, Member) {
 /// The first member joins, for which the second waits; then both get their assignments.
 async fn both(first: &mut Member, second: &mut Member) {
     first.send_join().await;
-    let (leads, follows) = (first.joined().await, second.joined().await);
+    let leads = first.joined().await;
+    let follows = second.joined().await;
     assert_eq!((leads.error_code, follows.error_code), (0, 0));
     assert_eq!((leads.generation_id, &leads.leader), (follows.generation_id, &follows.leader));
     assert_eq!(leads.members.len() + follows.members.len(), 2);
@@ -598,7 +599,8 @@ async fn a_session_of_newer_members_lasts_as_long_as_their_group_says() {
         let of = of.with_configs(settings.iter().map(config).collect());
         IncrementalAlterConfigsRequest::default().with_resources(vec![of])
     };
-    let (session, heartbeat) = ("consumer.session.timeout.ms", "consumer.heartbeat.interval.ms");
+    let session = "consumer.session.timeout.ms";
+    let heartbeat = "consumer.heartbeat.interval.ms";
     for refused in [&[(session, "1000")][..], &[(heartbeat, "45000")], &[(session, "soon")], &[(session, "0")]] {
         assert_eq!(consumer.raw.call(1, set(refused)).await.responses[0].error_code, 40, "{refused:?}");
     }

@@ -53,7 +53,9 @@ async fn scram(raw: &mut Raw, user: &str, password: &str) -> Result<(), i16> {
     let (code, first) = say(raw, format!("n,,{bare}").as_bytes()).await;
     assert_eq!(code, 0);
     let field = |name: &str| first.split(',').find_map(|field| field.strip_prefix(name)).expect("a field").to_owned();
-    let (nonce, salt, iterations) = (field("r="), BASE64.decode(field("s=")).expect("base64"), field("i="));
+    let nonce = field("r=");
+    let salt = BASE64.decode(field("s=")).expect("base64");
+    let iterations = field("i=");
     assert!(nonce.starts_with("clientnonce") && nonce.len() > 30);
     let mut salted = [0; 64];
     let iterations = iterations.parse().expect("a number");

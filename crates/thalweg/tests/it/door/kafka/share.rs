@@ -228,7 +228,8 @@ async fn records_are_settled_one_by_one() {
 async fn a_fetch_waits_for_what_comes_and_for_what_comes_back() {
     let server = Server::start();
     let mut raw = prepared(&server, 0).await;
-    let (mut one, mut two) = (Sharer::join(&server, "one").await, Sharer::join(&server, "two").await);
+    let mut one = Sharer::join(&server, "one").await;
+    let mut two = Sharer::join(&server, "two").await;
     let waits = one.fetch_request(&[], WAIT_MS);
     one.raw.send(1, &waits).await;
     publish(&mut raw, 0..1).await;
@@ -259,7 +260,8 @@ async fn a_lock_ends_and_a_record_is_given_out_so_often() {
     }
     assert_eq!(set_group(&mut raw, "share.record.lock.duration.ms", "soon").await, 40);
     assert_eq!(set_group(&mut raw, "retention.ms", "1").await, 40);
-    let (mut one, mut two) = (Sharer::join(&server, "one").await, Sharer::join(&server, "two").await);
+    let mut one = Sharer::join(&server, "one").await;
+    let mut two = Sharer::join(&server, "two").await;
     assert_eq!(one.fetch(&[], WAIT_MS).await, [(0, 0, 1)]);
     assert_eq!(two.fetch(&[], WAIT_MS).await, [(0, 0, 2)]);
     assert_eq!(one.settle(&[(0, 0, &[ACCEPT])]).await, INVALID_STATE, "another has it");
@@ -278,7 +280,8 @@ async fn a_lock_ends_and_a_record_is_given_out_so_often() {
 async fn sessions_are_told_by_their_epochs() {
     let server = Server::start();
     drop(prepared(&server, 2).await);
-    let (mut one, mut two) = (Sharer::join(&server, "one").await, Sharer::join(&server, "two").await);
+    let mut one = Sharer::join(&server, "one").await;
+    let mut two = Sharer::join(&server, "two").await;
     assert_eq!(one.settle(&[(0, 0, &[ACCEPT])]).await, WRONG_EPOCH, "a session does not begin so");
     one.session = 1;
     assert_eq!(one.settle(&[(0, 0, &[ACCEPT])]).await, NO_SESSION);

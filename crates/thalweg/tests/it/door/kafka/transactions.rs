@@ -57,7 +57,8 @@ struct Program {
 
 impl Program {
     fn new(id: u64, address: SocketAddr, answers: Arc<AtomicU64>) -> Self {
-        let (committed, unknown) = (BTreeSet::new(), BTreeSet::new());
+        let committed = BTreeSet::new();
+        let unknown = BTreeSet::new();
         Self { id, address, raw: None, producer: (-1, -1), sequence: 0, answers, committed, unknown }
     }
 
@@ -115,7 +116,8 @@ impl Program {
 
     /// Runs one transaction; `None` if the program has to start again.
     async fn run(&mut self, n: u64, decision: Decision, loss: Loss) -> Option<()> {
-        let (id, epoch) = (ProducerId(self.producer.0), self.producer.1);
+        let id = ProducerId(self.producer.0);
+        let epoch = self.producer.1;
         let all = AddPartitionsToTxnTopic::default().with_name(topic("k")).with_partitions((0..PARTITIONS).collect());
         let add = AddPartitionsToTxnRequest::default()
             .with_v3_and_below_transactional_id(self.name())
@@ -208,7 +210,8 @@ impl Program {
 
 /// Returns the committed values of a partition, read as by Kafka's consumers.
 async fn committed(raw: &mut Raw, partition: i32) -> Vec<String> {
-    let (mut values, mut offset) = (Vec::new(), 0);
+    let mut values = Vec::new();
+    let mut offset = 0;
     loop {
         let answer = raw.call(11, fetch("k", partition, offset, 0).with_isolation_level(1)).await;
         let (code, end, batches) = fetched(&answer);
@@ -221,7 +224,8 @@ async fn committed(raw: &mut Raw, partition: i32) -> Vec<String> {
         offset = last.next_offset() as i64;
         let mut aborted = found.aborted_transactions.clone().unwrap_or_default();
         aborted.sort_unstable_by_key(|aborted| aborted.first_offset);
-        let (mut aborted, mut void) = (aborted.into_iter().peekable(), HashSet::new());
+        let mut aborted = aborted.into_iter().peekable();
+        let mut void = HashSet::new();
         for batch in &batches {
             while let Some(next) = aborted.next_if(|next| next.first_offset < batch.next_offset() as i64) {
                 void.insert(next.producer_id.0);
@@ -279,7 +283,8 @@ async fn transactions_count_whole_and_once_on_a_broker_that_is_killed() {
     let over = NewQueue { topic: "k".into(), ..NewQueue::new("q") };
     within("create", client.create_queue(over)).await.expect("created");
     drop(client);
-    let (answers, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let answers = Arc::new(AtomicU64::new(0));
+    let is_over = Arc::new(AtomicBool::new(false));
     let programs: Vec<_> = (0..PROGRAMS)
         .map(|id| tokio::spawn(Program::new(id, server.kafka, answers.clone()).work(is_over.clone())))
         .collect();
@@ -317,7 +322,8 @@ async fn transactions_count_whole_and_once_on_a_broker_that_is_killed() {
         let found = found.remove(&program.id).unwrap_or_default();
         assert!(found.values().all(|count| *count == PARTITIONS as usize), "half a transaction: {found:?}");
         let found: BTreeSet<u64> = found.into_keys().collect();
-        let (committed, unknown) = (&program.committed, &program.unknown);
+        let committed = &program.committed;
+        let unknown = &program.unknown;
         assert!(found.is_superset(committed), "lost: {:?}", committed - &found);
         assert!((committed | unknown).is_superset(&found), "of nobody: {:?}", &(&found - committed) - unknown);
         assert_eq!(found.last().map_or(-1, |last| *last as i64), program.offset().await);

@@ -119,7 +119,8 @@ async fn messages(stream: &mut Streaming<StreamingPullResponse>) -> Vec<Received
 #[tokio::test]
 async fn grpc_and_rest_are_the_same_calls() {
     let server = server();
-    let (grpc, rest) = (Grpc::of(&server).await, server.pubsub());
+    let grpc = Grpc::of(&server).await;
+    let rest = server.pubsub();
     let made = done(rest, "PUT", &format!("/v1/{TOPIC}"), json!({ "labels": { "team": "a" } })).await;
     assert_eq!(made, json!({ "name": TOPIC, "labels": { "team": "a" } }));
     let topic: Topic = grpc.call("Publisher/GetTopic", GetTopicRequest { topic: TOPIC.into() }).await.expect("there");
@@ -155,7 +156,8 @@ async fn grpc_and_rest_are_the_same_calls() {
 #[tokio::test]
 async fn bad_requests_are_told_what_is_wrong_and_harm_nobody() {
     let server = server();
-    let (grpc, rest) = (Grpc::of(&server).await, server.pubsub());
+    let grpc = Grpc::of(&server).await;
+    let rest = server.pubsub();
     grpc.create(Subscription::default()).await;
     let cases = [
         ("PUT", "/v1/projects/shop/topics/1x", json!({}), 400, "Invalid [topics] name: (name=projects/shop/topics/1x)"),

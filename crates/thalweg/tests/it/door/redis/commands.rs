@@ -245,7 +245,8 @@ fn what_is_no_request_ends_its_connection_and_no_other() {
 #[test]
 fn transactions_are_one_step_or_none() {
     let server = server(&[]);
-    let (mut one, mut other) = (Redis::open(&server), Redis::open(&server));
+    let mut one = Redis::open(&server);
+    let mut other = Redis::open(&server);
     assert_eq!(one.call("SET n 1"), "+OK");
     assert_eq!((one.call("WATCH n"), one.call("MULTI")), ("+OK".into(), "+OK".into()));
     assert_eq!((one.call("INCR n"), one.call("GET n")), ("+QUEUED".into(), "+QUEUED".into()));
@@ -365,7 +366,8 @@ async fn a_thousand_connections_wait_and_each_gets_its_item() {
 #[tokio::test]
 async fn channels_are_topics_for_everybody_else() {
     let server = server(&[]);
-    let (mut listener, mut redis) = (Redis::open(&server), Redis::open(&server));
+    let mut listener = Redis::open(&server);
+    let mut redis = Redis::open(&server);
     assert_eq!(redis.call("PUBLISH news.eu nobody"), ":0");
     assert_eq!(listener.call("SUBSCRIBE news.eu user:1"), "(subscribe news.eu :1)");
     assert_eq!(listener.answer(), "(subscribe user:1 :2)");
@@ -452,7 +454,8 @@ fn who_has_to_log_in_does_nothing_before() {
 #[tokio::test]
 async fn a_client_that_never_reads_is_closed() {
     let server = server(&[]);
-    let (mut deaf, mut other) = (Redis::open(&server), Redis::open(&server));
+    let mut deaf = Redis::open(&server);
+    let mut other = Redis::open(&server);
     let value = "v".repeat(1 << 20);
     assert_eq!(other.call(&format!("SET large {value}")), "+OK");
     let before = server.resident_bytes();

@@ -93,7 +93,9 @@ async fn entries_are_records_and_records_are_entries() {
 async fn who_waits_is_given_what_anybody_publishes() {
     let server = Server::with(&[OPEN]);
     let client = server.client("tcp").await;
-    let (mut redis, mut waiting, mut member) = (Redis::open(&server), Redis::open(&server), Redis::open(&server));
+    let mut redis = Redis::open(&server);
+    let mut waiting = Redis::open(&server);
+    let mut member = Redis::open(&server);
     // A nonexistent stream, whose name is not a valid topic name.
     waiting.ask("XREAD BLOCK 0 STREAMS a:b 0");
     assert_eq!(redis.call("XGROUP CREATE orders g $ MKSTREAM"), "OK");
@@ -318,7 +320,8 @@ async fn commands_on_streams_are_done_in_transactions() {
     let data = TempDir::new().expect("a folder");
     for set in [vec![OPEN.to_owned()], vec![OPEN.to_owned(), format!("data={}", data.path().display())]] {
         let server = Server::launch(Launch { set, ..Launch::default() });
-        let (mut redis, mut other) = (Redis::open(&server), Redis::open(&server));
+        let mut redis = Redis::open(&server);
+        let mut other = Redis::open(&server);
         let commands =
             ["XADD s 1-1 f v", "XADD s 1-2 f w", "XLEN s", "XRANGE s - +", "SET k v", "XREAD BLOCK 0 STREAMS s 1-2"];
         assert_eq!(redis.transact(&commands), "(1-1 1-2 2 ((1-1 (f v)) (1-2 (f w))) OK nil)");

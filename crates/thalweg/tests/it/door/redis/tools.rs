@@ -18,7 +18,8 @@ fn info(redis: &mut Redis, section: &str) -> BTreeMap<String, String> {
 #[test]
 fn client_list_has_the_fields_of_redis() {
     let server = server(&[]);
-    let (mut redis, mut other) = (Redis::open(&server), Redis::open(&server));
+    let mut redis = Redis::open(&server);
+    let mut other = Redis::open(&server);
     other.call("CLIENT SETNAME worker");
     other.call("MULTI");
     other.call("SET key value");
@@ -30,7 +31,8 @@ fn client_list_has_the_fields_of_redis() {
         assert_eq!(there.join(" "), names);
     }
     let of = |name: &str| fields(lines.lines().find(|line| line.contains(name)).expect("its line"));
-    let (own, worker) = (of("cmd=client|list"), of("name=worker"));
+    let own = of("cmd=client|list");
+    let worker = of("name=worker");
     // As counted by Redis: the request of 26 bytes, and its two arguments.
     assert_eq!((own["qbuf"], own["argv-mem"], own["flags"], own["user"]), ("26", "10", "N", "default"));
     assert_eq!((worker["cmd"], worker["flags"], worker["multi"], worker["events"]), ("set", "x", "1", "r"));
@@ -54,7 +56,8 @@ fn client_list_has_the_fields_of_redis() {
 #[test]
 fn client_kill_takes_only_filters_that_mean_something_and_answers_who_kills_itself() {
     let server = server(&[]);
-    let (mut redis, mut other) = (Redis::open(&server), Redis::open(&server));
+    let mut redis = Redis::open(&server);
+    let mut other = Redis::open(&server);
     let refused = [
         ("SKIPME foo", "-ERR syntax error"),
         ("TYPE foo", "-ERR Unknown client type 'foo'"),
@@ -244,7 +247,9 @@ fn slow_commands_are_written_down() {
 #[test]
 fn paused_clients_wait_and_readers_only_if_all_do() {
     let server = server(&[]);
-    let (mut redis, mut writer, mut last) = (Redis::open(&server), Redis::open(&server), Redis::open(&server));
+    let mut redis = Redis::open(&server);
+    let mut writer = Redis::open(&server);
+    let mut last = Redis::open(&server);
     assert_eq!(redis.call("CLIENT PAUSE abc"), "-ERR timeout is not an integer or out of range");
     assert_eq!(redis.call("CLIENT PAUSE -1"), "-ERR timeout is negative");
     assert_eq!(redis.call("CLIENT PAUSE 1 foo"), "-ERR CLIENT PAUSE mode must be WRITE or ALL");
@@ -262,7 +267,8 @@ fn paused_clients_wait_and_readers_only_if_all_do() {
 #[test]
 fn shard_channels_are_those_of_a_single_node() {
     let server = server(&[]);
-    let (mut redis, mut other) = (Redis::open(&server), Redis::open(&server));
+    let mut redis = Redis::open(&server);
+    let mut other = Redis::open(&server);
     assert_eq!(redis.call("SSUBSCRIBE a b"), "(ssubscribe a :1)");
     assert_eq!(redis.answer(), "(ssubscribe b :2)");
     assert!(redis.call("GET x").starts_with("-ERR Can't execute 'get'"));
@@ -285,7 +291,8 @@ fn shard_channels_are_those_of_a_single_node() {
 #[test]
 fn who_wants_no_replies_hears_its_channels() {
     let server = server(&[]);
-    let (mut redis, mut other) = (Redis::open(&server), Redis::open(&server));
+    let mut redis = Redis::open(&server);
+    let mut other = Redis::open(&server);
     redis.ask("CLIENT REPLY OFF");
     redis.ask("SET a 1");
     assert_eq!(redis.call("SUBSCRIBE x"), "(subscribe x :1)");
@@ -377,7 +384,8 @@ fn numbers_and_orders_are_those_of_redis() {
     let server = server(&[]);
     let mut redis = Redis::open(&server);
     let zeros = "0".repeat(300);
-    let (add, set) = (format!("ZADD z {zeros}1.5 long"), format!("SET f {zeros}1.5"));
+    let add = format!("ZADD z {zeros}1.5 long");
+    let set = format!("SET f {zeros}1.5");
     redis.call("ZADD z 1 a 2 b 3 c");
     redis.call("RPUSH l 3 1 2");
     redis.call("SADD s 3 1 2");

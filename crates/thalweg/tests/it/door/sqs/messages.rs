@@ -101,7 +101,8 @@ async fn a_long_poll_ends_with_the_message_or_in_its_time() {
         })
     };
     // The connection is counted once the broker has started the poll.
-    let (_, http) = (&url, server.client("tcp").await);
+    let _ = &url;
+    let http = server.client("tcp").await;
     let began = "thalweg_sqs_connections ";
     until("the poll", async || {
         http.stats().await.expect("metrics").lines().any(|line| line.strip_prefix(began) == Some("1"))
@@ -257,7 +258,8 @@ async fn a_delayed_message_comes_late() {
 async fn a_receipt_is_for_its_queue_and_nobody_makes_one_up() {
     let server = Server::start();
     let sqs = Sqs::of(&server);
-    let (url, other) = (sqs.create("q", json!({})).await, sqs.create("other", json!({})).await);
+    let url = sqs.create("q", json!({})).await;
+    let other = sqs.create("other", json!({})).await;
     sqs.send_body(&url, "x").await;
     let message = sqs.receive(&url, 1, 5).await.swap_remove(0);
     let handle = message["ReceiptHandle"].as_str().expect("text");

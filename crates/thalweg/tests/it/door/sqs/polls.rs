@@ -55,7 +55,8 @@ async fn wait_for_each_other(count: u64) {
     let most = files_max().saturating_sub(FILES_BESIDE);
     assert!(count <= most, "{count} connections need more files: ulimit -n {}", count + FILES_BESIDE);
     let server = Server::start();
-    let (sqs, client) = (Sqs::of(&server), server.client("tcp").await);
+    let sqs = Sqs::of(&server);
+    let client = server.client("tcp").await;
     let url = sqs.create("q", json!({})).await;
     let before = server.resident_bytes();
     let mut polls: FuturesUnordered<_> = (0..count).map(|_| poll(&server, &url)).collect();

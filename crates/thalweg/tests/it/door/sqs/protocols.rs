@@ -68,7 +68,8 @@ async fn a_batch_by_forms() {
                 &SendMessageBatchRequestEntry.1.MessageBody=x\
                 &SendMessageBatchRequestEntry.2.Id=b&SendMessageBatchRequestEntry.2.MessageBody=%01";
     let xml = sqs.query("/000000000000/q", form).await.body;
-    let (good, bad) = (element(&xml, "SendMessageBatchResultEntry"), element(&xml, "BatchResultErrorEntry"));
+    let good = element(&xml, "SendMessageBatchResultEntry");
+    let bad = element(&xml, "BatchResultErrorEntry");
     assert_eq!((element(good, "Id"), element(bad, "Id")), ("a", "b"));
     assert_eq!((element(bad, "Code"), element(bad, "SenderFault")), ("InvalidMessageContents", "true"));
     let receipt =

@@ -138,7 +138,9 @@ async fn queues_are_listed_by_prefix_and_page() {
     let list = async |request: Value| sqs.call("ListQueues", request).await.ok();
     assert_eq!(list(json!({})).await, json!({"QueueUrls": urls}));
     assert_eq!(list(json!({"QueueNamePrefix": "b"})).await, json!({"QueueUrls": urls[4..]}));
-    let (mut found, mut token, mut pages) = (Vec::new(), Value::Null, 0);
+    let mut found = Vec::new();
+    let mut token = Value::Null;
+    let mut pages = 0;
     loop {
         let mut page = list(json!({"QueueNamePrefix": "a", "MaxResults": 2, "NextToken": token})).await;
         found.extend(page["QueueUrls"].as_array().expect("a list").clone());
