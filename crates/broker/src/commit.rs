@@ -1,4 +1,4 @@
-//! When something is durable: records, a change of the catalog, or what follows from several of them.
+//! Durability of something that was appended: of records, of a change of the catalog, or of several of them.
 //!
 //! On one machine that is when the journal has synced it. No other file decides that.
 
@@ -13,7 +13,7 @@ use storage::Owner;
 use tokio::sync::oneshot;
 
 /// The commit of something that has its place in a log. It is done once all of it is durable; what is in memory, or is
-/// not waited for, is done at once.
+/// not waited for, is done immediately.
 ///
 /// The journal keeps the order in which the broker appends to all topics. A later append is therefore durable only if
 /// this one is: an append that follows from a decision need not wait for it.

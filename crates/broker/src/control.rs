@@ -1,4 +1,4 @@
-//! What it means for each view that a topic is created, grown, altered or deleted.
+//! The verbs of a topic, and their meaning for each view: create, grow, alter, delete, describe.
 
 use engine::queue::QueueName;
 use engine::{Result, SettingsChange, TopicSettings};
@@ -17,7 +17,7 @@ impl Broker {
         Ok(self.status_of(&topic))
     }
 
-    /// Gives a topic this number of partitions in all, and returns when they are durable. The number can only rise:
+    /// Grows a topic to this number of partitions, and returns when they are durable. The number can only rise:
     /// records stay where they are, and a key whose partition changes would lose its order. A topic that has this
     /// number already is not an error.
     ///

@@ -84,7 +84,7 @@ pub(crate) trait TopicObserver: Send + Sync {
     fn topic_forgotten(&self, _core: &Core, _topic: &Topic) {}
 }
 
-/// Parts from which a core is made.
+/// Parts of a new core.
 pub(crate) struct CoreParts {
     pub settings: Settings,
     pub defaults: Defaults,
@@ -314,7 +314,7 @@ fn scattered(number: u64) -> u64 {
 }
 
 impl Drop for Core {
-    /// Whoever let go of it without [`Core::stop`] finds everything all the same, and nobody else in the directory.
+    /// Stops the core, unless [`Core::stop`] was called: everything is durable, and the directory is free again.
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
             tracing::error!(%error, "the data directory was not closed cleanly; the journal has all data");

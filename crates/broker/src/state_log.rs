@@ -1,6 +1,6 @@
 //! The logs in which views keep their state: internal topics of records by key ([`StateRecord`]).
 //!
-//! A view is a fold of its log. What it appends about a partition goes to an internal partition of the same shard
+//! A view is a fold of its log. Its records about a partition are in an internal partition of the same shard
 //! ([`Home`]), so that both are in one order.
 
 use std::marker::PhantomData;

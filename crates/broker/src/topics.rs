@@ -165,7 +165,7 @@ impl Core {
         Ok((altered, lasts))
     }
 
-    /// Gives a topic this number of partitions in all. `check` may refuse that, and `prepare` gets the grown topic,
+    /// Grows a topic to this number of partitions. `check` may refuse that, and `prepare` gets the grown topic,
     /// and the number of partitions that it had, before any client can publish to the new ones.
     pub(crate) fn grow(
         &self,
@@ -419,7 +419,8 @@ impl Core {
         Ok(())
     }
 
-    /// Whether [`Core::set_topic_defaults`] would be refused, and what it would lead to.
+    /// Returns the defaults that [`Core::set_topic_defaults`] would lead to, or the error with which it would refuse
+    /// the change.
     pub fn check_topic_defaults(&self, change: &SettingsChange) -> Result<[TopicSettings; 2]> {
         self.defaults().check(change)
     }

@@ -98,7 +98,7 @@ struct State {
     group: Group,
     /// `true` if the group was deleted: a caller that still holds it must look it up again.
     is_gone: bool,
-    /// What of this group is counted in [`GroupTable::protocols_bytes`].
+    /// Bytes of this group that are counted in [`GroupTable::protocols_bytes`].
     protocols_bytes: usize,
 }
 

@@ -45,7 +45,7 @@ pub(crate) enum Blocking {
 /// Options of one append.
 #[derive(Clone)]
 pub(crate) struct AppendOptions {
-    /// Number of partitions of the topic, as the publisher is told.
+    /// Number of partitions of the topic, which the publisher receives.
     pub partitions: u32,
     pub retention: Retention,
     /// `true` if the append is complete only when the batch is on disk, for a topic on disk.

@@ -1,4 +1,4 @@
-//! What becomes readable is delivered to subscribers and queues, and its waiters are notified.
+//! Delivery of readable batches to subscribers and queues, and the notification of waiters.
 
 use std::sync::Arc;
 
