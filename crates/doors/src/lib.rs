@@ -1,17 +1,27 @@
 //! Doors of the broker: one folder per protocol, all with the same structure: `mod.rs` serves, `codec.rs` decodes
 //! requests and encodes responses, `map.rs` maps requests to calls of the broker, and `errors.rs` maps kinds of errors
 //! to the terms of the protocol. The terms of a foreign protocol are used only inside its folder.
+//!
+//! A door refuses to keep state that another door would need, to decide what the broker decides, and to use another
+//! door. [`Door`] is the one way to open one.
 
-#[cfg(any(feature = "redis", feature = "sqs"))]
-mod fields;
+mod door;
+
+// One folder per protocol.
+pub mod native;
 pub mod http;
 pub mod kafka;
-mod ledger;
-pub mod native;
-#[cfg(feature = "pubsub")]
-pub mod pubsub;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "sqs")]
 pub mod sqs;
+#[cfg(feature = "pubsub")]
+pub mod pubsub;
+
+// Shared by doors.
+#[cfg(any(feature = "redis", feature = "sqs"))]
+mod fields;
+mod ledger;
 mod strangers;
+
+pub use door::{Door, Opened, Opening};

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use broker::metrics::{Collect, Exposition};
 use broker::{Broker, Door};
-use doors::native::Native;
-use doors::sqs::sigv4::Auth;
+use doors::{Opened, Opening};
 use net::http::IpNetwork;
 use net::quic::Windows;
 use net::telemetry::Telemetry;
@@ -101,7 +100,7 @@ pub struct SqsSettings {
 /// ```
 pub struct Server {
     pub broker: Arc<Broker>,
-    /// Bound addresses of the doors; `None` for a door that is off.
+    /// Bound addresses of the doors, as [`Server::address`] returns them; `None` for a door that is off.
     pub native: Option<SocketAddr>,
     pub http: Option<SocketAddr>,
     pub kafka: Option<SocketAddr>,
@@ -156,81 +155,140 @@ impl Server {
             tokio::spawn(otlp::run(otlp, server.broker.clone(), server.drain()));
         }
         server.open_doors(config, &settings).await?;
+        let doors = server.broker.doors().clone();
+        [server.native, server.http, server.kafka] = [Door::Native, Door::Http, Door::Kafka].map(|d| doors.address(d));
+        [server.pubsub, server.redis, server.sqs] = [Door::Pubsub, Door::Redis, Door::Sqs].map(|d| doors.address(d));
         Ok(server)
     }
 
     /// Opens every door that is not off. One error names all the doors whose ports are in use.
-    async fn open_doors(&mut self, config: &Config, settings: &ServerSettings) -> io::Result<()> {
+    async fn open_doors(&self, config: &Config, settings: &ServerSettings) -> io::Result<()> {
         let mut taken = Vec::new();
         let mut doors = config.doors().map_err(io::Error::other)?;
         // Pushed messages must not reach any other door, so the Pub/Sub door opens after the addresses of all others
         // are known.
         doors.sort_by_key(|(door, _)| *door == Door::Pubsub);
         for (door, address) in doors {
-            let opened = match door {
-                Door::Native => self.open_native(address, settings),
-                Door::Http => self.open_http(address, settings).await,
-                Door::Kafka => self.open_kafka(address, settings),
-                Door::Pubsub => self.open_pubsub(address, settings).await,
-                Door::Redis => self.open_redis(address, settings),
-                Door::Sqs => {
-                    let auth = config.sqs_auth().map_err(io::Error::other)?;
-                    self.open_sqs(address, auth, settings).await
-                }
-            };
-            match opened {
+            match self.open_door(door, address, config, settings).await {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => taken.push((door, address)),
                 opened => opened.map_err(|e| at(door.key(), address, &e))?,
             }
-            self.tell_doors();
         }
         if taken.is_empty() { Ok(()) } else { Err(in_use(&taken)) }
     }
 
-    /// Registers the addresses of the open doors, so that each door knows the others.
-    fn tell_doors(&self) {
-        let doors = self.broker.doors();
-        for door in Door::ALL {
-            if let Some(address) = self.address(door) {
-                doors.opened(door, address);
-            }
+    /// Opens a door, and registers its address, so that the doors know each other.
+    async fn open_door(
+        &self,
+        door: Door,
+        address: SocketAddr,
+        config: &Config,
+        settings: &ServerSettings,
+    ) -> io::Result<()> {
+        let closed = self.door(door, address, config, settings)?;
+        let opened = closed.open(Opening {
+            broker: self.broker.clone(),
+            workers: &self.workers,
+            connections: self.connections(door.key(), settings),
+            shutdown: &self.shutdown,
+            tls: &self.tls,
+        });
+        let Opened { address, telemetry } = opened.await?;
+        self.broker.doors().opened(door, address);
+        if let Some(telemetry) = telemetry {
+            self.show(door.key(), telemetry);
         }
-    }
-
-    /// Returns the bound address of an open door.
-    pub fn address(&self, door: Door) -> Option<SocketAddr> {
-        match door {
-            Door::Native => self.native,
-            Door::Http => self.http,
-            Door::Kafka => self.kafka,
-            Door::Pubsub => self.pubsub,
-            Door::Redis => self.redis,
-            Door::Sqs => self.sqs,
-        }
-    }
-
-    fn open_native(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
-        let connections = self.connections("native", settings);
-        let streams = self.broker.settings().pub_workers_per_conn as u32;
-        let door = doors::native::Settings {
-            address,
-            hello_timeout: settings.hello_timeout,
-            allow_plain: settings.allow_plain,
-            quic_endpoints: settings.quic_endpoints,
-            windows: Windows {
-                connection_receive: PUBLISH_CONNECTION_WINDOW,
-                stream_receive: PUBLISH_STREAM_WINDOW,
-                send: EVENT_SEND_WINDOW,
-                // One stream more than workers, for all other requests.
-                bidirectional_streams: streams + 1,
-                unidirectional_streams: 0,
-            },
-        };
-        let native =
-            Native::start(self.broker.clone(), settings.hello_timeout, &self.workers, connections, &self.shutdown);
-        self.native = Some(native.listen(&door, &self.tls, &self.workers)?);
-        self.show("native", native.telemetry);
         Ok(())
+    }
+
+    /// The table of doors: returns the settings of each protocol, with which its door opens.
+    fn door(
+        &self,
+        door: Door,
+        address: SocketAddr,
+        config: &Config,
+        settings: &ServerSettings,
+    ) -> io::Result<Box<dyn doors::Door>> {
+        let tls = Some(self.tls.clone());
+        let ServerSettings { hello_timeout, allow_plain, is_login_required, .. } = *settings;
+        Ok(match door {
+            Door::Native => Box::new(doors::native::Settings {
+                address,
+                hello_timeout,
+                allow_plain,
+                quic_endpoints: settings.quic_endpoints,
+                windows: Windows {
+                    connection_receive: PUBLISH_CONNECTION_WINDOW,
+                    stream_receive: PUBLISH_STREAM_WINDOW,
+                    send: EVENT_SEND_WINDOW,
+                    // One stream more than workers, for all other requests.
+                    bidirectional_streams: self.broker.settings().pub_workers_per_conn as u32 + 1,
+                    unidirectional_streams: 0,
+                },
+            }),
+            Door::Http => Box::new(doors::http::Settings {
+                address,
+                header_timeout: hello_timeout,
+                body_bytes_max: settings.http_body_bytes_max,
+                allow_plain,
+                tls,
+                hosts: settings.http_hosts.clone(),
+                cors_origins: settings.http_cors_origins.clone(),
+                trusted_proxies: settings.http_trusted_proxies.clone(),
+                access_log: settings.http_access_log,
+            }),
+            Door::Kafka => Box::new(doors::kafka::Settings {
+                address,
+                advertised: settings.kafka_advertised.clone(),
+                hello_timeout,
+                allow_plain,
+                is_login_required,
+            }),
+            Door::Pubsub => Box::new(doors::pubsub::Settings {
+                address,
+                header_timeout: hello_timeout,
+                allow_plain,
+                tls,
+                hosts: settings.http_hosts.clone(),
+                project: settings.pubsub_project.clone(),
+                push_allow: settings.pubsub_push_allow.clone(),
+            }),
+            Door::Redis => {
+                if settings.redis_durable && self.broker.store().is_none() {
+                    return Err(io::Error::other("redis_durable needs a data directory; start with --data DIR"));
+                }
+                Box::new(doors::redis::Settings {
+                    address,
+                    hello_timeout,
+                    allow_plain,
+                    is_login_required,
+                    is_durable: settings.redis_durable,
+                    transaction_time_max: doors::redis::TRANSACTION_TIME_MAX,
+                })
+            }
+            Door::Sqs => {
+                let SqsSettings { account, region, url, cooldown } = settings.sqs.clone();
+                Box::new(doors::sqs::Settings {
+                    address,
+                    account,
+                    region,
+                    url,
+                    cooldown,
+                    auth: config.sqs_auth().map_err(io::Error::other)?,
+                    header_timeout: hello_timeout,
+                    allow_plain,
+                    tls,
+                    hosts: settings.http_hosts.clone(),
+                    trusted_proxies: settings.http_trusted_proxies.clone(),
+                    access_log: settings.http_access_log,
+                })
+            }
+        })
+    }
+
+    /// Returns the bound address of a door; `None` if it is off.
+    pub fn address(&self, door: Door) -> Option<SocketAddr> {
+        self.broker.doors().address(door)
     }
 
     /// Adds the counters of a service to the broker's metrics.
@@ -253,95 +311,6 @@ impl Server {
             out.counter(&name("timeouts"), "Connections and requests that exceeded a timeout", totals.timeouts)?;
             out.counter(&name("panics"), "Connections closed by a defect of the broker", totals.panics)
         })));
-    }
-
-    async fn open_http(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
-        let door = doors::http::Settings {
-            address,
-            header_timeout: settings.hello_timeout,
-            body_bytes_max: settings.http_body_bytes_max,
-            allow_plain: settings.allow_plain,
-            tls: Some(self.tls.clone()),
-            hosts: settings.http_hosts.clone(),
-            cors_origins: settings.http_cors_origins.clone(),
-            trusted_proxies: settings.http_trusted_proxies.clone(),
-            access_log: settings.http_access_log,
-        };
-        let connections = self.connections("http", settings);
-        self.http = Some(doors::http::open(&door, self.broker.clone(), connections, self.drain()).await?);
-        Ok(())
-    }
-
-    fn open_kafka(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
-        let connections = self.connections("kafka", settings);
-        let door = doors::kafka::Settings {
-            address,
-            advertised: settings.kafka_advertised.clone(),
-            hello_timeout: settings.hello_timeout,
-            allow_plain: settings.allow_plain,
-            is_login_required: settings.is_login_required,
-        };
-        let (address, telemetry) =
-            doors::kafka::open(&door, self.broker.clone(), &self.workers, connections, &self.shutdown, &self.tls)?;
-        self.kafka = Some(address);
-        self.show("kafka", telemetry);
-        Ok(())
-    }
-
-    async fn open_pubsub(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
-        let door = doors::pubsub::Settings {
-            address,
-            header_timeout: settings.hello_timeout,
-            allow_plain: settings.allow_plain,
-            tls: Some(self.tls.clone()),
-            hosts: settings.http_hosts.clone(),
-            project: settings.pubsub_project.clone(),
-            push_allow: settings.pubsub_push_allow.clone(),
-        };
-        let connections = self.connections("pubsub", settings);
-        self.pubsub = Some(doors::pubsub::open(&door, self.broker.clone(), connections, self.drain()).await?);
-        Ok(())
-    }
-
-    fn open_redis(&mut self, address: SocketAddr, settings: &ServerSettings) -> io::Result<()> {
-        let door = doors::redis::Settings {
-            address,
-            hello_timeout: settings.hello_timeout,
-            allow_plain: settings.allow_plain,
-            is_login_required: settings.is_login_required,
-            is_durable: settings.redis_durable,
-            transaction_time_max: doors::redis::TRANSACTION_TIME_MAX,
-        };
-        if door.is_durable && self.broker.store().is_none() {
-            return Err(io::Error::other("redis_durable needs a data directory; start with --data DIR"));
-        }
-        let connections = self.connections("redis", settings);
-        let (address, telemetry) =
-            doors::redis::open(&door, self.broker.clone(), &self.workers, connections, &self.shutdown, &self.tls)?;
-        self.redis = Some(address);
-        self.show("redis", telemetry);
-        Ok(())
-    }
-
-    async fn open_sqs(&mut self, address: SocketAddr, auth: Auth, settings: &ServerSettings) -> io::Result<()> {
-        let SqsSettings { account, region, url, cooldown } = settings.sqs.clone();
-        let door = doors::sqs::Settings {
-            address,
-            account,
-            region,
-            url,
-            cooldown,
-            auth,
-            header_timeout: settings.hello_timeout,
-            allow_plain: settings.allow_plain,
-            tls: Some(self.tls.clone()),
-            hosts: settings.http_hosts.clone(),
-            trusted_proxies: settings.http_trusted_proxies.clone(),
-            access_log: settings.http_access_log,
-        };
-        let connections = self.connections("sqs", settings);
-        self.sqs = Some(doors::sqs::open(door, self.broker.clone(), connections, self.drain()).await?);
-        Ok(())
     }
 
     /// Creates the connection limits of a door, and adds its connections to the metrics.

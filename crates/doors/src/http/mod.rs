@@ -11,6 +11,8 @@ mod page;
 mod queues;
 mod stream;
 
+use crate::{Opened, Opening};
+use futures_util::future::BoxFuture;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -390,8 +392,17 @@ fn charged_change(mut answer: Response, answers: &Answers, address: Option<IpAdd
     answer
 }
 
-/// Opens the door, which serves clients until the drain begins. Returns the bound address.
-pub async fn open(
+impl crate::Door for Settings {
+    fn open(self: Box<Self>, opening: Opening<'_>) -> BoxFuture<'_, io::Result<Opened>> {
+        let Opening { broker, connections, shutdown, .. } = opening;
+        Box::pin(async move {
+            let address = open(&self, broker, connections, shutdown.drain()).await?;
+            Ok(Opened { address, telemetry: None })
+        })
+    }
+}
+
+async fn open(
     settings: &Settings,
     broker: Arc<Broker>,
     limit: Arc<Connections>,

@@ -21,17 +21,16 @@ mod topics;
 mod transactions;
 mod write;
 
+use crate::{Opened, Opening};
+use futures_util::future::BoxFuture;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::Broker;
 use broker::metrics::{Collect, Exposition};
 use net::service::Timeouts;
-use net::telemetry::Telemetry;
-use net::tls::Tls;
-use net::{Address, Connections, Listener, Plaintext, Server, Service, ServiceSettings, Shutdown, Workers};
+use net::{Address, Listener, Plaintext, Server, Service, ServiceSettings};
 
 pub use codec::check_request;
 use codec::{FRAME_BYTES_MAX, KafkaProtocol, LENGTH_BYTES};
@@ -69,15 +68,14 @@ pub struct Settings {
     pub is_login_required: bool,
 }
 
-/// Starts the door, which serves until the drain begins. Returns the bound address and the service's counters.
-pub fn open(
-    settings: &Settings,
-    broker: Arc<Broker>,
-    workers: &Arc<Workers>,
-    connections: Arc<Connections>,
-    shutdown: &Shutdown,
-    tls: &Tls,
-) -> io::Result<(SocketAddr, Arc<Telemetry>)> {
+impl crate::Door for Settings {
+    fn open(self: Box<Self>, opening: Opening<'_>) -> BoxFuture<'_, io::Result<Opened>> {
+        Box::pin(async move { open(&self, opening) })
+    }
+}
+
+fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
+    let Opening { broker, workers, connections, shutdown, tls } = opening;
     let service_settings = ServiceSettings {
         requests_per_connection_max: REQUESTS_PER_CONNECTION_MAX,
         frame_bytes_max: LENGTH_BYTES + FRAME_BYTES_MAX,
@@ -113,7 +111,7 @@ pub fn open(
     let plaintext = if settings.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback };
     let listener = Listener::tcp(settings.address)?.with_tls(tls.server_config(&[])?, plaintext);
     match server.listen(listener)? {
-        Address::Tcp(address) => Ok((address, telemetry)),
+        Address::Tcp(address) => Ok(Opened { address, telemetry: Some(telemetry) }),
         _ => Err(io::Error::other("the listener has no TCP address")),
     }
 }

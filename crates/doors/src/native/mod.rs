@@ -10,6 +10,8 @@ mod queues;
 mod room;
 mod security;
 
+use crate::{Opened, Opening};
+use futures_util::future::BoxFuture;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -55,6 +57,17 @@ pub struct Settings {
 pub struct Native {
     pub server: Server,
     pub telemetry: Arc<Telemetry>,
+}
+
+impl crate::Door for Settings {
+    fn open(self: Box<Self>, opening: Opening<'_>) -> BoxFuture<'_, io::Result<Opened>> {
+        let Opening { broker, workers, connections, shutdown, tls } = opening;
+        Box::pin(async move {
+            let native = Native::start(broker, self.hello_timeout, workers, connections, shutdown);
+            let address = native.listen(&self, tls, workers)?;
+            Ok(Opened { address, telemetry: Some(native.telemetry) })
+        })
+    }
 }
 
 impl Native {

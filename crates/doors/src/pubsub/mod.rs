@@ -22,6 +22,8 @@ mod topics;
 mod transform;
 mod transforms;
 
+use crate::{Opened, Opening};
+use futures_util::future::BoxFuture;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -174,8 +176,17 @@ pub fn check_rest(method: Method, uri: &str, body: &[u8]) -> bool {
     })
 }
 
-/// Opens the door, which serves until the drain begins. Returns the bound address.
-pub async fn open(
+impl crate::Door for Settings {
+    fn open(self: Box<Self>, opening: Opening<'_>) -> BoxFuture<'_, io::Result<Opened>> {
+        let Opening { broker, connections, shutdown, .. } = opening;
+        Box::pin(async move {
+            let address = open(&self, broker, connections, shutdown.drain()).await?;
+            Ok(Opened { address, telemetry: None })
+        })
+    }
+}
+
+async fn open(
     settings: &Settings,
     broker: Arc<Broker>,
     limit: Arc<Connections>,

@@ -16,18 +16,18 @@ mod stats;
 mod wait;
 mod writer;
 
+use crate::{Opened, Opening};
+use futures_util::future::BoxFuture;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::metrics::{Collect, Exposition};
-use broker::{Broker, now_ms};
+use broker::now_ms;
 use engine::cache::CacheSettings;
 use net::service::Timeouts;
-use net::telemetry::Telemetry;
-use net::tls::Tls;
-use net::{Address, Connections, Listener, Plaintext, Server, Service, ServiceSettings, Shutdown, Workers};
+use net::{Address, Listener, Plaintext, Server, Service, ServiceSettings};
 
 use channels::Channels;
 use clients::Clients;
@@ -68,15 +68,14 @@ pub struct Settings {
     pub transaction_time_max: Duration,
 }
 
-/// Serves clients until the shutdown begins. Returns the bound address and the counters of the service.
-pub fn open(
-    settings: &Settings,
-    broker: Arc<Broker>,
-    workers: &Arc<Workers>,
-    connections: Arc<Connections>,
-    shutdown: &Shutdown,
-    tls: &Tls,
-) -> io::Result<(SocketAddr, Arc<Telemetry>)> {
+impl crate::Door for Settings {
+    fn open(self: Box<Self>, opening: Opening<'_>) -> BoxFuture<'_, io::Result<Opened>> {
+        Box::pin(async move { open(&self, opening) })
+    }
+}
+
+fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
+    let Opening { broker, workers, connections, shutdown, tls } = opening;
     let first_frame = if settings.is_login_required { settings.hello_timeout } else { WAIT_MAX };
     let service_settings = ServiceSettings {
         frame_bytes_max: REQUEST_BYTES_MAX,
@@ -140,7 +139,7 @@ pub fn open(
     let plaintext = if settings.allow_plain { Plaintext::FromAnywhere } else { Plaintext::FromLoopback };
     let listener = Listener::tcp(settings.address)?.with_tls(tls.server_config(&[])?, plaintext);
     match server.listen(listener)? {
-        Address::Tcp(address) => Ok((address, telemetry)),
+        Address::Tcp(address) => Ok(Opened { address, telemetry: Some(telemetry) }),
         _ => Err(io::Error::other("the listener has no TCP address")),
     }
 }

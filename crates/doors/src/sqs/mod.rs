@@ -20,6 +20,8 @@ pub mod sigv4;
 mod visibility;
 mod xml;
 
+use crate::{Opened, Opening};
+use futures_util::future::BoxFuture;
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -449,8 +451,17 @@ pub fn check_request(action: usize, is_query: bool, body: &[u8]) -> bool {
     model::Request::deserialize(action, form.tree()).is_ok_and(|request| map::check(request).is_ok())
 }
 
-/// Opens the door, which serves clients until the drain begins. Returns the bound address.
-pub async fn open(
+impl crate::Door for Settings {
+    fn open(self: Box<Self>, opening: Opening<'_>) -> BoxFuture<'_, io::Result<Opened>> {
+        let Opening { broker, connections, shutdown, .. } = opening;
+        Box::pin(async move {
+            let address = open(*self, broker, connections, shutdown.drain()).await?;
+            Ok(Opened { address, telemetry: None })
+        })
+    }
+}
+
+async fn open(
     settings: Settings,
     broker: Arc<Broker>,
     limit: Arc<Connections>,

@@ -8,13 +8,15 @@ use std::time::Duration;
 use broker::{Broker, Wakes};
 use bytes::Bytes;
 use doors::http::Settings;
+use doors::{Door, Opening};
 use engine::{BatchBuilder, Codec, DraftBatch};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::TokioIo;
-use net::{ConnectionLimits, Connections, Shutdown};
+use net::tls::{Identity, IdentitySource, Tls};
+use net::{ConnectionLimits, Connections, Shutdown, Workers};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -53,8 +55,18 @@ pub async fn start_with(of_broker: broker::Settings, of_door: Settings, connecti
     let limits = ConnectionLimits::up_to(connections_max);
     let shutdown = Shutdown::default();
     let connections = Connections::new(limits);
-    let opened = doors::http::open(&of_door, broker.clone(), connections.clone(), shutdown.drain()).await;
-    Server { address: opened.expect("a free port"), broker, connections, shutdown }
+    let workers = Arc::new(Workers::start(1).expect("a thread"));
+    let identity = Identity::self_signed(vec!["localhost".to_owned()]).expect("an identity");
+    let tls = Arc::new(Tls::new(IdentitySource::Fixed(identity).into()).expect("TLS"));
+    let opening = Opening {
+        broker: broker.clone(),
+        workers: &workers,
+        connections: connections.clone(),
+        shutdown: &shutdown,
+        tls: &tls,
+    };
+    let opened = Box::new(of_door).open(opening).await;
+    Server { address: opened.expect("a free port").address, broker, connections, shutdown }
 }
 
 pub struct Answer {

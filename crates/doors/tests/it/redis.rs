@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::Broker;
-use doors::redis::{Settings, TRANSACTION_TIME_MAX, open};
+use doors::redis::{Settings, TRANSACTION_TIME_MAX};
+use doors::{Door, Opening};
 use engine::TopicSettings;
 use net::tls::{Identity, IdentitySource, Tls};
 use net::{ConnectionLimits, Connections, Shutdown, Workers};
@@ -23,7 +24,7 @@ async fn start(transaction_time_max: Duration) -> Server {
     let workers = Arc::new(Workers::start(1).expect("a thread"));
     let broker = Broker::start(broker::Settings::default(), &workers.handles()).expect("started");
     let identity = Identity::self_signed(vec!["localhost".to_owned()]).expect("an identity");
-    let tls = Tls::new(IdentitySource::Fixed(identity).into()).expect("TLS");
+    let tls = Arc::new(Tls::new(IdentitySource::Fixed(identity).into()).expect("TLS"));
     let settings = Settings {
         address: ([127, 0, 0, 1], 0).into(),
         hello_timeout: Duration::from_secs(30),
@@ -34,8 +35,9 @@ async fn start(transaction_time_max: Duration) -> Server {
     };
     let connections = Connections::new(ConnectionLimits::up_to(100));
     let shutdown = Shutdown::default();
-    let opened = open(&settings, broker.clone(), &workers, connections, &shutdown, &tls);
-    Server { address: opened.expect("a free port").0, broker, _workers: workers, _shutdown: shutdown }
+    let opening = Opening { broker: broker.clone(), workers: &workers, connections, shutdown: &shutdown, tls: &tls };
+    let opened = Box::new(settings).open(opening).await;
+    Server { address: opened.expect("a free port").address, broker, _workers: workers, _shutdown: shutdown }
 }
 
 struct Redis(BufReader<TcpStream>);

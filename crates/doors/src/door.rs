@@ -1,0 +1,37 @@
+//! The interface of all doors: how one is opened.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use broker::Broker;
+use futures_util::future::BoxFuture;
+use net::telemetry::Telemetry;
+use net::tls::Tls;
+use net::{Connections, Shutdown, Workers};
+
+/// A door that is not open yet: the settings of one protocol. To add a door, add its folder with an implementation of
+/// this trait, and a line to the table in the server (`crates/thalweg/src/server.rs`).
+pub trait Door: Send {
+    /// Opens the door, and serves clients in the background until the shutdown begins.
+    fn open(self: Box<Self>, opening: Opening<'_>) -> BoxFuture<'_, io::Result<Opened>>;
+}
+
+/// Parts of the process that every door gets.
+pub struct Opening<'s> {
+    pub broker: Arc<Broker>,
+    /// Threads that serve connections.
+    pub workers: &'s Arc<Workers>,
+    /// Limits of the connections of this door.
+    pub connections: Arc<Connections>,
+    pub shutdown: &'s Shutdown,
+    pub tls: &'s Arc<Tls>,
+}
+
+/// A door that serves clients.
+pub struct Opened {
+    /// Bound address.
+    pub address: SocketAddr,
+    /// Counters of the service; `None` for a door that exposes counters of its own.
+    pub telemetry: Option<Arc<Telemetry>>,
+}
