@@ -6,7 +6,7 @@
 
 use std::error::Error;
 
-use client::{Client, ConsumerEvent};
+use thalweg_client::{Client, ConsumerEvent};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {

@@ -5,7 +5,7 @@
 
 use std::error::Error;
 
-use client::{Acks, Client, Record};
+use thalweg_client::{Acks, Client, Record};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {

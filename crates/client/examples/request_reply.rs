@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use client::{Client, Missing, Record, Subscription};
+use thalweg_client::{Client, Missing, Record, Subscription};
 
 const TOPIC: &str = "capitals";
 
@@ -33,7 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-async fn answer(client: Client, mut questions: Subscription) -> client::Result<()> {
+async fn answer(client: Client, mut questions: Subscription) -> thalweg_client::Result<()> {
     loop {
         let question = questions.next().await?.record;
         let capitals = String::from_utf8_lossy(question.value()).to_uppercase();

@@ -5,7 +5,7 @@
 
 use std::error::Error;
 
-use client::{Client, Event, Missing, Start};
+use thalweg_client::{Client, Event, Missing, Start};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {

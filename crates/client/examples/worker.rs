@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use client::{Client, NewQueue, ReceivedMessage};
+use thalweg_client::{Client, NewQueue, ReceivedMessage};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {

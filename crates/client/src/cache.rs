@@ -27,8 +27,8 @@ const CHANGES_MAX: u32 = 1000;
 /// Handle of a cache on a broker.
 ///
 /// ```no_run
-/// # async fn example(client: client::Client) -> Result<(), client::Error> {
-/// use client::{Condition, Stored, Ttl};
+/// # async fn example(client: thalweg_client::Client) -> Result<(), thalweg_client::Error> {
+/// use thalweg_client::{Condition, Stored, Ttl};
 ///
 /// let sessions = client.cache("sessions");
 /// sessions.put("alice", "cart: 1 coffee").await?;
@@ -139,8 +139,8 @@ impl Cache {
     /// The watch begins with the first get.
     ///
     /// ```no_run
-    /// # async fn example(client: client::Client) -> Result<(), client::Error> {
-    /// use client::NearSettings;
+    /// # async fn example(client: thalweg_client::Client) -> Result<(), thalweg_client::Error> {
+    /// use thalweg_client::NearSettings;
     ///
     /// let prices = client.cache("prices").near(NearSettings { bytes_max: 16 << 20, ..NearSettings::default() });
     /// let first = prices.get("coffee").await?;

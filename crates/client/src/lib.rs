@@ -2,8 +2,8 @@
 //! TCP or a pipe inside one process.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), client::Error> {
-//! use client::{Client, Missing, Record, Start};
+//! # async fn example() -> Result<(), thalweg_client::Error> {
+//! use thalweg_client::{Client, Missing, Record, Start};
 //!
 //! let client = Client::connect("127.0.0.1:7400").await?;
 //! // Reading creates no topic by itself.

@@ -237,7 +237,7 @@ impl Subscription {
     /// the stream is dropped.
     ///
     /// ```no_run
-    /// # async fn example(client: client::Client) -> Result<(), client::Error> {
+    /// # async fn example(client: thalweg_client::Client) -> Result<(), thalweg_client::Error> {
     /// use futures_util::TryStreamExt;
     ///
     /// let mut orders = client.subscribe("orders").open().await?;

@@ -4,8 +4,8 @@
 
 use std::error::Error;
 
-use client::{Client, Record, Start};
 use thalweg::Embedded;
+use thalweg_client::{Client, Record, Start};
 
 const COUNT: usize = 5;
 
@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-async fn publish(client: Client) -> client::Result<()> {
+async fn publish(client: Client) -> thalweg_client::Result<()> {
     for i in 0..COUNT {
         client.publish("sensors.kitchen", Record::new(format!("{} degrees", 20 + i))).await?;
     }

@@ -18,7 +18,7 @@ const PIPE_BYTES: usize = 256 << 10;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use client::{Record, Start};
+/// use thalweg_client::{Record, Start};
 /// use thalweg::Embedded;
 ///
 /// let broker = Embedded::start()?;

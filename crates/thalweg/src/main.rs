@@ -1,5 +1,7 @@
 //! The binary: reads the command line and the configuration, then runs one command.
 
+extern crate thalweg_client as client;
+
 mod args;
 mod commands;
 mod output;

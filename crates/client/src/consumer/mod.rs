@@ -323,7 +323,7 @@ impl Consumer {
     /// combinator such as `buffered` has read ahead may be committed before they are processed.
     ///
     /// ```no_run
-    /// # async fn example(client: client::Client) -> Result<(), client::Error> {
+    /// # async fn example(client: thalweg_client::Client) -> Result<(), thalweg_client::Error> {
     /// use futures_util::TryStreamExt;
     ///
     /// let mut billing = client.consumer("billing").topic("orders").open().await?;

@@ -29,8 +29,8 @@ const SENDS_IN_FLIGHT_MAX: usize = 16;
 /// Handle of a queue on a broker: a view of a topic whose messages are delivered to one receiver each.
 ///
 /// ```no_run
-/// # async fn example(client: client::Client) -> Result<(), client::Error> {
-/// use client::{NewQueue, OutMessage, Receive};
+/// # async fn example(client: thalweg_client::Client) -> Result<(), thalweg_client::Error> {
+/// use thalweg_client::{NewQueue, OutMessage, Receive};
 ///
 /// client.create_queue(NewQueue::new("jobs")).await?;
 /// let jobs = client.queue("jobs");

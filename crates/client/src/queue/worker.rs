@@ -57,7 +57,7 @@ pub struct WorkReport {
 /// message is processed; when the worker ends or fails, its unsettled messages return to the queue immediately.
 ///
 /// ```no_run
-/// # async fn example(client: client::Client) -> Result<(), client::Error> {
+/// # async fn example(client: thalweg_client::Client) -> Result<(), thalweg_client::Error> {
 /// let stop = async { tokio::signal::ctrl_c().await.unwrap_or_default() };
 /// let worker = client.queue("jobs").worker().in_flight_max(4);
 /// worker

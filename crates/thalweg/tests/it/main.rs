@@ -1,5 +1,7 @@
 //! End-to-end tests of the whole product: real processes and real sockets, on loopback.
 
+extern crate thalweg_client as client;
+
 mod support;
 
 mod log;
