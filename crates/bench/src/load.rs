@@ -133,6 +133,7 @@ impl Sink {
                 Event::Restarted | Event::Reconnected => {
                     return Err(Error::new(client::ErrorKind::Disconnected, "the connection broke"));
                 }
+                _ => {}
             }
         }
         Ok(())

@@ -334,7 +334,7 @@ impl Core {
         }
         tokio::time::timeout_at(deadline, room)
             .await
-            .map_err(|elapsed| Error { message: format!("{} ({elapsed})", full.message), ..full.clone() })
+            .map_err(|elapsed| full.clone().map_message(|why| format!("{why} ({elapsed})")))
     }
 
     fn count_publish(&self, has_failed: bool, begin: Option<Instant>, wakes: &mut Wakes) {

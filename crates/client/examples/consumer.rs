@@ -38,6 +38,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
             ConsumerEvent::Assigned(gained) => println!("reads {} partitions more", gained.len()),
             ConsumerEvent::Revoked(given_up) => println!("gives {} partitions up", given_up.len()),
             ConsumerEvent::Lost(lost) => println!("was put out, and lost {} partitions", lost.len()),
+            // Later versions may report more.
+            _ => {}
         }
     }
     // Commits the printed records.

@@ -34,6 +34,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
             }
             Event::Reconnected => println!("the connection was made again; something may be missing"),
             Event::Restarted => println!("the broker was restarted; its topics in memory begin anew"),
+            // Later versions may report more.
+            _ => {}
         }
     }
 }

@@ -241,7 +241,7 @@ impl Dialer {
         let hint = match fault {
             Fault::UnknownIssuer => "trust it, or its issuer, with --ca-file (ca_file)",
             Fault::OtherHost { .. } => "connect to a name that it has, or give the broker one that has this name",
-            Fault::Time(_) | Fault::Other(_) => "give the broker another one (tls_cert, tls_key)",
+            _ => "give the broker another one (tls_cert, tls_key)",
         };
         let port = self.address.port();
         Some(disconnected(&format!(

@@ -50,6 +50,7 @@ pub struct ClientSettings {
 
 /// Change of the connections to a broker.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum LinkChange<'a> {
     /// A connection broke, and the first attempt to restore it failed for this reason. More attempts follow.
     Lost(&'a Error),

@@ -60,6 +60,7 @@ struct Position {
 
 /// Event of a subscription.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Event {
     /// Records that were published together.
     Batch(Batch),

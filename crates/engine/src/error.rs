@@ -5,6 +5,10 @@ use std::fmt;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Kind of an error, coarse enough to act upon. The message has the details for people.
+///
+/// Not `#[non_exhaustive]`, on purpose: every door maps each kind, and the compiler finds the door that forgets a new
+/// one. A program that matches kinds needs an arm for kinds of later versions; [`Error::retry_class`] tells it what to
+/// do there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum ErrorKind {
@@ -51,6 +55,7 @@ pub enum ErrorKind {
 /// Action that a caller takes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum RetryClass {
     /// Request may succeed if it is sent again immediately.
     Retry = 1,
@@ -167,6 +172,7 @@ const THROTTLED_MS_MIN: u32 = 1000;
 
 /// Error with its kind and a message for the person who has to act.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Error {
     pub kind: ErrorKind,
     /// Time in ms to wait before a retry if the kind is retried after a delay; 0 otherwise.
@@ -230,6 +236,13 @@ impl Error {
     /// Returns `true` if the client has to slow down, `false` if the broker is busy or for any other error.
     pub fn is_throttled(&self) -> bool {
         self.kind == ErrorKind::Busy && self.retry_after_ms >= THROTTLED_MS_MIN
+    }
+
+    /// Returns the same error with a message that is made of its message.
+    #[cold]
+    pub fn map_message(mut self, change: impl FnOnce(String) -> String) -> Self {
+        self.message = change(self.message);
+        self
     }
 
     pub fn retry_class(&self) -> RetryClass {

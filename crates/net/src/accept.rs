@@ -41,6 +41,7 @@ struct Reserve(Option<File>);
 
 /// Counters of all listeners of the process.
 #[derive(Default)]
+#[non_exhaustive]
 pub struct AcceptStats {
     /// Connections that the system has accepted.
     pub accepted: AtomicU64,

@@ -54,6 +54,7 @@ pub(crate) struct TlsOffer {
 
 /// Address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Address {
     /// TCP address, with or without TLS.
     Tcp(SocketAddr),

@@ -38,6 +38,7 @@ pub struct Drain {
 
 /// Outcome of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Ended {
     /// Number of connections and loops when it began.
     pub draining: usize,

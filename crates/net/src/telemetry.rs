@@ -247,6 +247,7 @@ impl Telemetry {
 
 /// Durations of all workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Distribution {
     /// Upper bound of each bucket in nanoseconds, with the number of durations up to it and above the previous bound;
     /// empty buckets are omitted.

@@ -346,7 +346,7 @@ impl Server {
     pub fn reload_certificates(&self) {
         match self.tls.reload() {
             Ok(Reloaded::Changed) => {}
-            Ok(Reloaded::Same) => tracing::info!("the files contain the active certificates"),
+            Ok(_) => tracing::info!("the files contain the active certificates"),
             Err(error) => tracing::debug!(%error, "cannot use the certificates"),
         }
     }

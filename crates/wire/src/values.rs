@@ -25,9 +25,12 @@ pub(crate) fn get_error<B: Buf>(f: &mut Fields<B>) -> Result<Error> {
         Some(RetryClass::Retry) => ErrorKind::Corrupt,
         Some(RetryClass::RetryAfter) => ErrorKind::Busy,
         Some(RetryClass::Redirect | RetryClass::Fatal) => ErrorKind::Unsupported,
-        Some(RetryClass::OutcomeUnknown) | None => ErrorKind::Internal,
+        // The outcome is unknown, or the class is.
+        _ => ErrorKind::Internal,
     });
-    Ok(Error { kind, retry_after_ms, message })
+    let mut error = Error::new(kind, message);
+    error.retry_after_ms = retry_after_ms;
+    Ok(error)
 }
 
 pub(crate) fn put_start(b: &mut BytesMut, start: &Start) {

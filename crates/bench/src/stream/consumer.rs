@@ -88,6 +88,7 @@ pub(super) async fn run(
             Event::Restarted | Event::Reconnected => {
                 return Err(Error::new(ErrorKind::Disconnected, "the connection broke"));
             }
+            _ => {}
         }
     }
     consumed.records = seen.count;

@@ -160,13 +160,9 @@ impl Caches {
     /// Refuses a cache whose entries are in a damaged log: a new one with its name would appear to be empty.
     fn check_served(&self, name: &str, is_durable: bool) -> Result<()> {
         match self.refused.get() {
-            Some((error, names)) if is_durable || names.contains(name) => Err(Error {
-                message: format!(
-                    "cache '{name}' is not served: the log of durable caches is damaged. {}",
-                    error.message
-                ),
-                ..error.clone()
-            }),
+            Some((error, names)) if is_durable || names.contains(name) => Err(error.clone().map_message(|why| {
+                format!("cache '{name}' is not served: the log of durable caches is damaged. {why}")
+            })),
             _ => Ok(()),
         }
     }
@@ -619,7 +615,7 @@ impl Cache {
         };
         self.follow(&mut stripe);
         changed.map_err(|error| match error.kind {
-            ErrorKind::Busy => Error { message: format!("cache '{}': {}", self.name, error.message), ..error },
+            ErrorKind::Busy => error.map_message(|why| format!("cache '{}': {why}", self.name)),
             _ => error,
         })
     }

@@ -109,6 +109,7 @@ type Progress = (TopicPartition, Offset, String);
 
 /// Event of a consumer.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum ConsumerEvent {
     /// Records that were published together.
     Batch(Batch),

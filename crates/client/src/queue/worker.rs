@@ -44,6 +44,7 @@ impl<E: std::fmt::Display> From<std::result::Result<(), E>> for Outcome {
 
 /// Counters of a finished worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WorkReport {
     /// Number of acknowledged messages.
     pub done: u64,

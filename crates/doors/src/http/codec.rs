@@ -333,7 +333,7 @@ pub(super) fn parse_records(kind: BodyKind, body: &Bytes, key: Option<&str>) -> 
             }
             let RecordsIn { records } = parse_json(body).map_err(|failure| records_expected(body, failure))?;
             let numbered = records.into_iter().enumerate().map(|(i, record)| {
-                record.decode().map_err(|error| Error { message: format!("record {i}: {}", error.message), ..error })
+                record.decode().map_err(|error| error.map_message(|why| format!("record {i}: {why}")))
             });
             numbered.collect::<engine::Result<_>>()?
         }

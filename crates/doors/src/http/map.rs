@@ -92,8 +92,10 @@ pub(super) async fn publish_records(
             Ok(published) => results.push(ResultOut::new(published, records)),
             Err(error) if results.is_empty() => return Err(error.into()),
             Err(error) => {
-                let message = format!("{} of {count} batches were published, then: {}", results.len(), error.message);
-                return Err(Failure::half_done(Error { message, ..error }));
+                let count_done = results.len();
+                return Err(Failure::half_done(
+                    error.map_message(|why| format!("{count_done} of {count} batches were published, then: {why}")),
+                ));
             }
         }
     }
@@ -172,7 +174,7 @@ pub(super) async fn fetch(
         let taken = answers.take(address, bytes, ROOM_WAIT).await;
         held = Some(taken.map_err(|error| match error.kind {
             ErrorKind::TooLarge => {
-                Error { message: format!("{}; the next batch has next_offset {next_offset}", error.message), ..error }
+                error.map_message(|why| format!("{why}; the next batch has next_offset {next_offset}"))
             }
             _ => error,
         })?);

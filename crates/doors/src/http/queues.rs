@@ -290,9 +290,10 @@ fn check_count(messages: usize) -> engine::Result<()> {
 fn decode_messages(body: &Bytes) -> Result<Vec<Draft>> {
     let MessagesIn { messages: FewIn { first, count } } = codec::parse_json(body)?;
     check_count(count)?;
-    let numbered = first.into_iter().enumerate().map(|(i, message)| {
-        message.decode().map_err(|error| Error { message: format!("message {i}: {}", error.message), ..error })
-    });
+    let numbered = first
+        .into_iter()
+        .enumerate()
+        .map(|(i, message)| message.decode().map_err(|error| error.map_message(|why| format!("message {i}: {why}"))));
     Ok(numbered.collect::<engine::Result<_>>()?)
 }
 

@@ -53,6 +53,7 @@ pub struct RequestBody {
 
 /// Reason why a body ended early.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum BodyError {
     /// The body is larger than allowed.
     TooLarge,

@@ -146,6 +146,7 @@ impl Drop for ConnectionPermit {
 
 /// Limit that a refused connection has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Refused {
     /// All connections are in use.
     AtCapacity {

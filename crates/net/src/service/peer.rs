@@ -28,6 +28,7 @@ pub struct Peer {
 
 /// Transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Transport {
     /// TCP without TLS.
     Tcp,

@@ -88,6 +88,7 @@ impl TlsSettings {
 
 /// Result of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reloaded {
     /// New handshakes use the new contents of the files.
     Changed,

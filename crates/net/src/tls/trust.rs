@@ -71,6 +71,7 @@ impl Refusal {
 
 /// Fault of a server's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Fault {
     /// The certificate is not signed by a trusted issuer.
     UnknownIssuer,

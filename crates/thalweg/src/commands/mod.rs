@@ -34,6 +34,7 @@ async fn connect(config: &Config) -> Result<Client> {
     let observer = LinkObserver::new(move |change| match change {
         LinkChange::Lost(error) => remark(&format!("lost the connection to {shown}, trying again: {error}")),
         LinkChange::Restored => remark(&format!("connected to {shown} again")),
+        _ => {}
     });
     let settings = ClientSettings { observer: Some(observer), ..config.client() };
     Ok(Client::connect_with(address, settings).await?)

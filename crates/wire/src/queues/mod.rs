@@ -286,6 +286,7 @@ pub struct PeekedMessage {
 /// Phase of a message that is not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum MessagePhase {
     /// A receiver holds a lease on the message.
     Leased = 1,
@@ -313,6 +314,7 @@ impl MessagePhase {
 /// Result of a request for one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum LeaseAnswer {
     /// The request was executed.
     Done = 0,
@@ -410,6 +412,7 @@ pub struct RedriveInfo {
 /// State of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum RedriveState {
     /// Messages are being moved.
     Running = 0,

@@ -423,7 +423,8 @@ fn pushes() -> Vec<Vector> {
     };
     let gap = |topic: &str| Push::Gap { subscription: 3, partition: 2, topic: topic.into(), from: 5, to: 1 << 40 };
     let slow = Error::new(ErrorKind::SlowSubscriber, "the subscriber reads too slowly");
-    let bye = Error { retry_after_ms: 2000, ..Error::new(ErrorKind::ShuttingDown, "") };
+    let mut bye = Error::new(ErrorKind::ShuttingDown, "");
+    bye.retry_after_ms = 2000;
     let values = [
         ("deliver", deliver("")),
         ("deliver_of_a_pattern", deliver("orders.eu")),

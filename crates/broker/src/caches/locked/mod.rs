@@ -12,7 +12,7 @@ use engine::cache::structures::{Edit, Kind, Part};
 use engine::cache::{
     Added, Condition, Cursor, Expires, Found, Key, Owned, ScanCursor, Stored, Stripe, Value, check_size,
 };
-use engine::{Error, ErrorKind, Offset, Result};
+use engine::{ErrorKind, Offset, Result};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
@@ -447,7 +447,7 @@ impl<'c> Locked<'c> {
 
     fn named<R>(&self, result: Result<R>) -> Result<R> {
         result.map_err(|error| match error.kind {
-            ErrorKind::Busy => Error { message: format!("cache '{}': {}", self.cache.name, error.message), ..error },
+            ErrorKind::Busy => error.map_message(|why| format!("cache '{}': {why}", self.cache.name)),
             _ => error,
         })
     }

@@ -40,7 +40,7 @@ pub(super) fn served(key: i16, version: i16) -> Result<&'static Api> {
 
 /// Adds the name of the message to an error.
 pub(super) fn in_message(api: &Api, version: i16, error: Error) -> Error {
-    Error { message: format!("{} version {version}: {}", api.name, error.message), ..error }
+    error.map_message(|why| format!("{} version {version}: {why}", api.name))
 }
 
 /// Returns the description of an API, if it is served.

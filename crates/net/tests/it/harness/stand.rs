@@ -211,7 +211,7 @@ impl Stand {
     pub fn socket_address(&self, way: Way) -> SocketAddr {
         match self.address(way) {
             Address::Tcp(address) | Address::Quic(address) => address,
-            Address::Unix(path) => panic!("{} is no network", path.display()),
+            other => panic!("{other} is no network"),
         }
     }
 

@@ -128,6 +128,7 @@ pub(super) async fn read(
                 Event::Restarted | Event::Reconnected => {
                     return Err(client::Error::new(client::ErrorKind::Disconnected, "the connection broke"));
                 }
+                _ => {}
             },
             Ok(()) = others.changed() => {}
             changed = published.changed() => if changed.is_err() {

@@ -88,7 +88,7 @@ pub async fn run(out: &mut impl Write, queue: &Queue, args: &QueueWork, is_json:
             }
         }
     };
-    let client::WorkReport { done, returned, lost } = report;
+    let client::WorkReport { done, returned, lost, .. } = report;
     let told = json!({ "queue": queue.name(), "done": done, "returned": returned, "lost": lost });
     tell(out, is_json, &told, &format!("{done} done, {returned} returned, {lost} lost"))?;
     match failure.take() {

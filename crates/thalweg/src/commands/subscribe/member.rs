@@ -110,6 +110,7 @@ impl Member {
                 printer
                     .note("the broker removed this member from its group; uncommitted records will be redelivered")?;
             }
+            _ => {}
         }
         Ok(())
     }

@@ -225,6 +225,7 @@ async fn print(subscription: &mut Subscription, args: &Subscribe, printer: &mut 
             Event::Restarted => {
                 printer.note("the broker was restarted, or the topic was created again: offsets begin at 0 again")?
             }
+            _ => {}
         }
     }
     Ok(printer.out.flush()?)
