@@ -5,7 +5,7 @@
 #![no_main]
 
 use bytes::BytesMut;
-use engine::Error;
+use engine::{Error, ErrorKind};
 use libfuzzer_sys::fuzz_target;
 use support::{frame_of, read_one, seal_fetched};
 use wire::kind::response::FETCHED;
@@ -75,6 +75,10 @@ fn check_push(push: Push) {
 /// Checks that a long message only lost its end, and that nothing else changed.
 fn check_error(error: &Error, again: &Error) {
     assert_eq!((again.kind, again.retry_after_ms), (error.kind, error.retry_after_ms));
+    assert_eq!(again.redirect, error.redirect);
     assert!(error.message.starts_with(&again.message));
-    assert!(again.message.len() == error.message.len() || again.message.len() + 4 > 1024);
+    // The message of a redirect begins with a line for the address.
+    let first_line = if error.kind == ErrorKind::NotLeader { 1 } else { 0 };
+    let address = error.redirect.as_ref().map_or(0, |address| address.len());
+    assert!(again.message.len() == error.message.len() || address + first_line + again.message.len() + 4 > 1024);
 }

@@ -69,3 +69,57 @@ impl Client {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+    use engine::{Error, ErrorKind, Record, RetryClass};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+    use wire::frame::BODY_BYTES_MAX;
+    use wire::{Assembler, Features, HelloOk, VERSION};
+
+    use super::*;
+
+    /// Serves a connection as a broker that leads nothing.
+    async fn lead_elsewhere(mut stream: DuplexStream) {
+        let (mut assembler, mut frames, mut bytes) = (Assembler::new(BODY_BYTES_MAX), Vec::new(), BytesMut::new());
+        while stream.read_buf(&mut bytes).await.is_ok_and(|read| read > 0) {
+            assembler.feed(&bytes.split(), &mut frames).expect("frames");
+            let mut answers = BytesMut::new();
+            for frame in frames.drain(..) {
+                let correlation = frame.correlation;
+                let answer = match Request::decode(frame).expect("a request") {
+                    Request::Hello { .. } => Response::Hello(HelloOk {
+                        version: VERSION,
+                        features: Features::default(),
+                        body_bytes_max: BODY_BYTES_MAX as u32,
+                        publishes_in_flight_max: 1,
+                        instance: 1,
+                        server: String::new(),
+                    }),
+                    _ => Response::Error(Error::not_leader("led elsewhere", Some("b.example:7400"))),
+                };
+                answer.encode(correlation, &mut answers);
+            }
+            stream.write_all(&answers).await.expect("written");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_redirect_is_returned_with_its_address() {
+        let pipes = || {
+            let (ours, theirs) = tokio::io::duplex(1 << 16);
+            tokio::spawn(lead_elsewhere(theirs));
+            ours
+        };
+        let client = Client::lazy(Address::Pipe(Arc::new(pipes)), ClientSettings::default());
+        let errors = [
+            client.ping().await.expect_err("led elsewhere"),
+            client.publish("orders", Record::new("one coffee")).await.expect_err("led elsewhere"),
+        ];
+        for error in errors {
+            assert_eq!((error.kind, error.retry_class()), (ErrorKind::NotLeader, RetryClass::Redirect));
+            assert_eq!((error.redirect.as_deref(), &*error.message), (Some("b.example:7400"), "led elsewhere"));
+        }
+    }
+}

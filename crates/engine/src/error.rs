@@ -50,6 +50,8 @@ pub enum ErrorKind {
     Fenced = 18,
     /// Disk of the broker is full: nothing was written. The request may succeed after an operator has freed space.
     DiskFull = 19,
+    /// Another broker leads what the request is about. The request was not executed here.
+    NotLeader = 20,
 }
 
 /// Action that a caller takes next.
@@ -70,7 +72,7 @@ pub enum RetryClass {
 }
 
 impl ErrorKind {
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Malformed,
         Self::Corrupt,
         Self::TooLarge,
@@ -90,6 +92,7 @@ impl ErrorKind {
         Self::OutOfSequence,
         Self::Fenced,
         Self::DiskFull,
+        Self::NotLeader,
     ];
 
     pub fn code(self) -> u16 {
@@ -121,6 +124,7 @@ impl ErrorKind {
             Self::OutOfSequence => "out_of_sequence",
             Self::Fenced => "fenced",
             Self::DiskFull => "disk_full",
+            Self::NotLeader => "not_leader",
         }
     }
 
@@ -128,6 +132,7 @@ impl ErrorKind {
         match self {
             Self::Corrupt => RetryClass::Retry,
             Self::Busy | Self::ShuttingDown | Self::DiskFull => RetryClass::RetryAfter,
+            Self::NotLeader => RetryClass::Redirect,
             Self::Timeout | Self::Disconnected | Self::Internal => RetryClass::OutcomeUnknown,
             Self::Malformed
             | Self::TooLarge
@@ -178,6 +183,9 @@ pub struct Error {
     /// Time in ms to wait before a retry if the kind is retried after a delay; 0 otherwise.
     pub retry_after_ms: u32,
     pub message: String,
+    /// Address of the broker that answers the request, if the class is [`RetryClass::Redirect`] and it is known. It is
+    /// an address of the native protocol.
+    pub redirect: Option<Box<str>>,
 }
 
 /// Constructors are cold: the compiler moves them out of the path of success.
@@ -190,7 +198,7 @@ impl Error {
             RetryClass::RetryAfter => 100,
             _ => 0,
         };
-        Self { kind, retry_after_ms, message: message.into() }
+        Self { kind, retry_after_ms, message: message.into(), redirect: None }
     }
 
     #[cold]
@@ -227,6 +235,12 @@ impl Error {
         Self::new(ErrorKind::Busy, message)
     }
 
+    /// Returns the error for a request that the broker at `leader` has to answer, if it is known which one that is.
+    #[cold]
+    pub fn not_leader(message: impl Into<String>, leader: Option<&str>) -> Self {
+        Self { redirect: leader.map(Box::from), ..Self::new(ErrorKind::NotLeader, message) }
+    }
+
     /// Returns the error for a client that has reached a rate limit and has to wait `retry_after_ms`, at least 1 s.
     #[cold]
     pub fn throttled(message: impl Into<String>, retry_after_ms: u32) -> Self {
@@ -252,7 +266,10 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.message, self.kind.name())
+        match &self.redirect {
+            Some(address) => write!(f, "{}; ask {address} ({})", self.message, self.kind.name()),
+            None => write!(f, "{} ({})", self.message, self.kind.name()),
+        }
     }
 }
 
@@ -271,12 +288,22 @@ mod tests {
     }
 
     #[test]
+    fn an_error_of_another_leader_says_whom_to_ask() {
+        let error = Error::not_leader("orders 3 is led elsewhere", Some("b.example:7400"));
+        assert_eq!((error.retry_class(), error.retry_after_ms), (RetryClass::Redirect, 0));
+        assert_eq!(error.to_string(), "orders 3 is led elsewhere; ask b.example:7400 (not_leader)");
+        assert_eq!(Error::not_leader("why", None).to_string(), "why (not_leader)");
+        let redirects = |kind: ErrorKind| kind.retry_class() == RetryClass::Redirect;
+        assert_eq!(ErrorKind::ALL.into_iter().filter(|kind| redirects(*kind)).count(), 1);
+    }
+
+    #[test]
     fn codes_and_names_are_unique_and_lead_back() {
         for kind in ErrorKind::ALL {
             assert_eq!(ErrorKind::from_code(kind.code()), Some(kind));
             assert_eq!(ErrorKind::ALL.iter().filter(|other| other.name() == kind.name()).count(), 1);
         }
         assert_eq!(ErrorKind::from_code(0), None);
-        assert_eq!(ErrorKind::from_code(20), None);
+        assert_eq!(ErrorKind::from_code(21), None);
     }
 }

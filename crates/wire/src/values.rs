@@ -5,13 +5,31 @@ use engine::{Codec, Error, ErrorKind, Result, RetryClass, Start, Storage, TopicS
 
 use crate::field::{Fields, get_flags, put_flags, put_str};
 
+/// Maximum bytes of the message of an error.
+const MESSAGE_BYTES_MAX: usize = 1024;
+/// Maximum bytes of the address in a redirect: a host name with its scheme and port.
+const ADDRESS_BYTES_MAX: usize = 272;
+
+/// Writes the fields of an error. In a redirect the first line of the message is the address, or empty: a longer body
+/// could not be read by clients that know no redirects.
 pub(crate) fn put_error(b: &mut BytesMut, error: &Error) {
     b.put_u16(error.kind.code());
     b.put_u8(error.retry_class().code());
     b.put_u32(error.retry_after_ms);
     // A message is for people; its end is its least important part.
-    let end = error.message.floor_char_boundary(1024);
-    put_str(b, &error.message[..end]);
+    let cut = |text: &str| text.floor_char_boundary(MESSAGE_BYTES_MAX);
+    if error.retry_class() == RetryClass::Redirect {
+        let address = error.redirect.as_deref().filter(|address| is_address(address)).unwrap_or_default();
+        let text = format!("{address}\n{}", error.message);
+        put_str(b, &text[..cut(&text)]);
+    } else {
+        put_str(b, &error.message[..cut(&error.message)]);
+    }
+}
+
+/// Returns `true` if the text can be sent as the address of a redirect.
+fn is_address(text: &str) -> bool {
+    (1..=ADDRESS_BYTES_MAX).contains(&text.len()) && !text.contains(char::is_control)
 }
 
 pub(crate) fn get_error<B: Buf>(f: &mut Fields<B>) -> Result<Error> {
@@ -19,16 +37,23 @@ pub(crate) fn get_error<B: Buf>(f: &mut Fields<B>) -> Result<Error> {
     let class = f.u8()?;
     let retry_after_ms = f.u32()?;
     let message = f.str()?;
-    // An unknown kind of a later version becomes a kind with the same retry class. A redirect becomes a fatal error:
-    // this broker has not executed the request, and would refuse it again.
+    // An unknown kind of a later version becomes a kind with the same retry class.
     let kind = ErrorKind::from_code(code).unwrap_or(match RetryClass::from_code(class) {
         Some(RetryClass::Retry) => ErrorKind::Corrupt,
         Some(RetryClass::RetryAfter) => ErrorKind::Busy,
-        Some(RetryClass::Redirect | RetryClass::Fatal) => ErrorKind::Unsupported,
+        Some(RetryClass::Redirect) => ErrorKind::NotLeader,
+        Some(RetryClass::Fatal) => ErrorKind::Unsupported,
         // The outcome is unknown, or the class is.
         _ => ErrorKind::Internal,
     });
     let mut error = Error::new(kind, message);
+    if kind.retry_class() == RetryClass::Redirect
+        && let Some((address, text)) = error.message.split_once('\n')
+        && (address.is_empty() || is_address(address))
+    {
+        error.redirect = Some(address).filter(|address| !address.is_empty()).map(Box::from);
+        error.message = text.to_owned();
+    }
     error.retry_after_ms = retry_after_ms;
     Ok(error)
 }

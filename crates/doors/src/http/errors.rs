@@ -2,7 +2,7 @@
 
 use axum::extract::ws::{CloseCode, close_code};
 use axum::http::header::RETRY_AFTER;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use engine::{Error, ErrorKind, RetryClass};
 use serde::Serialize;
@@ -10,6 +10,9 @@ use serde::Serialize;
 use super::codec;
 
 pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// Header with the address of the broker that answers the request, in errors with the class redirect.
+const LEADER: HeaderName = HeaderName::from_static("thalweg-leader");
 
 pub(super) fn status_of(kind: ErrorKind) -> StatusCode {
     match kind {
@@ -21,9 +24,11 @@ pub(super) fn status_of(kind: ErrorKind) -> StatusCode {
         ErrorKind::AlreadyExists | ErrorKind::SlowSubscriber => StatusCode::CONFLICT,
         ErrorKind::OutOfSequence | ErrorKind::Fenced => StatusCode::CONFLICT,
         ErrorKind::OutOfRange => StatusCode::RANGE_NOT_SATISFIABLE,
-        ErrorKind::Busy | ErrorKind::DiskFull | ErrorKind::ShuttingDown | ErrorKind::NoResponders => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        ErrorKind::Busy
+        | ErrorKind::DiskFull
+        | ErrorKind::ShuttingDown
+        | ErrorKind::NoResponders
+        | ErrorKind::NotLeader => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::Timeout => StatusCode::GATEWAY_TIMEOUT,
         ErrorKind::Denied => StatusCode::FORBIDDEN,
         ErrorKind::Disconnected => StatusCode::BAD_GATEWAY,
@@ -73,6 +78,7 @@ impl Failure {
                 // As a value of `retry`, `no` is clearer than the name of the class.
                 retry: if retry == RetryClass::Fatal { "no" } else { retry.name() },
                 retry_after_ms: self.error.retry_after_ms,
+                leader: self.error.redirect.as_deref(),
             },
         }
     }
@@ -96,6 +102,10 @@ impl IntoResponse for Failure {
             let seconds = HeaderValue::from(self.error.retry_after_ms.div_ceil(1000));
             response.headers_mut().insert(RETRY_AFTER, seconds);
         }
+        let leader = self.error.redirect.and_then(|address| HeaderValue::from_str(&address).ok());
+        if let Some(leader) = leader {
+            response.headers_mut().insert(LEADER, leader);
+        }
         response
     }
 }
@@ -112,6 +122,8 @@ struct ErrorOut<'a> {
     message: &'a str,
     retry: &'static str,
     retry_after_ms: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leader: Option<&'a str>,
 }
 
 #[cfg(test)]
@@ -124,6 +136,21 @@ mod tests {
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(response.headers().get(RETRY_AFTER), Some(&HeaderValue::from(1)));
         assert_eq!(status_of(ErrorKind::Corrupt), StatusCode::INTERNAL_SERVER_ERROR);
+    }
+
+    #[test]
+    fn what_another_broker_leads_is_told_with_its_address() {
+        let failure = Failure::from(Error::not_leader("why", Some("b.example:7400")));
+        let body: serde_json::Value = serde_json::from_slice(&codec::to_json(&failure.body())).expect("JSON");
+        let error = &body["error"];
+        assert_eq!((&error["kind"], &error["retry"]), (&"not_leader".into(), &"redirect".into()));
+        assert_eq!(error["leader"], "b.example:7400");
+        let response = failure.into_response();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers().get(LEADER), Some(&HeaderValue::from_static("b.example:7400")));
+        assert!(!response.headers().contains_key(RETRY_AFTER));
+        let unknown = Failure::from(Error::not_leader("why", None)).into_response();
+        assert!(!unknown.headers().contains_key(LEADER));
     }
 
     #[test]

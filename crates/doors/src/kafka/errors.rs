@@ -21,6 +21,7 @@ impl Code {
     pub const OFFSET_METADATA_TOO_LARGE: Self = Self(12);
     pub const COORDINATOR_LOAD_IN_PROGRESS: Self = Self(14);
     pub const COORDINATOR_NOT_AVAILABLE: Self = Self(15);
+    pub const NOT_COORDINATOR: Self = Self(16);
     pub const INVALID_TOPIC_EXCEPTION: Self = Self(17);
     pub const INVALID_REQUIRED_ACKS: Self = Self(21);
     pub const ILLEGAL_GENERATION: Self = Self(22);
@@ -107,6 +108,8 @@ pub(super) fn of_group(refused: &GroupError) -> Code {
             // Clients retry these.
             ErrorKind::Busy | ErrorKind::Timeout | ErrorKind::DiskFull => Code::COORDINATOR_LOAD_IN_PROGRESS,
             ErrorKind::ShuttingDown | ErrorKind::Disconnected => Code::COORDINATOR_NOT_AVAILABLE,
+            // Clients look for the coordinator again.
+            ErrorKind::NotLeader => Code::NOT_COORDINATOR,
             ErrorKind::Denied => Code::GROUP_AUTHORIZATION_FAILED,
             _ => code(&refused.error),
         },
@@ -130,7 +133,8 @@ pub(super) fn code(error: &Error) -> Code {
         // Clients retry this one, too, and it names the reason: Kafka's own clients treat `KafkaStorageException` as an
         // `InvalidMetadataException`, which is retriable, and librdkafka's producer sends again.
         ErrorKind::DiskFull => Code::KAFKA_STORAGE_ERROR,
-        ErrorKind::ShuttingDown | ErrorKind::Disconnected => Code::NOT_LEADER_OR_FOLLOWER,
+        // Clients request the metadata again, which names the leader.
+        ErrorKind::ShuttingDown | ErrorKind::Disconnected | ErrorKind::NotLeader => Code::NOT_LEADER_OR_FOLLOWER,
         ErrorKind::OutOfSequence => Code::OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorKind::Fenced => Code::INVALID_PRODUCER_EPOCH,
         ErrorKind::Denied => Code::TOPIC_AUTHORIZATION_FAILED,
@@ -165,5 +169,13 @@ mod tests {
     fn a_full_disk_is_a_storage_error_that_clients_repeat() {
         assert_eq!(of_produce(&Error::new(ErrorKind::DiskFull, "why")), Code::KAFKA_STORAGE_ERROR);
         assert_eq!(Code::KAFKA_STORAGE_ERROR.0, 56);
+    }
+
+    #[test]
+    fn clients_look_for_another_leader_or_coordinator() {
+        let elsewhere = Error::not_leader("why", Some("b.example:7400"));
+        assert_eq!((code(&elsewhere), of_produce(&elsewhere)), (Code(6), Code(6)));
+        let refused = GroupError { reason: Reason::Other, error: elsewhere };
+        assert_eq!(of_group(&refused), Code(16));
     }
 }

@@ -438,6 +438,7 @@ fn of_coordinator(error: &Error) -> Code {
     match error.kind {
         ErrorKind::Busy | ErrorKind::Timeout | ErrorKind::DiskFull => Code::COORDINATOR_LOAD_IN_PROGRESS,
         ErrorKind::ShuttingDown | ErrorKind::Disconnected => Code::COORDINATOR_NOT_AVAILABLE,
+        ErrorKind::NotLeader => Code::NOT_COORDINATOR,
         ErrorKind::Fenced => Code::PRODUCER_FENCED,
         _ => errors::code(error),
     }

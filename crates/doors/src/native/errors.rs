@@ -32,6 +32,7 @@ pub(super) fn of_request(error: &Error) -> Verdict {
         | ErrorKind::OutOfSequence
         | ErrorKind::Fenced
         | ErrorKind::Denied
+        | ErrorKind::NotLeader
         | ErrorKind::Internal => Verdict::Answer,
         ErrorKind::ShuttingDown | ErrorKind::Disconnected => Verdict::Close,
     }
@@ -62,4 +63,14 @@ pub(super) fn to_fault(error: Error) -> Fault {
         _ => FaultKind::Malformed,
     };
     Fault::new(kind, error.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_broker_leads_is_answered_on_an_open_stream() {
+        assert_eq!(of_request(&Error::not_leader("why", Some("b.example:7400"))), Verdict::Answer);
+    }
 }

@@ -168,7 +168,7 @@ impl From<Error> for Failure {
             ErrorKind::Denied => Code::PermissionDenied,
             ErrorKind::ShuttingDown | ErrorKind::NoResponders | ErrorKind::Disconnected => Code::Unavailable,
             // Google's libraries retry every call with this code, and not only publishes.
-            ErrorKind::DiskFull => Code::Unavailable,
+            ErrorKind::DiskFull | ErrorKind::NotLeader => Code::Unavailable,
             ErrorKind::SlowSubscriber | ErrorKind::Fenced => Code::Aborted,
             ErrorKind::OutOfSequence => Code::FailedPrecondition,
             ErrorKind::Internal => Code::Internal,
@@ -185,6 +185,11 @@ mod tests {
     fn a_full_disk_is_unavailable_and_damage_is_lost_data() {
         assert_eq!(Failure::from(Error::new(ErrorKind::DiskFull, "why")).code, Code::Unavailable);
         assert_eq!(Failure::from(Error::new(ErrorKind::Corrupt, "why")).code.status(), 500);
+    }
+
+    #[test]
+    fn what_another_broker_leads_is_unavailable_here() {
+        assert_eq!(Failure::from(Error::not_leader("why", Some("b.example:7400"))).code, Code::Unavailable);
     }
 
     #[test]

@@ -55,6 +55,8 @@ impl From<Error> for Fail {
             ErrorKind::Denied => "NOPERM",
             // The word for which go-redis repeats a command (`shouldRetry` in its error.go), as do cluster clients.
             ErrorKind::DiskFull => "TRYAGAIN",
+            // Not `MOVED`: its address would have to be one of this protocol, and its slot one of a cluster.
+            ErrorKind::NotLeader => "TRYAGAIN",
             ErrorKind::Timeout | ErrorKind::ShuttingDown | ErrorKind::Disconnected => "TRYAGAIN",
             ErrorKind::NotFound => "ERR no such key:",
             ErrorKind::Malformed
@@ -82,6 +84,12 @@ mod tests {
     #[test]
     fn a_full_disk_is_told_by_a_word_that_clients_repeat_a_command_for() {
         let fail = Fail::from(Error::new(ErrorKind::DiskFull, "why"));
+        assert_eq!((&*fail.text, fail.is_full), (&b"TRYAGAIN why"[..], false));
+    }
+
+    #[test]
+    fn what_another_broker_leads_is_to_be_tried_again() {
+        let fail = Fail::from(Error::not_leader("why", Some("b.example:7400")));
         assert_eq!((&*fail.text, fail.is_full), (&b"TRYAGAIN why"[..], false));
     }
 }

@@ -150,9 +150,11 @@ impl From<Error> for Failure {
             ErrorKind::Unsupported => &UNSUPPORTED,
             ErrorKind::Busy => &THROTTLED,
             ErrorKind::Denied => &ACCESS_DENIED,
-            ErrorKind::ShuttingDown | ErrorKind::Timeout | ErrorKind::Disconnected | ErrorKind::DiskFull => {
-                &UNAVAILABLE
-            }
+            ErrorKind::ShuttingDown
+            | ErrorKind::Timeout
+            | ErrorKind::Disconnected
+            | ErrorKind::DiskFull
+            | ErrorKind::NotLeader => &UNAVAILABLE,
             ErrorKind::NoResponders
             | ErrorKind::SlowSubscriber
             | ErrorKind::Internal
@@ -191,6 +193,12 @@ mod tests {
     fn a_full_disk_is_a_fault_of_the_server() {
         let failure = Failure::from(Error::new(ErrorKind::DiskFull, "no room"));
         assert_eq!(failure.code, &UNAVAILABLE);
+    }
+
+    #[test]
+    fn what_another_broker_leads_is_unavailable_here() {
+        let failure = Failure::from(Error::not_leader("why", Some("b.example:7400")));
+        assert_eq!((failure.code, failure.code.status, failure.code.shape), (&UNAVAILABLE, 503, "ServiceUnavailable"));
     }
 
     #[test]

@@ -288,7 +288,9 @@ fn responses() -> Vec<Vector> {
     let groups = group_responses().into_iter().map(|(name, value)| (name.to_owned(), Response::Group(value)));
     let errors = ErrorKind::ALL
         .into_iter()
-        .map(|kind| (format!("error_{}", kind.name()), Response::Error(Error::new(kind, "what to do, für alle"))));
+        .map(|kind| (format!("error_{}", kind.name()), Error::new(kind, "what to do, für alle")))
+        .chain([("error_redirect".to_owned(), Error::not_leader("what to do, für alle", Some("b.example:7400")))])
+        .map(|(name, error)| (name, Response::Error(error)));
     let security = security::responses().into_iter();
     let security = security.map(|(name, value)| (name.to_owned(), Response::Security(value)));
     let queues = queues::responses().into_iter();
@@ -704,6 +706,7 @@ fn an_error_of_a_later_version_asks_the_same_of_the_caller() {
     let cases = [
         (RetryClass::Retry, ErrorKind::Corrupt),
         (RetryClass::RetryAfter, ErrorKind::Busy),
+        (RetryClass::Redirect, ErrorKind::NotLeader),
         (RetryClass::OutcomeUnknown, ErrorKind::Internal),
         (RetryClass::Fatal, ErrorKind::Unsupported),
     ];
@@ -711,8 +714,6 @@ fn an_error_of_a_later_version_asks_the_same_of_the_caller() {
         for (class, kind) in cases {
             assert_eq!((read(code, class.code()), kind.retry_class()), (kind, class), "{code}");
         }
-        // No kind here redirects to another broker. The request was not executed there, and would fail again.
-        assert_eq!(read(code, RetryClass::Redirect.code()), ErrorKind::Unsupported, "{code} leads elsewhere");
         // A class may itself be of a later version: then the outcome of the request is unknown.
         for class in [0, 6, u8::MAX] {
             assert_eq!(read(code, class), ErrorKind::Internal, "{code} of class {class}");
@@ -861,4 +862,67 @@ proptest! {
             .collect();
         prop_assert!(frames == expected);
     }
+}
+
+/// Reads the answer to a request that another broker has to answer.
+fn read_redirect(code: u16, message: &str) -> Error {
+    let mut body = BytesMut::new();
+    body.put_u16(code);
+    body.put_u8(RetryClass::Redirect.code());
+    body.put_u32(0);
+    body.put_u16(message.len() as u16);
+    body.put_slice(message.as_bytes());
+    match Response::decode(frame(0xff, &body)) {
+        Ok(Response::Error(error)) => error,
+        other => panic!("no error: {other:?}"),
+    }
+}
+
+#[test]
+fn a_redirect_has_the_address_in_the_first_line_of_its_message() {
+    let long = "x".repeat(1 << 15);
+    let cases = [
+        ("b.example:7400\nwhy", Some("b.example:7400"), "why"),
+        ("b.example:7400\n", Some("b.example:7400"), ""),
+        ("b.example:7400\nwhy\nand how", Some("b.example:7400"), "why\nand how"),
+        ("\nwhy", None, "why"),
+        // Another implementation may leave the line out, or send a line that is no address.
+        ("why", None, "why"),
+        ("", None, ""),
+        ("b.\texample\nwhy", None, "b.\texample\nwhy"),
+        (&format!("{long}\nwhy"), None, &format!("{long}\nwhy")),
+    ];
+    // The kind of this version and one of a later version.
+    for code in [ErrorKind::NotLeader.code(), 999] {
+        for (sent, address, message) in cases {
+            let error = read_redirect(code, sent);
+            assert_eq!((error.kind, error.retry_class()), (ErrorKind::NotLeader, RetryClass::Redirect));
+            assert_eq!((error.redirect.as_deref(), &*error.message), (address, message), "{sent:?}");
+        }
+    }
+    // Only redirects have an address.
+    let mut body = BytesMut::new();
+    Response::Error(Error::busy("b.example:7400\nwhy")).encode(1, &mut body);
+    let read = Response::decode(frame_of(&body));
+    assert_eq!(read, Ok(Response::Error(Error::busy("b.example:7400\nwhy"))));
+}
+
+#[test]
+fn an_address_that_cannot_be_sent_is_left_out_of_a_redirect() {
+    let long = "x".repeat(273);
+    for address in ["", "b.example:7400\nc.example:7400", &long] {
+        let mut bytes = BytesMut::new();
+        Response::Error(Error::not_leader("why", Some(address))).encode(1, &mut bytes);
+        assert_eq!(
+            Response::decode(frame_of(&bytes)),
+            Ok(Response::Error(Error::not_leader("why", None))),
+            "{address}"
+        );
+    }
+    // The end of a long message is cut off, and never the address.
+    let error = Error::not_leader("y".repeat(2000), Some("b.example:7400"));
+    let mut bytes = BytesMut::new();
+    Push::Ended { subscription: 3, error }.encode(&mut bytes);
+    let Ok(Push::Ended { error, .. }) = Push::decode(frame_of(&bytes)) else { panic!("no end") };
+    assert_eq!((error.redirect.as_deref(), error.message.len()), (Some("b.example:7400"), 1024 - 15));
 }
