@@ -18,6 +18,8 @@
 //!
 //! Units are in the names: `_bytes`, `_ms`. Every error has a kind, which tells whether a retry can succeed.
 
+#![warn(missing_docs)]
+
 mod address;
 mod backoff;
 mod cache;

@@ -3,6 +3,8 @@
 //! Except for HTTP it knows no protocol. It accepts connections, keeps them within limits, reads bytes without holding
 //! a buffer per idle connection, and writes chunks without copying them.
 
+#![warn(missing_docs)]
+
 pub mod accept;
 mod heavy;
 #[cfg(feature = "http")]

@@ -41,6 +41,7 @@ impl Embedded {
         Self::with(&Config::defaults())
     }
 
+    /// Starts a broker with this configuration. Its doors stay closed: only clients of this broker reach it.
     pub fn with(config: &Config) -> io::Result<Self> {
         let workers = Arc::new(Workers::start(1)?);
         let server = config.server();

@@ -1,5 +1,7 @@
 //! Thalweg as a library: the configuration, a server, and a broker inside your own program.
 
+#![warn(missing_docs)]
+
 extern crate thalweg_client as client;
 
 pub mod config;

@@ -32,7 +32,9 @@ const CUMULATIVE: u32 = 2;
 /// Collector and export interval.
 #[derive(Clone, Debug)]
 pub struct OtlpSettings {
+    /// URL of the collector, with the path of metrics.
     pub endpoint: Uri,
+    /// Interval between exports.
     pub every: Duration,
 }
 

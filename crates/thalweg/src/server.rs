@@ -36,22 +36,30 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// Settings of the server itself, in addition to those of its broker.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
+    /// Number of threads that serve connections.
     pub threads: usize,
+    /// Number of QUIC sockets on the port.
     pub quic_endpoints: usize,
+    /// Maximum number of open connections at each door.
     pub connections_max: usize,
     /// Maximum number of connections from one address at each door.
     pub connections_per_peer_max: usize,
     /// Maximum number of connections from one address of another machine at each door.
     pub connections_per_remote_peer_max: usize,
+    /// Time limit for the handshake of a connection, including its login if required.
     pub hello_timeout: Duration,
+    /// Time limit for finishing pending work at shutdown.
     pub shutdown_timeout: Duration,
+    /// Maximum bytes of the body of an HTTP request.
     pub http_body_bytes_max: usize,
     /// Hosts that the HTTP doors answer for. If the list is empty: any host. On loopback, the names of this machine are
     /// always accepted, and no others if the list is empty.
     pub http_hosts: Vec<String>,
     /// Origins whose pages may use HTTP, in addition to the broker's own origin.
     pub http_cors_origins: Vec<String>,
+    /// Proxies whose forwarding headers are trusted.
     pub http_trusted_proxies: Vec<IpNetwork>,
+    /// `true` if every HTTP request is logged.
     pub http_access_log: bool,
     /// Certificate file and private key file.
     pub identity: Option<(PathBuf, PathBuf)>,
@@ -63,6 +71,7 @@ pub struct ServerSettings {
     pub pubsub_push_allow: doors::pubsub::push::Allow,
     /// `true` if the databases of Redis clients are durable.
     pub redis_durable: bool,
+    /// Settings of the SQS door.
     pub sqs: SqsSettings,
     /// `true` if other machines may connect without TLS.
     pub allow_plain: bool,
@@ -73,7 +82,9 @@ pub struct ServerSettings {
 /// Settings of the SQS door, except for authentication.
 #[derive(Clone, Debug)]
 pub struct SqsSettings {
+    /// Account of requests whose access key is not an account.
     pub account: String,
+    /// Region of requests that name no region.
     pub region: String,
     /// Beginning of queue URLs; by default the address that the request was sent to.
     pub url: Option<String>,
@@ -99,13 +110,19 @@ pub struct SqsSettings {
 /// # }
 /// ```
 pub struct Server {
+    /// Broker that the doors share, for operations that clients do not offer.
     pub broker: Arc<Broker>,
-    /// Bound addresses of the doors, as [`Server::address`] returns them; `None` for a door that is off.
+    /// Bound address of the native door, for QUIC and TCP; `None` if it is off.
     pub native: Option<SocketAddr>,
+    /// Bound address of the HTTP door; `None` if it is off.
     pub http: Option<SocketAddr>,
+    /// Bound address of the Kafka door; `None` if it is off.
     pub kafka: Option<SocketAddr>,
+    /// Bound address of the Google Pub/Sub door; `None` if it is off.
     pub pubsub: Option<SocketAddr>,
+    /// Bound address of the Redis door; `None` if it is off.
     pub redis: Option<SocketAddr>,
+    /// Bound address of the SQS door; `None` if it is off.
     pub sqs: Option<SocketAddr>,
     tls: Arc<Tls>,
     shutdown: Shutdown,
@@ -338,6 +355,7 @@ impl Server {
         connections
     }
 
+    /// Returns a guard, which the shutdown of this server waits for.
     pub fn drain(&self) -> Drain {
         self.shutdown.drain()
     }
@@ -504,9 +522,13 @@ fn in_use(taken: &[(Door, SocketAddr)]) -> io::Error {
 
 /// Resources that the process uses now.
 pub struct Usage {
+    /// Bytes of memory that are resident.
     pub resident_bytes: u64,
+    /// Processor time in seconds, of all threads since the start.
     pub cpu_seconds: f64,
+    /// Number of open file descriptors.
     pub open_files: u64,
+    /// Maximum number of open file descriptors.
     pub files_max: u64,
 }
 

@@ -19,21 +19,30 @@ pub enum Scope {
 pub enum Kind {
     /// A whole number in a range.
     Count {
+        /// Smallest allowed value.
         min: u64,
+        /// Largest allowed value.
         max: u64,
     },
     /// A number of bytes, also written as `64KiB`, `16MiB` or `1GiB`.
     Bytes {
+        /// Smallest allowed number of bytes.
         min: u64,
+        /// Largest allowed number of bytes.
         max: u64,
     },
     /// A time, written as `500ms`, `90s` or `1h`, or as a number of its unit.
     Time {
+        /// Unit of a number without one.
         unit: TimeUnit,
+        /// Smallest allowed number of units.
         min: u64,
+        /// Largest allowed number of units.
         max: u64,
     },
+    /// `true` or `false`.
     Bool,
+    /// One of these words.
     Choice(&'static [&'static str]),
     /// `host:port`, a port of this machine, or `off`.
     Address,
@@ -66,22 +75,33 @@ impl Kind {
     }
 }
 
+/// Key of the configuration.
 pub struct Key {
+    /// Name of the key in the file.
     pub name: &'static str,
+    /// Part of Thalweg that reads the key.
     pub scope: Scope,
+    /// Type and range of the value.
     pub kind: Kind,
     /// The defaults in the profiles balanced, latency and throughput.
     pub profiles: [&'static str; 3],
     /// The defaults for the sizes small, medium and large, if the key depends on the size.
     pub sizes: Option<[&'static str; 3]>,
+    /// Meaning of the key, for people.
     pub help: &'static str,
 }
 
+/// Values of the key `profile`.
 pub const PROFILES: [&str; 3] = ["balanced", "latency", "throughput"];
+/// Values of the key `size`.
 pub const SIZES: [&str; 4] = ["none", "small", "medium", "large"];
+/// Values of the key `subscriber_lane_policy`.
 pub const LANE_POLICIES: [&str; 4] = ["auto", "subscriber_id_hash", "connection_id_hash", "round_robin_pin"];
+/// Values of the key `auth`.
 pub const AUTH: [&str; 2] = ["off", "required"];
+/// Values of the key `sqs_auth`.
 pub const SQS_AUTH: [&str; 2] = ["off", "verify"];
+/// Values of the key `log_format`.
 pub const LOG_FORMATS: [&str; 2] = ["text", "json"];
 
 const fn key(name: &'static str, scope: Scope, kind: Kind, default: &'static str, help: &'static str) -> Key {
@@ -119,6 +139,7 @@ use Scope::{Broker, Client};
 /// Former names of keys, and their names now.
 pub const RENAMED: &[(&str, &str)] = &[("shards", "threads"), ("subscriber_lane_shard", "subscriber_lane_policy")];
 
+/// All keys, in the order in which they are shown.
 #[rustfmt::skip]
 pub const KEYS: &[Key] = &[
     key("profile", Broker, Kind::Choice(&PROFILES), "balanced", "Set of defaults to start from"),

@@ -48,10 +48,15 @@ pub const FLAGS: [&str; 11] =
 pub enum Origin {
     /// The value is the same in all profiles.
     Default,
+    /// The value is the default of this profile.
     Profile(&'static str),
+    /// The value is the default of this size.
     Size(&'static str),
+    /// The value was set in this file.
     File(PathBuf),
+    /// The value was set by this environment variable.
     Env(String),
+    /// The value was set by the flag of this name, or by `--set`.
     Flag(String),
 }
 
@@ -93,7 +98,9 @@ pub struct Config {
 /// Unchecked values of the user, by source.
 #[derive(Default)]
 pub struct Sources {
+    /// Configuration file, if there is one.
     pub file: Option<PathBuf>,
+    /// Environment variables with their full names.
     pub env: Vec<(String, String)>,
     /// Flags, each with the name of its key.
     pub flags: Vec<(&'static str, String)>,
@@ -115,6 +122,7 @@ impl Sources {
 const REMOTE_CONNECTIONS_MAX: usize = 4096;
 
 impl Config {
+    /// Reads the file of the sources, combines it with the other values, and checks everything.
     pub fn load(sources: &Sources) -> Result<Self> {
         let mut written: Vec<(&'static Key, String, Origin)> = Vec::new();
         let mut definitions = Definitions::default();
@@ -432,6 +440,7 @@ impl Config {
         StoreSettings { compaction, ..StoreSettings::default() }
     }
 
+    /// Returns the settings of the broker.
     pub fn broker(&self) -> broker::Settings {
         let policy = self.text("subscriber_lane_policy");
         let lanes = self.size("subscriber_writer_lanes").min(self.size("max_subscriber_writer_lanes"));
@@ -486,6 +495,7 @@ impl Config {
         (!data.is_empty()).then(|| PathBuf::from(data))
     }
 
+    /// Returns the settings of clients, as the commands use them.
     pub fn client(&self) -> ClientSettings {
         ClientSettings {
             pub_conn_pool: self.size("pub_conn_pool"),
@@ -508,6 +518,7 @@ impl Config {
         }
     }
 
+    /// Returns the settings of the server, with values in place of those that are chosen automatically.
     pub fn server(&self) -> crate::server::ServerSettings {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let or = |value: usize, default: usize| if value == 0 { default } else { value };
@@ -559,6 +570,7 @@ impl Config {
         self.text("server")
     }
 
+    /// Returns the name of the profile.
     pub fn profile(&self) -> &str {
         self.text("profile")
     }

@@ -11,8 +11,11 @@ const SIZES: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 
 /// Unit of a time that is written without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeUnit {
+    /// Microseconds.
     Micros,
+    /// Milliseconds.
     Millis,
+    /// Seconds.
     Seconds,
 }
 
