@@ -255,9 +255,7 @@ impl ConsumerBuilder {
             committing: None,
         })
     }
-}
 
-impl ConsumerBuilder {
     /// Returns the topics that are named, without patterns and the broker's internal topics.
     fn named(&self) -> impl Iterator<Item = &String> {
         let is_name = |topic: &&String| !topic.contains(['*', '>']) && !engine::ids::is_internal(topic);
