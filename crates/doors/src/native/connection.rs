@@ -4,35 +4,26 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use broker::{Attempt, Broker, Direct, Origin, Subscription, SubscriptionHandle, Wakes};
 use bytes::Bytes;
 use engine::{Delivery, Error, ErrorKind, PartitionId, Result, SourceId, TopicName};
-use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use net::Outbox;
-use net::service::{Handler, Held, Peer, Reply, once};
+use net::service::{Handler, Held, Peer, Reply};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use wire::frame::BODY_BYTES_MAX;
 use wire::negotiate::{self, VERSION};
 use wire::response::{HelloOk, Push};
-use wire::{CacheRequest, GroupRequest, QueueRequest, Request, Response, Subscribe};
+use wire::{Request, Response, Subscribe};
 
 use super::codec::{self, Answer, DeliveryEncoder, NativeProtocol};
 use super::errors::{self, Verdict};
 use super::room::Room;
-use super::{caches, groups, map, queues, security};
+use super::{caches, map, queues};
 
-/// Maximum number of fetches of one connection that wait for records at the same time.
-const FETCHES_MAX: usize = 64;
-/// Maximum number of heartbeats of one connection that wait for changes. Further heartbeats are answered immediately.
-const HEARTBEATS_MAX: usize = 256;
-/// Maximum number of receives of one connection that wait for messages at the same time.
-const RECEIVES_MAX: usize = 256;
-/// Maximum number of cache watches of one connection that wait for changes at the same time.
-const WATCHES_MAX: usize = 256;
 /// Maximum number of partitions in the response to a subscribe: at least all partitions of one topic.
 const SOURCES_TOLD_MAX: usize = engine::limits::PARTITIONS_MAX as usize;
 /// Maximum number of subscriptions of one connection.
@@ -46,36 +37,36 @@ pub(super) struct NativeHandler {
 
 /// State that all streams of a connection share. Dropping it ends its subscriptions and releases its leases.
 pub(super) struct Connection {
-    broker: Arc<Broker>,
-    peer: Rc<Peer>,
-    room: Room,
-    shared: Arc<Shared>,
+    pub(super) broker: Arc<Broker>,
+    pub(super) peer: Rc<Peer>,
+    pub(super) room: Room,
+    pub(super) shared: Arc<Shared>,
 }
 
 /// State of a connection that its lanes use, too.
-struct Shared {
-    subscriptions: Mutex<HashMap<u32, SubscriptionHandle>>,
+pub(super) struct Shared {
+    pub(super) subscriptions: Mutex<HashMap<u32, SubscriptionHandle>>,
     /// Notified when a subscription has ended.
-    ended: Notify,
-    fetches: AtomicUsize,
-    heartbeats: AtomicUsize,
-    receives: AtomicUsize,
-    watches: AtomicUsize,
+    pub(super) ended: Notify,
+    pub(super) fetches: AtomicUsize,
+    pub(super) heartbeats: AtomicUsize,
+    pub(super) receives: AtomicUsize,
+    pub(super) watches: AtomicUsize,
     /// Leased messages that return to their queues when the connection ends.
-    held: Mutex<queues::Held>,
+    pub(super) held: Mutex<queues::Held>,
     /// `true` once the broker shuts down: from then on no request waits for changes.
-    is_leaving: watch::Sender<bool>,
+    pub(super) is_leaving: watch::Sender<bool>,
 }
 
 /// A stream of frames in both directions: a whole TCP connection, or a QUIC stream.
 pub(super) struct Stream {
-    connection: Rc<Connection>,
-    outbox: Arc<Outbox>,
-    wakes: Wakes,
-    caches: caches::Recent,
+    pub(super) connection: Rc<Connection>,
+    pub(super) outbox: Arc<Outbox>,
+    pub(super) wakes: Wakes,
+    pub(super) caches: caches::Recent,
 }
 
-type Later = futures_util::stream::Once<LocalBoxFuture<'static, Answer>>;
+pub(super) type Later = futures_util::stream::Once<LocalBoxFuture<'static, Answer>>;
 
 impl Handler<NativeProtocol> for NativeHandler {
     type Connection = Connection;
@@ -177,7 +168,7 @@ impl NativeHandler {
         let peer = &stream.connection.peer;
         tracing::debug!(connection = peer.id, client, "hello");
         peer.is_known.set(true);
-        Ok(now(Response::Hello(HelloOk {
+        Ok(map::now(Response::Hello(HelloOk {
             version: VERSION,
             features,
             body_bytes_max: BODY_BYTES_MAX as u32,
@@ -187,169 +178,12 @@ impl NativeHandler {
         })))
     }
 
-    fn answer(&self, stream: &mut Stream, request: Request) -> Result<Reply<Answer, Later>> {
-        let broker = &self.broker;
-        Ok(match request {
-            Request::Publish { topic, partition, acks, batch } => {
-                match map::publish(broker, &mut stream.wakes, &topic, partition, acks, batch)? {
-                    Attempt::Done(published) => now(map::published(published)),
-                    Attempt::Waits(waiting) => {
-                        let broker = broker.clone();
-                        alone(async move {
-                            let published = waiting.finish(&broker, &mut Wakes::default()).await;
-                            published.map(map::published)
-                        })
-                    }
-                    Attempt::Commits(committing) => {
-                        let broker = broker.clone();
-                        later(async move { committing.finish(&broker).await.map(map::published) })
-                    }
-                }
-            }
-            Request::Subscribe(request) => alone(self.subscribe(stream, request)?),
-            Request::Unsubscribe { subscription } => {
-                // The id of the subscription stays taken until the peer has received the end of the subscription.
-                let handle = stream.connection.shared.subscriptions.lock().get(&subscription).cloned();
-                let handle = handle.ok_or_else(|| no_subscription(subscription))?;
-                handle.end(Error::not_found("the subscription was closed"));
-                now(Response::Unsubscribed)
-            }
-            Request::Fetch { topic, partition, offset, bytes_max, wait_ms } => {
-                let turn = WaitTurn::take(&stream.connection.shared, |shared| &shared.fetches, FETCHES_MAX);
-                let turn = turn.ok_or_else(|| {
-                    Error::busy(format!(
-                        "{FETCHES_MAX} fetches of this connection are already waiting, which is the limit"
-                    ))
-                })?;
-                let room = stream.connection.room.clone();
-                let fetch = map::fetch(broker.clone(), room, topic, partition, offset, bytes_max, wait_ms);
-                later(async move { turn.wait(fetch).await })
-            }
-            Request::TopicCreate { topic, settings } => {
-                let broker = broker.clone();
-                alone(async move {
-                    let status = broker.create_topic(&topic, settings).await?;
-                    Ok(Response::TopicCreated(map::topic_info(&status)))
-                })
-            }
-            Request::TopicDelete { topic } => {
-                let broker = broker.clone();
-                alone(async move { broker.delete_topic(&topic).await.map(|()| Response::TopicDeleted) })
-            }
-            Request::TopicDescribe { topic } => {
-                now(Response::TopicDescribed(map::topic_info(&broker.describe_topic(&topic)?)))
-            }
-            Request::TopicGrow { topic, partitions } => {
-                let broker = broker.clone();
-                alone(async move {
-                    let status = broker.grow_topic(&topic, partitions).await?;
-                    Ok(Response::TopicGrown(map::topic_info(&status)))
-                })
-            }
-            Request::TopicAlter { topic, change } => {
-                let broker = broker.clone();
-                alone(async move {
-                    let status = broker.alter_topic(&topic, change).await?;
-                    Ok(Response::TopicAltered(map::topic_info(&status)))
-                })
-            }
-            Request::RecordsDelete { topic, partition, before } => {
-                let broker = broker.clone();
-                alone(async move {
-                    let start = broker.delete_records(&topic, partition, before).await?;
-                    Ok(Response::RecordsDeleted { start })
-                })
-            }
-            Request::TopicList { after, count_max } => now(map::list(broker, &after, count_max)),
-            Request::Security(request) => {
-                let broker = broker.clone();
-                alone(async move { security::answer(&broker, request).await })
-            }
-            Request::Group(mut request) => {
-                let turn = self.heartbeat_turn(stream, &mut request);
-                let broker = broker.clone();
-                let peer = stream.connection.peer.to_string();
-                later(async move {
-                    let answer = groups::answer(&broker, request, &peer);
-                    match turn {
-                        Some(turn) => turn.wait(answer).await,
-                        None => answer.await,
-                    }
-                })
-            }
-            Request::Queue(request) => self.queue(stream, request)?,
-            Request::Cache(request @ CacheRequest::Watch { .. }) => {
-                let turn = WaitTurn::take(&stream.connection.shared, |shared| &shared.watches, WATCHES_MAX);
-                let turn = turn.ok_or_else(|| {
-                    Error::busy(format!(
-                        "{WATCHES_MAX} watches of this connection are already waiting, which is the limit"
-                    ))
-                })?;
-                let watch = caches::watch(broker.clone(), request);
-                later(async move { turn.wait(watch).await })
-            }
-            Request::Cache(request) => {
-                let room = &stream.connection.room;
-                room.check(&request)?;
-                let (response, commit) = caches::answer(broker, &mut stream.caches, request)?;
-                let response = room.charge(response);
-                if commit.is_done() {
-                    return Ok(Reply::Now(response));
-                }
-                let is_late = broker.caches.are_late();
-                let lasts = async move { commit.wait().await.map(|()| response) };
-                if is_late { alone(lasts) } else { later(lasts) }
-            }
-            Request::Stats => now(Response::Stats(broker.stats()?)),
-            Request::Ping => now(Response::Pong),
-            Request::InitProducer => later(map::init_producer(broker.clone())),
-            Request::Hello { .. } => return Err(Error::malformed("hello was already sent")),
-            Request::Credit { .. } => return Err(Error::malformed("a grant of credit has no answer")),
-        })
-    }
-
-    /// Executes a queue request. Create, alter and delete finish before the next request begins; other requests run
-    /// concurrently.
-    fn queue(&self, stream: &Stream, request: QueueRequest) -> Result<Reply<Answer, Later>> {
-        let broker = self.broker.clone();
-        let shared = stream.connection.shared.clone();
-        let room = stream.connection.room.clone();
-        let turn = match &request {
-            QueueRequest::Receive(receive) if receive.wait_ms > 0 => {
-                let turn = WaitTurn::take(&shared, |shared| &shared.receives, RECEIVES_MAX);
-                Some(turn.ok_or_else(|| {
-                    Error::busy(format!(
-                        "{RECEIVES_MAX} receives of this connection are already waiting, which is the limit"
-                    ))
-                })?)
-            }
-            _ => None,
-        };
-        let is_alone =
-            matches!(request, QueueRequest::Create(_) | QueueRequest::Alter { .. } | QueueRequest::Delete { .. });
-        let work = async move {
-            let answer = queues::answer(&broker, &shared.held, &room, request);
-            match turn {
-                Some(turn) => turn.wait(answer).await,
-                None => answer.await,
-            }
-        };
-        Ok(if is_alone { alone(work) } else { later(work) })
-    }
-
-    /// Reserves a wait for a heartbeat. If [`HEARTBEATS_MAX`] heartbeats of the connection already wait, clears its
-    /// wait time.
-    fn heartbeat_turn(&self, stream: &Stream, request: &mut GroupRequest) -> Option<WaitTurn> {
-        let wait_ms = groups::wait_ms(request).filter(|wait_ms| **wait_ms > 0)?;
-        let turn = WaitTurn::take(&stream.connection.shared, |shared| &shared.heartbeats, HEARTBEATS_MAX);
-        if turn.is_none() {
-            *wait_ms = 0;
-        }
-        turn
-    }
-
     /// Opens a subscription and starts the task on its lane that delivers the records.
-    fn subscribe(&self, stream: &Stream, request: Subscribe) -> Result<impl Future<Output = Result<Response>> + use<>> {
+    pub(super) fn subscribe(
+        &self,
+        stream: &Stream,
+        request: Subscribe,
+    ) -> Result<impl Future<Output = Result<Response>> + use<>> {
         let peer = &stream.connection.peer;
         let shared = stream.connection.shared.clone();
         let id = request.subscription;
@@ -404,19 +238,6 @@ impl NativeHandler {
     }
 }
 
-fn now(response: Response) -> Reply<Answer, Later> {
-    Reply::Now(Answer::Response(response))
-}
-
-fn later<T: Into<Answer> + 'static>(work: impl Future<Output = Result<T>> + 'static) -> Reply<Answer, Later> {
-    Reply::Later(once(work.map(Answer::from).boxed_local()))
-}
-
-/// Returns a reply that must finish before the next request of the stream, which may depend on it.
-fn alone<T: Into<Answer> + 'static>(work: impl Future<Output = Result<T>> + 'static) -> Reply<Answer, Later> {
-    Reply::Alone(once(work.map(Answer::from).boxed_local()))
-}
-
 impl Shared {
     /// Ends all subscriptions after their queued deliveries, and waits until they have ended.
     async fn end_subscriptions(&self) {
@@ -447,35 +268,6 @@ impl Drop for Connection {
             handle.end(error.clone());
         }
         self.shared.held.lock().release(&self.broker);
-    }
-}
-
-/// Permit of one request to wait, counted against the limit of its connection for this kind of request.
-struct WaitTurn {
-    shared: Arc<Shared>,
-    waiting: fn(&Shared) -> &AtomicUsize,
-}
-
-impl WaitTurn {
-    fn take(shared: &Arc<Shared>, waiting: fn(&Shared) -> &AtomicUsize, max: usize) -> Option<Self> {
-        let turn = Self { shared: shared.clone(), waiting };
-        (waiting(shared).fetch_add(1, Ordering::Relaxed) < max).then_some(turn)
-    }
-
-    /// Waits for `news`. Fails with `ShuttingDown` as soon as the broker shuts down.
-    async fn wait<T>(self, news: impl Future<Output = Result<T>>) -> Result<T> {
-        let mut is_leaving = self.shared.is_leaving.subscribe();
-        tokio::select! {
-            biased;
-            news = news => news,
-            _ = is_leaving.wait_for(|is_leaving| *is_leaving) => Err(codec::shutting_down()),
-        }
-    }
-}
-
-impl Drop for WaitTurn {
-    fn drop(&mut self) {
-        (self.waiting)(&self.shared).fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -560,6 +352,6 @@ async fn drain_to_stream(
     }
 }
 
-fn no_subscription(id: u32) -> Error {
+pub(super) fn no_subscription(id: u32) -> Error {
     Error::not_found(format!("this connection has no subscription {id}"))
 }
