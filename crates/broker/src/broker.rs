@@ -7,6 +7,7 @@ use std::sync::Arc;
 use engine::cache::record::CACHES_TOPIC;
 use engine::limits::WRITER_LANES_MAX;
 use engine::security::SECURITY_TOPIC;
+use engine::shard::Shards;
 use engine::{Error, ErrorKind, Result};
 use parking_lot::RwLock;
 use prometheus_client::collector::Collector;
@@ -66,6 +67,16 @@ impl Broker {
         threads: &[Handle],
         stored: Option<(Arc<Store>, Vec<StoredTopic>)>,
     ) -> Result<Arc<Self>> {
+        Self::start_on(settings, threads, stored, Shards::ONE)
+    }
+
+    /// Starts a broker whose records are divided into these shards. A data directory keeps its number of shards.
+    pub(crate) fn start_on(
+        settings: Settings,
+        threads: &[Handle],
+        stored: Option<(Arc<Store>, Vec<StoredTopic>)>,
+        shards: Shards,
+    ) -> Result<Arc<Self>> {
         let (store, stored) = stored.map_or((None, Vec::new()), |(store, topics)| (Some(store), topics));
         let Some(first) = threads.first() else {
             return Err(Error::invalid("a broker needs at least one thread"));
@@ -103,6 +114,7 @@ impl Broker {
             producer_ids,
             observers: vec![Arc::clone(&groups) as _, Arc::clone(&streams) as _, Arc::clone(&transactions) as _],
             instance,
+            shards,
         }));
         let security = Arc::new(Security::new(core.clone(), own.pop())?);
         let queues = Arc::new(Queues::new(core.clone()));

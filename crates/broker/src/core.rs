@@ -95,12 +95,23 @@ pub(crate) struct CoreParts {
     pub producer_ids: ProducerIds,
     pub observers: Vec<Arc<dyn TopicObserver>>,
     pub instance: u64,
+    pub shards: Shards,
 }
 
 impl Core {
     pub(crate) fn new(parts: CoreParts) -> Self {
-        let CoreParts { settings, defaults, lanes, store, journal_room, topics, producer_ids, observers, instance } =
-            parts;
+        let CoreParts {
+            settings,
+            defaults,
+            lanes,
+            store,
+            journal_room,
+            topics,
+            producer_ids,
+            observers,
+            instance,
+            shards,
+        } = parts;
         Self {
             peers: Peers::new(settings.peer_limits.clone()),
             budget: LogBudget::new(settings.log_bytes_max),
@@ -127,7 +138,7 @@ impl Core {
             volatile_topics: AtomicU64::new(0),
             doors: Arc::default(),
             instance,
-            shards: Shards::ONE,
+            shards,
         }
     }
 

@@ -196,3 +196,69 @@ impl Core {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::Arc;
+
+    use engine::groups::{Committer, GroupName, OffsetsRecord};
+    use engine::queue::{QueueName, QueueRecord};
+    use engine::shard::Shards;
+    use engine::{Acks, BatchBuilder, TopicPartition};
+    use storage::{RealDisk, Store, StoreSettings};
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::{Broker, NewQueue, OffsetCommit, Receive, Settings};
+
+    const PARTITIONS_OF_TOPIC: u32 = 12;
+
+    /// A leader of one shard must not need another to record what it does: a lease is in the shard of its message, and
+    /// all offsets of a group are in one.
+    #[tokio::test]
+    async fn records_of_views_are_in_the_shards_of_what_they_are_about() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let opened = Store::open(Arc::new(RealDisk), dir.path(), StoreSettings::default(), now_ms, &mut |_| {});
+        let (threads, shards) = ([Handle::current()], Shards::new(8));
+        let opened = Some(opened.expect("opens"));
+        let broker = Broker::start_on(Settings::default(), &threads, opened, shards).expect("starts");
+        let settings = TopicSettings { partitions: PARTITIONS_OF_TOPIC, ..TopicSettings::of_broker() };
+        let topic = broker.create_topic("log", settings).await.expect("created");
+        let name = Some(TopicName::parse("log").expect("a name"));
+        let queue = NewQueue { topic: name.clone(), ..NewQueue::new(QueueName::parse("jobs").expect("a name")) };
+        broker.queues.create(queue).await.expect("created");
+        let group = GroupName::parse("readers").expect("a name");
+        for partition in 0..PARTITIONS_OF_TOPIC {
+            let mut builder = BatchBuilder::new();
+            builder.push(now_ms() as i64, None, Some(b"work"), &[]).expect("small");
+            let batch = builder.finish().expect("a record");
+            let mut wakes = Wakes::default();
+            let published = broker.publish("log", Some(partition), Acks::Committed, batch, &mut wakes);
+            published.await.expect("published");
+            let at = TopicPartition { topic: topic.name.clone(), partition };
+            let commit = OffsetCommit { partition: at, offset: 1, leader_epoch: -1, metadata: String::new() };
+            broker.groups.commit_offsets(&group, &Committer::Outsider, vec![commit]).await.expect("committed");
+        }
+        let wanted = Receive { max: PARTITIONS_OF_TOPIC as usize, ..Receive::default() };
+        assert_eq!(broker.queues.receive("jobs", &wanted).await.expect("received").len(), wanted.max);
+
+        let mut seen = HashSet::new();
+        let each = |record, internal| {
+            if let QueueRecord::Entry { partition, .. } | QueueRecord::Cursor { partition, .. } = record {
+                assert_eq!(shards.of_internal(internal), shards.of_partition(topic.id, partition));
+                seen.insert(shards.of_internal(internal));
+            }
+            Ok(())
+        };
+        StateLog::<QueueRecord>::new().fold(&broker, each).await.expect("readable");
+        assert!(seen.len() > 1, "the partitions are in more than one shard");
+        let mut homes = HashSet::new();
+        let each = |_: OffsetsRecord, internal| {
+            homes.insert(shards.of_internal(internal));
+            Ok(())
+        };
+        StateLog::<OffsetsRecord>::new().fold(&broker, each).await.expect("readable");
+        assert_eq!(homes, HashSet::from([shards.of_name(group.as_str().as_bytes())]));
+    }
+}
