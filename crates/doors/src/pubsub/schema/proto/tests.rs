@@ -244,7 +244,7 @@ fn names_are_bounded_with_all_that_they_are_inside_of() {
         };
         let fits = 512 - ".M.abc".len();
         assert!(of(fits).is_ok(), "{inside}");
-        assert!(of(fits + 1).is_err_and(|why| why.contains("513 bytes, at most 512")), "{inside}");
+        assert!(of(fits + 1).is_err_and(|why| why.contains("at most 512 bytes, not 513")), "{inside}");
         assert!(of(100_000).is_err(), "{inside}");
     }
 }
