@@ -99,7 +99,8 @@ impl JournalSettings {
     }
 }
 
-/// Receiver of the outcome of entries. Called on the journal's threads, in the order of entries.
+/// Receiver of the outcome of entries. It is called on the journal's threads, in the order of its own entries; the
+/// owners of the entries of one write are called in any order.
 pub trait Owner: Send + Sync {
     /// Reports that all of this owner's entries with marks up to this one are durable.
     fn committed(&self, mark: u64);

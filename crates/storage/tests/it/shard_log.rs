@@ -16,38 +16,43 @@ type Sent = (EntryKind, u64, Vec<u8>);
 /// Log that commits nothing until it is told to, although the journal has synced it.
 struct Majority {
     journal: Arc<dyn ShardLog>,
-    state: Arc<Synced>,
-    sent: Mutex<Vec<Sent>>,
+    synced: Arc<Synced>,
+    log: Mutex<Log>,
 }
 
 #[derive(Default)]
+struct Log {
+    sent: Vec<Sent>,
+    /// Owners of the entries that are not committed, and their marks.
+    owners: VecDeque<(Arc<dyn Owner>, u64)>,
+}
+
+/// Owner of all entries in the journal: their marks there are their numbers, from 1.
+#[derive(Default)]
 struct Synced {
-    waiting: Mutex<VecDeque<(Arc<dyn Owner>, u64)>>,
-    synced: Condvar,
+    /// Number of the last entry that is synced.
+    last: Mutex<u64>,
+    grown: Condvar,
 }
 
-/// Owner of one entry in the journal, which tells the entry's owner only that it is synced here.
-struct Relay {
-    state: Arc<Synced>,
-    owner: Arc<dyn Owner>,
-}
-
-impl Owner for Relay {
+impl Owner for Synced {
     fn committed(&self, mark: u64) {
-        self.state.waiting.lock().push_back((self.owner.clone(), mark));
-        self.state.synced.notify_all();
+        *self.last.lock() = mark;
+        self.grown.notify_all();
     }
 
     fn failed(&self, error: &Error) {
-        self.owner.failed(error);
+        panic!("{error}");
     }
 }
 
 impl ShardLog for Majority {
     fn append(&self, entry: Entry) -> Result<(), Error> {
-        self.sent.lock().push((entry.kind, entry.stream, entry.body.to_vec()));
-        let owner = Arc::new(Relay { state: self.state.clone(), owner: entry.owner.clone() });
-        self.journal.append(Entry { owner, ..entry })
+        let mut log = self.log.lock();
+        log.sent.push((entry.kind, entry.stream, entry.body.to_vec()));
+        log.owners.push_back((entry.owner.clone(), entry.mark));
+        let mark = log.sent.len() as u64;
+        self.journal.append(Entry { owner: self.synced.clone(), mark, ..entry })
     }
 
     fn admit(&self) -> Result<(), Error> {
@@ -60,17 +65,26 @@ impl ShardLog for Majority {
 }
 
 impl Majority {
-    /// Waits until this many entries are synced here, and returns their owners.
-    fn synced(&self, count: usize) -> Vec<(Arc<dyn Owner>, u64)> {
-        let mut waiting = self.state.waiting.lock();
-        while waiting.len() < count {
-            assert!(!self.state.synced.wait_for(&mut waiting, PATIENCE).timed_out(), "they are not synced");
+    /// Waits until all entries are synced on this disk.
+    fn wait_synced(&self) {
+        let sent = self.log.lock().sent.len() as u64;
+        let mut last = self.synced.last.lock();
+        while *last < sent {
+            assert!(!self.synced.grown.wait_for(&mut last, PATIENCE).timed_out(), "they are not synced");
         }
-        waiting.drain(..count).collect()
     }
 
+    /// Commits the next entries.
     fn commit(&self, count: usize) {
-        self.synced(count).into_iter().for_each(|(owner, mark)| owner.committed(mark));
+        self.wait_synced();
+        let owners: Vec<_> = self.log.lock().owners.drain(..count).collect();
+        owners.into_iter().for_each(|(owner, mark)| owner.committed(mark));
+    }
+
+    /// Gives up the entries that are not committed, as a leader does that is replaced.
+    fn cut(&self) {
+        self.wait_synced();
+        self.log.lock().owners.clear();
     }
 }
 
@@ -90,7 +104,7 @@ impl Owner for OfLog {
 fn open_behind(dir: &std::path::Path) -> (Arc<Store>, Arc<Majority>, Vec<StoredTopic>) {
     let mut majority = None;
     let mut front = |journal| {
-        let front = Arc::new(Majority { journal, state: Arc::default(), sent: Mutex::default() });
+        let front = Arc::new(Majority { journal, synced: Arc::default(), log: Mutex::default() });
         majority = Some(front.clone());
         front as Arc<dyn ShardLog>
     };
@@ -120,9 +134,9 @@ fn what_the_journal_has_synced_is_not_committed_before_the_log_in_front_says_so(
     let first = append(&log, 1);
     append(&log, 1);
     // The creation of the topic and both batches are on this disk.
-    let owners = majority.synced(3);
+    majority.wait_synced();
     assert_eq!((log.extent().end, all_of(&log).len()), (0, 0));
-    owners[..2].iter().for_each(|(owner, mark)| owner.committed(*mark));
+    majority.commit(2);
     assert_eq!((log.extent().end, all_of(&log).len()), (first, 1));
     store.stop().expect("it stops");
 }
@@ -137,7 +151,7 @@ fn what_is_not_committed_can_be_cut_and_what_is_committed_cannot() {
     majority.commit(2);
     let cut = append(&log, 1);
     append(&log, 1);
-    drop(majority.synced(2));
+    majority.cut();
     let inside = log.truncate(committed - 1).expect_err("it is committed");
     assert_eq!(inside.kind, ErrorKind::Invalid, "{inside}");
     log.truncate(cut).expect("a part of it");
@@ -174,7 +188,7 @@ fn a_directory_that_applies_the_log_of_another_has_its_topics_and_records() {
     majority.commit(1);
     for _twice in 0..2 {
         // Applying an entry again has no effect.
-        for (kind, stream, body) in majority.sent.lock().iter() {
+        for (kind, stream, body) in &majority.log.lock().sent {
             follower.apply(*kind, *stream, body).expect("applied");
         }
     }
