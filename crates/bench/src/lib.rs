@@ -1,19 +1,25 @@
 //! Load generators and their reports: for a broker, through the public client only, and for the service runtime alone.
 //!
-//! A load runs in another process than its server. A run that loses a record or an answer reports that.
+//! A load runs in another process than its server. This crate refuses to look inside a broker, and to report a run as a
+//! success that lost a record or an answer.
 
-mod alarm;
-pub mod cache;
-pub mod html;
-mod latency;
+// Loads.
 mod load;
-mod machine;
-mod process;
 mod pubsub;
-mod report;
-pub mod rpc;
 pub mod stream;
+pub mod cache;
+pub mod rpc;
+
+// Measurements.
+mod latency;
+mod process;
+mod machine;
+mod alarm;
+
+// Reports.
+mod report;
 mod table;
+pub mod html;
 
 pub use latency::Latencies;
 pub use machine::{LoadAverage, Program};

@@ -17,32 +17,46 @@
 //! ```
 //!
 //! Units are in the names: `_bytes`, `_ms`. Every error has a kind, which tells whether a retry can succeed.
+//!
+//! This crate refuses to decide what the broker decides, to retry what could take effect twice, and to hold more than
+//! its settings allow.
 
 #![warn(missing_docs)]
 
-mod address;
-mod backoff;
-mod cache;
-mod cache_calls;
+// The client, and what its calls share.
 mod client;
-mod connection;
+mod settings;
+
+// Publishing and subscribing.
+mod publisher;
+mod subscription;
+mod request;
+mod replies;
+
+// Views.
+mod queue;
 mod consumer;
 mod groups;
-mod link;
+mod cache;
+mod cache_calls;
 mod near;
-mod operations;
-mod pool;
-mod probe;
-mod publisher;
-mod queue;
-mod replies;
-mod request;
-mod session;
-mod settings;
-mod subscription;
-mod tls;
+
+// Administration.
 mod topics;
 mod users;
+
+// The session: connections that are kept, and calls that are sent again.
+mod session;
+mod operations;
+mod pool;
+mod backoff;
+
+// One connection.
+mod address;
+mod connection;
+mod link;
+mod probe;
+mod tls;
 
 pub use address::{Address, Pipes};
 pub use cache::{Cache, CacheWatch, Changes};

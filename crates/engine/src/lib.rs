@@ -1,29 +1,43 @@
 //! State machines of the broker: pure, without clock, socket, file or task.
 //!
 //! Time and identities come in as arguments and decisions go out as values, so that a script, a property test or a
-//! simulation can drive them as well as a broker can. Read the modules in this order.
+//! simulation can drive them as well as a broker can.
+//!
+//! This crate refuses to read a clock, to do input or output, to start a task or a thread, and to log. Read it from the
+//! top: most modules use only those above them.
 
-pub mod cache;
-pub mod catalog;
-pub mod codec;
-pub mod error;
-pub mod fanout;
-mod fields;
-pub mod groups;
-pub mod ids;
+// Words that every crate uses.
 pub mod limits;
+pub mod error;
+pub mod ids;
 mod nearest;
-pub mod partition;
-pub mod partitioner;
 pub mod pattern;
-pub mod producers;
-pub mod queue;
+
+// Records, and their bytes.
 pub mod record;
-pub mod security;
+pub mod codec;
+mod fields;
+
+// Topics and their partitions.
+pub mod catalog;
+pub mod partitioner;
+pub mod producers;
+pub mod partition;
+pub mod fanout;
+
+// The shard, and the records in which views keep their state there.
 pub mod shard;
 pub mod state;
-pub mod streams;
+
+// Views of topics.
+pub mod queue;
+pub mod groups;
 pub mod transactions;
+pub mod streams;
+pub mod cache;
+
+// Authentication and authorization.
+pub mod security;
 
 #[cfg(test)]
 mod script;

@@ -1,26 +1,36 @@
 //! Service runtime that is independent of the other crates: listeners, permits, TLS, HTTP, outboxes, workers, shutdown.
 //!
-//! Except for HTTP it knows no protocol. It accepts connections, keeps them within limits, reads bytes without holding
-//! a buffer per idle connection, and writes chunks without copying them.
+//! It accepts connections, keeps them within limits, reads bytes without holding a buffer per idle connection, and
+//! writes chunks without copying them.
+//!
+//! This crate refuses to know a protocol other than HTTP, to know a topic or any other thing of the broker, and to hold
+//! anything without a bound. Read it from the top.
 
 #![warn(missing_docs)]
 
-pub mod accept;
-mod heavy;
+// Typed services: most programs need only this.
+pub mod service;
 #[cfg(feature = "http")]
 pub mod http;
-pub mod limits;
+
+// A connection's way in.
 pub mod listen;
-mod names;
-pub mod outbox;
+pub mod accept;
+pub mod limits;
+pub mod tls;
 pub mod quic;
-pub mod read;
-pub mod service;
+mod names;
+
+// A connection's life on its worker.
 pub mod workers;
+mod heavy;
+pub mod read;
+pub mod outbox;
+pub mod wheel;
+
+// The end, and what was counted.
 pub mod shutdown;
 pub mod telemetry;
-pub mod tls;
-pub mod wheel;
 
 pub use accept::Acceptor;
 pub use limits::{ConnectionLimits, ConnectionPermit, Connections};

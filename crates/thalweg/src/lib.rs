@@ -1,13 +1,16 @@
 //! Thalweg as a library: the configuration, a server, and a broker inside your own program.
+//!
+//! This crate refuses to hold rules: the broker has them, and the doors have those of the protocols. It reads settings,
+//! opens doors and stops them again.
 
 #![warn(missing_docs)]
 
 extern crate thalweg_client as client;
 
 pub mod config;
+pub mod server;
 mod embedded;
 mod otlp;
-pub mod server;
 
 /// Version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
