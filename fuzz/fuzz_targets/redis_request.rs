@@ -19,7 +19,7 @@ static CACHE: LazyLock<(Runtime, Arc<Broker>, Arc<Cache>)> = LazyLock::new(|| {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     let settings = Settings { cache_bytes_max: CACHE_BYTES_MAX, ..Settings::default() };
     let broker = Broker::start(settings, &[runtime.handle().clone()]).expect("it starts");
-    let cache = broker.cache("db0").expect("a cache");
+    let cache = broker.caches.open("db0").expect("a cache");
     (runtime, broker, cache)
 });
 
@@ -54,7 +54,7 @@ fuzz_target!(|input: &[u8]| {
     let (requests, is_error) = check_requests(sent, sent.len());
     assert_eq!(check_requests(sent, usize::from(how >> 1)), (requests.clone(), is_error));
     let (_, _, cache) = &*CACHE;
-    cache.flush();
+    drop(cache.flush());
     for answer in answers(cache, &requests, how & 1 == 1) {
         assert!(skip_value(&answer).is_empty(), "{}", answer.escape_ascii());
     }

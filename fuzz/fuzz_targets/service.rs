@@ -17,7 +17,7 @@ use net::limits::{ConnectionLimits, Connections};
 use net::service::{
     Body, Decoded, Fault, Handler, Held, Input, Order, Out, Peer, Protocol, Reply, Service, ServiceSettings, once,
 };
-use net::{Outbox, Server, Workers, Shutdown};
+use net::{Outbox, Server, Shutdown, Workers};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::Runtime;
 
