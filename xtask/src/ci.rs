@@ -66,9 +66,12 @@ fn prepare(step: &mut Step) -> Outcome {
 pub fn run() -> Outcome {
     let begin = Instant::now();
     let mut times = Vec::new();
-    for mut step in steps() {
+    let steps = steps();
+    let count = steps.len();
+    for (number, mut step) in (1..).zip(steps) {
+        println!("\n== step {number} of {count}: {}, after {}", step.name, shown(begin.elapsed()));
         if let Err(missing) = prepare(&mut step) {
-            println!("\n== {}: skipped, {missing}", step.name);
+            println!("== {}: skipped, {missing}", step.name);
             times.push(format!("{} skipped", step.name));
             continue;
         }
@@ -82,7 +85,7 @@ pub fn run() -> Outcome {
 fn carry_out(step: &Step) -> Outcome<Duration> {
     let begin = Instant::now();
     for call in &step.calls {
-        println!("\n== {}: {call}", step.name);
+        println!("== {}: {call}", step.name);
         call.run().map_err(|e| {
             format!("{} failed after {}: {e}\nrepeat just this with: {call}", step.name, shown(begin.elapsed()))
         })?;

@@ -37,11 +37,11 @@ impl Command {
 }
 
 const COMMANDS: &[Command] = &[
-    Command { usage: "ci", about: "All that has to pass before a change lands", run: |_| ci::run() },
-    Command { usage: "tidy", about: "The rules that no compiler checks", run: |_| tidy::run() },
+    Command { usage: "ci", about: "All checks that must pass before a change is merged", run: |_| ci::run() },
+    Command { usage: "tidy", about: "Check the rules that no compiler checks", run: |_| tidy::run() },
     Command {
         usage: "docs [--check]",
-        about: "Write the generated pages of docs/reference anew, or compare them",
+        about: "Generate the pages of docs/reference, or check that they are up to date",
         run: docs::run,
     },
     Command {
@@ -56,47 +56,47 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         usage: "fuzz-corpus",
-        about: "Write the seeds of the fuzz targets anew from the vectors of the tests",
+        about: "Generate the seeds of the fuzz targets from the vectors of the tests",
         run: |_| corpus::run(),
     },
     Command {
         usage: "kafka-messages [jar]",
-        about: "Write the messages of the Kafka door anew from the schemas in the jar of Kafka's client",
+        about: "Generate the messages of the Kafka door from the schemas in the jar of Kafka's client",
         run: kafka_messages::run,
     },
     Command {
         usage: "codegen [folder..]",
-        about: "Write the messages of the Pub/Sub door anew from the definitions that Google ships on npm",
+        about: "Generate the messages of the Pub/Sub door from Google's definitions on npm",
         run: codegen::run,
     },
     Command {
         usage: "sqs-model [version]",
-        about: "Write what botocore knows of the requests of SQS anew, for the test that walks it",
+        about: "Extract botocore's model of the SQS requests, for the test that tries all of them",
         run: sqs_model::run,
     },
     Command {
         usage: "compat batches",
-        about: "Have kafka-python read the record batches that this project writes",
+        about: "Read this project's record batches with kafka-python",
         run: compat::run,
     },
     Command {
         usage: "compat kafka [client..]",
-        about: "Have clients and tools of Kafka go through what people do with them (--quick: a few of them)",
+        about: "Run Kafka's clients and tools against the broker (--quick: a few of them)",
         run: compat::run,
     },
     Command {
         usage: "compat sqs [client..]",
-        about: "The same with SDKs of SQS (--peer: against moto, --peer=elasticmq: against ElasticMQ)",
+        about: "Run SDKs of SQS against the broker (--peer: against moto, --peer=elasticmq: against ElasticMQ)",
         run: compat::run,
     },
     Command {
         usage: "compat pubsub [client..]",
-        about: "The same with clients of Google Pub/Sub (--peer: against Google's emulator)",
+        about: "Run clients of Google Pub/Sub against the broker (--peer: against Google's emulator)",
         run: compat::run,
     },
     Command {
         usage: "compat redis [client..]",
-        about: "The same with clients of Redis (--peer: against redis-server)",
+        about: "Run clients of Redis against the broker (--peer: against redis-server)",
         run: compat::run,
     },
     Command {
@@ -106,12 +106,12 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         usage: "soak storage [--minutes N]",
-        about: "Power cuts, faults, damage, repairs and kills with seeds nobody tried, 10 minutes by default",
+        about: "Power cuts, faults, damage, repairs and kills with new seeds, 10 minutes by default",
         run: soak::run,
     },
     Command {
         usage: "soak hardening [--minutes N]",
-        about: "The tests of hostile clients with more connections, topics and calls than in ci, 10 minutes by default",
+        about: "Hostile clients with more connections, topics and calls than in ci, 10 minutes by default",
         run: soak::run,
     },
     Command {
