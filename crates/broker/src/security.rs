@@ -1,6 +1,6 @@
 //! Users and access control lists: storage, changes and checks.
 //!
-//! With a data directory, they are records of a dedicated topic, which is not in [`Broker::topics`]: no request can
+//! With a data directory, they are records of a dedicated topic, which is not in `Broker::topics`: no request can
 //! name it, so no client can read it. Without one, they are lost when the broker stops, except for the users of the
 //! configuration.
 
@@ -277,7 +277,7 @@ impl Security {
     }
 
     /// Deletes credentials of users; a user without any is deleted. Connected clients are disconnected at their next
-    /// request: see [`Broker::has_user`].
+    /// request: see [`has_user`](Self::has_user).
     pub async fn delete_credentials(self: &Arc<Self>, credentials: Vec<(UserName, Mechanism)>) -> Result<()> {
         self.change(|tables, security| {
             for (user, mechanism) in &credentials {

@@ -198,7 +198,7 @@ impl Caches {
     }
 
     /// Returns the cache of a name. A missing one is created with these settings, under the condition of
-    /// [`cache`](Self::cache).
+    /// [`open`](Self::open).
     pub fn open_with(&self, name: &str, settings: CacheSettings) -> Result<Arc<Cache>> {
         if let Some(cache) = self.by_name.read().get(name) {
             return Ok(cache.clone());

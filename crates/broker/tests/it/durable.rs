@@ -73,7 +73,6 @@ async fn a_batch_is_in_the_log_once_whatever_ends_between_its_tries() {
         assert!(!producers.contains(&id), "given twice");
         producers.push(id);
         let id = producers[0];
-        let epoch = epoch;
         let send = async |sequence, records| {
             let batch = numbered(Producer { id, epoch, sequence }, records);
             within("a publish", broker.publish("t", Some(0), Acks::Committed, batch, &mut Wakes::default())).await

@@ -49,13 +49,13 @@ impl Wanted {
         // No form begins with a brace, and many clients declare every body as a form.
         let is_json = header(&head.headers, CONTENT_TYPE).is_some_and(|value| value.contains("json"))
             || body.trim_ascii_start().starts_with(b"{");
-        let (form_body, json) = if !(is_json && !body.trim_ascii().is_empty()) {
-            (body, Value::Null)
-        } else {
+        let (form_body, json) = if is_json && !body.trim_ascii().is_empty() {
             match serde_json::from_slice(body) {
                 Ok(json) => (&b""[..], json),
                 Err(error) => return Err(Failure::new(&SERIALIZATION, error.to_string())),
             }
+        } else {
+            (body, Value::Null)
         };
         let form = Form::parse(&[head.uri.query().unwrap_or_default().as_bytes(), form_body])?;
         let get = |name: &str| match &json[name] {

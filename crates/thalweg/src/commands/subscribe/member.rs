@@ -95,10 +95,8 @@ impl Member {
                 printer.gap(&topic, partition, from, to)?;
                 self.pass(&at_of(&topic, partition)?, to);
             }
-            ConsumerEvent::End { topic, partition, .. } => {
-                if self.end == Some(End::Now) {
-                    self.unread.remove(&at_of(&topic, partition)?);
-                }
+            ConsumerEvent::End { topic, partition, .. } if self.end == Some(End::Now) => {
+                self.unread.remove(&at_of(&topic, partition)?);
             }
             ConsumerEvent::Assigned(gained) => self.unread.extend(gained),
             ConsumerEvent::Revoked(revoked) => {
