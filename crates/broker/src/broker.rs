@@ -162,6 +162,17 @@ impl Broker {
         Ok(())
     }
 
+    /// Forgets the state of queues, groups and transactions, as a restart does: each is restored from its log at its
+    /// next use. Calls in progress fail with an error that permits to try again, and members of groups join again.
+    /// Without a data directory, this has no effect.
+    pub async fn forget_views(&self) {
+        if self.core.store().is_some() {
+            self.transactions.forget().await;
+            self.groups.forget().await;
+            self.queues.forget().await;
+        }
+    }
+
     fn collector(&self) -> Box<dyn Collector> {
         let core = self.core.clone();
         let security = self.security.clone();

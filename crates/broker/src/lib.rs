@@ -25,6 +25,7 @@ mod joining;
 mod topics;
 mod channels;
 mod state_log;
+mod restored;
 mod documents;
 mod defaults;
 mod producers;

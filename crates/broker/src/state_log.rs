@@ -113,6 +113,10 @@ impl<R: StateRecord> StateLog<R> {
         topic: &Topic,
         mut each: impl FnMut(R, PartitionId) -> Result<()>,
     ) -> Result<()> {
+        // A record of a change that took effect may not be committed yet. After a start, all are.
+        for cell in topic.partitions() {
+            cell.settled()?.wait().await?;
+        }
         let decode = |view: &RecordView<'_>| R::decode(view.key.unwrap_or_default(), view.value);
         core.read_records(topic, |partition, view, _| each(decode(view)?, partition)).await
     }

@@ -126,7 +126,10 @@ impl Groups {
             let news = cell.news.notified();
             tokio::pin!(news);
             news.as_mut().enable();
-            let fetched = fetch(&mut cell.state.lock().group, self.table.now());
+            let fetched = {
+                let mut state = cell.state.lock();
+                fetch(state.kept(&cell.name)?, self.table.now())
+            };
             if let Some(answer) = fetched? {
                 return Ok(answer);
             }

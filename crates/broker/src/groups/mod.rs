@@ -21,7 +21,7 @@ use engine::groups::{
 use engine::limits::{COMMITTED_OFFSETS_MAX, GROUPS_MAX};
 use engine::{Error, Offset, PartitionId, Pattern, Result, Start, TopicName, TopicPartition};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::Notify;
 
 use crate::clock;
 use crate::commit::{Appended, Commit};
@@ -29,10 +29,11 @@ use crate::core::{Core, TopicObserver};
 use crate::metrics::Counter;
 use crate::peers::{Created, Peers};
 use crate::queues::Queues;
+use crate::restored::Restored;
 use crate::topic::Topic;
 use crate::wakes::Wakes;
 
-use log::{OFFSETS, append_offsets, read_groups};
+use log::{OFFSETS, append_offsets};
 
 pub use classic::Entered;
 pub use share::{SHARE_IN_FLIGHT_MAX, ShareBeat, ShareGroupMember, ShareGroupStatus, ShareStart};
@@ -58,8 +59,8 @@ pub struct Groups {
 pub(crate) struct GroupTable {
     groups: RwLock<HashMap<GroupName, Arc<Cell>>>,
     shares: share::ShareGroups,
-    /// Set once the groups have been read from the topic of offsets.
-    is_restored: OnceCell<()>,
+    /// Whether the groups have been read from the topic of offsets.
+    restored: Restored,
     /// A deadline may have come nearer.
     changed: Arc<Notify>,
     /// Number of committed offsets of all groups.
@@ -96,7 +97,7 @@ struct Cell {
 
 struct State {
     group: Group,
-    /// `true` if the group was deleted: a caller that still holds it must look it up again.
+    /// `true` if the group was deleted or forgotten: a caller that still holds it must look it up again.
     is_gone: bool,
     /// Bytes of this group that are counted in [`GroupTable::protocols_bytes`].
     protocols_bytes: usize,
@@ -142,7 +143,7 @@ impl Default for GroupTable {
         Self {
             groups: RwLock::default(),
             shares: share::ShareGroups::default(),
-            is_restored: OnceCell::new(),
+            restored: Restored::default(),
             changed: Arc::default(),
             offsets: Arc::default(),
             protocols_bytes: AtomicUsize::new(0),
@@ -195,6 +196,9 @@ impl GroupTable {
             return Ok(cell);
         }
         let mut groups = self.groups.write();
+        if !self.restored.is_done() {
+            return Err(Error::busy("the broker is restoring its consumer groups: try again").into());
+        }
         if groups.len() >= GROUPS_MAX && !groups.contains_key(name) {
             return Err(Error::busy(format!("this broker has {GROUPS_MAX} consumer groups; delete some first")).into());
         }
@@ -226,6 +230,13 @@ impl GroupTable {
         group.forget_topic(topic, self.now());
     }
 
+    /// Marks a group that leaves the table, and no longer counts what it has.
+    fn mark_gone(&self, state: &mut State) {
+        state.is_gone = true;
+        self.offsets.fetch_sub(state.group.committed().len(), Ordering::Relaxed);
+        self.protocols_bytes.fetch_sub(std::mem::take(&mut state.protocols_bytes), Ordering::Relaxed);
+    }
+
     fn check_room(&self, group: &Group, changes: &[Change]) -> Result<()> {
         let is_fresh = |change: &&Change| !group.committed().contains_key(&change.partition);
         let fresh = changes.iter().filter(is_fresh).count();
@@ -236,6 +247,17 @@ impl GroupTable {
             )));
         }
         Ok(())
+    }
+}
+
+impl State {
+    /// Returns the group of a member that waits, unless the group is gone.
+    fn kept(&mut self, name: &GroupName) -> Outcome<&mut Group> {
+        if self.is_gone {
+            let message = format!("group {name} was deleted, or is being restored: join again");
+            return Err(GroupError::new(Reason::UnknownMember, message));
+        }
+        Ok(&mut self.group)
     }
 }
 
@@ -318,41 +340,6 @@ impl Groups {
         &self.table
     }
 
-    /// Waits until the groups have been restored to their state before the broker stopped.
-    async fn restored(&self) -> Result<&GroupTable> {
-        let coordinator = &self.table;
-        coordinator.is_restored.get_or_try_init(|| self.restore()).await?;
-        Ok(coordinator)
-    }
-
-    async fn restore(&self) -> Result<()> {
-        let coordinator = &self.table;
-        let groups = read_groups(&self.core, coordinator.now()).await?;
-        let mut offsets = 0;
-        let mut cells = HashMap::new();
-        for (name, mut group) in groups {
-            self.forget_lost_topics(&mut group);
-            offsets += group.committed().len();
-            group.committed().values().for_each(|committed| coordinator.note_commit_ms(committed.committed_ms));
-            cells.insert(name, Arc::new(Cell::new(group, &coordinator.offsets)));
-        }
-        if !cells.is_empty() {
-            tracing::info!(groups = cells.len(), offsets, "consumer groups restored");
-        }
-        coordinator.offsets.store(offsets, Ordering::Relaxed);
-        *coordinator.groups.write() = cells;
-        Ok(())
-    }
-
-    /// Removes offsets of topics that are in memory or no longer exist: a topic in memory is empty after a restart.
-    fn forget_lost_topics(&self, group: &mut Group) {
-        let topics: BTreeSet<TopicName> = group.committed().keys().map(|partition| partition.topic.clone()).collect();
-        let lasts = |topic: &TopicName| self.core.topic(topic.as_str()).is_ok_and(|topic| topic.stored_as.is_some());
-        for topic in topics.into_iter().filter(|topic| !lasts(topic)) {
-            self.table.forget_offsets(&self.core, group, &topic, &mut Wakes::default());
-        }
-    }
-
     /// Adds a member to a group, or lets a member rejoin. If it subscribes to a topic that does not exist, it is
     /// assigned partitions once the topic is created: reading creates no topic.
     pub async fn join(&self, name: &GroupName, join: Join) -> Outcome<Turn> {
@@ -407,7 +394,8 @@ impl Groups {
             tokio::pin!(news);
             news.as_mut().enable();
             {
-                let group = &mut cell.state.lock().group;
+                let mut state = cell.state.lock();
+                let group = state.kept(&cell.name)?;
                 let is_last = group.is_last_beat(&who.member, beat);
                 let has_news = group.reconcile(who, self.table.now())?;
                 if has_news {
@@ -646,9 +634,7 @@ impl Groups {
             let offsets = offsets.map(|change| OffsetsRecord::Offset { group: name.clone(), change });
             let group = OffsetsRecord::Group { group: name.clone(), saved: None };
             let appended = append_offsets(&self.core, name, offsets.chain([group]), &mut wakes)?;
-            state.is_gone = true;
-            self.table.offsets.fetch_sub(state.group.committed().len(), Ordering::Relaxed);
-            self.table.protocols_bytes.fetch_sub(std::mem::take(&mut state.protocols_bytes), Ordering::Relaxed);
+            self.table.mark_gone(&mut state);
             appended
         };
         self.table.groups.write().remove(&cell.name);

@@ -69,6 +69,10 @@ impl ShareGroups {
         self.0.lock().contains_key(name)
     }
 
+    pub(super) fn clear(&self) {
+        self.0.lock().clear();
+    }
+
     pub(super) fn next_deadline_ms(&self) -> Option<u64> {
         self.0.lock().values().filter_map(ShareGroup::next_deadline_ms).min()
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use engine::TopicSettings;
 use engine::groups::{MemberId, OFFSETS_TOPIC};
+use storage::{RealDisk, Store, StoreSettings};
 use tokio::runtime::Handle;
 
 use super::*;
@@ -80,6 +81,71 @@ async fn what_is_kept_is_found_again() {
     let (kept, found) = kept_and_found(&broker).await;
     assert_eq!(kept, found);
     assert_eq!(kept[&group("g3")].len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acknowledged_commits_are_restored_whenever_groups_are_forgotten() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let stored = Store::open(Arc::new(RealDisk), dir.path(), StoreSettings::default(), clock::now_ms, &mut |_| {});
+    let threads = [Handle::current()];
+    let broker = Broker::start_with(Settings::default(), &threads, Some(stored.expect("opened"))).expect("started");
+    broker.create_topic("t", TopicSettings { partitions: 4, ..TopicSettings::on_disk() }).await.expect("created");
+    let tasks: Vec<_> = (0..4)
+        .map(|partition| {
+            let broker = broker.clone();
+            tokio::spawn(async move {
+                let name = group(&format!("g{}", partition % 2));
+                for offset in 1..=50 {
+                    // What is refused was not committed.
+                    let commit = || vec![commit("t", partition, offset)];
+                    while broker.groups.commit_offsets(&name, &Committer::Outsider, commit()).await.is_err() {}
+                    let at = [at("t", partition)];
+                    let found = broker.groups.committed_offsets(&name, Some(&at)).await.expect("readable");
+                    assert!(found.iter().all(|(_, committed)| committed.offset == offset));
+                }
+            })
+        })
+        .collect();
+    while tasks.iter().any(|task| !task.is_finished()) {
+        broker.forget_views().await;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    broker.forget_views().await;
+    for partition in 0..4 {
+        let (name, at) = (group(&format!("g{}", partition % 2)), at("t", partition));
+        let found = broker.groups.committed_offsets(&name, Some(std::slice::from_ref(&at)));
+        assert_eq!(found.await.expect("readable")[0].1.offset, 50);
+    }
+    assert_eq!(broker.groups.table().offsets.load(Ordering::Relaxed), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_member_of_a_forgotten_group_is_told_to_join_again() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let stored = Store::open(Arc::new(RealDisk), dir.path(), StoreSettings::default(), clock::now_ms, &mut |_| {});
+    let threads = [Handle::current()];
+    let broker = Broker::start_with(Settings::default(), &threads, Some(stored.expect("opened"))).expect("started");
+    broker.create_topic("t", TopicSettings::on_disk()).await.expect("created");
+    let turn = broker.groups.join(&group("g"), join("m", "t")).await.expect("joined");
+    let beat = Beat {
+        who: join("m", "t").who,
+        epoch: turn.epoch,
+        owned: None,
+        topics: None,
+        session_timeout_ms: None,
+        wait: Duration::from_secs(600),
+    };
+    let waiting = broker.clone();
+    let waits = tokio::spawn(async move { waiting.groups.heartbeat(&group("g"), beat).await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    broker.forget_views().await;
+    let outcome = tokio::time::timeout(Duration::from_secs(60), waits).await.expect("in time").expect("no panic");
+    assert_eq!(outcome.expect_err("it is no member").reason, Reason::UnknownMember);
+    let again = broker.groups.join(&group("g"), join("m", "t")).await.expect("joined again");
+    assert!(again.epoch > turn.epoch);
 }
 
 #[tokio::test]

@@ -65,11 +65,11 @@ impl PartitionCell {
 
     /// Keeps the records from `floor` on for a snapshot of this name, even if all queues have acknowledged them.
     pub(crate) fn hold(&self, name: &str, floor: Offset) {
-        self.state.lock().holds.push((name.into(), floor));
+        self.state.lock().hold(name, floor);
     }
 
     pub(crate) fn let_go(&self, name: &str) {
-        self.state.lock().holds.retain(|(held, _)| &**held != name);
+        self.state.lock().release(name);
     }
 
     /// Removes records that all queues have acknowledged, including those in `done`, whose acknowledgement must be
@@ -99,6 +99,19 @@ impl PartitionCell {
 }
 
 impl State {
+    pub(super) fn hold(&mut self, name: &str, floor: Offset) {
+        self.release(name);
+        self.holds.push((name.into(), floor));
+    }
+
+    pub(super) fn release(&mut self, name: &str) {
+        self.holds.retain(|(held, _)| &**held != name);
+    }
+
+    pub(super) fn is_held(&self, name: &str) -> bool {
+        self.holds.iter().any(|(held, _)| &**held == name)
+    }
+
     /// Removes what all queues have acknowledged: the records before the first one that any queue needs, and those in
     /// `done`. On disk, only the records in `done` are forgotten here. Returns the start of the needed records, and the
     /// bytes of memory that became free.

@@ -7,6 +7,11 @@ use super::{Extent, PartitionCell, State};
 use crate::log::Log;
 use crate::view::{LogEnds, QueueView};
 
+/// Returns the name under which a partition holds the records of a forgotten queue. No snapshot has such a name.
+fn hold_of(id: QueueId) -> String {
+    format!("\0queue {id:x}")
+}
+
 impl PartitionCell {
     /// Adds a queue, which starts with the current ends of the log.
     pub(crate) fn attach_view(&self, mut view: QueueView) {
@@ -15,7 +20,18 @@ impl PartitionCell {
         state.queues.retain(|there| there.cell.id != view.cell.id);
         let (Extent { end, stable_end, .. }, markers_end) = (state.extent(), state.order.producers().markers_end());
         view.begin(LogEnds { end, stable_end, markers_end });
+        state.release(&hold_of(view.cell.id));
         state.queues.push(view);
+    }
+
+    /// Detaches a queue whose state is forgotten. The records that it needs are kept until it is attached again.
+    pub(crate) fn forget_view(&self, id: QueueId) {
+        let mut state = self.state.lock();
+        if let Some(at) = state.queues.iter().position(|view| view.cell.id == id) {
+            let queue = &mut state.queues.swap_remove(at).queue;
+            let floor = if queue.settings().keeps_acked { 0 } else { queue.floor() };
+            state.hold(&hold_of(id), floor);
+        }
     }
 
     pub(crate) fn detach_view(&self, id: QueueId) -> Option<QueueView> {
@@ -49,11 +65,13 @@ impl PartitionCell {
         id: QueueId,
         work: impl FnOnce(&mut QueueView, &mut Log) -> T,
     ) -> Result<T> {
-        let view = state.queues.iter_mut().find(|view| view.cell.id == id);
-        match view {
-            Some(view) => Ok(work(view, &mut state.log)),
-            None => Err(Error::not_found(format!("the queue no longer reads topic {}", self.topic))),
+        if let Some(view) = state.queues.iter_mut().find(|view| view.cell.id == id) {
+            return Ok(work(view, &mut state.log));
         }
+        if state.is_held(&hold_of(id)) {
+            return Err(Error::busy(format!("the queues over topic {} are being restored: try again", self.topic)));
+        }
+        Err(Error::not_found(format!("the queue no longer reads topic {}", self.topic)))
     }
 
     pub(crate) fn restore_dedup(&self, dedup: Dedup) {

@@ -1,28 +1,23 @@
-//! Creation, change, deletion and restore of queues, and of the documents that doors define in addition to them.
+//! Creation, change and deletion of queues, and of the documents that doors define in addition to them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use aws_lc_rs::rand;
 use bytes::Bytes;
 use engine::groups::GroupName;
-use engine::queue::{
-    Cursor, DEDUP_WINDOW_MS, Dedup, DedupRule, Entry, Queue, QueueDefinition, QueueId, QueueName, QueueOverflow,
-    QueueRecord, QueueSettings, header, header_of,
-};
+use engine::queue::{DedupRule, Queue, QueueDefinition, QueueId, QueueName, QueueOverflow, QueueRecord, QueueSettings};
 use engine::{
-    Error, ErrorKind, Isolation, Offset, OwnSettings, PartitionId, RecordBatch, Result, SettingsChange, Storage,
-    TopicName, TopicSettings,
+    Error, ErrorKind, Isolation, Offset, OwnSettings, PartitionId, Result, SettingsChange, Storage, TopicName,
+    TopicSettings,
 };
 
 use super::QUEUES;
-use super::acquire::read;
 use super::receipt::{KEY_BYTES, ReceiptKey};
 use super::{QUEUES_MAX, check_users};
 use crate::clock::now_ms;
 use crate::commit::Commit;
-use crate::log::Log;
 use crate::partition::PartitionCell;
 use crate::peers::Created;
 use crate::queues::Queues;
@@ -32,8 +27,6 @@ use crate::wakes::Wakes;
 
 /// Kind and name of the document that holds the key of receipts.
 const RECEIPT_KEY: (&str, &str) = ("broker", "receipt_key");
-/// Bytes of a log that are examined at a time.
-const LOOK_BYTES: usize = 1 << 20;
 
 /// Position at which a queue over an existing topic begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,8 +74,7 @@ impl Queues {
     pub(crate) async fn make(&self, new: NewQueue) -> Result<(Arc<QueueDefinition>, bool)> {
         new.settings.validate()?;
         self.check_notes(&new.notes, &BTreeMap::new())?;
-        self.restored().await?;
-        let _control = self.control.lock().await;
+        let _control = self.hold().await?;
         let there = self.by_name.read().get(&new.name).cloned();
         if let Some(there) = there {
             let definition = there.definition();
@@ -181,8 +173,7 @@ impl Queues {
         change: impl FnOnce(&mut QueueDefinition) -> Result<()>,
     ) -> Result<Arc<QueueDefinition>> {
         check_users(name)?;
-        self.restored().await?;
-        let _control = self.control.lock().await;
+        let _control = self.hold().await?;
         let found = self.by_name.read().get(name).cloned();
         let cell = found.ok_or_else(|| self.no_such_queue(name))?;
         let before = cell.definition();
@@ -242,8 +233,7 @@ impl Queues {
     }
 
     pub(crate) async fn delete_any(&self, name: &str) -> Result<()> {
-        self.restored().await?;
-        let _control = self.control.lock().await;
+        let _control = self.hold().await?;
         let removed = self.by_name.write().remove(name);
         let cell = removed.ok_or_else(|| self.no_such_queue(name))?;
         cell.is_deleted.store(true, Ordering::Release);
@@ -277,10 +267,16 @@ impl Queues {
         }
     }
 
-    /// Returns a lock that is held during a change of the partitions of a topic with queues.
+    /// Returns the lock that is held during a change of queues, of documents, or of the partitions of a topic with
+    /// queues. They are restored as long as it is held.
     pub(crate) async fn hold(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
-        self.restored().await?;
-        Ok(self.control.lock().await)
+        loop {
+            self.restored().await?;
+            let control = self.control.lock().await;
+            if self.has_restored() {
+                return Ok(control);
+            }
+        }
     }
 
     /// Checks that a topic can have `partitions` partitions without breaking the deduplication of its queues.
@@ -361,8 +357,7 @@ impl Queues {
     /// Stores a document that a door defines, or deletes it if there is no value. The change is durable when this
     /// returns.
     pub async fn put_document(&self, kind: &str, name: &str, value: Option<Bytes>) -> Result<()> {
-        self.restored().await?;
-        let _control = self.control.lock().await;
+        let _control = self.hold().await?;
         self.write_document(kind, name, value).await
     }
 
@@ -434,206 +429,8 @@ impl Queues {
         QUEUES.settled(&self.core, self.core.shards().home(cell.topic_id, partition, &key))
     }
 
-    /// Returns once all queues that existed before the restart are restored.
-    pub(crate) async fn restored(&self) -> Result<()> {
-        self.is_restored.get_or_try_init(|| self.restore()).await.map(|_| ())
-    }
-
-    /// Returns `true` if the queues have been restored, so that it is known which queues exist.
-    pub(crate) fn has_restored(&self) -> bool {
-        self.is_restored.get().is_some()
-    }
-
-    /// Returns `true` if it is known which messages the queues have not acknowledged. Without the topic of queues none
-    /// exist.
-    pub(crate) fn are_known(&self) -> bool {
-        self.has_restored() || !QUEUES.exists(&self.core)
-    }
-
-    async fn restore(&self) -> Result<()> {
-        let mut saved = Saved::default();
-        let each = |record, partition| {
-            saved.apply(record, partition);
-            Ok(())
-        };
-        QUEUES.fold(&self.core, each).await?;
-        *self.documents.write() = saved.documents.into();
-        if !saved.definitions.is_empty() {
-            self.set_receipt_key().await?;
-        }
-        self.hold_snapshots()?;
-        let mut left = Vec::new();
-        for mut definition in saved.definitions.into_values() {
-            if definition.topic.is_internal() {
-                let queue = &definition.name;
-                let topic = &definition.topic;
-                tracing::warn!(%queue, %topic, "ignored a queue over an internal topic");
-                continue;
-            }
-            let topic = self.topic_again(&definition);
-            if let Ok(topic) = &topic
-                && topic.stored_as.is_none()
-            {
-                // A topic in memory has a new id at each start.
-                definition.topic_id = topic.id;
-            }
-            let cell = QueueCell::new(definition);
-            match topic {
-                Ok(topic) if topic.id == cell.topic_id => {
-                    let entries = is_saved(&topic).then(|| saved.entries.remove(&cell.id)).flatten();
-                    for partition in topic.partitions() {
-                        let saved = entries.as_ref().and_then(|of_queue| of_queue.get(&partition.id));
-                        self.resume_view(&cell, &topic, partition, saved).await?;
-                    }
-                }
-                Ok(topic) => left.push(topic),
-                // The queues of a deleted topic remain, and their calls report it.
-                Err(_) => {}
-            }
-            self.by_name.write().insert(cell.definition().name.clone(), cell);
-        }
-        self.forget_left(&saved.entries)?;
-        // No other task can hold `control` yet.
-        for topic in left {
-            self.renew_over(&topic).await;
-        }
-        Ok(())
-    }
-
-    /// Returns the topic of a queue that existed before the restart. A topic in memory that the queue owns is created
-    /// again, empty. Any other topic in memory is a new one at each start.
-    fn topic_again(&self, definition: &QueueDefinition) -> Result<Arc<Topic>> {
-        match self.core.topic(definition.topic.as_str()) {
-            Err(_) if definition.owns_topic => {
-                let settings = own_topic(&definition.settings, Storage::Memory);
-                Ok(self.core.create(definition.topic.clone(), self.core.resolve(settings)?)?.0)
-            }
-            found => found,
-        }
-    }
-
-    /// Deletes the records of queues and topics that no longer exist.
-    fn forget_left(&self, left: &HashMap<QueueId, HashMap<PartitionId, SavedPartition>>) -> Result<()> {
-        for (queue, partitions) in left {
-            for (partition, saved) in partitions {
-                let entry = |offset: &Offset| QueueRecord::Entry {
-                    queue: *queue,
-                    partition: *partition,
-                    offset: *offset,
-                    entry: None,
-                };
-                let cursor =
-                    saved.cursor.map(|_| QueueRecord::Cursor { queue: *queue, partition: *partition, cursor: None });
-                let mut records = saved.entries.keys().map(entry).chain(cursor).peekable();
-                if records.peek().is_some() {
-                    drop(QUEUES.append_to(&self.core, saved.kept_in, records, &mut Wakes::default())?);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    async fn resume_view(
-        &self,
-        cell: &Arc<QueueCell>,
-        topic: &Topic,
-        partition: &Arc<PartitionCell>,
-        saved: Option<&SavedPartition>,
-    ) -> Result<()> {
-        let definition = cell.definition();
-        let extent = partition.extent();
-        let mut queue = Queue::new(definition.settings.clone(), extent.start, extent.end, is_saved(topic));
-        let cursor = saved.and_then(|saved| saved.cursor);
-        for (offset, entry) in saved.iter().flat_map(|saved| &saved.entries) {
-            queue.restore(*offset, Some(*entry));
-        }
-        queue.restore_next(cursor.map_or(extent.start, |cursor| cursor.next));
-        queue.resume(extent.start, extent.end);
-        let mut view = QueueView::new(cell.clone(), queue, is_saved(topic));
-        view.has_delays = cursor.is_some_and(|cursor| cursor.has_delays);
-        view.saved_next = cursor.map(|cursor| cursor.next);
-        view.dedup_from = cursor.map_or(0, |cursor| cursor.dedup_from);
-        partition.attach_view(view);
-        // A partition that cannot be read does not prevent the others from being served. Receivers try again.
-        if let Err(error) = self.look_through(cell, partition).await {
-            tracing::warn!(queue = %definition.name, partition = partition.id, %error, "messages cannot be read");
-        }
-        if definition.settings.dedup != DedupRule::Off
-            && let Err(error) =
-                self.restore_dedup(&definition, partition, cursor.map_or(0, |cursor| cursor.dedup_from)).await
-        {
-            let queue = &definition.name;
-            let partition = partition.id;
-            tracing::warn!(%queue, partition, %error, "the ids of recently sent messages cannot be read");
-        }
-        Ok(())
-    }
-
-    /// Examines the messages that were never delivered, to find those that are delayed or are no messages of this
-    /// queue.
-    pub(super) async fn look_through(&self, cell: &QueueCell, partition: &Arc<PartitionCell>) -> Result<()> {
-        let unseen = |view: &mut QueueView, log: &mut Log| Some((view.unseen(log)?, view.isolation()));
-        while let Some((at, isolation)) = partition.with_view(cell.id, unseen)? {
-            let (end, batches, aborted) = match read(partition, at, LOOK_BYTES, isolation).await {
-                // Retention removed it in the meantime.
-                Err(error) if error.kind == ErrorKind::OutOfRange => continue,
-                read => read?,
-            };
-            let now = now_ms();
-            let until = batches.last().map_or(end, RecordBatch::next_offset);
-            partition.with_view(cell.id, |view, _| view.see(at, &batches, &aborted, until, now))?;
-        }
-        Ok(())
-    }
-
-    /// Finds the messages that were sent within the deduplication window, and their ids.
-    async fn restore_dedup(
-        &self,
-        definition: &QueueDefinition,
-        partition: &Arc<PartitionCell>,
-        from: Offset,
-    ) -> Result<()> {
-        let now = now_ms();
-        let since = now.saturating_sub(DEDUP_WINDOW_MS) as i64;
-        let searched = partition.clone();
-        let found = tokio::task::spawn_blocking(move || searched.offset_for_time(since)).await;
-        let mut at = found.unwrap_or_else(|error| {
-            Err(Error::new(ErrorKind::Internal, format!("a time could not be looked up: {error}")))
-        })?;
-        at = at.max(from);
-        let mut dedup = Dedup::default();
-        loop {
-            let batches = match partition.read(at, LOOK_BYTES).await {
-                Err(error) if error.kind == ErrorKind::OutOfRange => break,
-                read => read?.1,
-            };
-            let Some(last) = batches.last() else {
-                break;
-            };
-            at = last.next_offset();
-            for batch in &batches {
-                // A batch that cannot be decoded, as a publisher may send it, was not sent to a queue.
-                let Ok(records) = batch.records() else {
-                    continue;
-                };
-                for view in records.iter().map_while(Result::ok) {
-                    if let Some(id) = header_of(&view, header::DEDUP) {
-                        let scope = match definition.settings.dedup {
-                            DedupRule::Group => view.key.unwrap_or_default(),
-                            DedupRule::Off | DedupRule::Queue => &[],
-                        };
-                        let sent_ms = (view.timestamp_ms.max(0) as u64).min(now);
-                        dedup.insert(Dedup::id(scope, id.as_bytes()), view.offset, sent_ms);
-                    }
-                }
-            }
-        }
-        partition.restore_dedup(dedup);
-        Ok(())
-    }
-
     /// Sets the key of receipts. A broker without queues needs none.
-    async fn set_receipt_key(&self) -> Result<()> {
+    pub(super) async fn set_receipt_key(&self) -> Result<()> {
         let key = &self.receipt_key;
         key.get_or_try_init(|| self.make_receipt_key()).await.map(drop)
     }
@@ -676,7 +473,7 @@ impl Queues {
 }
 
 /// Returns the settings of a topic that a queue owns.
-fn own_topic(settings: &QueueSettings, storage: Storage) -> TopicSettings {
+pub(super) fn own_topic(settings: &QueueSettings, storage: Storage) -> TopicSettings {
     let drops_oldest = settings.overflow == QueueOverflow::DropOldest;
     TopicSettings {
         partitions: 1,
@@ -737,51 +534,4 @@ fn is_there(there: &QueueDefinition, new: &NewQueue) -> Error {
     let differences = differences.join("; ");
     let message = format!("queue {} already exists with other settings: {differences}", there.name);
     Error::new(ErrorKind::AlreadyExists, message)
-}
-
-/// Contents of the topic of queues, by its newest records.
-#[derive(Default)]
-struct Saved {
-    definitions: HashMap<QueueName, QueueDefinition>,
-    entries: HashMap<QueueId, HashMap<PartitionId, SavedPartition>>,
-    documents: BTreeMap<(String, String), Bytes>,
-}
-
-#[derive(Default)]
-struct SavedPartition {
-    entries: BTreeMap<Offset, Entry>,
-    cursor: Option<Cursor>,
-    /// Internal partition that has the records.
-    kept_in: PartitionId,
-}
-
-impl Saved {
-    fn apply(&mut self, record: QueueRecord, kept_in: PartitionId) {
-        match record {
-            QueueRecord::Queue { name, definition: Some(definition) } => {
-                self.definitions.insert(name, *definition);
-            }
-            QueueRecord::Queue { name, definition: None } => {
-                self.definitions.remove(&name);
-            }
-            QueueRecord::Entry { queue, partition, offset, entry } => {
-                let saved = self.entries.entry(queue).or_default().entry(partition).or_default();
-                saved.kept_in = kept_in;
-                match entry {
-                    Some(entry) => saved.entries.insert(offset, entry),
-                    None => saved.entries.remove(&offset),
-                };
-            }
-            QueueRecord::Cursor { queue, partition, cursor } => {
-                let saved = self.entries.entry(queue).or_default().entry(partition).or_default();
-                (saved.kept_in, saved.cursor) = (kept_in, cursor);
-            }
-            QueueRecord::Document { kind, name, value: Some(value) } => {
-                self.documents.insert((kind, name), value.into());
-            }
-            QueueRecord::Document { kind, name, value: None } => {
-                self.documents.remove(&(kind, name));
-            }
-        }
-    }
 }

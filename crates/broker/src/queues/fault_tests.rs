@@ -190,8 +190,8 @@ async fn crash_everywhere(seed: u64, storage: Storage) {
     let mut broker = on_disk(dir.path());
     broker.queues.create(NewQueue { storage, ..new_queue("jobs", settings) }).await.expect("created");
     let (mut promised, mut held): (Promised, Vec<Received>) = Default::default();
-    for step in 0..40 {
-        match dice.roll(12) {
+    for step in 0..48 {
+        match dice.roll(13) {
             0..=3 => {
                 let body = format!("{step:04}");
                 let group = ["x", "y", "z"][dice.roll(3)];
@@ -224,6 +224,10 @@ async fn crash_everywhere(seed: u64, storage: Storage) {
                 drop(broker);
                 broker = on_disk(dir.path());
             }
+            12 => {
+                broker.forget_views().await;
+                broker.trim_all(crate::now_ms());
+            }
             _ => broker.trim_all(crate::now_ms()),
         }
         check_left(dir.path(), &promised, step).await;
@@ -236,6 +240,73 @@ async fn whenever_it_is_killed_a_queue_keeps_its_promises() {
     for seed in 0..3 {
         crash_everywhere(seed, Storage::Disk).await;
     }
+}
+
+/// A node that stops leading forgets its queues, and restores them when it leads again.
+#[tokio::test(flavor = "multi_thread")]
+async fn forgotten_queues_are_restored_with_their_leases_and_keep_their_messages() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk(dir.path());
+    create(&broker, "jobs", QueueSettings::default()).await;
+    for body in ["a", "b", "c", "d"] {
+        send(&broker, "jobs", message(body)).await;
+    }
+    let leased = Receive { max: 2, lease_ms: Some(600_000), ..Receive::default() };
+    let got = broker.queues.receive("jobs", &leased).await.expect("received");
+    broker.queues.ack("jobs", &[got[0].receipt]).await.expect("answered")[0].expect("done with");
+    for _ in 0..3 {
+        broker.forget_views().await;
+        // Nothing is known about the queues now, and nothing is removed for them.
+        broker.trim_all(crate::now_ms());
+        assert_eq!(all(&broker, "jobs").await, ["b", "c", "d"].map(str::to_owned).into());
+        let counts = broker.queues.counts("jobs").await.expect("counted");
+        assert_eq!((counts.visible, counts.in_flight), (2, 1));
+    }
+    broker.queues.ack("jobs", &[got[1].receipt]).await.expect("answered")[0].expect("its receipt still counts");
+    assert_eq!(bodies(&receive(&broker, "jobs", 10).await), ["c", "d"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn receivers_and_senders_go_on_while_queues_are_forgotten() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk(dir.path());
+    create(&broker, "jobs", QueueSettings::default()).await;
+    let sender = broker.clone();
+    let sends = tokio::spawn(async move {
+        for i in 0..200 {
+            let body = format!("{i:03}");
+            // A refused message was not sent.
+            while let Err(error) = sender.queues.send("jobs", &[message(&body)]).await {
+                assert_eq!(error.kind, ErrorKind::Busy, "{error}");
+            }
+        }
+    });
+    let receiver = broker.clone();
+    let receives = tokio::spawn(async move {
+        let mut done = BTreeSet::new();
+        while done.len() < 200 {
+            let wanted =
+                Receive { wait: Duration::from_millis(100), lease_ms: Some(1000), max: 10, ..Receive::default() };
+            match receiver.queues.receive("jobs", &wanted).await {
+                Ok(got) => {
+                    let receipts: Vec<Receipt> = got.iter().map(|one| one.receipt).collect();
+                    let Ok(acked) = receiver.queues.ack("jobs", &receipts).await else { continue };
+                    for (body, acked) in bodies(&got).into_iter().zip(acked) {
+                        assert!(acked.is_err() || done.insert(body.clone()), "{body} was done with");
+                    }
+                }
+                Err(error) => assert_eq!(error.kind, ErrorKind::Busy, "{error}"),
+            }
+        }
+    });
+    while !receives.is_finished() {
+        broker.forget_views().await;
+        broker.trim_all(crate::now_ms());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    receives.await.expect("all of them, each once");
+    sends.await.expect("sent");
+    assert_eq!(total(&broker, "jobs").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,6 +12,7 @@ mod notes;
 mod receipt;
 mod receive;
 mod renewal;
+mod restore;
 mod send;
 mod snapshots;
 mod status;
@@ -38,6 +39,7 @@ use tokio::sync::OnceCell;
 use crate::core::Core;
 use crate::documents::Documents;
 use crate::metrics::Counter;
+use crate::restored::Restored;
 use crate::state_log::StateLog;
 use crate::topic::Topic;
 use crate::view::QueueCell;
@@ -60,11 +62,11 @@ pub struct Queues {
     by_name: RwLock<HashMap<QueueName, Arc<QueueCell>, foldhash::fast::RandomState>>,
     near: near::Near,
     documents: RwLock<Documents>,
-    /// Set once all queues were read from their topic.
-    is_restored: OnceCell<()>,
+    /// Whether all queues were read from their topic.
+    restored: Restored,
     /// Held during the creation, change or deletion of a queue or a document.
     control: tokio::sync::Mutex<()>,
-    /// Key with which receipts are sealed; set together with `is_restored`.
+    /// Key with which receipts are sealed; set before the first queue is there.
     receipt_key: OnceCell<receipt::ReceiptKey>,
     redrives: dead::Redrives,
     pub(crate) events: QueueEvents,
@@ -89,7 +91,7 @@ impl Queues {
             by_name: RwLock::default(),
             near: near::Near::default(),
             documents: RwLock::default(),
-            is_restored: OnceCell::new(),
+            restored: Restored::default(),
             control: tokio::sync::Mutex::default(),
             receipt_key: OnceCell::new(),
             redrives: dead::Redrives::default(),

@@ -42,7 +42,7 @@ impl Queues {
     pub(super) async fn renewed(&self, name: &str) -> Result<(Arc<QueueCell>, Arc<Topic>)> {
         // The group decides where a share group begins.
         check_users(name)?;
-        let _control = self.control.lock().await;
+        let _control = self.hold().await?;
         let found = self.by_name.read().get(name).cloned();
         let cell = found.ok_or_else(|| self.no_such_queue(name))?;
         self.renew(cell, QueueStart::Earliest).await
@@ -51,8 +51,10 @@ impl Queues {
     /// Renews the queues over a topic that was created again. They receive all of its records.
     pub(crate) async fn follow_topic(&self, topic: &Topic) {
         // A task that restores the queues later finds the topic, too.
-        if self.has_restored() && !self.left_over(topic).is_empty() {
-            let _control = self.control.lock().await;
+        if self.has_restored()
+            && !self.left_over(topic).is_empty()
+            && let Ok(_control) = self.hold().await
+        {
             self.renew_over(topic).await;
         }
     }

@@ -21,7 +21,7 @@ impl Queues {
     /// returns.
     pub async fn create_snapshot(&self, name: &str, queue: &str, expires_ms: u64) -> Result<Snapshot> {
         let (cell, topic) = self.cell(queue).await?;
-        let _control = self.control.lock().await;
+        let _control = self.hold().await?;
         if self.read_document(SNAPSHOT, name).is_some() {
             return Err(Error::new(ErrorKind::AlreadyExists, format!("snapshot {name} already exists")));
         }
@@ -60,7 +60,7 @@ impl Queues {
 
     pub async fn delete_snapshot(&self, name: &str) -> Result<()> {
         let snapshot = self.snapshot(name).await?;
-        let _control = self.control.lock().await;
+        let _control = self.hold().await?;
         self.write_document(SNAPSHOT, name, None).await?;
         if let Ok(topic) = self.core.topic(snapshot.topic.as_str()) {
             topic.partitions().iter().for_each(|partition| partition.let_go(name));

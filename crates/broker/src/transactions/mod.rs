@@ -20,7 +20,7 @@ use engine::transactions::{
 };
 use engine::{Decision, Error, ErrorKind, Marker, Result, TopicPartition};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::Notify;
 
 use crate::clock;
 use crate::clock::now_ms;
@@ -29,6 +29,7 @@ use crate::core::{Core, TopicObserver};
 use crate::groups::Groups;
 use crate::metrics::Counter;
 use crate::partition::{AppendOptions, PartitionCell};
+use crate::restored::Restored;
 use crate::topic::{Topic, refuse_internal};
 use crate::wakes::Wakes;
 
@@ -54,8 +55,8 @@ pub struct Transactions {
 /// All transactional ids of a broker.
 pub(crate) struct TransactionTable {
     cells: RwLock<HashMap<TransactionalId, Arc<Cell>>>,
-    /// Set once the ids have been read from the topic of transactions, and partitions know the open transactions.
-    is_restored: OnceCell<()>,
+    /// Whether the ids have been read from the topic of transactions, and partitions know the open transactions.
+    restored: Restored,
     /// Transactional ids by the groups whose offsets they may commit. May list a transaction that has already ended.
     of_groups: Mutex<HashMap<GroupName, BTreeSet<TransactionalId>>>,
     /// Reference point of the monotonic clock, with the system time at that moment in ms since 1970.
@@ -82,7 +83,7 @@ struct Cell {
 /// State of a transactional id. Invariant: the transaction equals the newest record of the id.
 struct State {
     transaction: Transaction,
-    /// `true` if the id was removed: a caller that still holds it must look it up again.
+    /// `true` if the id was removed or forgotten: a caller that still holds it must look it up again.
     is_gone: bool,
 }
 
@@ -98,7 +99,7 @@ impl Default for TransactionTable {
     fn default() -> Self {
         Self {
             cells: RwLock::default(),
-            is_restored: OnceCell::new(),
+            restored: Restored::default(),
             of_groups: Mutex::default(),
             begin: (tokio::time::Instant::now(), clock::now_ms()),
             counts: Counts::default(),
@@ -113,6 +114,15 @@ impl TransactionTable {
 
     fn find(&self, id: &TransactionalId) -> Option<Arc<Cell>> {
         self.cells.read().get(id).cloned()
+    }
+
+    /// Fails if the transactions were forgotten since the caller waited for them.
+    fn check_restored(&self) -> Result<()> {
+        if self.restored.is_done() {
+            Ok(())
+        } else {
+            Err(Error::busy("the broker is restoring its transactions: try again"))
+        }
     }
 
     fn cells(&self) -> Vec<Arc<Cell>> {
@@ -204,8 +214,26 @@ impl Transactions {
     /// Waits until the transactions have been restored to their state before the broker stopped.
     async fn restored(&self) -> Result<&TransactionTable> {
         let coordinator = &self.table;
-        coordinator.is_restored.get_or_try_init(|| self.restore()).await?;
+        coordinator.restored.ensure(|| self.restore()).await?;
         Ok(coordinator)
+    }
+
+    /// Forgets all transactions, as a restart does: the next call restores them from their log. Until then, records of
+    /// transactions are refused.
+    pub(crate) async fn forget(&self) {
+        let table = &self.table;
+        let forgetting = table.restored.forgetting().await;
+        self.core.admits_transactions.store(false, Ordering::Release);
+        let cells = {
+            let mut cells = table.cells.write();
+            forgetting.begin();
+            std::mem::take(&mut *cells)
+        };
+        for cell in cells.into_values() {
+            cell.state.lock().is_gone = true;
+            cell.settled.notify_waiters();
+        }
+        table.of_groups.lock().clear();
     }
 
     async fn restore(&self) -> Result<()> {
@@ -286,7 +314,11 @@ impl Transactions {
 
     /// Returns the state of a transactional id once its last decision has been carried out.
     async fn settled_cell(&self, id: &TransactionalId) -> Outcome<Arc<Cell>> {
-        let cell = self.restored().await?.find(id).ok_or_else(|| other_producer(id))?;
+        let coordinator = self.restored().await?;
+        let Some(cell) = coordinator.find(id) else {
+            coordinator.check_restored()?;
+            return Err(other_producer(id));
+        };
         cell.wait_until_settled().await;
         Ok(cell)
     }
@@ -331,6 +363,7 @@ impl Transactions {
         }
         let mut wakes = Wakes::default();
         let mut cells = coordinator.cells.write();
+        coordinator.check_restored()?;
         if cells.contains_key(id) {
             return Ok(Begun::NotYet);
         }
@@ -596,7 +629,7 @@ impl Transactions {
                     }
                     Ok(carried)
                 } else if retention_ms > 0 && state.transaction.is_expired(retention_ms, now_ms) {
-                    self.forget(&cell, &mut state, &mut wakes).map(|()| Commit::done())
+                    self.remove_unused(&cell, &mut state, &mut wakes).map(|()| Commit::done())
                 } else {
                     continue;
                 }
@@ -613,7 +646,7 @@ impl Transactions {
         Ok(())
     }
 
-    fn forget(&self, cell: &Cell, state: &mut State, wakes: &mut Wakes) -> Result<()> {
+    fn remove_unused(&self, cell: &Cell, state: &mut State, wakes: &mut Wakes) -> Result<()> {
         drop(append_transaction(&self.core, &cell.id, None, wakes)?);
         state.is_gone = true;
         self.table.cells.write().remove(&cell.id);
@@ -634,7 +667,10 @@ impl Cell {
             let settled = self.settled.notified();
             tokio::pin!(settled);
             settled.as_mut().enable();
-            let is_settled = !matches!(self.state.lock().transaction.phase, Phase::Prepared(_));
+            let is_settled = {
+                let state = self.state.lock();
+                state.is_gone || !matches!(state.transaction.phase, Phase::Prepared(_))
+            };
             if is_settled || tokio::time::timeout_at(deadline, settled).await.is_err() {
                 return;
             }

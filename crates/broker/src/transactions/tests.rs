@@ -290,6 +290,15 @@ async fn an_id_that_nobody_uses_is_forgotten() {
 /// An open transaction continues after a restart, an ended one stays ended, and each prepared state is carried out.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_finds_every_transaction_where_it_was() {
+    find_where_they_were(false).await;
+}
+
+#[tokio::test]
+async fn forgotten_transactions_are_restored_where_they_were() {
+    find_where_they_were(true).await;
+}
+
+async fn find_where_they_were(is_forgotten: bool) {
     let dir = tempfile::tempdir().expect("a folder");
     let broker = on_disk(dir.path());
     create(&broker).await;
@@ -329,9 +338,15 @@ async fn a_restart_finds_every_transaction_where_it_was() {
     let other = broker.transactions.init(&tid("other"), None, TIMEOUT_MS).await.expect("begun");
     assert!(producers.values().all(|producer| producer.id != other.id));
     let left = killed(dir.path());
-    drop(broker);
-
-    let broker = on_disk(left.path());
+    let broker = if is_forgotten {
+        broker.forget_views().await;
+        let refused = send(&broker, producers["open"], 0, 1, "too early").await.expect_err("not restored");
+        assert_eq!(refused.kind, ErrorKind::Busy, "{refused}");
+        broker
+    } else {
+        drop(broker);
+        on_disk(left.path())
+    };
     assert!(broker.transactions.list().await.is_ok(), "restored");
     for name in ["aborts", "commits"] {
         broker.transactions.table.find(&tid(name)).expect("there").wait_until_settled().await;
