@@ -44,6 +44,19 @@ pub struct StoreSettings {
     pub reserve_bytes: u64,
 }
 
+impl StoreSettings {
+    /// Limits the reserve to `bytes`, and in proportion what a start on a full disk writes into it: entries of the
+    /// journal that are not in segments yet, or are queued.
+    pub(crate) fn limit(&mut self, bytes: u64) {
+        if bytes < self.reserve_bytes {
+            let part = |of: u64| (u128::from(of) * u128::from(bytes) / u128::from(self.reserve_bytes)) as u64;
+            let unflushed_bytes_max = part(self.unflushed_bytes_max);
+            let queue_bytes_max = part(self.journal.queue_bytes_max as u64) as usize;
+            (self.unflushed_bytes_max, self.journal.queue_bytes_max) = (unflushed_bytes_max, queue_bytes_max);
+        }
+    }
+}
+
 impl Default for StoreSettings {
     fn default() -> Self {
         Self {
@@ -153,4 +166,21 @@ pub(crate) struct TailBytes {
     /// Bytes in tails; `unflushed` counts those of them that are committed and in no segment yet.
     pub(crate) held: AtomicU64,
     pub(crate) unflushed: AtomicU64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_on_a_small_full_disk_finds_room_in_the_reserve_for_what_the_journal_admits() {
+        let mut settings = StoreSettings::default();
+        for reserve in [u64::MAX, settings.reserve_bytes, 20 << 20, 1 << 20, 0] {
+            let before = settings;
+            settings.limit(reserve);
+            assert!(GATE_FACTOR * settings.unflushed_bytes_max <= reserve.min(before.reserve_bytes));
+            assert!(settings.journal.queue_bytes_max as u64 <= reserve.min(before.reserve_bytes));
+            settings = before;
+        }
+    }
 }

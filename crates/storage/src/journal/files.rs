@@ -12,7 +12,7 @@ use engine::{Error, ErrorKind, Result};
 use parking_lot::{Condvar, Mutex};
 
 use super::block::{FileHead, PAGE_BYTES};
-use super::{BLOCK_PART, JournalSettings};
+use super::{BLOCK_PART, FILE_BYTES_MIN, JournalSettings};
 use crate::disk::{Disk, DiskFile, failed};
 use crate::room::Room;
 
@@ -200,9 +200,16 @@ impl Files {
         self.changed.notify_all();
     }
 
-    /// Creates a small first file if none is ready: the start of the journal waits for its zeros.
+    /// Creates a small first file if none is ready: the start of the journal waits for its zeros. On a full disk it is
+    /// as small as it can be: the rest of the space is for the checkpoint that follows, which frees other files.
     pub(crate) fn prepare_first(&self) -> Result<()> {
-        if self.counts().1 == 0 { self.prepare(self.first_file_bytes, false) } else { Ok(()) }
+        if self.counts().1 > 0 {
+            return Ok(());
+        }
+        match self.prepare(self.first_file_bytes, false) {
+            Err(error) if error.kind == ErrorKind::DiskFull => self.prepare(FILE_BYTES_MIN, false),
+            made => made,
+        }
     }
 
     /// Creates a file. If it is urgent, it is not filled with zeros before it is used: each sync of its first use takes

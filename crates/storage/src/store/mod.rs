@@ -158,6 +158,7 @@ impl Store {
         let mut settings = settings;
         let (disk_bytes, _) = disk.volume(dir).map_err(failed("check", dir))?;
         settings.journal.limit(disk_bytes / DISK_PART);
+        settings.limit(disk_bytes / DISK_PART);
         if let Err(error) = disk.make_private(dir, &ENTRIES) {
             tracing::warn!(
                 %error,
