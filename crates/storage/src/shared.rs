@@ -31,7 +31,8 @@ pub struct StoreSettings {
     /// Clients that follow a topic have read it by then, and for all others the system may have it cached.
     pub tail_time: Duration,
     /// Maximum committed bytes in no segment. Above it they are written immediately; above four times as many, the
-    /// journal waits until they are fewer, and so do all publishers.
+    /// journal waits until they are fewer, and so do all publishers. If the disk is so small that it limits the
+    /// reserve, this limit and that of the journal's queue are smaller in proportion.
     pub unflushed_bytes_max: u64,
     /// Bytes of the journal between two checkpoints, which recovery has to read.
     pub checkpoint_bytes: u64,

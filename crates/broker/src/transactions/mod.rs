@@ -190,7 +190,7 @@ fn other_producer(id: &TransactionalId) -> TransactionError {
 }
 
 impl TopicObserver for TransactionTable {
-    /// What transactions would do in a deleted topic has no effect any more.
+    /// Removes a deleted topic from all transactions: its partitions and offsets are void for a new topic of its name.
     fn topic_forgotten(&self, core: &Core, topic: &Topic) {
         for cell in self.cells() {
             let mut wakes = Wakes::default();

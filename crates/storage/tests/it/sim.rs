@@ -1,6 +1,6 @@
 //! Disk in memory that tracks synced data, so that its power can be cut at any operation.
 //!
-//! It is as hostile as the rules of a file system allow. Each sector that was not synced is on the disk or not,
+//! The disk is as hostile as the rules of a file system allow. Each sector that was not synced is on the disk or not,
 //! independent of its neighbours; a file has its old length or its new one; the names of a directory include the
 //! changes up to any of those since its last sync. A failed sync loses the data that it should have written, and
 //! reports this once to each handle, as Linux does.
