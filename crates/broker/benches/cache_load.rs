@@ -223,7 +223,7 @@ fn memory(broker: &Broker) {
     );
     fragmentation(&cache, before);
     // A million entries that expire at the same time: measures how long another client waits in the meantime.
-    let until = broker::now_ms() + 3000;
+    let until = broker::Clock::SYSTEM.now_ms() + 3000;
     (0..KEYS).for_each(|number| {
         cache.put(&key(number), &VALUE, Ttl::Until(until), Condition::Always).expect("room");
     });

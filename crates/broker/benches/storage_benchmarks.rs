@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use broker::{Broker, NewQueue, OutMessage, Receipt, Receive, Received, Settings, now_ms};
+use broker::{Broker, Clock, NewQueue, OutMessage, Receipt, Receive, Received, Settings};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use engine::Storage;
 use engine::queue::QueueName;
@@ -44,7 +44,8 @@ impl Backend {
         let dir = (storage != Storage::Memory).then(|| tempfile::tempdir().expect("a directory"));
         let stored = dir.as_ref().map(|dir| {
             let disk = Arc::new(RealDisk);
-            Store::open(disk, dir.path(), StoreSettings::default(), now_ms, &mut |_| {}).expect("a data directory")
+            Store::open(disk, dir.path(), StoreSettings::default(), Clock::SYSTEM.read(), &mut |_| {})
+                .expect("a data directory")
         });
         let broker = Broker::start_with(Settings::default(), &[runtime.handle().clone()], stored).expect("starts");
         let queue = NewQueue { storage, ..NewQueue::new(QueueName::parse(QUEUE).expect("a name")) };

@@ -26,6 +26,9 @@ impl LogBudget {
 
     /// Returns a permit for bytes that a log is about to hold; `None` if they exceed the budget.
     pub fn acquire(&self, bytes: usize) -> Option<LogPermit<'_>> {
+        if bytes == 0 {
+            return Some(LogPermit { budget: self, bytes });
+        }
         let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.max);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
         Some(LogPermit { budget: self, bytes })

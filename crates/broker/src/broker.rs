@@ -17,10 +17,9 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::caches::{self, Caches};
-use crate::clock::now_ms;
 use crate::core::{Core, CoreParts};
 use crate::defaults::Defaults;
-use crate::groups::{self, Groups};
+use crate::groups::{self, GroupTable, Groups};
 use crate::lanes::Lanes;
 use crate::metrics::{Collect, Exposition};
 use crate::producers::ProducerIds;
@@ -29,7 +28,7 @@ use crate::security::Security;
 use crate::settings::Settings;
 use crate::streams::Streams;
 use crate::topic::Topic;
-use crate::transactions::{self, Transactions};
+use crate::transactions::{self, TransactionTable, Transactions};
 use crate::upkeep;
 
 /// A broker: topics, and the views over them.
@@ -82,7 +81,8 @@ impl Broker {
             return Err(Error::invalid("a broker needs at least one thread"));
         };
         let journal_room = Arc::new(Notify::new());
-        let producer_ids = ProducerIds::default();
+        let clock = settings.clock;
+        let producer_ids = ProducerIds::since(clock);
         if let Some(store) = &store {
             let room = journal_room.clone();
             store.on_room(Arc::new(move || room.notify_waiters()));
@@ -91,18 +91,18 @@ impl Broker {
         }
         let lanes = Lanes::start(settings.writer_lanes.clamp(1, WRITER_LANES_MAX), settings.lane_policy, threads);
         // A new hasher has a random key; the broker needs no more randomness than that.
-        let instance = RandomState::new().hash_one(now_ms());
+        let instance = RandomState::new().hash_one(clock.now_ms());
         let directory = store.as_ref().map_or(instance, |store| store.directory());
         let defaults = Defaults::new(&settings);
         let topics = stored.into_iter().map(|stored| {
             let settings = defaults.adopt(stored.settings);
-            Topic::stored(directory, StoredTopic { settings, ..stored })
+            Topic::stored(directory, StoredTopic { settings, ..stored }, clock)
         });
         // The topic of users and secrets is not in the table of topics, so no request can name it.
         let (mut own, topics): (Vec<_>, Vec<_>) = topics.partition(|topic| topic.name.as_str() == SECURITY_TOPIC);
         let has_caches = topics.iter().any(|topic| topic.name.as_str() == CACHES_TOPIC);
-        let groups = Arc::default();
-        let transactions = Arc::default();
+        let groups = Arc::new(GroupTable::new(clock));
+        let transactions = Arc::new(TransactionTable::new(clock));
         let streams = Arc::default();
         let core = Arc::new(Core::new(CoreParts {
             settings,
@@ -121,7 +121,7 @@ impl Broker {
         let groups = Arc::new(Groups::new(core.clone(), queues.clone(), groups));
         let transactions = Arc::new(Transactions::new(core.clone(), groups.clone(), transactions));
         let streams = Arc::new(Streams::new(core.clone(), queues.clone(), streams));
-        let caches = Arc::new(Caches::new(core.clone(), streams.clone(), !has_caches));
+        let caches = Arc::new(Caches::new(core.clone(), streams.clone(), has_caches));
         let broker = Arc::new(Self {
             core,
             queues,
@@ -156,21 +156,32 @@ impl Broker {
     /// Restores what was known of streams before the start, and lists their keys in the caches that exist. `place_of`
     /// returns the cache and the key for the name of a topic, for a stream that an early version created without
     /// recording them.
-    pub async fn restore_streams(&self, place_of: impl Fn(&str) -> (String, Vec<u8>)) -> Result<()> {
+    pub async fn restore_streams(
+        &self,
+        place_of: impl Fn(&str) -> (String, Vec<u8>) + Send + Sync + 'static,
+    ) -> Result<()> {
         self.streams.restore(place_of).await?;
         self.caches.list_all_streams();
         Ok(())
     }
 
-    /// Forgets the state of queues, groups and transactions, as a restart does: each is restored from its log at its
-    /// next use. Calls in progress fail with an error that permits to try again, and members of groups join again.
+    /// Forgets the state of all views, as a restart does. Durable caches and streams are read from their logs again
+    /// before this returns, all others at their next use. Calls in progress fail with an error that permits to try
+    /// again, members of groups join again, and watchers and blocked clients of a cache are notified of its end.
     /// Without a data directory, this has no effect.
-    pub async fn forget_views(&self) {
-        if self.core.store().is_some() {
-            self.transactions.forget().await;
-            self.groups.forget().await;
-            self.queues.forget().await;
+    pub async fn forget_views(&self) -> Result<()> {
+        if self.core.store().is_none() {
+            return Ok(());
         }
+        self.transactions.forget().await;
+        self.groups.forget().await;
+        self.queues.forget().await;
+        self.security.forget().await;
+        let gone = self.caches.forget().await;
+        self.streams.refold(&gone).await?;
+        self.caches.restore().await?;
+        self.caches.list_all_streams();
+        Ok(())
     }
 
     fn collector(&self) -> Box<dyn Collector> {

@@ -8,7 +8,6 @@ use engine::{Codec, DraftBatch, Error, ErrorKind, Result};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use crate::clock::now_ms;
 use crate::metrics::Exposition;
 use crate::topic::Topic;
 
@@ -84,7 +83,7 @@ impl Topic {
             check_len(batch)?;
         }
         if settings.arrival_times {
-            batch.set_arrival(now_ms() as i64);
+            batch.set_arrival(self.clock.now_ms() as i64);
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The clock, and delays shorter than the ticks of the runtime's timers.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::{Arc, OnceLock};
@@ -11,8 +12,57 @@ use tokio::sync::oneshot;
 /// Resolution to which the runtime's timers round up; shorter delays use a dedicated thread.
 const RUNTIME_TICK: Duration = Duration::from_millis(2);
 
-/// Returns the current time, in milliseconds since 1970.
-pub fn now_ms() -> u64 {
+/// Source of the time of day. Time spans are measured with the runtime's clock instead, which never goes back.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(fn() -> u64);
+
+impl Clock {
+    /// The clock of the operating system.
+    pub const SYSTEM: Self = Self(system_ms);
+
+    /// Returns a clock that reads the time with this function, in milliseconds since 1970.
+    pub const fn reading(read: fn() -> u64) -> Self {
+        Self(read)
+    }
+
+    /// Returns the current time, in milliseconds since 1970.
+    pub fn now_ms(self) -> u64 {
+        (self.0)()
+    }
+
+    /// Returns the function with which the clock is read.
+    pub fn read(self) -> fn() -> u64 {
+        self.0
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::SYSTEM
+    }
+}
+
+/// The time of one step: the clock is read when the step first needs it, and not again.
+pub(crate) struct StepTime {
+    clock: Clock,
+    now_ms: Cell<Option<u64>>,
+}
+
+impl StepTime {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { clock, now_ms: Cell::new(None) }
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.now_ms.get().unwrap_or_else(|| {
+            let now_ms = self.clock.now_ms();
+            self.now_ms.set(Some(now_ms));
+            now_ms
+        })
+    }
+}
+
+fn system_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 

@@ -1,7 +1,7 @@
 //! The verbs of a topic, and their meaning for each view: create, grow, alter, delete, describe.
 
 use engine::queue::QueueName;
-use engine::{Result, SettingsChange, TopicSettings};
+use engine::{Error, ErrorKind, Result, SettingsChange, TopicSettings};
 
 use crate::broker::Broker;
 use crate::topic::{Topic, TopicStatus, refuse_internal};
@@ -24,12 +24,26 @@ impl Broker {
     /// Subscriptions to the topic or to a pattern that it matches, and its queues, read the new partitions from their
     /// first record.
     pub async fn grow_topic(&self, name: &str, partitions: u32) -> Result<TopicStatus> {
-        let queues = self.queues.hold().await?;
+        let held = self.queues.hold().await?;
         let check = |topic: &Topic| self.queues.check_growth(&topic.name, partitions);
-        let (topic, commit) = self.grow(name, partitions, check, |grown, had| self.queues.grow(grown, had))?;
-        drop(queues);
-        commit.wait().await?;
-        Ok(self.status_of(&topic))
+        let (topic, commit) = self.propose_growth(name, partitions, check)?;
+        let core = self.core.clone();
+        let queues = self.queues.clone();
+        let apply = move || {
+            let grown = core.apply_growth(&topic, partitions, |grown, had| queues.grow(grown, had));
+            // No queue is created until all of them read the new partitions.
+            drop(held);
+            grown
+        };
+        if commit.is_done() {
+            return Ok(self.status_of(&*apply()?));
+        }
+        // As a separate task it completes even if the caller leaves.
+        let grown = tokio::spawn(async move { commit.wait().await.and_then(|()| apply()) });
+        let grown = grown.await.unwrap_or_else(|gone| {
+            Err(Error::new(ErrorKind::ShuttingDown, format!("the broker stopped before the topic was grown: {gone}")))
+        });
+        Ok(self.status_of(&*grown?))
     }
 
     /// Changes settings of a topic, and returns when they are durable. They apply to what is published from then on,

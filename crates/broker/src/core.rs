@@ -146,6 +146,11 @@ impl Core {
         &self.settings
     }
 
+    /// Returns the current time of the broker's clock, in milliseconds since 1970.
+    pub fn now_ms(&self) -> u64 {
+        self.settings.clock.now_ms()
+    }
+
     /// Limits on the connections of doors.
     pub fn connection_limits(&self) -> &ConnectionLimits {
         &self.connection_limits

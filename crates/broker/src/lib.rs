@@ -61,7 +61,7 @@ pub use broker::Broker;
 pub use caches::{
     Attempt as CacheAttempt, Cache, Caches, Finished, Keyed, Locked as LockedCache, StreamMark, Taken, Waiting,
 };
-pub use clock::now_ms;
+pub use clock::Clock;
 pub use commit::Commit;
 pub use connection_limits::ConnectionLimits;
 pub use core::Core;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use engine::Result;
 use parking_lot::Mutex;
 
-use crate::clock::now_ms;
+use crate::clock::Clock;
 /// Ids that are reserved together, so that the storage of the reservations is seldom called.
 const BLOCK_IDS: u32 = 1000;
 /// Binary logarithm of the ids per millisecond that a broker without a disk may assign before ids could repeat after a
@@ -24,10 +24,10 @@ struct Block {
     reserve: ReserveIds,
 }
 
-impl Default for ProducerIds {
+impl ProducerIds {
     /// Creates a source for a broker without a disk: its ids begin with the time of the start.
-    fn default() -> Self {
-        let mut next = (now_ms() << IDS_PER_MS_LOG) as i64;
+    pub(crate) fn since(clock: Clock) -> Self {
+        let mut next = (clock.now_ms() << IDS_PER_MS_LOG) as i64;
         let from_clock = move |count: u32| {
             let first = next;
             next += i64::from(count);
@@ -35,9 +35,7 @@ impl Default for ProducerIds {
         };
         Self(Mutex::new(Block { left: 0..0, reserve: Box::new(from_clock) }))
     }
-}
 
-impl ProducerIds {
     /// Takes all further ids from `reserve`.
     pub fn reserve_from(&self, reserve: ReserveIds) {
         *self.0.lock() = Block { left: 0..0, reserve };
@@ -66,7 +64,7 @@ mod tests {
 
     #[test]
     fn no_id_is_given_twice() {
-        let ids = ProducerIds::default();
+        let ids = ProducerIds::since(Clock::SYSTEM);
         let mut given: HashSet<i64> = (0..2500).map(|_| ids.next().expect("an id")).collect();
         let mut next = 7;
         ids.reserve_from(Box::new(move |count| {

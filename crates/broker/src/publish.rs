@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use engine::{Acks, DraftBatch, Error, ErrorKind, Offset, PartitionId, Result, Storage, TopicName};
 
-use crate::clock::now_ms;
 use crate::commit::Appended;
 use crate::commit::Commit;
 use crate::core::Core;
@@ -148,10 +147,11 @@ impl Core {
                             self.peers().admit(Created::Channel)?;
                             Ok((self.next_volatile_id(), self.topic_defaults(Storage::Memory)))
                         };
-                        let Some(channel) = listeners.channel(name, self.log_budget(), admit)? else {
+                        let Some(channel) = listeners.channel(name, self.log_budget(), admit, self.settings().clock)?
+                        else {
                             return Ok(None);
                         };
-                        let options = AppendOptions::of(&channel.settings, false, now_ms());
+                        let options = AppendOptions::of(&channel.settings, false, self.now_ms());
                         return self.attempt(&channel.partition(0)?, options, batch, begin, wakes).map(Some);
                     }
                 }
@@ -195,7 +195,7 @@ impl Core {
     ) -> Result<Attempt> {
         let begin = self.settings().timings.then(Instant::now);
         topic.admit(&mut batch, self.settings().record_expansion_max)?;
-        let options = AppendOptions { at: Some(at), ..self.options(topic, Acks::Default, &batch, now_ms()) };
+        let options = AppendOptions { at: Some(at), ..self.options(topic, Acks::Default, &batch, self.now_ms()) };
         let attempt = self.attempt(cell, options, batch, begin, wakes);
         if matches!(attempt, Ok(Attempt::Done(_))) {
             self.count_publish(false, begin, wakes);
@@ -252,7 +252,7 @@ impl Core {
             Some(partition) => topic.partition(partition)?,
             None => topic.partition_of(&batch)?,
         };
-        let options = self.options(topic, acks, &batch, now_ms());
+        let options = self.options(topic, acks, &batch, self.now_ms());
         if is_slow {
             self.metrics().publish_waits.add(1);
             let waits = Waits::Check(topic.clone());
@@ -391,7 +391,7 @@ impl WaitingPublish {
                 }
                 Waits::Room(Blocking::Journal(full)) => core.wait_for_journal(&cell, full, deadline).await?,
             }
-            options.now_ms = now_ms();
+            options.now_ms = core.now_ms();
             (batch, waits) = match core.append(&cell, &options, batch, wakes) {
                 Ok((published, commit)) => return published.once(commit).await,
                 Err(Refused::Failed(error)) => return Err(error),

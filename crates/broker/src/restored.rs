@@ -21,6 +21,11 @@ pub(crate) struct Forgetting<'r> {
 }
 
 impl Restored {
+    /// Returns the state of a view of which its log may be empty: then nothing has to be restored.
+    pub(crate) fn unless(has_log: bool) -> Self {
+        Self { is_done: AtomicBool::new(!has_log), turn: Mutex::default() }
+    }
+
     pub(crate) fn is_done(&self) -> bool {
         self.is_done.load(Ordering::Acquire)
     }

@@ -1,9 +1,7 @@
 //! Retention of the records of a partition: the limits of the topic, and the records that queues still need.
 
-use engine::{Error, Offset, Result, TopicSettings};
-use storage::MemoryLog;
+use engine::{Offset, TopicSettings};
 
-use crate::admission::LogBudget;
 use crate::view::QueueView;
 
 /// Settings of a topic that control retention.
@@ -35,35 +33,4 @@ pub(crate) fn needed_from(retention: Retention, queues: &mut [QueueView], holds:
     }
     let of_queues = queues.iter_mut().map(|view| view.queue.floor());
     of_queues.chain(holds.iter().map(|(_, floor)| *floor)).min().unwrap_or(Offset::MAX)
-}
-
-/// Acquires `cost` bytes of the budget for this log, and trims the log if the budget is used up.
-pub(crate) fn make_room(
-    log: &mut MemoryLog,
-    cost: usize,
-    needed_from: Offset,
-    retention: Retention,
-    budget: &LogBudget,
-    now_ms: u64,
-) -> Result<()> {
-    let permit = match budget.acquire(cost) {
-        Some(permit) => permit,
-        None if retention.drop_consumed => return Err(out_of_memory(budget)),
-        None => {
-            // All logs are full: this log drops its own history before the append is refused.
-            let keep = log.bytes().saturating_sub(cost).max(1);
-            budget.release(log.trim(keep as u64, 0, needed_from, now_ms));
-            budget.acquire(cost).ok_or_else(|| out_of_memory(budget))?
-        }
-    };
-    permit.spend();
-    Ok(())
-}
-
-fn out_of_memory(budget: &LogBudget) -> Error {
-    Error::busy(format!(
-        "the logs in memory hold {} of {} bytes; raise memory_max or lower retention_bytes",
-        budget.used(),
-        budget.max()
-    ))
 }

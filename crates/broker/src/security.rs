@@ -17,12 +17,12 @@ use engine::security::{
 };
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use parking_lot::RwLock;
-use tokio::sync::OnceCell;
 
 use crate::commit::Commit;
 use crate::core::Core;
 use crate::logins::{LoginSource, Logins};
 use crate::metrics::{Counter, Exposition};
+use crate::restored::Restored;
 use crate::state_log::{self, StateLog};
 use crate::topic::Topic;
 use crate::wakes::Wakes;
@@ -49,9 +49,11 @@ pub struct Security {
     is_authorizing: bool,
     /// Users from the configuration. They are in the table, and records about them are ignored.
     configured: BTreeSet<UserName>,
+    /// Users from the configuration alone.
+    of_configuration: Users,
     tables: RwLock<Tables>,
-    /// Set once the tables have been read from the topic.
-    is_open: OnceCell<()>,
+    /// Whether the tables have been read from the topic.
+    restored: Restored,
     /// Topic of the users and access control lists, once it exists. Locked during each change.
     topic: Arc<tokio::sync::Mutex<Option<Arc<Topic>>>>,
     logins: Logins,
@@ -86,8 +88,9 @@ impl Security {
             super_users: settings.super_users.iter().cloned().collect(),
             is_authorizing: settings.is_authorizing,
             configured: settings.users.iter().map(|user| user.name.clone()).collect(),
-            tables: RwLock::new(Tables { users, acls: Acls::default(), secrets: Secrets::new() }),
-            is_open: OnceCell::new(),
+            tables: RwLock::new(Tables { users: users.clone(), acls: Acls::default(), secrets: Secrets::new() }),
+            of_configuration: users,
+            restored: Restored::default(),
             topic: Arc::new(tokio::sync::Mutex::new(topic)),
             logins: Logins::new(&random(32)?),
             counts: Counts::default(),
@@ -97,12 +100,16 @@ impl Security {
 
     /// Applies a record to the tables, unless it is about a user from the configuration.
     fn apply(&self, record: SecurityRecord) {
+        self.apply_to(&mut self.tables.write(), record);
+    }
+
+    fn apply_to(&self, tables: &mut Tables, record: SecurityRecord) {
         if let SecurityRecord::Credential { user, .. } = &record
             && self.configured.contains(user)
         {
             return;
         }
-        let Tables { users, acls, secrets } = &mut *self.tables.write();
+        let Tables { users, acls, secrets } = tables;
         record.apply(users, acls, secrets);
     }
 
@@ -135,7 +142,13 @@ fn random(bytes: usize) -> Result<Vec<u8>> {
 impl Security {
     /// Reads users and access control lists. Before this, no stored user is known and nothing is allowed by a list.
     pub async fn open(&self) -> Result<()> {
-        self.is_open.get_or_try_init(|| self.read()).await.map(|_| ())
+        self.restored.ensure(|| self.read()).await
+    }
+
+    /// Forgets users, access control lists and secrets, as a restart does: the next call that changes or lists them, or
+    /// logs a user in, reads them again. Until then, connected clients keep their permissions.
+    pub(crate) async fn forget(&self) {
+        self.restored.forgetting().await.begin();
     }
 
     async fn read(&self) -> Result<()> {
@@ -143,11 +156,15 @@ impl Security {
         let Some(topic) = &*topic else {
             return Ok(());
         };
+        let mut tables =
+            Tables { users: self.of_configuration.clone(), acls: Acls::default(), secrets: Secrets::new() };
         let each = |record, _| {
-            self.apply(record);
+            self.apply_to(&mut tables, record);
             Ok(())
         };
-        SECURITY.fold_topic(&self.core, topic, each).await
+        SECURITY.fold_topic(&self.core, topic, each).await?;
+        *self.tables.write() = tables;
+        Ok(())
     }
 
     /// Authenticates a user by password. A wrong password is counted, logged and answered after a pause.
@@ -372,7 +389,7 @@ impl Security {
                 // The topic's records are never durable before the topic is, so there is nothing to wait for.
                 let (said, _) = Commit::of_entry();
                 let made = store.create_topic(TopicName::parse(SECURITY_TOPIC)?, settings, said)?;
-                topic.insert(Topic::stored(store.directory(), made))
+                topic.insert(Topic::stored(store.directory(), made, self.core.settings().clock))
             }
         };
         if records.is_empty() {

@@ -6,11 +6,14 @@ use std::time::Duration;
 use engine::security::UserName;
 use engine::{FeedLimits, TopicSettings};
 
+use crate::clock::Clock;
 use crate::lanes::LanePolicy;
 use crate::peers::PeerLimits;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// Source of all timestamps, and of the times at which leases, entries and records end.
+    pub clock: Clock,
     /// `true` if a publish or a subscription to a topic that does not exist creates the topic.
     pub auto_create_topics: bool,
     pub topic_defaults: TopicSettings,
@@ -60,6 +63,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            clock: Clock::SYSTEM,
             auto_create_topics: true,
             topic_defaults: TopicSettings::default(),
             disk_topic_defaults: TopicSettings::on_disk(),

@@ -13,7 +13,6 @@ use engine::{
     BatchBuilder, Error, ErrorKind, PartitionId, RecordBatch, RecordView, Result, Storage, TopicName, TopicSettings,
 };
 
-use crate::clock::now_ms;
 use crate::commit::{Appended, Commit};
 use crate::core::Core;
 use crate::partition::AppendOptions;
@@ -146,7 +145,7 @@ impl Core {
         wakes: &mut Wakes,
     ) -> Result<Appended> {
         let cell = topic.partition(partition)?;
-        let now_ms = now_ms();
+        let now_ms = self.now_ms();
         let options = AppendOptions::own(&topic.settings, now_ms);
         let mut builder = BatchBuilder::new();
         let mut last = None;
@@ -214,6 +213,7 @@ mod tests {
     use tokio::runtime::Handle;
 
     use super::*;
+    use crate::clock::Clock;
     use crate::{Broker, NewQueue, OffsetCommit, Receive, Settings};
 
     const PARTITIONS_OF_TOPIC: u32 = 12;
@@ -223,7 +223,8 @@ mod tests {
     #[tokio::test]
     async fn records_of_views_are_in_the_shards_of_what_they_are_about() {
         let dir = tempfile::tempdir().expect("a folder");
-        let opened = Store::open(Arc::new(RealDisk), dir.path(), StoreSettings::default(), now_ms, &mut |_| {});
+        let opened =
+            Store::open(Arc::new(RealDisk), dir.path(), StoreSettings::default(), Clock::SYSTEM.read(), &mut |_| {});
         let (threads, shards) = ([Handle::current()], Shards::new(8));
         let opened = Some(opened.expect("opens"));
         let broker = Broker::start_on(Settings::default(), &threads, opened, shards).expect("starts");
@@ -235,7 +236,7 @@ mod tests {
         let group = GroupName::parse("readers").expect("a name");
         for partition in 0..PARTITIONS_OF_TOPIC {
             let mut builder = BatchBuilder::new();
-            builder.push(now_ms() as i64, None, Some(b"work"), &[]).expect("small");
+            builder.push(broker.now_ms() as i64, None, Some(b"work"), &[]).expect("small");
             let batch = builder.finish().expect("a record");
             let mut wakes = Wakes::default();
             let published = broker.publish("log", Some(partition), Acks::Committed, batch, &mut wakes);

@@ -10,6 +10,7 @@ use engine::queue::QueueName;
 use engine::{DraftBatch, Error, PartitionId, Result, TopicId, TopicName, TopicSettings, partitioner};
 use storage::{MemoryLog, StoredTopic};
 
+use crate::clock::Clock;
 use crate::log::Log;
 use crate::partition::{Extent, PartitionCell};
 
@@ -20,6 +21,7 @@ pub(crate) struct Topic {
     partitions: Box<[Arc<PartitionCell>]>,
     /// Id in the data directory, if the topic is stored there.
     pub(crate) stored_as: Option<u32>,
+    pub(crate) clock: Clock,
     turn: AtomicU32,
     /// `true` if the topic is in no table any more: it was deleted, or another version has replaced it.
     is_replaced: AtomicBool,
@@ -99,16 +101,16 @@ impl FromIterator<Arc<Topic>> for Topics {
 }
 
 impl Topic {
-    pub(crate) fn in_memory(name: TopicName, id: TopicId, settings: TopicSettings) -> Arc<Self> {
-        let logs = (0..settings.partitions).map(|_| Log::Memory(MemoryLog::default()));
-        Self::new(name, id, settings, None, logs)
+    pub(crate) fn in_memory(name: TopicName, id: TopicId, settings: TopicSettings, clock: Clock) -> Arc<Self> {
+        let logs = (0..settings.partitions).map(|_| Arc::new(MemoryLog::default()) as Log);
+        Self::new(name, id, settings, None, logs, clock)
     }
 
     /// Creates a topic from a topic of the data directory with this number.
-    pub(crate) fn stored(directory: u64, stored: StoredTopic) -> Arc<Self> {
+    pub(crate) fn stored(directory: u64, stored: StoredTopic, clock: Clock) -> Arc<Self> {
         let id = TopicId::new(directory, stored.id.into());
-        let logs = stored.partitions.into_iter().map(Log::Disk);
-        Self::new(stored.name, id, stored.settings, Some(stored.id), logs)
+        let logs = stored.partitions.into_iter();
+        Self::new(stored.name, id, stored.settings, Some(stored.id), logs, clock)
     }
 
     fn new(
@@ -117,16 +119,17 @@ impl Topic {
         settings: TopicSettings,
         stored_as: Option<u32>,
         logs: impl Iterator<Item = Log>,
+        clock: Clock,
     ) -> Arc<Self> {
-        let cell = |(partition, log)| Arc::new(PartitionCell::new(name.clone(), partition, log));
+        let cell = |(partition, log)| Arc::new(PartitionCell::new(name.clone(), partition, log, clock));
         let partitions = (0..).zip(logs).map(cell).collect();
-        Self { name, id, settings, partitions, stored_as, turn: AtomicU32::new(0), is_replaced: AtomicBool::new(false) }
-            .into()
+        let turn = AtomicU32::new(0);
+        Arc::new(Self { name, id, settings, partitions, stored_as, clock, turn, is_replaced: AtomicBool::new(false) })
     }
 
     /// Returns a copy of the topic with partitions added, which no client reads yet.
     pub(crate) fn grown(&self, added: impl Iterator<Item = Log>) -> Arc<Self> {
-        let cell = |(id, log)| Arc::new(PartitionCell::new(self.name.clone(), id, log));
+        let cell = |(id, log)| Arc::new(PartitionCell::new(self.name.clone(), id, log, self.clock));
         let added = (self.settings.partitions..).zip(added).map(cell);
         let partitions: Box<[_]> = self.partitions.iter().cloned().chain(added).collect();
         let settings = TopicSettings { partitions: partitions.len() as u32, ..self.settings };
@@ -144,7 +147,8 @@ impl Topic {
         let name = self.name.clone();
         let id = self.id;
         let stored_as = self.stored_as;
-        Arc::new(Self { name, id, settings, partitions, stored_as, turn, is_replaced: AtomicBool::new(false) })
+        let clock = self.clock;
+        Arc::new(Self { name, id, settings, partitions, stored_as, clock, turn, is_replaced: AtomicBool::new(false) })
     }
 
     /// Returns `true` if a lookup by name finds this topic, not another one or none.

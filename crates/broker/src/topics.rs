@@ -165,17 +165,15 @@ impl Core {
         Ok((altered, lasts))
     }
 
-    /// Grows a topic to this number of partitions. `check` may refuse that, and `prepare` gets the grown topic,
-    /// and the number of partitions that it had, before any client can publish to the new ones.
-    pub(crate) fn grow(
+    /// Appends the growth of a topic to this number of partitions, unless `check` refuses it. They exist after
+    /// [`Core::apply_growth`], which the caller calls once the growth is committed.
+    pub(crate) fn propose_growth(
         &self,
         name: &str,
         partitions: u32,
         check: impl FnOnce(&Topic) -> Result<()>,
-        prepare: impl FnOnce(&Topic, usize),
     ) -> Result<(Arc<Topic>, Commit)> {
         refuse_internal(name)?;
-        let _control = self.listeners.lock();
         let topic = self.topic(name)?;
         let has = topic.settings.partitions;
         if topic.name.is_inbox() {
@@ -191,15 +189,33 @@ impl Core {
         TopicSettings { partitions, ..topic.settings }.validate()?;
         check(&topic)?;
         room_for(&self.topics.read(), 0, partitions - has)?;
-        let (grown, lasts) = match (topic.stored_as, self.store()) {
-            (Some(id), Some(store)) => {
-                let (said, lasts) = Commit::of_entry();
-                (topic.grown(store.grow_topic(id, partitions, said)?.into_iter().map(Log::Disk)), lasts)
-            }
-            _ => {
-                let logs = (has..partitions).map(|_| Log::Memory(MemoryLog::default()));
-                (topic.grown(logs), Commit::done())
-            }
+        let (Some(id), Some(store)) = (topic.stored_as, self.store()) else {
+            return Ok((topic, Commit::done()));
+        };
+        let (said, lasts) = Commit::of_entry();
+        store.grow_topic(id, partitions, said)?;
+        Ok((topic, lasts))
+    }
+
+    /// Adds the partitions of a committed growth. `prepare` gets the grown topic, and the number of partitions that it
+    /// had, before any client can publish to the new ones.
+    pub(crate) fn apply_growth(
+        &self,
+        topic: &Topic,
+        partitions: u32,
+        prepare: impl FnOnce(&Topic, usize),
+    ) -> Result<Arc<Topic>> {
+        let name = topic.name.as_str();
+        let _control = self.listeners.lock();
+        let topic = self.topic(name).ok().filter(|current| current.id == topic.id);
+        let topic = topic.ok_or_else(|| self.no_such_topic(name))?;
+        let has = topic.partitions().len();
+        if partitions as usize <= has {
+            return Ok(topic);
+        }
+        let grown = match (topic.stored_as, self.store()) {
+            (Some(id), Some(store)) => topic.grown(store.partitions(id)?.into_iter().skip(has)),
+            _ => topic.grown((has..partitions as usize).map(|_| Arc::new(MemoryLog::default()) as Log)),
         };
         let [first, ..] = topic.partitions() else {
             return Err(self.no_such_topic(name));
@@ -207,14 +223,14 @@ impl Core {
         // Each follower reads the first partition, too. No client can publish to the new partitions before they are
         // inserted.
         for subscriber in first.followers() {
-            for cell in &grown.partitions()[has as usize..] {
+            for cell in &grown.partitions()[has..] {
                 cell.join(&subscriber, &Start::Live, cell, subscriber.scope.group.as_deref())?;
             }
         }
-        prepare(&grown, has as usize);
+        prepare(&grown, has);
         self.topics.write().insert(grown.clone());
         self.catalog_changed();
-        Ok((grown, lasts))
+        Ok(grown)
     }
 
     /// Removes a topic with all it holds from the core and from all views. Its subscriptions end.
@@ -307,12 +323,13 @@ impl Core {
             Some(_) => settings.or(&self.topic_defaults(settings.storage)),
             None => settings,
         };
+        let clock = self.settings().clock;
         let (topic, lasts) = match (settings.storage, self.store()) {
             (Storage::Disk | Storage::Sqlite, Some(store)) => {
                 let (said, lasts) = Commit::of_entry();
-                (Topic::stored(store.directory(), store.create_topic(name.clone(), settings, said)?), lasts)
+                (Topic::stored(store.directory(), store.create_topic(name.clone(), settings, said)?, clock), lasts)
             }
-            _ => (Topic::in_memory(name.clone(), self.next_volatile_id(), settings), Commit::done()),
+            _ => (Topic::in_memory(name.clone(), self.next_volatile_id(), settings, clock), Commit::done()),
         };
         if !name.is_hidden() {
             listeners.join_topic(&topic)?;

@@ -4,7 +4,6 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use crate::broker::Broker;
-use crate::clock::now_ms;
 
 /// Time between two sweeps.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -18,14 +17,15 @@ pub async fn sweep_retention(broker: Weak<Broker>) {
         let Some(trimmed) = broker.upgrade() else {
             return;
         };
-        trimmed.queues.wake_receivers(now_ms());
+        let now_ms = trimmed.now_ms();
+        trimmed.queues.wake_receivers(now_ms);
         // Topics in a database are read from its file. The broker may end in the meantime.
-        if let Err(error) = tokio::task::spawn_blocking(move || trimmed.trim_all(now_ms())).await {
+        if let Err(error) = tokio::task::spawn_blocking(move || trimmed.trim_all(now_ms)).await {
             tracing::error!(%error, "retention could not be applied");
         }
         if let Some(broker) = broker.upgrade() {
             broker.queues.look_through_all().await;
-            if let Err(error) = broker.queues.expire_snapshots(now_ms()).await {
+            if let Err(error) = broker.queues.expire_snapshots(broker.now_ms()).await {
                 tracing::warn!(%error, "snapshots of queues could not be checked");
             }
         }

@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use engine::{Error, Offset, RecordBatch, Result};
 
-use crate::catalog::Change;
-use crate::durable::DurableLog;
 use crate::journal::EntryKind;
+use crate::log::PartitionLog;
 use crate::partition::DiskPartition;
 use crate::state::State;
+use engine::catalog::Change;
 
 impl State {
     /// Applies a committed entry. Entries of a partition must come in their order, without a gap. An entry of a topic
@@ -30,6 +30,12 @@ impl State {
     }
 
     pub(crate) fn apply_change(&mut self, change: &Change) -> Result<()> {
+        if let Change::Delete { id } = change
+            && self.catalog.topics.contains_key(id)
+        {
+            self.forget(*id);
+            self.shared.deleted.lock().push(*id);
+        }
         self.catalog.apply(change);
         if let Change::Create { id, .. } = change
             && self.deleted.contains(id)
@@ -61,7 +67,7 @@ impl State {
     ) -> Result<()> {
         match kind {
             EntryKind::Batch => partition.replay(RecordBatch::parse(Bytes::copy_from_slice(body))?),
-            _ => partition.replay_start(start_of(body)?),
+            _ => partition.apply_start(start_of(body)?),
         }
         // Recovered batches do not all have to be in memory at the same time.
         if self.shared.tails.held.load(Ordering::Relaxed) > self.settings.unflushed_bytes_max {

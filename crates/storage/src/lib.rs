@@ -4,7 +4,7 @@
 //! use the disk other than through [`Disk`], so that a test can cut the power at any byte. Read it from the top.
 
 // The logs of partitions.
-mod durable;
+mod log;
 mod memory;
 mod holes;
 
@@ -13,7 +13,7 @@ pub mod store;
 mod shared;
 mod state;
 mod apply;
-pub mod catalog;
+pub mod checkpoint;
 mod info;
 pub mod partition;
 mod shard_log;
@@ -30,9 +30,9 @@ mod background;
 pub mod inspect;
 
 pub use disk::{Disk, DiskFile, RealDisk};
-pub use durable::{ColdRead, DiskExtent, DurableLog, Read};
 pub use info::{CompactionSettings, CompactionStats, SegmentInfo, SqliteSettings};
 pub use journal::{Entry, EntryKind, Owner};
+pub use log::{ColdRead, Commits, LogExtent, PartitionLog, Read};
 pub use memory::MemoryLog;
 pub use partition::DiskPartition;
 pub use shard_log::ShardLog;

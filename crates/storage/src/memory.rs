@@ -1,10 +1,15 @@
 //! Log of a partition in memory: its newest batches within the retention limits, without forgotten records.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use engine::producers::{Aborted, Producers};
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
+use parking_lot::Mutex;
 
 use crate::holes::{Forgotten, Gathered};
+use crate::journal::Owner;
+use crate::log::{Commits, LogExtent, PartitionLog, Read};
 
 /// Memory cost of a kept batch in addition to its bytes: its entry here and its allocation.
 const ENTRY_BYTES: usize = 96;
@@ -22,10 +27,14 @@ struct Entry {
     forgotten: Option<Box<Forgotten>>,
 }
 
-/// Log in memory. Invariant: entries are in the order of their offsets, the last batch ended at `end` when it was
+/// Log in memory: everything is committed at once, and a restart deletes it.
+#[derive(Debug, Default)]
+pub struct MemoryLog(Mutex<State>);
+
+/// Contents of the log. Invariant: entries are in the order of their offsets, the last batch ended at `end` when it was
 /// appended, and the first entry has a batch. Offsets between two batches were forgotten.
 #[derive(Debug, Default)]
-pub struct MemoryLog {
+struct State {
     entries: VecDeque<Entry>,
     /// Number of entries without a batch.
     gone: usize,
@@ -33,59 +42,160 @@ pub struct MemoryLog {
     deleted: Offset,
     end: Offset,
     bytes: usize,
+    /// Producer state that results from all batches.
+    producers: Producers,
 }
 
-impl MemoryLog {
+impl PartitionLog for MemoryLog {
+    fn end(&self) -> Offset {
+        self.0.lock().end
+    }
+
+    fn producers(&self) -> Producers {
+        self.0.lock().producers.clone()
+    }
+
+    fn stable_end(&self) -> Offset {
+        let state = self.0.lock();
+        state.producers.first_open().unwrap_or(state.end)
+    }
+
+    fn aborted(&self, from: Offset, to: Offset) -> Vec<Aborted> {
+        self.0.lock().producers.aborted(from, to)
+    }
+
+    fn forget_aborted(&self) -> Offset {
+        let mut state = self.0.lock();
+        let start = state.start();
+        state.producers.forget_aborted(start);
+        start
+    }
+
+    fn refused(&self) -> Option<Error> {
+        None
+    }
+
+    fn extent(&self) -> LogExtent {
+        let state = self.0.lock();
+        LogExtent { start: state.start(), end: state.end, bytes: state.bytes as u64 }
+    }
+
+    fn append(&self, batch: RecordBatch, now_ms: u64, _: Arc<dyn Owner>) -> Result<Commits> {
+        self.0.lock().append(batch, now_ms);
+        Ok(Commits::Now)
+    }
+
+    fn truncate(&self, end: Offset) -> Result<()> {
+        let committed = self.end();
+        if end >= committed {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("records before {committed} are committed, so they cannot be cut at {end}")))
+    }
+
+    fn commit(&self, _: Offset) -> Vec<RecordBatch> {
+        Vec::new()
+    }
+
+    fn find(&self, offset: Offset) -> Option<RecordBatch> {
+        self.0.lock().find(offset).cloned()
+    }
+
+    fn read(self: Arc<Self>, from: Offset, bytes_max: usize) -> Result<Read> {
+        self.0.lock().read(from, bytes_max).map(Read::Batches)
+    }
+
+    fn offset_for_time(&self, timestamp_ms: i64) -> Result<Offset> {
+        Ok(self.0.lock().offset_for_time(timestamp_ms))
+    }
+
+    fn set_start(self: Arc<Self>, start: Offset, _: Arc<dyn Owner>) -> Result<Commits> {
+        let mut state = self.0.lock();
+        if start > state.end {
+            let message = format!("records up to {} may be deleted, not up to {start}", state.end);
+            return Err(Error::new(ErrorKind::OutOfRange, message));
+        }
+        state.set_start(start);
+        Ok(Commits::Now)
+    }
+
+    fn retain(&self, retention_bytes: u64, retention_ms: u64, needed_from: Offset, now_ms: u64) -> Option<Offset> {
+        self.0.lock().retain(retention_bytes, retention_ms, needed_from, now_ms)
+    }
+
+    fn forget(&self, offset: Offset) {
+        self.0.lock().forget(offset);
+    }
+
+    fn forget_before(&self, offset: Offset) {
+        self.0.lock().set_start(offset);
+    }
+
+    fn is_durable(&self) -> bool {
+        false
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.0.lock().bytes
+    }
+
+    fn memory_cost(&self, batch_bytes: usize) -> usize {
+        cost(batch_bytes)
+    }
+
+    fn takes_transactions(&self) -> bool {
+        true
+    }
+}
+
+/// Returns the memory cost of a batch of this many bytes.
+fn cost(batch_bytes: usize) -> usize {
+    batch_bytes + ENTRY_BYTES
+}
+
+impl State {
     /// Returns the offset of the oldest stored record; the end if the log is empty.
-    pub fn start(&self) -> Offset {
+    fn start(&self) -> Offset {
         let first = self.entries.front().and_then(|entry| entry.batch.as_ref());
         first.map_or(self.end, |batch| batch.base_offset().max(self.deleted))
     }
 
-    /// Returns the offset after the newest record.
-    pub fn end(&self) -> Offset {
-        self.end
-    }
-
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    pub fn batches(&self) -> usize {
+    fn batches(&self) -> usize {
         self.entries.len() - self.gone
     }
 
-    /// Returns the memory cost of a batch of this many bytes.
-    pub fn cost(batch_bytes: usize) -> usize {
-        batch_bytes + ENTRY_BYTES
-    }
-
-    pub fn append(&mut self, batch: RecordBatch, now_ms: u64) {
+    fn append(&mut self, batch: RecordBatch, now_ms: u64) {
         debug_assert_eq!(batch.base_offset(), self.end, "invariant: appends are contiguous");
         self.end = batch.next_offset();
-        self.bytes += Self::cost(batch.len());
+        self.producers.replay(&batch);
+        self.bytes += cost(batch.len());
         self.entries.push_back(Entry { next: self.end, appended_ms: now_ms, batch: Some(batch), forgotten: None });
     }
 
-    /// Removes batches that exceed the retention limits and returns the number of freed bytes. A limit of 0 means no
-    /// limit. The newest batch stays, so that a topic with little traffic still shows its last record, unless its time
-    /// limit has passed. Records from the offset `needed_from` on stay in any case.
-    pub fn trim(&mut self, retention_bytes: u64, retention_ms: u64, needed_from: Offset, now_ms: u64) -> usize {
-        let before = self.bytes;
-        while self.entries.front().is_some_and(|entry| entry.next <= needed_from) {
-            let is_over_bytes = retention_bytes > 0 && self.bytes as u64 > retention_bytes && self.batches() > 1;
-            let is_over_time = retention_ms > 0
-                && self.entries.front().is_some_and(|entry| entry.appended_ms.saturating_add(retention_ms) <= now_ms);
-            if !is_over_bytes && !is_over_time {
+    /// Returns the start that the retention limits allow, if it is later than the current one. The newest batch stays,
+    /// so that a topic with little traffic still shows its last record, unless its time limit has passed. A batch stays
+    /// if one of its records is needed.
+    fn retain(&self, retention_bytes: u64, retention_ms: u64, needed_from: Offset, now_ms: u64) -> Option<Offset> {
+        let mut bytes = self.bytes as u64;
+        let mut batches = self.batches();
+        let mut start = None;
+        for entry in &self.entries {
+            let is_over_bytes = retention_bytes > 0 && bytes > retention_bytes && batches > 1;
+            let is_over_time = retention_ms > 0 && entry.appended_ms.saturating_add(retention_ms) <= now_ms;
+            if entry.next > needed_from || !is_over_bytes && !is_over_time {
                 break;
             }
-            self.pop_oldest();
+            if let Some(batch) = &entry.batch {
+                bytes -= cost(batch.len()) as u64;
+                batches -= 1;
+            }
+            start = Some(entry.next);
         }
-        before - self.bytes
+        start
     }
 
     /// Removes the records before an offset and returns the number of freed bytes.
-    pub fn set_start(&mut self, start: Offset) -> usize {
+    fn set_start(&mut self, start: Offset) -> usize {
         let before = self.bytes;
         self.deleted = self.deleted.max(start.min(self.end));
         while self.entries.front().is_some_and(|entry| entry.next <= self.deleted) {
@@ -96,7 +206,7 @@ impl MemoryLog {
 
     /// Marks a record as no longer needed and returns the number of freed bytes. A batch is removed with its last
     /// record, and is rewritten without forgotten records when they are half of it.
-    pub fn forget(&mut self, offset: Offset) -> usize {
+    fn forget(&mut self, offset: Offset) -> usize {
         let before = self.bytes;
         let at = self.place(offset);
         let Some(entry) = self.entries.get_mut(at) else {
@@ -109,10 +219,10 @@ impl MemoryLog {
             None => return 0,
             Some(left) => left,
         };
-        self.bytes -= Self::cost(batch.len());
+        self.bytes -= cost(batch.len());
         match left {
             Some(left) => {
-                self.bytes += Self::cost(left.len());
+                self.bytes += cost(left.len());
                 entry.batch = Some(left);
             }
             None => {
@@ -126,7 +236,7 @@ impl MemoryLog {
 
     fn pop_oldest(&mut self) {
         if let Some(batch) = self.entries.pop_front().and_then(|entry| entry.batch) {
-            self.bytes -= Self::cost(batch.len());
+            self.bytes -= cost(batch.len());
         }
         self.drop_gone();
     }
@@ -147,7 +257,7 @@ impl MemoryLog {
     }
 
     /// Returns the batch that holds an offset, if it is stored.
-    pub fn find(&self, offset: Offset) -> Option<&RecordBatch> {
+    fn find(&self, offset: Offset) -> Option<&RecordBatch> {
         let entry = self.entries.get(self.place(offset))?;
         entry.batch.as_ref().filter(|batch| batch.base_offset() <= offset && offset >= self.deleted)
     }
@@ -166,7 +276,7 @@ impl MemoryLog {
 
     /// Reads batches from the one that holds `from`, up to `bytes_max`, but at least one if one exists. A batch without
     /// records covers forgotten offsets. Empty at the end of the log.
-    pub fn read(&self, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>> {
+    fn read(&self, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>> {
         if from < self.start() || from > self.end {
             return Err(Error::new(
                 ErrorKind::OutOfRange,
@@ -184,7 +294,7 @@ impl MemoryLog {
     }
 
     /// Returns the offset of the first batch with a record at or after this time; the end if no such batch exists.
-    pub fn offset_for_time(&self, timestamp_ms: i64) -> Offset {
+    fn offset_for_time(&self, timestamp_ms: i64) -> Offset {
         self.entries
             .iter()
             .filter_map(|entry| entry.batch.as_ref())
@@ -199,9 +309,9 @@ mod tests {
 
     use super::*;
 
-    fn log_of(batches: &[(u32, i64, u64)]) -> MemoryLog {
+    fn log_of(batches: &[(u32, i64, u64)]) -> State {
         let mut partition = Partition::default();
-        let mut log = MemoryLog::default();
+        let mut log = State::default();
         for (records, timestamp_ms, now_ms) in batches {
             let mut builder = BatchBuilder::new();
             for _ in 0..*records {
@@ -213,6 +323,11 @@ mod tests {
             }
         }
         log
+    }
+
+    fn trim(log: &mut State, retention_bytes: u64, retention_ms: u64, needed_from: Offset, now_ms: u64) -> usize {
+        let start = log.retain(retention_bytes, retention_ms, needed_from, now_ms);
+        start.map_or(0, |start| log.set_start(start))
     }
 
     #[test]
@@ -232,30 +347,30 @@ mod tests {
     #[test]
     fn retention_by_bytes_keeps_the_newest() {
         let mut log = log_of(&[(1, 0, 0); 10]);
-        let one = log.bytes() / 10;
-        let freed = log.trim(3 * one as u64, 0, Offset::MAX, 0);
-        assert_eq!((log.start(), log.end(), freed), (7, 10, 7 * one));
-        log.trim(1, 0, Offset::MAX, 0);
-        assert_eq!((log.start(), log.end()), (9, 10));
+        let one = log.bytes / 10;
+        let freed = trim(&mut log, 3 * one as u64, 0, Offset::MAX, 0);
+        assert_eq!((log.start(), log.end, freed), (7, 10, 7 * one));
+        trim(&mut log, 1, 0, Offset::MAX, 0);
+        assert_eq!((log.start(), log.end), (9, 10));
         assert_eq!(log.read(0, 1).map_err(|e| e.kind), Err(ErrorKind::OutOfRange));
     }
 
     #[test]
     fn retention_by_time_empties_the_log_and_keeps_its_end() {
         let mut log = log_of(&[(1, 0, 100), (1, 0, 200), (1, 0, 300)]);
-        log.trim(0, 150, Offset::MAX, 260);
+        trim(&mut log, 0, 150, Offset::MAX, 260);
         assert_eq!(log.start(), 1);
-        log.trim(0, 150, Offset::MAX, 1000);
-        assert_eq!((log.start(), log.end(), log.bytes()), (3, 3, 0));
+        trim(&mut log, 0, 150, Offset::MAX, 1000);
+        assert_eq!((log.start(), log.end, log.bytes), (3, 3, 0));
     }
 
     #[test]
     fn retention_removes_nothing_that_is_still_needed() {
         let mut log = log_of(&[(2, 0, 100), (2, 0, 200), (2, 0, 300)]);
-        log.trim(1, 150, 3, 1000);
+        trim(&mut log, 1, 150, 3, 1000);
         assert_eq!(log.start(), 2, "a batch stays when one of its records is needed");
-        log.trim(1, 150, 6, 1000);
-        assert_eq!((log.start(), log.end()), (6, 6));
+        trim(&mut log, 1, 150, 6, 1000);
+        assert_eq!((log.start(), log.end), (6, 6));
     }
 
     #[test]
@@ -267,37 +382,37 @@ mod tests {
     #[test]
     fn what_is_forgotten_is_free_and_readers_go_on_behind_it() {
         let mut log = log_of(&[(1, 0, 0), (1, 0, 0), (1, 0, 0), (1, 0, 0)]);
-        let all = log.bytes();
-        let one = log.bytes() / 4;
-        let offsets = |log: &MemoryLog, from| -> Vec<(u64, u64, u32)> {
+        let all = log.bytes;
+        let one = log.bytes / 4;
+        let offsets = |log: &State, from| -> Vec<(u64, u64, u32)> {
             let batches = log.read(from, usize::MAX).expect("in range");
             batches.iter().map(|batch| (batch.base_offset(), batch.next_offset(), batch.count())).collect()
         };
-        assert_eq!((log.forget(1), log.forget(1), log.bytes()), (one, 0, all - one));
+        assert_eq!((log.forget(1), log.forget(1), log.bytes), (one, 0, all - one));
         assert_eq!(offsets(&log, 0), [(0, 1, 1), (1, 2, 0), (2, 3, 1), (3, 4, 1)]);
         assert_eq!(offsets(&log, 1), [(1, 2, 0), (2, 3, 1), (3, 4, 1)]);
         assert_eq!(log.forget(3), one);
         assert_eq!((offsets(&log, 2), offsets(&log, 3)), (vec![(2, 3, 1), (3, 4, 0)], vec![(3, 4, 0)]));
-        assert_eq!((log.forget(0), log.start(), log.end(), log.batches()), (one, 2, 4, 1));
+        assert_eq!((log.forget(0), log.start(), log.end, log.batches()), (one, 2, 4, 1));
         assert_eq!(log.read(1, 1).map_err(|e| e.kind), Err(ErrorKind::OutOfRange));
-        assert_eq!((log.forget(2), log.start(), log.end(), log.bytes()), (one, 4, 4, 0));
+        assert_eq!((log.forget(2), log.start(), log.end, log.bytes), (one, 4, 4, 0));
         assert_eq!((log.forget(2), log.forget(9)), (0, 0));
     }
 
     #[test]
     fn a_batch_is_written_anew_when_half_of_it_is_forgotten_and_goes_with_its_last_record() {
         let mut log = log_of(&[(1, 0, 0), (8, 0, 0), (1, 0, 0)]);
-        let before = log.bytes();
+        let before = log.bytes;
         assert_eq!([8, 1, 4].map(|offset| log.forget(offset)), [0, 0, 0]);
         let freed = log.forget(3);
-        assert!(freed > 400 && freed < 500 && log.bytes() == before - freed, "{freed}");
+        assert!(freed > 400 && freed < 500 && log.bytes == before - freed, "{freed}");
         let batch = &log.read(1, 1).expect("in range")[0];
         let records = batch.records().expect("records");
         let left: Vec<u64> = records.iter().map(|record| record.expect("a record").offset).collect();
         assert_eq!((left, batch.base_offset(), batch.next_offset()), (vec![2, 5, 6, 7], 1, 9));
         assert_eq!([4, 2].map(|offset| log.forget(offset)), [0, 0], "one of them was forgotten before");
         assert!([5, 6, 7].map(|offset| log.forget(offset)).iter().all(|freed| *freed > 0));
-        assert_eq!((log.batches(), log.start(), log.end()), (2, 0, 10));
+        assert_eq!((log.batches(), log.start(), log.end), (2, 0, 10));
     }
 
     #[test]
@@ -310,21 +425,21 @@ mod tests {
         let whole: usize = all.iter().map(RecordBatch::len).sum();
         for bytes_max in 0..whole {
             let mut from = log.start();
-            while from < log.end() {
+            while from < log.end {
                 let read = log.read(from, bytes_max).expect("in range");
                 let bytes: usize = read.iter().map(RecordBatch::len).sum();
                 assert!(read.len() == 1 || bytes <= bytes_max, "{bytes} of {bytes_max}");
                 assert!(read[0].base_offset() <= from);
                 from = read.last().map_or(u64::MAX, RecordBatch::next_offset);
             }
-            assert_eq!(from, log.end());
+            assert_eq!(from, log.end);
         }
     }
 
     #[test]
     fn batches_of_one_record_are_found_wherever_others_are_missing() {
         let mut log = log_of(&[(1, 0, 0); 400]);
-        let found = |log: &MemoryLog, offset| log.find(offset).map(RecordBatch::base_offset);
+        let found = |log: &State, offset| log.find(offset).map(RecordBatch::base_offset);
         for offset in (100..400).step_by(2).chain(0..10) {
             log.forget(offset);
         }
@@ -349,24 +464,24 @@ mod tests {
         let mut random = 1u64;
         let mut log = log_of(&(0..400).map(|i| (1 + i % 5, 0, 0)).collect::<Vec<_>>());
         let mut freed = 0;
-        let all = log.bytes();
+        let all = log.bytes;
         for step in 0..3000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             freed += match step % 500 {
                 499 => log.set_start(log.start() + 10),
-                _ => log.forget((random >> 33) % log.end()),
+                _ => log.forget((random >> 33) % log.end),
             };
-            let kept: usize = log.entries.iter().flat_map(|entry| &entry.batch).map(|b| MemoryLog::cost(b.len())).sum();
-            assert_eq!((kept, freed), (log.bytes(), all - kept));
+            let kept: usize = log.entries.iter().flat_map(|entry| &entry.batch).map(|b| cost(b.len())).sum();
+            assert_eq!((kept, freed), (log.bytes, all - kept));
             assert!(log.gone <= GONE_MIN.max(log.batches()) && log.entries.len() - log.gone == log.batches());
         }
         let linear = |offset: &Offset| {
             let mut kept = log.entries.iter().filter_map(|entry| entry.batch.as_ref());
             kept.find(|batch| (batch.base_offset()..batch.next_offset()).contains(offset) && *offset >= log.deleted)
         };
-        assert!((0..log.end() + 2).all(|offset| log.find(offset) == linear(&offset)));
+        assert!((0..log.end + 2).all(|offset| log.find(offset) == linear(&offset)));
         let batches = log.read(log.start(), usize::MAX).expect("in range");
         assert!(batches.windows(2).all(|pair| pair[0].next_offset() == pair[1].base_offset()), "a hole");
-        assert_eq!(batches.last().map(RecordBatch::next_offset), Some(log.end()));
+        assert_eq!(batches.last().map(RecordBatch::next_offset), Some(log.end));
     }
 }

@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 
 use crate::background::Background;
 use crate::disk::{Disk, failed};
-use crate::durable::DurableLog;
 use crate::info::{CompactionSettings, SqliteSettings};
 use crate::journal::{Entry, Gate, Journal, JournalSettings};
+use crate::log::PartitionLog;
 use crate::place::Place;
 use crate::room::Room;
 use crate::shard_log::ShardLog;
@@ -81,7 +81,7 @@ pub struct StoredTopic {
     pub id: u32,
     pub name: TopicName,
     pub settings: TopicSettings,
-    pub partitions: Vec<Arc<dyn DurableLog>>,
+    pub partitions: Vec<Arc<dyn PartitionLog>>,
 }
 
 /// State that the store and its partitions share.

@@ -10,19 +10,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use engine::catalog::Change;
 use engine::queue::QUEUES_TOPIC;
 use engine::record::BATCH_HEADER_BYTES;
 use engine::streams::STREAMS_TOPIC;
 use engine::{Error, ErrorKind, Offset, PartitionId, Result, TopicName, TopicSettings};
 
 use crate::apply::start_of;
-use crate::catalog::{Catalog, Change};
+use crate::checkpoint::Catalog;
 use crate::disk::{Disk, failed, make_dir};
-use crate::durable::DurableLog;
 use crate::info::{CompactionSettings, PartitionInfo};
 use crate::journal::EntryKind;
 use crate::journal::recover::{End, Found, Origin, Progress, Recovery};
 use crate::journal::salvage::{self, Salvage};
+use crate::log::PartitionLog;
 use crate::partition::DiskPartition;
 use crate::shared::{Shared, StoreSettings, StoredTopic};
 
@@ -128,9 +129,21 @@ impl State {
     }
 
     pub(crate) fn topic(&self, id: u32, name: TopicName, settings: TopicSettings) -> StoredTopic {
+        StoredTopic { id, name, settings, partitions: self.logs_of(id, settings.partitions) }
+    }
+
+    /// Returns the partitions of a topic in their order.
+    pub(crate) fn logs(&self, id: u32) -> Result<Vec<Arc<dyn PartitionLog>>> {
+        match self.catalog.topics.get(&id) {
+            Some(entry) => Ok(self.logs_of(id, entry.settings.partitions)),
+            None => Err(Error::not_found("the topic was deleted")),
+        }
+    }
+
+    fn logs_of(&self, id: u32, count: u32) -> Vec<Arc<dyn PartitionLog>> {
         let partition =
-            |i| self.partitions.get(&stream(id, i)).map(|partition| partition.clone() as Arc<dyn DurableLog>);
-        StoredTopic { id, name, settings, partitions: (0..settings.partitions).filter_map(partition).collect() }
+            |i| self.partitions.get(&stream(id, i)).map(|partition| partition.clone() as Arc<dyn PartitionLog>);
+        (0..count).filter_map(partition).collect()
     }
 
     pub(crate) fn topics(&self) -> Vec<StoredTopic> {

@@ -467,7 +467,7 @@ fn open_data(data: &Path, settings: StoreSettings) -> engine::Result<(Arc<Store>
             tracing::info!(read_mib, of_mib, "restoring the data of the journal");
         }
     };
-    let opened = Store::open(Arc::new(RealDisk), data, settings, broker::now_ms, &mut progress);
+    let opened = Store::open(Arc::new(RealDisk), data, settings, broker::Clock::SYSTEM.read(), &mut progress);
     let opened = opened.map_err(|error| match error.kind {
         // The configured name is wrong, not the broker.
         engine::ErrorKind::Internal if !data.is_dir() => engine::Error::invalid(format!(

@@ -16,7 +16,6 @@ use engine::cache::{Cursor, Stripe};
 
 use super::{Cache, CacheLog, Durable, SCAN_PLACES};
 use crate::caches::Caches;
-use crate::clock::now_ms;
 
 /// Size in bytes below which a log is not dumped.
 const LOG_BYTES_MIN: u64 = 16 << 20;
@@ -31,11 +30,11 @@ const PAUSE: Duration = Duration::from_secs(10);
 impl Caches {
     /// Starts a dump in the background if the log is too long.
     pub(super) fn dump_if_long(self: &Arc<Self>) {
-        let Some(log) = self.log.get() else {
+        let Some(log) = self.log.read().clone() else {
             return;
         };
         // Before that the caches are incomplete, and the rest of their contents is in the log only.
-        if !self.is_restored.load(Ordering::Acquire) || self.refused.get().is_some() {
+        if !self.restored.is_done() || self.refused.read().is_some() {
             return;
         }
         let durable = self.durable();
@@ -46,7 +45,6 @@ impl Caches {
             return;
         }
         let caches = Arc::downgrade(self);
-        let log = log.clone();
         tokio::spawn(async move {
             let Some(caches) = caches.upgrade() else {
                 return;
@@ -68,6 +66,7 @@ impl Caches {
 
     /// Appends the contents of all durable caches to the log, and deletes the records before them.
     pub(super) async fn dump(&self, log: &Arc<CacheLog>) -> Result<()> {
+        let _dumping = self.dumping.lock().await;
         log.admit()?;
         let (begin, bytes) = log.begin_dump();
         for cache in self.durable() {
@@ -76,6 +75,8 @@ impl Caches {
             }
         }
         log.settled().wait().await?;
+        // Of a log that was given up, not all was dumped.
+        log.check()?;
         log.cut(begin, bytes).await?;
         log.kept.store(log.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(())
@@ -118,7 +119,7 @@ impl Cache {
                 let mut piece = Vec::new();
                 {
                     let stripe = stripe.0.lock();
-                    from = stripe.scan(cursor, SCAN_PLACES, now_ms(), |found| {
+                    from = stripe.scan(cursor, SCAN_PLACES, self.now_ms(), |found| {
                         Stripe::dump(found, &mut piece);
                         piece.len() < PIECE_BYTES
                     });

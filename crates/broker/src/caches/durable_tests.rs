@@ -52,7 +52,7 @@ fn open(dir: &Path, journal_bytes: u64) -> Result<Arc<Broker>> {
     settings.journal.file_bytes = journal_bytes;
     let begin = Instant::now();
     loop {
-        match Store::open(Arc::new(RealDisk), dir, settings, crate::now_ms, &mut |_| {}) {
+        match Store::open(Arc::new(RealDisk), dir, settings, crate::Clock::SYSTEM.read(), &mut |_| {}) {
             // A sweep that runs when a broker is dropped holds the directory until it has finished.
             Err(error) if error.kind == ErrorKind::Denied && begin.elapsed() < PATIENCE => std::thread::yield_now(),
             opened => {
@@ -84,6 +84,10 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Returns the contents of a cache in a form that can be compared.
+fn log_of(broker: &Broker) -> Arc<CacheLog> {
+    broker.caches.log.read().clone().expect("it is open")
+}
+
 fn contents(cache: &Cache) -> BTreeMap<Vec<u8>, (String, u64, Option<u64>)> {
     let mut all = BTreeMap::new();
     let mut from = Some(ScanCursor::default());
@@ -118,7 +122,7 @@ async fn put(cache: &Cache, key: &[u8], value: &[u8]) -> u64 {
 fn change(cache: &Cache, dice: &mut Dice) {
     let key = format!("key {}", dice.roll(12));
     let key = key.as_bytes();
-    let until = Ttl::Until(now_ms() + 100_000 + dice.roll(1000));
+    let until = Ttl::Until(crate::Clock::SYSTEM.now_ms() + 100_000 + dice.roll(1000));
     match dice.roll(12) {
         0 | 1 => drop(cache.put(key, &dice.0.to_be_bytes(), Ttl::Default, Condition::Always)),
         2 => drop(cache.put(key, &vec![b'x'; dice.roll(5000) as usize], until, Condition::IfAbsent)),
@@ -177,7 +181,13 @@ async fn whenever_it_is_killed_what_was_acknowledged_is_there_and_nothing_else()
             let again = on_disk(left.path()).await;
             let restored = contents(&again.caches.open("c").expect("there"));
             assert!(states.contains(&restored), "seed {seed}, round {round}: {restored:?} is none of {states:?}");
-            match dice.roll(4) {
+            match dice.roll(5) {
+                2 => {
+                    broker.forget_views().await.expect("restored");
+                    assert!(cache.is_deleted(), "it has to be opened again");
+                    let there = contents(&broker.caches.open("c").expect("there"));
+                    assert_eq!(Some(&there), states.last(), "what is forgotten is restored whole");
+                }
                 0 => {
                     drop(cache);
                     broker.stop().expect("stops");
@@ -186,7 +196,7 @@ async fn whenever_it_is_killed_what_was_acknowledged_is_there_and_nothing_else()
                     let there = contents(&broker.caches.open("c").expect("there"));
                     assert_eq!(Some(&there), states.last(), "a broker that is stopped loses nothing");
                 }
-                1 => broker.caches.dump(broker.caches.log.get().expect("it is open")).await.expect("dumped"),
+                1 => broker.caches.dump(&log_of(&broker)).await.expect("dumped"),
                 _ => {}
             }
         }
@@ -209,7 +219,7 @@ async fn while_others_change_it_a_dump_loses_nothing_wherever_it_is_cut_off() {
             (0..2000).for_each(|_| change(&writer, &mut dice));
         });
         let dumping = tokio::spawn(async move {
-            let log = dumper.caches.log.get().expect("it is open").clone();
+            let log = log_of(&dumper);
             dumper.caches.dump(&log).await
         });
         let cut_off = killed(dir.path());
@@ -228,12 +238,83 @@ async fn while_others_change_it_a_dump_loses_nothing_wherever_it_is_cut_off() {
     }
 }
 
+/// Clients that count go on while the caches are forgotten again and again. What was acknowledged is there, and nothing
+/// else; a change that is made too late fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn caches_are_forgotten_while_others_change_them_and_nothing_is_lost() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = on_disk(dir.path()).await;
+    broker.caches.create("c", DURABLE).expect("made");
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let counting = (0..3).map(|client| {
+        let broker = broker.clone();
+        let is_over = is_over.clone();
+        tokio::spawn(async move {
+            let key = format!("count {client}");
+            let mut acknowledged = 0;
+            let mut tried = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                // While they are restored, there is no cache of this name.
+                let Ok(cache) = broker.caches.find("c") else {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    continue;
+                };
+                if cache.admit().is_err() {
+                    continue;
+                }
+                tried += 1;
+                let added = cache.add(key.as_bytes(), 1, Ttl::Default);
+                if added.is_ok() && cache.commit_of(key.as_bytes()).wait().await.is_ok() {
+                    acknowledged += 1;
+                }
+            }
+            (key, acknowledged, tried)
+        })
+    });
+    let counting: Vec<_> = counting.collect();
+    for round in 0..25 {
+        tokio::time::sleep(Duration::from_millis(4)).await;
+        if round % 5 == 4 {
+            let dumping = broker.clone();
+            let log = log_of(&broker);
+            let dump = tokio::spawn(async move { dumping.caches.dump(&log).await });
+            broker.forget_views().await.expect("restored");
+            // A dump that was overtaken fails, and deletes nothing.
+            drop(dump.await.expect("no panic"));
+        } else {
+            broker.forget_views().await.expect("restored");
+        }
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let mut counts = Vec::new();
+    for client in counting {
+        counts.push(client.await.expect("no panic"));
+    }
+    let check = |broker: &Arc<Broker>| {
+        for (key, acknowledged, tried) in &counts {
+            let cache = broker.caches.find("c").expect("there");
+            let value = cache.get(key.as_bytes(), |found| {
+                found.map_or(0, |found| {
+                    String::from_utf8_lossy(found.value.bytes().expect("text")).parse().expect("a number")
+                })
+            });
+            assert!(
+                (*acknowledged..=*tried).contains(&value) && *acknowledged > 0,
+                "{value}: {acknowledged} of {tried}"
+            );
+        }
+    };
+    check(&broker);
+    let left = killed(dir.path());
+    check(&on_disk(left.path()).await);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_is_bounded_by_what_the_entries_take() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path()).await;
     let cache = broker.caches.create("c", DURABLE).expect("made");
-    let log = broker.caches.log.get().expect("it is open").clone();
+    let log = log_of(&broker);
     // Ten times the minimum size of the log.
     for number in 0..2600u64 {
         let key = (number % 7).to_be_bytes();
@@ -404,7 +485,7 @@ async fn an_operation_that_comes_again_is_done_once_also_after_a_kill() {
         if sequence % 10 == 0 {
             let left = killed(dir.path());
             if sequence % 50 == 0 {
-                broker.caches.dump(broker.caches.log.get().expect("it is open")).await.expect("dumped");
+                broker.caches.dump(&log_of(&broker)).await.expect("dumped");
             }
             let again = on_disk(left.path()).await;
             let restored = again.caches.open("c").expect("there");

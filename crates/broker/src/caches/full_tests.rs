@@ -114,7 +114,7 @@ async fn open(disk: &Narrow, dir: &Path) -> Arc<Broker> {
     settings.journal.file_bytes = 8 << 20;
     let begin = Instant::now();
     let opened = loop {
-        match Store::open(Arc::new(disk.clone()), dir, settings, crate::now_ms, &mut |_| {}) {
+        match Store::open(Arc::new(disk.clone()), dir, settings, crate::Clock::SYSTEM.read(), &mut |_| {}) {
             // The previous broker is still being dropped.
             Err(error) if error.kind == ErrorKind::Denied && begin.elapsed() < PATIENCE => {
                 tokio::task::yield_now().await

@@ -13,7 +13,6 @@ use engine::cache::record::{CacheDefinition, CacheNumber, CacheRecord, StepPart}
 use engine::{BatchBuilder, Error, ErrorKind, Offset, Result};
 use parking_lot::Mutex;
 
-use crate::clock::now_ms;
 use crate::commit::Commit;
 use crate::core::Core;
 use crate::partition::{AppendOptions, PartitionCell};
@@ -69,6 +68,13 @@ impl CacheLog {
         })
     }
 
+    /// Gives up the log: nothing is written to it any more. A change that was admitted before may still be written
+    /// until the locks of all stripes have been taken once.
+    pub(super) fn close(&self) {
+        let message = "the durable caches are being restored: try again";
+        self.broken.get_or_init(|| Error::busy(message));
+    }
+
     /// Fails if nothing can be written any more.
     pub(super) fn check(&self) -> Result<()> {
         self.broken.get().map_or(Ok(()), |broken| Err(broken.clone()))
@@ -102,7 +108,7 @@ impl CacheLog {
         let key = CacheRecord::Cache { cache, definition: None }.key();
         let value = definition.map(CacheRecord::value);
         let mut batch = BatchBuilder::new();
-        let pushed = batch.push(now_ms() as i64, Some(&key), value.as_deref(), &[]);
+        let pushed = batch.push(self.core.now_ms() as i64, Some(&key), value.as_deref(), &[]);
         self.appended(pushed.and_then(|()| self.place(batch)))
     }
 
@@ -116,7 +122,7 @@ impl CacheLog {
     }
 
     fn append_whole(&self, effects: &[(CacheNumber, &[u8])]) -> Result<Offset> {
-        let now_ms = now_ms() as i64;
+        let now_ms = self.core.now_ms() as i64;
         let mut batch = BatchBuilder::new();
         for (cache, effects) in effects {
             let key = CacheRecord::Step { cache: *cache, part: None, effects: &[] }.key();
@@ -126,7 +132,7 @@ impl CacheLog {
     }
 
     fn append_parts(&self, effects: &[(CacheNumber, &[u8])]) -> Result<Offset> {
-        let now_ms = now_ms() as i64;
+        let now_ms = self.core.now_ms() as i64;
         let chunks =
             effects.iter().flat_map(|(cache, effects)| effects.chunks(PART_BYTES).map(move |chunk| (*cache, chunk)));
         let mut parts = chunks.peekable();
@@ -143,9 +149,10 @@ impl CacheLog {
     }
 
     fn place(&self, mut batch: BatchBuilder) -> Result<Offset> {
+        self.check()?;
         let batch = batch.finish().ok_or_else(|| Error::invalid("there is nothing to write"))?;
         let bytes = batch.len() as u64;
-        let options = AppendOptions::own_admitted(&self.topic.settings, now_ms());
+        let options = AppendOptions::own_admitted(&self.topic.settings, self.core.now_ms());
         let last = self.core.append_own(&self.cell, &options, batch, &mut Wakes::default())?.position;
         self.end.fetch_max(last + 1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes + RECORD_BYTES, Ordering::Relaxed);

@@ -23,7 +23,7 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use engine::cache::operations::Operations;
@@ -35,11 +35,12 @@ use engine::cache::{
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings, nearest};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use crate::clock::now_ms;
+use crate::clock::Clock;
 use crate::commit::Commit;
 use crate::core::Core;
 use crate::metrics::Exposition;
 use crate::peers::Created;
+use crate::restored::Restored;
 use crate::streams::{Listing, Streams};
 use crate::topic::Topic;
 pub use locked::{Finished, Keyed, Locked, StreamMark, Taken};
@@ -79,11 +80,13 @@ pub struct Caches {
     /// Settings of caches whose names belong to a door, applied whichever door uses such a name first.
     reserved: RwLock<HashMap<String, CacheSettings>>,
     /// Log of the durable caches, once one exists.
-    log: OnceLock<Arc<CacheLog>>,
-    /// `true` once the contents of the log are in the caches.
-    is_restored: AtomicBool,
+    log: RwLock<Option<Arc<CacheLog>>>,
+    /// Held while the log is dumped, or given up with the caches.
+    dumping: tokio::sync::Mutex<()>,
+    /// Whether the contents of the log are in the caches.
+    restored: Restored,
     /// Reason why durable caches are not served if their log is damaged, and the names of those that are known.
-    refused: OnceLock<(Error, HashSet<CacheName>)>,
+    refused: RwLock<Option<(Error, HashSet<CacheName>)>>,
     restored_entries: AtomicU64,
 }
 
@@ -92,6 +95,7 @@ pub struct Cache {
     id: u64,
     name: CacheName,
     settings: CacheSettings,
+    clock: Clock,
     streams: Arc<Streams>,
     budget: Arc<Budget>,
     hasher: foldhash::quality::RandomState,
@@ -117,8 +121,8 @@ struct Durable {
 struct Padded(Mutex<Kept>);
 
 impl Caches {
-    /// Creates the caches of a broker. `is_restored` is `true` if nothing has to be restored.
-    pub(crate) fn new(core: Arc<Core>, streams: Arc<Streams>, is_restored: bool) -> Self {
+    /// Creates the caches of a broker. `has_log` is `true` if durable caches have to be restored.
+    pub(crate) fn new(core: Arc<Core>, streams: Arc<Streams>, has_log: bool) -> Self {
         let bytes_max = core.settings().cache_bytes_max;
         Self {
             core,
@@ -130,9 +134,10 @@ impl Caches {
             watched_bytes: Arc::default(),
             origin: Mutex::new(0),
             reserved: RwLock::default(),
-            log: OnceLock::new(),
-            is_restored: AtomicBool::new(is_restored),
-            refused: OnceLock::new(),
+            log: RwLock::default(),
+            dumping: tokio::sync::Mutex::default(),
+            restored: Restored::unless(has_log),
+            refused: RwLock::default(),
             restored_entries: AtomicU64::new(0),
         }
     }
@@ -141,7 +146,7 @@ impl Caches {
     /// a restart.
     fn next_origin(&self) -> u64 {
         let mut origin = self.origin.lock();
-        *origin = origin_at(now_ms()).max(*origin + VERSIONS_PER_MS);
+        *origin = origin_at(self.core.now_ms()).max(*origin + VERSIONS_PER_MS);
         *origin
     }
 
@@ -159,7 +164,7 @@ impl Caches {
 
     /// Refuses a cache whose entries are in a damaged log: a new one with its name would appear to be empty.
     fn check_served(&self, name: &str, is_durable: bool) -> Result<()> {
-        match self.refused.get() {
+        match &*self.refused.read() {
             Some((error, names)) if is_durable || names.contains(name) => Err(error.clone().map_message(|why| {
                 format!("cache '{name}' is not served: the log of durable caches is damaged. {why}")
             })),
@@ -236,7 +241,7 @@ impl Caches {
         let found = self.by_name.read().get(name).cloned();
         if found.is_none() {
             // If not even the names could be read, any name may have been a cache.
-            let is_unknown = self.refused.get().is_some_and(|(_, names)| names.is_empty());
+            let is_unknown = self.refused.read().as_ref().is_some_and(|(_, names)| names.is_empty());
             self.check_served(name, is_unknown)?;
         }
         found.ok_or_else(|| self.missing_cache(name))
@@ -254,12 +259,10 @@ impl Caches {
         self.note_given(newest.unwrap_or_default());
         drop(by_name);
         self.by_id.write().remove(&cache.id);
-        // Holders of the cache find it empty. Its watchers, and the clients that wait for a key, are notified of its
-        // end.
+        // Holders of the cache find it empty.
         cache.is_deleted.store(true, Ordering::Relaxed);
         let (_, flushed) = cache.flush();
-        cache.changes.end();
-        cache.waiters.end();
+        cache.end();
         Ok(cache.settled().and(flushed))
     }
 
@@ -289,13 +292,13 @@ impl Caches {
 
     /// Returns the commit of all changes to all caches so far.
     pub fn settled(&self) -> Commit {
-        self.log.get().map_or_else(Commit::done, |log| log.settled())
+        self.log.read().as_ref().map_or_else(Commit::done, |log| log.settled())
     }
 
     /// Returns `true` if so much of what caches changed waits for the disk that a client that changes more has to wait
     /// for it first.
     pub fn are_late(&self) -> bool {
-        self.log.get().is_some_and(|log| log.is_late())
+        self.log.read().as_ref().is_some_and(|log| log.is_late())
     }
 
     /// Returns the bytes that all caches have taken together.
@@ -316,8 +319,8 @@ impl Caches {
         if by_name.len() == CACHES_MAX {
             return Err(Error::busy(format!("cache limit reached ({CACHES_MAX}): delete one first")));
         }
-        if !caches.is_restored.load(Ordering::Acquire) {
-            return Err(Error::busy("the broker has just started and is still restoring its durable caches"));
+        if !caches.restored.is_done() {
+            return Err(Error::busy("the broker is still restoring its durable caches: try again"));
         }
         caches.check_served(name.as_str(), settings.is_durable)?;
         self.core.peers().admit(Created::Cache)?;
@@ -340,7 +343,7 @@ impl Caches {
     /// Returns the log of durable caches, which is created with the first of them.
     fn log(&self) -> Result<Arc<CacheLog>> {
         let caches = self;
-        if let Some(log) = caches.log.get() {
+        if let Some(log) = caches.log.read().as_ref() {
             log.check()?;
             return Ok(log.clone());
         }
@@ -362,7 +365,7 @@ impl Caches {
     fn open_cache_log(&self, topic: Arc<Topic>) -> Result<Arc<CacheLog>> {
         let caches = self;
         let log = Arc::new(CacheLog::new(self.core.clone(), topic, caches.next_origin())?);
-        Ok(caches.log.get_or_init(|| log).clone())
+        Ok(caches.log.write().get_or_insert(log).clone())
     }
 
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
@@ -380,9 +383,10 @@ impl Caches {
         )?;
         let watched = self.watched_bytes.load(Ordering::Relaxed);
         out.gauge("thalweg_cache_watch_bytes", "Bytes of changes retained for watchers", watched as u64)?;
-        let log = self.log.get();
+        let log = self.log.read().clone();
         let restored = self.restored_entries.load(Ordering::Relaxed);
-        let of_log = |value: fn(&CacheLog) -> &AtomicU64| log.map_or(0, |log| value(log).load(Ordering::Relaxed));
+        let of_log =
+            |value: fn(&CacheLog) -> &AtomicU64| log.as_ref().map_or(0, |log| value(log).load(Ordering::Relaxed));
         out.gauge("thalweg_cache_log_bytes", "Bytes of the log of durable caches", of_log(|log| &log.bytes))?;
         out.counter("thalweg_cache_log_dumps", "Truncations of the log of durable caches", of_log(|log| &log.dumps))?;
         out.gauge("thalweg_cache_restored_entries", "Entries of durable caches restored on startup", restored)?;
@@ -403,13 +407,15 @@ impl Cache {
         let budget = Arc::new(Budget::new(bytes_max, Some(caches.budget.clone())));
         let block = (budget.max() / (16 * STRIPES as u64)).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
         let eviction = settings.eviction;
-        let now_ms = now_ms();
+        let clock = caches.core.settings().clock;
+        let now_ms = clock.now_ms();
         let stripe = || StripeSettings { eviction, budget: budget.clone(), block, version: id, now_ms };
         Self {
             id,
             stripes: (0..STRIPES).map(|_| Padded(Mutex::new(Kept::new(Stripe::new(stripe()))))).collect(),
             name,
             settings,
+            clock,
             streams: caches.streams.clone(),
             hasher: caches.hasher.clone(),
             changes: Changes::new(id, caches.watched_bytes.clone()),
@@ -420,6 +426,18 @@ impl Cache {
             durable,
             operations: Mutex::default(),
         }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    /// Marks the cache as one that must be opened again. Its watchers, and the clients that wait for a key, are
+    /// notified of its end.
+    fn end(&self) {
+        self.is_deleted.store(true, Ordering::Relaxed);
+        self.changes.end();
+        self.waiters.end();
     }
 
     fn definition(&self) -> CacheDefinition {
@@ -478,19 +496,19 @@ impl Cache {
     /// during `read`.
     pub fn get<R>(&self, key: &[u8], read: impl FnOnce(Option<Found<'_>>) -> R) -> R {
         let key = self.key(key);
-        read(self.stripe(key).get(key, now_ms))
+        read(self.stripe(key).get(key, || self.now_ms()))
     }
 
     /// Returns the result of `read` for the value of a key, without counting as a use.
     pub fn peek<R>(&self, key: &[u8], read: impl FnOnce(Option<Found<'_>>) -> R) -> R {
         let key = self.key(key);
-        read(self.stripe(key).peek(key, now_ms))
+        read(self.stripe(key).peek(key, || self.now_ms()))
     }
 
     pub fn put(&self, key: &[u8], value: &[u8], ttl: Ttl, condition: Condition) -> Result<Stored> {
         let expires = self.expires(ttl)?;
         self.change(key, value.len(), |stripe, key| {
-            let stored = stripe.put(key, value, expires, condition, now_ms)?;
+            let stored = stripe.put(key, value, expires, condition, || self.now_ms())?;
             if let Stored::Done { .. } = stored {
                 self.changes.note(stripe, key);
             }
@@ -501,7 +519,7 @@ impl Cache {
     pub fn delete(&self, key: &[u8], condition: Condition) -> Stored {
         let key = self.key(key);
         let mut stripe = self.stripe(key);
-        let stored = stripe.delete(key, condition, now_ms);
+        let stored = stripe.delete(key, condition, || self.now_ms());
         if let Stored::Done { version, previous: Some(_) } = stored {
             self.changes.note_deleted(&mut stripe, key, version);
         }
@@ -513,11 +531,11 @@ impl Cache {
     pub fn add(&self, key: &[u8], delta: i64, ttl: Ttl) -> Result<Added> {
         let expires = self.expires(ttl)?;
         self.change(key, 20, |stripe, key| {
-            let is_new = stripe.peek(key, now_ms).is_none();
-            let mut added = stripe.add(key, delta, now_ms)?;
+            let is_new = stripe.peek(key, || self.now_ms()).is_none();
+            let mut added = stripe.add(key, delta, || self.now_ms())?;
             // The expiry time belongs to the counter, not to a single step.
             if let (true, Expires::At(at_ms)) = (is_new, expires) {
-                stripe.set_expiry(key, Some(at_ms), now_ms);
+                stripe.set_expiry(key, Some(at_ms), || self.now_ms());
                 added.expires_ms = Some(at_ms);
             }
             self.changes.note(stripe, key);
@@ -535,7 +553,7 @@ impl Cache {
         self.admit()?;
         let key = self.key(key);
         let mut stripe = self.stripe(key);
-        let is_there = stripe.set_expiry(key, expires_ms, now_ms);
+        let is_there = stripe.set_expiry(key, expires_ms, || self.now_ms());
         self.follow(&mut stripe);
         Ok(is_there)
     }
@@ -547,8 +565,8 @@ impl Cache {
         let at = from.0 >> 32;
         let place = from.0 as u32;
         let stripe = self.stripes.get(at as usize)?.0.lock();
-        let next =
-            stripe.scan(Cursor(place), SCAN_PLACES, now_ms(), |found| !found.key.starts_with(prefix) || each(found));
+        let next = stripe
+            .scan(Cursor(place), SCAN_PLACES, self.now_ms(), |found| !found.key.starts_with(prefix) || each(found));
         match next {
             Some(Cursor(place)) => Some(ScanCursor(at << 32 | u64::from(place))),
             None => (at + 1 < self.stripes.len() as u64).then_some(ScanCursor((at + 1) << 32)),
@@ -574,7 +592,7 @@ impl Cache {
         let of_stripes = self.stripes.iter().map(|stripe| stripe.0.lock().expiring());
         let (count, sum_ms) = of_stripes.fold((0, 0), |(count, sum), (more, ms)| (count + more, sum + ms));
         let mean_ms = sum_ms.checked_div(u128::from(count)).unwrap_or_default() as u64;
-        (count, if count == 0 { 0 } else { mean_ms.saturating_sub(now_ms()) })
+        (count, if count == 0 { 0 } else { mean_ms.saturating_sub(self.now_ms()) })
     }
 
     pub fn status(&self) -> CacheStatus {
@@ -655,7 +673,7 @@ impl Cache {
     fn expires(&self, ttl: Ttl) -> Result<Expires> {
         let after = |ms: u64| match ms {
             0 => Err(Error::invalid("a time to live is at least 1 ms; to remove the entry, delete it")),
-            1..=TTL_MS_MAX => Ok(Expires::At(now_ms() + ms)),
+            1..=TTL_MS_MAX => Ok(Expires::At(self.now_ms() + ms)),
             _ => Err(Error::invalid(format!("a time to live is at most {TTL_MS_MAX} ms, or unlimited"))),
         };
         match ttl {
@@ -729,7 +747,7 @@ pub(crate) async fn keep_time(caches: Weak<Caches>) {
             if cache.admit().is_err() {
                 continue;
             }
-            cache.expire(now_ms()).await;
+            cache.expire(caches.core.now_ms()).await;
             tokio::task::yield_now().await;
         }
         caches.dump_if_long();

@@ -12,7 +12,6 @@ use engine::{ErrorKind, RecordBatch, RecordView, Result};
 
 use super::log::{CacheLog, RECORD_BYTES};
 use super::{Cache, Caches, Durable};
-use crate::clock::now_ms;
 
 /// Interval at which a long restore reports its progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -23,13 +22,18 @@ const LOOK_EVERY: u64 = 4096;
 const EXPIRE_LATE_MS: u64 = 60_000;
 
 impl Caches {
-    /// Restores the durable caches. No cache can be created before this has finished.
+    /// Restores the durable caches, unless that was done. No cache can be created before this has finished.
     pub async fn restore(&self) -> Result<()> {
-        let caches = self;
-        if caches.is_restored.load(Ordering::Acquire) {
+        self.restored.ensure(|| self.read_log()).await
+    }
+
+    async fn read_log(&self) -> Result<()> {
+        let Ok(topic) = self.core.topic(CACHES_TOPIC) else {
             return Ok(());
-        }
-        let log = self.open_cache_log(self.core.topic(CACHES_TOPIC)?)?;
+        };
+        // Changes of caches that were forgotten may still be on their way to the disk.
+        topic.partition(0)?.settled()?.wait().await?;
+        let log = self.open_cache_log(topic)?;
         let mut restore = Restore::new(self, log.topic.partitions()[0].extent().bytes);
         let read = self.core.read_records(&log.topic, |_, view, batch| restore.record(&log, view, batch)).await;
         if let Err(error) = read {
@@ -39,16 +43,38 @@ impl Caches {
             // The owners of the unreadable changes are unknown: no durable cache is known to be complete.
             let names: HashSet<CacheName> = restore.by_number.values().map(|cache| cache.name.clone()).collect();
             tracing::error!(%error, caches = ?names, "durable caches are not served: their log is damaged");
-            caches.refused.get_or_init(|| (error, names));
-            caches.is_restored.store(true, Ordering::Release);
+            *self.refused.write() = Some((error, names));
             return Ok(());
         }
         let bytes = restore.bytes;
         let entries = restore.finish();
         log.bytes.store(bytes, Ordering::Relaxed);
-        caches.restored_entries.store(entries, Ordering::Relaxed);
-        caches.is_restored.store(true, Ordering::Release);
+        self.restored_entries.store(entries, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Forgets the durable caches: [`Caches::restore`] reads them from their log again. A caller that has one must open
+    /// it again by its name. Returns their numbers.
+    pub(crate) async fn forget(&self) -> HashSet<u64> {
+        let forgetting = self.restored.forgetting().await;
+        // A dump deletes the records that it replaces.
+        let _dumping = self.dumping.lock().await;
+        let gone: Vec<Arc<Cache>> = {
+            let mut by_name = self.by_name.write();
+            forgetting.begin();
+            if let Some(log) = self.log.write().take() {
+                log.close();
+            }
+            *self.refused.write() = None;
+            by_name.extract_if(|_, cache| cache.durable.is_some()).map(|(_, cache)| cache).collect()
+        };
+        for cache in &gone {
+            self.by_id.write().remove(&cache.id);
+            // A change that was admitted is in the log, or fails, once the lock of its stripe was taken here.
+            cache.stripes.iter().for_each(|stripe| drop(stripe.0.lock()));
+            cache.end();
+        }
+        gone.iter().map(|cache| cache.id).collect()
     }
 }
 
@@ -159,7 +185,7 @@ impl<'c> Restore<'c> {
 
     /// Makes the restored caches available to all callers. Returns the number of their entries.
     fn finish(self) -> u64 {
-        self.expire(now_ms());
+        self.expire(self.caches.core.now_ms());
         let stripes = || self.by_number.values().flat_map(|cache| &cache.stripes);
         // A key may be in another stripe than before the restart, so all stripes continue to count from the newest
         // change.

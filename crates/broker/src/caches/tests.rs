@@ -139,12 +139,12 @@ async fn what_expires_is_gone_to_the_millisecond_and_watchers_hear_of_it() {
     let cache = broker.caches.open("c").expect("made");
     let mut mirror = Mirror::default();
     mirror.catch_up(&cache, "").await;
-    let until = now_ms() + 40;
+    let until = crate::Clock::SYSTEM.now_ms() + 40;
     cache.put(b"soon", b"1", Ttl::Until(until), Condition::Always).expect("room");
     cache.put(b"later", b"1", Ttl::For(3_600_000), Condition::Always).expect("room");
-    while now_ms() < until {
+    while crate::Clock::SYSTEM.now_ms() < until {
         // The entry may expire between the two reads.
-        assert!(value(&cache, "soon").is_some() || now_ms() >= until);
+        assert!(value(&cache, "soon").is_some() || crate::Clock::SYSTEM.now_ms() >= until);
     }
     assert_eq!(value(&cache, "soon"), None);
     while !mirror.seen.contains(&ChangeKind::Expired) {
@@ -359,7 +359,8 @@ async fn caches_are_made_described_and_deleted() {
     assert_eq!(names(broker.caches.list("a", 1)), (vec!["b".to_owned()], true));
     let cache = broker.caches.open("b").expect("there");
     put(&cache, "k", "v");
-    let left = cache.peek(b"k", |found| found.and_then(|found| found.expires_ms)).expect("a time") - now_ms();
+    let left = cache.peek(b"k", |found| found.and_then(|found| found.expires_ms)).expect("a time")
+        - crate::Clock::SYSTEM.now_ms();
     assert!((1..=60_000).contains(&left));
     assert_eq!(broker.caches.describe("b").expect("there").stats.entries, 1);
     for name in ["", "a b", "..", &"x".repeat(250)] {

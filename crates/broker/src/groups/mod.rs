@@ -23,7 +23,7 @@ use engine::{Error, Offset, PartitionId, Pattern, Result, Start, TopicName, Topi
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
-use crate::clock;
+use crate::clock::Clock;
 use crate::commit::{Appended, Commit};
 use crate::core::{Core, TopicObserver};
 use crate::metrics::Counter;
@@ -69,6 +69,7 @@ pub(crate) struct GroupTable {
     protocols_bytes: AtomicUsize,
     member_ids: classic::MemberIds,
     /// Start of the monotonic clock.
+    clock: Clock,
     begin: Instant,
     /// Time of the newest commit, in ms since 1970, including commits before startup.
     commit_ms: AtomicU64,
@@ -138,9 +139,10 @@ pub enum ResetTo {
     Forget,
 }
 
-impl Default for GroupTable {
-    fn default() -> Self {
+impl GroupTable {
+    pub(crate) fn new(clock: Clock) -> Self {
         Self {
+            clock,
             groups: RwLock::default(),
             shares: share::ShareGroups::default(),
             restored: Restored::default(),
@@ -153,19 +155,17 @@ impl Default for GroupTable {
             counts: Counts::default(),
         }
     }
-}
 
-impl GroupTable {
     /// Returns the time of a commit: no earlier than any previous commit, even if the system clock was set back.
     fn commit_ms(&self) -> u64 {
-        let now_ms = clock::now_ms();
+        let now_ms = self.clock.now_ms();
         self.commit_ms.fetch_max(now_ms, Ordering::AcqRel).max(now_ms)
     }
 
     /// Returns the time of a decision that commits offsets: later than all previous commits. If the decision is carried
     /// out again, later commits can thereby be distinguished from earlier ones.
     pub(crate) fn decision_ms(&self) -> u64 {
-        let now_ms = clock::now_ms();
+        let now_ms = self.clock.now_ms();
         let next = |last: u64| last.saturating_add(1).max(now_ms);
         let before = self.commit_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(next(last)));
         next(before.unwrap_or_else(|last| last))
@@ -177,7 +177,7 @@ impl GroupTable {
     }
 
     fn now(&self) -> Now {
-        Now { steady_ms: self.begin.elapsed().as_millis() as u64, unix_ms: clock::now_ms() }
+        Now { steady_ms: self.begin.elapsed().as_millis() as u64, unix_ms: self.clock.now_ms() }
     }
 
     fn find(&self, name: &GroupName) -> Outcome<Arc<Cell>> {

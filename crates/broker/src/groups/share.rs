@@ -213,7 +213,7 @@ impl Groups {
         // Another member may have created the queue concurrently.
         let (_, begins) = self.queues.make(new).await?;
         if begins && let ShareStart::Ago(ago) = start {
-            let at_ms = crate::clock::now_ms().saturating_sub(ago.as_millis() as u64);
+            let at_ms = self.core.now_ms().saturating_sub(ago.as_millis() as u64);
             self.queues.seek_any(queue.as_str(), SeekTo::Time(at_ms as i64)).await?;
         }
         Ok(queue)

@@ -86,7 +86,8 @@ async fn what_is_kept_is_found_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn acknowledged_commits_are_restored_whenever_groups_are_forgotten() {
     let dir = tempfile::tempdir().expect("a folder");
-    let stored = Store::open(Arc::new(RealDisk), dir.path(), StoreSettings::default(), clock::now_ms, &mut |_| {});
+    let stored =
+        Store::open(Arc::new(RealDisk), dir.path(), StoreSettings::default(), Clock::SYSTEM.read(), &mut |_| {});
     let threads = [Handle::current()];
     let broker = Broker::start_with(Settings::default(), &threads, Some(stored.expect("opened"))).expect("started");
     broker.create_topic("t", TopicSettings { partitions: 4, ..TopicSettings::on_disk() }).await.expect("created");
@@ -107,13 +108,13 @@ async fn acknowledged_commits_are_restored_whenever_groups_are_forgotten() {
         })
         .collect();
     while tasks.iter().any(|task| !task.is_finished()) {
-        broker.forget_views().await;
+        broker.forget_views().await.expect("restored");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     for task in tasks {
         task.await.expect("no panic");
     }
-    broker.forget_views().await;
+    broker.forget_views().await.expect("restored");
     for partition in 0..4 {
         let (name, at) = (group(&format!("g{}", partition % 2)), at("t", partition));
         let found = broker.groups.committed_offsets(&name, Some(std::slice::from_ref(&at)));
@@ -125,7 +126,8 @@ async fn acknowledged_commits_are_restored_whenever_groups_are_forgotten() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiting_member_of_a_forgotten_group_is_told_to_join_again() {
     let dir = tempfile::tempdir().expect("a folder");
-    let stored = Store::open(Arc::new(RealDisk), dir.path(), StoreSettings::default(), clock::now_ms, &mut |_| {});
+    let stored =
+        Store::open(Arc::new(RealDisk), dir.path(), StoreSettings::default(), Clock::SYSTEM.read(), &mut |_| {});
     let threads = [Handle::current()];
     let broker = Broker::start_with(Settings::default(), &threads, Some(stored.expect("opened"))).expect("started");
     broker.create_topic("t", TopicSettings::on_disk()).await.expect("created");
@@ -141,7 +143,7 @@ async fn a_waiting_member_of_a_forgotten_group_is_told_to_join_again() {
     let waiting = broker.clone();
     let waits = tokio::spawn(async move { waiting.groups.heartbeat(&group("g"), beat).await });
     tokio::time::sleep(Duration::from_millis(50)).await;
-    broker.forget_views().await;
+    broker.forget_views().await.expect("restored");
     let outcome = tokio::time::timeout(Duration::from_secs(60), waits).await.expect("in time").expect("no panic");
     assert_eq!(outcome.expect_err("it is no member").reason, Reason::UnknownMember);
     let again = broker.groups.join(&group("g"), join("m", "t")).await.expect("joined again");

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::{DraftBatch, Error, ErrorKind, Offset, Placed, Result, TopicSettings};
-use storage::MemoryLog;
+use storage::Commits;
 
 use super::deliver::deliver;
 use super::{PartitionCell, State, await_commit};
-use crate::admission::LogBudget;
+use crate::admission::{LogBudget, LogPermit};
 use crate::commit::Commit;
-use crate::log::Log;
-use crate::retention::{Retention, make_room, needed_from};
+use crate::retention::{Retention, needed_from};
 use crate::subscriber::Subscriber;
 use crate::view::QueueView;
 use crate::wakes::Wakes;
@@ -118,7 +117,7 @@ impl PartitionCell {
         }
         if let Some(base_offset) = state.sent_before(options).map_err(Refused::Failed)? {
             let commit = state.commit_of(base_offset + 1).map_err(Refused::Failed)?;
-            let is_on_disk = matches!(state.log, Log::Disk(_));
+            let is_on_disk = state.log.is_durable();
             return Ok(Appended { base_offset, receivers: 0, is_duplicate: true, is_on_disk, commit });
         }
         if let Some(at) = options.at
@@ -139,99 +138,95 @@ impl PartitionCell {
         if let Some(full) = refusal {
             return Err(Refused::Failed(full));
         }
-        let receivers = state.fanout.receivers();
-        match &mut state.log {
-            Log::Memory(log) => {
-                let batch = match state.order.place(batch).map_err(Refused::Failed)? {
-                    Placed::New(batch) => batch,
-                    Placed::Duplicate { base_offset } => {
-                        return Ok(Appended {
-                            base_offset,
-                            receivers: 0,
-                            is_duplicate: true,
-                            is_on_disk: false,
-                            commit: Commit::done(),
-                        });
-                    }
-                };
-                let needed_from = needed_from(options.retention, &mut state.queues, &state.holds);
-                make_room(log, MemoryLog::cost(len), needed_from, options.retention, budget, options.now_ms)
-                    .map_err(Refused::Failed)?;
-                state.queues.iter_mut().for_each(|view| view.make_room(messages));
-                state.order.replay(&batch);
-                let base_offset = batch.base_offset();
-                // No reader sees the state before the lock is released, and a batch with one owner needs no reference
-                // count.
-                let stable_end = state.order.stable_end();
-                deliver(&mut state.fanout, &mut state.queues, &batch, stable_end, options.now_ms, wakes);
-                log.append(batch, options.now_ms);
-                let Retention { bytes, ms, .. } = options.retention;
-                budget.release(log.trim(bytes, ms, needed_from, options.now_ms));
-                self.wake_fetches();
-                state.note_sent(options, base_offset);
-                Ok(Appended { base_offset, receivers, is_duplicate: false, is_on_disk: false, commit: Commit::done() })
-            }
-            Log::Disk(log) => {
-                if !options.is_admitted {
-                    log.check_room().map_err(Refused::Failed)?;
-                }
-                match if options.yields { log.admit() } else { Ok(()) } {
-                    // Other publishes free room in the journal soon; on a full disk, records have to be deleted first.
-                    Err(full) if full.kind != ErrorKind::DiskFull => {
-                        return Err(Refused::Blocked(batch, Blocking::Journal(full)));
-                    }
-                    admitted => admitted.map_err(Refused::Failed)?,
-                }
-                let (base_offset, is_duplicate) = match state.order.place(batch).map_err(Refused::Failed)? {
-                    Placed::New(batch) => {
-                        log.append(batch.clone(), self.clone()).map_err(Refused::Failed)?;
-                        state.queues.iter_mut().for_each(|view| view.make_room(messages));
-                        state.order.replay(&batch);
-                        if let Some(id) = &options.dedup {
-                            state.dedup.insert(id.clone(), batch.base_offset(), options.now_ms);
-                        }
-                        (batch.base_offset(), false)
-                    }
-                    Placed::Duplicate { base_offset } => (base_offset, true),
-                };
-                if is_duplicate
-                    && base_offset + count > log.extent().end
-                    && let Some(broken) = log.broken()
-                {
-                    // The batch was accepted, but no notification about its commit will follow.
-                    return Err(Refused::Failed(broken));
-                }
-                let commit = if options.awaits_commit {
-                    await_commit(state.number, &mut state.uncommitted, base_offset + count, log.extent().end)
-                } else {
-                    Commit::done()
-                };
-                let receivers = if is_duplicate { 0 } else { receivers };
-                let is_on_disk = options.awaits_commit;
-                Ok(Appended { base_offset, receivers, is_duplicate, is_on_disk, commit })
-            }
+        if !options.is_admitted {
+            state.log.check_room().map_err(Refused::Failed)?;
         }
+        match if options.yields { state.log.admit() } else { Ok(()) } {
+            // Other publishes free room in the journal soon; on a full disk, records have to be deleted first.
+            Err(full) if full.kind != ErrorKind::DiskFull => {
+                return Err(Refused::Blocked(batch, Blocking::Journal(full)));
+            }
+            admitted => admitted.map_err(Refused::Failed)?,
+        }
+        let is_on_disk = options.awaits_commit && state.log.is_durable();
+        let batch = match state.order.place(batch).map_err(Refused::Failed)? {
+            Placed::New(batch) => batch,
+            Placed::Duplicate { base_offset } => {
+                let commit = state.commit_of(base_offset + count).map_err(Refused::Failed)?;
+                let commit = if options.awaits_commit { commit } else { Commit::done() };
+                return Ok(Appended { base_offset, receivers: 0, is_duplicate: true, is_on_disk, commit });
+            }
+        };
+        let receivers = state.fanout.receivers();
+        let base_offset = batch.base_offset();
+        let needed_from = needed_from(options.retention, &mut state.queues, &state.holds);
+        let room = state.room_for(len, needed_from, options, self, budget).map_err(Refused::Failed)?;
+        let commits = state.log.append(batch.clone(), options.now_ms, self.clone()).map_err(Refused::Failed)?;
+        room.spend();
+        state.queues.iter_mut().for_each(|view| view.make_room(messages));
+        state.order.replay(&batch);
+        state.note_sent(options, base_offset);
+        if commits == Commits::Now {
+            let stable_end = state.order.stable_end();
+            deliver(&mut state.fanout, &mut state.queues, &batch, stable_end, options.now_ms, wakes);
+            let Retention { bytes, ms, .. } = options.retention;
+            if let Some(start) = state.log.retain(bytes, ms, needed_from, options.now_ms) {
+                // It only fails behind the end of the log.
+                budget.release(state.delete_before(start, self).unwrap_or_default());
+            }
+            self.wake_fetches();
+        }
+        let commit = if options.awaits_commit && commits == Commits::Later {
+            await_commit(state.number, &mut state.uncommitted, base_offset + count, state.log.extent().end)
+        } else {
+            Commit::done()
+        };
+        Ok(Appended { base_offset, receivers, is_duplicate: false, is_on_disk, commit })
     }
 
     /// Returns an error if the journal's queue is so full that one more append would have to wait.
     pub(crate) fn admit(&self) -> Result<()> {
-        let log = match &self.state.lock().log {
-            Log::Memory(_) => return Ok(()),
-            Log::Disk(log) => log.clone(),
-        };
+        let log = self.state.lock().log.clone();
         log.admit()
     }
 
     /// Returns an error while appended batches could not be written to their place, however few are pending.
     pub(crate) fn check_room(&self) -> Result<()> {
-        match &self.state.lock().log {
-            Log::Memory(_) => Ok(()),
-            Log::Disk(log) => log.check_room(),
-        }
+        self.state.lock().log.check_room()
     }
 }
 
 impl State {
+    /// Acquires the memory that a batch of `len` bytes takes in the log. If the budget is used up, the log drops its
+    /// own history before the batch is refused.
+    fn room_for<'a>(
+        &self,
+        len: usize,
+        needed_from: Offset,
+        options: &AppendOptions,
+        cell: &Arc<PartitionCell>,
+        budget: &'a LogBudget,
+    ) -> Result<LogPermit<'a>> {
+        let cost = self.log.memory_cost(len);
+        if let Some(permit) = budget.acquire(cost) {
+            return Ok(permit);
+        }
+        let keep = self.log.memory_bytes().saturating_sub(cost).max(1) as u64;
+        if !options.retention.drop_consumed
+            && let Some(start) = self.log.retain(keep, 0, needed_from, options.now_ms)
+        {
+            budget.release(self.delete_before(start, cell)?);
+        }
+        let out_of_memory = || {
+            Error::busy(format!(
+                "the logs in memory hold {} of {} bytes; raise memory_max or lower retention_bytes",
+                budget.used(),
+                budget.max()
+            ))
+        };
+        budget.acquire(cost).ok_or_else(out_of_memory)
+    }
+
     /// Returns the offset of the batch that was sent recently with the same deduplication id.
     fn sent_before(&mut self, options: &AppendOptions) -> Result<Option<Offset>> {
         match &options.dedup {

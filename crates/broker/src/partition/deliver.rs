@@ -6,8 +6,6 @@ use engine::{Error, Fanout, Offset, RecordBatch};
 use storage::Owner;
 
 use super::PartitionCell;
-use crate::clock;
-use crate::log::Log;
 use crate::subscriber::Subscriber;
 use crate::view::QueueView;
 use crate::wakes::Wakes;
@@ -18,12 +16,9 @@ impl Owner for PartitionCell {
         let mut wakes = Wakes::default();
         let mut state = self.state.lock();
         let state = &mut *state;
-        let Log::Disk(log) = &state.log else {
-            return;
-        };
-        let now_ms = if state.queues.is_empty() { 0 } else { clock::now_ms() };
-        let batches = log.commit(mark);
-        let stable_end = if state.queues.is_empty() { 0 } else { log.stable_end() };
+        let now_ms = if state.queues.is_empty() { 0 } else { state.clock.now_ms() };
+        let batches = state.log.commit(mark);
+        let stable_end = if state.queues.is_empty() { 0 } else { state.log.stable_end() };
         for batch in batches {
             deliver(&mut state.fanout, &mut state.queues, &batch, stable_end, now_ms, &mut wakes);
         }

@@ -1,13 +1,13 @@
 //! Subscribers of a partition: joining, leaving, and reading the log to catch up.
 
-use crate::log::Read;
-use engine::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::{Offset, Result, Start};
+use engine::{ErrorKind, Offset, Result, Start};
+use storage::Read;
 
 use super::PartitionCell;
+use crate::log::batches_of;
 use crate::subscriber::Subscriber;
 
 impl PartitionCell {
@@ -73,14 +73,18 @@ impl PartitionCell {
             let (start, read) = {
                 let state = self.state.lock();
                 let log = state.log.extent();
-                match state.log.read(from.max(log.start), engine::limits::BACKFILL_BYTES) {
+                match state.log.clone().read(from.max(log.start), engine::limits::BACKFILL_BYTES) {
+                    // A new start of the log was committed in the meantime.
+                    Err(error) if error.kind == ErrorKind::OutOfRange && state.log.extent().start > log.start => {
+                        continue;
+                    }
                     // Only a deleted partition ends before an offset that it assigned; it has nothing to read.
                     Err(error) if error.kind == ErrorKind::OutOfRange => (log.start, Read::Batches(Vec::new())),
                     Err(error) => return subscriber.end(error),
                     Ok(read) => (log.start, read),
                 }
             };
-            return match read.batches().await {
+            return match batches_of(read).await {
                 Ok(batches) if batches.is_empty() => {
                     // No append can happen between this check of the end and the source being live.
                     let state = self.state.lock();

@@ -18,9 +18,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use engine::queue::Dedup;
 use engine::{Error, Fanout, Offset, Partition, PartitionId, Result, TopicName};
 use parking_lot::Mutex;
-use storage::{DiskExtent, MemoryLog};
+use storage::{LogExtent, MemoryLog};
 use tokio::sync::{Notify, oneshot};
 
+use crate::clock::Clock;
 use crate::commit::{Commit, LogNumber};
 use crate::log::Log;
 use crate::subscriber::Subscriber;
@@ -45,6 +46,7 @@ type Uncommitted = VecDeque<(Offset, oneshot::Sender<Result<()>>)>;
 /// State behind the lock. Invariant: every live source of the fanout was offered exactly the batches that became
 /// readable since it joined.
 struct State {
+    clock: Clock,
     order: Partition,
     log: Log,
     fanout: Fanout<Arc<Subscriber>>,
@@ -71,12 +73,10 @@ pub struct Extent {
 }
 
 impl PartitionCell {
-    pub(crate) fn new(topic: TopicName, id: PartitionId, log: Log) -> Self {
-        let order = match &log {
-            Log::Memory(_) => Partition::default(),
-            Log::Disk(log) => Partition::resume(log.end(), log.producers()),
-        };
+    pub(crate) fn new(topic: TopicName, id: PartitionId, log: Log, clock: Clock) -> Self {
+        let order = Partition::resume(log.end(), log.producers());
         let state = State {
+            clock,
             order,
             log,
             fanout: Fanout::default(),
@@ -106,11 +106,8 @@ impl PartitionCell {
     pub(crate) fn delete(&self) -> (Vec<(Arc<Subscriber>, engine::SourceId)>, usize) {
         let mut state = self.state.lock();
         state.is_deleted = true;
-        let freed = match &state.log {
-            Log::Memory(log) => log.bytes(),
-            Log::Disk(_) => 0,
-        };
-        state.log = Log::Memory(MemoryLog::default());
+        let freed = state.log.memory_bytes();
+        state.log = Arc::new(MemoryLog::default());
         state.queues.clear();
         let fanout = std::mem::take(&mut state.fanout);
         let uncommitted = std::mem::take(&mut state.uncommitted);
@@ -143,12 +140,9 @@ impl PartitionCell {
 impl State {
     /// Returns the commit of all records before this offset, which were accepted already.
     pub(super) fn commit_of(&mut self, end: Offset) -> Result<Commit> {
-        let Log::Disk(log) = &self.log else {
-            return Ok(Commit::done());
-        };
-        let committed = log.extent().end;
+        let committed = self.log.extent().end;
         if end > committed
-            && let Some(broken) = log.broken()
+            && let Some(broken) = self.log.broken()
         {
             // No notification about the commit will follow.
             return Err(broken);
@@ -157,13 +151,9 @@ impl State {
     }
 
     pub(super) fn extent(&self) -> Extent {
-        let DiskExtent { start, end, bytes } = self.log.extent();
-        let stable_end = match &self.log {
-            Log::Memory(_) => self.order.stable_end(),
-            // The order includes markers that are not on disk yet.
-            Log::Disk(log) => log.stable_end(),
-        };
-        let stable_end = stable_end.clamp(start, end);
+        let LogExtent { start, end, bytes } = self.log.extent();
+        // The order includes markers that are not committed yet.
+        let stable_end = self.log.stable_end().clamp(start, end);
         Extent { start, end, stable_end, bytes, subscribers: 0 }
     }
 }

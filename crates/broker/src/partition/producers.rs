@@ -1,11 +1,10 @@
 //! Transactions of producers in a partition.
 
-use crate::log::Log;
-use engine::Error;
 use engine::producers::ProducerStatus;
-use engine::{ErrorKind, Result};
+use engine::{Error, ErrorKind, Result};
 
 use super::PartitionCell;
+use crate::log::check_served;
 
 impl PartitionCell {
     /// Allows a producer's transaction to write to this partition. Called by the transaction coordinator.
@@ -14,10 +13,8 @@ impl PartitionCell {
         if state.is_deleted {
             return Err(self.gone());
         }
-        state.log.check_served()?;
-        if let Log::Disk(log) = &state.log
-            && !log.takes_transactions()
-        {
+        check_served(&state.log)?;
+        if !state.log.takes_transactions() {
             let message = format!("topic {} is stored in SQLite, which does not support transactions", self.topic);
             return Err(Error::new(ErrorKind::Unsupported, format!("{message}; use storage disk")));
         }
@@ -31,7 +28,7 @@ impl PartitionCell {
         if state.is_deleted {
             return Ok(None);
         }
-        state.log.check_served()?;
+        check_served(&state.log)?;
         Ok(state.order.close(id))
     }
 

@@ -6,10 +6,11 @@ use std::task::{Context, Poll};
 
 use engine::producers::Aborted;
 use engine::{Offset, RecordBatch, Result};
+use storage::Read;
 use tokio::sync::futures::Notified;
 
 use super::{Extent, PartitionCell};
-use crate::log::{Log, Read};
+use crate::log::{batches_of, check_served};
 
 /// Waiter for the next append; it is counted as long as this value lives.
 pub(crate) struct NextAppend<'a> {
@@ -39,9 +40,9 @@ impl PartitionCell {
             if state.is_deleted {
                 return Err(self.gone());
             }
-            (state.extent(), state.log.read(from, bytes_max)?)
+            (state.extent(), state.log.clone().read(from, bytes_max)?)
         };
-        Ok((extent, read.batches().await?))
+        Ok((extent, batches_of(read).await?))
     }
 
     /// Returns the batches from an offset up to the stable end of the log, and the aborted transactions among them.
@@ -56,19 +57,15 @@ impl PartitionCell {
                 return Err(self.gone());
             }
             let extent = state.extent();
-            state.log.check_served()?;
+            check_served(&state.log)?;
             let read = if from >= extent.stable_end && from <= extent.end {
                 Read::Batches(Vec::new())
             } else {
-                state.log.read(from, bytes_max)?
+                state.log.clone().read(from, bytes_max)?
             };
-            let aborted = match &state.log {
-                Log::Memory(_) => state.order.aborted(from, extent.stable_end),
-                Log::Disk(log) => log.aborted(from, extent.stable_end),
-            };
-            (extent, read, aborted)
+            (extent, read, state.log.aborted(from, extent.stable_end))
         };
-        let mut batches = read.batches().await?;
+        let mut batches = batches_of(read).await?;
         batches.retain(|batch| batch.base_offset() < extent.stable_end);
         // A marker may be removed once its records are: a transaction without records must not be reported.
         Aborted::retain_among(&mut aborted, &batches);
@@ -77,11 +74,8 @@ impl PartitionCell {
 
     /// Returns the offset of the first batch that has a record at or after this time. May block on a file.
     pub(crate) fn offset_for_time(&self, timestamp_ms: i64) -> Result<Offset> {
-        let disk = match &self.state.lock().log {
-            Log::Memory(log) => return Ok(log.offset_for_time(timestamp_ms)),
-            Log::Disk(log) => log.clone(),
-        };
-        disk.offset_for_time(timestamp_ms)
+        let log = self.state.lock().log.clone();
+        log.offset_for_time(timestamp_ms)
     }
 
     /// Returns a future that completes with the next append or deletion after this call.

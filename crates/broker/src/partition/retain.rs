@@ -3,44 +3,34 @@
 use std::sync::Arc;
 
 use engine::{Error, ErrorKind, Offset, Result};
+use storage::Commits;
 
 use super::{PartitionCell, State};
-use crate::clock;
 use crate::commit::Commit;
-use crate::log::Log;
 use crate::retention::{Retention, needed_from};
 
 impl PartitionCell {
     /// Removes the records that retention no longer covers. Returns the bytes of memory that became free.
     pub(crate) fn trim(self: &Arc<Self>, retention: Retention, now_ms: u64) -> usize {
-        let (disk, needed_from) = {
+        let (log, needed_from) = {
             let state = &mut *self.state.lock();
-            let needed_from = needed_from(retention, &mut state.queues, &state.holds);
-            match &mut state.log {
-                Log::Memory(log) => {
-                    let freed = log.trim(retention.bytes, retention.ms, needed_from, now_ms);
-                    state.order.forget_aborted(log.start());
-                    return freed;
-                }
-                Log::Disk(log) => {
-                    state.order.forget_aborted(log.forget_aborted());
-                    (log.clone(), needed_from)
-                }
-            }
+            state.order.forget_aborted(state.log.forget_aborted());
+            (state.log.clone(), needed_from(retention, &mut state.queues, &state.holds))
         };
-        let start = disk.retain(retention.bytes, retention.ms, now_ms).map(|start| start.min(needed_from));
-        if let Some(start) = start.filter(|start| *start > disk.extent().start)
-            && let Err(error) = disk.set_start(start, self.clone())
-        {
+        // May read a file, so the lock is not held.
+        let Some(start) = log.retain(retention.bytes, retention.ms, needed_from, now_ms) else {
+            return 0;
+        };
+        self.state.lock().delete_before(start, self).unwrap_or_else(|error| {
             tracing::debug!(topic = %self.topic, partition = self.id, %error, "retention is delayed");
-        }
-        0
+            0
+        })
     }
 
     /// Removes the records before an offset, or all records for `Offset::MAX`. Returns the new start of the log, the
     /// bytes of memory that became free, and when the change is durable.
     pub(crate) fn delete_records(&self, before: Offset) -> Result<(Offset, usize, Commit)> {
-        let mut state = self.state.lock();
+        let state = self.state.lock();
         if state.is_deleted {
             return Err(self.gone());
         }
@@ -53,14 +43,13 @@ impl PartitionCell {
             ));
         }
         let start = before.max(extent.start);
-        match &mut state.log {
-            Log::Memory(log) => Ok((start, log.set_start(start), Commit::done())),
-            Log::Disk(log) => {
-                let (said, lasts) = Commit::of_entry();
-                log.set_start(start, said)?;
-                Ok((start, 0, lasts))
-            }
-        }
+        let before = state.log.memory_bytes();
+        let (said, lasts) = Commit::of_entry();
+        let commit = match state.log.clone().set_start(start, said)? {
+            Commits::Now => Commit::done(),
+            Commits::Later => lasts,
+        };
+        Ok((start, before - state.log.memory_bytes(), commit))
     }
 
     /// Keeps the records from `floor` on for a snapshot of this name, even if all queues have acknowledged them.
@@ -83,9 +72,8 @@ impl PartitionCell {
     pub(crate) fn sweep_consumed(self: &Arc<Self>) -> usize {
         let mut state = self.state.lock();
         let (start, freed) = state.drop_consumed([]);
-        if let Log::Disk(log) = &state.log
-            && start > log.extent().start
-            && let Err(error) = log.set_start(start, self.clone())
+        if start > state.log.extent().start
+            && let Err(error) = state.delete_before(start, self)
         {
             tracing::debug!(
                 topic = %self.topic,
@@ -99,6 +87,13 @@ impl PartitionCell {
 }
 
 impl State {
+    /// Deletes the records before `start`. Returns the bytes of memory that became free.
+    pub(super) fn delete_before(&self, start: Offset, cell: &Arc<PartitionCell>) -> Result<usize> {
+        let before = self.log.memory_bytes();
+        self.log.clone().set_start(start, cell.clone())?;
+        Ok(before - self.log.memory_bytes())
+    }
+
     pub(super) fn hold(&mut self, name: &str, floor: Offset) {
         self.release(name);
         self.holds.push((name.into(), floor));
@@ -113,28 +108,23 @@ impl State {
     }
 
     /// Removes what all queues have acknowledged: the records before the first one that any queue needs, and those in
-    /// `done`. On disk, only the records in `done` are forgotten here. Returns the start of the needed records, and the
+    /// `done`. A durable log deletes only the records in `done` here. Returns the start of the needed records, and the
     /// bytes of memory that became free.
     pub(super) fn drop_consumed(&mut self, done: impl IntoIterator<Item = Offset>) -> (Offset, usize) {
         if self.queues.iter().any(|view| view.queue.settings().keeps_acked) {
             return (0, 0);
         }
-        let (end, known) = match &self.log {
-            Log::Memory(log) => (log.end(), None),
-            // After a restart, the recent deduplication ids are restored from the log.
-            Log::Disk(log) => (log.extent().end, self.dedup.oldest(clock::now_ms())),
-        };
+        let end = self.log.extent().end;
+        // After a restart, the recent deduplication ids are restored from a log that survives it.
+        let known = if self.log.is_durable() { self.dedup.oldest(self.clock.now_ms()) } else { None };
         let held = self.holds.iter().map(|(_, floor)| *floor).chain(known).min().unwrap_or(end);
         let floor = self.queues.iter_mut().map(|view| view.queue.floor()).min().unwrap_or(end).min(held);
         let is_done = |offset: &Offset| self.queues.iter().all(|view| view.queue.is_done(*offset));
         let behind = done.into_iter().filter(|offset| (floor..held).contains(offset)).filter(is_done);
-        let freed = match &mut self.log {
-            Log::Memory(log) => log.set_start(floor) + behind.map(|offset| log.forget(offset)).sum::<usize>(),
-            Log::Disk(log) => {
-                behind.for_each(|offset| log.forget(offset));
-                0
-            }
-        };
+        let before = self.log.memory_bytes();
+        self.log.forget_before(floor);
+        behind.for_each(|offset| self.log.forget(offset));
+        let freed = before - self.log.memory_bytes();
         (floor.min(end), freed)
     }
 }

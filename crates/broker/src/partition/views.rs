@@ -41,7 +41,7 @@ impl PartitionCell {
     }
 
     /// Calls `work` with a queue's view and the log.
-    pub(crate) fn with_view<T>(&self, id: QueueId, work: impl FnOnce(&mut QueueView, &mut Log) -> T) -> Result<T> {
+    pub(crate) fn with_view<T>(&self, id: QueueId, work: impl FnOnce(&mut QueueView, &Log) -> T) -> Result<T> {
         self.work_on(&mut self.state.lock(), id, work)
     }
 
@@ -51,7 +51,7 @@ impl PartitionCell {
     pub(crate) fn with_view_of_consumed<T>(
         &self,
         id: QueueId,
-        work: impl FnOnce(&mut QueueView, &mut Log) -> T,
+        work: impl FnOnce(&mut QueueView, &Log) -> T,
         done: impl IntoIterator<Item = Offset>,
     ) -> Result<(T, usize)> {
         let mut state = self.state.lock();
@@ -59,14 +59,9 @@ impl PartitionCell {
         Ok((outcome, state.drop_consumed(done).1))
     }
 
-    fn work_on<T>(
-        &self,
-        state: &mut State,
-        id: QueueId,
-        work: impl FnOnce(&mut QueueView, &mut Log) -> T,
-    ) -> Result<T> {
+    fn work_on<T>(&self, state: &mut State, id: QueueId, work: impl FnOnce(&mut QueueView, &Log) -> T) -> Result<T> {
         if let Some(view) = state.queues.iter_mut().find(|view| view.cell.id == id) {
-            return Ok(work(view, &mut state.log));
+            return Ok(work(view, &state.log));
         }
         if state.is_held(&hold_of(id)) {
             return Err(Error::busy(format!("the queues over topic {} are being restored: try again", self.topic)));

@@ -11,7 +11,6 @@ use engine::queue::{Lease, LeaseError, Look, Queue, QueueName};
 use engine::{ErrorKind, Isolation, Offset, PartitionId, RecordBatch, Result};
 use tokio::time::Instant;
 
-use crate::clock::now_ms;
 use crate::fetch::{FETCH_WAIT_MAX, any};
 use crate::log::Log;
 use crate::partition::PartitionCell;
@@ -106,7 +105,7 @@ impl Drop for Held {
         if self.leases.is_empty() {
             return;
         }
-        let back = |view: &mut QueueView, _: &mut Log| self.leases.iter().for_each(|lease| view.queue.untake(lease));
+        let back = |view: &mut QueueView, _: &Log| self.leases.iter().for_each(|lease| view.queue.untake(lease));
         // A partition that was deleted has nothing to return.
         if let Err(error) = self.queues.change_view(&self.place.partition, self.place.cell.id, back) {
             tracing::debug!(%error, "undelivered messages were not returned");
@@ -135,7 +134,8 @@ impl Queues {
             if found.iter().any(is_over) || Instant::now() >= deadline {
                 return found;
             }
-            let due = due_ms.map(|due_ms| Instant::now() + Duration::from_millis(due_ms.saturating_sub(now_ms())));
+            let due =
+                due_ms.map(|due_ms| Instant::now() + Duration::from_millis(due_ms.saturating_sub(self.core.now_ms())));
             // The end of the wait is detected above.
             tokio::select! {
                 () = any(&mut appended) => {}
@@ -189,7 +189,7 @@ impl Queues {
                 Isolation::Committed => partition.extent().stable_end,
                 Isolation::Uncommitted => Offset::MAX,
             };
-            let now = now_ms();
+            let now = self.core.now_ms();
             let ((taken, unseen, due), saved) = self.change_view(partition, cell.id, |view, log| {
                 view.queue.trim(log.extent().start);
                 let leased = view.queue.counts(now).leased as usize;
@@ -266,7 +266,7 @@ impl Queues {
             }
         }
         if !done.is_empty() || !left.is_empty() {
-            let now = now_ms();
+            let now = self.core.now_ms();
             let ((), saved) = self.change_view(&partition, held.place.cell.id, |view, _| {
                 // No other caller can end a lease that was created just now.
                 done.iter().for_each(|lease| _ = view.queue.ack(lease.offset, lease.lease, now));
@@ -289,7 +289,7 @@ impl Queues {
         attempts_max: u32,
     ) -> Result<std::result::Result<(), LeaseError>> {
         let Place { cell, topic, partition } = self.place(&from.queue, from.partition).await?;
-        let now = now_ms();
+        let now = self.core.now_ms();
         let (settled, saved) = self.change_view(&partition, cell.id, |view, log| {
             let queue = &mut view.queue;
             let start = log.extent().start;
@@ -328,7 +328,7 @@ impl Queues {
     /// as if they had not been delivered.
     pub async fn give_up(&self, from: &AcquireFrom, leases: &[(Offset, u64)]) -> Result<()> {
         let Place { cell, partition, .. } = self.place(&from.queue, from.partition).await?;
-        let now = now_ms();
+        let now = self.core.now_ms();
         let ((), saved) = self.change_view(&partition, cell.id, |view, _| {
             for (offset, lease) in leases {
                 if let Some(attempts) = view.queue.held(*offset, *lease, now) {
@@ -344,7 +344,7 @@ impl Queues {
     /// Removes the leases that are no longer held.
     pub async fn held(&self, from: &AcquireFrom, leases: &mut Vec<(Offset, u64)>) -> Result<()> {
         let Place { cell, partition, .. } = self.place(&from.queue, from.partition).await?;
-        let now = now_ms();
+        let now = self.core.now_ms();
         partition.with_view(cell.id, |view, _| {
             leases.retain(|(offset, lease)| view.queue.held(*offset, *lease, now).is_some());
         })

@@ -14,7 +14,7 @@ use crate::{Isolation, Settings, ShareStart, Wakes};
 fn start(dir: Option<&TempDir>) -> Arc<Broker> {
     let opened = dir.map(|dir| {
         let settings = StoreSettings::default();
-        Store::open(Arc::new(RealDisk), dir.path(), settings, crate::now_ms, &mut |_| {}).expect("opens")
+        Store::open(Arc::new(RealDisk), dir.path(), settings, crate::Clock::SYSTEM.read(), &mut |_| {}).expect("opens")
     });
     Broker::start_with(Settings::default(), &[Handle::current()], opened).expect("starts")
 }

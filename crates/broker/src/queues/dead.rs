@@ -11,7 +11,6 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use super::Receive;
-use crate::clock::now_ms;
 use crate::commit::Commit;
 use crate::partition::PartitionCell;
 use crate::queues::Queues;
@@ -118,7 +117,7 @@ impl Queues {
                         let offset = lease.offset;
                         tracing::warn!(%queue, offset, %error, "it could not be moved to the dead letters");
                         let kept = queues.change_view(&partition, cell.id, |view, _| {
-                            view.queue.keep_dead(lease.offset, now_ms(), AGAIN_MS);
+                            view.queue.keep_dead(lease.offset, queues.core.now_ms(), AGAIN_MS);
                         });
                         if let Err(error) = kept {
                             tracing::debug!(%queue, %error, "the topic was deleted in the meantime");
@@ -159,7 +158,7 @@ impl Queues {
             self.move_message(topic, partition, &message, to.as_str(), Some((source, lease.attempts))).await?;
             self.events.dead.add(1);
         }
-        self.end_leases(cell, partition, &[(lease.offset, lease.lease)], now_ms())
+        self.end_leases(cell, partition, &[(lease.offset, lease.lease)], self.core.now_ms())
     }
 
     /// Publishes a message to another topic with its id and time. `source` is the queue that it leaves, with the
@@ -200,7 +199,7 @@ impl Queues {
             headers.push((header::DELIVERIES.as_bytes(), Some(attempts.as_bytes())));
         }
         let group = message.group().map(|group| &group[..]);
-        let batch = DraftBatch::of_one(now_ms() as i64, group, Some(message.body()), &headers)?;
+        let batch = DraftBatch::of_one(self.core.now_ms() as i64, group, Some(message.body()), &headers)?;
         self.core.publish(to, None, Acks::Committed, batch, &mut Wakes::default()).await.map(drop)
     }
 
@@ -234,7 +233,7 @@ impl Queues {
                 from: from.to_owned(),
                 to: to.map(str::to_owned),
                 rate,
-                started_ms: now_ms(),
+                started_ms: self.core.now_ms(),
                 state: RedriveState::Running,
                 moved: 0,
                 to_move: counts.visible,

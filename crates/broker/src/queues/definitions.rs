@@ -12,11 +12,11 @@ use engine::{
     Error, ErrorKind, Isolation, Offset, OwnSettings, PartitionId, Result, SettingsChange, Storage, TopicName,
     TopicSettings,
 };
+use tokio::sync::OwnedMutexGuard;
 
 use super::QUEUES;
 use super::receipt::{KEY_BYTES, ReceiptKey};
 use super::{QUEUES_MAX, check_users};
-use crate::clock::now_ms;
 use crate::commit::Commit;
 use crate::partition::PartitionCell;
 use crate::peers::Created;
@@ -92,7 +92,7 @@ impl Queues {
         self.core.peers().admit(Created::Queue)?;
         self.set_receipt_key().await?;
         let (topic, owns_topic) = self.topic_for(&new).await?;
-        let now = now_ms();
+        let now = self.core.now_ms();
         let definition = QueueDefinition {
             id: self.next_id(now),
             name: new.name,
@@ -123,7 +123,7 @@ impl Queues {
         start: QueueStart,
     ) -> Result<(Arc<QueueCell>, Commit)> {
         check_dedup(&definition, topic.settings.partitions)?;
-        let cell = QueueCell::new(definition);
+        let cell = QueueCell::new(definition, self.core.settings().clock);
         let definition = cell.definition();
         let mut birth = Birth { cell: &cell, topic, is_over: false };
         for partition in topic.partitions() {
@@ -193,7 +193,7 @@ impl Queues {
         if definition.settings.filter != before.settings.filter {
             return Err(Error::invalid("the filter of a queue cannot be changed"));
         }
-        definition.altered_ms = now_ms();
+        definition.altered_ms = self.core.now_ms();
         if let Ok(topic) = self.core.topic(definition.topic.as_str()) {
             check_dedup(&definition, topic.settings.partitions)?;
         }
@@ -269,10 +269,10 @@ impl Queues {
 
     /// Returns the lock that is held during a change of queues, of documents, or of the partitions of a topic with
     /// queues. They are restored as long as it is held.
-    pub(crate) async fn hold(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
+    pub(crate) async fn hold(&self) -> Result<OwnedMutexGuard<()>> {
         loop {
             self.restored().await?;
-            let control = self.control.lock().await;
+            let control = self.control.clone().lock_owned().await;
             if self.has_restored() {
                 return Ok(control);
             }

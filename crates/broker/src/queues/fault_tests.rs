@@ -31,7 +31,7 @@ fn on_disk(dir: &Path) -> Arc<Broker> {
     settings.journal.file_bytes = 1 << 20;
     let begin = Instant::now();
     loop {
-        match Store::open(Arc::new(RealDisk), dir, settings, crate::now_ms, &mut |_| {}) {
+        match Store::open(Arc::new(RealDisk), dir, settings, crate::Clock::SYSTEM.read(), &mut |_| {}) {
             // A sweep that runs when a broker is dropped holds the directory until it has finished.
             Err(error) if error.kind == ErrorKind::Denied && begin.elapsed() < PATIENCE => std::thread::yield_now(),
             opened => {
@@ -90,7 +90,7 @@ fn message(body: &str) -> OutMessage<'_> {
 async fn publish(broker: &Broker, topic: &str, bodies: &[&str]) {
     for body in bodies {
         let mut builder = BatchBuilder::new();
-        builder.push(crate::now_ms() as i64, None, Some(body.as_bytes()), &[]).expect("small");
+        builder.push(crate::Clock::SYSTEM.now_ms() as i64, None, Some(body.as_bytes()), &[]).expect("small");
         let batch = builder.finish().expect("a record");
         broker.publish(topic, None, Acks::Committed, batch, &mut Wakes::default()).await.expect("published");
     }
@@ -225,10 +225,10 @@ async fn crash_everywhere(seed: u64, storage: Storage) {
                 broker = on_disk(dir.path());
             }
             12 => {
-                broker.forget_views().await;
-                broker.trim_all(crate::now_ms());
+                broker.forget_views().await.expect("restored");
+                broker.trim_all(crate::Clock::SYSTEM.now_ms());
             }
-            _ => broker.trim_all(crate::now_ms()),
+            _ => broker.trim_all(crate::Clock::SYSTEM.now_ms()),
         }
         check_left(dir.path(), &promised, step).await;
     }
@@ -255,9 +255,9 @@ async fn forgotten_queues_are_restored_with_their_leases_and_keep_their_messages
     let got = broker.queues.receive("jobs", &leased).await.expect("received");
     broker.queues.ack("jobs", &[got[0].receipt]).await.expect("answered")[0].expect("done with");
     for _ in 0..3 {
-        broker.forget_views().await;
+        broker.forget_views().await.expect("restored");
         // Nothing is known about the queues now, and nothing is removed for them.
-        broker.trim_all(crate::now_ms());
+        broker.trim_all(crate::Clock::SYSTEM.now_ms());
         assert_eq!(all(&broker, "jobs").await, ["b", "c", "d"].map(str::to_owned).into());
         let counts = broker.queues.counts("jobs").await.expect("counted");
         assert_eq!((counts.visible, counts.in_flight), (2, 1));
@@ -300,8 +300,8 @@ async fn receivers_and_senders_go_on_while_queues_are_forgotten() {
         }
     });
     while !receives.is_finished() {
-        broker.forget_views().await;
-        broker.trim_all(crate::now_ms());
+        broker.forget_views().await.expect("restored");
+        broker.trim_all(crate::Clock::SYSTEM.now_ms());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     receives.await.expect("all of them, each once");
@@ -342,7 +342,7 @@ async fn what_is_done_with_stays_known_for_as_long_as_it_could_be_sent_again() {
         let first = send(&broker, "jobs", OutMessage { dedup: Some("1"), ..message("a") }).await;
         let got = receive(&broker, "jobs", 1).await;
         broker.queues.ack("jobs", &[got[0].receipt]).await.expect("answered")[0].expect("done with");
-        broker.trim_all(crate::now_ms());
+        broker.trim_all(crate::Clock::SYSTEM.now_ms());
         broker.stop().expect("stops");
         drop(broker);
         let broker = on_disk(dir.path());

@@ -65,7 +65,7 @@ pub struct Queues {
     /// Whether all queues were read from their topic.
     restored: Restored,
     /// Held during the creation, change or deletion of a queue or a document.
-    control: tokio::sync::Mutex<()>,
+    control: Arc<tokio::sync::Mutex<()>>,
     /// Key with which receipts are sealed; set before the first queue is there.
     receipt_key: OnceCell<receipt::ReceiptKey>,
     redrives: dead::Redrives,
@@ -92,7 +92,7 @@ impl Queues {
             near: near::Near::default(),
             documents: RwLock::default(),
             restored: Restored::default(),
-            control: tokio::sync::Mutex::default(),
+            control: Arc::default(),
             receipt_key: OnceCell::new(),
             redrives: dead::Redrives::default(),
             events: QueueEvents::default(),

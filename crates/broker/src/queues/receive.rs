@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::definitions::is_saved;
 use super::near::Bound;
-use crate::clock::now_ms;
+use crate::clock::Clock;
 use crate::commit::Commit;
 use crate::fetch::FETCH_WAIT_MAX;
 use crate::partition::PartitionCell;
@@ -92,7 +92,7 @@ impl Drop for Unread<'_> {
         if self.leases.is_empty() {
             return;
         }
-        let back = |view: &mut QueueView, _: &mut crate::log::Log| {
+        let back = |view: &mut QueueView, _: &crate::log::Log| {
             self.leases.iter().for_each(|lease| view.queue.untake(lease));
         };
         // Of a partition that is gone there is nothing to give back.
@@ -141,7 +141,7 @@ impl Queues {
                 self.note_received(cell, &found);
                 return Ok(found);
             }
-            wait(cell, news, deadline, next_due_ms).await;
+            wait(cell, news, deadline, next_due_ms, self.core.settings().clock).await;
         }
     }
 
@@ -182,7 +182,7 @@ impl Queues {
             let origin = Origin { topic: topic.id, partition: partition.id };
             let mut call = Call::default();
             loop {
-                let now = now_ms();
+                let now = self.core.now_ms();
                 let left = max - answer.found.len();
                 let mut due = None;
                 let mut has_unseen = false;
@@ -266,7 +266,7 @@ impl Queues {
                     }
                     given.push(origin.received(lease, record));
                 }
-                None => drop(self.end_leases(cell, partition, &[(lease.offset, lease.lease)], now_ms())?),
+                None => drop(self.end_leases(cell, partition, &[(lease.offset, lease.lease)], self.core.now_ms())?),
             }
         }
         held.leases.clear();
@@ -283,8 +283,11 @@ impl Queues {
         mut given: Vec<Received>,
         answer: &mut Answer<'_>,
     ) {
-        let oldest_ms =
-            if cell.owns_topic { 0 } else { now_ms().saturating_sub(cell.definition().settings.retention_ms) };
+        let oldest_ms = if cell.owns_topic {
+            0
+        } else {
+            self.core.now_ms().saturating_sub(cell.definition().settings.retention_ms)
+        };
         let mut back = Vec::new();
         let mut expired = Vec::new();
         let mut has_any = !answer.found.is_empty();
@@ -309,7 +312,7 @@ impl Queues {
             answer.found.append(&mut given)
         }
         if !back.is_empty() || !expired.is_empty() {
-            let now = now_ms();
+            let now = self.core.now_ms();
             // A partition that was deleted has nothing to return.
             let changed = self.change_view(partition, cell.id, |view, _| {
                 back.iter().for_each(|lease| view.queue.untake(lease));
@@ -364,7 +367,7 @@ impl Queues {
 
     /// Acknowledges messages. Returns when the acknowledgement is durable.
     pub async fn ack(self: &Arc<Self>, queue: &str, receipts: &[Receipt]) -> Result<Answers> {
-        let now = now_ms();
+        let now = self.core.now_ms();
         let answers = self
             .change_leases(queue, receipts, now, |queue, receipt| {
                 queue.ack(receipt.offset, receipt.lease, now).map(drop)
@@ -376,7 +379,7 @@ impl Queues {
 
     /// Changes the remaining time of leases, in ms from now; 0 ends a lease immediately.
     pub async fn extend(self: &Arc<Self>, queue: &str, leases: &[(Receipt, u64)]) -> Result<Answers> {
-        let now = now_ms();
+        let now = self.core.now_ms();
         self.change_leases(queue, leases, now, |queue, (receipt, lease_ms)| {
             queue.extend(receipt.offset, receipt.lease, now, *lease_ms)
         })
@@ -386,7 +389,7 @@ impl Queues {
     /// Extends leases, and renews expired ones whose messages were not delivered since, even if the queue does not
     /// allow that in [`extend`](Self::extend).
     pub async fn extend_expired(self: &Arc<Self>, queue: &str, leases: &[(Receipt, u64)]) -> Result<Answers> {
-        let now = now_ms();
+        let now = self.core.now_ms();
         let answers = self
             .change_leases(queue, leases, now, |queue, (receipt, lease_ms)| {
                 queue.renew(receipt.offset, receipt.lease, now, *lease_ms)
@@ -400,7 +403,7 @@ impl Queues {
     /// Returns messages to the queue, to be redelivered after a delay: the queue's setting by default.
     pub async fn nack(self: &Arc<Self>, queue: &str, leases: &[(Receipt, Option<u64>)]) -> Result<Answers> {
         leases.iter().try_for_each(|(_, delay_ms)| check_most("delay_ms", *delay_ms, DELAY_MS_MAX))?;
-        let now = now_ms();
+        let now = self.core.now_ms();
         let answers = self
             .change_leases(queue, leases, now, |queue, (receipt, delay_ms)| {
                 queue.nack(receipt.offset, receipt.lease, now, *delay_ms)
@@ -413,7 +416,7 @@ impl Queues {
     /// Releases messages of a receiver that disconnected: they return to the queue immediately, unless another receiver
     /// leased them in the meantime. Returns their number.
     pub async fn release(self: &Arc<Self>, queue: &str, receipts: &[Receipt]) -> Result<usize> {
-        let now = now_ms();
+        let now = self.core.now_ms();
         let released = |is_released| if is_released { Ok(()) } else { Err(LeaseError::NotLeased) };
         let answers = self
             .change_leases(queue, receipts, now, |queue, receipt| {
@@ -448,7 +451,7 @@ impl Queues {
                 continue;
             };
             let mut dead = Vec::new();
-            let work = |view: &mut QueueView, _: &mut crate::log::Log| {
+            let work = |view: &mut QueueView, _: &crate::log::Log| {
                 for place in of_partition {
                     answers[*place] = change(&mut view.queue, &leases[*place]);
                     dead.extend(view.queue.take_dead(receipt(place).offset, now_ms));
@@ -488,7 +491,7 @@ impl Queues {
         topic: &Topic,
         partition: &PartitionCell,
         id: QueueId,
-        work: impl FnOnce(&mut QueueView, &mut crate::log::Log),
+        work: impl FnOnce(&mut QueueView, &crate::log::Log),
         done: impl IntoIterator<Item = Offset>,
     ) -> Result<()> {
         if !topic.settings.drop_consumed {
@@ -521,7 +524,7 @@ impl Queues {
         &self,
         partition: &Arc<PartitionCell>,
         id: QueueId,
-        work: impl FnOnce(&mut QueueView, &mut crate::log::Log) -> T,
+        work: impl FnOnce(&mut QueueView, &crate::log::Log) -> T,
     ) -> Result<(T, Option<Commit>)> {
         partition.with_view(id, |view, log| {
             let done = work(view, log);
@@ -656,12 +659,13 @@ async fn wait(
     news: std::pin::Pin<&mut tokio::sync::futures::Notified<'_>>,
     deadline: Instant,
     next_due_ms: Option<u64>,
+    clock: Clock,
 ) {
     let Some(_keeper) = Timekeeper::become_one(cell, next_due_ms.unwrap_or(u64::MAX)) else {
         drop(tokio::time::timeout_at(deadline, news).await);
         return;
     };
-    let due = next_due_ms.map(|due_ms| Instant::now() + Duration::from_millis(due_ms.saturating_sub(now_ms())));
+    let due = next_due_ms.map(|due_ms| Instant::now() + Duration::from_millis(due_ms.saturating_sub(clock.now_ms())));
     let until = due.map_or(deadline, |due| due.min(deadline));
     tokio::select! {
         () = news => {}

@@ -10,7 +10,6 @@ use engine::Result;
 use engine::queue::{QueueDefinition, QueueName};
 
 use super::{QueueStart, check_users};
-use crate::clock::now_ms;
 use crate::queues::Queues;
 use crate::topic::Topic;
 use crate::view::QueueCell;
@@ -25,7 +24,7 @@ impl Queues {
         }
         let before = cell.definition();
         let definition = QueueDefinition {
-            id: self.next_id(now_ms()),
+            id: self.next_id(self.core.now_ms()),
             topic_id: topic.id,
             owns_topic: before.owns_topic && topic.settings.drop_consumed,
             ..(*before).clone()

@@ -13,7 +13,6 @@ use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, Storage
 use super::QUEUES;
 use super::acquire::read;
 use super::definitions::{is_saved, own_topic};
-use crate::clock::now_ms;
 use crate::documents::Documents;
 use crate::log::Log;
 use crate::partition::PartitionCell;
@@ -89,7 +88,7 @@ impl Queues {
                 // A topic in memory has a new id at each start.
                 definition.topic_id = topic.id;
             }
-            let cell = QueueCell::new(definition);
+            let cell = QueueCell::new(definition, self.core.settings().clock);
             match topic {
                 Ok(topic) if topic.id == cell.topic_id => {
                     let entries = is_saved(&topic).then(|| saved.entries.remove(&cell.id)).flatten();
@@ -184,14 +183,14 @@ impl Queues {
     /// Examines the messages that were never delivered, to find those that are delayed or are no messages of this
     /// queue.
     pub(super) async fn look_through(&self, cell: &QueueCell, partition: &Arc<PartitionCell>) -> Result<()> {
-        let unseen = |view: &mut QueueView, log: &mut Log| Some((view.unseen(log)?, view.isolation()));
+        let unseen = |view: &mut QueueView, log: &Log| Some((view.unseen(log)?, view.isolation()));
         while let Some((at, isolation)) = partition.with_view(cell.id, unseen)? {
             let (end, batches, aborted) = match read(partition, at, LOOK_BYTES, isolation).await {
                 // Retention removed it in the meantime.
                 Err(error) if error.kind == ErrorKind::OutOfRange => continue,
                 read => read?,
             };
-            let now = now_ms();
+            let now = self.core.now_ms();
             let until = batches.last().map_or(end, RecordBatch::next_offset);
             partition.with_view(cell.id, |view, _| view.see(at, &batches, &aborted, until, now))?;
         }
@@ -205,7 +204,7 @@ impl Queues {
         partition: &Arc<PartitionCell>,
         from: Offset,
     ) -> Result<()> {
-        let now = now_ms();
+        let now = self.core.now_ms();
         let since = now.saturating_sub(DEDUP_WINDOW_MS) as i64;
         let searched = partition.clone();
         let found = tokio::task::spawn_blocking(move || searched.offset_for_time(since)).await;

@@ -6,7 +6,6 @@ use engine::limits::BATCH_BYTES_MAX;
 use engine::queue::{DELAY_MS_MAX, Dedup, DedupRule, MessageId, QueueDefinition, header};
 use engine::{Acks, BatchBuilder, DraftBatch, Error, Offset, PartitionId, Result, partitioner};
 
-use crate::clock::now_ms;
 use crate::publish::{Attempt, Published};
 use crate::queues::Queues;
 use crate::topic::Topic;
@@ -69,7 +68,7 @@ impl Queues {
             Box::pin(self.expect_delays(&bound.cell, topic)).await?;
         }
         let mut wakes = Wakes::default();
-        let now = now_ms();
+        let now = self.core.now_ms();
         if let [message] = messages {
             let parcel = parcel(definition, message, partition_of(topic, message), now)?;
             let published = match self.try_parcel(topic, parcel, now, &mut wakes) {
@@ -133,7 +132,7 @@ impl Queues {
     pub async fn send_to_topic(&self, topic: &str, messages: &[OutMessage<'_>]) -> Result<Vec<Sent>> {
         check_count(messages.len())?;
         let found = self.core.topic(topic)?;
-        let now = now_ms();
+        let now = self.core.now_ms();
         let mut by_partition: Vec<(PartitionId, Vec<usize>)> = Vec::new();
         for (i, message) in messages.iter().enumerate() {
             let partition = partition_of(&found, message);

@@ -5,7 +5,6 @@ use engine::queue::{Snapshot, SnapshotPartition};
 use super::QUEUES;
 use engine::{Error, ErrorKind, Result};
 
-use crate::clock::now_ms;
 use crate::queues::Queues;
 use crate::topic::Topic;
 
@@ -28,7 +27,7 @@ impl Queues {
         if self.read_documents(SNAPSHOT, "").len() >= SNAPSHOTS_MAX {
             return Err(Error::busy(format!("snapshot limit reached ({SNAPSHOTS_MAX}): delete one first")));
         }
-        let now = now_ms();
+        let now = self.core.now_ms();
         let mut partitions = Vec::new();
         for partition in topic.partitions() {
             let one = partition

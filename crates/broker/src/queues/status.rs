@@ -8,7 +8,6 @@ use engine::{Error, ErrorKind, Offset, PartitionId, Result};
 
 use super::acquire::read;
 use super::check_users;
-use crate::clock::now_ms;
 use crate::documents::DOCUMENTS_BYTES_MAX;
 use crate::metrics::Exposition;
 use crate::partition::PartitionCell;
@@ -71,7 +70,7 @@ pub enum SeekTo {
 impl Queues {
     pub async fn counts(&self, queue: &str) -> Result<QueueCounts> {
         let (cell, topic) = self.cell(queue).await?;
-        let now = now_ms();
+        let now = self.core.now_ms();
         let mut sum = QueueCounts::default();
         for partition in topic.partitions() {
             self.look_through(&cell, partition).await?;
@@ -100,7 +99,7 @@ impl Queues {
         for partition in topic.partitions().iter().filter(|cell| after.is_none_or(|(at, _)| cell.id >= at)) {
             // Expired leases and delays are applied first, since they only end when the queue is accessed.
             self.look_through(&cell, partition).await?;
-            let now = now_ms();
+            let now = self.core.now_ms();
             let (floor, start, isolation) = partition.with_view(cell.id, |view, log| {
                 view.queue.expire(now);
                 (view.queue.floor(), log.extent().start, view.isolation())
@@ -260,7 +259,7 @@ impl Queues {
     /// Returns sums over all queues, as of the last access to each: expired leases and delays are not applied for this.
     fn counts_of_all(&self) -> Sums {
         let mut sums = Sums::default();
-        let now = now_ms();
+        let now = self.core.now_ms();
         let cells: Vec<Arc<QueueCell>> = self.by_name.read().values().cloned().collect();
         for cell in cells {
             sums.waiting += cell.waiting.load(Ordering::Relaxed) as u64;

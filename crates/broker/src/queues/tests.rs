@@ -23,7 +23,8 @@ fn in_memory() -> Arc<Broker> {
 
 fn on_disk(dir: &TempDir) -> Arc<Broker> {
     let settings = StoreSettings::default();
-    let opened = Store::open(Arc::new(RealDisk), dir.path(), settings, crate::now_ms, &mut |_| {}).expect("opens");
+    let opened =
+        Store::open(Arc::new(RealDisk), dir.path(), settings, crate::Clock::SYSTEM.read(), &mut |_| {}).expect("opens");
     Broker::start_with(Settings::default(), &[Handle::current()], Some(opened)).expect("starts")
 }
 
@@ -346,7 +347,9 @@ async fn each_queue_over_a_topic_gets_all_of_it() {
     }
     for value in ["a", "b", "c", "d"] {
         let mut builder = BatchBuilder::new();
-        builder.push(crate::now_ms() as i64, Some(value.as_bytes()), Some(value.as_bytes()), &[]).expect("small");
+        builder
+            .push(crate::Clock::SYSTEM.now_ms() as i64, Some(value.as_bytes()), Some(value.as_bytes()), &[])
+            .expect("small");
         let batch = builder.finish().expect("a record");
         broker.publish("news", None, Acks::Committed, batch, &mut Wakes::default()).await.expect("published");
     }
@@ -462,7 +465,7 @@ async fn retention_spares_what_a_queue_has_not_acknowledged() {
             let message = OutMessage { body: body.as_bytes(), ..OutMessage::default() };
             broker.queues.send_to_topic(name, &[message]).await.expect("sent");
         }
-        let later = crate::now_ms() + 10_000;
+        let later = crate::Clock::SYSTEM.now_ms() + 10_000;
         let start = |broker: &Broker| {
             broker.trim_all(later);
             broker.describe_topic(name).expect("there").partitions[0].start
@@ -538,12 +541,12 @@ async fn a_snapshot_keeps_what_was_not_done_with() {
     let again = broker.queues.create_snapshot("kept", "view", u64::MAX).await;
     assert_eq!(again.map_err(|error| error.kind), Err(ErrorKind::AlreadyExists));
     broker.queues.purge("view").await.expect("purged");
-    broker.trim_all(crate::now_ms());
+    broker.trim_all(crate::Clock::SYSTEM.now_ms());
     broker.stop().expect("stops");
     drop(broker);
     let broker = on_disk(&dir);
     assert_eq!(counts(&broker, "view").await, (0, 0, 0));
-    broker.trim_all(crate::now_ms());
+    broker.trim_all(crate::Clock::SYSTEM.now_ms());
     broker.queues.seek_to_snapshot("view", "kept").await.expect("sought");
     assert_eq!(bodies(&receive(&broker, "view", 10).await), ["b", "c"]);
     broker.queues.delete_snapshot("kept").await.expect("deleted");
@@ -762,8 +765,8 @@ async fn a_look_without_taking_sees_what_is_due_again() {
     let delayed = OutMessage { body: b"delayed", delay_ms: Some(1), ..OutMessage::default() };
     broker.queues.send("jobs", &[delayed]).await.expect("sent").remove(0).expect("taken");
     assert_eq!(receive(&broker, "jobs", 1).await.len(), 1);
-    let sent_ms = crate::now_ms();
-    while crate::now_ms() <= sent_ms + 1 {
+    let sent_ms = crate::Clock::SYSTEM.now_ms();
+    while crate::Clock::SYSTEM.now_ms() <= sent_ms + 1 {
         tokio::task::yield_now().await;
     }
     let seen = broker.queues.peek("jobs", None, 10).await.expect("seen");

@@ -30,7 +30,8 @@ fn in_memory() -> Arc<Broker> {
 fn on_disk(dir: &Path) -> Arc<Broker> {
     let mut settings = StoreSettings { segment_bytes: 1 << 20, ..StoreSettings::default() };
     settings.journal.file_bytes = 1 << 20;
-    let opened = Store::open(Arc::new(RealDisk), dir, settings, crate::now_ms, &mut |_| {}).expect("opens");
+    let opened =
+        Store::open(Arc::new(RealDisk), dir, settings, crate::Clock::SYSTEM.read(), &mut |_| {}).expect("opens");
     Broker::start_with(Settings::default(), &[Handle::current()], Some(opened)).expect("starts")
 }
 
@@ -69,7 +70,9 @@ async fn add_queue(broker: &Broker, name: &str, settings: QueueSettings) {
 fn batch(values: &[&str], producer: Option<Producer>) -> DraftBatch {
     let mut builder = BatchBuilder::new();
     for value in values {
-        builder.push(crate::now_ms() as i64, Some(value.as_bytes()), Some(value.as_bytes()), &[]).expect("small");
+        builder
+            .push(crate::Clock::SYSTEM.now_ms() as i64, Some(value.as_bytes()), Some(value.as_bytes()), &[])
+            .expect("small");
     }
     let mut batch = builder.finish_with(Codec::None, producer).expect("records");
     if producer.is_some() {

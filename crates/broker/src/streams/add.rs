@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use super::read::Seen;
 use super::{LockedStream, Stream};
-use crate::clock::now_ms;
 use crate::commit::Commit;
 use crate::publish::{Attempt, CommittingPublish};
 use crate::wakes::Wakes;
@@ -38,9 +37,9 @@ pub enum TrimTo {
 
 impl NewEntryId {
     /// Returns the id for an entry that follows an entry with id `last`.
-    fn behind(self, last: EntryId) -> Result<EntryId> {
+    fn behind(self, last: EntryId, now_ms: u64) -> Result<EntryId> {
         let id = match self {
-            Self::Now => last.at(now_ms()),
+            Self::Now => last.at(now_ms),
             Self::Of(ms) if ms == last.ms => last.seq.checked_add(1).map(|seq| EntryId::new(ms, seq)),
             // 0-0 is not a valid id.
             Self::Of(ms) => Some(EntryId::new(ms, u64::from(ms == 0))).filter(|id| *id > last),
@@ -122,7 +121,7 @@ impl LockedStream {
         headers: &[(&[u8], Option<&[u8]>)],
         may_wait: bool,
     ) -> Result<(EntryId, Option<CommittingPublish>)> {
-        let id = id.behind(self.last())?;
+        let id = id.behind(self.last(), self.stream.streams.core.now_ms())?;
         let text = id.to_string();
         let mut all = Vec::with_capacity(headers.len() + 1);
         all.push((ID_HEADER.as_bytes(), Some(text.as_bytes())));

@@ -7,7 +7,6 @@ use engine::{BatchBuilder, Result};
 
 use super::LockedStream;
 use super::read::{Seen, bytes_of};
-use crate::clock::now_ms;
 use crate::commit::Appended;
 use crate::commit::Commit;
 use crate::partition::AppendOptions;
@@ -86,7 +85,7 @@ impl LockedStream {
                 && let Some(batch) = builder.finish()
             {
                 let stream = &self.stream;
-                let options = AppendOptions::own(&stream.topic.settings, now_ms());
+                let options = AppendOptions::own(&stream.topic.settings, self.stream.streams.core.now_ms());
                 let core = &stream.streams.core;
                 last = Some(core.append_own(&stream.partition, &options, batch, &mut Wakes::default())?);
             }

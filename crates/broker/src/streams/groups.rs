@@ -4,7 +4,6 @@ use engine::streams::{Entry, EntryId, Extent, Group, STREAM_GROUPS_MAX, STREAM_N
 use engine::{Error, Result};
 
 use super::LockedStream;
-use crate::clock::now_ms;
 use crate::commit::Commit;
 use crate::peers::Created;
 
@@ -64,7 +63,8 @@ impl LockedStream {
     /// `true` if it was created.
     pub fn see(&mut self, group: &[u8], consumer: &[u8]) -> Result<(bool, Commit)> {
         check_name(consumer)?;
-        let seen = self.change_group(group, |group| group.see(consumer, now_ms()))?;
+        let now_ms = self.stream.streams.core.now_ms();
+        let seen = self.change_group(group, |group| group.see(consumer, now_ms))?;
         seen.ok_or_else(|| Error::not_found("there is no such group"))
     }
 
@@ -86,7 +86,7 @@ impl LockedStream {
             return Ok(entries);
         }
         check_name(consumer)?;
-        let now_ms = now_ms();
+        let now_ms = self.stream.streams.core.now_ms();
         let give = |group: &mut Group| {
             group.see(consumer, now_ms)?;
             for entry in &entries {
@@ -118,7 +118,7 @@ impl LockedStream {
             found.push((*id, self.entry(*id).await?));
         }
         check_name(consumer)?;
-        let now_ms = now_ms();
+        let now_ms = self.stream.streams.core.now_ms();
         let give = |group: &mut Group| {
             group.see(consumer, now_ms)?;
             for ((id, deliveries), (_, entry)) in pending.iter().zip(&found) {

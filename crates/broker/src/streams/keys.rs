@@ -6,7 +6,7 @@
 //! deletion, another value, expiry or a flush) deletes the topic, under the lock of the stripe; deleting the topic
 //! removes the entry. A topic that another door created has no such entry.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -162,9 +162,22 @@ impl Streams {
         self.table.keys.unlisted.lock().remove(cache.as_bytes()).unwrap_or_default()
     }
 
+    pub(super) fn is_listed(&self, id: TopicId) -> bool {
+        self.table.keys.listed.lock().contains_key(&id)
+    }
+
+    /// Forgets the keys in caches that were forgotten.
+    pub(super) fn unlist_keys_of(&self, gone: &HashSet<u64>) {
+        let mut listed = self.table.keys.listed.lock();
+        let before = listed.len();
+        listed.retain(|_, listing| !gone.contains(&listing.cache));
+        self.table.others.fetch_add((before - listed.len()) as isize, Ordering::Relaxed);
+    }
+
     /// Keeps the streams from before startup, by cache, until their caches are opened.
     pub(super) fn keep_unlisted(&self, unlisted: Vec<(TopicId, StreamPlace)>) {
         let mut all = self.table.keys.unlisted.lock();
+        all.clear();
         for (id, place) in unlisted {
             all.entry(place.cache.clone()).or_default().push((id, place));
         }

@@ -1,7 +1,7 @@
 //! The topic of streams: the state of streams, apart from their entries, is appended to it and restored from it on
 //! startup.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,28 +18,52 @@ use crate::wakes::Wakes;
 pub(super) const STREAMS: StateLog<StreamRecord> = StateLog::new();
 
 impl Streams {
-    /// Restores the state of streams from before startup, and lists their keys. `place_of` returns the cache and the
-    /// key for the name of a topic, for streams that were created before keys were recorded.
-    pub async fn restore(self: &Arc<Self>, place_of: impl Fn(&str) -> (String, Vec<u8>)) -> Result<()> {
-        let table = &self.table;
-        if table.is_restored.load(Ordering::Acquire) {
-            return Ok(());
-        }
+    /// Restores the state of streams from before startup, unless that was done, and lists their keys. `place_of`
+    /// returns the cache and the key for the name of a topic, for streams that were created before keys were recorded.
+    pub async fn restore(&self, place_of: impl Fn(&str) -> (String, Vec<u8>) + Send + Sync + 'static) -> Result<()> {
         let seen = self.core.topics.read().values().filter(|topic| !topic.name.is_hidden()).count();
-        table.others.store(seen as isize, Ordering::Relaxed);
-        self.read(place_of).await?;
-        table.is_restored.store(true, Ordering::Release);
-        Ok(())
+        if self.table.place_of.set(Box::new(place_of)).is_ok() {
+            self.table.others.store(seen as isize, Ordering::Relaxed);
+        }
+        self.table.restored.ensure(|| self.read()).await
     }
 
-    async fn read(&self, place_of: impl Fn(&str) -> (String, Vec<u8>)) -> Result<()> {
+    /// Forgets the state of all streams on disk, as a restart does, and reads it again. Streams whose keys were in
+    /// these caches are listed again in the next caches of the same names.
+    pub(crate) async fn refold(&self, gone: &HashSet<u64>) -> Result<()> {
+        let Some(_) = self.table.place_of.get() else {
+            // They were never restored.
+            return Ok(());
+        };
+        let forgetting = self.table.restored.forgetting().await;
+        let cells = {
+            let mut cells = self.table.cells.lock();
+            forgetting.begin();
+            std::mem::take(&mut *cells)
+        };
+        for (id, cell) in cells {
+            let is_stored = self.core.topics.read().get_by_id(id).is_some_and(|topic| topic.stored_as.is_some());
+            if is_stored {
+                // A caller that has locked the stream completes its change.
+                let _locked = cell.state.lock().await;
+                cell.is_forgotten.store(true, Ordering::Release);
+                cell.news.notify_waiters();
+            } else {
+                self.table.cells.lock().insert(id, cell);
+            }
+        }
+        self.unlist_keys_of(gone);
+        drop(forgetting);
+        self.table.restored.ensure(|| self.read()).await
+    }
+
+    async fn read(&self) -> Result<()> {
         let mut states: HashMap<TopicId, State> = HashMap::new();
         let each = |record: StreamRecord, _| {
             states.entry(record.topic()).or_default().restore(record);
             Ok(())
         };
         STREAMS.fold(&self.core, each).await?;
-        let mut cells = HashMap::new();
         let mut unlisted = Vec::new();
         for (id, mut state) in states {
             let Ok(name) = self.core.topic_by_id(id) else {
@@ -47,17 +71,21 @@ impl Streams {
                 self.append(id, state.gone(id))?;
                 continue;
             };
-            if state.saved.is_own {
-                let place = state.place.take().unwrap_or_else(|| {
-                    let (cache, key) = place_of(name.as_str());
-                    StreamPlace { cache: cache.into_bytes().into(), key: key.into(), expires_ms: None }
+            if state.saved.is_own && !self.is_listed(id) {
+                let place = state.place.take().or_else(|| {
+                    let (cache, key) = self.table.place_of.get()?(name.as_str());
+                    Some(StreamPlace { cache: cache.into_bytes().into(), key: key.into(), expires_ms: None })
                 });
-                unlisted.push((id, place));
+                unlisted.extend(place.map(|place| (id, place)));
             }
             let state = Arc::new(tokio::sync::Mutex::new(state));
-            cells.insert(id, Arc::new(StreamCell { state, ..StreamCell::default() }));
+            let cell = Arc::new(StreamCell { state, ..StreamCell::default() });
+            // A caller that waits for news of the stream waits for those of its new cell.
+            if let Some(awaited) = self.table.cells.lock().insert(id, cell) {
+                awaited.is_forgotten.store(true, Ordering::Release);
+                awaited.news.notify_waiters();
+            }
         }
-        self.table.cells.lock().extend(cells);
         self.keep_unlisted(unlisted);
         Ok(())
     }

@@ -17,8 +17,8 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use engine::streams::{EntryId, Group, Index, SavedStream, StreamPlace};
 use engine::{Error, Offset, Result, TopicId};
@@ -30,10 +30,14 @@ use crate::fetch::any;
 use crate::metrics::Exposition;
 use crate::partition::PartitionCell;
 use crate::queues::Queues;
+use crate::restored::Restored;
 use crate::topic::{Topic, refuse_internal};
 
 pub use add::{NewEntryId, TrimTo};
 pub(crate) use keys::Listing;
+
+/// Returns the cache and the key for the name of a topic.
+type PlaceOf = Box<dyn Fn(&str) -> (String, Vec<u8>) + Send + Sync>;
 
 /// Streams: entries, and groups that read them.
 pub struct Streams {
@@ -46,8 +50,9 @@ pub struct Streams {
 #[derive(Default)]
 pub(crate) struct StreamTable {
     cells: Mutex<HashMap<TopicId, Arc<StreamCell>>>,
-    /// Set once all streams have been read from their topic.
-    is_restored: AtomicBool,
+    /// Whether all streams have been read from their topic.
+    restored: Restored,
+    place_of: OnceLock<PlaceOf>,
     keys: keys::Keys,
     /// Number of topics that clients can see and that have no key.
     others: AtomicIsize,
@@ -60,6 +65,8 @@ struct StreamCell {
     /// Notified when its groups change, or when it is deleted.
     news: Notify,
     is_gone: AtomicBool,
+    /// `true` if the state was forgotten: the stream has another cell now.
+    is_forgotten: AtomicBool,
     /// Number of deletions of entries.
     deletions: AtomicU64,
 }
@@ -135,14 +142,17 @@ impl Streams {
     }
 
     fn stream_of(self: &Arc<Self>, topic: Arc<Topic>) -> Result<Stream> {
-        if self.core.store().is_some() && !self.table.is_restored.load(Ordering::Acquire) {
-            return Err(Error::busy("the broker has just started and is still restoring its streams"));
-        }
         if let Some(why) = why_no_stream(&topic) {
             return Err(Error::invalid(format!("topic {} is not a stream: it {why}", topic.name)));
         }
         let partition = topic.partition(0)?;
-        let cell = self.table.cell(topic.id);
+        let cell = {
+            let mut cells = self.table.cells.lock();
+            if self.core.store().is_some() && !self.table.restored.is_done() {
+                return Err(still_restoring());
+            }
+            cells.entry(topic.id).or_default().clone()
+        };
         Ok(Stream { streams: self.clone(), topic, partition, cell })
     }
 
@@ -198,6 +208,10 @@ impl Streams {
     }
 }
 
+fn still_restoring() -> Error {
+    Error::busy("the broker is still restoring its streams: try again")
+}
+
 /// Returns the reason for which a topic cannot be used as a stream; `None` if it can.
 fn why_no_stream(topic: &Topic) -> Option<String> {
     let settings = &topic.settings;
@@ -227,6 +241,9 @@ impl Stream {
         let state = self.cell.state.clone().lock_owned().await;
         if self.cell.is_gone.load(Ordering::Acquire) {
             return Err(Error::not_found(format!("topic {} was deleted", self.topic.name)));
+        }
+        if self.cell.is_forgotten.load(Ordering::Acquire) {
+            return Err(still_restoring());
         }
         let mut locked = LockedStream { stream: self.clone(), state };
         locked.catch_up().await?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::streams::{Entry, EntryId};
+use engine::streams::{Entry, EntryId, Extent};
 use engine::transactions::TransactionalId;
 use engine::{Acks, BatchBuilder, Codec, Decision, ErrorKind, Producer, TopicName, TopicPartition, TopicSettings};
 use storage::{RealDisk, Store, StoreSettings};
@@ -19,7 +19,8 @@ fn in_memory() -> Arc<Broker> {
 
 fn on_disk(dir: &TempDir) -> Arc<Broker> {
     let settings = StoreSettings::default();
-    let opened = Store::open(Arc::new(RealDisk), dir.path(), settings, crate::now_ms, &mut |_| {}).expect("opens");
+    let opened =
+        Store::open(Arc::new(RealDisk), dir.path(), settings, crate::Clock::SYSTEM.read(), &mut |_| {}).expect("opens");
     Broker::start_with(Settings::default(), &[Handle::current()], Some(opened)).expect("starts")
 }
 
@@ -150,45 +151,61 @@ async fn what_retention_removes_is_not_counted_and_the_rest_keeps_its_ids() {
     assert_eq!(add(&stream, NewEntryId::Of(10), "more").await, Ok(before[999].id.next().expect("one")));
 }
 
-/// Deletions, deliveries, acknowledgements and settings survive a restart; a deleted topic leaves no records.
+/// Deletions, deliveries, acknowledgements and settings survive a restart, and that their view is forgotten; a deleted
+/// topic leaves no records.
 #[tokio::test]
 async fn all_that_is_known_of_a_stream_is_known_after_a_restart() {
-    let dir = TempDir::new().expect("a folder");
-    let before = {
+    for is_restarted in [true, false] {
+        let dir = TempDir::new().expect("a folder");
         let broker = restored(&dir).await;
-        let stream = made(&broker, "s");
-        for seq in 1..=9 {
-            add(&stream, NewEntryId::Is(id(1, seq)), "v").await.expect("added");
-        }
-        made(&broker, "gone");
-        let other = broker.streams.get("gone").expect("known").expect("there");
-        let made = other.lock().await.expect("locked").create_group(b"g", EntryId::ZERO, None).expect("made");
-        made.expect("it is new").wait().await.expect("saved");
-        assert!(delete(&broker, "gone").await);
-        let mut locked = stream.lock().await.expect("locked");
-        let made = locked.create_group(b"g", EntryId::ZERO, Some(0)).expect("made").expect("it is new");
-        made.wait().await.expect("saved");
-        assert_eq!(locked.take(b"g", b"c", 4, true).await.expect("taken").len(), 4);
-        let ack = |group: &mut Group| Ok(group.ack(id(1, 2)));
-        let (is_acked, saved) = locked.change_group(b"g", ack).expect("changed").expect("there");
-        assert!(is_acked);
-        saved.wait().await.expect("saved");
-        let (count, saved) = locked.delete(&[id(1, 1), id(1, 4), id(1, 9), id(7, 7)]).await.expect("deleted");
-        saved.wait().await.expect("saved");
-        assert_eq!(count, 3);
-        locked.set_last(id(2, 0), None, None).expect("set").wait().await.expect("saved");
-        drop(locked);
-        add(&stream, NewEntryId::Is(id(2, 1)), "v").await.expect("added");
-        publish(&broker, "s", 1, "other").await;
-        let entries = all(&stream).await;
-        let locked = stream.lock().await.expect("locked");
-        let extent = locked.extent().await.expect("known");
-        drop(locked);
-        broker.stop().expect("stops");
-        (entries, extent)
-    };
-    let broker = restored(&dir).await;
-    assert_eq!((is_listed(&broker, "s"), is_listed(&broker, "gone")), (true, false));
+        let before = use_a_stream(&broker).await;
+        let broker = if is_restarted {
+            broker.stop().expect("stops");
+            drop(broker);
+            restored(&dir).await
+        } else {
+            broker.forget_views().await.expect("restored");
+            broker
+        };
+        check_the_stream(&broker, before).await;
+    }
+}
+
+/// Uses the stream `s` in every way, and returns its entries and its extent.
+async fn use_a_stream(broker: &Arc<Broker>) -> (Vec<Entry>, Extent) {
+    let stream = made(broker, "s");
+    for seq in 1..=9 {
+        add(&stream, NewEntryId::Is(id(1, seq)), "v").await.expect("added");
+    }
+    made(broker, "gone");
+    let other = broker.streams.get("gone").expect("known").expect("there");
+    let made = other.lock().await.expect("locked").create_group(b"g", EntryId::ZERO, None).expect("made");
+    made.expect("it is new").wait().await.expect("saved");
+    assert!(delete(broker, "gone").await);
+    let mut locked = stream.lock().await.expect("locked");
+    let made = locked.create_group(b"g", EntryId::ZERO, Some(0)).expect("made").expect("it is new");
+    made.wait().await.expect("saved");
+    assert_eq!(locked.take(b"g", b"c", 4, true).await.expect("taken").len(), 4);
+    let ack = |group: &mut Group| Ok(group.ack(id(1, 2)));
+    let (is_acked, saved) = locked.change_group(b"g", ack).expect("changed").expect("there");
+    assert!(is_acked);
+    saved.wait().await.expect("saved");
+    let (count, saved) = locked.delete(&[id(1, 1), id(1, 4), id(1, 9), id(7, 7)]).await.expect("deleted");
+    saved.wait().await.expect("saved");
+    assert_eq!(count, 3);
+    locked.set_last(id(2, 0), None, None).expect("set").wait().await.expect("saved");
+    drop(locked);
+    add(&stream, NewEntryId::Is(id(2, 1)), "v").await.expect("added");
+    publish(broker, "s", 1, "other").await;
+    let entries = all(&stream).await;
+    let locked = stream.lock().await.expect("locked");
+    let extent = locked.extent().await.expect("known");
+    drop(locked);
+    (entries, extent)
+}
+
+async fn check_the_stream(broker: &Arc<Broker>, before: (Vec<Entry>, Extent)) {
+    assert_eq!((is_listed(broker, "s"), is_listed(broker, "gone")), (true, false));
     let stream = broker.streams.get("s").expect("known").expect("there");
     assert_eq!(all(&stream).await, before.0);
     let locked = stream.lock().await.expect("locked");
@@ -198,6 +215,52 @@ async fn all_that_is_known_of_a_stream_is_known_after_a_restart() {
     assert_eq!(pending, [id(1, 1), id(1, 3), id(1, 4)]);
     assert_eq!((group.last(), group.read()), (id(1, 4), Some(4)));
     assert!(group.all_pending(EntryId::ZERO, EntryId::MAX).all(|(_, it)| &*it.consumer == b"c" && it.deliveries == 1));
+}
+
+/// Clients add entries and read them in a group while the streams are forgotten again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_are_forgotten_while_others_use_them_and_nothing_is_lost() {
+    let dir = TempDir::new().expect("a folder");
+    let broker = restored(&dir).await;
+    let stream = made(&broker, "s");
+    let group = stream.lock().await.expect("locked").create_group(b"g", EntryId::ZERO, None).expect("made");
+    group.expect("it is new").wait().await.expect("saved");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let work = async |what: &str| {
+        let mut done = Vec::new();
+        while !is_over.load(Ordering::Relaxed) {
+            let Ok(Some(stream)) = broker.streams.get("s") else {
+                tokio::task::yield_now().await;
+                continue;
+            };
+            if what == "add" {
+                done.extend(add(&stream, NewEntryId::Now, "v").await);
+            } else if let Ok(mut locked) = stream.lock().await
+                && let Ok(taken) = locked.take(b"g", b"c", 3, true).await
+            {
+                done.extend(taken.iter().map(|entry| entry.id));
+            }
+            tokio::task::yield_now().await;
+        }
+        done
+    };
+    let forgetting = async {
+        for _ in 0..30 {
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            broker.forget_views().await.expect("restored");
+            assert!(is_listed(&broker, "s"));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    };
+    let (added, taken, ()) = tokio::join!(work("add"), work("take"), forgetting);
+    let stream = broker.streams.get("s").expect("known").expect("there");
+    let found = ids(&all(&stream).await);
+    assert!(!added.is_empty() && added.iter().all(|id| found.contains(id)), "an entry that was added is there");
+    assert!(found.is_sorted());
+    let locked = stream.lock().await.expect("locked");
+    let group = locked.group(b"g").expect("there");
+    let pending: Vec<_> = group.all_pending(EntryId::ZERO, EntryId::MAX).map(|(id, _)| id).collect();
+    assert!(!taken.is_empty() && taken.iter().all(|id| pending.contains(id)), "what was taken is pending");
 }
 
 /// The topic of streams and the topic of the copy are notified of one write to the disk at different times.

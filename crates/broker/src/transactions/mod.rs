@@ -22,8 +22,7 @@ use engine::{Decision, Error, ErrorKind, Marker, Result, TopicPartition};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
-use crate::clock;
-use crate::clock::now_ms;
+use crate::clock::Clock;
 use crate::commit::{Appended, Commit};
 use crate::core::{Core, TopicObserver};
 use crate::groups::Groups;
@@ -95,19 +94,17 @@ enum Begun {
     NotYet,
 }
 
-impl Default for TransactionTable {
-    fn default() -> Self {
+impl TransactionTable {
+    pub(crate) fn new(clock: Clock) -> Self {
         Self {
             cells: RwLock::default(),
             restored: Restored::default(),
             of_groups: Mutex::default(),
-            begin: (tokio::time::Instant::now(), clock::now_ms()),
+            begin: (tokio::time::Instant::now(), clock.now_ms()),
             counts: Counts::default(),
         }
     }
-}
 
-impl TransactionTable {
     fn now_ms(&self) -> u64 {
         self.begin.1 + self.begin.0.elapsed().as_millis() as u64
     }
@@ -596,7 +593,7 @@ impl Transactions {
         };
         let marker = Marker { decision, coordinator_epoch: COORDINATOR_EPOCH };
         let batch = marker.draft(producer.id, producer.epoch, timestamp_ms)?;
-        let options = AppendOptions::own(&topic.settings, now_ms());
+        let options = AppendOptions::own(&topic.settings, self.core.now_ms());
         self.core.append_own(&cell, &options, batch, wakes).map(Some)
     }
 

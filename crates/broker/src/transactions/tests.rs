@@ -29,7 +29,7 @@ fn group() -> GroupName {
 }
 
 fn staged(offset: Offset) -> StagedOffsets {
-    let committed = Committed { offset, leader_epoch: -1, metadata: "".into(), committed_ms: clock::now_ms() };
+    let committed = Committed { offset, leader_epoch: -1, metadata: "".into(), committed_ms: Clock::SYSTEM.now_ms() };
     [(at("t", 0), committed)].into()
 }
 
@@ -55,7 +55,7 @@ async fn create(broker: &Broker) {
 fn on_disk(dir: &Path) -> Arc<Broker> {
     let mut settings = StoreSettings { segment_bytes: 1 << 20, ..StoreSettings::default() };
     settings.journal.file_bytes = 1 << 20;
-    let stored = Store::open(Arc::new(RealDisk), dir, settings, clock::now_ms, &mut |_| {}).expect("opened");
+    let stored = Store::open(Arc::new(RealDisk), dir, settings, Clock::SYSTEM.read(), &mut |_| {}).expect("opened");
     Broker::start_with(Settings::default(), &[Handle::current()], Some(stored)).expect("started")
 }
 
@@ -271,7 +271,10 @@ async fn a_transaction_that_takes_too_long_is_aborted_and_readers_go_on() {
 
 #[tokio::test(start_paused = true)]
 async fn an_id_that_nobody_uses_is_forgotten() {
-    let broker = in_memory().await;
+    // Each second of the default, a week, would be a sweep.
+    let settings = Settings { transactional_id_expiration: Duration::from_secs(600), ..Settings::default() };
+    let broker = Broker::start(settings, &[Handle::current()]).expect("starts");
+    create(&broker).await;
     let id = tid("a");
     let producer = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");
     tokio::time::sleep(broker.settings().transactional_id_expiration - Duration::from_secs(60)).await;
@@ -320,7 +323,7 @@ async fn find_where_they_were(is_forgotten: bool) {
         let cell = broker.transactions.table.find(&tid(name)).expect("there");
         let prepared = {
             let state = cell.state.lock();
-            let ended = state.transaction.end(producers[name], decision, clock::now_ms());
+            let ended = state.transaction.end(producers[name], decision, Clock::SYSTEM.now_ms());
             let Ok(End::Prepares(prepared)) = ended else { panic!("not open: {ended:?}") };
             prepared
         };
@@ -339,7 +342,7 @@ async fn find_where_they_were(is_forgotten: bool) {
     assert!(producers.values().all(|producer| producer.id != other.id));
     let left = killed(dir.path());
     let broker = if is_forgotten {
-        broker.forget_views().await;
+        broker.forget_views().await.expect("restored");
         let refused = send(&broker, producers["open"], 0, 1, "too early").await.expect_err("not restored");
         assert_eq!(refused.kind, ErrorKind::Busy, "{refused}");
         broker
@@ -387,7 +390,7 @@ async fn commit_plainly(broker: &Broker, offset: Offset) {
 fn decided(broker: &Broker, id: &TransactionalId) -> Transaction {
     let cell = broker.transactions.table.find(id).expect("there");
     let state = cell.state.lock();
-    let ended = state.transaction.end(state.transaction.producer, Decision::Commit, clock::now_ms());
+    let ended = state.transaction.end(state.transaction.producer, Decision::Commit, Clock::SYSTEM.now_ms());
     let Ok(End::Prepares(prepared)) = ended else { panic!("not open: {ended:?}") };
     prepared.decided_at(broker.groups.table().decision_ms())
 }
@@ -406,7 +409,7 @@ async fn staging(broker: &Arc<Broker>, id: &TransactionalId, offset: Offset) -> 
 async fn what_was_committed_since_is_not_taken_back() {
     let broker = in_memory().await;
     let id = tid("a");
-    broker.groups.table().note_commit_ms(clock::now_ms() + 3_600_000);
+    broker.groups.table().note_commit_ms(Clock::SYSTEM.now_ms() + 3_600_000);
     commit_plainly(&broker, 9).await;
     let producer = staging(&broker, &id, 3).await;
     commit_plainly(&broker, 10).await;
@@ -432,7 +435,7 @@ async fn offsets_are_not_stable_before_they_count() {
     let cell = broker.transactions.table.find(&id).expect("there");
     let carried = {
         let mut state = cell.state.lock();
-        let ended = state.transaction.end(producer, Decision::Commit, clock::now_ms());
+        let ended = state.transaction.end(producer, Decision::Commit, Clock::SYSTEM.now_ms());
         let Ok(End::Prepares(prepared)) = ended else { panic!("not open: {ended:?}") };
         broker.transactions.take_decision(&cell, &mut state, prepared, &mut Wakes::default()).expect("decided")
     };

@@ -8,13 +8,14 @@ use engine::{Error, Isolation, Result, TopicId, TopicName};
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 
-use crate::clock::now_ms;
+use crate::clock::Clock;
 
 /// Maximum time that a woken receiver may take to check the queue, before others are woken instead.
 const IDLE_MS_MAX: u64 = 1000;
 
 /// A queue, with its waiting receivers.
 pub(crate) struct QueueCell {
+    clock: Clock,
     pub(crate) id: QueueId,
     /// Name of the topic, which never changes while the queue exists.
     pub(crate) topic: TopicName,
@@ -44,13 +45,14 @@ pub(crate) struct QueueCell {
 }
 
 impl QueueCell {
-    pub(crate) fn new(definition: QueueDefinition) -> Arc<Self> {
+    pub(crate) fn new(definition: QueueDefinition, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             id: definition.id,
             topic: definition.topic.clone(),
             topic_id: definition.topic_id,
             owns_topic: definition.owns_topic,
             is_internal: definition.name.is_internal(),
+            clock,
             has_unseen: AtomicBool::new(false),
             definition: RwLock::new(Arc::new(definition)),
             news: Notify::new(),
@@ -93,7 +95,7 @@ impl QueueCell {
 
     pub(crate) fn wake_one(&self) {
         if self.unseen_ms.load(Ordering::SeqCst) == 0 {
-            self.unseen_ms.store(now_ms(), Ordering::SeqCst);
+            self.unseen_ms.store(self.clock.now_ms(), Ordering::SeqCst);
         }
         self.news.notify_one();
     }

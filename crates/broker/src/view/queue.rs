@@ -11,9 +11,11 @@ use engine::queue::{
 };
 use engine::{Error, ErrorKind, Isolation, Offset, PartitionId, Record, RecordBatch, Records, Result};
 
+use storage::Read;
+
 use super::cell::QueueCell;
 use super::received::{Origin, Received};
-use crate::log::{Log, Read};
+use crate::log::Log;
 
 /// Maximum number of records that one pass keeps, so that they are not read twice.
 const LOOKED_MAX: usize = 1024;
@@ -384,9 +386,7 @@ impl Reader {
             return Found::Record(self.looked[at].clone());
         }
         if self.open.as_ref().is_none_or(|open| !(open.next..open.end).contains(&offset)) {
-            if let Log::Memory(log) = log
-                && let Some(record) = log.find(offset).and_then(RecordBatch::alone)
-            {
+            if let Some(record) = log.find(offset).as_ref().and_then(RecordBatch::alone) {
                 self.open = None;
                 return if record.offset == offset { Found::Record(record) } else { Found::Absent };
             }
@@ -411,20 +411,17 @@ impl Reader {
 
     /// Returns the batch that holds an offset; `None` if it is in a file.
     fn batch(&self, log: &Log, offset: Offset) -> Result<Option<RecordBatch>> {
-        let here = match log {
-            Log::Memory(log) => log.find(offset),
-            Log::Disk(_) => {
-                let at = self.window.partition_point(|batch| batch.next_offset() <= offset);
-                self.window.get(at).filter(|batch| batch.base_offset() <= offset)
-            }
+        let in_window = || {
+            let at = self.window.partition_point(|batch| batch.next_offset() <= offset);
+            self.window.get(at).filter(|batch| batch.base_offset() <= offset).cloned()
         };
-        if let Some(batch) = here {
-            return Ok(Some(batch.clone()));
+        if let Some(batch) = log.find(offset).or_else(in_window) {
+            return Ok(Some(batch));
         }
         if self.window_range.contains(&offset) {
             return Err(Error::new(ErrorKind::OutOfRange, "nothing is left at this offset"));
         }
-        Ok(match log.read(offset, 1)? {
+        Ok(match log.clone().read(offset, 1)? {
             Read::Batches(batches) => batches.into_iter().next(),
             Read::Cold(_) => None,
         })

@@ -70,7 +70,7 @@ async fn records_carry_the_time_at_which_they_arrived_where_the_topic_says_so() 
     send(&broker, keyed(Codec::Lz4, &[Some("a"); 30])).await.expect("published");
     let change = SettingsChange { arrival_times: Some(true), ..SettingsChange::default() };
     broker.alter_topic("t", change).await.expect("altered");
-    let before = broker::now_ms() as i64;
+    let before = broker::Clock::SYSTEM.now_ms() as i64;
     send(&broker, keyed(Codec::Lz4, &[Some("a"); 30])).await.expect("published");
     let batches = read(&broker).await;
     let [first, second] = &batches[..] else {

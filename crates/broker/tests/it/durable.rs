@@ -30,7 +30,7 @@ pub fn open(dir: &Path) -> Arc<Broker> {
 pub fn open_with(dir: &Path, of_broker: Settings) -> Arc<Broker> {
     let begin = Instant::now();
     loop {
-        match Store::open(Arc::new(RealDisk), dir, settings(), broker::now_ms, &mut |_| {}) {
+        match Store::open(Arc::new(RealDisk), dir, settings(), broker::Clock::SYSTEM.read(), &mut |_| {}) {
             // A sweep that runs while the broker is dropped holds it until the sweep ends.
             Err(error) if error.kind == ErrorKind::Denied && begin.elapsed() < PATIENCE => std::thread::yield_now(),
             stored => {
@@ -163,7 +163,8 @@ async fn history_is_read_from_files() {
     let dir = tempfile::tempdir().expect("a folder");
     let mut small = settings();
     (small.tail_bytes_max, small.unflushed_bytes_max, small.checkpoint_bytes) = (64 << 10, 64 << 10, 1 << 20);
-    let stored = Store::open(Arc::new(RealDisk), dir.path(), small, broker::now_ms, &mut |_| {}).expect("opened");
+    let stored =
+        Store::open(Arc::new(RealDisk), dir.path(), small, broker::Clock::SYSTEM.read(), &mut |_| {}).expect("opened");
     let broker = Broker::start_with(Settings::default(), &[Handle::current()], Some(stored)).expect("started");
     let count = 3000;
     for offset in 0..count {

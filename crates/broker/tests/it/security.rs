@@ -119,6 +119,28 @@ async fn what_was_changed_outlives_the_broker() {
     }
 }
 
+/// Between two restores, connected clients keep their permissions, and nothing that was changed is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn users_and_lists_are_forgotten_and_read_again() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let broker = reopen(dir.path());
+    for round in 0..4 {
+        let user = format!("user{round}");
+        broker.security.put_credentials(vec![(name(&user), credential(Mechanism::Sha256, "p"))]).await.expect("kept");
+        broker.security.create_acls(vec![allow(&user, Operation::Read, "t")]).await.expect("kept");
+        broker.forget_views().await.expect("restored");
+        assert!(may(&broker, &user, Operation::Read, "t"), "a connected client stays");
+        assert_eq!(log_in(&broker, &user, "p").await, Ok(user.clone()));
+        assert_eq!(log_in(&broker, "app", "app's").await, Ok("app".into()), "so do users of the configuration");
+        assert!(may(&broker, &user, Operation::Read, "t") && !may(&broker, &user, Operation::Write, "t"));
+        assert_eq!(broker.security.users().await.expect("read").len(), 3 + round);
+        assert_eq!(broker.security.acls(&AclFilter::default()).await.expect("read").len(), 1 + round);
+    }
+    broker.security.delete_credentials(vec![(name("user0"), Mechanism::Sha256)]).await.expect("gone");
+    broker.forget_views().await.expect("restored");
+    assert_eq!(log_in(&broker, "user0", "p").await, Err(ErrorKind::Denied));
+}
+
 #[tokio::test]
 async fn a_scram_exchange_of_somebody_unknown_looks_like_any_other() {
     let broker = start(settings());

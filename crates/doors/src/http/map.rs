@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
@@ -74,13 +74,14 @@ pub(super) async fn publish_records(
     records: Vec<Record>,
 ) -> Result<PublishedOut> {
     let has_keys = records.iter().any(|record| record.key.is_some());
+    let now_ms = broker.now_ms() as i64;
     let batches = if partition.is_none() && has_keys {
         let partitions = broker.partitions_of(topic)?;
         let has_all_keys = records.iter().all(|record| record.key.is_some());
         let keyless = if has_all_keys { None } else { Some(broker.next_partition_of(topic)?) };
-        batches(&records, |record| record.key.as_ref().map(|key| for_key(key, partitions)).or(keyless))?
+        batches(&records, now_ms, |record| record.key.as_ref().map(|key| for_key(key, partitions)).or(keyless))?
     } else {
-        batches(&records, |_| partition)?
+        batches(&records, now_ms, |_| partition)?
     };
     drop(records);
     let count = batches.len();
@@ -106,19 +107,14 @@ pub(super) async fn publish_records(
 /// broker chooses in turn.
 fn batches(
     records: &[Record],
+    now_ms: i64,
     partition_of: impl Fn(&Record) -> Option<PartitionId>,
 ) -> engine::Result<Vec<(Option<PartitionId>, DraftBatch)>> {
-    let now_ms = now_ms();
     let mut builders: BTreeMap<Option<PartitionId>, BatchBuilder> = BTreeMap::new();
     for record in records {
         builders.entry(partition_of(record)).or_default().push_record(record, now_ms)?;
     }
     Ok(builders.into_iter().filter_map(|(to, mut builder)| Some((to, builder.finish()?))).collect())
-}
-
-/// Returns the time in milliseconds since 1970.
-fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64
 }
 
 /// Start of a fetch.

@@ -108,7 +108,7 @@ pub(super) fn describe_quorum(
         return DescribeQuorumResponse { error_code, error_message: Some(message), ..Default::default() };
     }
     let changes = broker.catalog_version() as i64;
-    let now_ms = broker::now_ms() as i64;
+    let now_ms = broker.now_ms() as i64;
     let leader = ReplicaState {
         replica_id: NODE_ID,
         log_end_offset: changes,

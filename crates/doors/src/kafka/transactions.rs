@@ -251,7 +251,7 @@ fn committed(
     // tidy: no log contains it
     let offset = u64::try_from(partition.committed_offset).map_err(|_| Code::OFFSET_OUT_OF_RANGE)?;
     let leader_epoch = partition.committed_leader_epoch;
-    Ok((at, Committed { offset, leader_epoch, metadata: metadata.into(), committed_ms: broker::now_ms() }))
+    Ok((at, Committed { offset, leader_epoch, metadata: metadata.into(), committed_ms: broker.now_ms() }))
 }
 
 pub(super) async fn describe(

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Broker, OutMessage, QueueStart, Receipt, SeekTo, now_ms};
+use broker::{Broker, OutMessage, QueueStart, Receipt, SeekTo};
 use bytes::Bytes;
 use engine::queue::{
     LeaseError, Message, MessageId, Phase, QueueDefinition, QueueId, QueueName, QueueSettings, header,
@@ -45,10 +45,9 @@ struct HeldLease {
 }
 
 impl Held {
-    fn check_room(&mut self, more: usize) -> Result<()> {
+    fn check_room(&mut self, more: usize, now_ms: u64) -> Result<()> {
         if self.0.len() + more > HELD_MAX {
-            let now = now_ms();
-            self.0.retain(|_, lease| lease.until_ms > now);
+            self.0.retain(|_, lease| lease.until_ms > now_ms);
         }
         if self.0.len() + more <= HELD_MAX {
             Ok(())
@@ -60,20 +59,19 @@ impl Held {
         }
     }
 
-    fn take(&mut self, queue: &QueueDefinition, receipt: Receipt, lease_ms: u64) {
-        let until_ms = now_ms().saturating_add(lease_ms);
+    fn take(&mut self, queue: &QueueDefinition, receipt: Receipt, until_ms: u64) {
         self.0.insert((queue.id, receipt), HeldLease { queue: queue.name.clone(), until_ms });
     }
 
-    fn extend(&mut self, queue: QueueId, receipt: Receipt, lease_ms: u64) {
+    fn extend(&mut self, queue: QueueId, receipt: Receipt, until_ms: u64) {
         if let Some(lease) = self.0.get_mut(&(queue, receipt)) {
-            lease.until_ms = now_ms().saturating_add(lease_ms);
+            lease.until_ms = until_ms;
         }
     }
 
     /// Releases all unexpired leases when the connection has ended.
     pub(super) fn release(&mut self, broker: &Arc<Broker>) {
-        let now = now_ms();
+        let now = broker.now_ms();
         let mut by_queue = HashMap::<QueueName, Vec<Receipt>>::new();
         for ((_, receipt), lease) in self.0.drain().filter(|(_, lease)| lease.until_ms > now) {
             by_queue.entry(lease.queue).or_default().push(receipt);
@@ -146,8 +144,10 @@ pub(super) async fn answer(
             let extend = async |leases: &[(Receipt, u64)]| broker.queues.extend(&queue, leases).await;
             let (extended, answers) = settle(broker, None, &queue, leases, extend).await?;
             let id = broker.queues.get(&queue).await?.id;
+            let now_ms = broker.now_ms();
             let mut held = held.lock();
-            extended.into_iter().for_each(|(receipt, lease_ms)| held.extend(id, receipt, lease_ms));
+            let mut extend = |receipt, lease_ms| held.extend(id, receipt, now_ms.saturating_add(lease_ms));
+            extended.into_iter().for_each(|(receipt, lease_ms)| extend(receipt, lease_ms));
             QueueResponse::Extended(answers)
         }
         QueueRequest::Peek { queue, after, count_max } => peek(broker, &queue, after, count_max).await?,
@@ -274,7 +274,7 @@ async fn receive(
     let definition = broker.queues.get(&queue).await?;
     let max = (count_max as usize).clamp(1, broker::RECEIVE_MAX);
     if !outlives_connection {
-        held.lock().check_room(max)?;
+        held.lock().check_room(max, broker.now_ms())?;
     }
     let wanted = broker::Receive {
         max,
@@ -313,7 +313,7 @@ async fn receive(
             continue;
         }
         if !outlives_connection {
-            held.lock().take(&definition, receipt, lease_ms);
+            held.lock().take(&definition, receipt, broker.now_ms().saturating_add(lease_ms));
         }
         let receipt = broker.queues.seal(&definition, &receipt)?;
         messages.push(ReceivedMessage { receipt, first_received_ms, message });

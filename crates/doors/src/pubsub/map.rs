@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 
-use broker::{Broker, Held, now_ms};
+use broker::{Broker, Held};
 use bytes::Bytes;
 use engine::queue::{QueueDefinition, QueueId};
 use net::Drain;
@@ -51,7 +51,7 @@ impl Door {
             changed: Notify::new(),
             activity: Mutex::default(),
             schemas: Schemas::new(Kept(broker.clone())),
-            pusher: Pusher::new(push_allow, None, broker.doors().clone()),
+            pusher: Pusher::new(push_allow, None, broker.doors().clone(), broker.settings().clock),
             transforms: Transforms::default(),
             making_key: tokio::sync::Mutex::default(),
             broker,
@@ -60,7 +60,7 @@ impl Door {
 
     /// Records the use of a queue, so that it does not expire.
     pub fn is_active(&self, queue: &QueueDefinition) {
-        self.activity.lock().insert(queue.id, now_ms());
+        self.activity.lock().insert(queue.id, self.broker.now_ms());
     }
 
     pub fn active_ms(&self, queue: &QueueDefinition) -> u64 {

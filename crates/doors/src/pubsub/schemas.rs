@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use broker::{Broker, now_ms};
+use broker::Broker;
 use bytes::Bytes;
 
 use super::errors::{Code, Failure, Result};
@@ -93,7 +93,7 @@ pub(super) async fn create(ask: Ask, request: CreateSchemaRequest) -> Result<pro
     parse_project(&request.parent)?;
     let (kind, text) = defined(request.schema.as_ref())?;
     let name = format!("{}/schemas/{}", request.parent, request.schema_id);
-    Ok(shown(ask.door.schemas.create(&name, kind, text, now_ms()).await?, true))
+    Ok(shown(ask.door.schemas.create(&name, kind, text, ask.door.broker.now_ms()).await?, true))
 }
 
 pub(super) async fn get(ask: Ask, request: GetSchemaRequest) -> Result<proto::Schema> {
@@ -130,11 +130,11 @@ pub(super) async fn list_revisions(
 
 pub(super) async fn commit(ask: Ask, request: CommitSchemaRequest) -> Result<proto::Schema> {
     let (kind, text) = defined(request.schema.as_ref())?;
-    Ok(shown(ask.door.schemas.commit(&request.name, kind, text, now_ms()).await?, true))
+    Ok(shown(ask.door.schemas.commit(&request.name, kind, text, ask.door.broker.now_ms()).await?, true))
 }
 
 pub(super) async fn roll_back(ask: Ask, request: RollbackSchemaRequest) -> Result<proto::Schema> {
-    Ok(shown(ask.door.schemas.roll_back(&request.name, &request.revision_id, now_ms()).await?, true))
+    Ok(shown(ask.door.schemas.roll_back(&request.name, &request.revision_id, ask.door.broker.now_ms()).await?, true))
 }
 
 /// Deletes a revision. Its id is part of the name; older clients send it separately.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use broker::{SeekTo, now_ms};
+use broker::SeekTo;
 use engine::ErrorKind;
 use engine::queue::Snapshot as Kept;
 use prost::Message;
@@ -53,7 +53,7 @@ async fn shown(door: &Door, inner: &str, kept: &Kept) -> Result<Option<Snapshot>
     } else {
         DELETED_TOPIC.to_owned()
     };
-    Ok((ends_ms > now_ms()).then(|| Snapshot {
+    Ok((ends_ms > door.broker.now_ms()).then(|| Snapshot {
         name: door.names.outer(Kind::Snapshot, inner).to_string(),
         topic,
         expire_time: Some(timestamp(ends_ms)),
@@ -104,7 +104,7 @@ pub(super) async fn create(ask: Ask, request: CreateSnapshotRequest) -> Result<S
     }
     // An expired snapshot with this name is replaced.
     remove(door, &name).await?;
-    let now = now_ms();
+    let now = door.broker.now_ms();
     let inner = door.names.inner(&name);
     let oldest_ms = door.broker.queues.counts(queue.name.as_str()).await?.oldest_ms.unwrap_or(now);
     let expires_ms = oldest_ms.saturating_add(LIFE_MS_MAX);
@@ -156,7 +156,7 @@ pub(super) async fn update(ask: Ask, request: UpdateSnapshotRequest) -> Result<S
             "labels" => labels = given.labels.clone(),
             "expire_time" => {
                 let given_ms = given.expire_time.as_ref().and_then(timestamp_ms).and_then(|ms| u64::try_from(ms).ok());
-                let ends = given_ms.filter(|ms| (now_ms()..=kept.expires_ms).contains(ms));
+                let ends = given_ms.filter(|ms| (ask.door.broker.now_ms()..=kept.expires_ms).contains(ms));
                 ends_ms = Some(ends.ok_or_else(|| Failure::invalid("expire_time out of bounds"))?);
             }
             other => {

@@ -3,7 +3,6 @@
 use std::sync::Weak;
 use std::time::Duration;
 
-use broker::now_ms;
 use net::Drain;
 
 use super::errors::Result;
@@ -17,7 +16,9 @@ use super::times::duration_ms;
 const EVERY: Duration = Duration::from_secs(600);
 
 pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
-    let started_ms = now_ms();
+    let Some(started_ms) = door.upgrade().map(|door| door.broker.now_ms()) else {
+        return;
+    };
     while drain.or_begun(tokio::time::sleep(EVERY)).await.is_some() {
         let Some(door) = door.upgrade() else {
             return;
@@ -42,7 +43,7 @@ async fn sweep(door: &Door, started_ms: u64) -> Result<()> {
             continue;
         };
         let used_ms = door.active_ms(&queue).max(queue.altered_ms).max(started_ms);
-        if used_ms.saturating_add(life_ms) < now_ms() {
+        if used_ms.saturating_add(life_ms) < door.broker.now_ms() {
             let name = door.names.outer(Kind::Subscription, queue.name.as_str());
             tracing::info!(subscription = %name, "deleting a subscription that was not used for its time to live");
             door.remove_subscription(&name).await?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use broker::{Answers, Broker, Cache, Caches, Commit, Finished, LockedCache, Waiting, Wakes, now_ms};
+use broker::{Answers, Broker, Cache, Caches, Commit, Finished, LockedCache, Waiting, Wakes};
 use engine::cache::CacheSettings;
 use engine::security::UserName;
 use futures_util::FutureExt;
@@ -150,7 +150,7 @@ impl Handler<RedisProtocol> for Door {
             database: AtomicUsize::new(0),
             waiting: Mutex::default(),
             outbox: outbox.clone(),
-            since_ms: now_ms(),
+            since_ms: self.broker.now_ms(),
             active_s: AtomicU64::new(self.began.elapsed().as_secs()),
             command: AtomicU32::new(NO_COMMAND),
             unread: self.clients.unread(peer.id),
@@ -638,7 +638,7 @@ impl Session {
         let request_bytes = self.request_bytes;
         let args_bytes = commands::bytes_in(args);
         let up_s = door.began.elapsed().as_secs();
-        Asking { id: self.client.id, now_ms: now_ms(), up_s, request_bytes, args_bytes }
+        Asking { id: self.client.id, now_ms: door.broker.now_ms(), up_s, request_bytes, args_bytes }
     }
 
     pub(super) fn writer(&self) -> Writer {

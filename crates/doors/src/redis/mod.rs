@@ -24,7 +24,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::metrics::{Collect, Exposition};
-use broker::now_ms;
 use engine::cache::CacheSettings;
 use net::service::Timeouts;
 use net::{Address, Listener, Plaintext, Server, Service, ServiceSettings};
@@ -99,7 +98,8 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
     let channels = Arc::new(Channels::default());
     let exposed = channels.clone();
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
-    let stats = Arc::new(Stats::default());
+    let clock = broker.settings().clock;
+    let stats = Arc::new(Stats::new(clock));
     let shard_channels = Arc::new(ShardChannels::default());
     let exposed = (stats.clone(), shard_channels.clone());
     if settings.is_durable {
@@ -114,7 +114,7 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
     broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| exposed.expose(out))));
     tokio::spawn(Stats::sample_all(Arc::downgrade(&stats), Arc::downgrade(&broker)));
     let doors = broker.doors().clone();
-    let protocol = RedisProtocol::new(clients.clone(), Arc::new(Pause::default()), doors);
+    let protocol = RedisProtocol::new(clients.clone(), Arc::new(Pause::new(clock)), doors);
     let door = Door {
         broker,
         clients,
@@ -123,7 +123,7 @@ fn open(settings: &Settings, opening: Opening<'_>) -> io::Result<Opened> {
         stats: stats.clone(),
         settings: Arc::default(),
         pause: protocol.pause.clone(),
-        began_ms: now_ms(),
+        began_ms: clock.now_ms(),
         connections: connections.clone(),
         is_login_required: settings.is_login_required,
         began: Instant::now(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use broker::now_ms;
+use broker::Clock;
 use tokio::sync::Notify;
 
 #[derive(Default)]
@@ -14,9 +14,14 @@ pub(super) struct Pause {
     /// `true` if all commands wait, not only those that write.
     is_all: AtomicBool,
     changed: Notify,
+    clock: Clock,
 }
 
 impl Pause {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { clock, ..Self::default() }
+    }
+
     /// Pauses clients. A pause that is active is neither shortened nor weakened, as in Redis.
     pub(super) fn begin(&self, until_ms: u64, is_all: bool) {
         if !self.is_on() {
@@ -42,7 +47,7 @@ impl Pause {
     }
 
     fn is_on(&self) -> bool {
-        now_ms() < self.until_ms.load(Ordering::Acquire)
+        self.clock.now_ms() < self.until_ms.load(Ordering::Acquire)
     }
 
     /// Waits for the end of the pause.
@@ -51,7 +56,7 @@ impl Pause {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let left_ms = self.until_ms.load(Ordering::Acquire).saturating_sub(now_ms());
+            let left_ms = self.until_ms.load(Ordering::Acquire).saturating_sub(self.clock.now_ms());
             if left_ms == 0 {
                 return;
             }
@@ -69,12 +74,12 @@ mod tests {
     fn a_pause_is_of_writes_or_of_all_and_never_made_weaker() {
         let pause = Pause::default();
         assert!(!pause.holds(|| true));
-        let far = now_ms() + 1_000_000;
+        let far = Clock::SYSTEM.now_ms() + 1_000_000;
         pause.begin(far, false);
         assert!(pause.holds(|| true) && !pause.holds(|| false));
         pause.begin(far - 10, true);
         assert!(pause.holds(|| false));
-        pause.begin(now_ms() + 1, false);
+        pause.begin(Clock::SYSTEM.now_ms() + 1, false);
         assert!(pause.holds(|| false));
         pause.end();
         assert!(!pause.holds(|| true));

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use broker::metrics::Exposition;
-use broker::{Broker, now_ms};
+use broker::{Broker, Clock};
 use net::telemetry::{Cell, Telemetry, Totals};
 use parking_lot::Mutex;
 
@@ -67,6 +67,7 @@ pub(super) struct Slow {
 }
 
 pub(super) struct Stats {
+    clock: Clock,
     tallies: Mutex<Vec<Option<Arc<Tally>>>>,
     telemetry: OnceLock<Arc<Telemetry>>,
     /// Counts before the last `CONFIG RESETSTAT`, which are subtracted.
@@ -100,9 +101,10 @@ struct Rates {
     samples: VecDeque<[f64; 3]>,
 }
 
-impl Default for Stats {
-    fn default() -> Self {
+impl Stats {
+    pub(super) fn new(clock: Clock) -> Self {
         Self {
+            clock,
             tallies: Mutex::default(),
             telemetry: OnceLock::new(),
             reset: Mutex::default(),
@@ -343,7 +345,7 @@ impl Stats {
         }
         let slow = Slow {
             id: self.slow_count.fetch_add(1, Ordering::Relaxed),
-            at_s: now_ms() / 1000,
+            at_s: self.clock.now_ms() / 1000,
             us: duration.as_micros() as u64,
             args: args_shown,
             address: client.address.clone(),
@@ -391,7 +393,7 @@ mod tests {
 
     #[test]
     fn counts_of_workers_add_up_and_begin_again_after_a_reset() {
-        let stats = Stats::default();
+        let stats = Stats::new(Clock::SYSTEM);
         let get = commands::find(b"GET").expect("a command").number_of(&[b"GET", b"k"]);
         let one = stats.tally(0);
         let other = stats.tally(3);
@@ -420,7 +422,7 @@ mod tests {
 
     #[test]
     fn rates_are_means_of_the_last_samples() {
-        let stats = Stats::default();
+        let stats = Stats::new(Clock::SYSTEM);
         let begin = Instant::now();
         for at in 0..=20u32 {
             let totals = Totals { requests_completed: u64::from(at) * 50, ..Totals::default() };

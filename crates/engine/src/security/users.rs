@@ -15,7 +15,7 @@ pub type User = BTreeMap<Mechanism, Credential>;
 pub struct Authenticated(pub UserName);
 
 /// Table of all users. Invariant: each user has at least one credential.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Users {
     users: BTreeMap<UserName, User>,
     /// Secret from which the credentials of unknown users are derived.

@@ -9,15 +9,16 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use engine::catalog::{Change, TopicEntry};
 use engine::{Error, ErrorKind, Offset, Result, TopicName, TopicSettings};
 
-use crate::catalog::{Catalog, Change, Checkpoint};
+use crate::checkpoint::{Catalog, Checkpoint};
 use crate::disk::{Disk, damaged, failed};
-use crate::durable::DurableLog;
 use crate::info::{NOT_SERVED, PartitionInfo, SegmentInfo};
 use crate::journal::block::EntryKind;
 use crate::journal::recover::{self, JournalFile, Origin, Progress, Recovery};
 use crate::journal::salvage;
+use crate::log::PartitionLog;
 use crate::partition::scan::{self, Spot};
 use crate::partition::segments::log_name;
 use crate::shared::StoreSettings;
@@ -164,7 +165,7 @@ impl Inspection {
             let salvages = info.salvages.iter().map(|position| salvage::path(&dir, *position)).collect();
             PartitionReport { start: info.start, end: info.end(), segments, salvages, dir }
         };
-        let topic = |(id, entry): (&u32, &crate::catalog::TopicEntry)| TopicReport {
+        let topic = |(id, entry): (&u32, &TopicEntry<PartitionInfo>)| TopicReport {
             id: *id,
             name: entry.name.clone(),
             settings: entry.settings,

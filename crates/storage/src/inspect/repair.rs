@@ -10,6 +10,7 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 
 use bytes::BytesMut;
+use engine::catalog::Change;
 use engine::producers::Producers;
 use engine::record::BATCH_HEADER_BYTES;
 use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch, Result};
@@ -17,7 +18,7 @@ use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch, Result};
 use super::dump::{self, Item, What};
 use super::{Inspection, cause, names};
 use crate::apply::start_of;
-use crate::catalog::{Catalog, Change, Checkpoint};
+use crate::checkpoint::{Catalog, Checkpoint};
 use crate::disk::{Disk, DiskFile, failed, make_dir, replace};
 use crate::info::{PartitionInfo, SegmentInfo};
 use crate::journal::JournalSettings;

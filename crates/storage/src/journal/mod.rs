@@ -108,6 +108,29 @@ pub trait Owner: Send + Sync {
     fn failed(&self, error: &Error);
 }
 
+/// Owner of one entry: applies what the entry says once it is committed, then notifies another owner.
+pub(crate) struct Applies<F> {
+    apply: F,
+    owner: Arc<dyn Owner>,
+}
+
+impl<F: Fn() + Send + Sync + 'static> Applies<F> {
+    pub(crate) fn first(apply: F, owner: Arc<dyn Owner>) -> Arc<dyn Owner> {
+        Arc::new(Self { apply, owner })
+    }
+}
+
+impl<F: Fn() + Send + Sync> Owner for Applies<F> {
+    fn committed(&self, mark: u64) {
+        (self.apply)();
+        self.owner.committed(mark);
+    }
+
+    fn failed(&self, error: &Error) {
+        self.owner.failed(error);
+    }
+}
+
 pub struct Entry {
     pub kind: EntryKind,
     /// Shard whose order the entry belongs to.

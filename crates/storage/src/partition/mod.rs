@@ -25,9 +25,9 @@ use engine::shard::ShardId;
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
-use crate::durable::{ColdRead, DiskExtent, DurableLog, Read};
 use crate::info::{Compacted, CompactionSettings, CompactionStats, PartitionInfo, not_served};
-use crate::journal::{Entry, EntryKind, Owner};
+use crate::journal::{Applies, Entry, EntryKind, Owner};
+use crate::log::{ColdRead, Commits, LogExtent, PartitionLog, Read};
 use crate::shared::Shared;
 use compact::{Outcome, Pace, Turn};
 use segments::{Segments, SharedSegments, Unsynced};
@@ -261,7 +261,8 @@ impl DiskPartition {
         error
     }
 
-    pub(crate) fn replay_start(&self, start: Offset) {
+    /// Applies a committed start of the log.
+    pub(crate) fn apply_start(&self, start: Offset) {
         let mut state = self.state.lock();
         state.start = state.start.max(start.min(state.end));
         state.changes += 1;
@@ -530,7 +531,7 @@ impl DiskPartition {
     }
 }
 
-impl DurableLog for DiskPartition {
+impl PartitionLog for DiskPartition {
     fn end(&self) -> Offset {
         self.state.lock().end
     }
@@ -560,13 +561,13 @@ impl DurableLog for DiskPartition {
         self.state.lock().refused.clone()
     }
 
-    fn extent(&self) -> DiskExtent {
+    fn extent(&self) -> LogExtent {
         let state = self.state.lock();
         let bytes = state.segment_bytes + state.unflushed_bytes;
-        DiskExtent { start: state.start, end: state.committed, bytes }
+        LogExtent { start: state.start, end: state.committed, bytes }
     }
 
-    fn append(&self, batch: RecordBatch, owner: Arc<dyn Owner>) -> Result<()> {
+    fn append(&self, batch: RecordBatch, _: u64, owner: Arc<dyn Owner>) -> Result<Commits> {
         let mut state = self.state.lock();
         self.check(&state)?;
         debug_assert_eq!(batch.base_offset(), state.end, "invariant: appends are contiguous");
@@ -576,7 +577,7 @@ impl DurableLog for DiskPartition {
         let body = batch.bytes().clone();
         self.shared.append(Entry { kind, shard: ShardId::FIRST, stream, body, owner, mark })?;
         self.hold(&mut state, batch);
-        Ok(())
+        Ok(Commits::Later)
     }
 
     fn truncate(&self, end: Offset) -> Result<()> {
@@ -642,33 +643,28 @@ impl DurableLog for DiskPartition {
         self.find_time(timestamp_ms).map_err(|error| self.explain(error))
     }
 
-    fn set_start(&self, start: Offset, owner: Arc<dyn Owner>) -> Result<()> {
-        let mut state = self.state.lock();
+    fn set_start(self: Arc<Self>, start: Offset, owner: Arc<dyn Owner>) -> Result<Commits> {
+        let state = self.state.lock();
         self.check(&state)?;
         if start > state.committed {
             let message = format!("records up to {} may be deleted, not up to {start}", state.committed);
             return Err(Error::new(ErrorKind::OutOfRange, message));
         }
-        // The current start may not be durable yet; a repeated request waits for it too.
-        if start >= state.start {
-            let body = Bytes::copy_from_slice(&start.to_le_bytes());
-            // Its owner may be the same as that of batches, which all precede it.
-            let mark = state.end;
-            self.shared.append(Entry {
-                kind: EntryKind::Start,
-                shard: ShardId::FIRST,
-                stream: self.stream,
-                body,
-                owner,
-                mark,
-            })?;
-            state.start = start;
-            state.changes += 1;
+        if start < state.start {
+            return Ok(Commits::Now);
         }
-        Ok(())
+        // A repeated request is another entry: the owner of an earlier one may have been told already, or not yet.
+        let body = Bytes::copy_from_slice(&start.to_le_bytes());
+        // Its owner may be the same as that of batches, which all precede it.
+        let mark = state.end;
+        let partition = self.clone();
+        let owner = Applies::first(move || partition.apply_start(start), owner);
+        let kind = EntryKind::Start;
+        self.shared.append(Entry { kind, shard: ShardId::FIRST, stream: self.stream, body, owner, mark })?;
+        Ok(Commits::Later)
     }
 
-    fn retain(&self, retention_bytes: u64, retention_ms: u64, now_ms: u64) -> Option<Offset> {
+    fn retain(&self, retention_bytes: u64, retention_ms: u64, needed_from: Offset, now_ms: u64) -> Option<Offset> {
         // A concurrent writer is not blocked: the next check is soon.
         let segments = self.segments.try_lock()?;
         let (start, flushed, end) = {
@@ -681,7 +677,7 @@ impl DurableLog for DiskPartition {
             let is_over_time = retention_ms > 0 && oldest.appended_ms.saturating_add(retention_ms) <= now_ms;
             (is_over_bytes && !is_growing) || (is_over_time && (!is_growing || flushed == end))
         });
-        planned.filter(|planned| *planned > start)
+        planned.map(|planned| planned.min(needed_from)).filter(|planned| *planned > start)
     }
 
     /// Ignores the request: segments contain needed and forgotten records together, and only compaction and retention

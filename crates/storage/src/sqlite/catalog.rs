@@ -12,15 +12,17 @@ use super::partition::{Found, SqlitePartition};
 use super::schema::failed;
 use super::writer::{Sweep, Writer};
 use super::{ID_BIT, Shared};
-use crate::catalog::decode_settings;
-use crate::durable::DurableLog;
 use crate::info::NOT_SERVED;
+use crate::log::PartitionLog;
 use crate::shared::StoredTopic;
+use engine::catalog::encoding::decode_settings;
 
 struct Topic {
     name: TopicName,
     settings: TopicSettings,
     partitions: Vec<Arc<SqlitePartition>>,
+    /// Number of partitions once all pending changes are committed.
+    partitions_due: u32,
 }
 
 /// Topics by their ids, without [`ID_BIT`]. Ids are never reused.
@@ -28,7 +30,7 @@ struct Topic {
 pub(super) struct Catalog {
     topics: BTreeMap<u32, Topic>,
     last_id: u32,
-    /// Largest id in the table `partitions`.
+    /// Largest id in the table `partitions`, including those of pending changes.
     last_row: i64,
 }
 
@@ -37,9 +39,11 @@ impl Catalog {
         self.last_id + 1
     }
 
-    /// Returns the ids of the next `count` rows.
-    pub(super) fn next_rows(&self, count: u32) -> Vec<i64> {
-        (1..=i64::from(count)).map(|at| self.last_row + at).collect()
+    /// Reserves the ids of the next `count` rows.
+    pub(super) fn take_rows(&mut self, count: u32) -> Vec<i64> {
+        let first = self.last_row + 1;
+        self.last_row += i64::from(count);
+        (first..=self.last_row).collect()
     }
 
     pub(super) fn topics(&self) -> Vec<StoredTopic> {
@@ -50,8 +54,18 @@ impl Catalog {
         self.topics.get_mut(&id).ok_or_else(|| Error::not_found("the topic was deleted"))
     }
 
+    /// Returns the settings of a topic, with the number of partitions that it has once all pending changes are
+    /// committed.
     pub(super) fn settings(&mut self, id: u32) -> Result<TopicSettings> {
-        self.topic(id).map(|topic| topic.settings)
+        self.topic(id).map(|topic| TopicSettings { partitions: topic.partitions_due, ..topic.settings })
+    }
+
+    /// Reserves the rows of the partitions that a topic needs to have `count` of them.
+    pub(super) fn take_rows_for(&mut self, id: u32, count: u32) -> Result<Vec<i64>> {
+        let due = &mut self.topic(id)?.partitions_due;
+        let missing = count.saturating_sub(*due);
+        *due += missing;
+        Ok(self.take_rows(missing))
     }
 
     /// Returns the name of a topic, and the rows of its partitions.
@@ -68,31 +82,25 @@ impl Catalog {
         rows: Vec<i64>,
         shared: &Arc<Shared>,
     ) -> StoredTopic {
-        let topic = Topic { name, settings, partitions: self.open_new(rows, shared) };
+        let partitions = open_new(&rows, shared).collect();
+        let topic = Topic { name, settings, partitions, partitions_due: settings.partitions };
         let stored = topic.stored(id);
         self.topics.insert(id, topic);
         self.last_id = id;
         stored
     }
 
-    /// Replaces the settings of a topic, adds partitions, and returns the new ones.
-    pub(super) fn grow(
-        &mut self,
-        id: u32,
-        settings: TopicSettings,
-        rows: Vec<i64>,
-        shared: &Arc<Shared>,
-    ) -> Result<Vec<Arc<SqlitePartition>>> {
-        let added = self.open_new(rows, shared);
-        let topic = self.topic(id)?;
-        topic.settings = settings;
-        topic.partitions.extend(added.iter().cloned());
-        Ok(added)
+    /// Replaces the settings of a topic, and adds the partitions with these rows. Does nothing if the topic was
+    /// deleted.
+    pub(super) fn change(&mut self, id: u32, settings: TopicSettings, rows: &[i64], shared: &Arc<Shared>) {
+        if let Some(topic) = self.topics.get_mut(&id) {
+            topic.settings = settings;
+            topic.partitions.extend(open_new(rows, shared));
+        }
     }
 
-    fn open_new(&mut self, rows: Vec<i64>, shared: &Arc<Shared>) -> Vec<Arc<SqlitePartition>> {
-        self.last_row = rows.last().copied().unwrap_or(self.last_row);
-        rows.into_iter().map(|row| SqlitePartition::new(row, shared.clone(), Found::default())).collect()
+    pub(super) fn partitions(&mut self, id: u32) -> Result<Vec<Arc<dyn PartitionLog>>> {
+        self.topic(id).map(|topic| topic.logs())
     }
 
     pub(super) fn remove(&mut self, id: u32) {
@@ -102,15 +110,17 @@ impl Catalog {
     }
 }
 
+fn open_new(rows: &[i64], shared: &Arc<Shared>) -> impl Iterator<Item = Arc<SqlitePartition>> {
+    rows.iter().map(|row| SqlitePartition::new(*row, shared.clone(), Found::default()))
+}
+
 impl Topic {
     fn stored(&self, id: u32) -> StoredTopic {
-        let partitions = self.partitions.iter().map(|partition| partition.clone() as Arc<dyn DurableLog>);
-        StoredTopic {
-            id: id | ID_BIT,
-            name: self.name.clone(),
-            settings: self.settings,
-            partitions: partitions.collect(),
-        }
+        StoredTopic { id: id | ID_BIT, name: self.name.clone(), settings: self.settings, partitions: self.logs() }
+    }
+
+    fn logs(&self) -> Vec<Arc<dyn PartitionLog>> {
+        self.partitions.iter().map(|partition| partition.clone() as Arc<dyn PartitionLog>).collect()
     }
 }
 
@@ -140,7 +150,7 @@ pub(super) fn load(connection: Connection, shared: &Arc<Shared>) -> Result<(Cata
                 format!("{path} is damaged: topic {name} has {} partitions, and rows for {has}", settings.partitions),
             ));
         }
-        catalog.topics.insert(id, Topic { name, settings, partitions });
+        catalog.topics.insert(id, Topic { name, settings, partitions, partitions_due: settings.partitions });
     }
     let last = |connection: &Connection| -> rusqlite::Result<(u32, i64)> {
         let id = connection.query_row("SELECT seq FROM sqlite_sequence WHERE name = 'topics'", (), |row| row.get(0));

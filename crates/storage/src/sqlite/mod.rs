@@ -21,7 +21,8 @@ use engine::{Error, ErrorKind, Offset, RecordBatch, Result, TopicName, TopicSett
 use parking_lot::{Condvar, Mutex};
 
 use crate::info::SqliteSettings;
-use crate::journal::Owner;
+use crate::journal::{Applies, Owner};
+use crate::log::PartitionLog;
 use crate::shared::StoredTopic;
 use catalog::Catalog;
 pub use partition::SqlitePartition;
@@ -54,7 +55,7 @@ pub struct SqliteStats {
 /// Topics of one database.
 pub struct SqliteStore {
     shared: Arc<Shared>,
-    catalog: Mutex<Catalog>,
+    catalog: Arc<Mutex<Catalog>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -301,7 +302,7 @@ impl SqliteStore {
         let thread = std::thread::Builder::new().name(name).spawn(move || writer.run()).map_err(|error| {
             Error::new(ErrorKind::Internal, format!("cannot start a thread for the database: {error}"))
         })?;
-        let store = Self { shared, catalog: Mutex::new(catalog), thread: Mutex::new(Some(thread)) };
+        let store = Self { shared, catalog: Arc::new(Mutex::new(catalog)), thread: Mutex::new(Some(thread)) };
         Ok((Arc::new(store), topics))
     }
 
@@ -310,7 +311,7 @@ impl SqliteStore {
         self.check_free(&name)?;
         let mut catalog = self.catalog.lock();
         let id = catalog.next_id();
-        let partitions = catalog.next_rows(settings.partitions);
+        let partitions = catalog.take_rows(settings.partitions);
         let what = What::Create { id, name: name.clone(), settings, partitions: partitions.clone() };
         self.shared.put(Op { what, owner, mark: 0 })?;
         Ok(catalog.add(id, name, settings, partitions, &self.shared))
@@ -324,27 +325,33 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// Grows a topic to `count` partitions and returns the new ones. They are durable when `owner` is notified.
-    pub fn grow_topic(&self, id: u32, count: u32, owner: Arc<dyn Owner>) -> Result<Vec<Arc<SqlitePartition>>> {
-        let id = id & !ID_BIT;
+    /// Grows a topic to `count` partitions. They exist when `owner` is notified.
+    pub fn grow_topic(&self, id: u32, count: u32, owner: Arc<dyn Owner>) -> Result<()> {
         let mut catalog = self.catalog.lock();
-        let settings = catalog.settings(id)?;
-        let partitions = catalog.next_rows(count.saturating_sub(settings.partitions));
-        let settings = TopicSettings { partitions: settings.partitions.max(count), ..settings };
-        let what = What::Alter { id, settings, partitions: partitions.clone() };
-        self.shared.put(Op { what, owner, mark: 0 })?;
-        catalog.grow(id, settings, partitions, &self.shared)
+        let partitions = catalog.take_rows_for(id & !ID_BIT, count)?;
+        let settings = catalog.settings(id & !ID_BIT)?;
+        self.change(id & !ID_BIT, settings, partitions, owner)
     }
 
-    /// Replaces the settings of a topic; its partitions and its storage stay. The settings are durable when `owner` is
+    /// Replaces the settings of a topic; its partitions and its storage stay. The settings apply when `owner` is
     /// notified.
     pub fn alter_topic(&self, id: u32, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<()> {
-        let id = id & !ID_BIT;
-        let mut catalog = self.catalog.lock();
-        let TopicSettings { partitions, storage, .. } = catalog.settings(id)?;
+        let TopicSettings { partitions, storage, .. } = self.catalog.lock().settings(id & !ID_BIT)?;
         let settings = TopicSettings { partitions, storage, ..settings };
-        self.shared.put(Op { what: What::Alter { id, settings, partitions: Vec::new() }, owner, mark: 0 })?;
-        catalog.grow(id, settings, Vec::new(), &self.shared).map(drop)
+        self.change(id & !ID_BIT, settings, Vec::new(), owner)
+    }
+
+    fn change(&self, id: u32, settings: TopicSettings, partitions: Vec<i64>, owner: Arc<dyn Owner>) -> Result<()> {
+        let catalog = self.catalog.clone();
+        let shared = self.shared.clone();
+        let rows = partitions.clone();
+        let owner = Applies::first(move || catalog.lock().change(id, settings, &rows, &shared), owner);
+        self.shared.put(Op { what: What::Alter { id, settings, partitions }, owner, mark: 0 })
+    }
+
+    /// Returns the partitions of a topic in their order.
+    pub fn partitions(&self, id: u32) -> Result<Vec<Arc<dyn PartitionLog>>> {
+        self.catalog.lock().partitions(id & !ID_BIT)
     }
 
     /// Confirms earlier operations without a change. They are durable when `owner` is notified.
@@ -352,19 +359,18 @@ impl SqliteStore {
         self.shared.put(Op { what: What::Nothing, owner, mark: 0 })
     }
 
-    /// Deletes a topic with all its rows. The deletion is durable when `owner` is notified.
+    /// Deletes a topic with all its rows. It is gone when `owner` is notified.
     pub fn delete_topic(&self, id: u32, owner: Arc<dyn Owner>) -> Result<()> {
         let id = id & !ID_BIT;
-        let mut catalog = self.catalog.lock();
-        let (name, partitions) = catalog.place(id)?;
+        let (name, partitions) = self.catalog.lock().place(id)?;
+        let catalog = self.catalog.clone();
+        let owner = Applies::first(move || catalog.lock().remove(id), owner);
         self.shared.deleting.lock().insert(name.clone());
         let put = self.shared.put(Op { what: What::Delete { id, name: name.clone(), partitions }, owner, mark: 0 });
         if put.is_err() {
             self.shared.deleting.lock().remove(&name);
         }
-        put?;
-        catalog.remove(id);
-        Ok(())
+        put
     }
 
     /// Refuses if too much data is queued already.

@@ -15,9 +15,9 @@ use parking_lot::Mutex;
 
 use super::read::RowsRead;
 use super::{Op, Shared, What};
-use crate::durable::{DiskExtent, DurableLog, Read};
 use crate::holes::{Forgotten, Gathered};
 use crate::journal::Owner;
+use crate::log::{Commits, LogExtent, PartitionLog, Read};
 
 /// Memory cost of a batch in memory in addition to its bytes.
 const ENTRY_BYTES: usize = 96;
@@ -120,6 +120,12 @@ impl SqlitePartition {
         freed
     }
 
+    /// Applies a committed start of the log. Its rows are removed later.
+    pub(super) fn apply_start(&self, start: Offset) {
+        let mut state = self.state.lock();
+        state.start = state.start.max(start);
+    }
+
     /// Applies a committed transaction that removed rows.
     pub(super) fn note_removed(&self, removed: &Removed) {
         let mut state = self.state.lock();
@@ -165,7 +171,7 @@ impl SqlitePartition {
     }
 }
 
-impl DurableLog for SqlitePartition {
+impl PartitionLog for SqlitePartition {
     fn end(&self) -> Offset {
         self.state.lock().end
     }
@@ -190,12 +196,12 @@ impl DurableLog for SqlitePartition {
         self.state.lock().refused.clone()
     }
 
-    fn extent(&self) -> DiskExtent {
+    fn extent(&self) -> LogExtent {
         let state = self.state.lock();
-        DiskExtent { start: state.start, end: state.committed, bytes: state.bytes }
+        LogExtent { start: state.start, end: state.committed, bytes: state.bytes }
     }
 
-    fn append(&self, batch: RecordBatch, owner: Arc<dyn Owner>) -> Result<()> {
+    fn append(&self, batch: RecordBatch, _: u64, owner: Arc<dyn Owner>) -> Result<Commits> {
         let mut state = self.state.lock();
         self.check(&state)?;
         debug_assert_eq!(batch.base_offset(), state.end, "invariant: appends are contiguous");
@@ -204,7 +210,7 @@ impl DurableLog for SqlitePartition {
         self.shared.held.fetch_add(cost(&batch), Ordering::Relaxed);
         state.end = batch.next_offset();
         state.recent.push_back(Recent { batch, forgotten: None });
-        Ok(())
+        Ok(Commits::Later)
     }
 
     fn truncate(&self, end: Offset) -> Result<()> {
@@ -272,24 +278,23 @@ impl DurableLog for SqlitePartition {
         Ok(found.map_or(end, |found| found.max(start)))
     }
 
-    fn set_start(&self, start: Offset, owner: Arc<dyn Owner>) -> Result<()> {
-        let mut state = self.state.lock();
+    fn set_start(self: Arc<Self>, start: Offset, owner: Arc<dyn Owner>) -> Result<Commits> {
+        let state = self.state.lock();
         self.check(&state)?;
         if start > state.committed {
             let message = format!("records up to {} may be deleted, not up to {start}", state.committed);
             return Err(Error::new(ErrorKind::OutOfRange, message));
         }
-        // The current start may not be durable yet; a repeated request waits for it too.
-        if start >= state.start {
-            // Its owner may be the same as that of batches, which all precede it.
-            let what = What::Start { partition: self.me(), start };
-            self.shared.put(Op { what, owner, mark: state.end })?;
-            state.start = start;
+        if start < state.start {
+            return Ok(Commits::Now);
         }
-        Ok(())
+        // Its owner may be the same as that of batches, which all precede it.
+        let what = What::Start { partition: self.clone(), start };
+        self.shared.put(Op { what, owner, mark: state.end })?;
+        Ok(Commits::Later)
     }
 
-    fn retain(&self, retention_bytes: u64, retention_ms: u64, now_ms: u64) -> Option<Offset> {
+    fn retain(&self, retention_bytes: u64, retention_ms: u64, needed_from: Offset, now_ms: u64) -> Option<Offset> {
         let is_over_time = |appended_ms: u64| retention_ms > 0 && appended_ms.saturating_add(retention_ms) <= now_ms;
         let (start, end, bytes) = {
             let state = self.state.lock();
@@ -308,7 +313,7 @@ impl DurableLog for SqlitePartition {
             row.next > start && !is_over_bytes && !is_over_time(row.appended_ms)
         });
         match planned {
-            Ok(planned) => Some(planned).filter(|planned| *planned > start),
+            Ok(planned) => Some(planned.min(needed_from)).filter(|planned| *planned > start),
             Err(error) => {
                 tracing::debug!(%error, "retention is delayed");
                 None

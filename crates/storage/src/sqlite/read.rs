@@ -11,8 +11,8 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::partition::SqlitePartition;
 use super::schema::{failed, open_reader};
-use crate::durable::ColdRead;
 use crate::holes::Gathered;
+use crate::log::ColdRead;
 
 /// Maximum time that a read waits for a connection.
 const TURN_WAIT: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ use super::partition::{Removed, SqlitePartition};
 use super::positions::Shown;
 use super::schema::{failed, is_passing};
 use super::{Op, Shared, Turn, What};
-use crate::catalog::encode_settings;
+use engine::catalog::encoding::encode_settings;
 
 /// Maximum number of batches that one transaction removes because they are before a start, or of a deleted topic.
 const SWEEP_BATCHES: usize = 512;
@@ -412,11 +412,11 @@ impl Writer {
         let mut ops_left = ops.iter().peekable();
         while let Some(op) = ops_left.next() {
             match &op.what {
-                What::Start { partition, start } => self.sweeps.push_back(Sweep {
-                    row: partition.id,
-                    partition: Arc::downgrade(partition),
-                    to: Some(*start),
-                }),
+                What::Start { partition, start } => {
+                    partition.apply_start(*start);
+                    let to = Some(*start);
+                    self.sweeps.push_back(Sweep { row: partition.id, partition: Arc::downgrade(partition), to });
+                }
                 What::Delete { name, partitions, .. } => {
                     for row in partitions {
                         self.sweeps.push_back(Sweep { row: *row, partition: Weak::new(), to: None });

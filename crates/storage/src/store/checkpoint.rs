@@ -1,17 +1,16 @@
 //! Checkpoints, removal of files after a checkpoint or a durable deletion, and the handling of a full disk.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use engine::{Error, ErrorKind, Result};
 
-use super::{LastCheckpoint, Shared, Store, TRY_AGAIN};
-use crate::catalog::Checkpoint;
+use super::{LastCheckpoint, Store, TRY_AGAIN};
+use crate::checkpoint::Checkpoint;
 use crate::disk::{failed, replace};
+use crate::journal::Journal;
 use crate::journal::recover::Origin;
-use crate::journal::{Journal, Owner};
 use crate::state::Doomed;
 
 impl Store {
@@ -180,23 +179,5 @@ impl Store {
         let count = if taken.is_ok() { &self.counts.checkpoints } else { &self.counts.checkpoint_errors };
         count.fetch_add(1, Ordering::Relaxed);
         taken.map(drop)
-    }
-}
-
-/// Owner that is notified when the deletion of a topic is durable, so that its files can be removed.
-pub(super) struct Deletion {
-    pub(super) id: u32,
-    pub(super) shared: Arc<Shared>,
-    pub(super) owner: Arc<dyn Owner>,
-}
-
-impl Owner for Deletion {
-    fn committed(&self, mark: u64) {
-        self.shared.deleted.lock().push(self.id);
-        self.owner.committed(mark);
-    }
-
-    fn failed(&self, error: &Error) {
-        self.owner.failed(error);
     }
 }

@@ -24,19 +24,19 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use engine::catalog::Change;
 use engine::shard::ShardId;
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use parking_lot::Mutex;
 
-use checkpoint::Deletion;
 use waits::Waits;
 
-use crate::catalog::{self, Change, Checkpoint, NotACheckpoint};
+use crate::checkpoint::{Checkpoint, NotACheckpoint, VERSION};
 use crate::disk::{Disk, LOCK_NAME, damaged, failed, make_dir, other_version, read_whole};
-use crate::durable::DurableLog;
 use crate::info::{CompactionSettings, CompactionStats};
 use crate::journal::recover::{self, Origin, Progress, Recovery, Tail};
-use crate::journal::{Entry, EntryKind, Journal, JournalStats, Owner};
+use crate::journal::{Applies, Entry, EntryKind, Journal, JournalStats, Owner};
+use crate::log::PartitionLog;
 use crate::partition::{DiskPartition, FLUSH_BYTES};
 use crate::room::DISK_PART;
 use crate::shard_log::ShardLog;
@@ -79,7 +79,7 @@ pub struct Store {
     directory: u64,
     settings: StoreSettings,
     shared: Arc<Shared>,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     /// Held while a checkpoint is taken.
     checkpoint: Mutex<LastCheckpoint>,
     /// Time of the last [`Store::age_tails`].
@@ -231,7 +231,7 @@ impl Store {
             directory,
             settings,
             shared: state.shared.clone(),
-            state: Mutex::new(state),
+            state: Arc::new(Mutex::new(state)),
             checkpoint: Mutex::new(LastCheckpoint { at: Instant::now(), is_failed: false, origin: None }),
             aged: Mutex::new(Instant::now()),
             compaction: Mutex::default(),
@@ -337,31 +337,29 @@ impl Store {
         Ok(state.topic(id, name, settings))
     }
 
-    /// Grows a topic to `partitions` partitions and returns the new ones. They are durable when `owner` is notified.
-    pub fn grow_topic(&self, id: u32, partitions: u32, owner: Arc<dyn Owner>) -> Result<Vec<Arc<dyn DurableLog>>> {
-        if let Some(sqlite) = self.sqlite_of(id) {
-            let added = sqlite.grow_topic(id, partitions, owner)?;
-            return Ok(added.into_iter().map(|partition| partition as Arc<dyn DurableLog>).collect());
+    /// Grows a topic to `partitions` partitions. They exist when `owner` is notified.
+    pub fn grow_topic(&self, id: u32, partitions: u32, owner: Arc<dyn Owner>) -> Result<()> {
+        match self.sqlite_of(id) {
+            Some(sqlite) => sqlite.grow_topic(id, partitions, owner),
+            None => self.change(Change::Grow { id, partitions }, owner),
         }
-        let change = Change::Grow { id, partitions };
-        let mut state = self.state.lock();
-        self.append_change(&change, owner)?;
-        state.catalog.apply(&change);
-        Ok(state.open_partitions(id).into_iter().map(|partition| partition as Arc<dyn DurableLog>).collect())
     }
 
-    /// Replaces the settings of a topic; its partitions and its storage stay. The settings are durable when `owner` is
+    /// Replaces the settings of a topic; its partitions and its storage stay. The settings apply when `owner` is
     /// notified.
     pub fn alter_topic(&self, id: u32, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<()> {
-        if let Some(sqlite) = self.sqlite_of(id) {
-            return sqlite.alter_topic(id, settings, owner);
+        match self.sqlite_of(id) {
+            Some(sqlite) => sqlite.alter_topic(id, settings, owner),
+            None => self.change(Change::Alter { id, settings }, owner),
         }
-        let change = Change::Alter { id, settings };
-        let mut state = self.state.lock();
-        self.append_change(&change, owner)?;
-        state.catalog.apply(&change);
-        state.set_segment_limits(id);
-        Ok(())
+    }
+
+    /// Returns the partitions of a topic in their order.
+    pub fn partitions(&self, id: u32) -> Result<Vec<Arc<dyn PartitionLog>>> {
+        match self.sqlite_of(id) {
+            Some(sqlite) => sqlite.partitions(id),
+            None => self.state.lock().logs(id),
+        }
     }
 
     /// Confirms a topic without a change. Its current state is durable when `owner` is notified.
@@ -372,18 +370,25 @@ impl Store {
         self.append_change(&Change::Grow { id, partitions }, owner)
     }
 
-    /// Deletes a topic. The deletion is durable when `owner` is notified. A background thread then removes the files
-    /// immediately: a full disk gets space without a checkpoint, for which it may have none.
+    /// Deletes a topic. It is gone when `owner` is notified. A background thread then removes the files immediately: a
+    /// full disk gets space without a checkpoint, for which it may have none.
     pub fn delete_topic(&self, id: u32, owner: Arc<dyn Owner>) -> Result<()> {
-        if let Some(sqlite) = self.sqlite_of(id) {
-            return sqlite.delete_topic(id, owner);
+        match self.sqlite_of(id) {
+            Some(sqlite) => sqlite.delete_topic(id, owner),
+            None => self.change(Change::Delete { id }, owner),
         }
-        let change = Change::Delete { id };
-        let mut state = self.state.lock();
-        self.append_change(&change, Arc::new(Deletion { id, shared: self.shared.clone(), owner }))?;
-        state.forget(id);
-        state.catalog.apply(&change);
-        Ok(())
+    }
+
+    /// Appends a change of a topic, which is applied when it is committed.
+    fn change(&self, change: Change, owner: Arc<dyn Owner>) -> Result<()> {
+        let state = self.state.clone();
+        let applied = change.clone();
+        let apply = move || {
+            if let Err(error) = state.lock().apply_change(&applied) {
+                tracing::error!(%error, "cannot apply a change of a topic; a restart applies it");
+            }
+        };
+        self.append_change(&change, Applies::first(apply, owner))
     }
 
     /// Reserves producer ids and returns the first. Blocks until the reservation is durable.
@@ -705,7 +710,7 @@ pub(crate) fn read_checkpoint(disk: &dyn Disk, path: &Path) -> Result<Option<Che
     };
     Checkpoint::decode(&bytes).map(Some).map_err(|error| match error {
         NotACheckpoint::Damaged(at, what) => damaged(path, at, what),
-        NotACheckpoint::Version(version) => other_version(path, version, catalog::VERSION),
+        NotACheckpoint::Version(version) => other_version(path, version, VERSION),
     })
 }
 

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use engine::codec::Codec;
 use engine::queue::QUEUES_TOPIC;
 use engine::{BatchBuilder, Error, Offset, Record, TopicSettings};
-use storage::{CompactionSettings, DurableLog, Owner, Store, StoreSettings, StoredTopic};
+use storage::{CompactionSettings, Owner, PartitionLog, Store, StoreSettings, StoredTopic};
 
 use crate::power::repeatable;
 use crate::sim::{Random, SimDisk};
-use crate::workload::{Nobody, clock, on_disk, open, read_at, small, topic_name, wait_until};
+use crate::workload::{Nobody, clock, commit, on_disk, open, read_at, small, topic_name, wait_until};
 
 const DIR: &str = "/data";
 
@@ -32,7 +32,7 @@ fn settings() -> StoreSettings {
 #[derive(Default)]
 struct Committed(AtomicU64);
 
-struct Owning(Arc<dyn DurableLog>, Arc<Committed>);
+struct Owning(Arc<dyn PartitionLog>, Arc<Committed>);
 
 impl Owner for Owning {
     fn committed(&self, mark: Offset) {
@@ -48,7 +48,7 @@ struct Site {
     disk: SimDisk,
     settings: StoreSettings,
     store: Arc<Store>,
-    log: Arc<dyn DurableLog>,
+    log: Arc<dyn PartitionLog>,
     committed: Arc<Committed>,
     history: BTreeMap<Offset, Record>,
 }
@@ -104,7 +104,7 @@ impl Site {
         for (offset, record) in (batch.base_offset()..).zip(records) {
             self.history.insert(offset, Record { offset, ..record });
         }
-        self.log.append(batch, Arc::new(Owning(self.log.clone(), self.committed.clone())))
+        self.log.append(batch, clock(), Arc::new(Owning(self.log.clone(), self.committed.clone()))).map(drop)
     }
 
     fn settle(&self) {
@@ -335,7 +335,7 @@ fn readers_go_on_while_it_is_compacted_and_retention_moves_the_start() {
                 if random.is_one_in(3) {
                     let extent = site.log.extent();
                     let start = extent.start + random.below((extent.end - extent.start) / 4 + 1);
-                    site.log.set_start(start, Arc::new(Nobody)).expect("it may begin there");
+                    commit(|owner| site.log.clone().set_start(start, owner));
                     // A reader that starts here does not miss the deleted records.
                     break;
                 }
@@ -370,7 +370,7 @@ fn a_turn_that_comes_too_late_leaves_nothing_behind() {
         wait_until("a turn is at it", || site.disk.files().iter().any(is_made) || turn.is_finished());
         let second =
             read_at(&site.log, 0, 20_000).expect("it is read").last().map_or(1, engine::RecordBatch::next_offset);
-        site.log.set_start(second, Arc::new(Nobody)).expect("it may begin there");
+        commit(|owner| site.log.clone().set_start(second, owner));
         site.store.checkpoint().expect("it is safe");
         turn.join().expect("no panic").expect("it came too late");
         site.store.compact().expect("it is compacted");
@@ -404,7 +404,7 @@ impl Altered {
     fn alter(&self, change: impl FnOnce(&mut TopicSettings)) {
         let mut settings = self.topic.settings;
         change(&mut settings);
-        self.store.alter_topic(self.topic.id, settings, Arc::new(Nobody)).expect("altered");
+        commit(|owner| self.store.alter_topic(self.topic.id, settings, owner));
     }
 
     /// Appends a record of this time and writes it into a segment.
@@ -419,7 +419,7 @@ impl Altered {
         let mut builder = BatchBuilder::new();
         builder.push(timestamp_ms as i64, Some(b"key"), Some(&vec![7; value_bytes]), &[]).expect("it fits");
         let batch = builder.finish().expect("a record").stamp(log.end());
-        log.append(batch, Arc::new(Owning(log.clone(), self.committed.clone()))).expect("appended");
+        log.append(batch, clock(), Arc::new(Owning(log.clone(), self.committed.clone()))).expect("appended");
         wait_until("it is committed", || self.committed.0.load(Ordering::Acquire) == log.end());
     }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch, Storage};
 use parking_lot::{Condvar, Mutex};
-use storage::{DurableLog, MemoryLog, Owner, RealDisk, Store};
+use storage::{MemoryLog, Owner, PartitionLog, RealDisk, Store};
 
 use crate::power::repeatable;
 use crate::sim::Random;
@@ -19,23 +19,20 @@ const PLACES: [Storage; 3] = [Storage::Memory, Storage::Disk, Storage::Sqlite];
 struct Site {
     temp: tempfile::TempDir,
     storage: Storage,
-    log: Log,
-}
-
-enum Log {
-    Memory(MemoryLog),
-    Durable(Arc<Store>, Arc<dyn DurableLog>),
+    /// Data directory of a log that survives a restart.
+    store: Option<Arc<Store>>,
+    log: Arc<dyn PartitionLog>,
 }
 
 /// Owner that waits for the commits of one partition.
 struct Commits {
-    log: Arc<dyn DurableLog>,
+    log: Arc<dyn PartitionLog>,
     committed: Mutex<Offset>,
     changed: Condvar,
 }
 
 impl Commits {
-    fn of(log: &Arc<dyn DurableLog>) -> Arc<Self> {
+    fn of(log: &Arc<dyn PartitionLog>) -> Arc<Self> {
         Arc::new(Self { log: log.clone(), committed: Mutex::new(0), changed: Condvar::new() })
     }
 
@@ -62,26 +59,24 @@ impl Owner for Commits {
 impl Site {
     fn new(storage: Storage) -> Self {
         let temp = tempfile::tempdir().expect("a directory");
-        let log = match storage {
-            Storage::Memory => Log::Memory(MemoryLog::default()),
-            _ => {
-                let (store, _) = open(&RealDisk, temp.path(), small(2)).expect("a new directory");
-                let owner = Arc::new(crate::workload::Nobody);
-                let topic = store.create_topic(topic_name("t"), kept_in(storage, 1), owner).expect("a topic");
-                Log::Durable(store, topic.partitions[0].clone())
-            }
-        };
-        Self { temp, storage, log }
+        if storage == Storage::Memory {
+            return Self { temp, storage, store: None, log: Arc::new(MemoryLog::default()) };
+        }
+        let (store, _) = open(&RealDisk, temp.path(), small(2)).expect("a new directory");
+        let owner = Arc::new(crate::workload::Nobody);
+        let topic = store.create_topic(topic_name("t"), kept_in(storage, 1), owner).expect("a topic");
+        Self { temp, storage, store: Some(store), log: topic.partitions[0].clone() }
     }
 
     /// Stops and restarts the broker. A log in memory stays, because it cannot be reopened.
     fn reopen(&mut self) {
-        if let Log::Durable(store, log) = &mut self.log {
+        if let Some(store) = self.store.take() {
             store.stop().expect("it stops");
             // The directory is released only when the last reference to it is dropped.
+            drop(store);
             let temp = self.temp.path().to_owned();
-            let before = log.extent();
-            self.log = Log::Memory(MemoryLog::default());
+            let before = self.log.extent();
+            self.log = Arc::new(MemoryLog::default());
             let begin = Instant::now();
             let (store, topics) = loop {
                 match open(&RealDisk, &temp, small(2)) {
@@ -93,74 +88,59 @@ impl Site {
                     opened => break opened.expect("it opens"),
                 }
             };
-            let log = topics[0].partitions[0].clone();
-            assert_eq!(log.extent().end, before.end);
-            self.log = Log::Durable(store, log);
+            self.log = topics[0].partitions[0].clone();
+            assert_eq!(self.log.extent().end, before.end);
+            self.store = Some(store);
         }
     }
 
     fn append(&mut self, batch: RecordBatch) {
-        match &mut self.log {
-            Log::Memory(log) => log.append(batch, clock()),
-            Log::Durable(_, log) => {
-                let owner = Commits::of(log);
-                let end = batch.next_offset();
-                log.append(batch, owner.clone()).expect("it is taken");
-                owner.wait(end);
-            }
+        let owner = Commits::of(&self.log);
+        let end = batch.next_offset();
+        match self.log.append(batch, clock(), owner.clone()).expect("it is taken") {
+            storage::Commits::Now => assert_eq!(self.storage, Storage::Memory),
+            storage::Commits::Later => owner.wait(end),
         }
     }
 
     fn extent(&self) -> (Offset, Offset) {
-        match &self.log {
-            Log::Memory(log) => (log.start(), log.end()),
-            Log::Durable(_, log) => (log.extent().start, log.extent().end),
-        }
+        (self.log.extent().start, self.log.extent().end)
     }
 
     fn read(&self, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>, Error> {
-        match &self.log {
-            Log::Memory(log) => log.read(from, bytes_max),
-            Log::Durable(_, log) => read_at(log, from, bytes_max),
-        }
+        read_at(&self.log, from, bytes_max)
     }
 
     fn offset_for_time(&self, timestamp_ms: i64) -> Offset {
-        match &self.log {
-            Log::Memory(log) => log.offset_for_time(timestamp_ms),
-            Log::Durable(_, log) => log.offset_for_time(timestamp_ms).expect("it is found"),
-        }
+        self.log.offset_for_time(timestamp_ms).expect("it is found")
     }
 
+    /// Deletes the records before an offset, and waits until they are gone.
     fn set_start(&mut self, start: Offset) {
-        match &mut self.log {
-            Log::Memory(log) => drop(log.set_start(start)),
-            Log::Durable(_, log) => log.set_start(start, Arc::new(crate::workload::Nobody)).expect("it is taken"),
+        let owner = Arc::new(Said(Commits::of(&self.log)));
+        if self.log.clone().set_start(start, owner.clone()).expect("it is taken") == storage::Commits::Later {
+            owner.0.wait(1);
         }
+        assert!(self.log.extent().start >= start);
     }
 
     /// Forgets a record and waits until the work for that is finished.
     fn forget(&mut self, offset: Offset) {
-        match &mut self.log {
-            Log::Memory(log) => drop(log.forget(offset)),
-            Log::Durable(_, log) => log.forget(offset),
-        }
+        self.log.forget(offset);
         self.settle();
     }
 
     /// Waits until the pending work of a writer is finished.
     fn settle(&self) {
-        if let Log::Durable(store, log) = &self.log
-            && self.storage == Storage::Sqlite
-        {
-            // The thread that forgets works sequentially; the second of these operations comes after all of it.
-            for _ in 0..2 {
-                let owner = Arc::new(Commits { log: log.clone(), committed: Mutex::new(0), changed: Condvar::new() });
-                log.set_start(log.extent().start, Arc::new(Said(owner.clone()))).expect("it is taken");
-                owner.wait(1);
-            }
-            assert_eq!(store.stats().sqlite.map(|stats| stats.is_held_up), Some(false));
+        let Some(store) = self.store.as_ref().filter(|_| self.storage == Storage::Sqlite) else { return };
+        // The thread that forgets works sequentially; the second of these operations comes after all of it.
+        for _ in 0..2 {
+            let owner = Arc::new(Said(Commits::of(&self.log)));
+            let committed = self.log.clone().set_start(self.log.extent().start, owner.clone()).expect("it is taken");
+            assert_eq!(committed, storage::Commits::Later);
+            owner.0.wait(1);
         }
+        assert_eq!(store.stats().sqlite.map(|stats| stats.is_held_up), Some(false));
     }
 }
 
@@ -341,20 +321,21 @@ fn retention_keeps_the_newest_in_a_database_as_it_does_in_memory() {
             site.append(batch_of(at, &[vec![1; 1000]], 0));
         }
     }
-    let Log::Durable(_, log) = &database.log else { panic!("it is durable") };
+    let log = &database.log;
     let bytes = log.extent().bytes;
     assert_eq!(bytes, read_all(log, 0, 40, 5000).expect("all").iter().map(|batch| batch.len() as u64).sum());
     let one = bytes / 40;
-    assert_eq!(log.retain(0, 0, clock()), None);
-    assert_eq!(log.retain(bytes, 1000, clock()), None, "there is no more than that");
-    assert_eq!(log.retain(one * 10, 0, clock()), Some(30));
-    assert_eq!(log.retain(1, 0, clock()), Some(39), "the newest stays");
-    assert_eq!(log.retain(0, 1000, clock() + 1000), Some(40), "its time has passed");
+    assert_eq!(log.retain(0, 0, u64::MAX, clock()), None);
+    assert_eq!(log.retain(bytes, 1000, u64::MAX, clock()), None, "there is no more than that");
+    assert_eq!(log.retain(one * 10, 0, u64::MAX, clock()), Some(30));
+    assert_eq!(log.retain(1, 0, u64::MAX, clock()), Some(39), "the newest stays");
+    assert_eq!(log.retain(0, 1000, u64::MAX, clock() + 1000), Some(40), "its time has passed");
     let log = log.clone();
     database.set_start(30);
     wait_until("what is before the start is forgotten", || log.extent().bytes == one * 10);
-    assert_eq!(log.retain(one * 10, 0, clock()), None);
-    let Log::Memory(memory) = &mut memory.log else { panic!("it is in memory") };
-    memory.trim(10 * MemoryLog::cost(one as usize) as u64, 0, u64::MAX, clock());
-    assert_eq!((memory.start(), memory.end()), (log.extent().start, log.extent().end));
+    assert_eq!(log.retain(one * 10, 0, u64::MAX, clock()), None);
+    let cost = memory.log.memory_cost(one as usize) as u64;
+    let start = memory.log.retain(10 * cost, 0, u64::MAX, clock()).expect("there is more");
+    memory.set_start(start);
+    assert_eq!(memory.extent(), (log.extent().start, log.extent().end));
 }

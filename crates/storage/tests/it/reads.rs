@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch, Storage};
-use storage::{DurableLog, RealDisk, Store, StoreSettings};
+use storage::{PartitionLog, RealDisk, Store, StoreSettings};
 
 use crate::power::repeatable;
 use crate::sim::{Random, SimDisk};
 use crate::workload::{
-    Heard, Model, Nobody, Opened, Work, Writer, on_disk, open, read_all, read_at, small, topic_name, wait_until,
+    Heard, Model, Nobody, Opened, Work, Writer, clock, commit, on_disk, open, read_all, read_at, small, topic_name,
+    wait_until,
 };
 
 /// Reads for a while from an arbitrary offset, as a returning subscriber does.
@@ -140,14 +141,14 @@ fn batch_near(base: Offset, timestamp_ms: i64, random: &mut Random) -> RecordBat
 }
 
 /// Appends and commits a batch without an owner in the test.
-fn append(store: &Store, log: &Arc<dyn DurableLog>, batch: RecordBatch) {
+fn append(store: &Store, log: &Arc<dyn PartitionLog>, batch: RecordBatch) {
     wait_until("there is room", || store.admit().is_ok());
     let end = batch.next_offset();
-    log.append(batch, Arc::new(Commits(log.clone()))).expect("it is taken");
+    log.append(batch, clock(), Arc::new(Commits(log.clone()))).expect("it is taken");
     wait_until("it is committed", || log.extent().end >= end);
 }
 
-struct Commits(Arc<dyn DurableLog>);
+struct Commits(Arc<dyn PartitionLog>);
 
 impl storage::Owner for Commits {
     fn committed(&self, mark: u64) {
@@ -181,8 +182,8 @@ fn times_that_go_backwards_are_found_where_they_are() {
                 1 => {
                     let start = log.extent().start;
                     let end = log.extent().end;
-                    log.set_start(start + random.below((end - start) / 4 + 1), Arc::new(Nobody))
-                        .expect("it begins later");
+                    let later = start + random.below((end - start) / 4 + 1);
+                    commit(|owner| log.clone().set_start(later, owner));
                 }
                 2 => {
                     store.stop().expect("it stops");
@@ -232,7 +233,7 @@ fn a_clock_that_is_set_back_neither_loses_nor_keeps_for_ever() {
         latest.push(log.extent().end);
     }
     let retention_ms = 600_000;
-    let start_at = |now_ms| log.retain(0, retention_ms, now_ms).unwrap_or(log.extent().start);
+    let start_at = |now_ms| log.retain(0, retention_ms, u64::MAX, now_ms).unwrap_or(log.extent().start);
     assert_eq!(start_at(BEGIN_MS), 0, "the clock is behind all of it");
     assert_eq!(start_at(BEGIN_MS + retention_ms - 1), 0, "nothing is old enough");
     let first = start_at(BEGIN_MS + retention_ms);

@@ -4,9 +4,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use engine::{Error, ErrorKind, Offset, RecordBatch};
+use engine::{Error, ErrorKind, Offset, RecordBatch, TopicSettings};
 use parking_lot::{Condvar, Mutex};
-use storage::{DurableLog, Entry, EntryKind, Owner, RealDisk, ShardLog, Store, StoredTopic};
+use storage::{Commits, Entry, EntryKind, Owner, PartitionLog, RealDisk, ShardLog, Store, StoredTopic};
 
 use crate::workload::{Nobody, PATIENCE, batch_at, clock, on_disk, open, read_all, small, topic_name};
 
@@ -89,7 +89,7 @@ impl Majority {
 }
 
 /// Owner of the batches of one partition.
-struct OfLog(Arc<dyn DurableLog>);
+struct OfLog(Arc<dyn PartitionLog>);
 
 impl Owner for OfLog {
     fn committed(&self, mark: u64) {
@@ -113,14 +113,14 @@ fn open_behind(dir: &std::path::Path) -> (Arc<Store>, Arc<Majority>, Vec<StoredT
     (store, majority.expect("it is asked for"), topics)
 }
 
-fn append(log: &Arc<dyn DurableLog>, incarnation: u64) -> Offset {
+fn append(log: &Arc<dyn PartitionLog>, incarnation: u64) -> Offset {
     let batch = batch_at("t", 0, log.end(), incarnation);
     let end = batch.next_offset();
-    log.append(batch, Arc::new(OfLog(log.clone()))).expect("room");
+    log.append(batch, clock(), Arc::new(OfLog(log.clone()))).expect("room");
     end
 }
 
-fn all_of(log: &Arc<dyn DurableLog>) -> Vec<RecordBatch> {
+fn all_of(log: &Arc<dyn PartitionLog>) -> Vec<RecordBatch> {
     let extent = log.extent();
     read_all(log, extent.start, extent.end, 4096).expect("readable")
 }
@@ -167,6 +167,47 @@ fn what_is_not_committed_can_be_cut_and_what_is_committed_cannot() {
 }
 
 #[test]
+fn a_change_is_applied_when_it_is_committed_and_not_before() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let (store, majority, _) = open_behind(temp.path());
+    let nobody = || Arc::new(Nobody);
+    let gone = store.create_topic(topic_name("gone"), on_disk(1), nobody()).expect("a topic");
+    let topic = store.create_topic(topic_name("t"), on_disk(1), nobody()).expect("a topic");
+    let log = topic.partitions[0].clone();
+    let start = append(&log, 1);
+    append(&log, 1);
+    majority.commit(4);
+    let altered = TopicSettings { retention_ms: 7, ..topic.settings };
+    store.grow_topic(topic.id, 3, nobody()).expect("taken");
+    store.alter_topic(topic.id, altered, nobody()).expect("taken");
+    assert_eq!(log.clone().set_start(start, nobody()).expect("taken"), Commits::Later);
+    store.delete_topic(gone.id, nobody()).expect("taken");
+    majority.wait_synced();
+    let seen = || {
+        let partitions = store.partitions(topic.id).expect("a topic").len();
+        let settings = store.topics().into_iter().find(|found| found.id == topic.id).expect("a topic").settings;
+        (partitions, settings.retention_ms, log.extent().start, gone.partitions[0].end(), store.topics().len())
+    };
+    let retention_ms = topic.settings.retention_ms;
+    assert_eq!(seen(), (1, retention_ms, 0, 0, 2), "nothing is committed");
+    assert_eq!(gone.partitions[0].refused(), None);
+    // A checkpoint in between keeps the state before the changes, and the journal from there on.
+    store.checkpoint().expect("a checkpoint");
+    majority.commit(1);
+    assert_eq!(seen(), (3, retention_ms, 0, 0, 2), "it has grown");
+    majority.commit(1);
+    assert_eq!(seen(), (3, 7, 0, 0, 2), "its settings are altered");
+    majority.commit(1);
+    assert_eq!(seen(), (3, 7, start, 0, 2), "its first records are deleted");
+    assert_eq!(log.clone().read(0, 1).map(drop).map_err(|error| error.kind), Err(ErrorKind::OutOfRange));
+    majority.commit(1);
+    assert_eq!(seen(), (3, 7, start, 0, 1), "the other topic is deleted");
+    let refused = gone.partitions[0].append(batch_at("gone", 0, 0, 1), clock(), nobody());
+    assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::NotFound));
+    store.stop().expect("it stops");
+}
+
+#[test]
 fn a_directory_that_applies_the_log_of_another_has_its_topics_and_records() {
     let leading = tempfile::tempdir().expect("a directory");
     let following = tempfile::tempdir().expect("a directory");
@@ -184,7 +225,7 @@ fn a_directory_that_applies_the_log_of_another_has_its_topics_and_records() {
     leader.grow_topic(topic.id, 3, nobody()).expect("grown");
     leader.delete_topic(gone.id, nobody()).expect("deleted");
     majority.commit(24);
-    log.set_start(start, nobody()).expect("a start");
+    log.clone().set_start(start, nobody()).expect("a start");
     majority.commit(1);
     for _twice in 0..2 {
         // Applying an entry again has no effect.

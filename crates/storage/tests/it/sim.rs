@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use storage::{Disk, DiskFile};
 
+/// Message of every error after the power went off.
+pub const POWER_IS_OFF: &str = "the power is off";
+
 const SECTOR_BYTES: usize = 512;
 
 /// Random numbers that a seed determines.
@@ -335,7 +338,7 @@ impl World {
 
     fn begin(&mut self, doing: Doing, path: &Path) -> io::Result<()> {
         if self.is_off() {
-            return Err(io::Error::other("the power is off"));
+            return Err(io::Error::other(POWER_IS_OFF));
         }
         self.operations += 1;
         let text = path.to_string_lossy();
@@ -582,7 +585,7 @@ impl DiskFile for SimFile {
         (0..turns).for_each(|_| std::thread::yield_now());
         let mut world = self.disk.0.lock();
         if world.is_off() {
-            return Err(io::Error::other("the power is off"));
+            return Err(io::Error::other(POWER_IS_OFF));
         }
         let content = world.files.get_mut(&self.file).expect("a file");
         if self.seen.swap(content.failed_syncs, Ordering::Relaxed) != content.failed_syncs {

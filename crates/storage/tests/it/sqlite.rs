@@ -7,9 +7,11 @@ use std::time::Duration;
 use engine::{BatchBuilder, Codec, Error, ErrorKind, Storage, TopicSettings};
 use parking_lot::{Condvar, Mutex};
 use rusqlite::Connection;
-use storage::{DurableLog, Owner, RealDisk, SqliteSettings, SqliteStore, Store, StoredTopic};
+use storage::{Owner, PartitionLog, RealDisk, SqliteSettings, SqliteStore, Store, StoredTopic};
 
-use crate::workload::{Nobody, PATIENCE, clock, kept_in, on_disk, open, read_all, small, topic_name, wait_until};
+use crate::workload::{
+    Nobody, PATIENCE, clock, commit, kept_in, on_disk, open, read_all, small, topic_name, wait_until,
+};
 
 /// Result of one operation.
 #[derive(Default)]
@@ -31,7 +33,7 @@ impl Outcome {
 }
 
 /// Owner that commits to a log and reports the outcome.
-struct Telling(Arc<dyn DurableLog>, Arc<Outcome>);
+struct Telling(Arc<dyn PartitionLog>, Arc<Outcome>);
 
 impl Owner for Telling {
     fn committed(&self, mark: u64) {
@@ -62,7 +64,7 @@ impl Database {
         Self { _temp: temp, path, store, topic }
     }
 
-    fn log(&self) -> &Arc<dyn DurableLog> {
+    fn log(&self) -> &Arc<dyn PartitionLog> {
         &self.topic.partitions[1]
     }
 
@@ -74,7 +76,7 @@ impl Database {
         }
         let batch = builder.finish_with(codec, None).expect("records").stamp(self.log().end());
         let outcome = Arc::new(Outcome::default());
-        self.log().append(batch, Arc::new(Telling(self.log().clone(), outcome.clone())))?;
+        self.log().append(batch, clock(), Arc::new(Telling(self.log().clone(), outcome.clone())))?;
         Ok(outcome)
     }
 
@@ -124,7 +126,7 @@ fn users_query_records_while_the_broker_runs() {
     assert_eq!(count("SELECT retention_ms FROM topics WHERE name = 'orders' AND partitions = 2"), 5000);
 
     // A start within a batch hides its first records; forgotten records are deleted.
-    database.log().set_start(2, Arc::new(Nobody)).expect("it is taken");
+    database.log().clone().set_start(2, Arc::new(Nobody)).expect("it is taken");
     database.append(&[b"four"], Codec::None).expect("it is taken");
     assert_eq!(shown(&connection).iter().map(|row| row.2).collect::<Vec<_>>(), [2, 3]);
     database.log().forget(2);
@@ -287,7 +289,9 @@ fn topics_grow_change_and_never_get_an_id_twice() {
     let settings = kept_in(Storage::Sqlite, 1);
     let gone = store.create_topic(topic_name("gone"), settings, Arc::new(Nobody)).expect("a topic");
     let topic = store.create_topic(topic_name("t"), settings, Arc::new(Nobody)).expect("a topic");
-    assert_eq!(store.grow_topic(topic.id, 3, Arc::new(Nobody)).expect("it grows").len(), 2);
+    store.grow_topic(topic.id, 2, Arc::new(Nobody)).expect("it grows");
+    commit(|owner| store.grow_topic(topic.id, 3, owner));
+    assert_eq!(store.partitions(topic.id).expect("a topic").len(), 3);
     let altered = TopicSettings { retention_bytes: 77, arrival_times: true, ..settings };
     store.alter_topic(topic.id, altered, Arc::new(Nobody)).expect("it changes");
     let last = store.create_topic(topic_name("last"), settings, Arc::new(Nobody)).expect("a topic");

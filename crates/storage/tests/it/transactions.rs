@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::producers::AbortedIndex;
 use engine::{BatchBuilder, Codec, Decision, Error, Marker, Offset, Producer, RecordBatch, TopicSettings};
-use storage::{CompactionSettings, DurableLog, Owner, Store, StoreSettings};
+use storage::{CompactionSettings, Owner, PartitionLog, Store, StoreSettings};
 
 use crate::power::repeatable;
 use crate::sim::{Random, SimDisk};
-use crate::workload::{Nobody, on_disk, open, read_at, small, topic_name, wait_until};
+use crate::workload::{Nobody, clock, on_disk, open, read_at, small, topic_name, wait_until};
 
 const DIR: &str = "/data";
 const PRODUCERS: u64 = 4;
@@ -29,7 +29,7 @@ fn settings() -> StoreSettings {
     StoreSettings { segment_bytes: 8 << 10, compaction, ..small(2) }
 }
 
-struct Owning(Arc<dyn DurableLog>, Arc<AtomicU64>);
+struct Owning(Arc<dyn PartitionLog>, Arc<AtomicU64>);
 
 impl Owner for Owning {
     fn committed(&self, mark: Offset) {
@@ -50,7 +50,7 @@ struct Sent {
 struct Site {
     disk: SimDisk,
     store: Arc<Store>,
-    log: Arc<dyn DurableLog>,
+    log: Arc<dyn PartitionLog>,
     committed: Arc<AtomicU64>,
     /// All appended batches, by their base offsets.
     sent: BTreeMap<Offset, Sent>,
@@ -113,7 +113,7 @@ impl Site {
         };
         let appended = sent.batch.clone();
         self.sent.insert(at, sent);
-        self.log.append(appended, Arc::new(Owning(self.log.clone(), self.committed.clone())))
+        self.log.append(appended, clock(), Arc::new(Owning(self.log.clone(), self.committed.clone()))).map(drop)
     }
 
     /// Ends all open transactions.
@@ -126,7 +126,9 @@ impl Site {
                 let batch = marker.stamp(self.log.end());
                 let sent = Sent { batch: batch.clone(), transaction: None, ends: Some((id, over, decision)) };
                 self.sent.insert(batch.base_offset(), sent);
-                self.log.append(batch, Arc::new(Owning(self.log.clone(), self.committed.clone()))).expect("appended");
+                self.log
+                    .append(batch, clock(), Arc::new(Owning(self.log.clone(), self.committed.clone())))
+                    .expect("appended");
             }
         }
     }

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch, Storage, TopicName, TopicSettings};
 use parking_lot::{Condvar, Mutex, RwLock};
 use storage::journal::JournalSettings;
-use storage::{Disk, DurableLog, Owner, Read, SqliteSettings, Store, StoreSettings, StoredTopic};
+use storage::{Disk, Owner, PartitionLog, Read, SqliteSettings, Store, StoreSettings, StoredTopic};
 
-use crate::sim::Random;
+use crate::sim::{POWER_IS_OFF, Random};
 
 /// Timeout that only a failure reaches.
 pub const PATIENCE: Duration = Duration::from_secs(600);
@@ -279,7 +279,7 @@ impl Model {
 impl PartitionModel {
     fn check(
         &mut self,
-        log: &Arc<dyn DurableLog>,
+        log: &Arc<dyn PartitionLog>,
         topic: &str,
         partition: usize,
         incarnation: u64,
@@ -319,7 +319,7 @@ impl PartitionModel {
         Ok(())
     }
 
-    fn check_times(&self, log: &Arc<dyn DurableLog>, place: &str, found: &[RecordBatch]) -> Result<(), Error> {
+    fn check_times(&self, log: &Arc<dyn PartitionLog>, place: &str, found: &[RecordBatch]) -> Result<(), Error> {
         let start = log.extent().start;
         let end = log.extent().end;
         for timestamp_ms in (0..=10).map(|tenth| ((start + (end - start) * tenth / 10) * 10) as i64) {
@@ -332,7 +332,7 @@ impl PartitionModel {
 }
 
 /// Reads as a subscriber does, from memory and from files.
-pub fn read_at(log: &Arc<dyn DurableLog>, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>, Error> {
+pub fn read_at(log: &Arc<dyn PartitionLog>, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>, Error> {
     match log.clone().read(from, bytes_max)? {
         Read::Batches(batches) => Ok(batches),
         Read::Cold(cold) => cold.run(),
@@ -340,7 +340,7 @@ pub fn read_at(log: &Arc<dyn DurableLog>, from: Offset, bytes_max: usize) -> Res
 }
 
 pub fn read_all(
-    log: &Arc<dyn DurableLog>,
+    log: &Arc<dyn PartitionLog>,
     start: Offset,
     end: Offset,
     bytes_max: usize,
@@ -362,7 +362,7 @@ pub struct Writer {
     topic: String,
     partition: usize,
     incarnation: u64,
-    pub log: Arc<dyn DurableLog>,
+    pub log: Arc<dyn PartitionLog>,
     say: Say,
     state: Mutex<WriterState>,
     changed: Condvar,
@@ -398,11 +398,13 @@ impl Owner for Writer {
 }
 
 impl Writer {
-    /// Appends the next batch of the partition. Retries on `Busy`.
+    /// Appends the next batch of the partition. Retries on `Busy`, but not once the power is off: the journal may only
+    /// lack a file then, and is not broken.
     pub fn append(self: &Arc<Self>) -> Result<Offset, Error> {
         let begin = std::time::Instant::now();
         while let Err(error) = self.log.admit() {
-            if error.kind != ErrorKind::Busy || self.log.broken().is_some() || begin.elapsed() > PATIENCE {
+            let is_over = self.log.broken().is_some() || error.message.contains(POWER_IS_OFF);
+            if error.kind != ErrorKind::Busy || is_over || begin.elapsed() > PATIENCE {
                 return Err(error);
             }
             std::thread::yield_now();
@@ -416,7 +418,7 @@ impl Writer {
         let base = self.log.end();
         let batch = batch_at(&self.topic, self.partition, base, self.incarnation);
         state.written.push(batch.clone());
-        if let Err(error) = self.log.append(batch.clone(), self.clone()) {
+        if let Err(error) = self.log.append(batch.clone(), clock(), self.clone()) {
             state.written.pop();
             return Err(error);
         }
@@ -448,7 +450,7 @@ impl Writer {
     }
 
     pub fn is_deleted(&self) -> bool {
-        self.log.set_start(u64::MAX, Arc::new(Nobody)).is_err_and(|error| error.kind == ErrorKind::NotFound)
+        self.log.clone().set_start(u64::MAX, Arc::new(Nobody)).is_err_and(|error| error.kind == ErrorKind::NotFound)
     }
 
     pub fn failed(&self) -> Option<Error> {
@@ -496,6 +498,34 @@ impl Owner for Nobody {
     fn committed(&self, _: u64) {}
 
     fn failed(&self, _: &Error) {}
+}
+
+/// Owner of one entry that a test waits for.
+#[derive(Default)]
+struct Awaited {
+    is_committed: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Owner for Awaited {
+    fn committed(&self, _: u64) {
+        *self.is_committed.lock() = true;
+        self.changed.notify_all();
+    }
+
+    fn failed(&self, error: &Error) {
+        panic!("{error}");
+    }
+}
+
+/// Appends an entry and waits until it is committed.
+pub fn commit<T>(append: impl FnOnce(Arc<dyn Owner>) -> Result<T, Error>) {
+    let owner = Arc::new(Awaited::default());
+    append(owner.clone()).expect("it is taken");
+    let mut is_committed = owner.is_committed.lock();
+    while !*is_committed {
+        assert!(!owner.changed.wait_for(&mut is_committed, PATIENCE).timed_out(), "it is not committed");
+    }
 }
 
 /// Owner that reports one event.
@@ -599,7 +629,7 @@ impl Work {
     }
 
     fn adopt(&self, topic: StoredTopic, model: &Model) -> Vec<Arc<Writer>> {
-        let writer = |(partition, log): (usize, &Arc<dyn DurableLog>)| {
+        let writer = |(partition, log): (usize, &Arc<dyn PartitionLog>)| {
             let name = topic.name.as_str();
             let (_, written, committed) = model.known(name, partition);
             let state = Mutex::new(WriterState { written, committed, ..WriterState::default() });
@@ -676,7 +706,7 @@ impl Work {
         let partition = writer.partition;
         (self.say)(Event::Starting(topic.clone(), partition, start));
         let told = Told::new(Event::Started(topic, partition, start), &self.say);
-        writer.log.set_start(start, told.clone())?;
+        writer.log.clone().set_start(start, told.clone())?;
         told.wait(&self.store);
         Ok(())
     }
@@ -685,20 +715,20 @@ impl Work {
         let topic = writer.topic.clone();
         let partition = writer.partition;
         if random.is_one_in(2) {
-            let Some(start) = writer.log.retain(100 << 10, 0, clock()) else {
+            let Some(start) = writer.log.retain(100 << 10, 0, u64::MAX, clock()) else {
                 return Ok(());
             };
             (self.say)(Event::Starting(topic, partition, start));
             // As a broker does it: no client waits for the outcome.
-            return writer.log.set_start(start, writer.clone());
+            return writer.log.clone().set_start(start, writer.clone()).map(drop);
         }
         let extent = writer.log.extent();
         let start = extent.start + random.below((extent.end - extent.start) / 2 + 1);
         (self.say)(Event::Starting(topic.clone(), partition, start));
         let told = Told::new(Event::Started(topic, partition, start), &self.say);
         if start > extent.start {
-            writer.log.set_start(start, told.clone())?;
-            if start > writer.log.extent().start {
+            writer.log.clone().set_start(start, told.clone())?;
+            if random.is_one_in(2) {
                 told.wait(&self.store);
             }
         }

@@ -307,7 +307,7 @@ fn repair(config: &Config, dir: &Path, yes: bool, drop_journal: bool, is_json: b
     let mut out = std::io::stdout();
     let is_done = yes && !plan.is_empty() && (plan.journal.is_none() || drop_journal);
     if is_done {
-        inspection.repair(drop_journal, config.store(), broker::now_ms).map_err(failure)?;
+        inspection.repair(drop_journal, config.store(), broker::Clock::SYSTEM.read()).map_err(failure)?;
     }
     if is_json {
         writeln!(out, "{}", plan_json(&plan, is_done))?;

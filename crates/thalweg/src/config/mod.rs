@@ -445,6 +445,7 @@ impl Config {
         let policy = self.text("subscriber_lane_policy");
         let lanes = self.size("subscriber_writer_lanes").min(self.size("max_subscriber_writer_lanes"));
         broker::Settings {
+            clock: broker::Clock::SYSTEM,
             auto_create_topics: self.bool("auto_create_topics"),
             topic_defaults: TopicSettings {
                 partitions: self.count("default_partitions") as u32,

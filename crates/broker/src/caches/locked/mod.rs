@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use super::log::Kept;
 use super::{Cache, Durable, SCAN_PLACES};
-use crate::clock::now_ms;
+use crate::clock::StepTime;
 use crate::commit::Commit;
 
 pub use streams::{Keyed, StreamMark};
@@ -37,7 +37,7 @@ pub struct Locked<'c> {
     /// Locked stripes in the order of their numbers.
     stripes: LockedStripes<'c>,
     /// Time of the step, set on first use: the whole step has the same time.
-    now_ms: Cell<Option<u64>>,
+    time: StepTime,
     is_changed: bool,
     /// Keys that clients wait for and that may have more now.
     grown: Vec<Box<[u8]>>,
@@ -127,7 +127,7 @@ impl<'c> Locked<'c> {
         Self {
             cache,
             stripes,
-            now_ms: Cell::new(None),
+            time: StepTime::new(cache.clock),
             is_changed: false,
             grown: Vec::new(),
             is_flushed: false,
@@ -144,7 +144,7 @@ impl<'c> Locked<'c> {
 
     /// Returns the time of this step, in ms since 1970.
     pub fn now_ms(&self) -> u64 {
-        now_of(&self.now_ms)
+        self.time.now_ms()
     }
 
     /// Returns `true` if anything was changed.
@@ -192,15 +192,15 @@ impl<'c> Locked<'c> {
     /// Returns the entry of a key, and counts as a use of the key.
     pub fn get(&mut self, key: &[u8]) -> Option<Found<'_>> {
         self.note_read(key);
-        let (stripe, key, now_ms) = self.stripe(key);
-        stripe.get(key, || now_of(now_ms))
+        let (stripe, key, time) = self.stripe(key);
+        stripe.get(key, || time.now_ms())
     }
 
     /// Returns the entry of a key, without counting as a use.
     pub fn peek(&mut self, key: &[u8]) -> Option<Found<'_>> {
         self.note_read(key);
-        let (stripe, key, now_ms) = self.stripe(key);
-        stripe.peek(key, || now_of(now_ms))
+        let (stripe, key, time) = self.stripe(key);
+        stripe.peek(key, || time.now_ms())
     }
 
     /// Returns a number that changes whenever a value of the key is removed.
@@ -221,8 +221,8 @@ impl<'c> Locked<'c> {
     pub fn delete_if(&mut self, key: &[u8], condition: Condition) -> Stored {
         self.note_read(key);
         let cache = self.cache;
-        let (stripe, key, now_ms) = self.stripe(key);
-        let stored = stripe.delete(key, condition, || now_of(now_ms));
+        let (stripe, key, time) = self.stripe(key);
+        let stored = stripe.delete(key, condition, || time.now_ms());
         match stored {
             Stored::Done { version, previous: Some(_) } => {
                 cache.changes.note_deleted(stripe, key, version);
@@ -261,8 +261,8 @@ impl<'c> Locked<'c> {
     pub fn set_expiry(&mut self, key: &[u8], expires_ms: Option<u64>) -> bool {
         self.note_read(key);
         let cache = self.cache;
-        let (stripe, key, now_ms) = self.stripe(key);
-        let is_there = stripe.set_expiry(key, expires_ms, || now_of(now_ms));
+        let (stripe, key, time) = self.stripe(key);
+        let is_there = stripe.set_expiry(key, expires_ms, || time.now_ms());
         cache.changes.follow(stripe);
         self.is_changed |= is_there;
         self.note_stream_expiry(key.bytes, expires_ms);
@@ -279,12 +279,12 @@ impl<'c> Locked<'c> {
     ) -> Result<R> {
         self.note_read(key);
         let cache = self.cache;
-        let (stripe, place, now_ms) = self.stripe(key);
+        let (stripe, place, time) = self.stripe(key);
         let mut is_changed = false;
         let changed = stripe.change(
             place,
             room,
-            || now_of(now_ms),
+            || time.now_ms(),
             |part: &mut Edit<'_, T>| {
                 let (is_new, result) = change(part);
                 is_changed = is_new;
@@ -293,7 +293,7 @@ impl<'c> Locked<'c> {
         );
         is_changed &= changed.is_ok();
         if is_changed {
-            match stripe.peek(place, || now_of(now_ms)) {
+            match stripe.peek(place, || time.now_ms()) {
                 Some(_) => cache.changes.note(stripe, place),
                 None => {
                     let version = stripe.version();
@@ -313,9 +313,9 @@ impl<'c> Locked<'c> {
     /// Replaces the value of a key, whatever it was. A structure without parts removes the entry.
     pub fn put_owned(&mut self, key: &[u8], value: Owned, expires_ms: Option<u64>) -> Result<()> {
         let cache = self.cache;
-        let (stripe, place, now_ms) = self.stripe(key);
-        let put = stripe.put_owned(place, value, expires_ms, || now_of(now_ms));
-        match stripe.peek(place, || now_of(now_ms)) {
+        let (stripe, place, time) = self.stripe(key);
+        let put = stripe.put_owned(place, value, expires_ms, || time.now_ms());
+        match stripe.peek(place, || time.now_ms()) {
             Some(_) => cache.changes.note(stripe, place),
             None => {
                 let version = stripe.version();
@@ -330,8 +330,8 @@ impl<'c> Locked<'c> {
     /// Returns the bytes that an entry takes.
     pub fn bytes_of(&mut self, key: &[u8]) -> Option<u64> {
         self.note_read(key);
-        let (stripe, key, now_ms) = self.stripe(key);
-        stripe.bytes_of(key, || now_of(now_ms))
+        let (stripe, key, time) = self.stripe(key);
+        stripe.bytes_of(key, || time.now_ms())
     }
 
     /// Returns a copy of the value of a key.
@@ -346,8 +346,8 @@ impl<'c> Locked<'c> {
 
     /// Reserves memory for a key to grow by `bytes`, so that the following change does not stop halfway.
     pub fn reserve(&mut self, key: &[u8], bytes: u64) -> Result<()> {
-        let (stripe, place, now_ms) = self.stripe(key);
-        stripe.check_growth(place, bytes, || now_of(now_ms))?;
+        let (stripe, place, time) = self.stripe(key);
+        stripe.check_growth(place, bytes, || time.now_ms())?;
         self.reserve_beside(key, bytes)
     }
 
@@ -429,8 +429,8 @@ impl<'c> Locked<'c> {
     ) -> Result<R> {
         self.note_read(key);
         let cache = self.cache;
-        let (stripe, key, now_ms) = self.stripe(key);
-        let changed = change(stripe, key, &|| now_of(now_ms));
+        let (stripe, key, time) = self.stripe(key);
+        let changed = change(stripe, key, &|| time.now_ms());
         match &changed {
             Ok(_) => cache.changes.note(stripe, key),
             Err(_) => cache.changes.follow(stripe),
@@ -452,7 +452,7 @@ impl<'c> Locked<'c> {
         })
     }
 
-    fn stripe<'s, 'k>(&'s mut self, key: &'k [u8]) -> (&'s mut Kept, Key<'k>, &'s Cell<Option<u64>>) {
+    fn stripe<'s, 'k>(&'s mut self, key: &'k [u8]) -> (&'s mut Kept, Key<'k>, &'s StepTime) {
         let key = self.cache.key(key);
         let number = self.cache.stripe_of(key);
         let at = match &self.stripes[..] {
@@ -463,7 +463,7 @@ impl<'c> Locked<'c> {
         };
         let at = at.expect("invariant: the stripe of a key is locked that is asked for");
         debug_assert_eq!(self.stripes[at].0, number);
-        (&mut self.stripes[at].1, key, &self.now_ms)
+        (&mut self.stripes[at].1, key, &self.time)
     }
 }
 
@@ -531,12 +531,4 @@ fn write_step(all: &mut [Locked<'_>]) {
         locked.stripes.iter_mut().for_each(|(_, stripe)| stripe.note_all(offset));
         locked.read = Some(offset);
     }
-}
-
-fn now_of(now: &Cell<Option<u64>>) -> u64 {
-    now.get().unwrap_or_else(|| {
-        let now_ms = now_ms();
-        now.set(Some(now_ms));
-        now_ms
-    })
 }

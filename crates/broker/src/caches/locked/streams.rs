@@ -5,7 +5,7 @@ use engine::cache::structures::Structure;
 use engine::streams::StreamPlace;
 use engine::{Offset, Result, TopicId};
 
-use super::{Locked, now_of};
+use super::Locked;
 use crate::caches::Cache;
 use crate::caches::log::Kept;
 use crate::commit::Commit;
@@ -55,8 +55,8 @@ impl Locked<'_> {
         if is_read {
             self.get(key);
         } else {
-            let (stripe, key, now_ms) = self.stripe(key);
-            stripe.note_use(key, || now_of(now_ms));
+            let (stripe, key, time) = self.stripe(key);
+            stripe.note_use(key, || time.now_ms());
         }
         self.stream(key)
     }
@@ -85,8 +85,8 @@ impl Locked<'_> {
         let place = cache.place(key, None);
         let (stream, later) = cache.streams.create(topic, cache.id(), place)?;
         self.wait_also(later);
-        let (stripe, key, now_ms) = self.stripe(key);
-        stripe.put_stream(key, stream.topic_id(), None, || now_of(now_ms))?;
+        let (stripe, key, time) = self.stripe(key);
+        stripe.put_stream(key, stream.topic_id(), None, || time.now_ms())?;
         cache.changes.note(stripe, key);
         self.is_changed = true;
         Ok(stream)
@@ -97,8 +97,8 @@ impl Locked<'_> {
         if self.peek(key).is_some() {
             return false;
         }
-        let (stripe, key, now_ms) = self.stripe(key);
-        stripe.put_stream(key, id, expires_ms, || now_of(now_ms)).is_ok()
+        let (stripe, key, time) = self.stripe(key);
+        stripe.put_stream(key, id, expires_ms, || time.now_ms()).is_ok()
     }
 
     /// Adds a key without a value for this stream temporarily: until [`let_out`](Self::let_out), before the locks are

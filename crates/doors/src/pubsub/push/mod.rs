@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use broker::Doors;
 use broker::metrics::{Counter, Exposition, Histogram};
+use broker::{Clock, Doors};
 use bytes::Bytes;
 use engine::ErrorKind;
 use futures_util::StreamExt;
@@ -117,6 +117,7 @@ impl Outcome {
 
 /// State that all push subscriptions share.
 pub struct Pusher {
+    clock: Clock,
     http: Http,
     /// Set before the first subscription with tokens is started.
     key: OnceLock<SigningKey>,
@@ -161,8 +162,9 @@ impl Drop for Counted<'_> {
 
 impl Pusher {
     /// Creates a pusher that trusts these root certificates; `None`: those of the system. Nothing is pushed to `doors`.
-    pub fn new(allow: Allow, roots: Option<RootCertStore>, doors: Arc<Doors>) -> Arc<Self> {
+    pub fn new(allow: Allow, roots: Option<RootCertStore>, doors: Arc<Doors>, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
+            clock,
             http: Http::new(allow, roots, doors),
             key: OnceLock::new(),
             requests: Semaphore::new(REQUESTS_MAX),
@@ -318,7 +320,7 @@ impl<S: Source> Task<S> {
         let Some(Oidc { service_account_email, audience }) = &self.target.oidc else {
             return Ok(None);
         };
-        let now_s = broker::now_ms() / 1000;
+        let now_s = self.pusher.clock.now_ms() / 1000;
         let mut newest = self.token.lock();
         match &*newest {
             Some((token, ends_s)) if now_s + TOKEN_RESERVE_S < *ends_s => Ok(Some(token.clone())),

@@ -92,7 +92,7 @@ impl Pushed {
 
     fn begin_for(url: &str, messages: usize, allow: &str, roots: Option<RootCertStore>, deadline: Duration) -> Self {
         let key = SigningKey::generate().expect("a key");
-        let pusher = Pusher::new(allow.parse().expect("a list"), roots, Arc::default());
+        let pusher = Pusher::new(allow.parse().expect("a list"), roots, Arc::default(), Clock::SYSTEM);
         pusher.set_key(SigningKey::from_pkcs8(&key, "thalweg").expect("a key"));
         let queue = Arc::new(Queue::default());
         queue.waiting.lock().extend((0..messages).map(message));
@@ -415,7 +415,7 @@ async fn requests_at_once_begin_few_and_connections_are_used_again() {
 
 #[tokio::test]
 async fn the_task_of_a_queue_that_is_gone_ends() {
-    let pusher = Pusher::new(Allow::default(), None, Arc::default());
+    let pusher = Pusher::new(Allow::default(), None, Arc::default(), Clock::SYSTEM);
     let target = Target {
         subscription: "projects/p/subscriptions/s".into(),
         endpoint: "http://127.0.0.1/".parse().expect("a URL"),

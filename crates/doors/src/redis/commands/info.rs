@@ -74,7 +74,7 @@ fn line(name: &str, value: impl Display) -> (String, String) {
 /// Returns the section about the server process.
 fn server(door: &Door) -> Lines {
     let up_s = door.began.elapsed().as_secs();
-    let now_ms = broker::now_ms();
+    let now_ms = door.broker.now_ms();
     vec![
         line("redis_version", VERSION),
         line("redis_git_sha1", "00000000"),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use broker::{Attempt, Origin, now_ms};
+use broker::{Attempt, Origin};
 use engine::BatchBuilder;
 use futures_util::FutureExt;
 use net::service::{Reply, once};
@@ -96,7 +96,7 @@ fn receivers(count: u32) -> Reply<Answer, Later> {
 fn try_publish(door: &Door, session: &mut Session, channel: &[u8], message: &[u8]) -> Done<Option<Attempt>> {
     let topic = topic_of(channel)?;
     let mut builder = BatchBuilder::new();
-    builder.push(now_ms() as i64, None, Some(message), &[])?;
+    builder.push(door.broker.now_ms() as i64, None, Some(message), &[])?;
     let batch = builder.finish().expect("invariant: it has a record");
     Ok(door.broker.publish_to_channel(&topic, batch, &mut session.wakes)?)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use broker::{LoginSource, now_ms};
+use broker::LoginSource;
 use engine::ErrorKind;
 use engine::security::UserName;
 use futures_util::FutureExt;
@@ -414,7 +414,7 @@ fn pause(door: &Door, timeout: &[u8], mode: &[&[u8]], writer: &mut Writer) -> Do
         tracing::debug!(%error, "the timeout of a pause is negative");
         Fail::new("ERR timeout is negative")
     })?;
-    let until_ms = now_ms().checked_add(ms).filter(|until_ms| i64::try_from(*until_ms).is_ok());
+    let until_ms = door.broker.now_ms().checked_add(ms).filter(|until_ms| i64::try_from(*until_ms).is_ok());
     door.pause.begin(until_ms.ok_or(Fail::new("ERR timeout is out of range"))?, is_all);
     writer.ok();
     Ok(())

@@ -1,7 +1,6 @@
 //! Commands for tools and operators: the slow log, latencies and memory. Also commands for features that do not exist
 //! here (scripts, functions, modules, a cluster), which reply like a server without them.
 
-use broker::now_ms;
 use engine::cache::parse_number;
 use net::service::Reply;
 
@@ -92,7 +91,7 @@ fn no_cluster(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Ans
 /// Returns the time at which all data was saved, in seconds since 1970.
 pub(super) fn saved_s(door: &Door) -> u64 {
     // Acknowledged data is on the disk if databases are durable. Otherwise it is never saved.
-    (if door.is_durable { now_ms() } else { door.began_ms }) / 1000
+    (if door.is_durable { door.broker.now_ms() } else { door.began_ms }) / 1000
 }
 
 fn last_save(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {

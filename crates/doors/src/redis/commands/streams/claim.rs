@@ -1,6 +1,5 @@
 //! Claiming of entries from consumers that do not acknowledge them.
 
-use broker::now_ms;
 use engine::streams::{Entry, EntryId, Group};
 
 use super::entries::{write, write_all};
@@ -78,7 +77,7 @@ pub(super) async fn claim(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     let Some(mut locked) = context.lock(key).await?.filter(|locked| locked.group(name).is_some()) else {
         return Err(no_group(key, name));
     };
-    let now = now_ms();
+    let now = context.broker.now_ms();
     let claim = Claim::parse(args, now)?;
     let mut found = Vec::with_capacity(claim.ids.len());
     for id in &claim.ids {
@@ -150,7 +149,7 @@ pub(super) async fn claim_idle(context: &mut Context<'_>, args: &[&[u8]]) -> Don
     let Some(mut locked) = locked.filter(|locked| locked.group(name).is_some()) else {
         return Err(no_group(key, name));
     };
-    let now = now_ms();
+    let now = context.broker.now_ms();
     let looks = count.saturating_mul(LOOKS_PER_ENTRY);
     let pending = locked.group(name).into_iter().flat_map(|group| group.all_pending(from, EntryId::MAX));
     let pending: Vec<(EntryId, u64)> =

@@ -1,6 +1,5 @@
 //! Consumer groups: creation, changes and deletion, acknowledgements, and pending entries.
 
-use broker::now_ms;
 use engine::streams::{EntryId, Group, Pending};
 
 use super::{Context, Lent, failed, ids, text};
@@ -215,7 +214,7 @@ pub(super) async fn pending(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
         write_summary(context, group);
         return Ok(());
     };
-    let now = now_ms();
+    let now = context.broker.now_ms();
     let is_idle = |(_, pending): &(EntryId, &Pending)| now.saturating_sub(pending.delivered_ms) >= shown.idle_ms;
     let found: Vec<_> = match shown.consumer {
         Some(name) => group.pending_of(name, shown.from, shown.to).filter(is_idle).take(shown.count).collect(),

@@ -1,6 +1,6 @@
 //! Information about a stream, its groups and their consumers.
 
-use broker::{LockedStream, now_ms};
+use broker::LockedStream;
 use engine::streams::{EntryId, Extent, Group};
 
 use super::entries::{write, write_all};
@@ -39,7 +39,7 @@ pub(super) async fn info(context: &mut Context<'_>, args: &[&[u8]]) -> Done {
     }
     if is(args[1], "CONSUMERS") {
         let group = locked.group(args[3]).ok_or_else(|| no_group_of_key(args[2], args[3]))?;
-        write_consumers(&mut context.out, group);
+        write_consumers(&mut context.out, group, context.broker.now_ms());
         return Ok(());
     }
     let full = match &args[3..] {
@@ -177,8 +177,7 @@ fn write_groups(out: &mut Writer, locked: &LockedStream, extent: &Extent) {
     }
 }
 
-fn write_consumers(out: &mut Writer, group: &Group) {
-    let now_ms = now_ms();
+fn write_consumers(out: &mut Writer, group: &Group, now_ms: u64) {
     out.array(group.consumers().len());
     for (name, seen_ms, pending) in group.consumers() {
         out.map(3);

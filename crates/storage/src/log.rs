@@ -1,4 +1,4 @@
-//! Interface of a partition's log that survives a restart, independent of its storage.
+//! Interface of a partition's log, independent of its storage: in memory, in segments behind a journal, or in SQLite.
 
 use std::sync::Arc;
 
@@ -8,7 +8,9 @@ use engine::{Error, Offset, RecordBatch, Result};
 use crate::journal::Owner;
 
 /// Log of one partition. An appended batch has its offsets immediately, and is readable when it is committed.
-pub trait DurableLog: Send + Sync {
+///
+/// Its owner orders the calls that change it. Reads may come from any thread.
+pub trait PartitionLog: Send + Sync {
     /// Returns the offset that the next record gets.
     fn end(&self) -> Offset;
 
@@ -29,10 +31,11 @@ pub trait DurableLog: Send + Sync {
     /// Returns the reason why this partition is not served, if it is not.
     fn refused(&self) -> Option<Error>;
 
-    fn extent(&self) -> DiskExtent;
+    fn extent(&self) -> LogExtent;
 
-    /// Appends a batch. Its owner is notified when it is committed; the mark is the offset after it.
-    fn append(&self, batch: RecordBatch, owner: Arc<dyn Owner>) -> Result<()>;
+    /// Appends a batch at this time, in milliseconds since 1970. If it commits later, its owner is notified; the mark
+    /// is the offset after it.
+    fn append(&self, batch: RecordBatch, now_ms: u64, owner: Arc<dyn Owner>) -> Result<Commits>;
 
     /// Drops the records from an offset on, which were appended and are not committed, and will not be: their log was
     /// given up. Fails with `invalid` if any of them is committed.
@@ -40,6 +43,11 @@ pub trait DurableLog: Send + Sync {
 
     /// Commits all records before `mark`, which are durable. Returns the batches that become visible.
     fn commit(&self, mark: Offset) -> Vec<RecordBatch>;
+
+    /// Returns the committed batch that holds an offset, for a log that is only in memory.
+    fn find(&self, _: Offset) -> Option<RecordBatch> {
+        None
+    }
 
     /// Reads committed batches from the one that holds `from`, up to `bytes_max`, but at least one if one exists. Empty
     /// at the end.
@@ -49,37 +57,69 @@ pub trait DurableLog: Send + Sync {
     /// exists. May block on a file.
     fn offset_for_time(&self, timestamp_ms: i64) -> Result<Offset>;
 
-    /// Deletes records before this offset, as soon as the new start is durable.
-    fn set_start(&self, start: Offset, owner: Arc<dyn Owner>) -> Result<()>;
+    /// Deletes the records before this offset. If that commits later, its owner is notified, and the records stay
+    /// readable until then.
+    fn set_start(self: Arc<Self>, start: Offset, owner: Arc<dyn Owner>) -> Result<Commits>;
 
     /// Returns the start offset that retention allows, if it is later than the current one. A limit of 0 means no
-    /// limit. May block on a file.
-    fn retain(&self, retention_bytes: u64, retention_ms: u64, now_ms: u64) -> Option<Offset>;
+    /// limit. Records from the offset `needed_from` on stay in any case. May block on a file.
+    fn retain(&self, retention_bytes: u64, retention_ms: u64, needed_from: Offset, now_ms: u64) -> Option<Offset>;
 
     /// Marks a committed record as no longer needed. It may be deleted at any later time; readers then skip it.
     fn forget(&self, offset: Offset);
 
+    /// Marks all records before an offset as no longer needed. They may be deleted at any later time.
+    fn forget_before(&self, _: Offset) {}
+
+    /// Returns `true` if the log survives a restart.
+    fn is_durable(&self) -> bool {
+        true
+    }
+
+    /// Returns the bytes that all batches take of the memory for logs: 0 for a durable log.
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+
+    /// Returns the bytes that a batch of this length would take of the memory for logs.
+    fn memory_cost(&self, _: usize) -> usize {
+        0
+    }
+
     /// Refuses while an appended batch could not be written to its place, because the disk is full or broken. Unlike
-    /// [`DurableLog::admit`] it ignores the amount of pending data.
+    /// [`PartitionLog::admit`] it ignores the amount of pending data.
     fn check_room(&self) -> Result<()> {
         Ok(())
     }
 
     /// Refuses if too much data is pending already, or the disk is full. Callers that may append several batches
     /// together call it once: they can exceed the limit by these batches, never by more.
-    fn admit(&self) -> Result<()>;
+    fn admit(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Returns the reason why nothing can be appended any more.
-    fn broken(&self) -> Option<Error>;
+    fn broken(&self) -> Option<Error> {
+        None
+    }
 
     /// Returns `true` if appended batches become durable in one order with batches of the broker's own topics: a marker
     /// must not become durable before the decision that it is about.
     fn takes_transactions(&self) -> bool;
 }
 
+/// Time at which a change of a log is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commits {
+    /// Immediately: the change is visible, and its owner is not notified.
+    Now,
+    /// Later: its owner is notified.
+    Later,
+}
+
 /// Bounds of a partition at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DiskExtent {
+pub struct LogExtent {
     pub start: Offset,
     /// Offset after the last committed record.
     pub end: Offset,
