@@ -35,6 +35,7 @@ impl State {
         {
             self.forget(*id);
             self.shared.deleted.lock().push(*id);
+            self.deletions_due.remove(id);
         }
         self.catalog.apply(change);
         if let Change::Create { id, .. } = change
@@ -55,6 +56,17 @@ impl State {
             }
             Change::Delete { .. } | Change::Producers { .. } => Ok(()),
         }
+    }
+
+    /// Applies the deletions of topics and of records that are appended and not committed yet, for a checkpoint that
+    /// makes them durable. Returns `false` if there are none.
+    pub(crate) fn apply_deletions_due(&mut self) -> Result<bool> {
+        let ids = std::mem::take(&mut self.deletions_due);
+        for id in &ids {
+            self.apply_change(&Change::Delete { id: *id })?;
+        }
+        let starts = self.partitions.values().filter(|partition| partition.apply_start_due()).count();
+        Ok(!ids.is_empty() || starts > 0)
     }
 
     /// Applies an entry to its partition, which is served.

@@ -22,6 +22,12 @@ pub trait ShardLog: Send + Sync {
 
     /// Returns the reason why nothing can be appended any more.
     fn broken(&self) -> Option<Error>;
+
+    /// Returns `true` if this node alone commits an entry, by making it durable: in the journal, or in a checkpoint if
+    /// the disk has no space for the journal.
+    fn is_local(&self) -> bool {
+        false
+    }
 }
 
 impl ShardLog for Journal {
@@ -35,5 +41,9 @@ impl ShardLog for Journal {
 
     fn broken(&self) -> Option<Error> {
         Self::broken(self)
+    }
+
+    fn is_local(&self) -> bool {
+        true
     }
 }

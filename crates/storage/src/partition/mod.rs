@@ -64,6 +64,8 @@ struct SegmentLimits {
 #[derive(Default)]
 struct State {
     start: Offset,
+    /// Latest start that was appended to the log, committed or not.
+    start_due: Offset,
     flushed: Offset,
     committed: Offset,
     end: Offset,
@@ -264,8 +266,22 @@ impl DiskPartition {
     /// Applies a committed start of the log.
     pub(crate) fn apply_start(&self, start: Offset) {
         let mut state = self.state.lock();
-        state.start = state.start.max(start.min(state.end));
-        state.changes += 1;
+        let start = start.min(state.end);
+        if start > state.start {
+            state.start = start;
+            state.changes += 1;
+        }
+    }
+
+    /// Applies a start that is appended and not committed yet, for a checkpoint that makes it durable. Returns `false`
+    /// if there is none.
+    pub(crate) fn apply_start_due(&self) -> bool {
+        let (start, due) = {
+            let state = self.state.lock();
+            (state.start, state.start_due)
+        };
+        self.apply_start(due);
+        due > start
     }
 
     fn check(&self, state: &State) -> Result<()> {
@@ -644,7 +660,7 @@ impl PartitionLog for DiskPartition {
     }
 
     fn set_start(self: Arc<Self>, start: Offset, owner: Arc<dyn Owner>) -> Result<Commits> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         self.check(&state)?;
         if start > state.committed {
             let message = format!("records up to {} may be deleted, not up to {start}", state.committed);
@@ -661,6 +677,7 @@ impl PartitionLog for DiskPartition {
         let owner = Applies::first(move || partition.apply_start(start), owner);
         let kind = EntryKind::Start;
         self.shared.append(Entry { kind, shard: ShardId::FIRST, stream: self.stream, body, owner, mark })?;
+        state.start_due = state.start_due.max(start);
         Ok(Commits::Later)
     }
 

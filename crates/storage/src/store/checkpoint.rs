@@ -91,15 +91,21 @@ impl Store {
         }
     }
 
-    /// Takes a checkpoint. On a full disk it removes the journal's spare files for that. If that does not free enough
-    /// space for all batches in no segment, it writes a checkpoint with the journal origin of the last one: that still
-    /// releases segments that retention removed.
+    /// Takes a checkpoint. On a full disk it removes the journal's spare files for that, and applies deletions that are
+    /// not committed yet. If that does not free enough space for all batches in no segment, it writes a checkpoint with
+    /// the journal origin of the last one: that still releases segments that retention removed.
     fn take_checkpoint(&self, last: Option<Origin>) -> Result<Origin> {
         let journal = self.shared.journal.get().ok_or_else(|| Error::busy("the journal is not open yet"))?;
         let is_full = |taken: &Result<Origin>| taken.as_ref().is_err_and(|error| error.kind == ErrorKind::DiskFull);
         let mut taken = self.write_checkpoint(journal, None);
         if is_full(&taken) && journal.give_up_spares() {
             taken = self.write_checkpoint(journal, None);
+        }
+        if is_full(&taken) && self.shared.log.get().is_some_and(|log| log.is_local()) {
+            // The journal may wait for a file, and what is deleted waits for the journal. This checkpoint makes it
+            // durable instead.
+            let is_less = self.state.lock().apply_deletions_due()?;
+            taken = if is_less { self.write_checkpoint(journal, None) } else { taken };
         }
         if let Err(error) = &taken {
             self.shared.room.note(error);

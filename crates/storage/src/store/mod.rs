@@ -375,7 +375,14 @@ impl Store {
     pub fn delete_topic(&self, id: u32, owner: Arc<dyn Owner>) -> Result<()> {
         match self.sqlite_of(id) {
             Some(sqlite) => sqlite.delete_topic(id, owner),
-            None => self.change(Change::Delete { id }, owner),
+            None => {
+                self.change(Change::Delete { id }, owner)?;
+                let mut state = self.state.lock();
+                if state.catalog.topics.contains_key(&id) {
+                    state.deletions_due.insert(id);
+                }
+                Ok(())
+            }
         }
     }
 
