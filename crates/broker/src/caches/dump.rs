@@ -14,8 +14,10 @@ use engine::cache::effects::Effect;
 use engine::cache::record::CacheNumber;
 use engine::cache::{Cursor, Stripe};
 
-use super::{Cache, CacheLog, Durable, SCAN_PLACES};
-use crate::caches::Caches;
+use super::Caches;
+use super::cache::{Cache, Durable};
+use super::calls::SCAN_PLACES;
+use super::log::CacheLog;
 
 /// Size in bytes below which a log is not dumped.
 const LOG_BYTES_MIN: u64 = 16 << 20;

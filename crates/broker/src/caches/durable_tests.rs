@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use engine::cache::operations::OperationId;
 use engine::cache::structures::{Edit, End, Hash, List, Score, Set, Sorted};
-use engine::cache::{Eviction, Owned};
+use engine::cache::{Condition, Eviction, Expires, Owned, ScanCursor, Stored, Stripe, Ttl};
 use storage::{RealDisk, Store, StoreSettings};
 use tempfile::TempDir;
 use tokio::runtime::Handle;

@@ -10,6 +10,8 @@ use tokio::runtime::Handle;
 use super::*;
 use crate::broker::Broker;
 use crate::settings::Settings;
+use engine::cache::{Condition, Stripe, Ttl};
+use std::sync::atomic::AtomicBool;
 
 /// Only reached on failure.
 const PATIENCE: Duration = Duration::from_secs(60);

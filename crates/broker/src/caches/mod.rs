@@ -1,17 +1,21 @@
 //! Caches: named views in memory that many threads share, each created on first use.
 //!
 //! A cache is divided into stripes by the hash of the key ([`engine::cache::Stripe`]), each behind a lock that is held
-//! for one change. Changes of a watched cache are also recorded in their order (`watch.rs`). Changes of a durable cache
-//! are appended to a log (`log.rs`), which is dumped again when it is long (`dump.rs`) and read on startup
-//! (`restore.rs`).
+//! for one change. Changes of a watched cache are also recorded in their order (`changes.rs`). Changes of a durable
+//! cache are appended to a log (`log.rs`), which is dumped again when it is long (`dump.rs`) and read on startup
+//! (`restore.rs`). Read the modules from the top: each uses only those above it.
 
-mod dump;
-mod locked;
+mod changes;
+mod waiters;
 mod log;
+mod cache;
+mod locked;
+mod calls;
 mod once;
-mod restore;
 mod wait;
 mod watch;
+mod restore;
+mod dump;
 
 #[cfg(test)]
 mod durable_tests;
@@ -21,21 +25,15 @@ mod full_tests;
 mod tests;
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use engine::cache::operations::Operations;
-use engine::cache::record::{CACHES_TOPIC, CacheDefinition, CacheNumber};
-use engine::cache::{
-    Added, Budget, CACHES_MAX, CacheName, CacheSettings, CacheStatus, Condition, Cursor, Eviction, Expires, Found, Key,
-    ScanCursor, Stored, Stripe, StripeSettings, StripeStats, TTL_MS_MAX, Ttl,
-};
+use engine::cache::record::CACHES_TOPIC;
+use engine::cache::{Budget, CACHES_MAX, CacheName, CacheSettings, CacheStatus, StripeStats, TTL_MS_MAX};
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings, nearest};
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, RwLock};
 
-use crate::clock::Clock;
 use crate::commit::Commit;
 use crate::core::Core;
 use crate::metrics::Exposition;
@@ -43,23 +41,16 @@ use crate::peers::Created;
 use crate::restored::Restored;
 use crate::streams::{Listing, Streams};
 use crate::topic::Topic;
-pub use locked::{Finished, Keyed, Locked, StreamMark, Taken};
-use log::{CacheLog, Kept};
-use wait::Waiters;
-pub use wait::{Attempt, Waiting};
-use watch::Changes;
+pub use cache::{Attempt, Cache, Finished, Locked};
+use cache::{Common, Durable};
+pub use locked::{Keyed, StreamMark, Taken};
+use log::CacheLog;
 
-/// Number of stripes of a cache. Two threads rarely meet at one of them.
-const STRIPES: usize = 64;
+/// A client that waits for a key.
+pub type Waiting = waiters::Waiting<Attempt>;
+
 /// Interval at which expired entries are removed.
 const EXPIRE_EVERY: Duration = Duration::from_millis(50);
-/// Maximum number of entries that are removed in one pass, before other tasks have their turn at a stripe.
-const EXPIRE_MAX: usize = 256;
-/// Number of places that one pass of a scan examines, before other tasks have their turn.
-const SCAN_PLACES: u32 = 1024;
-/// Maximum number of bytes that a stripe takes of the budget in one step.
-const BLOCK_BYTES_MAX: u64 = 64 << 10;
-const BLOCK_BYTES_MIN: u64 = 256;
 /// 2020-01-01 in milliseconds since 1970, the time of version 0.
 const VERSION_EPOCH_MS: u64 = 1_577_836_800_000;
 /// Number of versions per millisecond. Several stripes make changes within one, and the clock has to stay ahead.
@@ -71,10 +62,7 @@ pub struct Caches {
     by_name: RwLock<HashMap<CacheName, Arc<Cache>>>,
     /// The caches of `by_name`, by their numbers.
     by_id: RwLock<HashMap<u64, Arc<Cache>>>,
-    budget: Arc<Budget>,
-    hasher: foldhash::quality::RandomState,
-    /// Bytes of recorded changes for watchers, of all caches together.
-    watched_bytes: Arc<AtomicUsize>,
+    common: Common,
     /// Version from which the newest cache counts its changes.
     origin: Mutex<u64>,
     /// Settings of caches whose names belong to a door, applied whichever door uses such a name first.
@@ -90,48 +78,22 @@ pub struct Caches {
     restored_entries: AtomicU64,
 }
 
-pub struct Cache {
-    /// Number of the cache, which no other cache ever has, whatever its name.
-    id: u64,
-    name: CacheName,
-    settings: CacheSettings,
-    clock: Clock,
-    streams: Arc<Streams>,
-    budget: Arc<Budget>,
-    hasher: foldhash::quality::RandomState,
-    stripes: Box<[Padded]>,
-    changes: Changes,
-    waiters: Waiters,
-    is_deleted: AtomicBool,
-    /// Stripe from which the next search for entries to evict begins.
-    shed_from: AtomicUsize,
-    durable: Option<Durable>,
-    /// Operations that were answered. This lock is taken after the locks of stripes.
-    operations: Mutex<Operations>,
-}
-
-/// Log of a durable cache, and the number of the cache in it.
-struct Durable {
-    log: Arc<CacheLog>,
-    number: CacheNumber,
-}
-
-/// A stripe that shares no line of the processor's cache with its neighbour.
-#[repr(align(128))]
-struct Padded(Mutex<Kept>);
-
 impl Caches {
     /// Creates the caches of a broker. `has_log` is `true` if durable caches have to be restored.
     pub(crate) fn new(core: Arc<Core>, streams: Arc<Streams>, has_log: bool) -> Self {
-        let bytes_max = core.settings().cache_bytes_max;
+        let common = Common {
+            clock: core.settings().clock,
+            streams: streams.clone(),
+            budget: Arc::new(Budget::new(core.settings().cache_bytes_max, None)),
+            hasher: foldhash::quality::RandomState::default(),
+            watched_bytes: Arc::default(),
+        };
         Self {
             core,
             streams,
             by_name: RwLock::default(),
             by_id: RwLock::default(),
-            budget: Arc::new(Budget::new(bytes_max, None)),
-            hasher: foldhash::quality::RandomState::default(),
-            watched_bytes: Arc::default(),
+            common,
             origin: Mutex::new(0),
             reserved: RwLock::default(),
             log: RwLock::default(),
@@ -303,11 +265,11 @@ impl Caches {
 
     /// Returns the bytes that all caches have taken together.
     pub fn bytes(&self) -> u64 {
-        self.budget.taken()
+        self.common.budget.taken()
     }
 
     pub fn bytes_max(&self) -> u64 {
-        self.budget.max()
+        self.common.budget.max()
     }
 
     fn make(&self, name: CacheName, settings: CacheSettings) -> Result<Arc<Cache>> {
@@ -326,7 +288,7 @@ impl Caches {
         self.core.peers().admit(Created::Cache)?;
         let id = caches.next_origin();
         let durable = if settings.is_durable { Some(Durable { log: self.log()?, number: id }) } else { None };
-        let cache = Arc::new(Cache::new(id, name.clone(), settings, caches, durable));
+        let cache = Arc::new(Cache::new(id, name.clone(), settings, &caches.common, durable));
         if let Some(Durable { log, number }) = &cache.durable {
             log.admit()?;
             log.append_cache(*number, Some(&cache.definition()));
@@ -373,7 +335,7 @@ impl Caches {
         let rows = |value: fn(&StripeStats) -> u64| -> Vec<(String, u64)> {
             all.iter().map(|cache| (cache.name.to_string(), value(&cache.stats))).collect()
         };
-        let budget = &self.budget;
+        let budget = &self.common.budget;
         out.gauge("thalweg_caches", "Caches", all.len() as u64)?;
         out.gauge("thalweg_cache_memory_bytes", "Bytes of all caches", budget.taken())?;
         out.gauge(
@@ -381,7 +343,7 @@ impl Caches {
             "Maximum of thalweg_cache_memory_bytes: cache_memory_max",
             budget.max(),
         )?;
-        let watched = self.watched_bytes.load(Ordering::Relaxed);
+        let watched = self.common.watched_bytes.load(Ordering::Relaxed);
         out.gauge("thalweg_cache_watch_bytes", "Bytes of changes retained for watchers", watched as u64)?;
         let log = self.log.read().clone();
         let restored = self.restored_entries.load(Ordering::Relaxed);
@@ -398,305 +360,6 @@ impl Caches {
         out.counters("thalweg_cache_misses", "Gets that found no entry", "cache", &rows(|stats| stats.misses))?;
         out.counters("thalweg_cache_expired", "Expired entries", "cache", &rows(|stats| stats.expired))?;
         out.counters("thalweg_cache_evicted", "Evicted entries", "cache", &rows(|stats| stats.evicted))
-    }
-}
-
-impl Cache {
-    fn new(id: u64, name: CacheName, settings: CacheSettings, caches: &Caches, durable: Option<Durable>) -> Self {
-        let bytes_max = settings.bytes_max.unwrap_or(u64::MAX);
-        let budget = Arc::new(Budget::new(bytes_max, Some(caches.budget.clone())));
-        let block = (budget.max() / (16 * STRIPES as u64)).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
-        let eviction = settings.eviction;
-        let clock = caches.core.settings().clock;
-        let now_ms = clock.now_ms();
-        let stripe = || StripeSettings { eviction, budget: budget.clone(), block, version: id, now_ms };
-        Self {
-            id,
-            stripes: (0..STRIPES).map(|_| Padded(Mutex::new(Kept::new(Stripe::new(stripe()))))).collect(),
-            name,
-            settings,
-            clock,
-            streams: caches.streams.clone(),
-            hasher: caches.hasher.clone(),
-            changes: Changes::new(id, caches.watched_bytes.clone()),
-            waiters: Waiters::default(),
-            is_deleted: AtomicBool::new(false),
-            shed_from: AtomicUsize::new(0),
-            budget,
-            durable,
-            operations: Mutex::default(),
-        }
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.clock.now_ms()
-    }
-
-    /// Marks the cache as one that must be opened again. Its watchers, and the clients that wait for a key, are
-    /// notified of its end.
-    fn end(&self) {
-        self.is_deleted.store(true, Ordering::Relaxed);
-        self.changes.end();
-        self.waiters.end();
-    }
-
-    fn definition(&self) -> CacheDefinition {
-        CacheDefinition { name: self.name.clone(), settings: self.settings }
-    }
-
-    /// Makes the stripes report the effects of their changes from now on, so that they can be logged.
-    fn keep_effects(&self) {
-        self.stripes.iter().for_each(|stripe| stripe.0.lock().tell_effects(true));
-    }
-
-    /// Returns the commit of all changes to this key so far. A client must not see them before it is reached. In
-    /// memory, it is reached immediately.
-    pub fn commit_of(&self, key: &[u8]) -> Commit {
-        let Some(Durable { log, .. }) = &self.durable else {
-            return Commit::done();
-        };
-        let key = self.key(key);
-        let unsettled = self.stripe(key).unsettled(log, Some(key.mark()));
-        unsettled.map_or_else(Commit::done, |offset| log.commit_of(offset))
-    }
-
-    /// Returns the commit of all changes to all keys so far.
-    pub fn settled(&self) -> Commit {
-        self.durable.as_ref().map_or_else(Commit::done, |durable| durable.log.settled())
-    }
-
-    /// Refuses a change that could not be logged: of a durable cache on a full disk, for example. It is called before
-    /// the change.
-    pub fn admit(&self) -> Result<()> {
-        self.durable.as_ref().map_or(Ok(()), |durable| durable.log.admit())
-    }
-
-    /// Passes the changes of a stripe to the watchers, the log and the streams before its lock is released.
-    fn follow(&self, stripe: &mut Kept) {
-        self.changes.follow(stripe);
-        if let Some(Durable { log, number }) = &self.durable {
-            stripe.write(log, *number);
-        }
-        self.drop_streams(stripe);
-    }
-
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    pub fn is_deleted(&self) -> bool {
-        self.is_deleted.load(Ordering::Relaxed)
-    }
-
-    pub fn name(&self) -> &CacheName {
-        &self.name
-    }
-
-    /// Returns the result of `read` for the value of a key, and counts as a use of the key. The stripe stays locked
-    /// during `read`.
-    pub fn get<R>(&self, key: &[u8], read: impl FnOnce(Option<Found<'_>>) -> R) -> R {
-        let key = self.key(key);
-        read(self.stripe(key).get(key, || self.now_ms()))
-    }
-
-    /// Returns the result of `read` for the value of a key, without counting as a use.
-    pub fn peek<R>(&self, key: &[u8], read: impl FnOnce(Option<Found<'_>>) -> R) -> R {
-        let key = self.key(key);
-        read(self.stripe(key).peek(key, || self.now_ms()))
-    }
-
-    pub fn put(&self, key: &[u8], value: &[u8], ttl: Ttl, condition: Condition) -> Result<Stored> {
-        let expires = self.expires(ttl)?;
-        self.change(key, value.len(), |stripe, key| {
-            let stored = stripe.put(key, value, expires, condition, || self.now_ms())?;
-            if let Stored::Done { .. } = stored {
-                self.changes.note(stripe, key);
-            }
-            Ok(stored)
-        })
-    }
-
-    pub fn delete(&self, key: &[u8], condition: Condition) -> Stored {
-        let key = self.key(key);
-        let mut stripe = self.stripe(key);
-        let stored = stripe.delete(key, condition, || self.now_ms());
-        if let Stored::Done { version, previous: Some(_) } = stored {
-            self.changes.note_deleted(&mut stripe, key, version);
-        }
-        self.follow(&mut stripe);
-        stored
-    }
-
-    /// Adds to a counter, which is a number in decimal digits. A missing counter begins with 0.
-    pub fn add(&self, key: &[u8], delta: i64, ttl: Ttl) -> Result<Added> {
-        let expires = self.expires(ttl)?;
-        self.change(key, 20, |stripe, key| {
-            let is_new = stripe.peek(key, || self.now_ms()).is_none();
-            let mut added = stripe.add(key, delta, || self.now_ms())?;
-            // The expiry time belongs to the counter, not to a single step.
-            if let (true, Expires::At(at_ms)) = (is_new, expires) {
-                stripe.set_expiry(key, Some(at_ms), || self.now_ms());
-                added.expires_ms = Some(at_ms);
-            }
-            self.changes.note(stripe, key);
-            Ok(added)
-        })
-    }
-
-    /// Changes the expiry time of an entry. Returns `true` if the entry exists.
-    pub fn touch(&self, key: &[u8], ttl: Ttl) -> Result<bool> {
-        let expires_ms = match self.expires(ttl)? {
-            Expires::At(at_ms) => Some(at_ms),
-            Expires::Never => None,
-            Expires::Kept => return Ok(self.peek(key, |found| found.is_some())),
-        };
-        self.admit()?;
-        let key = self.key(key);
-        let mut stripe = self.stripe(key);
-        let is_there = stripe.set_expiry(key, expires_ms, || self.now_ms());
-        self.follow(&mut stripe);
-        Ok(is_there)
-    }
-
-    /// Calls `each` for entries whose keys begin with `prefix`, from a cursor on, until it returns `false`. An entry
-    /// that exists during the whole scan is found exactly once. Returns the cursor to continue from, or `None` at the
-    /// end.
-    pub fn scan(&self, prefix: &[u8], from: ScanCursor, mut each: impl FnMut(Found<'_>) -> bool) -> Option<ScanCursor> {
-        let at = from.0 >> 32;
-        let place = from.0 as u32;
-        let stripe = self.stripes.get(at as usize)?.0.lock();
-        let next = stripe
-            .scan(Cursor(place), SCAN_PLACES, self.now_ms(), |found| !found.key.starts_with(prefix) || each(found));
-        match next {
-            Some(Cursor(place)) => Some(ScanCursor(at << 32 | u64::from(place))),
-            None => (at + 1 < self.stripes.len() as u64).then_some(ScanCursor((at + 1) << 32)),
-        }
-    }
-
-    /// Removes all entries. Returns their number, and the commit of their removal.
-    pub fn flush(&self) -> (u64, Commit) {
-        // Under the locks of all stripes, so that watchers also see later puts after the flush.
-        let mut locked = self.lock_all();
-        let entries = locked.len();
-        locked.flush();
-        (entries, locked.finish().commit)
-    }
-
-    /// Returns the eviction policy of the cache.
-    pub fn eviction(&self) -> Eviction {
-        self.settings.eviction
-    }
-
-    /// Returns the number of entries that expire, and their mean remaining time in ms.
-    pub fn expiring(&self) -> (u64, u64) {
-        let of_stripes = self.stripes.iter().map(|stripe| stripe.0.lock().expiring());
-        let (count, sum_ms) = of_stripes.fold((0, 0), |(count, sum), (more, ms)| (count + more, sum + ms));
-        let mean_ms = sum_ms.checked_div(u128::from(count)).unwrap_or_default() as u64;
-        (count, if count == 0 { 0 } else { mean_ms.saturating_sub(self.now_ms()) })
-    }
-
-    pub fn status(&self) -> CacheStatus {
-        let stats =
-            self.stripes.iter().map(|stripe| stripe.0.lock().stats()).fold(StripeStats::default(), |all, one| {
-                StripeStats {
-                    entries: all.entries + one.entries,
-                    bytes: all.bytes + one.bytes,
-                    hits: all.hits + one.hits,
-                    misses: all.misses + one.misses,
-                    expired: all.expired + one.expired,
-                    evicted: all.evicted + one.evicted,
-                }
-            });
-        CacheStatus { name: self.name.clone(), settings: self.settings, bytes_max: self.budget.max(), stats }
-    }
-
-    /// Makes one change in the stripe of a key. If the stripe has no room, other stripes free some and the change is
-    /// retried once.
-    fn change<R>(
-        &self,
-        key: &[u8],
-        value_bytes: usize,
-        change: impl Fn(&mut Stripe, Key<'_>) -> Result<R>,
-    ) -> Result<R> {
-        self.admit()?;
-        let key = self.key(key);
-        let mut stripe = self.stripe(key);
-        let changed = match change(&mut stripe, key) {
-            Err(error) if error.kind == ErrorKind::Busy => {
-                self.follow(&mut stripe);
-                drop(stripe);
-                self.shed_for(key, value_bytes);
-                stripe = self.stripe(key);
-                change(&mut stripe, key)
-            }
-            changed => changed,
-        };
-        self.follow(&mut stripe);
-        changed.map_err(|error| match error.kind {
-            ErrorKind::Busy => error.map_message(|why| format!("cache '{}': {why}", self.name)),
-            _ => error,
-        })
-    }
-
-    /// Makes other stripes free the memory that this entry may need.
-    fn shed_for(&self, key: Key<'_>, value_bytes: usize) {
-        let mut missing = (key.bytes.len() + value_bytes) as u64 + 256;
-        let first = key.hash as usize % self.stripes.len();
-        for at in 1..self.stripes.len() {
-            let mut stripe = self.stripes[(first + at) % self.stripes.len()].0.lock();
-            missing = missing.saturating_sub(stripe.shed(missing));
-            self.follow(&mut stripe);
-            if missing == 0 {
-                return;
-            }
-        }
-    }
-
-    /// Removes expired entries. Other tasks of this thread have their turns in between.
-    async fn expire(&self, now_ms: u64) {
-        for stripe in &self.stripes {
-            while self.expire_some(&stripe.0, now_ms) {
-                tokio::task::yield_now().await;
-            }
-        }
-        self.forget_unwatched();
-    }
-
-    /// Removes up to [`EXPIRE_MAX`] expired entries of a stripe. Returns `true` if there may be more.
-    fn expire_some(&self, stripe: &Mutex<Kept>, now_ms: u64) -> bool {
-        let mut stripe = stripe.lock();
-        let is_more = stripe.expire(now_ms, EXPIRE_MAX);
-        self.follow(&mut stripe);
-        is_more
-    }
-
-    fn expires(&self, ttl: Ttl) -> Result<Expires> {
-        let after = |ms: u64| match ms {
-            0 => Err(Error::invalid("a time to live is at least 1 ms; to remove the entry, delete it")),
-            1..=TTL_MS_MAX => Ok(Expires::At(self.now_ms() + ms)),
-            _ => Err(Error::invalid(format!("a time to live is at most {TTL_MS_MAX} ms, or unlimited"))),
-        };
-        match ttl {
-            Ttl::Default => self.settings.ttl_ms.map_or(Ok(Expires::Never), after),
-            Ttl::Never => Ok(Expires::Never),
-            Ttl::For(ms) => after(ms),
-            Ttl::Until(ms) => Ok(Expires::At(ms)),
-            Ttl::Kept => Ok(Expires::Kept),
-        }
-    }
-
-    fn key<'a>(&self, bytes: &'a [u8]) -> Key<'a> {
-        let mut hasher = self.hasher.build_hasher();
-        hasher.write(bytes);
-        Key { hash: hasher.finish(), bytes }
-    }
-
-    fn stripe(&self, key: Key<'_>) -> MutexGuard<'_, Kept> {
-        self.stripes[self.stripe_of(key)].0.lock()
-    }
-
-    fn stripe_of(&self, key: Key<'_>) -> usize {
-        key.hash as usize % self.stripes.len()
     }
 }
 

@@ -4,7 +4,7 @@ use engine::cache::operations::{OperationAnswer, OperationId};
 use engine::cache::{Added, Condition, Stored, Ttl};
 use engine::{Error, ErrorKind, Result};
 
-use super::{Cache, Locked};
+use super::cache::{Cache, Locked};
 
 impl Cache {
     /// Executes [`Cache::put`], or returns its answer if the operation was executed before.

@@ -10,8 +10,9 @@ use engine::cache::effects::{self, Effect};
 use engine::cache::record::{CACHES_TOPIC, CacheNumber, CacheRecord, StepPart};
 use engine::{ErrorKind, RecordBatch, RecordView, Result};
 
+use super::Caches;
+use super::cache::{Cache, Durable};
 use super::log::{CacheLog, RECORD_BYTES};
-use super::{Cache, Caches, Durable};
 
 /// Interval at which a long restore reports its progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -112,7 +113,8 @@ impl<'c> Restore<'c> {
                 let durable = Durable { log: log.clone(), number };
                 self.by_number.entry(number).or_insert_with(|| {
                     let id = self.caches.next_origin();
-                    let cache = Cache::new(id, definition.name, definition.settings, self.caches, Some(durable));
+                    let cache =
+                        Cache::new(id, definition.name, definition.settings, &self.caches.common, Some(durable));
                     cache.stripes.iter().for_each(|stripe| stripe.0.lock().begin_replay(true));
                     Arc::new(cache)
                 });

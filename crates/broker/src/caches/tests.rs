@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use engine::cache::{ChangeKind, Eviction, WatchFrom};
+use engine::cache::{ChangeKind, Condition, Eviction, Found, ScanCursor, Stored, Ttl, WatchFrom};
 use tokio::runtime::Handle;
 
 use super::*;
@@ -226,7 +226,7 @@ async fn who_is_too_far_behind_begins_anew() {
     for number in 0..70_000 {
         put(&cache, &format!("{}", number % 100), "x");
     }
-    let kept = || broker.caches.watched_bytes.load(std::sync::atomic::Ordering::Relaxed);
+    let kept = || broker.caches.common.watched_bytes.load(std::sync::atomic::Ordering::Relaxed);
     assert!(kept() > 65_536 * 96 && kept() < 65_537 * 110, "{}", kept());
     mirror.catch_up(&cache, "").await;
     assert_eq!((mirror.resets, mirror.entries.len()), (1, 100));

@@ -2,7 +2,6 @@
 
 mod streams;
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -12,12 +11,12 @@ use engine::cache::structures::{Edit, Kind, Part};
 use engine::cache::{
     Added, Condition, Cursor, Expires, Found, Key, Owned, ScanCursor, Stored, Stripe, Value, check_size,
 };
-use engine::{ErrorKind, Offset, Result};
-use parking_lot::MutexGuard;
+use engine::{ErrorKind, Result};
 use smallvec::SmallVec;
 
+use super::cache::{Cache, Durable, Finished, Locked};
+use super::calls::SCAN_PLACES;
 use super::log::Kept;
-use super::{Cache, Durable, SCAN_PLACES};
 use crate::clock::StepTime;
 use crate::commit::Commit;
 
@@ -27,40 +26,6 @@ pub use streams::{Keyed, StreamMark};
 const ROOM_PART: u64 = 8;
 /// Maximum number of bytes that an entry takes in addition to its key and value.
 const KEY_ROOM_BYTES: u64 = 128;
-
-/// Locked stripes, each with its number.
-type LockedStripes<'c> = SmallVec<[(usize, MutexGuard<'c, Kept>); 1]>;
-
-/// Locked stripes of some keys, or all stripes. A key of another stripe must not be accessed.
-pub struct Locked<'c> {
-    cache: &'c Cache,
-    /// Locked stripes in the order of their numbers.
-    stripes: LockedStripes<'c>,
-    /// Time of the step, set on first use: the whole step has the same time.
-    time: StepTime,
-    is_changed: bool,
-    /// Keys that clients wait for and that may have more now.
-    grown: Vec<Box<[u8]>>,
-    /// `true` if all entries were removed, before the other changes of the step.
-    is_flushed: bool,
-    /// Offset of the last record with a change that this step has read or made.
-    read: Option<Offset>,
-    /// `true` if any key may have been read.
-    is_read: Cell<bool>,
-    answered: Option<(OperationId, OperationAnswer)>,
-    /// Changes of streams that have to be durable with the step.
-    later: Commit,
-}
-
-/// Work that a step leaves for the time after its locks are released.
-#[must_use]
-#[derive(Default)]
-pub struct Finished {
-    /// Keys that may have more now, for the clients that wait for them ([`Cache::serve`]).
-    pub grown: Vec<Box<[u8]>>,
-    /// Commit of the changes that were made and read.
-    pub commit: Commit,
-}
 
 /// A value that was copied out of a cache as a whole.
 #[derive(Clone, Debug)]
@@ -123,21 +88,6 @@ impl Cache {
 }
 
 impl<'c> Locked<'c> {
-    fn new(cache: &'c Cache, stripes: LockedStripes<'c>) -> Self {
-        Self {
-            cache,
-            stripes,
-            time: StepTime::new(cache.clock),
-            is_changed: false,
-            grown: Vec::new(),
-            is_flushed: false,
-            read: None,
-            is_read: Cell::new(false),
-            answered: None,
-            later: Commit::done(),
-        }
-    }
-
     pub fn cache(&self) -> &'c Cache {
         self.cache
     }

@@ -5,8 +5,7 @@ use engine::cache::structures::Structure;
 use engine::streams::StreamPlace;
 use engine::{Offset, Result, TopicId};
 
-use super::Locked;
-use crate::caches::Cache;
+use crate::caches::cache::{Cache, Locked};
 use crate::caches::log::Kept;
 use crate::commit::Commit;
 use crate::streams::{LockedStream, Stream};

@@ -1,0 +1,188 @@
+//! Clients that wait until a key has a value, in the order of arrival. `A` is what is tried again for a client.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use engine::{Error, Result};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::commit::Commit;
+
+/// Maximum number of keys that all waiters of a cache wait for together, each counted once for each waiter.
+const WAITED_KEYS_MAX: usize = 1 << 20;
+
+/// Waiters of each key, in their order.
+struct Queues<A> {
+    by_key: HashMap<Box<[u8]>, VecDeque<Arc<Waiting<A>>>>,
+    /// Number of places in all queues: at most [`WAITED_KEYS_MAX`].
+    places: usize,
+}
+
+/// Waiters for keys of one cache. Each connection waits at most once, so the number of connections bounds them.
+pub(super) struct Waiters<A> {
+    queues: Mutex<Queues<A>>,
+    /// Number of waiters. It is changed under the locks of the stripes of their keys, so that holders of those see it.
+    count: AtomicUsize,
+}
+
+/// A waiting client.
+pub struct Waiting<A> {
+    /// Keys that the client waits for and that its attempt may access, without duplicates.
+    keys: Vec<Box<[u8]>>,
+    /// State of the wait. This lock is taken after the locks of stripes.
+    state: Mutex<State<A>>,
+    is_answered: Notify,
+}
+
+enum State<A> {
+    Waiting(A),
+    /// The answer, with the commit of the changes that it contains.
+    Answered(Vec<u8>, Commit),
+    Over,
+}
+
+impl<A> Default for Waiters<A> {
+    fn default() -> Self {
+        let queues = Queues { by_key: HashMap::new(), places: 0 };
+        Self { queues: Mutex::new(queues), count: AtomicUsize::new(0) }
+    }
+}
+
+impl<A> Waiters<A> {
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn awaits(&self, key: &[u8]) -> bool {
+        self.is_waited_for() && self.queues.lock().by_key.contains_key(key)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Returns the waiters for a key, in their order.
+    pub(super) fn of(&self, key: &[u8]) -> Vec<Arc<Waiting<A>>> {
+        self.queues.lock().by_key.get(key).map(|queue| queue.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    pub(super) fn add(&self, waiting: &Arc<Waiting<A>>) -> Result<()> {
+        let mut queues = self.queues.lock();
+        let places = queues.places + waiting.keys.len();
+        if places > WAITED_KEYS_MAX {
+            let message = format!(
+                "blocked clients of this cache wait for {} keys, at most {WAITED_KEYS_MAX} are allowed: wait for \
+                 fewer keys, or try again later",
+                queues.places
+            );
+            return Err(Error::throttled(message, 0));
+        }
+        queues.places = places;
+        self.count.fetch_add(1, Ordering::Relaxed);
+        for key in &waiting.keys {
+            queues.by_key.entry(key.clone()).or_default().push_back(waiting.clone());
+        }
+        Ok(())
+    }
+
+    /// Ends all waits, since no key of a deleted cache gets a value any more.
+    pub(super) fn end(&self) {
+        let all: Vec<Arc<Waiting<A>>> = self.queues.lock().by_key.values().flatten().cloned().collect();
+        for waiting in all {
+            waiting.give_up();
+        }
+    }
+
+    pub(super) fn remove(&self, waiting: &Arc<Waiting<A>>) {
+        let mut queues = self.queues.lock();
+        let mut removed = 0;
+        for key in &waiting.keys {
+            let Some(queue) = queues.by_key.get_mut(key) else {
+                continue;
+            };
+            // The waiter that is served was usually the first.
+            if let Some(at) = queue.iter().position(|other| Arc::ptr_eq(other, waiting)) {
+                queue.remove(at);
+                removed += 1;
+            }
+            if queue.is_empty() {
+                queues.by_key.remove(key);
+            }
+        }
+        queues.places -= removed;
+        self.count.fetch_sub(usize::from(removed > 0), Ordering::Relaxed);
+    }
+}
+
+impl<A> Waiting<A> {
+    /// Creates a wait for these keys.
+    pub(super) fn new(keys: &[&[u8]], attempt: A) -> Arc<Self> {
+        let mut keys: Vec<Box<[u8]>> = keys.iter().map(|key| (*key).into()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        Arc::new(Self { keys, state: Mutex::new(State::Waiting(attempt)), is_answered: Notify::new() })
+    }
+
+    /// Returns when there is an answer, or the wait has ended.
+    pub async fn answered(&self) {
+        self.is_answered.notified().await;
+    }
+
+    pub fn is_over(&self) -> bool {
+        !matches!(*self.state.lock(), State::Waiting(_))
+    }
+
+    /// Sets the answer, unless there is one. Returns `true` if it was set.
+    pub fn answer(&self, answer: Vec<u8>) -> bool {
+        let mut state = self.state.lock();
+        let is_waiting = matches!(*state, State::Waiting(_));
+        if is_waiting {
+            *state = State::Answered(answer, Commit::done());
+            self.is_answered.notify_one();
+        }
+        is_waiting
+    }
+
+    /// Ends the wait as if it had timed out. Returns `true` if the client was still waiting.
+    pub fn give_up(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_waiting = matches!(*state, State::Waiting(_));
+        if is_waiting {
+            *state = State::Over;
+            self.is_answered.notify_one();
+        }
+        is_waiting
+    }
+
+    /// Ends the wait. Returns the answer, if there already is one, and the commit before which it must not be sent.
+    pub(super) fn stop(&self) -> Option<(Vec<u8>, Commit)> {
+        match std::mem::replace(&mut *self.state.lock(), State::Over) {
+            State::Answered(answer, commit) => Some((answer, commit)),
+            State::Waiting(_) | State::Over => None,
+        }
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.keys.iter().map(|key| &**key)
+    }
+
+    /// Tries again, unless the wait has ended: `run` gets what is to be tried, and returns the answer with the commit
+    /// before which it must not be sent. Returns `true` if there is an answer now.
+    pub(super) fn try_again(&self, run: impl FnOnce(Option<&mut A>) -> (Option<Vec<u8>>, Commit)) -> bool {
+        let mut state = self.state.lock();
+        let tried = if let State::Waiting(tried) = &mut *state { Some(tried) } else { None };
+        let (answer, commit) = run(tried);
+        let is_answered = answer.is_some();
+        if let Some(answer) = answer {
+            *state = State::Answered(answer, commit);
+        }
+        is_answered
+    }
+
+    /// Notifies the client of its answer.
+    pub(super) fn notify(&self) {
+        self.is_answered.notify_one();
+    }
+}
