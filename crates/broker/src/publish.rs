@@ -152,7 +152,7 @@ impl Core {
                             return Ok(None);
                         };
                         let options = AppendOptions::of(&channel.settings, false, self.now_ms());
-                        return self.attempt(&channel.partition(0)?, options, batch, begin, wakes).map(Some);
+                        return self.try_append(&channel.partition(0)?, options, batch, begin, wakes).map(Some);
                     }
                 }
             }
@@ -169,8 +169,8 @@ impl Core {
         }
     }
 
-    /// Sends a batch of messages to a queue. A batch whose deduplication id was sent recently is a duplicate.
-    pub(crate) fn try_send(
+    /// Publishes a batch of messages of a queue. A batch whose deduplication id was sent recently is a duplicate.
+    pub(crate) fn try_publish_once(
         &self,
         topic: &Topic,
         cell: &Arc<PartitionCell>,
@@ -181,7 +181,7 @@ impl Core {
     ) -> Result<Attempt> {
         topic.admit(&mut batch, self.settings().record_expansion_max)?;
         let options = AppendOptions { dedup, ..self.options(topic, Acks::Default, &batch, now_ms) };
-        self.attempt(cell, options, batch, None, wakes)
+        self.try_append(cell, options, batch, None, wakes)
     }
 
     /// Publishes a batch that must get offset `at`. It is refused as out of sequence if another batch got this offset.
@@ -196,7 +196,7 @@ impl Core {
         let begin = self.settings().timings.then(Instant::now);
         topic.admit(&mut batch, self.settings().record_expansion_max)?;
         let options = AppendOptions { at: Some(at), ..self.options(topic, Acks::Default, &batch, self.now_ms()) };
-        let attempt = self.attempt(cell, options, batch, begin, wakes);
+        let attempt = self.try_append(cell, options, batch, begin, wakes);
         if matches!(attempt, Ok(Attempt::Done(_))) {
             self.count_publish(false, begin, wakes);
         }
@@ -258,11 +258,11 @@ impl Core {
             let waits = Waits::Check(topic.clone());
             return Ok(Attempt::Waits(Box::new(WaitingPublish { cell, options, batch, waits, begin })));
         }
-        self.attempt(&cell, options, batch, begin, wakes)
+        self.try_append(&cell, options, batch, begin, wakes)
     }
 
     /// Attempts to append a batch: the one way of all batches of clients.
-    fn attempt(
+    fn try_append(
         &self,
         cell: &Arc<PartitionCell>,
         options: AppendOptions,
@@ -370,12 +370,12 @@ impl WaitingPublish {
     /// Waits for room, for at most the time that the settings allow, and publishes the batch.
     pub async fn finish(self, core: &Core, wakes: &mut Wakes) -> Result<Published> {
         let begin = self.begin;
-        let result = self.attempt(core, wakes).await;
+        let result = self.append(core, wakes).await;
         core.count_publish(result.is_err(), begin, wakes);
         result
     }
 
-    async fn attempt(self, core: &Core, wakes: &mut Wakes) -> Result<Published> {
+    async fn append(self, core: &Core, wakes: &mut Wakes) -> Result<Published> {
         let Self { cell, mut options, mut batch, mut waits, .. } = self;
         let deadline = tokio::time::Instant::now() + core.settings().publish_wait;
         loop {

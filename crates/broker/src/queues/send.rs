@@ -17,7 +17,7 @@ pub const SEND_MAX: usize = 1000;
 /// Number of headers of a message, including those of the broker, up to which no allocation is needed.
 const FEW_HEADERS: usize = 16;
 /// Size in bytes from which a batch takes no more messages.
-const PARCEL_BYTES: usize = BATCH_BYTES_MAX / 8;
+const SEND_BATCH_BYTES: usize = BATCH_BYTES_MAX / 8;
 /// Bytes that a record needs in addition to its parts, for lengths and numbers. Each header needs [`HEADER_BYTES`].
 const RECORD_BYTES: usize = 12;
 const HEADER_BYTES: usize = 4;
@@ -47,13 +47,13 @@ pub struct Sent {
 }
 
 /// Messages that are published as one batch.
-struct Parcel {
+struct SendBatch {
     partition: PartitionId,
     batch: DraftBatch,
     dedup: Option<Arc<[u8]>>,
 }
 
-/// Index of a parcel, and index of the message in it.
+/// Index of a batch, and index of the message in it.
 type Place = (usize, u64);
 
 impl Queues {
@@ -70,8 +70,8 @@ impl Queues {
         let mut wakes = Wakes::default();
         let now = self.core.now_ms();
         if let [message] = messages {
-            let parcel = parcel(definition, message, partition_of(topic, message), now)?;
-            let published = match self.try_parcel(topic, parcel, now, &mut wakes) {
+            let batch = send_batch(definition, message, partition_of(topic, message), now)?;
+            let published = match self.try_send(topic, batch, now, &mut wakes) {
                 // An attempt that does not wait needs no room for the future of one that does.
                 Ok(Attempt::Done(published)) => Ok(published),
                 Ok(attempt) => {
@@ -94,13 +94,13 @@ impl Queues {
         now_ms: u64,
         mut wakes: Wakes,
     ) -> Result<Vec<Result<Sent>>> {
-        let (parcels, places) = parcels(definition, topic, messages, now_ms)?;
-        let mut under_way = Vec::with_capacity(parcels.len());
-        for parcel in parcels {
-            let count = parcel.batch.count();
-            let mut attempt = self.try_parcel(topic, parcel, now_ms, &mut wakes);
+        let (batches, places) = send_batches(definition, topic, messages, now_ms)?;
+        let mut under_way = Vec::with_capacity(batches.len());
+        for batch in batches {
+            let count = batch.batch.count();
+            let mut attempt = self.try_send(topic, batch, now_ms, &mut wakes);
             if let Ok(Attempt::Waits(waiting)) = attempt {
-                // The following parcels must not be appended before this one.
+                // The following batches must not be appended before this one.
                 attempt = waiting.finish(&self.core, &mut wakes).await.map(Attempt::Done);
             }
             under_way.push((count, attempt));
@@ -115,17 +115,17 @@ impl Queues {
             self.count_sent(count as usize, &published);
             outcomes.push(published);
         }
-        let sent = |(parcel, i): Place| match &outcomes[parcel] {
+        let sent = |(batch, i): Place| match &outcomes[batch] {
             Ok(published) => Ok(sent_at(topic, published, i)),
             Err(error) => Err(error.clone()),
         };
         Ok(places.into_iter().map(sent).collect())
     }
 
-    fn try_parcel(&self, topic: &Topic, parcel: Parcel, now_ms: u64, wakes: &mut Wakes) -> Result<Attempt> {
-        let Parcel { partition, batch, dedup } = parcel;
+    fn try_send(&self, topic: &Topic, batch: SendBatch, now_ms: u64, wakes: &mut Wakes) -> Result<Attempt> {
+        let SendBatch { partition, batch, dedup } = batch;
         // The partition was chosen among the existing ones.
-        self.core.try_send(topic, &topic.partitions()[partition as usize], batch, dedup, now_ms, wakes)
+        self.core.try_publish_once(topic, &topic.partitions()[partition as usize], batch, dedup, now_ms, wakes)
     }
 
     /// Sends messages to a topic, for all its queues.
@@ -148,7 +148,7 @@ impl Queues {
             let mut builder = BatchBuilder::new();
             for (count, i) in at.iter().enumerate() {
                 push(&mut builder, &messages[*i], None, now)?;
-                if builder.len() >= PARCEL_BYTES || count + 1 == at.len() {
+                if builder.len() >= SEND_BATCH_BYTES || count + 1 == at.len() {
                     batches.extend(builder.finish());
                 }
             }
@@ -227,53 +227,53 @@ fn partition_of(topic: &Topic, message: &OutMessage<'_>) -> PartitionId {
     }
 }
 
-/// Splits messages into parcels: each message that is deduplicated has its own, the others share them. Also returns the
+/// Splits messages into batches: each message that is deduplicated has its own, the others share them. Also returns the
 /// place of each message.
-fn parcels(
+fn send_batches(
     definition: &QueueDefinition,
     topic: &Topic,
     messages: &[OutMessage<'_>],
     now_ms: u64,
-) -> Result<(Vec<Parcel>, Vec<Place>)> {
+) -> Result<(Vec<SendBatch>, Vec<Place>)> {
     // The reserved memory stays with the batch in the log, so nothing is reserved if the messages may be spread over
     // partitions.
     let room = match topic.partitions().len() {
-        1 => messages.iter().map(bytes_of).sum::<usize>().min(PARCEL_BYTES),
+        1 => messages.iter().map(bytes_of).sum::<usize>().min(SEND_BATCH_BYTES),
         _ => 0,
     };
-    let mut parcels: Vec<Option<Parcel>> = Vec::new();
+    let mut batches: Vec<Option<SendBatch>> = Vec::new();
     let mut places = Vec::with_capacity(messages.len());
-    // Batches that are still open, and the index of each among the parcels.
+    // Batches that are still open, and the index of each among the batches.
     let mut open: Vec<(PartitionId, usize, BatchBuilder)> = Vec::new();
-    let close = |parcels: &mut Vec<Option<Parcel>>, (partition, parcel, mut builder): (_, usize, BatchBuilder)| {
-        parcels[parcel] = builder.finish().map(|batch| Parcel { partition, batch, dedup: None });
+    let close = |batches: &mut Vec<Option<SendBatch>>, (partition, batch, mut builder): (_, usize, BatchBuilder)| {
+        batches[batch] = builder.finish().map(|batch| SendBatch { partition, batch, dedup: None });
     };
     for message in messages {
         let partition = partition_of(topic, message);
         if definition.settings.dedup != DedupRule::Off && message.dedup.is_some() {
             // Earlier messages of the call must be published before this one.
             if let Some(at) = open.iter().position(|(of, ..)| *of == partition) {
-                close(&mut parcels, open.swap_remove(at));
+                close(&mut batches, open.swap_remove(at));
             }
-            places.push((parcels.len(), 0));
-            parcels.push(Some(parcel(definition, message, partition, now_ms)?));
+            places.push((batches.len(), 0));
+            batches.push(Some(send_batch(definition, message, partition, now_ms)?));
             continue;
         }
         let at = open.iter().position(|(of, ..)| *of == partition).unwrap_or_else(|| {
-            open.push((partition, parcels.len(), BatchBuilder::with_room(room)));
-            parcels.push(None);
+            open.push((partition, batches.len(), BatchBuilder::with_room(room)));
+            batches.push(None);
             open.len() - 1
         });
-        let (_, parcel, builder) = &mut open[at];
-        places.push((*parcel, builder.count().into()));
+        let (_, batch, builder) = &mut open[at];
+        places.push((*batch, builder.count().into()));
         push(builder, message, due_of(definition, message, now_ms).as_deref(), now_ms)?;
-        if builder.len() >= PARCEL_BYTES {
-            close(&mut parcels, open.swap_remove(at));
+        if builder.len() >= SEND_BATCH_BYTES {
+            close(&mut batches, open.swap_remove(at));
         }
     }
-    open.into_iter().for_each(|one| close(&mut parcels, one));
+    open.into_iter().for_each(|one| close(&mut batches, one));
     // No batch is left open, and none is empty.
-    Ok((parcels.into_iter().flatten().collect(), places))
+    Ok((batches.into_iter().flatten().collect(), places))
 }
 
 /// Returns the approximate number of bytes that a message takes in a batch.
@@ -283,13 +283,13 @@ fn bytes_of(message: &OutMessage<'_>) -> usize {
     message.body.len() + message.group.map_or(0, <[u8]>::len) + headers + RECORD_BYTES
 }
 
-/// Makes a parcel of one message.
-fn parcel(
+/// Makes a batch of one message.
+fn send_batch(
     definition: &QueueDefinition,
     message: &OutMessage<'_>,
     partition: PartitionId,
     now_ms: u64,
-) -> Result<Parcel> {
+) -> Result<SendBatch> {
     let scope = match definition.settings.dedup {
         DedupRule::Off => None,
         DedupRule::Queue => Some(&[][..]),
@@ -299,7 +299,7 @@ fn parcel(
     let mut builder = BatchBuilder::new();
     push(&mut builder, message, due_of(definition, message, now_ms).as_deref(), now_ms)?;
     let batch = builder.finish().expect("invariant: it has a message");
-    Ok(Parcel { partition, batch, dedup })
+    Ok(SendBatch { partition, batch, dedup })
 }
 
 /// Returns the value of the header that holds the time until which a message is delayed, if it is.

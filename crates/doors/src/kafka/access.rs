@@ -6,8 +6,8 @@
 use broker::Broker;
 use engine::security::{Operation, Resource, ResourceKind};
 
+use super::caller::Caller;
 use super::errors::Code;
-use super::map::Caller;
 
 /// Kafka's name of the cluster, the only resource of its kind.
 pub(super) const CLUSTER: &str = "kafka-cluster";

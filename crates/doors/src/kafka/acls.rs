@@ -7,8 +7,8 @@ use engine::security::{Acl, AclFilter, Match, Operation, Pattern, Principal, Res
 use engine::{Error, ErrorKind, Result};
 
 use super::access::{self, kind_code, operation_code};
+use super::caller::Caller;
 use super::errors::Code;
-use super::map::Caller;
 use super::messages::create_acls::{AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse};
 use super::messages::delete_acls::{
     DeleteAclsFilter, DeleteAclsFilterResult, DeleteAclsMatchingAcl, DeleteAclsRequest, DeleteAclsResponse,

@@ -8,9 +8,9 @@ use broker::{Broker, TopicOutline};
 use engine::security::{Operation, Resource};
 use engine::{Error, ErrorKind, Offset, TopicId, TopicName, TopicSettings};
 
+use super::caller::{Caller, LEADER_EPOCH, NODE_ID};
 use super::configs::{self, Draft, Failure, Levels};
 use super::errors::{self, Code};
-use super::map::{Caller, LEADER_EPOCH, NODE_ID};
 use super::messages::Uuid;
 use super::messages::create_partitions::{
     CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopic, CreatePartitionsTopicResult,

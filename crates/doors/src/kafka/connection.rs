@@ -11,10 +11,11 @@ use futures_util::future::LocalBoxFuture;
 use net::Outbox;
 use net::service::{Handler, Held, Peer, Reply, Standing, once};
 
+use super::caller::{Caller, Leaving, Refusal};
 use super::codec::{self, Answer, Body, Call, FETCH, KafkaProtocol, PRODUCE};
 use super::errors::Code;
 use super::fetch::FetchBudget;
-use super::map::{self, Attempts, Caller, Leaving, Refusal, Tried};
+use super::map::{self, Attempts, Tried};
 use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, Produced};
 use super::security::Login;

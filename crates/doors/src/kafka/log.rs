@@ -8,9 +8,9 @@ use engine::security::Resource;
 use engine::{PartitionId, Result};
 
 use super::admin::twice;
+use super::caller::{Caller, LEADER_EPOCH};
 use super::errors::{self, Code};
 use super::fetch::{check_leader_epoch, isolation};
-use super::map::{Caller, LEADER_EPOCH};
 use super::messages::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse,
     ListOffsetsTopicResponse,

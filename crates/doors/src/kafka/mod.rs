@@ -3,6 +3,7 @@
 mod access;
 mod acls;
 mod admin;
+mod caller;
 mod codec;
 mod configs;
 mod connection;

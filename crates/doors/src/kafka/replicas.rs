@@ -10,9 +10,9 @@ use engine::Storage;
 use engine::security::Resource;
 
 use super::admin::{check_replicas, said};
+use super::caller::{Caller, LEADER_EPOCH, NODE_ID};
 use super::configs::Failure;
 use super::errors::Code;
-use super::map::{Caller, LEADER_EPOCH, NODE_ID};
 use super::messages::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, ReassignablePartition,
     ReassignablePartitionResponse, ReassignableTopicResponse,

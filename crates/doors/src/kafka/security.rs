@@ -12,9 +12,9 @@ use engine::{Error, ErrorKind, Result};
 use net::service::Standing;
 
 use super::admin::twice;
+use super::caller::Caller;
 use super::configs::Failure;
 use super::errors::Code;
-use super::map::Caller;
 use super::messages::alter_user_scram_credentials::{
     AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse, AlterUserScramCredentialsResult,
     ScramCredentialUpsertion,

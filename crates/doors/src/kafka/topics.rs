@@ -8,8 +8,8 @@ use engine::security::{Operation, Resource};
 use engine::{Error, ErrorKind};
 use tokio::sync::Semaphore;
 
+use super::caller::{Caller, LEADER_EPOCH, NODE_ID};
 use super::errors::{self, Code};
-use super::map::{Caller, LEADER_EPOCH, NODE_ID};
 use super::messages::Uuid;
 use super::messages::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 use super::messages::metadata::{

@@ -13,8 +13,8 @@ use engine::transactions::{
 };
 use engine::{Decision, Error, ErrorKind, TopicName, TopicPartition};
 
+use super::caller::Caller;
 use super::errors::{self, Code};
-use super::map::Caller;
 use super::messages::add_offsets_to_txn::{AddOffsetsToTxnRequest, AddOffsetsToTxnResponse};
 use super::messages::add_partitions_to_txn::{
     AddPartitionsToTxnPartitionResult, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse,

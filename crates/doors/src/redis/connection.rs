@@ -25,13 +25,15 @@ use super::commands::combine::Combination;
 use super::commands::streams::others::Guests;
 use super::commands::transactions::{Transaction, Watched};
 use super::commands::work::{Pace, Sliced, Slices};
-use super::commands::{self, Block, Command, Data, Does, Named, Step, keys, scan};
+use super::commands::{self, scan};
 use super::errors::{Done, Fail};
 use super::pause::Pause;
 use super::shard_channels::{ShardChannels, ShardListener};
 use super::stats::{Stats, Tally};
 use super::wait::{Wait, begin_to_wait};
 use super::writer::{ANSWER_BYTES_MAX, NO_ROOM, Writer};
+use crate::redis::command::{Block, Command, Data, Does, Named, SHOWN_BYTES_MAX, Step, bytes_in, shown, wrong_arity};
+use crate::redis::commands::keys;
 
 /// Number of databases of every connection.
 pub(super) const DATABASES: usize = 16;
@@ -270,7 +272,7 @@ impl Door {
     fn admit(&self, session: &Session, args: &[&[u8]]) -> Done<&'static Command> {
         let command = commands::find(args[0]).ok_or_else(|| unknown(args))?;
         if !command.takes(args.len()) {
-            return Err(commands::wrong_arity(command.name));
+            return Err(wrong_arity(command.name));
         }
         command.check_part(args)?;
         let is_let_in = match &*session.login.borrow() {
@@ -311,7 +313,7 @@ impl Door {
             // A command that runs elsewhere has ended when its reply exists.
             Reply::Alone(later) => {
                 session.last = None;
-                let args_bytes = commands::bytes_in(args);
+                let args_bytes = bytes_in(args);
                 session.client.args_bytes.store(args_bytes, Ordering::Relaxed);
                 let owned: Vec<Box<[u8]>> = args.iter().take(SLOW_ARGS).map(|arg| (*arg).into()).collect();
                 let stats = self.stats.clone();
@@ -327,7 +329,7 @@ impl Door {
             }
             Reply::Blocked(later) => {
                 self.count_now(session, number, args, began);
-                session.client.args_bytes.store(commands::bytes_in(args), Ordering::Relaxed);
+                session.client.args_bytes.store(bytes_in(args), Ordering::Relaxed);
                 let tally = session.tally.clone();
                 let client = session.client.clone();
                 Reply::Blocked(after(later, move |answer| {
@@ -417,7 +419,7 @@ impl Door {
                 // Evicts entries in all stripes to free memory, then tries again.
                 Err(fail) if fail.is_full && !is_tried && !locked.is_changed() => {
                     drop((locked, other));
-                    cache.shed((commands::bytes_in(args) + SPARE_BYTES) as u64);
+                    cache.shed((bytes_in(args) + SPARE_BYTES) as u64);
                     is_tried = true;
                     continue;
                 }
@@ -636,7 +638,7 @@ impl Session {
     /// Returns the context for a command that shows connections.
     pub(super) fn asking(&self, door: &Door, args: &[&[u8]]) -> Asking {
         let request_bytes = self.request_bytes;
-        let args_bytes = commands::bytes_in(args);
+        let args_bytes = bytes_in(args);
         let up_s = door.began.elapsed().as_secs();
         Asking { id: self.client.id, now_ms: door.broker.now_ms(), up_s, request_bytes, args_bytes }
     }
@@ -765,13 +767,13 @@ fn unknown(args: &[&[u8]]) -> Fail {
     }
     let mut rest = Vec::new();
     for arg in &args[1..] {
-        if rest.len() >= commands::SHOWN_BYTES_MAX {
+        if rest.len() >= SHOWN_BYTES_MAX {
             break;
         }
-        let arg = commands::shown(arg);
-        rest = [&rest, &b"'"[..], &arg[..arg.len().min(commands::SHOWN_BYTES_MAX - rest.len())], b"' "].concat();
+        let arg = shown(arg);
+        rest = [&rest, &b"'"[..], &arg[..arg.len().min(SHOWN_BYTES_MAX - rest.len())], b"' "].concat();
     }
-    let name = commands::shown(args[0]);
+    let name = shown(args[0]);
     Fail::of_bytes([b"ERR unknown command '", name, b"', with args beginning with: ", &rest].concat())
 }
 

@@ -4,6 +4,7 @@
 mod channels;
 mod clients;
 mod codec;
+mod command;
 mod commands;
 mod connection;
 mod errors;

@@ -7,10 +7,10 @@ use futures_util::{FutureExt, StreamExt};
 use net::service::{Reply, once};
 
 use super::codec::Answer;
-use super::commands::Command;
 use super::connection::{Later, Session};
 use super::errors::Done;
 use super::writer::{ANSWER_BYTES_MAX, Writer, no_room};
+use crate::redis::command::Command;
 
 impl Session {
     /// Returns the maximum size of a reply now, in bytes. Small replies are always possible.

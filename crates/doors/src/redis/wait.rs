@@ -7,8 +7,8 @@ use engine::Result;
 use smallvec::SmallVec;
 
 use super::clients::Client;
-use super::commands::{Command, Data, Named, Step};
 use super::writer::Writer;
+use crate::redis::command::{Command, Data, Named, Step};
 
 /// Registers a blocking command. It is retried each time that one of its keys may have more data.
 pub(super) fn begin_to_wait(

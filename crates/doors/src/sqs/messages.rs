@@ -106,7 +106,7 @@ impl Sqs {
         let found = self.find(asker, &request.queue_url.take()).await?;
         let entry = SendEntry::from(request);
         let outgoing = check::check(&entry, found.rules(false))?;
-        let mut sent = self.send_checked(asker, &found, &[outgoing]).await?;
+        let mut sent = self.send_all(asker, &found, &[outgoing]).await?;
         sent.pop().expect("invariant: each message has an answer").map(Answer::Sent)
     }
 
@@ -120,7 +120,7 @@ impl Sqs {
         let mut good = Vec::with_capacity(checked.len());
         let outcomes: Vec<Result<()>> =
             checked.into_iter().map(|one| one.map(|outgoing| good.push(outgoing))).collect();
-        let sent = if good.is_empty() { Vec::new() } else { self.send_checked(asker, &found, &good).await? };
+        let sent = if good.is_empty() { Vec::new() } else { self.send_all(asker, &found, &good).await? };
         let mut sent = sent.into_iter();
         let results = entries.iter().zip(outcomes).map(|(entry, outcome)| {
             let id = entry.id.as_ref().map_or("", Text::as_str).to_owned();
@@ -130,12 +130,7 @@ impl Sqs {
         Ok(Answer::SentBatch(results.collect()))
     }
 
-    async fn send_checked(
-        &self,
-        asker: &Asker<'_>,
-        found: &Found,
-        messages: &[Outgoing<'_>],
-    ) -> Result<Vec<Result<Sent>>> {
+    async fn send_all(&self, asker: &Asker<'_>, found: &Found, messages: &[Outgoing<'_>]) -> Result<Vec<Result<Sent>>> {
         let types: Vec<String> = messages.iter().map(types_of).collect();
         let headers: Vec<Vec<(&str, &[u8])>> =
             messages.iter().zip(&types).map(|(message, types)| headers_of(asker, message, types)).collect();

@@ -7,8 +7,8 @@ use broker::Broker;
 use bytes::Bytes;
 use engine::{Error, SettingsChange};
 
+use super::super::caller::NODE_ID;
 use super::super::errors::{self, Code};
-use super::super::map::NODE_ID;
 use super::{Draft, Failure, Kind, Rule, SET_FOR_CLUSTER, SET_FOR_NODE, SETTINGS, Setting, Steps};
 
 /// Kind of the documents that store the settings: a line `name=value` for each.

@@ -3,9 +3,9 @@
 use broker::{Broker, TopicOutline};
 use engine::security::Resource;
 
+use super::super::caller::{Caller, NODE_ID};
 use super::super::errors::{self, Code};
 use super::super::groups;
-use super::super::map::{Caller, NODE_ID};
 use super::super::messages::list_config_resources::{
     ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse,
 };

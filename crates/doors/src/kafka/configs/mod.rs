@@ -8,9 +8,9 @@ use engine::security::Resource;
 use engine::{Codec, Error, ErrorKind, OwnSettings, SettingsChange, Storage, TopicSettings};
 
 use super::admin::twice;
+use super::caller::{Caller, NODE_ID};
 use super::errors::{self, Code};
 use super::groups;
-use super::map::{Caller, NODE_ID};
 use super::messages::alter_configs::{AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse};
 use super::messages::describe_client_quotas::{DescribeClientQuotasRequest, DescribeClientQuotasResponse};
 use super::messages::describe_configs::{

@@ -6,8 +6,8 @@ use broker::Broker;
 use engine::Storage;
 use engine::security::Resource;
 
+use super::super::caller::{Caller, NODE_ID};
 use super::super::errors::Code;
-use super::super::map::{Caller, NODE_ID};
 use super::super::messages::describe_configs::{DescribeConfigsResourceResult, DescribeConfigsSynonym};
 use super::dynamic::{self, Levels};
 use super::{Failure, Kind, SET_FOR_CLUSTER, SETTINGS, STATIC, Steps, Wanted, check_node};

@@ -8,8 +8,8 @@ use engine::groups::{ClassicJoin, ClassicSync, Given, Joined, Leaver, Protocol, 
 use engine::limits::GROUP_PARTITIONS_MAX;
 use engine::{Pattern, TopicName};
 
+use super::super::caller::Caller;
 use super::super::errors::Code;
-use super::super::map::Caller;
 use super::super::messages::consumer_protocol_subscription::ConsumerProtocolSubscription;
 use super::super::messages::decode_embedded;
 use super::super::messages::heartbeat::{HeartbeatRequest, HeartbeatResponse};

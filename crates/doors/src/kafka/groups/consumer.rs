@@ -11,8 +11,8 @@ use engine::security::{Operation, Resource};
 use engine::{Error, Pattern, Rule, TopicId, TopicName, TopicPartition};
 use regex::bytes::{Regex, RegexBuilder};
 
+use super::super::caller::Caller;
 use super::super::errors::Code;
-use super::super::map::Caller;
 use super::super::messages::Uuid;
 use super::super::messages::consumer_group_heartbeat::{
     Assignment, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,

@@ -17,8 +17,8 @@ use engine::limits::GROUP_PARTITIONS_MAX;
 use engine::security::Resource;
 use engine::{PartitionId, Pattern, TopicName, TopicPartition};
 
+use super::caller::Caller;
 use super::errors::{Code, of_group};
-use super::map::Caller;
 use super::messages::consumer_protocol_assignment::{ConsumerProtocolAssignment, TopicPartition as OfTopic};
 use super::messages::{decode_embedded, encode_embedded};
 

@@ -9,8 +9,8 @@ use engine::limits::{GROUP_PARTITIONS_MAX, OFFSET_METADATA_BYTES_MAX};
 use engine::security::Resource;
 use engine::{TopicName, TopicPartition};
 
+use super::super::caller::Caller;
 use super::super::errors::Code;
-use super::super::map::Caller;
 use super::super::messages::offset_commit::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitResponse, OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,

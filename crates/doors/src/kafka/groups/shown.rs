@@ -9,8 +9,8 @@ use engine::groups::{ClassicPhase, GroupState, Reason};
 use engine::security::Resource;
 use engine::{Pattern, TopicName, TopicPartition};
 
+use super::super::caller::Caller;
 use super::super::errors::Code;
-use super::super::map::Caller;
 use super::super::messages::consumer_group_describe::{
     Assignment, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, DescribedGroup as DescribedConsumers,
     Member, TopicPartitions,

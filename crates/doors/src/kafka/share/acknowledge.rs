@@ -7,9 +7,9 @@ use broker::{AcquireFrom, Broker, Settlement};
 use engine::Offset;
 use engine::security::Resource;
 
+use super::super::caller::{Caller, LEADER_EPOCH, NODE_ID};
 use super::super::errors::{self, Code};
 use super::super::groups::{GroupSettings, group_for, member_id};
-use super::super::map::{Caller, LEADER_EPOCH, NODE_ID};
 use super::super::messages::share_acknowledge::{
     AcknowledgePartition, AcknowledgementBatch, LeaderIdAndEpoch, PartitionData, ShareAcknowledgeRequest,
     ShareAcknowledgeResponse, ShareAcknowledgeTopicResponse,

@@ -16,10 +16,10 @@ use net::service::Out;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_local;
 
+use super::super::caller::{Caller, LEADER_EPOCH, NODE_ID};
 use super::super::errors::{self, Code};
 use super::super::fetch::{Batches, FetchBudget};
 use super::super::groups::GroupSettings;
-use super::super::map::{Caller, LEADER_EPOCH, NODE_ID};
 use super::super::messages::share_fetch::{
     AcknowledgementBatch, AcquiredRecords, FetchPartition, FetchTopic, ShareFetchRequest,
 };

@@ -8,11 +8,11 @@ use engine::groups::{GroupName, ShareJoin, Turn};
 use engine::security::Resource;
 use engine::{TopicName, TopicPartition};
 
+use super::super::caller::Caller;
 use super::super::errors::Code;
 use super::super::groups::{
     GroupSettings, Outcome, Refused, by_topic, client_host, distinct, group_for, member_id, topics_named,
 };
-use super::super::map::Caller;
 use super::super::messages::share_group_describe::{
     Assignment as Described, DescribedGroup, Member, ShareGroupDescribeRequest, ShareGroupDescribeResponse,
     TopicPartitions as DescribedPartitions,

@@ -8,9 +8,9 @@ use engine::groups::GroupName;
 use engine::security::Resource;
 use engine::{ErrorKind, Offset, PartitionId, TopicId, TopicName};
 
+use super::super::caller::{Caller, LEADER_EPOCH};
 use super::super::errors::{self, Code};
 use super::super::groups::{Outcome, Refused, group_for};
-use super::super::map::{Caller, LEADER_EPOCH};
 use super::super::messages::alter_share_group_offsets::{
     AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsRequestPartition as Wanted,
     AlterShareGroupOffsetsRequestTopic, AlterShareGroupOffsetsResponse, AlterShareGroupOffsetsResponsePartition,

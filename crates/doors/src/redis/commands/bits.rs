@@ -3,7 +3,7 @@
 use engine::cache::{Condition, Expires, VALUE_BYTES_MAX};
 
 use super::args::{is, parse_int};
-use super::{Command, Keys, ONE, Step, read, string, write};
+use crate::redis::command::{Command, Keys, ONE, Step, read, string, write};
 use crate::redis::errors::{Done, Fail, SYNTAX, fixed};
 
 pub(super) const COMMANDS: &[Command] = &[

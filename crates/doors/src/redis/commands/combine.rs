@@ -11,7 +11,7 @@ use super::keys::store;
 use super::sets::Split;
 use super::sorted::{begin_pairs, write_pair};
 use super::work::{Pace, Sliced, at_once};
-use super::{Step, part};
+use crate::redis::command::{Step, part};
 use crate::redis::errors::{Done, Fail, SYNTAX, WRONG_TYPE};
 use crate::redis::writer::{ANSWER_BYTES_MAX, Writer};
 

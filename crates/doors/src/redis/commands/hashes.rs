@@ -5,7 +5,7 @@ use engine::cache::structures::Hash;
 use super::args::{is, parse_int};
 use super::sets::{Pick, parse_count, pick};
 use super::strings::OVERFLOW;
-use super::{Command, ONE, Step, bytes_in, change, part, read, write, wrong_arity};
+use crate::redis::command::{Command, ONE, Step, bytes_in, change, part, read, write, wrong_arity};
 use crate::redis::errors::{Done, Fail, NOT_FLOAT, SYNTAX};
 use crate::redis::long_double::LongDouble;
 

@@ -1,7 +1,7 @@
 //! `HELP` of the commands with subcommands, in the form of Redis.
 
-use super::Command;
 use super::args::is;
+use crate::redis::command::Command;
 use crate::redis::writer::Writer;
 
 /// Subcommands with their descriptions.
@@ -145,7 +145,7 @@ const HELP: &[(&str, Lines)] = &[
 ];
 
 /// Returns `true` if the word requests help and the command has it.
-pub(super) fn is_for(command: &Command, word: &[u8]) -> bool {
+pub(in crate::redis) fn is_for(command: &Command, word: &[u8]) -> bool {
     is(word, "HELP") && HELP.iter().any(|(name, _)| *name == command.name)
 }
 

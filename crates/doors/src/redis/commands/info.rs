@@ -10,9 +10,9 @@ use net::service::Reply;
 use super::args::is;
 use super::session::written;
 use super::tools::saved_s;
-use super::{Command, own};
 use crate::redis::VERSION;
 use crate::redis::codec::Answer;
+use crate::redis::command::{Command, own};
 use crate::redis::connection::{DATABASES, Door, Later, Session};
 
 pub(super) const COMMAND: Command = own("INFO", -1, info, ("1.0.0", "Returns statistics of the server"));

@@ -4,7 +4,7 @@ use engine::cache::structures::{Sorted, Structure};
 use engine::cache::{Eviction, Owned, Value};
 
 use super::args::{is, parse_int, parse_small};
-use super::{Command, EACH, Keys, ONE, Step, TWO, own, read, write};
+use crate::redis::command::{Command, EACH, Keys, ONE, Step, TWO, own, read, write};
 use crate::redis::connection::DATABASES;
 use crate::redis::errors::{Done, Fail, NO_SUCH_KEY, SYNTAX};
 

@@ -4,7 +4,9 @@ use engine::cache::structures::{End, Kind, List, place, span};
 
 use super::args::{after, is, parse_from, parse_int, timeout_ms};
 use super::sets::{count_of, counted};
-use super::{Block, Command, Keys, ONE, Step, TWO, bytes_in, change, check_kind, part, read, write, wrong_arity};
+use crate::redis::command::{
+    Block, Command, Keys, ONE, Step, TWO, bytes_in, change, check_kind, part, read, write, wrong_arity,
+};
 use crate::redis::errors::{Done, Fail, NO_SUCH_KEY, OUT_OF_RANGE, SYNTAX};
 
 const COUNTED: Keys = Keys::Counted { at: 1, is_first_too: false };

@@ -9,10 +9,10 @@ use net::service::{Reply, once};
 
 use super::args::{is, matches, pattern};
 use super::session::{now, written};
-use super::{Command, own, wrong_part};
 use crate::redis::channels::{Heard, Listener, Ready, Subscribed};
 use crate::redis::clients::About;
 use crate::redis::codec::Answer;
+use crate::redis::command::{Command, own, wrong_part};
 use crate::redis::connection::{Door, Later, Session};
 use crate::redis::errors::{Done, Fail};
 use crate::redis::names::topic_of;

@@ -5,7 +5,7 @@ use engine::cache::structures::{Bound, LexBound, Score, Sorted, Structure, span}
 use super::args::{is, loose_float, parse_int};
 use super::keys::store;
 use super::sorted::Members;
-use super::{Step, change, part};
+use crate::redis::command::{Step, change, part};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 
 /// Kind of a range, and its ends.

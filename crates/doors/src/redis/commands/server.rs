@@ -7,9 +7,10 @@ use futures_util::FutureExt;
 use net::service::{Reply, once};
 
 use super::args::{is, matches, parse_float};
+use super::find;
 use super::session::{now, ok, written};
-use super::{Command, Does, Keys, Named, find, own};
 use crate::redis::codec::Answer;
+use crate::redis::command::{Command, Does, Keys, Named, own};
 use crate::redis::connection::{DATABASES, Door, Later, Session};
 use crate::redis::errors::{Fail, SYNTAX};
 use crate::redis::writer::Writer;

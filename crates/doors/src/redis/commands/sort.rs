@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::args::{after, is, parse_int, pattern, weight};
 use super::keys::store;
-use super::{Command, Keys, Step, read, write};
+use crate::redis::command::{Command, Keys, Step, read, write};
 use crate::redis::errors::{Done, Fail, SYNTAX, WRONG_TYPE};
 use crate::redis::writer::ANSWER_BYTES_MAX;
 

@@ -3,9 +3,10 @@
 use engine::cache::structures::{Edit, Kind, Score, Sorted};
 
 use super::args::{float, is, parse_from, timeout_ms};
+use super::combine;
 use super::ranges;
 use super::sets::{Pick, count_of, counted, parse_count, pick};
-use super::{Block, Command, Keys, ONE, Step, change, combine, part, read, write};
+use crate::redis::command::{Block, Command, Keys, ONE, Step, change, part, read, write};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::writer::Writer;
 

@@ -9,8 +9,8 @@ use broker::metrics::Exposition;
 use futures_util::FutureExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Step;
 use super::combine::Combination;
+use crate::redis::command::Step;
 use crate::redis::errors::{Done, Fail};
 use crate::redis::writer::Writer;
 

@@ -6,8 +6,8 @@ use engine::streams::{EntryId, parse_part};
 
 use super::entries::parts_of;
 use super::{Context, failed, ids};
+use crate::redis::command::wrong_arity;
 use crate::redis::commands::args::{is, parse_int};
-use crate::redis::commands::wrong_arity;
 use crate::redis::errors::{Done, Fail, NO_SUCH_KEY, SYNTAX};
 
 /// Maximum number of entries that an approximate trim removes by default.

@@ -3,8 +3,8 @@
 use engine::streams::{EntryId, Group, Pending};
 
 use super::{Context, Lent, failed, ids, text};
+use crate::redis::command::wrong_arity;
 use crate::redis::commands::args::{is, parse_int};
-use crate::redis::commands::wrong_arity;
 use crate::redis::errors::{Done, Fail, SYNTAX};
 
 const HELP: &[&str] = &[

@@ -24,8 +24,8 @@ use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use net::service::{Reply, once};
 
-use super::{Command, Does, Keys, ONE, Streaming};
 use crate::redis::codec::Answer;
+use crate::redis::command::{Command, Does, Keys, ONE, Streaming};
 use crate::redis::connection::{Door, Later, Session};
 use crate::redis::errors::{Done, Fail, WRONG_TYPE};
 use crate::redis::names::stream_topic;

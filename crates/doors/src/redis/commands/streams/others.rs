@@ -7,7 +7,8 @@ use std::sync::Arc;
 use broker::{Broker, LockedCache, Stream, StreamMark};
 use engine::TopicName;
 
-use crate::redis::commands::{Command, Named, sort};
+use crate::redis::command::{Command, Named};
+use crate::redis::commands::sort;
 use crate::redis::errors::{Done, Fail, WRONG_TYPE};
 use crate::redis::names::topic_of;
 

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 
 use super::{Lent, Shelf, failed, others};
-use crate::redis::commands::Command;
+use crate::redis::command::Command;
 use crate::redis::commands::args::is;
 use crate::redis::commands::keys::{copy_replaces, database};
 use crate::redis::errors::{Done, Fail};
