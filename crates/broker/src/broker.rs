@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use crate::caches::{self, Caches};
 use crate::core::{Core, CoreParts};
 use crate::defaults::Defaults;
+use crate::documents::Documents;
 use crate::groups::{self, GroupTable, Groups};
 use crate::lanes::Lanes;
 use crate::metrics::{Collect, Exposition};
@@ -38,6 +39,7 @@ use crate::upkeep;
 pub struct Broker {
     pub(crate) core: Arc<Core>,
     pub queues: Arc<Queues>,
+    pub documents: Arc<Documents>,
     pub groups: Arc<Groups>,
     pub transactions: Arc<Transactions>,
     pub streams: Arc<Streams>,
@@ -118,13 +120,15 @@ impl Broker {
         }));
         let security = Arc::new(Security::new(core.clone(), own.pop())?);
         let queues = Arc::new(Queues::new(core.clone()));
-        let groups = Arc::new(Groups::new(core.clone(), queues.clone(), groups));
+        let documents = Arc::new(Documents::new(queues.clone()));
+        let groups = Arc::new(Groups::new(core.clone(), queues.clone(), documents.clone(), groups));
         let transactions = Arc::new(Transactions::new(core.clone(), groups.clone(), transactions));
         let streams = Arc::new(Streams::new(core.clone(), queues.clone(), streams));
         let caches = Arc::new(Caches::new(core.clone(), streams.clone(), has_caches));
         let broker = Arc::new(Self {
             core,
             queues,
+            documents,
             groups,
             transactions,
             streams,

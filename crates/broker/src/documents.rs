@@ -3,9 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use engine::queue::QueueRecord;
 use engine::{Error, Result};
+
+use crate::queues::Queues;
 
 /// Maximum number of documents of all doors together.
 pub const DOCUMENTS_MAX: usize = 65_536;
@@ -21,19 +25,19 @@ type Key = (String, String);
 
 /// The documents by kind and name.
 #[derive(Default)]
-pub(crate) struct Documents {
+pub(crate) struct DocumentTable {
     all: BTreeMap<Key, Bytes>,
     bytes: usize,
 }
 
-impl From<BTreeMap<Key, Bytes>> for Documents {
+impl From<BTreeMap<Key, Bytes>> for DocumentTable {
     fn from(all: BTreeMap<Key, Bytes>) -> Self {
         let bytes = all.iter().map(|(key, value)| size_of(key, value)).sum();
         Self { all, bytes }
     }
 }
 
-impl Deref for Documents {
+impl Deref for DocumentTable {
     type Target = BTreeMap<Key, Bytes>;
 
     fn deref(&self) -> &Self::Target {
@@ -41,7 +45,7 @@ impl Deref for Documents {
     }
 }
 
-impl Documents {
+impl DocumentTable {
     /// Refuses a document for which there is no room.
     pub fn check(&self, key: &Key, value: &Bytes) -> Result<()> {
         if value.len() > DOCUMENT_BYTES_MAX {
@@ -84,6 +88,62 @@ fn size_of((kind, name): &Key, value: &Bytes) -> usize {
     kind.len() + name.len() + value.len()
 }
 
+/// Documents that doors define. They are in the log of queues, and are restored and forgotten with them.
+pub struct Documents {
+    queues: Arc<Queues>,
+}
+
+impl Documents {
+    pub(crate) fn new(queues: Arc<Queues>) -> Self {
+        Self { queues }
+    }
+
+    /// Stores a document, or deletes it if there is no value. The change is durable when this returns.
+    pub async fn put(&self, kind: &str, name: &str, value: Option<Bytes>) -> Result<()> {
+        let _control = self.queues.hold().await?;
+        self.queues.write_document(kind, name, value).await
+    }
+
+    pub async fn get(&self, kind: &str, name: &str) -> Result<Option<Bytes>> {
+        self.queues.restored().await?;
+        Ok(self.queues.read_document(kind, name))
+    }
+
+    /// Returns the documents of a kind whose names begin with `prefix`, in the order of their names.
+    pub async fn list(&self, kind: &str, prefix: &str) -> Result<Vec<(String, Bytes)>> {
+        self.queues.restored().await?;
+        Ok(self.queues.read_documents(kind, prefix))
+    }
+}
+
+/// Documents for a caller that holds the queues.
+impl Queues {
+    pub(crate) async fn write_document(&self, kind: &str, name: &str, value: Option<Bytes>) -> Result<()> {
+        let documents = &self.documents;
+        let key = (kind.to_owned(), name.to_owned());
+        if let Some(value) = &value {
+            documents.read().check(&key, value)?;
+        }
+        let document = value.as_ref().map(|value| value.to_vec());
+        let record = QueueRecord::Document { kind: kind.into(), name: name.into(), value: document };
+        let saved = self.append_named(name, record)?;
+        saved.wait().await?;
+        documents.write().put(key, value);
+        Ok(())
+    }
+
+    pub(crate) fn read_document(&self, kind: &str, name: &str) -> Option<Bytes> {
+        self.documents.read().get(&(kind.to_owned(), name.to_owned())).cloned()
+    }
+
+    pub(crate) fn read_documents(&self, kind: &str, prefix: &str) -> Vec<(String, Bytes)> {
+        let documents = self.documents.read();
+        let from = documents.range((kind.to_owned(), prefix.to_owned())..);
+        let of = from.take_while(|((of, name), _)| of == kind && name.starts_with(prefix));
+        of.map(|((_, name), value)| (name.clone(), value.clone())).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use engine::ErrorKind;
@@ -96,7 +156,7 @@ mod tests {
 
     #[test]
     fn documents_are_bounded_one_by_one_and_together() {
-        let mut documents = Documents::default();
+        let mut documents = DocumentTable::default();
         let large = Bytes::from(vec![7; DOCUMENT_BYTES_MAX]);
         let beyond = Bytes::from(vec![7; DOCUMENT_BYTES_MAX + 1]);
         assert_eq!(documents.check(&key(0), &beyond).map_err(|error| error.kind), Err(ErrorKind::TooLarge));

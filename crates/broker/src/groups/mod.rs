@@ -26,6 +26,7 @@ use tokio::sync::Notify;
 use crate::clock::Clock;
 use crate::commit::{Appended, Commit};
 use crate::core::{Core, TopicObserver};
+use crate::documents::Documents;
 use crate::metrics::Counter;
 use crate::peers::{Created, Peers};
 use crate::queues::Queues;
@@ -52,6 +53,7 @@ type Outcome<T = ()> = Result<T, GroupError>;
 pub struct Groups {
     core: Arc<Core>,
     queues: Arc<Queues>,
+    documents: Arc<Documents>,
     table: Arc<GroupTable>,
 }
 
@@ -332,8 +334,8 @@ impl TopicObserver for GroupTable {
 }
 
 impl Groups {
-    pub(crate) fn new(core: Arc<Core>, queues: Arc<Queues>, table: Arc<GroupTable>) -> Self {
-        Self { core, queues, table }
+    pub(crate) fn new(core: Arc<Core>, queues: Arc<Queues>, documents: Arc<Documents>, table: Arc<GroupTable>) -> Self {
+        Self { core, queues, documents, table }
     }
 
     pub(crate) fn table(&self) -> &GroupTable {

@@ -201,8 +201,8 @@ impl Groups {
         // The topic must exist before the existence of the group is recorded.
         self.core.topic(topic.as_str())?;
         // The group exists until it is deleted, even without a topic.
-        if self.queues.document(SHARE_GROUP, name.as_str()).await?.is_none() {
-            self.queues.put_document(SHARE_GROUP, name.as_str(), Some(Bytes::new())).await?;
+        if self.documents.get(SHARE_GROUP, name.as_str()).await?.is_none() {
+            self.documents.put(SHARE_GROUP, name.as_str(), Some(Bytes::new())).await?;
         }
         let new = NewQueue {
             topic: Some(topic.clone()),
@@ -222,7 +222,7 @@ impl Groups {
     /// Returns the names of all share groups, each with `true` if it has members.
     pub async fn share_groups(&self) -> Outcome<BTreeMap<GroupName, bool>> {
         let coordinator = self.restored().await?;
-        let kept = self.queues.documents(SHARE_GROUP, "").await?.into_iter();
+        let kept = self.documents.list(SHARE_GROUP, "").await?.into_iter();
         let mut all: BTreeMap<GroupName, bool> =
             kept.filter_map(|(name, _)| Some((GroupName::parse(&name).ok()?, false))).collect();
         all.extend(coordinator.shares.0.lock().keys().map(|name| (name.clone(), true)));
@@ -242,7 +242,7 @@ impl Groups {
             });
             return Ok(ShareGroupStatus { epoch: group.epoch(), members: members.collect() });
         }
-        match self.queues.document(SHARE_GROUP, name.as_str()).await? {
+        match self.documents.get(SHARE_GROUP, name.as_str()).await? {
             Some(_) => Ok(ShareGroupStatus { epoch: 0, members: Vec::new() }),
             None => Err(no_such_share_group(name)),
         }
@@ -270,7 +270,7 @@ impl Groups {
         if coordinator.groups.read().contains_key(name) {
             return Err(GroupError::new(Reason::NoSuchGroup, format!("group '{name}' is not a share group")));
         }
-        Ok(self.queues.put_document(SHARE_GROUP, name.as_str(), Some(Bytes::new())).await?)
+        Ok(self.documents.put(SHARE_GROUP, name.as_str(), Some(Bytes::new())).await?)
     }
 
     /// Moves a share group without members to other offsets in partitions of a topic. Returns the outcome for each
@@ -303,7 +303,7 @@ impl Groups {
         for topic in self.share_topics(name).await? {
             self.queues.delete_any(QueueName::of_share(name, &topic).as_str()).await?;
         }
-        Ok(self.queues.put_document(SHARE_GROUP, name.as_str(), None).await?)
+        Ok(self.documents.put(SHARE_GROUP, name.as_str(), None).await?)
     }
 
     /// Checks that the share group exists and has no members.
@@ -312,6 +312,6 @@ impl Groups {
         if let Some(group) = coordinator.shares.0.lock().get(name) {
             return group.check_empty(what);
         }
-        self.queues.document(SHARE_GROUP, name.as_str()).await?.map(drop).ok_or_else(|| no_such_share_group(name))
+        self.documents.get(SHARE_GROUP, name.as_str()).await?.map(drop).ok_or_else(|| no_such_share_group(name))
     }
 }

@@ -194,7 +194,7 @@ async fn members_who_come_at_once_share_one_queue() {
     let on_disk = TopicSettings { storage: Storage::Disk, ..TopicSettings::of_broker() };
     broker.create_topic("t", on_disk).await.expect("created");
     // Only the queue still has to be created, and the first call that creates one waits for the disk.
-    broker.queues.put_document("share.group", "g", Some(bytes::Bytes::new())).await.expect("kept");
+    broker.documents.put("share.group", "g", Some(bytes::Bytes::new())).await.expect("kept");
     let group = group();
     let topic = TopicName::parse("t").expect("a name");
     let mut first = Box::pin(broker.groups.share_queue(&group, &topic, ShareStart::Earliest));

@@ -1,11 +1,10 @@
-//! Creation, change and deletion of queues, and of the documents that doors define in addition to them.
+//! Creation, change and deletion of queues.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use aws_lc_rs::rand;
-use bytes::Bytes;
 use engine::groups::GroupName;
 use engine::queue::{DedupRule, Queue, QueueDefinition, QueueId, QueueName, QueueOverflow, QueueRecord, QueueSettings};
 use engine::{
@@ -354,49 +353,6 @@ impl Queues {
         Ok(topic.partitions().first().is_some_and(|partition| partition.with_view(cell.id, |_, _| ()).is_ok()))
     }
 
-    /// Stores a document that a door defines, or deletes it if there is no value. The change is durable when this
-    /// returns.
-    pub async fn put_document(&self, kind: &str, name: &str, value: Option<Bytes>) -> Result<()> {
-        let _control = self.hold().await?;
-        self.write_document(kind, name, value).await
-    }
-
-    pub(super) async fn write_document(&self, kind: &str, name: &str, value: Option<Bytes>) -> Result<()> {
-        let documents = &self.documents;
-        let key = (kind.to_owned(), name.to_owned());
-        if let Some(value) = &value {
-            documents.read().check(&key, value)?;
-        }
-        let document = value.as_ref().map(|value| value.to_vec());
-        let record = QueueRecord::Document { kind: kind.into(), name: name.into(), value: document };
-        let saved = self.append_named(name, record)?;
-        saved.wait().await?;
-        documents.write().put(key, value);
-        Ok(())
-    }
-
-    pub async fn document(&self, kind: &str, name: &str) -> Result<Option<Bytes>> {
-        self.restored().await?;
-        Ok(self.read_document(kind, name))
-    }
-
-    pub(super) fn read_document(&self, kind: &str, name: &str) -> Option<Bytes> {
-        self.documents.read().get(&(kind.to_owned(), name.to_owned())).cloned()
-    }
-
-    /// Returns the documents of a kind whose names begin with `prefix`, in the order of their names.
-    pub async fn documents(&self, kind: &str, prefix: &str) -> Result<Vec<(String, Bytes)>> {
-        self.restored().await?;
-        Ok(self.read_documents(kind, prefix))
-    }
-
-    pub(super) fn read_documents(&self, kind: &str, prefix: &str) -> Vec<(String, Bytes)> {
-        let documents = self.documents.read();
-        let from = documents.range((kind.to_owned(), prefix.to_owned())..);
-        let of = from.take_while(|((of, name), _)| of == kind && name.starts_with(prefix));
-        of.map(|((_, name), value)| (name.clone(), value.clone())).collect()
-    }
-
     fn save_definition(&self, definition: &QueueDefinition) -> Result<Commit> {
         let name = definition.name.clone();
         let record = QueueRecord::Queue { name, definition: Some(Box::new(definition.clone())) };
@@ -418,7 +374,7 @@ impl Queues {
     }
 
     /// Appends a record about something with a name: a queue as a whole, or a document.
-    fn append_named(&self, name: &str, record: QueueRecord) -> Result<Commit> {
+    pub(crate) fn append_named(&self, name: &str, record: QueueRecord) -> Result<Commit> {
         let home = self.core.shards().home_of_name(name.as_bytes());
         QUEUES.append(&self.core, home, [record], &mut Wakes::default()).map(|appended| appended.commit)
     }

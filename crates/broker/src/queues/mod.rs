@@ -37,7 +37,7 @@ use parking_lot::RwLock;
 use tokio::sync::OnceCell;
 
 use crate::core::Core;
-use crate::documents::Documents;
+use crate::documents::DocumentTable;
 use crate::metrics::Counter;
 use crate::restored::Restored;
 use crate::state_log::StateLog;
@@ -56,12 +56,12 @@ const QUEUES: StateLog<QueueRecord> = StateLog::new();
 /// Maximum number of queues of one broker.
 pub const QUEUES_MAX: usize = 65_536;
 
-/// All queues, and the documents that the doors define in addition to them.
+/// All queues, and the documents that are in their log.
 pub struct Queues {
     core: Arc<Core>,
     by_name: RwLock<HashMap<QueueName, Arc<QueueCell>, foldhash::fast::RandomState>>,
     near: near::Near,
-    documents: RwLock<Documents>,
+    pub(crate) documents: RwLock<DocumentTable>,
     /// Whether all queues were read from their topic.
     restored: Restored,
     /// Held during the creation, change or deletion of a queue or a document.

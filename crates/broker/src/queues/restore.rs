@@ -13,7 +13,7 @@ use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, Storage
 use super::QUEUES;
 use super::acquire::read;
 use super::definitions::{is_saved, own_topic};
-use crate::documents::Documents;
+use crate::documents::DocumentTable;
 use crate::log::Log;
 use crate::partition::PartitionCell;
 use crate::queues::Queues;
@@ -58,7 +58,7 @@ impl Queues {
             }
             cell.wake_all();
         }
-        *self.documents.write() = Documents::default();
+        *self.documents.write() = DocumentTable::default();
     }
 
     async fn restore(&self) -> Result<()> {

@@ -298,7 +298,7 @@ async fn a_queue_is_found_again_with_what_was_given_out() {
         broker.queues.send("jobs", &[later]).await.expect("sent").remove(0).expect("taken");
         let got = receive(&broker, "jobs", 3).await;
         ack(&broker, "jobs", &got[1..2]).await;
-        broker.queues.put_document("kind", "name", Some("value".into())).await.expect("kept");
+        broker.documents.put("kind", "name", Some("value".into())).await.expect("kept");
         assert_eq!(counts(&broker, "jobs").await, (1, 2, 1));
         broker.stop().expect("stops");
         let definition = broker.queues.get("jobs").await.expect("there");
@@ -306,7 +306,7 @@ async fn a_queue_is_found_again_with_what_was_given_out() {
     };
     let broker = on_disk(&dir);
     assert_eq!(counts(&broker, "jobs").await, (1, 2, 1));
-    assert_eq!(broker.queues.document("kind", "name").await.expect("read"), Some("value".into()));
+    assert_eq!(broker.documents.get("kind", "name").await.expect("read"), Some("value".into()));
     let definition = broker.queues.get("jobs").await.expect("there");
     let receipt = broker.queues.unseal(&definition, &receipt).expect("a receipt");
     assert_eq!(broker.queues.ack("jobs", &[receipt]).await.expect("answered"), [Ok(())]);

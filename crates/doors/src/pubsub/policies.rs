@@ -26,7 +26,7 @@ async fn resource(door: &Door, text: &str) -> Result<Name> {
 }
 
 async fn read(door: &Door, name: &Name) -> Result<Policy> {
-    let Some(document) = door.broker.queues.document(DOCUMENT, &name.to_string()).await? else {
+    let Some(document) = door.broker.documents.get(DOCUMENT, &name.to_string()).await? else {
         return Ok(Policy { etag: etag(&[]), ..Policy::default() });
     };
     Policy::decode(document.clone())
@@ -62,7 +62,7 @@ pub(super) async fn set(ask: Ask, request: SetIamPolicyRequest) -> Result<Policy
         return Err(Failure::new(Code::Aborted, message));
     }
     let document = Policy { etag: bytes::Bytes::new(), ..policy }.encode_to_vec();
-    ask.door.broker.queues.put_document(DOCUMENT, &name.to_string(), Some(document.into())).await?;
+    ask.door.broker.documents.put(DOCUMENT, &name.to_string(), Some(document.into())).await?;
     read(&ask.door, &name).await
 }
 
@@ -81,8 +81,8 @@ pub(super) async fn test(_: Ask, request: TestIamPermissionsRequest) -> Result<T
 
 pub(super) async fn forget(door: &Door, name: &Name) -> Result<()> {
     let key = name.to_string();
-    match door.broker.queues.document(DOCUMENT, &key).await? {
-        Some(_) => Ok(door.broker.queues.put_document(DOCUMENT, &key, None).await?),
+    match door.broker.documents.get(DOCUMENT, &key).await? {
+        Some(_) => Ok(door.broker.documents.put(DOCUMENT, &key, None).await?),
         None => Ok(()),
     }
 }

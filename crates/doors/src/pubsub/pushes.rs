@@ -114,21 +114,21 @@ pub(super) async fn key(door: &Door) -> Result<&SigningKey> {
     let kept = match door.broker.security.secret(KEY).await? {
         Some(kept) => kept,
         None => {
-            let before = door.broker.queues.document(KEY_DOCUMENT.0, KEY_DOCUMENT.1).await?;
+            let before = door.broker.documents.get(KEY_DOCUMENT.0, KEY_DOCUMENT.1).await?;
             let new = before.map_or_else(|| SigningKey::generate().map(Into::into), Ok).map_err(failed)?;
             door.broker.security.put_secret(KEY, &new).await?;
             new
         }
     };
-    if door.broker.queues.document(KEY_DOCUMENT.0, KEY_DOCUMENT.1).await?.is_some() {
-        door.broker.queues.put_document(KEY_DOCUMENT.0, KEY_DOCUMENT.1, None).await?;
+    if door.broker.documents.get(KEY_DOCUMENT.0, KEY_DOCUMENT.1).await?.is_some() {
+        door.broker.documents.put(KEY_DOCUMENT.0, KEY_DOCUMENT.1, None).await?;
     }
     Ok(door.pusher.set_key(SigningKey::from_pkcs8(&kept, ISSUER).map_err(failed)?))
 }
 
 /// Moves a key that an older version stored among the records of queues to a secret.
 async fn move_key(door: &Door) -> Result<()> {
-    match door.broker.queues.document(KEY_DOCUMENT.0, KEY_DOCUMENT.1).await? {
+    match door.broker.documents.get(KEY_DOCUMENT.0, KEY_DOCUMENT.1).await? {
         Some(_) => key(door).await.map(drop),
         None => Ok(()),
     }
@@ -196,24 +196,24 @@ mod tests {
         let broker = Broker::start(broker::Settings::default(), &[Handle::current()]).expect("started");
         let old = bytes::Bytes::from(SigningKey::generate().expect("a key"));
         let (kind, name) = KEY_DOCUMENT;
-        broker.queues.put_document(kind, name, Some(old.clone())).await.expect("kept");
+        broker.documents.put(kind, name, Some(old.clone())).await.expect("kept");
         let first = door(&broker);
         move_key(&first).await.expect("moved");
-        assert_eq!(broker.queues.document(kind, name).await.expect("read"), None);
+        assert_eq!(broker.documents.get(kind, name).await.expect("read"), None);
         assert_eq!(broker.security.secret(KEY).await.expect("read"), Some(old.clone()));
         let jwks = SigningKey::from_pkcs8(&old, ISSUER).expect("a key").jwks();
         assert_eq!(key(&first).await.expect("a key").jwks(), jwks);
         assert_eq!(key(&door(&broker)).await.expect("the same").jwks(), jwks);
         // If a crash between the two steps leaves the old document, the next startup deletes it.
-        broker.queues.put_document(kind, name, Some(old)).await.expect("kept");
+        broker.documents.put(kind, name, Some(old)).await.expect("kept");
         move_key(&door(&broker)).await.expect("moved");
-        assert_eq!(broker.queues.document(kind, name).await.expect("read"), None);
+        assert_eq!(broker.documents.get(kind, name).await.expect("read"), None);
     }
 
     #[tokio::test]
     async fn a_new_key_is_in_no_document() {
         let broker = Broker::start(broker::Settings::default(), &[Handle::current()]).expect("started");
         key(&door(&broker)).await.expect("a key");
-        assert_eq!(broker.queues.document(KEY_DOCUMENT.0, KEY_DOCUMENT.1).await.expect("read"), None);
+        assert_eq!(broker.documents.get(KEY_DOCUMENT.0, KEY_DOCUMENT.1).await.expect("read"), None);
     }
 }

@@ -30,11 +30,11 @@ pub(super) struct Kept(pub Arc<Broker>);
 
 impl Documents for Kept {
     async fn put(&self, name: &str, value: Option<Bytes>) -> engine::Result<()> {
-        self.0.queues.put_document(DOCUMENT, name, value).await
+        self.0.documents.put(DOCUMENT, name, value).await
     }
 
     async fn list(&self, prefix: &str) -> engine::Result<Vec<(String, Bytes)>> {
-        self.0.queues.documents(DOCUMENT, prefix).await
+        self.0.documents.list(DOCUMENT, prefix).await
     }
 }
 

@@ -33,7 +33,7 @@ fn missing() -> Failure {
 
 /// Reads the document of a snapshot: its labels, and its expiry if that is earlier than the broker's.
 async fn noted(door: &Door, inner: &str) -> Result<Snapshot> {
-    let document = door.broker.queues.document(DOCUMENT, inner).await?.unwrap_or_default();
+    let document = door.broker.documents.get(DOCUMENT, inner).await?.unwrap_or_default();
     Snapshot::decode(document).map_err(|error| {
         Failure::new(Code::DataLoss, format!("the stored definition of a snapshot cannot be read: {error}"))
     })
@@ -41,7 +41,7 @@ async fn noted(door: &Door, inner: &str) -> Result<Snapshot> {
 
 async fn note(door: &Door, inner: &str, labels: BTreeMap<String, String>, ends_ms: Option<u64>) -> Result<()> {
     let note = Snapshot { labels, expire_time: ends_ms.map(timestamp), ..Snapshot::default() };
-    Ok(door.broker.queues.put_document(DOCUMENT, inner, Some(note.encode_to_vec().into())).await?)
+    Ok(door.broker.documents.put(DOCUMENT, inner, Some(note.encode_to_vec().into())).await?)
 }
 
 /// Returns the description of a snapshot; `None` once it has expired.
@@ -193,15 +193,15 @@ pub(super) async fn remove(door: &Door, name: &Name) -> Result<()> {
         Err(error) if error.kind != ErrorKind::NotFound => return Err(error.into()),
         _ => {}
     }
-    match door.broker.queues.document(DOCUMENT, &inner).await? {
-        Some(_) => Ok(door.broker.queues.put_document(DOCUMENT, &inner, None).await?),
+    match door.broker.documents.get(DOCUMENT, &inner).await? {
+        Some(_) => Ok(door.broker.documents.put(DOCUMENT, &inner, None).await?),
         None => Ok(()),
     }
 }
 
 /// Deletes expired snapshots.
 pub(super) async fn sweep(door: &Door) -> Result<()> {
-    for (inner, _) in door.broker.queues.documents(DOCUMENT, "").await? {
+    for (inner, _) in door.broker.documents.list(DOCUMENT, "").await? {
         let name = door.names.outer(Kind::Snapshot, &inner);
         match find(door, &name).await {
             Err(failure) if failure == missing() => remove(door, &name).await?,

@@ -75,7 +75,7 @@ impl Door {
             Err(error) if error.kind != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        let document = self.broker.queues.document(WITHOUT_QUEUE, &inner).await?.ok_or_else(missing)?;
+        let document = self.broker.documents.get(WITHOUT_QUEUE, &inner).await?.ok_or_else(missing)?;
         Ok(Found::WithoutQueue(Box::new(read(document)?)))
     }
 
@@ -109,7 +109,7 @@ impl Door {
         if !queue.notes.contains_key(HAS_TRANSFORMS) {
             return Ok(Vec::new());
         }
-        let document = self.broker.queues.document(TRANSFORMS, queue.name.as_str()).await?.unwrap_or_default();
+        let document = self.broker.documents.get(TRANSFORMS, queue.name.as_str()).await?.unwrap_or_default();
         Ok(read(document)?.message_transforms)
     }
 
@@ -117,10 +117,10 @@ impl Door {
         let message_transforms = transforms.to_vec();
         let kept = (!transforms.is_empty()).then(|| Subscription { message_transforms, ..Subscription::default() });
         let document = kept.map(|kept| kept.encode_to_vec().into());
-        if document.is_none() && self.broker.queues.document(TRANSFORMS, inner).await?.is_none() {
+        if document.is_none() && self.broker.documents.get(TRANSFORMS, inner).await?.is_none() {
             return Ok(());
         }
-        Ok(self.broker.queues.put_document(TRANSFORMS, inner, document).await?)
+        Ok(self.broker.documents.put(TRANSFORMS, inner, document).await?)
     }
 
     /// Returns the subscription for a queue, without its transforms. The queue's settings take precedence over its
@@ -260,7 +260,7 @@ impl Door {
     async fn leave_without_queue(&self, queue: &QueueDefinition, left: Subscription) -> Result<()> {
         let document = left.encode_to_vec();
         let inner = queue.name.as_str();
-        self.broker.queues.put_document(WITHOUT_QUEUE, inner, Some(document.into())).await?;
+        self.broker.documents.put(WITHOUT_QUEUE, inner, Some(document.into())).await?;
         self.broker.queues.delete(inner).await?;
         self.keep_transforms(inner, &[]).await?;
         self.streams.end(inner);
@@ -283,7 +283,7 @@ impl Door {
                 self.broker.queues.delete(&inner).await?;
                 self.keep_transforms(&inner, &[]).await?;
             }
-            Found::WithoutQueue(_) => self.broker.queues.put_document(WITHOUT_QUEUE, &inner, None).await?,
+            Found::WithoutQueue(_) => self.broker.documents.put(WITHOUT_QUEUE, &inner, None).await?,
         }
         self.streams.end(&inner);
         policies::forget(self, name).await
@@ -422,7 +422,7 @@ pub(super) async fn list(ask: Ask, request: ListSubscriptionsRequest) -> Result<
     let prefix = door.names.prefix(project);
     let (queues, _) = door.broker.queues.list(&prefix, "", usize::MAX).await?;
     let shown = queues.iter().map(|queue| queue.name.as_str().to_owned());
-    let without = door.broker.queues.documents(WITHOUT_QUEUE, &prefix).await?;
+    let without = door.broker.documents.list(WITHOUT_QUEUE, &prefix).await?;
     let inner = shown.chain(without.into_iter().map(|(name, _)| name));
     let names = inner.map(|inner| door.names.outer(Kind::Subscription, &inner));
     let names = names.filter(|name| name.project == project && is_id(&name.id));

@@ -51,7 +51,7 @@ impl Door {
     }
 
     async fn topic_document(&self, name: &Name, inner: &str) -> Result<Topic> {
-        let document = self.broker.queues.document(DOCUMENT, inner).await?.unwrap_or_default();
+        let document = self.broker.documents.get(DOCUMENT, inner).await?.unwrap_or_default();
         let topic = Topic::decode(document).map_err(|error| {
             Failure::new(
                 super::errors::Code::DataLoss,
@@ -63,7 +63,7 @@ impl Door {
 
     async fn keep_topic(&self, inner: &str, topic: &Topic) -> Result<()> {
         let document = Topic { name: String::new(), ..topic.clone() }.encode_to_vec();
-        Ok(self.broker.queues.put_document(DOCUMENT, inner, Some(document.into())).await?)
+        Ok(self.broker.documents.put(DOCUMENT, inner, Some(document.into())).await?)
     }
 
     /// Checks a new topic, and sets the defaults.
@@ -235,7 +235,7 @@ pub(super) async fn delete(ask: Ask, request: DeleteTopicRequest) -> Result<()> 
         Err(error) if error.kind == ErrorKind::NotFound => return Err(missing()),
         deleted => deleted?,
     }
-    door.broker.queues.put_document(DOCUMENT, &inner, None).await?;
+    door.broker.documents.put(DOCUMENT, &inner, None).await?;
     super::policies::forget(door, &name).await
 }
 

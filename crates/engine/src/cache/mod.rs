@@ -4,18 +4,24 @@
 //! entries, their expiry (`expiry.rs`), and the choice of entries to evict (`evict.rs`). All stripes reserve their
 //! bytes from one [`Budget`].
 
+mod number;
+pub mod structures;
 mod budget;
-pub mod effects;
-mod evict;
+mod values;
+mod entry;
+
+// One stripe, and its parts.
+mod slab;
 mod expiry;
+mod uses;
+mod evict;
 mod gone;
+pub mod effects;
+mod stripe;
+
+// What a durable cache keeps in its log.
 pub mod operations;
 pub mod record;
-mod stripe;
-mod slab;
-pub mod structures;
-mod uses;
-mod values;
 
 #[cfg(test)]
 mod effects_tests;
@@ -29,11 +35,11 @@ use crate::error::{Error, Result};
 use crate::ids::TopicName;
 
 pub use budget::Budget;
-pub use stripe::{
-    Added, Condition, Cursor, Expires, Found, Key, Owned, Removed, Stored, Stripe, StripeSettings, StripeStats, Value,
-    Why, check_size, parse_number, write_number,
+pub use entry::{
+    Added, Condition, Cursor, Expires, Found, Key, Owned, Removed, Stored, StripeSettings, StripeStats, Value, Why,
 };
-
+pub use number::{parse_number, write_number};
+pub use stripe::{Stripe, check_size};
 pub use uses::Uses;
 pub use values::{CacheSettings, CacheStatus, Change, ChangeKind, ScanCursor, Ttl, WatchFrom, Watched};
 

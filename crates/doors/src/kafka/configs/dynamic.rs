@@ -56,7 +56,7 @@ impl Levels {
 
     async fn read(broker: &Broker) -> Result<Self, Error> {
         let read = async |name: &str| {
-            let kept = broker.queues.document(DOCUMENT, name).await?;
+            let kept = broker.documents.get(DOCUMENT, name).await?;
             let text = kept.as_deref().map(|kept| String::from_utf8_lossy(kept)).unwrap_or_default();
             let lines = text.lines().filter_map(|line| line.split_once('='));
             Ok::<_, Error>(lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
@@ -240,7 +240,7 @@ pub(super) async fn change(
         return Ok(());
     }
     let kept = Some(Bytes::from(lines)).filter(|lines| !lines.is_empty());
-    broker.queues.put_document(DOCUMENT, document, kept).await.map_err(failed)?;
+    broker.documents.put(DOCUMENT, document, kept).await.map_err(failed)?;
     levels.apply(broker).await
 }
 

@@ -202,7 +202,7 @@ fn duration(text: &str) -> Option<Duration> {
 
 impl GroupSettings {
     pub(in super::super) async fn of(broker: &Broker, group: &GroupName) -> Result<Self> {
-        let kept = broker.queues.document(DOCUMENT, group.as_str()).await?;
+        let kept = broker.documents.get(DOCUMENT, group.as_str()).await?;
         Ok(Self::read(kept.iter().flat_map(|kept| lines(kept))))
     }
 
@@ -260,7 +260,7 @@ fn find(name: &str) -> Result<&'static Setting, Failure> {
 
 /// Returns the names of the groups that have settings.
 pub(in super::super) async fn set_groups(broker: &Broker) -> Result<BTreeSet<String>> {
-    Ok(broker.queues.documents(DOCUMENT, "").await?.into_iter().map(|(name, _)| name).collect())
+    Ok(broker.documents.list(DOCUMENT, "").await?.into_iter().map(|(name, _)| name).collect())
 }
 
 /// Setting of a group in a description.
@@ -287,7 +287,7 @@ pub(in super::super) async fn describe_settings(broker: &Broker, name: &str) -> 
 
 async fn kept(broker: &Broker, name: &str) -> Result<BTreeMap<String, String>, Failure> {
     GroupName::parse(name).map_err(|error| (Code::INVALID_REQUEST, error.message))?;
-    let kept = broker.queues.document(DOCUMENT, name).await.map_err(failed)?;
+    let kept = broker.documents.get(DOCUMENT, name).await.map_err(failed)?;
     Ok(kept.iter().flat_map(|kept| lines(kept)).map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
@@ -323,7 +323,7 @@ pub(in super::super) async fn change(
     }
     let lines: String = kept.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
     let document = Some(Bytes::from(lines)).filter(|lines| !lines.is_empty());
-    broker.queues.put_document(DOCUMENT, name, document).await.map_err(failed)
+    broker.documents.put(DOCUMENT, name, document).await.map_err(failed)
 }
 
 #[cfg(test)]

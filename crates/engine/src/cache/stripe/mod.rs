@@ -1,31 +1,26 @@
 //! Stripe of a cache: a table of entries, and all operations that change an entry.
 
-mod checks;
-mod number;
 mod replay;
-mod scan;
 mod streams;
-
-use std::sync::Arc;
 
 use hashbrown::HashTable;
 
-use super::Eviction;
-use super::budget::{Budget, Share};
+use super::budget::Share;
 use super::effects::{Effect, Effects};
+use super::entry::{
+    Added, Condition, Cursor, Expires, Found, Key, Owned, Removed, Stored, StripeSettings, StripeStats, Value, Why,
+    wrong_kind,
+};
 use super::evict::{Order, State};
 use super::expiry::Expiry;
 use super::gone::Gone;
+use super::number::{parse_number, write_number};
 use super::slab::{NONE, Slab};
 use super::structures::{Edit, Kind, Part, Structure};
-use super::uses::{Clock, Used, Uses};
+use super::uses::{Clock, Used};
+use super::{Eviction, KEY_BYTES_MAX, STRUCTURE_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::ids::TopicId;
-
-use checks::{check_structure, full, wrong_kind};
-
-pub use checks::check_size;
-pub use number::{parse_number, write_number};
 
 /// Overhead of an entry in bytes, in addition to its key and value: its slot, its place in the table (which is at least
 /// half full), and the overhead of the allocator.
@@ -35,144 +30,6 @@ const TIMER_BYTES: u64 = 24;
 
 /// Maximum number of slots that an empty stripe keeps.
 const KEPT_SLOTS_MAX: u32 = 1024;
-
-/// Key with its hash, which selects the stripe and the place in it.
-#[derive(Clone, Copy, Debug)]
-pub struct Key<'a> {
-    pub hash: u64,
-    pub bytes: &'a [u8],
-}
-
-impl Key<'_> {
-    /// Returns the upper half of the hash. The lower half selects the stripe.
-    pub fn mark(&self) -> u32 {
-        (self.hash >> 32) as u32
-    }
-}
-
-/// Entry as its reader sees it.
-#[derive(Clone, Copy, Debug)]
-pub struct Found<'a> {
-    pub key: &'a [u8],
-    pub value: Value<'a>,
-    /// Version of the value. It differs after each change of the value, and grows.
-    pub version: u64,
-    /// Expiry time in ms since 1970.
-    pub expires_ms: Option<u64>,
-    /// Last use and use frequency.
-    pub uses: Uses,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub enum Value<'a> {
-    Bytes(&'a [u8]),
-    Structure(&'a Structure),
-}
-
-impl<'a> Value<'a> {
-    pub fn kind(self) -> Kind {
-        match self {
-            Self::Bytes(_) => Kind::Bytes,
-            Self::Structure(structure) => structure.kind(),
-        }
-    }
-
-    /// Returns the bytes. Fails if the value is of another kind.
-    pub fn bytes(self) -> Result<&'a [u8]> {
-        match self {
-            Self::Bytes(bytes) => Ok(bytes),
-            Self::Structure(structure) => Err(wrong_kind(structure.kind(), Kind::Bytes)),
-        }
-    }
-}
-
-/// Value that is independent of a stripe.
-#[derive(Clone, Debug)]
-pub enum Owned {
-    Bytes(Box<[u8]>),
-    Structure(Box<Structure>),
-}
-
-/// Expiry time of an entry that is put.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Expires {
-    #[default]
-    Never,
-    /// Expiry time in ms since 1970.
-    At(u64),
-    /// Expiry time of the existing entry; never, if the key has no entry.
-    Kept,
-}
-
-/// Condition for a change.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Condition {
-    #[default]
-    Always,
-    IfAbsent,
-    IfPresent,
-    /// If the key has an entry with this version.
-    IfVersion(u64),
-}
-
-/// Outcome of a put or a deletion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
-    /// Success. `version` is the number of the change, which is also the version of a value that was put; `previous` is
-    /// the version of the entry before.
-    Done { version: u64, previous: Option<u64> },
-    /// The condition is not met. `current` is the version of the existing entry.
-    Unmet { current: Option<u64> },
-}
-
-/// Outcome of an addition to a counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Added {
-    pub value: i64,
-    pub version: u64,
-    /// Expiry time in ms since 1970, which an addition does not change.
-    pub expires_ms: Option<u64>,
-}
-
-/// Entry that expired or was evicted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Removed {
-    pub key: Box<[u8]>,
-    pub why: Why,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    Expired,
-    Evicted,
-}
-
-/// Position from which a scan continues.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor(pub u32);
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StripeStats {
-    pub entries: u64,
-    /// Size of all entries, including the overhead of finding them.
-    pub bytes: u64,
-    pub hits: u64,
-    pub misses: u64,
-    pub expired: u64,
-    pub evicted: u64,
-}
-
-#[derive(Clone, Debug)]
-pub struct StripeSettings {
-    pub eviction: Eviction,
-    pub budget: Arc<Budget>,
-    /// Number of bytes to reserve from the budget per step.
-    pub block: u64,
-    /// Number from which changes are counted. No earlier stripe of the same keys has reached it.
-    pub version: u64,
-    /// Time of creation in ms since 1970. [`Stripe::expire`] advances the clock of the stripe.
-    pub now_ms: u64,
-}
 
 /// Slot of an entry. A free slot has no key.
 #[derive(Default)]
@@ -773,16 +630,42 @@ impl Stripe {
     fn expires_ms(&self, slot: &Slot) -> Option<u64> {
         (slot.timer != 0).then(|| self.expiry.at_ms(slot.timer - 1))
     }
-}
 
-impl Condition {
-    fn holds(self, current: Option<u64>) -> bool {
-        match self {
-            Self::Always => true,
-            Self::IfAbsent => current.is_none(),
-            Self::IfPresent => current.is_some(),
-            Self::IfVersion(version) => current == Some(version),
+    /// Returns the first key at or after slot `number` modulo the number of slots whose entry has not expired.
+    pub fn any_key(&self, number: u64, now_ms: u64) -> Option<&[u8]> {
+        let end = u64::from(self.slots.end());
+        (0..end).map(|step| ((number + step) % end) as u32).find_map(|at| {
+            let slot = &self.slots[at];
+            let is_there = slot.state.is_taken() && self.expires_ms(slot).is_none_or(|expires_ms| expires_ms > now_ms);
+            is_there.then(|| slot.key())
+        })
+    }
+
+    /// Calls `each` for entries from a position on, in no particular order. An entry that exists during the whole scan
+    /// is visited exactly once. A call checks at most `places_max` slots, and ends early if `each` returns `false`.
+    /// Returns the position from which to continue, or `None` at the end.
+    pub fn scan(
+        &self,
+        from: Cursor,
+        places_max: u32,
+        now_ms: u64,
+        mut each: impl FnMut(Found<'_>) -> bool,
+    ) -> Option<Cursor> {
+        let end = self.slots.end();
+        let until = from.0.saturating_add(places_max).min(end);
+        for at in from.0..until {
+            let slot = &self.slots[at];
+            let is_there = slot.state.is_taken() && self.expires_ms(slot).is_none_or(|expires_ms| expires_ms > now_ms);
+            if is_there && !each(self.found(at)) {
+                return Some(Cursor(at + 1));
+            }
         }
+        (until < end).then_some(Cursor(until))
+    }
+
+    /// Returns the number of slots that a whole scan checks.
+    pub fn places(&self) -> u32 {
+        self.slots.end()
     }
 }
 
@@ -796,4 +679,31 @@ fn block(key: Key<'_>, value: &[u8]) -> Box<[u8]> {
 /// Returns the hash for the table, which needs upper bits as well mixed as the lower ones.
 fn table_hash(mark: u32) -> u64 {
     u64::from(mark).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Refuses a key of more than [`KEY_BYTES_MAX`] bytes and a value of more than [`VALUE_BYTES_MAX`] bytes.
+pub fn check_size(key: &[u8], value_bytes: usize) -> Result<()> {
+    if key.len() > KEY_BYTES_MAX {
+        return Err(Error::too_large(format!("a key has at most {KEY_BYTES_MAX} bytes, not {}", key.len())));
+    }
+    if value_bytes > VALUE_BYTES_MAX {
+        return Err(Error::too_large(format!("a value has at most {VALUE_BYTES_MAX} bytes, not {value_bytes}")));
+    }
+    Ok(())
+}
+
+/// Refuses a structure that would grow beyond [`STRUCTURE_BYTES_MAX`]. With `room` 0, a structure that only loses
+/// parts, any size is allowed.
+fn check_structure(bytes: u64, room: u64) -> Result<()> {
+    if room > 0 && bytes + room > STRUCTURE_BYTES_MAX {
+        return Err(Error::too_large(format!(
+            "a value with elements uses at most {STRUCTURE_BYTES_MAX} bytes, not {}",
+            bytes + room
+        )));
+    }
+    Ok(())
+}
+
+fn full() -> Error {
+    Error::busy("the cache is full: raise its bytes_max, delete entries, or choose an eviction policy")
 }
