@@ -6,7 +6,7 @@ use crate::run::{Call, Outcome};
 use crate::{compat, deny, fuzz};
 
 /// Duration of each fuzz target here: enough to try its seeds and similar inputs.
-const FUZZ_SECONDS: u32 = 10;
+const FUZZ_SECONDS: u32 = 5;
 /// Systems whose clients are tested here.
 const COMPAT: &[&str] = &["kafka", "sqs", "pubsub", "redis"];
 /// Time limit for the clients. A few clients of one system in parallel take half a minute; on a new machine they are

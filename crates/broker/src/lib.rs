@@ -10,6 +10,7 @@ mod upkeep;
 
 // Views over topics.
 mod caches;
+mod documents;
 mod groups;
 mod queues;
 mod security;
@@ -26,7 +27,6 @@ mod topics;
 mod channels;
 mod state_log;
 mod restored;
-mod documents;
 mod defaults;
 mod producers;
 

@@ -73,7 +73,10 @@ impl Groups {
             std::mem::take(&mut *groups)
         };
         for cell in cells.into_values() {
-            table.mark_gone(&mut cell.state.lock());
+            let mut state = cell.state.lock();
+            table.mark_gone(&mut state);
+            state.is_forgotten = true;
+            drop(state);
             cell.news.notify_waiters();
         }
         table.shares.clear();

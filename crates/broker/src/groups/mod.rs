@@ -102,6 +102,8 @@ struct State {
     group: Group,
     /// `true` if the group was deleted or forgotten: a caller that still holds it must look it up again.
     is_gone: bool,
+    /// `true` if the group was forgotten: it exists, and is being restored.
+    is_forgotten: bool,
     /// Bytes of this group that are counted in [`GroupTable::protocols_bytes`].
     protocols_bytes: usize,
 }
@@ -183,7 +185,21 @@ impl GroupTable {
     }
 
     fn find(&self, name: &GroupName) -> Outcome<Arc<Cell>> {
-        self.groups.read().get(name).cloned().ok_or_else(|| no_such_group(name))
+        let groups = self.groups.read();
+        match groups.get(name) {
+            Some(cell) => Ok(cell.clone()),
+            // The groups were forgotten since the caller waited for them.
+            None if !self.restored.is_done() => Err(still_restoring(name)),
+            None => Err(no_such_group(name)),
+        }
+    }
+
+    /// Returns the group of a name, or `None` if it does not exist.
+    fn find_existing(&self, name: &GroupName) -> Outcome<Option<Arc<Cell>>> {
+        match self.find(name) {
+            Err(missing) if missing.reason == Reason::NoSuchGroup => Ok(None),
+            found => found.map(Some),
+        }
     }
 
     /// Returns the group of a member. A group that does not exist has no members: after a restart of a broker without a
@@ -253,6 +269,15 @@ impl GroupTable {
 }
 
 impl State {
+    /// Fails if the group is not in the table any more.
+    fn check(&self, name: &GroupName) -> Outcome {
+        match (self.is_gone, self.is_forgotten) {
+            (false, _) => Ok(()),
+            (true, true) => Err(still_restoring(name)),
+            (true, false) => Err(no_such_group(name)),
+        }
+    }
+
     /// Returns the group of a member that waits, unless the group is gone.
     fn kept(&mut self, name: &GroupName) -> Outcome<&mut Group> {
         if self.is_gone {
@@ -268,7 +293,7 @@ impl Cell {
         Self {
             name: group.name().clone(),
             offsets: offsets.clone(),
-            state: Mutex::new(State { group, is_gone: false, protocols_bytes: 0 }),
+            state: Mutex::new(State { group, is_gone: false, is_forgotten: false, protocols_bytes: 0 }),
             news: Notify::new(),
             saving: tokio::sync::Mutex::default(),
         }
@@ -294,6 +319,10 @@ impl Cell {
         self.offsets.fetch_add(after, Ordering::Relaxed);
         self.offsets.fetch_sub(before, Ordering::Relaxed);
     }
+}
+
+fn still_restoring(name: &GroupName) -> GroupError {
+    GroupError::from(Error::busy(format!("consumer group '{name}' is being restored: try again")))
 }
 
 fn no_such_group(name: &GroupName) -> GroupError {
@@ -431,9 +460,7 @@ impl Groups {
         loop {
             {
                 let mut state = cell.state.lock();
-                if state.is_gone {
-                    return Err(no_such_group(&cell.name));
-                }
+                state.check(&cell.name)?;
                 if state.group.to_save(is_joining).is_none() {
                     let version = state.group.version();
                     let epoch = state.group.epoch();
@@ -533,7 +560,7 @@ impl Groups {
     /// Checks that a member may read the group's committed offsets, or has to join again first.
     pub async fn check_fetch(&self, name: &GroupName, who: &Identity, epoch: u32) -> Outcome {
         let coordinator = self.restored().await?;
-        let Ok(cell) = coordinator.find(name) else {
+        let Some(cell) = coordinator.find_existing(name)? else {
             return Ok(());
         };
         cell.state.lock().group.check_fetch(who, epoch)
@@ -546,7 +573,7 @@ impl Groups {
         partitions: Option<&[TopicPartition]>,
     ) -> Outcome<Vec<(TopicPartition, Committed)>> {
         let coordinator = self.restored().await?;
-        let Ok(cell) = coordinator.find(name) else {
+        let Some(cell) = coordinator.find_existing(name)? else {
             return Ok(Vec::new());
         };
         let state = cell.state.lock();
@@ -571,7 +598,7 @@ impl Groups {
         is_dry_run: bool,
     ) -> Outcome<Vec<(PartitionId, Option<Offset>)>> {
         let coordinator = self.restored().await?;
-        if let Ok(cell) = coordinator.find(name) {
+        if let Some(cell) = coordinator.find_existing(name)? {
             cell.state.lock().group.check_empty("its offsets can be set")?;
         } else if *to == ResetTo::Forget {
             return Err(no_such_group(name));
@@ -627,9 +654,7 @@ impl Groups {
         let mut wakes = Wakes::default();
         let appended = {
             let mut state = cell.state.lock();
-            if state.is_gone {
-                return Err(no_such_group(&cell.name));
-            }
+            state.check(&cell.name)?;
             may_go(&state.group)?;
             let name = &cell.name;
             let offsets = state.group.tombstones(None).into_iter();

@@ -7,7 +7,7 @@ use engine::transactions::StagedOffsets;
 use engine::{Result, TopicPartition};
 
 use super::log::append_offsets;
-use super::{Arc, Cell, Groups, Outcome, no_such_group};
+use super::{Arc, Cell, Groups, Outcome};
 use crate::commit::Commit;
 use crate::wakes::Wakes;
 
@@ -53,9 +53,7 @@ impl Groups {
     ) -> Outcome {
         let changes = changes(offsets);
         let mut state = cell.state.lock();
-        if state.is_gone {
-            return Err(no_such_group(&cell.name));
-        }
+        state.check(&cell.name)?;
         match committer {
             Some(committer) => state.group.check_commit(committer, &changes)?,
             None => state.group.check_offsets(&changes)?,

@@ -84,6 +84,8 @@ struct State {
     transaction: Transaction,
     /// `true` if the id was removed or forgotten: a caller that still holds it must look it up again.
     is_gone: bool,
+    /// `true` if the id was forgotten: it exists, and is being restored.
+    is_forgotten: bool,
 }
 
 /// Outcome of one attempt to initialize a transactional id.
@@ -115,11 +117,7 @@ impl TransactionTable {
 
     /// Fails if the transactions were forgotten since the caller waited for them.
     fn check_restored(&self) -> Result<()> {
-        if self.restored.is_done() {
-            Ok(())
-        } else {
-            Err(Error::busy("the broker is restoring its transactions: try again"))
-        }
+        if self.restored.is_done() { Ok(()) } else { Err(still_restoring()) }
     }
 
     fn cells(&self) -> Vec<Arc<Cell>> {
@@ -163,9 +161,13 @@ impl TransactionTable {
 }
 
 impl State {
-    /// Fails if the id was removed concurrently.
+    /// Fails if the id was removed or forgotten concurrently.
     fn check(&self, id: &TransactionalId) -> Outcome {
-        if self.is_gone { Err(other_producer(id)) } else { Ok(()) }
+        match (self.is_gone, self.is_forgotten) {
+            (false, _) => Ok(()),
+            (true, true) => Err(still_restoring().into()),
+            (true, false) => Err(other_producer(id)),
+        }
     }
 }
 
@@ -180,6 +182,10 @@ fn commit_of_marker(marker: Appended) -> Commit {
             outcome => outcome,
         }
     })
+}
+
+fn still_restoring() -> Error {
+    Error::busy("the broker is restoring its transactions: try again")
 }
 
 fn other_producer(id: &TransactionalId) -> TransactionError {
@@ -227,7 +233,10 @@ impl Transactions {
             std::mem::take(&mut *cells)
         };
         for cell in cells.into_values() {
-            cell.state.lock().is_gone = true;
+            {
+                let mut state = cell.state.lock();
+                (state.is_gone, state.is_forgotten) = (true, true);
+            }
             cell.settled.notify_waiters();
         }
         table.of_groups.lock().clear();
@@ -654,7 +663,11 @@ impl Transactions {
 
 impl Cell {
     fn new(id: TransactionalId, transaction: Transaction) -> Self {
-        Self { id, state: Mutex::new(State { transaction, is_gone: false }), settled: Notify::new() }
+        Self {
+            id,
+            state: Mutex::new(State { transaction, is_gone: false, is_forgotten: false }),
+            settled: Notify::new(),
+        }
     }
 
     /// Waits until the last decision has been carried out, but at most for `SETTLE_WAIT`.

@@ -40,10 +40,14 @@ impl Transactions {
 
     /// Returns the state of a transactional id.
     pub async fn describe(&self, id: &TransactionalId) -> Outcome<Transaction> {
-        let found = self.restored().await?.find(id);
-        found.map(|cell| cell.state.lock().transaction.clone()).ok_or_else(|| {
-            TransactionError::new(TransactionReason::NoSuchId, format!("there is no transactional id '{id}'"))
-        })
+        let coordinator = self.restored().await?;
+        let Some(cell) = coordinator.find(id) else {
+            coordinator.check_restored()?;
+            let message = format!("there is no transactional id '{id}'");
+            return Err(TransactionError::new(TransactionReason::NoSuchId, message));
+        };
+        let transaction = cell.state.lock().transaction.clone();
+        Ok(transaction)
     }
 
     /// Returns the state of all producers that have written to a partition.
