@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Instant;
 
 use engine::groups::Committed;
 use engine::{Acks, BatchBuilder, Codec, DraftBatch, Isolation, Offset, Producer, TopicName, TopicSettings};
@@ -12,6 +13,9 @@ use super::*;
 use crate::Settings;
 use crate::broker::Broker;
 use crate::fetch::{FetchFrom, FetchLimits};
+
+/// Only reached on failure.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Timeout of the transactions: shorter than the maximum wait of a fetch.
 const TIMEOUT_MS: u32 = 30_000;
@@ -55,7 +59,14 @@ async fn create(broker: &Broker) {
 fn on_disk(dir: &Path) -> Arc<Broker> {
     let mut settings = StoreSettings { segment_bytes: 1 << 20, ..StoreSettings::default() };
     settings.journal.file_bytes = 1 << 20;
-    let stored = Store::open(Arc::new(RealDisk), dir, settings, Clock::SYSTEM.read(), &mut |_| {}).expect("opened");
+    let begin = Instant::now();
+    let stored = loop {
+        match Store::open(Arc::new(RealDisk), dir, settings, Clock::SYSTEM.read(), &mut |_| {}) {
+            // A sweep that runs when a broker is dropped holds the directory until it has finished.
+            Err(error) if error.kind == ErrorKind::Denied && begin.elapsed() < PATIENCE => std::thread::yield_now(),
+            opened => break opened.expect("opened"),
+        }
+    };
     Broker::start_with(Settings::default(), &[Handle::current()], Some(stored)).expect("started")
 }
 
