@@ -28,7 +28,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use broker::metrics::{Collect, Exposition};
 use broker::{Broker, Doors, Held, LoginSource};
@@ -172,7 +172,7 @@ struct RequestIds {
 
 impl RequestIds {
     fn new() -> Self {
-        Self { origin: RandomState::new().hash_one(SystemTime::now()), count: AtomicU64::new(0) }
+        Self { origin: RandomState::new().hash_one(0), count: AtomicU64::new(0) }
     }
 
     fn next(&self) -> String {
@@ -351,7 +351,7 @@ impl Door {
             headers: &head.headers,
             body,
         };
-        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let now_s = self.sqs.broker.now_ms() / 1000;
         let identity = self.auth.identify(&signed, now_s)?;
         let default = &self.sqs.default;
         let home = Home {
