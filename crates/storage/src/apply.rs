@@ -34,8 +34,11 @@ impl State {
             && self.catalog.topics.contains_key(id)
         {
             self.forget(*id);
-            self.shared.deleted.lock().push(*id);
-            self.deletions_due.remove(id);
+        }
+        if let Change::Grow { id, partitions } = change
+            && self.catalog.topics.get(id).is_some_and(|topic| topic.settings.partitions >= *partitions)
+        {
+            return Ok(());
         }
         self.catalog.apply(change);
         if let Change::Create { id, .. } = change
@@ -58,11 +61,10 @@ impl State {
         }
     }
 
-    /// Applies the deletions of topics and of records that are appended and not committed yet, for a checkpoint that
+    /// Applies deletions that are appended and not committed yet, of these topics and of records, for a checkpoint that
     /// makes them durable. Returns `false` if there are none.
-    pub(crate) fn apply_deletions_due(&mut self) -> Result<bool> {
-        let ids = std::mem::take(&mut self.deletions_due);
-        for id in &ids {
+    pub(crate) fn apply_deletions_due(&mut self, ids: &[u32]) -> Result<bool> {
+        for id in ids {
             self.apply_change(&Change::Delete { id: *id })?;
         }
         let starts = self.partitions.values().filter(|partition| partition.apply_start_due()).count();

@@ -14,7 +14,7 @@ use crate::journal::{Entry, Journal};
 /// Log of one shard, whose entries are committed in the order in which they were appended.
 pub trait ShardLog: Send + Sync {
     /// Appends an entry after all others. Its owner is notified once: that the entry is committed, or that it failed.
-    /// It is notified after this returned, since callers hold locks that owners take.
+    /// The calling thread must not notify it: callers hold locks that owners take.
     fn append(&self, entry: Entry) -> Result<()>;
 
     /// Refuses if too much data is queued already. Callers that may append several entries together call it once: they

@@ -38,8 +38,6 @@ pub(crate) struct State {
     /// Deleted topics whose files are still to be removed: when the journal reports the deletion as durable, or a
     /// checkpoint without the topic is written.
     pub(crate) doomed: Vec<Doomed>,
-    /// Topics whose deletion is appended and not committed yet.
-    pub(crate) deletions_due: BTreeSet<u32>,
     /// Topics that the journal deletes: none of their entries is recovered.
     pub(crate) deleted: BTreeSet<u32>,
     /// Partitions that cannot be served because entries are missing in the journal, with the reason. The journal may
@@ -84,7 +82,6 @@ impl State {
             catalog: Catalog::default(),
             partitions: HashMap::new(),
             doomed: Vec::new(),
-            deletions_due: BTreeSet::new(),
             deleted: BTreeSet::new(),
             holes: HashMap::new(),
         }

@@ -180,6 +180,9 @@ impl Caches {
     /// Returns the cache of a number, as long as it exists.
     pub fn by_id(&self, id: u64) -> Result<Arc<Cache>> {
         let cache = self.by_id.read().get(&id).cloned();
+        if cache.is_none() {
+            self.check_restored()?;
+        }
         cache.ok_or_else(|| {
             Error::not_found(format!("the cache with the number {id} was deleted: open the cache again by its name"))
         })
@@ -211,6 +214,9 @@ impl Caches {
 
     pub fn delete(&self, name: &str) -> Result<Commit> {
         let mut by_name = self.by_name.write();
+        if !by_name.contains_key(name) {
+            self.check_restored()?;
+        }
         by_name.get(name).ok_or_else(|| no_such_cache(name))?.admit()?;
         let cache = by_name.remove(name).ok_or_else(|| no_such_cache(name))?;
         if let Some(Durable { log, number }) = &cache.durable {
@@ -233,8 +239,19 @@ impl Caches {
         cache.map(|cache| cache.status()).ok_or_else(|| self.missing_cache(name))
     }
 
+    /// Fails while durable caches are being restored: a cache that is not found may be one of them.
+    fn check_restored(&self) -> Result<()> {
+        if self.restored.is_done() {
+            return Ok(());
+        }
+        Err(Error::busy("the broker is still restoring its durable caches: try again"))
+    }
+
     /// Returns the error for a cache that does not exist, with the nearest name that does.
     fn missing_cache(&self, name: &str) -> Error {
+        if let Err(restoring) = self.check_restored() {
+            return restoring;
+        }
         let by_name = self.by_name.read();
         match nearest(name, by_name.keys().map(CacheName::as_str)) {
             Some(nearest) => Error::not_found(format!("no cache '{name}'; did you mean '{nearest}'?")),
@@ -281,9 +298,7 @@ impl Caches {
         if by_name.len() == CACHES_MAX {
             return Err(Error::busy(format!("cache limit reached ({CACHES_MAX}): delete one first")));
         }
-        if !caches.restored.is_done() {
-            return Err(Error::busy("the broker is still restoring its durable caches: try again"));
-        }
+        caches.check_restored()?;
         caches.check_served(name.as_str(), settings.is_durable)?;
         self.core.peers().admit(Created::Cache)?;
         let id = caches.next_origin();

@@ -202,6 +202,8 @@ impl<'c> Restore<'c> {
             stripe.tell_effects(true);
             entries += stripe.stats().entries;
         }
+        // No caller can use a cache before its streams are listed.
+        self.by_number.values().for_each(|cache| self.caches.list_streams(cache));
         let mut by_name = self.caches.by_name.write();
         for cache in self.by_number.into_values() {
             self.caches.by_id.write().insert(cache.id, cache.clone());

@@ -140,6 +140,9 @@ impl PartitionCell {
 impl State {
     /// Returns the commit of all records before this offset, which were accepted already.
     pub(super) fn commit_of(&mut self, end: Offset) -> Result<Commit> {
+        if self.is_deleted {
+            return Ok(Commit::done());
+        }
         let committed = self.log.extent().end;
         if end > committed
             && let Some(broken) = self.log.broken()

@@ -76,6 +76,7 @@ impl Streams {
     ) -> Result<(LockedStream, Commit)> {
         refuse_internal(name)?;
         let parsed = TopicName::parse(name)?;
+        self.check_restored()?;
         if !self.core.settings().auto_create_topics {
             return Err(self.core.no_such_topic(name));
         }

@@ -42,15 +42,17 @@ impl Streams {
             std::mem::take(&mut *cells)
         };
         for (id, cell) in cells {
-            let is_stored = self.core.topics.read().get_by_id(id).is_some_and(|topic| topic.stored_as.is_some());
-            if is_stored {
-                // A caller that has locked the stream completes its change.
-                let _locked = cell.state.lock().await;
-                cell.is_forgotten.store(true, Ordering::Release);
-                cell.news.notify_waiters();
-            } else {
-                self.table.cells.lock().insert(id, cell);
+            let stored_as = self.core.topics.read().get_by_id(id).map(|topic| topic.stored_as);
+            if stored_as == Some(None) {
+                // The state of a topic in memory has no log. A caller may wait for news of a cell that has no state.
+                let awaited = self.table.cells.lock().insert(id, cell);
+                awaited.iter().for_each(|awaited| awaited.forget());
+                continue;
             }
+            // A caller that has locked the stream completes its change.
+            let _locked = cell.state.lock().await;
+            cell.is_gone.store(stored_as.is_none(), Ordering::Release);
+            cell.forget();
         }
         self.unlist_keys_of(gone);
         drop(forgetting);
@@ -82,8 +84,7 @@ impl Streams {
             let cell = Arc::new(StreamCell { state, ..StreamCell::default() });
             // A caller that waits for news of the stream waits for those of its new cell.
             if let Some(awaited) = self.table.cells.lock().insert(id, cell) {
-                awaited.is_forgotten.store(true, Ordering::Release);
-                awaited.news.notify_waiters();
+                awaited.forget();
             }
         }
         self.keep_unlisted(unlisted);

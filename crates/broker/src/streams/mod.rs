@@ -102,6 +102,14 @@ pub struct LockedStream {
     state: OwnedMutexGuard<State>,
 }
 
+impl StreamCell {
+    /// Notifies the users of the cell that the stream has another one, or none.
+    fn forget(&self) {
+        self.is_forgotten.store(true, Ordering::Release);
+        self.news.notify_waiters();
+    }
+}
+
 impl StreamTable {
     fn cell(&self, id: TopicId) -> Arc<StreamCell> {
         self.cells.lock().entry(id).or_default().clone()
@@ -141,6 +149,11 @@ impl Streams {
         topic.map(|topic| self.stream_of(topic)).transpose()
     }
 
+    /// Fails while the streams of a broker with a data directory are being restored.
+    fn check_restored(&self) -> Result<()> {
+        if self.core.store().is_some() && !self.table.restored.is_done() { Err(still_restoring()) } else { Ok(()) }
+    }
+
     fn stream_of(self: &Arc<Self>, topic: Arc<Topic>) -> Result<Stream> {
         if let Some(why) = why_no_stream(&topic) {
             return Err(Error::invalid(format!("topic {} is not a stream: it {why}", topic.name)));
@@ -148,9 +161,7 @@ impl Streams {
         let partition = topic.partition(0)?;
         let cell = {
             let mut cells = self.table.cells.lock();
-            if self.core.store().is_some() && !self.table.restored.is_done() {
-                return Err(still_restoring());
-            }
+            self.check_restored()?;
             cells.entry(topic.id).or_default().clone()
         };
         Ok(Stream { streams: self.clone(), topic, partition, cell })

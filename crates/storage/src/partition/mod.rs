@@ -686,7 +686,7 @@ impl PartitionLog for DiskPartition {
         let segments = self.segments.try_lock()?;
         let (start, flushed, end) = {
             let state = self.state.lock();
-            (state.start, state.flushed, state.end)
+            (state.start.max(state.start_due), state.flushed, state.end)
         };
         let planned = segments.plan_removal(|oldest, bytes| {
             let is_growing = oldest.end == flushed;

@@ -21,8 +21,8 @@ struct Topic {
     name: TopicName,
     settings: TopicSettings,
     partitions: Vec<Arc<SqlitePartition>>,
-    /// Number of partitions once all pending changes are committed.
-    partitions_due: u32,
+    /// Settings once all pending changes are committed.
+    due: TopicSettings,
 }
 
 /// Topics by their ids, without [`ID_BIT`]. Ids are never reused.
@@ -54,18 +54,16 @@ impl Catalog {
         self.topics.get_mut(&id).ok_or_else(|| Error::not_found("the topic was deleted"))
     }
 
-    /// Returns the settings of a topic, with the number of partitions that it has once all pending changes are
-    /// committed.
-    pub(super) fn settings(&mut self, id: u32) -> Result<TopicSettings> {
-        self.topic(id).map(|topic| TopicSettings { partitions: topic.partitions_due, ..topic.settings })
+    /// Returns the settings that a topic has once all pending changes are committed.
+    pub(super) fn settings_due(&mut self, id: u32) -> Result<TopicSettings> {
+        self.topic(id).map(|topic| topic.due)
     }
 
-    /// Reserves the rows of the partitions that a topic needs to have `count` of them.
-    pub(super) fn take_rows_for(&mut self, id: u32, count: u32) -> Result<Vec<i64>> {
-        let due = &mut self.topic(id)?.partitions_due;
-        let missing = count.saturating_sub(*due);
-        *due += missing;
-        Ok(self.take_rows(missing))
+    /// Notes the settings of a change that is pending now.
+    pub(super) fn set_due(&mut self, id: u32, due: TopicSettings) {
+        if let Some(topic) = self.topics.get_mut(&id) {
+            topic.due = due;
+        }
     }
 
     /// Returns the name of a topic, and the rows of its partitions.
@@ -83,7 +81,7 @@ impl Catalog {
         shared: &Arc<Shared>,
     ) -> StoredTopic {
         let partitions = open_new(&rows, shared).collect();
-        let topic = Topic { name, settings, partitions, partitions_due: settings.partitions };
+        let topic = Topic { name, settings, partitions, due: settings };
         let stored = topic.stored(id);
         self.topics.insert(id, topic);
         self.last_id = id;
@@ -150,7 +148,7 @@ pub(super) fn load(connection: Connection, shared: &Arc<Shared>) -> Result<(Cata
                 format!("{path} is damaged: topic {name} has {} partitions, and rows for {has}", settings.partitions),
             ));
         }
-        catalog.topics.insert(id, Topic { name, settings, partitions, partitions_due: settings.partitions });
+        catalog.topics.insert(id, Topic { name, settings, partitions, due: settings });
     }
     let last = |connection: &Connection| -> rusqlite::Result<(u32, i64)> {
         let id = connection.query_row("SELECT seq FROM sqlite_sequence WHERE name = 'topics'", (), |row| row.get(0));

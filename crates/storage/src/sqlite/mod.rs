@@ -328,25 +328,37 @@ impl SqliteStore {
     /// Grows a topic to `count` partitions. They exist when `owner` is notified.
     pub fn grow_topic(&self, id: u32, count: u32, owner: Arc<dyn Owner>) -> Result<()> {
         let mut catalog = self.catalog.lock();
-        let partitions = catalog.take_rows_for(id & !ID_BIT, count)?;
-        let settings = catalog.settings(id & !ID_BIT)?;
-        self.change(id & !ID_BIT, settings, partitions, owner)
+        let due = catalog.settings_due(id & !ID_BIT)?;
+        let rows = catalog.take_rows(count.saturating_sub(due.partitions));
+        let settings = TopicSettings { partitions: due.partitions.max(count), ..due };
+        self.change(&mut catalog, id & !ID_BIT, settings, rows, owner)
     }
 
     /// Replaces the settings of a topic; its partitions and its storage stay. The settings apply when `owner` is
     /// notified.
     pub fn alter_topic(&self, id: u32, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<()> {
-        let TopicSettings { partitions, storage, .. } = self.catalog.lock().settings(id & !ID_BIT)?;
+        let mut catalog = self.catalog.lock();
+        let TopicSettings { partitions, storage, .. } = catalog.settings_due(id & !ID_BIT)?;
         let settings = TopicSettings { partitions, storage, ..settings };
-        self.change(id & !ID_BIT, settings, Vec::new(), owner)
+        self.change(&mut catalog, id & !ID_BIT, settings, Vec::new(), owner)
     }
 
-    fn change(&self, id: u32, settings: TopicSettings, partitions: Vec<i64>, owner: Arc<dyn Owner>) -> Result<()> {
-        let catalog = self.catalog.clone();
+    /// Queues a change under the lock of the catalog: the next one builds on it.
+    fn change(
+        &self,
+        catalog: &mut Catalog,
+        id: u32,
+        settings: TopicSettings,
+        partitions: Vec<i64>,
+        owner: Arc<dyn Owner>,
+    ) -> Result<()> {
         let shared = self.shared.clone();
         let rows = partitions.clone();
-        let owner = Applies::first(move || catalog.lock().change(id, settings, &rows, &shared), owner);
-        self.shared.put(Op { what: What::Alter { id, settings, partitions }, owner, mark: 0 })
+        let changed = self.catalog.clone();
+        let owner = Applies::first(move || changed.lock().change(id, settings, &rows, &shared), owner);
+        self.shared.put(Op { what: What::Alter { id, settings, partitions }, owner, mark: 0 })?;
+        catalog.set_due(id, settings);
+        Ok(())
     }
 
     /// Returns the partitions of a topic in their order.

@@ -104,14 +104,16 @@ impl Store {
         if is_full(&taken) && self.shared.log.get().is_some_and(|log| log.is_local()) {
             // The journal may wait for a file, and what is deleted waits for the journal. This checkpoint makes it
             // durable instead.
-            let is_less = self.state.lock().apply_deletions_due()?;
+            let deleted = self.changes.deletions_due();
+            let is_less = self.state.lock().apply_deletions_due(&deleted)?;
             taken = if is_less { self.write_checkpoint(journal, None) } else { taken };
         }
         if let Err(error) = &taken {
             self.shared.room.note(error);
         }
         if let Some(last) = last.filter(|_| is_full(&taken))
-            && self.all_partitions().iter().any(|(_, partition)| partition.has_garbage())
+            && (!self.state.lock().doomed.is_empty()
+                || self.all_partitions().iter().any(|(_, partition)| partition.has_garbage()))
         {
             self.write_checkpoint(journal, Some(last))?;
         }
@@ -146,7 +148,9 @@ impl Store {
         let (checkpoint, doomed) = {
             let mut state = self.state.lock();
             taken.iter().for_each(|(stream, _, taken)| state.set_info(*stream, &taken.info));
-            let catalog = state.catalog.clone();
+            let mut catalog = state.catalog.clone();
+            // The journal still has these entries after the origin. A topic of the same name may not be deleted yet.
+            self.changes.creations_due().iter().for_each(|id| drop(catalog.topics.remove(id)));
             (Checkpoint { directory: self.directory, origin, catalog }, std::mem::take(&mut state.doomed))
         };
         let path = self.shared.dir.join("checkpoint");

@@ -12,6 +12,7 @@
 //! In the background one thread writes committed batches to segments. Another thread takes a checkpoint at intervals:
 //! it syncs the segments, replaces the file, and lets the journal reuse its old files. A third thread compacts topics.
 
+mod changes;
 mod checkpoint;
 mod waits;
 
@@ -23,19 +24,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use engine::catalog::Change;
-use engine::shard::ShardId;
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 use parking_lot::Mutex;
 
+use changes::Changes;
 use waits::Waits;
 
 use crate::checkpoint::{Checkpoint, NotACheckpoint, VERSION};
 use crate::disk::{Disk, LOCK_NAME, damaged, failed, make_dir, other_version, read_whole};
 use crate::info::{CompactionSettings, CompactionStats};
 use crate::journal::recover::{self, Origin, Progress, Recovery, Tail};
-use crate::journal::{Applies, Entry, EntryKind, Journal, JournalStats, Owner};
+use crate::journal::{EntryKind, Journal, JournalStats, Owner};
 use crate::log::PartitionLog;
 use crate::partition::{DiskPartition, FLUSH_BYTES};
 use crate::room::DISK_PART;
@@ -80,6 +80,7 @@ pub struct Store {
     settings: StoreSettings,
     shared: Arc<Shared>,
     state: Arc<Mutex<State>>,
+    changes: Arc<Changes>,
     /// Held while a checkpoint is taken.
     checkpoint: Mutex<LastCheckpoint>,
     /// Time of the last [`Store::age_tails`].
@@ -227,11 +228,14 @@ impl Store {
         let journal = Journal::start(disk.clone(), &journal_dir, directory, settings.journal, tail, gate, kept)?;
         shared.journal.get_or_init(|| Arc::new(journal));
         let topics = state.topics();
+        let shared = state.shared.clone();
+        let state = Arc::new(Mutex::new(state));
         let store = Self {
             directory,
             settings,
-            shared: state.shared.clone(),
-            state: Arc::new(Mutex::new(state)),
+            changes: Arc::new(Changes::new(shared.clone(), state.clone())),
+            shared,
+            state,
             checkpoint: Mutex::new(LastCheckpoint { at: Instant::now(), is_failed: false, origin: None }),
             aged: Mutex::new(Instant::now()),
             compaction: Mutex::default(),
@@ -331,7 +335,7 @@ impl Store {
         let mut state = self.state.lock();
         let id = state.catalog.next_id;
         let change = Change::Create { id, name: name.clone(), settings };
-        self.append_change(&change, owner)?;
+        self.changes.append(change.clone(), owner)?;
         state.catalog.apply(&change);
         state.open_partitions(id);
         Ok(state.topic(id, name, settings))
@@ -341,7 +345,7 @@ impl Store {
     pub fn grow_topic(&self, id: u32, partitions: u32, owner: Arc<dyn Owner>) -> Result<()> {
         match self.sqlite_of(id) {
             Some(sqlite) => sqlite.grow_topic(id, partitions, owner),
-            None => self.change(Change::Grow { id, partitions }, owner),
+            None => self.changes.append(Change::Grow { id, partitions }, owner),
         }
     }
 
@@ -350,7 +354,7 @@ impl Store {
     pub fn alter_topic(&self, id: u32, settings: TopicSettings, owner: Arc<dyn Owner>) -> Result<()> {
         match self.sqlite_of(id) {
             Some(sqlite) => sqlite.alter_topic(id, settings, owner),
-            None => self.change(Change::Alter { id, settings }, owner),
+            None => self.changes.append(Change::Alter { id, settings }, owner),
         }
     }
 
@@ -367,7 +371,7 @@ impl Store {
         if let Some(sqlite) = self.sqlite_of(id) {
             return sqlite.confirm_topic(owner);
         }
-        self.append_change(&Change::Grow { id, partitions }, owner)
+        self.changes.append(Change::Grow { id, partitions }, owner)
     }
 
     /// Deletes a topic. It is gone when `owner` is notified. A background thread then removes the files immediately: a
@@ -375,27 +379,8 @@ impl Store {
     pub fn delete_topic(&self, id: u32, owner: Arc<dyn Owner>) -> Result<()> {
         match self.sqlite_of(id) {
             Some(sqlite) => sqlite.delete_topic(id, owner),
-            None => {
-                self.change(Change::Delete { id }, owner)?;
-                let mut state = self.state.lock();
-                if state.catalog.topics.contains_key(&id) {
-                    state.deletions_due.insert(id);
-                }
-                Ok(())
-            }
+            None => self.changes.append(Change::Delete { id }, owner),
         }
-    }
-
-    /// Appends a change of a topic, which is applied when it is committed.
-    fn change(&self, change: Change, owner: Arc<dyn Owner>) -> Result<()> {
-        let state = self.state.clone();
-        let applied = change.clone();
-        let apply = move || {
-            if let Err(error) = state.lock().apply_change(&applied) {
-                tracing::error!(%error, "cannot apply a change of a topic; a restart applies it");
-            }
-        };
-        self.append_change(&change, Applies::first(apply, owner))
     }
 
     /// Reserves producer ids and returns the first. Blocks until the reservation is durable.
@@ -405,7 +390,7 @@ impl Store {
             let mut state = self.state.lock();
             let first = state.catalog.next_producer;
             let change = Change::Producers { next: first + i64::from(count) };
-            self.append_change(&change, waits.clone())?;
+            self.changes.append(change.clone(), waits.clone())?;
             state.catalog.apply(&change);
             first
         };
@@ -421,11 +406,6 @@ impl Store {
     /// Applies a committed entry of another node's log. Entries of a partition must come in their order, without a gap.
     pub fn apply(&self, kind: EntryKind, stream: u64, body: &[u8]) -> Result<()> {
         self.state.lock().apply(kind, stream, body, self.clock)
-    }
-
-    fn append_change(&self, change: &Change, owner: Arc<dyn Owner>) -> Result<()> {
-        let body = Bytes::from(change.encode());
-        self.shared.append(Entry { kind: EntryKind::Catalog, shard: ShardId::FIRST, stream: 0, body, owner, mark: 0 })
     }
 
     /// Returns the reason why records are refused for lack of disk space, if they are.

@@ -8,7 +8,7 @@ use engine::{Error, ErrorKind, Offset, RecordBatch, TopicSettings};
 use parking_lot::{Condvar, Mutex};
 use storage::{Commits, Entry, EntryKind, Owner, PartitionLog, RealDisk, ShardLog, Store, StoredTopic};
 
-use crate::workload::{Nobody, PATIENCE, batch_at, clock, on_disk, open, read_all, small, topic_name};
+use crate::workload::{Nobody, PATIENCE, batch_at, clock, commit, on_disk, open, read_all, small, topic_name};
 
 /// Entry as a follower receives it.
 type Sent = (EntryKind, u64, Vec<u8>);
@@ -204,6 +204,48 @@ fn a_change_is_applied_when_it_is_committed_and_not_before() {
     assert_eq!(seen(), (3, 7, start, 0, 1), "the other topic is deleted");
     let refused = gone.partitions[0].append(batch_at("gone", 0, 0, 1), clock(), nobody());
     assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::NotFound));
+    store.stop().expect("it stops");
+}
+
+/// Many changes are in one block of the journal, whose owners may be notified in any order.
+#[test]
+fn changes_of_one_topic_are_applied_in_their_order() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let (store, _) = open(&RealDisk, temp.path(), small(2)).expect("a directory");
+    let topic = store.create_topic(topic_name("t"), on_disk(1), Arc::new(Nobody)).expect("a topic");
+    let settings = |retention_ms| TopicSettings { retention_ms, ..topic.settings };
+    for round in 1..100 {
+        for step in 0..6 {
+            store.alter_topic(topic.id, settings(round * 10 + step), Arc::new(Nobody)).expect("taken");
+        }
+        commit(|owner| store.confirm_topic(topic.id, 1, owner));
+        assert_eq!(store.topics()[0].settings.retention_ms, round * 10 + 5);
+    }
+    store.stop().expect("it stops");
+}
+
+/// A checkpoint has the topic that is deleted, or the one that replaces it, and not both.
+#[test]
+fn a_checkpoint_has_no_topic_whose_creation_is_not_committed() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let (store, majority, _) = open_behind(temp.path());
+    let nobody = || Arc::new(Nobody);
+    let before = store.create_topic(topic_name("t"), on_disk(1), nobody()).expect("a topic");
+    majority.commit(1);
+    store.delete_topic(before.id, nobody()).expect("taken");
+    let after = store.create_topic(topic_name("t"), on_disk(2), nobody()).expect("a topic");
+    majority.wait_synced();
+    let ids = || {
+        store.checkpoint().expect("a checkpoint");
+        let bytes = std::fs::read(temp.path().join("checkpoint")).expect("a checkpoint");
+        let kept = storage::checkpoint::Checkpoint::decode(&bytes).expect("valid");
+        kept.catalog.topics.into_keys().collect::<Vec<_>>()
+    };
+    assert_eq!(ids(), [before.id]);
+    majority.commit(1);
+    assert_eq!(ids(), [0u32; 0]);
+    majority.commit(1);
+    assert_eq!(ids(), [after.id]);
     store.stop().expect("it stops");
 }
 

@@ -292,6 +292,18 @@ fn topics_grow_change_and_never_get_an_id_twice() {
     store.grow_topic(topic.id, 2, Arc::new(Nobody)).expect("it grows");
     commit(|owner| store.grow_topic(topic.id, 3, owner));
     assert_eq!(store.partitions(topic.id).expect("a topic").len(), 3);
+    // Each change builds on those before it, committed or not.
+    let first = TopicSettings { retention_ms: 99, ..settings };
+    store.alter_topic(topic.id, first, Arc::new(Nobody)).expect("it changes");
+    commit(|owner| store.grow_topic(topic.id, 3, owner));
+    let rows = rusqlite::Connection::open(temp.path().join("queues.sqlite")).expect("a database");
+    let kept: (u32, i64) = rows
+        .query_row("SELECT partitions, retention_ms FROM topics WHERE name = 't'", (), |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .expect("a row");
+    assert_eq!(kept, (3, 99));
+    drop(rows);
     let altered = TopicSettings { retention_bytes: 77, arrival_times: true, ..settings };
     store.alter_topic(topic.id, altered, Arc::new(Nobody)).expect("it changes");
     let last = store.create_topic(topic_name("last"), settings, Arc::new(Nobody)).expect("a topic");
