@@ -8,7 +8,7 @@ use engine::ids::is_internal;
 use engine::limits::{PARTITIONS_TOTAL_MAX, TOPICS_MAX};
 use engine::queue::QueueName;
 use engine::{DraftBatch, Error, PartitionId, Result, TopicId, TopicName, TopicSettings, partitioner};
-use storage::{MemoryLog, StoredTopic};
+use storage::StoredTopic;
 
 use crate::clock::Clock;
 use crate::log::Log;
@@ -102,14 +102,14 @@ impl FromIterator<Arc<Topic>> for Topics {
 
 impl Topic {
     pub(crate) fn in_memory(name: TopicName, id: TopicId, settings: TopicSettings, clock: Clock) -> Arc<Self> {
-        let logs = (0..settings.partitions).map(|_| Arc::new(MemoryLog::default()) as Log);
+        let logs = (0..settings.partitions).map(|_| Log::in_memory());
         Self::new(name, id, settings, None, logs, clock)
     }
 
     /// Creates a topic from a topic of the data directory with this number.
     pub(crate) fn stored(directory: u64, stored: StoredTopic, clock: Clock) -> Arc<Self> {
         let id = TopicId::new(directory, stored.id.into());
-        let logs = stored.partitions.into_iter();
+        let logs = stored.partitions.into_iter().map(Log::Shared);
         Self::new(stored.name, id, stored.settings, Some(stored.id), logs, clock)
     }
 

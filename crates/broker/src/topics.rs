@@ -8,7 +8,6 @@ use engine::{
     Error, ErrorKind, Offset, PartitionId, Pattern, Result, SettingsChange, Start, Storage, TopicId, TopicName,
     TopicSettings, nearest,
 };
-use storage::MemoryLog;
 
 use crate::commit::Commit;
 use crate::core::Core;
@@ -214,8 +213,8 @@ impl Core {
             return Ok(topic);
         }
         let grown = match (topic.stored_as, self.store()) {
-            (Some(id), Some(store)) => topic.grown(store.partitions(id)?.into_iter().skip(has)),
-            _ => topic.grown((has..partitions as usize).map(|_| Arc::new(MemoryLog::default()) as Log)),
+            (Some(id), Some(store)) => topic.grown(store.partitions(id)?.into_iter().skip(has).map(Log::Shared)),
+            _ => topic.grown((has..partitions as usize).map(|_| Log::in_memory())),
         };
         let [first, ..] = topic.partitions() else {
             return Err(self.no_such_topic(name));

@@ -27,14 +27,12 @@ struct Entry {
     forgotten: Option<Box<Forgotten>>,
 }
 
-/// Log in memory: everything is committed at once, and a restart deletes it.
+/// Log in memory: everything is committed at once, and a restart deletes it. Behind a lock it is a [`PartitionLog`].
+///
+/// Invariant: entries are in the order of their offsets, the last batch ended at `end` when it was appended, and the
+/// first entry has a batch. Offsets between two batches were forgotten.
 #[derive(Debug, Default)]
-pub struct MemoryLog(Mutex<State>);
-
-/// Contents of the log. Invariant: entries are in the order of their offsets, the last batch ended at `end` when it was
-/// appended, and the first entry has a batch. Offsets between two batches were forgotten.
-#[derive(Debug, Default)]
-struct State {
+pub struct MemoryLog {
     entries: VecDeque<Entry>,
     /// Number of entries without a batch.
     gone: usize,
@@ -46,29 +44,26 @@ struct State {
     producers: Producers,
 }
 
-impl PartitionLog for MemoryLog {
+impl PartitionLog for Mutex<MemoryLog> {
     fn end(&self) -> Offset {
-        self.0.lock().end
+        self.lock().end
     }
 
     fn producers(&self) -> Producers {
-        self.0.lock().producers.clone()
+        self.lock().producers.clone()
     }
 
     fn stable_end(&self) -> Offset {
-        let state = self.0.lock();
+        let state = self.lock();
         state.producers.first_open().unwrap_or(state.end)
     }
 
     fn aborted(&self, from: Offset, to: Offset) -> Vec<Aborted> {
-        self.0.lock().producers.aborted(from, to)
+        self.lock().producers.aborted(from, to)
     }
 
     fn forget_aborted(&self) -> Offset {
-        let mut state = self.0.lock();
-        let start = state.start();
-        state.producers.forget_aborted(start);
-        start
+        self.lock().forget_aborted()
     }
 
     fn refused(&self) -> Option<Error> {
@@ -76,12 +71,12 @@ impl PartitionLog for MemoryLog {
     }
 
     fn extent(&self) -> LogExtent {
-        let state = self.0.lock();
+        let state = self.lock();
         LogExtent { start: state.start(), end: state.end, bytes: state.bytes as u64 }
     }
 
     fn append(&self, batch: RecordBatch, now_ms: u64, _: Arc<dyn Owner>) -> Result<Commits> {
-        self.0.lock().append(batch, now_ms);
+        self.lock().append(batch, now_ms);
         Ok(Commits::Now)
     }
 
@@ -98,19 +93,19 @@ impl PartitionLog for MemoryLog {
     }
 
     fn find(&self, offset: Offset) -> Option<RecordBatch> {
-        self.0.lock().find(offset).cloned()
+        self.lock().find(offset).cloned()
     }
 
     fn read(self: Arc<Self>, from: Offset, bytes_max: usize) -> Result<Read> {
-        self.0.lock().read(from, bytes_max).map(Read::Batches)
+        self.lock().read(from, bytes_max).map(Read::Batches)
     }
 
     fn offset_for_time(&self, timestamp_ms: i64) -> Result<Offset> {
-        Ok(self.0.lock().offset_for_time(timestamp_ms))
+        Ok(self.lock().offset_for_time(timestamp_ms))
     }
 
     fn set_start(self: Arc<Self>, start: Offset, _: Arc<dyn Owner>) -> Result<Commits> {
-        let mut state = self.0.lock();
+        let mut state = self.lock();
         if start > state.end {
             let message = format!("records up to {} may be deleted, not up to {start}", state.end);
             return Err(Error::new(ErrorKind::OutOfRange, message));
@@ -120,15 +115,15 @@ impl PartitionLog for MemoryLog {
     }
 
     fn retain(&self, retention_bytes: u64, retention_ms: u64, needed_from: Offset, now_ms: u64) -> Option<Offset> {
-        self.0.lock().retain(retention_bytes, retention_ms, needed_from, now_ms)
+        self.lock().retain(retention_bytes, retention_ms, needed_from, now_ms)
     }
 
     fn forget(&self, offset: Offset) {
-        self.0.lock().forget(offset);
+        self.lock().forget(offset);
     }
 
     fn forget_before(&self, offset: Offset) {
-        self.0.lock().set_start(offset);
+        self.lock().set_start(offset);
     }
 
     fn is_durable(&self) -> bool {
@@ -136,7 +131,7 @@ impl PartitionLog for MemoryLog {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.0.lock().bytes
+        self.lock().bytes
     }
 
     fn memory_cost(&self, batch_bytes: usize) -> usize {
@@ -153,9 +148,35 @@ fn cost(batch_bytes: usize) -> usize {
     batch_bytes + ENTRY_BYTES
 }
 
-impl State {
+impl MemoryLog {
+    /// Returns the memory cost of a batch of this many bytes.
+    pub fn cost(batch_bytes: usize) -> usize {
+        cost(batch_bytes)
+    }
+
+    /// Returns the offset after the newest record.
+    pub fn end(&self) -> Offset {
+        self.end
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the producer state that results from all batches.
+    pub fn producers(&self) -> &Producers {
+        &self.producers
+    }
+
+    /// Forgets aborted transactions without a stored record. Returns the offset before which all of them are forgotten.
+    pub fn forget_aborted(&mut self) -> Offset {
+        let start = self.start();
+        self.producers.forget_aborted(start);
+        start
+    }
+
     /// Returns the offset of the oldest stored record; the end if the log is empty.
-    fn start(&self) -> Offset {
+    pub fn start(&self) -> Offset {
         let first = self.entries.front().and_then(|entry| entry.batch.as_ref());
         first.map_or(self.end, |batch| batch.base_offset().max(self.deleted))
     }
@@ -164,7 +185,7 @@ impl State {
         self.entries.len() - self.gone
     }
 
-    fn append(&mut self, batch: RecordBatch, now_ms: u64) {
+    pub fn append(&mut self, batch: RecordBatch, now_ms: u64) {
         debug_assert_eq!(batch.base_offset(), self.end, "invariant: appends are contiguous");
         self.end = batch.next_offset();
         self.producers.replay(&batch);
@@ -175,7 +196,7 @@ impl State {
     /// Returns the start that the retention limits allow, if it is later than the current one. The newest batch stays,
     /// so that a topic with little traffic still shows its last record, unless its time limit has passed. A batch stays
     /// if one of its records is needed.
-    fn retain(&self, retention_bytes: u64, retention_ms: u64, needed_from: Offset, now_ms: u64) -> Option<Offset> {
+    pub fn retain(&self, retention_bytes: u64, retention_ms: u64, needed_from: Offset, now_ms: u64) -> Option<Offset> {
         let mut bytes = self.bytes as u64;
         let mut batches = self.batches();
         let mut start = None;
@@ -195,7 +216,7 @@ impl State {
     }
 
     /// Removes the records before an offset and returns the number of freed bytes.
-    fn set_start(&mut self, start: Offset) -> usize {
+    pub fn set_start(&mut self, start: Offset) -> usize {
         let before = self.bytes;
         self.deleted = self.deleted.max(start.min(self.end));
         while self.entries.front().is_some_and(|entry| entry.next <= self.deleted) {
@@ -206,7 +227,7 @@ impl State {
 
     /// Marks a record as no longer needed and returns the number of freed bytes. A batch is removed with its last
     /// record, and is rewritten without forgotten records when they are half of it.
-    fn forget(&mut self, offset: Offset) -> usize {
+    pub fn forget(&mut self, offset: Offset) -> usize {
         let before = self.bytes;
         let at = self.place(offset);
         let Some(entry) = self.entries.get_mut(at) else {
@@ -257,7 +278,7 @@ impl State {
     }
 
     /// Returns the batch that holds an offset, if it is stored.
-    fn find(&self, offset: Offset) -> Option<&RecordBatch> {
+    pub fn find(&self, offset: Offset) -> Option<&RecordBatch> {
         let entry = self.entries.get(self.place(offset))?;
         entry.batch.as_ref().filter(|batch| batch.base_offset() <= offset && offset >= self.deleted)
     }
@@ -276,7 +297,7 @@ impl State {
 
     /// Reads batches from the one that holds `from`, up to `bytes_max`, but at least one if one exists. A batch without
     /// records covers forgotten offsets. Empty at the end of the log.
-    fn read(&self, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>> {
+    pub fn read(&self, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>> {
         if from < self.start() || from > self.end {
             return Err(Error::new(
                 ErrorKind::OutOfRange,
@@ -294,7 +315,7 @@ impl State {
     }
 
     /// Returns the offset of the first batch with a record at or after this time; the end if no such batch exists.
-    fn offset_for_time(&self, timestamp_ms: i64) -> Offset {
+    pub fn offset_for_time(&self, timestamp_ms: i64) -> Offset {
         self.entries
             .iter()
             .filter_map(|entry| entry.batch.as_ref())
@@ -309,9 +330,9 @@ mod tests {
 
     use super::*;
 
-    fn log_of(batches: &[(u32, i64, u64)]) -> State {
+    fn log_of(batches: &[(u32, i64, u64)]) -> MemoryLog {
         let mut partition = Partition::default();
-        let mut log = State::default();
+        let mut log = MemoryLog::default();
         for (records, timestamp_ms, now_ms) in batches {
             let mut builder = BatchBuilder::new();
             for _ in 0..*records {
@@ -325,7 +346,7 @@ mod tests {
         log
     }
 
-    fn trim(log: &mut State, retention_bytes: u64, retention_ms: u64, needed_from: Offset, now_ms: u64) -> usize {
+    fn trim(log: &mut MemoryLog, retention_bytes: u64, retention_ms: u64, needed_from: Offset, now_ms: u64) -> usize {
         let start = log.retain(retention_bytes, retention_ms, needed_from, now_ms);
         start.map_or(0, |start| log.set_start(start))
     }
@@ -384,7 +405,7 @@ mod tests {
         let mut log = log_of(&[(1, 0, 0), (1, 0, 0), (1, 0, 0), (1, 0, 0)]);
         let all = log.bytes;
         let one = log.bytes / 4;
-        let offsets = |log: &State, from| -> Vec<(u64, u64, u32)> {
+        let offsets = |log: &MemoryLog, from| -> Vec<(u64, u64, u32)> {
             let batches = log.read(from, usize::MAX).expect("in range");
             batches.iter().map(|batch| (batch.base_offset(), batch.next_offset(), batch.count())).collect()
         };
@@ -439,7 +460,7 @@ mod tests {
     #[test]
     fn batches_of_one_record_are_found_wherever_others_are_missing() {
         let mut log = log_of(&[(1, 0, 0); 400]);
-        let found = |log: &State, offset| log.find(offset).map(RecordBatch::base_offset);
+        let found = |log: &MemoryLog, offset| log.find(offset).map(RecordBatch::base_offset);
         for offset in (100..400).step_by(2).chain(0..10) {
             log.forget(offset);
         }

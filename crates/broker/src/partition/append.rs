@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::{DraftBatch, Error, ErrorKind, Offset, Placed, Result, TopicSettings};
-use storage::Commits;
 
 use super::deliver::deliver;
 use super::{PartitionCell, State, await_commit};
@@ -161,22 +160,28 @@ impl PartitionCell {
         let base_offset = batch.base_offset();
         let needed_from = needed_from(options.retention, &mut state.queues, &state.holds);
         let room = state.room_for(len, needed_from, options, self, budget).map_err(Refused::Failed)?;
-        let commits = state.log.append(batch.clone(), options.now_ms, self.clone()).map_err(Refused::Failed)?;
+        let commits_now = !state.log.is_durable();
+        if !commits_now {
+            state.log.append(batch.clone(), options.now_ms, || self.clone()).map_err(Refused::Failed)?;
+        }
         room.spend();
         state.queues.iter_mut().for_each(|view| view.make_room(messages));
         state.order.replay(&batch);
         state.note_sent(options, base_offset);
-        if commits == Commits::Now {
+        if commits_now {
+            // Nothing refuses it, and no reader sees the state before the lock is released. A batch with one owner
+            // needs no reference count.
             let stable_end = state.order.stable_end();
             deliver(&mut state.fanout, &mut state.queues, &batch, stable_end, options.now_ms, wakes);
+            state.log.append(batch, options.now_ms, || self.clone()).map_err(Refused::Failed)?;
             let Retention { bytes, ms, .. } = options.retention;
-            if let Some(start) = state.log.retain(bytes, ms, needed_from, options.now_ms) {
+            if let Some(start) = state.log.retain_now(bytes, ms, needed_from, options.now_ms) {
                 // It only fails behind the end of the log.
                 budget.release(state.delete_before(start, self).unwrap_or_default());
             }
             self.wake_fetches();
         }
-        let commit = if options.awaits_commit && commits == Commits::Later {
+        let commit = if options.awaits_commit && !commits_now {
             await_commit(state.number, &mut state.uncommitted, base_offset + count, state.log.extent().end)
         } else {
             Commit::done()
@@ -186,8 +191,8 @@ impl PartitionCell {
 
     /// Returns an error if the journal's queue is so full that one more append would have to wait.
     pub(crate) fn admit(&self) -> Result<()> {
-        let log = self.state.lock().log.clone();
-        log.admit()
+        let log = self.state.lock().log.shared();
+        log.map_or(Ok(()), |log| log.admit())
     }
 
     /// Returns an error while appended batches could not be written to their place, however few are pending.
@@ -200,7 +205,7 @@ impl State {
     /// Acquires the memory that a batch of `len` bytes takes in the log. If the budget is used up, the log drops its
     /// own history before the batch is refused.
     fn room_for<'a>(
-        &self,
+        &mut self,
         len: usize,
         needed_from: Offset,
         options: &AppendOptions,
@@ -213,7 +218,7 @@ impl State {
         }
         let keep = self.log.memory_bytes().saturating_sub(cost).max(1) as u64;
         if !options.retention.drop_consumed
-            && let Some(start) = self.log.retain(keep, 0, needed_from, options.now_ms)
+            && let Some(start) = self.log.retain_now(keep, 0, needed_from, options.now_ms)
         {
             budget.release(self.delete_before(start, cell)?);
         }

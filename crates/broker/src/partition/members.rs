@@ -73,7 +73,7 @@ impl PartitionCell {
             let (start, read) = {
                 let state = self.state.lock();
                 let log = state.log.extent();
-                match state.log.clone().read(from.max(log.start), engine::limits::BACKFILL_BYTES) {
+                match state.log.read(from.max(log.start), engine::limits::BACKFILL_BYTES) {
                     // A new start of the log was committed in the meantime.
                     Err(error) if error.kind == ErrorKind::OutOfRange && state.log.extent().start > log.start => {
                         continue;

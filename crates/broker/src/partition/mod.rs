@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use engine::queue::Dedup;
 use engine::{Error, Fanout, Offset, Partition, PartitionId, Result, TopicName};
 use parking_lot::Mutex;
-use storage::{LogExtent, MemoryLog};
+use storage::LogExtent;
 use tokio::sync::{Notify, oneshot};
 
 use crate::clock::Clock;
@@ -74,7 +74,8 @@ pub struct Extent {
 
 impl PartitionCell {
     pub(crate) fn new(topic: TopicName, id: PartitionId, log: Log, clock: Clock) -> Self {
-        let order = Partition::resume(log.end(), log.producers());
+        let (end, producers) = log.resume();
+        let order = Partition::resume(end, producers);
         let state = State {
             clock,
             order,
@@ -107,7 +108,7 @@ impl PartitionCell {
         let mut state = self.state.lock();
         state.is_deleted = true;
         let freed = state.log.memory_bytes();
-        state.log = Arc::new(MemoryLog::default());
+        state.log = Log::in_memory();
         state.queues.clear();
         let fanout = std::mem::take(&mut state.fanout);
         let uncommitted = std::mem::take(&mut state.uncommitted);

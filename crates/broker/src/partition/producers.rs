@@ -4,7 +4,6 @@ use engine::producers::ProducerStatus;
 use engine::{Error, ErrorKind, Result};
 
 use super::PartitionCell;
-use crate::log::check_served;
 
 impl PartitionCell {
     /// Allows a producer's transaction to write to this partition. Called by the transaction coordinator.
@@ -13,7 +12,7 @@ impl PartitionCell {
         if state.is_deleted {
             return Err(self.gone());
         }
-        check_served(&state.log)?;
+        state.log.check_served()?;
         if !state.log.takes_transactions() {
             let message = format!("topic {} is stored in SQLite, which does not support transactions", self.topic);
             return Err(Error::new(ErrorKind::Unsupported, format!("{message}; use storage disk")));
@@ -28,7 +27,7 @@ impl PartitionCell {
         if state.is_deleted {
             return Ok(None);
         }
-        check_served(&state.log)?;
+        state.log.check_served()?;
         Ok(state.order.close(id))
     }
 

@@ -10,7 +10,7 @@ use storage::Read;
 use tokio::sync::futures::Notified;
 
 use super::{Extent, PartitionCell};
-use crate::log::{batches_of, check_served};
+use crate::log::batches_of;
 
 /// Waiter for the next append; it is counted as long as this value lives.
 pub(crate) struct NextAppend<'a> {
@@ -40,7 +40,7 @@ impl PartitionCell {
             if state.is_deleted {
                 return Err(self.gone());
             }
-            (state.extent(), state.log.clone().read(from, bytes_max)?)
+            (state.extent(), state.log.read(from, bytes_max)?)
         };
         Ok((extent, batches_of(read).await?))
     }
@@ -57,11 +57,11 @@ impl PartitionCell {
                 return Err(self.gone());
             }
             let extent = state.extent();
-            check_served(&state.log)?;
+            state.log.check_served()?;
             let read = if from >= extent.stable_end && from <= extent.end {
                 Read::Batches(Vec::new())
             } else {
-                state.log.clone().read(from, bytes_max)?
+                state.log.read(from, bytes_max)?
             };
             (extent, read, state.log.aborted(from, extent.stable_end))
         };
@@ -74,8 +74,15 @@ impl PartitionCell {
 
     /// Returns the offset of the first batch that has a record at or after this time. May block on a file.
     pub(crate) fn offset_for_time(&self, timestamp_ms: i64) -> Result<Offset> {
-        let log = self.state.lock().log.clone();
-        log.offset_for_time(timestamp_ms)
+        let (found, log) = {
+            let state = self.state.lock();
+            (state.log.offset_for_time_now(timestamp_ms), state.log.shared())
+        };
+        match (found, log) {
+            (Some(found), _) => Ok(found),
+            (None, Some(log)) => log.offset_for_time(timestamp_ms),
+            (None, None) => Err(self.gone()),
+        }
     }
 
     /// Returns a future that completes with the next append or deletion after this call.

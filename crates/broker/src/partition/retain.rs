@@ -12,13 +12,15 @@ use crate::retention::{Retention, needed_from};
 impl PartitionCell {
     /// Removes the records that retention no longer covers. Returns the bytes of memory that became free.
     pub(crate) fn trim(self: &Arc<Self>, retention: Retention, now_ms: u64) -> usize {
-        let (log, needed_from) = {
+        let Retention { bytes, ms, .. } = retention;
+        let (log, now, needed_from) = {
             let state = &mut *self.state.lock();
             state.order.forget_aborted(state.log.forget_aborted());
-            (state.log.clone(), needed_from(retention, &mut state.queues, &state.holds))
+            let needed_from = needed_from(retention, &mut state.queues, &state.holds);
+            (state.log.shared(), state.log.retain_now(bytes, ms, needed_from, now_ms), needed_from)
         };
-        // May read a file, so the lock is not held.
-        let Some(start) = log.retain(retention.bytes, retention.ms, needed_from, now_ms) else {
+        // A shared log may read a file, so the lock is not held.
+        let Some(start) = log.map_or(now, |log| log.retain(bytes, ms, needed_from, now_ms)) else {
             return 0;
         };
         self.state.lock().delete_before(start, self).unwrap_or_else(|error| {
@@ -30,7 +32,7 @@ impl PartitionCell {
     /// Removes the records before an offset, or all records for `Offset::MAX`. Returns the new start of the log, the
     /// bytes of memory that became free, and when the change is durable.
     pub(crate) fn delete_records(&self, before: Offset) -> Result<(Offset, usize, Commit)> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         if state.is_deleted {
             return Err(self.gone());
         }
@@ -45,7 +47,7 @@ impl PartitionCell {
         let start = before.max(extent.start);
         let before = state.log.memory_bytes();
         let (said, lasts) = Commit::of_entry();
-        let commit = match state.log.clone().set_start(start, said)? {
+        let commit = match state.log.set_start(start, || said)? {
             Commits::Now => Commit::done(),
             Commits::Later => lasts,
         };
@@ -88,9 +90,9 @@ impl PartitionCell {
 
 impl State {
     /// Deletes the records before `start`. Returns the bytes of memory that became free.
-    pub(super) fn delete_before(&self, start: Offset, cell: &Arc<PartitionCell>) -> Result<usize> {
+    pub(super) fn delete_before(&mut self, start: Offset, cell: &Arc<PartitionCell>) -> Result<usize> {
         let before = self.log.memory_bytes();
-        self.log.clone().set_start(start, cell.clone())?;
+        self.log.set_start(start, || cell.clone())?;
         Ok(before - self.log.memory_bytes())
     }
 
@@ -119,12 +121,13 @@ impl State {
         let known = if self.log.is_durable() { self.dedup.oldest(self.clock.now_ms()) } else { None };
         let held = self.holds.iter().map(|(_, floor)| *floor).chain(known).min().unwrap_or(end);
         let floor = self.queues.iter_mut().map(|view| view.queue.floor()).min().unwrap_or(end).min(held);
-        let is_done = |offset: &Offset| self.queues.iter().all(|view| view.queue.is_done(*offset));
+        let Self { log, queues, .. } = self;
+        let is_done = |offset: &Offset| queues.iter().all(|view| view.queue.is_done(*offset));
         let behind = done.into_iter().filter(|offset| (floor..held).contains(offset)).filter(is_done);
-        let before = self.log.memory_bytes();
-        self.log.forget_before(floor);
-        behind.for_each(|offset| self.log.forget(offset));
-        let freed = before - self.log.memory_bytes();
+        let before = log.memory_bytes();
+        log.forget_before(floor);
+        behind.for_each(|offset| log.forget(offset));
+        let freed = before - log.memory_bytes();
         (floor.min(end), freed)
     }
 }

@@ -386,7 +386,7 @@ impl Reader {
             return Found::Record(self.looked[at].clone());
         }
         if self.open.as_ref().is_none_or(|open| !(open.next..open.end).contains(&offset)) {
-            if let Some(record) = log.find(offset).as_ref().and_then(RecordBatch::alone) {
+            if let Some(record) = log.find(offset).and_then(RecordBatch::alone) {
                 self.open = None;
                 return if record.offset == offset { Found::Record(record) } else { Found::Absent };
             }
@@ -415,13 +415,13 @@ impl Reader {
             let at = self.window.partition_point(|batch| batch.next_offset() <= offset);
             self.window.get(at).filter(|batch| batch.base_offset() <= offset).cloned()
         };
-        if let Some(batch) = log.find(offset).or_else(in_window) {
+        if let Some(batch) = log.find(offset).cloned().or_else(in_window) {
             return Ok(Some(batch));
         }
         if self.window_range.contains(&offset) {
             return Err(Error::new(ErrorKind::OutOfRange, "nothing is left at this offset"));
         }
-        Ok(match log.clone().read(offset, 1)? {
+        Ok(match log.read(offset, 1)? {
             Read::Batches(batches) => batches.into_iter().next(),
             Read::Cold(_) => None,
         })

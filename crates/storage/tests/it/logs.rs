@@ -60,7 +60,7 @@ impl Site {
     fn new(storage: Storage) -> Self {
         let temp = tempfile::tempdir().expect("a directory");
         if storage == Storage::Memory {
-            return Self { temp, storage, store: None, log: Arc::new(MemoryLog::default()) };
+            return Self { temp, storage, store: None, log: Arc::new(Mutex::new(MemoryLog::default())) };
         }
         let (store, _) = open(&RealDisk, temp.path(), small(2)).expect("a new directory");
         let owner = Arc::new(crate::workload::Nobody);
@@ -76,7 +76,7 @@ impl Site {
             drop(store);
             let temp = self.temp.path().to_owned();
             let before = self.log.extent();
-            self.log = Arc::new(MemoryLog::default());
+            self.log = Arc::new(Mutex::new(MemoryLog::default()));
             let begin = Instant::now();
             let (store, topics) = loop {
                 match open(&RealDisk, &temp, small(2)) {
