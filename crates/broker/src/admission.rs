@@ -26,6 +26,7 @@ impl LogBudget {
 
     /// Returns a permit for bytes that a log is about to hold; `None` if they exceed the budget.
     pub fn acquire(&self, bytes: usize) -> Option<LogPermit<'_>> {
+        // A durable log takes nothing, also while the logs in memory exceed the budget.
         if bytes == 0 {
             return Some(LogPermit { budget: self, bytes });
         }

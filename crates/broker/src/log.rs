@@ -107,7 +107,7 @@ impl Log {
         }
     }
 
-    /// Returns the bytes that all batches take of the memory for logs, and those that one of this length would take.
+    /// Returns the bytes that all batches take of the memory for logs.
     pub(crate) fn memory_bytes(&self) -> usize {
         match self {
             Self::Memory(log) => log.bytes(),
@@ -115,6 +115,7 @@ impl Log {
         }
     }
 
+    /// Returns the bytes that a batch of this length would take of the memory for logs.
     pub(crate) fn memory_cost(&self, batch_bytes: usize) -> usize {
         match self {
             Self::Memory(_) => MemoryLog::cost(batch_bytes),
@@ -170,7 +171,7 @@ impl Log {
         }
     }
 
-    /// Marks a record, or all before an offset, as no longer needed.
+    /// Marks a record as no longer needed.
     pub(crate) fn forget(&mut self, offset: Offset) {
         match self {
             Self::Memory(log) => drop(log.forget(offset)),
@@ -178,6 +179,7 @@ impl Log {
         }
     }
 
+    /// Marks all records before an offset as no longer needed.
     pub(crate) fn forget_before(&mut self, offset: Offset) {
         match self {
             Self::Memory(log) => drop(log.set_start(offset)),

@@ -6,6 +6,7 @@ use engine::Result;
 use parking_lot::Mutex;
 
 use crate::clock::Clock;
+
 /// Ids that are reserved together, so that the storage of the reservations is seldom called.
 const BLOCK_IDS: u32 = 1000;
 /// Binary logarithm of the ids per millisecond that a broker without a disk may assign before ids could repeat after a

@@ -21,7 +21,7 @@ pub(crate) struct Forgetting<'r> {
 }
 
 impl Restored {
-    /// Returns the state of a view of which its log may be empty: then nothing has to be restored.
+    /// Returns the state of a view that has to be restored if it has a log.
     pub(crate) fn unless(has_log: bool) -> Self {
         Self { is_done: AtomicBool::new(!has_log), turn: Mutex::default() }
     }

@@ -7,13 +7,13 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use engine::catalog::Change;
 use engine::{Error, Offset, RecordBatch, Result};
 
 use crate::journal::EntryKind;
 use crate::log::PartitionLog;
 use crate::partition::DiskPartition;
 use crate::state::State;
-use engine::catalog::Change;
 
 impl State {
     /// Applies a committed entry. Entries of a partition must come in their order, without a gap. An entry of a topic

@@ -135,7 +135,7 @@ impl PartitionLog for Mutex<MemoryLog> {
     }
 
     fn memory_cost(&self, batch_bytes: usize) -> usize {
-        cost(batch_bytes)
+        MemoryLog::cost(batch_bytes)
     }
 
     fn takes_transactions(&self) -> bool {
@@ -143,15 +143,10 @@ impl PartitionLog for Mutex<MemoryLog> {
     }
 }
 
-/// Returns the memory cost of a batch of this many bytes.
-fn cost(batch_bytes: usize) -> usize {
-    batch_bytes + ENTRY_BYTES
-}
-
 impl MemoryLog {
     /// Returns the memory cost of a batch of this many bytes.
     pub fn cost(batch_bytes: usize) -> usize {
-        cost(batch_bytes)
+        batch_bytes + ENTRY_BYTES
     }
 
     /// Returns the offset after the newest record.
@@ -189,7 +184,7 @@ impl MemoryLog {
         debug_assert_eq!(batch.base_offset(), self.end, "invariant: appends are contiguous");
         self.end = batch.next_offset();
         self.producers.replay(&batch);
-        self.bytes += cost(batch.len());
+        self.bytes += Self::cost(batch.len());
         self.entries.push_back(Entry { next: self.end, appended_ms: now_ms, batch: Some(batch), forgotten: None });
     }
 
@@ -207,7 +202,7 @@ impl MemoryLog {
                 break;
             }
             if let Some(batch) = &entry.batch {
-                bytes -= cost(batch.len()) as u64;
+                bytes -= Self::cost(batch.len()) as u64;
                 batches -= 1;
             }
             start = Some(entry.next);
@@ -240,10 +235,10 @@ impl MemoryLog {
             None => return 0,
             Some(left) => left,
         };
-        self.bytes -= cost(batch.len());
+        self.bytes -= Self::cost(batch.len());
         match left {
             Some(left) => {
-                self.bytes += cost(left.len());
+                self.bytes += Self::cost(left.len());
                 entry.batch = Some(left);
             }
             None => {
@@ -257,7 +252,7 @@ impl MemoryLog {
 
     fn pop_oldest(&mut self) {
         if let Some(batch) = self.entries.pop_front().and_then(|entry| entry.batch) {
-            self.bytes -= cost(batch.len());
+            self.bytes -= Self::cost(batch.len());
         }
         self.drop_gone();
     }
@@ -492,7 +487,7 @@ mod tests {
                 499 => log.set_start(log.start() + 10),
                 _ => log.forget((random >> 33) % log.end),
             };
-            let kept: usize = log.entries.iter().flat_map(|entry| &entry.batch).map(|b| cost(b.len())).sum();
+            let kept: usize = log.entries.iter().flat_map(|entry| &entry.batch).map(|b| MemoryLog::cost(b.len())).sum();
             assert_eq!((kept, freed), (log.bytes, all - kept));
             assert!(log.gone <= GONE_MIN.max(log.batches()) && log.entries.len() - log.gone == log.batches());
         }

@@ -83,11 +83,12 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Returns the contents of a cache in a form that can be compared.
+/// Returns the log of durable caches.
 fn log_of(broker: &Broker) -> Arc<CacheLog> {
     broker.caches.log.read().clone().expect("it is open")
 }
 
+/// Returns the contents of a cache in a form that can be compared.
 fn contents(cache: &Cache) -> BTreeMap<Vec<u8>, (String, u64, Option<u64>)> {
     let mut all = BTreeMap::new();
     let mut from = Some(ScanCursor::default());

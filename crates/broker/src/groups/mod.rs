@@ -70,8 +70,8 @@ pub(crate) struct GroupTable {
     /// Bytes of protocol metadata and assignments that the members of classic groups have stored in all groups.
     protocols_bytes: AtomicUsize,
     member_ids: classic::MemberIds,
-    /// Start of the monotonic clock.
     clock: Clock,
+    /// Start of the monotonic clock.
     begin: Instant,
     /// Time of the newest commit, in ms since 1970, including commits before startup.
     commit_ms: AtomicU64,

@@ -20,7 +20,7 @@ use super::messages::{Request, Response};
 use super::produce::{PartitionProduced, ProduceRequest, ProduceTopic, Produced};
 use super::replicas;
 use super::security;
-use super::share::{self};
+use super::share;
 use super::topics;
 use super::transactions;
 

@@ -11,6 +11,7 @@ use net::service::{Decoded, Fault, FaultKind, Input, Order, Out, Peer, Protocol}
 use smallvec::SmallVec;
 
 use super::clients::Clients;
+use super::command::Command;
 use super::commands;
 use super::pause::Pause;
 use crate::strangers::{self, Stranger};
@@ -220,7 +221,7 @@ impl RedisProtocol {
     fn holds(&self, codec: &mut Codec, bytes: &[u8], name: Option<&(u32, u32)>) -> bool {
         let is_write = || {
             let name = name.and_then(|(from, until)| bytes.get(*from as usize..*until as usize));
-            name.and_then(commands::find).is_some_and(crate::redis::command::Command::waits_with_writes)
+            name.and_then(commands::find).is_some_and(Command::waits_with_writes)
         };
         let is_held = !codec.has_paused && self.pause.holds(is_write);
         codec.has_paused |= is_held;

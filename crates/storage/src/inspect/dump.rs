@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use bytes::Bytes;
+use engine::catalog::Change;
 use engine::{Error, Offset, RecordBatch, Result};
 
 use crate::apply::start_of;
@@ -11,7 +12,6 @@ use crate::disk::{Disk, failed, other_version, read_whole};
 use crate::journal::block::{BlockHead, EntryKind, FILE_VERSION, FileHead, NotAHead, PAGE_BYTES, checksum, u32_at};
 use crate::partition::index::{Index, IndexRow};
 use crate::partition::scan::{self, Spot};
-use engine::catalog::Change;
 
 /// Part of a file, in the order of its bytes.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
+use engine::catalog::encoding::decode_settings;
 use engine::producers::Producers;
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result, TopicName, TopicSettings};
 use rusqlite::{Connection, OptionalExtension};
@@ -15,7 +16,6 @@ use super::{ID_BIT, Shared};
 use crate::info::NOT_SERVED;
 use crate::log::PartitionLog;
 use crate::shared::StoredTopic;
-use engine::catalog::encoding::decode_settings;
 
 struct Topic {
     name: TopicName,

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use engine::catalog::encoding::encode_settings;
 use engine::{Error, Offset, RecordBatch, TopicSettings};
 use rusqlite::{Connection, OptionalExtension};
 
@@ -13,7 +14,6 @@ use super::partition::{Removed, SqlitePartition};
 use super::positions::Shown;
 use super::schema::{failed, is_passing};
 use super::{Op, Shared, Turn, What};
-use engine::catalog::encoding::encode_settings;
 
 /// Maximum number of batches that one transaction removes because they are before a start, or of a deleted topic.
 const SWEEP_BATCHES: usize = 512;

@@ -149,7 +149,8 @@ impl Store {
             let mut state = self.state.lock();
             taken.iter().for_each(|(stream, _, taken)| state.set_info(*stream, &taken.info));
             let mut catalog = state.catalog.clone();
-            // The journal still has these entries after the origin. A topic of the same name may not be deleted yet.
+            // A topic of the same name may not be deleted yet. The journal notifies owners before it moves its origin,
+            // so it still has these entries after it; a log in front of it has to keep them itself.
             self.changes.creations_due().iter().for_each(|id| drop(catalog.topics.remove(id)));
             (Checkpoint { directory: self.directory, origin, catalog }, std::mem::take(&mut state.doomed))
         };

@@ -11,7 +11,7 @@ use super::args::{is, matches};
 use super::info::{keyspace_counts, policy};
 use super::session::{ok, written};
 use crate::redis::codec::Answer;
-use crate::redis::command::{Command, own};
+use crate::redis::command::{self, Command, own};
 use crate::redis::connection::{DATABASES, Door, Later, Session};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::stats::SLOW_MAX;
@@ -349,7 +349,7 @@ fn change(door: &Door, name: &[u8], shown: &[u8], value: &[u8]) -> Done<Change> 
         return Err(refused(shown, "can't set immutable config"));
     }
     let begin = b"ERR Unknown option or number of arguments for CONFIG SET - '";
-    Err(Fail::of_bytes([begin, crate::redis::command::shown(shown), b"'"].concat()))
+    Err(Fail::of_bytes([begin, command::shown(shown), b"'"].concat()))
 }
 
 fn int(name: &[u8], value: &[u8], min: i64, max: i64) -> Done<i64> {

@@ -10,7 +10,7 @@ use engine::cache::structures::{Hash, Part, Set, Sorted};
 use super::args::{after, is, parse_int, pattern, selects};
 use super::keys::is_packed;
 use super::work::{Pace, Sliced};
-use crate::redis::command::{Command, Keys, ONE, Step, part, read, write};
+use crate::redis::command::{Command, Keys, ONE, Step, part, random, read, write};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::writer::{Writer, write_double};
 
@@ -290,7 +290,7 @@ pub(in crate::redis) async fn keys_in_slices(cache: &Cache, pattern: &[u8], out:
 }
 
 fn randomkey(step: &mut Step<'_, '_>, _args: &[&[u8]]) -> Done {
-    step.out.maybe(step.db.any_key(crate::redis::command::random()));
+    step.out.maybe(step.db.any_key(random()));
     Ok(())
 }
 

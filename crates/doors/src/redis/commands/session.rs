@@ -12,7 +12,7 @@ use super::args::{is, parse_int, parse_small, parse_usize};
 use crate::redis::VERSION;
 use crate::redis::clients::{About, Asking, Client};
 use crate::redis::codec::Answer;
-use crate::redis::command::{Command, own, wrong_arity};
+use crate::redis::command::{Command, own, wrong_arity, wrong_part};
 use crate::redis::connection::{DATABASES, Door, Later, Login, Replies, Session};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::writer::Writer;
@@ -407,7 +407,7 @@ fn pause(door: &Door, timeout: &[u8], mode: &[&[u8]], writer: &mut Writer) -> Do
         [mode] if is(mode, "ALL") => true,
         [mode] if is(mode, "WRITE") => false,
         [_] => return Err(Fail::new("ERR CLIENT PAUSE mode must be WRITE or ALL")),
-        _ => return Err(crate::redis::command::wrong_part("CLIENT", b"PAUSE")),
+        _ => return Err(wrong_part("CLIENT", b"PAUSE")),
     };
     let ms = engine::cache::parse_number(timeout).ok_or(Fail::new("ERR timeout is not an integer or out of range"))?;
     let ms = u64::try_from(ms).map_err(|error| {
@@ -516,7 +516,7 @@ fn unblock(door: &Door, id: &[u8], how: &[&[u8]], writer: &mut Writer) -> Done {
         [] => false,
         [how] if is(how, "TIMEOUT") => false,
         [how] if is(how, "ERROR") => true,
-        [_, _, ..] => return Err(crate::redis::command::wrong_part("CLIENT", b"UNBLOCK")),
+        [_, _, ..] => return Err(wrong_part("CLIENT", b"UNBLOCK")),
         [_] => return Err(Fail::new("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
     };
     let id = parse_int(id)?;

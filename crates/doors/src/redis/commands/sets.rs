@@ -4,7 +4,9 @@ use engine::cache::structures::Set;
 
 use super::args::{after, is, parse_from, parse_int};
 use super::combine::{How, Then, of_sets};
-use crate::redis::command::{Command, EACH, Keys, ONE, Step, TWO, bytes_in, change, part, random, read, write};
+use crate::redis::command::{
+    Command, EACH, Keys, ONE, Step, TWO, bytes_in, change, check_kind, part, random, read, write,
+};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -191,7 +193,7 @@ fn smove(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
             return Ok(());
         }
     };
-    crate::redis::command::check_kind(step.db, to, engine::cache::structures::Kind::Set)?;
+    check_kind(step.db, to, engine::cache::structures::Kind::Set)?;
     if is_there && from != to {
         step.db.reserve(to, (to.len() + member.len()) as u64 + 512)?;
         // The eviction that freed memory may have removed the set itself.

@@ -5,7 +5,7 @@ use engine::cache::{Condition, Expires, VALUE_BYTES_MAX};
 
 use super::args::{after, is, parse_int};
 use super::keys::{Until, expires_at};
-use crate::redis::command::{Command, EACH, Keys, ONE, Step, TWO, read, string, write, wrong_arity};
+use crate::redis::command::{Command, EACH, Keys, ONE, Step, TWO, check_kind, read, string, write, wrong_arity};
 use crate::redis::errors::{Done, Fail, NOT_FLOAT, SYNTAX, TOO_LONG, fixed};
 use crate::redis::long_double::LongDouble;
 
@@ -260,8 +260,7 @@ fn decrby(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 
 fn add(step: &mut Step<'_, '_>, key: &[u8], delta: i64) -> Done {
     let added = step.db.add(key, delta);
-    let number =
-        added.or_else(|error| crate::redis::command::check_kind(step.db, key, Kind::Bytes).and(Err(error.into())))?;
+    let number = added.or_else(|error| check_kind(step.db, key, Kind::Bytes).and(Err(error.into())))?;
     step.out.int(number);
     Ok(())
 }
