@@ -13,17 +13,24 @@ impl PartitionCell {
     /// Removes the records that retention no longer covers. Returns the bytes of memory that became free.
     pub(crate) fn trim(self: &Arc<Self>, retention: Retention, now_ms: u64) -> usize {
         let Retention { bytes, ms, .. } = retention;
-        let (log, now, needed_from) = {
+        let (log, needed) = {
             let state = &mut *self.state.lock();
             state.order.forget_aborted(state.log.forget_aborted());
-            let needed_from = needed_from(retention, &mut state.queues, &state.holds);
-            (state.log.shared(), state.log.retain_now(bytes, ms, needed_from, now_ms), needed_from)
+            (state.log.shared(), needed_from(retention, &mut state.queues, &state.holds))
         };
         // A shared log may read a file, so the lock is not held.
-        let Some(start) = log.map_or(now, |log| log.retain(bytes, ms, needed_from, now_ms)) else {
+        let planned = log.map(|log| log.retain(bytes, ms, needed, now_ms));
+        let state = &mut *self.state.lock();
+        // A queue or a snapshot may need more by now.
+        let needed = needed_from(retention, &mut state.queues, &state.holds);
+        let start = match planned {
+            Some(start) => start.map(|start| start.min(needed)),
+            None => state.log.retain_now(bytes, ms, needed, now_ms),
+        };
+        let Some(start) = start.filter(|start| *start > state.log.extent().start) else {
             return 0;
         };
-        self.state.lock().delete_before(start, self).unwrap_or_else(|error| {
+        state.delete_before(start, self).unwrap_or_else(|error| {
             tracing::debug!(topic = %self.topic, partition = self.id, %error, "retention is delayed");
             0
         })
