@@ -25,7 +25,6 @@ fn steps() -> Vec<Step> {
         step("tidy", &["cargo xtask tidy"]),
         step("deny", &[]),
         step("clippy", &["cargo clippy --workspace --all-targets -- -D warnings"]),
-        step("test", &["cargo test --workspace"]),
         Step {
             name: "docs",
             calls: vec![
@@ -33,6 +32,7 @@ fn steps() -> Vec<Step> {
                 Call::line("cargo xtask docs --check"),
             ],
         },
+        step("test", &["cargo test --workspace"]),
         step("compat", &[]),
         step("fuzz", &[&format!("cargo xtask fuzz all {FUZZ_SECONDS}")]),
     ]

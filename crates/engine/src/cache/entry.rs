@@ -142,7 +142,7 @@ pub struct StripeSettings {
     pub block: u64,
     /// Number from which changes are counted. No earlier stripe of the same keys has reached it.
     pub version: u64,
-    /// Time of creation in ms since 1970. [`Stripe::expire`] advances the clock of the stripe.
+    /// Time of creation in ms since 1970. [`Stripe::expire`](super::Stripe::expire) advances the clock of the stripe.
     pub now_ms: u64,
 }
 
