@@ -80,7 +80,8 @@ pub use producers::{ProducerIds, ReserveIds};
 pub use publish::{Attempt, CommittingPublish, Published, WaitingPublish};
 pub use queues::{
     AcquireFrom, AcquireLimits, Acquired, NewQueue, OutMessage, PEEK_MAX, Peeked, QueueCounts, QueuePosition,
-    QueueStart, Queues, RECEIVE_MAX, Receive, Redrive, RedriveId, RedriveState, SEND_MAX, SeekTo, Sent, Settlement,
+    QueueStart, Queues, RECEIVE_MAX, Receive, Redrive, RedriveId, RedriveState, SEND_MAX, SeekTo, SendAnswers, Sent,
+    Settlement,
 };
 pub use security::{Security, UserStatus};
 pub use settings::{ConfiguredUser, SecuritySettings, Settings};

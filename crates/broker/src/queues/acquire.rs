@@ -200,7 +200,7 @@ impl Queues {
             drop(saved);
             *due_ms = [*due_ms, due].into_iter().flatten().min();
             let is_idle = taken.leases.is_empty();
-            let held = Held { queues: self.clone(), place: place.clone(), leases: taken.leases };
+            let held = Held { queues: self.clone(), place: place.clone(), leases: taken.leases.into_vec() };
             let (acquired, done) = self.read_held(held, limits, room).await?;
             if !acquired.leases().is_empty() {
                 self.events.received.add(acquired.leases().len() as u64);

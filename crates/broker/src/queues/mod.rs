@@ -48,7 +48,7 @@ pub use acquire::{AcquireFrom, AcquireLimits, Acquired, QueuePosition, Settlemen
 pub use dead::{Redrive, RedriveId, RedriveState};
 pub use definitions::{NewQueue, QueueStart};
 pub use receive::{RECEIVE_MAX, Receive};
-pub use send::{OutMessage, SEND_MAX, Sent};
+pub use send::{OutMessage, SEND_MAX, SendAnswers, Sent};
 pub use status::{PEEK_MAX, Peeked, QueueCounts, SeekTo};
 
 /// Definitions of queues, the state of their messages, and documents.

@@ -468,7 +468,9 @@ impl Queues {
                 self.change_unsaved(topic, partition, cell.id, work, done.clone()).map(|()| None)
             };
             // No other task moves them, even if the change could not be persisted.
-            buried.push(self.bury(cell, topic, partition, dead));
+            if !dead.is_empty() {
+                buried.push(self.bury(cell, topic, partition, dead));
+            }
             if let Some(saved) = changed? {
                 saved_of.push((partition, done, saved));
             }

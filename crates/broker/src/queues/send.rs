@@ -5,6 +5,7 @@ use std::sync::Arc;
 use engine::limits::BATCH_BYTES_MAX;
 use engine::queue::{DELAY_MS_MAX, Dedup, DedupRule, MessageId, QueueDefinition, header};
 use engine::{Acks, BatchBuilder, DraftBatch, Error, Offset, PartitionId, Result, partitioner};
+use smallvec::{SmallVec, smallvec};
 
 use crate::publish::{Attempt, Published};
 use crate::queues::Queues;
@@ -46,6 +47,9 @@ pub struct Sent {
     pub is_duplicate: bool,
 }
 
+/// Answer for each message of a call, in the order of the call. The answer for a single message needs no allocation.
+pub type SendAnswers = SmallVec<[Result<Sent>; 1]>;
+
 /// Messages that are published as one batch.
 struct SendBatch {
     partition: PartitionId,
@@ -58,7 +62,7 @@ type Place = (usize, u64);
 
 impl Queues {
     /// Sends messages to a queue. Each message has a separate answer; accepted ones are durable when the call returns.
-    pub async fn send(&self, queue: &str, messages: &[OutMessage<'_>]) -> Result<Vec<Result<Sent>>> {
+    pub async fn send(&self, queue: &str, messages: &[OutMessage<'_>]) -> Result<SendAnswers> {
         let bound = self.bound(queue).await?;
         let topic = &bound.topic;
         let definition = &bound.definition;
@@ -81,7 +85,7 @@ impl Queues {
                 Err(error) => Err(error),
             };
             self.count_sent(1, &published);
-            return Ok(vec![published.map(|published| sent_at(topic, &published, 0))]);
+            return Ok(smallvec![published.map(|published| sent_at(topic, &published, 0))]);
         }
         Box::pin(self.send_many(definition, topic, messages, now, wakes)).await
     }
@@ -93,7 +97,7 @@ impl Queues {
         messages: &[OutMessage<'_>],
         now_ms: u64,
         mut wakes: Wakes,
-    ) -> Result<Vec<Result<Sent>>> {
+    ) -> Result<SendAnswers> {
         let (batches, places) = send_batches(definition, topic, messages, now_ms)?;
         let mut under_way = Vec::with_capacity(batches.len());
         for batch in batches {

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use smallvec::SmallVec;
+
 use super::leases::{Entry, Lease, NEVER, Phase, Queue};
 use super::line::{Following, GroupId, Line, Place, Stand};
 use super::{LEASE_TOTAL_MS_MAX, Order, WAITING_MAX};
@@ -11,6 +13,8 @@ use crate::ids::Offset;
 const DEAD_PER_LOOK_MAX: usize = 64;
 /// Maximum number of messages that one scan skips without delivering them.
 const PASSED_PER_LOOK_MAX: usize = 4096;
+/// Number of messages of one call that need no allocation to be remembered: the maximum of one receive of SQS.
+const FEW: usize = 10;
 /// Number of waiting messages at which a scan no longer searches ahead for more of a group, or for a group with an
 /// earlier place.
 pub const LOOK_AHEAD_MAX: u64 = 4096;
@@ -28,7 +32,7 @@ pub enum Look {
 /// Result of one scan of the queue.
 #[derive(Debug, Default)]
 pub struct Taken {
-    pub leases: Vec<Lease>,
+    pub leases: SmallVec<[Lease; 1]>,
     /// Messages with no attempt left: leased to the broker, to be moved to the dead-letter topic.
     pub dead: Vec<Lease>,
     /// Message at which the scan stopped, because it has to be read first.
@@ -45,7 +49,7 @@ pub struct Taken {
 pub struct Call {
     /// First lease of the call.
     since: u64,
-    given: Vec<Offset>,
+    given: SmallVec<[Offset; FEW]>,
     /// Last message that the call got of each group, if groups are ordered.
     groups: HashMap<GroupId, Offset, foldhash::fast::RandomState>,
     /// Group whose messages the call gets at present.
@@ -130,7 +134,7 @@ impl Queue {
     ) -> Taken {
         self.expire(now_ms);
         self.line.pass(self.next);
-        let leases = Vec::with_capacity(self.undone().min(max as u64) as usize);
+        let leases = SmallVec::with_capacity(self.undone().min(max as u64) as usize);
         let mut taken = Taken { leases, ..Taken::default() };
         let mut walk = Walk { until, look, taken: &mut taken, passed: 0 };
         let is_ordered = self.settings.order == Order::Groups;

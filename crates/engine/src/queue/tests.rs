@@ -658,7 +658,7 @@ fn where_only_leases_that_run_count_one_that_has_expired_is_renewed_by_who_asks_
     let first = queue.take(1, 1, 1000, |_| Look::Message(Some(1))).leases[0];
     assert_eq!(queue.extend(0, first.lease, 2000, 1000), Err(LeaseError::Expired));
     assert_eq!(queue.renew(0, first.lease, 2000, 1000), Ok(()));
-    assert_eq!(queue.take(2500, 2, 1000, |_| Look::Message(Some(1))).leases, []);
+    assert_eq!(queue.take(2500, 2, 1000, |_| Look::Message(Some(1))).leases.as_slice(), []);
     assert_eq!(queue.ack(0, first.lease, 2500), Ok(true));
 }
 
