@@ -14,7 +14,7 @@ use super::clients::Clients;
 use super::command::Command;
 use super::commands;
 use super::pause::Pause;
-use crate::strangers::{self, Stranger};
+use crate::strangers::{self, KAFKA_HEAD_BYTES, Stranger};
 
 /// Maximum number of arguments of one request, including its name.
 const ARGS_MAX: usize = 1 << 20;
@@ -160,6 +160,10 @@ impl Protocol for RedisProtocol {
             codec.to_stranger = stranger.answer();
             return Err(Fault::new(FaultKind::Unsupported, stranger.words));
         }
+        // No request begins like this. More bytes may show whose it is, even if these have a line end among them.
+        if codec.is_new && input.bytes().first() == Some(&0) && input.len() < KAFKA_HEAD_BYTES {
+            return Ok(Decoded::More(KAFKA_HEAD_BYTES));
+        }
         loop {
             let parsed = codec.parse(input.bytes())?;
             codec.is_new &= matches!(parsed, Parsed::More(_));
@@ -245,7 +249,10 @@ impl RedisProtocol {
     /// only the HTTP version at the end of the line distinguishes them.
     fn stranger(&self, codec: &Codec, bytes: &[u8]) -> Option<Stranger> {
         let is_http = || {
-            let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_end();
+            let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+                return false;
+            };
+            let line = bytes[..end].trim_ascii_end();
             line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0") || line.ends_with(b" HTTP/2.0")
         };
         if bytes.first() != Some(&0) && !(strangers::begins_with_method(bytes) && is_http()) {
@@ -561,6 +568,25 @@ mod tests {
         assert!(!requests(b"SET version HTTP/1.1\r\n").1);
         // Only the name of a command matters.
         assert!(!requests(b"*2\r\n$4\r\nECHO\r\n$4\r\nPOST\r\n").1);
+    }
+
+    /// Inputs that a fuzzer found: in pieces, the first line end came before the client was recognized.
+    #[test]
+    fn a_client_of_another_door_is_recognized_in_any_pieces() {
+        let found: [&[u8]; 4] = [
+            b"\0\0\0\n\0\0\0\0\0\xb7 y\x02\x8d\x9e\x9bd' e",
+            b"\0\x02\x01\x01\0\0\0\0\0\0\n\r\0\0s=\0",
+            b"\0\0\n\0\0\0\0\0\0\0\0\0\0\0iytfloa\0\0\0\0\0\0\0\0\0\0\x07\0sadd s a b 1\nsadd t b\nsint*6\r\n\
+              $13\r\nSET\x0ce\0",
+            b"\0\0B\xf6\0\n\0\0\0\0\0\0\0\0\0\xdb\xc9\r\n0\r2\0\0",
+        ];
+        for bytes in found {
+            assert_eq!(requests(bytes), (vec![], true), "{}", bytes.escape_ascii());
+        }
+        // Too short to be recognized, and no request of Redis.
+        assert_eq!(requests(b"\0\0\0\nPING\n"), (vec![], false));
+        assert_eq!(requests(b"GET / HTTP/1.1"), (vec![], false));
+        assert_eq!(requests(b"GET / HTTP/1.11\r\n"), (vec![], true));
     }
 
     #[test]
