@@ -120,7 +120,8 @@ impl Reader {
         Ok(Some(length))
     }
 
-    pub(super) fn array<T: Value>(&mut self) -> Result<Option<Vec<T>>> {
+    /// Reads the number of elements of an array; `None` for null.
+    fn count(&mut self) -> Result<Option<usize>> {
         let Some(count) = self.length(LengthOf::Array)? else {
             return Ok(None);
         };
@@ -129,6 +130,13 @@ impl Reader {
                 "an array of {count} elements: the arrays of a message have at most {ELEMENTS_MAX} elements together"
             ))
         })?;
+        Ok(Some(count))
+    }
+
+    pub(super) fn array<T: Value>(&mut self) -> Result<Option<Vec<T>>> {
+        let Some(count) = self.count()? else {
+            return Ok(None);
+        };
         let mut elements = Vec::with_capacity(count.min(RESERVED_ELEMENTS));
         for _ in 0..count {
             elements.push(T::read(self)?);
@@ -152,9 +160,11 @@ impl Reader {
     /// Reads the tags at the end of a struct, if the version has them. `known` reads the value of a tag, or returns
     /// `false` if it does not know the tag.
     pub fn tagged(&mut self, mut known: impl FnMut(&mut Self, u32) -> Result<bool>) -> Result<()> {
-        if !self.is_flexible {
-            return Ok(());
-        }
+        if self.is_flexible { self.tags(&mut known) } else { Ok(()) }
+    }
+
+    /// Reads tags. It is compiled once for all structs, of which there are hundreds.
+    fn tags(&mut self, known: &mut dyn FnMut(&mut Self, u32) -> Result<bool>) -> Result<()> {
         for _ in 0..self.uvarint()? {
             let tag = self.uvarint()?;
             let length = self.uvarint()? as usize;
