@@ -9,7 +9,7 @@ use engine::groups::{Assignor, Identity, Join, Turn};
 use engine::limits::{GROUP_TOPICS_BYTES_MAX, REBALANCE_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN};
 use engine::security::{Operation, Resource};
 use engine::{Error, Pattern, Rule, TopicId, TopicName, TopicPartition};
-use regex::bytes::{Regex, RegexBuilder};
+use regex_lite::{Regex, RegexBuilder};
 
 use super::super::caller::Caller;
 use super::super::errors::Code;
@@ -150,22 +150,14 @@ fn rule(broker: &Arc<Broker>, caller: &Caller, text: &str) -> Outcome<Pattern> {
         let may_see = |broker: Arc<Broker>| {
             broker.security.authorize(&user, &host, Operation::Describe, &Resource::topic(topic)).is_ok()
         };
-        regex.is_match(topic.as_bytes()) && broker.upgrade().is_some_and(may_see)
+        regex.is_match(topic) && broker.upgrade().is_some_and(may_see)
     };
     Ok(Pattern::Rule(Rule::new(text, &whose, takes)))
 }
 
 /// Compiles an expression for ASCII names. Its memory is limited, because each member may have one.
-fn expression(text: &str) -> Result<Regex, regex::Error> {
-    let build = |text: &str| {
-        let mut builder = RegexBuilder::new(text);
-        builder
-            .unicode(false)
-            .size_limit(REGEX_BYTES_MAX)
-            .dfa_size_limit(REGEX_BYTES_MAX)
-            .nest_limit(REGEX_NESTING_MAX);
-        builder.build()
-    };
+fn expression(text: &str) -> Result<Regex, regex_lite::Error> {
+    let build = |text: &str| RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).nest_limit(REGEX_NESTING_MAX).build();
     // Also compiled on its own: the surrounding text could complete an invalid expression such as `a)|(b`.
     build(text)?;
     build(&format!("^(?:{text})$"))
@@ -194,7 +186,7 @@ mod tests {
 
     #[test]
     fn regular_expressions_match_whole_names() {
-        let is_match = |text: &str, name: &str| expression(text).map(|regex| regex.is_match(name.as_bytes()));
+        let is_match = |text: &str, name: &str| expression(text).map(|regex| regex.is_match(name));
         let cases = [
             ("orders", "orders", Some(true)),
             ("orders", "orders-2", Some(false)),

@@ -12,7 +12,10 @@ use serde_json::json;
 use thalweg::Server;
 use thalweg::config::Config;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::{Global, Serve};
 use crate::load;
@@ -124,19 +127,16 @@ fn write_ready(path: &Path, server: &Server) -> Result {
 
 pub fn start_log(config: &Config) -> Result {
     let (filter, is_json) = config.log();
-    let filter = EnvFilter::try_new(filter)
+    let targets: Targets = filter
+        .parse()
         .map_err(|e| Failure::new(USAGE, format!("log = {filter}: {e}; write a level, or target=level,...")))?;
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         // A log that cannot be written must not stop the broker.
         .log_internal_errors(false);
-    if is_json {
-        log.json().init();
-    } else {
-        log.init();
-    }
+    let lines = if is_json { lines.json().boxed() } else { lines.boxed() };
+    tracing_subscriber::registry().with(lines.with_filter(targets)).init();
     Ok(())
 }
 
