@@ -137,7 +137,7 @@ impl Broker {
             registry: RwLock::default(),
         });
         broker.register(broker.collector());
-        first.spawn(upkeep::sweep_retention(Arc::downgrade(&broker)));
+        first.spawn(upkeep::sweep_retention(Arc::downgrade(&broker.queues)));
         first.spawn(groups::keep_time(Arc::downgrade(&broker.groups)));
         first.spawn(transactions::keep_time(Arc::downgrade(&broker.transactions)));
         first.spawn(caches::keep_time(Arc::downgrade(&broker.caches)));

@@ -226,9 +226,9 @@ async fn crash_everywhere(seed: u64, storage: Storage) {
             }
             12 => {
                 broker.forget_views().await.expect("restored");
-                broker.trim_all(crate::Clock::SYSTEM.now_ms());
+                broker.queues.trim_all(crate::Clock::SYSTEM.now_ms());
             }
-            _ => broker.trim_all(crate::Clock::SYSTEM.now_ms()),
+            _ => broker.queues.trim_all(crate::Clock::SYSTEM.now_ms()),
         }
         check_left(dir.path(), &promised, step).await;
     }
@@ -257,7 +257,7 @@ async fn forgotten_queues_are_restored_with_their_leases_and_keep_their_messages
     for _ in 0..3 {
         broker.forget_views().await.expect("restored");
         // Nothing is known about the queues now, and nothing is removed for them.
-        broker.trim_all(crate::Clock::SYSTEM.now_ms());
+        broker.queues.trim_all(crate::Clock::SYSTEM.now_ms());
         assert_eq!(all(&broker, "jobs").await, ["b", "c", "d"].map(str::to_owned).into());
         let counts = broker.queues.counts("jobs").await.expect("counted");
         assert_eq!((counts.visible, counts.in_flight), (2, 1));
@@ -301,7 +301,7 @@ async fn receivers_and_senders_go_on_while_queues_are_forgotten() {
     });
     while !receives.is_finished() {
         broker.forget_views().await.expect("restored");
-        broker.trim_all(crate::Clock::SYSTEM.now_ms());
+        broker.queues.trim_all(crate::Clock::SYSTEM.now_ms());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     receives.await.expect("all of them, each once");
@@ -342,7 +342,7 @@ async fn what_is_done_with_stays_known_for_as_long_as_it_could_be_sent_again() {
         let first = send(&broker, "jobs", OutMessage { dedup: Some("1"), ..message("a") }).await;
         let got = receive(&broker, "jobs", 1).await;
         broker.queues.ack("jobs", &[got[0].receipt]).await.expect("answered")[0].expect("done with");
-        broker.trim_all(crate::Clock::SYSTEM.now_ms());
+        broker.queues.trim_all(crate::Clock::SYSTEM.now_ms());
         broker.stop().expect("stops");
         drop(broker);
         let broker = on_disk(dir.path());

@@ -7,6 +7,7 @@
 mod acquire;
 mod dead;
 mod definitions;
+mod documents;
 mod near;
 mod notes;
 mod receipt;
@@ -37,12 +38,13 @@ use parking_lot::RwLock;
 use tokio::sync::OnceCell;
 
 use crate::core::Core;
-use crate::documents::DocumentTable;
 use crate::metrics::Counter;
 use crate::restored::Restored;
 use crate::state_log::StateLog;
 use crate::topic::Topic;
 use crate::view::QueueCell;
+
+use self::documents::DocumentTable;
 
 pub use acquire::{AcquireFrom, AcquireLimits, Acquired, QueuePosition, Settlement};
 pub use dead::{Redrive, RedriveId, RedriveState};
@@ -58,11 +60,11 @@ pub const QUEUES_MAX: usize = 65_536;
 
 /// All queues, and the documents that are in their log.
 pub struct Queues {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     by_name: RwLock<HashMap<QueueName, Arc<QueueCell>, foldhash::fast::RandomState>>,
     near: near::Near,
     pub(crate) documents: RwLock<DocumentTable>,
-    /// Whether all queues were read from their topic.
+    /// Done once all queues have been read from their topic.
     restored: Restored,
     /// Held during the creation, change or deletion of a queue or a document.
     control: Arc<tokio::sync::Mutex<()>>,

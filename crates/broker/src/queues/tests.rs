@@ -467,7 +467,7 @@ async fn retention_spares_what_a_queue_has_not_acknowledged() {
         }
         let later = crate::Clock::SYSTEM.now_ms() + 10_000;
         let start = |broker: &Broker| {
-            broker.trim_all(later);
+            broker.queues.trim_all(later);
             broker.describe_topic(name).expect("there").partitions[0].start
         };
         // A log on disk removes whole segments, and never the newest: here it keeps all records.
@@ -541,12 +541,12 @@ async fn a_snapshot_keeps_what_was_not_done_with() {
     let again = broker.queues.create_snapshot("kept", "view", u64::MAX).await;
     assert_eq!(again.map_err(|error| error.kind), Err(ErrorKind::AlreadyExists));
     broker.queues.purge("view").await.expect("purged");
-    broker.trim_all(crate::Clock::SYSTEM.now_ms());
+    broker.queues.trim_all(crate::Clock::SYSTEM.now_ms());
     broker.stop().expect("stops");
     drop(broker);
     let broker = on_disk(&dir);
     assert_eq!(counts(&broker, "view").await, (0, 0, 0));
-    broker.trim_all(crate::Clock::SYSTEM.now_ms());
+    broker.queues.trim_all(crate::Clock::SYSTEM.now_ms());
     broker.queues.seek_to_snapshot("view", "kept").await.expect("sought");
     assert_eq!(bodies(&receive(&broker, "view", 10).await), ["b", "c"]);
     broker.queues.delete_snapshot("kept").await.expect("deleted");
