@@ -160,7 +160,8 @@ impl Protocol for RedisProtocol {
             codec.to_stranger = stranger.answer();
             return Err(Fault::new(FaultKind::Unsupported, stranger.words));
         }
-        // No request begins like this. More bytes may show whose it is, even if these have a line end among them.
+        // No request begins like this. More bytes may show whose it is, even if these have a line end among them. A
+        // client that sends no more gets no answer before the time limit for its first request.
         if codec.is_new && input.bytes().first() == Some(&0) && input.len() < KAFKA_HEAD_BYTES {
             return Ok(Decoded::More(KAFKA_HEAD_BYTES));
         }

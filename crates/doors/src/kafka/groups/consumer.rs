@@ -26,8 +26,11 @@ use super::{
 const LEAVES: i32 = -1;
 const GOES_AWAY: i32 = -2;
 /// Maximum size of a compiled regular expression in bytes, and its maximum nesting.
-const REGEX_BYTES_MAX: usize = 64 << 10;
+const REGEX_BYTES_MAX: usize = 16 << 10;
 const REGEX_NESTING_MAX: u32 = 32;
+/// Maximum number of groups of an expression. A match takes memory for each of them in each state, of which
+/// [`REGEX_BYTES_MAX`] allows about 700: 100 KiB at most.
+const REGEX_GROUPS_MAX: usize = 8;
 
 pub(in super::super) async fn consumer_heartbeat(
     broker: &Arc<Broker>,
@@ -156,10 +159,16 @@ fn rule(broker: &Arc<Broker>, caller: &Caller, text: &str) -> Outcome<Pattern> {
 }
 
 /// Compiles an expression for ASCII names. Its memory is limited, because each member may have one.
-fn expression(text: &str) -> Result<Regex, regex_lite::Error> {
-    let build = |text: &str| RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).nest_limit(REGEX_NESTING_MAX).build();
+fn expression(text: &str) -> Result<Regex, String> {
+    let build = |text: &str| {
+        let mut builder = RegexBuilder::new(text);
+        builder.size_limit(REGEX_BYTES_MAX).nest_limit(REGEX_NESTING_MAX).build().map_err(|error| error.to_string())
+    };
     // Also compiled on its own: the surrounding text could complete an invalid expression such as `a)|(b`.
-    build(text)?;
+    let groups = build(text)?.captures_len() - 1;
+    if groups > REGEX_GROUPS_MAX {
+        return Err(format!("it has {groups} groups, at most {REGEX_GROUPS_MAX}: write (?:..) instead of (..)"));
+    }
     build(&format!("^(?:{text})$"))
 }
 
@@ -206,5 +215,9 @@ mod tests {
             assert_eq!(is_match(text, name).ok(), expected, "{text} {name}");
         }
         assert!(expression(&"(".repeat(4000)).is_err());
+        assert!(expression(&"(a)".repeat(REGEX_GROUPS_MAX)).is_ok());
+        let refused =
+            expression(&"(a)".repeat(REGEX_GROUPS_MAX + 1)).expect_err("each group takes memory in each state");
+        assert!(refused.contains("write (?:..) instead of (..)"), "{refused}");
     }
 }
