@@ -4,12 +4,12 @@
 const NAMES_COMPARED_MAX: usize = 4096;
 
 /// Returns the known name that is nearest to an unknown one: at most two edits away, plus one more for every four
-/// characters.
+/// characters, and at least half of the characters are the same.
 pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = |known: &str| 2 + known.len() / 4;
     let compared = known.filter(|known| known.len().abs_diff(name.len()) <= allowed(known)).take(NAMES_COMPARED_MAX);
     let (distance, nearest) = compared.map(|known| (distance(name, known), known)).min()?;
-    (distance <= allowed(nearest) && distance < name.len().max(nearest.len())).then_some(nearest)
+    (distance <= allowed(nearest) && 2 * distance <= name.len().max(nearest.len())).then_some(nearest)
 }
 
 /// Returns the Levenshtein distance.
@@ -40,5 +40,7 @@ mod tests {
         assert_eq!(nearest("payment"), Some("payments"));
         assert_eq!(nearest("shipping"), None);
         assert_eq!(nearest("x"), None, "nothing of it is alike");
+        assert_eq!(nearest("nope"), None);
+        assert_eq!(super::nearest("foo", ["jobs", "logs"].into_iter()), None);
     }
 }

@@ -56,7 +56,7 @@ impl QueueSettings {
     /// Describes every setting that differs in `other`, as `lease_ms is 30000, not 60000`.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let shown = |value: SettingValue| match value {
-            SettingValue::Text(text) if text.is_empty() => "not set".to_owned(),
+            SettingValue::Text(text) if text.is_empty() => "none".to_owned(),
             value => value.to_string(),
         };
         let pairs = self.named().into_iter().zip(other.named());

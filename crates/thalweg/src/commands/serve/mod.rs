@@ -13,7 +13,7 @@ use thalweg::Server;
 use thalweg::config::Config;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::Layer as _;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -127,8 +127,7 @@ fn write_ready(path: &Path, server: &Server) -> Result {
 
 pub fn start_log(config: &Config) -> Result {
     let (filter, is_json) = config.log();
-    let targets: Targets = filter
-        .parse()
+    let targets = log_targets(filter)
         .map_err(|e| Failure::new(USAGE, format!("log = {filter}: {e}; write a level, or target=level,...")))?;
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
@@ -138,6 +137,23 @@ pub fn start_log(config: &Config) -> Result {
     let lines = if is_json { lines.json().boxed() } else { lines.boxed() };
     tracing_subscriber::registry().with(lines.with_filter(targets)).init();
     Ok(())
+}
+
+/// Parses the filter of the log: levels, and targets with levels.
+fn log_targets(filter: &str) -> Result<Targets, String> {
+    let parts: Vec<&str> = filter.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+    let is_name = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ':');
+    for part in &parts {
+        let (target, level) = part.split_once('=').unwrap_or(("", part));
+        // The parser takes no level for errors only.
+        if level.is_empty() || level.parse::<LevelFilter>().is_err() {
+            return Err(format!("'{level}' is not a level (error, warn, info, debug, trace or off)"));
+        }
+        if !is_name(target) {
+            return Err(format!("'{target}' is not a target"));
+        }
+    }
+    parts.join(",").parse().map_err(|e: ParseError| e.to_string())
 }
 
 /// Writes panics to the log of the broker. A panic ends its task, but not the broker.
@@ -150,4 +166,26 @@ fn count_panics() {
             IS_PANICKING.store(false, Ordering::Relaxed);
         }
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn the_log_is_filtered_by_level_and_target() {
+        let takes = |filter: &str, target: &str, level: Level| {
+            log_targets(filter).map(|targets| targets.would_enable(target, &level)).map_err(|_| ())
+        };
+        assert_eq!(takes("info", "net::access", Level::INFO), Ok(true));
+        assert_eq!(takes("info", "net::access", Level::DEBUG), Ok(false));
+        assert_eq!(takes("info, net=debug,", "net::access", Level::DEBUG), Ok(true));
+        assert_eq!(takes("info,broker=debug", "net::access", Level::DEBUG), Ok(false));
+        assert_eq!(takes("off", "net::access", Level::ERROR), Ok(false));
+        for refused in ["loud", "net=loud", "net=", "=", "[span]=debug", "net[{peer}]=debug", "net debug", "net"] {
+            assert_eq!(takes(refused, "net", Level::INFO), Err(()), "{refused}");
+        }
+    }
 }
