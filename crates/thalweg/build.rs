@@ -21,7 +21,7 @@ fn main() {
     }
 }
 
-/// What `cargo package` wrote.
+/// Returns the commit that `cargo package` recorded.
 fn of_package() -> Option<String> {
     let text = std::fs::read_to_string(".cargo_vcs_info.json").ok()?;
     let (_, rest) = text.split_once("\"sha1\": \"")?;

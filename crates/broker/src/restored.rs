@@ -1,12 +1,12 @@
-//! Whether the state of a view has been restored from its log.
+//! State of a view that is restored from its log.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::Result;
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Whether a view has been restored from its log. The first call that needs the view restores it, and so does the first
-/// one after the view was forgotten.
+/// `true` once a view has been restored from its log. The first call that needs the view restores it, and so does the
+/// first one after the view was forgotten.
 #[derive(Default)]
 pub(crate) struct Restored {
     is_done: AtomicBool,
@@ -14,7 +14,7 @@ pub(crate) struct Restored {
     turn: Mutex<()>,
 }
 
-/// Right to forget a view: nobody restores it in the meantime.
+/// Right to forget a view. No call restores it in the meantime.
 pub(crate) struct Forgetting<'r> {
     restored: &'r Restored,
     _turn: MutexGuard<'r, ()>,

@@ -52,7 +52,7 @@ pub struct Security {
     /// Users from the configuration alone.
     of_configuration: Users,
     tables: RwLock<Tables>,
-    /// Whether the tables have been read from the topic.
+    /// Done once the tables have been read from the topic.
     restored: Restored,
     /// Topic of the users and access control lists, once it exists. Locked during each change.
     topic: Arc<tokio::sync::Mutex<Option<Arc<Topic>>>>,

@@ -6,7 +6,8 @@
 //!
 //! Each partition of a topic belongs to one shard, and so does each partition of an internal topic: partition `i` to
 //! shard `i mod n` of `n` shards. A record of a view about a partition is in an internal partition of that partition's
-//! shard ([`Shards::home`]); no other function chooses one.
+//! shard ([`Shards::home`]); no other function chooses one. Records about no partition, those of caches and of users,
+//! are in the first shard.
 
 use crate::ids::{PartitionId, TopicId};
 use crate::limits::SHARDS_MAX;

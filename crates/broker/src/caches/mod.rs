@@ -71,7 +71,7 @@ pub struct Caches {
     log: RwLock<Option<Arc<CacheLog>>>,
     /// Held while the log is dumped, or given up with the caches.
     dumping: tokio::sync::Mutex<()>,
-    /// Whether the contents of the log are in the caches.
+    /// Done once the contents of the log are in the caches.
     restored: Restored,
     /// Reason why durable caches are not served if their log is damaged, and the names of those that are known.
     refused: RwLock<Option<(Error, HashSet<CacheName>)>>,

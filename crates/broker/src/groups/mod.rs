@@ -61,7 +61,7 @@ pub struct Groups {
 pub(crate) struct GroupTable {
     groups: RwLock<HashMap<GroupName, Arc<Cell>>>,
     shares: share::ShareGroups,
-    /// Whether the groups have been read from the topic of offsets.
+    /// Done once the groups have been read from the topic of offsets.
     restored: Restored,
     /// A deadline may have come nearer.
     changed: Arc<Notify>,

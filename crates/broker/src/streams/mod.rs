@@ -50,7 +50,7 @@ pub struct Streams {
 #[derive(Default)]
 pub(crate) struct StreamTable {
     cells: Mutex<HashMap<TopicId, Arc<StreamCell>>>,
-    /// Whether all streams have been read from their topic.
+    /// Done once all streams have been read from their topic.
     restored: Restored,
     place_of: OnceLock<PlaceOf>,
     keys: keys::Keys,

@@ -54,7 +54,7 @@ pub struct Transactions {
 /// All transactional ids of a broker.
 pub(crate) struct TransactionTable {
     cells: RwLock<HashMap<TransactionalId, Arc<Cell>>>,
-    /// Whether the ids have been read from the topic of transactions, and partitions know the open transactions.
+    /// Done once the ids have been read from the topic of transactions, and partitions know the open transactions.
     restored: Restored,
     /// Transactional ids by the groups whose offsets they may commit. May list a transaction that has already ended.
     of_groups: Mutex<HashMap<GroupName, BTreeSet<TransactionalId>>>,

@@ -15,10 +15,10 @@ pub struct TopicOptions {
     /// Bytes that a partition retains, such as 64MiB; 0: no limit, `default`: the broker's setting
     #[arg(long)]
     pub retention_bytes: Option<String>,
-    /// How long a batch is retained, such as 90s, 5m, 2h or 7d; 0s: no limit, `default`: the broker's setting
+    /// Time for which a batch is retained, such as 90s, 5m, 2h or 7d; 0s: no limit, `default`: the broker's setting
     #[arg(long, value_name = "TIME", conflicts_with = "retention_ms")]
     pub retention: Option<String>,
-    /// How long a batch is retained, ms; 0: no limit
+    /// Time for which a batch is retained, ms; 0: no limit
     #[arg(long)]
     pub retention_ms: Option<u64>,
     /// Maximum size of a batch, such as 1MiB; `default`: the broker's maximum

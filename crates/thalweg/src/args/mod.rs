@@ -221,7 +221,7 @@ pub struct Publish {
     /// Send collected records at this size, such as 64KiB, instead of at publish_chunk_bytes
     #[arg(long, value_name = "BYTES")]
     pub batch_bytes: Option<String>,
-    /// How long a batch waits for more records while others are in flight, ms; a lone record never waits
+    /// Maximum wait of a batch for more records while others are in flight, ms; a lone record never waits
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub linger_ms: u64,
     /// Time limit for a record, including all attempts, ms, instead of request_timeout_ms
@@ -413,7 +413,7 @@ pub enum Topic {
         topic: String,
         #[command(flatten)]
         options: TopicOptions,
-        /// Whether only the newest record of each key is kept. On disk only
+        /// Keep only the newest record of each key. On disk only
         #[arg(long, value_name = "YES_OR_NO", value_parser = clap::builder::BoolishValueParser::new())]
         compact: Option<bool>,
     },

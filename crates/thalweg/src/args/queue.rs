@@ -129,13 +129,13 @@ pub struct QueueCreate {
 /// Settings of a queue. Times are written as 500ms, 90s, 5m, 2h or 7d.
 #[derive(Args, Default)]
 pub struct QueueOptions {
-    /// How long a received message is leased to its receiver [default: 30s]
+    /// Duration of the lease of a received message [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = millis)]
     lease: Option<u64>,
-    /// How long a new message is invisible to receivers
+    /// Time for which a new message is invisible to receivers
     #[arg(long, value_name = "TIME", value_parser = millis)]
     delay: Option<u64>,
-    /// How long a message stays in the queue before it is dropped [default: 4d]
+    /// Time after which a message is dropped from the queue [default: 4d]
     #[arg(long, value_name = "TIME", value_parser = millis)]
     retention: Option<u64>,
     /// Order of delivery: any, groups (each group in order) or fair [default: any]
@@ -171,16 +171,16 @@ pub struct QueueOptions {
     /// Receive only messages whose headers match, such as 'attributes.kind = "order"'; cannot be changed later
     #[arg(long)]
     filter: Option<String>,
-    /// Whether only the newest receipt of a message with an unexpired lease is valid
+    /// Accept only the newest receipt of a message, and only while its lease has not expired
     #[arg(long, value_name = "YES_OR_NO", value_parser = clap::builder::BoolishValueParser::new())]
     strict: Option<bool>,
-    /// Whether the return of a message also returns the messages of its group that were delivered after it
+    /// Return with a message also the messages of its group that were delivered after it
     #[arg(long, value_name = "YES_OR_NO", value_parser = clap::builder::BoolishValueParser::new())]
     returns_following: Option<bool>,
-    /// Whether acknowledged messages are kept for seek, for as long as the topic retains them
+    /// Keep acknowledged messages for seek, for as long as the topic retains them
     #[arg(long, value_name = "YES_OR_NO", value_parser = clap::builder::BoolishValueParser::new())]
     keeps_acked: Option<bool>,
-    /// Whether to deliver records of open and aborted transactions: committed (no) or uncommitted (yes) [default:
+    /// Isolation: committed, or uncommitted to deliver records of open and aborted transactions too [default:
     /// committed]
     #[arg(long)]
     isolation: Option<String>,
@@ -231,7 +231,7 @@ pub struct QueueSend {
     /// Deduplication id of the message
     #[arg(long, value_name = "ID", requires = "body")]
     pub dedup: Option<String>,
-    /// How long every message is invisible to receivers, such as 10s
+    /// Time for which every message is invisible to receivers, such as 10s
     #[arg(long, value_name = "TIME", value_parser = millis)]
     pub delay: Option<u64>,
     /// Header of every message; may be repeated
@@ -248,7 +248,7 @@ pub struct QueueReceive {
     /// Maximum number of messages
     #[arg(long, short = 'n', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub max: u32,
-    /// How long to wait for the first message, such as 20s; at most 60s
+    /// Maximum wait for the first message, such as 20s; at most 60s
     #[arg(long, value_name = "TIME", value_parser = millis)]
     pub wait: Option<u64>,
     /// Lease of the messages, such as 60s; by default that of the queue
