@@ -27,24 +27,22 @@ mod tests;
 #[cfg(test)]
 mod transaction_tests;
 
-use engine::queue::QueueRecord;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::queue::QueueName;
+use engine::queue::{QueueName, QueueRecord};
 use engine::{Error, Result, nearest};
 use parking_lot::RwLock;
 use tokio::sync::OnceCell;
 
+use self::documents::DocumentTable;
 use crate::core::Core;
 use crate::metrics::Counter;
 use crate::restored::Restored;
 use crate::state_log::StateLog;
 use crate::topic::Topic;
 use crate::view::QueueCell;
-
-use self::documents::DocumentTable;
 
 pub use acquire::{AcquireFrom, AcquireLimits, Acquired, QueuePosition, Settlement};
 pub use dead::{Redrive, RedriveId, RedriveState};

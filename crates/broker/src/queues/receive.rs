@@ -1,6 +1,5 @@
 //! Delivery of messages to receivers: receive, acknowledge, extend the lease, return.
 
-use crate::view::Origin;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,10 +20,7 @@ use crate::fetch::FETCH_WAIT_MAX;
 use crate::partition::PartitionCell;
 use crate::queues::Queues;
 use crate::topic::Topic;
-use crate::view::Receipt;
-use crate::view::Received;
-use crate::view::{Found, Turn, carried_attempts};
-use crate::view::{QueueCell, QueueView};
+use crate::view::{Found, Origin, QueueCell, QueueView, Receipt, Received, Turn, carried_attempts};
 use crate::wakes::Wakes;
 
 /// Maximum number of messages that one call receives.

@@ -28,8 +28,8 @@ const GOES_AWAY: i32 = -2;
 /// Maximum size of a compiled regular expression in bytes, and its maximum nesting.
 const REGEX_BYTES_MAX: usize = 16 << 10;
 const REGEX_NESTING_MAX: u32 = 32;
-/// Maximum number of groups of an expression. A match takes memory for each of them in each state, of which
-/// [`REGEX_BYTES_MAX`] allows about 700: 100 KiB at most.
+/// Maximum number of groups of an expression. A match takes 32 bytes for each of them, and for the whole match, in each
+/// state. [`REGEX_BYTES_MAX`] allows 512 states: at most 144 KiB for each thread that has matched the expression.
 const REGEX_GROUPS_MAX: usize = 8;
 
 pub(in super::super) async fn consumer_heartbeat(
