@@ -308,16 +308,14 @@ impl Queues {
 
     pub async fn get(&self, name: &str) -> Result<Arc<QueueDefinition>> {
         check_users(name)?;
-        self.restored().await?;
-        let found = self.by_name.read().get(name).map(|cell| cell.definition());
+        let found = self.table().await?.get(name).map(|cell| cell.definition());
         found.ok_or_else(|| self.no_such_queue(name))
     }
 
     /// Returns the queues whose names begin with `prefix` and follow `after`, in the order of their names; the second
     /// value is `true` if they are the last.
     pub async fn list(&self, prefix: &str, after: &str, max: usize) -> Result<(Vec<Arc<QueueDefinition>>, bool)> {
-        self.restored().await?;
-        let by_name = self.by_name.read();
+        let by_name = self.table().await?;
         let is_meant =
             |name: &&QueueName| name.as_str().starts_with(prefix) && name.as_str() > after && !name.is_internal();
         let mut names: Vec<&QueueName> = by_name.keys().filter(is_meant).collect();
@@ -328,8 +326,7 @@ impl Queues {
 
     /// Returns the queues over a topic, in the order of their names.
     pub async fn over(&self, topic: &str) -> Result<Vec<Arc<QueueDefinition>>> {
-        self.restored().await?;
-        let by_name = self.by_name.read();
+        let by_name = self.table().await?;
         let mut over: Vec<_> = by_name.values().map(|cell| cell.definition()).collect();
         over.retain(|definition| definition.topic.as_str() == topic && !definition.name.is_internal());
         over.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -338,8 +335,7 @@ impl Queues {
 
     /// Returns the queues of share groups, each with its group.
     pub(crate) async fn of_share_groups(&self) -> Result<Vec<(GroupName, Arc<QueueDefinition>)>> {
-        self.restored().await?;
-        let by_name = self.by_name.read();
+        let by_name = self.table().await?;
         let of_group = |(name, cell): (&QueueName, &Arc<QueueCell>)| Some((name.share_group()?, cell.definition()));
         Ok(by_name.iter().filter_map(of_group).collect())
     }

@@ -33,7 +33,7 @@ use std::sync::atomic::Ordering;
 
 use engine::queue::{QueueName, QueueRecord};
 use engine::{Error, Result, nearest};
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::sync::OnceCell;
 
 use self::documents::DocumentTable;
@@ -56,10 +56,12 @@ const QUEUES: StateLog<QueueRecord> = StateLog::new();
 /// Maximum number of queues of one broker.
 pub const QUEUES_MAX: usize = 65_536;
 
+type QueueTable = HashMap<QueueName, Arc<QueueCell>, foldhash::fast::RandomState>;
+
 /// All queues, and the documents that are in their log.
 pub struct Queues {
     pub(crate) core: Arc<Core>,
-    by_name: RwLock<HashMap<QueueName, Arc<QueueCell>, foldhash::fast::RandomState>>,
+    by_name: RwLock<QueueTable>,
     near: near::Near,
     pub(crate) documents: RwLock<DocumentTable>,
     /// Done once all queues have been read from their topic.
@@ -101,9 +103,13 @@ impl Queues {
 }
 
 impl Queues {
-    /// Returns the error for a queue that does not exist, with the nearest name that does.
+    /// Returns the error for a queue that was not found: it does not exist, or the queues were forgotten since the
+    /// caller waited for them.
     fn no_such_queue(&self, name: &str) -> Error {
         let queues = self.by_name.read();
+        if !self.has_restored() || queues.contains_key(name) {
+            return Error::busy(format!("queue '{name}' is being restored: try again"));
+        }
         let names = queues.keys().filter(|name| !name.is_internal()).map(QueueName::as_str);
         match nearest(name, names) {
             Some(nearest) => Error::not_found(format!(
@@ -145,6 +151,18 @@ impl Queues {
                     let queue = cell.definition().name.clone();
                     tracing::debug!(%queue, partition = partition.id, %error, "messages cannot be read");
                 }
+            }
+        }
+    }
+
+    /// Returns all queues, once they are restored.
+    async fn table(&self) -> Result<RwLockReadGuard<'_, QueueTable>> {
+        loop {
+            self.restored().await?;
+            let table = self.by_name.read();
+            // They may have been forgotten in between.
+            if self.has_restored() {
+                return Ok(table);
             }
         }
     }
