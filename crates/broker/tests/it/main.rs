@@ -14,5 +14,6 @@ mod identity;
 mod joining;
 mod lanes;
 mod limits;
+mod old_directory;
 mod security;
 mod topics;
