@@ -11,6 +11,7 @@ mod fuzz;
 mod kafka_apis;
 mod kafka_messages;
 mod run;
+mod sizes;
 mod soak;
 mod sqs_model;
 mod tidy;
@@ -103,6 +104,11 @@ const COMMANDS: &[Command] = &[
         usage: "compare OLD_COMMIT",
         about: "Measure whether this tree is as fast as that commit (--rounds N, --only NAME, --quick, --least 0.98)",
         run: compare::run,
+    },
+    Command {
+        usage: "sizes",
+        about: "Build the programs of the profiles quick and dist, and check their sizes",
+        run: sizes::run,
     },
     Command {
         usage: "soak storage [--minutes N]",

@@ -21,16 +21,17 @@ use std::time::Instant;
 use figures::{Figure, Selection};
 use ratio::Comparison;
 use trees::Tree;
+pub use trees::build;
 
 use crate::run::Outcome;
 
 /// Program that is the server of most figures.
-const THALWEG: &str = "thalweg";
+pub const THALWEG: &str = "thalweg";
 const ROUNDS: usize = 5;
 const ROUNDS_QUICK: usize = 3;
 const LEAST: f64 = 0.98;
-const USAGE: &str = "it takes OLD_COMMIT, --rounds N, --only NAME (which may be repeated), --quick, --least RATIO, \
-                     --old-binary PATH and --new-binary PATH";
+const USAGE: &str = "the arguments are OLD_COMMIT, --rounds N, --only NAME (which may be repeated), --quick, \
+                     --least RATIO, --old-binary PATH and --new-binary PATH";
 
 /// Arguments of the command.
 #[derive(Debug, Default, PartialEq)]
@@ -73,12 +74,12 @@ impl<'a> Options<'a> {
 
 fn parse_rounds(text: &str) -> Outcome<usize> {
     let rounds = text.parse().ok().filter(|rounds| (1..=1000).contains(rounds));
-    rounds.ok_or_else(|| format!("--rounds {text} is no number from 1 to 1000: write --rounds {ROUNDS}, for example"))
+    rounds.ok_or_else(|| format!("--rounds {text} is not a number from 1 to 1000: try --rounds {ROUNDS}"))
 }
 
 fn parse_least(text: &str) -> Outcome<f64> {
     let least = text.parse().ok().filter(|least| (0.0..=10.0).contains(least));
-    least.ok_or_else(|| format!("--least {text} is no ratio from 0 to 10: write --least {LEAST}, for example"))
+    least.ok_or_else(|| format!("--least {text} is not a ratio from 0 to 10: try --least {LEAST}"))
 }
 
 pub fn run(args: &[&str]) -> Outcome {
@@ -163,7 +164,7 @@ fn head(options: &Options<'_>, old: &Tree, new: &Tree) -> String {
         new.title,
         options.rounds,
         if options.is_quick { ", quick" } else { "" },
-        cells(["Figure", "Old", "New", "Ratio", "Spread", "What it measures"]),
+        cells(["Figure", "Old", "New", "Ratio", "Spread", "Measured quantity"]),
         cells(["---"; 6]),
     )
 }
@@ -247,7 +248,7 @@ mod tests {
         assert!(refused(&[]).contains("either OLD_COMMIT or --old-binary"));
         assert!(refused(&["main", "--old-binary", "a"]).contains("either OLD_COMMIT or --old-binary"));
         assert!(refused(&["main", "HEAD"]).contains("'HEAD' is a second commit"));
-        assert!(refused(&["main", "--fast"]).contains("option '--fast' does not exist: it takes OLD_COMMIT"));
+        assert!(refused(&["main", "--fast"]).contains("option '--fast' does not exist: the arguments are OLD_COMMIT"));
         assert!(refused(&["main", "--only"]).contains("--only needs a value"));
         for rounds in ["0", "many", "-1", "2000"] {
             assert!(refused(&["main", "--rounds", rounds]).contains("from 1 to 1000"), "{rounds}");

@@ -121,7 +121,7 @@ fn check_out(folder: &str, hash: &str) -> Outcome {
 }
 
 /// Runs a build, and returns its programs by name.
-fn build(call: &Call) -> Outcome<BTreeMap<String, PathBuf>> {
+pub fn build(call: &Call) -> Outcome<BTreeMap<String, PathBuf>> {
     let with_messages = call.clone().arg("--message-format=json-render-diagnostics");
     Ok(programs(&timed(&call.to_string(), || with_messages.output())?))
 }
