@@ -1,6 +1,7 @@
 //! Doors of the broker: one folder per protocol, all with the same structure: `mod.rs` serves, `codec.rs` decodes
 //! requests and encodes responses, `map.rs` maps requests to calls of the broker, and `errors.rs` maps kinds of errors
-//! to the terms of the protocol. The terms of a foreign protocol are used only inside its folder.
+//! to the terms of the protocol. Redis has `commands/`, with a table of all commands, in place of `map.rs`. The
+//! terms of a foreign protocol are used only inside its folder.
 //!
 //! A door refuses to keep state that another door would need, to decide what the broker decides, and to use another
 //! door. [`Door`] is the one way to open one.

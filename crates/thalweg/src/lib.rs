@@ -17,5 +17,6 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Commit that this program was built from; `unknown` if the sources have no history.
 pub const COMMIT: &str = env!("BUILD_COMMIT");
 
+pub use broker::Door;
 pub use embedded::Embedded;
 pub use server::Server;

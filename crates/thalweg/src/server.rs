@@ -99,11 +99,11 @@ pub struct SqsSettings {
 /// ```no_run
 /// # #[tokio::main]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use thalweg::Server;
 /// use thalweg::config::Config;
+/// use thalweg::{Door, Server};
 ///
 /// let server = Server::start(&Config::builder().free_ports().build()?).await?;
-/// let kafka = server.kafka.expect("the door is open");
+/// let kafka = server.address(Door::Kafka).expect("the door is open");
 /// println!("bootstrap.servers={kafka}");
 /// server.shut_down().await;
 /// # Ok(())
@@ -112,18 +112,6 @@ pub struct SqsSettings {
 pub struct Server {
     /// Broker that the doors share, for operations that clients do not offer.
     pub broker: Arc<Broker>,
-    /// Bound address of the native door, for QUIC and TCP; `None` if it is off.
-    pub native: Option<SocketAddr>,
-    /// Bound address of the HTTP door; `None` if it is off.
-    pub http: Option<SocketAddr>,
-    /// Bound address of the Kafka door; `None` if it is off.
-    pub kafka: Option<SocketAddr>,
-    /// Bound address of the Google Pub/Sub door; `None` if it is off.
-    pub pubsub: Option<SocketAddr>,
-    /// Bound address of the Redis door; `None` if it is off.
-    pub redis: Option<SocketAddr>,
-    /// Bound address of the SQS door; `None` if it is off.
-    pub sqs: Option<SocketAddr>,
     tls: Arc<Tls>,
     shutdown: Shutdown,
     shutdown_timeout: Duration,
@@ -152,19 +140,8 @@ impl Server {
         }
         config.definitions().create(&broker).await.map_err(io::Error::other)?;
         let tls = tls.await.map_err(io::Error::other)??;
-        let mut server = Self {
-            broker,
-            native: None,
-            http: None,
-            kafka: None,
-            pubsub: None,
-            redis: None,
-            sqs: None,
-            tls,
-            shutdown: Shutdown::default(),
-            shutdown_timeout: settings.shutdown_timeout,
-            workers,
-        };
+        let server =
+            Self { broker, tls, shutdown: Shutdown::default(), shutdown_timeout: settings.shutdown_timeout, workers };
         tokio::spawn(server.tls.clone().watch(CERTIFICATES_EVERY, server.drain()));
         server.register_certificate_metrics();
         if let Some((endpoint, every)) = config.otlp() {
@@ -172,9 +149,6 @@ impl Server {
             tokio::spawn(otlp::run(otlp, server.broker.clone(), server.drain()));
         }
         server.open_doors(config, &settings).await?;
-        let doors = server.broker.doors().clone();
-        [server.native, server.http, server.kafka] = [Door::Native, Door::Http, Door::Kafka].map(|d| doors.address(d));
-        [server.pubsub, server.redis, server.sqs] = [Door::Pubsub, Door::Redis, Door::Sqs].map(|d| doors.address(d));
         Ok(server)
     }
 
@@ -456,12 +430,12 @@ fn open_data(data: &Path, settings: StoreSettings) -> engine::Result<(Arc<Store>
         return Err(engine::Error::invalid(format!("data = {}: this is a file; name a directory", data.display())));
     }
     let begin = Instant::now();
-    let mut said = begin;
+    let mut reported = begin;
     let mut read = 0;
     let mut progress = |progress: Progress| {
         read = progress.bytes;
-        if said.elapsed() >= PROGRESS_EVERY {
-            said = Instant::now();
+        if reported.elapsed() >= PROGRESS_EVERY {
+            reported = Instant::now();
             let read_mib = progress.bytes >> 20;
             let of_mib = progress.bytes_max >> 20;
             tracing::info!(read_mib, of_mib, "restoring the data of the journal");

@@ -1,8 +1,8 @@
 //! In-process server for tests: all doors, on free ports.
 
 use client::{Client, Record, Start};
-use thalweg::Server;
 use thalweg::config::Config;
+use thalweg::{Door, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -14,18 +14,18 @@ async fn servers_run_beside_each_other_with_all_doors() {
     let first = Server::start(&config().data(folder.path()).build().expect("valid")).await.expect("started");
     let second = Server::start(&config().build().expect("valid")).await.expect("started");
     for server in [&first, &second] {
-        let doors = [server.native, server.http, server.kafka, server.pubsub, server.redis, server.sqs];
+        let doors = Door::ALL.map(|door| server.address(door));
         assert!(doors.iter().all(|door| door.is_some_and(|address| address.ip().is_loopback())), "{doors:?}");
     }
 
-    let native = first.native.expect("open");
+    let native = first.address(Door::Native).expect("open");
     let client = Client::connect(&format!("tcp://{native}")).await.expect("connected");
     client.publish("orders", Record::new("one coffee")).await.expect("published");
     let mut orders = client.subscribe("orders").start(Start::Earliest).open().await.expect("subscribed");
     assert_eq!(orders.next().await.expect("a message").record.value(), b"one coffee");
 
     let topics = |server: &Server| {
-        let address = server.http.expect("open");
+        let address = server.address(Door::Http).expect("open");
         async move {
             let mut socket = TcpStream::connect(address).await.expect("connected");
             let request = format!("GET /v1/topics/orders HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
@@ -38,7 +38,7 @@ async fn servers_run_beside_each_other_with_all_doors() {
     assert_eq!(topics(&first).await.as_deref(), Some("200"));
     assert_eq!(topics(&second).await.as_deref(), Some("404"));
 
-    let mut redis = TcpStream::connect(second.redis.expect("open")).await.expect("connected");
+    let mut redis = TcpStream::connect(second.address(Door::Redis).expect("open")).await.expect("connected");
     redis.write_all(b"PING\r\n").await.expect("sent");
     let mut pong = [0; 7];
     redis.read_exact(&mut pong).await.expect("answered");
