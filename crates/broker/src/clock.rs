@@ -14,25 +14,34 @@ const RUNTIME_TICK: Duration = Duration::from_millis(2);
 
 /// Source of the time of day. Time spans are measured with the runtime's clock instead, which never goes back.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock(fn() -> u64);
+pub struct Clock {
+    read_ms: fn() -> u64,
+    /// Reads the time in microseconds, for a clock that has them.
+    read_us: Option<fn() -> u64>,
+}
 
 impl Clock {
     /// The clock of the operating system.
-    pub const SYSTEM: Self = Self(system_ms);
+    pub const SYSTEM: Self = Self { read_ms: system_ms, read_us: Some(system_us) };
 
     /// Returns a clock that reads the time with this function, in milliseconds since 1970.
-    pub const fn reading(read: fn() -> u64) -> Self {
-        Self(read)
+    pub const fn reading(read_ms: fn() -> u64) -> Self {
+        Self { read_ms, read_us: None }
     }
 
     /// Returns the current time, in milliseconds since 1970.
     pub fn now_ms(self) -> u64 {
-        (self.0)()
+        (self.read_ms)()
     }
 
-    /// Returns the function with which the clock is read.
+    /// Returns the current time, in microseconds since 1970. A clock that counts milliseconds has no finer time.
+    pub fn now_us(self) -> u64 {
+        self.read_us.map_or_else(|| self.now_ms() * 1000, |read_us| read_us())
+    }
+
+    /// Returns the function with which the clock is read, in milliseconds since 1970.
     pub fn read(self) -> fn() -> u64 {
-        self.0
+        self.read_ms
     }
 }
 
@@ -62,8 +71,12 @@ impl StepTime {
     }
 }
 
+fn system_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64
+}
+
 fn system_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+    system_us() / 1000
 }
 
 /// Waits for `duration`, with a precision of a few tens of microseconds.

@@ -1,4 +1,8 @@
 //! The verbs of a topic, and their meaning for each view: create, grow, alter, delete, describe.
+//!
+//! Views below this file create and remove topics, too: a queue or a stream has a topic of its own. So what groups,
+//! transactions and streams forget with a topic is in their [`TopicObserver`](crate::core::TopicObserver), which
+//! `Core` calls for every topic.
 
 use engine::queue::QueueName;
 use engine::{Error, ErrorKind, Result, SettingsChange, TopicSettings};

@@ -10,13 +10,14 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aws_lc_rs::hmac;
 use engine::security::{Credential, UserName};
 use engine::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::doors::Door;
 use crate::metrics::{Counter, Exposition};

@@ -10,10 +10,11 @@ use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use engine::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::metrics::{Counter, Exposition};
 

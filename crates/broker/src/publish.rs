@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use engine::{Acks, DraftBatch, Error, ErrorKind, Offset, PartitionId, Result, Storage, TopicName};
+use tokio::time::Instant;
 
-use crate::commit::Appended;
-use crate::commit::Commit;
+use crate::commit::{Appended, Commit};
 use crate::core::Core;
 use crate::partition::{AppendOptions, Blocking, PartitionCell, Refused};
 use crate::peers::Created;
@@ -324,7 +323,7 @@ impl Core {
     }
 
     /// Waits until half of the journal's queue is free.
-    async fn wait_for_journal(&self, cell: &PartitionCell, full: &Error, deadline: tokio::time::Instant) -> Result<()> {
+    async fn wait_for_journal(&self, cell: &PartitionCell, full: &Error, deadline: Instant) -> Result<()> {
         let room = self.journal_room().notified();
         tokio::pin!(room);
         room.as_mut().enable();
@@ -377,7 +376,7 @@ impl WaitingPublish {
 
     async fn append(self, core: &Core, wakes: &mut Wakes) -> Result<Published> {
         let Self { cell, mut options, mut batch, mut waits, .. } = self;
-        let deadline = tokio::time::Instant::now() + core.settings().publish_wait;
+        let deadline = Instant::now() + core.settings().publish_wait;
         loop {
             wakes.flush();
             match &waits {
@@ -414,7 +413,7 @@ async fn wait_for_room(
     subscriber: &Subscriber,
     cell: &Arc<PartitionCell>,
     bytes: usize,
-    deadline: tokio::time::Instant,
+    deadline: Instant,
 ) -> Result<()> {
     let room = subscriber.room();
     tokio::pin!(room);

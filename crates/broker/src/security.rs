@@ -387,8 +387,8 @@ impl Security {
             None => {
                 let settings = TopicSettings { partitions: 1, ..state_log::settings(Storage::Disk) };
                 // The topic's records are never durable before the topic is, so there is nothing to wait for.
-                let (said, _) = Commit::of_entry();
-                let made = store.create_topic(TopicName::parse(SECURITY_TOPIC)?, settings, said)?;
+                let (entry, _) = Commit::of_entry();
+                let made = store.create_topic(TopicName::parse(SECURITY_TOPIC)?, settings, entry)?;
                 topic.insert(Topic::stored(store.directory(), made, self.core.settings().clock))
             }
         };

@@ -208,8 +208,11 @@ mod tests {
     use engine::groups::{Committer, GroupName, OffsetsRecord};
     use engine::queue::{QueueName, QueueRecord};
     use engine::shard::Shards;
+    use engine::streams::{EntryId, StreamRecord};
+    use engine::transactions::{TransactionRecord, TransactionalId};
     use engine::{Acks, BatchBuilder, TopicPartition};
     use storage::{RealDisk, Store, StoreSettings};
+    use tempfile::TempDir;
     use tokio::runtime::Handle;
 
     use super::*;
@@ -218,16 +221,60 @@ mod tests {
 
     const PARTITIONS_OF_TOPIC: u32 = 12;
 
+    fn on_disk(dir: &TempDir, shards: Shards) -> Arc<Broker> {
+        let opened =
+            Store::open(Arc::new(RealDisk), dir.path(), StoreSettings::default(), Clock::SYSTEM.read(), &mut |_| {});
+        let opened = Some(opened.expect("opens"));
+        Broker::start_on(Settings::default(), &[Handle::current()], opened, shards).expect("starts")
+    }
+
+    /// The state of a stream is in the shard of its entries, and that of a transactional id in the shard of its name.
+    #[tokio::test]
+    async fn records_of_streams_and_transactions_are_in_the_shards_of_what_they_are_about() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let shards = Shards::new(8);
+        let broker = on_disk(&dir, shards);
+        broker.restore_streams(|name| ("db0".to_owned(), name.into())).await.expect("restored");
+        for i in 0..PARTITIONS_OF_TOPIC {
+            let name = format!("stream{i}");
+            broker.create_topic(&name, TopicSettings::of_broker()).await.expect("created");
+            let stream = broker.streams.get(&name).expect("known").expect("there");
+            let mut locked = stream.lock().await.expect("locked");
+            locked
+                .create_group(b"readers", EntryId::ZERO, None)
+                .expect("made")
+                .expect("new")
+                .wait()
+                .await
+                .expect("durable");
+            let id = TransactionalId::parse(&format!("id{i}")).expect("an id");
+            broker.transactions.init(&id, None, 60_000).await.expect("begun");
+        }
+        let mut seen = HashSet::new();
+        let each = |record: StreamRecord, internal| {
+            assert_eq!(shards.of_internal(internal), shards.of_partition(record.topic(), 0));
+            seen.insert(shards.of_internal(internal));
+            Ok(())
+        };
+        StateLog::<StreamRecord>::new().fold(&broker, each).await.expect("readable");
+        assert!(seen.len() > 1, "the streams are in more than one shard");
+        seen.clear();
+        let each = |record: TransactionRecord, internal| {
+            assert_eq!(shards.of_internal(internal), shards.of_name(record.id.as_str().as_bytes()));
+            seen.insert(shards.of_internal(internal));
+            Ok(())
+        };
+        StateLog::<TransactionRecord>::new().fold(&broker, each).await.expect("readable");
+        assert!(seen.len() > 1, "the transactional ids are in more than one shard");
+    }
+
     /// A leader of one shard must not need another to record what it does: a lease is in the shard of its message, and
     /// all offsets of a group are in one.
     #[tokio::test]
-    async fn records_of_views_are_in_the_shards_of_what_they_are_about() {
+    async fn records_of_queues_and_groups_are_in_the_shards_of_what_they_are_about() {
         let dir = tempfile::tempdir().expect("a folder");
-        let opened =
-            Store::open(Arc::new(RealDisk), dir.path(), StoreSettings::default(), Clock::SYSTEM.read(), &mut |_| {});
-        let (threads, shards) = ([Handle::current()], Shards::new(8));
-        let opened = Some(opened.expect("opens"));
-        let broker = Broker::start_on(Settings::default(), &threads, opened, shards).expect("starts");
+        let shards = Shards::new(8);
+        let broker = on_disk(&dir, shards);
         let settings = TopicSettings { partitions: PARTITIONS_OF_TOPIC, ..TopicSettings::of_broker() };
         let topic = broker.create_topic("log", settings).await.expect("created");
         let name = Some(TopicName::parse("log").expect("a name"));

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use engine::limits::PARTITIONS_TOTAL_MAX;
 use engine::{
@@ -10,6 +9,7 @@ use engine::{
 };
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::lanes::LaneLoad;
 use crate::metrics::Metrics;

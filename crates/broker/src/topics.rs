@@ -28,14 +28,14 @@ impl Core {
             return Err(Error::invalid(format!("{name}: an inbox is created by subscribing to it")));
         }
         refuse_internal(name.as_str())?;
-        let (topic, lasts) = self.create(name, settings)?;
+        let (topic, commit) = self.create(name, settings)?;
         if !topic.settings.is_as(&settings.or(&self.topic_defaults(settings.storage))) {
             return Err(Error::new(
                 ErrorKind::AlreadyExists,
                 format!("topic {} exists with other settings", topic.name),
             ));
         }
-        lasts.wait().await?;
+        commit.wait().await?;
         Ok(topic)
     }
 
@@ -150,18 +150,18 @@ impl Core {
         let settings = self.check_alteration(name, change)?;
         let topic = self.topic(name)?;
         if settings == topic.settings {
-            let lasts = self.lasts(&topic)?;
-            return Ok((topic, lasts));
+            let commit = self.commit_of(&topic)?;
+            return Ok((topic, commit));
         }
-        let mut lasts = Commit::done();
+        let mut commit = Commit::done();
         if let (Some(id), Some(store)) = (topic.stored_as, self.store()) {
-            let (said, hears) = Commit::of_entry();
-            store.alter_topic(id, settings, said)?;
-            lasts = hears;
+            let (entry, appended) = Commit::of_entry();
+            store.alter_topic(id, settings, entry)?;
+            commit = appended;
         }
         let altered = topic.altered(settings);
         self.topics.write().insert(altered.clone());
-        Ok((altered, lasts))
+        Ok((altered, commit))
     }
 
     /// Appends the growth of a topic to this number of partitions, unless `check` refuses it. They exist after
@@ -182,8 +182,8 @@ impl Core {
             return Err(Error::invalid(format!("topic {name} has {has} partitions: they can only grow")));
         }
         if partitions == has {
-            let lasts = self.lasts(&topic)?;
-            return Ok((topic, lasts));
+            let commit = self.commit_of(&topic)?;
+            return Ok((topic, commit));
         }
         TopicSettings { partitions, ..topic.settings }.validate()?;
         check(&topic)?;
@@ -191,9 +191,9 @@ impl Core {
         let (Some(id), Some(store)) = (topic.stored_as, self.store()) else {
             return Ok((topic, Commit::done()));
         };
-        let (said, lasts) = Commit::of_entry();
-        store.grow_topic(id, partitions, said)?;
-        Ok((topic, lasts))
+        let (entry, commit) = Commit::of_entry();
+        store.grow_topic(id, partitions, entry)?;
+        Ok((topic, commit))
     }
 
     /// Adds the partitions of a committed growth. `prepare` gets the grown topic, and the number of partitions that it
@@ -236,11 +236,11 @@ impl Core {
     pub(crate) fn remove(&self, name: &str) -> Result<Commit> {
         let control = self.listeners.lock();
         let topic = self.topic(name)?;
-        let mut lasts = Commit::done();
+        let mut commit = Commit::done();
         if let (Some(id), Some(store)) = (topic.stored_as, self.store()) {
-            let (said, hears) = Commit::of_entry();
-            store.delete_topic(id, said)?;
-            lasts = hears;
+            let (entry, appended) = Commit::of_entry();
+            store.delete_topic(id, entry)?;
+            commit = appended;
         }
         self.topics.write().remove(name);
         for cell in topic.partitions() {
@@ -257,7 +257,7 @@ impl Core {
         if !topic.name.is_inbox() {
             self.observers.iter().for_each(|observer| observer.topic_forgotten(self, &topic));
         }
-        Ok(lasts)
+        Ok(commit)
     }
 
     /// Deletes the records of a partition before an offset, or all records for `Offset::MAX`. Returns the new start
@@ -265,9 +265,9 @@ impl Core {
     pub async fn delete_records(&self, name: &str, partition: PartitionId, before: Offset) -> Result<Offset> {
         refuse_internal(name)?;
         let cell = self.topic(name)?.partition(partition)?;
-        let (start, freed, lasts) = cell.delete_records(before)?;
+        let (start, freed, commit) = cell.delete_records(before)?;
         self.log_budget().release(freed);
-        lasts.wait().await?;
+        commit.wait().await?;
         Ok(start)
     }
 
@@ -310,7 +310,7 @@ impl Core {
         {
             let topics = self.topics.read();
             if let Some(topic) = topics.get(name.as_str()) {
-                return Ok((topic.clone(), self.lasts(topic)?));
+                return Ok((topic.clone(), self.commit_of(topic)?));
             }
             room_for(&topics, 1, settings.partitions)?;
         }
@@ -323,10 +323,10 @@ impl Core {
             None => settings,
         };
         let clock = self.settings().clock;
-        let (topic, lasts) = match (settings.storage, self.store()) {
+        let (topic, commit) = match (settings.storage, self.store()) {
             (Storage::Disk | Storage::Sqlite, Some(store)) => {
-                let (said, lasts) = Commit::of_entry();
-                (Topic::stored(store.directory(), store.create_topic(name.clone(), settings, said)?, clock), lasts)
+                let (entry, commit) = Commit::of_entry();
+                (Topic::stored(store.directory(), store.create_topic(name.clone(), settings, entry)?, clock), commit)
             }
             _ => (Topic::in_memory(name.clone(), self.next_volatile_id(), settings, clock), Commit::done()),
         };
@@ -340,17 +340,17 @@ impl Core {
         self.catalog_changed();
         self.observers.iter().for_each(|observer| observer.topic_created(&topic));
         self.topic_created.notify_waiters();
-        Ok((topic, lasts))
+        Ok((topic, commit))
     }
 
-    /// Returns when the existing topic is durable: another caller may have created it just now.
-    pub(crate) fn lasts(&self, topic: &Topic) -> Result<Commit> {
+    /// Returns the commit of an existing topic: another caller may have created it just now.
+    pub(crate) fn commit_of(&self, topic: &Topic) -> Result<Commit> {
         let (Some(id), Some(store)) = (topic.stored_as, self.store()) else {
             return Ok(Commit::done());
         };
-        let (said, lasts) = Commit::of_entry();
-        store.confirm_topic(id, topic.settings.partitions, said)?;
-        Ok(lasts)
+        let (entry, commit) = Commit::of_entry();
+        store.confirm_topic(id, topic.settings.partitions, entry)?;
+        Ok(commit)
     }
 
     /// Number that rises with every topic that is created, grown or deleted, from 1 on startup.
@@ -417,20 +417,20 @@ impl Core {
             self.defaults().set(effective);
         }
         let topics = self.topics.read().values().map(|topic| topic.name.clone()).collect::<Vec<_>>();
-        let mut all_last = Vec::new();
+        let mut commits = Vec::new();
         for names in topics.chunks(TOPICS_AT_A_TIME) {
             {
                 let _control = self.listeners.lock();
                 for name in names {
                     // The topic may have been deleted in the meantime.
                     let Ok(topic) = self.topic(name.as_str()) else { continue };
-                    all_last.extend(self.follow(&topic)?);
+                    commits.extend(self.follow(&topic)?);
                 }
             }
             tokio::task::yield_now().await;
         }
-        for lasts in all_last {
-            lasts.wait().await?;
+        for commit in commits {
+            commit.wait().await?;
         }
         Ok(())
     }
@@ -451,6 +451,6 @@ impl Core {
         if followed == settings || followed.validate().is_err() {
             return Ok(None);
         }
-        self.alter_locked(topic.name.as_str(), SettingsChange::default()).map(|(_, lasts)| Some(lasts))
+        self.alter_locked(topic.name.as_str(), SettingsChange::default()).map(|(_, commit)| Some(commit))
     }
 }

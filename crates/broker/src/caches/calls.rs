@@ -77,9 +77,9 @@ impl Cache {
         self.admit()?;
         let key = self.key(key);
         let mut stripe = self.stripe(key);
-        let is_there = stripe.set_expiry(key, expires_ms, || self.now_ms());
+        let exists = stripe.set_expiry(key, expires_ms, || self.now_ms());
         self.follow(&mut stripe);
-        Ok(is_there)
+        Ok(exists)
     }
 
     /// Calls `each` for entries whose keys begin with `prefix`, from a cursor on, until it returns `false`. An entry

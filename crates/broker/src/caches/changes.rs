@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use engine::cache::{Change, ChangeKind, Found, Key, Stripe, Value, Why};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// Maximum number of recorded changes of a cache, which also have at most [`CHANGES_BYTES_MAX`] bytes. A watcher
 /// further behind has to begin with a new snapshot.

@@ -114,7 +114,7 @@ impl Dice {
 
 async fn put(cache: &Cache, key: &[u8], value: &[u8]) -> u64 {
     let stored = cache.put(key, value, Ttl::Default, Condition::Always).expect("room");
-    cache.commit_of(key).wait().await.expect("it lasts");
+    cache.commit_of(key).wait().await.expect("durable");
     let Stored::Done { version, .. } = stored else { panic!("{stored:?}") };
     version
 }
@@ -170,7 +170,7 @@ async fn whenever_it_is_killed_what_was_acknowledged_is_there_and_nothing_else()
             for _ in 0..dice.roll(40) {
                 change(&cache, &mut dice);
             }
-            cache.settled().wait().await.expect("it lasts");
+            cache.settled().wait().await.expect("durable");
             let acknowledged = contents(&cache);
             // Later changes may or may not survive, from the first one on and without a gap.
             let mut states = vec![acknowledged];
@@ -226,7 +226,7 @@ async fn while_others_change_it_a_dump_loses_nothing_wherever_it_is_cut_off() {
         let cut_off = killed(dir.path());
         writing.await.expect("no panic");
         dumping.await.expect("no panic").expect("dumped");
-        cache.settled().wait().await.expect("it lasts");
+        cache.settled().wait().await.expect("durable");
         let left = killed(dir.path());
         let again = on_disk(left.path()).await;
         assert_eq!(contents(&again.caches.open("c").expect("there")), contents(&cache), "seed {seed}");
@@ -321,10 +321,10 @@ async fn the_log_is_bounded_by_what_the_entries_take() {
         let key = (number % 7).to_be_bytes();
         cache.put(&key, &vec![b'v'; 64 << 10], Ttl::Default, Condition::Always).expect("room");
         if number % 16 == 0 {
-            cache.settled().wait().await.expect("it lasts");
+            cache.settled().wait().await.expect("durable");
         }
     }
-    cache.settled().wait().await.expect("it lasts");
+    cache.settled().wait().await.expect("durable");
     let begin = Instant::now();
     while log.bytes.load(Ordering::Relaxed) > 17 << 20 {
         assert!(begin.elapsed() < PATIENCE, "{} bytes are left", log.bytes.load(Ordering::Relaxed));
@@ -358,7 +358,7 @@ async fn a_step_that_is_larger_than_a_batch_happens_as_a_whole_or_not() {
         let there = contents(&again.caches.open("c").expect("there")).len();
         assert!(there == 0 || there == 20, "{there} of 20");
     }
-    commit.wait().await.expect("it lasts");
+    commit.wait().await.expect("durable");
     let (_left, again) = after_kill(dir.path(), JOURNAL).await;
     assert_eq!(contents(&again.caches.open("c").expect("there")), contents(&cache));
     assert_eq!(contents(&cache).len(), 20);
@@ -373,7 +373,7 @@ async fn versions_settings_and_times_outlive_a_restart_and_what_is_gone_stays_go
     let cache = broker.caches.create("c", DURABLE).expect("made");
     let gone = broker.caches.create("gone", DURABLE).expect("made");
     put(&gone, b"k", b"v").await;
-    broker.caches.delete("gone").expect("there").wait().await.expect("it lasts");
+    broker.caches.delete("gone").expect("there").wait().await.expect("durable");
     put(&gone, b"k", b"nobody sees it").await;
     let memory = broker.caches.open("memory").expect("made");
     memory.put(b"k", b"v", Ttl::Never, Condition::Always).expect("room");
@@ -384,7 +384,7 @@ async fn versions_settings_and_times_outlive_a_restart_and_what_is_gone_stays_go
     }
     small.put(b"short", b"", Ttl::Default, Condition::Always).expect("room");
     assert!(small.status().stats.evicted > 500);
-    small.settled().wait().await.expect("it lasts");
+    small.settled().wait().await.expect("durable");
     tokio::time::sleep(Duration::from_millis(60)).await;
     let before = contents(&small);
     assert!(!before.contains_key(&b"short"[..]));
@@ -415,20 +415,20 @@ async fn steps_over_several_caches_are_one_step() {
         let commits: Vec<_> = Locked::finish_all(all).into_iter().map(|finished| finished.commit).collect();
         let left = killed(dir.path());
         for commit in commits {
-            commit.wait().await.expect("it lasts");
+            commit.wait().await.expect("durable");
         }
         let again = on_disk(left.path()).await;
         let of = |name: &str| {
             contents(&again.caches.open(name).expect("there")).values().next().map(|(_, version, _)| *version)
         };
-        let is_there = |name: &str| of(name).is_some();
-        assert_eq!(is_there("a"), is_there("b"));
+        let exists = |name: &str| of(name).is_some();
+        assert_eq!(exists("a"), exists("b"));
     }
     let whole = Owned::Bytes(b"w".to_vec().into());
     let mut locked = caches[0].lock_all();
     locked.flush();
     locked.put_owned(b"after", whole, None).expect("room");
-    locked.finish().commit.wait().await.expect("it lasts");
+    locked.finish().commit.wait().await.expect("durable");
     let left = killed(dir.path());
     let again = on_disk(left.path()).await;
     assert_eq!(contents(&again.caches.open("a").expect("there")), contents(&caches[0]));
@@ -438,14 +438,14 @@ async fn steps_over_several_caches_are_one_step() {
 #[tokio::test]
 async fn a_durable_cache_needs_a_data_directory() {
     let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("it starts");
-    let refused = broker.caches.create("c", DURABLE).map(drop).expect_err("nothing lasts in memory");
+    let refused = broker.caches.create("c", DURABLE).map(drop).expect_err("nothing is durable in memory");
     assert_eq!(refused.kind, ErrorKind::Invalid);
     assert!(refused.message.contains("--data"), "{refused}");
     assert!(broker.caches.open("c").is_ok_and(|cache| cache.settled().is_done()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_read_lasts_once_it_is_told() {
+async fn a_read_value_is_durable_once_its_commit_is() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path()).await;
     let cache = broker.caches.create("c", DURABLE).expect("made");
@@ -459,7 +459,7 @@ async fn what_is_read_lasts_once_it_is_told() {
         assert!(locked.peek(&key).is_some());
         let read = locked.finish().commit;
         seen_unsettled += u32::from(!read.is_done());
-        read.wait().await.expect("it lasts");
+        read.wait().await.expect("durable");
         assert!(cache.commit_of(&key).is_done());
         let left = (number % 50 == 0).then(|| killed(dir.path()));
         if let Some(left) = left {
@@ -478,7 +478,7 @@ async fn an_operation_that_comes_again_is_done_once_also_after_a_kill() {
     let id = |sequence| OperationId { client: 77, sequence };
     let lasting = async |cache: &Cache, sequence| {
         let added = cache.add_once(b"n", 1, Ttl::Never, id(sequence)).expect("a number");
-        cache.commit_of(b"n").wait().await.expect("it lasts");
+        cache.commit_of(b"n").wait().await.expect("durable");
         added
     };
     let mut killed_before = 0;
@@ -499,7 +499,7 @@ async fn an_operation_that_comes_again_is_done_once_also_after_a_kill() {
             killed_before += u32::from(!was_done);
             assert_eq!(lasting(&restored, sequence).await, after);
         }
-        commit.wait().await.expect("it lasts");
+        commit.wait().await.expect("durable");
         assert_eq!(lasting(&cache, sequence).await, added);
     }
     println!("{killed_before} were not written when the broker was killed");

@@ -211,7 +211,7 @@ async fn a_flipped_bit_in_the_log_of_durable_caches_is_refused_by_name_and_all_e
         let key = format!("key {number}");
         cache.put(key.as_bytes(), &[7; 500], Ttl::Default, Condition::Always).expect("room");
     }
-    cache.settled().wait().await.expect("it lasts");
+    cache.settled().wait().await.expect("durable");
     drop(cache);
     broker.stop().expect("it stops");
     drop(broker);

@@ -202,8 +202,8 @@ impl CacheLog {
 
     /// Deletes the records before an offset, which the dump has covered and made obsolete. The dump has to be durable.
     pub(super) async fn cut(&self, before: Offset, bytes: u64) -> Result<()> {
-        let (_, _, lasts) = self.cell.delete_records(before)?;
-        lasts.wait().await?;
+        let (_, _, deleted) = self.cell.delete_records(before)?;
+        deleted.wait().await?;
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.dumps.fetch_add(1, Ordering::Relaxed);
         Ok(())

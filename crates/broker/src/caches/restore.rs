@@ -3,12 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use engine::cache::CacheName;
 use engine::cache::effects::{self, Effect};
 use engine::cache::record::{CACHES_TOPIC, CacheNumber, CacheRecord, StepPart};
 use engine::{ErrorKind, RecordBatch, RecordView, Result};
+use tokio::time::Instant;
 
 use super::Caches;
 use super::cache::{Cache, Durable};

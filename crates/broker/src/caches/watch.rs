@@ -1,10 +1,11 @@
 //! Watchers of a cache: they read its recorded changes, or its entries if they are too far behind.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use engine::cache::{Change, ChangeKind, ScanCursor, WatchFrom, Watched};
 use engine::{Error, Result};
+use tokio::time::Instant;
 
 use super::cache::Cache;
 use super::changes::{bytes_of, found_change};
@@ -20,7 +21,7 @@ impl Cache {
         bytes_max: usize,
         wait: Duration,
     ) -> Result<Watched> {
-        let deadline = tokio::time::Instant::now() + wait;
+        let deadline = Instant::now() + wait;
         let mut from = from;
         loop {
             let news = self.changes.news.notified();

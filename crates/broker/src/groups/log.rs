@@ -104,8 +104,9 @@ impl Groups {
     /// Removes offsets of topics that are in memory or no longer exist: a topic in memory is empty after a restart.
     fn forget_lost_topics(&self, group: &mut Group) {
         let topics: BTreeSet<TopicName> = group.committed().keys().map(|partition| partition.topic.clone()).collect();
-        let lasts = |topic: &TopicName| self.core.topic(topic.as_str()).is_ok_and(|topic| topic.stored_as.is_some());
-        for topic in topics.into_iter().filter(|topic| !lasts(topic)) {
+        let is_stored =
+            |topic: &TopicName| self.core.topic(topic.as_str()).is_ok_and(|topic| topic.stored_as.is_some());
+        for topic in topics.into_iter().filter(|topic| !is_stored(topic)) {
             self.table.forget_offsets(&self.core, group, &topic, &mut Wakes::default());
         }
     }

@@ -12,7 +12,7 @@ mod transactional;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use engine::groups::{
     Catalog, Change, Committed, Committer, Group, GroupError, GroupName, Identity, Join, NO_LEADER_EPOCH, Now,
@@ -22,6 +22,7 @@ use engine::limits::{COMMITTED_OFFSETS_MAX, GROUPS_MAX};
 use engine::{Error, Offset, PartitionId, Pattern, Result, Start, TopicName, TopicPartition};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::commit::{Appended, Commit};
@@ -419,7 +420,7 @@ impl Groups {
     /// Returns the response to a heartbeat: immediately if there is a change, or else when there is one, when `wait`
     /// elapses, or when the member sends another heartbeat.
     async fn answer(&self, cell: &Cell, who: &Identity, beat: u64, in_full: bool, wait: Duration) -> Outcome<Turn> {
-        let deadline = tokio::time::Instant::now() + wait;
+        let deadline = Instant::now() + wait;
         loop {
             let news = cell.news.notified();
             tokio::pin!(news);
@@ -433,7 +434,7 @@ impl Groups {
                     // The member must release partitions by a deadline, which may be the next one.
                     self.table.changed.notify_one();
                 }
-                if has_news || in_full || !is_last || tokio::time::Instant::now() >= deadline {
+                if has_news || in_full || !is_last || Instant::now() >= deadline {
                     return group.answer(who, beat, in_full);
                 }
             }

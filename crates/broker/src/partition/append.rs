@@ -14,8 +14,8 @@ use crate::subscriber::Subscriber;
 use crate::view::QueueView;
 use crate::wakes::Wakes;
 
-/// An append that has its offsets.
-pub(crate) struct Appended {
+/// A batch that was appended: its offsets, and when it is durable.
+pub(crate) struct AppendedBatch {
     pub base_offset: Offset,
     pub receivers: usize,
     /// `true` if the batch was appended before: it was not delivered again.
@@ -99,7 +99,7 @@ impl PartitionCell {
         options: &AppendOptions,
         budget: &LogBudget,
         wakes: &mut Wakes,
-    ) -> Result<Appended, Refused> {
+    ) -> Result<AppendedBatch, Refused> {
         let mut state = self.state.lock();
         let state = &mut *state;
         if state.is_deleted {
@@ -117,7 +117,7 @@ impl PartitionCell {
         if let Some(base_offset) = state.sent_before(options).map_err(Refused::Failed)? {
             let commit = state.commit_of(base_offset + 1).map_err(Refused::Failed)?;
             let is_on_disk = state.log.is_durable();
-            return Ok(Appended { base_offset, receivers: 0, is_duplicate: true, is_on_disk, commit });
+            return Ok(AppendedBatch { base_offset, receivers: 0, is_duplicate: true, is_on_disk, commit });
         }
         if let Some(at) = options.at
             && at != state.order.end()
@@ -153,7 +153,7 @@ impl PartitionCell {
             Placed::Duplicate { base_offset } => {
                 let commit = state.commit_of(base_offset + count).map_err(Refused::Failed)?;
                 let commit = if options.awaits_commit { commit } else { Commit::done() };
-                return Ok(Appended { base_offset, receivers: 0, is_duplicate: true, is_on_disk, commit });
+                return Ok(AppendedBatch { base_offset, receivers: 0, is_duplicate: true, is_on_disk, commit });
             }
         };
         let receivers = state.fanout.receivers();
@@ -186,7 +186,7 @@ impl PartitionCell {
         } else {
             Commit::done()
         };
-        Ok(Appended { base_offset, receivers, is_duplicate: false, is_on_disk, commit })
+        Ok(AppendedBatch { base_offset, receivers, is_duplicate: false, is_on_disk, commit })
     }
 
     /// Returns an error if the journal's queue is so full that one more append would have to wait.

@@ -53,10 +53,10 @@ impl PartitionCell {
         }
         let start = before.max(extent.start);
         let before = state.log.memory_bytes();
-        let (said, lasts) = Commit::of_entry();
-        let commit = match state.log.set_start(start, || said)? {
+        let (entry, durable) = Commit::of_entry();
+        let commit = match state.log.set_start(start, || entry)? {
             Commits::Now => Commit::done(),
-            Commits::Later => lasts,
+            Commits::Later => durable,
         };
         Ok((start, before - state.log.memory_bytes(), commit))
     }

@@ -128,11 +128,11 @@ impl Queues {
                 cell.wake_for_change();
             }
             for (offset, saved) in buried {
-                let lasts = match saved {
+                let outcome = match saved {
                     Some(saved) => saved.wait().await,
                     None => Ok(()),
                 };
-                match lasts {
+                match outcome {
                     Ok(()) => queues.drop_consumed(&topic, &partition, [offset]),
                     Err(error) => tracing::warn!(%queue, offset, %error, "the move to the dead letters may not be \
                                                                           durable"),

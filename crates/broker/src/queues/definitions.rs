@@ -80,7 +80,7 @@ impl Queues {
             let is_same = definition.settings == new.settings
                 && new.topic.as_ref().is_none_or(|topic| *topic == definition.topic);
             if !is_same && !new.name.is_internal() {
-                return Err(is_there(&definition, &new));
+                return Err(exists_already(&definition, &new));
             }
             let (now, _) = self.renew(there.clone(), new.start).await?;
             return Ok((now.definition(), now.id != there.id));
@@ -254,14 +254,14 @@ impl Queues {
         // Before anything is waited for, so that a caller that stops waiting leaves nothing undone.
         let topic_gone = match definition.owns_topic.then(|| self.core.remove(definition.topic.as_str())) {
             Some(Err(error)) if error.kind != ErrorKind::NotFound => return Err(error),
-            Some(Ok(lasts)) => Some(lasts),
+            Some(Ok(deleted)) => Some(deleted),
             _ => None,
         };
         for one in saved {
             one.wait().await?;
         }
         match topic_gone {
-            Some(lasts) => lasts.wait().await,
+            Some(deleted) => deleted.wait().await,
             None => Ok(()),
         }
     }
@@ -479,7 +479,7 @@ pub(super) fn is_saved(topic: &Topic) -> bool {
     topic.settings.storage != Storage::Memory && topic.stored_as.is_some()
 }
 
-fn is_there(there: &QueueDefinition, new: &NewQueue) -> Error {
+fn exists_already(there: &QueueDefinition, new: &NewQueue) -> Error {
     let mut differences = there.settings.differences(&new.settings);
     let topic = new.topic.iter().filter(|topic| **topic != there.topic);
     differences.extend(topic.map(|topic| format!("topic is {}, not {topic}", there.topic)));

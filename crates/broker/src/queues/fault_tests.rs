@@ -400,7 +400,7 @@ async fn nothing_is_kept_about_queues_of_topics_that_are_gone() {
             };
             broker.read_records(&kept, each).await.expect("read");
             assert_eq!(newest.len(), 3);
-            if newest.values().all(|is_there| !is_there) {
+            if newest.values().all(|exists| !exists) {
                 break;
             }
             tokio::task::yield_now().await;

@@ -228,12 +228,12 @@ impl LockedStream {
     async fn start_at(&mut self, start: Offset, gone: u64, prev: EntryId) -> Result<()> {
         let name = self.stream.topic.name.clone();
         let id = self.stream.topic.id;
-        let (before, freed, lasts) = self.stream.partition.delete_records(start)?;
+        let (before, freed, deleted) = self.stream.partition.delete_records(start)?;
         debug_assert_eq!(before, start, "{name}");
         self.stream.streams.core.log_budget().release(freed);
         self.index_mut().begin_at(start, gone, prev);
         let forgotten = self.state.split_deleted(id, start);
-        lasts.wait().await?;
+        deleted.wait().await?;
         // The deletion of removed entries need not be recorded any more.
         drop(self.append(forgotten)?);
         Ok(())

@@ -129,10 +129,10 @@ impl Streams {
         table.others.fetch_add(1, Ordering::Relaxed);
         let name = self.core.topic_by_id(id).ok()?;
         let cell = table.cells.lock().get(&id).cloned();
-        let lasts = self.core.remove(name.as_str());
+        let removed = self.core.remove(name.as_str());
         let streams = self.clone();
         let commit = Commit::later(async move {
-            lasts?.wait().await?;
+            removed?.wait().await?;
             let Some(cell) = cell else {
                 return Ok(());
             };

@@ -346,7 +346,7 @@ async fn find_where_they_were(is_forgotten: bool) {
                 .mark(&at("t", 1), producers[name], decision, &mut Wakes::default())
                 .is_ok_and(|it| it.is_some())
         );
-        appended.commit.wait().await.expect("it lasts");
+        appended.commit.wait().await.expect("durable");
     }
     // All earlier records are durable when this one is.
     let other = broker.transactions.init(&tid("other"), None, TIMEOUT_MS).await.expect("begun");
@@ -452,14 +452,14 @@ async fn offsets_are_not_stable_before_they_count() {
     };
     assert_eq!(group_offset(&broker).await, None);
     assert_eq!(broker.transactions.unstable_offsets(&group()).await.expect("known"), [at("t", 0)].into());
-    carried.wait().await.expect("it lasts");
+    carried.wait().await.expect("durable");
     assert_eq!(group_offset(&broker).await, Some(7));
     assert!(broker.transactions.unstable_offsets(&group()).await.expect("known").is_empty());
 }
 
 /// A crash may undo an end that is not on disk: no reader sees the records that it makes stable before.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_end_is_read_when_it_lasts() {
+async fn an_end_is_read_when_it_is_durable() {
     let dir = tempfile::tempdir().expect("a folder");
     let broker = on_disk(dir.path());
     create(&broker).await;
@@ -476,7 +476,7 @@ async fn an_end_is_read_when_it_lasts() {
         let extent = partition.extent();
         let is_seen = extent.end == begin + 2;
         assert_eq!(extent.stable_end, if is_seen { begin + 2 } else { begin }, "round {round}");
-        marker.expect("one that is needed").commit.wait().await.expect("it lasts");
+        marker.expect("one that is needed").commit.wait().await.expect("durable");
         assert_eq!(partition.extent().stable_end, begin + 2);
         broker.transactions.end(&id, producer, decision).await.expect("ended");
     }
@@ -529,7 +529,7 @@ async fn a_decision_waits_for_a_partition_that_is_not_served() {
         }
         let decision = decided(&broker, &id);
         let appended = append_transaction(&broker, &id, Some(&decision), &mut Wakes::default()).expect("appended");
-        appended.commit.wait().await.expect("it lasts");
+        appended.commit.wait().await.expect("durable");
         let stored_as = broker.topic("t").expect("there").stored_as.expect("on disk");
         let dir = killed(dir.path());
         let segments = dir.path().join("topics").join(stored_as.to_string()).join("0");
@@ -567,7 +567,7 @@ async fn a_decision_waits_for_a_partition_that_is_not_served() {
         }
         until("it is over", async || phase(&broker).await.phase == Phase::Complete(Decision::Commit)).await;
         if is_repaired {
-            until("its marker lasts", async || committed(&broker, 0).await == ["first", "both"]).await;
+            until("its marker is durable", async || committed(&broker, 0).await == ["first", "both"]).await;
             assert_eq!(group_offset(&broker).await, Some(9));
         }
         broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("it goes on");

@@ -65,11 +65,11 @@ impl Member {
         }
         let turn = within("joining", broker.groups.join(&group(), join)).await.expect("joined");
         let mut member = Self { broker: broker.clone(), who: who(name), epoch: 0, reads: BTreeSet::new() };
-        member.hear(turn);
+        member.apply(turn);
         member
     }
 
-    fn hear(&mut self, turn: Turn) {
+    fn apply(&mut self, turn: Turn) {
         assert!(turn.epoch >= self.epoch);
         self.epoch = turn.epoch;
         if let Some(assignment) = turn.assignment {
@@ -84,12 +84,12 @@ impl Member {
 
     /// Sends heartbeats, and reports its partitions when they change, until it has this number of partitions.
     async fn until(&mut self, partitions: usize) {
-        let mut said = None;
-        while said.as_ref() != Some(&self.reads) || self.reads.len() != partitions {
-            let beat = self.beat(said.as_ref() != Some(&self.reads), Duration::from_secs(600));
-            said = Some(self.reads.clone());
+        let mut reported = None;
+        while reported.as_ref() != Some(&self.reads) || self.reads.len() != partitions {
+            let beat = self.beat(reported.as_ref() != Some(&self.reads), Duration::from_secs(600));
+            reported = Some(self.reads.clone());
             let turn = within("a heartbeat", self.broker.groups.heartbeat(&group(), beat)).await.expect("a member");
-            self.hear(turn);
+            self.apply(turn);
         }
     }
 
@@ -151,12 +151,12 @@ async fn a_member_that_keeps_what_it_shall_give_up_is_put_out() {
     let mut epoch = other.epoch;
     while metric(&broker, "thalweg_group_members_expired_total") == 0 {
         let beat = other.beat(false, Duration::from_secs(600));
-        other.hear(within("news", broker.groups.heartbeat(&group(), beat)).await.expect("a member"));
+        other.apply(within("news", broker.groups.heartbeat(&group(), beat)).await.expect("a member"));
         assert!(other.epoch > epoch);
         epoch = other.epoch;
     }
     let turn = broker.groups.heartbeat(&group(), first.beat(false, Duration::ZERO)).await.expect("a member");
-    first.hear(turn);
+    first.apply(turn);
     assert_eq!(first.reads.len(), 2);
     other.until(4).await;
     assert_eq!(metric(&broker, "thalweg_group_members_expired_total"), 2);
@@ -260,7 +260,7 @@ async fn internal_topics_are_read_only() {
     assert_eq!(missing.map(drop).map_err(|e| e.kind), Err(ErrorKind::NotFound), "it is not created");
     let mut blocking = ask(OFFSETS_TOPIC);
     blocking.overflow = Overflow::Block;
-    assert_eq!(subscribe(&broker, blocking).map(drop).map_err(|e| e.kind), invalid, "nobody holds the broker up");
+    assert_eq!(subscribe(&broker, blocking).map(drop).map_err(|e| e.kind), invalid, "a blocking subscriber is refused");
     publish(&broker, "_mine", 0).await.expect("published");
     broker.delete_topic("_mine").await.expect("deleted");
     // A pattern does not match it.

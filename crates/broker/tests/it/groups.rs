@@ -99,5 +99,5 @@ async fn a_member_that_has_ended_gets_nothing_more() {
     within("a delivery", first.next(&mut out)).await.expect("what it had");
     assert!(within("the end", first.next(&mut out)).await.is_err());
     second.handle().end(engine::Error::new(ErrorKind::ShuttingDown, "over"));
-    assert_eq!(publish(&broker, "jobs", 0).await.expect("published").receivers, 0, "nobody is there");
+    assert_eq!(publish(&broker, "jobs", 0).await.expect("published").receivers, 0, "no subscriber exists");
 }

@@ -161,7 +161,7 @@ async fn compressed_batches_are_looked_into_elsewhere_one_at_a_time() {
     }
     assert!(offsets[1] == 0 && offsets[0] < offsets[2] && offsets[2] <= 2, "{offsets:?}");
     assert_eq!(metric(&broker, "thalweg_batches_checking"), 0);
-    // The same rules apply to them.
+    // Such batches are validated as well.
     let no_key = begin("compact", bomb(None, 1 << 20)).expect("it is looked into elsewhere");
     let refused = within("a batch", no_key.finish(&broker, &mut Wakes::default())).await;
     assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::Invalid));

@@ -67,12 +67,12 @@ impl Writer {
 
     /// Fails if the reply is too large.
     pub(super) fn check(&mut self) -> Result<(), Fail> {
-        match std::mem::take(&mut self.is_too_large) {
-            true if self.bytes_max < ANSWER_BYTES_MAX => Err(no_room(self.bytes_max)),
-            true => {
-                Err(Fail::new(format!("ERR the reply has more than {ANSWER_BYTES_MAX} bytes: request less at a time")))
-            }
-            false => Ok(()),
+        if !std::mem::take(&mut self.is_too_large) {
+            Ok(())
+        } else if self.bytes_max < ANSWER_BYTES_MAX {
+            Err(no_room(self.bytes_max))
+        } else {
+            Err(Fail::new(format!("ERR the reply has more than {ANSWER_BYTES_MAX} bytes: request less at a time")))
         }
     }
 

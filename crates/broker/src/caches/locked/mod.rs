@@ -212,11 +212,11 @@ impl<'c> Locked<'c> {
         self.note_read(key);
         let cache = self.cache;
         let (stripe, key, time) = self.stripe(key);
-        let is_there = stripe.set_expiry(key, expires_ms, || time.now_ms());
+        let exists = stripe.set_expiry(key, expires_ms, || time.now_ms());
         cache.changes.follow(stripe);
-        self.is_changed |= is_there;
+        self.is_changed |= exists;
         self.note_stream_expiry(key.bytes, expires_ms);
-        is_there
+        exists
     }
 
     /// Changes a structure. A missing one is created, and an empty one is removed. `change` returns `true` if it

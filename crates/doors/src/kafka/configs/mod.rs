@@ -680,20 +680,22 @@ pub(super) async fn alter_configs(
             Ok(draft.change())
         };
         let what = (asked.resource_type, asked.resource_name.as_str());
-        let (error_code, error_message) = match twice.contains(&what) {
-            true => (Code::INVALID_REQUEST.0, Some(format!("{} is in the request twice", what.1))),
-            false if asked.resource_type == GROUP => {
+        let (error_code, error_message) = match asked.resource_type {
+            _ if twice.contains(&what) => {
+                (Code::INVALID_REQUEST.0, Some(format!("{} is in the request twice", what.1)))
+            }
+            GROUP => {
                 let settings = asked.configs.iter().map(|config| (config.name.as_str(), config.value.as_deref()));
                 let steps = Steps { begin_anew: true, settings: settings.collect() };
                 alter_group(broker, caller, 33, what.1, request.validate_only, Ok(steps)).await
             }
-            false if asked.resource_type == BROKER => {
+            BROKER => {
                 let set = asked.configs.iter().filter(|config| config.value.is_some());
                 let settings = set.map(|config| (config.name.as_str(), config.value.as_deref())).collect();
                 let steps = Steps { begin_anew: true, settings };
                 alter_broker(broker, caller, 33, what.1, request.validate_only, Ok(steps)).await
             }
-            false => alter(broker, caller, 33, what, request.validate_only, draft).await,
+            _ => alter(broker, caller, 33, what, request.validate_only, draft).await,
         };
         responses.push(AlterConfigsResourceResponse {
             error_code,
@@ -722,9 +724,11 @@ pub(super) async fn incremental_alter_configs(
             Ok(draft.change())
         };
         let what = (asked.resource_type, asked.resource_name.as_str());
-        let (error_code, error_message) = match twice.contains(&what) {
-            true => (Code::INVALID_REQUEST.0, Some(format!("{} is in the request twice", what.1))),
-            false if matches!(asked.resource_type, GROUP | BROKER) => {
+        let (error_code, error_message) = match asked.resource_type {
+            _ if twice.contains(&what) => {
+                (Code::INVALID_REQUEST.0, Some(format!("{} is in the request twice", what.1)))
+            }
+            GROUP | BROKER => {
                 let settings = asked.configs.iter().map(|config| {
                     let name = config.name.as_str();
                     match (config.config_operation, &config.value) {
@@ -741,7 +745,7 @@ pub(super) async fn incremental_alter_configs(
                     _ => alter_broker(broker, caller, 44, what.1, request.validate_only, steps).await,
                 }
             }
-            false => alter(broker, caller, 44, what, request.validate_only, draft).await,
+            _ => alter(broker, caller, 44, what, request.validate_only, draft).await,
         };
         responses.push(IncrementalResourceResponse {
             error_code,

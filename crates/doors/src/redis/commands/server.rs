@@ -1,6 +1,6 @@
 //! Commands about the server: its commands, its settings and its state.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use broker::Commit;
 use futures_util::FutureExt;
@@ -71,8 +71,8 @@ fn flushall(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
     session.settled(Answer::Fixed(b"+OK\r\n"), flushed)
 }
 
-fn time(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
-    let now_us = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+fn time(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {
+    let now_us = door.broker.settings().clock.now_us();
     let mut writer = session.writer();
     writer.array(2);
     writer.bulk((now_us / 1_000_000).to_string().as_bytes());
