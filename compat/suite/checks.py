@@ -1,4 +1,4 @@
-"""What scenarios of every suite say: what is compared, what is waited for, and what a library cannot do."""
+"""Assertions and waits for the scenarios of every suite."""
 
 import time
 
@@ -6,7 +6,7 @@ WAIT_SECONDS = 30
 
 
 class Skip(Exception):
-    """The library has no way to do this."""
+    """Ends a scenario that the library does not support."""
 
 
 def skip(why):
@@ -17,7 +17,7 @@ def fail(why):
     raise AssertionError(why)
 
 
-def same(found, expected, what="it"):
+def same(found, expected, what="the value"):
     if found != expected:
         fail(f"{what} is {short(found)}, not {short(expected)}")
 
@@ -28,7 +28,7 @@ def short(value):
 
 
 def until(what, holds, seconds=WAIT_SECONDS):
-    """Asks again and again, and returns the first answer that is true."""
+    """Calls `holds` until its result is true, and returns that result. Fails after `seconds`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if answer := holds():

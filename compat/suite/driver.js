@@ -1,10 +1,10 @@
-// The loop of a driver in JavaScript; drivers.py says what its lines mean.
+// Loop of a driver in JavaScript. drivers.py describes the format of its lines.
 
 const readline = require("node:readline");
 
 class Missing extends Error {}
 
-// `call` takes a name and its values, and answers with a promise; errors may have `names`.
+// Runs a driver. `call` takes a name and its values, and returns a promise. Its errors may have `names`.
 async function main(name, version, call) {
   const write = (line) => process.stdout.write(JSON.stringify(line) + "\n");
   write({ name, version });

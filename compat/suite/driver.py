@@ -1,4 +1,4 @@
-"""The loop of a driver in Python; drivers.py says what its lines mean."""
+"""Loop of a driver in Python. drivers.py describes the format of its lines."""
 
 import json
 import os
@@ -6,12 +6,12 @@ import sys
 
 
 class Missing(Exception):
-    """The library has no such call."""
+    """Reports that the library has no such call."""
 
 
 def main(name, version, call):
-    """`call` takes a name and its values, and returns what the library answers; errors have `names`, see below."""
-    # What a library prints must not get between the answers.
+    """Runs a driver. `call` takes a name and its values, and returns the result. Its errors may have `names`."""
+    # Output of the library must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     answers.write(json.dumps({"name": name, "version": version}) + "\n")

@@ -1,12 +1,12 @@
-"""Scenarios that are written once and go through a client in any language, by a driver.
+"""Runs scenarios through a client in any language, by a driver.
 
-A driver is a program around one client. It prints a line with its `name` and `version`, then answers each line of its
-input with one of its own, all of them JSON:
+A driver is a program around one client. It prints one line with its `name` and `version`. Then it answers each input
+line with one line. All lines are JSON:
 
     {"call": NAME, "with": {..}}     {"ok": {..}} or {"error": {"names": [..], "message": ".."}} or {"missing": "why"}
 
-`names` are all by which a program that uses the library could know the error: its code, and the library's class.
-Bytes are in base64. A driver has one call at a time; a scenario that needs two at once takes another driver.
+`names` are all names by which a program could recognize the error: its code, and the class of the library. Bytes are in
+base64. A driver handles one call at a time. A scenario that needs two concurrent calls uses two drivers.
 """
 
 import concurrent.futures
@@ -23,14 +23,14 @@ import traceback
 
 from checks import Skip, fail
 
-# The longest call that waits on purpose takes 20 seconds.
+# The longest call that blocks intentionally takes 20 seconds.
 CALL_SECONDS = 60
-# Most scenarios wait most of the time.
+# Several scenarios run at the same time, because most of them wait most of the time.
 AT_ONCE = int(os.environ.get("COMPAT_AT_ONCE", "4"))
 
 
 class Refused(Exception):
-    """An answer that is an error."""
+    """Error response to a call."""
 
     def __init__(self, names, message):
         super().__init__(f"{'|'.join(names)}: {message}")
@@ -76,7 +76,7 @@ class Driver:
 
 
 class Drivers:
-    """As many of one kind as are needed at once. One that did not answer is not used again."""
+    """Pool of drivers of one kind. A driver that did not answer is not used again."""
 
     def __init__(self, command, env):
         self.command, self.env, self.idle = command, env, []
@@ -99,7 +99,7 @@ class Drivers:
 
 
 class Session:
-    """What a scenario has: one driver, names that nobody else uses, and other drivers for what goes on meanwhile."""
+    """Context of a scenario: one driver, names that no other run uses, and more drivers for concurrent calls."""
 
     numbers = itertools.count(1)
 
@@ -117,24 +117,24 @@ class Session:
         return answer
 
     def other(self):
-        """The same with a driver of its own, until the scenario ends."""
+        """Returns a session with a separate driver, until the scenario ends."""
         other = type(self)(self.drivers, self.stack.enter_context(self.drivers.one()), self.scenario)
         other.called = self.called
         return other
 
     @contextlib.contextmanager
     def meanwhile(self, does):
-        """Does something with another driver; what comes out is the result of what this yields."""
+        """Runs `does` with another driver concurrently, and yields the future of its result."""
         other = self.other()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             yield pool.submit(does, other)
 
 
 def main(scenarios, session=Session, env=None):
-    """PROGRAM DRIVER.. -- HOST:PORT [SCENARIO..]
+    """Runs scenarios from the command line: PROGRAM DRIVER.. -- HOST:PORT [SCENARIO..]
 
-    `scenarios` are functions of a session. `env` makes the variables of a driver from the address. Before a scenario that
-    passes stands which calls of the service were answered: `calls SCENARIO CALL..`.
+    `scenarios` are functions of a session. `env` maps the address to the environment variables of a driver. Before each
+    scenario that passes, a line lists the successful calls of the service: `calls SCENARIO CALL..`.
     """
     try:
         split = sys.argv.index("--")
@@ -152,7 +152,7 @@ def main(scenarios, session=Session, env=None):
             failed |= line.startswith("FAILED")
     drivers.close()
     sys.stdout.flush()
-    # Threads of a library that hang must not keep this process.
+    # Threads of a library that hang must not keep this process alive.
     os._exit(failed)
 
 

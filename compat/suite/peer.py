@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Another server of the same protocol, which a suite is proved against.
+"""Starts another server of the same protocol, to prove a suite against it.
 
-    peer.py [--until-eof] DIR COMMAND..     starts it on a free port, which is `{port}` in the command, until SIGTERM or
-                                            until its input ends
+    peer.py [--until-eof] DIR COMMAND..     starts the server on a free port, which is `{port}` in the command, until
+                                            SIGTERM or until the input ends
 
-DIR, which has to be new, gets its data and its log; DIR/ready.json then has its address, as `open`. With `--and-empty`
-before DIR there is one more, as `empty`, for who does not want to share it.
+DIR must not exist yet; the server's data and its log are in it. When the server is ready, DIR/ready.json has its
+address as `open`. With `--and-empty` before DIR a second server starts, with its address as `empty`, for a client that
+needs a separate server.
 """
 
 import json
@@ -29,7 +30,7 @@ def end_with_input():
 
 
 def answers(port):
-    """Whatever it makes of a request that is not one of its own, it is there then."""
+    """Returns `True` if a server answers on the port. A response to a request of another protocol suffices."""
     with socket.socket() as connection:
         connection.settimeout(ANSWER_SECONDS)
         try:
@@ -43,7 +44,7 @@ def answers(port):
 
 
 def start(directory, command):
-    """The server, with its port."""
+    """Starts a server on a free port, and returns its process and its port."""
     directory.mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -58,7 +59,7 @@ def wait(directory, server, port):
     end = time.monotonic() + READY_SECONDS
     while not answers(port):
         if server.poll() is not None or time.monotonic() > end:
-            sys.exit(f"it is not there:\n{(directory / 'log').read_text()}")
+            sys.exit(f"the server did not start:\n{(directory / 'log').read_text()}")
         time.sleep(LOOK_SECONDS)
 
 

@@ -30,20 +30,20 @@ fuzz_target!(|input: &[u8]| {
     let Some((cuts, stream)) = input.split_first_chunk::<4>() else {
         return;
     };
-    let whole = said(stream, &[0]);
-    let cut = said(stream, cuts);
+    let whole = response_bytes(stream, &[0]);
+    let cut = response_bytes(stream, cuts);
     assert_eq!(cut, whole);
-    assert_eq!(STAND.telemetry.totals().panics, 0);
+    assert_eq!(FIXTURE.telemetry.totals().panics, 0);
 });
 
 /// Server on a separate thread, for all inputs.
-struct Stand {
+struct Fixture {
     server: Server,
     telemetry: Arc<net::telemetry::Telemetry>,
     runtime: Runtime,
 }
 
-static STAND: LazyLock<Stand> = LazyLock::new(|| {
+static FIXTURE: LazyLock<Fixture> = LazyLock::new(|| {
     let settings = ServiceSettings {
         frame_bytes_max: 192,
         body_bytes_max: 512,
@@ -51,34 +51,34 @@ static STAND: LazyLock<Stand> = LazyLock::new(|| {
         outbox_bytes_max: 128,
         ..ServiceSettings::default()
     };
-    let service = Service::new(Asked, Obedient, settings);
+    let service = Service::new(Tagged, Scripted, settings);
     let telemetry = service.telemetry.clone();
     let workers = Arc::new(Workers::start(1).expect("a thread"));
     let connections = Connections::new(ConnectionLimits::default());
     let server = Server::start(service, &workers, connections, &Shutdown::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-    Stand { server, telemetry, runtime }
+    Fixture { server, telemetry, runtime }
 });
 
 /// Returns all bytes that the server sends.
-fn said(stream: &[u8], cuts: &[u8]) -> Vec<u8> {
+fn response_bytes(stream: &[u8], cuts: &[u8]) -> Vec<u8> {
     let (mine, theirs) = tokio::io::duplex(PIPE_BYTES);
-    STAND.server.serve_pipe(theirs);
-    STAND.runtime.block_on(async {
-        let (mut ear, mouth) = tokio::io::split(mine);
-        let mut heard = Vec::new();
+    FIXTURE.server.serve_pipe(theirs);
+    FIXTURE.runtime.block_on(async {
+        let (mut reader, writer) = tokio::io::split(mine);
+        let mut received = Vec::new();
         // A server that has sent its last answer need not read.
-        let (_, read) = tokio::join!(say(mouth, stream, cuts), ear.read_to_end(&mut heard));
+        let (_, read) = tokio::join!(send(writer, stream, cuts), reader.read_to_end(&mut received));
         read.expect("the end of the answers");
-        heard
+        received
     })
 }
 
-async fn say(mut mouth: tokio::io::WriteHalf<DuplexStream>, stream: &[u8], cuts: &[u8]) -> io::Result<()> {
+async fn send(mut writer: tokio::io::WriteHalf<DuplexStream>, stream: &[u8], cuts: &[u8]) -> io::Result<()> {
     let mut rest = stream;
     for cut in cuts.iter().cycle() {
         let piece = if *cut == 0 { rest.len() } else { usize::from(*cut).min(rest.len()) };
-        mouth.write_all(&rest[..piece]).await?;
+        writer.write_all(&rest[..piece]).await?;
         rest = &rest[piece..];
         if rest.is_empty() {
             break;
@@ -86,24 +86,24 @@ async fn say(mut mouth: tokio::io::WriteHalf<DuplexStream>, stream: &[u8], cuts:
         // Usually the server reads this piece before the next one arrives.
         tokio::task::yield_now().await;
     }
-    mouth.shutdown().await
+    writer.shutdown().await
 }
 
 #[derive(Clone)]
-struct Asked;
+struct Tagged;
 
 /// Ways to answer a request.
 #[derive(Clone, Copy)]
-enum How {
+enum Mode {
     Now,
     Later,
     Alone,
     Last,
 }
 
-impl Protocol for Asked {
+impl Protocol for Tagged {
     type Codec = ();
-    type Request<'a> = (How, &'a [u8]);
+    type Request<'a> = (Mode, &'a [u8]);
     type Message<'a> = &'a [u8];
     type Response = Vec<u8>;
     type Tag = u8;
@@ -113,10 +113,10 @@ impl Protocol for Asked {
     fn codec(&self, _peer: &Rc<Peer>) {}
 
     fn decode<'a>(&self, _codec: &mut (), input: &mut Input<'a>) -> Result<Decoded<'a, Self>, Fault> {
-        let Some(&[asked, tag, length]) = input.bytes().first_chunk::<HEAD_BYTES>() else {
+        let Some(&[kind, tag, length]) = input.bytes().first_chunk::<HEAD_BYTES>() else {
             return Ok(Decoded::More(HEAD_BYTES));
         };
-        if asked & MALFORMED != 0 {
+        if kind & MALFORMED != 0 {
             return Err(Fault::malformed("no such thing"));
         }
         let whole = HEAD_BYTES + usize::from(length);
@@ -124,13 +124,13 @@ impl Protocol for Asked {
             return Ok(Decoded::More(whole));
         }
         let words = &input.take(whole)[HEAD_BYTES..];
-        Ok(match asked % 8 {
-            0 => Decoded::Request(tag, (How::Now, words)),
-            1 => Decoded::Request(tag, (How::Later, words)),
-            2 => Decoded::Request(tag, (How::Alone, words)),
-            3 => Decoded::Request(tag, (How::Last, words)),
+        Ok(match kind % 8 {
+            0 => Decoded::Request(tag, (Mode::Now, words)),
+            1 => Decoded::Request(tag, (Mode::Later, words)),
+            2 => Decoded::Request(tag, (Mode::Alone, words)),
+            3 => Decoded::Request(tag, (Mode::Last, words)),
             4 => Decoded::Message(words),
-            5 => Decoded::Open(tag, (How::Later, words), words.first().map(|length| u64::from(*length))),
+            5 => Decoded::Open(tag, (Mode::Later, words), words.first().map(|length| u64::from(*length))),
             piece => Decoded::Piece { tag, bytes: words, is_last: piece == 7 },
         })
     }
@@ -146,9 +146,9 @@ impl Protocol for Asked {
 }
 
 #[derive(Clone)]
-struct Obedient;
+struct Scripted;
 
-impl Handler<Asked> for Obedient {
+impl Handler<Tagged> for Scripted {
     type Connection = ();
     type Session = ();
     type Later = Once<LocalBoxFuture<'static, Vec<u8>>>;
@@ -157,7 +157,7 @@ impl Handler<Asked> for Obedient {
 
     fn open(&self, _connection: &Rc<()>, _outbox: &Arc<Outbox>) {}
 
-    fn call(&self, _session: &mut (), (how, words): (How, &[u8])) -> Reply<Vec<u8>, Self::Later> {
+    fn call(&self, _session: &mut (), (mode, words): (Mode, &[u8])) -> Reply<Vec<u8>, Self::Later> {
         let answer = words.to_vec();
         let later = |answer: Vec<u8>| -> Self::Later {
             once(Box::pin(async {
@@ -165,11 +165,11 @@ impl Handler<Asked> for Obedient {
                 answer
             }))
         };
-        match how {
-            How::Now => Reply::Now(answer),
-            How::Later => Reply::Later(later(answer)),
-            How::Alone => Reply::Alone(later(answer)),
-            How::Last => Reply::Last(answer),
+        match mode {
+            Mode::Now => Reply::Now(answer),
+            Mode::Later => Reply::Later(later(answer)),
+            Mode::Alone => Reply::Alone(later(answer)),
+            Mode::Last => Reply::Last(answer),
         }
     }
 
@@ -178,7 +178,7 @@ impl Handler<Asked> for Obedient {
         (!words.is_empty()).then(|| Box::pin(async move { rest(&words).await }) as Held)
     }
 
-    fn call_streamed(&self, _session: &mut (), _: (How, &[u8]), mut body: Body) -> Reply<Vec<u8>, Self::Later> {
+    fn call_streamed(&self, _session: &mut (), _: (Mode, &[u8]), mut body: Body) -> Reply<Vec<u8>, Self::Later> {
         Reply::Later(once(Box::pin(async move {
             let mut bytes = 0u64;
             let mut sum = 0u8;
@@ -195,7 +195,7 @@ impl Handler<Asked> for Obedient {
     }
 }
 
-/// Yields as often as the first word specifies.
+/// Yields as often as the first byte specifies.
 async fn rest(words: &[u8]) {
     for _ in 0..words.first().map_or(0, |word| word % 4) {
         tokio::task::yield_now().await;

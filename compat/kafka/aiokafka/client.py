@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""aiokafka: asyncio. Its loop has a thread, so that the scenarios read as for the other libraries."""
+"""Client aiokafka: asyncio. The event loop has a separate thread, so that the scenarios are as for other libraries."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ threading.Thread(target=LOOP.run_forever, daemon=True).start()
 
 
 def waits(method):
-    """Makes a plain function of a coroutine, with the protocol's names for the library's errors."""
+    """Converts a coroutine to a blocking function, and the library's errors to the protocol's names."""
 
     def call(*args, **kwargs):
         async def within():
@@ -129,7 +129,7 @@ class Transaction:
 
 
 class Admin:
-    """A client for administration that lives as long as one call."""
+    """Administration client for one call."""
 
     def __init__(self, client):
         self.client = AIOKafkaAdminClient(**client.options)
@@ -259,7 +259,7 @@ class Client(suite.Client):
 
     @waits
     async def set_config(self, topic, name, value):
-        # It has the call that sets all, and no other: what is to stay has to be sent again.
+        # The library only has the call that replaces all settings: the others have to be sent again.
         async with Admin(self) as admin:
             resource = ConfigResource(ConfigResourceType.TOPIC, topic)
             (found,) = await admin.describe_configs([resource])

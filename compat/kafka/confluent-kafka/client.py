@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""confluent-kafka: librdkafka, from Python."""
+"""Client confluent-kafka: librdkafka from Python."""
 
 import contextlib
 import functools
@@ -31,7 +31,7 @@ def named(error):
 
 
 def calls(method):
-    """Turns the library's errors into the protocol's names."""
+    """Converts the library's errors to the protocol's names."""
 
     def call(*args, **kwargs):
         try:
@@ -123,7 +123,7 @@ class Transaction:
         self.producer.abort_transaction(suite.WAIT_SECONDS)
 
     def close(self):
-        # One that was fenced says so once more.
+        # A fenced producer reports the fencing again.
         with contextlib.suppress(KafkaException), warnings.catch_warnings(action="ignore"):
             self.producer.close()
 
@@ -171,7 +171,7 @@ class Client(suite.Client):
         failures = []
         consumer = kafka.Consumer(self.options(**{
             "group.id": "none", "enable.auto.commit": False, "message.max.bytes": bytes_max // 2,
-            # What is beyond it closes the connection, and the same is asked for again.
+            # A larger response closes the connection, and the library repeats the request.
             "fetch.max.bytes": bytes_max, "receive.message.max.bytes": bytes_max + 1024,
             "max.partition.fetch.bytes": bytes_max, "error_cb": failures.append,
         }))
@@ -180,7 +180,7 @@ class Client(suite.Client):
 
         def has_all():
             found.extend(record(message) for message in consumer.consume(1000, 0.1))
-            suite.same([str(failure) for failure in failures], [], "what the library says of its connections")
+            suite.same([str(failure) for failure in failures], [], "the library's connection errors")
             return len(found) >= count
 
         suite.until(f"{count} records", has_all)
@@ -259,7 +259,7 @@ class Client(suite.Client):
     def set_broker_config(self, name, value):
         kind = admin.AlterConfigOpType.DELETE if value is None else admin.AlterConfigOpType.SET
         entry = admin.ConfigEntry(name, value, incremental_operation=kind)
-        # The library has no name for all brokers.
+        # The library has no name for the resource of all brokers.
         node = str(next(iter(self.admin.list_topics(timeout=suite.WAIT_SECONDS).brokers)))
         resource = admin.ConfigResource(admin.ResourceType.BROKER, node, incremental_configs=[entry])
         self.admin.incremental_alter_configs([resource])[resource].result()

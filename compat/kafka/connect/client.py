@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kafka Connect, standalone: a file becomes a topic, the topic becomes a file, and a restart goes on where it was."""
+"""Kafka Connect, standalone: copies a file to a topic and the topic to a file, and resumes after a restart."""
 
 import contextlib
 import pathlib
@@ -42,12 +42,12 @@ topics={topic}
 
 class Connect(suite.Program):
     name, version = "connect", jvm.VERSION
-    # A JVM takes seconds to start where others are at work.
+    # A JVM takes seconds to start on a busy machine.
     seconds = 200
 
 
 def lines(count, begin=0):
-    # ASCII: the source takes characters for bytes when it is restarted.
+    # ASCII: after a restart the source counts characters as bytes.
     return [f"line {i}: one of many" for i in range(begin, begin + count)]
 
 
@@ -66,10 +66,10 @@ def file_to_file(c, n):
         with contextlib.closing(jvm.Running(command)) as worker:
             worker.wait_for("the first lines", arrived(500))
             append(lines(500, 500))
-            worker.wait_for("lines that came later", arrived(1000))
+            worker.wait_for("the later lines", arrived(1000))
         append(lines(100, 1000))
         with contextlib.closing(jvm.Running(command)) as worker:
-            worker.wait_for("lines after a restart", arrived(1100))
+            worker.wait_for("the lines after a restart", arrived(1100))
         same((folder / "out.txt").read_text().splitlines(), lines(1100), "the file at the end")
     options = ["--topic", n(), "--from-beginning", "--max-messages", 1100, "--timeout-ms", 20_000]
     found = jvm.run(f"{TOOLS}.consumer.ConsoleConsumer", "--bootstrap-server", c.address, *options)

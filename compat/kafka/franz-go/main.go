@@ -1,4 +1,4 @@
-// franz-go: pure Go, the newest versions of every request.
+// Client franz-go: pure Go, the newest versions of every request.
 package main
 
 import (
@@ -73,7 +73,7 @@ func (c *client) open(options ...kgo.Opt) (*kgo.Client, error) {
 	return kgo.NewClient(options...)
 }
 
-// named turns the library's errors into the protocol's names.
+// named converts the library's errors to the protocol's names.
 func named(err error) error {
 	var known *kerr.Error
 	if errors.As(err, &known) {
@@ -111,7 +111,7 @@ func deliver(cl *kgo.Client, topic string, records []suite.Record) ([]int64, err
 		sent = append(sent, record)
 	}
 	results := cl.ProduceSync(within(), sent...)
-	// They come as they are answered.
+	// The results are in the order of the responses, the offsets in that of the records.
 	var offsets []int64
 	for _, record := range sent {
 		offsets = append(offsets, record.Offset)
@@ -176,7 +176,7 @@ func (c *client) Offsets(topic string, partition int32) (int64, int64, error) {
 }
 
 func (c *client) OffsetAt(topic string, partition int32, timeMs int64) (int64, error) {
-	// kadm answers with the end where there is none, so this asks as the library's consumer does.
+	// kadm returns the end if there is no such record, so this sends the request of the library's consumer.
 	request := kmsg.NewPtrListOffsetsRequest()
 	asked := kmsg.NewListOffsetsRequestTopic()
 	asked.Topic = topic
@@ -289,7 +289,7 @@ type transaction struct{ cl *kgo.Client }
 func (c *client) Transaction(id string) (suite.Transaction, error) {
 	cl, err := c.open(kgo.TransactionalID(id), kgo.TransactionTimeout(time.Minute))
 	if err == nil {
-		// Otherwise it waits for the first record.
+		// Otherwise the library initializes the producer with the first record.
 		_, _, err = cl.ProducerID(within())
 	}
 	return &transaction{cl}, named(err)

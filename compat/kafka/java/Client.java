@@ -1,4 +1,4 @@
-// The Java client, with its newest protocols. The scenarios are those of suite.py: Client HOST:PORT [SCENARIO..]
+// Java client of Kafka, with its newest protocols. The scenarios are those of suite.py: Client HOST:PORT [SCENARIO..]
 
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
@@ -23,7 +23,7 @@ import org.apache.kafka.common.utils.AppInfoParser;
 public class Client {
     static final int SCENARIO_SECONDS = 90;
     static final Duration WAIT = Duration.ofSeconds(30);
-    /** How long nothing may come before there is nothing more. */
+    /** Time without records after which no more are expected. */
     static final Duration QUIET = Duration.ofMillis(400);
     static final long START_MS = 1_700_000_000_000L;
 
@@ -61,7 +61,7 @@ public class Client {
         return options;
     }
 
-    // What is sent and read.
+    // Records.
 
     record Rec(String key, String value) {}
 
@@ -116,7 +116,7 @@ public class Client {
 
     static final long EARLIEST = -2, LATEST = -1;
 
-    /** At least so many records, and all that come until it has been quiet for a moment. */
+    /** Reads at least {@code count} records, and more until none has arrived for {@code QUIET}. */
     List<ConsumerRecord<byte[], byte[]>> read(String topic, int count, int partition, long start, boolean committed) {
         try (var consumer = consumer("isolation.level", committed ? "read_committed" : "read_uncommitted")) {
             var at = new TopicPartition(topic, partition);
@@ -142,8 +142,8 @@ public class Client {
         var values = new HashMap<String, String>();
         for (int i = 0; i < configs.length; i += 2) values.put(configs[i], configs[i + 1]);
         admin.createTopics(List.of(new NewTopic(topic, partitions, (short) 1).configs(values))).all().get();
-        // Its leaders are known a moment later.
-        until("the topic is there", () -> partitions(topic) == partitions);
+        // The leaders are known a moment later.
+        until("the topic exists", () -> partitions(topic) == partitions);
     }
 
     int partitions(String topic) throws Exception {
@@ -205,7 +205,7 @@ public class Client {
         for (int i = 0; i < 200; i++) records.get(i).headers().add("n", bytes("" + i));
         same(c.produce(records, "compression.type", codec), upTo(200), "the offsets");
         var found = c.read(c.topic(), 200, 0, EARLIEST, false);
-        same(plain(found), sent, "what was read");
+        same(plain(found), sent, "the records read");
         for (int i = 0; i < 200; i++) same(text(found.get(i).headers().lastHeader("n").value()), "" + i, "a header");
     }
 
@@ -242,7 +242,7 @@ public class Client {
         c.create(c.topic(), 1);
         var sent = List.of(new Rec(null, "no key"), new Rec("no value", null), new Rec(null, null), new Rec("", ""));
         c.produce(sent);
-        same(c.read(c.topic(), 4), sent, "what was read");
+        same(c.read(c.topic(), 4), sent, "the records read");
     }
 
     static void timestamps(Client c) throws Exception {
@@ -259,21 +259,21 @@ public class Client {
         var value = new byte[1_000_000];
         for (int i = 0; i < value.length; i++) value[i] = (byte) (i * (i / 1000) % 251);
         c.produce(List.of(new ProducerRecord<>(c.topic(), 0, bytes("k"), value), new ProducerRecord<>(c.topic(), 0, bytes("l"), value)));
-        for (var found : c.read(c.topic(), 2, 0, EARLIEST, false)) same(Arrays.equals(found.value(), value), true, "whether it is what was sent");
+        for (var found : c.read(c.topic(), 2, 0, EARLIEST, false)) same(Arrays.equals(found.value(), value), true, "equality with the sent value");
     }
 
     static void many(Client c, int count, boolean idempotent) throws Exception {
         c.create(c.topic(), 1);
         var sent = records(c.topic(), 0, numbered(count));
         same(c.produce(sent, "enable.idempotence", idempotent, "acks", "all"), upTo(count), "the offsets");
-        same(c.read(c.topic(), count), numbered(count), "what was read");
+        same(c.read(c.topic(), count), numbered(count), "the records read");
     }
 
     static void fromOffset(Client c) throws Exception {
         c.create(c.topic(), 2);
         c.produce(numbered("other", 0, 5));
         c.produce(records(c.topic(), 1, numbered(50)));
-        // In the middle of a batch, too.
+        // Offset 17 is in the middle of a batch.
         for (int start : new int[] {0, 17, 49}) {
             var found = c.read(c.topic(), 50 - start, 1, start, false);
             same(plain(found), numbered("value", start, 50 - start), "from " + start);
@@ -295,7 +295,7 @@ public class Client {
         }
         var latest = c.admin.listOffsets(Map.of(at, OffsetSpec.maxTimestamp())).partitionResult(at).get();
         same(List.of(latest.offset(), latest.timestamp()), List.of(19L, START_MS + 19_000), "offset and time of the newest record");
-        same(c.read(c.topic(), 12, 0, 8, false).get(0).offset(), 8L, "the first offset that was read");
+        same(c.read(c.topic(), 12, 0, 8, false).get(0).offset(), 8L, "the first offset read");
     }
 
     static void earliestLatest(Client c) throws Exception {
@@ -346,7 +346,7 @@ public class Client {
         public void close() { consumer.close(); }
     }
 
-    /** Polls members until they have so many records, and none more comes; each commits what it has got. */
+    /** Polls members until they have {@code count} records and no more arrive. Each commits its records. */
     static List<ConsumerRecord<byte[], byte[]>> drain(List<Member> members, int count, String what) {
         var found = new ArrayList<ConsumerRecord<byte[], byte[]>>();
         long last = System.nanoTime(), end = last + WAIT.toNanos();
@@ -363,12 +363,12 @@ public class Client {
         return found;
     }
 
-    /** Polls members until each has some of the partitions, and together each of them once. */
+    /** Polls members until each has some of the partitions, and each partition has one member. */
     static List<SortedSet<Integer>> settled(List<Member> members, int partitions, String what) {
         var parts = new ArrayList<SortedSet<Integer>>();
         until(what, () -> {
             parts.clear();
-            for (var member : members) same(member.poll().size(), 0, "the number of records that nobody sent");
+            for (var member : members) same(member.poll().size(), 0, "the number of unexpected records");
             for (var member : members) parts.add(member.assignment());
             var all = parts.stream().flatMap(Set::stream).sorted().toList();
             return parts.stream().noneMatch(Set::isEmpty) && all.equals(IntStream.range(0, partitions).boxed().toList());
@@ -387,7 +387,7 @@ public class Client {
                 settled(List.of(first, second), partitions, "both members have partitions");
                 c.round(1, partitions, List.of(first, second));
             }
-            settled(List.of(first), partitions, "the member that stays has all partitions");
+            settled(List.of(first), partitions, "the remaining member has all partitions");
             c.round(2, partitions, List.of(first));
         }
     }
@@ -409,13 +409,13 @@ public class Client {
                 before = settled(List.of(first, second), 4, "both members have partitions");
             }
             try (var again = join.apply("two")) {
-                until("the member that came back has partitions", () -> {
+                until("the returning member has partitions", () -> {
                     first.poll();
                     again.poll();
-                    same(first.assignment(), before.get(0), "what the other member has");
+                    same(first.assignment(), before.get(0), "the partitions of the other member");
                     return !again.assignment().isEmpty();
                 });
-                same(again.assignment(), before.get(1), "what it has");
+                same(again.assignment(), before.get(1), "the partitions of the returning member");
                 c.round(0, 4, List.of(first, again));
             }
         }
@@ -428,11 +428,11 @@ public class Client {
         try (var member = c.new Member(c.topic(), c.name("group"))) {
             until("records", () -> !member.poll().isEmpty());
             member.commit(4, at.metadata());
-            same(member.committed().offset() + member.committed().metadata(), at.offset() + at.metadata(), "what is committed");
+            same(member.committed().offset() + member.committed().metadata(), at.offset() + at.metadata(), "the committed offset");
         }
         try (var member = c.new Member(c.topic(), c.name("group"))) {
-            same(plain(drain(List.of(member), 6, "the rest")), numbered("value", 4, 6), "what it resumes with");
-            same(member.committed().offset(), 10L, "what is committed at the end");
+            same(plain(drain(List.of(member), 6, "the rest")), numbered("value", 4, 6), "the records after the committed offset");
+            same(member.committed().offset(), 10L, "the last committed offset");
         }
     }
 
@@ -440,16 +440,16 @@ public class Client {
         c.create(c.topic(), 2);
         refused("TOPIC_ALREADY_EXISTS", () -> c.create(c.topic(), 2));
         refused("INVALID_TOPIC_EXCEPTION", () -> c.create("not a name!", 1));
-        same(c.admin.listTopics().names().get().contains(c.topic()), true, "whether it is listed");
+        same(c.admin.listTopics().names().get().contains(c.topic()), true, "presence of the topic in the list");
         c.admin.createPartitions(Map.of(c.topic(), NewPartitions.increaseTo(5))).all().get();
-        until("it has five partitions", () -> c.partitions(c.topic()) == 5);
+        until("the topic has five partitions", () -> c.partitions(c.topic()) == 5);
         c.produce(records(c.topic(), 4, numbered(3)));
-        same(plain(c.read(c.topic(), 3, 4, EARLIEST, false)), numbered(3), "what a new partition has");
+        same(plain(c.read(c.topic(), 3, 4, EARLIEST, false)), numbered(3), "the records of a new partition");
         refused("INVALID_PARTITIONS", () -> c.admin.createPartitions(Map.of(c.topic(), NewPartitions.increaseTo(3))).all().get());
         var id = c.admin.describeTopics(List.of(c.topic())).allTopicNames().get().get(c.topic()).topicId();
-        same(c.admin.describeTopics(TopicCollection.ofTopicIds(List.of(id))).allTopicIds().get().get(id).name(), c.topic(), "the name of its id");
+        same(c.admin.describeTopics(TopicCollection.ofTopicIds(List.of(id))).allTopicIds().get().get(id).name(), c.topic(), "the name of the topic id");
         c.admin.deleteTopics(List.of(c.topic())).all().get();
-        until("it is gone", () -> c.partitions(c.topic()) == 0);
+        until("the topic is deleted", () -> c.partitions(c.topic()) == 0);
         refused("UNKNOWN_TOPIC_OR_PARTITION", () -> c.admin.deleteTopics(List.of(c.topic())).all().get());
     }
 
@@ -475,7 +475,7 @@ public class Client {
         c.produce(numbered(10));
         var at = new TopicPartition(c.topic(), 0);
         same(c.admin.deleteRecords(Map.of(at, RecordsToDelete.beforeOffset(4))).lowWatermarks().get(at).get().lowWatermark(), 4L, "the first offset");
-        same(c.read(c.topic(), 6), numbered("value", 4, 6), "what was read");
+        same(c.read(c.topic(), 6), numbered("value", 4, 6), "the records read");
         refused("OFFSET_OUT_OF_RANGE", () -> c.admin.deleteRecords(Map.of(at, RecordsToDelete.beforeOffset(11))).all().get());
     }
 
@@ -489,7 +489,7 @@ public class Client {
         Callable<ConsumerGroupDescription> described = () -> c.admin.describeConsumerGroups(List.of(group)).all().get().get(group);
         try (var member = c.new Member(c.topic(), group)) {
             drain(List.of(member), 10, "records");
-            same(listed.call(), true, "whether the group is listed");
+            same(listed.call(), true, "presence of the group in the list");
             same(described.call().groupState(), GroupState.STABLE, "its state");
             same(described.call().members().iterator().next().assignment().topicPartitions(), Set.of(zero, one), "the assignment");
         }
@@ -499,22 +499,22 @@ public class Client {
             c.admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get().forEach((at, offset) -> found.put(at, offset.offset()));
             return found;
         };
-        same(offsets.call(), Map.of(zero, 5L, one, 5L), "its offsets");
+        same(offsets.call(), Map.of(zero, 5L, one, 5L), "the group's offsets");
         c.admin.alterConsumerGroupOffsets(group, Map.of(zero, new OffsetAndMetadata(2))).all().get();
-        same(offsets.call(), Map.of(zero, 2L, one, 5L), "its offsets after one was set");
+        same(offsets.call(), Map.of(zero, 2L, one, 5L), "the group's offsets after one was set");
         c.admin.deleteConsumerGroupOffsets(group, Set.of(one)).all().get();
-        same(offsets.call(), Map.of(zero, 2L), "its offsets after one was deleted");
+        same(offsets.call(), Map.of(zero, 2L), "the group's offsets after one was deleted");
         c.admin.deleteConsumerGroups(List.of(group)).all().get();
-        until("the group is gone", () -> !listed.call());
+        until("the group is deleted", () -> !listed.call());
         refused("GROUP_ID_NOT_FOUND", () -> c.admin.deleteConsumerGroups(List.of(group)).all().get());
     }
 
     static void adminCluster(Client c) throws Exception {
         var cluster = c.admin.describeCluster();
-        same(cluster.nodes().get().contains(cluster.controller().get()), true, "whether the controller is a node");
-        same(cluster.clusterId().get().isEmpty(), false, "whether the cluster has no name");
+        same(cluster.nodes().get().contains(cluster.controller().get()), true, "presence of the controller among the nodes");
+        same(cluster.clusterId().get().isEmpty(), false, "an empty cluster id");
         var features = c.admin.describeFeatures().featureMetadata().get();
-        same(features.supportedFeatures() != null, true, "whether features are told");
+        same(features.supportedFeatures() != null, true, "presence of the supported features");
     }
 
     static void adminLogDirs(Client c) throws Exception {
@@ -542,16 +542,16 @@ public class Client {
             for (int round = 0; round < 3; round++) {
                 producer.beginTransaction();
                 deliver(producer, records(c.topic(), 0, rounds.get(round)));
-                if (round == 2) same(c.committed(c.topic(), 3), rounds.get(0), "what is committed while one is open");
+                if (round == 2) same(c.committed(c.topic(), 3), rounds.get(0), "the committed records during a transaction");
                 if (round == 1) producer.abortTransaction();
                 else producer.commitTransaction();
             }
         }
         var committed = new ArrayList<>(rounds.get(0));
         committed.addAll(rounds.get(2));
-        until("the last one is committed", () -> c.committed(c.topic(), 0).size() == 6);
-        same(c.committed(c.topic(), 6), committed, "what is committed");
-        same(c.read(c.topic(), 9), rounds.stream().flatMap(List::stream).toList(), "what is there");
+        until("the last transaction is committed", () -> c.committed(c.topic(), 0).size() == 6);
+        same(c.committed(c.topic(), 6), committed, "the committed records");
+        same(c.read(c.topic(), 9), rounds.stream().flatMap(List::stream).toList(), "the records of all transactions");
     }
 
     static void transactionTransform(Client c) throws Exception {
@@ -573,9 +573,9 @@ public class Client {
                 until("the offset is committed", () -> member.committed() != null && member.committed().offset() == 4);
             }
         }
-        same(c.committed(out, 4), doubled.apply(numbered(4)), "what is committed");
+        same(c.committed(out, 4), doubled.apply(numbered(4)), "the committed records");
         try (var member = c.new Member(in, c.name("group"))) {
-            same(plain(drain(List.of(member), 2, "the rest")), numbered("value", 4, 2), "what a new member gets");
+            same(plain(drain(List.of(member), 2, "the rest")), numbered("value", 4, 2), "the records of a new member");
         }
     }
 
@@ -596,13 +596,13 @@ public class Client {
             same(state, TransactionState.ONGOING, "the state of the transaction");
             successor.commitTransaction();
         }
-        until("the successor's are committed", () -> c.committed(c.topic(), 0).size() == 2);
-        same(c.committed(c.topic(), 2), numbered("successor", 0, 2), "what is committed");
+        until("the successor's records are committed", () -> c.committed(c.topic(), 0).size() == 2);
+        same(c.committed(c.topic(), 2), numbered("successor", 0, 2), "the committed records");
     }
 
     static void autoCreate(Client c) throws Exception {
         same(c.produce(numbered(3)), upTo(3), "the offsets");
-        same(c.read(c.topic(), 3), numbered(3), "what was read");
+        same(c.read(c.topic(), 3), numbered(3), "the records read");
     }
 
     static void unknownTopic(Client c) throws Exception {
@@ -614,7 +614,7 @@ public class Client {
         c.create(c.topic(), 1, "max.message.bytes", "20000");
         refused("MESSAGE_TOO_LARGE", () -> c.produce(List.of(new ProducerRecord<>(c.topic(), 0, bytes("k"), new byte[50_000]))));
         same(c.produce(numbered(3)), upTo(3), "the offsets of others");
-        same(c.read(c.topic(), 3), numbered(3), "what was read");
+        same(c.read(c.topic(), 3), numbered(3), "the records read");
     }
 
     static void sasl(Client c, String mechanism, boolean tls) throws Exception {
@@ -637,7 +637,7 @@ public class Client {
         var known = as.apply(System.getenv("COMPAT_PASSWORD"));
         known.create(c.topic(), 1);
         same(known.produce(numbered(3)), upTo(3), "the offsets");
-        same(known.read(c.topic(), 3), numbered(3), "what was read");
+        same(known.read(c.topic(), 3), numbered(3), "the records read");
         known.admin.close();
         var stranger = as.apply("wrong");
         refused("SASL_AUTHENTICATION_FAILED", () -> stranger.admin.describeCluster().nodes().get());
@@ -673,7 +673,7 @@ public class Client {
 
     void fromEarliest() throws Exception { setGroup("share.auto.offset.reset", "earliest"); }
 
-    /** The next records, of which there are some. */
+    /** Polls until there are records, and returns them. */
     static List<ConsumerRecord<byte[], byte[]>> some(ShareConsumer<byte[], byte[]> consumer) {
         var found = new ArrayList<ConsumerRecord<byte[], byte[]>>();
         until("records", () -> {
@@ -684,7 +684,7 @@ public class Client {
     }
 
     static void settled(ShareConsumer<byte[], byte[]> consumer) {
-        consumer.commitSync().forEach((at, failure) -> same(failure, Optional.empty(), "what came of " + at));
+        consumer.commitSync().forEach((at, failure) -> same(failure, Optional.empty(), "the failure of " + at));
     }
 
     static List<String> deliveries(List<ConsumerRecord<byte[], byte[]>> records) {
@@ -702,12 +702,12 @@ public class Client {
         try (var consumer = c.sharer()) {
             var found = new ArrayList<ConsumerRecord<byte[], byte[]>>();
             while (found.size() < 50) found.addAll(some(consumer));
-            same(plain(found), numbered(50), "what was given out");
+            same(plain(found), numbered(50), "the delivered records");
             settled(consumer);
             nothing(consumer);
             c.produce(numbered("later", 0, 3));
-            same(plain(some(consumer)), numbered("later", 0, 3), "what came later");
-            // What it was given last is settled by the next poll, or by this.
+            same(plain(some(consumer)), numbered("later", 0, 3), "the later records");
+            // The next poll settles the last delivered records, or this call does.
             settled(consumer);
         }
         try (var consumer = c.sharer()) {
@@ -721,7 +721,7 @@ public class Client {
         c.produce(numbered(6));
         try (var consumer = c.explicit()) {
             var found = some(consumer);
-            same(deliveries(found), List.of("0 x1", "1 x1", "2 x1", "3 x1", "4 x1", "5 x1"), "what was given out");
+            same(deliveries(found), List.of("0 x1", "1 x1", "2 x1", "3 x1", "4 x1", "5 x1"), "the delivered records");
             var kinds = List.of(AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT, AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.ACCEPT);
             for (int i = 0; i < 6; i++) consumer.acknowledge(found.get(i), kinds.get(i));
             settled(consumer);
@@ -731,7 +731,7 @@ public class Client {
                 next.forEach(record -> consumer.acknowledge(record, AcknowledgeType.ACCEPT));
                 again.addAll(next);
             }
-            same(deliveries(again), List.of("1 x2", "4 x2"), "what was released");
+            same(deliveries(again), List.of("1 x2", "4 x2"), "the released records");
             settled(consumer);
             nothing(consumer);
         }
@@ -744,14 +744,14 @@ public class Client {
         try (var consumer = c.explicit()) {
             for (int i = 1; i <= 5; i++) {
                 var found = some(consumer);
-                same(deliveries(found), List.of("0 x" + i), "what was given out");
+                same(deliveries(found), List.of("0 x" + i), "the delivered records");
                 consumer.acknowledge(found.get(0), AcknowledgeType.RELEASE);
                 settled(consumer);
             }
             nothing(consumer);
             c.produce(numbered("next", 0, 1));
             var next = some(consumer);
-            same(deliveries(next), List.of("1 x1"), "what is next");
+            same(deliveries(next), List.of("1 x1"), "the next records");
             consumer.acknowledge(next.get(0));
         }
     }
@@ -765,9 +765,9 @@ public class Client {
             for (int i = 0; i < 2; i++) {
                 consumer.acknowledge(found.get(0), AcknowledgeType.RENEW);
                 settled(consumer);
-                // A record that is held for longer is given to its member once more, to be settled.
+                // A record with a renewed lease is delivered to its member again, to be settled.
                 found = some(consumer);
-                same(deliveries(found), List.of("0 x1"), "what it still has");
+                same(deliveries(found), List.of("0 x1"), "the records with a renewed lease");
             }
             consumer.acknowledge(found.get(0), AcknowledgeType.ACCEPT);
             settled(consumer);
@@ -794,11 +794,11 @@ public class Client {
             });
             nothing(one);
             nothing(two);
-            same(found.values().stream().noneMatch(List::isEmpty), true, "whether each has some");
+            same(found.values().stream().noneMatch(List::isEmpty), true, "presence of records at both consumers");
             var all = new HashSet<Rec>(found.get(one));
             all.addAll(found.get(two));
-            same(all, Set.copyOf(numbered(200)), "what both have");
-            same(found.get(one).size() + found.get(two).size(), 200, "how many that is");
+            same(all, Set.copyOf(numbered(200)), "the records of both consumers");
+            same(found.get(one).size() + found.get(two).size(), 200, "the number of records of both consumers");
         }
     }
 
@@ -809,10 +809,10 @@ public class Client {
         try (var other = c.explicit()) {
             try (var consumer = c.explicit()) {
                 var found = some(consumer);
-                same(plain(found), numbered(10), "what the first was given");
+                same(plain(found), numbered(10), "the records of the first consumer");
                 nothing(other);
                 for (var record : found.subList(0, 4)) consumer.acknowledge(record, AcknowledgeType.ACCEPT);
-                // It goes without a word of the others.
+                // Closing does not settle the other records, so they are released here.
                 for (var record : found.subList(4, 10)) consumer.acknowledge(record, AcknowledgeType.RELEASE);
             }
             var found = new ArrayList<ConsumerRecord<byte[], byte[]>>();
@@ -821,7 +821,7 @@ public class Client {
                 next.forEach(record -> other.acknowledge(record));
                 found.addAll(next);
             }
-            same(plain(found), numbered("value", 4, 6), "what the other was given");
+            same(plain(found), numbered("value", 4, 6), "the records of the other consumer");
         }
     }
 
@@ -837,7 +837,7 @@ public class Client {
             deliver(producer, records(c.topic(), 0, numbered("committed", 0, 3)));
             nothing(consumer);
             producer.commitTransaction();
-            same(plain(some(consumer)), numbered("committed", 0, 3), "what was given out");
+            same(plain(some(consumer)), numbered("committed", 0, 3), "the delivered records");
         }
     }
 
@@ -861,22 +861,22 @@ public class Client {
             int count = 0;
             while (count < 9) count += some(consumer).size();
             settled(consumer);
-            same(listed.call().flatMap(GroupListing::type), Optional.of(GroupType.SHARE), "how it is listed");
+            same(listed.call().flatMap(GroupListing::type), Optional.of(GroupType.SHARE), "the listed type of the group");
             same(described.call().groupState(), GroupState.STABLE, "its state");
             same(described.call().members().iterator().next().assignment().topicPartitions(), Set.of(zero, one), "the assignment");
             refused("NON_EMPTY_GROUP", () -> c.admin.alterShareGroupOffsets(group, Map.of(zero, 2L)).all().get());
             refused("NON_EMPTY_GROUP", () -> c.admin.deleteShareGroups(List.of(group)).all().get());
         }
         until("the group is empty", () -> described.call().groupState() == GroupState.EMPTY);
-        until("it lacks nothing", () -> lags.call().equals(Map.of(zero, 0L, one, 0L)));
+        until("the lag is 0", () -> lags.call().equals(Map.of(zero, 0L, one, 0L)));
         c.admin.alterShareGroupOffsets(group, Map.of(zero, 2L)).all().get();
-        until("it lacks three", () -> lags.call().equals(Map.of(zero, 3L, one, 0L)));
+        until("the lag is 3", () -> lags.call().equals(Map.of(zero, 3L, one, 0L)));
         try (var consumer = c.sharer()) {
-            same(plain(some(consumer)), numbered("value", 2, 3), "what is given out from there");
+            same(plain(some(consumer)), numbered("value", 2, 3), "the records delivered from there");
         }
         until("the group is empty", () -> described.call().groupState() == GroupState.EMPTY);
         c.admin.deleteShareGroupOffsets(group, Set.of(c.topic())).all().get();
-        until("there are none left", () -> lags.call().isEmpty());
+        until("the group has no offsets", () -> lags.call().isEmpty());
     }
 
     static void shareDelete(Client c) throws Exception {
@@ -888,7 +888,7 @@ public class Client {
         try (var consumer = c.sharer()) {
             same(some(consumer).size(), 3, "the number of records");
         }
-        until("it can be deleted", () -> {
+        until("the group can be deleted", () -> {
             try {
                 c.admin.deleteShareGroups(List.of(group)).all().get();
                 return true;
@@ -897,7 +897,7 @@ public class Client {
                 return false;
             }
         });
-        until("the group is gone", () -> !listed.call());
+        until("the group is deleted", () -> !listed.call());
         refused("GROUP_ID_NOT_FOUND", () -> c.admin.describeShareGroups(List.of(group)).all().get());
         try (var consumer = c.sharer()) {
             same(some(consumer).size(), 3, "the number of records for a new one");

@@ -1,4 +1,4 @@
-// kafka-go of Segment: pure Go, mostly the lowest versions of each request.
+// Client kafka-go of Segment: pure Go, mostly the lowest versions of each request.
 package main
 
 import (
@@ -72,7 +72,7 @@ func newClient(address string, security *suite.Security) suite.Client {
 
 func (c *client) Close() { c.transport.CloseIdleConnections() }
 
-// Its titles are the protocol's names in another spelling, but for these.
+// names has the protocol's names of errors whose titles are not these names in another spelling.
 var names = map[kafka.Error]string{
 	kafka.MessageSizeTooLarge:    "MESSAGE_TOO_LARGE",
 	kafka.InvalidTopic:           "INVALID_TOPIC_EXCEPTION",
@@ -82,7 +82,7 @@ var names = map[kafka.Error]string{
 	kafka.InvalidPartitionNumber: "INVALID_PARTITIONS",
 }
 
-// named turns the library's errors into the protocol's names.
+// named converts the library's errors to the protocol's names.
 func named(errs ...error) error {
 	for _, err := range errs {
 		var many kafka.WriteErrors
@@ -143,12 +143,12 @@ func (c *client) Produce(topic string, records []suite.Record, codec string, _ b
 		messages = append(messages, m)
 	}
 	err := writer.WriteMessages(within(), messages...)
-	// It leaves it to the caller to wait for a topic that is being created.
+	// The library leaves waiting for the creation of a topic to its caller.
 	for end := time.Now().Add(suite.WaitTime); errors.Is(err, kafka.UnknownTopicOrPartition) && time.Now().Before(end); {
 		time.Sleep(50 * time.Millisecond)
 		err = writer.WriteMessages(within(), messages...)
 	}
-	// It waits for the calls of Completion.
+	// Close waits for the calls of Completion.
 	return offsets, named(err, writer.Close())
 }
 
@@ -160,7 +160,7 @@ func record(m kafka.Message) suite.Record {
 	return r
 }
 
-// receive takes what comes until nothing has come for a while.
+// receive reads records until none has arrived for the time quiet.
 func receive(reader *kafka.Reader, quiet time.Duration) (found []suite.Record) {
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), quiet)
@@ -229,7 +229,7 @@ var members atomic.Int64
 
 func (c *client) Member(topic, group string, _ suite.GroupOptions) (suite.Member, error) {
 	dialer := c.dialer
-	// By which the group's description tells its members apart: the reader does not say what it has.
+	// The reader does not report its assignment. The client id identifies its member in the group's description.
 	dialer.ClientID = fmt.Sprintf("member-%d", members.Add(1))
 	reader := kafka.NewReader(kafka.ReaderConfig{
 		Brokers: []string{c.address}, GroupID: group, Topic: topic, Dialer: &dialer, StartOffset: kafka.FirstOffset,
@@ -266,7 +266,7 @@ func numbers(topics []kafka.GroupMemberTopic) (partitions []int32) {
 func (m *member) Commit(offsets map[int32]suite.Committed) error {
 	var messages []kafka.Message
 	for p, at := range offsets {
-		// What is committed of a record is the next offset.
+		// Committing a record commits the next offset.
 		messages = append(messages, kafka.Message{Topic: m.topic, Partition: int(p), Offset: at.Offset - 1})
 	}
 	return named(m.reader.CommitMessages(within(), messages...))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""kafka-python: pure Python, with one thread."""
+"""Client kafka-python: pure Python, with one thread."""
 
 import functools
 import logging
@@ -27,7 +27,7 @@ def named(error):
 
 
 def calls(method):
-    """Turns the library's errors into the protocol's names."""
+    """Converts the library's errors to the protocol's names."""
 
     def call(*args, **kwargs):
         try:
@@ -62,8 +62,8 @@ class Member:
         )
 
     def poll(self):
-        # A join that ends just when a poll gives up is lost to the library, and it asks for metadata, and with that
-        # joins again, after 100 ms.
+        # The library loses a join that ends just when a poll times out. It then requests metadata, and joins again,
+        # after 100 ms.
         return [record(r) for records in self.consumer.poll(300).values() for r in records]
 
     def assignment(self):
@@ -119,7 +119,7 @@ class Client(suite.Client):
     cooperative = "cooperative-sticky"
     excused = {"group_cooperative": "after a rebalance it does not fetch the partitions that it has kept"}
     denied = "KAFKA_TIMEOUT"
-    # It asks for an epoch without saying its own, which fences the successor.
+    # The library requests an epoch without sending its current one, which fences the successor.
     zombie_sends = False
 
     def can_send(self, record):

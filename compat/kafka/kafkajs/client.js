@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// kafkajs: JavaScript, by itself. The scenarios are those of suite.py: client.js HOST:PORT [SCENARIO..]
+// Client kafkajs: pure JavaScript. The scenarios are those of suite.py: client.js HOST:PORT [SCENARIO..]
 
 const assert = require("node:assert/strict");
 const fs = require("node:fs");
@@ -10,7 +10,7 @@ const { ZstdCodec } = require("zstd-codec");
 
 const SCENARIO_MS = 90_000;
 const WAIT_MS = 30_000;
-// How long nothing may come before there is nothing more.
+// Time without records after which no more are expected.
 const QUIET_MS = 400;
 const START_MS = 1_700_000_000_000;
 
@@ -19,7 +19,7 @@ CompressionCodecs[CompressionTypes.Snappy] = require("kafkajs-snappy");
 CompressionCodecs[CompressionTypes.LZ4] = () => ({
   compress: async (encoder) => {
     const frame = Buffer.from(lz4.compress(encoder.buffer));
-    // Its blocks do not need each other, which it does not say, and Apache Kafka insists on.
+    // The blocks are independent, but the library does not set the flag for it, which Apache Kafka requires.
     frame[4] |= 0x20;
     frame[6] = xxh32.hash(0, frame, 4, 2) >> 8;
     return frame;
@@ -44,7 +44,7 @@ async function until(what, holds) {
   assert.fail(`not within ${WAIT_MS} ms: ${what}`);
 }
 
-// The protocol's names of all errors that led to this one.
+// Returns the protocol's names of an error and of all its causes.
 function names(error) {
   return error ? [error.type, ...names(error.cause), ...names(error.originalError), ...(error.errors ?? []).flatMap(names)] : [];
 }
@@ -90,7 +90,7 @@ class Client {
     return producer.send({ topic, messages, acks: -1, compression: CompressionTypes[codec] }).finally(() => producer.disconnect());
   }
 
-  // Many requests at once, each with a few records. Returns the records in the order that the answers tell.
+  // Sends many concurrent requests with a few records each. Returns the records in the order of their offsets.
   async produceInFlight(topic, messages, each, options) {
     const producer = this.kafka.producer(options);
     await producer.connect();
@@ -103,7 +103,7 @@ class Client {
     return answers.sort((a, b) => a.baseOffset - b.baseOffset).flatMap((answer) => answer.some);
   }
 
-  // At least so many records of a partition, and all that come until it has been quiet for a moment. Only groups read.
+  // Reads at least `count` records of a partition, and more until none has arrived for a moment. Only groups can read.
   async read(topic, count, { partition = 0, start = "earliest", readUncommitted = true } = {}) {
     const consumer = this.kafka.consumer({ groupId: `${topic}.read.${Math.random()}`, readUncommitted, maxWaitTimeInMs: 200 });
     const found = [];
@@ -184,7 +184,7 @@ async function committed(client, topic, groupId) {
   return found.partitions.sort((a, b) => a.partition - b.partition);
 }
 
-// Polls members until they have so many records, and none more comes; each commits what it has got.
+// Polls members until they have `count` records and no more arrive. Each commits its records.
 async function drain(members, count, what) {
   const found = [];
   let last = Date.now();
@@ -204,7 +204,7 @@ async function drain(members, count, what) {
 
 async function settled(members, partitions, what) {
   await until(what, async () => {
-    for (const member of members) assert.deepEqual(await member.poll(), [], "records that nobody sent");
+    for (const member of members) assert.deepEqual(await member.poll(), [], "unexpected records");
     const all = members.flatMap((member) => member.partitions).sort();
     return members.every((member) => member.partitions.length) && all.join() === [...Array(partitions).keys()].join();
   });
@@ -250,7 +250,7 @@ const SCENARIOS = {
   codec_lz4: codec("LZ4"),
   codec_zstd: codec("ZSTD"),
 
-  // The library puts equal names together, and has no null.
+  // The library merges headers of equal names, and has no null.
   async headers(c, n) {
     await c.create(n());
     const all = Buffer.from([...Array(256).keys()]);
@@ -280,7 +280,7 @@ const SCENARIOS = {
     const value = Buffer.from(Array.from({ length: 1_000_000 }, (_, i) => (i * i) % 251));
     await c.produce(n(), [{ key: "k", value }]);
     const [found] = await c.read(n(), 1);
-    assert(found.value.equals(value), "it is not what was sent");
+    assert(found.value.equals(value), "the value read differs from the sent one");
   },
 
   many_in_order: many(10_000, 100),
@@ -299,7 +299,7 @@ const SCENARIOS = {
   async from_time(c, n) {
     await c.create(n());
     await c.produce(n(), numbered(20).map((r, i) => ({ ...r, timestamp: String(START_MS + 1000 * i) })));
-    // The library answers with the end where there is nothing.
+    // The library returns the end if there is no such record.
     for (const [at, offset] of [[-5, "0"], [7000, "7"], [7001, "8"], [60_000, "20"]]) {
       const found = await c.admin((admin) => admin.fetchTopicOffsetsByTimestamp(n(), START_MS + at));
       assert.deepEqual(found, [{ partition: 0, offset }]);
@@ -334,7 +334,7 @@ const SCENARIOS = {
       } finally {
         await second.close();
       }
-      await settled([first], partitions, "the member that stays has all partitions");
+      await settled([first], partitions, "the remaining member has all partitions");
       await round(2, [first]);
     } finally {
       await first.close();
@@ -374,18 +374,18 @@ const SCENARIOS = {
       return topics.find((topic) => topic.name === n())?.partitions.length;
     });
     assert.equal(await partitions(), 2);
-    // The library's word for a topic that is there.
+    // The library returns `false` if the topic exists.
     assert.equal(await c.create(n(), 2), false);
     await refused("INVALID_TOPIC_EXCEPTION", () => c.create("not a name!"));
     const add = (count) => c.admin((admin) => admin.createPartitions({ topicPartitions: [{ topic: n(), count }] }));
     await add(5);
-    await until("it has five partitions", async () => (await partitions()) === 5);
+    await until("the topic has five partitions", async () => (await partitions()) === 5);
     await c.produce(n(), numbered(3, { partition: 4 }));
     assert.deepEqual(plain(await c.read(n(), 3, { partition: 4 })), plain(numbered(3)));
     await refused("INVALID_PARTITIONS", () => add(3));
     const remove = () => c.admin((admin) => admin.deleteTopics({ topics: [n()] }));
     await remove();
-    await until("it is gone", async () => (await partitions()) === undefined);
+    await until("the topic is deleted", async () => (await partitions()) === undefined);
     await refused("UNKNOWN_TOPIC_OR_PARTITION", remove);
   },
 
@@ -402,7 +402,7 @@ const SCENARIOS = {
       return c.admin((admin) => admin.alterConfigs({ validateOnly: false, resources: [{ ...resource, configEntries }] }));
     };
     const before = await value("retention.bytes");
-    // The call sets all of them: what is not named gets its default.
+    // The call replaces all settings: the others get their defaults.
     await set({ "retention.bytes": "123456789" });
     await until("retention.bytes is set", async () => (await value("retention.bytes")) === "123456789");
     await set({ "retention.ms": "60000" });
@@ -414,7 +414,7 @@ const SCENARIOS = {
     await c.create(n());
     await c.produce(n(), numbered(10));
     await c.admin(async (admin) => {
-      // From which it learns who leads the partition.
+      // This call lets the library find the partition's leader.
       await admin.fetchTopicOffsets(n());
       await admin.deleteTopicRecords({ topic: n(), partitions: [{ partition: 0, offset: "4" }] });
     });
@@ -440,7 +440,7 @@ const SCENARIOS = {
     assert.deepEqual(await offsets(), ["2", "5"]);
     const remove = () => c.admin((admin) => admin.deleteGroups([n("group")]));
     await remove();
-    await until("the group is gone", async () => !(await groups()).includes(n("group")));
+    await until("the group is deleted", async () => !(await groups()).includes(n("group")));
     const error = await remove().then(() => null, (error) => error);
     assert.equal(error?.groups?.[0].error.type, "GROUP_ID_NOT_FOUND");
   },

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""kcat: librdkafka, from a shell."""
+"""Client kcat: librdkafka from a shell."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ class Kcat(suite.Program):
     excused = dict.fromkeys(["sasl_scram_256", "sasl_scram_512", "tls_scram_256", "tls_scram_512"], why)
 
     def produce(self, topic, records, *arguments, **options):
-        """`records` are pairs of text."""
+        """Sends `records`, which are pairs of text, and returns the output of kcat."""
         lines = "".join(f"{key}|{value}\n" for key, value in records).encode()
         return output("-P", "-b", self.address, "-t", topic, "-p", 0, "-K|", *arguments, stdin=lines, **options)
 
@@ -49,7 +49,7 @@ def codec(name):
     def scenario(c, n):
         records = [(f"k{i}", "the same words again and again " * 20 + str(i)) for i in range(200)]
         c.produce(n(), records, "-z", name)
-        same(c.read(n()), records, "what was read")
+        same(c.read(n()), records, "the records read")
 
     return scenario
 
@@ -68,19 +68,19 @@ def nulls(c, n):
 def large_record(c, n):
     value = "0123456789" * 100_000
     c.produce(n(), [("k", value)], "-X", "message.max.bytes=2000000")
-    same(c.read(n()) == [("k", value)], True, "whether it is what was sent")
+    same(c.read(n()) == [("k", value)], True, "equality with the sent value")
 
 
 def many_in_order(c, n):
     c.produce(n(), numbered(10_000))
-    same(c.read(n()), numbered(10_000), "what was read")
+    same(c.read(n()), numbered(10_000), "the records read")
 
 
 def from_offset(c, n):
     c.produce(n(), numbered(50))
     same(c.read(n(), start=17, format="%o|%s"), [(str(i), f"value-{i}") for i in range(17, 50)], "from an offset")
-    same(c.read(n(), start=-3), numbered(3, 47), "the last three")
-    same(c.read(n(), "-c", 5), numbered(5), "the first five")
+    same(c.read(n(), start=-3), numbered(3, 47), "the last three records")
+    same(c.read(n(), "-c", 5), numbered(5), "the first five records")
 
 
 def from_time(c, n):
@@ -100,7 +100,7 @@ def latest(c, n):
 
 
 def group(strategy):
-    """One partition of each of two topics: kcat creates topics by sending to them."""
+    """Makes a scenario with one partition of each of two topics, because kcat creates topics by sending to them."""
 
     def scenario(c, n):
         topics = [n("a"), n("b")]
@@ -114,27 +114,27 @@ def group(strategy):
         assigned = lambda seen: any(re.search(r": assigned:|incremental assignment of [1-9]", line) for line in seen)
         with join() as first:
             found = first.wait_for("all records", lambda seen: len(records(seen)) == 20 and records(seen))
-            same(sorted(found), expected("first"), "what one member got")
+            same(sorted(found), expected("first"), "the records of one member")
             del first.seen[:]
             with join() as second:
                 second.wait_for("the second member has a partition", assigned)
-                first.wait_for("the first member knows", lambda seen: any("rebalanced" in line for line in seen))
+                first.wait_for("the first member has rebalanced", lambda seen: any("rebalanced" in line for line in seen))
                 for topic in topics:
                     c.produce(topic, numbered(10, tag="second"))
                 both = lambda _: len(records(first.seen) + records(second.seen)) >= 20
-                first.wait_for("its share", lambda seen: len(records(seen)) == 10)
-                second.wait_for("its share", lambda seen: len(records(seen)) == 10)
-                same(both(None) and sorted(records(first.seen) + records(second.seen)), expected("second"), "what two members got")
+                first.wait_for("the first member's share", lambda seen: len(records(seen)) == 10)
+                second.wait_for("the second member's share", lambda seen: len(records(seen)) == 10)
+                same(both(None) and sorted(records(first.seen) + records(second.seen)), expected("second"), "the records of two members")
             del first.seen[:]
             first.wait_for("the first member has all", assigned)
             for topic in topics:
                 c.produce(topic, numbered(10, tag="third"))
             found = first.wait_for("all records", lambda seen: len(records(seen)) >= 20 and records(seen))
-            same(sorted(found), expected("third"), "what the member that stays got")
+            same(sorted(found), expected("third"), "the records of the remaining member")
         c.produce(topics[0], [("k", "last")])
         with join() as later:
             found = later.wait_for("the rest", lambda seen: records(seen))
-            same(found, [f"record {topics[0]} last"], "what a later member resumes with")
+            same(found, [f"record {topics[0]} last"], "the first records of a later member")
 
     return scenario
 
@@ -148,27 +148,27 @@ def metadata(c, n):
 
 def idempotent(c, n):
     c.produce(n(), numbered(2000), "-X", "enable.idempotence=true")
-    same(c.read(n()), numbered(2000), "what was read")
+    same(c.read(n()), numbered(2000), "the records read")
 
 
 def transaction(c, n):
     c.produce(n(), numbered(10), "-X", f"transactional.id={n('id')}")
     c.produce(n(), numbered(5, 10), "-X", f"transactional.id={n('id')}")
     for isolation in ("read_committed", "read_uncommitted"):
-        same(c.read(n(), "-X", f"isolation.level={isolation}"), numbered(15), "what was read")
+        same(c.read(n(), "-X", f"isolation.level={isolation}"), numbered(15), "the records read")
 
 
 def unknown_topic(c, n):
     said = output("-C", "-b", c.address, "-t", n(), "-e", "-X", "allow.auto.create.topics=false", fails=True)
-    same("Unknown topic or partition" in said, True, f"whether it says what is wrong in {said!r}")
+    same("Unknown topic or partition" in said, True, f"presence of the error in {said!r}")
 
 
 def too_large(c, n):
-    # More than any broker takes whose topics have no setting of their own, as those that kcat creates.
+    # Larger than the default limit of a topic. The topics that kcat creates have no settings.
     said = c.produce(n(), [("k", "0123456789" * 1_200_000)], "-X", "message.max.bytes=20000000", fails=True)
-    same("Message size too large" in said, True, f"whether it says what is wrong in {said!r}")
+    same("Message size too large" in said, True, f"presence of the error in {said!r}")
     c.produce(n(), numbered(3))
-    same(c.read(n()), numbered(3), "what was read")
+    same(c.read(n()), numbered(3), "the records read")
 
 
 def sasl(mechanism, tls):
@@ -181,15 +181,15 @@ def sasl(mechanism, tls):
         user = ["-X", f"sasl.mechanism={mechanism}", "-X", "sasl.username=" + os.environ["COMPAT_USER"]]
         known = [*protocol, *user, "-X", "sasl.password=" + os.environ["COMPAT_PASSWORD"]]
         Kcat(address).produce(n(), numbered(3), *known)
-        same(Kcat(address).read(n(), *known), numbered(3), "what was read")
+        same(Kcat(address).read(n(), *known), numbered(3), "the records read")
         said = output("-L", "-b", address, *protocol, *user, "-X", "sasl.password=wrong", "-m", 3, fails=True)
-        same("Authentication" in said or "authentication" in said, True, f"whether it says what is wrong in {said!r}")
+        same("Authentication" in said or "authentication" in said, True, f"presence of the error in {said!r}")
 
     return scenario
 
 
 SCENARIOS = {
-    # Its topics are created by producing, all of them.
+    # kcat creates all topics by producing.
     **{f"codec_{name}": codec(name) for name in suite.CODECS},
     "headers": headers,
     "nulls": nulls,

@@ -1,4 +1,4 @@
-// sarama: the older of the pure Go clients.
+// Client sarama: the older of the pure Go clients.
 package main
 
 import (
@@ -47,7 +47,7 @@ var names = map[sarama.KError]string{
 	sarama.ErrSASLAuthenticationFailed: "SASL_AUTHENTICATION_FAILED",
 }
 
-// named turns the library's errors into the protocol's names.
+// named converts the library's errors to the protocol's names.
 func named(err error) error {
 	var undelivered sarama.ProducerErrors
 	if errors.As(err, &undelivered) {
@@ -57,7 +57,7 @@ func named(err error) error {
 	if errors.As(err, &known) && names[known] != "" {
 		return suite.Refused(names[known])
 	}
-	// It keeps only the text of what ended a connection.
+	// The library keeps only the text of the error that ended a connection.
 	if err != nil && strings.Contains(err.Error(), "SASL Authentication failed") {
 		return suite.Refused("SASL_AUTHENTICATION_FAILED")
 	}
@@ -161,7 +161,7 @@ func record(m *sarama.ConsumerMessage) suite.Record {
 	return r
 }
 
-// receive takes what comes until nothing has come for a while.
+// receive reads records until none has arrived for the time quiet.
 func receive(messages <-chan *sarama.ConsumerMessage, quiet time.Duration) (found []suite.Record) {
 	for {
 		select {
@@ -199,7 +199,7 @@ func (c *client) Read(topic string, count int, partition int32, start int64, com
 	return found, nil
 }
 
-// ask has a client for the time of one question.
+// ask opens a client for the duration of one query.
 func (c *client) ask(question func(sarama.Client) error) error {
 	one, err := sarama.NewClient(c.addresses(), c.config())
 	if err != nil {
@@ -493,7 +493,7 @@ func (c *client) DeleteGroup(group string) error {
 func (c *client) Cluster() (found suite.Cluster, err error) {
 	err = c.admin(func(admin sarama.ClusterAdmin) error {
 		brokers, controller, err := admin.DescribeCluster()
-		// The library does not say the cluster's name.
+		// The library does not report the cluster id.
 		found.ID, found.Controller = "unsaid", controller
 		for _, broker := range brokers {
 			found.Nodes = append(found.Nodes, broker.ID())

@@ -1,4 +1,4 @@
-// Kafka Streams counts words, is restarted with an empty state directory, and goes on counting: WordCount HOST:PORT [SCENARIO..]
+// Kafka Streams counts words, and resumes after a restart without its state: WordCount HOST:PORT [SCENARIO..]
 
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -63,7 +63,7 @@ public class WordCount {
         }
     }
 
-    /** The counts after so many rounds of the lines. */
+    /** Returns the counts after {@code rounds} rounds of the lines. */
     static Map<String, Long> expected(int rounds) {
         var counts = new TreeMap<String, Long>();
         for (var line : LINES) {
@@ -72,7 +72,7 @@ public class WordCount {
         return counts;
     }
 
-    /** Reads the counts until they are the expected ones, and checks that none of them ever goes back. */
+    /** Reads the counts until they are the expected ones, and checks that no count ever decreases. */
     void await(Map<String, Long> expected) {
         Map<String, Object> options = Map.of("bootstrap.servers", address, "isolation.level", "read_committed");
         try (var consumer = new KafkaConsumer<>(options, new StringDeserializer(), new LongDeserializer())) {
@@ -107,7 +107,7 @@ public class WordCount {
             produce(50);
             await(expected(100));
         }
-        // What it knows is in its changelog, in the broker.
+        // The state is in the changelog topic of the broker.
         remove(state);
         produce(20);
         try (var streams = start(guarantee, Files.createDirectories(state))) {

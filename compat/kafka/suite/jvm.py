@@ -1,4 +1,4 @@
-"""Runs classes of Kafka's jars, for the programs that drive them: target/compat/jars, as pom.xml says."""
+"""Runs classes of Kafka's jars for other programs. pom.xml lists the jars, which are in target/compat/jars."""
 
 import pathlib
 import queue
@@ -16,13 +16,13 @@ TOOL_SECONDS = 100
 
 
 def command(name, *arguments):
-    # Tools that live for a second: the first compiler is enough for them.
+    # The tools run for a second: the first tier of the compiler is enough for them.
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={HERE}/log4j2.xml"]
     return ["java", *options, "-cp", f"{JARS}/*", name, *map(str, arguments)]
 
 
 def run(name, *arguments, stdin="", fails=False):
-    """What the class prints. `fails` wants an error, and returns it with what is printed."""
+    """Runs a class and returns its output. With `fails` it may fail, and the result includes its error output."""
     done = subprocess.run(
         command(name, *arguments), input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=TOOL_SECONDS
     )
@@ -35,7 +35,7 @@ def run(name, *arguments, stdin="", fails=False):
 
 
 class Running:
-    """A process whose lines are read while it runs."""
+    """Process whose output lines are read while it runs."""
 
     def __init__(self, arguments, **options):
         self.process = subprocess.Popen(
@@ -49,7 +49,7 @@ class Running:
             self.lines.put(line.rstrip("\n"))
 
     def wait_for(self, what, holds):
-        """All lines so far, once `holds` is true of them."""
+        """Waits until `holds` is true of the lines so far."""
         end = time.monotonic() + suite.WAIT_SECONDS
         while True:
             while not self.lines.empty():

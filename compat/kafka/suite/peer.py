@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Apache Kafka itself, which the suite is proved against: a scenario that fails here is wrong.
+"""Starts Apache Kafka, to prove the suite against it: a scenario that fails there is wrong.
 
-    peer.py [--until-eof] DIR     starts a broker on free ports with its data in DIR, which has to be new, until SIGTERM
-                                  or until its input ends
+    peer.py [--until-eof] DIR     starts a broker on free ports with its data in DIR, which must not exist yet, until
+                                  SIGTERM or until the input ends
 
 DIR/ready.json then names its listeners, in the keys that `cargo xtask compat kafka` takes as options.
 The jars are those of pom.xml in target/compat/jars.
@@ -105,7 +105,7 @@ def main():
         begin = time.monotonic()
         while "Kafka Server started" not in log.read_text():
             if broker.poll() is not None or time.monotonic() - begin > READY_SECONDS:
-                sys.exit(f"the broker is not there; see {log}")
+                sys.exit(f"the broker did not start: see {log}")
             time.sleep(0.1)
         ready = {name: f"127.0.0.1:{port}" for name, port in ports.items() if name != "controller"}
         ready |= {"ca": str(certificate), "user": USER, "password": PASSWORD}

@@ -1,5 +1,5 @@
-// Package suite has the scenarios that every Go client goes through, as suite.py has them for Python,
-// and the lines that a program prints.
+// Package suite has the scenarios for all Go clients, as suite.py has them for Python, and prints the
+// results.
 package suite
 
 import (
@@ -17,19 +17,19 @@ import (
 const (
 	ScenarioTime = 90 * time.Second
 	WaitTime     = 30 * time.Second
-	// QuietTime is how long nothing may come before there is nothing more.
+	// QuietTime is the time without records after which no more are expected.
 	QuietTime = 400 * time.Millisecond
 	startMs   = 1_700_000_000_000
 	Earliest  = -2
 	Latest    = -1
 )
 
-// Skip says why the library has no way to do something.
+// Skip is the reason why the library does not support a scenario.
 type Skip string
 
 func (s Skip) Error() string { return string(s) }
 
-// Refused is the protocol's name of the error that the broker answered with.
+// Refused is the protocol's name of an error that the broker returned.
 type Refused string
 
 func (r Refused) Error() string { return string(r) }
@@ -39,7 +39,7 @@ type Header struct {
 	Value []byte
 }
 
-// Record is what is sent and read. Nil is null; a TimeMs of 0 is left to the client.
+// Record is a record to send, or one that was read. Nil is null; the client sets a TimeMs of 0.
 type Record struct {
 	Key, Value []byte
 	Headers    []Header
@@ -51,7 +51,7 @@ type Record struct {
 type Security struct{ Mechanism, User, Password, CA string }
 
 type GroupOptions struct {
-	// Cooperative and ServerSide choose the protocol; neither is the eager one.
+	// Cooperative and ServerSide select the protocol; without both it is the eager one.
 	Cooperative, ServerSide bool
 	Instance                string
 }
@@ -72,7 +72,7 @@ type Member interface {
 
 type Transaction interface {
 	Begin() error
-	// Send waits for the records.
+	// Send waits for the acknowledgement of the records.
 	Send(topic string, records []Record) error
 	SendOffsets(member Member, topic string, offsets map[int32]int64) error
 	Commit() error
@@ -82,7 +82,7 @@ type Transaction interface {
 
 type Group struct {
 	State string
-	// Partitions of each member.
+	// Partitions are the partitions of each member.
 	Partitions [][]int32
 }
 
@@ -92,15 +92,15 @@ type Cluster struct {
 	Controller int32
 }
 
-// Client is what a library can do. Missing stands in for what it cannot.
+// Client lists the features of a library. Missing replaces those that the library lacks.
 type Client interface {
 	Close()
 	// Produce returns the offsets, in the order of the records.
 	Produce(topic string, records []Record, codec string, idempotent bool) ([]int64, error)
-	// Read returns at least so many records, and all that come until it has been quiet for a moment.
+	// Read returns at least count records, and more until none has arrived for a moment.
 	Read(topic string, count int, partition int32, start int64, committed bool) ([]Record, error)
 	Offsets(topic string, partition int32) (first, next int64, err error)
-	// OffsetAt is Latest if there is none.
+	// OffsetAt returns Latest if there is no such record.
 	OffsetAt(topic string, partition int32, timeMs int64) (int64, error)
 	Member(topic, group string, options GroupOptions) (Member, error)
 	Transaction(id string) (Transaction, error)
@@ -144,16 +144,16 @@ func (Missing) DeleteGroupOffset(string, string, int32) error     { return missi
 func (Missing) Cluster() (Cluster, error)                         { return Cluster{}, missing }
 func (Missing) LogBytes(string) (int64, error)                    { return 0, missing }
 
-// Facts says in what a library differs.
+// Facts lists the differences between libraries.
 type Facts struct {
 	Name, Version string
-	// Excused are scenarios in which it fails with Apache Kafka as well, each with what is known of it.
+	// Excused are scenarios in which the library also fails with Apache Kafka, each with the known cause.
 	Excused map[string]string
-	// Denied is what it makes of a password that is wrong; empty is the protocol's name.
+	// Denied is the library's error for a wrong password; empty is the protocol's name.
 	Denied string
-	// NoMetadata is set if it does not hand out the text of a committed offset.
+	// NoMetadata is set if the library does not return the text of a committed offset.
 	NoMetadata bool
-	// EmptyIsNull is set if it reads no bytes as null.
+	// EmptyIsNull is set if the library reads zero bytes as null.
 	EmptyIsNull bool
 	New         func(address string, security *Security) Client
 }
@@ -164,7 +164,7 @@ type env struct {
 	scenario string
 }
 
-// name is a topic or a group that no other run has.
+// name returns the name of a topic or a group that no other run uses.
 func (e *env) name(what string) string {
 	return fmt.Sprintf("%s.%s.%d.%s", e.facts.Name, e.scenario, os.Getpid(), what)
 }
@@ -178,7 +178,7 @@ func (e *env) create(partitions int32) string {
 
 func (e *env) createTopic(topic string, partitions int32, configs map[string]string) {
 	must(e.CreateTopic(topic, partitions, configs))
-	// An answer may come before every part of a broker knows.
+	// The response may arrive before all parts of a broker know the topic.
 	Until("the topic is listed", func() bool { return got(e.Topics())[topic] == int(partitions) })
 }
 
@@ -199,7 +199,7 @@ func got[T any](value T, err error) T {
 
 var emptyIsNull bool
 
-// same compares what is printed, where null is not empty.
+// same compares the printed forms, in which null is not empty.
 func same(found, expected any, what string) {
 	if f, e := show(found), show(expected); f != e {
 		fail("%s is %.300s, not %.300s", what, f, e)
@@ -230,7 +230,7 @@ func show(value any) string {
 	}
 }
 
-// Until asks again and again.
+// Until polls until holds returns true, for WaitTime at most.
 func Until(what string, holds func() bool) {
 	for end := time.Now().Add(WaitTime); !holds(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -288,7 +288,7 @@ func codec(name string) func(*env) {
 		}
 		same(got(e.Produce(topic, sent, name, false)), upTo(200), "the offsets")
 		found := e.read(topic, 200)
-		same(found, sent, "what was read")
+		same(found, sent, "the records read")
 		for i := range found {
 			same(found[i].Headers, sent[i].Headers, "its headers")
 		}
@@ -330,7 +330,7 @@ func nulls(e *env) {
 		{Value: []byte("no key")}, {Key: []byte("no value")}, {}, {Key: []byte{}, Value: []byte{}}, {Key: allBytes(), Value: []byte{0}},
 	}
 	e.produce(topic, sent)
-	same(e.read(topic, len(sent)), sent, "what was read")
+	same(e.read(topic, len(sent)), sent, "the records read")
 }
 
 func timestamps(e *env) {
@@ -359,7 +359,7 @@ func largeRecord(e *env) {
 	found := e.read(topic, 2)
 	same(len(found), 2, "the number of records")
 	for _, record := range found {
-		same(bytes.Equal(record.Value, value), true, "whether it is what was sent")
+		same(bytes.Equal(record.Value, value), true, "equality with the sent value")
 	}
 }
 
@@ -368,7 +368,7 @@ func many(count int, idempotent bool) func(*env) {
 		topic := e.create(1)
 		sent := numbered("value", 0, count, 0)
 		same(got(e.Produce(topic, sent, "none", idempotent)), upTo(count), "the offsets")
-		same(e.read(topic, count), sent, "what was read")
+		same(e.read(topic, count), sent, "the records read")
 	}
 }
 
@@ -377,7 +377,7 @@ func fromOffset(e *env) {
 	e.produce(topic, numbered("other", 0, 5, 0))
 	sent := numbered("value", 0, 50, 1)
 	e.produce(topic, sent)
-	// In the middle of a batch, too.
+	// Offset 17 is in the middle of a batch.
 	for _, start := range []int{0, 17, 49} {
 		found := got(e.Read(topic, 50-start, 1, int64(start), false))
 		same(found, sent[start:], fmt.Sprintf("from %d", start))
@@ -395,7 +395,7 @@ func fromTime(e *env) {
 	for at, expected := range map[int64]int64{-5: 0, 7000: 7, 7001: 8, 60_000: Latest} {
 		same(got(e.OffsetAt(topic, 0, startMs+at)), expected, fmt.Sprintf("the offset %d ms after the first", at))
 	}
-	same(got(e.Read(topic, 12, 0, 8, false)), sent[8:], "what was read")
+	same(got(e.Read(topic, 12, 0, 8, false)), sent[8:], "the records read")
 }
 
 func earliestLatest(e *env) {
@@ -408,7 +408,7 @@ func earliestLatest(e *env) {
 	same(len(got(e.Read(topic, 0, 0, Latest, false))), 0, "from the latest")
 }
 
-// drain polls members until they have so many records, and none more comes; each commits what it has got.
+// drain polls members until they have count records and no more arrive. Each commits its records.
 func drain(members []Member, count int, what string) []Record {
 	var found []Record
 	last := time.Now()
@@ -431,14 +431,14 @@ func drain(members []Member, count int, what string) []Record {
 	return found
 }
 
-// settled polls members until each has some of the partitions, and together each of them once.
+// settled polls members until each has some of the partitions, and each partition has one member.
 func settled(members []Member, partitions int, what string) [][]int32 {
 	var parts [][]int32
 	Until(what, func() bool {
 		parts = nil
 		var all []int32
 		for _, member := range members {
-			same(len(member.Poll()), 0, "the number of records that nobody sent")
+			same(len(member.Poll()), 0, "the number of unexpected records")
 			part := slices.Sorted(slices.Values(member.Assignment()))
 			if len(part) == 0 {
 				return false
@@ -480,7 +480,7 @@ func group(options GroupOptions) func(*env) {
 		settled([]Member{first, second}, partitions, "both members have partitions")
 		round(1, first, second)
 		second.Close()
-		settled([]Member{first}, partitions, "the member that stays has all partitions")
+		settled([]Member{first}, partitions, "the remaining member has all partitions")
 		round(2, first)
 	}
 }
@@ -497,17 +497,17 @@ func groupStatic(e *env) {
 	second.Close()
 	again := join("two")
 	defer again.Close()
-	Until("the member that came back has partitions", func() bool {
+	Until("the returning member has partitions", func() bool {
 		first.Poll()
 		again.Poll()
-		same(slices.Sorted(slices.Values(first.Assignment())), before[0], "what the other member has")
+		same(slices.Sorted(slices.Values(first.Assignment())), before[0], "the partitions of the other member")
 		return len(again.Assignment()) > 0
 	})
-	same(slices.Sorted(slices.Values(again.Assignment())), before[1], "what it has")
+	same(slices.Sorted(slices.Values(again.Assignment())), before[1], "the partitions of the returning member")
 	for p := range int32(4) {
 		e.produce(topic, numbered("value", 0, 5, p))
 	}
-	drain([]Member{first, again}, 20, "records after it came back")
+	drain([]Member{first, again}, 20, "the records after the member returned")
 }
 
 func commitResume(e *env) {
@@ -523,12 +523,12 @@ func commitResume(e *env) {
 	Until("records", func() bool { found = append(found, member.Poll()...); return len(found) > 0 })
 	same(found[:1], sent[:1], "the first record")
 	must(member.Commit(map[int32]Committed{0: at}))
-	same(got(member.Committed(0)), at, "what is committed")
+	same(got(member.Committed(0)), at, "the committed offset")
 	member.Close()
 	member = got(e.Member(topic, e.name("group"), GroupOptions{}))
 	defer member.Close()
-	same(drain([]Member{member}, 6, "the rest"), sent[4:], "what it resumes with")
-	same(got(member.Committed(0)).Offset, 10, "what is committed at the end")
+	same(drain([]Member{member}, 6, "the rest"), sent[4:], "the records after the committed offset")
+	same(got(member.Committed(0)).Offset, 10, "the last committed offset")
 }
 
 func adminTopics(e *env) {
@@ -538,12 +538,12 @@ func adminTopics(e *env) {
 	refused("TOPIC_ALREADY_EXISTS", e.CreateTopic(topic, 2, nil))
 	refused("INVALID_TOPIC_EXCEPTION", e.CreateTopic("not a name!", 1, nil))
 	must(e.AddPartitions(topic, 5))
-	Until("it has five partitions", func() bool { return partitions() == 5 })
+	Until("the topic has five partitions", func() bool { return partitions() == 5 })
 	e.produce(topic, numbered("value", 0, 3, 4))
-	same(got(e.Read(topic, 3, 4, Earliest, false)), numbered("value", 0, 3, 4), "what a new partition has")
+	same(got(e.Read(topic, 3, 4, Earliest, false)), numbered("value", 0, 3, 4), "the records of a new partition")
 	refused("INVALID_PARTITIONS", e.AddPartitions(topic, 3))
 	must(e.DeleteTopic(topic))
-	Until("it is gone", func() bool { return partitions() == 0 })
+	Until("the topic is deleted", func() bool { return partitions() == 0 })
 	refused("UNKNOWN_TOPIC_OR_PARTITION", e.DeleteTopic(topic))
 }
 
@@ -569,7 +569,7 @@ func adminDeleteRecords(e *env) {
 	first, next, err := e.Offsets(topic, 0)
 	must(err)
 	same([]int64{first, next}, []int64{4, 10}, "first and next offset")
-	same(e.read(topic, 6), numbered("value", 4, 6, 0), "what was read")
+	same(e.read(topic, 6), numbered("value", 4, 6, 0), "the records read")
 	refused("OFFSET_OUT_OF_RANGE", e.DeleteRecords(topic, 0, 11))
 }
 
@@ -579,7 +579,7 @@ func adminGroups(e *env) {
 	e.produce(topic, numbered("value", 0, 5, 1))
 	member := got(e.Member(topic, group, GroupOptions{}))
 	drain([]Member{member}, 10, "records")
-	same(slices.Contains(got(e.Groups()), group), true, "whether the group is listed")
+	same(slices.Contains(got(e.Groups()), group), true, "presence of the group in the list")
 	described := got(e.DescribeGroup(group))
 	for _, part := range described.Partitions {
 		slices.Sort(part)
@@ -588,19 +588,19 @@ func adminGroups(e *env) {
 	member.Close()
 	Until("the group is empty", func() bool { return got(e.DescribeGroup(group)).State == "Empty" })
 	offsets := func() map[int32]int64 { return got(e.GroupOffsets(group, topic, []int32{0, 1})) }
-	same(offsets(), map[int32]int64{0: 5, 1: 5}, "its offsets")
+	same(offsets(), map[int32]int64{0: 5, 1: 5}, "the group's offsets")
 	if can(e.SetGroupOffset(group, topic, 0, 2)) {
-		same(offsets(), map[int32]int64{0: 2, 1: 5}, "its offsets after one was set")
+		same(offsets(), map[int32]int64{0: 2, 1: 5}, "the group's offsets after one was set")
 	}
 	if can(e.DeleteGroupOffset(group, topic, 1)) {
 		same(slices.Collect(maps.Keys(offsets())), []int32{0}, "partitions with offsets after one was deleted")
 	}
 	must(e.DeleteGroup(group))
-	Until("the group is gone", func() bool { return !slices.Contains(got(e.Groups()), group) })
+	Until("the group is deleted", func() bool { return !slices.Contains(got(e.Groups()), group) })
 	refused("GROUP_ID_NOT_FOUND", e.DeleteGroup(group))
 }
 
-// can is whether the library had the call, which then has to have succeeded.
+// can reports whether the library has the call. A call that it has must succeed.
 func can(err error) bool {
 	if errors.Is(err, missing) {
 		return false
@@ -638,13 +638,13 @@ func transactionCommitAbort(e *env) {
 		must(transaction.Begin())
 		must(transaction.Send(topic, rounds[round]))
 		if round == 2 {
-			same(e.committed(topic, 3), rounds[0], "what is committed while one is open")
+			same(e.committed(topic, 3), rounds[0], "the committed records during a transaction")
 		}
 		must(finish())
 	}
-	Until("the last one is committed", func() bool { return len(e.committed(topic, 0)) == 6 })
-	same(e.committed(topic, 6), slices.Concat(rounds[0], rounds[2]), "what is committed")
-	same(e.read(topic, 9), slices.Concat(rounds[0], rounds[1], rounds[2]), "what is there")
+	Until("the last transaction is committed", func() bool { return len(e.committed(topic, 0)) == 6 })
+	same(e.committed(topic, 6), slices.Concat(rounds[0], rounds[2]), "the committed records")
+	same(e.read(topic, 9), slices.Concat(rounds[0], rounds[1], rounds[2]), "the records of all transactions")
 }
 
 func transactionTransform(e *env) {
@@ -663,10 +663,10 @@ func transactionTransform(e *env) {
 	} else {
 		e.transform(in, out, doubled)
 	}
-	same(e.committed(out, 4), doubled(numbered("value", 0, 4, 0)), "what is committed")
+	same(e.committed(out, 4), doubled(numbered("value", 0, 4, 0)), "the committed records")
 	member := got(e.Member(in, e.name("group"), GroupOptions{}))
 	defer member.Close()
-	same(drain([]Member{member}, 2, "the rest"), numbered("value", 4, 2, 0), "what a new member gets")
+	same(drain([]Member{member}, 2, "the rest"), numbered("value", 4, 2, 0), "the records of a new member")
 }
 
 func (e *env) transform(in, out string, doubled func([]Record) []Record) {
@@ -684,7 +684,7 @@ func (e *env) transform(in, out string, doubled func([]Record) []Record) {
 		must(transaction.Send(out, doubled(found[step.begin:step.end])))
 		must(transaction.SendOffsets(member, in, map[int32]int64{0: int64(step.end)}))
 		must(step.finish())
-		// It is there once the coordinator has written what became of the transaction.
+		// The offset is visible after the coordinator has written the result of the transaction.
 		Until("the offset is committed", func() bool { return got(member.Committed(0)).Offset == 4 })
 	}
 }
@@ -705,13 +705,13 @@ func transactionFenced(e *env) {
 	}
 	refused("PRODUCER_FENCED|INVALID_PRODUCER_EPOCH", err)
 	must(successor.Commit())
-	Until("the successor's are committed", func() bool { return len(e.committed(topic, 0)) == 2 })
-	same(e.committed(topic, 2), numbered("successor", 0, 2, 0), "what is committed")
+	Until("the successor's records are committed", func() bool { return len(e.committed(topic, 0)) == 2 })
+	same(e.committed(topic, 2), numbered("successor", 0, 2, 0), "the committed records")
 }
 
 func autoCreate(e *env) {
 	same(e.produce(e.topic(), numbered("value", 0, 3, 0)), upTo(3), "the offsets")
-	same(e.read(e.topic(), 3), numbered("value", 0, 3, 0), "what was read")
+	same(e.read(e.topic(), 3), numbered("value", 0, 3, 0), "the records read")
 }
 
 func unknownTopic(e *env) {
@@ -725,7 +725,7 @@ func tooLarge(e *env) {
 	_, err := e.Produce(topic, []Record{{Key: []byte("k"), Value: make([]byte, 50_000)}}, "none", false)
 	refused("MESSAGE_TOO_LARGE", err)
 	same(e.produce(topic, numbered("value", 0, 3, 0)), upTo(3), "the offsets of others")
-	same(e.read(topic, 3), numbered("value", 0, 3, 0), "what was read")
+	same(e.read(topic, 3), numbered("value", 0, 3, 0), "the records read")
 }
 
 func sasl(mechanism string, tls bool) func(*env) {
@@ -744,7 +744,7 @@ func sasl(mechanism string, tls bool) func(*env) {
 		must(known.Login())
 		topic := known.create(1)
 		known.produce(topic, numbered("value", 0, 3, 0))
-		same(known.read(topic, 3), numbered("value", 0, 3, 0), "what was read")
+		same(known.read(topic, 3), numbered("value", 0, 3, 0), "the records read")
 		security.Password = "wrong"
 		stranger := e.facts.New(address, &security)
 		defer stranger.Close()
@@ -799,7 +799,7 @@ var scenarios = []struct {
 	{"tls_scram_512", sasl("SCRAM-SHA-512", true)},
 }
 
-// Main goes through the scenarios that the command line names, or all: PROGRAM HOST:PORT [SCENARIO..]
+// Main runs the scenarios that the command line names, by default all: PROGRAM HOST:PORT [SCENARIO..]
 func Main(facts Facts) {
 	if len(os.Args) < 2 {
 		fmt.Fprintf(os.Stderr, "usage: %s HOST:PORT [SCENARIO..]\n", os.Args[0])
@@ -825,7 +825,7 @@ func Main(facts Facts) {
 		fmt.Println(line)
 	}
 	if wanted := len(os.Args) - 2; wanted > 0 && wanted != known {
-		fmt.Fprintln(os.Stderr, "a scenario of that name is not there")
+		fmt.Fprintln(os.Stderr, "no scenario has this name")
 		failed = true
 	}
 	if failed {

@@ -1,6 +1,7 @@
-"""The scenarios that every Python client goes through, and the lines that a program prints.
+"""Scenarios for all Python clients of Kafka, and the output of their programs.
 
-A client's program derives from `Client` and calls `run`. What its library cannot do it leaves out or refuses with `Skip`.
+The program of a client derives from `Client` and calls `main`. It leaves out the methods that its library does not
+support, or raises `Skip` in them.
 """
 
 import contextlib
@@ -17,19 +18,19 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "suite"))
 
 from checks import WAIT_SECONDS, Skip, fail, same, short, skip, until
 
-# How long nothing may come before there is nothing more.
+# Time without records after which no more are expected.
 QUIET_SECONDS = 0.4
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 START_MS = 1_700_000_000_000
 
-# `headers` is a list of pairs, `timestamp` is in milliseconds. What is None when sent is left to the client.
+# `headers` is a list of pairs, `timestamp` is in milliseconds. The client sets fields that are None in a sent record.
 Record = namedtuple("Record", "key value headers timestamp partition offset", defaults=[None, None, [], None, 0, None])
 
 
 class Refused(Exception):
-    """The broker's answer was an error with this name of the protocol."""
+    """Error response of the broker, with the protocol's name of the error."""
 
-    # Of the classes of Python libraries that the rule below does not turn into it.
+    # Names for the classes of Python libraries that the rule below does not convert.
     NAMES = {
         "InvalidTopicError": "INVALID_TOPIC_EXCEPTION",
         "MessageSizeTooLargeError": "MESSAGE_TOO_LARGE",
@@ -45,7 +46,7 @@ class Refused(Exception):
 
 
 def refused(name, call):
-    """The call has to fail with one of these errors, separated by `|`."""
+    """Checks that the call fails with one of the errors in `name`, which are separated by `|`."""
     try:
         call()
     except Refused as error:
@@ -60,10 +61,10 @@ def missing(self, *_, **__):
 
 
 class Program:
-    """A program with scenarios of its own."""
+    """Program with its own scenarios."""
 
     name = version = None
-    # For one scenario.
+    # Time limit of one scenario.
     seconds = 90
     excused = {}
 
@@ -72,51 +73,51 @@ class Program:
 
 
 class Client(Program):
-    """What a library can do. A topic's name comes first everywhere; partitions are numbers."""
+    """Features of a library. Methods about a topic have its name as first argument; partitions are numbers."""
 
-    # Of a group's members: the assignor by its name in the protocol.
+    # Cooperative assignor of a group's members, by its name in the protocol.
     cooperative = None
-    # Whether it hands out the text of a committed offset.
+    # `False` if the library does not return the text of a committed offset.
     has_metadata = True
 
     def __init__(self, address, security=None):
-        """`security` has `mechanism`, `user`, `password` and, over TLS, `ca`, the file of the authority."""
+        """Keeps the arguments. `security` has `mechanism`, `user`, `password` and, for TLS, the CA file `ca`."""
         self.address, self.security = address, security
 
-    # `excused` has scenarios in which the library fails with Apache Kafka as well, each with what is known of it.
-    # What it makes of a password that is wrong.
+    # `excused` has the scenarios in which the library also fails with Apache Kafka, each with the known cause.
+    # The library's error for a wrong password.
     denied = "SASL_AUTHENTICATION_FAILED"
 
-    # Whether a fenced producer leaves it at that when a send is refused.
+    # `True` if a fenced producer takes no further action after a refused send.
     zombie_sends = True
 
     def can_send(self, record):
-        """Whether the library takes a record like this."""
+        """Returns `True` if the library can send the record."""
         return True
 
     def close(self):
-        """Gives back what it holds open between calls."""
+        """Closes the connections that stay open between calls."""
 
     login = missing  # () connects as the user of `security`
-    # -> offsets, in the order of the records. One producer for all of them, several requests in flight.
+    # -> offsets, in the order of the records. One producer sends all of them, with several requests in flight.
     produce = missing  # (topic, records, codec="none", idempotent=False, max_bytes=2_000_000)
-    # -> at least `count` records, and all that come until it has been quiet for a moment
+    # -> at least `count` records, and more until none has arrived for a moment
     read = missing  # (topic, count, partition=0, start="earliest", committed=False)
-    # -> as many records, of all partitions, by one consumer whose fetches return at most so many bytes
+    # -> `count` records of all partitions, by one consumer whose fetches return at most `bytes_max` bytes
     read_bounded = missing  # (topic, partitions, count, bytes_max)
     offsets = missing  # (topic, partition) -> (first, next)
     offset_at = missing  # (topic, partition, timestamp) -> offset or None
     member = missing  # (topic, group, strategy="range", instance=None, protocol="classic") -> Member
-    # A member for which the broker shares out, and which subscribes to these names besides its topic.
+    # -> a member with server-side assignment, which subscribes to `topic` and to the names in `others`
     member_of = missing  # (topic, group, others) -> Member
     transaction = missing  # (id) -> Transaction
-    unknown = missing  # (topic) asks for a topic that nobody creates
+    unknown = missing  # (topic) requests a topic that no client creates
     create_topic = missing  # (topic, partitions=1, configs={})
     delete_topic = missing  # (topic)
     topics = missing  # () -> {topic: partitions}
     add_partitions = missing  # (topic, total)
     configs = missing  # (topic) -> {name: value}
-    set_config = missing  # (topic, name, value), with None for the default; leaves the others
+    set_config = missing  # (topic, name, value), with None for the default; does not change other settings
     set_broker_config = missing  # (name, value) of the broker, with None for the default
     delete_records = missing  # (topic, partition, before) -> first offset
     groups = missing  # () -> names
@@ -136,7 +137,7 @@ class Client(Program):
 
 
 class Names:
-    """Topics and groups that no other run has."""
+    """Names of topics and groups that no other run uses."""
 
     def __init__(self, client, scenario):
         self.prefix = f"{client.name}.{scenario}.{os.getpid()}.{time.time_ns() % 10**9}"
@@ -155,7 +156,7 @@ def numbered(count, begin=0, partition=0, tag="value"):
 
 def create(c, topic, partitions=1, configs={}):
     c.create_topic(topic, partitions, configs)
-    # An answer may come before every part of a broker knows.
+    # The response may arrive before all parts of a broker know the topic.
     until("the topic is listed", lambda: c.topics().get(topic) == partitions)
 
 
@@ -166,7 +167,7 @@ def codec(name):
         records = [Record(b"k%d" % i, b"%d " % i + text * 20, [("n", b"%d" % i)]) for i in range(200)]
         same(c.produce(n(), records, codec=name), list(range(200)), "the offsets")
         found = c.read(n(), 200)
-        same(plain(found), plain(records), "what was read")
+        same(plain(found), plain(records), "the records read")
         same([r.headers for r in found], [r.headers for r in records], "their headers")
 
     return scenario
@@ -192,7 +193,7 @@ def nulls(c, n):
     sent = [Record(None, b"no key"), Record(b"no value", None), Record(None, None), Record(b"", b""), Record(bytes(range(256)), b"\0")]
     sent = [r for r in sent if c.can_send(r)]
     c.produce(n(), sent)
-    same(plain(c.read(n(), len(sent))), plain(sent), "what was read")
+    same(plain(c.read(n(), len(sent))), plain(sent), "the records read")
 
 
 def timestamps(c, n):
@@ -207,21 +208,21 @@ def large_record(c, n):
     sent = [Record(b"k%d" % i, bytes((i + j * j) % 251 for j in range(1000)) * 1000) for i in range(3)]
     c.produce(n(), sent)
     if plain(c.read(n(), 3)) != plain(sent):
-        fail("what was read is not what was sent")
+        fail("the value read differs from the sent one")
 
 
 def many_in_order(c, n):
     create(c, n())
     sent = numbered(10_000)
     same(c.produce(n(), sent), list(range(10_000)), "the offsets")
-    same(plain(c.read(n(), 10_000)), plain(sent), "what was read")
+    same(plain(c.read(n(), 10_000)), plain(sent), "the records read")
 
 
 def idempotent(c, n):
     create(c, n())
     sent = numbered(2000)
     same(c.produce(n(), sent, idempotent=True), list(range(2000)), "the offsets")
-    same(plain(c.read(n(), 2000)), plain(sent), "what was read")
+    same(plain(c.read(n(), 2000)), plain(sent), "the records read")
 
 
 def from_offset(c, n):
@@ -229,19 +230,19 @@ def from_offset(c, n):
     c.produce(n(), numbered(5, partition=0, tag="other"))
     sent = numbered(50, partition=1)
     c.produce(n(), sent)
-    # In the middle of a batch, too.
+    # Offset 17 is in the middle of a batch.
     for start in (0, 17, 49):
         found = c.read(n(), 50 - start, partition=1, start=start)
         same([(r.offset, r.value) for r in found], [(i, sent[i].value) for i in range(start, 50)], f"from {start}")
 
 
 def fetch_bounded(c, n):
-    """Several partitions have more than one answer may hold, and batches of different sizes. Libraries that make room for
-    `fetch.max.bytes` give a connection up whose answers are larger."""
+    """Fetches from several partitions with more bytes than one response may contain, and batches of different sizes.
+    Libraries that reserve `fetch.max.bytes` close a connection whose responses are larger."""
     create(c, n(), 6)
     records = [numbered(1, tag=f"{partition} " + "x" * 180_000 * (1 + partition % 2), partition=partition)[0]
                for partition in range(6) for _ in range(12)]
-    # Each is a batch of its own.
+    # Each record is a separate batch.
     for turn in range(12):
         c.produce(n(), records[turn::12])
     found = c.read_bounded(n(), 6, len(records), 1_000_000)
@@ -261,15 +262,15 @@ def from_time(c, n):
     create(c, n())
     sent = [Record(b"k", b"%d" % i, [], START_MS + 1000 * i) for i in range(20)]
     c.produce(n(), sent)
-    same(c.offset_at(n(), 0, START_MS - 5), 0, "the offset before all")
+    same(c.offset_at(n(), 0, START_MS - 5), 0, "the offset before all records")
     same(c.offset_at(n(), 0, START_MS + 7000), 7, "the offset at a record's time")
     same(c.offset_at(n(), 0, START_MS + 7001), 8, "the offset between two records")
-    same(c.offset_at(n(), 0, START_MS + 60_000), None, "the offset after all")
-    same(plain(c.read(n(), 12, start=c.offset_at(n(), 0, START_MS + 7001))), plain(sent[8:]), "what was read")
+    same(c.offset_at(n(), 0, START_MS + 60_000), None, "the offset after all records")
+    same(plain(c.read(n(), 12, start=c.offset_at(n(), 0, START_MS + 7001))), plain(sent[8:]), "the records read")
 
 
 def drain(members, count, what):
-    """Polls members until they have this many records, and none more comes; each commits what it has got."""
+    """Polls members until they have `count` records and no more arrive. Each commits its records."""
     found, last = [], time.monotonic()
     end = last + WAIT_SECONDS
     while (len(found) < count or time.monotonic() < last + QUIET_SECONDS) and time.monotonic() < end:
@@ -284,11 +285,11 @@ def drain(members, count, what):
 
 
 def settled(members, partitions, what):
-    """Polls members until each has some of the partitions, and together each of them once."""
+    """Polls members until each has some of the partitions, and each partition has one member."""
 
     def shared():
         drained = [record for member in members for record in member.poll()]
-        same(drained, [], "records that nobody sent")
+        same(drained, [], "the unexpected records")
         parts = [member.assignment() for member in members]
         return all(parts) and sorted(p for part in parts for p in part) == list(range(partitions)) and parts
 
@@ -314,29 +315,29 @@ def group(strategy="range", protocol="classic"):
         join = lambda: c.member(n(), n("group"), strategy=strategy_name, protocol=protocol)
         with contextlib.closing(join()) as first:
             sent = produce(0)
-            same(got([first], 0), sent, "what one member got")
+            same(got([first], 0), sent, "the records of one member")
             same(first.assignment(), set(range(partitions)), "the partitions of one member")
             second = join()
             try:
                 settled([first, second], partitions, "both members have partitions")
                 sent = produce(1)
-                same(got([first, second], 1), sent, "what two members got")
+                same(got([first, second], 1), sent, "the records of two members")
             finally:
                 second.close()
-            settled([first], partitions, "the member that stays has all partitions")
+            settled([first], partitions, "the remaining member has all partitions")
             sent = produce(2)
-            same(got([first], 2), sent, "what the member that stays got")
+            same(got([first], 2), sent, "the records of the remaining member")
 
     return scenario
 
 
 def group_illegal_name(c, n):
-    """A name that no topic can have is that of a topic that is not there: nothing of it is assigned, and the rest is."""
+    """Checks that invalid topic names in a subscription are treated as missing topics, which have no partitions."""
     create(c, n())
     c.produce(n(), numbered(20))
     member = c.member_of(n(), n("group"), ["not a name", ".."])
-    same(plain(drain([member], 20, "what a member got")), plain(numbered(20)), "what a member got")
-    same(member.assignment(), {0}, "the partitions that it has")
+    same(plain(drain([member], 20, "the records of the member")), plain(numbered(20)), "the records of the member")
+    same(member.assignment(), {0}, "the partitions of the member")
     member.close()
 
 
@@ -353,12 +354,12 @@ def group_static(c, n):
 
             def back():
                 first.poll(), again.poll()
-                same(first.assignment(), before[0], "what the other member has")
+                same(first.assignment(), before[0], "the partitions of the other member")
                 return again.assignment()
 
-            same(until("the member that came back has partitions", back), before[1], "what it has")
+            same(until("the returning member has partitions", back), before[1], "the partitions of the returning member")
             c.produce(n(), [r for p in range(4) for r in numbered(5, partition=p)])
-            drain([first, again], 20, "records after it came back")
+            drain([first, again], 20, "the records after the member returned")
 
 
 def commit_resume(c, n):
@@ -370,10 +371,10 @@ def commit_resume(c, n):
         same(plain(until("records", member.poll))[:1], plain(sent[:1]), "the first record")
         member.commit({0: (4, text)})
         offset, found = member.committed(0)
-        same((offset, found if c.has_metadata else text), (4, text), "what is committed")
+        same((offset, found if c.has_metadata else text), (4, text), "the committed offset")
     with contextlib.closing(c.member(n(), n("group"))) as member:
-        same(plain(drain([member], 6, "the rest")), plain(sent[4:]), "what it resumes with")
-        same(member.committed(0)[0], 10, "what is committed at the end")
+        same(plain(drain([member], 6, "the rest")), plain(sent[4:]), "the records after the committed offset")
+        same(member.committed(0)[0], 10, "the last committed offset")
 
 
 def admin_topics(c, n):
@@ -382,12 +383,12 @@ def admin_topics(c, n):
     refused("TOPIC_ALREADY_EXISTS", lambda: c.create_topic(n(), 2))
     refused("INVALID_TOPIC_EXCEPTION", lambda: c.create_topic("not a name!", 1))
     c.add_partitions(n(), 5)
-    until("it has five partitions", lambda: c.topics().get(n()) == 5)
+    until("the topic has five partitions", lambda: c.topics().get(n()) == 5)
     c.produce(n(), numbered(3, partition=4))
-    same(plain(c.read(n(), 3, partition=4)), plain(numbered(3)), "what a new partition has")
+    same(plain(c.read(n(), 3, partition=4)), plain(numbered(3)), "the records of a new partition")
     refused("INVALID_PARTITIONS", lambda: c.add_partitions(n(), 3))
     c.delete_topic(n())
-    until("it is gone", lambda: n() not in c.topics())
+    until("the topic is deleted", lambda: n() not in c.topics())
     refused("UNKNOWN_TOPIC_OR_PARTITION", lambda: c.delete_topic(n()))
 
 
@@ -420,7 +421,7 @@ def admin_delete_records(c, n):
     c.produce(n(), numbered(10))
     same(c.delete_records(n(), 0, 4), 4, "the first offset")
     same(c.offsets(n(), 0), (4, 10), "first and next offset")
-    same([(r.offset, r.value) for r in c.read(n(), 6)], [(i, b"value-%d" % i) for i in range(4, 10)], "what was read")
+    same([(r.offset, r.value) for r in c.read(n(), 6)], [(i, b"value-%d" % i) for i in range(4, 10)], "the records read")
     refused("OFFSET_OUT_OF_RANGE", lambda: c.delete_records(n(), 0, 11))
 
 
@@ -429,22 +430,22 @@ def admin_groups(c, n):
     c.produce(n(), numbered(5, partition=0) + numbered(5, partition=1))
     with contextlib.closing(c.member(n(), n("group"))) as member:
         drain([member], 10, "records")
-        same(n("group") in c.groups(), True, "whether the group is listed")
+        same(n("group") in c.groups(), True, "presence of the group in the list")
         state, members = c.describe_group(n("group"))
         same((state.lower(), list(members.values())), ("stable", [{0, 1}]), "state and assignments")
     until("the group is empty", lambda: c.describe_group(n("group"))[0].lower() == "empty")
-    same(c.group_offsets(n("group"), n()), {0: 5, 1: 5}, "its offsets")
+    same(c.group_offsets(n("group"), n()), {0: 5, 1: 5}, "the group's offsets")
     for step in (admin_group_offsets, admin_group_offset_delete):
         with contextlib.suppress(Skip):
             step(c, n)
     c.delete_group(n("group"))
-    until("the group is gone", lambda: n("group") not in c.groups())
+    until("the group is deleted", lambda: n("group") not in c.groups())
     refused("GROUP_ID_NOT_FOUND", lambda: c.delete_group(n("group")))
 
 
 def admin_group_offsets(c, n):
     c.set_group_offset(n("group"), n(), 0, 2)
-    same(c.group_offsets(n("group"), n()), {0: 2, 1: 5}, "its offsets after one was set")
+    same(c.group_offsets(n("group"), n()), {0: 2, 1: 5}, "the group's offsets after one was set")
 
 
 def admin_group_offset_delete(c, n):
@@ -473,12 +474,12 @@ def transaction_commit_abort(c, n):
             transaction.send(n(), numbered(3, tag=f"round-{round}"))
             if round == 2:
                 committed = plain(numbered(3, tag="round-0"))
-                same(plain(c.read(n(), 3, committed=True)), committed, "what is committed while one is open")
+                same(plain(c.read(n(), 3, committed=True)), committed, "the committed records during a transaction")
             finish()
     rounds = [numbered(3, tag=f"round-{round}") for round in range(3)]
-    until("the last one is committed", lambda: len(c.read(n(), 0, committed=True)) == 6)
-    same(plain(c.read(n(), 6, committed=True)), plain(rounds[0] + rounds[2]), "what is committed")
-    same(plain(c.read(n(), 9)), plain(sum(rounds, [])), "what is there")
+    until("the last transaction is committed", lambda: len(c.read(n(), 0, committed=True)) == 6)
+    same(plain(c.read(n(), 6, committed=True)), plain(rounds[0] + rounds[2]), "the committed records")
+    same(plain(c.read(n(), 9)), plain(sum(rounds, [])), "the records of all transactions")
 
 
 def transaction_transform(c, n):
@@ -494,11 +495,11 @@ def transaction_transform(c, n):
             transaction.send(n("out"), doubled(found[begin:end]))
             transaction.send_offsets(member, n("in"), {0: end})
             finish()
-            # It is there once the coordinator has written what became of the transaction.
+            # The offset is visible after the coordinator has written the result of the transaction.
             until("the offset is committed", lambda: (member.committed(0) or [None])[0] == 4)
-    same(plain(c.read(n("out"), 4, committed=True)), plain(doubled(numbered(4))), "what is committed")
+    same(plain(c.read(n("out"), 4, committed=True)), plain(doubled(numbered(4))), "the committed records")
     with contextlib.closing(c.member(n("in"), n("group"))) as member:
-        same(plain(drain([member], 2, "the rest")), plain(numbered(2, 4)), "what a new member gets")
+        same(plain(drain([member], 2, "the rest")), plain(numbered(2, 4)), "the records of a new member")
 
 
 def transaction_fenced(c, n):
@@ -517,25 +518,25 @@ def transaction_fenced(c, n):
 
             refused("PRODUCER_FENCED|INVALID_PRODUCER_EPOCH", go_on)
             successor.commit()
-    until("the successor's are committed", lambda: len(c.read(n(), 0, committed=True)) == 2)
-    same(plain(c.read(n(), 2, committed=True)), plain(numbered(2, tag="successor")), "what is committed")
+    until("the successor's records are committed", lambda: len(c.read(n(), 0, committed=True)) == 2)
+    same(plain(c.read(n(), 2, committed=True)), plain(numbered(2, tag="successor")), "the committed records")
 
 
 def auto_create(c, n):
     same(c.produce(n(), numbered(3)), [0, 1, 2], "the offsets")
-    same(plain(c.read(n(), 3)), plain(numbered(3)), "what was read")
+    same(plain(c.read(n(), 3)), plain(numbered(3)), "the records read")
 
 
 def unknown_topic(c, n):
     refused("UNKNOWN_TOPIC_OR_PARTITION", lambda: c.unknown(n()))
-    same(n() in c.topics(), False, "whether it is there now")
+    same(n() in c.topics(), False, "presence of the topic in the list")
 
 
 def too_large(c, n):
     create(c, n(), 1, {"max.message.bytes": "20000"})
     refused("MESSAGE_TOO_LARGE", lambda: c.produce(n(), [Record(b"k", bytes(50_000))]))
     same(c.produce(n(), numbered(3)), [0, 1, 2], "the offsets of others")
-    same(plain(c.read(n(), 3)), plain(numbered(3)), "what was read")
+    same(plain(c.read(n(), 3)), plain(numbered(3)), "the records read")
 
 
 def sasl(mechanism, tls):
@@ -549,7 +550,7 @@ def sasl(mechanism, tls):
         try:
             create(known, n())
             known.produce(n(), numbered(3))
-            same(plain(known.read(n(), 3)), plain(numbered(3)), "what was read")
+            same(plain(known.read(n(), 3)), plain(numbered(3)), "the records read")
         finally:
             known.close()
         stranger = type(c)(address, security | {"password": "wrong"})
@@ -602,14 +603,14 @@ SCENARIOS = {
 
 
 def run(name, version, scenarios, subject):
-    """Goes through the scenarios that the command line names, or all: PROGRAM HOST:PORT [SCENARIO..]"""
+    """Runs the scenarios that the command line names, by default all: PROGRAM HOST:PORT [SCENARIO..]"""
     if len(sys.argv) < 2 or any(wanted not in scenarios for wanted in sys.argv[2:]):
         sys.exit(f"usage: {sys.argv[0]} HOST:PORT [SCENARIO..], of {' '.join(scenarios)}")
     print(f"client {name} {version}", flush=True)
     failed = False
     for wanted in sys.argv[2:] or scenarios:
         failed |= not attempt(wanted, scenarios[wanted], subject)
-    # Threads of a library that hang must not keep this process.
+    # Threads of a library that hang must not keep this process alive.
     sys.stdout.flush()
     os._exit(failed)
 
@@ -648,6 +649,6 @@ def attempt(name, scenario, subject):
 
 
 def main(client_class, scenarios=SCENARIOS):
-    """`client_class` is made of the address."""
+    """Runs scenarios with a client. `client_class` is constructed with the address."""
     subject = client_class(sys.argv[1]) if len(sys.argv) > 1 else None
     run(client_class.name, client_class.version, scenarios, subject)

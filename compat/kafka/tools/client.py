@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kafka's own tools, as an operator types them: each is a JVM that lives for a moment."""
+"""Kafka's own tools, with the command lines of an operator. Each call starts a JVM."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ TOOLS = "org.apache.kafka.tools"
 
 class Tools(suite.Program):
     name, version = "tools", jvm.VERSION
-    # A JVM takes seconds to start where others are at work.
+    # A JVM takes seconds to start on a busy machine.
     seconds = 200
 
     def tool(self, name, *arguments, **options):
@@ -62,14 +62,14 @@ def console(c, n):
     show = [f"print.{name}=true" for name in ("key", "headers", "partition", "offset")]
     found = c.consume(n(), 3, *[word for each in show for word in ("--formatter-property", each)])
     expected = ["Partition:0\tOffset:0\ta:1\tkey-1\tone", "Partition:0\tOffset:1\tb:2,c:3\tkey-2\ttwo"]
-    same(found[:2], expected, "what was read")
+    same(found[:2], expected, "the records read")
     same(found[2].endswith("key-3\tnull"), True, f"the record without a value, {found[2]!r}")
 
 
 def codec(name):
     def scenario(c, n):
         c.produce(n(), numbered(500), "--compression-codec", name)
-        same(c.consume(n(), 500), numbered(500), "what was read")
+        same(c.consume(n(), 500), numbered(500), "the records read")
 
     return scenario
 
@@ -80,10 +80,10 @@ def topic_command(c, n):
     said = c.topics("--describe", "--topic", n())
     says(said, r"PartitionCount: 2\b", r"ReplicationFactor: 1\b", r"retention\.ms=3600000", r"Partition: 1\s+Leader: \d+\s+Replicas: \d+\s+Isr: \d+")
     c.topics("--alter", "--topic", n(), "--partitions", 4)
-    suite.until("it has four partitions", lambda: "PartitionCount: 4" in c.topics("--describe", "--topic", n()))
+    suite.until("the topic has four partitions", lambda: "PartitionCount: 4" in c.topics("--describe", "--topic", n()))
     says(c.topics("--create", "--topic", n(), fails=True), "already exists")
     c.topics("--delete", "--topic", n())
-    suite.until("it is gone", lambda: n() not in c.topics("--list").split())
+    suite.until("the topic is deleted", lambda: n() not in c.topics("--list").split())
     says(c.topics("--describe", "--topic", n(), fails=True), "does not exist")
 
 
@@ -91,13 +91,13 @@ def config_command(c, n):
     c.create(n())
     config = lambda *arguments, **options: c.tool("kafka.admin.ConfigCommand", "--entity-type", "topics", "--entity-name", n(), *arguments, **options)
     config("--alter", "--add-config", "retention.ms=7200000,cleanup.policy=[compact,delete]")
-    suite.until("the settings are there", lambda: "retention.ms=7200000" in config("--describe"))
+    suite.until("the settings are altered", lambda: "retention.ms=7200000" in config("--describe"))
     says(config("--describe"), "cleanup.policy=compact,delete")
     config("--alter", "--delete-config", "retention.ms")
-    suite.until("one is gone", lambda: "retention.ms" not in config("--describe"))
+    suite.until("retention.ms is deleted", lambda: "retention.ms" not in config("--describe"))
     says(config("--describe", "--all"), r"retention\.ms=", r"cleanup\.policy=compact")
     config("--alter", "--add-config", "compression.type=zstd,segment.ms=60000,segment.bytes=2097152,min.compaction.lag.ms=1000,max.compaction.lag.ms=2000")
-    suite.until("others are there", lambda: "max.compaction.lag.ms=2000" in config("--describe"))
+    suite.until("other settings are altered", lambda: "max.compaction.lag.ms=2000" in config("--describe"))
     says(config("--describe"), "compression.type=zstd", "segment.ms=60000", "segment.bytes=2097152", "min.compaction.lag.ms=1000")
     says(config("--alter", "--add-config", "retention.ms=soon", fails=True), "InvalidConfigurationException|Invalid value")
 
@@ -105,19 +105,19 @@ def config_command(c, n):
 def group_command(c, n):
     c.create(n())
     c.produce(n(), numbered(10))
-    same(c.consume(n(), 6, "--group", n("group")), numbered(6), "what a group got")
+    same(c.consume(n(), 6, "--group", n("group")), numbered(6), "the records of a group")
     says(c.groups("--list"), re.escape(n("group")))
     said = c.groups("--describe", "--group", n("group"))
     says(said, rf"{re.escape(n('group'))}\s+{re.escape(n())}\s+0\s+6\s+10\s+4")
     says(c.groups("--describe", "--group", n("group"), "--state"), r"Empty\s+0")
     reset = ["--reset-offsets", "--group", n("group"), "--topic", n(), "--execute"]
     says(c.groups(*reset, "--to-offset", 2), rf"{re.escape(n())}\s+0\s+2")
-    same(c.consume(n(), 8, "--group", n("group")), numbered(8, 2), "what it got after a reset")
+    same(c.consume(n(), 8, "--group", n("group")), numbered(8, 2), "the records after a reset")
     c.groups(*reset, "--to-earliest")
     says(c.groups("--describe", "--group", n("group")), r"\s0\s+0\s+10\s+10")
     says(c.groups("--delete-offsets", "--group", n("group"), "--topic", n()), "Successful")
     says(c.groups("--delete", "--group", n("group")), "successful")
-    same(n("group") in c.groups("--list").split(), False, "whether it is still listed")
+    same(n("group") in c.groups("--list").split(), False, "presence of the group in the list")
 
 
 def share_command(c, n):
@@ -129,19 +129,19 @@ def share_command(c, n):
     c.produce(n(), numbered(10))
     limits = ["--max-messages", 10, "--timeout-ms", 20_000]
     found = c.tool("consumer.ConsoleShareConsumer", "--topic", n(), "--group", group, *limits).splitlines()
-    same(found, numbered(10), "what a share group was given")
+    same(found, numbered(10), "the records of a share group")
     shares = lambda *arguments, **options: c.tool("consumer.group.ShareGroupCommand", *arguments, **options)
     says(shares("--list"), re.escape(group))
     says(c.tool("GroupsCommand", "--list", "--group-type", "share"), rf"{re.escape(group)}\s+Share\s+share")
-    suite.until("it is empty", lambda: re.search(r"Empty\s+0", shares("--describe", "--group", group, "--state")))
+    suite.until("the group is empty", lambda: re.search(r"Empty\s+0", shares("--describe", "--group", group, "--state")))
     row = lambda: shares("--describe", "--group", group)
     says(row(), rf"{re.escape(group)}\s+{re.escape(n())}\s+0\s")
     says(shares("--reset-offsets", "--group", group, "--topic", n(), "--to-earliest", "--execute"), rf"{re.escape(n())}\s+0\s+0")
-    suite.until("all of it is to be done again", lambda: re.search(rf"{re.escape(n())}\s+0\s+0\s+10", row()))
+    suite.until("all records are to be delivered again", lambda: re.search(rf"{re.escape(n())}\s+0\s+0\s+10", row()))
     says(shares("--delete-offsets", "--group", group, "--topic", n()), re.escape(n()))
     says(shares("--delete", "--group", group), "successful")
-    same(group in shares("--list").split(), False, "whether it is still listed")
-    # A group that is not there is created by setting where it begins.
+    same(group in shares("--list").split(), False, "presence of the group in the list")
+    # Setting the start offset of a missing group creates the group.
     early = n("early")
     says(shares("--reset-offsets", "--group", early, "--topic", n(), "--to-earliest", "--execute"), rf"{re.escape(n())}\s+0\s+0")
     says(shares("--describe", "--group", early), rf"{re.escape(early)}\s+{re.escape(n())}\s+0\s+0\s+10")
@@ -157,10 +157,10 @@ def group_members(protocol):
         with join() as first:
             first.wait_for("one member has both partitions", has(2))
             with join() as second:
-                second.wait_for("another has one", has(1))
-                first.wait_for("the first has the other", has(1))
-                suite.until("each is described with what it has", lambda: both_described(c, n))
-            first.wait_for("the first has both again", has(2))
+                second.wait_for("the second member has one partition", has(1))
+                first.wait_for("the first member has one partition", has(1))
+                suite.until("both members are described with their partitions", lambda: both_described(c, n))
+            first.wait_for("the first member has both partitions again", has(2))
 
     return scenario
 
@@ -172,7 +172,7 @@ def both_described(c, n):
 
 
 def partitions(seen):
-    """How many partitions a VerifiableConsumer has, from its events."""
+    """Returns the number of partitions of a VerifiableConsumer, from its events."""
     held = set()
     for event in events(seen):
         its = {p["partition"] for p in event.get("partitions", [])}
@@ -191,13 +191,13 @@ def verifiable(c, n):
     c.create(n())
     sent = events(c.tool("VerifiableProducer", "--topic", n(), "--max-messages", 3000, "--repeating-keys", 5).splitlines())
     acked = [event for event in sent if event["name"] == "producer_send_success"]
-    same([(event["value"], event["offset"]) for event in acked], [(str(i), i) for i in range(3000)], "what was acknowledged")
+    same([(event["value"], event["offset"]) for event in acked], [(str(i), i) for i in range(3000)], "the acknowledged records")
     options = ["--topic", n(), "--group-id", n("group"), "--max-messages", 3000, "--verbose"]
     got = events(c.tool("VerifiableConsumer", *options).splitlines())
     records = [(event["value"], event["key"], event["offset"]) for event in got if event["name"] == "record_data"]
-    same(records, [(str(i), str(i % 5), i) for i in range(3000)], "what was read")
+    same(records, [(str(i), str(i % 5), i) for i in range(3000)], "the records read")
     committed = [event for event in got if event["name"] == "offsets_committed"]
-    same((committed[-1]["success"], committed[-1]["offsets"][0]["offset"]), (True, 3000), "what was committed at the end")
+    same((committed[-1]["success"], committed[-1]["offsets"][0]["offset"]), (True, 3000), "the last commit")
 
 
 def performance(c, n):
@@ -208,7 +208,7 @@ def performance(c, n):
     )
     says(said, r"20000 records sent, [\d.]+ records/sec")
     said = c.tool("ConsumerPerformance", "--topic", n(), "--num-records", 20_000, "--hide-header", "--group", n("group"))
-    same(said.split(", ")[4], "20000", "the number of records that it consumed")
+    same(said.split(", ")[4], "20000", "the number of consumed records")
 
 
 def transactional_performance(c, n):
@@ -244,7 +244,7 @@ def delete_records(c, n):
         json.dump(wanted, file)
         file.flush()
         says(c.tool("DeleteRecordsCommand", "--offset-json-file", file.name), r"low_watermark: 4")
-    same(c.consume(n(), 6), numbered(6, 4), "what was read")
+    same(c.consume(n(), 6), numbered(6, 4), "the records read")
 
 
 def acls(c, n):
@@ -252,21 +252,21 @@ def acls(c, n):
     resource = ["--topic", n()]
     acl("--add", "--allow-principal", "User:bob", "--operation", "Read", *resource)
     acl("--add", "--deny-principal", "User:eve", "--deny-host", "10.0.0.1", "--operation", "All", *resource)
-    suite.until("both are listed", lambda: {"User:bob", "User:eve"} <= set(re.findall(r"User:\w+", acl("--list", *resource))))
+    suite.until("both ACLs are listed", lambda: {"User:bob", "User:eve"} <= set(re.findall(r"User:\w+", acl("--list", *resource))))
     says(acl("--list", *resource), "principal=User:eve, host=10.0.0.1, operation=ALL, permissionType=DENY")
     acl("--remove", "--force", "--allow-principal", "User:bob", "--operation", "Read", *resource)
-    suite.until("one is gone", lambda: "User:bob" not in acl("--list", *resource))
+    suite.until("the ACL of bob is deleted", lambda: "User:bob" not in acl("--list", *resource))
     acl("--remove", "--force", *resource)
-    suite.until("none is left", lambda: "User:eve" not in acl("--list", *resource))
+    suite.until("all ACLs are deleted", lambda: "User:eve" not in acl("--list", *resource))
 
 
 def scram_users(c, n):
     user = n("user")
     config = lambda *arguments: c.tool("kafka.admin.ConfigCommand", "--entity-type", "users", "--entity-name", user, *arguments)
     config("--alter", "--add-config", "SCRAM-SHA-256=[iterations=4096,password=secret]")
-    suite.until("it is described", lambda: "SCRAM-SHA-256=iterations=4096" in config("--describe"))
+    suite.until("the credential is described", lambda: "SCRAM-SHA-256=iterations=4096" in config("--describe"))
     config("--alter", "--delete-config", "SCRAM-SHA-256")
-    suite.until("it is gone", lambda: "SCRAM-SHA-256" not in config("--describe"))
+    suite.until("the credential is deleted", lambda: "SCRAM-SHA-256" not in config("--describe"))
 
 
 def transactions(c, n):
@@ -294,11 +294,11 @@ def log_dirs(c, n):
     found = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
     parts = [p for broker in found["brokers"] for d in broker["logDirs"] for p in d["partitions"]]
     same([p["partition"] for p in parts], [f"{n()}-0"], "the partitions")
-    same(parts[0]["size"] >= 100, True, f"whether {parts[0]['size']} bytes are enough")
+    same(parts[0]["size"] >= 100, True, f"the result of {parts[0]['size']} >= 100 bytes")
 
 
 def leaders_and_replicas(c, n):
-    """What a tool wants to be as it is already is so; what cannot be on the nodes that there are is refused."""
+    """Checks that requests for the current leader and replicas succeed, and that unknown nodes are refused."""
     c.create(n(), 2)
     said = c.tool("LeaderElectionCommand", "--election-type", "preferred", "--topic", n(), "--partition", 0)
     says(said, rf"Valid replica already elected for partitions.*{re.escape(n())}-0")

@@ -1,4 +1,4 @@
-// Google's fake of the service for tests in Go, as a server of its own: pstest HOST:PORT
+// Runs Google's fake of the service for tests in Go as a separate server: pstest HOST:PORT
 package main
 
 import (

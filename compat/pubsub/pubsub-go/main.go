@@ -1,4 +1,4 @@
-// The Go client of Google Pub/Sub: any call by the name that the service gives it, the publisher and the subscriber.
+// Driver of Google's Go client for Pub/Sub: any call by its name in the service, the publisher and the subscriber.
 package main
 
 import (
@@ -32,12 +32,12 @@ type client struct {
 	*pubsub.Client
 	schemas *vkit.SchemaClient
 	conn    *grpc.ClientConn
-	// By topic; those that keep the order apart.
+	// publishers are the publishers by topic. Those with ordering have separate entries.
 	publishers map[string]*pubsub.Publisher
 	streams    map[string]*stream
 }
 
-// stream is a subscriber, with what was taken from it and not settled.
+// stream is a subscriber, with its received messages that are not settled.
 type stream struct {
 	arrived chan held
 	held    map[string]held
@@ -48,7 +48,7 @@ type stream struct {
 
 type held struct {
 	*pubsub.Message
-	// Closed when it is settled: until then it counts as being worked on.
+	// done is closed when the message is settled: until then the library treats the message as in progress.
 	done chan struct{}
 }
 
@@ -57,7 +57,7 @@ func main() {
 	c := &client{publishers: map[string]*pubsub.Publisher{}, streams: map[string]*stream{}}
 	c.Client = got(pubsub.NewClient(ctx, os.Getenv("PUBSUB_PROJECT_ID")))
 	c.conn = got(grpc.NewClient(os.Getenv("PUBSUB_EMULATOR_HOST"), grpc.WithTransportCredentials(insecure.NewCredentials())))
-	// Of all services this is the one whose client does not look for an emulator.
+	// The client of this service is the only one that ignores the variable for an emulator.
 	c.schemas = got(vkit.NewSchemaClient(ctx, option.WithGRPCConn(c.conn)))
 	driver.Main("pubsub-go", "cloud.google.com/go/pubsub/v2", c.call)
 }
@@ -110,7 +110,7 @@ type values struct {
 	MaxMessages int `json:"max_messages"`
 }
 
-// named has Google's name of a status.
+// named adds Google's name of a status to an error.
 func named(err error) error {
 	var missing driver.Missing
 	if err == nil || errors.As(err, &missing) {
@@ -132,7 +132,7 @@ func (c *client) unary(ctx context.Context, name string, with json.RawMessage) (
 	return nil, driver.Missing("the library has no " + name)
 }
 
-// send makes a request of the values and an answer of what comes: nothing, a message, or an iterator over all pages.
+// send sends the values as a request, and returns the response: nothing, a message, or the items of all pages.
 func send(ctx context.Context, method reflect.Value, with json.RawMessage) (any, error) {
 	request := reflect.New(method.Type().In(1).Elem())
 	if err := protojson.Unmarshal(with, request.Interface().(proto.Message)); err != nil {

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// @google-cloud/pubsub: any call by the name that the service gives it, the publisher and the subscriber.
+// Driver of @google-cloud/pubsub: any call by its name in the service, the publisher and the subscriber.
 
 const path = require("node:path");
 const { PubSub, v1 } = require("@google-cloud/pubsub");
@@ -10,7 +10,7 @@ const { grpc, Status } = require("google-gax");
 const driver = require("../../suite/driver.js");
 
 const LIMIT_MS = 50_000;
-// The type of a call's request is that of its name, but for these.
+// Request types of calls. The type of all other calls is their name with `Request`.
 const REQUESTS = { CreateTopic: "Topic", CreateSubscription: "Subscription" };
 
 const pubsub = new PubSub();
@@ -23,7 +23,7 @@ const root = protobuf.Root.fromJSON(
 const publishers = new Map();
 const streams = [];
 
-// Google's names of a status, and of what an acknowledgement that fails says.
+// Adds Google's names of a status, and of the result of a failed acknowledgement.
 function named(error) {
   error.names = [Status[error.code], error.errorCode].filter((name) => typeof name === "string");
   return error;
@@ -37,16 +37,16 @@ async function unary(name, values) {
   const options = { timeout: LIMIT_MS };
   if (isPolicy) return (await owner[method](values, options))[0];
   const type = root.lookupType(`google.pubsub.v1.${REQUESTS[name] ?? `${name}Request`}`);
-  // A mask in JSON has the names of JSON, which the library's reader leaves as they are.
+  // A mask in JSON has names in camel case, which the library's parser does not convert.
   const mask = values.updateMask?.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`);
-  // The library takes its messages as plain objects.
+  // The library requires messages as plain objects.
   const message = json.fromProto3JSON(type, mask ? { ...values, updateMask: mask } : values);
   const [done] = await owner[method](type.toObject(message, { enums: Number }), options);
   if (!Array.isArray(done)) return plain(name, done, false);
   return { items: done.map((each) => (typeof each === "string" ? each : plain(name, each, true))) };
 }
 
-// The type of what a call answers with, or of each item of its list.
+// Returns the type of a call's response, or of each item of its list.
 function answerType(name, isItem) {
   for (const service of ["Publisher", "Subscriber", "SchemaService"]) {
     const method = root.lookupService(`google.pubsub.v1.${service}`).methods[name];

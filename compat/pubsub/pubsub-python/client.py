@@ -1,4 +1,4 @@
-"""google-cloud-pubsub: any call by the name that the service gives it, the publisher and the subscriber."""
+"""Driver of google-cloud-pubsub: any call by its name in the service, the publisher and the subscriber."""
 
 import base64
 import itertools
@@ -23,12 +23,12 @@ from google.pubsub_v1.services.schema_service.transports import SchemaServiceGrp
 import driver
 
 LIMIT_SECONDS = 50
-# The type of a call's request is that of its name, but for these.
+# Request types of calls. The type of all other calls is their name with `Request`.
 REQUESTS = {"CreateTopic": "Topic", "CreateSubscription": "Subscription"}
 
 
 def named(error):
-    """Google's name of a status."""
+    """Adds Google's name of a status to an error."""
     if isinstance(error, GoogleAPICallError) and error.grpc_status_code:
         error.names = [error.grpc_status_code.name]
     if isinstance(error, AcknowledgeError):
@@ -57,7 +57,7 @@ def request(name, values):
 class Client:
     def __init__(self):
         self.publisher, self.subscriber, self.ordered = pubsub_v1.PublisherClient(), pubsub_v1.SubscriberClient(), None
-        # Of all services this is the one whose client does not look for an emulator.
+        # The client of this service is the only one that ignores the variable for an emulator.
         channel = grpc.insecure_channel(os.environ["PUBSUB_EMULATOR_HOST"])
         self.schemas = generated.SchemaServiceClient(transport=SchemaServiceGrpcTransport(channel=channel))
         self.streams = {}
@@ -135,13 +135,13 @@ class Client:
     def on_close(self, stream):
         stream = self.streams[stream]
         stream.future.cancel()
-        # Why it ended by itself was said before.
+        # An error that ended the stream was reported earlier.
         stream.future.exception(LIMIT_SECONDS)
         return {}
 
 
 class Stream:
-    """A subscriber: what has come and not been taken, and what was taken and not settled."""
+    """Subscriber, with its arrived messages that are not taken, and its taken messages that are not settled."""
 
     def __init__(self):
         self.arrived, self.held, self.handles, self.future = queue.Queue(), {}, itertools.count(), None

@@ -1,4 +1,4 @@
-"""REST by hand: each call of the service is a request with JSON, as its descriptions map them."""
+"""Driver of REST without a library: each call of the service is a request with JSON, by the mapping of its API."""
 
 import json
 import os
@@ -14,8 +14,8 @@ import driver
 
 ADDRESS = os.environ["PUBSUB_EMULATOR_HOST"]
 LIMIT_SECONDS = 50
-# A method and a path, whose names in braces are taken from the values; the rest of them is the body, or the query where
-# there is none. `topic.name` is a member of a member.
+# Methods and paths of the calls. Names in braces are replaced by values. The other values are the body, or the query of
+# a request without a body. `topic.name` is a member of a member.
 CALLS = {
     "CreateTopic": "PUT {name}", "UpdateTopic": "PATCH {topic.name}", "Publish": "POST {topic}:publish",
     "GetTopic": "GET {topic}", "ListTopics": "GET {project}/topics", "DeleteTopic": "DELETE {topic}",

@@ -1,11 +1,11 @@
-"""The scenarios of Google Pub/Sub, which every client goes through by its driver: see drivers.py.
+"""Scenarios for all Google Pub/Sub clients, which run through drivers: see drivers.py.
 
-A call has the name that the service gives it, its values those of the JSON of its messages; a list is all its pages,
-as `items`. These are the calls of a client's own publisher and subscriber, which a driver that is no library lacks:
+Calls have the names of the service, and values in the JSON of its messages. The result of a list has all pages, as
+`items`. These calls use the library's publisher and subscriber, which a driver without a library lacks:
 
     publish {topic, messages, ordered}             {messageIds}    through the publisher, which batches
-    open {subscription, max_messages}              {stream}        a subscriber, with so many messages in the program
-    take {stream, count, wait_ms}                  {messages}      so many that came, each with a `handle`, or fewer
+    open {subscription, max_messages}              {stream}        a subscriber that holds at most `max_messages`
+    take {stream, count, wait_ms}                  {messages}      at most `count` messages, each with a `handle`
     settle {stream, handle, how}                   {result}        ack, nack, ack_confirmed, nack_confirmed
     close {stream}
 """
@@ -28,10 +28,10 @@ from checks import fail, same, until
 from drivers import Refused
 
 PROJECT = "compat-project"
-# Nothing more comes where nothing came for so long.
+# Time without messages after which no more are expected.
 QUIET_MS = 1000
 WAIT_MS = 20_000
-# Libraries take a deadline of a minute for their streams, whatever that of the subscription is.
+# Libraries set a deadline of one minute for their streams, independent of the subscription's deadline.
 LEASE_SECONDS = 150
 MIB = 1024 * 1024
 
@@ -54,7 +54,7 @@ class Session(drivers.Session):
         return self.call("CreateTopic", name=self.topic_name(what), **settings)["name"]
 
     def subscription(self, topic, what="sub", **settings):
-        """Their messages come again only when somebody says so: a deadline of ten minutes."""
+        """Creates a subscription with a deadline of ten minutes, so that a message is redelivered only on request."""
         settings = {"ackDeadlineSeconds": 600} | settings
         return self.call("CreateSubscription", name=self.subscription_name(what), topic=topic, **settings)["name"]
 
@@ -63,15 +63,15 @@ class Session(drivers.Session):
         return topic, self.subscription(topic, **settings)
 
     def publish(self, topic, *messages):
-        """Their ids, after one call."""
+        """Publishes messages in one call, and returns their ids."""
         return self.call("Publish", topic=topic, messages=list(messages))["messageIds"]
 
     def pull(self, subscription, count=100):
-        """What one call gets."""
+        """Returns the messages of one call."""
         return self.call("Pull", subscription=subscription, maxMessages=count).get("receivedMessages") or []
 
     def get(self, subscription, count):
-        """So many, with as many calls as they need."""
+        """Pulls until `count` messages have arrived, with as many calls as necessary."""
         found = []
         until(
             f"{count} messages",
@@ -80,7 +80,7 @@ class Session(drivers.Session):
         return found
 
     def nothing(self, subscription):
-        """What there is at once."""
+        """Returns the texts of the messages that are available immediately, which should be none."""
         found = self.call("Pull", subscription=subscription, maxMessages=100, returnImmediately=True)
         return texts(found.get("receivedMessages") or [])
 
@@ -98,7 +98,7 @@ class Session(drivers.Session):
             if not error.names & set(names.split("|")):
                 fail(f"refused with {error}, not {names}")
             return
-        fail(f"{name} was not refused, though it should be {names}")
+        fail(f"{name} was not refused, but should be: {names}")
 
     @contextlib.contextmanager
     def open(self, subscription, **settings):
@@ -115,7 +115,7 @@ class Stream:
         self.session, self.name, self.is_open = session, name, True
 
     def take(self, count, wait_ms=WAIT_MS):
-        """So many, or those that come in that time."""
+        """Takes at most `count` messages that arrive within `wait_ms`."""
         return self.session.call("take", stream=self.name, count=count, wait_ms=wait_ms)["messages"]
 
     def more(self):
@@ -143,12 +143,12 @@ def numbered(count, tag="message", key=None):
 
 
 def texts(received):
-    """Of what was pulled, or taken from a stream."""
+    """Returns the texts of pulled messages, or of messages from a stream."""
     return [base64.b64decode(m.get("message", m).get("data", "")).decode() for m in received]
 
 
 def stamp(seconds):
-    """A time as it is in JSON."""
+    """Returns the time `seconds` from now, in the form of JSON."""
     return (datetime.now(timezone.utc) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -170,9 +170,9 @@ def topics(c):
     same(c.call("GetTopic", topic=name).get("labels"), {"team": "water"}, "its labels")
     c.refused("ALREADY_EXISTS", "CreateTopic", name=name)
     listed = lambda: name in [each["name"] for each in c.call("ListTopics", project=c.project)["items"]]
-    same(listed(), True, "whether it is listed")
+    same(listed(), True, "presence in the list")
     c.call("DeleteTopic", topic=name)
-    same(listed(), False, "whether it is listed still")
+    same(listed(), False, "presence in the list after the deletion")
     for call in ("GetTopic", "DeleteTopic"):
         c.refused("NOT_FOUND", call, topic=name)
     c.refused("NOT_FOUND", "Publish", topic=name, messages=[message("x")])
@@ -243,7 +243,7 @@ def subscriptions(c):
     c.refused("ALREADY_EXISTS", "CreateSubscription", name=name, topic=topic)
     c.refused("NOT_FOUND", "CreateSubscription", name=c.subscription_name(), topic=c.topic_name())
     listed = [each["name"] for each in c.call("ListSubscriptions", project=c.project)["items"]]
-    same(name in listed, True, "whether it is listed")
+    same(name in listed, True, "presence in the list")
     same(c.call("ListTopicSubscriptions", topic=topic)["items"], [name], "the topic's")
     c.call("DeleteSubscription", subscription=name)
     for call in ("GetSubscription", "DeleteSubscription"):
@@ -257,7 +257,7 @@ def subscription_of_deleted_topic(c):
     c.publish(topic, message("before"))
     c.call("DeleteTopic", topic=topic)
     same(c.call("GetSubscription", subscription=name)["topic"], "_deleted-topic_", "its topic")
-    same(texts(c.get(name, 1)), ["before"], "what is there still")
+    same(texts(c.get(name, 1)), ["before"], "the messages of the deleted topic")
 
 
 @scenario
@@ -317,7 +317,7 @@ def subscription_settings(c):
 def detach(c):
     topic, name = c.both()
     c.call("DetachSubscription", subscription=name)
-    same(c.call("GetSubscription", subscription=name).get("detached"), True, "whether it is detached")
+    same(c.call("GetSubscription", subscription=name).get("detached"), True, "the flag detached")
     same(c.call("ListTopicSubscriptions", topic=topic)["items"], [], "the topic's")
     c.refused("FAILED_PRECONDITION", "Pull", subscription=name, maxMessages=1)
 
@@ -334,15 +334,15 @@ def publish_pull_ack(c):
         {"attributes": {"only": "attributes"}},
     ]
     ids = c.publish(topic, *sent)
-    same(len(set(ids)), 3, "how many ids are different")
+    same(len(set(ids)), 3, "the number of distinct ids")
     found = {m["message"]["messageId"]: m for m in c.get(name, 3)}
     for i, one in zip(ids, sent):
         got = found[i]["message"]
         same((got.get("data", ""), got.get("attributes") or {}), (one.get("data", ""), one.get("attributes", {})), "a message")
         at = datetime.fromisoformat(got["publishTime"].replace("Z", "+00:00")[:26].split("+")[0].rstrip("Z") + "+00:00")
-        same(before <= at <= datetime.now(timezone.utc) + timedelta(seconds=2), True, f"whether {at} is now")
+        same(before <= at <= datetime.now(timezone.utc) + timedelta(seconds=2), True, f"the closeness of {at} to the current time")
     c.ack(name, *found.values())
-    same(c.nothing(name), [], "what is left")
+    same(c.nothing(name), [], "the remaining messages")
 
 
 @scenario
@@ -366,8 +366,8 @@ def publish_limits(c):
 @scenario
 def publish_thousand(c):
     topic, name = c.both()
-    same(len(set(c.publish(topic, *numbered(1000)))), 1000, "how many ids are different")
-    same(sorted(texts(c.get(name, 1000))), sorted(texts(numbered(1000))), "what was received")
+    same(len(set(c.publish(topic, *numbered(1000)))), 1000, "the number of distinct ids")
+    same(sorted(texts(c.get(name, 1000))), sorted(texts(numbered(1000))), "the received messages")
 
 
 @scenario
@@ -375,12 +375,12 @@ def pull_3_mib(c):
     topic, name = c.both()
     data = b64(bytes(i * (i // 1000) % 251 for i in range(3 * MIB)))
     c.publish(topic, {"data": data})
-    same(c.get(name, 1)[0]["message"]["data"] == data, True, "whether it is what was sent")
+    same(c.get(name, 1)[0]["message"]["data"] == data, True, "equality with the sent message")
 
 
 @scenario
 def publish_9_mib(c):
-    """Not pulled: libraries that know an emulator take 4 MiB from it."""
+    """Publishes 9 MiB without a pull, because libraries accept only 4 MiB from an emulator."""
     same(len(c.publish(c.topic(), {"data": b64(bytes(9 * MIB))})), 1, "the number of ids")
 
 
@@ -391,17 +391,17 @@ def fan_out(c):
     c.publish(topic, *numbered(10))
     for name in names:
         found = c.get(name, 10)
-        same(sorted(texts(found)), texts(numbered(10)), "what one got")
+        same(sorted(texts(found)), texts(numbered(10)), "the messages of one subscription")
         c.ack(name, *found)
     late = c.subscription(topic)
     c.publish(topic, message("late"))
-    same(texts(c.get(late, 1)), ["late"], "what one got that came late")
+    same(texts(c.get(late, 1)), ["late"], "the messages of the late subscription")
 
 
 @scenario
 def pull_empty(c):
     _, name = c.both()
-    same(c.nothing(name), [], "what is there")
+    same(c.nothing(name), [], "the available messages")
 
 
 @scenario
@@ -409,7 +409,7 @@ def pull_waits(c):
     topic, name = c.both()
     with c.meanwhile(lambda other: other.get(name, 1)) as waits:
         c.publish(topic, message("awaited"))
-    same(texts(waits.result()), ["awaited"], "what the waiting call got")
+    same(texts(waits.result()), ["awaited"], "the messages of the waiting call")
 
 
 @scenario
@@ -417,12 +417,12 @@ def given_back(c):
     topic, name = c.both()
     c.publish(topic, message("again"))
     first = c.get(name, 1)
-    same(c.nothing(name), [], "what is there while it is held")
+    same(c.nothing(name), [], "the available messages during the lease")
     c.deadline(name, 0, *first)
     again = c.get(name, 1)
     same(again[0]["message"]["messageId"], first[0]["message"]["messageId"], "its id")
     c.ack(name, *again)
-    same(c.nothing(name), [], "what is left")
+    same(c.nothing(name), [], "the remaining messages")
 
 
 @scenario
@@ -430,7 +430,7 @@ def deadline_passes(c):
     topic, name = c.both(ackDeadlineSeconds=10)
     c.publish(topic, message("again"))
     c.deadline(name, 1, *c.get(name, 1))
-    same(texts(c.get(name, 1)), ["again"], "what comes when the deadline has passed")
+    same(texts(c.get(name, 1)), ["again"], "the messages after the deadline")
 
 
 @scenario
@@ -446,7 +446,7 @@ def deadline_refused(c):
 
 @scenario
 def late_ack(c):
-    """Without exactly-once delivery, an acknowledgement that comes late or twice is no error."""
+    """Checks that without exactly-once delivery a late or repeated acknowledgement is not an error."""
     topic, name = c.both()
     c.publish(topic, message("x"))
     found = c.get(name, 1)
@@ -462,16 +462,16 @@ def late_ack(c):
 def stream(c):
     topic, name = c.both()
     sent = numbered(500)
-    same(len(set(c.call("publish", topic=topic, messages=sent)["messageIds"])), 500, "how many ids are different")
+    same(len(set(c.call("publish", topic=topic, messages=sent)["messageIds"])), 500, "the number of distinct ids")
     found = []
     with c.open(name) as stream:
         while len(found) < len(sent):
             some = stream.take(100)
-            same(some != [], True, f"whether more came than {len(found)}")
+            same(some != [], True, f"the arrival of more than {len(found)} messages")
             for one in some:
                 stream.settle(one)
             found += texts(some)
-    same(sorted(found), sorted(texts(sent)), "what was received")
+    same(sorted(found), sorted(texts(sent)), "the received messages")
     until("all are acknowledged", lambda: c.nothing(name) == [])
 
 
@@ -492,7 +492,7 @@ def stream_waits(c):
         for text in ("one", "two"):
             c.publish(topic, message(text))
             [found] = stream.take(1)
-            same(texts([found]), [text], "what came")
+            same(texts([found]), [text], "the received message")
             stream.settle(found)
 
 
@@ -502,17 +502,17 @@ def stream_flow_control(c):
     c.publish(topic, *numbered(20))
     with c.open(name, max_messages=5) as stream:
         held = stream.take(5)
-        same(len(held), 5, "how many came")
-        same(stream.more(), [], "what comes while they are held")
+        same(len(held), 5, "the number of received messages")
+        same(stream.more(), [], "the messages beyond the limit")
         found = texts(held)
         while held:
-            # Python reads on when less than 0.8 of what it may hold is left.
+            # The Python library resumes reading when it holds less than 0.8 of its limit.
             for _ in held[-2:]:
                 stream.settle(held.pop())
             taken = stream.take(min(2, 20 - len(found))) if len(found) < 20 else []
             held += taken
             found += texts(taken)
-    same(sorted(found), sorted(texts(numbered(20))), "what was received")
+    same(sorted(found), sorted(texts(numbered(20))), "the received messages")
 
 
 @scenario
@@ -525,12 +525,12 @@ def stream_nack(c):
         [again] = stream.take(1)
         same(again["messageId"], first["messageId"], "its id")
         stream.settle(again)
-        same(stream.more(), [], "what more comes")
+        same(stream.more(), [], "the further messages")
 
 
 @scenario
 def stream_shared(c):
-    """Two streams of one subscription share its messages."""
+    """Checks that two streams of one subscription share its messages."""
     topic, name = c.both()
     other = c.other()
     with c.open(name, max_messages=10) as one, other.open(name, max_messages=10) as two:
@@ -546,21 +546,21 @@ def stream_shared(c):
             return len(found) >= 100
 
         until("100 messages", more)
-        same(sorted(found), sorted(texts(numbered(100))), "what both got")
+        same(sorted(found), sorted(texts(numbered(100))), "the messages of both streams")
 
 
 @scenario
 def stream_lost(c):
-    """What a subscriber held that is gone comes to another when its deadline has passed."""
+    """Checks that messages of a disconnected subscriber are redelivered to another after the deadline."""
     topic, name = c.both(ackDeadlineSeconds=10)
     c.publish(topic, message("held"))
     gone = c.other()
     stream = Stream(gone, gone.call("open", subscription=name)["stream"])
-    same(len(stream.take(1)), 1, "what it got")
+    same(len(stream.take(1)), 1, "the number of received messages")
     gone.driver.close()
     with c.open(name) as stream:
-        [found] = until("it comes again", lambda: stream.take(1, WAIT_MS), LEASE_SECONDS)
-        same(texts([found]), ["held"], "what comes again")
+        [found] = until("the message is redelivered", lambda: stream.take(1, WAIT_MS), LEASE_SECONDS)
+        same(texts([found]), ["held"], "the redelivered message")
         stream.settle(found)
 
 
@@ -570,9 +570,9 @@ def stream_missing(c):
         try:
             stream.take(1, 5000)
         except Refused as error:
-            same("NOT_FOUND" in error.names, True, f"whether {error} is NOT_FOUND")
+            same("NOT_FOUND" in error.names, True, f"presence of NOT_FOUND in {error}")
         else:
-            fail("it was not refused")
+            fail("the stream of a missing subscription was not refused")
 
 
 # Order
@@ -588,30 +588,30 @@ def ordering(c):
     with c.open(name) as stream:
         while len(found) < len(sent):
             some = stream.take(1)
-            same(some != [], True, f"whether more came than {len(found)}")
+            same(some != [], True, f"the arrival of more than {len(found)} messages")
             stream.settle(some[0])
             found += some
     for key in keys:
         of_key = [m for m in found if m["orderingKey"] == key]
-        same(texts(of_key), [f"{key}-{i}" for i in range(20)], f"what came of {key}")
+        same(texts(of_key), [f"{key}-{i}" for i in range(20)], f"the messages of {key}")
 
 
 @scenario
 def ordering_given_back(c):
-    """A message that comes again brings those behind it along."""
+    """Checks that all later messages of a key are redelivered after a redelivered message."""
     topic, name = c.both(enableMessageOrdering=True)
     c.call("publish", topic=topic, messages=numbered(5, key="k"), ordered=True)
     with c.open(name) as stream:
         [first] = stream.take(1)
         stream.settle(first, "nack")
         found = []
-        # What was on its way already may come before.
+        # Messages that were already in flight may arrive before.
         while some := stream.take(1, 5 * QUIET_MS if set(found) >= set(texts(numbered(5))) else WAIT_MS):
             stream.settle(some[0])
             found += texts(some)
-        same(set(found), set(texts(numbered(5))), "what came")
+        same(set(found), set(texts(numbered(5))), "the received messages")
         behind = found[len(found) - found[::-1].index("message-0") - 1 :]
-        same(behind, sorted(behind), "what came behind it")
+        same(behind, sorted(behind), "the messages after the last redelivery")
 
 
 @scenario
@@ -621,9 +621,9 @@ def ordering_pull(c):
     found = c.get(name, 5)
     for key in "ab":
         of_key = [m for m in found if m["message"]["orderingKey"] == key]
-        same(texts(of_key), texts(numbered(len(of_key), key)), f"what came of {key}")
+        same(texts(of_key), texts(numbered(len(of_key), key)), f"the messages of {key}")
         c.ack(name, *of_key)
-    same(c.nothing(name), [], "what is left")
+    same(c.nothing(name), [], "the remaining messages")
 
 
 # Exactly once
@@ -632,16 +632,16 @@ def ordering_pull(c):
 @scenario
 def exactly_once(c):
     topic, name = c.both(enableExactlyOnceDelivery=True, ackDeadlineSeconds=60)
-    same(c.call("GetSubscription", subscription=name).get("enableExactlyOnceDelivery"), True, "whether it says so")
+    same(c.call("GetSubscription", subscription=name).get("enableExactlyOnceDelivery"), True, "the flag for exactly-once delivery")
     c.publish(topic, *numbered(10))
     with c.open(name) as stream:
         found = []
         while len(found) < 10:
             [one] = stream.take(1)
-            same(stream.settle(one, "ack_confirmed"), "SUCCESS", "what became of an acknowledgement")
+            same(stream.settle(one, "ack_confirmed"), "SUCCESS", "the result of an acknowledgement")
             found += texts([one])
-        same(sorted(found), texts(numbered(10)), "what came")
-        same(stream.more(), [], "what more comes")
+        same(sorted(found), texts(numbered(10)), "the received messages")
+        same(stream.more(), [], "the further messages")
 
 
 @scenario
@@ -651,7 +651,7 @@ def exactly_once_refused(c):
     first = c.get(name, 1)
     c.deadline(name, 0, *first)
     again = c.get(name, 1)
-    same(again[0]["ackId"] == first[0]["ackId"], False, "whether the ids of the deliveries are the same")
+    same(again[0]["ackId"] == first[0]["ackId"], False, "equality of the ids of both deliveries")
     c.refused("FAILED_PRECONDITION|INVALID_ARGUMENT", "Acknowledge", subscription=name, ackIds=[first[0]["ackId"]])
     c.ack(name, *again)
     c.refused("FAILED_PRECONDITION|INVALID_ARGUMENT", "Acknowledge", subscription=name, ackIds=[again[0]["ackId"]])
@@ -669,8 +669,8 @@ def filtered(text, *expected):
         name = c.subscription(topic, filter=text)
         same(c.call("GetSubscription", subscription=name)["filter"], text, "its filter")
         c.publish(topic, *(message(str(i), **each) for i, each in enumerate(FILTERED)))
-        same(sorted(texts(c.get(name, len(expected)))), [str(i) for i in expected], f"what {text} lets through")
-        same(c.nothing(name), [], "what more there is")
+        same(sorted(texts(c.get(name, len(expected)))), [str(i) for i in expected], f"the messages that match {text}")
+        same(c.nothing(name), [], "the further messages")
 
     return run
 
@@ -696,7 +696,7 @@ def filter_refused(c):
         c.refused("INVALID_ARGUMENT", "CreateSubscription", name=c.subscription_name(), topic=topic, filter=text)
 
 
-# What is received again and again
+# Dead letters and retries
 
 
 @scenario
@@ -713,9 +713,9 @@ def dead_letter(c):
     same(texts([found]), ["poison"], "the dead letter")
     attributes = found["message"]["attributes"]
     same(attributes["kind"], "bad", "its own attribute")
-    same(attributes["CloudPubSubDeadLetterSourceSubscription"], name.rsplit("/", 1)[-1], "where it was")
-    same(attributes["CloudPubSubDeadLetterSourceDeliveryCount"], "5", "how often")
-    same(c.nothing(name), [], "what is left")
+    same(attributes["CloudPubSubDeadLetterSourceSubscription"], name.rsplit("/", 1)[-1], "the source subscription")
+    same(attributes["CloudPubSubDeadLetterSourceDeliveryCount"], "5", "the number of deliveries")
+    same(c.nothing(name), [], "the remaining messages")
 
 
 @scenario
@@ -739,10 +739,10 @@ def retry_policy(c):
     begin = time.monotonic()
     c.deadline(name, 0, *first)
     c.get(name, 1)
-    same(time.monotonic() - begin > 1.5, True, "whether it came after a while")
+    same(time.monotonic() - begin > 1.5, True, "a redelivery after the minimum backoff")
 
 
-# Back in time
+# Seek
 
 
 @scenario
@@ -750,12 +750,12 @@ def seek_time(c):
     topic, name = c.both(retainAckedMessages=True)
     c.publish(topic, *numbered(3))
     c.ack(name, *c.get(name, 3))
-    same(c.nothing(name), [], "what is there")
+    same(c.nothing(name), [], "the available messages")
     c.call("Seek", subscription=name, time=stamp(-3600))
     found = c.get(name, 3)
-    same(sorted(texts(found)), texts(numbered(3)), "what is there again")
+    same(sorted(texts(found)), texts(numbered(3)), "the redelivered messages")
     c.call("Seek", subscription=name, time=stamp(3600))
-    until("nothing is there", lambda: c.nothing(name) == [])
+    until("no message is available", lambda: c.nothing(name) == [])
 
 
 @scenario
@@ -770,11 +770,11 @@ def snapshot(c):
     c.refused("ALREADY_EXISTS", "CreateSnapshot", name=snapshot, subscription=name)
     c.ack(name, *(m for m in found if texts([m]) != ["message-0"]))
     c.call("Seek", subscription=name, snapshot=snapshot)
-    same(sorted(texts(c.get(name, 3))), ["message-1", "message-2", "message-3"], "what is there again")
+    same(sorted(texts(c.get(name, 3))), ["message-1", "message-2", "message-3"], "the redelivered messages")
     listed = lambda: snapshot in [each["name"] for each in c.call("ListSnapshots", project=c.project)["items"]]
     same((listed(), c.call("ListTopicSnapshots", topic=topic)["items"]), (True, [snapshot]), "the lists")
     c.call("DeleteSnapshot", snapshot=snapshot)
-    same(listed(), False, "whether it is listed still")
+    same(listed(), False, "presence in the list after the deletion")
     c.refused("NOT_FOUND", "Seek", subscription=name, snapshot=snapshot)
 
 
@@ -792,7 +792,7 @@ def snapshot_labels(c):
 
 
 class Endpoint:
-    """Takes what is pushed, and answers with the statuses that it is given, then with 204."""
+    """Endpoint for pushed messages. It answers with the given statuses, then with 204."""
 
     def __init__(self, *statuses):
         self.requests, waiting = queue.Queue(), list(statuses)
@@ -846,7 +846,7 @@ def push_again(c):
         topic = c.topic()
         c.subscription(topic, pushConfig={"pushEndpoint": endpoint.url})
         c.publish(topic, message("pushed"))
-        same(len({json.loads(endpoint.next()[1])["message"]["messageId"] for _ in range(3)}), 1, "how many messages came")
+        same(len({json.loads(endpoint.next()[1])["message"]["messageId"] for _ in range(3)}), 1, "the number of distinct messages")
 
 
 @scenario
@@ -868,10 +868,10 @@ def push_to_pull(c):
         topic, name = c.both()
         c.call("ModifyPushConfig", subscription=name, pushConfig={"pushEndpoint": endpoint.url})
         c.publish(topic, message("pushed"))
-        same(json.loads(endpoint.next()[1])["message"]["data"], b64("pushed"), "what was pushed")
+        same(json.loads(endpoint.next()[1])["message"]["data"], b64("pushed"), "the pushed message")
         c.call("ModifyPushConfig", subscription=name, pushConfig={})
         c.publish(topic, message("pulled"))
-        same(texts(c.get(name, 1)), ["pulled"], "what was pulled")
+        same(texts(c.get(name, 1)), ["pulled"], "the pulled messages")
 
 
 @scenario
@@ -906,12 +906,12 @@ def schemas(c):
     found = c.call("GetSchema", name=name, view="FULL")
     same((found["type"], found["definition"]), ("AVRO", AVRO), "type and definition")
     listed = lambda: name in [each["name"] for each in c.call("ListSchemas", parent=c.project)["items"]]
-    same(listed(), True, "whether it is listed")
+    same(listed(), True, "presence in the list")
     c.call("ValidateSchema", parent=c.project, schema={"type": "AVRO", "definition": AVRO})
     again = {"parent": c.project, "schemaId": name.rsplit("/", 1)[-1], "schema": {"type": "AVRO", "definition": AVRO}}
     c.refused("ALREADY_EXISTS", "CreateSchema", **again)
     c.call("DeleteSchema", name=name)
-    same(listed(), False, "whether it is listed still")
+    same(listed(), False, "presence in the list after the deletion")
     c.refused("NOT_FOUND", "GetSchema", name=name)
 
 
@@ -926,7 +926,7 @@ def schema_refused(kind, *definitions):
 
 
 def schema_messages(kind, definition, binary):
-    """In JSON and in the schema's own encoding: of a schema that is kept, and of one that comes along."""
+    """Makes a scenario that validates messages in JSON and binary, with a stored schema and with one in the request."""
 
     def run(c):
         kept, own = {"name": schema(c, definition, kind)}, {"schema": {"type": kind, "definition": definition}}
@@ -939,7 +939,7 @@ def schema_messages(kind, definition, binary):
     return run
 
 
-# A reading of Rhein at 3 is in each as it says.
+# The binary messages encode a reading of Rhein at 3.
 SCENARIOS |= {
     "schema_avro_refused": schema_refused("AVRO", "{", '{"type": "record"}'),
     "schema_protobuf_refused": schema_refused("PROTOCOL_BUFFER", "message {"),
@@ -955,7 +955,7 @@ def schema_of_topic(c):
     c.publish(topic, {"data": GOOD})
     c.refused("INVALID_ARGUMENT", "Publish", topic=topic, messages=[{"data": BAD}])
     [found] = c.get(name, 1)
-    same(found["message"]["attributes"]["googclient_schemaencoding"], "JSON", "the attribute that says how it is encoded")
+    same(found["message"]["attributes"]["googclient_schemaencoding"], "JSON", "the attribute with the encoding")
     c.refused("NOT_FOUND", "CreateTopic", name=c.topic_name(),
               schemaSettings={"schema": f"{c.project}/schemas/{c.name('none')}", "encoding": "JSON"})
 
@@ -966,17 +966,17 @@ def schema_revisions(c):
     first = c.call("GetSchema", name=name)["revisionId"]
     commit = {"name": name, "type": "AVRO", "definition": AVRO_MORE}
     second = c.call("CommitSchema", name=name, schema=commit)["revisionId"]
-    same(first == second, False, "whether it is the same revision")
+    same(first == second, False, "equality of the revisions")
     same(c.call("GetSchema", name=f"{name}@{first}", view="FULL")["definition"], AVRO, "the first")
     same(c.call("GetSchema", name=name, view="FULL")["definition"], AVRO_MORE, "the newest")
     same_text = c.call("CommitSchema", name=name, schema=commit)["revisionId"]
-    same(same_text in (first, second), False, "whether a commit of the same text is an old revision")
+    same(same_text in (first, second), False, "presence of the repeated commit among the old revisions")
     c.call("DeleteSchemaRevision", name=f"{name}@{same_text}")
     listed = [each["revisionId"] for each in c.call("ListSchemaRevisions", name=name)["items"]]
     same(sorted(listed), sorted([first, second]), "the revisions")
     back = c.call("RollbackSchema", name=name, revisionId=first)["revisionId"]
-    same(back in (first, second), False, "whether the way back is an old revision")
-    same(c.call("GetSchema", name=name, view="FULL")["definition"], AVRO, "the newest after that")
+    same(back in (first, second), False, "presence of the rollback among the old revisions")
+    same(c.call("GetSchema", name=name, view="FULL")["definition"], AVRO, "the newest after the rollback")
     c.call("DeleteSchemaRevision", name=f"{name}@{second}")
     c.refused("NOT_FOUND", "GetSchema", name=f"{name}@{second}")
 
@@ -1003,9 +1003,9 @@ def topic_transforms(c):
     ids = c.publish(topic, message("a", kind="x"), message("drop"))
     same(len(set(ids)), 2, "ids")
     [found] = c.get(name, 1)
-    same((texts([found]), found["message"]["attributes"]), (["A"], {"kind": "x", "seen": "yes"}), "what was published")
+    same((texts([found]), found["message"]["attributes"]), (["A"], {"kind": "x", "seen": "yes"}), "the published message")
     c.refused("INVALID_ARGUMENT", "Publish", topic=topic, messages=[message("b"), message("bad")])
-    same(c.nothing(name), [], "what else there is")
+    same(c.nothing(name), [], "the further messages")
     c.refused("INVALID_ARGUMENT", "CreateTopic", name=c.topic_name(), messageTransforms=[udf("f", "function g(")])
 
 
@@ -1020,13 +1020,13 @@ def subscription_transforms(c):
     same(c.call("GetSubscription", subscription=name)["messageTransforms"], [udf("f", code)], "the transforms")
     [kept, _] = c.publish(topic, message("a", kind="x"), message("drop"))
     found = c.get(name, 1)
-    same((texts(found), found[0]["message"].get("attributes") or {}), ([f"a {kept}"], {}), "what was delivered")
+    same((texts(found), found[0]["message"].get("attributes") or {}), ([f"a {kept}"], {}), "the delivered messages")
     c.ack(name, *found)
-    same(c.nothing(name), [], "what else there is")
-    same(sorted(texts(c.get(plain, 2))), ["a", "drop"], "what another subscription gets")
+    same(c.nothing(name), [], "the further messages")
+    same(sorted(texts(c.get(plain, 2))), ["a", "drop"], "the messages of another subscription")
 
 
-# Who may
+# Permissions
 
 
 @scenario
@@ -1038,7 +1038,7 @@ def iam(c):
         [found] = c.call("GetIamPolicy", resource=resource)["bindings"]
         same({key: value for key, value in found.items() if value}, policy["bindings"][0], "the policy")
     found = c.call("TestIamPermissions", resource=topic, permissions=["pubsub.topics.publish"])
-    same(found.get("permissions"), ["pubsub.topics.publish"], "what is allowed")
+    same(found.get("permissions"), ["pubsub.topics.publish"], "the granted permissions")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The differential test for a server that may be emptied, and the redis-server of this machine."""
+"""Runs the differential test with a server that may be emptied and the redis-server of this machine."""
 
 import contextlib
 import io
@@ -14,7 +14,7 @@ import time
 from differential import compare
 
 COMMANDS, SEED = 20_000, 1
-# SWAPDB is not there.
+# The broker does not have SWAPDB.
 WITHOUT = ["SWAPDB"]
 READY_SECONDS = 30
 PEER = pathlib.Path(__file__).resolve().parents[2] / "suite/peer.py"
@@ -24,7 +24,7 @@ SERVER += ["--dir", "{dir}"]
 
 @contextlib.contextmanager
 def redis_server():
-    """Its address, as long as it is needed. Text is in the order of its bytes there."""
+    """Starts a redis-server that orders text by its bytes, yields its address, and stops it."""
     with tempfile.TemporaryDirectory() as folder:
         server = pathlib.Path(folder) / "server"
         call = [sys.executable, PEER, "--until-eof", server, *SERVER]
@@ -53,7 +53,7 @@ def scenario(name, commands):
 
 
 def main():
-    """HOST:PORT [SCENARIO..], of which the address is that of a server that others use."""
+    """Runs the scenario: HOST:PORT [SCENARIO..]. The address is unused, because other clients use that server."""
     wanted = sys.argv[2:] or ["random_commands"]
     if wanted != ["random_commands"]:
         sys.exit(f"usage: {sys.argv[0]} HOST:PORT [random_commands]")

@@ -1,20 +1,20 @@
-"""Random commands, few keys so that they meet, and much that is wrong.
+"""Random commands: on few keys, so that they conflict, and many of them invalid.
 
-A form is a line. Words in capitals stand as they are, `name` in angle brackets is something from a pool, `[..]` may be
-left out, `(..|..)` is one of several, `{..}` comes one to three times, and the parts of `~(..)` come in any order.
+A form is a line. Words in capitals are literal, `name` in angle brackets is a word of a pool, `[..]` is optional,
+`(..|..)` is one of several, `{..}` is repeated one to three times, and the parts of `~(..)` are in any order.
 """
 
 import random
 import re
 
 FAR_S, FAR_MS = 4102444800, 4102444800000
-# Times that are over at once, or last longer than any run.
+# Times that expire immediately, or that exceed the duration of any run.
 SECONDS = ["1000000", "2000000", "5000000", "0", "-1", "9223372036854775807", "9223372036854775", "1e3", "abc"]
 MILLISECONDS = ["1000000000", "2000000000", "0", "-5", "9223372036854775807", "1.5", ""]
 MOMENTS = [str(FAR_S), str(FAR_S + 100), str(FAR_S + 1000), "1", "0", "-1", "9223372036854775807"]
 MOMENTS_MS = [str(FAR_MS), str(FAR_MS + 100), str(FAR_MS + 5000), "1", "0", "-1", "9223372036854775807"]
 SMALL = ["0", "1", "-1", "2", "-2", "3", "5", "-5", "10", "100", "-100"]
-# What is at the edges, or looks like a number to some.
+# Numbers at the limits, and texts that some parsers accept as numbers.
 ODD = [
     "9223372036854775807", "-9223372036854775808", "9223372036854775808", "4294967296", "1e3", "inf", "-inf", "+inf",
     "nan", " 1", "1 ", "+1", "0x10", "", "abc", "01", "1.5", "3.0", "--1", "1_0", "99999999999999999999", "1e400",
@@ -31,7 +31,7 @@ KEYS = {
     "l": ["l1", "l2", "l3"],
     "e": ["e1", "e2", "e3"],
     "z": ["z1", "z2", "z3"],
-    # Sorted sets whose scores are all 0: what ranges by name mean else, nobody says.
+    # Sorted sets whose scores are all 0: for other scores, ranges by name have no defined meaning.
     "y": ["y1", "y2"],
     "x": ["x1", "x2"],
 }
@@ -112,7 +112,7 @@ FORMS = {
         "SORT_RO <l> ~([ALPHA] [DESC])", "CLIENT SETNAME (a|b|\x20c)", "CLIENT GETNAME", "CLIENT NOSUCH",
         "OBJECT NOSUCH <k>", "NOSUCH {<v>}", "OBJECT FREQ <k>",
     ],
-    # Mutations must not make of them what ends or pauses clients, or waits: those are tried by hand.
+    # Mutations of these forms must not end or pause clients, or block: such commands are tested by hand.
     "tools": [
         "CLIENT LIST NOSUCH foo", "CLIENT TRACKING (off|foo)", "CLIENT NO-EVICT (off|foo)", "CLIENT TRACKINGINFO",
         "CLIENT GETREDIR", "CLIENT CACHING yes", "FUNCTION FLUSH [(SYNC|foo)]", "FUNCTION KILL",
@@ -165,7 +165,7 @@ FORMS = {
         "ZSCAN <z> 0 ~(COUNT 100000 [MATCH <glob>])", "ZRANDMEMBER <z> [<n> [WITHSCORES]]", "BZPOPMIN {<z>} 0.001",
         "BZPOPMAX <z> (0.001|-1|abc)", "BZMPOP 0.001 1 <z> (MIN|MAX) [COUNT <n>]",
     ],
-    # Streams as keys among the others.
+    # Commands on keys that are streams.
     "keys of streams": [
         "DEL {<x>}", "EXISTS {<x>}", "TOUCH {<x>}", "TYPE <x>", "RENAME <x> <x>", "RENAME (<x> <k>|<k> <x>)",
         "RENAMENX <x> <x>", "COPY <x> <x> ~([DB <db>] [REPLACE])", "COPY (<x> <k>|<k> <x>) [REPLACE]", "MOVE <x> <db>",
@@ -194,12 +194,12 @@ FORMS = {
         "XINFO CONSUMERS <x> <g>", "XSETID <x> <id> [ENTRIESADDED <i> [MAXDELETEDID <id>]]", "XSETID <x> <new>",
     ],
 }
-# Those that are rare, for they end much at once.
+# Rare commands, because each affects many keys.
 RARE = ["FLUSHDB", "SWAPDB 0 1", "FLUSHALL SYNC", "SWAPDB <db> <db>", "FLUSHDB NOSUCH"]
 RARE_CHANCE = 0.0005
 OTHER_FAMILY_CHANCE = 0.06
 MUTATION_CHANCE = 0.06
-# Of ids of a stream: one that is near to the newest of all.
+# Probability that an id of a stream is near the newest of all ids.
 NEAR_CHANCE = 0.6
 TOKEN = re.compile(r"<\w+>|~\(|[\[\](){}|]|[^\s\[\](){}|<]+")
 
@@ -234,7 +234,7 @@ def parsed(form):
 
 
 class Commands:
-    """Those of `without` are never made."""
+    """Generator of commands. It never generates those in `without`."""
 
     def __init__(self, seed, without=()):
         self.random, self.without = random.Random(seed), {name.upper() for name in without}
@@ -247,7 +247,7 @@ class Commands:
         return form.split()[0] not in self.without
 
     def one(self):
-        """A command that waits for nothing, and whose answer does not hang on the time or on chance."""
+        """Returns a command that does not block, and whose reply does not depend on the time or on chance."""
         while True:
             command = self.made()
             if is_certain(command):
@@ -286,7 +286,7 @@ class Commands:
                 self.in_any_order(what, out)
 
     def in_any_order(self, parts, out):
-        """Words that belong to each other stay together: an option is what is optional."""
+        """Shuffles optional parts as options. All other words stay together, because they depend on each other."""
         groups, words = [], []
         for part in parts:
             if part[0] == "[":
@@ -319,7 +319,7 @@ class Commands:
             out.append(pick.choice(POOLS[name]))
 
     def near(self, is_new):
-        """Most new ids are higher than all before."""
+        """Returns an id near the newest one. Most new ids are higher than all earlier ones."""
         if is_new:
             self.newest += self.random.choice((0, 1, 1))
         return f"{max(1, self.newest - (0 if is_new else self.random.randrange(12)))}-{self.random.randrange(3)}"
@@ -342,19 +342,19 @@ def is_int(text):
 
 
 def is_unsorted(command):
-    """SORT of what has an order, by nothing: that order, or the other way round."""
+    """Returns `True` for a SORT of an ordered type by a pattern without `*`, which keeps or reverses the order."""
     words = [word.upper() for word in command]
     by = [command[at + 1] for at in range(len(command) - 1) if words[at] == "BY"]
     return len(command) > 1 and command[1][:1] in ("l", "z") and bool(by) and all("*" not in each for each in by)
 
 
 def lasts(text, least):
-    """A time that is wrong, over at once, or longer than any run."""
+    """Returns `True` if a time is invalid, expires immediately, or exceeds the duration of any run."""
     return not is_int(text) or int(text) <= 0 or int(text) >= least
 
 
 def does_not_wait(text):
-    """What else Redis takes for a number, such as 0x10, is one that is too long, and -0 is for ever."""
+    """Returns `True` if a timeout is short or invalid. Numbers such as 0x10 are valid and too long; -0 is infinite."""
     return text in ("0.001", "abc", "") or (text.startswith("-") and text != "-0")
 
 
@@ -367,10 +367,10 @@ def is_certain(command):
     if name in ("PEXPIRE", "PSETEX") and len(args) > 1:
         return lasts(args[1], 100_000_000) and not {"GT", "LT"} & set(options)
     if name in ("HSCAN", "SSCAN", "ZSCAN"):
-        # How many parts come at once is up to the server.
+        # The server decides how many elements one reply has.
         return all(not is_int(arg) or int(arg) <= 0 or int(arg) >= 1000 for arg in after("COUNT"))
     if name in ("SET", "GETEX") and any(is_int(arg) and 0 < int(arg) < 1_000_000_000 for arg in after("EXAT") + after("PXAT")):
-        # It is over already: whether such a key counts until somebody looks is up to the server.
+        # The time has passed: the server decides whether such a key is counted before a command reads it.
         return False
     if name in ("SET", "GETEX"):
         return all(lasts(arg, 100_000) for arg in after("EX")) and all(lasts(arg, 100_000_000) for arg in after("PX"))
@@ -387,6 +387,6 @@ def is_certain(command):
     if name == "SPOP":
         return len(args) > 1 and (len(args) > 2 or args[1] == "1000" or not is_int(args[1]) or int(args[1]) <= 0)
     if name == "SORT" and "BY" in options:
-        # Where keys weigh the same, or are not asked, any order is right; but what is not sorted at all has one.
+        # Any order of keys with equal or without weights is valid. Without sorting, the order is defined.
         return is_unsorted(command) or "STORE" not in options and "LIMIT" not in options
     return True

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The same random commands for two servers, whose replies have to be the same, types and texts of errors included.
+"""Sends equal random commands to two servers, and compares the replies, with their types and the texts of errors.
 
     differential.py A B [--seed N] [--commands N] [--strict] [--without COMMAND..]
 
-BOTH SERVERS ARE EMPTIED. Commands come in histories: each begins with nothing, in RESP2 and RESP3 by turns, and ends
-with a comparison of all keys. What goes on between connections (blocking, watching, channels) is a scene, step by step.
-On a difference it prints the shortest history that it can find, and ends with 1.
+BOTH SERVERS ARE EMPTIED. Commands are in histories. Histories begin with empty servers, in RESP2 and RESP3 alternately,
+and end with a comparison of all keys. A scene is a sequence of steps on several connections that block, watch and
+subscribe. On a difference the program prints the shortest history that it can find, and exits with 1.
 """
 
 import argparse
@@ -22,7 +22,7 @@ HISTORY_COMMANDS = 2000
 BATCH_COMMANDS = 200
 TRANSACTION_CHANCE = 0.02
 SHORTEN_SECONDS = 60
-# Two servers are asked one after the other.
+# Permitted difference of times to live: the two servers are queried one after the other.
 TTL_SECONDS = 3
 DATABASES = (0, 1)
 PUSHER = 3
@@ -39,31 +39,31 @@ def encodings(a, b):
     return a[0] == b[0] == "$" and any({a[1], b[1]} <= same for same in ENCODINGS)
 
 
-# What may differ, with the reason. Each use is counted, and none is allowed with --strict.
+# Permitted differences, with the reasons. Each use is counted. With --strict no difference is permitted.
 DEVIATIONS = [
-    Deviation("encoding", "how Redis keeps a value hangs on what it was before, elsewhere on what it is", encodings),
+    Deviation("encoding", "the encoding depends on earlier values in Redis, elsewhere on the current value", encodings),
 ]
-# What is not asked at all, with the reason; `commands.is_certain` has the rest, which hangs on the time.
+# Commands that are never sent, with the reasons. `commands.is_certain` excludes those that depend on the time.
 NOT_ASKED = {
-    "SPOP of some members": "which of them go is chance; all of them at once is asked",
-    "OBJECT IDLETIME and REFCOUNT, MEMORY, INFO, DEBUG, TIME": "they tell of the server itself",
-    "XADD with * alone": "ids would be of the clock of each",
-    "XTRIM with ~ of long streams": "nodes of Redis end at some number of bytes, too",
+    "SPOP of some members": "the removed members are random; SPOP of all members is sent",
+    "OBJECT IDLETIME and REFCOUNT, MEMORY, INFO, DEBUG, TIME": "they describe the server itself",
+    "XADD with * alone": "the ids depend on the server's clock",
+    "XTRIM with ~ of long streams": "a limit in bytes also ends nodes of Redis",
     "ranges by name over scores that differ": "they have no meaning, and Redis walks a list that is not in that order",
-    "SWAPDB while somebody is blocked": "which of several keys is served first is chance",
-    "SORT by equal weights with LIMIT or STORE": "any order is right",
+    "SWAPDB while a client is blocked": "the order in which several keys are served is random",
+    "SORT by equal weights with LIMIT or STORE": "any order is valid",
 }
 UNORDERED = {b"SMEMBERS", b"SINTER", b"SUNION", b"SDIFF", b"HKEYS", b"HVALS", b"KEYS", b"SPOP"}
 RANDOM = {b"SRANDMEMBER", b"HRANDFIELD", b"ZRANDMEMBER", b"RANDOMKEY"}
 TIMES = {b"TTL": TTL_SECONDS, b"EXPIRETIME": TTL_SECONDS}
 TIMES |= {b"PTTL": TTL_SECONDS * 1000, b"PEXPIRETIME": TTL_SECONDS * 1000}
-# Fields of XINFO that tell of time, or of how a server keeps its entries.
+# Fields of XINFO with times, or about the storage of the entries.
 OWN_FIELDS = {b"radix-tree-keys", b"radix-tree-nodes", b"idle", b"inactive"}
-# First arguments that are no keys.
+# Commands whose first argument is not a key.
 KEYLESS = {b"SELECT", b"SWAPDB", b"PING", b"ECHO", b"KEYS", b"SCAN", b"CLIENT", b"MULTI", b"EXEC", b"DISCARD"}
 
 
-# What of a reply has to be the same
+# Comparison of replies
 
 
 def order(reply):
@@ -75,7 +75,7 @@ def paired(value):
 
 
 def without_own(reply):
-    """A map of XINFO, which is a list in RESP2, without what is a server's own."""
+    """Returns a map of XINFO, which is a list in RESP2, without the fields that differ between servers."""
     kind, value = reply
     if kind == "%":
         return kind, [pair for pair in value if pair[0][1] not in OWN_FIELDS]
@@ -89,11 +89,11 @@ def without_own(reply):
 
 
 def essence(command, reply):
-    """A reply without what means nothing: the order of what has none, chance, and the time that went by."""
+    """Returns a reply without its irrelevant parts: the order of unordered types, random choices, and elapsed time."""
     try:
         return meaning(command, reply)
     except (ValueError, TypeError, IndexError):
-        # It is not of the shape that such a command has, which is a difference of its own.
+        # The reply does not have the shape of the command's replies, which is a difference as well.
         return reply
 
 
@@ -109,7 +109,7 @@ def meaning(command, reply):
     if name in (b"SCAN", b"SSCAN", b"HSCAN", b"ZSCAN"):
         cursor, found = value
         found = found[1] if name in (b"SCAN", b"SSCAN") else paired(found[1])
-        # A scan that did not go from the beginning to the end may have found anything.
+        # A scan from another cursor, or one that is incomplete, may return any keys.
         is_whole = command[1 if name == b"SCAN" else 2] == b"0" and cursor == ("$", b"0")
         return kind, [cursor, ("*", sorted(found, key=order))] if is_whole else []
     if name in RANDOM:
@@ -129,7 +129,7 @@ def meaning(command, reply):
 
 
 class Transaction:
-    """What is queued on one connection: an EXEC is answered by all of it."""
+    """Commands that are queued on one connection. The reply of EXEC has the replies of all."""
 
     def __init__(self):
         self.queued = None
@@ -175,14 +175,14 @@ class Judge:
 
 
 class Side:
-    """One of the servers: numbered connections, and one that looks on."""
+    """Connections to one of the servers: numbered ones, and one for control."""
 
     def __init__(self, address, protocol):
         self.address, self.protocol = address, protocol
         self.control = Connection(address)
         self.control.do(b"FLUSHALL")
-        # How often redis-server looks whose wait is over: else each that blocks in vain costs 100 ms. Another server
-        # need not know it.
+        # Frequency at which redis-server checks for elapsed timeouts: otherwise each command that times out takes 100
+        # ms. Another server need not know the setting.
         self.control.do(b"CONFIG", b"SET", b"hz", b"500")
         self.connections, self.transactions = {}, collections.defaultdict(Transaction)
         self.marks = 0
@@ -202,7 +202,7 @@ class Side:
         return any(field.startswith("flags=") and "b" in field for field in fields)
 
     def settled(self, number):
-        """Waits until the connection has its answer, or waits itself. Says whether it has it."""
+        """Waits until the connection has a reply or is blocked. Returns `True` if it has a reply."""
         connection = self.connection(number)
         end = time.monotonic() + ANSWER_SECONDS
         while time.monotonic() < end:
@@ -213,7 +213,7 @@ class Side:
         raise TimeoutError(f"{self.address}: a client neither waits nor has an answer")
 
     def step(self, kind, number, command):
-        """What is compared of a step."""
+        """Executes a step, and returns the result to compare."""
         connection = self.connection(number)
         if kind == "do":
             return self.essences(number, [command])[0]
@@ -224,11 +224,11 @@ class Side:
             self.settled(number)
         elif kind == "answer":
             if not self.settled(number):
-                # The command here says how: by an error, or as if its time were over.
+                # The command selects the way: with an error, or as if the timeout had elapsed.
                 was_blocked = self.control.do(b"CLIENT", b"UNBLOCK", str(connection.id).encode(), *command)[1] == 1
                 reply = connection.reply()
-                # A client that was served may count as blocked until it has been told: it has its own answer then, where
-                # one that was unblocked has nothing, or the error for that.
+                # A served client may count as blocked until its reply is sent. It has its own reply then, but an
+                # unblocked client has null or the error for UNBLOCK.
                 if was_blocked and (reply[1] is None or reply == UNBLOCKED):
                     reply = "*", [("+", b"was blocked"), reply]
             else:
@@ -239,7 +239,7 @@ class Side:
         return NULL, NULL
 
     def heard(self, connection):
-        """What was pushed, up to the answer of a PING. Patterns are told of a message in any order."""
+        """Returns the pushed messages up to the reply of a PING. The messages of several patterns are in any order."""
         self.marks += 1
         mark = b"mark-%d" % self.marks
         connection.send((b"PING", mark))
@@ -252,7 +252,7 @@ class Side:
         return found, found
 
     def dump(self):
-        """Each key with its type, whether it has a time, and all that is in it."""
+        """Returns each key with its type, the presence of an expiration time, and its contents."""
         found = {}
         for db in DATABASES:
             self.control.do(b"SELECT", b"%d" % db)
@@ -290,8 +290,8 @@ class Side:
 
 
 class Run:
-    """One history on both, from nothing. An item is a list of commands of one connection, or a scene, which is a tuple
-    of steps: (kind, connection, command)."""
+    """Run of one history on both servers, which are emptied first. An item is a list of commands of one connection, or
+    a scene, which is a tuple of steps: (kind, connection, command)."""
 
     def __init__(self, addresses, protocol, judge):
         self.sides = [Side(address, protocol) for address in addresses]
@@ -302,7 +302,7 @@ class Run:
             return Difference(what, (a[1], b[1]))
 
     def items(self, items):
-        """The place of the first item that is answered differently, with the difference, or None."""
+        """Returns the index of the first item with different replies, and the difference, or `None`."""
         batch = []
         for at, item in enumerate(items):
             if isinstance(item, list):
@@ -351,7 +351,7 @@ def latin(command):
     return tuple(word.encode("latin-1") for word in command)
 
 
-# Of a family of keys: what blocks on them, and what goes on meanwhile.
+# For each family of keys: the commands that block on them, and those that run concurrently.
 BLOCKING = [
     (
         "l",
@@ -412,7 +412,7 @@ class Histories:
         watch = [(b"WATCH", *self.keys())] if self.random.random() < 0.3 else []
         end = self.random.choice([(b"EXEC",)] * 5 + [(b"DISCARD",), (b"EXEC", b"x")])
         item = [*watch, *self.some(0, 1), (b"MULTI",), *self.some(0, 4), end]
-        # Nothing may be left open, whatever became of it.
+        # No transaction and no WATCH may stay open, whatever the result.
         return [*item, (b"DISCARD",), (b"UNWATCH",)]
 
     def scene(self):
@@ -474,7 +474,7 @@ class Histories:
         yield "heard", 1, ()
 
     def one(self, count):
-        """Items of about so many commands."""
+        """Returns items with about `count` commands."""
         items, done = [], 0
         while done < count:
             for _ in range(BATCH_COMMANDS):
@@ -485,7 +485,7 @@ class Histories:
         return items, done
 
 
-# What is told of a difference
+# Reports of differences
 
 
 def commands_of(item):
@@ -493,7 +493,7 @@ def commands_of(item):
 
 
 def keys_of(item):
-    """Words that may be keys: all of them, for what is a key where is not known here."""
+    """Returns the words that may be keys. The positions of keys are unknown, so that all words are candidates."""
     keyed = (command for command in commands_of(item) if command[0].upper() not in KEYLESS)
     return {word for command in keyed for word in command[1:] if is_key(word)}
 
@@ -503,7 +503,7 @@ def is_key(word):
 
 
 def related(items):
-    """Those that have to do with the keys of the last one, and with theirs."""
+    """Returns the items that share keys with the last item, directly or through other items."""
     keys, found = keys_of(items[-1]), [items[-1]]
     for item in reversed(items[:-1]):
         own = keys_of(item)
@@ -514,7 +514,7 @@ def related(items):
 
 
 def shortened(items, fails, seconds=SHORTEN_SECONDS):
-    """Leaves out what is not needed, in halves, quarters and so on, as long as it still fails and there is time."""
+    """Removes items in halves, quarters and so on, if the rest still fails, for at most `seconds`."""
     end = time.monotonic() + seconds
     if len(near := related(items)) < len(items) and fails(near):
         items = near
@@ -551,7 +551,7 @@ def lines(item):
 
 
 def carried_out(addresses, protocol, judge, items):
-    """The items up to the first difference and the difference, or None."""
+    """Runs a history, and returns the items up to the first difference and the difference, or `None`."""
     run = Run(addresses, protocol, judge)
     try:
         if found := run.items(items):
@@ -569,10 +569,10 @@ def tell(addresses, protocol, is_strict, items, difference):
     def fails(some):
         nonlocal latest
         try:
-            # What is allowed meanwhile is not counted.
+            # Differences that are permitted while shortening are not counted.
             found = carried_out(addresses, protocol, Judge(is_strict), some)
         except OSError:
-            # A server that is gone cannot be asked again.
+            # A server that has ended cannot repeat the failure.
             return False
         latest = found[1] if found else latest
         return found is not None
@@ -588,7 +588,7 @@ def tell(addresses, protocol, is_strict, items, difference):
 
 
 def compare(addresses, seed, commands, is_strict=False, without=()):
-    """Whether there was no difference; what there was is told."""
+    """Returns `True` if there was no difference. Prints a difference."""
     begin = time.monotonic()
     histories, judge, done, protocol = Histories(seed, without), Judge(is_strict), 0, 2
     while done < commands:
@@ -596,7 +596,7 @@ def compare(addresses, seed, commands, is_strict=False, without=()):
         try:
             found = carried_out(addresses, protocol, judge, items)
         except OSError as error:
-            print(f"seed {seed}: a server is gone after {done} commands of other histories: {error}")
+            print(f"seed {seed}: a server has disconnected after {done} commands of other histories: {error}")
             return False
         if found:
             print(f"seed {seed}: a difference after {done} commands of other histories")
@@ -609,12 +609,12 @@ def compare(addresses, seed, commands, is_strict=False, without=()):
 
 
 def main():
-    arguments = argparse.ArgumentParser(description="Compares two servers of Redis's protocol, which are emptied.")
+    arguments = argparse.ArgumentParser(description="Compares two servers of the Redis protocol. Both servers are emptied.")
     arguments.add_argument("addresses", nargs=2, metavar="HOST:PORT")
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--commands", type=int, default=100_000)
-    arguments.add_argument("--strict", action="store_true", help="allow no known deviation")
-    arguments.add_argument("--without", nargs="+", default=[], metavar="COMMAND", help="leave these out")
+    arguments.add_argument("--strict", action="store_true", help="permit no known deviation")
+    arguments.add_argument("--without", nargs="+", default=[], metavar="COMMAND", help="do not send these commands")
     given = arguments.parse_args()
     sys.exit(not compare(given.addresses, given.seed, given.commands, given.strict, given.without))
 

@@ -1,8 +1,8 @@
-"""RESP2 and RESP3, byte for byte: a reply keeps its type, so that two servers can be compared to the last character.
+"""RESP2 and RESP3 with exact replies: a reply keeps its type, so that two servers can be compared to the last byte.
 
 A reply is a pair of its type's character and a value: bytes for `+`, `-`, `$`, `=`, `,` and `(`, a number for `:`, a
 bool for `#`, a list of replies for `*`, `~` and `>`, a list of pairs of replies for `%`, None for `_`. `$` and `*` may
-be null. Where none came the type is `!`, and the value says why.
+be null. The type `!` means that there was no reply; the value is the reason.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ class Connection:
         self.id = self.do(b"CLIENT", b"ID")[1]
 
     def send(self, *commands):
-        # What cannot be sent is not answered: the reply says so.
+        # A failed send has no reply. Reading the reply then reports the error.
         with contextlib.suppress(OSError):
             self.socket.sendall(b"".join(map(encoded, commands)))
 
@@ -79,7 +79,7 @@ class Connection:
         return kind, [self.read() for _ in range(size)]
 
     def is_readable(self):
-        """Whether something came. Nothing may be left of earlier replies."""
+        """Returns `True` if bytes have arrived. All earlier replies must have been read."""
         return bool(select.select([self.socket], [], [], 0)[0])
 
     def close(self):
@@ -92,7 +92,7 @@ def is_lost(reply):
 
 
 def shown(reply):
-    """As one would write it down, without what only machines need."""
+    """Returns a readable form of a reply, without details of the protocol."""
     kind, value = reply
     if value is None:
         return {"$": "(nil)", "*": "(nil array)"}.get(kind, "(null)")

@@ -1,4 +1,4 @@
-// go-redis: any command; those whose answers have a shape of their own by the library's method.
+// Driver of go-redis: any command. Commands whose replies have a special shape use the library's methods.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 
 var ctx = context.Background()
 
-// values of a call; each has those that it needs.
+// values are the arguments of all calls; each call uses some of them.
 type values struct {
 	Args               []string   `json:"args"`
 	Commands           [][]string `json:"commands"`
@@ -58,7 +58,7 @@ func main() {
 func connection(v values) *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr: os.Getenv("COMPAT_REDIS"), Protocol: v.Protocol, DB: v.DB, ClientName: v.Name,
-		// A scenario asks for the number of its connection; what blocks is ended by the suite.
+		// One connection, because scenarios query its id. The suite ends commands that block.
 		PoolSize: 1, ReadTimeout: -1,
 	})
 }
@@ -160,7 +160,7 @@ func (c *client) reset() error {
 	return nil
 }
 
-// command goes through the library's method where the words have the form that it takes.
+// command calls the library's method if the words have the form of its arguments.
 func (c *client) command(name string, args []string) (any, error) {
 	r := c.redis
 	switch form := fmt.Sprint(name, len(args)); form {
@@ -215,7 +215,7 @@ func (c *client) command(name string, args []string) (any, error) {
 	return r.Do(ctx, append([]any{name}, anys(args)...)...).Result()
 }
 
-// reading has the options before STREAMS, and what follows it. Nothing is waited for if the time is below 0.
+// reading returns the options before STREAMS, and the words after it. A negative time does not block.
 func reading(args []string) (count int64, block time.Duration, from []string) {
 	block = -1
 	at := slices.Index(args, "STREAMS")
@@ -280,7 +280,7 @@ func filled(commands [][]string) func(redis.Pipeliner) error {
 	}
 }
 
-// answers of commands that are refused are errors of their own; one of the whole is where none of them was carried out.
+// answers has a separate error for each refused command. It returns an error if no command was executed.
 func answers(commands []redis.Cmder, err error) (any, error) {
 	if errors.Is(err, redis.TxFailedErr) {
 		return nil, err
@@ -301,7 +301,7 @@ func answers(commands []redis.Cmder, err error) (any, error) {
 	return found, nil
 }
 
-// latin takes text apart in which each character is a byte.
+// latin converts text to bytes. Each character is one byte.
 func latin(text string) string {
 	bytes := []byte{}
 	for _, char := range text {
@@ -328,7 +328,7 @@ func anys(texts []string) []any {
 
 func words(texts []string) []any { return anys(latins(texts)) }
 
-// plain has text in which each character is a byte, and only what JSON has.
+// plain converts a value to types of JSON. In its texts each character is one byte.
 func plain(value any) any {
 	switch value := reflect.ValueOf(value); value.Kind() {
 	case reflect.String:

@@ -1,6 +1,6 @@
-/* hiredis behind lines, for client.py: `append WORD..` writes a command, each word in hexadecimal behind an `x`,
- * `reply` reads an answer, `do WORD..` does both; each line but those of `append` is answered with one of JSON, in
- * which text is bytes: each character is one of them. It ends when the connection is lost. */
+/* Runs hiredis for client.py, by lines: `append WORD..` writes a command, each word in hexadecimal after an `x`,
+ * `reply` reads a reply, `do WORD..` does both. Each line except `append` is answered with one line of JSON, in whose
+ * texts each character is one byte. The program ends when the connection is lost. */
 
 #define _GNU_SOURCE
 #include <hiredis/hiredis.h>
@@ -52,18 +52,18 @@ static void write_reply(const redisReply *reply) {
         putchar(']');
         break;
     default:
-        fail("a reply of a kind that is not known");
+        fail("the reply has an unknown type");
     }
 }
 
 static int digit(char c) {
     const char *digits = "0123456789abcdef", *found = strchr(digits, c);
     if (c == '\0' || found == NULL)
-        fail("no hexadecimal digit");
+        fail("a word has an invalid hexadecimal digit");
     return (int)(found - digits);
 }
 
-/* Writes the command of a line, whose words it takes apart in place. */
+/* Writes the command of a line. Decodes the words in place. */
 static void append(redisContext *context, char *line) {
     size_t count = 0, room = 8;
     const char **words = malloc(room * sizeof *words);

@@ -1,4 +1,4 @@
-"""hiredis: any command, by the program of client.c, which is one connection."""
+"""Driver of hiredis: any command, through the program of client.c, which has one connection."""
 
 import json
 import os

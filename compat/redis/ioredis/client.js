@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// ioredis: any command, by the method of its name.
+// Driver of ioredis: any command, through the method of its name.
 
 const { Redis } = require("ioredis");
 const { version } = require("ioredis/package.json");
@@ -22,12 +22,12 @@ function plain(value) {
 
 function connection(options = {}) {
   const redis = new Redis({ host, port, ...options });
-  // What is lost with a connection that is killed on purpose; calls have errors of their own.
+  // Ignores errors of connections that are killed intentionally. Calls report their own errors.
   redis.on("error", () => {});
   return redis;
 }
 
-// The method with bytes as answers, if the library has one.
+// Calls the method that returns bytes, if the library has one.
 function command(redis, name, args) {
   const method = redis[`${name.toLowerCase()}Buffer`];
   return method ? method.call(redis, ...args.map(bytes)) : redis.callBuffer(name, ...args.map(bytes));
@@ -38,7 +38,7 @@ function filled(pipeline, commands) {
   return pipeline;
 }
 
-// Answers are pairs of an error and a value.
+// Converts replies, which are pairs of an error and a value.
 const answers = (pairs) => pairs && pairs.map(([error, value]) => plain(error ?? value));
 
 const first = connection();

@@ -32,8 +32,8 @@ import redis.clients.jedis.resps.StreamEntry;
 import redis.clients.jedis.resps.StreamPendingSummary;
 import redis.clients.jedis.resps.Tuple;
 
-/** Jedis: any command; those whose answers have a shape of their own by the library's method. drivers.py says what the
- * lines mean, suite.py what the calls are. */
+/** Driver of Jedis: any command. Commands whose replies have a special shape use the library's methods. drivers.py
+ * describes the lines, suite.py the calls. */
 public final class Client {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final HostAndPort ADDRESS = HostAndPort.from(System.getenv("COMPAT_REDIS"));
@@ -67,7 +67,7 @@ public final class Client {
         }
     }
 
-    /** One connection at most, because scenarios ask for its number. What blocks is ended by the suite. */
+    /** Opens a pool of one connection, because scenarios query its id. The suite ends commands that block. */
     private static JedisPool pool(int protocol, int db, String name) {
         var config = DefaultJedisClientConfig.builder()
                 .protocol(protocol == 3 ? RedisProtocol.RESP3 : RedisProtocol.RESP2)
@@ -155,7 +155,7 @@ public final class Client {
         return found;
     }
 
-    /** Goes through the library's method where the words have the form that it takes. */
+    /** Calls the library's method if the words have the form of its arguments. */
     private static Object command(Jedis jedis, String name, byte[][] words) {
         int last = words.length - 1;
         switch (name + words.length) {
@@ -214,7 +214,7 @@ public final class Client {
         }
     }
 
-    /** Listens in a thread of its own, as the library asks for. */
+    /** Listens in a separate thread, as the library requires. */
     private static final class Listener extends BinaryJedisPubSub {
         final BlockingQueue<List<Object>> heard = new LinkedBlockingQueue<>();
         private final CountDownLatch confirmed;
@@ -295,7 +295,7 @@ public final class Client {
         return new String(bytes, StandardCharsets.ISO_8859_1);
     }
 
-    /** Text in which each character is a byte, and only what JSON has. */
+    /** Converts a value to types of JSON. In its texts each character is one byte. */
     private static Object plain(Object value) {
         if (value instanceof byte[] bytes) {
             return text(bytes);
@@ -317,7 +317,7 @@ public final class Client {
             map.forEach((key, each) -> found.put(plain(key), plain(each)));
             return found;
         } else if (value instanceof Map.Entry<?, ?> entry) {
-            // What is popped of a sorted set is a key with a member and its score.
+            // A pop from sorted sets returns the key, a member and its score.
             List<Object> found = new ArrayList<>(List.of(plain(entry.getKey())));
             if (entry.getValue() instanceof Tuple tuple) {
                 found.addAll((List<?>) plain(tuple));

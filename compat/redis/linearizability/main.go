@@ -1,5 +1,5 @@
-// Clients at once on a few keys, and whether what each was told fits to one order of all operations in which none
-// stands before one that had ended when it began.
+// Checks linearizability: runs concurrent clients on a few keys, and searches for one order of all operations that
+// explains all replies, in which no operation precedes one that had ended before it began.
 //
 //	linearizability [-clients N] [-seconds N] [-seed N] [-html FILE] HOST:PORT
 package main
@@ -23,11 +23,11 @@ import (
 )
 
 const (
-	// The name of the only scenario, for lists of clients.
+	// scenario is the name of the only scenario, for lists of clients.
 	scenario = "linearizable"
-	// keys of a round; few, so that clients meet.
+	// keys is the number of keys of a round: few, so that clients conflict.
 	keys = 3
-	// roundOperations of one client. A round has keys of its own, because the cost of a check grows faster than it.
+	// roundOperations is the number per client and round. A round has separate keys, because a check's cost grows faster.
 	roundOperations = 250
 	checkTime       = 60 * time.Second
 	answerTime      = 10 * time.Second
@@ -43,10 +43,10 @@ type settings struct {
 
 func main() {
 	var s settings
-	flag.IntVar(&s.clients, "clients", 8, "how many at once")
-	flag.Float64Var(&s.seconds, "seconds", 5, "how long")
+	flag.IntVar(&s.clients, "clients", 8, "number of concurrent clients")
+	flag.Float64Var(&s.seconds, "seconds", 5, "duration in seconds")
 	flag.Uint64Var(&s.seed, "seed", 1, "of what they do")
-	flag.StringVar(&s.html, "html", "target/compat/linearizability.html", "where what is wrong is drawn")
+	flag.StringVar(&s.html, "html", "target/compat/linearizability.html", "file for the drawing of an invalid history")
 	flag.Parse()
 	s.address = flag.Arg(0)
 	if s.address == "" || slices.ContainsFunc(flag.Args()[1:], func(name string) bool { return name != scenario }) {
@@ -75,7 +75,7 @@ func version() string {
 	return "unknown"
 }
 
-// run goes on until the time is over, and counts operations.
+// run runs rounds until the time has elapsed, and counts operations.
 func run(s settings) (count, unknown int, err error) {
 	clients := []*client{}
 	for id := range s.clients {
@@ -92,7 +92,7 @@ func run(s settings) (count, unknown int, err error) {
 			}
 		}
 		if len(history) == unknown {
-			return count, unknown, fmt.Errorf("nothing was answered at %s: %v", s.address, clients[0].lost)
+			return count, unknown, fmt.Errorf("no operation was answered at %s: %v", s.address, clients[0].lost)
 		}
 		count += len(history)
 		if err := check(history, s.html); err != nil {
@@ -116,10 +116,10 @@ func check(history []porcupine.Operation, html string) error {
 	if err := porcupine.VisualizePath(model(), info, html); err != nil {
 		return err
 	}
-	return fmt.Errorf("%d operations fit to no order; %s shows them", len(history), html)
+	return fmt.Errorf("no order explains the replies of %d operations: %s shows them", len(history), html)
 }
 
-// oneRound is what all clients did with keys of its own, which are removed.
+// oneRound returns the operations of all clients on the keys of the round, which it then deletes.
 func oneRound(clients []*client, round int, begin time.Time) []porcupine.Operation {
 	names := []string{}
 	for key := range keys {
@@ -139,19 +139,19 @@ func oneRound(clients []*client, round int, begin time.Time) []porcupine.Operati
 	return slices.Concat(histories...)
 }
 
-// client is one connection, and whoever decides what it does.
+// client is one connection, with the random generator that selects its operations.
 type client struct {
 	id     int
 	redis  *redis.Client
 	random *rand.Rand
-	// next is a number that nobody else sets.
+	// next is the next number to set. No other client sets it.
 	next int64
-	// lost is why there was no answer, the last time.
+	// lost is the error of the last operation without a reply.
 	lost error
 }
 
 func newClient(s settings, id int) *client {
-	// What has no answer must not be sent once more.
+	// An operation without a reply must not be sent again.
 	options := &redis.Options{
 		Addr: s.address, PoolSize: 1, MaxRetries: -1, DialTimeout: answerTime, ReadTimeout: answerTime,
 	}
@@ -173,7 +173,7 @@ func (c *client) round(names []string, begin time.Time) []porcupine.Operation {
 		if err != nil {
 			c.lost = err
 			if in.kind == get {
-				// Nobody knows what it read, and it changed nothing.
+				// A get without a reply has no known result and no effect.
 				continue
 			}
 			out.unknown = true

@@ -9,7 +9,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// one is an operation of key k.
+// one returns an operation on key k.
 func one(client int, call, end int64, kind kind, number int64, out output) porcupine.Operation {
 	return porcupine.Operation{
 		ClientId: client, Call: call, Return: end, Input: input{kind: kind, key: "k", number: number}, Output: out,
@@ -32,36 +32,36 @@ func TestWhatFitsToAnOrderIsTakenAndWhatDoesNotIsRefused(t *testing.T) {
 		"an old value while the new one is set": {true, []porcupine.Operation{
 			one(0, 1, 2, set, 1, none), one(0, 3, 9, set, 2, none), one(1, 5, 6, get, 0, saw(1)),
 		}},
-		"the old one after somebody saw the new one": {false, []porcupine.Operation{
+		"the old value after another client read the new one": {false, []porcupine.Operation{
 			one(0, 1, 2, set, 1, none), one(0, 3, 9, set, 2, none),
 			one(1, 4, 5, get, 0, saw(2)), one(2, 6, 7, get, 0, saw(1)),
 		}},
 		"a lost update": {false, []porcupine.Operation{
 			one(0, 1, 5, incrBy, 1, saw(1)), one(1, 1, 5, incrBy, 1, saw(1)),
 		}},
-		"two that set what is not there": {false, []porcupine.Operation{
+		"two setNX of a missing key": {false, []porcupine.Operation{
 			one(0, 1, 5, setNX, 1, done), one(1, 1, 5, setNX, 2, done),
 		}},
-		"two that set what is not there, one removed between": {true, []porcupine.Operation{
+		"two setNX of a missing key with a del between": {true, []porcupine.Operation{
 			one(0, 1, 5, setNX, 1, done), one(1, 1, 5, setNX, 2, done), one(2, 1, 5, del, 0, done),
 		}},
-		"two that compare with the same": {false, []porcupine.Operation{
+		"two compareAndSet with equal values": {false, []porcupine.Operation{
 			one(0, 1, 5, compareAndSet, 1, done), one(1, 1, 5, compareAndSet, 2, done),
 		}},
-		"one that compared in vain": {true, []porcupine.Operation{
+		"a compareAndSet without effect": {true, []porcupine.Operation{
 			one(0, 1, 5, compareAndSet, 1, done), one(1, 1, 5, compareAndSet, 2, none), one(1, 6, 7, get, 0, saw(1)),
 		}},
-		"an old value twice": {false, []porcupine.Operation{
+		"an old value read twice": {false, []porcupine.Operation{
 			one(0, 1, 2, set, 1, none), one(1, 3, 6, getSet, 2, saw(1)), one(2, 3, 6, getSet, 3, saw(1)),
 		}},
-		"a removal of nothing": {false, []porcupine.Operation{one(0, 1, 2, del, 0, done)}},
-		"no answer, and it was done later": {true, []porcupine.Operation{
+		"a del of a missing key": {false, []porcupine.Operation{one(0, 1, 2, del, 0, done)}},
+		"no reply, and executed later": {true, []porcupine.Operation{
 			one(0, 1, math.MaxInt64, set, 1, lost), one(1, 3, 4, get, 0, none), one(1, 5, 6, get, 0, saw(1)),
 		}},
-		"no answer, and it was never done": {true, []porcupine.Operation{
+		"no reply, and never executed": {true, []porcupine.Operation{
 			one(0, 1, math.MaxInt64, incrBy, 1, lost), one(1, 3, 4, get, 0, none),
 		}},
-		"no answer, and it was done twice": {false, []porcupine.Operation{
+		"no reply, and executed twice": {false, []porcupine.Operation{
 			one(0, 1, math.MaxInt64, incrBy, 1, lost), one(1, 3, 4, get, 0, saw(2)),
 		}},
 	} {
@@ -71,7 +71,7 @@ func TestWhatFitsToAnOrderIsTakenAndWhatDoesNotIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := os.Stat(html); os.IsNotExist(err) != each.fits {
-				t.Fatal("what is wrong is drawn, and nothing else:", err)
+				t.Fatal("only invalid histories may be drawn:", err)
 			}
 		})
 	}

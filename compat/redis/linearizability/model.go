@@ -7,7 +7,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// kind of an operation.
+// kind is the kind of an operation.
 type kind int
 
 const (
@@ -22,7 +22,7 @@ const (
 	kinds
 )
 
-// value of a key: a number, or nothing.
+// value is the value of a key: a number, or none.
 type value struct {
 	number int64
 	exists bool
@@ -40,16 +40,16 @@ func some(number int64) value { return value{number, true} }
 type input struct {
 	kind kind
 	key  string
-	// number is what is set, or added.
+	// number is the number that is set or added.
 	number int64
 }
 
 type output struct {
-	// value is what was read: by get, getSet and compareAndSet before, by incrBy after it.
+	// value is the value that was read: by get, getSet and compareAndSet before, by incrBy after the operation.
 	value value
-	// done says whether setNX, del and compareAndSet changed something.
+	// done is true if setNX, del or compareAndSet changed the key.
 	done bool
-	// unknown is the end of what got no answer: it may have been carried out at any later time, or never.
+	// unknown marks an operation without a reply: it may have been executed at any later time, or never.
 	unknown bool
 }
 
@@ -79,7 +79,7 @@ func byKey(history []porcupine.Operation) [][]porcupine.Operation {
 	return parts
 }
 
-// step says whether an operation may have had this outcome here, and what the key is behind it.
+// step reports whether an operation may have this outcome in this state, and returns the value after it.
 func step(state value, in input, out output) (bool, value) {
 	switch in.kind {
 	case get:
@@ -108,7 +108,7 @@ func step(state value, in input, out output) (bool, value) {
 		if out.unknown || out.done {
 			return out.value == state, some(in.number)
 		}
-		// Somebody else changed it meanwhile, and nothing was done.
+		// Another client changed the key concurrently, so the operation had no effect.
 		return true, state
 	}
 	panic("no such kind")

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// node-redis: any command; those whose answers have a shape of their own by the library's method.
+// Driver of node-redis: any command. Commands whose replies have a special shape use the library's methods.
 
 const { createClient, RESP_TYPES } = require("redis");
 const { version } = require("redis/package.json");
@@ -18,7 +18,7 @@ function plain(value) {
   return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, plain(each)]));
 }
 
-// [name, fields] of the library's { id, message }.
+// Converts the library's { id, message } to [id, fields].
 const entry = (each) => each && [each.id, each.message];
 const streams = (all) => all && all.map(({ name, messages }) => [name, messages.map(entry)]);
 const scored = ({ value, score }) => [value, score];
@@ -27,7 +27,7 @@ const map = (fields) => {
   for (let at = 0; at < fields.length; at += 2) found.set(fields[at], fields[at + 1]);
   return found;
 };
-// The options before STREAMS by name, and the one key behind it.
+// Returns the options before STREAMS by name, and the one key after it.
 function reading(words) {
   const at = words.findIndex((word) => String(word) === "STREAMS");
   const option = (name) => {
@@ -37,7 +37,7 @@ function reading(words) {
   return [{ key: words[at + 1], id: words[at + 2] }, { COUNT: option("COUNT"), BLOCK: option("BLOCK") }];
 }
 
-// What the library's methods take, of the words of a command; undefined where the words are not of that form.
+// Calls of the library's methods with the words of a command; undefined if the words do not have the required form.
 const METHODS = {
   GET: (r, ...keys) => (keys.length === 1 ? r.get(keys[0]) : undefined),
   MGET: (r, ...keys) => r.mGet(keys),
@@ -70,7 +70,7 @@ const METHODS = {
 
 async function connection(options = {}) {
   const client = createClient({ url: `redis://${process.env.COMPAT_REDIS}`, ...options });
-  // What is lost with a connection that is killed on purpose; calls have errors of their own.
+  // Ignores errors of connections that are killed intentionally. Calls report their own errors.
   client.on("error", () => {});
   return (await client.connect()).withTypeMapping(BYTES);
 }
@@ -93,7 +93,7 @@ let heard = [];
 let wake = () => {};
 
 const calls = {
-  // It writes at once what is called in one tick.
+  // The library writes all calls of one tick together.
   pipeline: async ({ commands }) => {
     const all = await Promise.allSettled(commands.map((words) => redis.sendCommand(words.map(bytes))));
     return all.map(({ reason, value }) => reason ?? value);

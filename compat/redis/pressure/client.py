@@ -1,6 +1,6 @@
-"""Much at once: ten thousand who wait for lists, and a million keys whose time comes together.
+"""Load test: ten thousand clients that block on lists, and a million keys that expire together.
 
-What a server answers is checked; how long it took is only told, on standard error.
+The replies of the server are checked. Durations are only printed, on standard error.
 """
 
 import os
@@ -16,7 +16,7 @@ KEYS = 1_000_000
 DATABASE = 9
 PIECE = 1_000
 ANSWER_SECONDS = 60
-# Beside the sockets: standard streams, the program's files, and what the server is asked by.
+# Descriptors in addition to the blocked sockets: standard streams, files of the program, and connections for queries.
 DESCRIPTORS = 100
 
 
@@ -71,8 +71,8 @@ def blocked(asker):
 
 
 def blocked_pops(address):
-    """Half of them wait for a key of their own, the others for one key. Some leave; everything else is given out once."""
-    # A server that was started as this was has as many.
+    """Blocks half of the clients on separate keys, the others on one key. Some disconnect; the rest get one value each."""
+    # A server that was started with the limits of this process has as many descriptors.
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     asker = Connection(address)
     served = int((asker.do("CONFIG", "GET", "maxclients") or [b"", files])[1])
@@ -82,10 +82,10 @@ def blocked_pops(address):
     waiting = [Connection(address) for _ in range(count)]
     for number, connection in enumerate(waiting):
         connection.send("BLPOP", f"{name}-{number}" if number % 2 else name, 0)
-    eventually("all wait", lambda: blocked(asker) == before + count)
+    eventually("all clients are blocked", lambda: blocked(asker) == before + count)
     for number in range(0, 2 * LEAVING, 2):
         waiting[number].close()
-    eventually("those who left wait no longer", lambda: blocked(asker) == before + count - LEAVING)
+    eventually("the disconnected clients are not blocked", lambda: blocked(asker) == before + count - LEAVING)
     begin = time.monotonic()
     of_one = count // 2 - LEAVING
     for number in range(1, count, 2):
@@ -109,16 +109,16 @@ def blocked_pops(address):
     told = time.monotonic() - begin
     assert shared == {f"shared {number}".encode() for number in range(of_one)}
     assert asker.do("EXISTS", name) == 0
-    eventually("nobody waits", lambda: blocked(asker) == before)
+    eventually("no client is blocked", lambda: blocked(asker) == before)
     idle, _, _ = select.select([connection.socket for connection in waiting[1:1000:2]], [], [], 0)
-    assert not idle, "nobody is told twice"
+    assert not idle, "a client received a second reply"
     for connection in waiting:
         connection.close()
-    return f"{count} waited, {count - LEAVING} were served within {told:.2f} s"
+    return f"{count} clients blocked, {count - LEAVING} were served within {told:.2f} s"
 
 
 def expiring_at_once(address):
-    """None is there once its time has come, and nobody else waits for that."""
+    """Checks that no key exists after its expiration time or expires before it, and measures GET in the meantime."""
     loader = Connection(address)
     loader.do("SELECT", DATABASE)
     assert loader.do("DBSIZE") == 0, f"database {DATABASE} is in use"
@@ -129,13 +129,13 @@ def expiring_at_once(address):
         for _ in range(PIECE):
             loader.reply()
     assert loader.do("DBSIZE") == KEYS
-    # The same time for all of them, which is soon.
+    # All keys get one expiration time, which is near.
     at_ms = int(time.time() * 1000) + 30_000
     for first in range(0, KEYS, PIECE):
         words = (encoded("PEXPIREAT", f"key:{number:012}", at_ms) for number in range(first, first + PIECE))
         loader.socket.sendall(b"".join(words))
         assert all(loader.reply() == 1 for _ in range(PIECE))
-    assert time.time() * 1000 < at_ms, "it took too long to set the times"
+    assert time.time() * 1000 < at_ms, "setting the expiration times took longer than the times"
     slowest, gets = 0.0, 0
     while time.time() * 1000 < at_ms - 200:
         time.sleep(0.01)
@@ -144,24 +144,24 @@ def expiring_at_once(address):
         asked_ms, begin = time.time() * 1000, time.monotonic()
         found = loader.do("GET", f"key:{gets * 7919 % KEYS:012}")
         slowest, gets = max(slowest, time.monotonic() - begin), gets + 1
-        # This clock and the server's are one; within the very millisecond it may be there or not.
-        assert found is None or asked_ms < at_ms + 1, "it was there after its time"
-        assert found is not None or time.time() * 1000 >= at_ms, "it was gone before its time"
+        # This program and the server share one clock. In the millisecond of the expiration the key may exist or not.
+        assert found is None or asked_ms < at_ms + 1, "a key existed after its expiration time"
+        assert found is not None or time.time() * 1000 >= at_ms, "a key expired before its expiration time"
         if time.monotonic() - looked > 0.05:
             looked = time.monotonic()
             if loader.do("DBSIZE") == 0:
                 break
-            assert time.time() * 1000 < at_ms + ANSWER_SECONDS * 1000, "some do not go"
+            assert time.time() * 1000 < at_ms + ANSWER_SECONDS * 1000, "some keys do not expire"
     gone = time.time() - at_ms / 1000
     loader.close()
-    return f"{KEYS} expired within {gone:.2f} s; the slowest of {gets} GETs meanwhile took {slowest * 1000:.2f} ms"
+    return f"{KEYS} expired within {gone:.2f} s; the slowest of {gets} GETs in the meantime took {slowest * 1000:.2f} ms"
 
 
 SCENARIOS = {"blocked_pops": blocked_pops, "expiring_at_once": expiring_at_once}
 
 
 def main():
-    """HOST:PORT [SCENARIO..]"""
+    """Runs the scenarios that the command line names, by default all: HOST:PORT [SCENARIO..]"""
     address, *wanted = sys.argv[1:]
     if unknown := set(wanted) - set(SCENARIOS):
         sys.exit(f"usage: {sys.argv[0]} HOST:PORT [{' '.join(SCENARIOS)}], not {' '.join(unknown)}")

@@ -1,4 +1,4 @@
-"""redis-cli: any command, typed into one that goes on."""
+"""Driver of redis-cli: any command, typed into one continuous process."""
 
 import os
 import pathlib
@@ -17,7 +17,7 @@ CALL = ["redis-cli", "-h", HOST, "-p", PORT, "--no-raw"]
 ITEM = re.compile(r" *(\d+)([)~#]) ")
 NUMBER = re.compile(r"\((?:integer|double)\) (.*)")
 WORDS = {"(nil)": None, "(true)": True, "(false)": False, "(empty array)": [], "(empty set)": [], "(empty hash)": {}}
-# What it says behind an answer that took half a second or more.
+# Duration that redis-cli prints after a reply that took half a second or more.
 TOOK = re.compile(r"\(\d+\.\d\ds\)")
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|.)")
@@ -29,7 +29,7 @@ class Refused(Exception):
 
 
 def quoted(text):
-    """As redis-cli reads words."""
+    """Returns a word in the quotation that redis-cli reads."""
     plain = lambda c: c if " " <= c <= "~" and c not in '"\\' else f"\\x{ord(c):02x}"
     return '"' + "".join(map(plain, text)) + '"'
 
@@ -40,8 +40,8 @@ def unquoted(text):
 
 
 class Answers:
-    """Reads what redis-cli prints for people: an answer is a line, or a numbered item a line, further in for each list
-    that it is in."""
+    """Parser for the output of redis-cli for terminals: a reply is one line, or one line per numbered item, which is
+    indented for each list that contains the item."""
 
     def __init__(self, lines):
         self.lines, self.at = lines, 0
@@ -75,7 +75,7 @@ class Answers:
         line = self.lines[self.at]
         key = STRING.match(line, column)
         begin = key.end() + len(" => ")
-        # What follows of a value in more than one line stands where the key began.
+        # The further lines of a value are indented to the column of the key.
         if ITEM.match(line, begin):
             self.lines[self.at] = " " * column + line[begin:]
             return unquoted(key[1]), self.one(column)
@@ -106,7 +106,7 @@ class Cli:
         return line
 
     def run(self, commands):
-        """Their answers; an echo behind them tells where they end."""
+        """Runs commands, and returns their replies. An ECHO after them marks the end."""
         self.count += 1
         mark = f"end-{os.getpid()}-{self.count}"
         self.write([*commands, ["ECHO", mark]])
@@ -117,13 +117,13 @@ class Cli:
         answers = Answers(lines)
         found = []
         while answers.at < len(lines):
-            # It says a few words more, and an empty line behind some answers.
+            # redis-cli prints additional words, and an empty line after some replies.
             found.append(answers.one())
         return found
 
     def do(self, command):
         answer = self.run([command])
-        # Text of several lines, as of CLIENT LIST, is not quoted.
+        # Text of several lines, such as that of CLIENT LIST, is not quoted.
         answer = answer[0] if len(answer) == 1 else "\n".join(map(str, answer))
         if isinstance(answer, Refused):
             raise answer
@@ -186,7 +186,7 @@ class Client:
             self.pushed()
 
     def pushed(self):
-        """One message, or one confirmation."""
+        """Reads one message or one confirmation."""
         lines = []
         while True:
             line = self.listener.line()

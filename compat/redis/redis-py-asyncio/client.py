@@ -1,4 +1,4 @@
-"""redis-py over asyncio: any command, with what the library makes of its answer."""
+"""Driver of redis-py over asyncio: any command, with the library's conversion of the reply."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""redis-py with the parser that is written in C."""
+"""Driver of redis-py with the parser of hiredis, which is written in C."""
 
 import pathlib
 import runpy

@@ -1,4 +1,4 @@
-"""redis-py: any command, with what the library makes of its answer."""
+"""Driver of redis-py: any command, with the library's conversion of the reply."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ import redis
 import driver
 
 HOST, PORT = os.environ["COMPAT_REDIS"].rsplit(":", 1)
-# Where its answers are of a shape of their own: methods, with the rest of a command as it stands there.
+# Methods for commands whose replies have a special shape. Their arguments are the words after the command's name.
 METHODS = {
     "HSET": lambda r, key, *fields: r.hset(key, items=list(fields)),
     "SADD": lambda r, key, *members: r.sadd(key, *members),
@@ -32,7 +32,7 @@ def latin(value):
 
 
 def plain(value):
-    """Bytes as text, and what JSON does not have as what is nearest."""
+    """Converts a value to types of JSON. Bytes become text."""
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if isinstance(value, Exception):
@@ -45,7 +45,7 @@ def plain(value):
 
 
 def written(name, answer):
-    """The library takes lines apart that the suite reads itself."""
+    """Joins the lines that the library parses, because the suite parses them itself."""
     if name == "CLIENT" and isinstance(answer, list):
         return "\n".join(" ".join(f"{key}={value}" for key, value in each.items()) for each in answer)
     return answer
@@ -56,7 +56,7 @@ def connection(protocol=2, db=0, name=None):
 
 
 def words(name, args):
-    """The library knows the answer of a command with subcommands by both words."""
+    """Returns the words of a command. The library finds the conversion for a subcommand by both words."""
     return [f"{name} {args[0]}", *args[1:]] if name in ("CLIENT", "XGROUP", "OBJECT", "PUBSUB") else [name, *args]
 
 

@@ -1,10 +1,10 @@
-"""Gives the same commands on streams to a Redis server and to Thalweg, and compares every answer, byte by byte.
+"""Sends equal commands on streams to a Redis server and to Thalweg, and compares every reply, byte by byte.
 
     compare.py THALWEG [REDIS_SERVER] [--rounds N] [--seed N] [--data]
 
-Both are started here, on free ports of this machine, and stopped at the end. With --data Thalweg keeps its topics on
-disk, and is killed and started again now and then in the middle of it: its answers stay those of the Redis server, which
-is not. What cannot be the same is left out of the comparison: see MASKED.
+The program starts both servers on free ports of this machine, and stops them at the end. With --data Thalweg keeps its
+topics on disk, and is killed and started again from time to time. Its replies must equal those of the Redis server,
+which keeps running. Fields that cannot be equal are not compared: see MASKED.
 """
 
 import argparse
@@ -17,12 +17,12 @@ import sys
 import tempfile
 import time
 
-# Figures of how a server keeps its streams, and times.
+# Numbers about the storage of streams, and times.
 MASKED = {b"radix-tree-keys", b"radix-tree-nodes", b"seen-time", b"idle"}
 
 
 class Client:
-    """One connection, which speaks RESP2 until it is told otherwise."""
+    """One connection, which uses RESP2 by default."""
 
     def __init__(self, address):
         self.socket = socket.create_connection(address, timeout=5)
@@ -51,11 +51,11 @@ class Client:
         return (kind, [self.read() for _ in range(count)])
 
     def read_or_say(self):
-        """The answer, or that there is none: nothing else is read then."""
+        """Returns the reply, or a note that there is none, after which nothing else may be read."""
         try:
             return self.read()
         except TimeoutError:
-            return (b"-", b"no answer in time")
+            return (b"-", b"no reply in time")
 
     def call(self, *args):
         self.send(*args)
@@ -63,13 +63,13 @@ class Client:
 
 
 def masked(answer):
-    """The answer without what differs from one moment to the next."""
+    """Returns the reply without values that change over time."""
     kind, value = answer
     if kind not in b"*%~" or value is None:
         return answer
     items = [masked(item) for item in value]
     if items and items[0][0] == b"+" and items[0][1].endswith(b"Subcommands are:"):
-        # Each server describes its commands in its own words.
+        # Each server has its own descriptions of the commands.
         return (kind, items[:1])
     for at in range(0, len(items) - 1):
         if items[at][0] == b"$" and items[at][1] in MASKED and items[at + 1][0] == b":":
@@ -78,13 +78,13 @@ def masked(answer):
 
 
 def without_times(answer):
-    """The answer without any number that may be a time, or how long ago one was."""
+    """Returns the reply without numbers that may be times or ages."""
     kind, value = answer
     if kind == b":" and value is not None and len(value) > 12:
         return (kind, b"time")
     if kind in b"*%~" and value is not None:
         items = [without_times(item) for item in value]
-        # Of what is pending: id, consumer, how long ago, how often.
+        # A pending entry: id, consumer, idle time, number of deliveries.
         if len(items) == 4 and [item[0] for item in items] == [b"$", b"$", b":", b":"]:
             items[2] = (b":", b"idle")
         return (kind, items)
@@ -175,7 +175,7 @@ class Comparison:
         self.connect()
 
     def same(self, *args):
-        """The answer of both, which is to be the same."""
+        """Sends a command to both servers, and records a difference of the replies."""
         answers = [without_times(masked(client.call(*args))) for client in self.clients]
         self.count += 1
         if answers[0] != answers[1]:
@@ -487,13 +487,13 @@ def scripted(comparison):
     for version in (2, 3):
         comparison.speak(version)
         for line in SCRIPT.strip().splitlines():
-            # Each version has streams of its own.
+            # Each version has separate streams.
             words = [f"{word}{version}" if word in ("s", "t", "k") else word for word in line.split(" ")]
             comparison.same(*words)
 
 
 def waiting(comparison):
-    """What waits gets what comes, in both."""
+    """Compares the replies of blocked readers on both servers."""
     for version in (2, 3):
         comparison.speak(version)
         waiters = []
@@ -525,7 +525,7 @@ def waiting(comparison):
 
 
 class Random:
-    """Commands by chance, on few streams, groups and ids, so that they meet."""
+    """Random commands on few streams, groups and ids, so that they conflict."""
 
     def __init__(self, dice):
         self.dice = dice
@@ -596,7 +596,7 @@ def by_chance(comparison, rounds, seed, restarts):
             comparison.restart()
         if dice.random() < 0.05:
             comparison.same("MULTI")
-            # Answers with times in them are compared outside.
+            # Replies that contain times are compared outside of transactions.
             some = [commands.command() for _ in range(dice.randint(0, 4))]
             for command in some:
                 comparison.same(*command if command[0] not in ("XPENDING", "XINFO") else ("PING",))
@@ -608,7 +608,7 @@ def by_chance(comparison, rounds, seed, restarts):
 
 
 def large(comparison, seed, restarts):
-    """A stream that is long enough for its entries to be looked for."""
+    """Compares commands on a long stream, in which the servers have to search for entries."""
     dice = random.Random(seed)
     for client in comparison.clients:
         for number in range(4000):
@@ -664,7 +664,7 @@ def main():
         servers.stop()
     for version, args, redis, thalweg in comparison.differences:
         print(f"RESP{version} {' '.join(map(str, args))}\n  redis   {redis}\n  thalweg {thalweg}")
-    print(f"{comparison.count} answers compared, {len(comparison.differences)} differ")
+    print(f"{comparison.count} replies compared, {len(comparison.differences)} differ")
     sys.exit(1 if comparison.differences else 0)
 
 

@@ -1,4 +1,4 @@
-"""AWS CLI: each call is a command line, in this process because the program takes a second to start."""
+"""Driver of the AWS CLI: each call is a command line, in this process, because the CLI takes a second to start."""
 
 import base64
 import contextlib
@@ -25,7 +25,7 @@ class CommandError(Exception):
 
 
 def text_of(value):
-    """The program takes bytes as the text that they are, and prints them in base64."""
+    """Decodes the bytes in a call to text. The CLI reads bytes as text, and prints them in base64."""
     if isinstance(value, list):
         return [text_of(each) for each in value]
     if not isinstance(value, dict):

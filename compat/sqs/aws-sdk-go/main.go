@@ -1,4 +1,4 @@
-// AWS SDK for Go v2: any call by the name that the service gives it.
+// Driver of the AWS SDK for Go v2: any call by its name in the service.
 package main
 
 import (
@@ -37,7 +37,7 @@ func main() {
 	})
 }
 
-// refused has the code of the answer and the name of the library's type.
+// refused converts an error to the code of the response and the name of the library's type.
 func refused(err error) error {
 	var answer smithy.APIError
 	if !errors.As(err, &answer) {
@@ -47,7 +47,7 @@ func refused(err error) error {
 	return driver.Refused{Names: []string{answer.ErrorCode(), class}, Message: err.Error()}
 }
 
-// plain leaves out what no answer had, and what is known of the call itself.
+// plain removes the members that the response did not have, and the metadata of the call.
 func plain(value reflect.Value) (any, error) {
 	text, err := json.Marshal(value.Interface())
 	if err != nil {

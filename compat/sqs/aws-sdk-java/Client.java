@@ -26,7 +26,7 @@ import software.amazon.awssdk.http.urlconnection.UrlConnectionHttpClient;
 import software.amazon.awssdk.services.sqs.SqsClient;
 import software.amazon.awssdk.utils.builder.SdkBuilder;
 
-/** AWS SDK for Java v2: any call by the name that the service gives it. drivers.py says what the lines mean. */
+/** Driver of the AWS SDK for Java v2: any call by its name in the service. drivers.py describes the lines. */
 public final class Client {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final JsonNodeFactory NODES = JsonNodeFactory.instance;
@@ -76,7 +76,7 @@ public final class Client {
         return ((SdkBuilder<?, ?>) builder).build();
     }
 
-    /** What a member is set to. */
+    /** Converts JSON to the value of a member. */
     private static Object value(SdkField<?> field, JsonNode value) {
         MarshallingType<?> type = field.marshallingType();
         if (type == MarshallingType.LIST) {
@@ -103,7 +103,7 @@ public final class Client {
         return type == MarshallingType.LONG ? (Object) value.asLong() : value.asText();
     }
 
-    /** What an answer has, without what it does not have. */
+    /** Converts a response to JSON, without missing members. */
     private static JsonNode plain(Object value) {
         if (value instanceof SdkPojo pojo) {
             ObjectNode node = NODES.objectNode();

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// AWS SDK for JavaScript v3: any call by the name that the service gives it.
+// Driver of the AWS SDK for JavaScript v3: any call by its name in the service.
 
 const sqs = require("@aws-sdk/client-sqs");
 const { version } = require("@aws-sdk/client-sqs/package.json");
@@ -9,7 +9,7 @@ const client = new sqs.SQSClient();
 
 const isBytes = (key) => key === "BinaryValue";
 
-// The values of a call, where what is bytes came as base64.
+// Decodes the bytes in the values of a call, which are in base64.
 function bytesOf(value) {
   if (Array.isArray(value)) return value.map(bytesOf);
   if (value === null || typeof value !== "object") return value;

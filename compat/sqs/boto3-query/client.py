@@ -1,4 +1,4 @@
-"""boto3 as it was when it spoke the Query protocol, whose answers are XML."""
+"""Driver of an old boto3, which uses the Query protocol with responses in XML."""
 
 import pathlib
 import runpy

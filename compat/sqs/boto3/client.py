@@ -1,4 +1,4 @@
-"""boto3: any call by the name that the service gives it."""
+"""Driver of boto3: any call by its name in the service."""
 
 import base64
 import pathlib
@@ -15,7 +15,7 @@ import driver
 
 
 def bytes_of(value):
-    """The values of a call, where what is bytes came as base64."""
+    """Decodes the bytes in the values of a call, which are in base64."""
     if isinstance(value, list):
         return [bytes_of(each) for each in value]
     if not isinstance(value, dict):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Celery with its SQS transport, whose worker in a process of its own runs tasks: client.py HOST:PORT [SCENARIO..]"""
+"""Celery with its SQS transport. A worker in a separate process runs tasks: client.py HOST:PORT [SCENARIO..]"""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ ENV = {
 
 
 def app(address, queue, results):
-    """The application, as the worker and the program that sends know it."""
+    """Returns the application of the worker and of the sending program."""
     host, port = address.split(":")
     app = Celery("compat", broker=f"sqs://test:test@{host}:{port}//", backend=f"file://{results}")
     app.conf.update(
@@ -42,7 +42,7 @@ def app(address, queue, results):
 
     @app.task(name="twice", bind=True, max_retries=3)
     def twice(self, text):
-        """Fails at first, and asks for another try in a second."""
+        """Fails in the first attempt, and requests a retry after one second."""
         if self.request.retries == 0:
             raise self.retry(countdown=1)
         return f"{text} after {self.request.retries}"
@@ -55,7 +55,7 @@ def app(address, queue, results):
 
 
 class Running:
-    """A queue, a worker of it, and the program that sends tasks."""
+    """Queue with its worker and its sending program."""
 
     def __init__(self, address, name):
         self.folder = tempfile.TemporaryDirectory()
@@ -107,7 +107,7 @@ def countdown(r):
     r.start()
     begin = time.monotonic()
     same(done(r.send("add", 1, 2, countdown=2)), 3, "the result")
-    same(time.monotonic() - begin > 1.9, True, "whether it came later")
+    same(time.monotonic() - begin > 1.9, True, "a result after the countdown")
 
 
 def failing(r):
@@ -118,7 +118,7 @@ def failing(r):
     except ValueError as error:
         same(str(error), "as it should", "the error")
     else:
-        fail("it did not fail")
+        fail("the task did not fail")
     same(done(r.send("add", 1, 1)), 2, "a task after it")
 
 

@@ -1,4 +1,4 @@
-"""What the worker's process loads: the application of client.py."""
+"""Module that the worker's process loads: the application of client.py."""
 
 import os
 

@@ -1,6 +1,6 @@
-"""The scenarios of SQS, which every client goes through by its driver: see drivers.py.
+"""Scenarios for all SQS clients, which run through drivers: see drivers.py.
 
-A call and its values have the names that the service gives them.
+Calls and their values have the names of the service.
 """
 
 import base64
@@ -26,17 +26,17 @@ import drivers
 from checks import fail, same, skip, until
 from drivers import Refused
 
-# Codes that are not the names of their shapes: all shapes of the service have both.
+# Codes of the shapes whose code is not their name. All shapes of the service have a name and a code.
 CODES = {
     "QueueDoesNotExist": "AWS.SimpleQueueService.NonExistentQueue",
     "QueueNameExists": "QueueAlreadyExists",
     "InvalidParameterValueException": "InvalidParameterValue",
     "MissingRequiredParameterException": "MissingParameter",
 }
-# Those that SDKs have no class for.
+# Shapes for which SDKs have no class.
 UNTYPED = {"InvalidParameterValueException", "MissingRequiredParameterException"}
 KIB = 1024
-# Long enough for a busy machine to do what has to be done before it ends, where that matters.
+# Timeout that does not elapse before the end of a scenario, even on a busy machine.
 LONG_SECONDS = 600
 WAIT_SECONDS = 20
 
@@ -51,16 +51,16 @@ def env(address):
         "AWS_CONFIG_FILE": "/dev/null",
         "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
         "AWS_EC2_METADATA_DISABLED": "true",
-        # A call that is refused is refused once.
+        # A refused call is not retried.
         "AWS_MAX_ATTEMPTS": "1",
-        # Of how long Node itself will be supported.
+        # Suppresses the warnings about the end of Node's support.
         "NODE_NO_WARNINGS": "1",
     }
 
 
 class Session(drivers.Session):
     def queue(self, what="q", tags=None, **attributes):
-        """The URL of a new one. FIFO if its attributes say so."""
+        """Creates a queue and returns its URL. Its attributes select FIFO."""
         return self.create(self.queue_name(what, attributes), tags=tags, **attributes)
 
     def queue_name(self, what="q", attributes=()):
@@ -82,12 +82,12 @@ class Session(drivers.Session):
             same(len(self.call("SendMessageBatch", QueueUrl=url, Entries=entries)["Successful"]), len(chunk), "sent")
 
     def receive(self, url, count=10, wait=0, **values):
-        """What one call gets."""
+        """Returns the messages of one call."""
         answer = self.call("ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=count, WaitTimeSeconds=wait, **values)
         return answer.get("Messages") or []
 
     def get(self, url, count, **values):
-        """So many, with as many calls as they need."""
+        """Receives until `count` messages have arrived, with as many calls as necessary."""
         found = []
         until(
             f"{count} messages",
@@ -102,7 +102,7 @@ class Session(drivers.Session):
         for chunk in batches(messages):
             entries = [{"Id": str(i), "ReceiptHandle": m["ReceiptHandle"]} for i, m in enumerate(chunk)]
             answer = self.call("DeleteMessageBatch", QueueUrl=url, Entries=entries)
-            same(answer.get("Failed") or [], [], "what was not deleted")
+            same(answer.get("Failed") or [], [], "the messages that were not deleted")
 
     def give_back(self, url, message, seconds=0):
         self.call(
@@ -116,7 +116,7 @@ class Session(drivers.Session):
         return self.attributes(url, "QueueArn")["QueueArn"]
 
     def counts(self, url):
-        """Visible, in flight, delayed."""
+        """Returns the numbers of visible, in-flight and delayed messages."""
         names = [f"ApproximateNumberOfMessages{what}" for what in ("", "NotVisible", "Delayed")]
         found = self.attributes(url, *names)
         return [int(found[name]) for name in names]
@@ -125,7 +125,7 @@ class Session(drivers.Session):
         until(f"{counts} visible, in flight and delayed", lambda: self.counts(url) == list(counts))
 
     def refused(self, shape, name, /, **values):
-        """The error has to have its code, or its shape, and the class that the SDK has for it."""
+        """Checks that a call fails with the code or the shape of the error, and with the SDK's class for it."""
         try:
             self.call(name, **values)
         except Refused as error:
@@ -137,10 +137,10 @@ class Session(drivers.Session):
             if f"{shape}Exception" not in UNTYPED and shape not in names and self.about["name"] not in CODE_ONLY:
                 fail(f"refused with {error}, which is not of the class {shape}")
             return error
-        fail(f"{name} was not refused, though it should be {shape}")
+        fail(f"{name} was not refused, but should be: {shape}")
 
 
-# It prints no more of an error than its code.
+# Clients that print only the code of an error.
 CODE_ONLY = {"aws-cli"}
 
 
@@ -167,7 +167,7 @@ def md5(text):
 
 
 def md5_of(attributes):
-    """As the service's documentation says: name, type, kind and value, in the order of the names."""
+    """Returns the MD5 as documented by the service: of name, type, kind and value, in the order of the names."""
     sized = lambda data: struct.pack(">I", len(data)) + data
     out = b""
     for name, value in sorted(attributes.items()):
@@ -209,9 +209,9 @@ def create_again(c):
     name = c.queue_name()
     url = c.create(name, VisibilityTimeout="41")
     same(c.create(name, VisibilityTimeout="41"), url, "the URL with the same attributes")
-    same(c.create(name), url, "the URL with none")
+    same(c.create(name), url, "the URL without attributes")
     c.refused("QueueNameExists", "CreateQueue", QueueName=name, Attributes={"VisibilityTimeout": "42"})
-    same(c.attributes(url, "VisibilityTimeout"), {"VisibilityTimeout": "41"}, "what it has")
+    same(c.attributes(url, "VisibilityTimeout"), {"VisibilityTimeout": "41"}, "the attributes")
 
 
 @scenario
@@ -260,7 +260,7 @@ def flags_in_any_case(c):
     url = c.create(name, FifoQueue="True", ContentBasedDeduplication="TRUE")
     found = c.attributes(url)
     same((found["FifoQueue"], found["ContentBasedDeduplication"]), ("true", "true"), "the flags")
-    same(c.create(name, FifoQueue="true", ContentBasedDeduplication="true"), url, "the URL with others")
+    same(c.create(name, FifoQueue="true", ContentBasedDeduplication="true"), url, "the URL with other spellings")
 
 
 @scenario
@@ -273,13 +273,13 @@ def attributes_default(c):
         "MessageRetentionPeriod": "345600", "ApproximateNumberOfMessages": "0",
         "ApproximateNumberOfMessagesNotVisible": "0", "ApproximateNumberOfMessagesDelayed": "0",
     }
-    same({name: found.get(name) for name in expected}, expected, "what it has")
-    same(found["QueueArn"].split(":")[:4], ["arn", "aws", "sqs", "us-east-1"], "the begin of its ARN")
+    same({name: found.get(name) for name in expected}, expected, "the attributes")
+    same(found["QueueArn"].split(":")[:4], ["arn", "aws", "sqs", "us-east-1"], "the start of its ARN")
     same(found["QueueArn"].rsplit(":", 1)[-1], url.rsplit("/", 1)[-1], "the end of its ARN")
     for name in ("CreatedTimestamp", "LastModifiedTimestamp"):
-        same(before <= int(found[name]) <= time.time() + 2, True, f"whether {name} {found[name]} is now")
+        same(before <= int(found[name]) <= time.time() + 2, True, f"the closeness of {name} {found[name]} to the current time")
     for name in ("Policy", "RedrivePolicy", "FifoQueue", "ContentBasedDeduplication"):
-        same(name in found, False, f"whether it has {name}")
+        same(name in found, False, f"presence of {name}")
 
 
 @scenario
@@ -294,10 +294,10 @@ def attributes_set(c):
         "MessageRetentionPeriod": "3600", "MaximumMessageSize": "2048",
     }
     url = c.queue(**wanted)
-    same(c.attributes(url, *wanted), wanted, "those it was made with")
+    same(c.attributes(url, *wanted), wanted, "the attributes of the creation")
     other = {"VisibilityTimeout": "0", "DelaySeconds": "900", "MessageRetentionPeriod": "1209600"}
     c.call("SetQueueAttributes", QueueUrl=url, Attributes=other)
-    same(c.attributes(url, *wanted), wanted | other, "what it has now")
+    same(c.attributes(url, *wanted), wanted | other, "the changed attributes")
     same(c.attributes(url, "DelaySeconds"), {"DelaySeconds": "900"}, "one")
 
 
@@ -317,25 +317,25 @@ def attributes_values_refused(c):
         ("Policy", "{"),
     ]:
         c.refused("InvalidAttributeValue", "SetQueueAttributes", QueueUrl=url, Attributes={name: value})
-    same(c.attributes(url, "VisibilityTimeout"), {"VisibilityTimeout": "30"}, "what it has")
+    same(c.attributes(url, "VisibilityTimeout"), {"VisibilityTimeout": "30"}, "the attributes")
 
 
 @scenario
 def tags(c):
     url = c.queue(tags={"team": "water", "größe": "naïve"})
     listed = lambda: c.call("ListQueueTags", QueueUrl=url).get("Tags") or {}
-    same(listed(), {"team": "water", "größe": "naïve"}, "those it was made with")
+    same(listed(), {"team": "water", "größe": "naïve"}, "the tags of the creation")
     c.call("TagQueue", QueueUrl=url, Tags={"team": "river", "empty": ""})
-    same(listed(), {"team": "river", "größe": "naïve", "empty": ""}, "with more")
+    same(listed(), {"team": "river", "größe": "naïve", "empty": ""}, "the changed tags")
     c.call("UntagQueue", QueueUrl=url, TagKeys=["größe", "empty", "team", "none"])
-    same(listed(), {}, "without all of them")
+    same(listed(), {}, "the remaining tags")
 
 
 @scenario
 def tags_empty_refused(c):
     url = c.queue()
     c.refused("MissingRequiredParameterException", "TagQueue", QueueUrl=url, Tags={})
-    # Nothing at all is written of an empty list by clients that speak Query.
+    # Clients with the Query protocol write nothing for an empty list.
     c.refused("InvalidParameterValueException", "UntagQueue", QueueUrl=url, TagKeys=[""])
 
 
@@ -355,7 +355,7 @@ def permissions(c):
     [statement] = json.loads(c.attributes(url, "Policy")["Policy"])["Statement"]
     same(statement["Sid"], "sharing", "its label")
     same(statement["Effect"], "Allow", "its effect")
-    same("111111111111" in json.dumps(statement["Principal"]), True, "whether the account is in it")
+    same("111111111111" in json.dumps(statement["Principal"]), True, "presence of the account")
     actions = {action.rpartition(":")[2] for action in statement["Action"]}
     same(actions, {"SendMessage", "ReceiveMessage"}, "the actions")
     c.refused("InvalidParameterValueException", "AddPermission", QueueUrl=url, **add)
@@ -372,7 +372,7 @@ def policy(c):
     c.call("SetQueueAttributes", QueueUrl=url, Attributes={"Policy": json.dumps(allow)})
     same(json.loads(c.attributes(url, "Policy")["Policy"]), allow, "the policy")
     c.call("SetQueueAttributes", QueueUrl=url, Attributes={"Policy": ""})
-    same("Policy" in c.attributes(url), False, "whether it has one still")
+    same("Policy" in c.attributes(url), False, "presence of a policy")
 
 
 # Messages
@@ -382,13 +382,13 @@ def policy(c):
 def send_receive_delete(c):
     url = c.queue()
     sent = c.send(url, "hello wörld")
-    same(sent["MD5OfMessageBody"], md5("hello wörld"), "the MD5 of what was sent")
+    same(sent["MD5OfMessageBody"], md5("hello wörld"), "the MD5 of the sent message")
     found = c.one(url)
     same((found["Body"], found["MessageId"]), ("hello wörld", sent["MessageId"]), "the message")
     same(found["MD5OfBody"], md5("hello wörld"), "its MD5")
-    same(c.receive(url), [], "what is visible while it is in flight")
+    same(c.receive(url), [], "the visible messages during the lease")
     c.call("DeleteMessage", QueueUrl=url, ReceiptHandle=found["ReceiptHandle"])
-    # Once more is no error.
+    # A second deletion is not an error.
     c.call("DeleteMessage", QueueUrl=url, ReceiptHandle=found["ReceiptHandle"])
     c.settled(url, 0, 0, 0)
 
@@ -403,7 +403,7 @@ def bodies_as_sent(c):
     for body in sent:
         same(c.send(url, body)["MD5OfMessageBody"], md5(body), f"the MD5 of {body!r}")
     found = c.get(url, len(sent))
-    same(sorted(bodies(found)), sorted(sent), "what was received")
+    same(sorted(bodies(found)), sorted(sent), "the received messages")
     same([m["MD5OfBody"] for m in found], [md5(m["Body"]) for m in found], "the MD5s")
 
 
@@ -418,14 +418,14 @@ def characters_refused(c):
 def body_256_kib(c):
     url, body = c.queue(), "0123456789abcdef" * 16 * KIB
     c.send(url, body)
-    same(md5(c.one(url)["Body"]), md5(body), "the MD5 of what was received")
+    same(md5(c.one(url)["Body"]), md5(body), "the MD5 of the received message")
 
 
 @scenario
 def body_1_mib(c):
     url, body = c.queue(), "0123456789abcdef" * 64 * KIB
     c.send(url, body)
-    same(md5(c.one(url)["Body"]), md5(body), "the MD5 of what was received")
+    same(md5(c.one(url)["Body"]), md5(body), "the MD5 of the received message")
     c.refused("InvalidParameterValueException", "SendMessage", QueueUrl=url, MessageBody=body + "x")
 
 
@@ -459,7 +459,7 @@ ATTRIBUTES = {
 def message_attributes(c):
     url = c.queue()
     sent = c.send(url, MessageAttributes=ATTRIBUTES)
-    same(sent["MD5OfMessageAttributes"], md5_of(ATTRIBUTES), "the MD5 of what was sent")
+    same(sent["MD5OfMessageAttributes"], md5_of(ATTRIBUTES), "the MD5 of the sent message")
     found = c.one(url, MessageAttributeNames=["All"])
     same(found["MessageAttributes"], ATTRIBUTES, "the attributes")
     same(found["MD5OfMessageAttributes"], md5_of(ATTRIBUTES), "their MD5")
@@ -468,7 +468,7 @@ def message_attributes(c):
 @scenario
 def message_attributes_of_all_bytes(c):
     url, attributes = c.queue(), {"binary": {"BinaryValue": b64(bytes(range(256))), "DataType": "Binary"}}
-    same(c.send(url, MessageAttributes=attributes)["MD5OfMessageAttributes"], md5_of(attributes), "the MD5 of what was sent")
+    same(c.send(url, MessageAttributes=attributes)["MD5OfMessageAttributes"], md5_of(attributes), "the MD5 of the sent message")
     same(c.one(url, MessageAttributeNames=["All"])["MessageAttributes"], attributes, "the attributes")
 
 
@@ -490,7 +490,7 @@ def message_attributes_by_name(c):
 def message_attributes_by_asterisk(c):
     url = c.queue()
     c.send(url, MessageAttributes=ATTRIBUTES)
-    same(c.one(url, MessageAttributeNames=["*"])["MessageAttributes"], ATTRIBUTES, "all of them")
+    same(c.one(url, MessageAttributeNames=["*"])["MessageAttributes"], ATTRIBUTES, "all attributes")
 
 
 @scenario
@@ -512,13 +512,13 @@ def system_attributes(c):
     c.send(url)
     for count in (1, 2):
         found = c.one(url, AttributeNames=["All"])["Attributes"]
-        same(found["ApproximateReceiveCount"], str(count), "how often it was received")
+        same(found["ApproximateReceiveCount"], str(count), "the number of receives")
         sent, first = int(found["SentTimestamp"]), int(found["ApproximateFirstReceiveTimestamp"])
-        same(before <= sent <= first <= time.time() * 1000 + 2000, True, f"whether {sent} and {first} are in order")
-        same("SenderId" in found, True, "whether it has a sender")
+        same(before <= sent <= first <= time.time() * 1000 + 2000, True, f"the order of {sent} and {first}")
+        same("SenderId" in found, True, "presence of a sender")
     found = c.one(url, AttributeNames=["SentTimestamp"])
-    same(set(found["Attributes"]), {"SentTimestamp"}, "those that were asked for")
-    same("Attributes" in c.one(url) and bool(c.one(url)["Attributes"]), False, "whether it has any where none were asked for")
+    same(set(found["Attributes"]), {"SentTimestamp"}, "the requested attributes")
+    same("Attributes" in c.one(url) and bool(c.one(url)["Attributes"]), False, "presence of attributes that were not requested")
 
 
 @scenario
@@ -548,7 +548,7 @@ def batch(c):
         for i in range(10)
     ]
     answer = c.call("SendMessageBatch", QueueUrl=url, Entries=entries)
-    same(answer.get("Failed") or [], [], "what failed")
+    same(answer.get("Failed") or [], [], "the failed entries")
     sent = {each["Id"]: each for each in answer["Successful"]}
     for entry in entries:
         done = sent[entry["Id"]]
@@ -557,9 +557,9 @@ def batch(c):
     found = c.get(url, 10, MessageAttributeNames=["All"])
     same({m["MessageId"] for m in found}, {each["MessageId"] for each in sent.values()}, "the ids")
     same({(m["Body"], m["MessageAttributes"]["n"]["StringValue"]) for m in found},
-         {(f"body-{i}", str(i)) for i in range(10)}, "what was received")
+         {(f"body-{i}", str(i)) for i in range(10)}, "the received messages")
     change = [{"Id": str(i), "ReceiptHandle": m["ReceiptHandle"], "VisibilityTimeout": 0} for i, m in enumerate(found)]
-    same(len(c.call("ChangeMessageVisibilityBatch", QueueUrl=url, Entries=change)["Successful"]), 10, "how many changed")
+    same(len(c.call("ChangeMessageVisibilityBatch", QueueUrl=url, Entries=change)["Successful"]), 10, "the number of changed messages")
     c.delete(url, *c.get(url, 10))
     c.settled(url, 0, 0, 0)
 
@@ -569,9 +569,9 @@ def batch_partly_fails(c):
     url = c.queue()
     entries = [{"Id": "good", "MessageBody": "x"}, {"Id": "bad", "MessageBody": "x", "DelaySeconds": 901}]
     answer = c.call("SendMessageBatch", QueueUrl=url, Entries=entries)
-    same([each["Id"] for each in answer["Successful"]], ["good"], "what was sent")
+    same([each["Id"] for each in answer["Successful"]], ["good"], "the sent entries")
     [failed] = answer["Failed"]
-    same((failed["Id"], failed["SenderFault"]), ("bad", True), "what failed")
+    same((failed["Id"], failed["SenderFault"]), ("bad", True), "the failed entries")
     same(failed["Code"].removesuffix("Exception"), "InvalidParameterValue", "its code")
 
 
@@ -582,9 +582,9 @@ def batch_delete_partly_fails(c):
     receipts = {"good": c.one(url)["ReceiptHandle"], "bad": "nonsense"}
     entries = [{"Id": name, "ReceiptHandle": receipt} for name, receipt in receipts.items()]
     answer = c.call("DeleteMessageBatch", QueueUrl=url, Entries=entries)
-    same([each["Id"] for each in answer.get("Successful") or []], ["good"], "what was deleted")
+    same([each["Id"] for each in answer.get("Successful") or []], ["good"], "the deleted entries")
     [failed] = answer["Failed"]
-    same((failed["Id"], failed["Code"], failed["SenderFault"]), ("bad", "ReceiptHandleIsInvalid", True), "what failed")
+    same((failed["Id"], failed["Code"], failed["SenderFault"]), ("bad", "ReceiptHandleIsInvalid", True), "the failed entries")
     c.settled(url, 0, 0, 0)
 
 
@@ -620,7 +620,7 @@ def many(c):
         some = c.get(url, min(10, len(sent) - len(found)))
         c.delete(url, *some)
         found += bodies(some)
-    same(sorted(found), sorted(sent), "what was received")
+    same(sorted(found), sorted(sent), "the received messages")
     c.settled(url, 0, 0, 0)
 
 
@@ -658,7 +658,7 @@ def long_poll(c):
     url = c.queue()
     with c.meanwhile(lambda other: other.receive(url, 1, WAIT_SECONDS)) as waits:
         c.send(url)
-    same(bodies(waits.result()), ["body"], "what the waiting call got")
+    same(bodies(waits.result()), ["body"], "the messages of the waiting call")
 
 
 @scenario
@@ -667,14 +667,14 @@ def long_poll_of_queue(c):
     receive = lambda other: other.call("ReceiveMessage", QueueUrl=url).get("Messages") or []
     with c.meanwhile(receive) as waits:
         c.send(url)
-    same(bodies(waits.result()), ["body"], "what the waiting call got")
+    same(bodies(waits.result()), ["body"], "the messages of the waiting call")
 
 
 @scenario
 def long_poll_ends(c):
     url, begin = c.queue(), time.monotonic()
-    same(c.receive(url, 1, 1), [], "what is there")
-    same(time.monotonic() - begin > 0.9, True, "whether it waited for a second")
+    same(c.receive(url, 1, 1), [], "the received messages")
+    same(time.monotonic() - begin > 0.9, True, "a wait of one second")
 
 
 @scenario
@@ -683,7 +683,7 @@ def visibility(c):
     c.send(url)
     found = c.one(url)
     c.give_back(url, found, LONG_SECONDS)
-    same(c.receive(url), [], "what is visible")
+    same(c.receive(url), [], "the visible messages")
     c.give_back(url, found)
     again = c.one(url, AttributeNames=["ApproximateReceiveCount"])
     same((again["MessageId"], again["Attributes"]["ApproximateReceiveCount"]), (found["MessageId"], "2"), "the message again")
@@ -693,19 +693,19 @@ def visibility(c):
 
 @scenario
 def visibility_none(c):
-    """A call returns each message once, though its lease ends as soon as it begins."""
+    """Checks that a call returns each message once, although its lease ends immediately."""
     zeros(c)
     url = c.queue()
     c.send_all(url, numbered(3))
     for count in ("1", "2"):
         found = c.get(url, 3, VisibilityTimeout=0, AttributeNames=["ApproximateReceiveCount"])
-        same(sorted(bodies(found)), numbered(3), "what one call gets")
-        same({m["Attributes"]["ApproximateReceiveCount"] for m in found}, {count}, "how often they were received")
+        same(sorted(bodies(found)), numbered(3), "the messages of one call")
+        same({m["Attributes"]["ApproximateReceiveCount"] for m in found}, {count}, "the number of receives")
 
 
 @scenario
 def visibility_extended_after_its_end(c):
-    """A slow consumer's heartbeat, before anybody else received the message."""
+    """Extends an expired lease, as a slow consumer does, before another receiver gets the message."""
     for queue in (c.queue, c.fifo):
         url = queue(VisibilityTimeout="1")
         c.send(url, **(group("a", "d") if queue == c.fifo else {}))
@@ -719,7 +719,7 @@ def visibility_extended_after_its_end(c):
 
 @scenario
 def visibility_of_another_receiver(c):
-    """A receipt of before the newest receive neither extends nor gives back what another receiver has."""
+    """Checks that an old receipt neither extends nor returns a message that another receiver holds."""
     url = c.queue(VisibilityTimeout="1")
     c.send(url)
     first = c.one(url)
@@ -734,14 +734,14 @@ def visibility_ends(c):
     url = c.queue(VisibilityTimeout="1")
     c.send(url, "of the queue")
     found = c.one(url)
-    same(c.one(url)["MessageId"], found["MessageId"], "what comes back")
+    same(c.one(url)["MessageId"], found["MessageId"], "the redelivered message")
     c.delete(url, c.one(url, VisibilityTimeout=LONG_SECONDS))
     c.settled(url, 0, 0, 0)
     c.send(url, "of the call")
     found = c.one(url, VisibilityTimeout=LONG_SECONDS)
-    same(c.receive(url, 10, 2), [], "what is visible after the queue's own time")
+    same(c.receive(url, 10, 2), [], "the visible messages after the queue's timeout")
     c.give_back(url, found, 1)
-    same(c.one(url)["MessageId"], found["MessageId"], "what comes back")
+    same(c.one(url)["MessageId"], found["MessageId"], "the redelivered message")
 
 
 @scenario
@@ -793,7 +793,7 @@ def delay(c):
     url = c.queue(DelaySeconds="900")
     c.send(url, "later")
     c.send(url, "soon", DelaySeconds=1)
-    same(bodies(c.get(url, 1)), ["soon"], "what comes")
+    same(bodies(c.get(url, 1)), ["soon"], "the received messages")
     same(c.counts(url), [0, 1, 1], "visible, in flight and delayed")
     c.refused("InvalidParameterValueException", "SendMessage", QueueUrl=url, MessageBody="x", DelaySeconds=901)
 
@@ -803,7 +803,7 @@ def delay_none(c):
     zeros(c)
     url = c.queue(DelaySeconds="900")
     c.send(url, "now", DelaySeconds=0)
-    same(bodies(c.get(url, 1)), ["now"], "what is there")
+    same(bodies(c.get(url, 1)), ["now"], "the received messages")
 
 
 @scenario
@@ -815,7 +815,7 @@ def purge(c):
     c.call("PurgeQueue", QueueUrl=url)
     c.settled(url, 0, 0, 0)
     c.send(url, "after")
-    same(bodies(c.get(url, 1)), ["after"], "what is there")
+    same(bodies(c.get(url, 1)), ["after"], "the received messages")
 
 
 @scenario
@@ -843,7 +843,7 @@ def fifo_order(c):
     same({len(number) for number in numbers}, {20}, "their lengths")
     found = []
     while len(found) < 12:
-        # What is behind them in their groups waits for those that are in flight.
+        # Later messages of a group wait for the messages in flight.
         some = c.get(url, 1, AttributeNames=["All"]) + c.receive(url, AttributeNames=["All"])
         c.delete(url, *some)
         found += some
@@ -860,10 +860,10 @@ def fifo_group_waits(c):
         c.send(url, body, **group(body[0]))
     [first] = c.receive(url, 1)
     same(first["Body"], "a-0", "the first")
-    same(bodies(c.get(url, 1)), ["b-0"], "while a message of its group is in flight")
-    same(c.receive(url), [], "what more there is")
+    same(bodies(c.get(url, 1)), ["b-0"], "the messages while one of a group is in flight")
+    same(c.receive(url), [], "the further messages")
     c.delete(url, first)
-    same(bodies(c.get(url, 1)), ["a-1"], "after it was deleted")
+    same(bodies(c.get(url, 1)), ["a-1"], "the messages after its deletion")
 
 
 @scenario
@@ -875,20 +875,20 @@ def fifo_groups_in_turn(c):
     same(bodies(first), ["a-0", "a-1"], "all of the first group")
     for message in first:
         c.give_back(url, message)
-    same(bodies(c.receive(url)), ["b-0", "b-1", "c-0", "a-0", "a-1"], "the first behind the others")
+    same(bodies(c.receive(url)), ["b-0", "b-1", "c-0", "a-0", "a-1"], "the first group after the others")
 
 
 @scenario
 def fifo_later_in_flight(c):
-    """A message that is visible again does not wait for a later one of its group, and that waits for it."""
+    """Checks that a visible message does not wait for a later one of its group, and that the later one waits."""
     url = c.fifo(ContentBasedDeduplication="true", VisibilityTimeout=str(LONG_SECONDS))
     for body in numbered(3):
         c.send(url, body, **group("a"))
     first, second = c.receive(url, 2)
     c.give_back(url, first)
-    same(bodies(c.receive(url)), ["body-0"], "what was given back")
+    same(bodies(c.receive(url)), ["body-0"], "the returned message")
     c.give_back(url, second)
-    same(c.receive(url), [], "while the first is in flight")
+    same(c.receive(url), [], "the messages while the first is in flight")
 
 
 @scenario
@@ -897,7 +897,7 @@ def fifo_purge(c):
     c.send(url, "one", **group("a"))
     c.call("PurgeQueue", QueueUrl=url)
     c.send(url, "one", **group("a"))
-    same(bodies(c.get(url, 1)), ["one"], "what was sent again")
+    same(bodies(c.get(url, 1)), ["one"], "the messages after the purge")
 
 
 @scenario
@@ -907,7 +907,7 @@ def fifo_given_back(c):
         c.send(url, body, **group("a"))
     [first] = c.receive(url, 1)
     c.give_back(url, first)
-    same(bodies(c.get(url, 3)), numbered(3), "what comes again")
+    same(bodies(c.get(url, 3)), numbered(3), "the redelivered messages")
 
 
 @scenario
@@ -927,10 +927,10 @@ def fifo_dedup(c):
     same(c.send(url, "two", **group("b", "same"))["MessageId"], first["MessageId"], "the id in another group")
     c.send(url, "three", **group("a", "other"))
     found = c.get(url, 2, AttributeNames=["All"])
-    same(bodies(found), ["one", "three"], "what was received")
+    same(bodies(found), ["one", "three"], "the received messages")
     same(found[0]["Attributes"]["MessageDeduplicationId"], "same", "its id")
     c.delete(url, *found)
-    # Also when it is gone.
+    # The id stays after the message is deleted.
     same(c.send(url, "one", **group("a", "same"))["MessageId"], first["MessageId"], "the id after it was deleted")
     c.settled(url, 0, 0, 0)
 
@@ -953,7 +953,7 @@ def fifo_dedup_scope(c):
     c.send(url, "a", **group("a", "same"))
     c.send(url, "b", **group("b", "same"))
     c.send(url, "again", **group("b", "same"))
-    same(sorted(bodies(c.get(url, 2))), ["a", "b"], "what was received")
+    same(sorted(bodies(c.get(url, 2))), ["a", "b"], "the received messages")
     c.settled(url, 0, 2, 0)
 
 
@@ -964,7 +964,7 @@ def fifo_batch(c):
     answer = c.call("SendMessageBatch", QueueUrl=url, Entries=entries)
     numbers = [each["SequenceNumber"] for each in sorted(answer["Successful"], key=lambda each: int(each["Id"]))]
     same(numbers, sorted(numbers), "the sequence numbers")
-    same(bodies(c.get(url, 10)), [str(i) for i in range(10)], "what was received")
+    same(bodies(c.get(url, 10)), [str(i) for i in range(10)], "the received messages")
 
 
 @scenario
@@ -997,9 +997,9 @@ def fifo_receive_attempt(c):
         c.send(url, body, **group("a"))
     first = c.receive(url, 2, ReceiveRequestAttemptId="once")
     again = c.receive(url, 2, ReceiveRequestAttemptId="once")
-    same(bodies(again), bodies(first), "the same attempt")
-    same(bodies(first), numbered(2), "the first attempt")
-    same(c.receive(url, 2, ReceiveRequestAttemptId="twice"), [], "another attempt, while the group is in flight")
+    same(bodies(again), bodies(first), "the messages of the repeated attempt")
+    same(bodies(first), numbered(2), "the messages of the first attempt")
+    same(c.receive(url, 2, ReceiveRequestAttemptId="twice"), [], "the messages of another attempt while the group is in flight")
 
 
 @scenario
@@ -1009,14 +1009,14 @@ def fair_groups(c):
     c.send(url, "plain")
     found = {m["Body"]: m.get("Attributes") or {} for m in c.get(url, 2, AttributeNames=["All"])}
     same(found["grouped"]["MessageGroupId"], "tenant", "its group")
-    same("MessageGroupId" in found["plain"], False, "whether the other has one")
+    same("MessageGroupId" in found["plain"], False, "presence of a group in the other message")
 
 
 # Dead letters
 
 
 def with_dead(c, attempts=1, **attributes):
-    """A queue and that of its dead letters, of the same kind."""
+    """Creates a queue and its dead-letter queue, both FIFO or both standard."""
     kind = {"FifoQueue": "true", "ContentBasedDeduplication": "true"} if "FifoQueue" in attributes else {}
     dead = c.queue("dead", **kind)
     redrive = {"deadLetterTargetArn": c.arn(dead), "maxReceiveCount": attempts}
@@ -1028,12 +1028,12 @@ def dead_letter(c):
     url, dead = with_dead(c, 2)
     sent = c.send(url, "poison", MessageAttributes=ATTRIBUTES)
     for count in ("1", "2"):
-        same(c.one(url, AttributeNames=["All"])["Attributes"]["ApproximateReceiveCount"], count, "how often it was received")
-    same(c.receive(url), [], "what is received after that")
-    # It is there as soon as it is not here.
+        same(c.one(url, AttributeNames=["All"])["Attributes"]["ApproximateReceiveCount"], count, "the number of receives")
+    same(c.receive(url), [], "the messages after the last attempt")
+    # The dead letter is available as soon as the source no longer returns the message.
     [found] = c.receive(dead, AttributeNames=["All"], MessageAttributeNames=["All"])
     same((found["Body"], found["MessageId"]), ("poison", sent["MessageId"]), "the dead letter")
-    same(found["Attributes"]["ApproximateReceiveCount"], "3", "how often it was received in all")
+    same(found["Attributes"]["ApproximateReceiveCount"], "3", "the number of all receives")
     same(found["MessageAttributes"], ATTRIBUTES, "its attributes")
     c.settled(url, 0, 0, 0)
 
@@ -1045,9 +1045,9 @@ def dead_letter_source(c):
     c.one(url)
     c.receive(url)
     found = c.one(dead, AttributeNames=["All"])["Attributes"]
-    same(found.get("DeadLetterQueueSourceArn"), c.arn(url), "where it was")
+    same(found.get("DeadLetterQueueSourceArn"), c.arn(url), "the source queue")
     answer = c.call("ListDeadLetterSourceQueues", QueueUrl=dead)
-    # Of the service's two names for a list of URLs, the library for Go has made one.
+    # The service has two names for a list of URLs. The library for Go has only one.
     same(answer.get("queueUrls") or answer.get("QueueUrls"), [url], "the list")
 
 
@@ -1069,9 +1069,9 @@ def dead_letter_attributes(c):
     same((found["deadLetterTargetArn"], int(found["maxReceiveCount"])), (c.arn(dead), 3), "the policy")
     allow = {"redrivePermission": "byQueue", "sourceQueueArns": [c.arn(url)]}
     c.call("SetQueueAttributes", QueueUrl=dead, Attributes={"RedriveAllowPolicy": json.dumps(allow)})
-    same(json.loads(c.attributes(dead, "RedriveAllowPolicy")["RedriveAllowPolicy"]), allow, "who may")
+    same(json.loads(c.attributes(dead, "RedriveAllowPolicy")["RedriveAllowPolicy"]), allow, "the policy for sources")
     c.call("SetQueueAttributes", QueueUrl=url, Attributes={"RedrivePolicy": ""})
-    same("RedrivePolicy" in c.attributes(url), False, "whether it has the policy still")
+    same("RedrivePolicy" in c.attributes(url), False, "presence of the policy")
 
 
 @scenario
@@ -1089,8 +1089,8 @@ def dead_letters(c, count):
     url, dead = with_dead(c)
     c.send_all(url, numbered(count))
     seen = []
-    until("all are received once", lambda: seen.extend(c.receive(url)) or len(seen) >= count)
-    until("all are dead", lambda: c.receive(url) == [] and c.counts(dead)[0] == count)
+    until("all messages are received once", lambda: seen.extend(c.receive(url)) or len(seen) >= count)
+    until("all messages are dead letters", lambda: c.receive(url) == [] and c.counts(dead)[0] == count)
     return url, dead
 
 
@@ -1100,10 +1100,10 @@ def move_task(c):
     c.call("SetQueueAttributes", QueueUrl=url, Attributes={"VisibilityTimeout": str(LONG_SECONDS)})
     c.call("StartMessageMoveTask", SourceArn=c.arn(dead))
     tasks = lambda: c.call("ListMessageMoveTasks", SourceArn=c.arn(dead))["Results"]
-    until("it is completed", lambda: tasks()[0]["Status"] == "COMPLETED")
+    until("the task is completed", lambda: tasks()[0]["Status"] == "COMPLETED")
     [task] = tasks()
     same((task["SourceArn"], task["ApproximateNumberOfMessagesMoved"]), (c.arn(dead), 5), "the task")
-    same(sorted(bodies(c.get(url, 5))), numbered(5), "what is back")
+    same(sorted(bodies(c.get(url, 5))), numbered(5), "the moved messages")
     c.settled(dead, 0, 0, 0)
 
 
@@ -1112,7 +1112,7 @@ def move_task_elsewhere(c):
     _, dead = dead_letters(c, 3)
     other = c.queue("other")
     c.call("StartMessageMoveTask", SourceArn=c.arn(dead), DestinationArn=c.arn(other), MaxNumberOfMessagesPerSecond=500)
-    same(sorted(bodies(c.get(other, 3))), numbered(3), "what is there")
+    same(sorted(bodies(c.get(other, 3))), numbered(3), "the received messages")
 
 
 @scenario
@@ -1123,9 +1123,9 @@ def move_task_cancel(c):
     task = json.loads(base64.b64decode(handle))
     same((re.fullmatch("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", task["taskId"]) is not None, task["sourceArn"]), (True, arn), "the handle")
     moved = c.call("CancelMessageMoveTask", TaskHandle=handle)["ApproximateNumberOfMessagesMoved"]
-    same(moved < 20, True, f"whether {moved} is not all")
+    same(moved < 20, True, f"the result of {moved} < 20 moved messages")
     tasks = lambda: c.call("ListMessageMoveTasks", SourceArn=arn)["Results"]
-    until("it is cancelled", lambda: tasks()[0]["Status"] == "CANCELLED")
+    until("the task is cancelled", lambda: tasks()[0]["Status"] == "CANCELLED")
 
 
 @scenario
@@ -1135,12 +1135,12 @@ def move_task_refused(c):
     c.refused("ResourceNotFoundException", "StartMessageMoveTask", SourceArn=arn.rsplit(":", 1)[0] + ":" + c.name("none"))
 
 
-# Who it is
+# Signatures
 
 
 @contextlib.contextmanager
 def signed(c, key=None, secret=None):
-    """The same at a server that looks at signatures, with these keys or the right ones."""
+    """Yields a session at the server that verifies signatures, with the given keys or by default the valid ones."""
     address = os.environ.get("COMPAT_SIGNED") or skip("COMPAT_SIGNED is not set")
     keys = {
         "AWS_ACCESS_KEY_ID": key or os.environ["COMPAT_USER"], "AWS_SECRET_ACCESS_KEY": secret or os.environ["COMPAT_PASSWORD"],
@@ -1158,7 +1158,7 @@ def signature(c):
     with signed(c) as known:
         url = known.queue()
         known.send(url, "wörld & <more>", MessageAttributes=ATTRIBUTES)
-        same(known.one(url)["Body"], "wörld & <more>", "what was received")
+        same(known.one(url)["Body"], "wörld & <more>", "the received messages")
 
 
 @scenario
@@ -1168,19 +1168,19 @@ def signature_refused(c):
             try:
                 stranger.call("ListQueues")
             except Refused as error:
-                same(any(name.endswith(code) for name in error.names), True, f"whether {error} is {code}")
+                same(any(name.endswith(code) for name in error.names), True, f"presence of {code} in {error}")
             else:
-                fail(f"it was not refused, though it should be {code}")
+                fail(f"the call was not refused, but should be: {code}")
 
 
-# By hand
+# Requests without a library
 
 
 XML = "{http://queue.amazonaws.com/doc/2012-11-05/}"
 
 
 def by_hand(c, url, **values):
-    """A request of the Query protocol, as any program can make it: the status, and the XML."""
+    """Sends a request of the Query protocol without a library, and returns the status and the XML."""
     at = c.drivers.env["AWS_ENDPOINT_URL"] + urllib.parse.urlsplit(url).path
     credential = "test/20260101/us-east-1/sqs/aws4_request"
     headers = {"Authorization": f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders=host, Signature=none"}
@@ -1194,18 +1194,18 @@ def by_hand(c, url, **values):
 
 @scenario
 def query_by_hand(c):
-    """Both protocols reach the same queue, and its URL is where requests of the older one go."""
+    """Checks that both protocols reach one queue, and that the queue's URL accepts requests of the Query protocol."""
     url, body = c.queue(), "<a> & 'b'\r\n"
     status, answer = by_hand(c, url, Action="SendMessage", MessageBody=body)
     same((status, answer.tag), (200, f"{XML}SendMessageResponse"), "status and answer")
     same(answer.findtext(f".//{XML}MD5OfMessageBody"), md5(body), "the MD5")
     found = c.one(url, VisibilityTimeout=1)
-    same((found["Body"], found["MessageId"]), (body, answer.findtext(f".//{XML}MessageId")), "what the library got")
+    same((found["Body"], found["MessageId"]), (body, answer.findtext(f".//{XML}MessageId")), "the message of the library")
     wait = {"Action": "ReceiveMessage", "WaitTimeSeconds": "5", "AttributeName.1": "All"}
     status, answer = by_hand(c, url, **wait)
     same((status, answer.findtext(f".//{XML}Body")), (200, body), "status and body")
     names = [each.text for each in answer.iter(f"{XML}Name")]
-    same("ApproximateReceiveCount" in names, True, f"whether the count is in {names}")
+    same("ApproximateReceiveCount" in names, True, f"presence of the count in {names}")
 
 
 @scenario
@@ -1228,7 +1228,7 @@ def fetch_json(c, path, accept="application/json", **values):
 
 @scenario
 def query_in_json(c):
-    """A query that accepts JSON gets it in the form that the integrations of API Gateway show."""
+    """Checks that a query that accepts JSON gets the form that is documented for the integrations of API Gateway."""
     url = c.queue()
     path = urllib.parse.urlsplit(url).path
     answer = fetch_json(c, path, Action="GetQueueAttributes", **{"AttributeName.1": "QueueArn"})
@@ -1240,7 +1240,7 @@ def query_in_json(c):
 
 @scenario
 def peek(c):
-    """LocalStack's way to look at messages without receiving them."""
+    """Reads messages through LocalStack's endpoint, without receiving them."""
     url = c.queue()
     c.send_all(url, numbered(2))
     status, answer = fetch_json(c, "/_aws/sqs/messages", QueueUrl=url)
@@ -1253,18 +1253,18 @@ def peek(c):
 
 @scenario
 def queue_of_another_host(c):
-    """A URL of another service is refused, though there is a queue of that path here."""
+    """Checks that the URL of another host is refused, although a queue with its path exists here."""
     url = urllib.parse.urlsplit(c.queue())._replace(netloc="queues.example.com:80").geturl()
     status, answer = by_hand(c, "/", Action="GetQueueAttributes", QueueUrl=url)
     same((status, answer.findtext(f".//{XML}Code")), (404, "InvalidAddress"), "the error")
 
 
-# What programs do
+# Typical programs
 
 
 @scenario
 def workers(c):
-    """Four take messages until all are done; every fifth is given back once, and none may be done twice."""
+    """Runs four receivers until all messages are processed, each once. Every fifth message is returned once."""
     url, count = c.queue(VisibilityTimeout=str(LONG_SECONDS)), 60
     done, given_back, lock = [], set(), threading.Lock()
 
@@ -1283,7 +1283,7 @@ def workers(c):
         c.send_all(url, [str(i) for i in range(count)])
         work(c)
         one.result(), two.result()
-    same(sorted(map(int, done)), list(range(count)), "what was done")
+    same(sorted(map(int, done)), list(range(count)), "the processed messages")
     c.settled(url, 0, 0, 0)
 
 

@@ -1,4 +1,4 @@
-// Package driver is the loop of a driver in Go; drivers.py says what its lines mean.
+// Package driver is the loop of a driver in Go. drivers.py describes the format of its lines.
 package driver
 
 import (
@@ -11,12 +11,12 @@ import (
 	"strings"
 )
 
-// Missing says why the library has no way to do something.
+// Missing is the reason why the library does not support a call.
 type Missing string
 
 func (m Missing) Error() string { return string(m) }
 
-// Refused is an error with all the names by which a program could know it.
+// Refused is an error with all the names by which a program could recognize it.
 type Refused struct {
 	Names   []string
 	Message string

@@ -288,7 +288,7 @@ impl Member {
     }
 }
 
-/// Polls members until they have `count` records, and no more arrive; each commits the records that it received.
+/// Polls members until they have `count` records and no more arrive. Each commits its records.
 fn drain(members: &[&Member], count: usize, what: &str) -> Vec<Record> {
     let (mut found, begin, mut last) = (Vec::new(), Instant::now(), Instant::now());
     while (found.len() < count || last.elapsed() < QUIET) && begin.elapsed() < WAIT {
@@ -306,11 +306,11 @@ fn drain(members: &[&Member], count: usize, what: &str) -> Vec<Record> {
     found
 }
 
-/// Polls members until each has some of the partitions, and together each of them once.
+/// Polls members until each has some of the partitions, and each partition has one member.
 fn settled(members: &[&Member], partitions: i32, what: &str) -> Vec<BTreeSet<i32>> {
     let mut parts = Vec::new();
     until(what, || {
-        members.iter().for_each(|member| same(member.poll().len(), 0, "the number of records that nobody sent"));
+        members.iter().for_each(|member| same(member.poll().len(), 0, "the number of unexpected records"));
         parts = members.iter().map(|member| member.assignment()).collect();
         let mut all: Vec<i32> = parts.iter().flatten().copied().collect();
         all.sort_unstable();
@@ -327,8 +327,8 @@ fn codec(s: &Suite, codec: &str) {
     let offsets = s.send(&topic, &sent, &[("compression.type", codec)]).expect("produced");
     same(offsets, (0..200).collect(), "the offsets");
     let found = s.read(&topic, 200);
-    same(plain(&found), plain(&sent), "what was read");
-    same(found[199].headers.clone(), sent[199].headers.clone(), "the last one's headers");
+    same(plain(&found), plain(&sent), "the records read");
+    same(found[199].headers.clone(), sent[199].headers.clone(), "the last headers");
 }
 
 fn headers(s: &Suite) {
@@ -352,7 +352,7 @@ fn nulls(s: &Suite) {
     let pairs = [(None, text("no key")), (text("no value"), None), (None, None), (text(""), text(""))];
     let sent = pairs.map(|(key, value)| Record { key, value, ..Record::default() });
     s.produce(&sent);
-    same(plain(&s.read(&topic, sent.len())), plain(&sent), "what was read");
+    same(plain(&s.read(&topic, sent.len())), plain(&sent), "the records read");
 }
 
 fn timestamps(s: &Suite) {
@@ -367,14 +367,14 @@ fn large_record(s: &Suite) {
     let topic = s.create(1, &[]).expect("created");
     let value: Vec<u8> = (0..1_000_000_usize).map(|i| (i * (i / 1000) % 251) as u8).collect();
     s.produce(&[Record { value: Some(value.clone()), ..Record::default() }]);
-    assert!(s.read(&topic, 1)[0].value == Some(value), "it is not what was sent");
+    assert!(s.read(&topic, 1)[0].value == Some(value), "the value read differs from the sent one");
 }
 
 fn many(s: &Suite, count: usize, idempotent: &str) {
     let topic = s.create(1, &[]).expect("created");
     let offsets = s.send(&topic, &values(count), &[("enable.idempotence", idempotent)]).expect("produced");
     same(offsets, (0..count as i64).collect(), "the offsets");
-    same(plain(&s.read(&topic, count)), plain(&values(count)), "what was read");
+    same(plain(&s.read(&topic, count)), plain(&values(count)), "the records read");
 }
 
 fn from_offset(s: &Suite) {
@@ -384,7 +384,7 @@ fn from_offset(s: &Suite) {
     s.produce(&sent);
     for start in [0, 17, 49] {
         let found = s.read_from(&topic, 50 - start, 1, Offset::Offset(start as i64), "read_uncommitted");
-        same(plain(&found), plain(&sent[start..]), "what was read");
+        same(plain(&found), plain(&sent[start..]), "the records read");
     }
 }
 
@@ -432,7 +432,7 @@ fn group(s: &Suite, options: &[(&str, &str)]) {
     settled(&[&first, &second], PARTITIONS, "both members have partitions");
     round(1, &[&first, &second]);
     drop(second);
-    settled(&[&first], PARTITIONS, "the member that stays has all partitions");
+    settled(&[&first], PARTITIONS, "the remaining member has all partitions");
     round(2, &[&first]);
 }
 
@@ -443,12 +443,12 @@ fn group_static(s: &Suite) {
     let before = settled(&[&first, &second], 4, "both members have partitions");
     drop(second);
     let again = join("two");
-    until("the member that came back has partitions", || {
-        same(first.poll().len() + again.poll().len(), 0, "the number of records that nobody sent");
-        same(first.assignment(), before[0].clone(), "what the other member has");
+    until("the returning member has partitions", || {
+        same(first.poll().len() + again.poll().len(), 0, "the number of unexpected records");
+        same(first.assignment(), before[0].clone(), "the partitions of the other member");
         !again.assignment().is_empty()
     });
-    same(again.assignment(), before[1].clone(), "what it has");
+    same(again.assignment(), before[1].clone(), "the partitions of the returning member");
 }
 
 fn commit_resume(s: &Suite) {
@@ -457,11 +457,11 @@ fn commit_resume(s: &Suite) {
     let member = s.member(&topic, &[]);
     until("records", || !member.poll().is_empty());
     member.commit(0, 4, "four of ten, café");
-    same(member.committed(), (Offset::Offset(4), "four of ten, café".into()), "what is committed");
+    same(member.committed(), (Offset::Offset(4), "four of ten, café".into()), "the committed offset");
     drop(member);
     let member = s.member(&topic, &[]);
-    same(plain(&drain(&[&member], 6, "the rest")), plain(&numbered("value", 4, 6, 0)), "what it resumes with");
-    same(member.committed().0, Offset::Offset(10), "what is committed at the end");
+    same(plain(&drain(&[&member], 6, "the rest")), plain(&numbered("value", 4, 6, 0)), "the later records");
+    same(member.committed().0, Offset::Offset(10), "the last committed offset");
 }
 
 fn admin_topics(s: &Suite) {
@@ -470,11 +470,11 @@ fn admin_topics(s: &Suite) {
     refused(&[RDKafkaErrorCode::TopicAlreadyExists], s.create(2, &[]));
     let add = |count| block_on(s.admin().create_partitions([&NewPartitions::new(&topic, count)], &AdminOptions::new()));
     one(add(5).expect("asked")).expect("added");
-    until("it has five partitions", || s.partitions(&topic) == 5);
+    until("the topic has five partitions", || s.partitions(&topic) == 5);
     refused(&[RDKafkaErrorCode::InvalidPartitions], one(add(3).expect("asked")));
     let delete = || one(block_on(s.admin().delete_topics(&[&topic], &AdminOptions::new())).expect("asked"));
     delete().expect("deleted");
-    until("it is gone", || s.partitions(&topic) == 0);
+    until("the topic is deleted", || s.partitions(&topic) == 0);
     refused(&[RDKafkaErrorCode::UnknownTopicOrPartition], delete());
 }
 
@@ -489,7 +489,7 @@ fn admin_configs(s: &Suite) {
     let change = AlterConfig::new(resource).set("retention.ms", "7200000");
     let done = block_on(s.admin().alter_configs([&change], &AdminOptions::new())).expect("asked");
     one(done).expect("altered");
-    until("it is altered", || config("retention.ms") == "7200000");
+    until("retention.ms is altered", || config("retention.ms") == "7200000");
 }
 
 fn admin_delete_records(s: &Suite) {
@@ -499,7 +499,7 @@ fn admin_delete_records(s: &Suite) {
     before.add_partition_offset(&topic, 0, Offset::Offset(4)).expect("a place");
     let done = block_on(s.admin().delete_records(&before, &AdminOptions::new())).expect("deleted");
     same(done.find_partition(&topic, 0).expect("the partition").offset(), Offset::Offset(4), "the first offset");
-    same(plain(&s.read(&topic, 6)), plain(&numbered("value", 4, 6, 0)), "what was read");
+    same(plain(&s.read(&topic, 6)), plain(&numbered("value", 4, 6, 0)), "the records read");
 }
 
 fn admin_groups(s: &Suite) {
@@ -518,7 +518,7 @@ fn admin_groups(s: &Suite) {
     until("the group is empty", || states() == Some(("Empty".into(), 0)));
     let delete = || one(block_on(s.admin().delete_groups(&[&name], &AdminOptions::new())).expect("asked"));
     delete().expect("deleted");
-    until("the group is gone", || states().is_none());
+    until("the group is deleted", || states().is_none());
     refused(&[RDKafkaErrorCode::GroupIdNotFound], delete());
 }
 
@@ -526,7 +526,7 @@ fn admin_cluster(s: &Suite) {
     let consumer = s.consumer(&[]);
     let found = consumer.fetch_metadata(None, WAIT).expect("metadata");
     assert!(!found.brokers().is_empty(), "no brokers");
-    assert!(consumer.client().fetch_cluster_id(WAIT).is_some_and(|id| !id.is_empty()), "no name of the cluster");
+    assert!(consumer.client().fetch_cluster_id(WAIT).is_some_and(|id| !id.is_empty()), "no cluster id");
 }
 
 fn transaction_commit_abort(s: &Suite) {
@@ -537,14 +537,14 @@ fn transaction_commit_abort(s: &Suite) {
         producer.begin_transaction().expect("begun");
         deliver(&producer, &topic, records).expect("produced");
         if round == 2 {
-            same(plain(&s.committed(&topic, 3)), plain(&rounds[0]), "what is committed while one is open");
+            same(plain(&s.committed(&topic, 3)), plain(&rounds[0]), "the committed records");
         }
         let ended = if round == 1 { producer.abort_transaction(WAIT) } else { producer.commit_transaction(WAIT) };
         ended.expect("ended");
     }
-    until("the last one is committed", || s.committed(&topic, 0).len() == 6);
-    same(plain(&s.committed(&topic, 6)), plain(&[rounds[0].clone(), rounds[2].clone()].concat()), "what is committed");
-    same(plain(&s.read(&topic, 9)), plain(&rounds.concat()), "what is there");
+    until("the last transaction is committed", || s.committed(&topic, 0).len() == 6);
+    same(plain(&s.committed(&topic, 6)), plain(&[rounds[0].clone(), rounds[2].clone()].concat()), "committed records");
+    same(plain(&s.read(&topic, 9)), plain(&rounds.concat()), "the records of all transactions");
 }
 
 fn transaction_transform(s: &Suite) {
@@ -575,9 +575,9 @@ fn transaction_transform(s: &Suite) {
         until("the offset is committed", || member.committed().0 == Offset::Offset(4));
     }
     drop(member);
-    same(plain(&s.committed(&output, 4)), plain(&doubled(&values(4))), "what is committed");
+    same(plain(&s.committed(&output, 4)), plain(&doubled(&values(4))), "the committed records");
     let member = s.member(&input, &[]);
-    same(plain(&drain(&[&member], 2, "the rest")), plain(&numbered("value", 4, 2, 0)), "what a new member gets");
+    same(plain(&drain(&[&member], 2, "the rest")), plain(&numbered("value", 4, 2, 0)), "the records of a new member");
 }
 
 fn transaction_fenced(s: &Suite) {
@@ -594,13 +594,13 @@ fn transaction_fenced(s: &Suite) {
         late,
     );
     successor.commit_transaction(WAIT).expect("committed");
-    until("the successor's are committed", || s.committed(&topic, 0).len() == 2);
-    same(plain(&s.committed(&topic, 2)), plain(&numbered("successor", 0, 2, 0)), "what is committed");
+    until("the successor's records are committed", || s.committed(&topic, 0).len() == 2);
+    same(plain(&s.committed(&topic, 2)), plain(&numbered("successor", 0, 2, 0)), "the committed records");
 }
 
 fn auto_create(s: &Suite) {
     same(s.produce(&values(3)), vec![0, 1, 2], "the offsets");
-    same(plain(&s.read(&s.topic(), 3)), plain(&values(3)), "what was read");
+    same(plain(&s.read(&s.topic(), 3)), plain(&values(3)), "the records read");
 }
 
 fn unknown_topic(s: &Suite) {
@@ -619,7 +619,7 @@ fn too_large(s: &Suite) {
     let large = Record { value: Some(vec![0; 50_000]), ..Record::default() };
     refused(&[RDKafkaErrorCode::MessageSizeTooLarge], s.send(&topic, &[large], &[]));
     same(s.produce(&values(3)), vec![0, 1, 2], "the offsets of others");
-    same(plain(&s.read(&topic, 3)), plain(&values(3)), "what was read");
+    same(plain(&s.read(&topic, 3)), plain(&values(3)), "the records read");
 }
 
 fn sasl_plain(s: &Suite) {
@@ -638,9 +638,9 @@ fn sasl_plain(s: &Suite) {
     let known = as_user(variable("COMPAT_PASSWORD"));
     let topic = known.create(1, &[]).expect("created");
     known.produce(&values(3));
-    same(plain(&known.read(&topic, 3)), plain(&values(3)), "what was read");
+    same(plain(&known.read(&topic, 3)), plain(&values(3)), "the records read");
     let stranger = as_user("wrong".into()).consumer(&[]);
-    assert!(stranger.fetch_metadata(None, Duration::from_secs(3)).is_err(), "a wrong password is good enough");
+    assert!(stranger.fetch_metadata(None, Duration::from_secs(3)).is_err(), "a wrong password is accepted");
 }
 
 type Scenario = (&'static str, fn(&Suite));
