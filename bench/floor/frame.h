@@ -1,5 +1,5 @@
 /*
- * The reference frame, little-endian, and what both programs need around it.
+ * The reference frame, little-endian, and code that both programs use.
  *
  *   offset  0: u32 length of all that follows, so 20 + body
  *           4: u64 request id, which the answer repeats
@@ -23,7 +23,7 @@
 #include <sys/un.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "the fields of a frame are copied as they are in memory, so the machine has to be little-endian"
+#error "the fields of a frame are copied as they are in memory, so the machine must be little-endian"
 #endif
 
 enum {
@@ -32,7 +32,7 @@ enum {
     OPCODE_AT = 12,
     FLAGS_AT = 20,
     HEADER_BYTES = 24,
-    /* What a frame's length counts besides the body. */
+    /* Bytes that a frame's length includes in addition to the body. */
     LENGTH_OVER_BODY = HEADER_BYTES - 4,
 };
 
@@ -74,27 +74,27 @@ static inline void *need(void *memory)
     return memory;
 }
 
-/* A number of the command line between `min` and `max`; anything else ends the program. */
+/* Parses a number of the command line from `min` to `max`; any other text ends the program. */
 static inline long number(const char *text, const char *name, long min, long max)
 {
     char *end;
     long value = strtol(text, &end, 10);
     if (*text == '\0' || *end != '\0' || value < min || value > max) {
-        fprintf(stderr, "%s is %s: it has to be a number from %ld to %ld\n", name, text, min, max);
+        fprintf(stderr, "%s is %s: it must be a number from %ld to %ld\n", name, text, min, max);
         exit(2);
     }
     return value;
 }
 
-/* Where a server listens: a port of 127.0.0.1 or, if `path` is set, a Unix socket. */
+/* Listening address of a server: a port of 127.0.0.1 or, if `path` is set, a Unix socket. */
 struct place {
     const char *path;
     uint16_t port;
 };
 
 /*
- * Takes `PORT` or `--unix PATH` from the front of the arguments and moves `*argv` behind it. Returns how many
- * arguments are left.
+ * Takes `PORT` or `--unix PATH` from the beginning of the arguments and moves `*argv` after it. Returns the number
+ * of remaining arguments.
  */
 static inline int take_place(int argc, char ***argv, struct place *place)
 {
@@ -135,7 +135,7 @@ static inline socklen_t address_of(const struct place *place, union address *add
     return sizeof address->local;
 }
 
-/* Answers must not wait for the acknowledgement of earlier ones. There is no such wait on a Unix socket. */
+/* Disables the wait of answers for the acknowledgement of earlier ones. A Unix socket has no such wait. */
 static inline void set_no_delay(int fd, const struct place *place)
 {
     int one = 1;
@@ -143,7 +143,7 @@ static inline void set_no_delay(int fd, const struct place *place)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
-/* As many open files as this user may have at all. */
+/* Raises the limit of open files to the maximum of this user. */
 static inline void raise_open_files(void)
 {
     struct rlimit limit;

@@ -1,10 +1,10 @@
 /*
- * The disk floor: how many records a second can be durable before they are acknowledged, by group commit and
- * nothing else: no network, no protocol, no checksum.
+ * The disk floor: the number of records per second that can be made durable before they are acknowledged, by group
+ * commit alone: no network, no protocol, no checksum.
  *
- * One thread owns a file that was written before, so that a sync waits for data and not for the file system. It
- * takes all records that wait, writes them by one pwrite, syncs by one fdatasync and acknowledges them. Each client
- * hands over IN_FLIGHT records at once and waits for their acknowledgement.
+ * One thread owns a file that was filled before, so that a sync waits for data and not for the file system. The thread
+ * takes all pending records, writes them with one pwrite, syncs with one fdatasync and acknowledges them. Each client
+ * submits IN_FLIGHT records together and waits for their acknowledgement.
  */
 
 #define _GNU_SOURCE
@@ -39,7 +39,7 @@ static struct {
     size_t record_bytes;
 } plan;
 
-/* What clients and the log share. A commit is numbered by when its buffer was filled. */
+/* State that clients and the log share. Commits are numbered in the order in which their buffers are filled. */
 static struct {
     pthread_mutex_t mutex;
     pthread_cond_t has_records;
@@ -71,7 +71,7 @@ static void fail(const char *format, ...) {
 static void *allocate(size_t bytes) {
     void *memory = NULL;
     if (posix_memalign(&memory, BLOCK, bytes) != 0) fail("no memory for %zu bytes", bytes);
-    /* Pages that are there already. */
+    /* Touches the pages, so that they are present. */
     memset(memory, 'x', bytes);
     return memory;
 }
@@ -122,7 +122,7 @@ static void *run_client(void *argument) {
     return NULL;
 }
 
-/* Commits until the time is over. Returns how often it synced. */
+/* Commits until the time has elapsed. Returns the number of syncs. */
 static uint64_t run_log(int file, double until_us) {
     char *spare = allocate(BUFFER_BYTES);
     uint64_t syncs = 0;
@@ -158,7 +158,7 @@ static uint64_t run_log(int file, double until_us) {
 static int prepare(const char *path) {
     int file = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
     if (file < 0) fail("%s: %s", path, strerror(errno));
-    /* It goes when this process does. */
+    /* The file is deleted when this process exits. */
     if (unlink(path) != 0) fail("%s: %s", path, strerror(errno));
     char *chunk = allocate(CHUNK_BYTES);
     for (off_t at = 0; at < FILE_BYTES; at += CHUNK_BYTES) write_all(file, chunk, CHUNK_BYTES, at);

@@ -1,10 +1,10 @@
 /*
- * A lean closed-loop client of the reference frames: what it costs itself hides as little of the server as
- * possible.
+ * A lean closed-loop client of the reference frames: its own cost is so low that it hides little of the cost of the
+ * server.
  *
- * Each connection keeps PIPELINE requests in flight. Whatever number of answers a read brings is replaced by
- * as many requests in one send. Every answer is checked; a connection that breaks the protocol is counted as
- * an error, told about and closed, and the exit status is 1.
+ * Each connection keeps PIPELINE requests in flight. After each read, the answered requests are replaced with
+ * one send. Every answer is checked; a connection that violates the protocol is counted as an error, reported
+ * and closed, and the exit status is 1.
  */
 #define _GNU_SOURCE
 #include "frame.h"
@@ -22,13 +22,13 @@ enum {
     READ_BYTES = 256 * 1024,
     EVENTS = 512,
     OPCODE = 1,
-    /* One answer in so many is timed: a prime, so that each place in a batch gets its turn. */
+    /* One answer in this number is timed: a prime, so that each position in a batch is covered. */
     ANSWERS_A_SAMPLE = 7,
-    /* How long answers may take that are still due when the time is over. */
+    /* Maximum time for answers that are outstanding when the time has elapsed. */
     GRACE_SECONDS = 5,
-    /* Errors that are told about; the others are only counted. */
+    /* Maximum number of errors that are described; the others are only counted. */
     ERRORS_TOLD = 10,
-    /* A bucket is 1/128 of its power of two wide. */
+    /* The width of a bucket is 1/128 of its power of two. */
     PART_BITS = 7,
     PARTS = 1 << PART_BITS,
     BUCKETS = (65 - PART_BITS) * PARTS,
@@ -36,7 +36,7 @@ enum {
 
 static const uint64_t SECOND = 1000000000;
 
-/* What the command line says, and what all threads agree on. Nothing is written once they run. */
+/* Arguments of the command line, shared by all threads. Read-only after the threads have started. */
 static struct {
     struct place place;
     size_t connections;
@@ -57,16 +57,16 @@ static _Atomic uint64_t errors;
 struct connection {
     int fd;
     uint64_t next_to_send;
-    /* The answer that is due next: answers come in the order of the requests. */
+    /* Id of the next answer: answers arrive in the order of the requests. */
     uint64_t next_to_come;
-    /* When request `id` was sent, at `id % pipeline`. */
+    /* Time at which request `id` was sent, at `id % pipeline`. */
     uint64_t *sent_at;
-    /* The header of an answer as far as it has come, and how much of its body has not. */
+    /* Received part of an answer's header, and the remaining length of its body. */
     uint8_t header[HEADER_BYTES];
     size_t header_bytes;
     size_t body_left;
     bool in_body;
-    /* Requests that the socket did not take. Being in flight, they are at most PIPELINE. */
+    /* Requests that the socket did not accept. They are in flight, so at most PIPELINE. */
     uint8_t *out;
     size_t out_bytes;
     size_t out_sent;
@@ -76,11 +76,11 @@ struct connection {
 struct client {
     pthread_t thread;
     size_t connections;
-    /* Of those, how many still have something in flight. */
+    /* Number of connections that still have requests in flight. */
     size_t open;
     int epoll;
     uint8_t *in;
-    /* PIPELINE requests that lack their ids. */
+    /* PIPELINE requests without their ids. */
     uint8_t *batch;
     /* Answers until the deadline, all answers, and the CPU time of the former. */
     uint64_t answers;
@@ -113,7 +113,7 @@ static size_t bucket_of(uint64_t value)
     return ((size_t)shift << PART_BITS) + (value >> shift);
 }
 
-/* The middle of a bucket. */
+/* Returns the middle of a bucket. */
 static double value_of(size_t bucket)
 {
     if (bucket < 2 * PARTS)
@@ -131,7 +131,7 @@ static void sample(struct client *client, uint64_t nanoseconds)
         client->max = nanoseconds;
 }
 
-/* Tells why a connection is of no more use. Always false, for the callers to return. */
+/* Reports why a connection is unusable. Returns false, for the callers to return. */
 __attribute__((format(printf, 1, 2))) static bool wrong(const char *format, ...)
 {
     if (atomic_fetch_add(&errors, 1) < ERRORS_TOLD) {
@@ -155,7 +155,7 @@ static void watch(struct client *client, struct connection *c, int operation, bo
     c->watches_out = also_out;
 }
 
-/* Sends from `bytes + *done` on, as far as the socket takes it, and moves `*done`. */
+/* Sends from `bytes + *done` on while the socket accepts bytes, and advances `*done`. */
 static bool send_from(struct connection *c, const uint8_t *bytes, size_t count, size_t *done)
 {
     while (*done < count) {
@@ -170,7 +170,7 @@ static bool send_from(struct connection *c, const uint8_t *bytes, size_t count, 
     return true;
 }
 
-/* Behind what waits already, if anything does. */
+/* Appends bytes to the pending ones. */
 static void keep(struct connection *c, const uint8_t *bytes, size_t count)
 {
     if (c->out == NULL)
@@ -209,7 +209,7 @@ static bool send_requests(struct client *client, struct connection *c, size_t co
     return true;
 }
 
-/* Checks the header of the answer that is due and notes how long its body is. */
+/* Checks the header of the expected answer, and records the length of its body. */
 static bool begin_answer(struct connection *c, const uint8_t *header)
 {
     uint32_t length = get_u32(header + LENGTH_AT), flags = get_u32(header + FLAGS_AT);
@@ -223,7 +223,7 @@ static bool begin_answer(struct connection *c, const uint8_t *header)
     if (c->next_to_come == c->next_to_send)
         return wrong("an answer to %llu, with nothing in flight", (unsigned long long)id);
     if (id != c->next_to_come)
-        return wrong("an answer to %llu where %llu is due", (unsigned long long)id,
+        return wrong("an answer to %llu instead of %llu", (unsigned long long)id,
                      (unsigned long long)c->next_to_come);
     if (opcode != OPCODE)
         return wrong("the answer to %llu has opcode %llu", (unsigned long long)id, (unsigned long long)opcode);
@@ -244,7 +244,7 @@ static void end_answer(struct client *client, struct connection *c, uint64_t tim
     c->next_to_come += 1;
 }
 
-/* Takes the answers apart that are in `client->in`. */
+/* Parses the answers in `client->in`. */
 static bool take_answers(struct client *client, struct connection *c, size_t count, uint64_t time)
 {
     const uint8_t *in = client->in, *end = in + count;
@@ -277,7 +277,7 @@ static bool take_answers(struct client *client, struct connection *c, size_t cou
     return true;
 }
 
-/* Reads and refills until there is nothing to read. False: the connection is of no more use. */
+/* Reads and refills until there is nothing to read. Returns false if the connection is unusable. */
 static bool serve(struct client *client, struct connection *c, bool server_is_done)
 {
     if (c->out_bytes > 0 && !send_kept(c))
@@ -306,7 +306,7 @@ static bool serve(struct client *client, struct connection *c, bool server_is_do
         } else if (c->next_to_come == c->next_to_send) {
             return false;
         }
-        /* Whatever comes later is reported, but of an end that has been reported there is no second report. */
+        /* Later input is reported, but an end that was already reported is not reported again. */
         if (n < READ_BYTES && !server_is_done)
             return true;
     }
@@ -389,7 +389,7 @@ static void *work(void *argument)
     for (size_t i = 0; i < client->connections; i++) {
         struct connection *c = &all[i];
         if (c->fd >= 0)
-            wrong("%llu answers did not come", (unsigned long long)(c->next_to_send - c->next_to_come));
+            wrong("%llu answers did not arrive", (unsigned long long)(c->next_to_send - c->next_to_come));
     }
     return NULL;
 }
@@ -432,7 +432,7 @@ static void read_arguments(int argc, char **argv)
     char *end;
     plan.seconds = strtod(argv[3], &end);
     if (*end != '\0' || !(plan.seconds > 0 && plan.seconds <= 3600)) {
-        fprintf(stderr, "SECONDS is %s: it has to be more than 0 and at most 3600\n", argv[3]);
+        fprintf(stderr, "SECONDS is %s: it must be more than 0 and at most 3600\n", argv[3]);
         exit(2);
     }
     plan.threads = (size_t)number(argv[4], "THREADS", 1, (long)plan.connections);

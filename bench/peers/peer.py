@@ -1,6 +1,6 @@
-"""What the programs of this folder share: a server that is watched while a load runs, and the facts of the machine.
+"""Shared code of the programs of this folder: sampling of a server while a load runs, and facts of the machine.
 
-Linux and the standard library are all that is needed.
+It needs only Linux and the standard library.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import threading
 import time
 
 LOOK_SECONDS = 0.02
-# Shorter, and the steps of the system's clock show.
+# In a shorter window, the ticks of the system's clock become visible.
 CPU_WINDOW_SECONDS = 0.1
 STOP_SECONDS = 20
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
@@ -26,7 +26,7 @@ def fail(message):
 
 
 def free_ports(count):
-    """Ports that were free a moment ago. Somebody else may take one first: then the server says so."""
+    """Returns ports that are currently free. If another process takes one first, the server reports it."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -35,7 +35,7 @@ def free_ports(count):
 
 
 def await_answer(server, port, asked, answer, seconds):
-    """Until a server on this machine answers so; whether it does within this time."""
+    """Waits until a server on this machine gives this answer. Returns False if it does not within this time."""
     end = time.monotonic() + seconds
     while server.poll() is None and time.monotonic() < end:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as one:
@@ -47,13 +47,13 @@ def await_answer(server, port, asked, answer, seconds):
 
 
 def end_with_parent():
-    """To be called once: SIGTERM then runs what `finally` and `atexit` hold."""
+    """Makes SIGTERM and SIGHUP run the `finally` blocks and `atexit` functions. Call it once."""
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, lambda number, _: sys.exit(128 + number))
 
 
 def cpu_seconds(pid):
-    """User and system time so far. The name of the command may hold spaces."""
+    """Returns user and system time so far. The name of the command may contain spaces."""
     with open(f"/proc/{pid}/stat") as stat:
         fields = stat.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_A_SECOND
@@ -68,7 +68,7 @@ def resident_bytes(pid):
 
 
 class Watch:
-    """Looks at a process every few milliseconds until it is asked for what it saw."""
+    """Samples a process every few milliseconds until `figures` is called."""
 
     def __init__(self, pid):
         self.pid = pid
@@ -106,7 +106,7 @@ class Watch:
 
 
 def stop(process):
-    """Ends a process of ours, at the latest by force."""
+    """Ends a process that this program started, by force if necessary."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -117,7 +117,7 @@ def stop(process):
 
 
 def children_cpu_seconds():
-    """Of all children that have ended."""
+    """Returns the CPU time of all children that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

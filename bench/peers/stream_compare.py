@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs `thalweg bench stream` and the same work on other systems in turn, and prints the ratios.
 
-Every run has a server of its own, started for it. In each round each system runs once, and every other round goes the
-other way round. What counts is the ratio of Thalweg to a peer within one round, since the speed of a host drifts from
-minute to minute; the table has the median over the rounds and how far they spread. Only the standard library is needed.
+Every run has its own server, started for it. Each round runs each system once, and every other round runs them in
+reverse order. The result is the ratio of Thalweg to a peer within one round, because the speed of a host drifts from
+minute to minute; the table has the median of all rounds and their spread. The script needs only the standard library.
 """
 
 import argparse
@@ -27,8 +27,8 @@ END_TO_END = [("e2e_us.mean", "end to end, mean us"), ("e2e_us.p50", "end to end
 PRODUCER = [("producer_us.p50", "acknowledgement, p50 us"), ("producer_us.p99", "acknowledgement, p99 us")]
 MEMORY = [("server_resident_bytes_max", "server memory, MB")]
 
-# By name: records and bytes of each, records of a batch of Thalweg and the figures that are compared. The modes are
-# those that the programs of the peers know by the same name.
+# By name: number of records, bytes of each, records in a batch of Thalweg, and the compared figures. The programs of
+# the peers use the same names for these modes.
 SCENARIOS = {
     "one-in-flight": {"records": 10_000, "bytes": 1036, "batch": 1, "figures": END_TO_END + PRODUCER + MEMORY},
     "paced": {"records": 10_000, "bytes": 1036, "batch": 1, "figures": PRODUCER + MEMORY},
@@ -39,7 +39,7 @@ RATE_PER_S = 1000
 IN_FLIGHT = 16
 FLOOR_SECONDS = 2
 SYSTEMS = ["kafka", "jetstream", "jetstream-sync", "floor"]
-# One sync a record: a thousandth of a run takes as long as all of another system's.
+# One sync per record: a thousandth of a run takes as long as a whole run of another system.
 SYNC_RECORDS_MAX = 20_000
 
 
@@ -47,26 +47,26 @@ def read_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--systems", nargs="+", choices=SYSTEMS, default=["kafka", "jetstream"],
-        help="beside Thalweg; floor is bench/floor/bin/group_commit, which only acknowledges")
+        help="systems to compare with Thalweg; floor is bench/floor/bin/group_commit, which only acknowledges")
     add("--scenarios", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
     add("--rounds", type=int, default=5)
-    add("--scale", type=float, default=1, help="of the numbers of records: 0.01 to try things out")
+    add("--scale", type=float, default=1, help="factor for the numbers of records: 0.01 for a trial")
     add("--storage", choices=["disk", "memory"], default="disk",
-        help="of Thalweg and JetStream; Kafka knows files only")
+        help="storage of Thalweg and JetStream; Kafka supports files only")
     add("--thalweg", default="target/release/thalweg", help="the program; relative to the checkout")
     add("--options", default="", help="more options for `thalweg bench stream`, as one argument")
-    add("--dir", help="where data goes while a system runs: the disk that is meant; a temporary folder by default")
-    add("--realtime", action="store_true", help="run all by `chrt -r 5`, so that other work has to wait")
-    add("--json", metavar="FILE", help="write all that was measured into this file")
+    add("--dir", help="folder for data while a system runs, on the disk to measure; a temporary folder by default")
+    add("--realtime", action="store_true", help="run all with `chrt -r 5`, so that other work has to wait")
+    add("--json", metavar="FILE", help="write all figures to this file")
     options = parser.parse_args()
     if options.rounds < 1 or options.scale <= 0:
-        parser.error("--rounds has to be at least 1 and --scale above 0")
+        parser.error("--rounds must be at least 1 and --scale above 0")
     options.thalweg = os.path.join(ROOT, options.thalweg)
     return options
 
 
 def commands(options, name):
-    """What each system runs in a scenario, by its name. Thalweg comes first."""
+    """Returns the command of each system for a scenario, by the name of the system. Thalweg is the first."""
     scenario = SCENARIOS[name]
     records = max(int(scenario["records"] * options.scale), 100)
     size = ["--record-bytes", scenario["bytes"]]
@@ -74,7 +74,7 @@ def commands(options, name):
     consumer = {"one-in-flight": "together", "paced": "none"}.get(name, "after")
     rate = ["--rate", RATE_PER_S] if name == "paced" else []
     folder = ["--dir", options.dir] if options.dir else []
-    # A run has a folder of its own.
+    # Each run has its own folder.
     storage = ["--storage", options.storage, *(["--data", "."] if options.storage == "disk" else [])]
     found = {
         "thalweg": [options.thalweg, "bench", "stream", "--json", "--records", records, *size, *shape, *storage,
@@ -122,13 +122,13 @@ def figure(report, path):
 
 
 def rows(name, rounds):
-    """A row for each figure and each peer that has it, too."""
+    """Returns a row for each figure and each peer that also reports it."""
     found = []
     for peer_name in [system for system in rounds if system != "thalweg"]:
         for path, title in SCENARIOS[name]["figures"]:
             pairs = [(figure(ours, path), figure(theirs, path))
                      for ours, theirs in zip(rounds["thalweg"], rounds[peer_name])]
-            # A tool that gives whole milliseconds may say 0.
+            # A tool that reports whole milliseconds may report 0.
             if not all(ours and theirs for ours, theirs in pairs):
                 continue
             unit = 1e6 if path.endswith("bytes_max") else 1
@@ -146,7 +146,7 @@ def print_table(table):
     def show(value):
         return f"{value:.0f}" if value >= 1000 else f"{value:.1f}"
 
-    print(f"{'scenario':14} {'figure':24} {'peer':15} {'thalweg':>12} {'peer':>12}  {'thalweg through peer':^26}")
+    print(f"{'scenario':14} {'figure':24} {'peer':15} {'thalweg':>12} {'peer':>12}  {'thalweg / peer':^26}")
     print(f"{'':14} {'':24} {'':15} {'median':>12} {'median':>12}  {'min':>8} {'median':>8} {'max':>8}")
     for row in table:
         ratio = row["ratio"]
@@ -171,7 +171,7 @@ def main():
     commit = subprocess.run(["git", "-C", HERE, "describe", "--always", "--dirty"], capture_output=True, text=True)
     about["commit"] = commit.stdout.strip()
     about["load_average"] = {"before": load_before, "after": os.getloadavg()}
-    print(f"{options.rounds} rounds, every system in turn in each, Thalweg's topics in {options.storage},"
+    print(f"{options.rounds} rounds, each with every system in turn, Thalweg's topics in {options.storage},"
           f" records x {options.scale:g}"
           f"{', real time' if options.realtime else ''}")
     print(f"{about['cpu']}, {about['cores']} CPUs, Linux {about['kernel']}, commit {about['commit']},"

@@ -50,7 +50,7 @@ fn prepare(step: &mut Step) -> Outcome {
                 }
             }
             if step.calls.is_empty() {
-                return Err("there is none of the clients, and no network to bring one".into());
+                return Err("no client is installed, and there is no network to download one".into());
             }
         }
         "deny" => match deny::missing() {

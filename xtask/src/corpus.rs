@@ -337,7 +337,7 @@ fn seeds() -> Outcome<Seeds> {
     for (family, target) in [("requests", "request"), ("responses", "response"), ("pushes", "response")] {
         for (name, frame) in vectors(&format!("{VECTORS}/{family}.txt"))? {
             if frame.len() < HEADER_BYTES {
-                return Err(format!("{family}: {name} is no frame"));
+                return Err(format!("{family}: {name} is not a frame"));
             }
             let kind_and_body = [&[frame[AT_KIND]], &frame[HEADER_BYTES..]].concat();
             seeds.insert((target, format!("{family}-{name}")), kind_and_body);
@@ -461,7 +461,7 @@ fn from_hex(text: &str) -> Outcome<Vec<u8>> {
     if !rest.is_empty() {
         return Err("an odd number of digits".into());
     }
-    let digit = |byte: u8| char::from(byte).to_digit(16).ok_or_else(|| format!("'{}' is no digit", byte as char));
+    let digit = |byte: u8| char::from(byte).to_digit(16).ok_or_else(|| format!("'{}' is not a digit", byte as char));
     pairs.iter().map(|[high, low]| Ok((digit(*high)? * 16 + digit(*low)?) as u8)).collect()
 }
 
@@ -471,7 +471,7 @@ mod tests {
 
     #[test]
     fn every_target_gets_small_seeds() {
-        let seeds = seeds().expect("the vectors are there");
+        let seeds = seeds().expect("the vectors exist");
         for target in crate::fuzz::TARGETS {
             assert!(seeds.keys().filter(|(of, _)| *of == target).count() >= 10, "{target}");
         }

@@ -28,7 +28,7 @@ pub fn calls() -> Vec<Call> {
 
 pub fn run(args: &[&str]) -> Outcome {
     if !args.is_empty() {
-        return Err("it takes no arguments".into());
+        return Err("the command has no arguments".into());
     }
     if let Some(missing) = missing() {
         return Err(missing.into());
@@ -36,7 +36,7 @@ pub fn run(args: &[&str]) -> Outcome {
     calls().iter().try_for_each(Call::run)
 }
 
-/// The folder in which cargo-deny keeps snapshots of advisory databases.
+/// Returns the folder in which cargo-deny keeps snapshots of advisory databases.
 fn databases() -> PathBuf {
     let cargo_home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"));

@@ -140,10 +140,10 @@ fn subcommands(help: &str) -> Vec<&str> {
     let mut names = Vec::new();
     let mut is_listed = false;
     for line in help.lines() {
-        match line.is_empty() || !line.starts_with(' ') {
-            true => is_listed = line == "Commands:" || line.ends_with(" commands:"),
-            false if is_listed && !line.starts_with("   ") => names.extend(line.split_whitespace().next()),
-            false => {}
+        if !line.starts_with(' ') {
+            is_listed = line == "Commands:" || line.ends_with(" commands:");
+        } else if is_listed && !line.starts_with("   ") {
+            names.extend(line.split_whitespace().next());
         }
     }
     names.retain(|name| *name != "help");

@@ -50,12 +50,12 @@ pub fn run(args: &[&str]) -> Outcome {
         [] => ("all", SECONDS),
         [wanted] => (*wanted, SECONDS),
         [wanted, seconds] => (*wanted, *seconds),
-        _ => return Err("it takes a target and seconds".into()),
+        _ => return Err("the arguments are a target and a number of seconds".into()),
     };
     let seconds: u32 = seconds.parse().map_err(|e| format!("'{seconds}' seconds: {e}"))?;
     let chosen: Vec<&str> = TARGETS.into_iter().filter(|target| wanted == "all" || wanted == *target).collect();
     if chosen.is_empty() {
-        return Err(format!("there is no target {wanted}: all, {}", TARGETS.join(", ")));
+        return Err(format!("target {wanted} does not exist: choose all, {}", TARGETS.join(", ")));
     }
     if let Some(missing) = missing(false) {
         return Err(missing.into());

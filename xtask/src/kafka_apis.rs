@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 type Api = (i16, i16, i16);
 
 pub fn page(program: &Program) -> Outcome<String> {
-    let apis = ask(&program.path).map_err(|e| format!("the Kafka door does not say what it serves: {e}"))?;
+    let apis = ask(&program.path).map_err(|e| format!("the Kafka door does not report its APIs: {e}"))?;
     let table = std::fs::read_to_string(root().join(TABLE)).map_err(|e| format!("{TABLE}: {e}"))?;
     let mut page = "| Key | API | Versions |\n|---|---|---|\n".to_owned();
     for (key, low, high) in apis {
@@ -80,11 +80,11 @@ fn address(broker: &mut Child, ready_file: &Path) -> io::Result<String> {
     while broker.try_wait()?.is_none() && begin.elapsed() < PATIENCE {
         if let Ok(ready) = std::fs::read_to_string(ready_file) {
             let ready: serde_json::Value = serde_json::from_str(&ready)?;
-            return ready["kafka"].as_str().map(str::to_owned).ok_or_else(|| io::Error::other("it has no Kafka door"));
+            return ready["kafka"].as_str().map(str::to_owned).ok_or_else(|| io::Error::other("no Kafka door is open"));
         }
         sleep(Duration::from_millis(5));
     }
-    Err(io::Error::other("the broker did not get ready"))
+    Err(io::Error::other("the broker did not become ready"))
 }
 
 fn versions(mut broker: TcpStream) -> io::Result<Vec<Api>> {

@@ -30,7 +30,7 @@ pub fn run(args: &[&str]) -> Outcome {
     match args {
         ["storage", rest @ ..] => storage(minutes(rest)?),
         ["hardening", rest @ ..] => hardening(minutes(rest)?),
-        _ => Err("it takes a suite, storage or hardening, and --minutes N".into()),
+        _ => Err("the arguments are a suite, storage or hardening, and --minutes N".into()),
     }
 }
 
@@ -38,7 +38,7 @@ fn minutes(args: &[&str]) -> Outcome<u64> {
     match args {
         [] => Ok(MINUTES),
         ["--minutes", minutes] => minutes.parse().map_err(|e| format!("'{minutes}' minutes: {e}")),
-        _ => Err("after the suite it takes --minutes N".into()),
+        _ => Err("the only option after the suite is --minutes N".into()),
     }
 }
 
@@ -64,8 +64,8 @@ fn round(seed: u64) -> Outcome {
         .env("STORAGE_CYCLES", CYCLES.to_string());
     call.run().map_err(|e| {
         format!(
-            "{e}\nThe test says with which seed above (to repeat it: ...). Order in time is no part of a seed: \
-             repeat it several times, with others at work beside it"
+            "{e}\nThe test prints its seed above (to repeat it: ...). A seed does not determine the order in time: \
+             repeat it several times, with other programs running concurrently"
         )
     })
 }
@@ -98,7 +98,7 @@ fn hardening(minutes: u64) -> Outcome {
     }
     match tallies.iter().filter(|tally| tally.failed > 0).count() {
         0 => Ok(()),
-        failed => Err(format!("{failed} of {} suites failed: the lines above say which", HARDENING.len())),
+        failed => Err(format!("{failed} of {} suites failed: the lines above name them", HARDENING.len())),
     }
 }
 

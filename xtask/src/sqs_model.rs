@@ -19,7 +19,7 @@ pub fn run(args: &[&str]) -> Outcome {
     let version = match args {
         [] => VERSION,
         [version] => version,
-        _ => return Err("it takes a version of botocore".into()),
+        _ => return Err("the only argument is a version of botocore".into()),
     };
     let wheel = format!("{DOWNLOADS}/botocore-{version}-py3-none-any.whl");
     if !root().join(&wheel).exists() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs ElasticMQ on a port of 127.0.0.1 until it is stopped: elasticmq.sh PORT. ELASTICMQ_JAVA has options of the JVM.
+# Runs ElasticMQ on a port of 127.0.0.1 until it is stopped: elasticmq.sh PORT. ELASTICMQ_JAVA sets options of the JVM.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Brings ElasticMQ, as pom.xml pins it, from Maven Central into ./libs (43 MB), and builds sqs-load into ./bin.
+# Downloads ElasticMQ, in the version that pom.xml pins, from Maven Central into ./libs (43 MB), and builds sqs-load
+# into ./bin.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -22,8 +23,8 @@ if ! command -v mvn >/dev/null; then
   fi
   apt-get install -y --no-install-recommends maven
 fi
-echo "elasticmq $version: bringing its jars into $here/libs"
-# Only a whole set gets the name: one that was cut short is brought again.
+echo "elasticmq $version: downloading its jars into $here/libs"
+# Only a complete set gets this name: an interrupted download is repeated.
 rm -rf "$here/libs" "$here/libs.part"
 mvn -q -B -f "$here/pom.xml" dependency:copy-dependencies -DoutputDirectory="$here/libs.part"
 mv "$here/libs.part" "$here/libs"

@@ -1,9 +1,9 @@
-// Command sqs-load puts a load on a queue of any server that speaks SQS's JSON
-// protocol over HTTP/1.1, and reports how fast it was and what it cost.
+// Command sqs-load puts a load on a queue of any server that supports SQS's JSON
+// protocol over HTTP/1.1, and reports rates, latencies and CPU time.
 //
-// It writes requests as bytes and reads of the answers what it needs, so that on
-// a small machine there is something left for the server. A connection has one
-// request on its way at a time, as an SDK's connections have.
+// Requests are prepared bytes, and answers are parsed only in part, so that a
+// small machine has CPU time left for the server. A connection has one request
+// in flight at a time, like the connections of an SDK.
 package main
 
 import (
@@ -30,9 +30,9 @@ import (
 )
 
 const (
-	batch    = 10               // messages of a batch: the most that SQS takes
+	batch    = 10               // messages in a batch: the maximum of SQS
 	stall    = 30 * time.Second // an answer that takes longer is a failure
-	ticks    = 100              // of the kernel's clock in a second, as /proc has them
+	ticks    = 100              // of the kernel's clock per second, as in /proc
 	interval = 50 * time.Millisecond
 )
 
@@ -60,9 +60,9 @@ type result struct {
 	config
 	Calls         int                 `json:"calls"`
 	CallsPerS     float64             `json:"calls_per_s"`
-	MessagesPerS  float64             `json:"messages_per_s"` // sent, or in the other modes deleted
+	MessagesPerS  float64             `json:"messages_per_s"` // messages sent; in the other modes, messages deleted
 	EmptyReceives int                 `json:"empty_receives"`
-	LatencyUS     map[string]*latency `json:"latency_us"` // by action, of all calls, and of whole rounds
+	LatencyUS     map[string]*latency `json:"latency_us"` // by action, of all calls (all), and of whole cycles (round)
 	ServerCPU     float64             `json:"server_cpu_us_per_call,omitempty"`
 	ServerMemory  int64               `json:"server_resident_bytes_max,omitempty"`
 	ClientCPU     float64             `json:"client_cpu_us_per_call"`
@@ -71,12 +71,12 @@ type result struct {
 func main() {
 	var c config
 	flag.StringVar(&c.Address, "address", "127.0.0.1:9324", "`HOST:PORT` of the server")
-	flag.StringVar(&c.Mode, "mode", "send", "send; cycle: send, receive, delete; batch: the same by ten")
-	flag.IntVar(&c.Connections, "connections", 64, "connections, each with a request on its way")
+	flag.StringVar(&c.Mode, "mode", "send", "send; cycle: send, receive, delete; batch: cycle with ten messages per call")
+	flag.IntVar(&c.Connections, "connections", 64, "connections, each with one request in flight")
 	flag.IntVar(&c.BodyBytes, "body-bytes", 1024, "bytes of a message")
-	flag.Float64Var(&c.WarmUp, "warm-up", 1, "seconds that do not count")
-	flag.Float64Var(&c.Seconds, "seconds", 4, "seconds that count")
-	flag.IntVar(&c.ServerPID, "pid", 0, "the server's process, to tell what it takes")
+	flag.Float64Var(&c.WarmUp, "warm-up", 1, "seconds before the measurement")
+	flag.Float64Var(&c.Seconds, "seconds", 4, "seconds of the measurement")
+	flag.IntVar(&c.ServerPID, "pid", 0, "process of the server, whose CPU time and memory are reported")
 	flag.Parse()
 
 	log.SetFlags(0)
@@ -113,7 +113,7 @@ func run(c config) (*result, error) {
 	}
 	found := values(answer, "QueueUrl")
 	if len(found) != 1 {
-		return nil, fmt.Errorf("CreateQueue answers %s", answer)
+		return nil, fmt.Errorf("CreateQueue returned %s", answer)
 	}
 	l := newLoad(c, string(found[0]))
 	r, err := l.run(round)
@@ -121,22 +121,22 @@ func run(c config) (*result, error) {
 	return r, errors.Join(err, deleted)
 }
 
-// load is what all workers share.
+// load holds the state that all workers share.
 type load struct {
 	config
-	queue       string // as JSON has it, without the quotes
-	size        int    // messages of a call
-	sum         []byte // what the server has to say of a body
+	queue       string // as in JSON, without the quotes
+	size        int    // messages per call
+	sum         []byte // expected checksum of a body
 	sendRequest []byte
 	recvRequest []byte
-	begin, end  time.Time // what counts
+	begin, end  time.Time // of the measurement
 	stopped     atomic.Bool
 }
 
 func newLoad(c config, queue string) *load {
 	body := make([]byte, c.BodyBytes)
 	for i := range body {
-		// Printable, and nothing that JSON escapes.
+		// Printable characters that JSON does not escape.
 		body[i] = "abcdefghijklmnopqrstuvwxyz0123456789 ,.-"[i*31%40]
 	}
 	sum := md5.Sum(body)
@@ -153,7 +153,7 @@ func newLoad(c config, queue string) *load {
 		l.sendRequest = request(c.Address, "SendMessage",
 			fmt.Sprintf(`{"QueueUrl":"%s","MessageBody":"%s"}`, queue, body))
 	}
-	// A second to wait: another may have taken what this one has sent.
+	// Waits a second: another worker may have received the message that this one sent.
 	l.recvRequest = request(c.Address, "ReceiveMessage",
 		fmt.Sprintf(`{"QueueUrl":"%s","MaxNumberOfMessages":%d,"WaitTimeSeconds":1}`, queue, l.size))
 	return l
@@ -179,7 +179,7 @@ func (l *load) run(round func(*worker) error) (*result, error) {
 				failed[i] = round(w)
 			}
 			if failed[i] != nil {
-				// The others need not go on.
+				// The other workers stop.
 				l.stopped.Store(true)
 			}
 		})
@@ -194,7 +194,7 @@ func (l *load) run(round func(*worker) error) (*result, error) {
 	return r, nil
 }
 
-// watch waits for the end, and tells what the server and this process took of the processor while it counted.
+// watch waits for the end, and records the CPU time of the server and of this process during the measurement.
 func (l *load) watch(r *result) {
 	time.Sleep(time.Until(l.begin))
 	server, client := serverCPU(l.ServerPID), clientCPU()
@@ -232,17 +232,17 @@ func (r *result) summarize(workers []*worker) {
 	r.ClientCPU /= float64(max(r.Calls, 1))
 }
 
-// worker is one connection, and what it has measured.
+// worker is one connection with its measured results.
 type worker struct {
 	*load
 	*connection
 	samples              map[string][]time.Duration
-	owed                 int // messages sent and not yet received, by whomever
+	owed                 int // messages sent minus messages received by this worker
 	empty, sent, deleted int
 	scratch              []byte
 }
 
-// timed makes a call and notes how long it took. It tells whether that counts.
+// timed makes a call and records its duration. It reports whether the call ended within the measurement.
 func (w *worker) timed(action string, request []byte) (answer []byte, counts bool, err error) {
 	begin := time.Now()
 	answer, err = w.call(request)
@@ -259,7 +259,7 @@ func (w *worker) timed(action string, request []byte) (answer []byte, counts boo
 	return answer, counts, nil
 }
 
-// counts is true of what ends while it counts.
+// counts reports whether a call that ended at this time belongs to the measurement.
 func (l *load) counts(end time.Time) bool {
 	return !end.Before(l.begin) && !end.After(l.end)
 }
@@ -274,7 +274,7 @@ func (w *worker) send() error {
 		return err
 	}
 	if bytes.Count(answer, w.sum) != w.size {
-		return fmt.Errorf("%s took something else: %s", action, answer)
+		return fmt.Errorf("%s accepted a different body: %s", action, answer)
 	}
 	if counts {
 		w.sent += w.size
@@ -282,7 +282,7 @@ func (w *worker) send() error {
 	return nil
 }
 
-// cycle sends, and receives and deletes as many.
+// cycle sends messages, then receives and deletes the same number.
 func (w *worker) cycle() error {
 	begin := time.Now()
 	if err := w.send(); err != nil {
@@ -295,7 +295,7 @@ func (w *worker) cycle() error {
 		}
 		receipts := values(answer, "ReceiptHandle")
 		if bytes.Count(answer, w.sum) != len(receipts) {
-			return fmt.Errorf("ReceiveMessage gives something else: %.500s", answer)
+			return fmt.Errorf("ReceiveMessage returned a different body: %.500s", answer)
 		}
 		w.owed -= len(receipts)
 		if len(receipts) == 0 {
@@ -339,7 +339,7 @@ func (w *worker) delete(receipts [][]byte) error {
 		return err
 	}
 	if w.size > 1 && len(values(answer, "Id")) != len(receipts) || bytes.Contains(answer, []byte(`"Code"`)) {
-		return fmt.Errorf("%s answers %.500s", action, answer)
+		return fmt.Errorf("%s returned %.500s", action, answer)
 	}
 	if counts {
 		w.deleted += len(receipts)
@@ -347,7 +347,7 @@ func (w *worker) delete(receipts [][]byte) error {
 	return nil
 }
 
-// request is all bytes of one, with the headers that SDKs send; the signature is not a real one.
+// request returns the bytes of a request, with the headers that SDKs send; the signature is not a real one.
 func request(address, action, body string) []byte {
 	const form = "POST / HTTP/1.1\r\nHost: %s\r\nContent-Type: application/x-amz-json-1.0\r\n" +
 		"X-Amz-Target: AmazonSQS.%s\r\nX-Amz-Date: 20261122T000000Z\r\nUser-Agent: sqs-load\r\n" +
@@ -358,7 +358,7 @@ func request(address, action, body string) []byte {
 	return fmt.Appendf(nil, form, address, action, len(body), body)
 }
 
-// connection is kept alive, with one request at a time.
+// connection is a persistent connection with one request at a time.
 type connection struct {
 	conn   net.Conn
 	reader *bufio.Reader
@@ -373,7 +373,7 @@ func dial(address string) (*connection, error) {
 	return &connection{conn: conn, reader: bufio.NewReaderSize(conn, 16<<10)}, nil
 }
 
-// call returns the body of the answer, which is good until the next call.
+// call returns the body of the answer, which is valid until the next call.
 func (c *connection) call(request []byte) ([]byte, error) {
 	if err := c.conn.SetDeadline(time.Now().Add(stall)); err != nil {
 		return nil, err
@@ -449,7 +449,7 @@ func (c *connection) chunks() error {
 	}
 }
 
-// values finds the texts of all members of a name, as they are written.
+// values returns the texts of all members with this name, without unescaping them.
 func values(json []byte, name string) [][]byte {
 	var found [][]byte
 	for key := []byte(`"` + name + `"`); ; {
@@ -493,13 +493,13 @@ func summarize(samples []time.Duration) *latency {
 	return &latency{len(samples), us(sum) / float64(len(samples)), rank(.5), rank(.99), rank(.999), rank(1)}
 }
 
-// serverCPU is the user and system time of a process so far; 0 of none.
+// serverCPU returns the user and system time of a process so far; 0 if it does not exist.
 func serverCPU(pid int) time.Duration {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
 	}
-	// The name of the command may hold spaces.
+	// The name of the command may contain spaces.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	var sum int64
 	for _, field := range fields[11:13] {
@@ -512,7 +512,7 @@ func serverCPU(pid int) time.Duration {
 	return time.Duration(sum) * time.Second / ticks
 }
 
-// resident is the memory of a process in bytes; 0 of none.
+// resident returns the resident memory of a process in bytes; 0 if it does not exist.
 func resident(pid int) int64 {
 	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
@@ -526,7 +526,7 @@ func resident(pid int) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// clientCPU is the user and system time of this process so far.
+// clientCPU returns the user and system time of this process so far.
 func clientCPU() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

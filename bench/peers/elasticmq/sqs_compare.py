@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Puts the same load on the SQS door of ElasticMQ and of Thalweg in turn, and prints the ratios.
 
-Every run has a server of its own. The load is sqs-load: JSON over HTTP with keep-alive, from another process on the same
-machine, each connection with one request on its way. ElasticMQ is warmed up first, since a JVM is slow while it is cold.
-In each round each system runs once, and every other round goes the other way round. What counts is the ratio within one
-round; the table has the median over the rounds and how far they spread. install.sh has to have run.
+Every run has its own server. The load is sqs-load: JSON over HTTP with keep-alive, from another process on the same
+machine, with one request in flight on each connection. ElasticMQ is warmed up first, because a cold JVM is slow.
+Each round runs each system once, and every other round runs them in reverse order. The result is the ratio within one
+round; the table has the median of all rounds and their spread. Run install.sh first.
 """
 
 import argparse
@@ -27,12 +27,12 @@ sys.path.insert(0, os.path.dirname(HERE))
 import peer  # noqa: E402
 
 START_SECONDS = 120
-# How long sqs-load may take beyond its own time: one answer, and the end of the queue.
+# Maximum time of sqs-load beyond its own duration: one answer, and the deletion of the queue.
 LOAD_SECONDS = 90
 MODES = ["send", "cycle", "batch"]
 CONNECTIONS = [1, 64, 1000]
 WARM_UP_CONNECTIONS = 64
-# What is aimed at: the ratio of Thalweg to ElasticMQ by figure, or of Thalweg alone.
+# Aims by figure: for the ratio of Thalweg to ElasticMQ, or for Thalweg alone.
 AIMS = {"send-64.calls_per_s": (">=", 2.5), "cycle-64.messages_per_s": (">=", 2), "send-64.p99_us": ("<=", 1 / 3)}
 AIMS_ALONE = {"send-64.server_cpu_us": 25, "first_send_ms": 50, "resident_start_mb": 30}
 
@@ -42,22 +42,22 @@ def read_arguments():
     add = parser.add_argument
     add("--systems", nargs="+", choices=list(SYSTEMS), default=["elasticmq", "thalweg"])
     add("--modes", nargs="+", choices=MODES, default=MODES,
-        help="send; cycle: send, receive, delete; batch: the same with ten messages a call")
+        help="send; cycle: send, receive, delete; batch: cycle with ten messages per call")
     add("--connections", nargs="+", type=int, default=CONNECTIONS)
     add("--rounds", type=int, default=3)
-    add("--seconds", type=float, default=4, help="of each mode and number of connections")
+    add("--seconds", type=float, default=4, help="duration of each mode with each number of connections")
     add("--body-bytes", type=int, default=1024)
-    add("--warm-up", type=float, default=40, help="seconds of load before anything counts, of ElasticMQ")
+    add("--warm-up", type=float, default=40, help="seconds of load on ElasticMQ before the measurement")
     add("--thalweg", default=os.path.join(ROOT, "target/release/thalweg"), help="the program")
     add("--options", default="", help="more options for `thalweg serve`, as one argument")
-    add("--dir", help="where data goes while a system runs; a temporary folder by default")
-    add("--realtime", action="store_true", help="run all by `chrt -r 5`, so that other work has to wait")
-    add("--json", metavar="FILE", help="write all that was measured into this file")
+    add("--dir", help="folder for data while a system runs; a temporary folder by default")
+    add("--realtime", action="store_true", help="run all with `chrt -r 5`, so that other work has to wait")
+    add("--json", metavar="FILE", help="write all figures to this file")
     options = parser.parse_args()
-    # Each server runs in a folder of its own.
+    # Each server runs in its own folder.
     options.thalweg = os.path.abspath(options.thalweg)
     if options.rounds < 1 or options.seconds <= 0 or min(options.connections) < 1:
-        parser.error("--rounds, --seconds and --connections have to be above 0")
+        parser.error("--rounds, --seconds and --connections must be above 0")
     if not os.access(os.path.join(HERE, "bin", "sqs-load"), os.X_OK):
         peer.fail("sqs-load is missing; run install.sh first")
     return options
@@ -77,7 +77,7 @@ def thalweg_on_disk(port, options):
 
 
 def thalweg_sqlite(port, options):
-    """The queues that sqs-load will ask for are there from the start: SQS has no word for where they are kept."""
+    """Creates the queues of sqs-load on startup, because SQS cannot set the storage of a queue."""
     handle, path = tempfile.mkstemp(prefix="thalweg-sqlite-", suffix=".toml")
     atexit.register(os.unlink, path)
     with open(handle, "w") as file:
@@ -91,7 +91,7 @@ SYSTEMS = {"elasticmq": elasticmq, "thalweg": thalweg, "thalweg-disk": thalweg_o
 
 
 def ask(connection, action, body):
-    """The answer to one call, if it is a good one."""
+    """Returns the answer to one call if it succeeded."""
     headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
     connection.request("POST", "/", json.dumps(body), headers)
     answer = connection.getresponse()
@@ -100,7 +100,7 @@ def ask(connection, action, body):
 
 
 def first_send(server, port, log, begin):
-    """Milliseconds from the start of a server until it has accepted a message into a new queue."""
+    """Returns the milliseconds from the start of a server until it has accepted a message into a new queue."""
     while time.monotonic() - begin < START_SECONDS:
         if server.poll() is not None:
             with open(log) as lines:
@@ -128,7 +128,7 @@ def realtime(options):
 
 
 def measure(system, options):
-    """All figures of one server, by their names; and what sqs-load said."""
+    """Returns all figures of one server by their names, and the reports of sqs-load."""
     [port] = peer.free_ports(1)
     with tempfile.TemporaryDirectory(prefix=f"{system}-", dir=options.dir) as folder:
         log = os.path.join(folder, "log")
@@ -163,14 +163,14 @@ def figures_of(report):
         f"{name}.server_cpu_us": report["server_cpu_us_per_call"],
         f"{name}.client_cpu_us": report["client_cpu_us_per_call"],
     }
-    # Of one call; what a whole round of a cycle takes stands in the report.
+    # Latency of one call; the report of sqs-load has the latency of a whole cycle.
     if "all" in report["latency_us"]:
         found.update({f"{name}.{rank}_us": report["latency_us"]["all"][rank] for rank in ("p50", "p99")})
     return found
 
 
 def rows(rounds, systems):
-    """A row for each figure: medians by system, and the ratio of the first of Thalweg's to ElasticMQ."""
+    """Returns a row for each figure: medians by system, and the ratio of the first Thalweg system to ElasticMQ."""
     ours = next((system for system in systems if system != "elasticmq"), None)
     found = []
     for figure in rounds[0][systems[0]]:

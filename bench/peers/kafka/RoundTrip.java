@@ -14,7 +14,7 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * One record at a time to a topic and back, as EndToEndLatency of Kafka does it, in microseconds and after a warm-up:
+ * Sends one record at a time to a topic and back, like Kafka's EndToEndLatency, in microseconds and after a warm-up:
  * java -cp 'libs/*' RoundTrip.java BOOTSTRAP TOPIC RECORDS BYTES WARM_UP
  */
 public final class RoundTrip {
@@ -56,11 +56,11 @@ public final class RoundTrip {
     private static void expect(KafkaConsumer<byte[], byte[]> consumer, byte[] value) {
         ConsumerRecords<byte[], byte[]> found = consumer.poll(PATIENCE);
         if (found.count() != 1) {
-            throw new IllegalStateException(found.count() + " records where one was sent");
+            throw new IllegalStateException(found.count() + " records were received, but one was sent");
         }
         for (ConsumerRecord<byte[], byte[]> record : found) {
             if (!Arrays.equals(record.value(), value)) {
-                throw new IllegalStateException("another record came back");
+                throw new IllegalStateException("a different record was received");
             }
         }
     }

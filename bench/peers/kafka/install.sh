@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Brings Apache Kafka, as pom.xml pins it, from Maven Central into ./libs: 54 MB.
+# Downloads Apache Kafka, in the version that pom.xml pins, from Maven Central into ./libs (54 MB).
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -17,8 +17,8 @@ if ! command -v mvn >/dev/null; then
   fi
   apt-get install -y --no-install-recommends maven
 fi
-echo "kafka $version: bringing its jars into $here/libs"
-# Only a whole set gets the name: one that was cut short is brought again.
+echo "kafka $version: downloading its jars into $here/libs"
+# Only a complete set gets this name: an interrupted download is repeated.
 rm -rf "$here/libs" "$here/libs.part"
 mvn -q -B -f "$here/pom.xml" dependency:copy-dependencies -DoutputDirectory="$here/libs.part"
 mv "$here/libs.part" "$here/libs"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs Kafka's own load tools against a broker of its own and prints one line of JSON.
+"""Runs Kafka's own load tools against a separate broker and prints one line of JSON.
 
-The keys are those of `thalweg bench stream --json`, as far as the tools tell. Times that the tools give in whole
-milliseconds are so here, too, in microseconds.
+The keys are those of `thalweg bench stream --json`, as far as the tools report them. Times that the tools report in
+whole milliseconds are converted to microseconds, with the same precision.
 """
 
 import argparse
@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.dirname(HERE))
 
 import peer  # noqa: E402
 
-# Records and bytes of each. One in flight is EndToEndLatency, paced and the others are ProducerPerformance.
+# Number of records, and bytes of each. One in flight uses EndToEndLatency, the others ProducerPerformance.
 MODES = {
     "one-in-flight": (10_000, 1036),
     "paced": (10_000, 1036),
@@ -43,16 +43,16 @@ def read_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--mode", choices=MODES, default="one-in-flight")
-    add("--records", type=int, help="instead of what the mode says")
+    add("--records", type=int, help="number of records, instead of that of the mode")
     add("--record-bytes", type=int)
     add("--partitions", type=int, default=1)
     add("--acks", default="all")
-    add("--rate", type=float, default=1000, help="records a second, of the mode paced")
-    add("--consumer", choices=["after", "none"], default="after", help="of the modes that send as fast as it goes")
-    add("--batch-bytes", type=int, default=262_144, help="batch.size, of the modes that send as fast as it goes")
-    add("--linger-ms", type=int, default=5, help="linger.ms, of the same")
-    add("--warm-up", type=int, help="records that are sent first and do not count, but one in flight; a tenth by default")
-    add("--dir", help="where the broker's data goes while it runs; a temporary folder by default")
+    add("--rate", type=float, default=1000, help="records per second in the mode paced")
+    add("--consumer", choices=["after", "none"], default="after", help="in the modes that send as fast as possible")
+    add("--batch-bytes", type=int, default=262_144, help="batch.size, in the modes that send as fast as possible")
+    add("--linger-ms", type=int, default=5, help="linger.ms, in the modes that send as fast as possible")
+    add("--warm-up", type=int, help="records sent first, not counted; a tenth by default, 0 with one in flight")
+    add("--dir", help="folder for the broker's data while it runs; a temporary folder by default")
     options = parser.parse_args()
     records, record_bytes = MODES[options.mode]
     options.records = options.records or records
@@ -60,7 +60,7 @@ def read_arguments():
     if options.warm_up is None:
         options.warm_up = options.records // 10
     if options.mode == "one-in-flight":
-        # EndToEndLatency has both ends in it, and no warm-up.
+        # EndToEndLatency contains producer and consumer, and has no warm-up.
         options.consumer, options.warm_up = "together", 0
     elif options.mode == "paced":
         options.consumer = "none"
@@ -78,7 +78,7 @@ def tool(name, *arguments):
 def found(pattern, text, name):
     matches = list(pattern.finditer(text))
     if not matches:
-        peer.fail(f"{name} said something else than expected: {text}")
+        peer.fail(f"{name} printed an unexpected result: {text}")
     return matches[-1].groupdict()
 
 
@@ -88,7 +88,7 @@ def microseconds(figures, *names):
 
 def produce(options, server):
     if options.mode == "paced":
-        # Each record goes at once and by itself.
+        # Each record is sent immediately and alone.
         rate, properties = options.rate, ["linger.ms=0"]
     else:
         rate, properties = -1, [f"batch.size={options.batch_bytes}", f"linger.ms={options.linger_ms}"]
@@ -103,7 +103,7 @@ def produce(options, server):
     per_s = float(figures["per_s"])
     return {
         "produced": int(figures["records"]),
-        # With the start of its JVM, which the rate does not have.
+        # Includes the start of the JVM, which the rate does not.
         "produced_tool_seconds": time.monotonic() - begin,
         "produced_seconds": int(figures["records"]) / per_s,
         "produced_per_s": per_s,
@@ -122,13 +122,13 @@ def consume(options, server):
     )
     row = [cell.strip() for cell in out.strip().splitlines()[-1].split(",")]
     if len(row) != 10:
-        peer.fail(f"ConsumerPerformance said something else than expected: {out}")
+        peer.fail(f"ConsumerPerformance printed an unexpected result: {out}")
     consumed, with_join_per_s, fetch_ms, per_s = int(row[4]), float(row[5]), float(row[7]), float(row[9])
     return {
         "consumed": min(consumed, options.records),
-        # A fetch may bring more than was asked for; what was sent first to warm up is read, too.
+        # A fetch may return more than the requested records; the records of the warm-up are read as well.
         "lost": max(count - consumed, 0),
-        # Without the time to join a group, which the tool tells apart.
+        # Without the time to join a group, which the tool reports separately.
         "consumed_seconds": fetch_ms / 1000,
         "consumed_per_s": per_s,
         "consumed_mb_per_s": per_s * options.record_bytes / 1e6,

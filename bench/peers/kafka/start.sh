@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Starts a broker on free ports, with its data in DIR, which has to be new: start.sh DIR
-# Prints `listening PORT` when it takes requests; DIR/pid is its process, DIR/log its log. stop.sh DIR ends it.
+# Starts a broker on free ports, with its data in DIR, which must be new: start.sh DIR
+# Prints `listening PORT` when it accepts requests; DIR/pid has its process id, DIR/log its log. stop.sh DIR ends it.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -17,7 +17,7 @@ fail() {
   exit 1
 }
 
-# Ports that are free now. Somebody else may take one first: then the broker ends and says so.
+# Ports that are currently free. If another process takes one first, the broker exits with an error.
 read -r port controller_port < <(PYTHONPATH="$here/.." python3 -c 'import peer; print(*peer.free_ports(2))')
 sed -e "s|@DIR@|$dir|g; s|@PORT@|$port|g; s|@CONTROLLER_PORT@|$controller_port|g" \
   "$here/server.properties.in" >"$dir/server.properties"
@@ -29,7 +29,7 @@ KAFKA_HEAP=${KAFKA_SERVER_HEAP:--Xms512m -Xmx1g} setsid nohup "$here/java.sh" ka
   >>"$dir/log" 2>&1 </dev/null &
 echo $! >"$dir/pid"
 
-# A port that accepts is not enough: the broker has to know of itself.
+# A port that accepts connections is not enough: the broker must be registered with its controller.
 for ((begin = SECONDS; SECONDS - begin < wait_seconds;)); do
   kill -0 "$(<"$dir/pid")" 2>/dev/null || fail 'the broker has ended'
   if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null &&

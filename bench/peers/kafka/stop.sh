@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Ends the broker that start.sh has started with its data in DIR, and leaves DIR: stop.sh DIR
+# Ends the broker that start.sh has started with its data in DIR, and keeps DIR: stop.sh DIR
 set -euo pipefail
 
 stop_seconds=20
 
-[[ $# -eq 1 && -e $1/pid ]] || { echo 'usage: stop.sh DIR, which start.sh has made' >&2; exit 2; }
+[[ $# -eq 1 && -e $1/pid ]] || { echo 'usage: stop.sh DIR, with the DIR of start.sh' >&2; exit 2; }
 pid=$(<"$1/pid")
 dir=$(cd "$1" && pwd)
 
-# Another process may have the number by now.
+# Another process may have this id by now.
 is_ours() {
   tr '\0' '\n' <"/proc/$pid/cmdline" 2>/dev/null | grep -qxF "$dir/server.properties"
 }

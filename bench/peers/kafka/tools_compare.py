@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs Kafka's own load tools against Kafka and against Thalweg in turn, and prints the ratios.
 
-Every run has a server of its own with a data directory of its own. Kafka acknowledges from the page cache as it comes;
-Thalweg acknowledges what the disk has. In each round each system runs once, and every other round goes the other way
-round. What counts is the ratio within one round; the table has the median over the rounds and how far they spread.
+Every run has its own server with its own data directory. By default, Kafka acknowledges from the page cache; Thalweg
+acknowledges records that are durable on disk. Each round runs each system once, and every other round runs them in
+reverse order. The result is the ratio within one round; the table has the median of all rounds and their spread.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from run import HERE, peer, tool
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 START_SECONDS = 60
-# What is measured, in which direction it is better, and the ratio of Thalweg to Kafka that is aimed at.
+# Figures: key, label, better direction, and the desired ratio of Thalweg to Kafka.
 FIGURES = [
     ("first_produce_ms", "start to first produce, ms", "low", 1 / 50),
     ("100b.produced_per_s", "ProducerPerformance 100 B, records/s", "high", 1.5),
@@ -39,7 +39,7 @@ FIGURES = [
     ("acknowledged_p50_us", "RoundTrip.java 1 KB, acknowledged p50 us", "low", None),
     ("acknowledged_p99_us", "RoundTrip.java 1 KB, acknowledged p99 us", "low", None),
     ("resident_mb", "resident memory after the runs, MB", "low", 1 / 8),
-    ("resident_max_mb", "the most of it, MB", "low", None),
+    ("resident_max_mb", "maximum resident memory, MB", "low", None),
     ("cpu_s_per_gb_produced", "server CPU s per GB produced (1 KB)", "low", None),
     ("cpu_s_per_gb_consumed", "server CPU s per GB consumed (1 KB)", "low", None),
 ]
@@ -54,12 +54,12 @@ def read_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--rounds", type=int, default=3)
-    add("--records", type=int, default=1_000_000, help="of ProducerPerformance and ConsumerPerformance")
-    add("--latency-records", type=int, default=10_000, help="of EndToEndLatency")
+    add("--records", type=int, default=1_000_000, help="records of ProducerPerformance and ConsumerPerformance")
+    add("--latency-records", type=int, default=10_000, help="records of EndToEndLatency and RoundTrip.java")
     add("--thalweg", default=os.path.join(ROOT, "target/release/thalweg"), help="the program")
     add("--systems", nargs="+", choices=list(SYSTEMS), default=["kafka", "thalweg"])
-    add("--dir", help="where data goes while a system runs; a temporary folder by default")
-    add("--json", metavar="FILE", help="write all that was measured into this file")
+    add("--dir", help="folder for data while a system runs; a temporary folder by default")
+    add("--json", metavar="FILE", help="write all figures to this file")
     return parser.parse_args()
 
 
@@ -92,7 +92,7 @@ def thalweg(folder, options, storage=("--data", "data")):
 
 
 def thalweg_in_memory(folder, options):
-    """Without a disk: what is left is what the tools and the wire cost."""
+    """Runs without a disk, so that only the costs of the tools and of the protocol remain."""
     return thalweg(folder, options, storage=("--set", "retention_bytes=4GiB", "--set", "memory_max=8GiB"))
 
 
@@ -100,7 +100,7 @@ SYSTEMS = {"kafka": kafka, "thalweg": thalweg, "thalweg-memory": thalweg_in_memo
 
 
 def ask(connection, key, version, body):
-    """One request without a client's name, and its answer without the head."""
+    """Sends one request without a client name. Returns its answer without the head."""
     frame = struct.pack(">hhih", key, version, 1, -1) + body
     connection.sendall(struct.pack(">i", len(frame)) + frame)
     answer = connection.makefile("rb")
@@ -108,13 +108,13 @@ def ask(connection, key, version, body):
 
 
 def first_produce(port, begin):
-    """Milliseconds from the start of a server until it has acknowledged a record in a topic that was not there."""
+    """Returns the milliseconds from the start of a server until it has acknowledged a record in a new topic."""
     topic = struct.pack(">h", 5) + b"first"
     data = struct.pack(">hhi", -1, -1, 30_000) + struct.pack(">i", 1) + topic + struct.pack(">iii", 1, 0, len(FIRST_BATCH))
     while time.monotonic() - begin < START_SECONDS:
         with contextlib.suppress(OSError, struct.error):
             with socket.create_connection(("127.0.0.1", port), timeout=START_SECONDS) as connection:
-                # Metadata with the wish to create.
+                # A Metadata request that creates the topic.
                 ask(connection, 3, 4, struct.pack(">i", 1) + topic + b"\x01")
                 answer = ask(connection, 0, 3, data + FIRST_BATCH)
                 code = struct.unpack(">h", answer[19:21])[0]
@@ -125,7 +125,7 @@ def first_produce(port, begin):
 
 
 def load(watch_pid, server, name, records, record_bytes):
-    """ProducerPerformance and ConsumerPerformance with the settings that they come with."""
+    """Runs ProducerPerformance and ConsumerPerformance with their default settings."""
     run.TOPIC = f"perf-{name}"
     tool("TopicCommand", "--create", "--topic", run.TOPIC, "--partitions", 1, "--bootstrap-server", server)
     before = peer.cpu_seconds(watch_pid)
@@ -150,7 +150,7 @@ def load(watch_pid, server, name, records, record_bytes):
 
 
 def round_trip(server, records):
-    """EndToEndLatency knows whole milliseconds only; this is the same in microseconds, after a warm-up."""
+    """Measures the latency of EndToEndLatency in microseconds instead of whole milliseconds, after a warm-up."""
     tool("TopicCommand", "--create", "--topic", "round-trip", "--partitions", 1, "--bootstrap-server", server)
     program = os.path.join(HERE, "RoundTrip.java")
     command = [os.path.join(HERE, "java.sh"), program, server, "round-trip", str(records), "1024", str(records)]

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What memcached does on this machine, to lay beside the figures of Redis and Thalweg: sets, gets and memory.
+"""Measures sets, gets and memory of memcached on this machine, next to the figures of Redis and Thalweg.
 
-The load is memcaslap, of libmemcached: 50 connections with a request each, keys of 16 bytes and values of 64. It is not
-the load of redis_compare.py, so its rates are beside those, not in one table with them. The memory is what a million
-entries of those sizes add to the resident memory of the process, as it is there.
+The load is memcaslap, of libmemcached: 50 connections with one request each, keys of 16 bytes and values of 64. It
+differs from the load of redis_compare.py, so its rates are listed separately, not in the same table. The memory is the
+amount that a million entries of those sizes add to the resident memory of the process, as in redis_compare.py.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def read_arguments():
     add = parser.add_argument
     add("--rounds", type=int, default=3)
     add("--connections", type=int, default=50)
-    add("--seconds", type=int, default=5, help="of each load")
+    add("--seconds", type=int, default=5, help="duration of each load")
     options = parser.parse_args()
     options.load = shutil.which("memcaslap") or shutil.which("memaslap")
     if not shutil.which("memcached") or not options.load:
@@ -58,7 +58,7 @@ def running(threads, core=None):
 
 
 def load(options, is_pinned, gets):
-    """Operations a second; a share of them are gets."""
+    """Returns operations per second; `gets` is the share of gets."""
     with tempfile.NamedTemporaryFile("w", suffix=".cnf") as shape, running(1 if is_pinned else 2, 0 if is_pinned else None) as (port, _):
         shape.write(f"key\n{KEY_BYTES} {KEY_BYTES} 1\nvalue\n{VALUE_BYTES} {VALUE_BYTES} 1\ncmd\n0 {1 - gets}\n1 {gets}\n")
         shape.flush()
@@ -86,7 +86,7 @@ def memory():
         while not answer.endswith(b"END\r\n"):
             answer += one.recv(4096)
         if not answer.startswith(b"VALUE"):
-            peer.fail("memcached has not got what it was given")
+            peer.fail("memcached does not have the last entry that was set")
         return (peer.resident_bytes(pid) - before) / 1e6
 
 

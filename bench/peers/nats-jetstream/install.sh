@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the nats-server that ../nats pins, there, and builds jetstream-load into ./bin.
+# Installs the nats-server that ../nats pins into ../nats/bin, and builds jetstream-load into ./bin.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

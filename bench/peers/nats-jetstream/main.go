@@ -1,6 +1,6 @@
 // Command jetstream-load puts one producer and one consumer on a stream of a
-// NATS server and reports how fast they were, in the keys that `thalweg bench
-// stream --json` has.
+// NATS server and reports their rates and latencies, with the keys of `thalweg
+// bench stream --json`.
 package main
 
 import (
@@ -25,7 +25,7 @@ const (
 	stream  = "bench"
 	subject = "bench.load"
 	stall   = 20 * time.Second // no progress for this long means loss
-	stamp   = 16               // bytes of a payload: when it was sent, and its index
+	stamp   = 16               // bytes of a payload for its time of sending and its index
 )
 
 type config struct {
@@ -76,10 +76,10 @@ func main() {
 	var c config
 	flag.StringVar(&c.url, "url", nats.DefaultURL, "server `URL`")
 	flag.StringVar(&c.Storage, "storage", "file", "file or memory")
-	flag.IntVar(&c.Records, "records", 10_000, "records in all")
+	flag.IntVar(&c.Records, "records", 10_000, "total number of records")
 	flag.IntVar(&c.RecordBytes, "record-bytes", 1036, "bytes of a record")
-	flag.IntVar(&c.InFlight, "in-flight", 1, "records that wait for their acknowledgement; 1 publishes one by one")
-	flag.Float64Var(&c.Rate, "rate", 0, "records a second, open loop; latencies count from when each was due")
+	flag.IntVar(&c.InFlight, "in-flight", 1, "maximum number of unacknowledged records; 1 publishes one by one")
+	flag.Float64Var(&c.Rate, "rate", 0, "records per second, open loop; latencies are measured from the time a record was due")
 	flag.StringVar(&c.Consumer, "consumer", "together", "together, after or none")
 	flag.Parse()
 
@@ -108,7 +108,7 @@ func run(c config) (*result, error) {
 	case c.Storage != "file" && c.Storage != "memory":
 		return nil, fmt.Errorf("unknown storage %q", c.Storage)
 	}
-	// A connection each, as two programs would have.
+	// Separate connections, like those of two programs.
 	sender, err := connect(c, jetstream.WithPublishAsyncMaxPending(c.InFlight))
 	if err != nil {
 		return nil, err
@@ -141,7 +141,7 @@ func run(c config) (*result, error) {
 		err = errors.Join(produce(c, sender, begin, r), <-done)
 	} else if err = produce(c, sender, begin, r); err == nil && c.Consumer == "after" {
 		err = consume(c, consumer, begin, r)
-		// What lay in the log before anybody read says nothing of the way.
+		// The time that records stayed in the log before the consumer started is not a transfer latency.
 		r.E2EUS = nil
 	}
 	r.ClientCPU = (cpuTime() - before).Seconds()
@@ -193,7 +193,7 @@ func produce(c config, js jetstream.JetStream, begin time.Time, r *result) error
 			samples[i] = time.Since(sent)
 			continue
 		}
-		// It waits while too many are on their way, and copies the payload before it returns.
+		// PublishAsync waits while too many are in flight, and copies the payload before it returns.
 		future, err := js.PublishAsync(subject, payload, jetstream.WithStallWait(stall))
 		if err != nil {
 			sendErr = err
@@ -213,7 +213,7 @@ func produce(c config, js jetstream.JetStream, begin time.Time, r *result) error
 	return nil
 }
 
-// consume reads until all records came, or nothing comes any more.
+// consume reads until all records have been received, or no more arrive.
 func consume(c config, consumer jetstream.Consumer, begin time.Time, r *result) error {
 	messages, err := consumer.Messages(jetstream.PullMaxMessages(10_000))
 	if err != nil {
@@ -267,7 +267,7 @@ func summarize(samples []time.Duration) *latency {
 	return &latency{len(samples), mean, rank(.5), rank(.9), rank(.99), rank(.999), rank(1)}
 }
 
-// connect opens a connection that never reconnects: a cut must show up.
+// connect opens a connection that never reconnects, so that a disconnection is visible.
 func connect(c config, options ...jetstream.JetStreamOpt) (jetstream.JetStream, error) {
 	onCut := func(nc *nats.Conn, _ error) { log.Print("connection cut: ", nc.LastError()) }
 	nc, err := nats.Connect(c.url, nats.NoReconnect(), nats.DisconnectErrHandler(onCut))
@@ -277,7 +277,7 @@ func connect(c config, options ...jetstream.JetStreamOpt) (jetstream.JetStream, 
 	return jetstream.New(nc, options...)
 }
 
-// cpuTime is the user and system time of this process so far.
+// cpuTime returns the user and system time of this process so far.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

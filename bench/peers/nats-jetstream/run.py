@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Runs jetstream-load against a nats-server of its own and prints one line of JSON.
+"""Runs jetstream-load against a separate nats-server and prints one line of JSON.
 
-The keys are those of `thalweg bench stream --json`. Arguments that are not listed go to jetstream-load.
+The keys are those of `thalweg bench stream --json`. Arguments that are not listed are passed to jetstream-load.
 """
 
 import argparse
@@ -20,7 +20,7 @@ sys.path.insert(0, os.path.dirname(HERE))
 import peer  # noqa: E402
 
 START_SECONDS = 20
-# Of jetstream-load, but for the last two: what `thalweg bench stream` does in the mode of that name.
+# Options of jetstream-load. The last two modes repeat those of the same name in `thalweg bench stream`.
 MODES = {
     "one-in-flight": ["-records", "10000", "-record-bytes", "1036"],
     "paced": ["-records", "10000", "-record-bytes", "1036", "-rate", "1000", "-in-flight", "1024", "-consumer", "none"],
@@ -36,19 +36,19 @@ def read_arguments():
     add("--mode", choices=MODES, default="one-in-flight")
     add("--sync", choices=["default", "always"], default="default",
         help="always syncs before it acknowledges; by default the server syncs every two minutes")
-    add("--dir", help="where the server's data goes while it runs; a temporary folder by default")
+    add("--dir", help="folder for the server's data while it runs; a temporary folder by default")
     options, load = parser.parse_known_args()
-    # A flag that comes again counts the last time.
+    # If a flag is repeated, the last one takes effect.
     options.load = MODES[options.mode] + load
     return options
 
 
 def start(options, folder):
-    """A server on a free port, once it accepts: its process and its port."""
+    """Starts a server on a free port, and waits until it accepts. Returns its process and its port."""
     config = os.path.join(folder, "nats.conf")
     sync = "sync_interval: always" if options.sync == "always" else ""
     with open(config, "w") as file:
-        # Port -1 is any free one, which the server writes into a file.
+        # Port -1 selects a free port, which the server writes to a file.
         file.write(f'listen: "127.0.0.1:-1"\nports_file_dir: "{folder}"\n'
                    f'jetstream {{\n  store_dir: "{folder}/data"\n  {sync}\n}}\n')
     server = os.path.join(HERE, "..", "nats", "bin", "nats-server")

@@ -70,7 +70,7 @@ func main() {
 	flag.StringVar(&c.url, "url", nats.DefaultURL, "server `URL`")
 	flag.StringVar(&c.Mode, "mode", "fanout", "fanout, publish, latency or request")
 	flag.IntVar(&c.Size, "size", 100, "payload `bytes`")
-	flag.Int64Var(&c.Count, "count", 200_000, "messages (or samples) in all")
+	flag.Int64Var(&c.Count, "count", 200_000, "total number of messages (or samples)")
 	flag.IntVar(&c.Subs, "subs", 1, "subscribers (fanout)")
 	flag.IntVar(&c.Pubs, "pubs", 1, "publishers (fanout, publish)")
 	oneLine := flag.Bool("json", false, "print the result as one line of JSON, not indented")
@@ -135,7 +135,7 @@ func fanout(c config, conns []*nats.Conn) (*result, error) {
 		subs[i] = s
 		err := listen(conns[i], func(m *nats.Msg) {
 			if len(m.Data) != c.Size {
-				return // not what was sent: counts as lost
+				return // a different payload: counted as lost
 			}
 			if s.got.Add(1) == c.Count && finished.Add(1) == int64(c.Subs) {
 				complete <- time.Now()
@@ -201,9 +201,9 @@ func publish(c config, conns []*nats.Conn) (*result, error) {
 	return newResult(c, took, cpu, published.Load()), err
 }
 
-// startPublishers shares c.Count messages among the connections, each pausing
-// before a chunk of messages for as long as behind says so. The returned
-// channel yields the first error, or nil once all have published and flushed.
+// startPublishers divides c.Count messages among the connections, each pausing
+// before a chunk of messages while behind returns true. The returned channel
+// yields the first error, or nil once all have published and flushed.
 func startPublishers(c config, conns []*nats.Conn, published *atomic.Int64, behind func() bool) <-chan error {
 	chunk := min(256, max(1, c.window()/16))
 	pubs := int64(len(conns))
@@ -306,7 +306,7 @@ func summarize(samples []time.Duration) *latency {
 	return &latency{us(sum) / float64(len(samples)), rank(.5), rank(.9), rank(.99), rank(.999), rank(1)}
 }
 
-// connect opens n connections that never reconnect: a cut must show up.
+// connect opens n connections that never reconnect, so that a disconnection is visible.
 func connect(url string, n int) ([]*nats.Conn, error) {
 	onCut := func(nc *nats.Conn, _ error) { log.Print("connection cut: ", nc.LastError()) }
 	conns := make([]*nats.Conn, n)
@@ -319,8 +319,8 @@ func connect(url string, n int) ([]*nats.Conn, error) {
 	return conns, nil
 }
 
-// listen subscribes without a limit on what may pend in the client; when it
-// returns, the server knows of the subscription.
+// listen subscribes without a limit on pending messages in the client. When it
+// returns, the server has registered the subscription.
 func listen(nc *nats.Conn, handle nats.MsgHandler) error {
 	sub, err := nc.Subscribe(subject, handle)
 	if err != nil {
@@ -337,7 +337,7 @@ func newResult(c config, took, cpu time.Duration, published int64) *result {
 	return r
 }
 
-// cpuTime is the user and system time of this process so far.
+// cpuTime returns the user and system time of this process so far.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

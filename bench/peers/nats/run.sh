@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs nats-load, with the arguments given, against a nats-server of its own on
+# Runs nats-load, with the given arguments, against a separate nats-server on
 # loopback. Prints the result of nats-load as one line of JSON, then the CPU
-# seconds and the peak memory of the server as another.
+# seconds and the peak memory of the server as a second line.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -33,7 +33,7 @@ fail() {
 }
 
 # User and system time of process $1 so far, in clock ticks: fields 14 and 15
-# of its stat, counted from behind the command name, which may hold spaces.
+# of its stat, counted from after the command name, which may contain spaces.
 cpu_ticks() {
   local stat
   stat=$(<"/proc/$1/stat")
@@ -41,7 +41,7 @@ cpu_ticks() {
   echo $((stat[11] + stat[12]))
 }
 
-# Port -1 lets the server pick a free one and write its address to a file.
+# With port -1 the server selects a free port and writes its address to a file.
 "$here/bin/nats-server" -a 127.0.0.1 -p -1 --ports_file_dir "$scratch" >"$scratch/log" 2>&1 &
 server=$!
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds pubsub-load into ./bin. Google's emulator is its package google-cloud-cli-pubsub-emulator.
+# Builds pubsub-load into ./bin. Google's emulator is in the package google-cloud-cli-pubsub-emulator.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -1,5 +1,5 @@
-// Command pubsub-load publishes messages and receives them by a streaming pull, with Google's own client for Go, and
-// says what that took of the server: see README.md.
+// Command pubsub-load publishes messages and receives them with a streaming pull, with Google's own Go client, and
+// reports the rates and the CPU time: see README.md.
 package main
 
 import (
@@ -23,12 +23,12 @@ import (
 
 const (
 	project = "load"
-	// Of user and system time in /proc: USER_HZ, the same on all machines.
+	// Ticks per second of user and system time in /proc: USER_HZ, which is 100 on all machines.
 	ticks = 100
 	limit = 5 * time.Minute
 )
 
-// phase is what one half of the load took, in microseconds a message where it says so.
+// phase has the figures of one half of the load. CPU times are in microseconds per message.
 type phase struct {
 	MessagesPerS float64 `json:"messages_per_s"`
 	ServerCPU    float64 `json:"server_cpu_us"`
@@ -43,9 +43,9 @@ type report struct {
 
 func main() {
 	messages := flag.Int("messages", 100_000, "messages")
-	bodyBytes := flag.Int("body-bytes", 1024, "bytes of each, 8 at least")
-	outstanding := flag.Int("outstanding", 10_000, "messages that the subscriber holds at most")
-	pid := flag.Int("pid", 0, "the server")
+	bodyBytes := flag.Int("body-bytes", 1024, "bytes of each message, at least 8")
+	outstanding := flag.Int("outstanding", 10_000, "maximum number of messages that the subscriber holds")
+	pid := flag.Int("pid", 0, "process of the server")
 	flag.Parse()
 	// The client looks for the address in PUBSUB_EMULATOR_HOST.
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -96,7 +96,7 @@ func publish(ctx context.Context, publisher *pubsub.Publisher, messages, bodyByt
 	}
 }
 
-// receive returns when each of the messages has come and is acknowledged, and says how many came more than once.
+// receive returns when each message has been received and acknowledged. It returns the number of duplicates.
 func receive(ctx context.Context, subscriber *pubsub.Subscriber, messages, bodyBytes, outstanding int) int64 {
 	subscriber.ReceiveSettings.MaxOutstandingMessages = outstanding
 	ctx, stop := context.WithCancel(ctx)
@@ -116,16 +116,16 @@ func receive(ctx context.Context, subscriber *pubsub.Subscriber, messages, bodyB
 		}
 	}))
 	if found.Load() != int64(messages) {
-		log.Fatalf("pubsub-load: %d of %d messages came", found.Load(), messages)
+		log.Fatalf("pubsub-load: %d of %d messages arrived", found.Load(), messages)
 	}
 	return duplicates.Load()
 }
 
-// serverCPU is the user and system time of a process so far.
+// serverCPU returns the user and system time of a process so far.
 func serverCPU(pid int) time.Duration {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	fit(err)
-	// The name of the command may hold spaces.
+	// The name of the command may contain spaces.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	var sum int64
 	for _, field := range fields[11:13] {
@@ -136,7 +136,7 @@ func serverCPU(pid int) time.Duration {
 	return time.Duration(sum) * time.Second / ticks
 }
 
-// clientCPU is the user and system time of this process so far.
+// clientCPU returns the user and system time of this process so far.
 func clientCPU() time.Duration {
 	var usage syscall.Rusage
 	fit(syscall.Getrusage(syscall.RUSAGE_SELF, &usage))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Has Google's Go client publish messages and pull them by a stream, from Google's emulator and from Thalweg in turn.
+"""Puts Google's Go client, with publish and streaming pull, on Google's emulator and on Thalweg in turn.
 
-Every run has a server of its own, with all in memory, and the client in another process on the same machine. What counts
-is the processor time of the server for each message, and the ratio within one round. install.sh has to have run.
+Every run has its own server, with all data in memory, and the client in another process on the same machine. The
+results are the CPU time of the server for each message, and the ratio within one round. Run install.sh first.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import peer  # noqa: E402
 EMULATOR = "/usr/lib/google-cloud-sdk/platform/pubsub-emulator/bin/cloud-pubsub-emulator"
 START_SECONDS = 60
 LOAD_SECONDS = 400
-# Microseconds of the server for a message that is received.
+# Aim: CPU microseconds of the server per received message.
 AIM_CPU_US = 15
 
 
@@ -36,10 +36,10 @@ def read_arguments():
     add("--rounds", type=int, default=3)
     add("--messages", type=int, default=200_000)
     add("--body-bytes", type=int, default=1024)
-    add("--warm-up", type=int, default=100_000, help="messages before anything counts, of the emulator")
+    add("--warm-up", type=int, default=100_000, help="messages to the emulator before the measurement")
     add("--thalweg", default=os.path.join(ROOT, "target/release/thalweg"), help="the program")
     add("--options", default="", help="more options for `thalweg serve`, as one argument")
-    add("--json", metavar="FILE", help="write all that was measured into this file")
+    add("--json", metavar="FILE", help="write all figures to this file")
     options = parser.parse_args()
     options.thalweg = os.path.abspath(options.thalweg)
     if not os.access(os.path.join(HERE, "bin", "pubsub-load"), os.X_OK):
@@ -72,11 +72,11 @@ def listens(server, port, log):
         except OSError:
             time.sleep(0.01)
     with open(log) as lines:
-        peer.fail(f"{shlex.join(server.args)} did not get ready: {lines.read()[-2000:]}")
+        peer.fail(f"{shlex.join(server.args)} did not become ready: {lines.read()[-2000:]}")
 
 
 def serving(port):
-    """The process that has a port: the emulator is one behind a script."""
+    """Returns the process that listens on a port: a script starts the emulator as its child."""
     with open("/proc/net/tcp") as lines:
         rows = [line.split() for line in lines][1:]
     inodes = {row[9] for row in rows if int(row[1].split(":")[1], 16) == port and row[3] == "0A"}
@@ -90,7 +90,7 @@ def serving(port):
             continue
         if any(f"socket:[{inode}]" in links for inode in inodes):
             return int(pid)
-    peer.fail(f"nobody listens at port {port}")
+    peer.fail(f"no process listens on port {port}")
 
 
 def load(options, port, pid, messages):

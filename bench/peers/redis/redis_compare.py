@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Puts the same load on redis-server and on Thalweg's Redis door in turn, and prints the ratios.
 
-The load is redis-benchmark, of the same package as redis-server. Every run has a server of its own. In each round each
-system runs once, and every other round goes the other way round. What counts is the ratio within one round; the table
-has the median over the rounds and how far they spread.
+The load is redis-benchmark, of the same package as redis-server. Every run has its own server. Each round runs each
+system once, and every other round runs them in reverse order. The result is the ratio within one round; the table has
+the median of all rounds and their spread.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import peer  # noqa: E402
 START_SECONDS = 30
 LOAD_SECONDS = 600
 TESTS = "set,get,incr,lpush,rpop,hset,zadd"
-# What is measured: how the two run, with how many requests on the way at once on each connection.
+# Settings by name: pinned to one core each or not, and the number of requests in flight on each connection.
 SETTINGS = {
     "one-core-1": {"is_pinned": True, "pipeline": 1},
     "one-core-16": {"is_pinned": True, "pipeline": 16},
@@ -36,7 +36,7 @@ SETTINGS = {
     "all-cores-16": {"is_pinned": False, "pipeline": 16, "times": 6},
     "durable-1": {"is_pinned": False, "pipeline": 1, "is_durable": True, "connections": 64, "tests": "set", "times": 5},
 }
-# With several threads redis-benchmark looks at the time every 250 ms only: so often as many requests as with one.
+# With several threads redis-benchmark checks the time only every 250 ms: `times` multiplies the requests for that.
 REQUESTS = {1: 300_000, 16: 2_000_000}
 DURABLE_REQUESTS = 100_000
 # Entries whose memory is measured: a key of 16 bytes, a value of 64.
@@ -51,16 +51,16 @@ def read_arguments():
     add("--rounds", type=int, default=5)
     add("--connections", type=int, default=50)
     add("--tests", default=TESTS)
-    add("--part", type=float, default=1.0, help="of the usual number of requests")
+    add("--part", type=float, default=1.0, help="factor for the number of requests")
     add("--thalweg", default=os.path.join(ROOT, "target/release/thalweg"), help="the program")
-    add("--json", metavar="FILE", help="write all that was measured into this file")
+    add("--json", metavar="FILE", help="write all figures to this file")
     options = parser.parse_args()
     options.thalweg = os.path.abspath(options.thalweg)
     for program in ("redis-server", "redis-benchmark", "redis-cli"):
         if not shutil.which(program):
             peer.fail(f"{program} is missing: apt-get install redis-server redis-tools")
     if options.rounds < 1:
-        parser.error("--rounds has to be above 0")
+        parser.error("--rounds must be above 0")
     return options
 
 
@@ -80,7 +80,7 @@ SYSTEMS = {"redis": redis, "thalweg": thalweg}
 
 @contextlib.contextmanager
 def running(options, system, setting):
-    """Its port and its process, once it answers."""
+    """Starts a server, and yields its port and its process once it answers."""
     [port] = peer.free_ports(1)
     with tempfile.TemporaryDirectory() as folder:
         pinned = ["taskset", "-c", "0"] if setting.get("is_pinned") else []
@@ -96,7 +96,7 @@ def running(options, system, setting):
 
 
 def load(options, system, setting):
-    """Requests a second and the latencies of each test."""
+    """Returns requests per second and the latencies of each test."""
     pipeline, tests = setting["pipeline"], setting.get("tests", options.tests)
     requests = DURABLE_REQUESTS if setting.get("is_durable") else REQUESTS[pipeline]
     requests = int(requests * setting.get("times", 1) * options.part)
@@ -121,7 +121,7 @@ def load(options, system, setting):
 
 
 def memory(options, system):
-    """What a million entries take of the process's memory."""
+    """Returns the memory that a million entries add to the process."""
     with running(options, system, {}) as (port, pid):
         before = peer.resident_bytes(pid)
         with subprocess.Popen(["redis-cli", "-p", str(port), "--pipe"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as cli:

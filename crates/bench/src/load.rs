@@ -49,7 +49,7 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn new(publisher: usize, payload_bytes: usize, begin: Instant) -> Self {
-        // Text-like filler, so that compression on the way does not gain more than with real data.
+        // Text-like filler, so that compression in transit does not gain more than with real data.
         let payload = (0..payload_bytes).map(|i| b' ' + (i * 31 % 95) as u8).collect();
         Self { publisher: publisher as u32, sequence: 0, payload, builder: BatchBuilder::new(), begin }
     }
@@ -131,7 +131,7 @@ impl Sink {
                 }
                 Event::Gap { from, to, .. } => self.lost += to - from,
                 Event::Restarted | Event::Reconnected => {
-                    return Err(Error::new(client::ErrorKind::Disconnected, "the connection broke"));
+                    return Err(Error::new(client::ErrorKind::Disconnected, "the connection was lost"));
                 }
                 _ => {}
             }
@@ -141,11 +141,11 @@ impl Sink {
 
     fn check(&mut self, stamp: &Stamp) -> Result<()> {
         let next = self.next.get_mut(stamp.publisher as usize).ok_or_else(|| {
-            Error::malformed(format!("a record says it is of publisher {}, which there is not", stamp.publisher))
+            Error::malformed(format!("a record names publisher {}, which does not exist", stamp.publisher))
         })?;
         if stamp.sequence < *next {
             return Err(Error::malformed(format!(
-                "record {} of publisher {} came again or late",
+                "record {} of publisher {} was received again or late",
                 stamp.sequence, stamp.publisher
             )));
         }

@@ -76,13 +76,13 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn this_process_costs_the_same_from_inside_and_from_outside() {
-        let before = CpuTime::own().expect("Linux tells");
+        let before = CpuTime::own().expect("Linux reports it");
         let begin = clock(ClockId::ThreadCPUTime);
         while clock(ClockId::ThreadCPUTime) - begin < Duration::from_millis(30) {
             std::hint::spin_loop();
         }
-        let own = CpuTime::own().expect("Linux tells").since(before).total();
-        let from_outside = CpuTime::of(std::process::id()).expect("Linux tells").total();
+        let own = CpuTime::own().expect("Linux reports it").since(before).total();
+        let from_outside = CpuTime::of(std::process::id()).expect("Linux reports it").total();
         assert!(own >= Duration::from_millis(30), "{own:?}");
         assert!(from_outside >= Duration::from_millis(30), "{from_outside:?}");
     }

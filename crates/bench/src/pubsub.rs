@@ -234,7 +234,7 @@ async fn one_in_flight(
     mut subscriptions: Vec<Subscription>,
 ) -> Result<Run> {
     let Some(publisher) = publishers.first() else {
-        return Err(Error::invalid("one publisher is needed"));
+        return Err(Error::invalid("the scenario needs one publisher"));
     };
     let record = Record::new(vec![b'x'; scenario.payload_bytes]);
     let mut ack = Latencies::default();

@@ -123,13 +123,13 @@ impl Report {
         if self.delivered > 0 {
             tiles.push((rate(self.delivered_per_s), "delivered".to_owned()));
         }
-        tiles.push((format!("{:.2} µs", self.cpu_us_per_message), "CPU a message, both sides".to_owned()));
+        tiles.push((format!("{:.2} µs", self.cpu_us_per_message), "CPU per message, both sides".to_owned()));
         let memory = self.server_resident_bytes.map(|bytes| format!("{:.1} MB", bytes as f64 / 1e6));
-        tiles.extend(memory.map(|memory| (memory, "memory of the server".to_owned())));
+        tiles.extend(memory.map(|memory| (memory, "server memory".to_owned())));
         let notes = self.saturation().map(str::to_owned).into_iter().collect();
         let verdict = match self.lost {
             0 => format!("{} published, {} delivered, none lost", self.published, self.delivered),
-            lost => format!("THIS RUN LOST {lost} RECORDS: its rates do not count"),
+            lost => format!("THIS RUN LOST {lost} RECORDS: its rates are not valid"),
         };
         Section {
             title: self.mode.clone(),
@@ -189,10 +189,10 @@ impl fmt::Display for Report {
             writeln!(f, "  {words}")?;
         }
         if let Some(asked) = self.rate_per_s {
-            writeln!(f, "  open loop at {}: latencies count from when a record was due", rate(asked))?;
+            writeln!(f, "  open loop at {}: latencies are measured from the time a record was due", rate(asked))?;
         }
         if self.lost > 0 {
-            writeln!(f, "  THIS RUN LOST RECORDS: its rates do not count")?;
+            writeln!(f, "  THIS RUN LOST RECORDS: its rates are not valid")?;
         }
         Ok(())
     }

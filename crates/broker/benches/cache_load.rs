@@ -122,7 +122,7 @@ fn speed(broker: &Broker) {
                 put_of(&cache, key, length);
             });
             println!(
-                "{name}, {threads} thread(s): get {get:.3}, put {put:.3}, of another length {longer:.3} M/s a thread"
+                "{name}, {threads} thread(s): get {get:.3}, put {put:.3}, of another length {longer:.3} M/s per thread"
             );
         }
         drop(broker.caches.delete(eviction.name()).expect("there"));
@@ -139,7 +139,7 @@ fn speed_of_quick_cache() {
             black_box(cache.get(key));
         });
         let put = rate(threads, &trace, |key| cache.insert(*key, VALUE));
-        println!("quick_cache, {threads} thread(s): get {get:.3}, put {put:.3} M/s a thread");
+        println!("quick_cache, {threads} thread(s): get {get:.3}, put {put:.3} M/s per thread");
     }
 }
 
@@ -204,7 +204,7 @@ fn fragmentation(cache: &Cache, before: u64) {
     // The allocator returns pages a moment later.
     std::thread::sleep(Duration::from_secs(1));
     println!(
-        "after ten rounds of values from 8 to 200 bytes: resident {full:.2} of what is counted; of half of them {:.2}",
+        "after ten rounds of values from 8 to 200 bytes: resident {full:.2} times the counted bytes; of half: {:.2}",
         ratio()
     );
     (0..KEYS).for_each(|number| put(cache, &key(number), &VALUE));
@@ -237,7 +237,7 @@ fn memory(broker: &Broker) {
             last = Instant::now();
         }
     }
-    println!("while a million expired at once, the slowest get took {:.2} ms", slowest.as_secs_f64() * 1e3);
+    println!("while a million expired at the same time, the slowest get took {:.2} ms", slowest.as_secs_f64() * 1e3);
     drop(broker.caches.delete("memory").expect("there"));
 }
 

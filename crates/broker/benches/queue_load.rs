@@ -91,12 +91,12 @@ async fn create(broker: &Broker, name: &str) {
 
 async fn send(broker: &Broker, queue: &str, messages: &[OutMessage<'_>]) {
     let sent = broker.queues.send(queue, black_box(messages)).await.expect("sent");
-    assert!(sent.iter().all(Result::is_ok), "all are taken");
+    assert!(sent.iter().all(Result::is_ok), "all are accepted");
 }
 
 async fn receive(broker: &Arc<Broker>, queue: &str, max: usize) -> Vec<Receipt> {
     let received = broker.queues.receive(queue, &Receive { max, ..Receive::default() }).await.expect("received");
-    assert_eq!(received.len(), max, "the queue has them");
+    assert_eq!(received.len(), max, "the queue contains them");
     received.iter().map(|message| message.receipt).collect()
 }
 
@@ -174,12 +174,12 @@ fn costs(runtime: &Runtime, call: &str) {
     });
     let allocations = (ALLOCATIONS.load(Ordering::Relaxed) - before) as f64 / CALLS as f64;
     let fastest = fastest / STRETCH as u32;
-    println!("{call}: {allocations:.2} allocations a call (or a message of the batch), {fastest:?} at the fastest");
+    println!("{call}: {allocations:.2} allocations per call (or message of the batch), {fastest:?} at the fastest");
 }
 
 /// Returns the resident memory of the process, as reported by the system.
 fn resident() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").expect("the system says it");
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux reports it");
     let pages: usize = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number");
     pages * 4096
 }
@@ -203,7 +203,7 @@ fn load(runtime: &Runtime) {
             receive(&broker, &format!("queue-{}", 1 + i % 100), 10).await;
         }
         let leased = (BYTES.load(Ordering::Relaxed), resident());
-        report("a lease beside its message", waiting, leased, IN_FLIGHT);
+        report("a lease in addition to its message", waiting, leased, IN_FLIGHT);
         let among = times(&broker).await;
         for (what, at) in [("p50", 2), ("p99", 100), ("p99.9", 1000)] {
             let index = |times: &[Duration]| times[times.len() - 1 - times.len() / at];
@@ -219,7 +219,7 @@ fn report(what: &str, before: (usize, usize), after: (usize, usize), count: usiz
     let each = |before: usize, after: usize| after.saturating_sub(before) / count;
     let asked = each(before.0, after.0);
     let resident = each(before.1, after.1);
-    println!("{what}: {asked} B asked for, {resident} B resident");
+    println!("{what}: {asked} B requested, {resident} B resident");
 }
 
 /// Returns the sorted times of receives of one message each from a queue that has it.

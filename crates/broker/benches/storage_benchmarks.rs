@@ -24,7 +24,7 @@ const WAITING_MAX: u64 = 10_000;
 /// Body of messages whose size is not measured.
 const BODY: &[u8] = b"Benchmark message";
 
-/// A broker with one queue, and the storage of its messages.
+/// Broker with one queue, and the storage of its messages.
 struct Backend {
     name: &'static str,
     runtime: Runtime,
@@ -61,7 +61,7 @@ impl Backend {
             while left > 0 {
                 let some = left.min(1000);
                 let sent = self.broker.queues.send(QUEUE, &vec![message; some as usize]).await.expect("sent");
-                assert!(sent.iter().all(Result::is_ok), "all are taken");
+                assert!(sent.iter().all(Result::is_ok), "all are accepted");
                 left -= some;
             }
         });
@@ -108,7 +108,7 @@ fn send(c: &mut Criterion, backends: &[Backend]) {
                 b.iter_custom(|iters| {
                     backend.time(iters, stretch, 0, || async {
                         let sent = backend.broker.queues.send(QUEUE, black_box(&messages)).await.expect("sent");
-                        assert!(sent[0].is_ok(), "it is taken");
+                        assert!(sent[0].is_ok(), "it is accepted");
                     })
                 });
             });
@@ -125,7 +125,7 @@ fn send(c: &mut Criterion, backends: &[Backend]) {
                 b.iter_custom(|iters| {
                     backend.time(iters, WAITING_MAX.div_ceil(count as u64), 0, || async {
                         let sent = backend.broker.queues.send(QUEUE, black_box(&messages)).await.expect("sent");
-                        assert!(sent.iter().all(Result::is_ok), "all are taken");
+                        assert!(sent.iter().all(Result::is_ok), "all are accepted");
                     })
                 });
             });
@@ -142,7 +142,7 @@ fn receive(c: &mut Criterion, backends: &[Backend]) {
             group.bench_function(BenchmarkId::new(max.to_string(), backend.name), |b| {
                 b.iter_custom(|iters| {
                     backend.time(iters, WAITING_MAX / max, WAITING_MAX, || async {
-                        assert_eq!(backend.receive(max as usize).await.len() as u64, max, "the queue has them");
+                        assert_eq!(backend.receive(max as usize).await.len() as u64, max, "the queue contains them");
                     })
                 });
             });
@@ -190,7 +190,7 @@ fn round_trip(c: &mut Criterion, backends: &[Backend]) {
                 backend.time(iters, iters, 0, || async {
                     backend.broker.queues.send(QUEUE, black_box(&messages)).await.expect("sent");
                     let received = backend.receive(1).await;
-                    let receipt = received.first().expect("it is there").receipt;
+                    let receipt = received.first().expect("one message").receipt;
                     let answers = backend.broker.queues.ack(QUEUE, &[receipt]).await.expect("answered");
                     assert!(answers[0].is_ok(), "it is leased");
                 })
@@ -243,7 +243,7 @@ fn concurrent(c: &mut Criterion, backends: &[Backend]) {
                         tokio::spawn(async move {
                             let message = [OutMessage { body: BODY, ..OutMessage::default() }];
                             let sent = broker.queues.send(QUEUE, &message).await.expect("sent");
-                            assert!(sent[0].is_ok(), "it is taken");
+                            assert!(sent[0].is_ok(), "it is accepted");
                         })
                     };
                     let senders: Vec<_> = (0..tasks).map(|_| one()).collect();
@@ -263,7 +263,7 @@ fn concurrent(c: &mut Criterion, backends: &[Backend]) {
                         let task = backend.runtime.spawn(round(backend.broker.clone(), some));
                         time += backend.runtime.block_on(task).expect("all were sent");
                         let counts = backend.runtime.block_on(backend.broker.queues.counts(QUEUE)).expect("counted");
-                        assert_eq!(counts.visible, some * tasks, "none is lost");
+                        assert_eq!(counts.visible, some * tasks, "no message is lost");
                         left -= some;
                     }
                     time

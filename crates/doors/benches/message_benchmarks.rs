@@ -1,5 +1,5 @@
-//! What the parts of one message cost on their way through the SQS door, with what that door is made of:
-//! `cargo bench -p thalweg-doors --bench message_benchmarks`. The rows are those of `docs/benchmarks/queues.md`.
+//! Costs of the steps that one message passes in the SQS door, measured with the components of that door:
+//! `cargo bench -p thalweg-doors --bench message_benchmarks`. The rows are described in `docs/benchmarks/queues.md`.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -15,7 +15,7 @@ use engine::{BatchBuilder, TopicId};
 use md5::{Digest, Md5};
 use serde::{Deserialize, Serialize};
 
-/// The allocator of the server.
+/// Allocator of the server.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -23,7 +23,7 @@ const BODIES: [(&str, usize); 4] = [("100B", 100), ("1KB", 1024), ("10KB", 10 <<
 const SMALL: [usize; 4] = [32, 64, 128, 256];
 const RECEIPT: &str = "AAAAAAAAAAAAAAB7AAABmqhB0AAAAAAB1mYd4uVwQ0KzJrJmQ1VwYg";
 
-/// A message as `ReceiveMessage` answers with it.
+/// Message in an answer to `ReceiveMessage`.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Shown<'a> {
@@ -42,7 +42,7 @@ struct Attribute<'a> {
     string_value: &'a str,
 }
 
-/// A message as `SendMessage` brings it: what needs no unescaping stays where it came.
+/// Message in a `SendMessage` request: text without escapes is borrowed from the request.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Asked<'a> {

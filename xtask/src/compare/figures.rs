@@ -265,7 +265,7 @@ impl Selection {
         let (figures, omitted): (Vec<_>, Vec<_>) = FIGURES.iter().filter(is_named).partition(is_possible);
         match omitted.first() {
             Some(first) if !names.is_empty() => Err(format!(
-                "figure '{}' has no quick form, or is no figure of the program `thalweg`: leave out --quick, \
+                "figure '{}' has no quick form, or does not belong to the program `thalweg`: leave out --quick, \
                  --old-binary and --new-binary, or name other figures",
                 first.name
             )),

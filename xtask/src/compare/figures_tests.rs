@@ -23,26 +23,26 @@ const RPC_LOAD: &str = r#"{"requests":1100058,"seconds":1.0,"rps":1100058.0,"err
 const IDLE_BROKER: &str =
     r#"{"bytes_per_connection":3637,"connections":500,"first_publish_ms":58.1,"idle_bytes":20959232,"ready_ms":57.1}"#;
 const COSTS: &str = "\
-send: 2.00 allocations a call (or a message of the batch), 416ns at the fastest
-send_1k: 2.00 allocations a call (or a message of the batch), 808ns at the fastest
-batch: 0.00 allocations a call (or a message of the batch), 51ns at the fastest
-receive: 3.90 allocations a call (or a message of the batch), 408ns at the fastest
-receive_10: 3.90 allocations a call (or a message of the batch), 2.22µs at the fastest
-ack: 1.00 allocations a call (or a message of the batch), 279ns at the fastest
-counts: 0.00 allocations a call (or a message of the batch), 182ns at the fastest
-round_trip: 7.00 allocations a call (or a message of the batch), 1.08µs at the fastest
+send: 2.00 allocations per call (or message of the batch), 416ns at the fastest
+send_1k: 2.00 allocations per call (or message of the batch), 808ns at the fastest
+batch: 0.00 allocations per call (or message of the batch), 51ns at the fastest
+receive: 3.90 allocations per call (or message of the batch), 408ns at the fastest
+receive_10: 3.90 allocations per call (or message of the batch), 2.22µs at the fastest
+ack: 1.00 allocations per call (or message of the batch), 279ns at the fastest
+counts: 0.00 allocations per call (or message of the batch), 182ns at the fastest
+round_trip: 7.00 allocations per call (or message of the batch), 1.08µs at the fastest
 ";
 const LOAD: &str = "\
-a message of 100 B that waits: 251 B asked for, 263 B resident
-a lease beside its message: 201 B asked for, 248 B resident
+a message of 100 B that waits: 251 B requested, 263 B resident
+a lease in addition to its message: 201 B requested, 248 B resident
 receive, p50: alone 480ns, among 10000 queues 499ns, 1.04 times
 ";
 const SPEED: &str = "\
-nothing evicted, 1 thread(s): get 3.8, put 3.0, of another length 2.1 M/s a thread
-nothing evicted, 2 thread(s): get 3.7, put 2.4, of another length 2.0 M/s a thread
-s3-fifo, 1 thread(s): get 4.8, put 3.5, of another length 2.2 M/s a thread
-s3-fifo, 2 thread(s): get 3.9, put 2.5, of another length 1.9 M/s a thread
-quick_cache, 1 thread(s): get 7.3, put 6.5 M/s a thread
+nothing evicted, 1 thread(s): get 3.8, put 3.0, of another length 2.1 M/s per thread
+nothing evicted, 2 thread(s): get 3.7, put 2.4, of another length 2.0 M/s per thread
+s3-fifo, 1 thread(s): get 4.8, put 3.5, of another length 2.2 M/s per thread
+s3-fifo, 2 thread(s): get 3.9, put 2.5, of another length 1.9 M/s per thread
+quick_cache, 1 thread(s): get 7.3, put 6.5 M/s per thread
 ";
 
 fn output(run: &Run) -> String {
@@ -105,7 +105,7 @@ fn rows_have_names_of_their_own_and_equal_runs_follow_each_other() {
     }
     let runs: Vec<_> = all.runs().map(|figures| figures[0].run).collect();
     let is_repeated = |run: &&Run| runs.iter().filter(|other| other == run).count() > 1;
-    assert_eq!(runs.iter().find(is_repeated), None, "its figures are apart, so that it would run twice");
+    assert_eq!(runs.iter().find(is_repeated), None, "its figures are not consecutive, so that it would run twice");
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn certificate(folder: &Path) -> Outcome<[String; 2]> {
         "-keyout",
         &files[1],
     ]);
-    if call.succeeds() { Ok(files) } else { Err(format!("no certificate was made; try: {call}")) }
+    if call.succeeds() { Ok(files) } else { Err(format!("no certificate was generated; try: {call}")) }
 }
 
 fn peer(peer: &Peer) -> Outcome<Broker> {
@@ -145,7 +145,7 @@ fn peer(peer: &Peer) -> Outcome<Broker> {
         ("empty", "COMPAT_EMPTY"),
     ];
     let env = variables.into_iter().filter_map(|(key, variable)| Some((variable, said(key)?))).collect();
-    let address = said("open").ok_or("the server does not say where it listens")?;
+    let address = said("open").ok_or("the server does not report its address")?;
     Ok(Broker { address, env, running: vec![running] })
 }
 
@@ -168,7 +168,7 @@ impl Running {
             let ended = running.child.try_wait().map_err(|e| e.to_string())?;
             if ended.is_some() || begin.elapsed() > READY {
                 let said = fs::read_to_string(&log).unwrap_or_default();
-                return Err(format!("the broker did not get ready ({ended:?}):\n{said}"));
+                return Err(format!("the broker did not become ready ({ended:?}):\n{said}"));
             }
             sleep(LOOK_EVERY);
         }

@@ -50,7 +50,7 @@ impl Lacks {
             match verdict {
                 Verdict::Failed(_) => *verdict = Verdict::Skipped(format!("{}: {why}", self.peer)),
                 Verdict::Passed if *is_certain => {
-                    *verdict = Verdict::Failed(format!("it passes, though {}.lacks says: {why}", self.peer));
+                    *verdict = Verdict::Failed(format!("it passes, although {}.lacks lists it: {why}", self.peer));
                 }
                 Verdict::Passed | Verdict::Skipped(_) => {}
             }

@@ -24,7 +24,7 @@ pub fn run(args: &[&str]) -> Outcome {
         _ => {
             let names: Vec<&str> = SYSTEMS.iter().map(|system| system.name).collect();
             Err(format!(
-                "it takes batches, or one of {} with names of clients and options; compat/*/README.md has them",
+                "the arguments are batches, or one of {} with clients and options: compat/*/README.md lists them",
                 names.join(", ")
             ))
         }

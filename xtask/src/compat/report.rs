@@ -80,7 +80,7 @@ pub fn failed(reports: &[Report]) -> usize {
     reports.iter().map(|report| report.count(|verdict| matches!(verdict, Verdict::Failed(_)))).sum()
 }
 
-/// Returns all scenarios, in the order in which they ran; those of the client that has most come first.
+/// Returns all scenarios, in the order in which they ran; those of the client with the most scenarios come first.
 fn names(reports: &[Report]) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     let mut reports: Vec<&Report> = reports.iter().collect();

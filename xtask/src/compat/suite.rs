@@ -75,7 +75,7 @@ pub fn run(system: &'static System, args: &[&str]) -> Outcome {
     println!("\n{}", report::table(&reports));
     match report::failed(&reports) {
         0 => Ok(()),
-        count => Err(format!("{count} scenarios failed; {LOGS} has what else the programs said")),
+        count => Err(format!("{count} scenarios failed; {LOGS} has the other output of the programs")),
     }
 }
 
@@ -123,7 +123,7 @@ fn options<'a>(system: &'static System, args: &[&'a str]) -> Outcome<Options<'a>
             _ => {
                 let Some((_, variable)) = system.options.iter().find(|(option, _)| *option == arg) else {
                     let names: Vec<&str> = system.clients.iter().map(|client| client.name).collect();
-                    return Err(format!("'{arg}' is no client ({}) and no option", names.join(", ")));
+                    return Err(format!("'{arg}' is neither a client ({}) nor an option", names.join(", ")));
                 };
                 options.env.push((variable, value()?.to_owned()));
             }
@@ -140,7 +140,7 @@ fn peer(system: &'static System, arg: &str) -> Outcome<&'static Peer> {
     let wanted = arg.strip_prefix("--peer=");
     system.peers.iter().find(|peer| wanted.is_none_or(|wanted| wanted == peer.name)).ok_or_else(|| {
         let names: Vec<&str> = system.peers.iter().map(|peer| peer.name).collect();
-        format!("'{arg}' is none of the peers ({})", names.join(", "))
+        format!("'{arg}' is not one of the peers ({})", names.join(", "))
     })
 }
 
@@ -188,7 +188,7 @@ fn one(client: &Client, broker: &Broker, scenarios: &[&str], report: &mut Report
             Err(mpsc::RecvTimeoutError::Disconnected) => break Ok(()),
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 child.kill().map_err(|e| e.to_string())?;
-                break Err(format!("it said nothing for {SILENCE:?}"));
+                break Err(format!("it printed nothing for {SILENCE:?}"));
             }
         }
     };

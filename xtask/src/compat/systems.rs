@@ -170,7 +170,7 @@ static PUBSUB: System = System {
         },
         Peer {
             name: "pstest",
-            // The peer ends at some other calls.
+            // The peer exits on some other calls.
             only: &[
                 "topic_labels",
                 "subscription_labels",

@@ -46,7 +46,7 @@ pub fn run(args: &[&str]) -> Outcome {
     let jar = match args {
         [] => find_jar()?,
         [jar] => PathBuf::from(jar),
-        _ => return Err("it takes the path of a jar of Kafka's client".into()),
+        _ => return Err("the only argument is the path of a jar of Kafka's client".into()),
     };
     let files = write(&read_schemas(&jar.display().to_string())?)?;
     let folder = root().join(FOLDER);
@@ -79,7 +79,7 @@ fn read_schemas(jar: &str) -> Outcome<Vec<Schema>> {
     let text = Call::new("unzip").args(["-p", jar, "common/message/*.json"]).output()?;
     let schemas = schema::parse_all(&text)?;
     if schemas.len() != list.lines().count() {
-        return Err(format!("{} schemas in {} files of {jar}", schemas.len(), list.lines().count()));
+        return Err(format!("{} schemas in {} files of {jar}, not one in each", schemas.len(), list.lines().count()));
     }
     Ok(schemas)
 }

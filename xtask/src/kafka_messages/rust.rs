@@ -24,7 +24,7 @@ pub fn file(subject: &str, served: Versions, schemas: &[&Schema]) -> Outcome<Str
             both = structs.clone();
             let mut of_this = Structs { schema, served, taken: &taken, found: &mut both };
             if !of_this.add(&schema.name, &schema.fields)? {
-                return Err(format!("{} has two structs of one name", schema.name));
+                return Err(format!("{} has two different structs with the same name", schema.name));
             }
         }
         structs = both;
@@ -148,7 +148,7 @@ fn type_name(kind: &str) -> Outcome<String> {
         "bytes" | "records" => "Bytes",
         "uuid" => "Uuid",
         name if name.starts_with(|c: char| c.is_ascii_uppercase()) => name,
-        other => return Err(format!("a field of the type '{other}'")),
+        other => return Err(format!("a field has the unsupported type '{other}'")),
     }
     .to_owned())
 }
@@ -157,11 +157,15 @@ fn type_name(kind: &str) -> Outcome<String> {
 fn default(field: &Field, is_nullable: bool) -> Outcome<Option<String>> {
     let default = field.default_text();
     if default.as_deref() == Some("null") {
-        return if is_nullable { Ok(None) } else { Err(format!("{} is null and must not be", field.name)) };
+        return if is_nullable {
+            Ok(None)
+        } else {
+            Err(format!("{} has default null and is not nullable", field.name))
+        };
     }
     let default = default.unwrap_or_default();
     Ok(match field.kind.as_str() {
-        "string" if !default.is_empty() => return Err(format!("{} is not empty at first", field.name)),
+        "string" if !default.is_empty() => return Err(format!("the default of {} is not empty", field.name)),
         "string" if is_nullable => Some("Some(String::new())".into()),
         "bytes" if is_nullable => Some("Some(Bytes::new())".into()),
         kind if kind.starts_with("[]") && is_nullable => Some("Some(Vec::new())".into()),

@@ -41,7 +41,7 @@ pub fn check(files: &[TextFile], sources: &[Source<'_>]) -> Vec<Violation> {
         if let Some(name) = crate_of_manifest(&file.path) {
             match file.text.parse::<Table>() {
                 Ok(manifest) => check_manifest(file, name, &manifest, &mut violations),
-                Err(e) => violations.push(Violation::new(&file.path, 1, "arrows", format!("mend the manifest: {e}"))),
+                Err(e) => violations.push(Violation::new(&file.path, 1, "arrows", format!("fix the manifest: {e}"))),
             }
         }
     }
@@ -69,14 +69,14 @@ fn crate_of_manifest(path: &str) -> Option<&str> {
 
 fn check_manifest(file: &TextFile, name: &str, manifest: &Table, violations: &mut Vec<Violation>) {
     let Some((_, allowed)) = ARROWS.iter().find(|(from, _)| *from == name) else {
-        let advice = format!("say what {name} may use, in ARROWS of xtask/src/tidy/arrows.rs");
+        let advice = format!("list the crates that {name} may use, in ARROWS of xtask/src/tidy/arrows.rs");
         violations.push(Violation::new(&file.path, 1, "arrows", advice));
         return;
     };
     for used in dependencies(manifest, &["dependencies", "build-dependencies"]) {
         let is_ours = ARROWS.iter().any(|(ours, _)| *ours == used);
         if is_ours && !allowed.contains(&used.as_str()) {
-            let allowed = if allowed.is_empty() { "no crate of ours".to_owned() } else { allowed.join(", ") };
+            let allowed = if allowed.is_empty() { "no crate of this workspace".to_owned() } else { allowed.join(", ") };
             let advice = format!("drop the dependency on {used}: {name} may use {allowed}");
             violations.push(Violation::new(&file.path, line_naming(&file.text, &used), "arrows", advice));
         }

@@ -54,22 +54,22 @@ fn check_file(source: &Source<'_>) -> Vec<Violation> {
     }
     for word in PASSING {
         for at in find_words(&source.code, word) {
-            add(source.line_of(at), "passing", format!("replace {word}: it is for a moment only"));
+            add(source.line_of(at), "passing", format!("replace {word}: this macro is for temporary code only"));
         }
     }
     for at in source.find(".unwrap()") {
-        add(source.line_of(at), "unwrap", "return the error, or expect(\"invariant: ..\") where one holds".into());
+        add(source.line_of(at), "unwrap", "return the error, or expect(\"invariant: ..\") if one holds".into());
     }
     for at in source.find(".expect(") {
         let argument = source.text[at + ".expect(".len()..].trim_start();
         if !argument.starts_with("\"invariant: ") {
-            add(source.line_of(at), "expect", "say which one: expect(\"invariant: ..\"), or return the error".into());
+            add(source.line_of(at), "expect", "name it: expect(\"invariant: ..\"), or return the error".into());
         }
     }
     for at in source.find("map_err(|_") {
         let line = source.line_of(at);
         if !is_excepted(source.text, line) {
-            let advice = "keep the cause in the new error, or say why not in a comment `// tidy: ..`";
+            let advice = "keep the cause in the new error, or give the reason in a comment `// tidy: ..`";
             add(line, "lost-cause", advice.into());
         }
     }

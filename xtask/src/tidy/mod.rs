@@ -48,14 +48,14 @@ pub fn run() -> Outcome {
     }
     match violations.len() {
         0 => {
-            println!("tidy: {} files hold every rule", files.len());
+            println!("tidy: {} files comply with every rule", files.len());
             Ok(())
         }
         count => Err(format!("{count} violations in {} files", files.len())),
     }
 }
 
-/// Returns all violations, in the order of their places.
+/// Returns all violations, in the order of their paths and lines.
 pub fn check(files: &[TextFile]) -> Vec<Violation> {
     let sources = Source::read_all(files);
     let mut violations =

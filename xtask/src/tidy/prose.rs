@@ -5,7 +5,7 @@ use super::{TextFile, Violation};
 /// Columns of a line of Markdown, except in tables, code and lines of one word, such as a URL.
 const COLUMNS_MAX: usize = 100;
 
-/// Words that prose avoids, and what to write instead.
+/// Words that prose avoids, and their replacements.
 const WORDS: &[(&str, &str)] = &[
     ("whoever", "name the client, the caller or the owner"),
     ("anew", "write `again`"),
@@ -13,7 +13,7 @@ const WORDS: &[(&str, &str)] = &[
     ("lasts", "write `is durable`, or `takes` for a time"),
 ];
 
-/// Beginnings of doc comments that are not true when they are read alone, and what to write instead.
+/// Beginnings of doc comments that are not true when they are read alone, and their replacements.
 const OPENINGS: &[(&str, &str)] = &[("The same", "repeat the noun: the sentence is read alone")];
 
 /// Folders whose doc comments are checked for `WORDS` and `OPENINGS`; Markdown is checked everywhere.

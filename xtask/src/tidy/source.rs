@@ -11,7 +11,7 @@ use super::TextFile;
 pub struct Source<'a> {
     pub path: &'a str,
     pub text: &'a str,
-    /// Text with spaces in place of comments and literals, byte for byte; line ends stay.
+    /// Text with spaces in place of comments and literals, byte for byte; line ends are kept.
     pub code: String,
     /// `true` if the whole file is test code.
     pub is_test: bool,
@@ -214,7 +214,7 @@ fn blank(text: &str) -> String {
     String::from_utf8(code).expect("invariant: whole characters became spaces")
 }
 
-/// Returns the length of the comment or literal at the beginning of `text`; 0 if there is none.
+/// Returns the length of the comment or literal at the beginning of `text`; 0 if `text` begins with neither.
 fn literal_bytes(text: &str, before: Option<char>) -> usize {
     if text.starts_with("//") {
         return text.find('\n').unwrap_or(text.len());

@@ -17,7 +17,7 @@ pub fn check(files: &[TextFile]) -> Vec<Violation> {
     for file in files {
         for (i, line) in file.text.lines().enumerate() {
             for folder in MACHINE_FOLDERS.iter().filter(|folder| names_folder(line, folder)) {
-                let advice = format!("do without {folder}: that folder is not on every machine");
+                let advice = format!("remove {folder}: that folder does not exist on every machine");
                 violations.push(Violation::new(&file.path, i + 1, "machine-path", advice));
             }
         }
@@ -28,7 +28,7 @@ pub fn check(files: &[TextFile]) -> Vec<Violation> {
         for (line, path) in quoted_words(&file.text) {
             let is_beside = || folder.is_some_and(|folder| places.has(&format!("{folder}/{path}")));
             if !places.has(path) && !is_beside() {
-                let advice = format!("mend `{path}`: the repository has no such path");
+                let advice = format!("fix `{path}`: the repository has no such path");
                 violations.push(Violation::new(&file.path, line, "guide-path", advice));
             }
         }

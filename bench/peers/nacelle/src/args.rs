@@ -41,19 +41,19 @@ pub fn parse() -> Args {
                 args.write = match value().as_str() {
                     "immediate" => ResponseWritePolicy::Immediate,
                     "coalesce" => ResponseWritePolicy::CoalesceBuffered,
-                    other => refuse(&format!("--write is {other}: it has to be immediate or coalesce")),
+                    other => refuse(&format!("--write is {other}: it must be immediate or coalesce")),
                 }
             }
             "--tls" => args.tls = Some(Tls::Files { cert: value().into(), key: value().into() }),
             "--tls-self-signed" => args.tls = Some(Tls::SelfSigned),
-            _ => refuse(&format!("{name} is no option")),
+            _ => refuse(&format!("{name} is not an option")),
         }
     }
     args
 }
 
 fn number<T: FromStr>(name: &str, text: &str) -> T {
-    text.parse().unwrap_or_else(|_| refuse(&format!("{name} is {text}: it has to be a number")))
+    text.parse().unwrap_or_else(|_| refuse(&format!("{name} is {text}: it must be a number")))
 }
 
 fn refuse(why: &str) -> ! {

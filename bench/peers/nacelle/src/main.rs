@@ -121,7 +121,7 @@ fn reserve(port: u16) -> io::Result<(Socket, SocketAddr)> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.set_reuse_port(true)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into())?;
-    let addr = socket.local_addr()?.as_socket().ok_or_else(|| io::Error::other("no address of a port"))?;
+    let addr = socket.local_addr()?.as_socket().ok_or_else(|| io::Error::other("the socket has no IP address"))?;
     Ok((socket, addr))
 }
 

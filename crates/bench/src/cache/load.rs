@@ -137,8 +137,8 @@ impl Pass {
         let key = String::from_utf8_lossy(&entry.key);
         match (is_right, found) {
             (true, _) => Ok(()),
-            (false, None) => Err(Error::malformed(format!("nothing was found for {key}, which was put"))),
-            (false, Some(_)) => Err(Error::malformed(format!("a value was found for {key} that was not put"))),
+            (false, None) => Err(Error::malformed(format!("no value was found for {key}, which was put"))),
+            (false, Some(_)) => Err(Error::malformed(format!("a value that was not put was found for {key}"))),
         }
     }
 }

@@ -124,7 +124,7 @@ const KEY_BYTES: usize = 14;
 
 /// Creates entries with distinct values, if their size has room for a number.
 fn entries(keys: usize, value_bytes: usize) -> Arc<[Entry]> {
-    // Text-like filler, so that compression on the way does not gain more than with real data.
+    // Text-like filler, so that compression in transit does not gain more than with real data.
     let filler: Vec<u8> = (0..value_bytes).map(|i| b' ' + (i * 31 % 95) as u8).collect();
     let entry = |i: usize| {
         let mut value = filler.clone();

@@ -171,7 +171,7 @@ impl CacheReport {
     pub fn verdict(&self) -> String {
         let Faults { refused, lost, wrong, first } = self.faults();
         match first {
-            None => "every operation was answered, and as it had to be".to_owned(),
+            None => "every operation was answered correctly".to_owned(),
             Some(first) => format!(
                 "THIS RUN IS NOT WHOLE: {refused} operations refused, {lost} without an answer, {wrong} answered \
                  wrongly; the first: {first}"

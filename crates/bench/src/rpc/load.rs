@@ -157,7 +157,7 @@ impl Part<'_> {
             // The caller waits for this message.
             ready.send(said).unwrap_or_default();
             let Ok(window) = began.await else {
-                return Err(io::Error::other("the load was given up"));
+                return Err(io::Error::other("the load was cancelled"));
             };
             let plan = self.plan;
             let shape = Shape {
@@ -209,7 +209,7 @@ impl Part<'_> {
             tokio::select! {
                 joined = tasks.join_next() => match joined {
                     Some(Ok(())) => {}
-                    Some(Err(error)) => fail(format!("a connection broke: {error}")),
+                    Some(Err(error)) => fail(format!("a connection failed: {error}")),
                     None => break,
                 },
                 cpu = &mut within, if after.is_none() => after = Some(cpu),
@@ -222,8 +222,8 @@ impl Part<'_> {
         if let Some(arrivals) = arrivals {
             arrivals.abort();
             match arrivals.await {
-                Ok(Err(error)) => fail(format!("the schedule broke: {error}")),
-                Err(error) if error.is_panic() => fail(format!("the schedule broke: {error}")),
+                Ok(Err(error)) => fail(format!("the schedule failed: {error}")),
+                Err(error) if error.is_panic() => fail(format!("the schedule failed: {error}")),
                 Ok(Ok(())) | Err(_) => {}
             }
         }

@@ -52,7 +52,7 @@ impl Head {
         let u32_at = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         let Some(body_bytes) = (u32_at(0) as usize).checked_sub(COUNTED_HEAD_BYTES) else {
-            return Err(Fault::malformed(format!("a frame counts at least {COUNTED_HEAD_BYTES} bytes")));
+            return Err(Fault::malformed(format!("the length of a frame is at least {COUNTED_HEAD_BYTES}")));
         };
         Ok(Some(Self { body_bytes, id: u64_at(4), opcode: u64_at(12), flags: u32_at(20) }))
     }

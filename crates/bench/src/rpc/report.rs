@@ -142,8 +142,8 @@ impl fmt::Display for LoadReport {
         match (self.rate, self.due, self.late) {
             (Some(per_s), Some(due), Some(late)) => {
                 let lag = |us: Option<f64>| us.unwrap_or_default();
-                row("loop", format!("open, {}: from when a request was due; every answer is timed", rate(per_s)))?;
-                row("due", format!("{due}, {late} of them answered only when the time was over"))?;
+                row("loop", format!("open, {}: latency from the due time; every answer is timed", rate(per_s)))?;
+                row("due", format!("{due}, {late} of them answered only after the window"))?;
                 row(
                     "sent late us",
                     format!("p99 {:.1}  max {:.1}", lag(self.sent_late_p99_us), lag(self.sent_late_max_us)),
@@ -151,7 +151,7 @@ impl fmt::Display for LoadReport {
             }
             _ => row(
                 "loop",
-                format!("closed: latency says how long the queue is; one answer in {} is timed", self.timed_one_in),
+                format!("closed: latency shows how long the queue is; one answer in {} is timed", self.timed_one_in),
             )?,
         }
         row("client CPU us/request", format!("{:.3}", self.client_cpu_us_per_request))?;
@@ -168,7 +168,7 @@ impl fmt::Display for LoadReport {
                 self.pipeline,
                 self.payload_bytes,
                 self.response_bytes,
-                if self.writes == "batch" { "one write a batch" } else { "one write a request" }
+                if self.writes == "batch" { "one write per batch" } else { "one write per request" }
             ),
         )?;
         let server = self.server_threads.map_or("unknown".to_owned(), |threads| threads.to_string());

@@ -17,7 +17,7 @@ const ID_AT: usize = 4;
 /// Reason why a connection cannot be used any more.
 type Wrong = String;
 
-/// Future that ends when the window is over and everything is answered, or with an error, which it records.
+/// Future that ends when the window is over and all requests are answered, or with an error, which it records.
 pub(super) struct Requester<S> {
     io: S,
     /// Index among all connections; `place` is the index among those of its thread.
@@ -145,9 +145,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Requester<S> {
 
     /// Checks the head of the expected answer. Returns the length of its body.
     fn check(&self, head: &[u8; HEAD_BYTES], body: &[u8], shape: &Shape) -> Result<usize, Wrong> {
-        let parsed = Head::parse(head).map_err(|fault| format!("an answer that is none: {fault}"))?;
+        let parsed = Head::parse(head).map_err(|fault| format!("not a valid answer: {fault}"))?;
         let Some(Head { body_bytes, id, opcode, flags }) = parsed else {
-            return Err("a head that is not whole".to_owned());
+            return Err("an incomplete head".to_owned());
         };
         if flags & ERROR != 0 {
             let text = String::from_utf8_lossy(&body[..body_bytes.min(body.len())]);
@@ -157,7 +157,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Requester<S> {
             return Err(format!("an answer to {id}, with nothing in flight"));
         }
         if id != self.next_to_come {
-            return Err(format!("an answer to {id} where {} is due", self.next_to_come));
+            return Err(format!("an answer to {id} instead of {}", self.next_to_come));
         }
         if opcode != OPCODE {
             return Err(format!("the answer to {id} has opcode {opcode}"));
@@ -295,7 +295,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Requester<S> {
 }
 
 impl<S> Drop for Requester<S> {
-    /// Counts the answers that are still missing at a cut-off: the grace period is over, too.
+    /// Counts the answers that are still missing when the load is cut off, after the grace period.
     fn drop(&mut self) {
         if self.is_over {
             return;
@@ -303,13 +303,13 @@ impl<S> Drop for Requester<S> {
         worker::with(|worker| {
             let in_flight = self.next_to_send - self.next_to_come;
             if in_flight > 0 {
-                worker.tally.fail(format!("{in_flight} answers of a connection did not come"));
+                worker.tally.fail(format!("{in_flight} answers of a connection did not arrive"));
             }
             if let Some(pace) = &worker.shape.pace {
                 let unsent = pace.count_before(self.index, worker.window.until).saturating_sub(self.next_to_send);
                 if unsent > 0 {
                     worker.tally.due += unsent;
-                    worker.tally.fail(format!("{unsent} requests of a connection were due and had to wait to the end"));
+                    worker.tally.fail(format!("{unsent} requests of a connection were due but never sent"));
                 }
             }
         });

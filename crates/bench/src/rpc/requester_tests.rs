@@ -112,7 +112,7 @@ fn a_socket_that_is_always_behind_costs_two_pipelines_at_most() {
         let mut requester = Requester::new(near, &shape, 0, 0);
         let mut request = vec![0; frame];
         for id in 0..1000 {
-            assert!(futures_util::future::poll_immediate(&mut requester).await.is_none(), "it goes on");
+            assert!(futures_util::future::poll_immediate(&mut requester).await.is_none(), "it continues");
             far.read_exact(&mut request).await.expect("a request");
             assert_eq!(Head::parse(&request).expect("a frame").map(|head| head.id), Some(id));
             far.write_all(&answer(id)).await.expect("written");
@@ -163,12 +163,12 @@ fn an_answer_that_is_not_the_one_due_is_an_error() {
         [&head.encode()[..], b"aaaaa"].concat()
     };
     let cases: [(Vec<u8>, &str); 6] = [
-        (with(|head| head.id = 1), "an answer to 1 where 0 is due"),
+        (with(|head| head.id = 1), "an answer to 1 instead of 0"),
         (with(|head| head.opcode = 2), "the answer to 0 has opcode 2"),
         (with(|head| head.flags = START), "the answer to 0 has flags 1"),
         (with(|head| head.body_bytes = 4), "the answer to 0 has 4 bytes, not 5"),
         (with(|head| head.flags |= ERROR), "the answer to 0 is an error: aaaaa"),
-        ([&[19, 0, 0, 0][..], &[0; 20]].concat(), "an answer that is none: a frame counts at least 20 bytes"),
+        ([&[19, 0, 0, 0][..], &[0; 20]].concat(), "not a valid answer: the length of a frame is at least 20"),
     ];
     for (bytes, why) in cases {
         let tally = first_answer(bytes);
@@ -201,7 +201,7 @@ fn what_never_comes_is_counted_when_the_load_is_cut_off() {
     assert_eq!((tally.due, tally.errors), (10, 2));
     assert_eq!(
         tally.told,
-        ["2 answers of a connection did not come", "8 requests of a connection were due and had to wait to the end"]
+        ["2 answers of a connection did not arrive", "8 requests of a connection were due but never sent"]
     );
 }
 
@@ -221,7 +221,7 @@ fn an_open_loop_counts_from_when_a_request_was_due() {
     assert_eq!(latencies.count, 50, "every answer is timed");
     let stalled = STALL.as_micros() as f64 / 2.0;
     assert!(latencies.max >= 1.9 * stalled && latencies.mean >= stalled / 4.0, "{latencies:?}");
-    assert!(tally.lags.percentiles().expect("some").max >= stalled, "those behind the pipeline were sent late");
+    assert!(tally.lags.percentiles().expect("some").max >= stalled, "requests beyond the pipeline were sent late");
 }
 
 proptest! {

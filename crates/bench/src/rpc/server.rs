@@ -188,7 +188,7 @@ fn listen(settings: &ServerSettings, server: &Server, workers: &Workers) -> io::
         listener = listener.with_tls(identity.server_config(&[])?, Plaintext::Refused);
     }
     let Address::Tcp(at) = server.listen(listener)? else {
-        return Err(io::Error::other("a listener for TCP has an address of TCP"));
+        return Err(io::Error::other("a TCP listener requires a TCP address"));
     };
     if let (true, Some(identity)) = (settings.is_quic, &identity) {
         let config = quic::server_config(identity.server_config(&[ALPN])?)?;

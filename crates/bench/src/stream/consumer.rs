@@ -86,7 +86,7 @@ pub(super) async fn run(
             }
             Event::Gap { from, to, .. } => missing += to - from,
             Event::Restarted | Event::Reconnected => {
-                return Err(Error::new(ErrorKind::Disconnected, "the connection broke"));
+                return Err(Error::new(ErrorKind::Disconnected, "the connection was lost"));
             }
             _ => {}
         }

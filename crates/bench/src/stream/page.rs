@@ -60,7 +60,7 @@ impl StreamReport {
         add(self.producer_us.map(|p| latency(p.p99)), "ack, p99");
         add(self.e2e_us.map(|p| latency(p.p50)), "end to end, p50");
         add(self.e2e_us.map(|p| latency(p.p99)), "end to end, p99");
-        add(self.memory_growth_mb().map(|mb| format!("{} MB", short(mb))), "growth of memory");
+        add(self.memory_growth_mb().map(|mb| format!("{} MB", short(mb))), "memory growth");
         tiles
     }
 }

@@ -140,5 +140,5 @@ impl Produced {
 }
 
 fn no_alarm(error: std::io::Error) -> Error {
-    Error::new(ErrorKind::Internal, format!("cannot wait for when a record is due: {error}"))
+    Error::new(ErrorKind::Internal, format!("cannot wait until a record is due: {error}"))
 }

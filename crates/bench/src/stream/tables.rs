@@ -55,18 +55,18 @@ impl StreamReport {
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.rate_per_s.is_some() {
-            notes.push("open loop: latencies count from when a record was due".to_owned());
+            notes.push("open loop: latencies are measured from the time a record was due".to_owned());
         } else if self.in_flight > 1 {
-            notes.push("closed loop with many on the way: latencies say how long the queue is".to_owned());
+            notes.push("closed loop with many in flight: latencies show how long the queue is".to_owned());
         }
         let max = if self.is_one_in_flight() {
-            "the highest of all records: its bytes through its latency"
+            "the bytes of a record divided by its latency, the highest of all records"
         } else {
-            "the highest of the steps of time that the charts have"
+            "the highest of the time steps in the charts"
         };
-        notes.push(format!("max MB/s: {max}; mean: all bytes through the time of the run"));
+        notes.push(format!("max MB/s: {max}; mean: all bytes divided by the time of the run"));
         notes.push(
-            "consumer latency: from the begin of an attempt to read to its success, so it has the wait for the producer"
+            "consumer latency: from the beginning of a read attempt to its success, including the wait for the producer"
                 .to_owned(),
         );
         notes
@@ -125,10 +125,10 @@ impl StreamReport {
     /// Returns a one-line summary of the workload.
     pub fn shape(&self) -> String {
         let batch = match self.batch {
-            0 => "batches as the client makes them".to_owned(),
+            0 => "batches sized by the client".to_owned(),
             batch => format!("{batch} in a batch, {} in flight", self.in_flight),
         };
-        let rate = self.rate_per_s.map_or(String::new(), |per_s| format!(", {} asked for", rate(per_s)));
+        let rate = self.rate_per_s.map_or(String::new(), |per_s| format!(", {} requested", rate(per_s)));
         format!(
             "{} {} over {}: {} records of {:.0} B, {} {} {}, {batch}, acks {}, consumer {}{rate}",
             self.system,
@@ -148,11 +148,11 @@ impl StreamReport {
     pub fn verdict(&self) -> String {
         match self.consumed_seconds {
             _ if self.faults().any() => format!(
-                "THIS RUN IS NOT WHOLE and its rates do not count: {} records lost, {} damaged, {} repeated, {} late",
+                "THIS RUN IS NOT WHOLE and its rates are not valid: {} records lost, {} damaged, {} repeated, {} late",
                 self.lost, self.damaged, self.repeated, self.disordered
             ),
             Some(_) => format!("all {} records came once, in order, with their bytes", self.consumed),
-            None => format!("all {} records were acknowledged; nobody read them", self.produced),
+            None => format!("all {} records were acknowledged; no consumer read them", self.produced),
         }
     }
 }

@@ -94,7 +94,7 @@ fn usages(looks: &[Look]) -> Vec<Usage> {
         let then = &looks[earlier];
         let span = now.at.saturating_sub(then.at);
         let cpu = now.cpu.saturating_sub(then.cpu);
-        // A usage over a few milliseconds has no meaning, unless the run was no longer.
+        // A usage over a few milliseconds has no meaning, unless the whole run was as short.
         let is_long = span >= CPU_WINDOW || i + 1 == looks.len();
         let percent = (is_long && !span.is_zero()).then(|| cpu.as_secs_f64() / span.as_secs_f64() * 100.0);
         Usage { at_s: now.at.as_secs_f64(), resident_bytes: now.resident_bytes, cpu_percent: percent }
@@ -130,8 +130,8 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn this_process_is_seen_to_work() {
         let begin = Instant::now();
-        let watch = Watch::start(std::process::id(), begin).expect("Linux tells");
-        let cpu = || super::look(std::process::id(), begin).expect("Linux tells").cpu;
+        let watch = Watch::start(std::process::id(), begin).expect("Linux reports it");
+        let cpu = || super::look(std::process::id(), begin).expect("Linux reports it").cpu;
         let first = cpu();
         let mut work = 0u64;
         // On a busy machine the process may not have run for a whole clock tick of the system by then.
