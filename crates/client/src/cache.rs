@@ -266,7 +266,7 @@ impl Cache {
             near.forget(&key);
         }
         match touched? {
-            CacheResponse::Touched(is_there) => Ok(is_there),
+            CacheResponse::Touched(exists) => Ok(exists),
             other => Err(unexpected_of_caches(other)),
         }
     }

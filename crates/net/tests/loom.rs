@@ -53,7 +53,7 @@ fn assert_whole(cap: &Arc<Cap>) {
 }
 
 #[test]
-fn two_leases_and_the_cap_never_give_out_more_than_the_maximum() {
+fn two_leases_and_the_cap_never_grant_more_than_the_maximum() {
     loom::model(|| {
         let cap = Cap::new(2);
         let sum = Arc::<Sum>::default();
@@ -79,7 +79,7 @@ fn two_leases_and_the_cap_never_give_out_more_than_the_maximum() {
 }
 
 #[test]
-fn after_a_refusal_an_idle_lease_gives_back_what_it_keeps() {
+fn after_a_refusal_an_idle_lease_returns_its_permits() {
     loom::model(|| {
         let cap = Cap::new(3);
         let is_over = Arc::new(AtomicBool::new(false));
@@ -100,7 +100,7 @@ fn after_a_refusal_an_idle_lease_gives_back_what_it_keeps() {
 }
 
 #[test]
-fn who_waits_is_woken_by_a_release_or_a_tick() {
+fn a_waiter_is_woken_by_a_release_or_a_tick() {
     loom::model(|| {
         let cap = Cap::new(2);
         let is_over = Arc::new(AtomicBool::new(false));
@@ -121,7 +121,7 @@ fn who_waits_is_woken_by_a_release_or_a_tick() {
 }
 
 #[test]
-fn two_who_wait_both_get_what_others_give_back() {
+fn two_waiters_both_get_released_permits() {
     // Three threads have too many interleavings: only those with few preemptions are checked.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
@@ -149,7 +149,7 @@ fn two_who_wait_both_get_what_others_give_back() {
 }
 
 #[test]
-fn who_gives_up_while_it_is_granted_loses_nothing() {
+fn a_waiter_that_gives_up_while_it_is_granted_loses_nothing() {
     loom::model(|| {
         let cap = Cap::new(2);
         let held = cap.acquire(2);

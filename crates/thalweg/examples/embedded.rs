@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     publishing.await??;
 
-    // What was published is kept and can be read again, here from the third record on.
+    // Published records are kept and can be read again, here from the third record on.
     let mut again = broker.client().subscribe("sensors.kitchen").start(Start::Offset(2)).open().await?;
     let third = again.next().await?;
     println!("the third was {}", String::from_utf8_lossy(third.record.value()));

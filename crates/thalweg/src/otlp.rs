@@ -151,11 +151,11 @@ fn to_otlp(text: &str, began: u64, now: u64) -> Value {
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# ") {
             let mut words = rest.splitn(3, ' ');
-            if let (Some(what), Some(name), Some(said)) = (words.next(), words.next(), words.next()) {
+            if let (Some(what), Some(name), Some(value)) = (words.next(), words.next(), words.next()) {
                 let family = families.entry(name).or_default();
                 match what {
-                    "TYPE" => family.kind = said,
-                    "HELP" => family.help = said,
+                    "TYPE" => family.kind = value,
+                    "HELP" => family.help = value,
                     _ => {}
                 }
             }

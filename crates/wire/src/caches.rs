@@ -393,7 +393,7 @@ impl CacheResponse {
                 b.put_u64(*version);
                 b.put_u64(expires_ms.unwrap_or(NONE_U64));
             }
-            Self::Touched(is_there) => b.put_u8(u8::from(*is_there)),
+            Self::Touched(exists) => b.put_u8(u8::from(*exists)),
             Self::Scanned { entries, next } => {
                 b.put_u64(next.map_or(NONE_U64, |next| next.0));
                 put_list(b, entries, |b, entry| {

@@ -225,7 +225,7 @@ impl Link {
     /// Leaves the group. A static member only announces its absence and keeps its partitions until its session expires.
     async fn depart(&self) -> Result<()> {
         let step = if self.terms.instance.is_empty() { Step::Leave } else { Step::Away };
-        self.say(step, Duration::ZERO).await.map(drop)
+        self.send_heartbeat(step, Duration::ZERO).await.map(drop)
     }
 
     /// Heartbeats until an error persists, and returns that error.
@@ -244,7 +244,7 @@ impl Link {
             let begin = tokio::time::Instant::now();
             let step = Step::Alive { epoch, wait_ms: wait.as_millis() as u32, owned, topics: None };
             let answer = tokio::select! {
-                answer = self.say(step, wait) => answer,
+                answer = self.send_heartbeat(step, wait) => answer,
                 // Ownership is reported immediately. The abandoned answer may have carried an assignment, so the next
                 // request asks for everything again.
                 () = self.owned_changed.notified(), if is_waiting => {
@@ -257,7 +257,7 @@ impl Link {
                     trouble = Trouble::default();
                     told = Some(version);
                     let is_early = is_waiting && turn.1.is_none();
-                    self.hear(turn);
+                    self.apply(turn);
                     if is_early {
                         // The broker has reached its limit of waiting heartbeats on this connection.
                         let rest = tokio::time::sleep_until(begin + wait);
@@ -301,12 +301,12 @@ impl Link {
             assignor: terms.assignor,
             topics: terms.topics.clone(),
         };
-        let turn = self.say(step, Duration::ZERO).await?;
-        self.hear(turn);
+        let turn = self.send_heartbeat(step, Duration::ZERO).await?;
+        self.apply(turn);
         Ok(())
     }
 
-    fn hear(&self, (epoch, assignment): (u32, Option<Vec<TopicPartition>>)) {
+    fn apply(&self, (epoch, assignment): (u32, Option<Vec<TopicPartition>>)) {
         match assignment {
             Some(assignment) => self.update(|state| {
                 state.epoch = epoch;
@@ -316,7 +316,7 @@ impl Link {
         }
     }
 
-    async fn say(&self, step: Step, wait: Duration) -> Result<(u32, Option<Vec<TopicPartition>>)> {
+    async fn send_heartbeat(&self, step: Step, wait: Duration) -> Result<(u32, Option<Vec<TopicPartition>>)> {
         let request = GroupRequest::Heartbeat(Heartbeat {
             group: self.terms.group.clone(),
             member: self.id.clone(),

@@ -74,7 +74,7 @@ pub(crate) enum News<'a> {
 /// Latest known state of an entry.
 struct Known {
     version: u64,
-    is_there: bool,
+    has_value: bool,
 }
 
 pub(super) struct Kept {
@@ -146,7 +146,7 @@ impl Kept {
         *self.mark(key) += 1;
         match (self.known(key, now), answer) {
             (Some(known), Some(value)) if known.version >= value.version => {}
-            (Some(known), None) if !known.is_there => {}
+            (Some(known), None) if !known.has_value => {}
             (Some(_), _) => self.let_go(key, now),
             (None, Some(Value { value, version, expires_ms })) if is_latest => {
                 self.keep(key, *version, News::Value { value, expires_ms: *expires_ms }, now);
@@ -242,12 +242,12 @@ impl Kept {
     }
 
     fn known(&mut self, key: Key<'_>, now: Now) -> Option<Known> {
-        let (is_there, version, _) = parts(self.stripe.peek(key, || now.ms)?)?;
-        Some(Known { version, is_there })
+        let (has_value, version, _) = parts(self.stripe.peek(key, || now.ms)?)?;
+        Some(Known { version, has_value })
     }
 
     fn keep(&mut self, key: Key<'_>, version: u64, news: News<'_>, now: Now) {
-        let (is_there, value, expires) = match news {
+        let (has_value, value, expires) = match news {
             News::Value { value, expires_ms } => (true, value, expires_ms.map_or(Expires::Never, Expires::At)),
             News::Gone => (false, &[][..], Expires::Never),
             News::Unseen => return self.remove(key, now),
@@ -257,7 +257,7 @@ impl Kept {
             return self.remove(key, now);
         }
         let mut block = Vec::with_capacity(bytes);
-        block.push(u8::from(is_there));
+        block.push(u8::from(has_value));
         block.extend_from_slice(&version.to_le_bytes());
         block.extend_from_slice(value);
         if self.stripe.put(key, &block, expires, Condition::Always, || now.ms).is_err() {
@@ -283,14 +283,14 @@ fn key_of<'a>(hasher: &foldhash::quality::RandomState, bytes: &'a [u8]) -> Key<'
 
 /// Returns whether the key has a value, its version, and the value.
 fn parts(found: Found<'_>) -> Option<(bool, u64, &[u8])> {
-    let (is_there, rest) = found.value.bytes().ok()?.split_first()?;
+    let (has_value, rest) = found.value.bytes().ok()?.split_first()?;
     let (version, value) = rest.split_first_chunk()?;
-    Some((*is_there != 0, u64::from_le_bytes(*version), value))
+    Some((*has_value != 0, u64::from_le_bytes(*version), value))
 }
 
 fn value_of(found: Found<'_>) -> Option<Value> {
-    let (is_there, version, value) = parts(found)?;
-    is_there.then(|| Value { value: Bytes::copy_from_slice(value), version, expires_ms: found.expires_ms })
+    let (has_value, version, value) = parts(found)?;
+    has_value.then(|| Value { value: Bytes::copy_from_slice(value), version, expires_ms: found.expires_ms })
 }
 
 /// Returns `true` if the answer has room left, and so contains all changes.

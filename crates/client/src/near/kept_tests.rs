@@ -210,7 +210,7 @@ fn what_was_answered_past_it_is_never_taken_back() {
         near.told(WatchFrom::Changes { position: 1 }, Vec::new());
         near.miss("a");
     }
-    // The same version is not newer.
+    // An equal version is not newer.
     near.ask("a", value("three", 3));
     near.kept.answered(b"a", None, value("three", 3).as_ref(), near.now);
     assert_eq!(near.look("a"), Look::Hit(value("three", 3)));

@@ -178,18 +178,18 @@ impl Queue {
 
     /// Sends many messages in their order, with several requests in flight. Returns one result per message.
     pub async fn send_many(&self, messages: Vec<OutMessage>) -> Vec<Result<Sent>> {
-        self.send_parcels(messages, false).await
+        self.send_in_requests(messages, false).await
     }
 
     /// Sends messages that were moved from another queue. Their headers keep the history of each message: `thalweg.id`,
     /// `thalweg.sent`, `thalweg.attempts` and others.
     pub async fn send_moved(&self, messages: Vec<OutMessage>) -> Vec<Result<Sent>> {
-        self.send_parcels(messages, true).await
+        self.send_in_requests(messages, true).await
     }
 
-    async fn send_parcels(&self, messages: Vec<OutMessage>, is_move: bool) -> Vec<Result<Sent>> {
-        let parcels = stream::iter(parcels(messages)).map(|parcel| self.send_together(parcel, is_move));
-        parcels.buffered(SENDS_IN_FLIGHT_MAX).concat().await
+    async fn send_in_requests(&self, messages: Vec<OutMessage>, is_move: bool) -> Vec<Result<Sent>> {
+        let requests = stream::iter(parcels(messages)).map(|parcel| self.send_together(parcel, is_move));
+        requests.buffered(SENDS_IN_FLIGHT_MAX).concat().await
     }
 
     /// Sends one request, and returns one result per message.

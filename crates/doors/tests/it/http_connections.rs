@@ -23,11 +23,11 @@ async fn a_client_that_does_not_send_its_headers_is_cut() {
     // Nothing, the beginning of HTTP/2 or of HTTP/1, all of HTTP/2 without a request, and no second request.
     let health = "GET /healthz HTTP/1.1\r\nhost: broker\r\n";
     let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-    for said in ["", "PRI * HT", health, preface, &format!("{health}\r\n")] {
+    for sent in ["", "PRI * HT", health, preface, &format!("{health}\r\n")] {
         let mut socket = server.socket().await;
-        socket.write_all(said.as_bytes()).await.expect("sent");
+        socket.write_all(sent.as_bytes()).await.expect("sent");
         let answer = rest(&mut socket).await;
-        assert_eq!(answer.contains("200 OK"), said.ends_with("\r\n\r\n"), "{said}");
+        assert_eq!(answer.contains("200 OK"), sent.ends_with("\r\n\r\n"), "{sent}");
     }
     assert_eq!(server.connections.open(), 0);
     // A request that was sent in time may take longer than that.

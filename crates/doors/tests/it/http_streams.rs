@@ -324,7 +324,7 @@ async fn frame(socket: &mut WebSocketStream<TcpStream>) -> Value {
     }
 }
 
-async fn say(socket: &mut WebSocketStream<TcpStream>, frame: impl Into<String>) {
+async fn send_text(socket: &mut WebSocketStream<TcpStream>, frame: impl Into<String>) {
     within(socket.send(Message::text(frame.into()))).await.expect("sent");
 }
 
@@ -336,7 +336,7 @@ async fn a_web_socket_carries_records_both_ways() {
     let record = frame(&mut socket).await;
     assert_eq!((&record["value"], &record["offset"]), (&json!("from elsewhere"), &json!(0)));
 
-    say(&mut socket, r#"{"publish":{"key":"aw==","value":"/w==","encoding":"base64"}}"#).await;
+    send_text(&mut socket, r#"{"publish":{"key":"aw==","value":"/w==","encoding":"base64"}}"#).await;
     // The response and the record itself arrive in either order.
     let one = frame(&mut socket).await;
     let other = frame(&mut socket).await;
@@ -353,15 +353,15 @@ async fn a_web_socket_carries_records_both_ways() {
 async fn a_mistake_in_a_frame_is_answered_and_the_next_one_is_fine() {
     let server = start().await;
     let mut socket = server.web_socket("/v1/topics/t.*/ws").await;
-    for (said, kind) in [
+    for (sent, kind) in [
         ("{", "malformed"),
         (r#"{"subscribe":{}}"#, "malformed"),
         (r#"{"publish":{"value":"?","encoding":"base64"}}"#, "malformed"),
         // A pattern is not a topic to publish to.
         (r#"{"publish":{"value":"v"}}"#, "invalid"),
     ] {
-        say(&mut socket, said).await;
-        assert_eq!(frame(&mut socket).await["error"]["kind"], kind, "{said}");
+        send_text(&mut socket, sent).await;
+        assert_eq!(frame(&mut socket).await["error"]["kind"], kind, "{sent}");
     }
     within(socket.send(Message::binary(&b"x"[..]))).await.expect("sent");
     assert_eq!(frame(&mut socket).await["error"]["kind"], "unsupported");
@@ -375,7 +375,7 @@ async fn a_publisher_does_not_wait_for_itself() {
     let mut socket = server.web_socket("/v1/topics/t/ws?overflow=block").await;
     let count = 2 * broker::Settings::default().subscriber_queue.batches_max;
     for i in 0..count {
-        say(&mut socket, json!({"publish": {"value": i.to_string()}}).to_string()).await;
+        send_text(&mut socket, json!({"publish": {"value": i.to_string()}}).to_string()).await;
     }
     let mut values = Vec::new();
     let mut published = 0;

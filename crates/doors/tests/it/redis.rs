@@ -124,22 +124,23 @@ async fn a_pattern_listens_to_thousands_of_topics_and_a_transaction_does_not_beg
     listener.send("PSUBSCRIBE many.* *.1").await;
     for i in 0..100 {
         assert_eq!(other.call("PING").await, "+PONG");
-        let heard = other.call(&format!("PUBLISH many.{i} early")).await;
-        assert!([":0", ":1", ":2"].contains(&heard.as_str()), "{heard}");
+        let receivers = other.call(&format!("PUBLISH many.{i} early")).await;
+        assert!([":0", ":1", ":2"].contains(&receivers.as_str()), "{receivers}");
     }
     assert_eq!(listener.answer().await, "(psubscribe many.* :1)");
     assert_eq!(listener.answer().await, "(psubscribe *.1 :2)");
     assert_eq!(other.call("PUBSUB NUMPAT").await, ":2");
     assert_eq!(other.call("PUBLISH many.2999 late").await, ":1");
     assert_eq!(other.call("PUBLISH new.1 late").await, ":1");
-    let mut heard = Vec::new();
-    while !heard.contains(&"(pmessage *.1 new.1 late)".to_owned()) || !heard.iter().any(|it| it.contains("2999")) {
-        heard.push(listener.answer().await);
+    let mut received = Vec::new();
+    while !received.contains(&"(pmessage *.1 new.1 late)".to_owned()) || !received.iter().any(|it| it.contains("2999"))
+    {
+        received.push(listener.answer().await);
     }
-    heard.sort_unstable();
-    let count = heard.len();
-    heard.dedup();
-    assert_eq!(heard.len(), count, "each message is heard once: {heard:?}");
+    received.sort_unstable();
+    let count = received.len();
+    received.dedup();
+    assert_eq!(received.len(), count, "each message is received once: {received:?}");
     assert_eq!(listener.call("PUNSUBSCRIBE *.1").await, "(punsubscribe *.1 :1)");
     let refused = other.transaction(&["PSUBSCRIBE many.*", "SUBSCRIBE many.2"]).await;
     assert!(refused.starts_with("(-ERR PSUBSCRIBE checks all topics") && refused.ends_with("(subscribe many.2 :1))"));

@@ -133,21 +133,15 @@ impl Order {
             let (at, _) = if is_small { self.small.ends } else { self.main.ends }?;
             self.remove(slots, at);
             let heat = slots[at].state.heat();
-            match is_small {
-                true if heat >= HEAT_KEPT => {
-                    slots[at].state.set_heat(0);
-                    self.push(slots, at, Queue::Main);
-                }
-                true => {
-                    self.ghosts.insert(slots[at].hash, self.main.count + self.small.count);
-                    return Some(at);
-                }
-                false if heat > 0 => {
-                    slots[at].state.set_heat(heat - 1);
-                    self.push(slots, at, Queue::Main);
-                }
-                false => return Some(at),
+            if is_small && heat < HEAT_KEPT {
+                self.ghosts.insert(slots[at].hash, self.main.count + self.small.count);
+                return Some(at);
             }
+            if !is_small && heat == 0 {
+                return Some(at);
+            }
+            slots[at].state.set_heat(if is_small { 0 } else { heat - 1 });
+            self.push(slots, at, Queue::Main);
         }
     }
 

@@ -19,7 +19,7 @@ mod gone;
 pub mod effects;
 mod stripe;
 
-// What a durable cache keeps in its log.
+// Records in the log of a durable cache.
 pub mod operations;
 pub mod record;
 

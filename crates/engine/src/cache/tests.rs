@@ -159,8 +159,8 @@ proptest! {
                 }
                 Step::Expiry { key, after_ms } => {
                     let expires_ms = after_ms.map(|after| now + after);
-                    let is_there = with(key, |key| stripe.set_expiry(key, expires_ms, || time));
-                    prop_assert_eq!(is_there, model.contains_key(&key));
+                    let exists = with(key, |key| stripe.set_expiry(key, expires_ms, || time));
+                    prop_assert_eq!(exists, model.contains_key(&key));
                     if let Some(known) = model.get_mut(&key) {
                         known.expires_ms = expires_ms;
                     }

@@ -89,16 +89,16 @@ impl Codec {
     /// Reads to the end of the stream. Fails if it yields more bytes than the limit, or than the compressed bytes
     /// announce.
     fn expand(self, reader: impl Read, small: &[u8]) -> Result<Bytes> {
-        let said = self.size_bound(small).unwrap_or(RECORDS_EXPANDED_BYTES_MAX);
-        let bytes_max = said.min(RECORDS_EXPANDED_BYTES_MAX);
+        let announced = self.size_bound(small).unwrap_or(RECORDS_EXPANDED_BYTES_MAX);
+        let bytes_max = announced.min(RECORDS_EXPANDED_BYTES_MAX);
         // Typical size of text. Memory beyond it is reserved as it fills.
         let mut plain = Vec::with_capacity((small.len() * 4).min(bytes_max));
         let mut bounded = reader.take(bytes_max as u64 + 1);
         bounded.read_to_end(&mut plain).map_err(|e| self.damaged(e))?;
         match plain.len() {
             length if length <= bytes_max => {}
-            _ if said >= RECORDS_EXPANDED_BYTES_MAX => return Err(self.too_large(small.len())),
-            _ => return Err(self.damaged(format!("they decompress to more than the announced {said} bytes"))),
+            _ if announced >= RECORDS_EXPANDED_BYTES_MAX => return Err(self.too_large(small.len())),
+            _ => return Err(self.damaged(format!("they decompress to more than the announced {announced} bytes"))),
         }
         // Memory is accounted by length, so no spare capacity is kept.
         plain.shrink_to_fit();

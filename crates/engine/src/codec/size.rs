@@ -75,15 +75,15 @@ fn count(mut reader: impl Read, bytes_max: usize) -> io::Result<usize> {
 /// member. The beginnings of other members are searched for, not found by decompressing: bytes that only look like a
 /// member increase the bound, unless no reader would accept them as one.
 fn gzip(small: &[u8]) -> Option<usize> {
-    let said_before = |end: usize| {
+    let length_before = |end: usize| {
         let length = small.get(..end)?.last_chunk::<4>()?;
-        Some(u32::from_le_bytes(*length) as usize).filter(|said| *said <= end.saturating_mul(DEFLATE_RATIO_MAX))
+        Some(u32::from_le_bytes(*length) as usize).filter(|bytes| *bytes <= end.saturating_mul(DEFLATE_RATIO_MAX))
     };
     let by_ratio = small.len().saturating_mul(DEFLATE_RATIO_MAX);
-    let last = said_before(small.len()).unwrap_or(by_ratio);
+    let last = length_before(small.len()).unwrap_or(by_ratio);
     let is_head = |at: &usize| small.get(at + GZIP_MEMBER.len()).is_some_and(|flags| flags & GZIP_FLAGS_RESERVED == 0);
     let heads = memchr::memmem::find_iter(small, &GZIP_MEMBER).filter(|at| *at > 0).filter(is_head);
-    let bytes = heads.filter_map(said_before).fold(last, usize::saturating_add);
+    let bytes = heads.filter_map(length_before).fold(last, usize::saturating_add);
     Some(bytes.min(by_ratio)).filter(|bound| *bound <= RECORDS_EXPANDED_BYTES_MAX)
 }
 
@@ -161,7 +161,7 @@ fn zstd_frame(rest: &mut Rest<'_>) -> Option<usize> {
     let is_single = flags >> 5 & 1 == 1;
     // The size of the window, and the number of a dictionary.
     rest.take(usize::from(!is_single) + [0, 1, 2, 4][usize::from(flags & 3)])?;
-    let said = match (flags >> 6, is_single) {
+    let announced = match (flags >> 6, is_single) {
         (0, false) => None,
         (0, true) => Some(rest.le(1)?),
         (1, _) => Some(rest.le(2)? + 256),
@@ -187,7 +187,7 @@ fn zstd_frame(rest: &mut Rest<'_>) -> Option<usize> {
     }
     // The checksum.
     rest.take(4 * usize::from(flags >> 2 & 1))?;
-    Some(said.map_or(blocks, |said| blocks.min(usize::try_from(said).unwrap_or(usize::MAX))))
+    Some(announced.map_or(blocks, |bytes| blocks.min(usize::try_from(bytes).unwrap_or(usize::MAX))))
 }
 
 /// Bytes that have not been read yet.

@@ -49,7 +49,7 @@ impl Member {
         self.join.is_open() || self.sync.is_open()
     }
 
-    fn hear(&mut self, now: Now) {
+    fn renew_session(&mut self, now: Now) {
         self.session_ends_ms = now.steady_ms + u64::from(self.session_timeout_ms);
     }
 
@@ -76,7 +76,7 @@ impl Member {
             Some(subscription) => (Some(subscription.topics), subscription.owned),
             None => (None, BTreeSet::new()),
         };
-        self.hear(now);
+        self.renew_session(now);
     }
 }
 
@@ -340,7 +340,7 @@ impl Classic {
         // A request that waits for the response to the previous join has to fail.
         self.news += u64::from(member.join.is_open());
         if keeps {
-            member.hear(now);
+            member.renew_session(now);
             member.join = Wait::Open(ticket);
             self.answer_join(&id);
             return Ok(Entry::Waits { who, ticket });
@@ -429,7 +429,7 @@ impl Classic {
     fn prepare(&mut self, now: Now) {
         for member in self.members.values_mut() {
             if member.sync.is_open() {
-                member.hear(now);
+                member.renew_session(now);
                 member.sync.answer(Err(rebalancing(&self.name)));
             }
             member.owes_sync = false;
@@ -444,8 +444,8 @@ impl Classic {
         let Phase::Preparing { quiet_until_ms, .. } = self.phase else {
             return;
         };
-        let is_there = self.members.values().all(|member| member.join.is_open());
-        if is_there && (self.members.is_empty() || self.pending.is_empty() && quiet_until_ms <= now.steady_ms) {
+        let have_all_joined = self.members.values().all(|member| member.join.is_open());
+        if have_all_joined && (self.members.is_empty() || self.pending.is_empty() && quiet_until_ms <= now.steady_ms) {
             self.complete(now, epoch);
         }
     }
@@ -461,9 +461,9 @@ impl Classic {
             self.news += 1;
             return;
         }
-        let is_there = |id: &MemberId| self.members.get(id).is_some_and(|member| member.join.is_open());
-        let leader = self.leader.clone().filter(is_there);
-        let Some(leader) = leader.or_else(|| self.members.keys().find(|id| is_there(id)).cloned()) else {
+        let has_joined = |id: &MemberId| self.members.get(id).is_some_and(|member| member.join.is_open());
+        let leader = self.leader.clone().filter(has_joined);
+        let Some(leader) = leader.or_else(|| self.members.keys().find(|id| has_joined(id)).cloned()) else {
             // Only static members are left, which may return until their session expires.
             let ends_ms = now.steady_ms + self.rebalance_timeout_ms();
             self.phase = Phase::Preparing { quiet_until_ms: now.steady_ms, ends_ms };
@@ -481,7 +481,7 @@ impl Classic {
                 member.assignment = Bytes::new();
                 member.owes_sync = member.join.is_open();
                 if member.owes_sync {
-                    member.hear(now);
+                    member.renew_session(now);
                 }
             }
             self.answer_join(id);
@@ -577,7 +577,7 @@ impl Classic {
                 }
             }
             Phase::Stable => {
-                member.hear(now);
+                member.renew_session(now);
                 member.sync = Wait::Open(ticket);
                 member.owes_sync = false;
                 self.answer_sync(&sync.who.member);
@@ -608,7 +608,7 @@ impl Classic {
             self.members.iter().filter(|(_, member)| member.sync.is_open()).map(|(id, _)| id.clone()).collect();
         for id in &waiting {
             if let Some(member) = self.members.get_mut(id) {
-                member.hear(now);
+                member.renew_session(now);
             }
             self.answer_sync(id);
         }
@@ -634,7 +634,7 @@ impl Classic {
 
     /// Handles a heartbeat.
     pub(super) fn heartbeat(&mut self, who: &Identity, generation: u32, now: Now) -> Outcome {
-        self.member(who, generation)?.hear(now);
+        self.member(who, generation)?.renew_session(now);
         match self.phase {
             Phase::Preparing { .. } => Err(rebalancing(&self.name)),
             Phase::Empty | Phase::Completing | Phase::Stable => Ok(()),
@@ -725,8 +725,8 @@ impl Classic {
             ends.push(self.sync_ends_ms);
         }
         if let Phase::Preparing { quiet_until_ms, ends_ms } = self.phase {
-            let is_there = self.members.values().all(|member| member.join.is_open()) && self.pending.is_empty();
-            ends.push(if is_there { quiet_until_ms.min(ends_ms) } else { ends_ms });
+            let is_complete = self.members.values().all(|member| member.join.is_open()) && self.pending.is_empty();
+            ends.push(if is_complete { quiet_until_ms.min(ends_ms) } else { ends_ms });
         }
         ends.into_iter().min()
     }

@@ -391,7 +391,7 @@ impl World {
             program.generation = 0;
             let join = join_of(program.who.clone(), patterns("t"));
             match self.group.join(join, &self.topics, self.now) {
-                Ok(beat) => self.hear(member, beat),
+                Ok(beat) => self.process_beat(member, beat),
                 Err(refused) => panic!("{refused:?}"),
             }
             return;
@@ -425,7 +425,7 @@ impl World {
         }
     }
 
-    fn hear(&mut self, member: usize, beat: u64) {
+    fn process_beat(&mut self, member: usize, beat: u64) {
         let program = self.programs[member].as_mut().expect("it runs");
         self.group.reconcile(&program.who, self.now).expect("a member");
         let turn = self.group.answer(&program.who, beat, true).expect("a member");
@@ -446,7 +446,7 @@ impl World {
             _ if self.kinds[member] == Kind::Native => {
                 let owned = program.reads.clone();
                 let beat = self.group.beat(&who, generation, Some(&owned), &self.topics, self.now);
-                beat.map(|beat| self.hear(member, beat))
+                beat.map(|beat| self.process_beat(member, beat))
             }
             Step::Named | Step::Out => return self.join(member, known),
             Step::Joining(ticket) => self.group.joined(&who, ticket, self.now).map(|joined| match joined {
@@ -549,10 +549,10 @@ impl World {
         let before = std::mem::take(&mut program.reads);
         match synced.given {
             Given::Partitions(partitions) => program.reads = partitions.into_iter().collect(),
-            Given::Bytes(said) => {
+            Given::Bytes(assignment) => {
                 let name = program.who.instance.as_ref().map_or(program.who.member.as_str(), InstanceId::as_str);
-                if !said.is_empty() {
-                    assert_eq!(said, bytes(&format!("{} {name}", program.generation)), "another's share");
+                if !assignment.is_empty() {
+                    assert_eq!(assignment, bytes(&format!("{} {name}", program.generation)), "another's share");
                 }
                 let shown = self.group.members().find(|shown| *shown.id == program.who.member).expect("a member");
                 program.reads = shown.assigned.clone();

@@ -301,7 +301,7 @@ impl Group {
             self.rebalance();
         }
         self.begin_anew(&id);
-        Ok(self.hear(&id, now))
+        Ok(self.renew_session(&id, now))
     }
 
     /// Starts a membership. A member that joins reads nothing yet, so partitions outside its target are released
@@ -361,7 +361,7 @@ impl Group {
             self.release(&who.member, owned);
         }
         self.refresh(catalog);
-        Ok(self.hear(&who.member, now))
+        Ok(self.renew_session(&who.member, now))
     }
 
     /// Replaces the subscription of a member.
@@ -389,7 +389,7 @@ impl Group {
         Ok(std::mem::replace(&mut member.session_timeout_ms, timeout_ms) != timeout_ms)
     }
 
-    pub(super) fn hear(&mut self, id: &MemberId, now: Now) -> u64 {
+    pub(super) fn renew_session(&mut self, id: &MemberId, now: Now) -> u64 {
         let Some(member) = self.members.get_mut(id) else {
             return 0;
         };

@@ -126,7 +126,7 @@ impl Group {
             self.reconcile(&who, now)?;
             self.release(&id, &subscription.owned);
         }
-        self.hear(&id, now);
+        self.renew_session(&id, now);
         Ok(Entry::Waits { who, ticket })
     }
 
@@ -242,7 +242,7 @@ impl Group {
         self.member(&sync.who, sync.generation)?.shown_epoch = sync.generation;
         let ticket = self.classic.ticket();
         self.find_face(&sync.who)?.synced = ticket;
-        self.hear(&sync.who.member, now);
+        self.renew_session(&sync.who.member, now);
         Ok(ticket)
     }
 
@@ -274,7 +274,7 @@ impl Group {
         self.find_face(who)?;
         self.member(who, generation)?.shown_epoch = generation;
         self.refresh(catalog);
-        self.hear(&who.member, now);
+        self.renew_session(&who.member, now);
         self.reconcile(who, now)?;
         let name = self.name.clone();
         let member = self.find(who)?;

@@ -76,10 +76,12 @@ impl Group {
             ClassicPhase::Stable => return GroupState::Stable,
             ClassicPhase::Empty => {}
         }
-        match self.members.is_empty() {
-            true => GroupState::Empty,
-            false if self.members.iter().all(is_stable) => GroupState::Stable,
-            false => GroupState::Reconciling,
+        if self.members.is_empty() {
+            GroupState::Empty
+        } else if self.members.iter().all(is_stable) {
+            GroupState::Stable
+        } else {
+            GroupState::Reconciling
         }
     }
 

@@ -613,7 +613,7 @@ impl World {
         program.gone.clear();
         let join = join_of(program.who.clone(), patterns(SUBSCRIPTIONS[topics]));
         let beat = self.group.join(join, &self.topics, self.now).expect("there is room");
-        self.hear(member, beat, true);
+        self.process_beat(member, beat, true);
     }
 
     fn beat(&mut self, member: usize, says_owned: bool, is_lost: bool) {
@@ -627,13 +627,13 @@ impl World {
                 self.group.reconcile(&program.who, self.now).expect("a member");
                 self.group.answer(&program.who, beat, says_owned).expect("a member");
             }
-            Ok(beat) => self.hear(member, beat, says_owned),
+            Ok(beat) => self.process_beat(member, beat, says_owned),
             // It was removed: it stops reading.
             Err(_) => self.programs[member] = None,
         }
     }
 
-    fn hear(&mut self, member: usize, beat: u64, in_full: bool) {
+    fn process_beat(&mut self, member: usize, beat: u64, in_full: bool) {
         let program = self.programs[member].as_mut().expect("it runs");
         self.group.reconcile(&program.who, self.now).expect("a member");
         let earlier = self.group.answer(&program.who, beat - 1, true).expect("a member");

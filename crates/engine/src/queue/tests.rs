@@ -501,11 +501,11 @@ fn a_clock_that_jumps_both_ways_loses_nothing_and_holds_nothing_longer() {
                     let at = random(held.len() as u32) as usize;
                     let lease: Lease = held.swap_remove(at);
                     // The lease may have expired, or another receiver may hold the message.
-                    let said = match answer {
+                    let settled = match answer {
                         1 => queue.ack(lease.offset, lease.lease, now_ms).map(drop),
                         _ => queue.nack(lease.offset, lease.lease, now_ms, Some(delay_ms)),
                     };
-                    if answer == 1 && said.is_ok() {
+                    if answer == 1 && settled.is_ok() {
                         done.insert(lease.offset);
                     }
                 }

@@ -257,10 +257,10 @@ impl ClientFirst {
     /// without commas.
     pub fn challenge(self, credential: Credential, is_known: bool, server_nonce: &str) -> (Exchange, Vec<u8>) {
         let nonce = format!("{}{server_nonce}", self.nonce);
-        let said = format!("r={nonce},s={},i={}", BASE64.encode(&credential.salt), credential.iterations);
-        let so_far = format!("{},{said}", self.bare);
+        let challenge = format!("r={nonce},s={},i={}", BASE64.encode(&credential.salt), credential.iterations);
+        let so_far = format!("{},{challenge}", self.bare);
         let exchange = Exchange { user: self.user, gs2_header: self.gs2_header, nonce, so_far, credential, is_known };
-        (exchange, said.into_bytes())
+        (exchange, challenge.into_bytes())
     }
 }
 

@@ -139,9 +139,9 @@ fn records_of_the_topic_are_read_as_they_are_written() {
 }
 
 /// Returns the group that a restart restores from all of its records.
-fn restored(said: &BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> Group {
+fn restored(stored: &BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> Group {
     let mut group = Group::default();
-    for (key, value) in said {
+    for (key, value) in stored {
         group.restore(StreamRecord::decode(key, value.as_deref()).expect("it was written"));
     }
     group
@@ -153,7 +153,7 @@ fn a_group_is_what_a_naive_one_is_also_after_a_restart() {
     let topic = TopicId::new(1, 1);
     let mut dice = Dice(3);
     let (mut group, mut model) = (Group::new(EntryId::ZERO, Some(0)), BTreeMap::<EntryId, (u64, u64, u64)>::new());
-    let mut said = BTreeMap::new();
+    let mut stored = BTreeMap::new();
     let name = |number: u64| vec![b'c', number as u8];
     for now in 0..20_000 {
         let one = id(dice.roll(100), 1);
@@ -174,10 +174,10 @@ fn a_group_is_what_a_naive_one_is_also_after_a_restart() {
             }
         }
         for record in group.take_changes(topic, b"g") {
-            said.insert(record.key(), record.value());
+            stored.insert(record.key(), record.value());
         }
         if now % 500 == 0 {
-            let back = restored(&said);
+            let back = restored(&stored);
             for group in [&group, &back] {
                 let is = group.all_pending(EntryId::ZERO, EntryId::MAX).map(|(id, pending)| {
                     (id, (u64::from(pending.consumer[1]), pending.delivered_ms, pending.deliveries))
@@ -195,9 +195,9 @@ fn a_group_is_what_a_naive_one_is_also_after_a_restart() {
     }
     // The records that delete a group leave nothing.
     for record in group.gone(topic, b"g") {
-        said.insert(record.key(), record.value());
+        stored.insert(record.key(), record.value());
     }
-    assert!(said.values().all(Option::is_none));
+    assert!(stored.values().all(Option::is_none));
 }
 
 #[test]

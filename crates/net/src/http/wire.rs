@@ -181,14 +181,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
 /// Sends a client the reason why it is not served, if it reads within `wait`. Its bytes are read until then, because
 /// closing with unread bytes could destroy the answer.
 pub(super) async fn last_words(mut stream: impl AsyncRead + AsyncWrite + Unpin, text: &[u8], wait: Duration) {
-    let said = async {
+    let send = async {
         stream.write_all(text).await?;
         stream.shutdown().await?;
         let mut scratch = [0; 4096];
         while stream.read(&mut scratch).await? > 0 {}
         io::Result::Ok(())
     };
-    match tokio::time::timeout(wait, said).await {
+    match tokio::time::timeout(wait, send).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "a refused client did not read the refusal"),
         Err(elapsed) => tracing::debug!(%elapsed, "a refused client did not read the refusal in time"),

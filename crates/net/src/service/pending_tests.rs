@@ -14,7 +14,7 @@ use crate::limits::Cap;
 use crate::service::{Decoded, Held, Input, Never, Out, Peer, Reply};
 
 /// Contents of a later answer: the number of its request, and the index of the response.
-type Said = (usize, usize);
+type Numbered = (usize, usize);
 
 /// Protocol that only has an order. A response consists of its request's tag and its own number.
 #[derive(Clone)]
@@ -66,7 +66,7 @@ enum Step {
     Known,
     Refused,
     /// A running request sends a response, or ends.
-    Say(usize),
+    Send(usize),
     End(usize),
     Fail(usize),
     /// All answers that may be sent are taken.
@@ -79,7 +79,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Later),
         1 => Just(Step::Known),
         1 => Just(Step::Refused),
-        3 => any::<usize>().prop_map(Step::Say),
+        3 => any::<usize>().prop_map(Step::Send),
         3 => any::<usize>().prop_map(Step::End),
         1 => any::<usize>().prop_map(Step::Fail),
         2 => Just(Step::Take),
@@ -89,7 +89,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Answers to one request.
 #[derive(Clone, Debug, Default)]
-struct Came {
+struct Answers {
     responses: usize,
     faults: usize,
     is_done: bool,
@@ -98,32 +98,32 @@ struct Came {
 fn run<const IN_ORDER: bool>(steps: &[Step]) -> Result<(), TestCaseError> {
     let lease = Cap::new(1000).lease();
     let mut pending = Pending::<Only<IN_ORDER>, Nothing>::default();
-    let mut running: Vec<(usize, usize, UnboundedSender<Said>)> = Vec::new();
-    let mut came = Vec::<Came>::new();
+    let mut running: Vec<(usize, usize, UnboundedSender<Numbered>)> = Vec::new();
+    let mut answers = Vec::<Answers>::new();
     let mut latest = 0;
     let mut now = 0;
-    let mut take = |pending: &mut Pending<Only<IN_ORDER>, Nothing>, came: &mut Vec<Came>| {
+    let mut take = |pending: &mut Pending<Only<IN_ORDER>, Nothing>, answers: &mut Vec<Answers>| {
         while let Some(answer) = pending.poll_next(&mut Context::from_waker(Waker::noop())) {
             let tag = match &answer {
-                Answer::Response(tag, (of, number)) => {
-                    prop_assert_eq!((*of, *number), (*tag, came[*tag].responses));
-                    came[*tag].responses += 1;
+                Answer::Response(tag, (request, number)) => {
+                    prop_assert_eq!((*request, *number), (*tag, answers[*tag].responses));
+                    answers[*tag].responses += 1;
                     *tag
                 }
                 Answer::Fault(tag, _) => {
-                    came[*tag].faults += 1;
+                    answers[*tag].faults += 1;
                     *tag
                 }
                 Answer::Done(_) => {
                     if IN_ORDER {
                         // It is the first that is not done.
-                        let first = came.iter().position(|came| !came.is_done);
-                        came[first.expect("somebody is open")].is_done = true;
+                        let first = answers.iter().position(|answers| !answers.is_done);
+                        answers[first.expect("a request is open")].is_done = true;
                     }
                     continue;
                 }
             };
-            prop_assert!(!came[tag].is_done, "{tag} was done");
+            prop_assert!(!answers[tag].is_done, "{tag} was done");
             prop_assert!(!IN_ORDER || tag >= latest, "{tag} after {latest}");
             latest = tag;
         }
@@ -132,27 +132,27 @@ fn run<const IN_ORDER: bool>(steps: &[Step]) -> Result<(), TestCaseError> {
     for step in steps {
         match step {
             Step::Later => {
-                let (say, mut said) = unbounded_channel();
-                let tag = came.len();
+                let (sender, mut receiver) = unbounded_channel();
+                let tag = answers.len();
                 let permit = lease.acquire(1).expect("enough");
                 let begun = Begun { tag, due: now + 5, at: None, _permit: permit };
-                pending.push(begun, poll_fn(move |cx| said.poll_recv(cx)).boxed_local(), false);
-                running.push((tag, 0, say));
-                came.push(Came::default());
+                pending.push(begun, poll_fn(move |cx| receiver.poll_recv(cx)).boxed_local(), false);
+                running.push((tag, 0, sender));
+                answers.push(Answers::default());
             }
             Step::Known if IN_ORDER => {
-                pending.push_known(came.len(), (came.len(), 0), None);
-                came.push(Came::default());
+                pending.push_known(answers.len(), (answers.len(), 0), None);
+                answers.push(Answers::default());
             }
             Step::Refused if IN_ORDER => {
-                pending.push_fault(came.len(), Fault::busy("full"));
-                came.push(Came::default());
+                pending.push_fault(answers.len(), Fault::busy("full"));
+                answers.push(Answers::default());
             }
             Step::Known | Step::Refused => {}
-            Step::Say(which) if !running.is_empty() => {
+            Step::Send(which) if !running.is_empty() => {
                 let at = which % running.len();
-                let (tag, number, say) = &mut running[at];
-                let _is_heard = say.send((*tag, *number));
+                let (tag, number, sender) = &mut running[at];
+                let _is_received = sender.send((*tag, *number));
                 *number += 1;
             }
             Step::End(which) if !running.is_empty() => drop(running.swap_remove(which % running.len())),
@@ -160,8 +160,8 @@ fn run<const IN_ORDER: bool>(steps: &[Step]) -> Result<(), TestCaseError> {
                 let (tag, ..) = running[which % running.len()];
                 pending.fail(tag as u64, &Fault::malformed("cut"));
             }
-            Step::Say(_) | Step::End(_) | Step::Fail(_) => {}
-            Step::Take => take(&mut pending, &mut came)?,
+            Step::Send(_) | Step::End(_) | Step::Fail(_) => {}
+            Step::Take => take(&mut pending, &mut answers)?,
             Step::Pass(ticks) => {
                 now += ticks;
                 pending.expire(now);
@@ -170,10 +170,10 @@ fn run<const IN_ORDER: bool>(steps: &[Step]) -> Result<(), TestCaseError> {
         }
     }
     running.clear();
-    take(&mut pending, &mut came)?;
+    take(&mut pending, &mut answers)?;
     prop_assert!(pending.is_empty() && pending.unfinished() == 0 && !pending.is_alone());
-    for came in &came {
-        prop_assert!(came.responses + came.faults > 0 && came.faults <= 1, "{:?}", came);
+    for answers in &answers {
+        prop_assert!(answers.responses + answers.faults > 0 && answers.faults <= 1, "{:?}", answers);
     }
     drop(pending);
     prop_assert_eq!(lease.cap().in_use(), 0);

@@ -4,7 +4,7 @@ use net::service::{FaultKind, ServiceSettings};
 
 use crate::harness::framed::{call, open, open_raw, piece, tell};
 use crate::harness::stand::patient;
-use crate::harness::{Said, Stand, Way, noise, over_every_transport, until};
+use crate::harness::{Fixture, ServerFrame, Way, noise, over_every_transport, until};
 
 over_every_transport!(
     a_body_comes_whole,
@@ -35,8 +35,8 @@ fn pieces(id: u32, body: &[u8], sizes: &[usize]) -> Vec<u8> {
 }
 
 async fn a_body_comes_whole(way: Way) {
-    for stand in Stand::both(patient()) {
-        let mut peer = stand.dial(way).await;
+    for fixture in Fixture::both(patient()) {
+        let mut peer = fixture.dial(way).await;
         let body = noise(1, 3 << 20);
         let length = body.len() as u64;
         let mut bytes = Vec::new();
@@ -47,21 +47,25 @@ async fn a_body_comes_whole(way: Way) {
         bytes.extend(open_raw(3, length, "collect x"));
         bytes.extend(&body);
         bytes.extend([open(4, Some(0), "collect x"), piece(4, b"", true), call(5, "echo end")].concat());
-        let mut said = peer.exchange(&bytes, 5).await;
-        if !stand.is_in_order {
-            said.sort_by_key(Said::id);
+        let mut received = peer.exchange(&bytes, 5).await;
+        if !fixture.is_in_order {
+            received.sort_by_key(ServerFrame::id);
         }
         for id in 1..4 {
-            assert!(said[id as usize - 1] == Said::Answer(id, body.clone()), "{:?}", said[id as usize - 1]);
+            assert!(
+                received[id as usize - 1] == ServerFrame::Answer(id, body.clone()),
+                "{:?}",
+                received[id as usize - 1]
+            );
         }
-        assert_eq!(said[3..], [Said::Answer(4, Vec::new()), Said::Answer(5, b"end".into())]);
+        assert_eq!(received[3..], [ServerFrame::Answer(4, Vec::new()), ServerFrame::Answer(5, b"end".into())]);
         drop(peer);
-        stand.is_left_alone().await;
+        fixture.assert_all_released().await;
     }
 }
 
 async fn bodies_may_come_at_the_same_time(way: Way) {
-    let stand = Stand::out_of_order(patient());
+    let fixture = Fixture::out_of_order(patient());
     let body = |id: u32| noise(u64::from(id), 100_000 * id as usize);
     let mut bytes: Vec<u8> = (1..=8).flat_map(|id| open(id, None, "collect x")).collect();
     for at in (0..).step_by(30_000).take_while(|at| *at < 800_000) {
@@ -73,39 +77,39 @@ async fn bodies_may_come_at_the_same_time(way: Way) {
         }
     }
     let between = (bytes.windows(7).filter(|words| *words == b"between")).count();
-    let mut peer = stand.dial(way).await;
-    let said = peer.exchange(&bytes, 8 + between).await;
+    let mut peer = fixture.dial(way).await;
+    let received = peer.exchange(&bytes, 8 + between).await;
     for id in 1..=8 {
-        let answer = said.iter().find(|said| said.id() == id).expect("an answer");
-        assert!(*answer == Said::Answer(id, body(id)), "{answer:?}");
+        let answer = received.iter().find(|received| received.id() == id).expect("an answer");
+        assert!(*answer == ServerFrame::Answer(id, body(id)), "{answer:?}");
     }
     drop(peer);
-    stand.is_left_alone().await;
+    fixture.assert_all_released().await;
 }
 
 async fn many_bodies_at_once_do_not_wait_for_each_other(way: Way) {
-    let stand = Stand::out_of_order(ServiceSettings { requests_per_connection_max: 3, ..patient() });
-    let mut peer = stand.dial(way).await;
+    let fixture = Fixture::out_of_order(ServiceSettings { requests_per_connection_max: 3, ..patient() });
+    let mut peer = fixture.dial(way).await;
     let each = |bytes: fn(u32) -> Vec<u8>| (1..=3).flat_map(bytes).collect::<Vec<u8>>();
     peer.send(&each(|id| open(id, None, "collect x"))).await;
-    stand.world.until_times("begin x", 3).await;
-    let mut said = peer.exchange(&each(|id| piece(id, b"body", true)), 3).await;
-    said.sort_by_key(Said::id);
-    assert_eq!(said, [1, 2, 3].map(|id| Said::Answer(id, b"body".into())));
+    fixture.world.until_times("begin x", 3).await;
+    let mut received = peer.exchange(&each(|id| piece(id, b"body", true)), 3).await;
+    received.sort_by_key(ServerFrame::id);
+    assert_eq!(received, [1, 2, 3].map(|id| ServerFrame::Answer(id, b"body".into())));
     drop(peer);
-    stand.is_left_alone().await;
+    fixture.assert_all_released().await;
 }
 
 async fn in_order_nothing_comes_before_a_body_is_whole(way: Way) {
     for between in [call(2, "echo x"), tell("x"), open(2, None, "collect x")] {
-        let stand = Stand::in_order(patient());
-        let mut peer = stand.dial(way).await;
+        let fixture = Fixture::in_order(patient());
+        let mut peer = fixture.dial(way).await;
         peer.send_all(&[open(1, None, "collect x"), piece(1, b"a", false), between, piece(1, b"b", true)]).await;
-        let said = peer.hear().await;
-        assert!(said.is_fault(1, FaultKind::Malformed), "{said:?}");
-        peer.ear.hears_the_end().await;
+        let received = peer.receive().await;
+        assert!(received.is_fault(1, FaultKind::Malformed), "{received:?}");
+        peer.reader.assert_end().await;
         drop(peer);
-        stand.is_left_alone().await;
+        fixture.assert_all_released().await;
     }
 }
 
@@ -114,9 +118,9 @@ async fn in_order_nothing_comes_before_a_body_is_whole(way: Way) {
 const BETWEEN_BYTES_MAX: u64 = 24 << 20;
 
 async fn a_slow_handler_slows_its_peer(way: Way) {
-    for stand in Stand::both(ServiceSettings { body_bytes_max: 1 << 30, ..patient() }) {
-        let mut peer = stand.dial(way).await;
-        let mut other = stand.dial(way).await;
+    for fixture in Fixture::both(ServiceSettings { body_bytes_max: 1 << 30, ..patient() }) {
+        let mut peer = fixture.dial(way).await;
+        let mut other = fixture.dial(way).await;
         let count = 1000;
         let bytes = 64 << 10;
         let chunk = piece(1, &noise(1, bytes), false);
@@ -124,185 +128,185 @@ async fn a_slow_handler_slows_its_peer(way: Way) {
         let sent = std::cell::Cell::new(0);
         let send = async {
             for _ in 0..count {
-                peer.mouth.send(&chunk).await;
+                peer.writer.send(&chunk).await;
                 sent.set(sent.get() + bytes as u64);
             }
-            peer.mouth.send(&piece(1, b"end", true)).await;
+            peer.writer.send(&piece(1, b"end", true)).await;
         };
         let take = async {
             // Before each piece is taken, and so after everything that could arrive without it.
             for taken in 0..count / 2 {
-                let read = stand.totals().bytes_read;
+                let read = fixture.totals().bytes_read;
                 let most = (taken * bytes) as u64 + (1 << 20);
                 assert!(read < most, "the server has read {read} bytes, and {taken} pieces were taken");
                 assert!(sent.get() < most + BETWEEN_BYTES_MAX, "{} bytes sent, {taken} pieces taken", sent.get());
-                stand.world.open("x", 1);
-                stand.world.until_times("took x", taken + 1).await;
+                fixture.world.open("x", 1);
+                fixture.world.until_times("took x", taken + 1).await;
             }
             // Other connections are served, and requests of the same peer wait.
-            other.is_served().await;
-            let in_use = stand.memory.in_use();
+            other.assert_served().await;
+            let in_use = fixture.memory.in_use();
             assert!(in_use < 2 << 20, "{in_use}");
-            stand.world.open("x", 2 * count);
+            fixture.world.open("x", 2 * count);
         };
         tokio::join!(send, take);
-        let said = peer.hear().await;
-        assert_eq!(said, Said::Answer(1, (count * bytes + 3).to_string().into()));
+        let received = peer.receive().await;
+        assert_eq!(received, ServerFrame::Answer(1, (count * bytes + 3).to_string().into()));
         drop((peer, other));
-        stand.is_left_alone().await;
+        fixture.assert_all_released().await;
     }
 }
 
 async fn a_slow_peer_slows_its_handler(way: Way) {
     let bytes = 64 << 10;
-    for stand in Stand::both(ServiceSettings { outbox_bytes_max: 256 << 10, ..patient() }) {
-        let mut peer = stand.dial(way).await;
+    for fixture in Fixture::both(ServiceSettings { outbox_bytes_max: 256 << 10, ..patient() }) {
+        let mut peer = fixture.dial(way).await;
         peer.send(&call(1, &format!("flood x 1000 {bytes}"))).await;
-        for heard in 0..1000 {
-            let made = stand.world.noted("x") as u64;
-            let between = (made - heard) * bytes;
-            assert!(between < BETWEEN_BYTES_MAX, "{made} answers were made, {heard} heard");
-            let said = peer.hear().await;
-            assert!(said == Said::Answer(1, noise(heard, bytes as usize)), "{said:?}");
+        for read in 0..1000 {
+            let created = fixture.world.noted("x") as u64;
+            let between = (created - read) * bytes;
+            assert!(between < BETWEEN_BYTES_MAX, "{created} answers were created, {read} were read");
+            let received = peer.receive().await;
+            assert!(received == ServerFrame::Answer(1, noise(read, bytes as usize)), "{received:?}");
         }
-        peer.is_served().await;
+        peer.assert_served().await;
         drop(peer);
-        stand.is_left_alone().await;
+        fixture.assert_all_released().await;
     }
 }
 
 async fn a_body_that_is_dropped_is_read_to_its_end(way: Way) {
-    for stand in Stand::both(patient()) {
-        let mut peer = stand.dial(way).await;
+    for fixture in Fixture::both(patient()) {
+        let mut peer = fixture.dial(way).await;
         let body = noise(1, 4 << 20);
         // Dropped before it arrives.
         let bytes = [open(1, None, "drop x"), pieces(1, &body, &[100_000]), call(2, "echo after")].concat();
-        let said = peer.exchange(&bytes, 2).await;
-        assert_eq!(said, [Said::Answer(1, b"dropped".into()), Said::Answer(2, b"after".into())]);
+        let received = peer.exchange(&bytes, 2).await;
+        assert_eq!(received, [ServerFrame::Answer(1, b"dropped".into()), ServerFrame::Answer(2, b"after".into())]);
         // Dropped while it blocks the peer.
         let bytes = [open(3, None, "keep y"), pieces(3, &body, &[100_000]), call(4, "echo after")].concat();
-        let let_go = async {
-            stand.world.until("begin y").await;
-            stand.world.open("y", 1);
+        let release = async {
+            fixture.world.until("begin y").await;
+            fixture.world.open("y", 1);
         };
-        let (mut said, ()) = tokio::join!(peer.exchange(&bytes, 2), let_go);
-        if !stand.is_in_order {
-            said.sort_by_key(Said::id);
+        let (mut received, ()) = tokio::join!(peer.exchange(&bytes, 2), release);
+        if !fixture.is_in_order {
+            received.sort_by_key(ServerFrame::id);
         }
-        assert_eq!(said, [Said::Answer(3, b"dropped".into()), Said::Answer(4, b"after".into())]);
-        until("its permits are given back", || stand.bodies.in_use() + stand.memory.in_use() == 0).await;
+        assert_eq!(received, [ServerFrame::Answer(3, b"dropped".into()), ServerFrame::Answer(4, b"after".into())]);
+        until("its permits are released", || fixture.bodies.in_use() + fixture.memory.in_use() == 0).await;
         drop(peer);
-        stand.is_left_alone().await;
+        fixture.assert_all_released().await;
     }
 }
 
 async fn a_body_over_the_limit_is_refused(way: Way) {
-    for stand in Stand::both(ServiceSettings { body_bytes_max: 100_000, ..patient() }) {
+    for fixture in Fixture::both(ServiceSettings { body_bytes_max: 100_000, ..patient() }) {
         let whole = noise(1, 100_000);
         // A body with an announced length is refused before it arrives.
         for opening in [open(1, Some(100_001), "collect x"), open_raw(1, 1 << 40, "collect x")] {
-            let mut peer = stand.dial(way).await;
+            let mut peer = fixture.dial(way).await;
             let fits = [open(2, Some(100_000), "collect x"), pieces(2, &whole, &[9_000])].concat();
-            assert!(peer.exchange(&fits, 1).await[0] == Said::Answer(2, whole.clone()));
+            assert!(peer.exchange(&fits, 1).await[0] == ServerFrame::Answer(2, whole.clone()));
             peer.send(&opening).await;
-            peer.ear.is_told_and_closed(FaultKind::TooLarge).await;
+            peer.reader.assert_fault_and_end(FaultKind::TooLarge).await;
         }
-        assert_eq!(stand.world.noted("begin x"), 2);
+        assert_eq!(fixture.world.noted("begin x"), 2);
         // A body without one is refused as soon as it is too large.
-        let mut peer = stand.dial(way).await;
+        let mut peer = fixture.dial(way).await;
         peer.send_all(&[open(1, None, "collect y"), piece(1, &whole, false), piece(1, b"x", false)]).await;
-        let said = peer.hear().await;
-        assert!(said.is_fault(u32::from(stand.is_in_order), FaultKind::TooLarge), "{said:?}");
-        peer.ear.hears_the_end().await;
-        stand.world.until("end y").await;
+        let received = peer.receive().await;
+        assert!(received.is_fault(u32::from(fixture.is_in_order), FaultKind::TooLarge), "{received:?}");
+        peer.reader.assert_end().await;
+        fixture.world.until("end y").await;
         drop(peer);
-        let totals = stand.is_left_alone().await;
+        let totals = fixture.assert_all_released().await;
         assert_eq!((totals.faults, totals.requests_started), (3, 3));
         assert!(totals.bytes_read < 4 * 100_000);
     }
 }
 
 async fn bodies_beyond_the_cap_are_answered_busy(way: Way) {
-    for stand in Stand::both(ServiceSettings { streamed_bodies_max: 1, ..patient() }) {
-        let mut first = stand.dial(way).await;
-        let mut second = stand.dial(way).await;
+    for fixture in Fixture::both(ServiceSettings { streamed_bodies_max: 1, ..patient() }) {
+        let mut first = fixture.dial(way).await;
+        let mut second = fixture.dial(way).await;
         first.send_all(&[open(1, None, "collect x"), piece(1, b"a", false)]).await;
-        stand.world.until("begin x").await;
+        fixture.world.until("begin x").await;
         second.send_all(&[open(2, None, "collect y"), piece(2, b"lost", false)]).await;
-        let said = second.hear().await;
-        assert!(said.is_fault(2, FaultKind::Busy), "{said:?}");
+        let received = second.receive().await;
+        assert!(received.is_fault(2, FaultKind::Busy), "{received:?}");
         second.send_all(&[piece(2, b"lost", true), call(3, "echo after")]).await;
-        assert_eq!(second.hear().await, Said::Answer(3, b"after".into()));
+        assert_eq!(second.receive().await, ServerFrame::Answer(3, b"after".into()));
         first.send(&piece(1, b"b", true)).await;
-        assert_eq!(first.hear().await, Said::Answer(1, b"ab".into()));
-        assert_eq!(stand.world.noted("begin y"), 0);
+        assert_eq!(first.receive().await, ServerFrame::Answer(1, b"ab".into()));
+        assert_eq!(fixture.world.noted("begin y"), 0);
         drop((first, second));
-        assert_eq!(stand.is_left_alone().await.requests_refused, 1);
+        assert_eq!(fixture.assert_all_released().await.requests_refused, 1);
     }
 }
 
 async fn a_body_that_is_cut_is_not_taken_for_a_whole_one(way: Way) {
-    for stand in Stand::both(patient()) {
-        let mut lost = stand.dial_abrupt(way).await;
-        let mut half = stand.dial(way).await;
+    for fixture in Fixture::both(patient()) {
+        let mut lost = fixture.dial_abrupt(way).await;
+        let mut half = fixture.dial(way).await;
         for (peer, name) in [(&mut lost, "lost"), (&mut half, "half")] {
             peer.send_all(&[open(1, Some(10), &format!("collect {name}")), piece(1, b"12345", false)]).await;
-            stand.world.until(&format!("begin {name}")).await;
+            fixture.world.until(&format!("begin {name}")).await;
         }
-        half.mouth.finish().await;
-        let said = half.hear().await;
-        assert!(matches!(&said, Said::Answer(1, words) if words.starts_with(b"cut:")), "{said:?}");
+        half.writer.finish().await;
+        let received = half.receive().await;
+        assert!(matches!(&received, ServerFrame::Answer(1, words) if words.starts_with(b"cut:")), "{received:?}");
         drop(lost);
-        stand.world.until("end lost").await;
+        fixture.world.until("end lost").await;
         drop(half);
-        stand.is_left_alone().await;
+        fixture.assert_all_released().await;
     }
 }
 
 /// Each accepted body may have a quarter of a MiB waiting.
 #[tokio::test]
-async fn what_waits_of_all_bodies_is_bounded_by_the_memory() {
+async fn waiting_bytes_of_all_bodies_are_bounded_by_the_memory() {
     let settings = ServiceSettings { memory_bytes_max: 1 << 20, streamed_bodies_max: 1000, ..patient() };
-    let stand = Stand::out_of_order(settings);
-    let mut peer = stand.dial_abrupt(Way::Tcp).await;
+    let fixture = Fixture::out_of_order(settings);
+    let mut peer = fixture.dial_abrupt(Way::Tcp).await;
     let opened: Vec<u8> = (1..=10).flat_map(|id| open(id, None, "keep x")).collect();
     peer.send(&opened).await;
-    for said in peer.hear_all(6).await {
-        assert!(said.is_fault(said.id(), FaultKind::Busy), "{said:?}");
+    for received in peer.receive_all(6).await {
+        assert!(received.is_fault(received.id(), FaultKind::Busy), "{received:?}");
     }
-    stand.world.until_times("begin x", 4).await;
-    assert_eq!(stand.memory.in_use(), 1 << 20);
+    fixture.world.until_times("begin x", 4).await;
+    assert_eq!(fixture.memory.in_use(), 1 << 20);
     drop(peer);
-    stand.is_left_alone().await;
+    fixture.assert_all_released().await;
 }
 
 /// A larger piece is charged for its excess while it waits.
 #[tokio::test]
 async fn a_large_piece_is_charged_while_it_waits() {
     let settings = ServiceSettings { memory_bytes_max: 4 << 20, ..patient() };
-    let stand = Stand::out_of_order(settings);
-    let mut peer = stand.dial(Way::Tcp).await;
+    let fixture = Fixture::out_of_order(settings);
+    let mut peer = fixture.dial(Way::Tcp).await;
     let large = noise(1, 1 << 20);
     peer.send_all(&[open(1, None, "slowly x"), piece(1, &large, false)]).await;
-    stand.world.until("begin x").await;
-    stand.has_read(1 << 20).await;
-    until("it is charged", || stand.memory.in_use() >= 1 << 20).await;
-    stand.world.open("x", 1);
-    stand.world.until("took x").await;
+    fixture.world.until("begin x").await;
+    fixture.has_read(1 << 20).await;
+    until("it is charged", || fixture.memory.in_use() >= 1 << 20).await;
+    fixture.world.open("x", 1);
+    fixture.world.until("took x").await;
     peer.send(&piece(1, b"small", false)).await;
-    until("it is given back", || stand.memory.in_use() < 1 << 19).await;
+    until("it is released", || fixture.memory.in_use() < 1 << 19).await;
     // A piece that does not fit is refused, and not kept.
-    let mut second = stand.dial(Way::Tcp).await;
+    let mut second = fixture.dial(Way::Tcp).await;
     second.send_all(&[open(2, None, "keep y"), piece(2, &noise(2, 3 << 20), false)]).await;
-    second.ear.is_told_and_closed(FaultKind::Busy).await;
+    second.reader.assert_fault_and_end(FaultKind::Busy).await;
     // It remains charged while it waits, even when it is complete.
     drop(second);
-    stand.world.open("x", 1);
-    stand.world.until_times("took x", 2).await;
+    fixture.world.open("x", 1);
+    fixture.world.until_times("took x", 2).await;
     peer.send(&piece(1, &large, true)).await;
-    until("it is charged", || stand.memory.in_use() >= 1 << 20).await;
-    stand.world.open("x", 2);
-    assert_eq!(peer.hear().await, Said::Answer(1, (2 * large.len() + 5).to_string().into()));
+    until("it is charged", || fixture.memory.in_use() >= 1 << 20).await;
+    fixture.world.open("x", 2);
+    assert_eq!(peer.receive().await, ServerFrame::Answer(1, (2 * large.len() + 5).to_string().into()));
     drop(peer);
-    stand.is_left_alone().await;
+    fixture.assert_all_released().await;
 }

@@ -5,7 +5,7 @@ use net::telemetry::TelemetrySettings;
 
 use crate::harness::framed::{call, frame, open, piece, tell};
 use crate::harness::stand::{Plan, patient};
-use crate::harness::{Said, Stand, Way, over_every_transport, until};
+use crate::harness::{Fixture, ServerFrame, Way, over_every_transport, until};
 
 over_every_transport!(everything_is_counted_once, every_request_has_its_duration);
 
@@ -17,7 +17,7 @@ async fn everything_is_counted_once(way: Way) {
     for is_in_order in [true, false] {
         // On one worker, because another worker may keep the only permit of a cap for a moment.
         let settings = ServiceSettings { streamed_bodies_max: 1, ..measured() };
-        let stand = Stand::build(Plan { is_in_order, settings, workers: 1, ..Plan::default() });
+        let fixture = Fixture::build(Plan { is_in_order, settings, workers: 1, ..Plan::default() });
         let frames = [
             call(1, "echo at once"),
             call(2, "wait later"),
@@ -33,52 +33,52 @@ async fn everything_is_counted_once(way: Way) {
         ];
         let count = 8;
         let peers = 3;
-        let mut heard = 0;
+        let mut bytes_received = 0;
         for peer in 0..peers {
-            let mut peer_of = stand.dial(way).await;
+            let mut peer_of = fixture.dial(way).await;
             peer_of.send_all(&frames).await;
-            stand.world.open("later", 1);
-            stand.world.open("more", 3);
-            until("one is refused", || stand.totals().requests_refused == peer as u64 + 1).await;
-            stand.world.open("body", 1);
+            fixture.world.open("later", 1);
+            fixture.world.open("more", 3);
+            until("one is refused", || fixture.totals().requests_refused == peer as u64 + 1).await;
+            fixture.world.open("body", 1);
             for _ in 0..count + 2 {
-                heard += peer_of.hear().await.frame_bytes();
+                bytes_received += peer_of.receive().await.frame_bytes();
             }
             let peer = peer as u64 + 1;
-            until("all is counted", || stand.totals().requests_completed == peer * count).await;
+            until("all is counted", || fixture.totals().requests_completed == peer * count).await;
         }
-        let totals = stand.is_left_alone().await;
+        let totals = fixture.assert_all_released().await;
         let sent = frames.concat().len() as u64 * peers as u64;
-        assert_eq!((totals.bytes_read, totals.bytes_written), (sent, heard as u64));
+        assert_eq!((totals.bytes_read, totals.bytes_written), (sent, bytes_received as u64));
         assert_eq!((totals.connections_opened, totals.requests_started), (3, 3 * count));
         assert_eq!((totals.messages, totals.requests_refused), (3, 3));
         assert_eq!((totals.faults, totals.timeouts, totals.panics), (0, 0, 0));
         assert_eq!((totals.connections(), totals.requests_in_flight()), (0, 0));
 
-        let mut bad = stand.dial(way).await;
+        let mut bad = fixture.dial(way).await;
         bad.send(&frame(b'?', 1, b"")).await;
-        bad.ear.is_told_and_closed(FaultKind::Malformed).await;
+        bad.reader.assert_fault_and_end(FaultKind::Malformed).await;
         drop(bad);
-        assert_eq!(stand.is_left_alone().await.faults, 1);
+        assert_eq!(fixture.assert_all_released().await.faults, 1);
     }
 }
 
 /// Immediately, after another, later, or after several answers: every answered request is counted, none twice.
 async fn every_request_has_its_duration(way: Way) {
-    for stand in Stand::both(measured()) {
-        let mut peer = stand.dial(way).await;
+    for fixture in Fixture::both(measured()) {
+        let mut peer = fixture.dial(way).await;
         let at_once: Vec<u8> = (0..100).flat_map(|id| call(id, "echo x")).collect();
         assert_eq!(peer.exchange(&at_once, 100).await.len(), 100);
         peer.send_all(&[call(1, "wait x"), call(2, "echo behind"), call(3, "several y 2"), call(4, "nothing")]).await;
-        stand.world.until("begin y").await;
-        stand.world.open("x", 1);
-        stand.world.open("y", 2);
-        assert_eq!(peer.hear_all(5).await.len(), 5);
+        fixture.world.until("begin y").await;
+        fixture.world.open("x", 1);
+        fixture.world.open("y", 2);
+        assert_eq!(peer.receive_all(5).await.len(), 5);
         peer.send_all(&[open(5, None, "collect z"), piece(5, b"z", true)]).await;
-        assert_eq!(peer.hear().await, Said::Answer(5, b"z".into()));
+        assert_eq!(peer.receive().await, ServerFrame::Answer(5, b"z".into()));
         drop(peer);
-        let totals = stand.is_left_alone().await;
-        let net::telemetry::Distribution { buckets, sum_ns, .. } = stand.telemetry.durations();
+        let totals = fixture.assert_all_released().await;
+        let net::telemetry::Distribution { buckets, sum_ns, .. } = fixture.telemetry.durations();
         let count: u64 = buckets.iter().map(|(_, count)| count).sum();
         assert_eq!((count, totals.requests_completed), (105, 105));
         let most: u64 = buckets.iter().map(|(bound, count)| bound * count).sum();
@@ -90,14 +90,14 @@ async fn every_request_has_its_duration(way: Way) {
 #[tokio::test]
 async fn bytes_and_durations_are_counted_only_where_they_are_wanted() {
     let telemetry = TelemetrySettings { bytes: false, durations: false };
-    let stand = Stand::in_order(ServiceSettings { telemetry, ..patient() });
-    let mut peer = stand.dial(Way::Tcp).await;
-    peer.is_served().await;
+    let fixture = Fixture::in_order(ServiceSettings { telemetry, ..patient() });
+    let mut peer = fixture.dial(Way::Tcp).await;
+    peer.assert_served().await;
     peer.send(&call(1, "wait x")).await;
-    stand.world.open("x", 1);
-    peer.hear().await;
+    fixture.world.open("x", 1);
+    peer.receive().await;
     drop(peer);
-    let totals = stand.is_left_alone().await;
+    let totals = fixture.assert_all_released().await;
     assert_eq!((totals.requests_started, totals.bytes_read, totals.bytes_written), (2, 0, 0));
-    assert_eq!(stand.telemetry.durations(), net::telemetry::Distribution::default());
+    assert_eq!(fixture.telemetry.durations(), net::telemetry::Distribution::default());
 }

@@ -37,8 +37,8 @@ async fn dialogue(socket: &mut TcpStream, lines: &[(&str, &str)]) {
     let mut answers = BufReader::new(input).lines();
     for (line, answer) in lines {
         within("sending", output.write_all(format!("{line}\n").as_bytes())).await.expect("sent");
-        let heard = within("an answer", answers.next_line()).await.expect("a line");
-        assert_eq!(heard.as_deref(), Some(*answer), "to {line}");
+        let received = within("an answer", answers.next_line()).await.expect("a line");
+        assert_eq!(received.as_deref(), Some(*answer), "to {line}");
     }
 }
 
@@ -61,12 +61,12 @@ async fn a_custom_protocol_sums_lines_of_numbers() {
     end(server).await;
 }
 
-async fn comes_back(mut socket: impl AsyncRead + AsyncWrite + Unpin) {
+async fn is_echoed(mut socket: impl AsyncRead + AsyncWrite + Unpin) {
     let bytes = noise(1, 3_000_000);
-    let mut heard = vec![0; bytes.len()];
+    let mut echoed = vec![0; bytes.len()];
     let (mut input, mut output) = tokio::io::split(&mut socket);
-    let (sent, read) = tokio::join!(output.write_all(&bytes), within("an echo", input.read_exact(&mut heard)));
-    assert!(sent.is_ok() && read.is_ok() && heard == bytes);
+    let (sent, read) = tokio::join!(output.write_all(&bytes), within("an echo", input.read_exact(&mut echoed)));
+    assert!(sent.is_ok() && read.is_ok() && echoed == bytes);
 }
 
 #[tokio::test]
@@ -74,8 +74,8 @@ async fn an_echo_gives_back_what_it_gets() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("echo");
     let (server, addresses) = echo::serve(anywhere(), &path).expect("bound");
-    comes_back(connect(&addresses[0]).await).await;
-    comes_back(UnixStream::connect(Path::new(&path)).await.expect("connected")).await;
+    is_echoed(connect(&addresses[0]).await).await;
+    is_echoed(UnixStream::connect(Path::new(&path)).await.expect("connected")).await;
     end(server).await;
 }
 

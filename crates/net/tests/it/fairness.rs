@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::harness::framed::{call, tell};
-use crate::harness::stand::{Plan, Stand};
-use crate::harness::{Peer, Said, Way, until};
+use crate::harness::stand::{Fixture, Plan};
+use crate::harness::{Peer, ServerFrame, Way, until};
 
 /// Peer that repeats the same request without a pause, and reads everything immediately.
 struct Tireless {
@@ -46,77 +46,77 @@ impl AsyncWrite for Tireless {
     }
 }
 
-async fn leaves_time(tireless: Tireless, is_at_it: impl Fn(&Stand) -> bool) {
-    let stand = Stand::build(Plan { workers: 1, is_in_order: false, ..Plan::default() });
-    stand.server.serve_pipe(tireless);
-    until("it is at it", || is_at_it(&stand)).await;
+async fn leaves_time(tireless: Tireless, is_at_it: impl Fn(&Fixture) -> bool) {
+    let fixture = Fixture::build(Plan { workers: 1, is_in_order: false, ..Plan::default() });
+    fixture.server.serve_pipe(tireless);
+    until("it is at it", || is_at_it(&fixture)).await;
     for _ in 0..3 {
-        stand.dial(Way::Tcp).await.is_served().await;
+        fixture.dial(Way::Tcp).await.assert_served().await;
     }
-    assert!(!stand.end(std::time::Duration::ZERO).await.is_clean());
+    assert!(!fixture.end(std::time::Duration::ZERO).await.is_clean());
 }
 
 #[tokio::test]
 async fn a_peer_that_never_stops_talking_leaves_time() {
     let first = tell("note first");
     let then = call(1, &format!("echo {}", "x".repeat(1000)));
-    leaves_time(Tireless { first, then }, |stand| stand.world.noted("first") > 0).await;
+    leaves_time(Tireless { first, then }, |fixture| fixture.world.noted("first") > 0).await;
 }
 
 #[tokio::test]
 async fn a_peer_that_never_stops_telling_leaves_time() {
     let first = tell("note first");
     let then = tell(&format!("ignore {}", "x".repeat(1000)));
-    leaves_time(Tireless { first, then }, |stand| stand.world.noted("first") > 0).await;
+    leaves_time(Tireless { first, then }, |fixture| fixture.world.noted("first") > 0).await;
 }
 
 #[tokio::test]
 async fn an_answer_without_end_leaves_time() {
     let first = call(1, &format!("flood-quietly x {} 10000", usize::MAX));
-    leaves_time(Tireless { first, then: Vec::new() }, |stand| stand.world.noted("begin x") > 0).await;
+    leaves_time(Tireless { first, then: Vec::new() }, |fixture| fixture.world.noted("begin x") > 0).await;
 }
 
 /// Sends these requests, each on a separate connection, while the thread of the worker is busy, so that it finds all of
 /// them at the same time. Returns the notes from then on.
-async fn found_together(stand: &Stand, peers: &mut [Peer], requests: &[String]) -> Vec<String> {
-    let mut stopper = stand.dial(Way::Tcp).await;
-    let stopped = stand.world.noted("stopped");
-    let before = stand.world.noted("go");
-    assert_eq!(before, 0, "a stand is stopped once");
+async fn found_together(fixture: &Fixture, peers: &mut [Peer], requests: &[String]) -> Vec<String> {
+    let mut stopper = fixture.dial(Way::Tcp).await;
+    let stopped = fixture.world.noted("stopped");
+    let before = fixture.world.noted("go");
+    assert_eq!(before, 0, "a fixture is stopped once");
     stopper.send(&call(1, "stop go")).await;
-    stand.world.until_times("stopped", stopped + 1).await;
+    fixture.world.until_times("stopped", stopped + 1).await;
     for (peer, request) in peers.iter_mut().zip(requests) {
         peer.send(&call(1, request)).await;
     }
-    let noted = stand.world.notes().len();
-    stand.world.note("go");
+    let noted = fixture.world.notes().len();
+    fixture.world.note("go");
     for peer in peers {
-        peer.hear().await;
+        peer.receive().await;
     }
-    stand.world.notes().split_off(noted + 1)
+    fixture.world.notes().split_off(noted + 1)
 }
 
 /// Returns the number of heavy requests that are handled before a light one when the worker finds all of them together.
 /// `first` contains the earlier requests of the heavy connections.
 async fn heavy_ones_before_a_light_one(first: &[&str], heavy: &str) -> usize {
     const HEAVY: usize = 40;
-    let stand = Stand::build(Plan { workers: 1, is_in_order: false, ..Plan::default() });
+    let fixture = Fixture::build(Plan { workers: 1, is_in_order: false, ..Plan::default() });
     let mut peers = Vec::new();
     for _ in 0..HEAVY {
-        let mut peer = stand.dial(Way::Tcp).await;
+        let mut peer = fixture.dial(Way::Tcp).await;
         for request in first {
-            peer.ask(1, request).await;
+            peer.request(1, request).await;
         }
         peers.push(peer);
     }
-    peers.push(stand.dial(Way::Tcp).await);
-    peers[HEAVY].is_served().await;
+    peers.push(fixture.dial(Way::Tcp).await);
+    peers[HEAVY].assert_served().await;
     let mut requests = vec![heavy.to_owned(); HEAVY];
     requests.push("stall light".to_owned());
-    let noted = found_together(&stand, &mut peers, &requests).await;
+    let noted = found_together(&fixture, &mut peers, &requests).await;
     assert_eq!(noted.len(), HEAVY + 1, "none is lost");
     let place = noted.iter().position(|what| what == "light").expect("it was handled");
-    assert!(place > 3 || stand.totals().turns_waited as usize >= HEAVY - place);
+    assert!(place > 3 || fixture.totals().turns_waited as usize >= HEAVY - place);
     place
 }
 
@@ -130,7 +130,7 @@ async fn leave_time(first: &[&str], heavy: &str) {
             return;
         }
     }
-    panic!("so many were handled before the light one: {places:?}");
+    panic!("heavy requests were handled before the light one: {places:?}");
 }
 
 #[tokio::test]
@@ -147,16 +147,16 @@ async fn connections_that_took_long_before_leave_time_for_a_light_one() {
 #[tokio::test]
 async fn the_line_goes_on_when_connections_in_it_end() {
     const HEAVY: usize = 20;
-    let stand = Stand::build(Plan { workers: 1, is_in_order: false, ..Plan::default() });
+    let fixture = Fixture::build(Plan { workers: 1, is_in_order: false, ..Plan::default() });
     let mut peers = Vec::new();
     for _ in 0..HEAVY {
-        peers.push(stand.dial(Way::Tcp).await);
+        peers.push(fixture.dial(Way::Tcp).await);
     }
     let request = call(1, &format!("stall heavy {}", "x".repeat(5000)));
     for _ in 0..20 {
         let mut leaving = Vec::new();
         for _ in 0..HEAVY {
-            leaving.push(stand.dial(Way::Tcp).await);
+            leaving.push(fixture.dial(Way::Tcp).await);
         }
         for (peer, leaving) in peers.iter_mut().zip(&mut leaving) {
             leaving.send(&request).await;
@@ -164,7 +164,7 @@ async fn the_line_goes_on_when_connections_in_it_end() {
         }
         drop(leaving);
         for peer in &mut peers {
-            assert_eq!(peer.hear().await, Said::Answer(1, b"stalled".into()));
+            assert_eq!(peer.receive().await, ServerFrame::Answer(1, b"stalled".into()));
         }
     }
 }
@@ -172,15 +172,15 @@ async fn the_line_goes_on_when_connections_in_it_end() {
 /// Heavy turns that cannot be delayed, such as those that write an endless answer, do not keep others in the line.
 #[tokio::test]
 async fn answers_without_end_do_not_keep_others_in_the_line() {
-    let stand = Stand::build(Plan { workers: 1, is_in_order: false, ..Plan::default() });
+    let fixture = Fixture::build(Plan { workers: 1, is_in_order: false, ..Plan::default() });
     for _ in 0..3 {
         let first = call(1, &format!("flood-quietly x {} 10000", usize::MAX));
-        stand.server.serve_pipe(Tireless { first, then: Vec::new() });
+        fixture.server.serve_pipe(Tireless { first, then: Vec::new() });
     }
-    until("they are at it", || stand.world.noted("begin x") == 3).await;
-    let mut peer = stand.dial(Way::Tcp).await;
+    until("they are at it", || fixture.world.noted("begin x") == 3).await;
+    let mut peer = fixture.dial(Way::Tcp).await;
     for _ in 0..10 {
-        peer.ask(1, &format!("stall heavy {}", "x".repeat(5000))).await;
+        peer.request(1, &format!("stall heavy {}", "x".repeat(5000))).await;
     }
-    assert!(!stand.end(std::time::Duration::ZERO).await.is_clean());
+    assert!(!fixture.end(std::time::Duration::ZERO).await.is_clean());
 }

@@ -40,12 +40,12 @@ async fn a_connection_is_kept_for_the_next_request() {
         let answer = whole(within(client.send_request(request("/who", &[]))).await.expect("an answer")).await;
         assert_eq!((answer.status, answer.text.as_str()), (200, "1 127.0.0.1 false "));
     }
-    let once = server.say("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    let once = server.exchange("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
     assert!(once.starts_with("HTTP/1.1 200 OK\r\n") && once.ends_with("\r\n\r\nok"), "{once}");
-    let old = server.say("GET / HTTP/1.0\r\n\r\n").await;
+    let old = server.exchange("GET / HTTP/1.0\r\n\r\n").await;
     assert!(old.starts_with("HTTP/1.0 200 OK\r\n"), "{old}");
     let pair = "GET /who HTTP/1.1\r\nhost: a\r\n\r\nGET /who HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
-    assert_eq!(server.say(pair).await.matches("4 127.0.0.1").count(), 2);
+    assert_eq!(server.exchange(pair).await.matches("4 127.0.0.1").count(), 2);
     assert_eq!((server.stats.requests(), server.stats.connections()), ([0, 7, 0, 0, 0], 4));
     let (read, written) = server.stats.bytes();
     assert!(read > 200 && written > 300, "{read} {written}");
@@ -73,11 +73,12 @@ async fn http2_serves_requests_side_by_side() {
 #[tokio::test]
 async fn a_host_that_is_not_served_is_not_answered() {
     let server = Running::start(HttpSettings { hosts: vec!["server.example".into()], ..settings() });
-    let ask = async |host: &str| server.say(format!("GET / HTTP/1.1\r\n{host}connection: close\r\n\r\n")).await;
-    assert!(ask("host: server.example:80\r\n").await.starts_with("HTTP/1.1 200"));
-    assert!(is_refusal(&ask("host: evil.example\r\n").await, 421));
-    assert!(is_refusal(&ask("").await, 400));
-    assert!(is_refusal(&ask("host: server.example\r\nhost: server.example\r\n").await, 400));
+    let request_with =
+        async |host: &str| server.exchange(format!("GET / HTTP/1.1\r\n{host}connection: close\r\n\r\n")).await;
+    assert!(request_with("host: server.example:80\r\n").await.starts_with("HTTP/1.1 200"));
+    assert!(is_refusal(&request_with("host: evil.example\r\n").await, 421));
+    assert!(is_refusal(&request_with("").await, 400));
+    assert!(is_refusal(&request_with("host: server.example\r\nhost: server.example\r\n").await, 400));
     let mut client = server.http2().await;
     for (uri, status) in [("http://server.example/", 200), ("http://evil.example/", 421)] {
         let answer = within(client.send_request(request(uri, &[]))).await.expect("an answer");
@@ -115,12 +116,12 @@ async fn an_answer_to_a_head_request_has_a_length_and_no_body() {
             assert_eq!(seen, (status, length, ""), "HTTP/{version} {path}");
         }
     }
-    let raw = server.say("HEAD / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    let raw = server.exchange("HEAD / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
     assert!(raw.ends_with("\r\n\r\n"), "{raw}");
 }
 
 #[tokio::test]
-async fn heads_that_are_too_large_are_refused_with_words() {
+async fn heads_that_are_too_large_are_refused_with_a_reason() {
     let limits = HttpSettings { uri_bytes_max: 100, headers_count_max: 5, header_bytes_max: 500, ..settings() };
     let server = Running::start(limits);
     let get = |uri: &str, more: &str| format!("GET {uri} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{more}\r\n");
@@ -137,9 +138,9 @@ async fn heads_that_are_too_large_are_refused_with_words() {
         (get("/", &one(500)), 431),
         (get("/", &one(5_000)), 431),
     ] {
-        let answer = server.say(&head).await;
-        let is_so = if status == 200 { answer.starts_with("HTTP/1.1 200") } else { is_refusal(&answer, status) };
-        assert!(is_so, "{status}: {} bytes: {answer}", head.len());
+        let answer = server.exchange(&head).await;
+        let is_expected = if status == 200 { answer.starts_with("HTTP/1.1 200") } else { is_refusal(&answer, status) };
+        assert!(is_expected, "{status}: {} bytes: {answer}", head.len());
     }
     // Without an end, and still refused.
     let mut socket = server.socket().await;
@@ -164,11 +165,11 @@ async fn heads_that_are_too_large_are_refused_with_words() {
 }
 
 #[tokio::test]
-async fn what_is_no_http_is_told_so() {
+async fn a_request_that_is_not_http_is_refused() {
     let server = Running::start(settings());
     for garbage in ["\0\0\0\0\r\n\r\n", "SSH-2.0-x\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET / HTTP/1.1\r\n: x\r\n\r\n"]
     {
-        let answer = server.say(garbage).await;
+        let answer = server.exchange(garbage).await;
         assert!(is_refusal(&answer, 400), "{garbage:?}: {answer}");
     }
     assert_eq!(server.stats.refused(Reason::Malformed), 4);
@@ -179,7 +180,7 @@ async fn what_is_no_http_is_told_so() {
     socket.write_all(b"what?\r\n\r\n").await.expect("sent");
     assert!(is_refusal(&rest(&mut socket).await, 400));
     // A valid request before it is answered first.
-    let both = server.say("GET / HTTP/1.1\r\nhost: a\r\n\r\nwhat?\r\n\r\n").await;
+    let both = server.exchange("GET / HTTP/1.1\r\nhost: a\r\n\r\nwhat?\r\n\r\n").await;
     assert!(both.starts_with("HTTP/1.1 200 OK") && both.contains("okHTTP/1.1 400 "), "{both}");
 }
 
@@ -187,18 +188,18 @@ async fn what_is_no_http_is_told_so() {
 async fn a_body_that_is_too_large_is_refused_before_and_while_it_is_read() {
     let server = Running::start(HttpSettings { body_bytes_max: 10_000, ..settings() });
     let post = |more: &str| format!("POST /length HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{more}\r\n");
-    let kept = server.say("POST /length HTTP/1.1\r\nhost: a\r\ncontent-length: 10001\r\n\r\n").await;
-    assert!(is_refusal(&kept, 413), "closed, whatever the client asked for");
-    let fits = server.say(post("content-length: 10000\r\n") + &"x".repeat(10_000)).await;
+    let kept = server.exchange("POST /length HTTP/1.1\r\nhost: a\r\ncontent-length: 10001\r\n\r\n").await;
+    assert!(is_refusal(&kept, 413), "closed, although the client requested keep-alive");
+    let fits = server.exchange(post("content-length: 10000\r\n") + &"x".repeat(10_000)).await;
     assert!(fits.ends_with("\r\n\r\n10000"), "{fits}");
     // No byte of it was sent yet.
-    assert!(is_refusal(&server.say(post("content-length: 10001\r\n")).await, 413));
-    let asked = server.say(post("content-length: 10001\r\nexpect: 100-continue\r\n")).await;
-    assert!(is_refusal(&asked, 413), "{asked}");
+    assert!(is_refusal(&server.exchange(post("content-length: 10001\r\n")).await, 413));
+    let refused = server.exchange(post("content-length: 10001\r\nexpect: 100-continue\r\n")).await;
+    assert!(is_refusal(&refused, 413), "{refused}");
     // All of it is sent, and the answer still arrives.
-    assert!(is_refusal(&server.say(post("content-length: 8000000\r\n") + &"x".repeat(8_000_000)).await, 413));
+    assert!(is_refusal(&server.exchange(post("content-length: 8000000\r\n") + &"x".repeat(8_000_000)).await, 413));
     let chunked = post("transfer-encoding: chunked\r\n") + "ffff\r\n" + &"x".repeat(0xffff) + "\r\n";
-    assert!(is_refusal(&server.say(chunked).await, 413), "the word of the service counts less");
+    assert!(is_refusal(&server.exchange(chunked).await, 413), "the limit overrides the answer of the service");
     let mut client = server.http2().await;
     for (bytes, status) in [(10_000, 200), (10_001, 413)] {
         let body = Full::new(Bytes::from(vec![b'x'; bytes]));
@@ -232,30 +233,30 @@ async fn too_many_requests_of_one_client_are_put_off() {
         ..settings()
     });
     let mut client = server.http1().await;
-    let mut ask = async |client_address: &str| {
+    let mut send_as = async |client_address: &str| {
         let request = request("/", &[("x-forwarded-for", client_address)]);
         whole(within(client.send_request(request)).await.expect("an answer")).await
     };
     // However slow this machine is, a hundred requests do not take a hundred seconds.
     let mut refused = 0;
     for _ in 0..100 {
-        let answer = ask("192.0.2.1").await;
+        let answer = send_as("192.0.2.1").await;
         if answer.status == 429 {
             assert_eq!(answer.header("retry-after"), "1");
             refused += 1;
         }
     }
     assert!((1..100).contains(&refused), "{refused}");
-    assert_eq!(ask("192.0.2.2").await.status, 200);
+    assert_eq!(send_as("192.0.2.2").await.status, 200);
     assert_eq!(server.stats.refused(Reason::Rate), refused);
 }
 
 #[tokio::test]
-async fn connections_over_the_limit_are_told_so() {
+async fn connections_over_the_limit_are_refused() {
     let server = Running::with(settings(), None, ConnectionLimits::up_to(1));
     let mut first = server.http1().await;
     assert_eq!(within(first.send_request(request("/", &[]))).await.expect("an answer").status(), 200);
-    let refused = server.say("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    let refused = server.exchange("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
     assert!(is_refusal(&refused, 503) && refused.contains("retry-after: 1\r\n"), "{refused}");
     assert_eq!(server.stats.refused(Reason::Connections), 1);
     drop(first);
@@ -268,7 +269,7 @@ async fn a_trusted_proxy_has_more_connections_than_the_share_of_one_client() {
     let limits = ConnectionLimits { per_peer_max: 1, ..ConnectionLimits::up_to(100) };
     let server = Running::with(settings(), None, limits);
     let _first = server.http1().await;
-    assert!(is_refusal(&server.say("").await, 503));
+    assert!(is_refusal(&server.exchange("").await, 503));
     let trusted_proxies = vec!["127.0.0.1".parse().expect("a network")];
     let server = Running::with(HttpSettings { trusted_proxies, ..settings() }, None, limits);
     let _first = server.http1().await;
@@ -308,7 +309,7 @@ async fn every_answer_has_the_headers_that_bind_browsers() {
     ] {
         assert_eq!(served.header(name), value);
         for refused in ["POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n", "what?\r\n\r\n"] {
-            assert!(server.say(refused).await.contains(&format!("{name}: {value}\r\n")), "{name}");
+            assert!(server.exchange(refused).await.contains(&format!("{name}: {value}\r\n")), "{name}");
         }
     }
 }
@@ -317,7 +318,7 @@ async fn every_answer_has_the_headers_that_bind_browsers() {
 async fn requests_are_logged_where_that_is_asked_for() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let subscriber = tracing_subscriber::fmt().json().with_writer(Mutex::new(Lines(log.clone()))).finish();
-    // Of this thread, which runs all of this test.
+    // Set for this thread, which runs all of this test.
     let _guard = tracing::subscriber::set_default(subscriber);
     let server = Running::start(HttpSettings {
         access_log: true,
@@ -327,7 +328,7 @@ async fn requests_are_logged_where_that_is_asked_for() {
     });
     let headers = [("x-forwarded-for", "192.0.2.1")];
     server.get("/large?secret=1", &headers).await;
-    server.say("PUT /x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    server.exchange("PUT /x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
     drop(within(server.http1().await.send_request(request("/endless", &[]))).await.expect("an answer"));
     let entries = || {
         let lines = String::from_utf8(log.lock().expect("a log").clone()).expect("text");
@@ -397,9 +398,9 @@ async fn tls_and_plaintext_come_on_one_port() {
     let strict = HttpSettings { plaintext: Plaintext::Refused, ..settings() };
     let server = Running::with(strict.clone(), Some(&tls), ConnectionLimits::up_to(100));
     assert!(tls_to(&server, ca.client(&[], None)).await.is_ok());
-    let refused = server.say("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    let refused = server.exchange("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
     assert!(is_refusal(&refused, 403) && refused.contains("https"), "{refused}");
     let no_tls = Running::with(strict, None, ConnectionLimits::up_to(100));
-    assert!(is_refusal(&no_tls.say("").await, 403));
+    assert!(is_refusal(&no_tls.exchange("").await, 403));
     assert_eq!(no_tls.stats.refused(Reason::Plaintext), 1);
 }

@@ -135,11 +135,11 @@ impl Running {
     }
 
     pub async fn socket(&self) -> TcpStream {
-        within(TcpStream::connect(self.address)).await.expect("the server is there")
+        within(TcpStream::connect(self.address)).await.expect("the server listens")
     }
 
     /// Sends this text and returns everything that is received.
-    pub async fn say(&self, text: impl AsRef<[u8]>) -> String {
+    pub async fn exchange(&self, text: impl AsRef<[u8]>) -> String {
         let mut socket = self.socket().await;
         socket.write_all(text.as_ref()).await.expect("sent");
         rest(&mut socket).await

@@ -19,13 +19,13 @@ const HTTP2: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 async fn heads_that_do_not_come_in_time_end_the_connection() {
     let server = Running::start(HttpSettings { header_timeout: SOON, ..settings() });
     // Nothing, the beginning of HTTP/2, and all of HTTP/2 without a request.
-    for said in ["", "PRI * HT", HTTP2] {
-        let answer = server.say(said).await;
-        assert!(!answer.contains("HTTP/1.1"), "{said:?}: {answer}");
+    for sent in ["", "PRI * HT", HTTP2] {
+        let answer = server.exchange(sent).await;
+        assert!(!answer.contains("HTTP/1.1"), "{sent:?}: {answer}");
     }
     assert_eq!(server.stats.refused(Reason::HeaderTimeout), 0);
     // A head that has begun is answered.
-    let answer = server.say(&REQUEST[..20]).await;
+    let answer = server.exchange(&REQUEST[..20]).await;
     assert!(answer.starts_with("HTTP/1.1 408 ") && answer.ends_with("in time\n"), "{answer}");
     // A head that arrives byte by byte gets no more time than another.
     let mut socket = server.socket().await;
@@ -33,7 +33,7 @@ async fn heads_that_do_not_come_in_time_end_the_connection() {
     let (mut read, mut write) = socket.split();
     tokio::select! {
         answer = rest(&mut read) => assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}"),
-        () = trickle(&mut write, endless.as_bytes(), Duration::from_millis(3)) => panic!("nobody stopped this"),
+        () = trickle(&mut write, endless.as_bytes(), Duration::from_millis(3)) => panic!("the server did not close"),
     }
     assert_eq!(server.stats.refused(Reason::HeaderTimeout), 2);
     until(|| server.limit.open() == 0).await;
@@ -55,7 +55,7 @@ async fn the_next_head_has_its_own_time() {
 async fn an_idle_connection_is_closed() {
     let server =
         Running::start(HttpSettings { idle_timeout: SOON, drain_timeout: Duration::from_secs(1), ..settings() });
-    let answer = server.say(REQUEST).await;
+    let answer = server.exchange(REQUEST).await;
     assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
     let (mut client, connection) = http2_over(server.socket().await).await;
     whole(within(client.send_request(request("http://a/", &[]))).await.expect("an answer")).await;
@@ -77,14 +77,14 @@ async fn an_idle_connection_is_closed() {
 async fn a_body_that_does_not_come_on_is_cut() {
     let server = Running::start(HttpSettings { body_timeout: SOON, ..settings() });
     let head = "POST /length HTTP/1.1\r\nhost: a\r\ncontent-length: 100000\r\n\r\n";
-    let stopped = server.say(format!("{head}abc")).await;
+    let stopped = server.exchange(format!("{head}abc")).await;
     assert!(stopped.starts_with("HTTP/1.1 408 ") && stopped.contains("stopped arriving"), "{stopped}");
     let mut socket = server.socket().await;
     socket.write_all(head.as_bytes()).await.expect("sent");
     let (mut read, mut write) = socket.split();
     tokio::select! {
         answer = rest(&mut read) => assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}"),
-        () = trickle(&mut write, &[b'x'; 100_000], Duration::from_millis(3)) => panic!("nobody stopped this"),
+        () = trickle(&mut write, &[b'x'; 100_000], Duration::from_millis(3)) => panic!("the server did not close"),
     }
     assert_eq!(server.stats.refused(Reason::BodyTimeout), 2);
 
@@ -162,7 +162,7 @@ async fn a_client_that_reads_slowly_gets_all_of_its_answer() {
 }
 
 #[tokio::test]
-async fn a_connection_with_something_left_to_say_is_not_idle() {
+async fn a_connection_with_unsent_bytes_is_not_idle() {
     let server = Running::start(HttpSettings { idle_timeout: SOON, drain_timeout: SOON, ..settings() });
     let mut late = server.socket().await;
     late.write_all(REQUEST.replace("/ ", "/huge ").as_bytes()).await.expect("sent");
@@ -177,7 +177,7 @@ async fn an_old_connection_takes_no_more_requests() {
     let mut client = server.http1().await;
     let (mut client2, connection2) = http2_over(server.socket().await).await;
     within(client2.send_request(request("http://a/", &[]))).await.expect("an answer");
-    within(connection2).await.expect("no panic").expect("told to go away, and gone");
+    within(connection2).await.expect("no panic").expect("closed after GOAWAY");
     within(async {
         while client.ready().await.is_ok() {
             match client.send_request(request("/", &[])).await {
@@ -191,7 +191,7 @@ async fn an_old_connection_takes_no_more_requests() {
 }
 
 #[tokio::test]
-async fn a_drain_lets_requests_finish_and_ends_what_is_idle() {
+async fn a_drain_lets_requests_finish_and_closes_idle_connections() {
     let server = Running::start(settings());
     let mut idle = server.http1().await;
     within(idle.send_request(request("/", &[]))).await.expect("an answer");
@@ -199,8 +199,8 @@ async fn a_drain_lets_requests_finish_and_ends_what_is_idle() {
     let mut uploading = server.socket().await;
     let head = "POST /length HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\nexpect: 100-continue\r\n\r\n";
     uploading.write_all(head.as_bytes()).await.expect("sent");
-    let mut go_on = [0; 25];
-    within(uploading.read_exact(&mut go_on)).await.expect("the request was begun");
+    let mut interim = [0; 25];
+    within(uploading.read_exact(&mut interim)).await.expect("the request was begun");
     let (frames, body) = stuck_body();
     let stream = server.socket().await;
     let handshake = hyper::client::conn::http2::handshake(
@@ -217,13 +217,13 @@ async fn a_drain_lets_requests_finish_and_ends_what_is_idle() {
     until(|| limit.open() == 2).await;
     assert!(within(idle.ready()).await.is_err(), "closed");
     drop(silent);
-    assert!(tokio::net::TcpStream::connect(address).await.is_err(), "nobody new is taken");
+    assert!(tokio::net::TcpStream::connect(address).await.is_err(), "no new connection is accepted");
     uploading.write_all(b"abc").await.expect("sent");
     assert!(rest(&mut uploading).await.ends_with("\r\n\r\n3"));
     frames.send(Bytes::from_static(b"abcd")).expect("taken");
     drop(frames);
     assert_eq!(whole(within(uploading2).await.expect("an answer")).await.text, "4");
-    within(connection2).await.expect("no panic").expect("told to go away, and gone");
+    within(connection2).await.expect("no panic").expect("closed after GOAWAY");
     assert!(within(ended).await.expect("no panic").is_clean());
     within(task).await.expect("no panic");
     assert_eq!(limit.open(), 0);
@@ -249,7 +249,7 @@ async fn a_drain_ends_by_its_deadline_whatever_clients_do() {
 }
 
 #[tokio::test]
-async fn a_drain_does_not_wait_for_what_a_service_took_over() {
+async fn a_drain_does_not_wait_for_upgraded_connections() {
     let server = Running::start(HttpSettings { drain_timeout: SOON, ..settings() });
     let mut socket = server.socket().await;
     let upgrade = "GET /upgrade HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
@@ -270,7 +270,7 @@ async fn probes_are_answered_during_a_drain_where_that_is_asked_for() {
     let Running { shutdown, address, task, .. } = server;
     let ended = tokio::spawn(async move { shutdown.run(PATIENCE).await });
     tokio::time::sleep(SOON).await;
-    let mut probe = tokio::net::TcpStream::connect(address).await.expect("the door is open");
+    let mut probe = tokio::net::TcpStream::connect(address).await.expect("the listener is open");
     probe.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.expect("sent");
     assert!(rest(&mut probe).await.ends_with("ok"));
     stuck.write_all(b"x").await.expect("sent");

@@ -6,7 +6,7 @@ use net::Outbox;
 
 use crate::harness::framed::{call, push};
 use crate::harness::stand::{impatient, patient};
-use crate::harness::{Said, Stand, Way, noise, over_every_transport, until};
+use crate::harness::{Fixture, ServerFrame, Way, noise, over_every_transport, until};
 
 over_every_transport!(pushes_and_answers_never_split_each_other, pushes_to_a_peer_that_does_not_read_end_with_it);
 
@@ -36,10 +36,10 @@ fn push_all(outbox: &Outbox, thread: u32) {
 }
 
 async fn pushes_and_answers_never_split_each_other(way: Way) {
-    for stand in Stand::both(patient()) {
-        let mut peer = stand.dial(way).await;
-        peer.is_served().await;
-        let outbox = stand.world.outboxes().pop().expect("a stream");
+    for fixture in Fixture::both(patient()) {
+        let mut peer = fixture.dial(way).await;
+        peer.assert_served().await;
+        let outbox = fixture.world.outboxes().pop().expect("a stream");
         let threads: Vec<_> = (1..=THREADS)
             .map(|thread| {
                 let outbox = outbox.clone();
@@ -47,48 +47,53 @@ async fn pushes_and_answers_never_split_each_other(way: Way) {
             })
             .collect();
         // Concurrently, immediate answers and later ones, small and large.
-        let asked: Vec<Vec<u8>> = (0..600)
+        let requests: Vec<Vec<u8>> = (0..600)
             .map(|i| match i % 4 {
                 0 => call(1000 + i, &format!("noise {i} 50000 3")),
                 1 => call(1000 + i, "wait x"),
                 _ => call(1000 + i, &format!("echo {i}")),
             })
             .collect();
-        stand.world.open("x", 150);
-        let said = peer.exchange(&asked.concat(), (600 + THREADS * PUSHES) as usize).await;
+        fixture.world.open("x", 150);
+        let received = peer.exchange(&requests.concat(), (600 + THREADS * PUSHES) as usize).await;
         for thread in 1..=THREADS {
-            let of_thread = said.iter().filter(|said| matches!(said, Said::Push(of, _) if *of == thread));
-            for (i, said) in (0..).zip(of_thread) {
-                assert!(*said == Said::Push(thread, pushed(thread, i)), "{said:?} is not push {i} of thread {thread}");
+            let of_thread =
+                received.iter().filter(|received| matches!(received, ServerFrame::Push(of, _) if *of == thread));
+            for (i, received) in (0..).zip(of_thread) {
+                assert!(
+                    *received == ServerFrame::Push(thread, pushed(thread, i)),
+                    "{received:?} is not push {i} of thread {thread}"
+                );
             }
         }
-        let mut answers: Vec<&Said> = said.iter().filter(|said| matches!(said, Said::Answer(..))).collect();
-        if !stand.is_in_order {
-            answers.sort_by_key(|said| said.id());
+        let mut answers: Vec<&ServerFrame> =
+            received.iter().filter(|received| matches!(received, ServerFrame::Answer(..))).collect();
+        if !fixture.is_in_order {
+            answers.sort_by_key(|received| received.id());
         }
-        for (i, said) in (0..).zip(answers) {
+        for (i, received) in (0..).zip(answers) {
             let expected = match i % 4 {
                 0 => noise(i, 50_000),
                 1 => b"x".to_vec(),
                 _ => i.to_string().into(),
             };
-            assert!(*said == Said::Answer(1000 + i as u32, expected), "{said:?} is not answer {i}");
+            assert!(*received == ServerFrame::Answer(1000 + i as u32, expected), "{received:?} is not answer {i}");
         }
         for thread in threads {
             thread.join().expect("no panic");
         }
         drop(peer);
-        let totals = stand.is_left_alone().await;
+        let totals = fixture.assert_all_released().await;
         assert_eq!(totals.requests_started, 601);
     }
 }
 
 /// A caller that waits for room is woken when there never will be any.
 async fn pushes_to_a_peer_that_does_not_read_end_with_it(way: Way) {
-    let stand = Stand::in_order(impatient(|timeouts| timeouts.write = std::time::Duration::from_millis(100)));
-    let mut slow = stand.dial(way).await;
-    slow.is_served().await;
-    let outbox: Arc<Outbox> = stand.world.outboxes().pop().expect("a stream");
+    let fixture = Fixture::in_order(impatient(|timeouts| timeouts.write = std::time::Duration::from_millis(100)));
+    let mut slow = fixture.dial(way).await;
+    slow.assert_served().await;
+    let outbox: Arc<Outbox> = fixture.world.outboxes().pop().expect("a stream");
     let chunk = push(0, &noise(1, 64 << 10));
     let push = async {
         let mut pushed = 0;
@@ -103,8 +108,8 @@ async fn pushes_to_a_peer_that_does_not_read_end_with_it(way: Way) {
     };
     let pushed = crate::harness::within("being refused", push).await;
     assert!(pushed < 24 << 20, "{pushed} bytes for one that reads none");
-    until("it is cut", || stand.totals().timeouts == 1).await;
+    until("it is cut", || fixture.totals().timeouts == 1).await;
     crate::harness::within("the outbox being empty", outbox.drained()).await;
     drop(slow);
-    stand.is_left_alone().await;
+    fixture.assert_all_released().await;
 }

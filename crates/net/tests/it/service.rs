@@ -4,7 +4,7 @@ use net::service::FaultKind;
 
 use crate::harness::framed::{HEAD_BYTES, call, frame, open, open_raw, piece, tell};
 use crate::harness::stand::patient;
-use crate::harness::{Said, Stand, Way, noise, over_every_transport};
+use crate::harness::{Fixture, ServerFrame, Way, noise, over_every_transport};
 
 over_every_transport!(
     every_request_is_answered_and_many_of_one_read_too,
@@ -22,26 +22,26 @@ over_every_transport!(
     a_message_holds_what_comes_after_it,
 );
 
-fn answer(id: u32, words: &str) -> Said {
-    Said::Answer(id, words.into())
+fn answer(id: u32, words: &str) -> ServerFrame {
+    ServerFrame::Answer(id, words.into())
 }
 
 async fn every_request_is_answered_and_many_of_one_read_too(way: Way) {
-    for stand in Stand::both(patient()) {
-        let mut peer = stand.dial(way).await;
-        assert_eq!(peer.ask(1, "echo hello").await, b"hello");
-        assert_eq!(peer.ask(2, "echo ").await, b"");
+    for fixture in Fixture::both(patient()) {
+        let mut peer = fixture.dial(way).await;
+        assert_eq!(peer.request(1, "echo hello").await, b"hello");
+        assert_eq!(peer.request(2, "echo ").await, b"");
         let frames: Vec<Vec<u8>> = (0..2_000).map(|i| call(i, &format!("echo {i}"))).collect();
-        let expected: Vec<Said> = (0..2_000).map(|i| answer(i, &i.to_string())).collect();
+        let expected: Vec<ServerFrame> = (0..2_000).map(|i| answer(i, &i.to_string())).collect();
         assert_eq!(peer.exchange(&frames.concat(), 2_000).await, expected);
         drop(peer);
-        let totals = stand.is_left_alone().await;
+        let totals = fixture.assert_all_released().await;
         assert_eq!((totals.requests_started, totals.connections_opened, totals.faults), (2_002, 1, 0));
     }
 }
 
 /// Returns one frame of each kind, and the answers.
-fn one_of_each() -> (Vec<u8>, Vec<Said>) {
+fn one_of_each() -> (Vec<u8>, Vec<ServerFrame>) {
     let frames = [
         call(1, "echo first"),
         tell("note told"),
@@ -61,75 +61,75 @@ fn one_of_each() -> (Vec<u8>, Vec<Said>) {
 
 /// Sorts the frames by their ids, if the protocol has no order. A frame that was read into a buffer of the connection
 /// was not copied out of it; with other splits it was.
-fn leveled(mut said: Vec<Said>) -> Vec<Said> {
-    said.sort_by_key(Said::id);
-    let copied = |said| match said {
-        Said::Answer(id, words) => Said::Answer(
+fn leveled(mut received: Vec<ServerFrame>) -> Vec<ServerFrame> {
+    received.sort_by_key(ServerFrame::id);
+    let copied = |received| match received {
+        ServerFrame::Answer(id, words) => ServerFrame::Answer(
             id,
             words.strip_prefix(b"taken:").map_or(words.clone(), |words| [&b"copied:"[..], words].concat()),
         ),
         other => other,
     };
-    said.into_iter().map(copied).collect()
+    received.into_iter().map(copied).collect()
 }
 
 async fn frames_are_the_same_wherever_they_are_cut(way: Way) {
     let (bytes, expected) = one_of_each();
-    for stand in Stand::both(patient()) {
+    for fixture in Fixture::both(patient()) {
         let mut read = 0;
         for cut in 1..bytes.len() {
-            let mut peer = stand.dial(way).await;
+            let mut peer = fixture.dial(way).await;
             peer.send(&bytes[..cut]).await;
-            stand.has_read(read + cut as u64).await;
+            fixture.has_read(read + cut as u64).await;
             read += bytes.len() as u64;
             peer.send(&bytes[cut..]).await;
-            assert_eq!(leveled(peer.hear_all(expected.len()).await), expected, "cut at {cut}");
+            assert_eq!(leveled(peer.receive_all(expected.len()).await), expected, "cut at {cut}");
         }
-        let totals = stand.is_left_alone().await;
+        let totals = fixture.assert_all_released().await;
         let connections = bytes.len() as u64 - 1;
         assert_eq!(totals.requests_started, 6 * connections);
         assert_eq!((totals.messages, totals.bytes_read), (connections, read));
-        assert_eq!(stand.world.noted("told") as u64, connections);
+        assert_eq!(fixture.world.noted("told") as u64, connections);
     }
 }
 
 async fn frames_may_come_byte_by_byte(way: Way) {
     let (bytes, expected) = one_of_each();
-    for stand in Stand::both(patient()) {
-        let mut peer = stand.dial(way).await;
+    for fixture in Fixture::both(patient()) {
+        let mut peer = fixture.dial(way).await;
         for (n, byte) in (1..).zip(&bytes) {
             peer.send(&[*byte]).await;
-            stand.has_read(n).await;
+            fixture.has_read(n).await;
         }
-        assert_eq!(leveled(peer.hear_all(expected.len()).await), expected);
+        assert_eq!(leveled(peer.receive_all(expected.len()).await), expected);
     }
 }
 
 async fn large_frames_are_taken_without_a_copy(way: Way) {
-    for stand in Stand::both(patient()) {
-        let mut peer = stand.dial(way).await;
+    for fixture in Fixture::both(patient()) {
+        let mut peer = fixture.dial(way).await;
         for (id, len) in [(1, 300 << 10), (2, 5 << 20), (3, 5 << 20)] {
             let words = noise(id, len);
             let bytes = frame(b'K', id as u32, &words);
             // The first bytes, which are read into the thread's buffer, contain the length of the rest.
-            let read = stand.totals().bytes_read;
+            let read = fixture.totals().bytes_read;
             let at = [HEAD_BYTES, HEAD_BYTES + 5_000, 7][id as usize - 1];
             peer.send(&bytes[..at]).await;
-            stand.has_read(read + at as u64).await;
+            fixture.has_read(read + at as u64).await;
             peer.send(&bytes[at..]).await;
-            let said = peer.hear().await;
-            let Said::Answer(_, answered) = &said else { panic!("{said:?}") };
+            let received = peer.receive().await;
+            let ServerFrame::Answer(_, answered) = &received else { panic!("{received:?}") };
             let expected = [&b"taken:"[..], &words].concat();
-            assert!(*answered == expected, "{said:?} {}", String::from_utf8_lossy(&answered[..7]));
+            assert!(*answered == expected, "{received:?} {}", String::from_utf8_lossy(&answered[..7]));
         }
         drop(peer);
-        stand.is_left_alone().await;
+        fixture.assert_all_released().await;
     }
 }
 
 async fn large_answers_come_whole_and_in_order(way: Way) {
-    for stand in Stand::both(patient()) {
-        let mut peer = stand.dial(way).await;
+    for fixture in Fixture::both(patient()) {
+        let mut peer = fixture.dial(way).await;
         // Larger than the buffers between the ends, in one piece, in large ones, in more than one write takes, in small
         // ones; with small answers between them.
         let sizes = [(9 << 20, 1), (9 << 20, 7), (9 << 20, 200), (1 << 20, 1000), (100, 3)];
@@ -138,22 +138,22 @@ async fn large_answers_come_whole_and_in_order(way: Way) {
             frames.push(call(2 * i, &format!("noise {i} {bytes} {pieces}")));
             frames.push(call(2 * i + 1, "echo small"));
         }
-        let said = peer.exchange(&frames.concat(), 2 * sizes.len()).await;
+        let received = peer.exchange(&frames.concat(), 2 * sizes.len()).await;
         for (i, (bytes, _)) in (0..).zip(sizes) {
-            let expected = Said::Answer(2 * i, noise(u64::from(i), bytes));
-            assert!(said[2 * i as usize] == expected, "{:?}", said[2 * i as usize]);
-            assert_eq!(said[2 * i as usize + 1], answer(2 * i + 1, "small"));
+            let expected = ServerFrame::Answer(2 * i, noise(u64::from(i), bytes));
+            assert!(received[2 * i as usize] == expected, "{:?}", received[2 * i as usize]);
+            assert_eq!(received[2 * i as usize + 1], answer(2 * i + 1, "small"));
         }
         drop(peer);
-        let totals = stand.is_left_alone().await;
+        let totals = fixture.assert_all_released().await;
         let heads = (HEAD_BYTES * 2 * sizes.len() + 5 * sizes.len()) as u64;
         assert_eq!(totals.bytes_written, sizes.iter().map(|(bytes, _)| *bytes as u64).sum::<u64>() + heads);
     }
 }
 
 async fn a_slow_request_keeps_later_answers_waiting_where_order_counts(way: Way) {
-    let stand = Stand::in_order(patient());
-    let mut peer = stand.dial(way).await;
+    let fixture = Fixture::in_order(patient());
+    let mut peer = fixture.dial(way).await;
     let frames = [
         call(1, "wait slow"),
         call(2, "echo at once"),
@@ -163,138 +163,138 @@ async fn a_slow_request_keeps_later_answers_waiting_where_order_counts(way: Way)
         call(6, "echo last"),
     ];
     peer.send_all(&frames).await;
-    stand.world.until("begin many").await;
-    stand.world.open("fast", 1);
-    stand.world.open("many", 2);
+    fixture.world.until("begin many").await;
+    fixture.world.open("fast", 1);
+    fixture.world.open("many", 2);
     // It has finished, and its answer waits.
-    stand.world.until("end fast").await;
-    // A push of another sender does not wait behind it.
-    stand.world.outboxes()[0].push([crate::harness::framed::push(7, b"before")]);
-    stand.world.outboxes()[0].flush();
-    assert_eq!(peer.hear().await, Said::Push(7, b"before".into()));
-    stand.world.open("slow", 1);
+    fixture.world.until("end fast").await;
+    // A push of another sender does not wait for it.
+    fixture.world.outboxes()[0].push([crate::harness::framed::push(7, b"before")]);
+    fixture.world.outboxes()[0].flush();
+    assert_eq!(peer.receive().await, ServerFrame::Push(7, b"before".into()));
+    fixture.world.open("slow", 1);
     let expected = [(1, "slow"), (2, "at once"), (3, "fast"), (4, "many 0"), (4, "many 1")];
     for (id, words) in expected {
-        assert_eq!(peer.hear().await, answer(id, words));
+        assert_eq!(peer.receive().await, answer(id, words));
     }
-    let said = peer.hear().await;
-    assert!(said.is_fault(5, FaultKind::Internal), "{said:?}");
-    assert_eq!(peer.hear().await, answer(6, "last"));
+    let received = peer.receive().await;
+    assert!(received.is_fault(5, FaultKind::Internal), "{received:?}");
+    assert_eq!(peer.receive().await, answer(6, "last"));
     drop(peer);
-    assert_eq!(stand.is_left_alone().await.requests_started, 6);
+    assert_eq!(fixture.assert_all_released().await.requests_started, 6);
 }
 
 async fn later_requests_overtake_where_a_tag_tells(way: Way) {
-    let stand = Stand::out_of_order(patient());
-    let mut peer = stand.dial(way).await;
+    let fixture = Fixture::out_of_order(patient());
+    let mut peer = fixture.dial(way).await;
     peer.send_all(&[call(1, "wait slow"), call(2, "echo at once"), call(3, "wait fast"), call(4, "wait middle")]).await;
-    assert_eq!(peer.hear().await, answer(2, "at once"));
+    assert_eq!(peer.receive().await, answer(2, "at once"));
     for (gate, id) in [("fast", 3), ("middle", 4), ("slow", 1)] {
-        stand.world.open(gate, 1);
-        assert_eq!(peer.hear().await, answer(id, gate));
+        fixture.world.open(gate, 1);
+        assert_eq!(peer.receive().await, answer(id, gate));
     }
     drop(peer);
-    stand.is_left_alone().await;
+    fixture.assert_all_released().await;
 }
 
 async fn a_stream_that_a_later_answer_ends_is_closed_behind_it(way: Way) {
-    for stand in Stand::both(patient()) {
-        let mut peer = stand.dial(way).await;
+    for fixture in Fixture::both(patient()) {
+        let mut peer = fixture.dial(way).await;
         peer.send_all(&[call(1, "wait first"), call(2, "over second"), call(3, "echo third")]).await;
-        stand.world.until("begin second").await;
-        stand.world.open("second", 1);
-        stand.world.open("first", 1);
-        let mut said = peer.hear_all(2).await;
-        said.sort_by_key(Said::id);
-        assert_eq!(said, [answer(1, "first"), answer(2, "second")]);
-        peer.ear.hears_the_end().await;
+        fixture.world.until("begin second").await;
+        fixture.world.open("second", 1);
+        fixture.world.open("first", 1);
+        let mut received = peer.receive_all(2).await;
+        received.sort_by_key(ServerFrame::id);
+        assert_eq!(received, [answer(1, "first"), answer(2, "second")]);
+        peer.reader.assert_end().await;
         drop(peer);
-        stand.is_left_alone().await;
+        fixture.assert_all_released().await;
     }
 }
 
 async fn a_request_that_is_alone_holds_the_next_ones(way: Way) {
-    for stand in Stand::both(patient()) {
-        let mut peer = stand.dial(way).await;
+    for fixture in Fixture::both(patient()) {
+        let mut peer = fixture.dial(way).await;
         peer.send_all(&[call(1, "wait first"), call(2, "alone second"), call(3, "wait third"), tell("note told")])
             .await;
-        stand.world.until("begin second").await;
+        fixture.world.until("begin second").await;
         // Requests before it continue.
-        stand.world.open("first", 1);
-        assert_eq!(peer.hear().await, answer(1, "first"));
-        assert_eq!((stand.world.noted("begin third"), stand.world.noted("told")), (0, 0));
-        stand.world.open("second", 1);
-        assert_eq!(peer.hear().await, answer(2, "second"));
-        stand.world.until("told").await;
-        stand.world.open("third", 1);
-        assert_eq!(peer.hear().await, answer(3, "third"));
-        peer.is_served().await;
+        fixture.world.open("first", 1);
+        assert_eq!(peer.receive().await, answer(1, "first"));
+        assert_eq!((fixture.world.noted("begin third"), fixture.world.noted("told")), (0, 0));
+        fixture.world.open("second", 1);
+        assert_eq!(peer.receive().await, answer(2, "second"));
+        fixture.world.until("told").await;
+        fixture.world.open("third", 1);
+        assert_eq!(peer.receive().await, answer(3, "third"));
+        peer.assert_served().await;
         drop(peer);
-        stand.is_left_alone().await;
+        fixture.assert_all_released().await;
     }
 }
 
 async fn the_last_answer_closes(way: Way) {
-    for stand in Stand::both(patient()) {
-        let mut peer = stand.dial(way).await;
+    for fixture in Fixture::both(patient()) {
+        let mut peer = fixture.dial(way).await;
         peer.send_all(&[call(1, "wait before"), call(2, "last"), call(3, "echo never"), tell("note told")]).await;
-        stand.world.until("begin before").await;
-        stand.world.open("before", 1);
-        let mut said = peer.hear_all(2).await;
-        said.sort_by_key(Said::id);
-        assert_eq!(said, [answer(1, "before"), answer(2, "bye")]);
-        peer.ear.hears_the_end().await;
-        assert_eq!(stand.world.noted("told"), 0);
+        fixture.world.until("begin before").await;
+        fixture.world.open("before", 1);
+        let mut received = peer.receive_all(2).await;
+        received.sort_by_key(ServerFrame::id);
+        assert_eq!(received, [answer(1, "before"), answer(2, "bye")]);
+        peer.reader.assert_end().await;
+        assert_eq!(fixture.world.noted("told"), 0);
         drop(peer);
-        assert_eq!(stand.is_left_alone().await.requests_started, 2);
+        assert_eq!(fixture.assert_all_released().await.requests_started, 2);
     }
 }
 
 async fn one_request_may_have_several_answers(way: Way) {
-    for stand in Stand::both(patient()) {
-        let mut peer = stand.dial(way).await;
+    for fixture in Fixture::both(patient()) {
+        let mut peer = fixture.dial(way).await;
         peer.send_all(&[call(1, "several x 3"), call(2, "several y 3"), call(3, "flood z 500 3000")]).await;
         // With ordered responses, the answers of the second wait for the first to end.
         for gate in ["y", "x"] {
-            stand.world.open(gate, 3);
+            fixture.world.open(gate, 3);
         }
-        let mut said = peer.hear_all(506).await;
-        if !stand.is_in_order {
-            said.sort_by_key(Said::id);
+        let mut received = peer.receive_all(506).await;
+        if !fixture.is_in_order {
+            received.sort_by_key(ServerFrame::id);
         }
-        let mut expected: Vec<Said> = (0..3).map(|i| answer(1, &format!("x {i}"))).collect();
+        let mut expected: Vec<ServerFrame> = (0..3).map(|i| answer(1, &format!("x {i}"))).collect();
         expected.extend((0..3).map(|i| answer(2, &format!("y {i}"))));
-        expected.extend((0..500).map(|i| Said::Answer(3, noise(i, 3000))));
-        assert!(said == expected, "{said:?}");
+        expected.extend((0..500).map(|i| ServerFrame::Answer(3, noise(i, 3000))));
+        assert!(received == expected, "{received:?}");
         drop(peer);
-        assert_eq!(stand.is_left_alone().await.requests_started, 3);
+        assert_eq!(fixture.assert_all_released().await.requests_started, 3);
     }
 }
 
 async fn a_request_without_an_answer_is_a_fault(way: Way) {
-    for stand in Stand::both(patient()) {
-        let mut peer = stand.dial(way).await;
-        peer.ask_in_vain(1, "nothing", FaultKind::Internal).await;
-        peer.is_served().await;
+    for fixture in Fixture::both(patient()) {
+        let mut peer = fixture.dial(way).await;
+        peer.assert_fault(1, "nothing", FaultKind::Internal).await;
+        peer.assert_served().await;
         drop(peer);
-        stand.is_left_alone().await;
+        fixture.assert_all_released().await;
     }
 }
 
 async fn a_message_holds_what_comes_after_it(way: Way) {
-    for stand in Stand::both(patient()) {
-        let mut peer = stand.dial(way).await;
+    for fixture in Fixture::both(patient()) {
+        let mut peer = fixture.dial(way).await;
         peer.send_all(&[call(1, "wait before"), tell("hold up"), tell("note told"), call(2, "echo after")]).await;
-        stand.world.until("begin up").await;
+        fixture.world.until("begin up").await;
         // Earlier requests are answered in the meantime.
-        stand.world.open("before", 1);
-        assert_eq!(peer.hear().await, answer(1, "before"));
-        assert_eq!(stand.world.noted("told"), 0);
-        stand.world.open("up", 1);
-        assert_eq!(peer.hear().await, answer(2, "after"));
-        let order = ["passed up", "told"].map(|note| stand.world.notes().iter().position(|noted| noted == note));
+        fixture.world.open("before", 1);
+        assert_eq!(peer.receive().await, answer(1, "before"));
+        assert_eq!(fixture.world.noted("told"), 0);
+        fixture.world.open("up", 1);
+        assert_eq!(peer.receive().await, answer(2, "after"));
+        let order = ["passed up", "told"].map(|note| fixture.world.notes().iter().position(|noted| noted == note));
         assert!(order[0].is_some() && order[0] < order[1], "{order:?}");
         drop(peer);
-        assert_eq!(stand.is_left_alone().await.messages, 2);
+        assert_eq!(fixture.assert_all_released().await.messages, 2);
     }
 }

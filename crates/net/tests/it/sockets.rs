@@ -12,7 +12,7 @@ use net::{Address, Listener};
 
 use crate::harness::framed::call;
 use crate::harness::stand::patient;
-use crate::harness::{PATIENCE, Said, Stand, Way, until};
+use crate::harness::{Fixture, PATIENCE, ServerFrame, Way, until};
 
 fn folder() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -28,7 +28,7 @@ fn refusal(path: &Path) -> ErrorKind {
 async fn a_stale_socket_is_replaced() {
     let (_folder, path) = folder();
     drop(UnixListener::bind(&path).expect("bound"));
-    assert!(path.exists(), "nobody listens, and the file is there");
+    assert!(path.exists(), "the file exists without a listener");
     let _listener = Listener::unix(&path).expect("replaced");
     assert!(UnixStream::connect(&path).is_ok());
     let mode = std::fs::metadata(&path).expect("a file").permissions().mode() & 0o777;
@@ -39,22 +39,22 @@ async fn a_stale_socket_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_live_socket_is_refused_and_goes_on() {
+async fn a_live_socket_is_refused_and_keeps_working() {
     let (_folder, path) = folder();
     let live = UnixListener::bind(&path).expect("bound");
     assert_eq!(refusal(&path), ErrorKind::AddrInUse);
     let mut near = UnixStream::connect(&path).expect("connected");
     near.write_all(b"x").expect("sent");
     // The first connection was the check for a listener.
-    let (mut asked, _) = live.accept().expect("accepted");
-    assert_eq!(asked.read(&mut [0]).expect("the end"), 0);
+    let (mut probe, _) = live.accept().expect("accepted");
+    assert_eq!(probe.read(&mut [0]).expect("the end"), 0);
     let (mut far, _) = live.accept().expect("accepted");
     far.read_exact(&mut [0]).expect("received");
 }
 
-/// Even if it is too busy to answer.
+/// A live socket is refused even if its backlog is full.
 #[tokio::test]
-async fn a_live_socket_that_accepts_nobody_is_refused_at_once() {
+async fn a_live_socket_that_accepts_no_connection_is_refused_immediately() {
     let (_folder, path) = folder();
     let live = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).expect("a socket");
     live.bind(&socket2::SockAddr::unix(&path).expect("a path")).expect("bound");
@@ -69,13 +69,13 @@ async fn a_live_socket_that_accepts_nobody_is_refused_at_once() {
         waiting.push(socket);
         assert!(waiting.len() < 100, "its queue is full");
     }
-    let (told, refused) = std::sync::mpsc::channel();
+    let (sender, refused) = std::sync::mpsc::channel();
     let at = path.clone();
     // In a thread that may hang, on a runtime that no other thread waits for.
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let _entered = runtime.enter();
-        told.send(refusal(&at))
+        sender.send(refusal(&at))
     });
     assert_eq!(refused.recv_timeout(PATIENCE), Ok(ErrorKind::AddrInUse));
     drop(live);
@@ -83,7 +83,7 @@ async fn a_live_socket_that_accepts_nobody_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_no_socket_of_this_kind_is_not_touched() {
+async fn a_file_of_another_kind_is_not_touched() {
     let (_folder, path) = folder();
     std::fs::write(&path, "mine").expect("written");
     assert_eq!(refusal(&path), ErrorKind::AlreadyExists);
@@ -105,11 +105,11 @@ async fn what_is_no_socket_of_this_kind_is_not_touched() {
 
 #[tokio::test]
 async fn a_socket_is_removed_at_the_end_and_no_other() {
-    let stand = Stand::in_order(patient());
-    stand.dial(Way::Unix).await.is_served().await;
-    let path = stand.socket_path();
+    let fixture = Fixture::in_order(patient());
+    fixture.dial(Way::Unix).await.assert_served().await;
+    let path = fixture.socket_path();
     assert!(path.exists());
-    assert!(stand.end(PATIENCE).await.is_clean());
+    assert!(fixture.end(PATIENCE).await.is_clean());
     until("it is removed", || !path.exists()).await;
 
     // A socket that took its place in the meantime belongs to another listener.
@@ -126,18 +126,18 @@ const FILES_MAX: u64 = 40;
 
 /// Server of the next test, in a separate process that has few descriptors. It ends when its input does.
 #[test]
-#[ignore = "another test runs it in a process of its own"]
+#[ignore = "another test runs it in a separate process"]
 fn with_few_descriptors() {
     let Ok(path) = std::env::var(CHILD_SOCKET) else {
         return;
     };
-    let stand = Stand::in_order(patient());
+    let fixture = Fixture::in_order(patient());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async move {
         let unix = Listener::unix(Path::new(&path)).expect("bound");
-        stand.server.listen(unix).expect("an address");
+        fixture.server.listen(unix).expect("an address");
         let tcp = Listener::tcp((Ipv4Addr::LOCALHOST, 0).into()).expect("bound");
-        let Ok(Address::Tcp(tcp)) = stand.server.listen(tcp) else { panic!("no address") };
+        let Ok(Address::Tcp(tcp)) = fixture.server.listen(tcp) else { panic!("no address") };
         let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         limit.current = Some(FILES_MAX);
         rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).expect("lowered");
@@ -154,18 +154,18 @@ fn with_few_descriptors() {
     });
 }
 
-/// Listener whose connections are opened until no descriptors are left for them.
-enum Door {
+/// Endpoint whose connections are opened until no descriptors are left for them.
+enum Endpoint {
     Unix(PathBuf),
     Tcp(SocketAddr),
 }
 
-trait Plug: Read + Write {}
+trait ReadWrite: Read + Write {}
 
-impl<T: Read + Write> Plug for T {}
+impl<T: Read + Write> ReadWrite for T {}
 
-impl Door {
-    fn open(&self) -> Box<dyn Plug> {
+impl Endpoint {
+    fn open(&self) -> Box<dyn ReadWrite> {
         match self {
             Self::Unix(path) => {
                 let socket = UnixStream::connect(path).expect("connected");
@@ -181,12 +181,12 @@ impl Door {
     }
 
     /// Returns the connection if a request is answered, and `None` if it is closed.
-    fn serves(&self) -> Option<Box<dyn Plug>> {
+    fn serves(&self) -> Option<Box<dyn ReadWrite>> {
         let mut socket = self.open();
         let mut answer = [0; 11];
         let is_served = socket.write_all(&call(1, "echo in")).and_then(|()| socket.read_exact(&mut answer)).is_ok();
         is_served.then(|| {
-            assert_eq!(Said::take(&mut answer[..].into()), Some(Said::Answer(1, b"in".into())));
+            assert_eq!(ServerFrame::take(&mut answer[..].into()), Some(ServerFrame::Answer(1, b"in".into())));
             socket
         })
     }
@@ -215,18 +215,18 @@ fn running_out_of_descriptors_passes_on_every_kind_of_socket() {
             }
         };
         let tcp = line_with("tcp ").parse().expect("an address");
-        let door = if is_unix { Door::Unix(path.clone()) } else { Door::Tcp(tcp) };
-        let first = door.serves().expect("served");
+        let endpoint = if is_unix { Endpoint::Unix(path.clone()) } else { Endpoint::Tcp(tcp) };
+        let first = endpoint.serves().expect("served");
         // Some of these are closed; none of them hangs.
-        let mut held: Vec<_> = (0..2 * FILES_MAX).map(|_| door.serves()).collect();
+        let mut held: Vec<_> = (0..2 * FILES_MAX).map(|_| endpoint.serves()).collect();
         let served = held.iter().filter(|held| held.is_some()).count();
         assert!(served > 5 && served < FILES_MAX as usize, "{served}");
         held.clear();
         drop(first);
         // Descriptors are freed when the server has detected the end of those connections.
         let deadline = std::time::Instant::now() + PATIENCE;
-        while door.serves().is_none() {
-            assert!(std::time::Instant::now() < deadline, "nobody is served any more");
+        while endpoint.serves().is_none() {
+            assert!(std::time::Instant::now() < deadline, "no connection is served any more");
             std::thread::sleep(Duration::from_millis(5));
         }
         drop(child.stdin.take());

@@ -120,7 +120,7 @@ async fn a_protocol_is_agreed_on_or_the_handshake_fails() {
     };
     assert_eq!(agreed(&[b"http/1.1", b"h2"]).await.expect("agreed"), Some(b"h2".to_vec()));
     assert_eq!(agreed(&[b"http/1.1"]).await.expect("agreed"), Some(b"http/1.1".to_vec()));
-    assert_eq!(agreed(&[]).await.expect("none is asked for"), None);
+    assert_eq!(agreed(&[]).await.expect("no protocol is offered"), None);
     assert!(agreed(&[b"thalweg/1"]).await.is_err());
 }
 
@@ -165,7 +165,7 @@ async fn clients_are_let_in_by_authority_name_or_fingerprint() {
     }
     assert!(enter(&listed, &ca, Some(&carol)).await.is_err());
     let by_common_name = mutual(&ca, &folder, |auth| auth.names = vec!["alice".into()]);
-    assert!(enter(&by_common_name, &ca, Some(&node)).await.is_err(), "its host name goes before its common name");
+    assert!(enter(&by_common_name, &ca, Some(&node)).await.is_err(), "its host name has priority over its common name");
 
     let optional = mutual(&ca, &folder, |auth| auth.is_required = false);
     assert_eq!(enter(&optional, &ca, None).await.expect("let in"), None);
@@ -174,7 +174,7 @@ async fn clients_are_let_in_by_authority_name_or_fingerprint() {
 }
 
 #[tokio::test]
-async fn tls_1_2_does_as_well() {
+async fn tls_1_2_works_as_well() {
     let ca = Authority::new();
     let folder = Folder::new();
     let tls = mutual(&ca, &folder, |auth| auth.names = vec!["alice".into()]);
@@ -221,7 +221,7 @@ async fn quic_sees_the_same_names_and_reloads() {
     let (after, ..) = enter().await;
     assert_ne!(before, after);
     assert_eq!(after, new.der);
-    let mut stream = within(near.open_uni()).await.expect("the open connection goes on");
+    let mut stream = within(near.open_uni()).await.expect("the open connection keeps working");
     within(stream.write_all(b"a")).await.expect("sent");
     assert!(within(far.accept_uni()).await.is_ok());
 }
@@ -242,14 +242,14 @@ async fn a_reload_changes_new_connections_and_no_open_one() {
     folder.put("own", &new);
     assert_eq!(tls.reload().expect("reloaded"), Reloaded::Changed);
     assert!(tls.expires_at() < expires_at);
-    echo(&mut server, &mut open).await.expect("the open connection goes on");
+    echo(&mut server, &mut open).await.expect("the open connection keeps working");
     let pair = connect(config, &ca.client(&[], None), "a.example").await.expect("new");
     assert_eq!(pair.shown(), &*new.der);
     assert_eq!((tls.reloads(), tls.failed_reloads()), (1, 0));
 }
 
 #[tokio::test]
-async fn files_that_cannot_be_used_leave_the_old_certificate_in_force() {
+async fn files_that_cannot_be_used_leave_the_old_certificate_active() {
     let ca = Authority::new();
     let folder = Folder::new();
     let old = ca.server("a.example");
@@ -299,7 +299,7 @@ async fn files_that_cannot_be_used_leave_the_old_certificate_in_force() {
 }
 
 #[tokio::test]
-async fn changed_files_are_found_without_being_told() {
+async fn changed_files_are_detected_automatically() {
     let ca = Authority::new();
     let folder = Folder::new();
     let new = ca.server("a.example");
@@ -350,12 +350,15 @@ async fn sessions_are_resumed_but_not_past_other_roots() {
     assert!(!first.is_resumed() && again.is_resumed());
     assert_eq!(again.peer().map(|peer| peer.names), Some(vec!["alice".to_owned()]));
 
-    // The same roots and another certificate of the server: sessions stay valid.
+    // Sessions stay valid if only the certificate of the server changes, and not the roots.
     folder.put("own", &ca.server("server.example"));
     assert_eq!(tls.reload().expect("reloaded"), Reloaded::Changed);
     assert!(connect(config.clone(), &client, "server.example").await.expect("let in").is_resumed());
 
     folder.write("roots.pem", &other.pem);
     assert_eq!(tls.reload().expect("reloaded"), Reloaded::Changed);
-    assert!(connect(config, &client, "server.example").await.is_err(), "nobody vouches for alice any more");
+    assert!(
+        connect(config, &client, "server.example").await.is_err(),
+        "no root has issued the certificate of alice any more"
+    );
 }

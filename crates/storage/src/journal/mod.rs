@@ -761,7 +761,7 @@ impl Shared {
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    if trouble.replace(error.message.clone()).is_none_or(|said| said != error.message) {
+                    if trouble.replace(error.message.clone()).is_none_or(|last| last != error.message) {
                         tracing::warn!(%error, "cannot prepare the next file of the journal; retrying");
                     }
                 }

@@ -357,8 +357,8 @@ impl<'r> Window<'r> {
 
     /// Returns these bytes, or fewer at the end of the file.
     pub(super) fn get(&mut self, at: u64, len: usize) -> Result<&[u8]> {
-        let is_there = at >= self.from && at + len as u64 <= self.from + self.bytes.len() as u64;
-        if !is_there {
+        let is_buffered = at >= self.from && at + len as u64 <= self.from + self.bytes.len() as u64;
+        if !is_buffered {
             self.bytes.resize(len.max(WINDOW_BYTES), 0);
             let read = self.file.read_at(&mut self.bytes, at).map_err(failed("read", self.path))?;
             self.bytes.truncate(read);

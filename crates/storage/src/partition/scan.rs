@@ -84,11 +84,11 @@ fn batch_at(bytes: &Bytes, at: usize, expected: Offset, end: Offset) -> Result<R
 fn next_batch(bytes: &Bytes, at: usize, expected: Offset, end: Offset) -> usize {
     let is_one = |at: &usize| batch_at(bytes, *at, expected, end).is_ok();
     // Usually the length is correct, and only the bytes after it are damaged.
-    let said = bytes
+    let by_length = bytes
         .get(at + 8..at + 12)
         .map(|len| at + 12 + u32::from_be_bytes(len.try_into().expect("invariant: four bytes")) as usize);
-    let said = said.filter(|next| *next == bytes.len() || (*next < bytes.len() && is_one(next)));
-    said.or_else(|| (at + 1..bytes.len()).find(is_one)).unwrap_or(bytes.len())
+    let by_length = by_length.filter(|next| *next == bytes.len() || (*next < bytes.len() && is_one(next)));
+    by_length.or_else(|| (at + 1..bytes.len()).find(is_one)).unwrap_or(bytes.len())
 }
 
 /// Scans the file of a segment, up to the length in the checkpoint; an error if it cannot be read at all.
@@ -164,8 +164,8 @@ mod tests {
             let rest: Vec<_> = batches.iter().enumerate().filter(|(i, _)| *i != hit).map(|(_, b)| b.clone()).collect();
             assert_eq!(good(&spots), rest, "byte {at}");
             let damages: Vec<_> = spots.iter().filter(|spot| matches!(spot, Spot::Damage { .. })).collect();
-            let [Spot::Damage { at: said, bytes: len, .. }] = damages[..] else { panic!("byte {at}: {damages:?}") };
-            assert_eq!((*said, *len), ((hit * batches[0].len()) as u64, batches[0].len() as u64), "byte {at}");
+            let [Spot::Damage { at: found_at, bytes: len, .. }] = damages[..] else { panic!("byte {at}: {damages:?}") };
+            assert_eq!((*found_at, *len), ((hit * batches[0].len()) as u64, batches[0].len() as u64), "byte {at}");
         }
     }
 

@@ -104,13 +104,13 @@ struct Queue {
 
 /// Operation of a transaction.
 struct Op {
-    what: What,
+    kind: OpKind,
     owner: Arc<dyn Owner>,
     /// Mark of the operation, which grows from operation to operation of one owner.
     mark: u64,
 }
 
-enum What {
+enum OpKind {
     Batch {
         partition: Arc<SqlitePartition>,
         batch: RecordBatch,
@@ -146,7 +146,7 @@ struct Turn {
     dirty: Vec<Arc<SqlitePartition>>,
 }
 
-impl What {
+impl OpKind {
     fn bytes(&self) -> usize {
         match self {
             Self::Batch { batch, .. } => batch.len(),
@@ -164,7 +164,7 @@ impl Shared {
         if queue.is_stopped {
             return Err(Error::new(ErrorKind::ShuttingDown, "the database is closed"));
         }
-        queue.bytes += op.what.bytes();
+        queue.bytes += op.kind.bytes();
         queue.ops.push_back(op);
         let is_first = queue.ops.len() == 1;
         drop(queue);
@@ -213,11 +213,11 @@ impl Shared {
         let mut count = 0;
         let mut bytes = 0;
         for op in queue.ops.iter().take(TRANSACTION_OPS_MAX) {
-            if count > 0 && bytes + op.what.bytes() > TRANSACTION_BYTES_MAX {
+            if count > 0 && bytes + op.kind.bytes() > TRANSACTION_BYTES_MAX {
                 break;
             }
             count += 1;
-            bytes += op.what.bytes();
+            bytes += op.kind.bytes();
         }
         queue.bytes -= bytes;
         let ops = queue.ops.drain(..count).collect();
@@ -263,7 +263,7 @@ impl Shared {
     fn keep_recent(&self, ops: &[Op]) {
         let mut recent = self.recent.lock();
         for op in ops {
-            if let What::Batch { partition, batch } = &op.what {
+            if let OpKind::Batch { partition, batch } = &op.kind {
                 recent.push_back((Arc::downgrade(partition), batch.next_offset()));
             }
         }
@@ -312,8 +312,8 @@ impl SqliteStore {
         let mut catalog = self.catalog.lock();
         let id = catalog.next_id();
         let partitions = catalog.take_rows(settings.partitions);
-        let what = What::Create { id, name: name.clone(), settings, partitions: partitions.clone() };
-        self.shared.put(Op { what, owner, mark: 0 })?;
+        let kind = OpKind::Create { id, name: name.clone(), settings, partitions: partitions.clone() };
+        self.shared.put(Op { kind, owner, mark: 0 })?;
         Ok(catalog.add(id, name, settings, partitions, &self.shared))
     }
 
@@ -356,7 +356,7 @@ impl SqliteStore {
         let rows = partitions.clone();
         let changed = self.catalog.clone();
         let owner = Applies::first(move || changed.lock().change(id, settings, &rows, &shared), owner);
-        self.shared.put(Op { what: What::Alter { id, settings, partitions }, owner, mark: 0 })?;
+        self.shared.put(Op { kind: OpKind::Alter { id, settings, partitions }, owner, mark: 0 })?;
         catalog.set_due(id, settings);
         Ok(())
     }
@@ -368,7 +368,7 @@ impl SqliteStore {
 
     /// Confirms earlier operations without a change. They are durable when `owner` is notified.
     pub fn confirm_topic(&self, owner: Arc<dyn Owner>) -> Result<()> {
-        self.shared.put(Op { what: What::Nothing, owner, mark: 0 })
+        self.shared.put(Op { kind: OpKind::Nothing, owner, mark: 0 })
     }
 
     /// Deletes a topic with all its rows. It is gone when `owner` is notified.
@@ -378,7 +378,7 @@ impl SqliteStore {
         let catalog = self.catalog.clone();
         let owner = Applies::first(move || catalog.lock().remove(id), owner);
         self.shared.deleting.lock().insert(name.clone());
-        let put = self.shared.put(Op { what: What::Delete { id, name: name.clone(), partitions }, owner, mark: 0 });
+        let put = self.shared.put(Op { kind: OpKind::Delete { id, name: name.clone(), partitions }, owner, mark: 0 });
         if put.is_err() {
             self.shared.deleting.lock().remove(&name);
         }

@@ -14,7 +14,7 @@ use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
 use super::read::RowsRead;
-use super::{Op, Shared, What};
+use super::{Op, OpKind, Shared};
 use crate::holes::{Forgotten, Gathered};
 use crate::journal::Owner;
 use crate::log::{Commits, LogExtent, PartitionLog, Read};
@@ -205,8 +205,8 @@ impl PartitionLog for SqlitePartition {
         let mut state = self.state.lock();
         self.check(&state)?;
         debug_assert_eq!(batch.base_offset(), state.end, "invariant: appends are contiguous");
-        let what = What::Batch { partition: self.me(), batch: batch.clone() };
-        self.shared.put(Op { what, owner, mark: batch.next_offset() })?;
+        let kind = OpKind::Batch { partition: self.me(), batch: batch.clone() };
+        self.shared.put(Op { kind, owner, mark: batch.next_offset() })?;
         self.shared.held.fetch_add(cost(&batch), Ordering::Relaxed);
         state.end = batch.next_offset();
         state.recent.push_back(Recent { batch, forgotten: None });
@@ -289,8 +289,8 @@ impl PartitionLog for SqlitePartition {
             return Ok(Commits::Now);
         }
         // Its owner may be the same as that of batches, which all precede it.
-        let what = What::Start { partition: self.clone(), start };
-        self.shared.put(Op { what, owner, mark: state.end })?;
+        let kind = OpKind::Start { partition: self.clone(), start };
+        self.shared.put(Op { kind, owner, mark: state.end })?;
         Ok(Commits::Later)
     }
 

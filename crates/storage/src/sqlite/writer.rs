@@ -13,7 +13,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::partition::{Removed, SqlitePartition};
 use super::positions::Shown;
 use super::schema::{failed, is_passing};
-use super::{Op, Shared, Turn, What};
+use super::{Op, OpKind, Shared, Turn};
 
 /// Maximum number of batches that one transaction removes because they are before a start, or of a deleted topic.
 const SWEEP_BATCHES: usize = 512;
@@ -126,26 +126,26 @@ impl Writer {
         let now_ms = (self.shared.clock)() as i64;
         let mut done = Done::default();
         for op in ops {
-            match &op.what {
-                What::Batch { partition, batch } => self.insert(partition.id, batch, now_ms)?,
-                What::Start { partition, start } => {
+            match &op.kind {
+                OpKind::Batch { partition, batch } => self.insert(partition.id, batch, now_ms)?,
+                OpKind::Start { partition, start } => {
                     self.connection
                         .prepare_cached("UPDATE partitions SET first_offset = max(first_offset, ?2) WHERE id = ?1")?
                         .execute((partition.id, *start as i64))?;
                 }
-                What::Create { id, name, settings, partitions } => {
+                OpKind::Create { id, name, settings, partitions } => {
                     self.insert_topic(*id, name.as_str(), settings)?;
                     self.insert_partitions(*id, settings, partitions)?;
                 }
-                What::Alter { id, settings, partitions } => {
+                OpKind::Alter { id, settings, partitions } => {
                     self.update_topic(*id, settings)?;
                     self.insert_partitions(*id, settings, partitions)?;
                 }
-                What::Delete { id, .. } => {
+                OpKind::Delete { id, .. } => {
                     self.connection.execute("DELETE FROM topics WHERE id = ?1", [id])?;
                     self.connection.execute("UPDATE partitions SET topic = NULL WHERE topic = ?1", [id])?;
                 }
-                What::Nothing => {}
+                OpKind::Nothing => {}
             }
         }
         for Dirty { partition, forgotten } in dirty {
@@ -411,13 +411,13 @@ impl Writer {
         self.sweeps.drain(..done.swept);
         let mut ops_left = ops.iter().peekable();
         while let Some(op) = ops_left.next() {
-            match &op.what {
-                What::Start { partition, start } => {
+            match &op.kind {
+                OpKind::Start { partition, start } => {
                     partition.apply_start(*start);
                     let to = Some(*start);
                     self.sweeps.push_back(Sweep { row: partition.id, partition: Arc::downgrade(partition), to });
                 }
-                What::Delete { name, partitions, .. } => {
+                OpKind::Delete { name, partitions, .. } => {
                     for row in partitions {
                         self.sweeps.push_back(Sweep { row: *row, partition: Weak::new(), to: None });
                         self.reached_ms.remove(row);

@@ -564,7 +564,7 @@ impl Store {
         partitions.retain(|(partition, _)| !again.contains_key(&partition.stream()));
         let mut total = CompactionStats::default();
         let mut outcome = Ok(());
-        let mut has_to_last = false;
+        let mut needs_checkpoint = false;
         let mut put_off = |partition: &DiskPartition, error: Error| {
             if error.kind != ErrorKind::ShuttingDown {
                 self.counts.compaction_errors.fetch_add(1, Ordering::Relaxed);
@@ -574,11 +574,11 @@ impl Store {
         };
         for (partition, settings) in &partitions {
             match partition.prepare_compaction(settings, (self.clock)()) {
-                Ok(has_to) => has_to_last |= has_to,
+                Ok(changed) => needs_checkpoint |= changed,
                 Err(error) => put_off(partition, error),
             }
         }
-        if has_to_last {
+        if needs_checkpoint {
             self.checkpoint()?;
         }
         for (partition, settings) in &partitions {
@@ -588,9 +588,9 @@ impl Store {
             }
         }
         // Replaced segments take disk space until a checkpoint, and return after a crash.
-        let lasts = if total.turns > 0 { self.checkpoint() } else { Ok(()) };
+        let checkpointed = if total.turns > 0 { self.checkpoint() } else { Ok(()) };
         *self.counts.compaction.lock() += total;
-        lasts?;
+        checkpointed?;
         outcome.map(|()| total)
     }
 

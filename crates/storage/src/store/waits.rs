@@ -14,7 +14,7 @@ const WAIT_MAX: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(super) struct Waits {
     outcome: Mutex<Option<Result<()>>>,
-    said: Condvar,
+    changed: Condvar,
 }
 
 impl Waits {
@@ -24,24 +24,24 @@ impl Waits {
             if let Some(outcome) = &*outcome {
                 return outcome.clone();
             }
-            if self.said.wait_for(&mut outcome, WAIT_MAX).timed_out() && outcome.is_none() {
+            if self.changed.wait_for(&mut outcome, WAIT_MAX).timed_out() && outcome.is_none() {
                 return Err(Error::busy("the journal takes too long; is the disk full?"));
             }
         }
     }
 
-    fn say(&self, outcome: Result<()>) {
+    fn set(&self, outcome: Result<()>) {
         *self.outcome.lock() = Some(outcome);
-        self.said.notify_all();
+        self.changed.notify_all();
     }
 }
 
 impl Owner for Waits {
     fn committed(&self, _mark: u64) {
-        self.say(Ok(()));
+        self.set(Ok(()));
     }
 
     fn failed(&self, error: &Error) {
-        self.say(Err(error.clone()));
+        self.set(Err(error.clone()));
     }
 }

@@ -12,7 +12,7 @@ use storage::{CompactionSettings, Owner, PartitionLog, Store, StoreSettings, Sto
 
 use crate::power::repeatable;
 use crate::sim::{Random, SimDisk};
-use crate::workload::{Nobody, clock, commit, on_disk, open, read_at, small, topic_name, wait_until};
+use crate::workload::{NoOwner, clock, commit, on_disk, open, read_at, small, topic_name, wait_until};
 
 const DIR: &str = "/data";
 
@@ -62,7 +62,7 @@ impl Site {
         let (store, topics) = open(&disk, Path::new(DIR), settings).expect("it opens");
         let create = || {
             let compacted = TopicSettings { compact: true, ..on_disk(1) };
-            store.create_topic(topic_name(topic), compacted, Arc::new(Nobody)).expect("a topic")
+            store.create_topic(topic_name(topic), compacted, Arc::new(NoOwner)).expect("a topic")
         };
         let log = topics.into_iter().next().unwrap_or_else(create).partitions[0].clone();
         history.split_off(&log.end());
@@ -132,9 +132,9 @@ impl Site {
     /// Checks that the present records were appended so, in order, and include the newest record of each key, unless it
     /// has no value.
     fn check(&self) -> Vec<Record> {
-        let there = self.read();
-        assert!(there.windows(2).all(|pair| pair[0].offset < pair[1].offset), "offsets grow");
-        for record in &there {
+        let present = self.read();
+        assert!(present.windows(2).all(|pair| pair[0].offset < pair[1].offset), "offsets grow");
+        for record in &present {
             assert_eq!(Some(record), self.history.get(&record.offset));
         }
         let mut newest = HashMap::new();
@@ -143,10 +143,10 @@ impl Site {
             newest.insert(record.key.clone().unwrap_or(record.offset.to_string().into()), record);
         }
         for record in newest.into_values() {
-            let is_there = there.binary_search_by_key(&record.offset, |there| there.offset).is_ok();
-            assert!(is_there || (record.value.is_none() && record.key.is_some()), "{record:?} is gone");
+            let exists = present.binary_search_by_key(&record.offset, |present| present.offset).is_ok();
+            assert!(exists || (record.value.is_none() && record.key.is_some()), "{record:?} is gone");
         }
-        there
+        present
     }
 }
 
@@ -344,8 +344,8 @@ fn readers_go_on_while_it_is_compacted_and_retention_moves_the_start() {
         });
         let extent = site.log.extent();
         site.history = site.history.split_off(&extent.start);
-        let there: Vec<Record> = site.read().into_iter().filter(|record| record.offset >= extent.start).collect();
-        for record in &there {
+        let present: Vec<Record> = site.read().into_iter().filter(|record| record.offset >= extent.start).collect();
+        for record in &present {
             assert_eq!(Some(record), site.history.get(&record.offset));
         }
     });
@@ -397,7 +397,7 @@ impl Altered {
             (SimDisk::new(), CompactionSettings { dirty_bytes_min: 1 << 30, ..settings().compaction });
         let (store, _) = open(&disk, Path::new(DIR), StoreSettings { compaction, ..settings() }).expect("it opens");
         let compacted = TopicSettings { compact: true, ..on_disk(1) };
-        let topic = store.create_topic(topic_name("t"), compacted, Arc::new(Nobody)).expect("a topic");
+        let topic = store.create_topic(topic_name("t"), compacted, Arc::new(NoOwner)).expect("a topic");
         Self { disk, store, topic, committed: Arc::default() }
     }
 
@@ -441,7 +441,7 @@ fn compaction_comes_no_later_and_no_earlier_than_a_topic_says() {
     site.alter(|settings| settings.compaction_lag_ms = (0, 3 * hour));
     assert_eq!(site.store.compact().expect("looked at").turns, 0, "it is not old enough");
     site.alter(|settings| settings.compaction_lag_ms = (3 * hour, 0));
-    assert_eq!(site.store.compact().expect("looked at").turns, 0, "nothing says that it has to");
+    assert_eq!(site.store.compact().expect("looked at").turns, 0, "no partition has to be compacted");
     site.alter(|settings| settings.compaction_lag_ms = (0, hour));
     site.store.compact().expect("compacted");
     // A background thread may have compacted first.

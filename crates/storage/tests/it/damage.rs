@@ -11,7 +11,7 @@ use storage::{Disk, StoredTopic};
 
 use crate::power::repeatable;
 use crate::sim::{Random, SimDisk};
-use crate::workload::{Heard, Model, Opened, Work, open, read_at, small, wait_until};
+use crate::workload::{EventLog, Model, Opened, Work, open, read_at, small, wait_until};
 
 pub const DIR: &str = "/data";
 
@@ -100,13 +100,13 @@ impl Site {
     pub fn worked(seed: u64, is_killed: bool) -> Self {
         let disk = SimDisk::new();
         let mut model = Model::default();
-        let heard = Heard::default();
+        let events = EventLog::default();
         let opened = open(&disk, Path::new(DIR), small(1)).expect("a new directory");
-        let work = Work::new(opened, &model, 1, heard.say());
+        let work = Work::new(opened, &model, 1, events.reporter());
         work.create(2).expect("a topic");
         work.run(seed, 2, 120);
         let disk = end(work, disk, is_killed);
-        heard.tell(&mut model);
+        events.apply_to(&mut model);
         let (store, topics) = open(&disk.kill(), Path::new(DIR), small(1)).expect("it opens");
         model.check(&topics, 1).expect("it is all there");
         store.stop().expect("it stops");
@@ -165,9 +165,9 @@ impl Site {
                     failed <= usize::from(!matches!(kind, Kind::Index | Kind::Lock)),
                     "{place}: {failed} are refused"
                 );
-                let heard = Heard::default();
-                let next = go_on((store, topics), disk, &model, (incarnation, random), &heard);
-                heard.tell(&mut model);
+                let events = EventLog::default();
+                let next = go_on((store, topics), disk, &model, (incarnation, random), &events);
+                events.apply_to(&mut model);
                 match damaged {
                     // A byte before the partition's start is not relevant at first.
                     Some(damaged) if damaged.len() == before.len() && (failed > 0 || kind == Kind::Segment) => {
@@ -242,9 +242,9 @@ fn check_words(error: &Error, path: &Path, place: &str) {
     let message = &error.message;
     assert!(matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported), "{place}: {error:?}");
     assert!(message.contains(&path.display().to_string()), "{place}: which file? {message}");
-    let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
-    assert!(says(&["at byte", "is missing", "has version"]), "{place}: what is wrong? {message}");
-    assert!(says(&["thalweg inspect", "use the release that wrote it"]), "{place}: what to do? {message}");
+    let contains_any = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    assert!(contains_any(&["at byte", "is missing", "has version"]), "{place}: what is wrong? {message}");
+    assert!(contains_any(&["thalweg inspect", "use the release that wrote it"]), "{place}: what to do? {message}");
 }
 
 /// Checks that served partitions take records as before. Ends with a stop or a kill.
@@ -253,9 +253,9 @@ fn go_on(
     disk: SimDisk,
     model: &Model,
     (incarnation, random): (u64, &mut Random),
-    heard: &Heard,
+    events: &EventLog,
 ) -> SimDisk {
-    let work = Work::new(opened, model, incarnation, heard.say());
+    let work = Work::new(opened, model, incarnation, events.reporter());
     for writer in work.writers() {
         for _ in 0..1 + random.below(4) {
             match (writer.log.refused(), writer.append()) {
@@ -305,7 +305,7 @@ fn is_at_rest(disk: &SimDisk) -> bool {
 fn put_back(disk: &SimDisk, path: &Path, bytes: &[u8]) {
     disk.remove(path).unwrap_or_default();
     disk.add_file(path, bytes);
-    disk.sync_dir(path.parent().expect("a directory")).expect("its name lasts");
+    disk.sync_dir(path.parent().expect("a directory")).expect("its name is durable");
 }
 
 /// Restores the damaged bytes, wherever they are now.
@@ -313,9 +313,9 @@ fn undo(disk: &SimDisk, path: &Path, kind: Kind, before: &[u8], damaged: &[u8]) 
     if kind != Kind::Journal {
         let Some(at) = before.iter().zip(damaged).position(|(before, damaged)| before != damaged) else { return };
         let around = at.saturating_sub(16)..(at + 16).min(before.len());
-        let is_there = disk.files().iter().any(|(file, len)| file == path && *len >= around.end as u64);
+        let exists = disk.files().iter().any(|(file, len)| file == path && *len >= around.end as u64);
         // Unneeded bytes may have been overwritten.
-        if is_there && disk.contents(path)[around.clone()] == damaged[around] {
+        if exists && disk.contents(path)[around.clone()] == damaged[around] {
             disk.edit(path, |bytes| bytes[at] = before[at]);
         }
         return;
@@ -403,7 +403,7 @@ fn a_directory_of_files_of_an_older_version_is_refused_by_what_it_is() {
         Harm::Version.apply(&disk, &path, kind);
         let refused = open(&disk, Path::new(DIR), small(1)).map(drop).expect_err("it is older");
         assert_eq!(refused.kind, ErrorKind::Unsupported);
-        let says = format!("{} has version 0, this broker reads version 1", path.display());
-        assert!(refused.message.starts_with(&says), "{refused}");
+        let expected = format!("{} has version 0, this broker reads version 1", path.display());
+        assert!(refused.message.starts_with(&expected), "{refused}");
     }
 }

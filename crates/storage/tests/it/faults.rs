@@ -10,7 +10,7 @@ use storage::StoreSettings;
 
 use crate::power::repeatable;
 use crate::sim::{Doing, Fault, Random, SimDisk};
-use crate::workload::{Heard, Model, Work, Writer, open, small, wait_until};
+use crate::workload::{EventLog, Model, Work, Writer, open, small, wait_until};
 
 pub const DIR: &str = "/data";
 
@@ -20,7 +20,7 @@ pub struct Site {
     pub settings: StoreSettings,
     pub model: Model,
     pub incarnation: u64,
-    pub heard: Heard,
+    pub events: EventLog,
     pub work: Arc<Work>,
 }
 
@@ -28,10 +28,10 @@ impl Site {
     pub fn new(settings: StoreSettings) -> Self {
         let disk = SimDisk::new();
         let model = Model::default();
-        let heard = Heard::default();
+        let events = EventLog::default();
         let opened = open(&disk, Path::new(DIR), settings).expect("a new directory");
-        let work = Work::new(opened, &model, 1, heard.say());
-        Self { disk, settings, model, incarnation: 1, heard, work }
+        let work = Work::new(opened, &model, 1, events.reporter());
+        Self { disk, settings, model, incarnation: 1, events, work }
     }
 
     /// Ends the process as it is; `next` returns the disk that the next process finds.
@@ -39,7 +39,7 @@ impl Site {
         self.disk.power_off_after(0);
         let disk = next(&self.disk);
         self.work.end().unwrap_or_default();
-        self.heard.tell(&mut self.model);
+        self.events.apply_to(&mut self.model);
         (disk, self.model)
     }
 
@@ -113,7 +113,7 @@ fn journal_breaks(doing: Doing, seed: u64, syncs_in_flight: usize) {
         site.disk.add_fault(fault(doing, ".journal", random.below(40), 1, Io::Other));
         site.work.run(seed, 3, 100);
     }
-    let broken = site.work.store.broken().expect("it says why it takes nothing more");
+    let broken = site.work.store.broken().expect("it reports why it accepts no more records");
     assert!(broken.message.contains("/data/journal/0000"), "{broken}");
     assert!(broken.message.contains("Restart the broker"), "{broken}");
     let writers = site.work.writers();
@@ -145,8 +145,8 @@ fn a_full_disk_makes_appends_wait_and_they_go_on_when_there_is_room() {
         for _ in 0..2 {
             site.disk.set_bytes_max(Some(site.disk.bytes() + random.below(300_000)));
             let full = append_until_full(&site, &writer);
-            let says = ["no room", "the disk is full, so no records are accepted"];
-            assert!(says.iter().any(|words| full.message.contains(words)), "{full}");
+            let expected = ["no room", "the disk is full, so no records are accepted"];
+            assert!(expected.iter().any(|words| full.message.contains(words)), "{full}");
             assert_eq!(site.work.store.broken(), None);
             let end = writer.committed_end();
             let read = crate::workload::read_all(&writer.log, writer.log.extent().start, end, 10_000);
@@ -168,7 +168,7 @@ fn a_disk_that_stays_full_does_not_keep_the_store_from_stopping() {
         append_until_full(&site, &writer);
         // Not everything could be kept, unless the release of a journal file freed space for it.
         site.work.clone().end().unwrap_or_default();
-        site.heard.tell(&mut site.model);
+        site.events.apply_to(&mut site.model);
         site.disk.set_bytes_max(None);
         site.check(SimDisk::kill);
     });
@@ -304,13 +304,13 @@ fn a_journal_that_cannot_be_read_is_refused_and_left_as_it_is() {
 #[test]
 fn a_directory_in_use_is_refused() {
     let site = Site::new(small(1));
-    let refused = open(&site.disk, Path::new(DIR), small(1)).map(drop).expect_err("somebody has it");
+    let refused = open(&site.disk, Path::new(DIR), small(1)).map(drop).expect_err("another store has it");
     assert_eq!(refused.kind, ErrorKind::Denied);
     assert!(refused.message.contains("/data is in use by another process"), "{refused}");
     site.work.clone().end().expect("it stops");
     let disk = site.disk.clone();
     drop(site);
-    open(&disk, Path::new(DIR), small(1)).map(drop).expect("nobody has it");
+    open(&disk, Path::new(DIR), small(1)).map(drop).expect("no other store has it");
 }
 
 #[test]

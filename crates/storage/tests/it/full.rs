@@ -168,11 +168,11 @@ fn a_broker_starts_on_a_disk_that_it_has_filled_and_nothing_acknowledged_is_lost
         append_until_committed(&site, &writer);
         site.disk.set_bytes_max(Some(site.disk.bytes() + 40_000 * (seed % 10)));
         // One after the other: the reserve has no space for very many records that are in no segment yet.
-        wait_until("it is said why", || {
+        wait_until("the reason is reported", || {
             try_append(&site, &writer).ok().map(|end| writer.wait(end));
             site.work.store.full().is_some()
         });
-        site.heard.tell(&mut site.model);
+        site.events.apply_to(&mut site.model);
         let settings = site.settings;
         let incarnation = site.incarnation;
         let (disk, mut model) = site.end(|disk| if seed.is_multiple_of(2) { disk.cut(seed) } else { disk.kill() });
@@ -193,7 +193,7 @@ fn records_are_refused_as_long_as_the_disk_is_full_and_taken_again_by_themselves
         for times in 1..=2 {
             site.disk.set_bytes_max(Some(site.disk.bytes() + 30_000 * seed));
             // The released space may have ended the full state after a refusal.
-            wait_until("it is said", || {
+            wait_until("the full disk is reported", || {
                 append_until_full(&site, &writer);
                 let stats = site.work.store.stats();
                 stats.is_disk_full && stats.disk_full >= times

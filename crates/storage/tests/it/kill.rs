@@ -21,23 +21,23 @@ const CHILD: &str = "STORAGE_CHILD";
 #[test]
 #[ignore = "only another test starts it"]
 fn child() {
-    let Ok(told) = std::env::var(CHILD) else { return };
-    let words: Vec<&str> = told.split(' ').collect();
-    let [incarnation, topics_ever, storage, dir] = words[..] else { panic!("{told}") };
+    let Ok(arguments) = std::env::var(CHILD) else { return };
+    let words: Vec<&str> = arguments.split(' ').collect();
+    let [incarnation, topics_ever, storage, dir] = words[..] else { panic!("{arguments}") };
     let incarnation = incarnation.parse().expect("a number");
     let topics_ever = topics_ever.parse().expect("a number");
     let opened = open(&RealDisk, Path::new(dir), small(2)).expect("it opens");
     let model = Model::of(&opened.1, topics_ever);
-    say("");
+    write_line("");
     let storage = storage.parse().expect("a storage");
-    let work = Work::kept_in(storage, opened, &model, incarnation, Arc::new(|event| say(&event.to_string())));
+    let work = Work::kept_in(storage, opened, &model, incarnation, Arc::new(|event| write_line(&event.to_string())));
     work.run(incarnation, 3, u64::MAX);
     panic!("it is killed before it ends");
 }
 
 /// Writes one line with a single write: a line is complete, or its end is missing.
-fn say(line: &str) {
-    std::io::stdout().lock().write_all(format!("{line}\n").as_bytes()).expect("somebody reads");
+fn write_line(line: &str) {
+    std::io::stdout().lock().write_all(format!("{line}\n").as_bytes()).expect("the parent reads");
 }
 
 /// Child process with its output. Dropping it kills the process.
@@ -48,10 +48,10 @@ struct Victim {
 
 impl Victim {
     fn start(dir: &Path, storage: Storage, incarnation: u64, model: &Model) -> Self {
-        let told = format!("{incarnation} {} {} {}", model.topics_ever, storage.name(), dir.display());
+        let arguments = format!("{incarnation} {} {} {}", model.topics_ever, storage.name(), dir.display());
         let mut process = Command::new(std::env::current_exe().expect("a program"))
             .args(["--ignored", "--exact", "--nocapture", "kill::child"])
-            .env(CHILD, told)
+            .env(CHILD, arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()
@@ -61,7 +61,7 @@ impl Victim {
     }
 
     /// Returns the next event; `None` after the end.
-    fn hear(&mut self) -> Option<Event> {
+    fn next_event(&mut self) -> Option<Event> {
         loop {
             let mut line = String::new();
             self.out.read_line(&mut line).expect("a pipe");
@@ -116,11 +116,11 @@ fn kill_again_and_again(storage: impl Fn(&mut Random) -> Storage) {
         let mut victim = Victim::start(&dir, storage(&mut random), incarnation, &model);
         // Sometimes before it has done anything.
         for _ in 0..random.below(2) * random.below(1500) {
-            model.hear(victim.hear().expect("it goes on until it is killed"));
+            model.apply(victim.next_event().expect("it works until it is killed"));
         }
         victim.kill();
-        while let Some(event) = victim.hear() {
-            model.hear(event);
+        while let Some(event) = victim.next_event() {
+            model.apply(event);
         }
         acknowledged = model.committed().max(acknowledged);
         check(&dir, &mut model, incarnation);
@@ -134,16 +134,16 @@ fn of_two_processes_on_one_directory_the_second_is_refused() {
     let dir = temp.path().join("data");
     let mut model = Model::default();
     let mut victim = Victim::start(&dir, Storage::Disk, 1, &model);
-    model.hear(victim.hear().expect("it works"));
-    let refused = open(&RealDisk, &dir, small(1)).map(drop).expect_err("somebody has it");
+    model.apply(victim.next_event().expect("it works"));
+    let refused = open(&RealDisk, &dir, small(1)).map(drop).expect_err("another process has it");
     assert_eq!(refused.kind, ErrorKind::Denied);
-    let says = format!("{} is in use by another process; its id is in thalweg.lock", dir.display());
-    assert_eq!(refused.message, says);
+    let expected = format!("{} is in use by another process; its id is in thalweg.lock", dir.display());
+    assert_eq!(refused.message, expected);
     let id = std::fs::read_to_string(dir.join("thalweg.lock")).expect("a file");
     assert_eq!(id.trim(), victim.process.id().to_string());
     victim.kill();
-    while let Some(event) = victim.hear() {
-        model.hear(event);
+    while let Some(event) = victim.next_event() {
+        model.apply(event);
     }
     check(&dir, &mut model, 1);
 }

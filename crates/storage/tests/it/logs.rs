@@ -63,7 +63,7 @@ impl Site {
             return Self { temp, storage, store: None, log: Arc::new(Mutex::new(MemoryLog::default())) };
         }
         let (store, _) = open(&RealDisk, temp.path(), small(2)).expect("a new directory");
-        let owner = Arc::new(crate::workload::Nobody);
+        let owner = Arc::new(crate::workload::NoOwner);
         let topic = store.create_topic(topic_name("t"), kept_in(storage, 1), owner).expect("a topic");
         Self { temp, storage, store: Some(store), log: topic.partitions[0].clone() }
     }
@@ -117,7 +117,7 @@ impl Site {
 
     /// Deletes the records before an offset, and waits until they are gone.
     fn set_start(&mut self, start: Offset) {
-        let owner = Arc::new(Said(Commits::of(&self.log)));
+        let owner = Arc::new(OperationOwner(Commits::of(&self.log)));
         if self.log.clone().set_start(start, owner.clone()).expect("it is taken") == storage::Commits::Later {
             owner.0.wait(1);
         }
@@ -135,7 +135,7 @@ impl Site {
         let Some(store) = self.store.as_ref().filter(|_| self.storage == Storage::Sqlite) else { return };
         // The thread that forgets works sequentially; the second of these operations comes after all of it.
         for _ in 0..2 {
-            let owner = Arc::new(Said(Commits::of(&self.log)));
+            let owner = Arc::new(OperationOwner(Commits::of(&self.log)));
             let committed = self.log.clone().set_start(self.log.extent().start, owner.clone()).expect("it is taken");
             assert_eq!(committed, storage::Commits::Later);
             owner.0.wait(1);
@@ -145,9 +145,9 @@ impl Site {
 }
 
 /// Owner of one operation that is not an append.
-struct Said(Arc<Commits>);
+struct OperationOwner(Arc<Commits>);
 
-impl Owner for Said {
+impl Owner for OperationOwner {
     fn committed(&self, _: u64) {
         *self.0.committed.lock() = 1;
         self.0.changed.notify_all();

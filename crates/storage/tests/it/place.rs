@@ -4,23 +4,27 @@ use std::path::Path;
 
 use storage::RealDisk;
 
-use crate::workload::{Heard, Model, Work, open, small, wait_until};
+use crate::workload::{EventLog, Model, Work, open, small, wait_until};
 
 /// Changes the directory under a running broker and checks that the next append is refused with a reason, and that
 /// nothing is created or removed under the path any more.
-fn breaks(says: &str, change: impl FnOnce(&Path)) {
+fn breaks(expected: &str, change: impl FnOnce(&Path)) {
     let above = tempfile::tempdir().expect("a directory");
     let dir = above.path().join("data");
-    let work =
-        Work::new(open(&RealDisk, &dir, small(1)).expect("it opens"), &Model::default(), 1, Heard::default().say());
+    let work = Work::new(
+        open(&RealDisk, &dir, small(1)).expect("it opens"),
+        &Model::default(),
+        1,
+        EventLog::default().reporter(),
+    );
     let writer = work.create(1).expect("a topic")[0].clone();
     assert!(writer.wait(writer.append().expect("it is taken")), "it is acknowledged");
     change(&dir);
     let is_acknowledged = writer.append_now().is_ok_and(|end| writer.wait(end));
-    assert!(!is_acknowledged, "what nobody finds is not acknowledged");
+    assert!(!is_acknowledged, "a record that is not found is not acknowledged");
     wait_until("it is noticed", || work.store.broken().is_some());
     let broken = work.store.broken().expect("an error");
-    assert!(broken.message.contains(says) && broken.message.contains("Restart the broker"), "{broken}");
+    assert!(broken.message.contains(expected) && broken.message.contains("Restart the broker"), "{broken}");
     let there = || std::fs::read_dir(&dir).map(|entries| entries.count()).unwrap_or_default();
     let before = there();
     work.store.checkpoint().expect_err("nothing is written by path");

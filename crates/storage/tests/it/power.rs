@@ -9,7 +9,7 @@ use storage::StoreSettings;
 use storage::journal::block::FileHead;
 
 use crate::sim::{Random, SimDisk};
-use crate::workload::{Heard, Model, Work, Writer, open, small, wait_until};
+use crate::workload::{EventLog, Model, Work, Writer, open, small, wait_until};
 
 /// Returns the first seed. `STORAGE_SEED` and `STORAGE_CYCLES` select other seeds, or more of them.
 pub fn first_seed() -> u64 {
@@ -38,7 +38,7 @@ fn live(seed: u64, syncs_in_flight: usize) {
         if !is_last && random.is_one_in(4) {
             disk.power_off_after(random.below(150));
         }
-        let heard = Heard::default();
+        let events = EventLog::default();
         match open(&disk, dir, small(syncs_in_flight)) {
             Err(error) => assert!(disk.is_off(), "seed {seed}, life {life}: {error}"),
             Ok((store, topics)) => match model.check(&topics, incarnation) {
@@ -52,14 +52,14 @@ fn live(seed: u64, syncs_in_flight: usize) {
                     if !is_clean {
                         disk.power_off_after(random.below(900));
                     }
-                    let work = Work::new((store, topics), &model, incarnation, heard.say());
+                    let work = Work::new((store, topics), &model, incarnation, events.reporter());
                     work.run(seed * 1000 + life, 1 + random.below(3), if is_clean { 60 } else { 2000 });
                     let ended = work.end();
                     assert!(ended.is_ok() || disk.is_off(), "seed {seed}, life {life}: {ended:?}");
                 }
             },
         }
-        heard.tell(&mut model);
+        events.apply_to(&mut model);
         // A power cut, or only the end of the process.
         disk = if random.is_one_in(4) { disk.kill() } else { disk.cut(random.next()) };
     }
@@ -111,8 +111,8 @@ fn files_that_a_killed_broker_made_outlive_a_power_cut_once_they_are_used() {
         drop(open(&disk, dir, small(1)));
         let disk = disk.kill();
         let mut model = Model::default();
-        let heard = Heard::default();
-        let work = Work::new(open(&disk, dir, small(1)).expect("it opens"), &model, 1, heard.say());
+        let events = EventLog::default();
+        let work = Work::new(open(&disk, dir, small(1)).expect("it opens"), &model, 1, events.reporter());
         let writers = work.create(1).expect("a topic");
         for _ in 0..20 {
             let end = writers[0].append().expect("it is taken");
@@ -121,7 +121,7 @@ fn files_that_a_killed_broker_made_outlive_a_power_cut_once_they_are_used() {
         let after = disk.cut(operations);
         disk.power_off_after(0);
         work.end().unwrap_or_default();
-        heard.tell(&mut model);
+        events.apply_to(&mut model);
         let opened = open(&after, dir, small(1));
         let (store, topics) = opened.unwrap_or_else(|error| panic!("killed after {operations}: {error}"));
         model.check(&topics, 1).unwrap_or_else(|error| panic!("killed after {operations}: {error}"));
@@ -161,8 +161,8 @@ fn a_journal_begins_with_a_small_file_goes_on_in_larger_ones_and_is_read_back_th
     let settings = without_checkpoints();
     let disk = SimDisk::new();
     let mut model = Model::default();
-    let heard = Heard::default();
-    let work = Work::new(open(&disk, dir, settings).expect("a new directory"), &model, 1, heard.say());
+    let events = EventLog::default();
+    let work = Work::new(open(&disk, dir, settings).expect("a new directory"), &model, 1, events.reporter());
     let writer = work.create(1).expect("a topic")[0].clone();
     wait_until("two files are made ahead", || work.store.stats().journal.files_spare == 2);
     fill_files(&disk, &writer, 3);
@@ -183,7 +183,7 @@ fn a_journal_begins_with_a_small_file_goes_on_in_larger_ones_and_is_read_back_th
     let after = disk.cut(1);
     disk.power_off_after(0);
     work.end().unwrap_or_default();
-    heard.tell(&mut model);
+    events.apply_to(&mut model);
     let (store, topics) = open(&after, dir, settings).expect("it opens");
     model.check(&topics, 1).expect("it is all there");
     // No position is reused: the next file begins after the end of the last one.

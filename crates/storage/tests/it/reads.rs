@@ -11,7 +11,7 @@ use storage::{PartitionLog, RealDisk, Store, StoreSettings};
 use crate::power::repeatable;
 use crate::sim::{Random, SimDisk};
 use crate::workload::{
-    Heard, Model, Nobody, Opened, Work, Writer, clock, commit, on_disk, open, read_all, read_at, small, topic_name,
+    EventLog, Model, NoOwner, Opened, Work, Writer, clock, commit, on_disk, open, read_all, read_at, small, topic_name,
     wait_until,
 };
 
@@ -72,8 +72,8 @@ fn read_until(work: &Arc<Work>, seed: u64, is_over: &AtomicBool) -> u64 {
 /// Runs programs and readers concurrently. Returns the acknowledged contents.
 fn read_while_everything_changes(opened: Opened, storage: Storage, seed: u64) -> Model {
     let mut model = Model::default();
-    let heard = Heard::default();
-    let work = Work::kept_in(storage, opened, &model, 1, heard.say());
+    let events = EventLog::default();
+    let work = Work::kept_in(storage, opened, &model, 1, events.reporter());
     work.create(2).expect("a topic");
     let is_over = Arc::new(AtomicBool::new(false));
     let readers: Vec<_> = (0..3)
@@ -88,7 +88,7 @@ fn read_while_everything_changes(opened: Opened, storage: Storage, seed: u64) ->
     let reads: u64 = readers.into_iter().map(|reader| reader.join().expect("every read was right")).sum();
     assert!(reads > 0, "nothing was read");
     work.end().expect("it stops");
-    heard.tell(&mut model);
+    events.apply_to(&mut model);
     model
 }
 
@@ -168,7 +168,7 @@ fn times_that_go_backwards_are_found_where_they_are() {
         let mut random = Random::new(seed);
         let (mut store, topics) = open_by_wrong_clock(&disk);
         assert!(topics.is_empty());
-        let created = store.create_topic(topic_name("t"), on_disk(1), Arc::new(Nobody)).expect("a topic");
+        let created = store.create_topic(topic_name("t"), on_disk(1), Arc::new(NoOwner)).expect("a topic");
         let mut log = created.partitions[0].clone();
         let mut written = Vec::new();
         let mut time = 5_000_000i64;
@@ -219,7 +219,7 @@ fn a_clock_that_is_set_back_neither_loses_nor_keeps_for_ever() {
     let disk = SimDisk::new();
     let mut random = Random::new(1);
     let (store, _) = open_by_wrong_clock(&disk);
-    let created = store.create_topic(topic_name("t"), on_disk(1), Arc::new(Nobody)).expect("a topic");
+    let created = store.create_topic(topic_name("t"), on_disk(1), Arc::new(NoOwner)).expect("a topic");
     let log = created.partitions[0].clone();
     let mut latest = Vec::new();
     // An hour ahead for a while, then correct again: segments of the wrong hour, and later ones.
@@ -239,7 +239,7 @@ fn a_clock_that_is_set_back_neither_loses_nor_keeps_for_ever() {
     let first = start_at(BEGIN_MS + retention_ms);
     assert!(first > 0 && first <= latest[0], "what came first goes first: {first}");
     let kept = start_at(BEGIN_MS + HOUR_MS + retention_ms - 1);
-    assert!(kept <= latest[1], "of what came in the wrong hour nobody knows that it is old: {kept}");
+    assert!(kept <= latest[1], "records that arrived in the wrong hour are not known to be old: {kept}");
     assert_eq!(start_at(BEGIN_MS + HOUR_MS + retention_ms), latest[2], "it ends with that hour");
     store.stop().expect("it stops");
 }
@@ -249,7 +249,7 @@ fn what_was_in_memory_for_a_while_is_read_from_its_segment() {
     let hour = Duration::from_secs(3600);
     let settings = StoreSettings { tail_time: hour, tail_bytes_max: 1 << 20, unflushed_bytes_max: 1 << 20, ..small(1) };
     let opened = open(&SimDisk::new(), Path::new("/data"), settings).expect("a new directory");
-    let work = Work::new(opened, &Model::default(), 1, Heard::default().say());
+    let work = Work::new(opened, &Model::default(), 1, EventLog::default().reporter());
     let writer = work.create(1).expect("a topic")[0].clone();
     let store = &work.store;
     let tail_bytes = || work.store.stats().tail_bytes;

@@ -13,10 +13,10 @@ use storage::{Disk, StoredTopic};
 use crate::damage::{DIR, Harm, Kind, Site};
 use crate::power::{fill_files, heads, journals, repeatable, without_checkpoints};
 use crate::sim::{Random, SimDisk};
-use crate::workload::{Heard, Model, Work, clock, open, read_all, small};
+use crate::workload::{EventLog, Model, Work, clock, open, read_all, small};
 
 fn inspect(disk: &SimDisk) -> Inspection {
-    Inspection::open(Arc::new(disk.clone()), Path::new(DIR)).expect("nobody has it")
+    Inspection::open(Arc::new(disk.clone()), Path::new(DIR)).expect("no store has it")
 }
 
 fn verify(inspection: &Inspection) -> Report {
@@ -132,14 +132,14 @@ fn repair_after(harm: Harm, site: &Site, path: &Path, kind: Kind) {
     let (store, topics) = open(&disk, Path::new(DIR), small(1)).unwrap_or_else(|error| panic!("{place}: {error}"));
     check(&topics, &site.model, &plan, &place);
     let mut model = Model::of(&topics, site.model.topics_ever);
-    let heard = Heard::default();
-    let work = Work::new((store, topics), &model, 9, heard.say());
+    let events = EventLog::default();
+    let work = Work::new((store, topics), &model, 9, events.reporter());
     for writer in work.writers() {
         let end = writer.append().expect("it is served");
         assert!(writer.wait(end), "it is acknowledged");
     }
     work.end().expect("it stops");
-    heard.tell(&mut model);
+    events.apply_to(&mut model);
     let (store, topics) = open(&disk, Path::new(DIR), small(1)).expect("it opens");
     for log in topics.iter().flat_map(|topic| &topic.partitions) {
         let extent = log.extent();
@@ -204,7 +204,7 @@ fn a_new_journal_begins_behind_all_of_the_one_that_was_given_up() {
     let disk = SimDisk::new();
     let settings = without_checkpoints();
     let opened = open(&disk, Path::new(DIR), settings).expect("a new directory");
-    let work = Work::new(opened, &Model::default(), 1, Heard::default().say());
+    let work = Work::new(opened, &Model::default(), 1, EventLog::default().reporter());
     let writer = work.create(1).expect("a topic")[0].clone();
     fill_files(&disk, &writer, 3);
     let killed = disk.kill();

@@ -8,12 +8,12 @@ use engine::{Error, ErrorKind, Offset, RecordBatch, TopicSettings};
 use parking_lot::{Condvar, Mutex};
 use storage::{Commits, Entry, EntryKind, Owner, PartitionLog, RealDisk, ShardLog, Store, StoredTopic};
 
-use crate::workload::{Nobody, PATIENCE, batch_at, clock, commit, on_disk, open, read_all, small, topic_name};
+use crate::workload::{NoOwner, PATIENCE, batch_at, clock, commit, on_disk, open, read_all, small, topic_name};
 
 /// Entry as a follower receives it.
 type Sent = (EntryKind, u64, Vec<u8>);
 
-/// Log that commits nothing until it is told to, although the journal has synced it.
+/// Log that commits nothing before an explicit call, although the journal has synced the records.
 struct Majority {
     journal: Arc<dyn ShardLog>,
     synced: Arc<Synced>,
@@ -129,7 +129,7 @@ fn all_of(log: &Arc<dyn PartitionLog>) -> Vec<RecordBatch> {
 fn what_the_journal_has_synced_is_not_committed_before_the_log_in_front_says_so() {
     let temp = tempfile::tempdir().expect("a directory");
     let (store, majority, _) = open_behind(temp.path());
-    let topic = store.create_topic(topic_name("t"), on_disk(1), Arc::new(Nobody)).expect("a topic");
+    let topic = store.create_topic(topic_name("t"), on_disk(1), Arc::new(NoOwner)).expect("a topic");
     let log = topic.partitions[0].clone();
     let first = append(&log, 1);
     append(&log, 1);
@@ -145,7 +145,7 @@ fn what_the_journal_has_synced_is_not_committed_before_the_log_in_front_says_so(
 fn what_is_not_committed_can_be_cut_and_what_is_committed_cannot() {
     let temp = tempfile::tempdir().expect("a directory");
     let (store, majority, _) = open_behind(temp.path());
-    let topic = store.create_topic(topic_name("t"), on_disk(1), Arc::new(Nobody)).expect("a topic");
+    let topic = store.create_topic(topic_name("t"), on_disk(1), Arc::new(NoOwner)).expect("a topic");
     let log = topic.partitions[0].clone();
     let committed = append(&log, 1);
     majority.commit(2);
@@ -170,18 +170,18 @@ fn what_is_not_committed_can_be_cut_and_what_is_committed_cannot() {
 fn a_change_is_applied_when_it_is_committed_and_not_before() {
     let temp = tempfile::tempdir().expect("a directory");
     let (store, majority, _) = open_behind(temp.path());
-    let nobody = || Arc::new(Nobody);
-    let gone = store.create_topic(topic_name("gone"), on_disk(1), nobody()).expect("a topic");
-    let topic = store.create_topic(topic_name("t"), on_disk(1), nobody()).expect("a topic");
+    let no_owner = || Arc::new(NoOwner);
+    let gone = store.create_topic(topic_name("gone"), on_disk(1), no_owner()).expect("a topic");
+    let topic = store.create_topic(topic_name("t"), on_disk(1), no_owner()).expect("a topic");
     let log = topic.partitions[0].clone();
     let start = append(&log, 1);
     append(&log, 1);
     majority.commit(4);
     let altered = TopicSettings { retention_ms: 7, ..topic.settings };
-    store.grow_topic(topic.id, 3, nobody()).expect("taken");
-    store.alter_topic(topic.id, altered, nobody()).expect("taken");
-    assert_eq!(log.clone().set_start(start, nobody()).expect("taken"), Commits::Later);
-    store.delete_topic(gone.id, nobody()).expect("taken");
+    store.grow_topic(topic.id, 3, no_owner()).expect("taken");
+    store.alter_topic(topic.id, altered, no_owner()).expect("taken");
+    assert_eq!(log.clone().set_start(start, no_owner()).expect("taken"), Commits::Later);
+    store.delete_topic(gone.id, no_owner()).expect("taken");
     majority.wait_synced();
     let seen = || {
         let partitions = store.partitions(topic.id).expect("a topic").len();
@@ -202,7 +202,7 @@ fn a_change_is_applied_when_it_is_committed_and_not_before() {
     assert_eq!(log.clone().read(0, 1).map(drop).map_err(|error| error.kind), Err(ErrorKind::OutOfRange));
     majority.commit(1);
     assert_eq!(seen(), (3, 7, start, 0, 1), "the other topic is deleted");
-    let refused = gone.partitions[0].append(batch_at("gone", 0, 0, 1), clock(), nobody());
+    let refused = gone.partitions[0].append(batch_at("gone", 0, 0, 1), clock(), no_owner());
     assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::NotFound));
     store.stop().expect("it stops");
 }
@@ -212,11 +212,11 @@ fn a_change_is_applied_when_it_is_committed_and_not_before() {
 fn changes_of_one_topic_are_applied_in_their_order() {
     let temp = tempfile::tempdir().expect("a directory");
     let (store, _) = open(&RealDisk, temp.path(), small(2)).expect("a directory");
-    let topic = store.create_topic(topic_name("t"), on_disk(1), Arc::new(Nobody)).expect("a topic");
+    let topic = store.create_topic(topic_name("t"), on_disk(1), Arc::new(NoOwner)).expect("a topic");
     let settings = |retention_ms| TopicSettings { retention_ms, ..topic.settings };
     for round in 1..100 {
         for step in 0..6 {
-            store.alter_topic(topic.id, settings(round * 10 + step), Arc::new(Nobody)).expect("taken");
+            store.alter_topic(topic.id, settings(round * 10 + step), Arc::new(NoOwner)).expect("taken");
         }
         commit(|owner| store.confirm_topic(topic.id, 1, owner));
         assert_eq!(store.topics()[0].settings.retention_ms, round * 10 + 5);
@@ -229,11 +229,11 @@ fn changes_of_one_topic_are_applied_in_their_order() {
 fn a_checkpoint_has_no_topic_whose_creation_is_not_committed() {
     let temp = tempfile::tempdir().expect("a directory");
     let (store, majority, _) = open_behind(temp.path());
-    let nobody = || Arc::new(Nobody);
-    let before = store.create_topic(topic_name("t"), on_disk(1), nobody()).expect("a topic");
+    let no_owner = || Arc::new(NoOwner);
+    let before = store.create_topic(topic_name("t"), on_disk(1), no_owner()).expect("a topic");
     majority.commit(1);
-    store.delete_topic(before.id, nobody()).expect("taken");
-    let after = store.create_topic(topic_name("t"), on_disk(2), nobody()).expect("a topic");
+    store.delete_topic(before.id, no_owner()).expect("taken");
+    let after = store.create_topic(topic_name("t"), on_disk(2), no_owner()).expect("a topic");
     majority.wait_synced();
     let ids = || {
         store.checkpoint().expect("a checkpoint");
@@ -255,19 +255,19 @@ fn a_directory_that_applies_the_log_of_another_has_its_topics_and_records() {
     let following = tempfile::tempdir().expect("a directory");
     let (leader, majority, _) = open_behind(leading.path());
     let (follower, _) = open(&RealDisk, following.path(), small(2)).expect("a directory");
-    let nobody = || Arc::new(Nobody);
-    let gone = leader.create_topic(topic_name("gone"), on_disk(2), nobody()).expect("a topic");
-    let topic = leader.create_topic(topic_name("t"), on_disk(1), nobody()).expect("a topic");
+    let no_owner = || Arc::new(NoOwner);
+    let gone = leader.create_topic(topic_name("gone"), on_disk(2), no_owner()).expect("a topic");
+    let topic = leader.create_topic(topic_name("t"), on_disk(1), no_owner()).expect("a topic");
     let log = topic.partitions[0].clone();
     let mut start = 0;
     for i in 0..20 {
         append(&log, 1);
         start = if i == 7 { log.end() } else { start };
     }
-    leader.grow_topic(topic.id, 3, nobody()).expect("grown");
-    leader.delete_topic(gone.id, nobody()).expect("deleted");
+    leader.grow_topic(topic.id, 3, no_owner()).expect("grown");
+    leader.delete_topic(gone.id, no_owner()).expect("deleted");
     majority.commit(24);
-    log.clone().set_start(start, nobody()).expect("a start");
+    log.clone().set_start(start, no_owner()).expect("a start");
     majority.commit(1);
     for _twice in 0..2 {
         // Applying an entry again has no effect.

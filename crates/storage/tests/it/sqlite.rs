@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use storage::{Owner, PartitionLog, RealDisk, SqliteSettings, SqliteStore, Store, StoredTopic};
 
 use crate::workload::{
-    Nobody, PATIENCE, clock, commit, kept_in, on_disk, open, read_all, small, topic_name, wait_until,
+    NoOwner, PATIENCE, clock, commit, kept_in, on_disk, open, read_all, small, topic_name, wait_until,
 };
 
 /// Result of one operation.
@@ -19,30 +19,30 @@ struct Outcome(Mutex<Option<Result<u64, Error>>>, Condvar);
 
 impl Outcome {
     fn wait(&self) -> Result<u64, Error> {
-        let mut said = self.0.lock();
-        while said.is_none() {
-            assert!(!self.1.wait_for(&mut said, PATIENCE).timed_out(), "nobody says what became of it");
+        let mut outcome = self.0.lock();
+        while outcome.is_none() {
+            assert!(!self.1.wait_for(&mut outcome, PATIENCE).timed_out(), "the operation has no outcome");
         }
-        said.clone().expect("it is said")
+        outcome.clone().expect("an outcome")
     }
 
-    fn say(&self, outcome: Result<u64, Error>) {
+    fn set(&self, outcome: Result<u64, Error>) {
         *self.0.lock() = Some(outcome);
         self.1.notify_all();
     }
 }
 
 /// Owner that commits to a log and reports the outcome.
-struct Telling(Arc<dyn PartitionLog>, Arc<Outcome>);
+struct Reporting(Arc<dyn PartitionLog>, Arc<Outcome>);
 
-impl Owner for Telling {
+impl Owner for Reporting {
     fn committed(&self, mark: u64) {
         self.0.commit(mark);
-        self.1.say(Ok(mark));
+        self.1.set(Ok(mark));
     }
 
     fn failed(&self, error: &Error) {
-        self.1.say(Err(error.clone()));
+        self.1.set(Err(error.clone()));
     }
 }
 
@@ -60,7 +60,7 @@ impl Database {
         let (store, topics) = SqliteStore::open(&path, settings, clock).expect("a new database");
         assert!(topics.is_empty());
         let settings = TopicSettings { retention_ms: 5000, ..kept_in(Storage::Sqlite, 2) };
-        let topic = store.create_topic(topic_name("orders"), settings, Arc::new(Nobody)).expect("a topic");
+        let topic = store.create_topic(topic_name("orders"), settings, Arc::new(NoOwner)).expect("a topic");
         Self { _temp: temp, path, store, topic }
     }
 
@@ -76,7 +76,7 @@ impl Database {
         }
         let batch = builder.finish_with(codec, None).expect("records").stamp(self.log().end());
         let outcome = Arc::new(Outcome::default());
-        self.log().append(batch, clock(), Arc::new(Telling(self.log().clone(), outcome.clone())))?;
+        self.log().append(batch, clock(), Arc::new(Reporting(self.log().clone(), outcome.clone())))?;
         Ok(outcome)
     }
 
@@ -126,13 +126,13 @@ fn users_query_records_while_the_broker_runs() {
     assert_eq!(count("SELECT retention_ms FROM topics WHERE name = 'orders' AND partitions = 2"), 5000);
 
     // A start within a batch hides its first records; forgotten records are deleted.
-    database.log().clone().set_start(2, Arc::new(Nobody)).expect("it is taken");
+    database.log().clone().set_start(2, Arc::new(NoOwner)).expect("it is taken");
     database.append(&[b"four"], Codec::None).expect("it is taken");
     assert_eq!(shown(&connection).iter().map(|row| row.2).collect::<Vec<_>>(), [2, 3]);
     database.log().forget(2);
     wait_until("it is forgotten", || shown(&connection).len() == 1);
     assert_eq!(count("SELECT count(*) FROM positions"), 1);
-    database.store.delete_topic(database.topic.id, Arc::new(Nobody)).expect("it is taken");
+    database.store.delete_topic(database.topic.id, Arc::new(NoOwner)).expect("it is taken");
     wait_until("all rows are gone", || count("SELECT (SELECT count(*) FROM batches) + count(*) FROM partitions") == 0);
     assert_eq!(database.append(&[b"x"], Codec::None).map_err(|error| error.kind), Err(ErrorKind::NotFound));
 }
@@ -145,22 +145,22 @@ fn a_database_that_another_process_locks_is_waited_for_and_said_to_be() {
     other.execute_batch("BEGIN IMMEDIATE").expect("it takes the lock");
     let waits = database.begin(&[b"meanwhile"], Codec::None).expect("it has its place");
     let mut refused = None;
-    wait_until("publishers are told", || {
+    wait_until("publishers are notified", || {
         refused = database.log().admit().err();
         refused.is_some()
     });
     let refused = refused.expect("an error");
     assert_eq!(refused.kind, ErrorKind::Busy);
-    let says = format!("cannot write {}: another process locks it (database is locked)", database.path.display());
-    assert_eq!(refused.message, says);
+    let expected = format!("cannot write {}: another process locks it (database is locked)", database.path.display());
+    assert_eq!(refused.message, expected);
     assert!(database.store.stats().is_held_up);
     assert_eq!((database.log().extent().end, read_all(database.log(), 0, 1, 100).expect("it is read").len()), (1, 1));
     let room = Arc::new(Outcome::default());
-    let tell = room.clone();
-    database.store.on_room(Box::new(move || tell.say(Ok(0))));
+    let waiting = room.clone();
+    database.store.on_room(Box::new(move || waiting.set(Ok(0))));
     other.execute_batch("ROLLBACK").expect("it lets go");
     assert_eq!(waits.wait(), Ok(2));
-    room.wait().expect("whoever was refused hears of room");
+    room.wait().expect("the refused publisher is notified of room");
     assert_eq!((database.log().admit(), database.store.stats().is_held_up), (Ok(()), false));
 
     other.execute_batch("BEGIN IMMEDIATE").expect("it takes the lock");
@@ -258,19 +258,19 @@ fn one_name_is_one_topic_whichever_way_it_is_kept() {
     let temp = tempfile::tempdir().expect("a directory");
     let name = || topic_name("t");
     let (store, _) = open_dir(temp.path());
-    assert!(!temp.path().join("queues.sqlite").exists(), "nobody asked for it");
-    let first = store.create_topic(name(), kept_in(Storage::Sqlite, 1), Arc::new(Nobody)).expect("a topic");
+    assert!(!temp.path().join("queues.sqlite").exists(), "no topic uses the database");
+    let first = store.create_topic(name(), kept_in(Storage::Sqlite, 1), Arc::new(NoOwner)).expect("a topic");
     let lock = Connection::open(temp.path().join("queues.sqlite")).expect("a database");
     wait_until("it is locked", || lock.execute_batch("BEGIN IMMEDIATE").is_ok());
-    store.delete_topic(first.id, Arc::new(Nobody)).expect("it is taken");
+    store.delete_topic(first.id, Arc::new(NoOwner)).expect("it is taken");
     for settings in [on_disk(1), kept_in(Storage::Sqlite, 1)] {
-        let busy = store.create_topic(name(), settings, Arc::new(Nobody)).map(drop).expect_err("it may be back");
+        let busy = store.create_topic(name(), settings, Arc::new(NoOwner)).map(drop).expect_err("it may be back");
         assert_eq!(busy.kind, ErrorKind::Busy);
     }
     lock.execute_batch("ROLLBACK").expect("it lets go");
-    wait_until("it is gone", || store.create_topic(name(), on_disk(1), Arc::new(Nobody)).is_ok());
+    wait_until("it is gone", || store.create_topic(name(), on_disk(1), Arc::new(NoOwner)).is_ok());
     // Simulates a power cut after the creation of one and before the deletion of the other was durable.
-    store.create_topic(name(), kept_in(Storage::Sqlite, 2), Arc::new(Nobody)).expect("a topic");
+    store.create_topic(name(), kept_in(Storage::Sqlite, 2), Arc::new(NoOwner)).expect("a topic");
     store.stop().expect("it stops");
     drop(store);
     for _ in 0..2 {
@@ -287,14 +287,14 @@ fn topics_grow_change_and_never_get_an_id_twice() {
     let temp = tempfile::tempdir().expect("a directory");
     let (store, _) = open_dir(temp.path());
     let settings = kept_in(Storage::Sqlite, 1);
-    let gone = store.create_topic(topic_name("gone"), settings, Arc::new(Nobody)).expect("a topic");
-    let topic = store.create_topic(topic_name("t"), settings, Arc::new(Nobody)).expect("a topic");
-    store.grow_topic(topic.id, 2, Arc::new(Nobody)).expect("it grows");
+    let gone = store.create_topic(topic_name("gone"), settings, Arc::new(NoOwner)).expect("a topic");
+    let topic = store.create_topic(topic_name("t"), settings, Arc::new(NoOwner)).expect("a topic");
+    store.grow_topic(topic.id, 2, Arc::new(NoOwner)).expect("it grows");
     commit(|owner| store.grow_topic(topic.id, 3, owner));
     assert_eq!(store.partitions(topic.id).expect("a topic").len(), 3);
     // Each change builds on those before it, committed or not.
     let first = TopicSettings { retention_ms: 99, ..settings };
-    store.alter_topic(topic.id, first, Arc::new(Nobody)).expect("it changes");
+    store.alter_topic(topic.id, first, Arc::new(NoOwner)).expect("it changes");
     commit(|owner| store.grow_topic(topic.id, 3, owner));
     let rows = rusqlite::Connection::open(temp.path().join("queues.sqlite")).expect("a database");
     let kept: (u32, i64) = rows
@@ -305,16 +305,16 @@ fn topics_grow_change_and_never_get_an_id_twice() {
     assert_eq!(kept, (3, 99));
     drop(rows);
     let altered = TopicSettings { retention_bytes: 77, arrival_times: true, ..settings };
-    store.alter_topic(topic.id, altered, Arc::new(Nobody)).expect("it changes");
-    let last = store.create_topic(topic_name("last"), settings, Arc::new(Nobody)).expect("a topic");
-    store.delete_topic(last.id, Arc::new(Nobody)).expect("it is taken");
-    store.delete_topic(gone.id, Arc::new(Nobody)).expect("it is taken");
+    store.alter_topic(topic.id, altered, Arc::new(NoOwner)).expect("it changes");
+    let last = store.create_topic(topic_name("last"), settings, Arc::new(NoOwner)).expect("a topic");
+    store.delete_topic(last.id, Arc::new(NoOwner)).expect("it is taken");
+    store.delete_topic(gone.id, Arc::new(NoOwner)).expect("it is taken");
     store.stop().expect("it stops");
     drop(store);
     let (store, topics) = open_dir(temp.path());
     assert_eq!(topics.len(), 1);
     assert_eq!((topics[0].id, topics[0].settings), (topic.id, TopicSettings { partitions: 3, ..altered }));
-    let next = store.create_topic(topic_name("next"), settings, Arc::new(Nobody)).expect("a topic");
+    let next = store.create_topic(topic_name("next"), settings, Arc::new(NoOwner)).expect("a topic");
     assert!(![gone.id, topic.id, last.id].contains(&next.id));
     store.stop().expect("it stops");
 }

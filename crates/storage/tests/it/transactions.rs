@@ -11,7 +11,7 @@ use storage::{CompactionSettings, Owner, PartitionLog, Store, StoreSettings};
 
 use crate::power::repeatable;
 use crate::sim::{Random, SimDisk};
-use crate::workload::{Nobody, clock, on_disk, open, read_at, small, topic_name, wait_until};
+use crate::workload::{NoOwner, clock, on_disk, open, read_at, small, topic_name, wait_until};
 
 const DIR: &str = "/data";
 const PRODUCERS: u64 = 4;
@@ -61,7 +61,7 @@ impl Site {
         let (store, topics) = open(&disk, Path::new(DIR), settings()).expect("it opens");
         let create = || {
             let compacted = TopicSettings { compact: true, ..on_disk(1) };
-            store.create_topic(topic_name("t"), compacted, Arc::new(Nobody)).expect("a topic")
+            store.create_topic(topic_name("t"), compacted, Arc::new(NoOwner)).expect("a topic")
         };
         let log = topics.into_iter().next().unwrap_or_else(create).partitions[0].clone();
         sent.split_off(&log.end());

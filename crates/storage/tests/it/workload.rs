@@ -36,7 +36,7 @@ impl Patience {
         Self { begin: Instant::now(), served: Instant::now() }
     }
 
-    fn lasts(&mut self, store: &Store) -> bool {
+    fn has_time_left(&mut self, store: &Store) -> bool {
         if !store.stats().journal.is_full {
             self.served = Instant::now();
         }
@@ -166,7 +166,7 @@ impl FromStr for Event {
     }
 }
 
-pub type Say = Arc<dyn Fn(Event) + Send + Sync>;
+pub type Report = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// Expected contents, as far as the programs know them.
 #[derive(Clone, Debug, Default)]
@@ -210,7 +210,7 @@ impl Model {
         model
     }
 
-    pub fn hear(&mut self, event: Event) {
+    pub fn apply(&mut self, event: Event) {
         use Event::{Committed, Created, Creating, Deleted, Deleting, Started, Starting};
         match event {
             Creating(name) => {
@@ -247,7 +247,7 @@ impl Model {
     pub fn check(&mut self, topics: &[StoredTopic], incarnation: u64) -> Result<(), Error> {
         for topic in topics {
             let known = self.topics.get(topic.name.as_str());
-            let known = known.unwrap_or_else(|| panic!("nobody created topic {}", topic.name.as_str()));
+            let known = known.unwrap_or_else(|| panic!("topic {} was never created", topic.name.as_str()));
             assert!(!known.is_deleted, "topic {} was deleted, and is back", topic.name.as_str());
             for (i, log) in topic.partitions.iter().enumerate() {
                 let model = self.topics.get_mut(topic.name.as_str()).expect("a topic");
@@ -255,12 +255,12 @@ impl Model {
             }
         }
         self.topics.retain(|name, model| {
-            let is_there = topics.iter().any(|topic| topic.name.as_str() == name);
-            assert!(is_there || !model.is_created || model.is_deleting, "topic {name} is lost");
-            if is_there {
+            let exists = topics.iter().any(|topic| topic.name.as_str() == name);
+            assert!(exists || !model.is_created || model.is_deleting, "topic {name} is lost");
+            if exists {
                 (model.is_created, model.is_deleting) = (true, false);
             }
-            is_there
+            exists
         });
         Ok(())
     }
@@ -291,7 +291,7 @@ impl PartitionModel {
         let end = extent.end;
         assert!(
             start == self.started || (start > self.started && self.starting.contains(&start)),
-            "{place}: starts at {start}, was told {}, tried {:?}",
+            "{place}: starts at {start}, acknowledged {}, tried {:?}",
             self.started,
             self.starting
         );
@@ -363,7 +363,7 @@ pub struct Writer {
     partition: usize,
     incarnation: u64,
     pub log: Arc<dyn PartitionLog>,
-    say: Say,
+    report: Report,
     state: Mutex<WriterState>,
     changed: Condvar,
 }
@@ -388,7 +388,7 @@ impl Owner for Writer {
         state.committed = state.committed.max(mark);
         self.changed.notify_all();
         drop(state);
-        (self.say)(Event::Committed(self.topic.clone(), self.partition, mark));
+        (self.report)(Event::Committed(self.topic.clone(), self.partition, mark));
     }
 
     fn failed(&self, error: &Error) {
@@ -439,7 +439,7 @@ impl Writer {
     /// is stopped.
     fn wait_while_served(&self, end: Offset, store: &Store) {
         let mut patience = Patience::begin();
-        while patience.lasts(store) {
+        while patience.has_time_left(store) {
             let mut state = self.state.lock();
             if state.committed >= end || state.failed.is_some() {
                 return;
@@ -450,7 +450,7 @@ impl Writer {
     }
 
     pub fn is_deleted(&self) -> bool {
-        self.log.clone().set_start(u64::MAX, Arc::new(Nobody)).is_err_and(|error| error.kind == ErrorKind::NotFound)
+        self.log.clone().set_start(u64::MAX, Arc::new(NoOwner)).is_err_and(|error| error.kind == ErrorKind::NotFound)
     }
 
     pub fn failed(&self) -> Option<Error> {
@@ -492,9 +492,9 @@ impl Writer {
 }
 
 /// Owner that ignores all notifications.
-pub struct Nobody;
+pub struct NoOwner;
 
-impl Owner for Nobody {
+impl Owner for NoOwner {
     fn committed(&self, _: u64) {}
 
     fn failed(&self, _: &Error) {}
@@ -529,28 +529,28 @@ pub fn commit<T>(append: impl FnOnce(Arc<dyn Owner>) -> Result<T, Error>) {
 }
 
 /// Owner that reports one event.
-struct Told {
+struct EventOwner {
     event: Event,
-    say: Say,
+    report: Report,
     is_over: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Told {
-    fn new(event: Event, say: &Say) -> Arc<Self> {
-        Arc::new(Self { event, say: say.clone(), is_over: Mutex::new(false), changed: Condvar::new() })
+impl EventOwner {
+    fn new(event: Event, report: &Report) -> Arc<Self> {
+        Arc::new(Self { event, report: report.clone(), is_over: Mutex::new(false), changed: Condvar::new() })
     }
 
     /// Waits until the event is reported, or the wait limit is reached.
     fn wait(&self, store: &Store) {
         let mut patience = Patience::begin();
-        while patience.lasts(store) {
+        while patience.has_time_left(store) {
             let mut is_over = self.is_over.lock();
             if *is_over || !self.changed.wait_for(&mut is_over, LOOK_EVERY).timed_out() {
                 return;
             }
         }
-        assert!(!patience.is_spent(), "never told of {}", self.event);
+        assert!(!patience.is_spent(), "{} was never reported", self.event);
     }
 
     fn end(&self) {
@@ -559,9 +559,9 @@ impl Told {
     }
 }
 
-impl Owner for Told {
+impl Owner for EventOwner {
     fn committed(&self, _: u64) {
-        (self.say)(self.event.clone());
+        (self.report)(self.event.clone());
         self.end();
     }
 
@@ -579,18 +579,20 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Collector of the events that programs report.
+/// Log of the events that programs report.
 #[derive(Clone, Default)]
-pub struct Heard(Arc<Mutex<Vec<Event>>>);
+pub struct EventLog(Arc<Mutex<Vec<Event>>>);
 
-impl Heard {
-    pub fn say(&self) -> Say {
-        let heard = self.0.clone();
-        Arc::new(move |event: Event| heard.lock().push(event))
+impl EventLog {
+    /// Returns the function that adds an event.
+    pub fn reporter(&self) -> Report {
+        let events = self.0.clone();
+        Arc::new(move |event: Event| events.lock().push(event))
     }
 
-    pub fn tell(&self, model: &mut Model) {
-        self.0.lock().drain(..).for_each(|event| model.hear(event));
+    /// Moves the events to the model.
+    pub fn apply_to(&self, model: &mut Model) {
+        self.0.lock().drain(..).for_each(|event| model.apply(event));
     }
 }
 
@@ -600,24 +602,24 @@ pub struct Work {
     /// Storage of the topics that it creates.
     storage: Storage,
     incarnation: u64,
-    say: Say,
+    report: Report,
     topics: RwLock<Vec<(StoredTopic, Vec<Arc<Writer>>)>>,
     topics_ever: Mutex<u64>,
     topics_max: usize,
 }
 
 impl Work {
-    pub fn new(opened: Opened, model: &Model, incarnation: u64, say: Say) -> Arc<Self> {
-        Self::kept_in(Storage::Disk, opened, model, incarnation, say)
+    pub fn new(opened: Opened, model: &Model, incarnation: u64, report: Report) -> Arc<Self> {
+        Self::kept_in(Storage::Disk, opened, model, incarnation, report)
     }
 
-    pub fn kept_in(storage: Storage, opened: Opened, model: &Model, incarnation: u64, say: Say) -> Arc<Self> {
+    pub fn kept_in(storage: Storage, opened: Opened, model: &Model, incarnation: u64, report: Report) -> Arc<Self> {
         let (store, topics) = opened;
         let work = Self {
             store,
             storage,
             incarnation,
-            say,
+            report,
             topics: RwLock::default(),
             topics_ever: Mutex::new(model.topics_ever),
             topics_max: 5,
@@ -635,9 +637,9 @@ impl Work {
             let state = Mutex::new(WriterState { written, committed, ..WriterState::default() });
             let topic = name.to_owned();
             let log = log.clone();
-            let say = self.say.clone();
+            let report = self.report.clone();
             let incarnation = self.incarnation;
-            Arc::new(Writer { topic, partition, incarnation, log, say, state, changed: Condvar::new() })
+            Arc::new(Writer { topic, partition, incarnation, log, report, state, changed: Condvar::new() })
         };
         let writers: Vec<Arc<Writer>> = topic.partitions.iter().enumerate().map(writer).collect();
         self.topics.write().push((topic, writers.clone()));
@@ -650,19 +652,19 @@ impl Work {
 
     /// Creates a topic and waits until it is durable.
     pub fn create(&self, partitions: u32) -> Result<Vec<Arc<Writer>>, Error> {
-        let (writers, told) = self.begin_create(partitions)?;
-        told.wait(&self.store);
+        let (writers, owner) = self.begin_create(partitions)?;
+        owner.wait(&self.store);
         Ok(writers)
     }
 
-    fn begin_create(&self, partitions: u32) -> Result<(Vec<Arc<Writer>>, Arc<Told>), Error> {
+    fn begin_create(&self, partitions: u32) -> Result<(Vec<Arc<Writer>>, Arc<EventOwner>), Error> {
         let mut ever = self.topics_ever.lock();
         let name = format!("t{ever}");
         *ever += 1;
-        (self.say)(Event::Creating(name.clone()));
-        let told = Told::new(Event::Created(name.clone()), &self.say);
-        let topic = self.store.create_topic(topic_name(&name), kept_in(self.storage, partitions), told.clone())?;
-        Ok((self.adopt(topic, &Model::default()), told))
+        (self.report)(Event::Creating(name.clone()));
+        let owner = EventOwner::new(Event::Created(name.clone()), &self.report);
+        let topic = self.store.create_topic(topic_name(&name), kept_in(self.storage, partitions), owner.clone())?;
+        Ok((self.adopt(topic, &Model::default()), owner))
     }
 
     fn delete(&self, random: &mut Random) -> Result<(), Error> {
@@ -674,19 +676,19 @@ impl Work {
             let at = random.below(topics.len() as u64) as usize;
             topics.swap_remove(at).0
         };
-        let told = self.begin_delete(&topic)?;
+        let owner = self.begin_delete(&topic)?;
         if random.is_one_in(2) {
-            told.wait(&self.store);
+            owner.wait(&self.store);
         }
         Ok(())
     }
 
-    fn begin_delete(&self, topic: &StoredTopic) -> Result<Arc<Told>, Error> {
+    fn begin_delete(&self, topic: &StoredTopic) -> Result<Arc<EventOwner>, Error> {
         let name = topic.name.as_str().to_owned();
-        (self.say)(Event::Deleting(name.clone()));
-        let told = Told::new(Event::Deleted(name), &self.say);
-        self.store.delete_topic(topic.id, told.clone())?;
-        Ok(told)
+        (self.report)(Event::Deleting(name.clone()));
+        let owner = EventOwner::new(Event::Deleted(name), &self.report);
+        self.store.delete_topic(topic.id, owner.clone())?;
+        Ok(owner)
     }
 
     /// Deletes a topic by its name and waits until that is durable. Returns its id.
@@ -704,10 +706,10 @@ impl Work {
     pub fn delete_before(&self, writer: &Arc<Writer>, start: Offset) -> Result<(), Error> {
         let topic = writer.topic.clone();
         let partition = writer.partition;
-        (self.say)(Event::Starting(topic.clone(), partition, start));
-        let told = Told::new(Event::Started(topic, partition, start), &self.say);
-        writer.log.clone().set_start(start, told.clone())?;
-        told.wait(&self.store);
+        (self.report)(Event::Starting(topic.clone(), partition, start));
+        let owner = EventOwner::new(Event::Started(topic, partition, start), &self.report);
+        writer.log.clone().set_start(start, owner.clone())?;
+        owner.wait(&self.store);
         Ok(())
     }
 
@@ -718,18 +720,18 @@ impl Work {
             let Some(start) = writer.log.retain(100 << 10, 0, u64::MAX, clock()) else {
                 return Ok(());
             };
-            (self.say)(Event::Starting(topic, partition, start));
+            (self.report)(Event::Starting(topic, partition, start));
             // As a broker does it: no client waits for the outcome.
             return writer.log.clone().set_start(start, writer.clone()).map(drop);
         }
         let extent = writer.log.extent();
         let start = extent.start + random.below((extent.end - extent.start) / 2 + 1);
-        (self.say)(Event::Starting(topic.clone(), partition, start));
-        let told = Told::new(Event::Started(topic, partition, start), &self.say);
+        (self.report)(Event::Starting(topic.clone(), partition, start));
+        let owner = EventOwner::new(Event::Started(topic, partition, start), &self.report);
         if start > extent.start {
-            writer.log.clone().set_start(start, told.clone())?;
+            writer.log.clone().set_start(start, owner.clone())?;
             if random.is_one_in(2) {
-                told.wait(&self.store);
+                owner.wait(&self.store);
             }
         }
         Ok(())
@@ -743,9 +745,9 @@ impl Work {
         };
         let result = match random.below(100) {
             0..3 if self.topics.read().len() < self.topics_max => {
-                let (_, told) = self.begin_create(1 + random.below(3) as u32)?;
+                let (_, owner) = self.begin_create(1 + random.below(3) as u32)?;
                 if random.is_one_in(2) {
-                    told.wait(&self.store);
+                    owner.wait(&self.store);
                 }
                 Ok(())
             }
@@ -788,8 +790,13 @@ impl Work {
         for writer in self.writers() {
             let wrong = writer.state.lock().wrong.clone();
             assert_eq!(wrong, None, "{}/{}", writer.topic, writer.partition);
-            let is_told = writer.committed_end() >= writer.log.end() || writer.failed().is_some();
-            assert!(is_told || writer.is_deleted(), "{}/{}: an owner was told nothing", writer.topic, writer.partition);
+            let is_notified = writer.committed_end() >= writer.log.end() || writer.failed().is_some();
+            assert!(
+                is_notified || writer.is_deleted(),
+                "{}/{}: an owner was not notified",
+                writer.topic,
+                writer.partition
+            );
         }
         stopped
     }

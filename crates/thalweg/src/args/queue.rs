@@ -193,7 +193,7 @@ impl QueueOptions {
             value.as_ref().map(T::to_string)
         }
         let dead_letter = self.dead_letter.as_ref().map(|topic| if topic == "none" { "" } else { topic });
-        let said = [
+        let options = [
             ("lease_ms", text(&self.lease)),
             ("delay_ms", text(&self.delay)),
             ("retention_ms", text(&self.retention)),
@@ -213,7 +213,7 @@ impl QueueOptions {
             ("keeps_acked", text(&self.keeps_acked)),
             ("isolation", text(&self.isolation)),
         ];
-        said.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+        options.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }
 }
 

@@ -24,8 +24,8 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
                 let partitions = partitions.unwrap_or(defaults.partitions);
                 let settings = options.change()?.of(&TopicSettings { partitions, storage, compact, ..defaults });
                 if dry_run {
-                    let is_there = would_create(&client, &topic, settings).await?;
-                    tell_dry_run(&mut out, &topic, settings, is_there, is_json)?;
+                    let exists = would_create(&client, &topic, settings).await?;
+                    tell_dry_run(&mut out, &topic, settings, exists, is_json)?;
                     client.close().await;
                     return Ok(());
                 }
@@ -127,17 +127,17 @@ async fn would_create(client: &Client, topic: &str, settings: TopicSettings) -> 
     }
 }
 
-fn tell_dry_run(out: &mut impl Write, topic: &str, settings: TopicSettings, is_there: bool, is_json: bool) -> Result {
+fn tell_dry_run(out: &mut impl Write, topic: &str, settings: TopicSettings, exists: bool, is_json: bool) -> Result {
     if is_json {
         // Omitted settings are null: the defaults of the broker apply.
-        let said = |n: u64, default: u64| (n != default).then_some(n);
+        let unless_default = |n: u64, default: u64| (n != default).then_some(n);
         let default = TopicSettings::DEFAULT;
         let would = json!({
             "topic": topic,
-            "would_create": !is_there,
-            "partitions": said(settings.partitions.into(), TopicSettings::DEFAULT_PARTITIONS.into()),
-            "retention_bytes": said(settings.retention_bytes, default),
-            "retention_ms": said(settings.retention_ms, default),
+            "would_create": !exists,
+            "partitions": unless_default(settings.partitions.into(), TopicSettings::DEFAULT_PARTITIONS.into()),
+            "retention_bytes": unless_default(settings.retention_bytes, default),
+            "retention_ms": unless_default(settings.retention_ms, default),
             "storage": settings.storage.name(),
             "compact": settings.compact,
             "batch_bytes_max": settings.batch_bytes_max,
@@ -145,7 +145,7 @@ fn tell_dry_run(out: &mut impl Write, topic: &str, settings: TopicSettings, is_t
         });
         return Ok(writeln!(out, "{would}")?);
     }
-    if is_there {
+    if exists {
         writeln!(out, "topic {topic} exists already, with these settings:")?
     } else {
         writeln!(out, "topic {topic} would be created:")?

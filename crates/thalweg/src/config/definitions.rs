@@ -159,10 +159,12 @@ fn entries(table: &toml::Table) -> impl Iterator<Item = std::result::Result<(&st
 /// Converts a text to the unit in the name of its setting. The text may name another unit, as in `lease_ms = "90s"`.
 fn plain(key: &str, text: String) -> std::result::Result<String, String> {
     let has_unit = text.starts_with(|c: char| c.is_ascii_digit()) && text.ends_with(|c: char| c.is_ascii_alphabetic());
-    match has_unit {
-        true if key.ends_with("_ms") => parse_time(&text, TimeUnit::Millis).map(|ms| ms.to_string()),
-        true if key.contains("bytes") => parse_bytes(&text).map(|bytes| bytes.to_string()),
-        _ => Ok(text),
+    if has_unit && key.ends_with("_ms") {
+        parse_time(&text, TimeUnit::Millis).map(|ms| ms.to_string())
+    } else if has_unit && key.contains("bytes") {
+        parse_bytes(&text).map(|bytes| bytes.to_string())
+    } else {
+        Ok(text)
     }
 }
 

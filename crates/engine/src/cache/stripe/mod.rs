@@ -636,8 +636,9 @@ impl Stripe {
         let end = u64::from(self.slots.end());
         (0..end).map(|step| ((number + step) % end) as u32).find_map(|at| {
             let slot = &self.slots[at];
-            let is_there = slot.state.is_taken() && self.expires_ms(slot).is_none_or(|expires_ms| expires_ms > now_ms);
-            is_there.then(|| slot.key())
+            let is_present =
+                slot.state.is_taken() && self.expires_ms(slot).is_none_or(|expires_ms| expires_ms > now_ms);
+            is_present.then(|| slot.key())
         })
     }
 
@@ -655,8 +656,9 @@ impl Stripe {
         let until = from.0.saturating_add(places_max).min(end);
         for at in from.0..until {
             let slot = &self.slots[at];
-            let is_there = slot.state.is_taken() && self.expires_ms(slot).is_none_or(|expires_ms| expires_ms > now_ms);
-            if is_there && !each(self.found(at)) {
+            let is_present =
+                slot.state.is_taken() && self.expires_ms(slot).is_none_or(|expires_ms| expires_ms > now_ms);
+            if is_present && !each(self.found(at)) {
                 return Some(Cursor(at + 1));
             }
         }

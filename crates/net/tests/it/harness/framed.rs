@@ -163,14 +163,14 @@ pub fn push(id: u32, words: &[u8]) -> Bytes {
 
 /// Frame that a server sent.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum ServerFrame {
     Answer(u32, Vec<u8>),
     /// Fault with the id, the kind as a number, and the message.
     Fault(u32, u8, String),
     Push(u32, Vec<u8>),
 }
 
-impl Said {
+impl ServerFrame {
     /// Takes the first frame, if it is complete.
     pub fn take(bytes: &mut BytesMut) -> Option<Self> {
         let length = u32::from_le_bytes(*bytes.first_chunk::<4>()?) as usize;
@@ -184,7 +184,7 @@ impl Said {
             b'R' => Self::Answer(id, words.to_vec()),
             b'F' => Self::Fault(id, words[0], String::from_utf8(words[1..].to_vec()).expect("a text")),
             b'U' => Self::Push(id, words.to_vec()),
-            kind => panic!("a server does not say {kind}: a frame was split"),
+            kind => panic!("a server sends no frame of kind {kind}: a frame was split"),
         })
     }
 
@@ -204,12 +204,12 @@ impl Said {
     }
 
     /// Returns `true` if it is a fault of this kind about this request or, with 0, about the stream.
-    pub fn is_fault(&self, of: u32, expected: FaultKind) -> bool {
-        matches!(self, Self::Fault(id, kind, _) if *id == of && *kind == expected as u8)
+    pub fn is_fault(&self, request: u32, expected: FaultKind) -> bool {
+        matches!(self, Self::Fault(id, kind, _) if *id == request && *kind == expected as u8)
     }
 }
 
-impl std::fmt::Debug for Said {
+impl std::fmt::Debug for ServerFrame {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let shown = |words: &[u8]| match words.len() {
             0..100 => String::from_utf8_lossy(words).into_owned(),

@@ -8,9 +8,9 @@ pub mod world;
 
 use std::time::Duration;
 
-pub use framed::{Framed, Said};
+pub use framed::{Framed, ServerFrame};
 pub use peer::Peer;
-pub use stand::{Stand, Way};
+pub use stand::{Fixture, Way};
 pub use world::World;
 
 /// Time limit that only a hanging test reaches.

@@ -7,26 +7,26 @@ use bytes::BytesMut;
 use net::service::FaultKind;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::framed::{Said, call};
+use super::framed::{ServerFrame, call};
 use super::within;
 
 pub struct Peer {
-    pub mouth: Mouth,
-    pub ear: Ear,
+    pub writer: Writer,
+    pub reader: Reader,
     /// QUIC connection, with the endpoint that carries it.
     pub quic: Option<(quinn::Connection, quinn::Endpoint)>,
 }
 
 /// Direction to the server.
-pub struct Mouth(Pin<Box<dyn AsyncWrite + Send>>);
+pub struct Writer(Pin<Box<dyn AsyncWrite + Send>>);
 
 /// Direction from the server.
-pub struct Ear {
+pub struct Reader {
     input: Pin<Box<dyn AsyncRead + Send>>,
     bytes: BytesMut,
 }
 
-impl Mouth {
+impl Writer {
     pub async fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes).await?;
         self.0.flush().await
@@ -42,19 +42,19 @@ impl Mouth {
     }
 }
 
-impl Ear {
+impl Reader {
     /// Returns the next frame, or `None` at the end of the connection, however it ended.
-    pub async fn next(&mut self) -> Option<Said> {
-        let said = within("an answer", self.next_or_cut()).await;
-        assert!(said.is_some() || self.bytes.is_empty(), "the end comes after a whole frame");
-        said
+    pub async fn next(&mut self) -> Option<ServerFrame> {
+        let received = within("an answer", self.next_or_cut()).await;
+        assert!(received.is_some() || self.bytes.is_empty(), "the end comes after a whole frame");
+        received
     }
 
     /// Returns the next frame, or `None` at the end, where the last frame may be cut.
-    pub async fn next_or_cut(&mut self) -> Option<Said> {
+    pub async fn next_or_cut(&mut self) -> Option<ServerFrame> {
         loop {
-            if let Some(said) = Said::take(&mut self.bytes) {
-                return Some(said);
+            if let Some(received) = ServerFrame::take(&mut self.bytes) {
+                return Some(received);
             }
             if self.input.read_buf(&mut self.bytes).await.unwrap_or(0) == 0 {
                 return None;
@@ -62,37 +62,37 @@ impl Ear {
         }
     }
 
-    pub async fn hear(&mut self) -> Said {
+    pub async fn receive(&mut self) -> ServerFrame {
         self.next().await.expect("an answer and not the end")
     }
 
     /// Returns the next `count` frames.
-    pub async fn hear_all(&mut self, count: usize) -> Vec<Said> {
-        let mut heard = Vec::with_capacity(count);
+    pub async fn receive_all(&mut self, count: usize) -> Vec<ServerFrame> {
+        let mut received = Vec::with_capacity(count);
         for _ in 0..count {
-            heard.push(self.hear().await);
+            received.push(self.receive().await);
         }
-        heard
+        received
     }
 
     /// Asserts that the connection ends without another frame.
-    pub async fn hears_the_end(&mut self) {
-        let said = self.next().await;
-        assert!(said.is_none(), "{said:?}");
+    pub async fn assert_end(&mut self) {
+        let received = self.next().await;
+        assert!(received.is_none(), "{received:?}");
     }
 
     /// Asserts that a fault about the whole stream arrives, and then the end.
-    pub async fn is_told_and_closed(&mut self, expected: FaultKind) {
-        let said = self.next().await;
-        assert!(said.as_ref().is_some_and(|said| said.is_fault(0, expected)), "{said:?}");
-        self.hears_the_end().await;
+    pub async fn assert_fault_and_end(&mut self, expected: FaultKind) {
+        let received = self.next().await;
+        assert!(received.as_ref().is_some_and(|received| received.is_fault(0, expected)), "{received:?}");
+        self.assert_end().await;
     }
 }
 
 impl Peer {
     pub fn new(input: impl AsyncRead + Send + 'static, output: impl AsyncWrite + Send + 'static) -> Self {
-        let ear = Ear { input: Box::pin(input), bytes: BytesMut::new() };
-        Self { mouth: Mouth(Box::pin(output)), ear, quic: None }
+        let reader = Reader { input: Box::pin(input), bytes: BytesMut::new() };
+        Self { writer: Writer(Box::pin(output)), reader, quic: None }
     }
 
     /// Creates a peer of one stream for both directions, which end together.
@@ -102,51 +102,51 @@ impl Peer {
     }
 
     pub async fn send(&mut self, bytes: &[u8]) {
-        self.mouth.send(bytes).await;
+        self.writer.send(bytes).await;
     }
 
     pub async fn send_all(&mut self, frames: &[Vec<u8>]) {
-        self.mouth.send(&frames.concat()).await;
+        self.writer.send(&frames.concat()).await;
     }
 
-    pub async fn hear(&mut self) -> Said {
-        self.ear.hear().await
+    pub async fn receive(&mut self) -> ServerFrame {
+        self.reader.receive().await
     }
 
-    pub async fn hear_all(&mut self, count: usize) -> Vec<Said> {
-        self.ear.hear_all(count).await
+    pub async fn receive_all(&mut self, count: usize) -> Vec<ServerFrame> {
+        self.reader.receive_all(count).await
     }
 
     /// Sends all bytes, and receives `count` frames concurrently.
-    pub async fn exchange(&mut self, bytes: &[u8], count: usize) -> Vec<Said> {
-        tokio::join!(self.mouth.send(bytes), self.ear.hear_all(count)).1
+    pub async fn exchange(&mut self, bytes: &[u8], count: usize) -> Vec<ServerFrame> {
+        tokio::join!(self.writer.send(bytes), self.reader.receive_all(count)).1
     }
 
     /// Sends one request and returns its answer.
-    pub async fn ask(&mut self, id: u32, words: &str) -> Vec<u8> {
+    pub async fn request(&mut self, id: u32, words: &str) -> Vec<u8> {
         self.send(&call(id, words)).await;
-        match self.hear().await {
-            Said::Answer(of, words) if of == id => words,
+        match self.receive().await {
+            ServerFrame::Answer(answered, words) if answered == id => words,
             other => panic!("no answer to {id} but {other:?}"),
         }
     }
 
     /// Returns `true` if a request is answered, and `false` if the connection is closed.
-    pub async fn is_let_in(&mut self) -> bool {
-        let sent = within("sending", self.mouth.try_send(&call(0, "echo in"))).await;
-        let heard = self.ear.next().await;
-        assert!(sent.is_ok() || heard.is_none());
-        heard.is_some()
+    pub async fn is_admitted(&mut self) -> bool {
+        let sent = within("sending", self.writer.try_send(&call(0, "echo in"))).await;
+        let received = self.reader.next().await;
+        assert!(sent.is_ok() || received.is_none());
+        received.is_some()
     }
 
-    /// Sends one request, which is answered with a fault.
-    pub async fn ask_in_vain(&mut self, id: u32, words: &str, expected: FaultKind) {
+    /// Sends one request, and asserts that it is answered with this fault.
+    pub async fn assert_fault(&mut self, id: u32, words: &str, expected: FaultKind) {
         self.send(&call(id, words)).await;
-        let said = self.hear().await;
-        assert!(said.is_fault(id, expected), "{said:?}");
+        let received = self.receive().await;
+        assert!(received.is_fault(id, expected), "{received:?}");
     }
 
-    pub async fn is_served(&mut self) {
-        assert_eq!(self.ask(4_000_000, "echo served").await, b"served");
+    pub async fn assert_served(&mut self) {
+        assert_eq!(self.request(4_000_000, "echo served").await, b"served");
     }
 }

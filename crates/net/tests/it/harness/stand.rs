@@ -64,7 +64,8 @@ pub fn impatient(change: impl FnOnce(&mut Timeouts)) -> ServiceSettings {
     settings
 }
 
-pub struct Stand {
+/// Server under test, with access to its counters and limits.
+pub struct Fixture {
     pub is_in_order: bool,
     pub world: Arc<World>,
     pub telemetry: Arc<Telemetry>,
@@ -81,7 +82,7 @@ pub struct Stand {
     addresses: parking_lot::Mutex<Vec<(Way, Address)>>,
 }
 
-/// Plan of a stand.
+/// Configuration of a fixture.
 pub struct Plan {
     pub is_in_order: bool,
     pub settings: ServiceSettings,
@@ -96,13 +97,13 @@ impl Default for Plan {
     }
 }
 
-impl Stand {
-    /// Builds a stand with answers in the order of requests.
+impl Fixture {
+    /// Builds a fixture with answers in the order of requests.
     pub fn in_order(settings: ServiceSettings) -> Self {
         Self::build(Plan { settings, ..Plan::default() })
     }
 
-    /// Builds a stand with answers in the order of completion.
+    /// Builds a fixture with answers in the order of completion.
     pub fn out_of_order(settings: ServiceSettings) -> Self {
         Self::build(Plan { is_in_order: false, settings, ..Plan::default() })
     }
@@ -152,7 +153,7 @@ impl Stand {
     /// Returns the address of the listener, which is opened on the first call.
     pub fn address(&self, way: Way) -> Address {
         let mut addresses = self.addresses.lock();
-        if let Some((_, address)) = addresses.iter().find(|(of, _)| *of == way) {
+        if let Some((_, address)) = addresses.iter().find(|(bound, _)| *bound == way) {
             return address.clone();
         }
         let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -293,9 +294,10 @@ impl Stand {
     }
 
     /// Waits until all connections are closed, and checks that nothing is left of them.
-    pub async fn is_left_alone(&self) -> Totals {
+    pub async fn assert_all_released(&self) -> Totals {
         let places = || self.workers.loads().iter().sum::<usize>();
-        until("all are gone", || self.connections.open() + self.totals().connections() as usize + places() == 0).await;
+        until("all are closed", || self.connections.open() + self.totals().connections() as usize + places() == 0)
+            .await;
         let totals = self.totals();
         assert_eq!(totals.requests_started, totals.requests_completed, "{totals:?}");
         assert_eq!(totals.connections_opened, totals.connections_closed, "{totals:?}");

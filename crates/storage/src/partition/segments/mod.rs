@@ -494,10 +494,11 @@ impl Segments {
     /// Returns `true` if the segments were replaced.
     pub(crate) fn exchange(&mut self, sources: &[SegmentInfo], made: Vec<Segment>) -> bool {
         let at = self.list.iter().position(|segment| sources.first() == Some(&segment.info));
-        let there = self.list.iter().skip(at.unwrap_or(self.list.len())).map(|segment| segment.info);
+        let following = self.list.iter().skip(at.unwrap_or(self.list.len())).map(|segment| segment.info);
         // The growing segment is none of the sources.
-        let is_there = there.clone().count() > sources.len() && there.zip(sources).all(|(there, it)| there == *it);
-        let Some(at) = at.filter(|_| is_there) else {
+        let are_present = following.clone().count() > sources.len()
+            && following.zip(sources).all(|(segment, source)| segment == *source);
+        let Some(at) = at.filter(|_| are_present) else {
             for segment in &made {
                 remove_quietly(&*self.disk, &self.log_path(&segment.info));
                 remove_quietly(&*self.disk, &self.index_path(&segment.info));

@@ -35,7 +35,7 @@ const VARIABLES_BYTES_MAX: usize = 1 << 20;
 pub async fn run(out: &mut impl Write, queue: &Queue, args: &QueueWork, is_json: bool) -> Result {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    if !is_there(&args.command[0]) {
+    if !command_exists(&args.command[0]) {
         let message = format!("cannot run {}: no executable file of this name exists", args.command[0]);
         return Err(Failure::new(FAILED, message));
     }
@@ -98,7 +98,7 @@ pub async fn run(out: &mut impl Write, queue: &Queue, args: &QueueWork, is_json:
 }
 
 /// Returns `true` if there is a file to run, so that no message spends an attempt on a missing command.
-fn is_there(command: &str) -> bool {
+fn command_exists(command: &str) -> bool {
     let is_executable = |path: &Path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok() && path.is_file();
     if command.contains('/') {
         return is_executable(Path::new(command));

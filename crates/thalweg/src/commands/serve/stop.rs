@@ -98,14 +98,14 @@ async fn guard(mut signals: Signals, begun: &watch::Sender<bool>, shutdown_timeo
 
 /// Ends the process. Waits for no lock that another thread may hold, including that of the error output.
 fn end(why: &'static str) -> ! {
-    let (said, saying) = mpsc::channel();
-    let speaker = std::thread::Builder::new().spawn(move || {
+    let (sender, written) = mpsc::channel();
+    let writer = std::thread::Builder::new().spawn(move || {
         note(why);
-        said.send(()).unwrap_or_default();
+        sender.send(()).unwrap_or_default();
     });
-    if speaker.is_ok() {
+    if writer.is_ok() {
         // Either the message was written, or its time limit has passed.
-        saying.recv_timeout(WORDS_WAIT).unwrap_or_default();
+        written.recv_timeout(WORDS_WAIT).unwrap_or_default();
     }
     std::process::exit(FAILED.into())
 }

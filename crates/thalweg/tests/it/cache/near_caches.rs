@@ -197,7 +197,7 @@ async fn a_connection_that_broke_costs_a_while_and_no_truth() {
     proxy.go_down();
     until("the cut", async || !stats(&cache).is_live).await;
     other.put("a", "new").await.expect("put");
-    assert_eq!(cache.get("a").await.expect_err("nobody is there").kind, ErrorKind::Disconnected);
+    assert_eq!(cache.get("a").await.expect_err("no server runs").kind, ErrorKind::Disconnected);
     proxy.go_up();
     let first = loop {
         if let Ok(found) = within("a get", cache.get("a")).await {
@@ -210,7 +210,7 @@ async fn a_connection_that_broke_costs_a_while_and_no_truth() {
     assert_eq!(text(&cache, "b").await.as_deref(), Some("old"));
     let after = stats(&cache);
     assert_eq!((after.resets, after.hits), (0, before.hits + 1), "{after:?}");
-    // The same holds if nothing changed in the meantime.
+    // The entries are also kept if nothing changed in the meantime.
     proxy.go_down();
     until("the cut", async || !stats(&cache).is_live).await;
     proxy.go_up();

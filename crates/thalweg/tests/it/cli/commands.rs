@@ -243,7 +243,7 @@ fn topic_commands() {
     assert_eq!(listed[0]["partitions"][1]["end"], 2);
     let described = on(&server, ["topic", "describe", "orders"]).ok();
     for line in [&["partitions", "2"][..], &["retention", "1", "MiB"], &["retention", "1s"]] {
-        let says = |text: &str| line.iter().all(|word| text.split_whitespace().any(|said| said == *word));
+        let says = |text: &str| line.iter().all(|word| text.split_whitespace().any(|found| found == *word));
         assert!(described.lines().any(says), "{described}");
     }
     assert!(described.contains("PARTITION"), "{described}");

@@ -38,10 +38,10 @@ impl Serve {
     fn stop(mut self) -> Value {
         let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
         kill_process(pid, Signal::TERM).expect("signalled");
-        let mut said = String::new();
-        self.out.read_to_string(&mut said).expect("its last line");
+        let mut report = String::new();
+        self.out.read_to_string(&mut report).expect("its last line");
         assert!(self.child.wait().expect("its status").success());
-        serde_json::from_str(&said).expect("JSON")
+        serde_json::from_str(&report).expect("JSON")
     }
 }
 

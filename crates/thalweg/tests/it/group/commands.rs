@@ -174,7 +174,7 @@ fn a_static_member_keeps_its_partitions() {
         one = fixed();
         let now = until(|| Some(group(&server)).filter(|group| id(group) != old && group["state"] == "stable"));
         assert_eq!(shares(&now), shares(&before));
-        assert_eq!(now["epoch"], before["epoch"], "nothing was shared out anew");
+        assert_eq!(now["epoch"], before["epoch"], "the group was not rebalanced");
     }
 }
 

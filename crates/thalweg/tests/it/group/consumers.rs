@@ -224,9 +224,9 @@ async fn a_static_member_comes_back_without_a_rebalance() {
     };
     assert_eq!(replaced.kind, ErrorKind::AlreadyExists);
     let after = within("describe", client.describe_group("g")).await.expect("a group");
-    assert_eq!((after.epoch, after.members.len()), (epoch, 2), "nothing was shared out anew");
+    assert_eq!((after.epoch, after.members.len()), (epoch, 2), "the group was not rebalanced");
     while let Ok(event) = tokio::time::timeout(Duration::ZERO, other.next_event()).await {
-        assert!(matches!(event, Ok(ConsumerEvent::End { .. })), "the other heard {event:?}");
+        assert!(matches!(event, Ok(ConsumerEvent::End { .. })), "the other received {event:?}");
     }
 }
 
@@ -557,7 +557,7 @@ async fn what_is_revoked_can_be_committed_before_it_goes() {
     assert_eq!((revoked.len(), first.assignment().len()), (1, 2), "it is still its own");
     within("commit", first.commit()).await.expect("committed");
     let told = tokio::time::timeout(Duration::ZERO, second.next_event()).await;
-    assert!(!matches!(told, Ok(Ok(ConsumerEvent::Batch(_)))), "nobody else has it yet: {told:?}");
+    assert!(!matches!(told, Ok(Ok(ConsumerEvent::Batch(_)))), "no other member holds it yet: {told:?}");
     publish(&client, "t", 20..22).await;
     seen.add_until(22, &mut first, &mut second).await;
     seen.expect_each_once(22);

@@ -69,8 +69,8 @@ async fn a_compacted_topic_keeps_the_newest_record_of_each_key() {
 #[tokio::test]
 async fn a_topic_in_memory_is_not_compacted() {
     let server = Server::start();
-    let said = command::on(&server, ["topic", "create", "state", "--compact"]).failed(2);
-    assert!(said.contains("--data DIR"), "{said}");
+    let output = command::on(&server, ["topic", "create", "state", "--compact"]).failed(2);
+    assert!(output.contains("--data DIR"), "{output}");
 }
 
 /// Altered settings are durable, and unnamed settings are kept.
@@ -79,8 +79,8 @@ async fn a_topic_is_altered_while_it_is_in_use() {
     let data = tempfile::tempdir().expect("a folder");
     let mut server = Server::launch(keeping(&data));
     command::on(&server, ["topic", "create", "t", "--retention", "7d", "--batch-bytes-max", "1MiB"]).ok();
-    let said = command::on(&server, ["topic", "alter", "t", "--compact", "yes", "--timestamps", "arrival"]).ok();
-    assert!(said.contains("the newest record") && said.contains("1 MiB"), "{said}");
+    let output = command::on(&server, ["topic", "alter", "t", "--compact", "yes", "--timestamps", "arrival"]).ok();
+    assert!(output.contains("the newest record") && output.contains("1 MiB"), "{output}");
     assert!(command::on(&server, ["topic", "alter", "t"]).failed(2).contains("--retention 7d"));
     assert!(command::on(&server, ["topic", "alter", "none", "--compact", "no"]).failed(4).contains("no topic 'none'"));
     assert!(command::on(&server, ["topic", "alter", "t", "--batch-bytes-max", "1GiB"]).failed(2).contains("10485760"));
@@ -110,8 +110,8 @@ async fn deleted_records_are_gone() {
             within("send", publisher.send(&Record::new(value.to_string()))).await.expect("sent");
         }
         within("flush", publisher.flush()).await.expect("all are acknowledged");
-        let said = command::on(&server, ["topic", "delete-records", topic, "--before", "37"]).ok();
-        assert_eq!(said, format!("partition 0 of topic {topic} now begins at offset 37\n"));
+        let output = command::on(&server, ["topic", "delete-records", topic, "--before", "37"]).ok();
+        assert_eq!(output, format!("partition 0 of topic {topic} now begins at offset 37\n"));
         if storage == Storage::Disk {
             server.crash_and_restart();
         }

@@ -136,7 +136,7 @@ async fn come_back(storage: Storage) {
     within("create", client.create_topic("volatile", volatile)).await.expect("created");
     publish(&client, "b", 0..10).await;
     within("delete", client.delete_topic("b")).await.expect("deleted");
-    within("create", client.create_topic("b", settings)).await.expect("created anew");
+    within("create", client.create_topic("b", settings)).await.expect("created again");
     within("delete", client.delete_topic("c")).await.expect("deleted");
     server.crash();
     let server = Server::launch(on(&data));

@@ -176,8 +176,8 @@ async fn every_door_says_so(server: &Server, url: &str, acknowledged: &mut Ackno
     assert_eq!(code, 56);
     let (status, code) = refused(server, "SQS refuses", async || send_to_queue(server, url, acknowledged).await).await;
     assert_eq!((status, &*code), (503, "ServiceUnavailable"));
-    let said = refused(server, "Redis refuses", async || set_counter(server, acknowledged)).await;
-    assert!(said.starts_with("-TRYAGAIN "), "{said}");
+    let response = refused(server, "Redis refuses", async || set_counter(server, acknowledged)).await;
+    assert!(response.starts_with("-TRYAGAIN "), "{response}");
     // A refused change is not visible, and reads continue.
     assert_eq!(Redis::open(server).call("GET counter"), acknowledged.redis);
     let (status, body) = refused(server, "Pub/Sub refuses", async || {

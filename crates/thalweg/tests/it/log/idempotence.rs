@@ -197,10 +197,10 @@ fn a_write_that_fails_does_not_keep_the_thread() {
             for i in 0..10 {
                 send(&publisher, i, "key").await;
             }
-            let error = within("flush", publisher.flush()).await.expect_err("nobody is there");
+            let error = within("flush", publisher.flush()).await.expect_err("no server runs");
             assert_eq!(error.retry_class(), RetryClass::OutcomeUnknown, "{error}");
         });
-        ended.send(()).expect("somebody waits");
+        ended.send(()).expect("the test waits");
     });
     end.recv_timeout(PATIENCE).expect("the thread goes on");
 }
@@ -273,7 +273,7 @@ async fn records_are_given_up_in_time() {
     flush(&publisher).await;
     proxy.go_down();
     let given_up = send(&publisher, "given up", "key").await;
-    let error = within("an outcome", given_up.delivered()).await.expect_err("nobody is there");
+    let error = within("an outcome", given_up.delivered()).await.expect_err("no server runs");
     assert!(matches!(error.kind, ErrorKind::Timeout | ErrorKind::Disconnected), "{error}");
     assert!(within("flush", publisher.flush()).await.is_err());
     proxy.go_up();
@@ -387,7 +387,7 @@ async fn lingering_gathers_and_delays_nobody() {
     within("an outcome", lone.delivered()).await.expect("delivered");
     let before = metric(&client, "thalweg_published_batches_total").await;
     server.freeze();
-    assert!(publisher.publish(&Record::new("on the way")).now_or_never().is_none(), "nobody answers");
+    assert!(publisher.publish(&Record::new("on the way")).now_or_never().is_none(), "no server answers");
     let mut last = send(&publisher, 0, "key").await;
     for i in 1..299 {
         last = send(&publisher, i, "key").await;

@@ -42,7 +42,7 @@ async fn a_listener_decides_nothing_about_a_topic() {
     assert_eq!(Redis::open(&server).call("PUBLISH payments early"), "2");
     assert_eq!(channel.answer(), "(message payments early)");
     assert_eq!(pattern.answer(), "(pmessage pay* payments early)");
-    assert_eq!(names(&client).await, Vec::<String>::new(), "nobody sees a channel");
+    assert_eq!(names(&client).await, Vec::<String>::new(), "a channel is not listed");
 
     let mut kafka = Raw::connect(&server).await;
     kafka.create("payments").await;
@@ -135,8 +135,8 @@ async fn first_use_does_not_decide_whether_a_database_is_durable() {
     server.crash_and_restart();
     let mut redis = Redis::open(&server);
     assert_eq!((redis.call("SELECT 3"), redis.call("MGET native redis")), ("OK".into(), "(1 2)".into()));
-    let said = on(&server, ["cache", "stats", "db33"]).failed(NOT_FOUND);
-    assert!(said.contains("did you mean 'db3'"), "{said}");
+    let output = on(&server, ["cache", "stats", "db33"]).failed(NOT_FOUND);
+    assert!(output.contains("did you mean 'db3'"), "{output}");
 }
 
 /// An inbox is deleted with its owner, so acknowledgements of committed records would be wrong.
@@ -177,11 +177,11 @@ async fn reading_creates_nothing() {
     );
     assert_eq!(Redis::open(&server).call("XREAD STREAMS ordres 0"), "nil");
 
-    let said = on(&server, ["subscribe", "ordres"]).failed(NOT_FOUND);
-    assert!(said.contains("did you mean 'orders'"), "{said}");
+    let output = on(&server, ["subscribe", "ordres"]).failed(NOT_FOUND);
+    assert!(output.contains("did you mean 'orders'"), "{output}");
     on(&server, ["subscribe", "ordres", "--consumer-group", "g"]).failed(NOT_FOUND);
-    let said = on(&server, ["queue", "receive", "jbos"]).failed(NOT_FOUND);
-    assert!(said.contains("did you mean jobs"), "{said}");
+    let output = on(&server, ["queue", "receive", "jbos"]).failed(NOT_FOUND);
+    assert!(output.contains("did you mean jobs"), "{output}");
     assert_eq!(names(&client).await, before);
 
     assert_eq!(on(&server, ["subscribe", "more", "--create", "--end", "--from", "earliest"]).ok(), "");
@@ -236,7 +236,7 @@ async fn a_subscriber_of_a_deleted_topic_is_told() {
     let ended = reader.wait_with_output().expect("ended");
     assert_eq!(ended.status.code(), Some(NOT_FOUND));
     assert!(String::from_utf8_lossy(&ended.stderr).contains("topic t was deleted"), "{ended:?}");
-    assert_eq!(names(&client).await, Vec::<String>::new(), "nobody brings it back");
+    assert_eq!(names(&client).await, Vec::<String>::new(), "it is not created again");
 }
 
 /// Returns the values of a page of records, in order.
@@ -322,10 +322,10 @@ async fn a_record_is_the_same_at_every_door() {
     let entries = entries.replace(&now.to_string(), "now");
     assert!(entries.starts_with("((now-0 (key c7 value one coffee unit cup)) (now-1 (value )) "), "{entries}");
     assert!(entries.contains("(now-3 (value )) (now-4 (value  item tea))"), "{entries}");
-    let heard: Vec<String> = (0..5).map(|_| channel.answer()).collect();
+    let received: Vec<String> = (0..5).map(|_| channel.answer()).collect();
     let expected =
         ["one coffee", "", "\u{fffd}\0", "", "{\"item\":\"tea\"}"].map(|value| format!("(message orders {value})"));
-    assert_eq!(heard, expected);
+    assert_eq!(received, expected);
 
     // Pub/Sub: data and attributes. An attribute must be UTF-8.
     let pulled =

@@ -213,7 +213,7 @@ async fn a_stuck_member_of_a_group_is_passed_over() {
     let mut busy = within("subscribe", open).await.expect("a subscription");
     for i in 0..100 {
         let publish = client.publish("jobs", Record::new(i.to_string()));
-        tokio::time::timeout(PATIENCE, publish).await.expect("nobody waits").expect("published");
+        tokio::time::timeout(PATIENCE, publish).await.expect("the publisher does not wait").expect("published");
     }
     // The stuck member received one batch and has one in its queue.
     assert_eq!(reading::take(&mut busy, 98).await.len(), 98);

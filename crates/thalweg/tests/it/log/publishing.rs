@@ -136,7 +136,7 @@ async fn the_metrics_count_records() {
         assert_eq!(metric(&client, name).await, expected, "{name}");
     }
     drop(subscriptions);
-    until("nobody subscribes", async || metric(&client, "thalweg_subscribers").await == 0).await;
+    until("there are no subscribers", async || metric(&client, "thalweg_subscribers").await == 0).await;
 }
 
 /// A key has a fixed partition from its first record on, even if that record creates the topic.
@@ -151,7 +151,7 @@ async fn keys_of_a_new_topic_have_their_partition_at_once() {
         assert_eq!(published.partition, engine::partitioner::for_key(format!("key-{i}").as_bytes(), 5));
     }
     // The subscription that the publisher used to create the topic is removed automatically.
-    until("nobody subscribes", async || {
+    until("there are no subscribers", async || {
         let info = client.describe_topic("new").await.expect("a topic");
         info.partitions.iter().all(|p| p.subscribers == 0)
     })

@@ -57,7 +57,7 @@ async fn what_does_not_fit_into_an_answer_is_named_and_is_for_nobody_for_a_while
     let refused = queue.receive(&one()).await.map(drop).expect_err("it does not fit");
     assert_eq!(refused.kind, ErrorKind::TooLarge);
     assert!(refused.message.contains("the message at offset 1 of partition 0"), "{refused}");
-    assert_eq!(counts(&queue).await, (1, 1, 1), "nobody has it");
+    assert_eq!(counts(&queue).await, (1, 1, 1), "no receiver holds it");
     let last = queue.receive(&one()).await.expect("received").messages.remove(0);
     assert_eq!(&last.message.body[..], b"last");
 

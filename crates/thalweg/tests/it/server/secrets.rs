@@ -71,7 +71,7 @@ async fn a_topic_of_the_broker_is_read_by_who_was_granted_its_name() {
     assert_eq!(fetched(&app.call(4, fetch("_queues", 0, 0, 0)).await).0, DENIED);
     security::allow_reading(&mut root, "_queues").await;
     assert_eq!(fetched(&app.call(4, fetch("_queues", 0, 0, 0)).await).0, 0);
-    assert_eq!(fetched(&app.call(4, fetch("_security", 0, 0, 0)).await).0, DENIED, "nobody reads it");
+    assert_eq!(fetched(&app.call(4, fetch("_security", 0, 0, 0)).await).0, DENIED, "no client may read it");
 }
 
 /// Collects the modes of a directory and of its contents.

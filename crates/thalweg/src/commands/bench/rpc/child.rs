@@ -62,9 +62,9 @@ impl Server {
             }
             sleep(Duration::from_millis(2));
         }
-        let mut said = String::new();
-        self.out.read_to_string(&mut said)?;
-        last_json(&said).ok_or_else(|| Failure::new(FAILED, "the server did not report its statistics"))
+        let mut output = String::new();
+        self.out.read_to_string(&mut output)?;
+        last_json(&output).ok_or_else(|| Failure::new(FAILED, "the server did not report its statistics"))
     }
 }
 

@@ -220,7 +220,7 @@ async fn settings_are_changed_one_by_one_or_all_at_once() {
     raw.call(9, produce("t", 0, -1, batch(Codec::None, &[old]))).await;
     let (_, _, batches) = fetched(&raw.call(12, fetch("t", 0, 0, 0)).await);
     assert!(super::raw::records(&batches)[0].timestamp_ms > 1_000_000_000_000, "the broker's clock");
-    for (steps, code, said) in [
+    for (steps, code, text_part) in [
         (&[("retention.bytes", 2, Some("5"))][..], 40, "is not a list"),
         (&[("retention.bytes", 9, Some("5"))], 42, "9 is not an operation"),
         (&[("retention.bytes", 0, None)], 42, "a value is missing"),
@@ -230,10 +230,10 @@ async fn settings_are_changed_one_by_one_or_all_at_once() {
         (&[("such", 0, Some("1"))], 40, "'such' is not a setting"),
     ] {
         let (got, message) = alter(&mut raw, "t", steps).await;
-        assert!(got == code && message.contains(said), "{steps:?}: {got} {message}");
+        assert!(got == code && message.contains(text_part), "{steps:?}: {got} {message}");
     }
     assert_eq!(alter(&mut raw, "none", &changes).await.0, 3);
-    for (name, code, said) in [
+    for (name, code, text_part) in [
         (
             "num.partitions",
             42,
@@ -247,7 +247,7 @@ async fn settings_are_changed_one_by_one_or_all_at_once() {
         let response = raw.call(1, IncrementalAlterConfigsRequest::default().with_resources(resources)).await;
         let outcome = &response.responses[0];
         let message = outcome.error_message.as_ref().map(ToString::to_string).unwrap_or_default();
-        assert!(outcome.error_code == code && message.contains(said), "{message}");
+        assert!(outcome.error_code == code && message.contains(text_part), "{message}");
     }
     // A refused change has no effect.
     let half = [("retention.bytes", 0, Some("1")), ("such", 0, Some("1"))];

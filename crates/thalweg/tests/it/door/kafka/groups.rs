@@ -445,7 +445,7 @@ impl Consumer {
             .with_subscribed_topic_names(Some(vec![topic("t")]))
             .with_topic_partitions(Some(Vec::new()));
         let response = consumer.raw.call(1, request).await;
-        consumer.hear(&response);
+        consumer.apply(&response);
         consumer
     }
 
@@ -457,7 +457,7 @@ impl Consumer {
             .with_rebalance_timeout_ms(-1)
     }
 
-    fn hear(&mut self, response: &ConsumerGroupHeartbeatResponse) {
+    fn apply(&mut self, response: &ConsumerGroupHeartbeatResponse) {
         assert_eq!(response.error_code, 0, "{response:?}");
         assert!(response.heartbeat_interval_ms > 0);
         self.epoch = response.member_epoch;
@@ -472,7 +472,7 @@ impl Consumer {
         let owned = if self.reads.is_empty() { Vec::new() } else { vec![owned] };
         let request = self.request().with_topic_partitions(Some(owned));
         let response = self.raw.call(1, request).await;
-        self.hear(&response);
+        self.apply(&response);
     }
 }
 
@@ -492,7 +492,7 @@ async fn members_of_every_kind_share_a_group() {
         assert_eq!(ours.assignment(), [], "all of it is still with the other");
         older.until_rebalance().await;
         let joined = older.enter().await;
-        assert_eq!((joined.leader.as_str(), joined.members.len()), ("", 0), "nobody leads");
+        assert_eq!((joined.leader.as_str(), joined.members.len()), ("", 0), "the group has no leader");
         assert_eq!(older.reads.len(), 2);
         until("its share", async || {
             let event = tokio::time::timeout(Duration::from_millis(10), ours.next_event()).await;
@@ -555,14 +555,14 @@ async fn a_name_that_no_topic_can_have_assigns_nothing() {
         let names = Some(names.into_iter().map(topic).collect());
         let request = consumer.request().with_subscribed_topic_names(names).with_topic_partitions(Some(Vec::new()));
         let response = consumer.raw.call(1, request).await;
-        consumer.hear(&response);
+        consumer.apply(&response);
         assert_eq!(consumer.reads.len(), expected);
     }
     let mut other = Consumer { raw: Raw::connect(&server).await, id: "o".into(), epoch: 0, reads: vec![] };
     let names = Some(vec![topic(&"x".repeat(300))]);
     let request = other.request().with_rebalance_timeout_ms(30_000).with_subscribed_topic_names(names);
     let response = other.raw.call(1, request.with_topic_partitions(Some(Vec::new()))).await;
-    other.hear(&response);
+    other.apply(&response);
     assert!(response.assignment.is_some() && other.reads.is_empty(), "it has joined, and has nothing");
 }
 
@@ -676,7 +676,7 @@ async fn newer_members_are_told_what_is_wrong() {
     let requests = [topics(text("[a-s]|t+x")), topics(text("x|[s-u]"))];
     for (request, count) in requests.into_iter().zip([0, 4]) {
         let response = consumer.raw.call(1, request.with_topic_partitions(Some(Vec::new()))).await;
-        consumer.hear(&response);
+        consumer.apply(&response);
         assert_eq!(consumer.reads.len(), count);
     }
     let describe = ConsumerGroupDescribeRequest::default().with_group_ids(vec![group()]);
@@ -699,7 +699,7 @@ async fn newer_static_members_do_not_replace_each_other() {
     };
     first.id = "first".into();
     let joined = first.raw.call(1, of(&first, 0)).await;
-    first.hear(&joined);
+    first.apply(&joined);
     let again = of(&first, 0).with_member_id(text("second"));
     assert_eq!(first.raw.call(1, again.clone()).await.error_code, 111);
     let away = of(&first, -2).with_topic_partitions(None);

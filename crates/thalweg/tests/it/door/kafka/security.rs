@@ -26,7 +26,7 @@ pub const SET: [&str; 5] =
     ["auth=required", "users=root:r00t,app:secret", "super_users=root", "authorization=true", "insecure=true"];
 
 /// Sends one SASL message, and returns the code and the bytes of the response.
-async fn say(raw: &mut Raw, message: &[u8]) -> (i16, String) {
+async fn authenticate(raw: &mut Raw, message: &[u8]) -> (i16, String) {
     let request = SaslAuthenticateRequest::default().with_auth_bytes(message.to_vec().into());
     let response = raw.call(2, request).await;
     (response.error_code, String::from_utf8_lossy(&response.auth_bytes).into_owned())
@@ -40,7 +40,7 @@ async fn shake(raw: &mut Raw, mechanism: &str) -> i16 {
 pub async fn log_in(server: &Server, user: &str, password: &str) -> Result<Raw, i16> {
     let mut raw = Raw::connect(server).await;
     assert_eq!(shake(&mut raw, "PLAIN").await, 0);
-    match say(&mut raw, format!("\0{user}\0{password}").as_bytes()).await.0 {
+    match authenticate(&mut raw, format!("\0{user}\0{password}").as_bytes()).await.0 {
         0 => Ok(raw),
         code => Err(code),
     }
@@ -50,7 +50,7 @@ pub async fn log_in(server: &Server, user: &str, password: &str) -> Result<Raw, 
 async fn scram(raw: &mut Raw, user: &str, password: &str) -> Result<(), i16> {
     assert_eq!(shake(raw, "SCRAM-SHA-512").await, 0);
     let bare = format!("n={user},r=clientnonce");
-    let (code, first) = say(raw, format!("n,,{bare}").as_bytes()).await;
+    let (code, first) = authenticate(raw, format!("n,,{bare}").as_bytes()).await;
     assert_eq!(code, 0);
     let field = |name: &str| first.split(',').find_map(|field| field.strip_prefix(name)).expect("a field").to_owned();
     let nonce = field("r=");
@@ -67,7 +67,7 @@ async fn scram(raw: &mut Raw, user: &str, password: &str) -> Result<(), i16> {
     let all = format!("{bare},{first},{last}");
     let signature = sign(stored_key.as_ref(), &all);
     let proof: Vec<u8> = client_key.as_ref().iter().zip(signature.as_ref()).map(|(a, b)| a ^ b).collect();
-    let (code, answer) = say(raw, format!("{last},p={}", BASE64.encode(proof)).as_bytes()).await;
+    let (code, answer) = authenticate(raw, format!("{last},p={}", BASE64.encode(proof)).as_bytes()).await;
     if code != 0 {
         return Err(code);
     }
@@ -101,7 +101,7 @@ async fn nobody_is_answered_who_has_not_logged_in() {
     let mut raw = Raw::connect(&server).await;
     let versions = raw.call(3, ApiVersionsRequest::default()).await;
     assert_eq!(versions.error_code, 0, "versions are no secret");
-    let handshake = versions.api_keys.iter().find(|api| api.api_key == 17).expect("it is there");
+    let handshake = versions.api_keys.iter().find(|api| api.api_key == 17).expect("it is listed");
     // librdkafka 2.0 does not log in if version 0 is missing, and uses version 1.
     assert_eq!((handshake.min_version, handshake.max_version), (0, 1));
     let old = raw.call(0, SaslHandshakeRequest::default().with_mechanism(text("PLAIN"))).await;
@@ -111,20 +111,20 @@ async fn nobody_is_answered_who_has_not_logged_in() {
 
     let mut raw = log_in(&server, "app", "secret").await.expect("it is right");
     assert_eq!(raw.call(4, MetadataRequest::default()).await.brokers.len(), 1);
-    assert_eq!(shake(&mut raw, "PLAIN").await, 34, "who it is is said once");
+    assert_eq!(shake(&mut raw, "PLAIN").await, 34, "a connection authenticates once");
     for (user, password) in [("app", "r00t"), ("nobody", "secret"), ("app", "")] {
         assert_eq!(log_in(&server, user, password).await.err(), Some(58), "{user}");
     }
     let mut raw = Raw::connect(&server).await;
     assert_eq!(shake(&mut raw, "PLAIN").await, 0);
-    assert_eq!(say(&mut raw, b"\0app\0wrong").await.0, 58);
+    assert_eq!(authenticate(&mut raw, b"\0app\0wrong").await.0, 58);
     assert!(raw.frame().await.is_none(), "after that the connection ends by itself");
     let mut raw = Raw::connect(&server).await;
     let refused = raw.call(1, SaslHandshakeRequest::default().with_mechanism(text("GSSAPI"))).await;
     let offered: Vec<&str> = refused.mechanisms.iter().map(|mechanism| mechanism.as_str()).collect();
     assert_eq!((refused.error_code, offered), (33, vec!["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]));
     let mut raw = Raw::connect(&server).await;
-    assert_eq!(say(&mut raw, b"\0app\0secret").await.0, 34, "a handshake comes first");
+    assert_eq!(authenticate(&mut raw, b"\0app\0secret").await.0, 34, "a handshake comes first");
     assert!(raw.frame().await.is_none(), "and then never");
 }
 
@@ -402,8 +402,8 @@ async fn users_and_lists_are_changed_from_the_command_line() {
     assert_eq!(scram(&mut Raw::connect(&server).await, "ann", "pencil").await, Ok(()));
 
     assert_eq!(create(&mut ann, "orders.eu").await, 29);
-    let said = command::on(&server, ["acl", "add", "User:ann", "create,read", "topic", "orders.", "--prefix"]).ok();
-    assert!(said.contains("orders.* (prefix)") && said.contains("create"), "{said}");
+    let output = command::on(&server, ["acl", "add", "User:ann", "create,read", "topic", "orders.", "--prefix"]).ok();
+    assert!(output.contains("orders.* (prefix)") && output.contains("create"), "{output}");
     command::on(&server, ["acl", "add", "User:*", "create", "topic", "orders.no", "--deny"]).ok();
     command::on(&server, ["acl", "add", "User:ann", "describe", "cluster"]).ok();
     assert_eq!((create(&mut ann, "orders.eu").await, create(&mut ann, "orders.no").await), (0, 29));
@@ -425,14 +425,14 @@ async fn a_configuration_that_only_seems_safe_is_refused() {
         let set = set.iter().flat_map(|set| ["--set", set]);
         command::thalweg(["serve", "--http", "off", "--kafka", "127.0.0.1:0", "--sqs", "off"].into_iter().chain(set))
     };
-    let said = serve(&["native=0.0.0.0:0", "auth=required", "tls_cert=/none", "tls_key=/none"]).failed(2);
-    assert!(said.contains("native = 0.0.0.0:0") && said.contains("--insecure"), "{said}");
-    let said =
+    let output = serve(&["native=0.0.0.0:0", "auth=required", "tls_cert=/none", "tls_key=/none"]).failed(2);
+    assert!(output.contains("native = 0.0.0.0:0") && output.contains("--insecure"), "{output}");
+    let output =
         serve(&["redis=0.0.0.0:0", "native=off", "authorization=true", "tls_cert=/none", "tls_key=/none"]).failed(2);
-    assert!(said.contains("authorization = true") && said.contains("redis = 0.0.0.0:0"), "{said}");
+    assert!(output.contains("authorization = true") && output.contains("redis = 0.0.0.0:0"), "{output}");
     // Even on this machine, and all of these doors are named.
-    let said = serve(&["redis=127.0.0.1:0", "native=127.0.0.1:0", "authorization=true"]).failed(2);
-    assert!(said.contains("native = 127.0.0.1:0, redis = 127.0.0.1:0") && said.contains("--insecure"), "{said}");
+    let output = serve(&["redis=127.0.0.1:0", "native=127.0.0.1:0", "authorization=true"]).failed(2);
+    assert!(output.contains("native = 127.0.0.1:0, redis = 127.0.0.1:0") && output.contains("--insecure"), "{output}");
     // A login at the Redis door does not make it check access control lists, and SQS requests need no signature.
     let tls = ["native=off", "tls_cert=/none", "tls_key=/none", "auth=required"];
     let both = [&tls[..], &["redis=0.0.0.0:0", "authorization=true"]].concat();
@@ -442,8 +442,8 @@ async fn a_configuration_that_only_seems_safe_is_refused() {
         let set = set.iter().flat_map(|set| ["--set", set]);
         command::thalweg(["serve", "--http", "off", "--kafka", "off", "--sqs", "0.0.0.0:0"].into_iter().chain(set))
     };
-    let said = sqs(&[]).failed(2);
-    assert!(said.contains("sqs = 0.0.0.0:0") && said.contains("sqs_auth = verify"), "{said}");
+    let output = sqs(&[]).failed(2);
+    assert!(output.contains("sqs = 0.0.0.0:0") && output.contains("sqs_auth = verify"), "{output}");
     let signed = ["sqs_auth=verify", "sqs_credentials=key:secret"];
     assert!(!sqs(&signed).err.contains("can be reached from other machines"));
     // Every door refuses other machines without a certificate.
@@ -452,8 +452,8 @@ async fn a_configuration_that_only_seems_safe_is_refused() {
         let off: Vec<String> = others.map(|other| format!("{other}=off")).collect();
         let bind = format!("{door}=0.0.0.0:0");
         let set = off.iter().flat_map(|set| ["--set", set]);
-        let said = command::thalweg(["serve", "--set", &bind].into_iter().chain(set)).failed(2);
-        assert!(said.contains(&format!("{door} = 0.0.0.0:0 can be reached")), "{said}");
+        let output = command::thalweg(["serve", "--set", &bind].into_iter().chain(set)).failed(2);
+        assert!(output.contains(&format!("{door} = 0.0.0.0:0 can be reached")), "{output}");
     }
     assert!(serve(&["users=root"]).failed(2).contains("name:password"));
     let shown = command::run(

@@ -13,7 +13,7 @@ use kafka_protocol::messages::describe_share_group_offsets_request::DescribeShar
 use kafka_protocol::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::share_acknowledge_request::{
-    AcknowledgePartition, AcknowledgeTopic, AcknowledgementBatch as Said,
+    AcknowledgePartition, AcknowledgeTopic, AcknowledgementBatch as ShareAcknowledgement,
 };
 use kafka_protocol::messages::share_fetch_request::{AcknowledgementBatch, FetchPartition, FetchTopic, ForgottenTopic};
 use kafka_protocol::messages::share_fetch_response::PartitionData;
@@ -106,11 +106,11 @@ impl Sharer {
 
     async fn ask(&mut self, request: ShareFetchRequest) -> ShareFetchResponse {
         let response = self.raw.call(1, request).await;
-        self.hear(&response);
+        self.count_epoch(&response);
         response
     }
 
-    fn hear(&mut self, response: &ShareFetchResponse) {
+    fn count_epoch(&mut self, response: &ShareFetchResponse) {
         if response.error_code == 0 {
             self.session += 1;
         }
@@ -127,16 +127,17 @@ impl Sharer {
 
     async fn settle(&mut self, settles: &[(i64, i64, &[i8])]) -> i16 {
         let batch = |(first, last, kinds): &(i64, i64, &[i8])| {
-            let batch = Said::default().with_first_offset(*first).with_last_offset(*last);
+            let batch = ShareAcknowledgement::default().with_first_offset(*first).with_last_offset(*last);
             batch.with_acknowledge_types(kinds.to_vec())
         };
-        let said = AcknowledgePartition::default().with_acknowledgement_batches(settles.iter().map(batch).collect());
-        let of = AcknowledgeTopic::default().with_topic_id(self.topic.topic_id).with_partitions(vec![said]);
+        let partition =
+            AcknowledgePartition::default().with_acknowledgement_batches(settles.iter().map(batch).collect());
+        let topic = AcknowledgeTopic::default().with_topic_id(self.topic.topic_id).with_partitions(vec![partition]);
         let request = ShareAcknowledgeRequest::default()
             .with_group_id(Some(group()))
             .with_member_id(Some(text(self.id)))
             .with_share_session_epoch(self.session)
-            .with_topics(vec![of]);
+            .with_topics(vec![topic]);
         let response = self.raw.call(1, request).await;
         if response.error_code != 0 {
             return response.error_code;
@@ -234,13 +235,13 @@ async fn a_fetch_waits_for_what_comes_and_for_what_comes_back() {
     one.raw.send(1, &waits).await;
     publish(&mut raw, 0..1).await;
     let response = one.raw.answer::<ShareFetchRequest>(1).await;
-    one.hear(&response);
+    one.count_epoch(&response);
     assert_eq!(only(&response).map(given), Some(vec![(0, 0, 1)]));
     let waits = two.fetch_request(&[], WAIT_MS);
     two.raw.send(1, &waits).await;
     assert_eq!(one.settle(&[(0, 0, &[RELEASE])]).await, 0);
     let response = two.raw.answer::<ShareFetchRequest>(1).await;
-    two.hear(&response);
+    two.count_epoch(&response);
     assert_eq!(only(&response).map(given), Some(vec![(0, 0, 2)]));
     // Its connection ends and its records are released, as if it had never received them.
     let waits = one.fetch_request(&[], WAIT_MS);
@@ -324,7 +325,7 @@ async fn members_are_told_what_they_take_from() {
     one.epoch = 7;
     assert_eq!(one.beat(None).await.error_code, 110);
     one.epoch = 0;
-    assert_eq!(one.beat(None).await.error_code, INVALID_REQUEST, "it does not say what it subscribes to");
+    assert_eq!(one.beat(None).await.error_code, INVALID_REQUEST, "it names no topics to subscribe to");
     let describe = || ShareGroupDescribeRequest::default().with_group_ids(vec![group()]);
     let described = one.raw.call(1, describe()).await.groups.remove(0);
     assert_eq!((&*described.group_state, &*described.assignor_name), ("Stable", "simple"));
@@ -583,7 +584,7 @@ async fn only_committed_records_are_given_out_where_the_group_says_so() {
     assert_eq!(one.fetch(&[], WAIT_MS).await, [(2, 2, 1)]);
     assert_eq!(one.settle(&[(2, 2, &[ACCEPT])]).await, 0);
     publish(&mut raw, 0..1).await;
-    assert_eq!(one.fetch(&[], WAIT_MS).await, [(4, 4, 1)], "nobody is given a marker");
+    assert_eq!(one.fetch(&[], WAIT_MS).await, [(4, 4, 1)], "a marker is not delivered");
     assert_eq!(position(&mut raw).await, (0, 4));
 }
 

@@ -325,7 +325,7 @@ async fn transactions_count_whole_and_once_on_a_broker_that_is_killed() {
         let committed = &program.committed;
         let unknown = &program.unknown;
         assert!(found.is_superset(committed), "lost: {:?}", committed - &found);
-        assert!((committed | unknown).is_superset(&found), "of nobody: {:?}", &(&found - committed) - unknown);
+        assert!((committed | unknown).is_superset(&found), "of no transaction: {:?}", &(&found - committed) - unknown);
         assert_eq!(found.last().map_or(-1, |last| *last as i64), program.offset().await);
     }
 }

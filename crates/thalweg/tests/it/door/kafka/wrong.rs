@@ -47,13 +47,13 @@ async fn wrong_batches_are_refused_one_by_one() {
         ("a bit of a record", changed(good.len() - 1, 0xff), 2),
         ("an old magic", changed(16, 1), 87),
         ("a length that is none", changed(11, 0xff), 87),
-        ("a codec that nobody knows", unknown_codec, 87),
+        ("an unknown codec", unknown_codec, 87),
         ("nothing", good.slice(..0), 87),
         ("half of it", good.slice(..good.len() / 2), 87),
         ("no topic", good.clone(), 17),
         ("a topic that is not there", good.clone(), 3),
         ("a partition that is not there", good.clone(), 3),
-        ("a partition that nobody can have", good.clone(), 3),
+        ("a partition that cannot exist", good.clone(), 3),
         ("two batches", [&good[..], &good[..]].concat().into(), 87),
         ("what is the broker's own", good.clone(), 3),
     ];
@@ -62,7 +62,7 @@ async fn wrong_batches_are_refused_one_by_one() {
             "no topic" => ("not a name", 0),
             "a topic that is not there" => ("u", 0),
             "a partition that is not there" => ("t", 7),
-            "a partition that nobody can have" => ("t", -1),
+            "a partition that cannot exist" => ("t", -1),
             "what is the broker's own" => ("_offsets", 0),
             _ => ("t", 0),
         };
@@ -261,7 +261,7 @@ async fn damaged_requests_of_every_api_harm_nobody_else() {
             open.push(raw);
         }
         let response = bystander.call(9, produce("bystander.of.all", 0, -1, own.clone())).await;
-        assert_eq!(produced(&response).0, 0, "{} has harmed somebody else", api.name);
+        assert_eq!(produced(&response).0, 0, "{} has harmed another client", api.name);
         assert!(server.is_running(), "{}", api.name);
     }
     let end = fetched(&bystander.call(11, fetch("bystander.of.all", 0, 0, 0)).await).1;

@@ -82,13 +82,14 @@ impl Grpc {
         &self,
         first: StreamingPullRequest,
     ) -> (mpsc::Sender<StreamingPullRequest>, Streaming<StreamingPullResponse>) {
-        let (say, said) = mpsc::channel(16);
+        let (sender, receiver) = mpsc::channel(16);
         let first = StreamingPullRequest { subscription: BILLING.into(), stream_ack_deadline_seconds: 60, ..first };
-        say.send(first).await.expect("room");
-        let requests = stream::unfold(said, |mut said| async { said.recv().await.map(|request| (request, said)) });
+        sender.send(first).await.expect("room");
+        let requests =
+            stream::unfold(receiver, |mut receiver| async { receiver.recv().await.map(|request| (request, receiver)) });
         let path = PathAndQuery::from_static("/google.pubsub.v1.Subscriber/StreamingPull");
         let opened = self.client().await.streaming(Request::new(requests), path, ProstCodec::default()).await;
-        (say, opened.expect("opened").into_inner())
+        (sender, opened.expect("opened").into_inner())
     }
 }
 
@@ -238,7 +239,7 @@ async fn a_stream_gives_as_much_as_its_client_has_room_for_and_gives_back_what_i
     let grpc = Grpc::of(&server).await;
     grpc.create(Subscription::default()).await;
     let limits = StreamingPullRequest { max_outstanding_messages: 2, ..StreamingPullRequest::default() };
-    let (say, mut stream) = grpc.stream(limits.clone()).await;
+    let (sender, mut stream) = grpc.stream(limits.clone()).await;
     grpc.publish(["a", "b", "c", "d"].map(text).into()).await.expect("published");
     let mut got = messages(&mut stream).await;
     while got.len() < 2 {
@@ -248,11 +249,14 @@ async fn a_stream_gives_as_much_as_its_client_has_room_for_and_gives_back_what_i
     // One is acknowledged by a separate call, the other on the stream: each makes room for one.
     grpc.ack(ids(&got[..1])).await.expect("acknowledged");
     assert_eq!(data(&messages(&mut stream).await), ["c"]);
-    say.send(StreamingPullRequest { ack_ids: ids(&got[1..]), ..StreamingPullRequest::default() }).await.expect("said");
+    sender
+        .send(StreamingPullRequest { ack_ids: ids(&got[1..]), ..StreamingPullRequest::default() })
+        .await
+        .expect("sent");
     assert_eq!(data(&messages(&mut stream).await), ["d"]);
-    drop((say, stream));
+    drop((sender, stream));
     // Another stream receives the messages that the first one left, long before their leases of 60 seconds expire.
-    let (_say, mut stream) = grpc.stream(limits).await;
+    let (_sender, mut stream) = grpc.stream(limits).await;
     let mut again = messages(&mut stream).await;
     while again.len() < 2 {
         again.extend(messages(&mut stream).await);
@@ -267,12 +271,12 @@ async fn exactly_once_acknowledgements_are_confirmed_or_refused() {
     let server = server();
     let grpc = Grpc::of(&server).await;
     grpc.create(Subscription { enable_exactly_once_delivery: true, ..Subscription::default() }).await;
-    let (say, mut stream) = grpc.stream(StreamingPullRequest::default()).await;
+    let (sender, mut stream) = grpc.stream(StreamingPullRequest::default()).await;
     grpc.publish(vec![text("a")]).await.expect("published");
     let got = messages(&mut stream).await;
     for is_first in [true, false] {
         let ack = StreamingPullRequest { ack_ids: ids(&got), ..StreamingPullRequest::default() };
-        say.send(ack).await.expect("said");
+        sender.send(ack).await.expect("sent");
         let confirmation = loop {
             let answer = within("an answer", stream.message()).await.expect("no failure").expect("an answer");
             let properties = answer.subscription_properties.expect("on every answer");

@@ -373,9 +373,9 @@ async fn channels_are_topics_for_everybody_else() {
     assert_eq!(listener.answer(), "(subscribe user:1 :2)");
     assert_eq!(listener.call("PSUBSCRIBE n*"), "(psubscribe n* :3)");
     assert_eq!(redis.call("PUBLISH news.eu hello"), ":2");
-    let mut heard = [listener.answer(), listener.answer()];
-    heard.sort();
-    assert_eq!(heard, ["(message news.eu hello)", "(pmessage n* news.eu hello)"]);
+    let mut received = [listener.answer(), listener.answer()];
+    received.sort();
+    assert_eq!(received, ["(message news.eu hello)", "(pmessage n* news.eu hello)"]);
     assert!(listener.call("GET a").starts_with("-ERR Can't execute 'get': only"));
     assert_eq!(redis.call("PUBSUB NUMSUB news.eu none"), "(news.eu :1 none :0)");
 
@@ -472,7 +472,7 @@ async fn a_client_that_never_reads_is_closed() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let grown = server.resident_bytes().saturating_sub(before);
-    assert!(grown < 64 << 20, "{grown} bytes for 2 GB that nobody reads");
+    assert!(grown < 64 << 20, "{grown} bytes for 2 GB that are not read");
     // Earlier responses arrive; the rest never does.
     let mut all = Vec::new();
     let end = deaf.socket.read_to_end(&mut all);

@@ -56,7 +56,7 @@ async fn commands_over_many_members_leave_others_their_turn_and_end_with_their_c
     // Smaller commands do not wait for them.
     assert_eq!(other.call("SINTERCARD 2 s s"), format!(":{}", MEMBERS + 1));
     drop(busy);
-    until("the end of what nobody waits for", async || metric(&client, "thalweg_redis_slices_waiting").await == 0)
+    until("the end of the work without a waiter", async || metric(&client, "thalweg_redis_slices_waiting").await == 0)
         .await;
     let mut stays = Redis::open(&server);
     stays.send(&many("ZUNION", "s", 800));

@@ -25,7 +25,7 @@ async fn a_message_goes_there_and_away() {
     assert_eq!((&message["Body"], &message["MessageId"]), (&Value::from(body), &sent["MessageId"]));
     assert_eq!(message["MD5OfBody"], sent["MD5OfMessageBody"]);
     assert_eq!(sqs.counts(&url).await, ["0", "1", "0"]);
-    assert!(sqs.receive(&url, 10, NOW).await.is_empty(), "somebody has it");
+    assert!(sqs.receive(&url, 10, NOW).await.is_empty(), "another receiver holds it");
     for _ in 0..2 {
         assert_eq!(sqs.delete(&url, &got[0]).await.ok(), json!({}), "it may be deleted twice");
     }

@@ -91,7 +91,7 @@ async fn wait_for_each_other(count: u64) {
     sqs.send_body(&other, "x").await;
     assert_eq!(sqs.receive(&other, 1, PATIENCE.as_secs()).await.len(), 1);
     drop(polls);
-    until("nobody waits", async || waiting().await == 0).await;
+    until("no receive waits", async || waiting().await == 0).await;
 }
 
 #[tokio::test]
