@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             ConsumerEvent::End { topic, partition, end } => println!("{topic} {partition}: read up to {end}"),
             ConsumerEvent::Assigned(gained) => println!("reads {} partitions more", gained.len()),
             ConsumerEvent::Revoked(given_up) => println!("gives {} partitions up", given_up.len()),
-            ConsumerEvent::Lost(lost) => println!("was put out, and lost {} partitions", lost.len()),
+            ConsumerEvent::Lost(lost) => println!("was removed from its group, and lost {} partitions", lost.len()),
             // Later versions may report more.
             _ => {}
         }

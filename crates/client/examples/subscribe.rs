@@ -33,7 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 println!("{topic} {partition}: records {from} to {} are gone", to - 1);
             }
             Event::Reconnected => println!("the connection was made again; something may be missing"),
-            Event::Restarted => println!("the broker was restarted; its topics in memory begin anew"),
+            Event::Restarted => println!("the broker was restarted; its topics in memory are empty"),
             // Later versions may report more.
             _ => {}
         }

@@ -118,7 +118,7 @@ impl Script {
         match command.word(0) {
             "offer" => {
                 let batch = log.append(command.number(2) as u32, bytes);
-                assert_eq!(batch.len(), bytes, "no batch has exactly so many bytes");
+                assert_eq!(batch.len(), bytes, "no batch has exactly this number of bytes");
                 show_offer(self.feed.offer(source, &batch))
             }
             "elsewhere" => {

@@ -127,7 +127,7 @@ const _: () = assert!(
         + SQLITE_WRITER_CACHE_BYTES
         + SQLITE_READERS_MAX * SQLITE_READER_CACHE_BYTES
         <= 64 << 20,
-    "topics in SQLite have no more memory than this, beside what their readers are given"
+    "topics in SQLite have no more memory than this, in addition to what their readers hold"
 );
 const _: () = assert!(PARTITIONS_MAX as usize <= PARTITIONS_TOTAL_MAX);
 const _: () = assert!(GROUP_METADATA_BYTES_MAX + 300 * GROUP_PARTITIONS_MAX < BATCH_BYTES_MAX, "offsets in one frame");

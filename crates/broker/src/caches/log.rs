@@ -260,8 +260,8 @@ impl Kept {
             return None;
         }
         self.forget_settled(log.settled.load(Ordering::Acquire));
-        let is_it = |of: &u32| mark.is_none_or(|mark| mark == *of);
-        let of_key = self.unsettled.iter().rev().find(|(_, of)| is_it(of)).map(|(offset, _)| *offset);
+        let is_marked = |of: &u32| mark.is_none_or(|mark| mark == *of);
+        let of_key = self.unsettled.iter().rev().find(|(_, of)| is_marked(of)).map(|(offset, _)| *offset);
         of_key.max(self.unsettled_all)
     }
 

@@ -297,7 +297,7 @@ async fn an_id_that_nobody_uses_is_forgotten() {
         reason(broker.transactions.add_partitions(&id, producer, &[at("t", 0)]).await),
         TransactionReason::OtherProducer
     );
-    let other = broker.transactions.init(&id, Some(producer), TIMEOUT_MS).await.expect("begun anew");
+    let other = broker.transactions.init(&id, Some(producer), TIMEOUT_MS).await.expect("begun again");
     assert_ne!(other.id, producer.id);
 }
 

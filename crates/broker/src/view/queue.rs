@@ -419,7 +419,10 @@ impl Reader {
             return Ok(Some(batch));
         }
         if self.window_range.contains(&offset) {
-            return Err(Error::new(ErrorKind::OutOfRange, "nothing is left at this offset"));
+            return Err(Error::new(
+                ErrorKind::OutOfRange,
+                "the message at this offset was removed: receive the next one",
+            ));
         }
         Ok(match log.read(offset, 1)? {
             Read::Batches(batches) => batches.into_iter().next(),

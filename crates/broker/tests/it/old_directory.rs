@@ -57,7 +57,7 @@ async fn check(broker: &Arc<Broker>) {
 
     let peeked = broker.queues.peek("jobs", None, 10).await.expect("readable");
     let states: Vec<_> =
-        peeked.iter().map(|one| (String::from_utf8_lossy(&one.message.body()).into_owned(), one.phase)).collect();
+        peeked.iter().map(|one| (String::from_utf8_lossy(one.message.body()).into_owned(), one.phase)).collect();
     assert_eq!(states, [("second".to_owned(), Phase::Leased), ("third".to_owned(), Phase::Waiting)]);
 
     let at = TopicPartition { topic: TopicName::parse("orders").expect("a name"), partition: 1 };

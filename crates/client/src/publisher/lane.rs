@@ -84,7 +84,7 @@ enum Renumber {
     /// those was sent on a broken connection, they move to another identity instead: [`Lane::clear_doubts`].
     From(i32),
     /// The broker no longer knows this producer, or it is unknown which batches it has accepted.
-    Anew,
+    Restart,
 }
 
 pub(super) struct Lane<T> {
@@ -172,12 +172,12 @@ impl<T> Lane<T> {
         }
         match self.drain {
             Some(_) if self.outstanding > 0 => return Step::Wait(None),
-            Some(Renumber::Anew) => return Step::Identity,
+            Some(Renumber::Restart) => return Step::Identity,
             Some(Renumber::From(sequence)) => {
                 let at = self.queue.iter().position(|batch| !is_before(batch.sequence, sequence));
                 let at = at.unwrap_or(self.queue.len());
                 if self.clear_doubts(at) {
-                    self.drain = Some(Renumber::Anew);
+                    self.drain = Some(Renumber::Restart);
                     return Step::Identity;
                 }
                 self.renumber(at, sequence);
@@ -275,7 +275,7 @@ impl<T> Lane<T> {
                 // After a refused batch this answer is expected. For the first of all batches it means that the broker
                 // does not know the producer.
                 let is_unknown_there = at == 0 && self.drain.is_none();
-                let renumber = if is_unknown_there { Renumber::Anew } else { Renumber::Keep };
+                let renumber = if is_unknown_there { Renumber::Restart } else { Renumber::Keep };
                 self.repeat(at, renumber);
                 None
             }
@@ -291,11 +291,11 @@ impl<T> Lane<T> {
             kind => {
                 let batch = &self.queue[at];
                 if batch.may_be_taken {
-                    self.drain_with(Renumber::Anew);
+                    self.drain_with(Renumber::Restart);
                     return self.settle(at, Err(uncertain(&error)));
                 }
                 let is_fenced = kind == ErrorKind::Fenced;
-                self.drain_with(if is_fenced { Renumber::Anew } else { Renumber::From(batch.sequence) });
+                self.drain_with(if is_fenced { Renumber::Restart } else { Renumber::From(batch.sequence) });
                 self.settle(at, Err(error))
             }
         }
@@ -420,7 +420,7 @@ impl<T> Lane<T> {
     /// Removes a batch that is already settled and will not be sent again.
     fn give_up(&mut self, at: usize) {
         if let Some(batch) = self.queue.remove(at) {
-            let renumber = if batch.may_be_taken { Renumber::Anew } else { Renumber::From(batch.sequence) };
+            let renumber = if batch.may_be_taken { Renumber::Restart } else { Renumber::From(batch.sequence) };
             self.drain_with(renumber);
         }
     }
@@ -439,7 +439,7 @@ impl<T> Lane<T> {
             return;
         }
         self.drain = Some(match (self.drain, renumber) {
-            (Some(Renumber::Anew), _) | (_, Renumber::Anew) => Renumber::Anew,
+            (Some(Renumber::Restart), _) | (_, Renumber::Restart) => Renumber::Restart,
             (Some(Renumber::From(a)), Renumber::From(b)) => Renumber::From(if is_before(b, a) { b } else { a }),
             (Some(Renumber::From(a)), Renumber::Keep) => Renumber::From(a),
             (Some(Renumber::Keep) | None, other) => other,

@@ -225,7 +225,7 @@ pub(super) async fn delete_topics(
     for DeleteTopicState { name, topic_id } in wanted.iter().cloned() {
         let is_by_id = name.is_none();
         if twice.contains(&(name.as_deref(), topic_id)) {
-            let (Code(error_code), error_message) = said(Err(named_twice(name.as_deref().unwrap_or("an id"))));
+            let (Code(error_code), error_message) = outcome_code(Err(named_twice(name.as_deref().unwrap_or("an id"))));
             responses.push(DeletableTopicResult { name, topic_id, error_code, error_message });
             continue;
         }
@@ -245,7 +245,7 @@ pub(super) async fn delete_topics(
                 ((!is_secret).then_some(name), outcome)
             }
         };
-        let (Code(error_code), error_message) = said(outcome);
+        let (Code(error_code), error_message) = outcome_code(outcome);
         responses.push(DeletableTopicResult { name, topic_id, error_code, error_message });
     }
     DeleteTopicsResponse { responses, ..Default::default() }
@@ -257,7 +257,7 @@ async fn delete(broker: &Broker, caller: &Caller, name: &str) -> Result<(), Fail
 }
 
 /// Converts an outcome into the code and message of a response.
-pub(super) fn said(outcome: Result<(), Failure>) -> (Code, Option<String>) {
+pub(super) fn outcome_code(outcome: Result<(), Failure>) -> (Code, Option<String>) {
     match outcome {
         Ok(()) => (Code::NONE, None),
         Err((code, message)) => (code, Some(message)),
@@ -277,7 +277,7 @@ pub(super) async fn create_partitions(
         } else {
             grow(broker, caller, wanted, request.validate_only).await
         };
-        let (Code(error_code), error_message) = said(outcome);
+        let (Code(error_code), error_message) = outcome_code(outcome);
         results.push(CreatePartitionsTopicResult { name: wanted.name.clone(), error_code, error_message });
     }
     CreatePartitionsResponse { results, ..Default::default() }

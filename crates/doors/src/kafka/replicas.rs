@@ -9,7 +9,7 @@ use broker::{Broker, TopicOutline};
 use engine::Storage;
 use engine::security::Resource;
 
-use super::admin::{check_replicas, said};
+use super::admin::{check_replicas, outcome_code};
 use super::caller::{Caller, LEADER_EPOCH, NODE_ID};
 use super::configs::Failure;
 use super::errors::Code;
@@ -174,13 +174,13 @@ pub(super) fn alter_partition_reassignments(
     };
     let responses = request.topics.iter().map(|topic| {
         let partitions = topic.partitions.iter().map(|wanted| {
-            let (Code(error_code), error_message) = said(reassign(&topic.name, wanted));
+            let (Code(error_code), error_message) = outcome_code(reassign(&topic.name, wanted));
             ReassignablePartitionResponse { partition_index: wanted.partition_index, error_code, error_message }
         });
         ReassignableTopicResponse { name: topic.name.clone(), partitions: partitions.collect() }
     });
     let responses = responses.collect();
-    let (Code(error_code), error_message) = said(refused.clone().map_or(Ok(()), Err));
+    let (Code(error_code), error_message) = outcome_code(refused.clone().map_or(Ok(()), Err));
     AlterPartitionReassignmentsResponse {
         allow_replication_factor_change: may_grow,
         error_code,

@@ -35,7 +35,7 @@ const SOME_INVALID: &str = "Some acknowledgement ids in the request were invalid
 
 /// Acknowledgement, or change of the deadline, of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum Settlement {
     Done,
     /// New duration of the lease, ms; 0 returns the message to the queue.
     Holds(u64),
@@ -144,16 +144,20 @@ fn add_source(door: &Door, received: &Received, message: &mut PubsubMessage) {
 
 impl Door {
     /// Applies a subscriber's acknowledgements and deadline changes to the queue.
-    pub(super) async fn say(&self, queue: &QueueDefinition, said: &[(String, Said)]) -> Result<Outcome> {
+    pub(super) async fn settle(
+        &self,
+        queue: &QueueDefinition,
+        settlements: &[(String, Settlement)],
+    ) -> Result<Outcome> {
         let mut outcome = Outcome::default();
         let mut done = Vec::new();
         let mut held = Vec::new();
         let mut back = Vec::new();
-        for (ack_id, said) in said {
-            match (self.broker.queues.unseal(queue, ack_id), said) {
-                (Ok(receipt), Said::Done) => done.push((ack_id, receipt)),
-                (Ok(receipt), Said::Holds(0)) => back.push((ack_id, receipt)),
-                (Ok(receipt), Said::Holds(ms)) => held.push((ack_id, receipt, *ms)),
+        for (ack_id, settlement) in settlements {
+            match (self.broker.queues.unseal(queue, ack_id), settlement) {
+                (Ok(receipt), Settlement::Done) => done.push((ack_id, receipt)),
+                (Ok(receipt), Settlement::Holds(0)) => back.push((ack_id, receipt)),
+                (Ok(receipt), Settlement::Holds(ms)) => held.push((ack_id, receipt, *ms)),
                 (Err(_), _) => {
                     outcome.forged.get_or_insert_with(|| ack_id.clone());
                     outcome.bad.push(ack_id.clone());
@@ -190,13 +194,13 @@ impl Door {
     }
 
     /// Applies the acknowledgements of a unary call, which fails as it does at Google's service.
-    async fn say_once(&self, name: &str, said: Vec<(String, Said)>) -> Result<()> {
+    async fn settle_once(&self, name: &str, settlements: Vec<(String, Settlement)>) -> Result<()> {
         let name = Name::parse(Kind::Subscription, name)?;
         let Some(queue) = self.queue_to_pull(&name).await? else {
             return Ok(());
         };
         self.is_active(&queue);
-        let outcome = self.say(&queue, &said).await?;
+        let outcome = self.settle(&queue, &settlements).await?;
         if queue.settings.is_strict && !outcome.bad.is_empty() {
             let reasons: BTreeMap<String, String> =
                 outcome.bad.into_iter().map(|ack_id| (ack_id, PERMANENT.to_owned())).collect();
@@ -213,8 +217,8 @@ pub(super) async fn acknowledge(ask: Ask, request: AcknowledgeRequest) -> Result
     if request.ack_ids.is_empty() {
         return Err(Failure::invalid("No ack ids specified."));
     }
-    let said = request.ack_ids.into_iter().map(|ack_id| (ack_id, Said::Done)).collect();
-    ask.door.say_once(&request.subscription, said).await
+    let settlements = request.ack_ids.into_iter().map(|ack_id| (ack_id, Settlement::Done)).collect();
+    ask.door.settle_once(&request.subscription, settlements).await
 }
 
 pub(super) async fn modify_deadline(ask: Ask, request: ModifyAckDeadlineRequest) -> Result<()> {
@@ -222,15 +226,15 @@ pub(super) async fn modify_deadline(ask: Ask, request: ModifyAckDeadlineRequest)
         return Err(Failure::invalid("No ack ids specified"));
     }
     let holds = holds(request.ack_deadline_seconds)?;
-    let said = request.ack_ids.into_iter().map(|ack_id| (ack_id, holds)).collect();
-    ask.door.say_once(&request.subscription, said).await
+    let settlements = request.ack_ids.into_iter().map(|ack_id| (ack_id, holds)).collect();
+    ask.door.settle_once(&request.subscription, settlements).await
 }
 
 /// Converts a deadline in seconds.
-pub(super) fn holds(deadline_s: i32) -> Result<Said> {
+pub(super) fn holds(deadline_s: i32) -> Result<Settlement> {
     let seconds = u64::try_from(deadline_s).or(Err(Failure::invalid("Ack deadline cannot be negative")))?;
     if deadline_s <= ACK_DEADLINE_S_MAX {
-        Ok(Said::Holds(seconds * SECOND_MS))
+        Ok(Settlement::Holds(seconds * SECOND_MS))
     } else {
         Err(Failure::invalid("ack_deadline_secs out of bounds"))
     }

@@ -24,7 +24,7 @@ use super::proto::streaming_pull_response::{
     AcknowledgeConfirmation, ModifyAckDeadlineConfirmation, SubscriptionProperties,
 };
 use super::proto::{StreamingPullRequest, StreamingPullResponse};
-use super::pull::{Outcome, ROOM_WAIT, Said, answer_bytes_max, given, holds, is_pushed};
+use super::pull::{Outcome, ROOM_WAIT, Settlement, answer_bytes_max, given, holds, is_pushed};
 use super::subscriptions::{ACK_DEADLINE_S_MAX, ACK_DEADLINE_S_MIN, missing};
 use super::times::SECOND_MS;
 use super::transforms::Delivery;
@@ -320,12 +320,13 @@ impl Dialogue {
             }
             return Ok(());
         }
-        let done: Vec<(String, Said)> = request.ack_ids.iter().map(|ack_id| (ack_id.clone(), Said::Done)).collect();
+        let done: Vec<(String, Settlement)> =
+            request.ack_ids.iter().map(|ack_id| (ack_id.clone(), Settlement::Done)).collect();
         let modified = request.modify_deadline_ack_ids.iter().zip(deadlines);
         let modified = modified.map(|(ack_id, seconds)| Ok((ack_id.clone(), holds(*seconds)?)));
-        let modified: Vec<(String, Said)> = modified.collect::<Result<_>>()?;
-        let of_done = self.door.say(&self.queue, &done).await?;
-        let of_modified = self.door.say(&self.queue, &modified).await?;
+        let modified: Vec<(String, Settlement)> = modified.collect::<Result<_>>()?;
+        let of_done = self.door.settle(&self.queue, &done).await?;
+        let of_modified = self.door.settle(&self.queue, &modified).await?;
         if self.queue.settings.is_strict {
             self.tell(StreamingPullResponse {
                 acknowledge_confirmation: (!done.is_empty()).then(|| confirm_done(of_done)),

@@ -182,7 +182,7 @@ proptest! {
                     let expected = goes_on.then_some(producer);
                     match transaction.init(expected, Some(9), TIMEOUT_MS, now_ms) {
                         Ok(Init::Begins(next) | Init::Aborts(next)) => {
-                            prop_assert!(next.producer.epoch > producer.epoch, "whoever had it is fenced");
+                            prop_assert!(next.producer.epoch > producer.epoch, "the earlier producer is fenced");
                             Some(next)
                         }
                         _ => None,

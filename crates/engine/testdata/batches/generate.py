@@ -70,7 +70,7 @@ def encode(base_offset, records, codec="none", producer=NOBODY):
     with mock.patch("gzip.time.time", lambda: 0):
         builder.close()
     batch = bytearray(builder.buffer())
-    # What a broker does to a batch that it places.
+    # A broker does this to a batch when it assigns offsets.
     struct.pack_into(">q", batch, 0, base_offset)
     return bytes(batch)
 
@@ -91,7 +91,7 @@ def describe(offset, timestamp_ms, key, value, headers):
 
 
 def describe_batch(codec="none", producer=NOBODY):
-    """What a file says of its batch, in its first line if there is anything to say."""
+    """Returns the description of a batch for the first line of its file."""
     return {"codec": codec, "producer": None if producer == NOBODY else list(producer)}
 
 

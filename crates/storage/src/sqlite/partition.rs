@@ -101,7 +101,7 @@ impl SqlitePartition {
     }
 
     fn me(&self) -> Arc<Self> {
-        self.me.upgrade().expect("invariant: whoever calls this has it")
+        self.me.upgrade().expect("invariant: the caller has a reference")
     }
 
     /// Removes committed batches from memory up to an offset. Returns the freed bytes.

@@ -280,7 +280,7 @@ pub struct Subscribe {
     /// Create the topic with the broker's defaults if it does not exist; without this option that is an error
     #[arg(long)]
     pub create: bool,
-    /// Where to start: live or latest, earliest, an offset, -10 for the last ten records of each partition, or a time
+    /// Start position: live or latest, earliest, an offset, -10 for the last ten records of each partition, or a time
     /// such as @2026-11-21T08:00:00Z or @-5m; in a consumer group only for partitions without a committed offset
     /// [default: live; in a consumer group earliest]
     #[arg(long, visible_alias = "offset", value_name = "START", allow_negative_numbers = true)]

@@ -106,7 +106,10 @@ fn the_page_is_what_the_tables_say() {
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, page()).expect("written");
     }
-    assert!(std::fs::read_to_string(&path).expect("the page") == page(), "say UPDATE=1 to write it anew");
+    assert!(
+        std::fs::read_to_string(&path).expect("the page") == page(),
+        "run the test with UPDATE=1 to write it again"
+    );
 }
 
 #[tokio::test]

@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(step(1, of(&[3], &[])), Ok(vec![2, 3, 1]));
         assert_eq!(step(2, of(&[4], &[4, 1, 9])), Ok(vec![2, 3]));
         assert_eq!(step(2, of(&[], &[])), Err(Code::INVALID_SHARE_SESSION_EPOCH));
-        assert_eq!(step(0, of(&[], &[])), Ok(vec![]), "it begins anew");
+        assert_eq!(step(0, of(&[], &[])), Ok(vec![]), "it begins again");
         let too_many: Vec<u32> = (0..=GROUP_PARTITIONS_MAX as u32).collect();
         assert_eq!(step(1, of(&too_many, &[])).map(|places| places.len()), Ok(GROUP_PARTITIONS_MAX));
     }

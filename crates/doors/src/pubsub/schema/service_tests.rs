@@ -91,7 +91,7 @@ async fn a_schema_is_created_revised_rolled_back_and_deleted() {
     {
         assert_eq!(refusal, refused(Code::NotFound, "Schema not found"));
     }
-    schemas.create(NAME, Kind::Avro, "\"int\"", 9).await.expect("created anew");
+    schemas.create(NAME, Kind::Avro, "\"int\"", 9).await.expect("created again");
 }
 
 #[tokio::test]

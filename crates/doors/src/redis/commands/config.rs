@@ -327,25 +327,26 @@ fn hz(value: &str) -> String {
 /// it as the client wrote it.
 fn change(door: &Door, name: &[u8], shown: &[u8], value: &[u8]) -> Done<Change> {
     let text = String::from_utf8_lossy(value).into_owned();
-    let is_it = |known: &str| known.as_bytes() == name;
-    if is_it(SLOW_FROM) {
+    let is_named = |known: &str| known.as_bytes() == name;
+    if is_named(SLOW_FROM) {
         return Ok(Change::SlowFrom(int(name, value, -1, i64::MAX)?));
     }
-    if is_it(SLOW_LENGTH) {
+    if is_named(SLOW_LENGTH) {
         let max = int(name, value, 0, SLOW_MAX as i64)?;
         return Ok(Change::SlowLength(usize::try_from(max).unwrap_or_default()));
     }
-    let newer = ALIASES.iter().find(|(alias, _)| is_it(alias)).map(|(_, name)| *name);
-    if let Some((known, kind, first)) = TUNING.iter().find(|(known, ..)| newer.map_or(is_it(known), |it| it == *known))
+    let newer = ALIASES.iter().find(|(alias, _)| is_named(alias)).map(|(_, name)| *name);
+    if let Some((known, kind, first)) =
+        TUNING.iter().find(|(known, ..)| newer.map_or(is_named(known), |it| it == *known))
     {
         let before = door.settings.set.lock().get(known).cloned().unwrap_or_else(|| (*first).to_owned());
         return check(*kind, value, &before).map(|set| Change::Keep(known, set)).map_err(|why| refused(name, &why));
     }
-    if let Some((name, now)) = owned(door).into_iter().find(|(known, _)| is_it(known)) {
+    if let Some((name, now)) = owned(door).into_iter().find(|(known, _)| is_named(known)) {
         let is_same = now == text || name == "maxmemory" && memory(value).is_some_and(|bytes| bytes.to_string() == now);
         return if is_same { Ok(Change::Nothing) } else { Err(refused(shown, instead(name))) };
     }
-    if FIXED.iter().any(|known| is_it(known)) {
+    if FIXED.iter().any(|known| is_named(known)) {
         return Err(refused(shown, "can't set immutable config"));
     }
     let begin = b"ERR Unknown option or number of arguments for CONFIG SET - '";

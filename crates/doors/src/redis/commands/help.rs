@@ -182,8 +182,8 @@ mod tests {
             let is_acl_of_the_broker = |part: &str| command.name == "ACL" && part != "WHOAMI";
             let is_refused = |part: &str| ["LOAD", "LOADEX", "UNLOAD", "RESTORE", "DUMP", "DEBUG"].contains(&part);
             for (part, _) in command.parts.iter().filter(|(part, _)| !is_refused(part) && !is_acl_of_the_broker(part)) {
-                let is_it = |line: &String| line.split([' ', '[']).next() == Some(part);
-                assert!(lines.iter().any(is_it), "{} {part}: {lines:?}", command.name);
+                let is_listed = |line: &String| line.split([' ', '[']).next() == Some(part);
+                assert!(lines.iter().any(is_listed), "{} {part}: {lines:?}", command.name);
             }
         }
         assert_eq!(of(find(b"OBJECT").expect("a command"), &[b"object", b"freq"]), None);

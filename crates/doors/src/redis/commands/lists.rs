@@ -237,16 +237,16 @@ fn lpos(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     if let Some(list) = part::<List>(step.db, args[1])? {
         let looked = if wanted.max == 0 { list.len() } else { wanted.max.min(list.len()) };
         let range = if wanted.is_backwards { list.len() - looked..list.len() } else { 0..looked };
-        let is_it = |place: &usize| list.get(*place) == Some(args[2]);
+        let is_equal = |place: &usize| list.get(*place) == Some(args[2]);
         let count = match wanted.count {
             None => 1,
             Some(0) => usize::MAX,
             Some(count) => count,
         };
         found = if wanted.is_backwards {
-            range.rev().filter(is_it).skip(wanted.rank - 1).take(count).collect()
+            range.rev().filter(is_equal).skip(wanted.rank - 1).take(count).collect()
         } else {
-            range.filter(is_it).skip(wanted.rank - 1).take(count).collect()
+            range.filter(is_equal).skip(wanted.rank - 1).take(count).collect()
         };
     }
     match wanted.count {

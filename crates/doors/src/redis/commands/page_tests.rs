@@ -65,5 +65,8 @@ fn the_page_of_commands_is_what_there_is() {
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, page()).expect("written");
     }
-    assert!(std::fs::read_to_string(&path).expect("the page") == page(), "say UPDATE=1 to write it anew");
+    assert!(
+        std::fs::read_to_string(&path).expect("the page") == page(),
+        "run the test with UPDATE=1 to write it again"
+    );
 }

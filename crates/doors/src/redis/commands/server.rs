@@ -154,13 +154,13 @@ fn command(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer,
                     all.retain(|command| matches(&pattern.to_ascii_uppercase(), command.name.as_bytes()));
                 }
                 [by, kind, category] if is(by, "FILTERBY") && is(kind, "ACLCAT") => {
-                    let is_it = |category: &[u8], command: &Command| {
+                    let is_in = |category: &[u8], command: &Command| {
                         let group = group(command);
                         is(category, &group)
                             || is(category, group.trim_end_matches('s'))
                             || is(category, access(command))
                     };
-                    all.retain(|command| is_it(category, command));
+                    all.retain(|command| is_in(category, command));
                 }
                 [by, kind, _] if is(by, "FILTERBY") && is(kind, "MODULE") => all.clear(),
                 _ => return Err(SYNTAX),

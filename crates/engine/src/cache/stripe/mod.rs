@@ -415,8 +415,8 @@ impl Stripe {
     fn find(&mut self, key: Key<'_>, now_ms: impl FnOnce() -> u64) -> Option<u32> {
         let mark = key.mark();
         let slots = &self.slots;
-        let is_it = |at: &u32| slots[*at].hash == mark && slots[*at].key() == key.bytes;
-        let at = *self.table.find(table_hash(mark), is_it)?;
+        let is_key = |at: &u32| slots[*at].hash == mark && slots[*at].key() == key.bytes;
+        let at = *self.table.find(table_hash(mark), is_key)?;
         match self.expires_ms(&self.slots[at]) {
             Some(expires_ms) if expires_ms <= now_ms() => {
                 self.expire_one(at);

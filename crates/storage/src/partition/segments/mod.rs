@@ -155,10 +155,10 @@ impl Segments {
     pub(crate) fn settle(&mut self) -> Result<()> {
         for name in self.names()? {
             let Some((base, generation, kind)) = parse_name(&name) else { continue };
-            let is_it = |segment: &Segment| segment.info.base == base && segment.info.generation == generation;
-            let is_known = self.list.iter().any(is_it);
+            let is_searched = |segment: &Segment| segment.info.base == base && segment.info.generation == generation;
+            let is_known = self.list.iter().any(is_searched);
             // The growing segment has no index; an existing one belongs to a segment that continued differently.
-            let is_growing = self.list.back().is_some_and(is_it);
+            let is_growing = self.list.back().is_some_and(is_searched);
             let path = self.dir.join(&name);
             let is_over = match kind {
                 "log" => !is_known,
@@ -424,12 +424,12 @@ impl Segments {
     /// Returns the segment that holds an offset, or the first one after it. With a time, it is the first of these that
     /// has a record of this time or later.
     pub(crate) fn view(&mut self, offset: Offset, timestamp_ms: Option<i64>) -> Result<Option<View>> {
-        let is_it = |segment: &Segment| {
+        let is_searched = |segment: &Segment| {
             let is_in_time = timestamp_ms.is_none_or(|timestamp_ms| segment.info.timestamp_ms_max >= timestamp_ms);
             segment.info.end > offset && is_in_time
         };
         let after = self.list.partition_point(|segment| segment.info.end <= offset);
-        let Some(at) = self.list.iter().skip(after).position(is_it).map(|at| at + after) else {
+        let Some(at) = self.list.iter().skip(after).position(is_searched).map(|at| at + after) else {
             return Ok(None);
         };
         self.view_at(at).map(Some)
@@ -635,10 +635,11 @@ impl View {
         self.complete_index()?;
         let row = self.index.as_ref().and_then(|index| index.before_time(timestamp_ms));
         let part = self.part_at(row.map_or((0, self.info.base), |row| (row.at, row.offset)));
-        let is_it = |batch: &&RecordBatch| batch.max_timestamp_ms() >= timestamp_ms && batch.next_offset() > after;
+        let is_searched =
+            |batch: &&RecordBatch| batch.max_timestamp_ms() >= timestamp_ms && batch.next_offset() > after;
         let mut found = None;
         part.each(&mut |_, batches| {
-            found = batches.iter().find(is_it).map(RecordBatch::base_offset);
+            found = batches.iter().find(is_searched).map(RecordBatch::base_offset);
             Ok(found.is_none())
         })?;
         Ok(found)
