@@ -60,6 +60,10 @@ pub fn run(args: &[&str]) -> Outcome {
     if let Some(missing) = missing(false) {
         return Err(missing.into());
     }
+    if chosen.len() > 1 {
+        // Together they use all cores: alone, the last crate of each target would use one.
+        Call::line("rustup run nightly cargo fuzz build --dev").run()?;
+    }
     chosen.into_iter().try_for_each(|target| fuzz(target, seconds))
 }
 
