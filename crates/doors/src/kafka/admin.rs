@@ -63,7 +63,7 @@ pub(super) fn twice<T: Eq + Hash + Copy>(all: impl Iterator<Item = T>) -> HashSe
     all.filter(|one| !seen.insert(*one)).collect()
 }
 
-fn named_twice(what: &str) -> Failure {
+pub(super) fn named_twice(what: &str) -> Failure {
     (Code::INVALID_REQUEST, format!("{what} is in the request twice"))
 }
 

@@ -7,7 +7,7 @@ use broker::{Broker, TopicOutline};
 use engine::security::Resource;
 use engine::{Codec, Error, ErrorKind, OwnSettings, SettingsChange, Storage, TopicSettings};
 
-use super::admin::twice;
+use super::admin::{named_twice, outcome_code, twice};
 use super::caller::{Caller, NODE_ID};
 use super::errors::{self, Code};
 use super::groups;
@@ -593,7 +593,7 @@ async fn alter_group(
     name: &str,
     is_dry_run: bool,
     steps: Result<Steps<'_>, Failure>,
-) -> (i16, Option<String>) {
+) -> (Code, Option<String>) {
     let outcome = match caller.may_use(broker, key, &Resource::group(name)) {
         Ok(()) => match steps {
             Ok(steps) => groups::change(broker, name, steps, is_dry_run).await,
@@ -601,7 +601,7 @@ async fn alter_group(
         },
         Err(code) => Err((code, String::new())),
     };
-    outcome.map_or_else(|(code, message)| (code.0, Some(message)), |()| (Code::NONE.0, None))
+    outcome_code(outcome)
 }
 
 fn topic(broker: &Broker, name: &str) -> Result<TopicOutline, Failure> {
@@ -680,10 +680,8 @@ pub(super) async fn alter_configs(
             Ok(draft.change())
         };
         let what = (asked.resource_type, asked.resource_name.as_str());
-        let (error_code, error_message) = match asked.resource_type {
-            _ if twice.contains(&what) => {
-                (Code::INVALID_REQUEST.0, Some(format!("{} is in the request twice", what.1)))
-            }
+        let (Code(error_code), error_message) = match asked.resource_type {
+            _ if twice.contains(&what) => outcome_code(Err(named_twice(what.1))),
             GROUP => {
                 let settings = asked.configs.iter().map(|config| (config.name.as_str(), config.value.as_deref()));
                 let steps = Steps { begin_anew: true, settings: settings.collect() };
@@ -724,10 +722,8 @@ pub(super) async fn incremental_alter_configs(
             Ok(draft.change())
         };
         let what = (asked.resource_type, asked.resource_name.as_str());
-        let (error_code, error_message) = match asked.resource_type {
-            _ if twice.contains(&what) => {
-                (Code::INVALID_REQUEST.0, Some(format!("{} is in the request twice", what.1)))
-            }
+        let (Code(error_code), error_message) = match asked.resource_type {
+            _ if twice.contains(&what) => outcome_code(Err(named_twice(what.1))),
             GROUP | BROKER => {
                 let settings = asked.configs.iter().map(|config| {
                     let name = config.name.as_str();
@@ -765,7 +761,7 @@ async fn alter(
     (kind, name): (i8, &str),
     is_dry_run: bool,
     draft: impl FnOnce(TopicSettings) -> Result<SettingsChange, Failure>,
-) -> (i16, Option<String>) {
+) -> (Code, Option<String>) {
     let decide = || {
         caller.may_use(broker, key, &resource(kind, name)).map_err(|code| (code, String::new()))?;
         match kind {
@@ -777,15 +773,11 @@ async fn alter(
         ErrorKind::Invalid => wrong(error.message),
         _ => (errors::code(&error), error.message),
     };
-    let outcome = match decide() {
+    outcome_code(match decide() {
         Err(failure) => Err(failure),
         Ok(change) if is_dry_run => broker.check_alteration(name, change).map(drop).map_err(refused),
         Ok(change) => broker.alter_topic(name, change).await.map(drop).map_err(refused),
-    };
-    match outcome {
-        Ok(()) => (Code::NONE.0, None),
-        Err((code, message)) => (code.0, Some(message)),
-    }
+    })
 }
 
 /// Returns no quotas; the broker has no quotas. Tools request them before they describe a user.

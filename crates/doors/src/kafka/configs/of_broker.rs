@@ -6,6 +6,7 @@ use broker::Broker;
 use engine::Storage;
 use engine::security::Resource;
 
+use super::super::admin::outcome_code;
 use super::super::caller::{Caller, NODE_ID};
 use super::super::errors::Code;
 use super::super::messages::describe_configs::{DescribeConfigsResourceResult, DescribeConfigsSynonym};
@@ -98,7 +99,7 @@ pub(super) async fn alter_broker(
     node: &str,
     is_dry_run: bool,
     steps: Result<Steps<'_>, Failure>,
-) -> (i16, Option<String>) {
+) -> (Code, Option<String>) {
     let decide = async || -> Result<(), Failure> {
         caller.may_use(broker, key, &Resource::CLUSTER).map_err(|code| (code, String::new()))?;
         check_node(node)?;
@@ -114,7 +115,7 @@ pub(super) async fn alter_broker(
         }
         dynamic::change(broker, node, steps, is_dry_run).await
     };
-    decide().await.map_or_else(|(code, message)| (code.0, Some(message)), |()| (Code::NONE.0, None))
+    outcome_code(decide().await)
 }
 
 pub(super) fn why_fixed(broker: &Broker, name: &str) -> String {
