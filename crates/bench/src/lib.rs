@@ -22,8 +22,8 @@ mod table;
 pub mod html;
 
 pub use latency::Latencies;
-pub use machine::{LoadAverage, Program};
+pub use machine::{Host, LoadAverage, Program};
 pub use process::{CpuTime, resident_bytes};
 pub use pubsub::{Mode, Pubsub, run};
-pub use report::{Host, Percentiles, Report};
+pub use report::{Percentiles, Report};
 pub use table::Table;

@@ -1,9 +1,30 @@
-//! Conditions of a measurement: the load of the machine, and the program.
+//! Conditions of a measurement: the machine, its load, and the program.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use serde::{Deserialize, Serialize};
+
+/// Machine of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Host {
+    pub cpu: String,
+    pub cores: usize,
+    pub kernel: String,
+}
+
+impl Host {
+    pub fn here() -> Self {
+        let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model =
+            cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name));
+        Self {
+            cpu: model.unwrap_or("unknown").to_owned(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+        }
+    }
+}
 
 /// System load averages over 1, 5 and 15 minutes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]

@@ -10,7 +10,8 @@ use futures_util::future::try_join_all;
 
 use crate::latency::Latencies;
 use crate::load::{Sink, Source, cpu_seconds, server_metric};
-use crate::report::{Host, Report};
+use crate::machine::Host;
+use crate::report::Report;
 
 /// Records that are published one by one between two checks of the clock.
 const BURST: u64 = 64;

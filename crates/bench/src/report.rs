@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::html::{Axis, Line, Plot, Section, Stroke};
+use crate::machine::Host;
 use crate::table::{Table, fixed};
 
 /// Latencies in microseconds.
@@ -18,14 +19,6 @@ pub struct Percentiles {
     pub p99: f64,
     pub p999: f64,
     pub max: f64,
-}
-
-/// Machine of a run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Host {
-    pub cpu: String,
-    pub cores: usize,
-    pub kernel: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -64,19 +57,6 @@ pub struct Report {
     pub cpu_us_per_message: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_resident_bytes: Option<u64>,
-}
-
-impl Host {
-    pub fn here() -> Self {
-        let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model =
-            cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name));
-        Self {
-            cpu: model.unwrap_or("unknown").to_owned(),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
-            kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
-        }
-    }
 }
 
 pub(crate) fn rate(per_s: f64) -> String {

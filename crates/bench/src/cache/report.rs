@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Faults, Measured, Operation, Plan, Row};
 use crate::html::{Page, Section};
-use crate::machine::{LoadAverage, Program};
-use crate::report::{Host, Percentiles};
+use crate::machine::{Host, LoadAverage, Program};
+use crate::report::Percentiles;
 use crate::table::{NOT_KNOWN, Table, fixed};
 
 /// Results of all rows, with all conditions that have to match in a comparison.

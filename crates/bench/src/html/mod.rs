@@ -8,8 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use plot::{Axis, Line, Plot, Stroke};
 
-use crate::machine::{LoadAverage, Program, governor};
-use crate::report::Host;
+use crate::machine::{Host, LoadAverage, Program, governor};
 use crate::table::Table;
 
 /// Maximum number of columns of a table that has another table next to it.

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::load::{Outcome, Plan};
 use super::server::Served;
 use super::worker::ANSWERS_A_SAMPLE;
-use crate::machine::{LoadAverage, Program, cpus_allowed, governor};
+use crate::machine::{Host, LoadAverage, Program, cpus_allowed, governor};
 use crate::process::CpuTime;
-use crate::report::{Host, rate};
+use crate::report::rate;
 
 /// Report of a run. `bench/floor/compare.py` reads these keys.
 #[derive(Clone, Debug, Serialize, Deserialize)]

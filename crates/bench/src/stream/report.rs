@@ -7,8 +7,8 @@ use super::timeline::{Point, Timeline};
 use super::watch::Usage;
 use super::{Faults, Length, Outcome, Plan};
 use crate::latency::Latencies;
-use crate::machine::{LoadAverage, Program};
-use crate::report::{Host, Percentiles};
+use crate::machine::{Host, LoadAverage, Program};
+use crate::report::Percentiles;
 
 /// Report of a run. `bench/peers` prints the same keys for other systems, as far as their tools provide them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
