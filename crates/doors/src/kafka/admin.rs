@@ -1,7 +1,6 @@
 //! Topics, partitions and records as Kafka's tools create, describe and delete them, and the cluster of one node.
 
 use std::collections::HashSet;
-use std::hash::Hash;
 use std::sync::Arc;
 
 use broker::{Broker, TopicOutline};
@@ -9,7 +8,7 @@ use engine::security::{Operation, Resource};
 use engine::{Error, ErrorKind, Offset, TopicId, TopicName, TopicSettings};
 
 use super::caller::{Caller, LEADER_EPOCH, NODE_ID};
-use super::configs::{self, Draft, Failure, Levels};
+use super::configs::{self, Draft, Levels};
 use super::errors::{self, Code};
 use super::messages::Uuid;
 use super::messages::create_partitions::{
@@ -29,6 +28,7 @@ use super::messages::describe_topic_partitions::{
     Cursor, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 };
+use super::outcome::{Failure, named_twice, of_error, outcome_code, twice};
 use super::topics;
 
 /// Value that requests the broker's default number of partitions or replicas.
@@ -41,10 +41,6 @@ const PARTITIONS_PER_ANSWER_MAX: usize = 2000;
 const BROKERS: i8 = 1;
 const CONTROLLERS: i8 = 2;
 
-fn of_error(error: Error) -> Failure {
-    (errors::code(&error), error.message)
-}
-
 /// Maps an error about the name of a topic, or about a topic that only the broker itself changes.
 fn of_name(error: Error) -> Failure {
     match error.kind {
@@ -55,16 +51,6 @@ fn of_name(error: Error) -> Failure {
 
 fn denied(code: Code) -> Failure {
     (code, String::new())
-}
-
-/// Returns the items that occur more than once.
-pub(super) fn twice<T: Eq + Hash + Copy>(all: impl Iterator<Item = T>) -> HashSet<T> {
-    let mut seen = HashSet::new();
-    all.filter(|one| !seen.insert(*one)).collect()
-}
-
-pub(super) fn named_twice(what: &str) -> Failure {
-    (Code::INVALID_REQUEST, format!("{what} is in the request twice"))
 }
 
 pub(super) async fn create_topics(
@@ -254,14 +240,6 @@ pub(super) async fn delete_topics(
 async fn delete(broker: &Broker, caller: &Caller, name: &str) -> Result<(), Failure> {
     caller.may_use(broker, 20, &Resource::topic(name)).map_err(denied)?;
     broker.delete_topic(name).await.map_err(of_name)
-}
-
-/// Converts an outcome into the code and message of a response.
-pub(super) fn outcome_code(outcome: Result<(), Failure>) -> (Code, Option<String>) {
-    match outcome {
-        Ok(()) => (Code::NONE, None),
-        Err((code, message)) => (code, Some(message)),
-    }
 }
 
 pub(super) async fn create_partitions(

@@ -7,7 +7,6 @@ use broker::{Broker, Isolation};
 use engine::security::Resource;
 use engine::{PartitionId, Result};
 
-use super::admin::twice;
 use super::caller::{Caller, LEADER_EPOCH};
 use super::errors::{self, Code};
 use super::fetch::{check_leader_epoch, isolation};
@@ -19,6 +18,7 @@ use super::messages::offset_for_leader_epoch::{
     EpochEndOffset, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 };
+use super::outcome::twice;
 
 /// Special timestamps: the end of the log, its start, and its newest record.
 const LATEST: i64 = -1;

@@ -13,6 +13,7 @@ mod groups;
 mod log;
 mod map;
 pub mod messages;
+mod outcome;
 mod parse;
 mod produce;
 mod replicas;

@@ -9,9 +9,8 @@ use broker::{Broker, TopicOutline};
 use engine::Storage;
 use engine::security::Resource;
 
-use super::admin::{check_replicas, outcome_code};
+use super::admin::check_replicas;
 use super::caller::{Caller, LEADER_EPOCH, NODE_ID};
-use super::configs::Failure;
 use super::errors::Code;
 use super::messages::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, ReassignablePartition,
@@ -35,6 +34,7 @@ use super::messages::elect_leaders::{
 use super::messages::list_partition_reassignments::{
     ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse,
 };
+use super::outcome::{Failure, outcome_code};
 
 /// Log directory that is reported for topics in memory.
 const IN_MEMORY: &str = "memory";

@@ -11,9 +11,7 @@ use engine::security::{Credential, Exchange, Mechanism, Resource, UserName, pars
 use engine::{Error, ErrorKind, Result};
 use net::service::Standing;
 
-use super::admin::twice;
 use super::caller::Caller;
-use super::configs::Failure;
 use super::errors::Code;
 use super::messages::alter_user_scram_credentials::{
     AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse, AlterUserScramCredentialsResult,
@@ -25,6 +23,7 @@ use super::messages::describe_user_scram_credentials::{
 };
 use super::messages::sasl_authenticate::{SaslAuthenticateRequest, SaslAuthenticateResponse};
 use super::messages::sasl_handshake::{SaslHandshakeRequest, SaslHandshakeResponse};
+use super::outcome::{Failure, twice};
 
 const PLAIN: &str = "PLAIN";
 /// APIs that are allowed before the login: SaslHandshake, ApiVersions, SaslAuthenticate.

@@ -9,7 +9,8 @@ use engine::{Error, SettingsChange};
 
 use super::super::caller::NODE_ID;
 use super::super::errors::{self, Code};
-use super::{Draft, Failure, Kind, Rule, SET_FOR_CLUSTER, SET_FOR_NODE, SETTINGS, Setting, Steps};
+use super::super::outcome::Failure;
+use super::{Draft, Kind, Rule, SET_FOR_CLUSTER, SET_FOR_NODE, SETTINGS, Setting, Steps};
 
 /// Kind of the documents that store the settings: a line `name=value` for each.
 const DOCUMENT: &str = "kafka.broker";

@@ -7,7 +7,6 @@ use broker::{Broker, TopicOutline};
 use engine::security::Resource;
 use engine::{Codec, Error, ErrorKind, OwnSettings, SettingsChange, Storage, TopicSettings};
 
-use super::admin::{named_twice, outcome_code, twice};
 use super::caller::{Caller, NODE_ID};
 use super::errors::{self, Code};
 use super::groups;
@@ -21,6 +20,7 @@ use super::messages::incremental_alter_configs::{
     AlterConfigsResourceResponse as IncrementalResourceResponse, IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 };
+use super::outcome::{Failure, named_twice, outcome_code, twice};
 
 mod dynamic;
 mod listed;
@@ -30,9 +30,6 @@ pub(super) use dynamic::Levels;
 pub use dynamic::restore as restore_settings;
 pub(super) use listed::list_config_resources;
 use of_broker::{alter_broker, of_broker, of_default_broker};
-
-/// Failure of a change, with a message for people.
-pub(super) type Failure = (Code, String);
 
 /// Types of resources that have settings.
 const TOPIC: i8 = 2;

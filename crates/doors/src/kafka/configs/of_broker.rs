@@ -6,12 +6,12 @@ use broker::Broker;
 use engine::Storage;
 use engine::security::Resource;
 
-use super::super::admin::outcome_code;
 use super::super::caller::{Caller, NODE_ID};
 use super::super::errors::Code;
 use super::super::messages::describe_configs::{DescribeConfigsResourceResult, DescribeConfigsSynonym};
+use super::super::outcome::{Failure, outcome_code};
 use super::dynamic::{self, Levels};
-use super::{Failure, Kind, SET_FOR_CLUSTER, SETTINGS, STATIC, Steps, Wanted, check_node};
+use super::{Kind, SET_FOR_CLUSTER, SETTINGS, STATIC, Steps, Wanted, check_node};
 
 fn synonym(name: &str, value: &str, source: i8) -> DescribeConfigsSynonym {
     DescribeConfigsSynonym { name: name.to_owned(), value: Some(value.to_owned()), source }

@@ -10,8 +10,9 @@ use engine::groups::GroupName;
 use engine::limits::{SESSION_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MIN};
 use engine::{Error, Result};
 
-use super::super::configs::{Failure, Kind, Steps, wrong};
+use super::super::configs::{Kind, Steps, wrong};
 use super::super::errors::{self, Code};
+use super::super::outcome::Failure;
 
 /// Kind of the documents that store the settings of groups: a line `name=value` for each.
 const DOCUMENT: &str = "kafka.group";
