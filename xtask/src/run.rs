@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_long_is_ended() {
+    fn a_command_is_ended_after_its_time_limit() {
         assert_eq!(Call::line("echo one").within(Duration::from_secs(300)).output(), Ok("one\n".to_owned()));
         assert!(!Call::line("sleep 300").within(Duration::from_millis(50)).succeeds());
     }

@@ -46,7 +46,7 @@ mod tests {
 
     /// README.md tells users these sizes.
     #[test]
-    fn the_limits_are_not_below_what_the_readme_states() {
+    fn the_limits_are_not_below_the_sizes_in_the_readme() {
         let readme = fs::read_to_string(crate::run::root().join("README.md")).expect("the README");
         let text = readme.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains("binary of 36 MB") && text.contains("one of 24 MB"), "the README states other sizes");

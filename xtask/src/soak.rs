@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_takes_is_checked() {
+    fn arguments_are_checked() {
         assert_eq!(minutes(&[]), Ok(MINUTES));
         assert_eq!(minutes(&["--minutes", "90"]), Ok(90));
         assert!(minutes(&["--minutes", "long"]).is_err() && minutes(&["90"]).is_err());

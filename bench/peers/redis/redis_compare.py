@@ -65,14 +65,14 @@ def read_arguments():
 
 
 def redis(options, port, folder, setting):
-    lasts = ["--appendonly", "yes", "--appendfsync", "always"] if setting.get("is_durable") else ["--appendonly", "no"]
-    return ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder, *lasts]
+    durable = ["--appendonly", "yes", "--appendfsync", "always"] if setting.get("is_durable") else ["--appendonly", "no"]
+    return ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder, *durable]
 
 
 def thalweg(options, port, folder, setting):
-    lasts = ["--data", os.path.join(folder, "data"), "--set", "redis_durable=true"] if setting.get("is_durable") else []
+    durable = ["--data", os.path.join(folder, "data"), "--set", "redis_durable=true"] if setting.get("is_durable") else []
     doors = [word for door in ("http", "kafka", "pubsub", "sqs") for word in (f"--{door}", "off")]
-    return [options.thalweg, "serve", "--set", "log=warn", "--native", "off", *doors, "--redis", f"127.0.0.1:{port}", *lasts]
+    return [options.thalweg, "serve", "--set", "log=warn", "--native", "off", *doors, "--redis", f"127.0.0.1:{port}", *durable]
 
 
 SYSTEMS = {"redis": redis, "thalweg": thalweg}

@@ -348,7 +348,7 @@ def is_unsorted(command):
     return len(command) > 1 and command[1][:1] in ("l", "z") and bool(by) and all("*" not in each for each in by)
 
 
-def lasts(text, least):
+def expiry_is_certain(text, least):
     """Returns `True` if a time is invalid, expires immediately, or exceeds the duration of any run."""
     return not is_int(text) or int(text) <= 0 or int(text) >= least
 
@@ -363,9 +363,9 @@ def is_certain(command):
     name, options = name.upper(), [arg.upper() for arg in args]
     after = lambda word: [args[at + 1] for at in range(len(args) - 1) if options[at] == word]
     if name in ("EXPIRE", "SETEX") and len(args) > 1:
-        return lasts(args[1], 100_000) and not {"GT", "LT"} & set(options)
+        return expiry_is_certain(args[1], 100_000) and not {"GT", "LT"} & set(options)
     if name in ("PEXPIRE", "PSETEX") and len(args) > 1:
-        return lasts(args[1], 100_000_000) and not {"GT", "LT"} & set(options)
+        return expiry_is_certain(args[1], 100_000_000) and not {"GT", "LT"} & set(options)
     if name in ("HSCAN", "SSCAN", "ZSCAN"):
         # The server decides how many elements one reply has.
         return all(not is_int(arg) or int(arg) <= 0 or int(arg) >= 1000 for arg in after("COUNT"))
@@ -373,7 +373,8 @@ def is_certain(command):
         # The time has passed: the server decides whether such a key is counted before a command reads it.
         return False
     if name in ("SET", "GETEX"):
-        return all(lasts(arg, 100_000) for arg in after("EX")) and all(lasts(arg, 100_000_000) for arg in after("PX"))
+        seconds = all(expiry_is_certain(arg, 100_000) for arg in after("EX"))
+        return seconds and all(expiry_is_certain(arg, 100_000_000) for arg in after("PX"))
     if name in ("BLPOP", "BRPOP", "BZPOPMIN", "BZPOPMAX", "BLMOVE", "BRPOPLPUSH"):
         return not args or does_not_wait(args[-1])
     if name in ("BLMPOP", "BZMPOP"):

@@ -240,17 +240,17 @@ impl Answers {
     /// ([`RecordBatch::expansion_bytes_max`]); it is released with them.
     pub async fn expand(&self, batch: &RecordBatch, held: Held) -> Result<Bytes> {
         let key = (batch.bytes().as_ptr() as usize, batch.len());
-        if let Some(there) = self.find_expanded(key) {
-            return Ok(there);
+        if let Some(found) = self.find_expanded(key) {
+            return Ok(found);
         }
         let _turn = self.turn().await;
-        if let Some(there) = self.find_expanded(key) {
-            return Ok(there);
+        if let Some(found) = self.find_expanded(key) {
+            return Ok(found);
         }
         let plain = off_thread(|| batch.expand())?;
         let expanded = Arc::new(Expanded { plain, _batch: batch.bytes().clone(), _held: held });
         let mut all = self.0.expanded.lock();
-        all.retain(|_, there| there.strong_count() > 0);
+        all.retain(|_, stored| stored.strong_count() > 0);
         all.insert(key, Arc::downgrade(&expanded));
         Ok(Bytes::from_owner(Owner(expanded)))
     }
@@ -271,9 +271,9 @@ impl Answers {
     }
 
     fn find_expanded(&self, key: (usize, usize)) -> Option<Bytes> {
-        let there = self.0.expanded.lock().get(&key).and_then(Weak::upgrade)?;
+        let found = self.0.expanded.lock().get(&key).and_then(Weak::upgrade)?;
         self.0.shared.add(1);
-        Some(Bytes::from_owner(Owner(there)))
+        Some(Bytes::from_owner(Owner(found)))
     }
 
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_what_was_carried_out_exceed_the_budget_by_a_quarter_at_most() {
+    fn responses_to_completed_requests_exceed_the_budget_by_a_quarter_at_most() {
         let answers = Answers::new(100);
         let first = answers.try_overdraw(A, 50).expect("its share");
         let second = answers.try_overdraw(A, 25).expect("a quarter more");
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_gets_it_in_turn_and_is_refused_in_the_end() {
+    async fn waiters_get_memory_in_turn_and_are_refused_after_their_time() {
         let answers = Answers::new(100);
         let held = answers.try_take(A, 90).expect("room");
         let wait = Duration::from_secs(5);
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readers_of_a_batch_share_what_it_stands_for() {
+    async fn readers_of_a_batch_share_its_decompressed_form() {
         let mut builder = BatchBuilder::new();
         builder.push(1, None, Some(&[1; 100_000]), &[]).expect("it fits");
         let batch = builder.finish_with(Codec::Zstd, None).expect("a record").stamp(0);

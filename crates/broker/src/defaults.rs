@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn queues_keep_what_they_need_of_their_topics() {
+    async fn queues_keep_the_settings_of_their_topics() {
         let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
         let name = engine::queue::QueueName::parse("jobs").expect("a name");
         broker.queues.create(crate::NewQueue::new(name)).await.expect("created");

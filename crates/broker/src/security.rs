@@ -321,7 +321,7 @@ impl Security {
             acls.iter().try_for_each(Acl::validate)?;
             let fresh: BTreeSet<Acl> = acls.into_iter().filter(|acl| !tables.acls.contains(acl)).collect();
             tables.acls.check_room(fresh.len())?;
-            Ok((fresh.into_iter().map(|acl| SecurityRecord::Acl { acl, is_there: true }).collect(), ()))
+            Ok((fresh.into_iter().map(|acl| SecurityRecord::Acl { acl, is_present: true }).collect(), ()))
         })
         .await
     }
@@ -331,7 +331,7 @@ impl Security {
         self.change(|tables, _| {
             let found: Vec<Vec<Acl>> = filters.iter().map(|filter| tables.acls.found(filter)).collect();
             let gone: BTreeSet<Acl> = found.iter().flatten().cloned().collect();
-            Ok((gone.into_iter().map(|acl| SecurityRecord::Acl { acl, is_there: false }).collect(), found))
+            Ok((gone.into_iter().map(|acl| SecurityRecord::Acl { acl, is_present: false }).collect(), found))
         })
         .await
     }

@@ -230,7 +230,7 @@ mod tests {
 
     /// The state of a stream is in the shard of its entries, and that of a transactional id in the shard of its name.
     #[tokio::test]
-    async fn records_of_streams_and_transactions_are_in_the_shards_of_what_they_are_about() {
+    async fn records_of_streams_and_transactions_are_in_the_shards_of_their_subjects() {
         let dir = tempfile::tempdir().expect("a folder");
         let shards = Shards::new(8);
         let broker = on_disk(&dir, shards);
@@ -271,7 +271,7 @@ mod tests {
     /// A leader of one shard must not need another to record what it does: a lease is in the shard of its message, and
     /// all offsets of a group are in one.
     #[tokio::test]
-    async fn records_of_queues_and_groups_are_in_the_shards_of_what_they_are_about() {
+    async fn records_of_queues_and_groups_are_in_the_shards_of_their_subjects() {
         let dir = tempfile::tempdir().expect("a folder");
         let shards = Shards::new(8);
         let broker = on_disk(&dir, shards);

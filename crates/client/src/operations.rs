@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_finds_no_room_goes_on_when_one_is_over() {
+    async fn a_waiting_operation_continues_when_another_ends() {
         let operations = Arc::new(Operations::new(1));
         let mut open = Vec::new();
         for _ in 0..IN_FLIGHT_MAX {

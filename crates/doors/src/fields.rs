@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_an_object_whatever_their_bytes_are() {
+    fn headers_with_any_bytes_are_an_object() {
         let headers: [(&[u8], Option<&[u8]>); 4] = [
             (b"item", Some(b"coffee \"black\"")),
             (b"raw", Some(&[0xff, 0])),

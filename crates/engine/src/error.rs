@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_to_slow_down_waits_longer_than_for_what_is_busy() {
+    fn a_throttled_client_waits_longer_than_for_a_busy_broker() {
         let throttled = Error::throttled("why", 7);
         assert!(throttled.is_throttled() && throttled.retry_after_ms >= 1000);
         assert_eq!((throttled.kind, throttled.retry_class()), (ErrorKind::Busy, RetryClass::RetryAfter));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_another_leader_says_whom_to_ask() {
+    fn a_not_leader_error_names_the_leader() {
         let error = Error::not_leader("orders 3 is led elsewhere", Some("b.example:7400"));
         assert_eq!((error.retry_class(), error.retry_after_ms), (RetryClass::Redirect, 0));
         assert_eq!(error.to_string(), "orders 3 is led elsewhere; ask b.example:7400 (not_leader)");

@@ -709,7 +709,7 @@ fn a_gap_is_counted_once_however_often_its_source_falls_behind() {
 }
 
 #[test]
-fn what_a_removed_source_queued_still_comes_when_another_overflows() {
+fn batches_of_a_removed_source_are_delivered_when_another_overflows() {
     let mut feed = filled(Overflow::Replay, false, &[0, 0]);
     feed.remove_source(0);
     assert_eq!(feed.offer(1, &batch_of(0, 1, 100)), Offer::FellBehind);
@@ -717,7 +717,7 @@ fn what_a_removed_source_queued_still_comes_when_another_overflows() {
 }
 
 #[test]
-fn what_a_closed_log_still_had_is_told_as_a_gap() {
+fn unread_records_of_a_closed_log_are_reported_as_a_gap() {
     let mut feed = filled(Overflow::Replay, false, &[0]);
     assert_eq!(feed.offer(0, &batch_of(1, 1, 100)), Offer::FellBehind);
     feed.close_source(0, 7);
@@ -773,7 +773,7 @@ fn history_of_one_source_does_not_make_the_queue_overflow_for_another() {
 }
 
 #[test]
-fn what_is_appended_while_a_log_is_read_keeps_its_room() {
+fn batches_appended_during_a_backfill_keep_their_room() {
     let limits = FeedLimits { batches_max: 2, bytes_max: 1000 };
     let mut feed = Feed::new(limits, Overflow::DropOld, 1 << 40, false);
     let history = feed.add_source(0, false);

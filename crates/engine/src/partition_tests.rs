@@ -268,7 +268,7 @@ fn apply(op: Op, model: &mut Model, partition: &mut Partition) {
 
 proptest! {
     #[test]
-    fn what_is_stable_and_what_is_void_follows_from_the_log(ops in prop::collection::vec(an_op(), 1..120)) {
+    fn stable_and_aborted_records_follow_from_the_log(ops in prop::collection::vec(an_op(), 1..120)) {
         let mut model = Model::default();
         let mut partition = Partition::default();
         for op in ops {
@@ -276,8 +276,8 @@ proptest! {
             prop_assert_eq!(partition.stable_end(), model.stable_end());
             let void = AbortedIndex::new(partition.aborted(model.start, partition.end()));
             let stable = model.log.iter().filter(|batch| batch.base_offset() < partition.stable_end());
-            let there = stable.filter(|batch| batch.base_offset() >= model.start && !batch.is_control());
-            let kept: Vec<Offset> = there.filter(|batch| !void.has(batch)).map(RecordBatch::base_offset).collect();
+            let present = stable.filter(|batch| batch.base_offset() >= model.start && !batch.is_control());
+            let kept: Vec<Offset> = present.filter(|batch| !void.has(batch)).map(RecordBatch::base_offset).collect();
             prop_assert_eq!(kept, model.committed(model.start));
         }
         // A reader of any part of the log keeps exactly the committed batches in it.

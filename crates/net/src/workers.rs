@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_whose_last_handle_is_on_one_of_them_end() {
+    fn workers_end_when_one_of_them_drops_the_last_handle() {
         let workers = Arc::new(Workers::start(2).expect("threads"));
         let (ended, end) = channel::<()>();
         for worker in 0..2 {

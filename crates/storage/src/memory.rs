@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_is_free_and_readers_go_on_behind_it() {
+    fn forgotten_records_are_freed_and_readers_continue_after_them() {
         let mut log = log_of(&[(1, 0, 0), (1, 0, 0), (1, 0, 0), (1, 0, 0)]);
         let all = log.bytes;
         let one = log.bytes / 4;
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_forgotten_offsets_counts_as_bytes_of_a_read() {
+    fn placeholders_of_forgotten_offsets_count_as_bytes_of_a_read() {
         let mut log = log_of(&[(1, 0, 0); 20]);
         for offset in (0..20).step_by(2) {
             log.forget(offset);
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_those_of_the_batches_whatever_is_forgotten() {
+    fn bytes_equal_those_of_the_remaining_batches() {
         let mut random = 1u64;
         let mut log = log_of(&(0..400).map(|i| (1 + i % 5, 0, 0)).collect::<Vec<_>>());
         let mut freed = 0;

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_start_on_a_small_full_disk_finds_room_in_the_reserve_for_what_the_journal_admits() {
+    fn unflushed_and_queued_bytes_are_limited_to_the_reserve() {
         let mut settings = StoreSettings::default();
         for reserve in [u64::MAX, settings.reserve_bytes, 20 << 20, 1 << 20, 0] {
             let before = settings;

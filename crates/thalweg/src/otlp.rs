@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_what_the_text_says() {
+    fn otlp_contains_the_metrics_of_the_text() {
         let text = "# HELP a_bytes Bytes.\n# TYPE a_bytes counter\na_bytes_total 7\n\
             # TYPE b gauge\nb{worker=\"0\"} 1\nb{worker=\"1\"} 2\n\
             # TYPE c_seconds histogram\nc_seconds_sum 0.5\nc_seconds_count 3\nc_seconds_bucket{le=\"0.1\"} 1\n\

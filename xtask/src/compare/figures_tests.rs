@@ -80,7 +80,7 @@ fn each_figure_finds_its_number_in_the_output_of_its_run() {
 }
 
 #[test]
-fn the_number_is_the_one_that_the_figure_is_about() {
+fn each_figure_takes_the_right_number_from_its_output() {
     assert_eq!((chosen("publish"), chosen("fanout-1"), chosen("fanout-1-cpu")), (42702.5, 42703.5, 0.0706));
     assert_eq!((chosen("one-tcp-p50"), chosen("one-tcp-p99"), chosen("one-quic-p50")), (21.7, 62.6, 22.7));
     assert_eq!((chosen("one-disk-p50"), chosen("one-disk-e2e-p50")), (2672.6, 3672.6));

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_arguments_are_refused_with_what_is_allowed() {
+    fn wrong_arguments_are_refused_with_the_allowed_ones() {
         assert!(refused(&[]).contains("either OLD_COMMIT or --old-binary"));
         assert!(refused(&["main", "--old-binary", "a"]).contains("either OLD_COMMIT or --old-binary"));
         assert!(refused(&["main", "HEAD"]).contains("'HEAD' is a second commit"));

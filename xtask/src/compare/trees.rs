@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_commit_is_refused_with_what_to_do() {
+    fn an_unknown_commit_is_refused_with_advice() {
         for commit in ["no-such-commit", "--all", "", "HEAD:Cargo.toml"] {
             let refused = full_hash(commit).expect_err("no commit");
             assert!(refused.contains(&format!("commit '{commit}' does not exist")), "{refused}");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_no_file_is_refused_with_what_to_do() {
+    fn a_missing_program_is_refused_with_advice() {
         let refused = Tree::of_binary("--old-binary", "no/such/thalweg").err().expect("no file");
         assert!(refused.contains("--old-binary no/such/thalweg") && refused.contains("leave --old-binary out"));
     }

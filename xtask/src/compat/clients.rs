@@ -195,7 +195,7 @@ fn once(folder: &str, from: &[&str], install: impl FnOnce() -> Outcome) -> Outco
     let read = |path: &&str| fs::read_to_string(root().join(path)).map_err(|e| format!("{path}: {e}"));
     let wanted = from.iter().map(read).collect::<Outcome<String>>()?;
     let mark = root().join(format!("{folder}.installed"));
-    if root().join(folder).exists() && fs::read_to_string(&mark).is_ok_and(|there| there == wanted) {
+    if root().join(folder).exists() && fs::read_to_string(&mark).is_ok_and(|installed| installed == wanted) {
         return Ok(());
     }
     println!("== installing {}", Path::new(folder).file_name().unwrap_or_default().display());

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_peer_lacks_is_no_failure_and_what_it_can_do_is_not_on_the_list() {
+    fn listed_scenarios_are_skipped_and_fail_if_the_peer_passes_them() {
         let text = "# Why\n\nnulls: it has none\nkcat/headers: with one client\nother: it has none\nlock?: a race\n";
         let lacks = Lacks::read("peer", text).expect("lines");
         let mut report = Report::new("kcat");

@@ -81,15 +81,15 @@ pub fn run(system: &'static System, args: &[&str]) -> Outcome {
 
 /// Returns the system's clients of `--quick` that are available here. Prints the missing parts of the others.
 pub fn quick(system: &str) -> Vec<&'static str> {
-    let mut there = Vec::new();
+    let mut available = Vec::new();
     let clients = SYSTEMS.iter().filter(|each| each.name == system).flat_map(|system| system.clients);
     for client in clients.filter(|client| client.is_quick) {
         match client.fetch() {
-            Ok(()) => there.push(client.name),
+            Ok(()) => available.push(client.name),
             Err(why) => println!("== without {}: {why}", client.name),
         }
     }
-    there
+    available
 }
 
 fn options<'a>(system: &'static System, args: &[&'a str]) -> Outcome<Options<'a>> {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_takes_is_checked() {
+    fn arguments_are_checked() {
         let clients = SYSTEMS[0].clients;
         assert_eq!(kafka(&[]).expect("all").clients.len(), clients.len());
         let some = kafka(&["kcat", "--address", "127.0.0.1:9092", "sarama", "--scenario", "nulls"]).expect("two");
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_peer_is_the_one_that_nobody_named() {
+    fn the_first_peer_is_the_default() {
         let system = SYSTEMS.iter().find(|system| system.peers.len() > 1).expect("a system with two");
         let named = |arg: &str| peer(system, arg).expect("a peer").name;
         assert_eq!(named("--peer"), system.peers[0].name);

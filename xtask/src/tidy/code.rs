@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_finds_what_it_is_for() {
+    fn each_rule_finds_its_violations() {
         let long = format!("//! A file.\n// {}\n", "x".repeat(118));
         let cases: [(&str, &[(usize, &str)]); 12] = [
             ("//! A file.\nfn f() {}\n", &[]),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_way_to_publish() {
+    fn exactly_one_publish_function_is_required() {
         let path = "crates/broker/src/a.rs";
         let broken = |text: &str| {
             let violations = check(&[Source::read(path, text)]);

@@ -173,7 +173,7 @@ impl CacheReport {
         match first {
             None => "every operation was answered correctly".to_owned(),
             Some(first) => format!(
-                "THIS RUN IS NOT WHOLE: {refused} operations refused, {lost} without an answer, {wrong} answered \
+                "this run is incomplete: {refused} operations refused, {lost} without an answer, {wrong} answered \
                  wrongly; the first: {first}"
             ),
         }

@@ -205,7 +205,7 @@ impl Plot {
             let right = places.get(i + 1).map_or(x.to, |next| f64::midpoint(*next, places[i]));
             let mut says = self.x.show(*at);
             for line in &self.lines {
-                if let Some((_, value)) = line.points.iter().find(|(there, _)| there == at) {
+                if let Some((_, value)) = line.points.iter().find(|(position, _)| position == at) {
                     let _infallible = write!(says, "\n{}: {}", line.name, self.y.show(*value));
                 }
             }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plot_holds_its_lines_and_what_they_are_called_as_text() {
+    fn a_plot_contains_its_lines_and_their_names_as_text() {
         let line = |name: &str, points| Line { name: name.to_owned(), stroke: Stroke::First, points };
         let mut plot = Plot {
             title: "a < b".to_owned(),

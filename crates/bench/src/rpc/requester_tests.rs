@@ -187,7 +187,7 @@ fn a_server_that_goes_away_is_an_error() {
 }
 
 #[test]
-fn what_never_comes_is_counted_when_the_load_is_cut_off() {
+fn missing_responses_are_counted_when_the_load_is_cut_off() {
     let pace = Pace { interval_ns: 1e6, connections: 1 };
     let window = Window { begin: Instant::now() - Duration::from_millis(5), from: 0, until: 10_000_000 };
     let shape = Shape { pace: Some(pace), ..shape(2) };

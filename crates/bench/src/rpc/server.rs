@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_tells_counts_and_what_changed_a_second() {
+    fn a_snapshot_contains_counts_and_rates_per_second() {
         let at = Instant::now();
         let then =
             Totals { requests_started: 1000, requests_completed: 1000, bytes_read: 5_000_000, ..Totals::default() };

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_twice_late_or_never_is_counted() {
+    fn repeated_late_and_damaged_records_are_counted() {
         let mut seen = Seen::new(128, 2);
         let mut faults = Faults::default();
         let order = [(0, 0), (0, 2), (0, 1), (1, 3), (1, 3), (0, 100), (1, 128)];

@@ -148,10 +148,10 @@ impl StreamReport {
     pub fn verdict(&self) -> String {
         match self.consumed_seconds {
             _ if self.faults().any() => format!(
-                "THIS RUN IS NOT WHOLE and its rates are not valid: {} records lost, {} damaged, {} repeated, {} late",
+                "this run is incomplete and its rates are not valid: {} records lost, {} damaged, {} repeated, {} late",
                 self.lost, self.damaged, self.repeated, self.disordered
             ),
-            Some(_) => format!("all {} records came once, in order, with their bytes", self.consumed),
+            Some(_) => format!("all {} records arrived exactly once, in order, with their bytes", self.consumed),
             None => format!("all {} records were acknowledged; no consumer read them", self.produced),
         }
     }

@@ -87,7 +87,7 @@ impl Caches {
     /// Logs the definition of a cache again. Returns `true` if the cache exists. It cannot be deleted concurrently.
     fn dump_definition(&self, cache: &Cache) -> bool {
         let by_name = self.by_name.read();
-        let exists = by_name.get(cache.name.as_str()).is_some_and(|there| there.id == cache.id);
+        let exists = by_name.get(cache.name.as_str()).is_some_and(|current| current.id == cache.id);
         if let Some(Durable { log, number }) = cache.durable.as_ref().filter(|_| exists) {
             log.append_cache(*number, Some(&cache.definition()));
         }

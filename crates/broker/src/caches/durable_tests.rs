@@ -159,7 +159,7 @@ fn change(cache: &Cache, dice: &mut Dice) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whenever_it_is_killed_what_was_acknowledged_is_there_and_nothing_else() {
+async fn a_kill_at_any_time_keeps_acknowledged_changes_and_a_prefix_of_the_later_ones() {
     for seed in 0..4 {
         let dir = TempDir::new().expect("a folder");
         let mut dice = Dice(seed);
@@ -186,16 +186,16 @@ async fn whenever_it_is_killed_what_was_acknowledged_is_there_and_nothing_else()
                 2 => {
                     broker.forget_views().await.expect("restored");
                     assert!(cache.is_deleted(), "it has to be opened again");
-                    let there = contents(&broker.caches.open("c").expect("there"));
-                    assert_eq!(Some(&there), states.last(), "what is forgotten is restored whole");
+                    let found = contents(&broker.caches.open("c").expect("there"));
+                    assert_eq!(Some(&found), states.last(), "what is forgotten is restored whole");
                 }
                 0 => {
                     drop(cache);
                     broker.stop().expect("stops");
                     drop(broker);
                     broker = on_disk(dir.path()).await;
-                    let there = contents(&broker.caches.open("c").expect("there"));
-                    assert_eq!(Some(&there), states.last(), "a broker that is stopped loses nothing");
+                    let found = contents(&broker.caches.open("c").expect("there"));
+                    assert_eq!(Some(&found), states.last(), "a broker that is stopped loses nothing");
                 }
                 1 => broker.caches.dump(&log_of(&broker)).await.expect("dumped"),
                 _ => {}
@@ -231,10 +231,10 @@ async fn while_others_change_it_a_dump_loses_nothing_wherever_it_is_cut_off() {
         let again = on_disk(left.path()).await;
         assert_eq!(contents(&again.caches.open("c").expect("there")), contents(&cache), "seed {seed}");
         let again = on_disk(cut_off.path()).await;
-        let there = contents(&again.caches.open("c").expect("there"));
+        let found = contents(&again.caches.open("c").expect("there"));
         let flushed = contents(&cache).len() < 3000;
-        assert!(flushed || (0..3000u32).all(|number| there.contains_key(&number.to_be_bytes()[..])), "seed {seed}");
-        let both = [&b"left"[..], b"right"].map(|key| there.get(key).map(|(value, ..)| value.contains("left")));
+        assert!(flushed || (0..3000u32).all(|number| found.contains_key(&number.to_be_bytes()[..])), "seed {seed}");
+        let both = [&b"left"[..], b"right"].map(|key| found.get(key).map(|(value, ..)| value.contains("left")));
         assert_eq!(both[0].is_some(), both[1].is_some(), "a step is whole");
     }
 }
@@ -311,7 +311,7 @@ async fn caches_are_forgotten_while_others_change_them_and_nothing_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_is_bounded_by_what_the_entries_take() {
+async fn the_log_is_bounded_by_the_size_of_the_entries() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path()).await;
     let cache = broker.caches.create("c", DURABLE).expect("made");
@@ -355,8 +355,8 @@ async fn a_step_that_is_larger_than_a_batch_happens_as_a_whole_or_not() {
     let commit = locked.finish().commit;
     for _ in 0..5 {
         let (_left, again) = after_kill(dir.path(), JOURNAL).await;
-        let there = contents(&again.caches.open("c").expect("there")).len();
-        assert!(there == 0 || there == 20, "{there} of 20");
+        let count = contents(&again.caches.open("c").expect("there")).len();
+        assert!(count == 0 || count == 20, "{count} of 20");
     }
     commit.wait().await.expect("durable");
     let (_left, again) = after_kill(dir.path(), JOURNAL).await;
@@ -365,7 +365,7 @@ async fn a_step_that_is_larger_than_a_batch_happens_as_a_whole_or_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn versions_settings_and_times_outlive_a_restart_and_what_is_gone_stays_gone() {
+async fn versions_settings_and_times_survive_a_restart_and_deleted_entries_stay_deleted() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path()).await;
     let settings = CacheSettings { bytes_max: Some(2 << 20), eviction: Eviction::S3Fifo, ttl_ms: Some(50), ..DURABLE };
@@ -476,7 +476,7 @@ async fn an_operation_that_comes_again_is_done_once_also_after_a_kill() {
     let broker = on_disk(dir.path()).await;
     let cache = broker.caches.create("c", DURABLE).expect("made");
     let id = |sequence| OperationId { client: 77, sequence };
-    let lasting = async |cache: &Cache, sequence| {
+    let add_durably = async |cache: &Cache, sequence| {
         let added = cache.add_once(b"n", 1, Ttl::Never, id(sequence)).expect("a number");
         cache.commit_of(b"n").wait().await.expect("durable");
         added
@@ -493,19 +493,19 @@ async fn an_operation_that_comes_again_is_done_once_also_after_a_kill() {
             let again = on_disk(left.path()).await;
             let restored = again.caches.open("c").expect("there");
             let was_done = restored.get(b"n", |found| found.is_some_and(|found| found.version == added.version));
-            let after = lasting(&restored, sequence).await;
+            let after = add_durably(&restored, sequence).await;
             assert_eq!(after.value, added.value, "once, whether or not it was written before the kill");
             assert!(!was_done || after == added);
             killed_before += u32::from(!was_done);
-            assert_eq!(lasting(&restored, sequence).await, after);
+            assert_eq!(add_durably(&restored, sequence).await, after);
         }
         commit.wait().await.expect("durable");
-        assert_eq!(lasting(&cache, sequence).await, added);
+        assert_eq!(add_durably(&cache, sequence).await, added);
     }
     println!("{killed_before} were not written when the broker was killed");
     let left = killed(dir.path());
     let again = on_disk(left.path()).await.caches.open("c").expect("there");
-    assert_eq!(lasting(&again, 199).await.value, 200);
+    assert_eq!(add_durably(&again, 199).await.value, 200);
     let old = again.add_once(b"n", 1, Ttl::Never, id(3)).map_err(|error| error.kind);
     assert_eq!(old, Err(ErrorKind::OutOfRange));
     let kind = again.delete_once(b"n", Condition::Always, id(199)).map_err(|error| error.kind);

@@ -134,7 +134,7 @@ async fn counters_keep_their_time_and_threads_lose_nothing() {
 }
 
 #[tokio::test]
-async fn what_expires_is_gone_to_the_millisecond_and_watchers_hear_of_it() {
+async fn entries_expire_to_the_millisecond_and_watchers_are_notified() {
     let broker = broker();
     let cache = broker.caches.open("c").expect("made");
     let mut mirror = Mirror::default();
@@ -179,7 +179,7 @@ async fn a_watcher_sees_a_value_that_expires_while_it_is_put() {
 }
 
 #[tokio::test]
-async fn a_watcher_sees_all_that_is_there_and_all_that_changes() {
+async fn a_watcher_sees_all_entries_and_all_changes() {
     let broker = broker();
     let cache = broker.caches.open("c").expect("made");
     for number in 0..500 {
@@ -216,7 +216,7 @@ async fn a_watcher_sees_all_that_is_there_and_all_that_changes() {
 }
 
 #[tokio::test]
-async fn who_is_too_far_behind_begins_anew() {
+async fn a_watcher_too_far_behind_begins_again() {
     let broker = broker();
     let cache = broker.caches.open("c").expect("made");
     let mut mirror = Mirror::default();
@@ -254,7 +254,7 @@ async fn who_is_too_far_behind_begins_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watcher_ends_up_with_what_is_there_whatever_threads_do() {
+async fn a_watcher_converges_to_the_entries_under_concurrent_changes() {
     let settings = CacheSettings { bytes_max: Some(200_000), eviction: Eviction::S3Fifo, ..CacheSettings::default() };
     let broker = broker();
     let cache = broker.caches.create("c", settings).expect("made");
@@ -303,7 +303,7 @@ async fn a_watcher_ends_up_with_what_is_there_whatever_threads_do() {
 }
 
 #[tokio::test]
-async fn a_small_cache_holds_what_it_may_whichever_stripes_it_falls_into() {
+async fn a_small_cache_uses_its_capacity_regardless_of_the_stripes() {
     let broker = broker_with(Settings { cache_bytes_max: 1 << 20, ..Settings::default() });
     for eviction in Eviction::ALL {
         let settings = CacheSettings { bytes_max: Some(100_000), eviction, ..CacheSettings::default() };
@@ -385,7 +385,7 @@ async fn caches_are_made_described_and_deleted() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_key_is_done_with_its_cache() {
+async fn a_wait_for_a_key_ends_with_its_cache() {
     let broker = broker();
     let cache = broker.caches.create("c", CacheSettings::default()).expect("made");
     let wait = || cache.lock([&b"k"[..]]).wait(&[b"k"], Box::new(|_, _| None)).expect("room");

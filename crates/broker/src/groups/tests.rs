@@ -54,7 +54,7 @@ async fn kept_and_found(broker: &Broker) -> (Kept, Kept) {
 }
 
 #[tokio::test]
-async fn what_is_kept_is_found_again() {
+async fn stored_offsets_are_restored() {
     let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
     for topic in ["a", "b"] {
         broker.create_topic(topic, TopicSettings { partitions: 3, ..TopicSettings::default() }).await.expect("created");

@@ -83,10 +83,10 @@ impl Groups {
             }
             let mut changes = changes(offsets);
             changes.retain(|change| {
-                let there = state.group.newest(&change.partition).map(|there| there.committed_ms);
+                let current = state.group.newest(&change.partition).map(|current| current.committed_ms);
                 let own = change.committed.as_ref().map(|own| own.committed_ms);
                 // Offsets of deleted topics are not kept.
-                there < own && self.core.topic(change.partition.topic.as_str()).is_ok()
+                current < own && self.core.topic(change.partition.topic.as_str()).is_ok()
             });
             if changes.is_empty() {
                 return Ok(None);

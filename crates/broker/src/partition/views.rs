@@ -17,7 +17,7 @@ impl PartitionCell {
     pub(crate) fn attach_view(&self, mut view: QueueView) {
         let mut state = self.state.lock();
         // An earlier view of this queue may remain if its start was aborted.
-        state.queues.retain(|there| there.cell.id != view.cell.id);
+        state.queues.retain(|existing| existing.cell.id != view.cell.id);
         let (Extent { end, stable_end, .. }, markers_end) = (state.extent(), state.order.producers().markers_end());
         view.begin(LogEnds { end, stable_end, markers_end });
         state.release(&hold_of(view.cell.id));

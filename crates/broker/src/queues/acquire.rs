@@ -123,9 +123,9 @@ impl Queues {
         }
         let deadline = Instant::now() + limits.wait.min(FETCH_WAIT_MAX);
         loop {
-            let there = || places.iter().flatten();
-            let mut appended: Vec<_> = there().map(|place| place.partition.appended()).collect();
-            let mut returned: Vec<_> = there().map(|place| Box::pin(place.cell.returned.notified())).collect();
+            let existing = || places.iter().flatten();
+            let mut appended: Vec<_> = existing().map(|place| place.partition.appended()).collect();
+            let mut returned: Vec<_> = existing().map(|place| Box::pin(place.cell.returned.notified())).collect();
             returned.iter_mut().for_each(|returned| {
                 returned.as_mut().enable();
             });
@@ -294,13 +294,13 @@ impl Queues {
             let queue = &mut view.queue;
             let start = log.extent().start;
             queue.trim(start);
-            let there = || settlements.iter().filter(|(offset, ..)| *offset >= start);
-            let attempts = there().map(|(offset, lease, how)| match how {
+            let present = || settlements.iter().filter(|(offset, ..)| *offset >= start);
+            let attempts = present().map(|(offset, lease, how)| match how {
                 Settlement::Held(lease_ms) if !Queue::may_extend(*lease, now, *lease_ms) => Err(LeaseError::TooLong),
                 _ => queue.held(*offset, *lease, now).ok_or(LeaseError::Expired),
             });
             let attempts = attempts.collect::<std::result::Result<Vec<u32>, LeaseError>>()?;
-            for ((offset, lease, how), attempts) in there().zip(attempts) {
+            for ((offset, lease, how), attempts) in present().zip(attempts) {
                 let is_last = attempts_max > 0 && attempts >= attempts_max;
                 match how {
                     Settlement::Back if !is_last => queue.nack(*offset, *lease, now, Some(0))?,

@@ -62,7 +62,7 @@ fn settle(acquired: &[engine::queue::Lease], how: Settlement) -> Vec<(u64, u64, 
 }
 
 #[tokio::test]
-async fn no_more_is_given_out_than_was_asked_for_and_what_is_not_kept_goes_back() {
+async fn acquired_messages_are_limited_and_return_unless_kept() {
     let dir = tempfile::tempdir().expect("a folder");
     for storage in [Storage::Memory, Storage::Disk] {
         let broker = start((storage == Storage::Disk).then_some(&dir));
@@ -188,7 +188,7 @@ async fn queues_of_share_groups_are_nobody_elses() {
 }
 
 #[tokio::test]
-async fn members_who_come_at_once_share_one_queue() {
+async fn members_that_join_concurrently_share_one_queue() {
     let dir = tempfile::tempdir().expect("a folder");
     let broker = start(Some(&dir));
     let on_disk = TopicSettings { storage: Storage::Disk, ..TopicSettings::of_broker() };
@@ -209,7 +209,7 @@ async fn members_who_come_at_once_share_one_queue() {
 }
 
 #[tokio::test]
-async fn what_the_log_has_let_go_of_is_done_with_whatever_is_said_of_it() {
+async fn records_removed_from_the_log_are_settled_regardless_of_the_settlement() {
     let dir = tempfile::tempdir().expect("a folder");
     for storage in [Storage::Memory, Storage::Disk] {
         let broker = start((storage == Storage::Disk).then_some(&dir));

@@ -74,16 +74,16 @@ impl Queues {
         new.settings.validate()?;
         self.check_notes(&new.notes, &BTreeMap::new())?;
         let _control = self.hold().await?;
-        let there = self.by_name.read().get(&new.name).cloned();
-        if let Some(there) = there {
-            let definition = there.definition();
+        let existing = self.by_name.read().get(&new.name).cloned();
+        if let Some(existing) = existing {
+            let definition = existing.definition();
             let is_same = definition.settings == new.settings
                 && new.topic.as_ref().is_none_or(|topic| *topic == definition.topic);
             if !is_same && !new.name.is_internal() {
                 return Err(exists_already(&definition, &new));
             }
-            let (now, _) = self.renew(there.clone(), new.start).await?;
-            return Ok((now.definition(), now.id != there.id));
+            let (now, _) = self.renew(existing.clone(), new.start).await?;
+            return Ok((now.definition(), now.id != existing.id));
         }
         if self.by_name.read().len() >= QUEUES_MAX {
             return Err(Error::busy(format!("queue limit reached ({QUEUES_MAX}): delete one first")));
@@ -479,11 +479,11 @@ pub(super) fn is_saved(topic: &Topic) -> bool {
     topic.settings.storage != Storage::Memory && topic.stored_as.is_some()
 }
 
-fn exists_already(there: &QueueDefinition, new: &NewQueue) -> Error {
-    let mut differences = there.settings.differences(&new.settings);
-    let topic = new.topic.iter().filter(|topic| **topic != there.topic);
-    differences.extend(topic.map(|topic| format!("topic is {}, not {topic}", there.topic)));
+fn exists_already(existing: &QueueDefinition, new: &NewQueue) -> Error {
+    let mut differences = existing.settings.differences(&new.settings);
+    let topic = new.topic.iter().filter(|topic| **topic != existing.topic);
+    differences.extend(topic.map(|topic| format!("topic is {}, not {topic}", existing.topic)));
     let differences = differences.join("; ");
-    let message = format!("queue {} already exists with other settings: {differences}", there.name);
+    let message = format!("queue {} already exists with other settings: {differences}", existing.name);
     Error::new(ErrorKind::AlreadyExists, message)
 }

@@ -310,7 +310,7 @@ async fn receivers_and_senders_go_on_while_queues_are_forgotten() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_a_queue_begins_and_what_was_purged_is_known_after_a_kill() {
+async fn the_start_of_a_queue_and_its_purges_survive_a_kill() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path());
     broker.create_topic("log", TopicSettings::on_disk()).await.expect("created");
@@ -333,7 +333,7 @@ async fn where_a_queue_begins_and_what_was_purged_is_known_after_a_kill() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_done_with_stays_known_for_as_long_as_it_could_be_sent_again() {
+async fn acknowledged_messages_are_remembered_for_deduplication() {
     for storage in [Storage::Disk, Storage::Sqlite] {
         let dir = TempDir::new().expect("a folder");
         let broker = on_disk(dir.path());
@@ -356,7 +356,7 @@ async fn what_is_done_with_stays_known_for_as_long_as_it_could_be_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_in_memory_is_there_after_a_restart_and_empty() {
+async fn a_queue_in_memory_exists_after_a_restart_and_is_empty() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path());
     let new = || NewQueue { storage: Storage::Memory, ..new_queue("quick", QueueSettings::default()) };
@@ -476,7 +476,7 @@ async fn another_queue_over_a_topic_that_came_again_misses_nothing() {
 }
 
 #[tokio::test]
-async fn a_queue_over_a_topic_in_memory_is_there_again_with_its_topic() {
+async fn a_queue_over_a_topic_in_memory_returns_with_its_topic() {
     let dir = TempDir::new().expect("a folder");
     let in_memory = || TopicSettings { storage: Storage::Memory, ..TopicSettings::default() };
     let broker = on_disk(dir.path());
@@ -514,7 +514,7 @@ async fn no_queue_is_over_a_topic_of_the_broker_itself() {
 }
 
 #[tokio::test]
-async fn what_retention_took_keeps_nobody_from_what_is_left() {
+async fn messages_removed_by_retention_do_not_block_the_remaining_ones() {
     let broker = in_memory();
     let settings = TopicSettings { retention_bytes: 2000, storage: Storage::Memory, ..TopicSettings::default() };
     broker.create_topic("log", settings).await.expect("created");
@@ -602,7 +602,7 @@ async fn another_keeps_the_time_when_those_before_it_have_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_woken_for_nothing_wakes_nobody() {
+async fn a_receiver_that_finds_nothing_wakes_no_other() {
     let broker = in_memory();
     create(&broker, "jobs", QueueSettings::default()).await;
     let waiting: Vec<_> = (0..2).map(|_| waiter(&broker, "jobs", Duration::from_millis(400))).collect();
@@ -620,7 +620,7 @@ async fn who_is_woken_for_nothing_wakes_nobody() {
 
 /// A receiver whose connection accepts no more answers waits, and its task does not check whether it has been woken.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_told_to_one_who_does_not_look_is_for_another() {
+async fn a_wakeup_that_a_receiver_ignores_passes_to_another() {
     for is_keeper in [false, true] {
         let broker = in_memory();
         create(&broker, "jobs", QueueSettings::default()).await;
@@ -644,7 +644,7 @@ async fn what_was_told_to_one_who_does_not_look_is_for_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn as_many_messages_wake_as_many_who_wait() {
+async fn messages_wake_as_many_receivers() {
     const COUNT: usize = 3000;
     let broker = in_memory();
     create(&broker, "jobs", QueueSettings::default()).await;
@@ -673,7 +673,7 @@ async fn as_many_messages_wake_as_many_who_wait() {
 }
 
 #[tokio::test]
-async fn what_a_queue_cannot_promise_is_refused() {
+async fn settings_that_a_queue_cannot_guarantee_are_refused() {
     let broker = in_memory();
     let settings = QueueSettings { dedup: DedupRule::Queue, ..QueueSettings::default() };
     let topic = TopicSettings { partitions: 3, storage: Storage::Memory, ..TopicSettings::default() };

@@ -64,8 +64,8 @@ impl Queues {
         let by_name = self.by_name.read();
         let mut near = self.near.slot().0.write();
         let bound = Arc::new(Bound { definition: cell.definition(), cell, topic });
-        if let Some((name, there)) = by_name.get_key_value(name)
-            && Arc::ptr_eq(there, &bound.cell)
+        if let Some((name, current)) = by_name.get_key_value(name)
+            && Arc::ptr_eq(current, &bound.cell)
         {
             near.insert(name.clone(), bound.clone());
         }

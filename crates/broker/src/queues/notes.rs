@@ -34,12 +34,12 @@ impl Queues {
         }
         let beyond = |bytes: usize| bytes.saturating_sub(FREE_NOTES_BYTES);
         let all = self.by_name.read();
-        let there: usize = all.values().map(|cell| beyond(size_of_notes(&cell.definition().notes))).sum();
-        if there + beyond(bytes) - beyond(before) <= ALL_NOTES_BYTES_MAX {
+        let used: usize = all.values().map(|cell| beyond(size_of_notes(&cell.definition().notes))).sum();
+        if used + beyond(bytes) - beyond(before) <= ALL_NOTES_BYTES_MAX {
             Ok(())
         } else {
             Err(Error::busy(format!(
-                "the tags and policies of all queues have {there} of {ALL_NOTES_BYTES_MAX} bytes beyond \
+                "the tags and policies of all queues have {used} of {ALL_NOTES_BYTES_MAX} bytes beyond \
              {FREE_NOTES_BYTES} bytes of each queue: remove some first"
             )))
         }

@@ -108,7 +108,7 @@ impl Queues {
         check_most("lease_ms", receive.lease_ms, LEASE_TOTAL_MS_MAX)?;
         let bound = self.bound(queue).await?;
         if receive.wait.is_zero() {
-            bound.cell.check_there()?;
+            bound.cell.check_exists()?;
             let (found, _) = self.receive_now(&bound.cell, &bound.topic, receive).await?;
             self.note_received(&bound.cell, &found);
             return Ok(found);
@@ -125,7 +125,7 @@ impl Queues {
             tokio::pin!(news);
             waiting.has_looked = false;
             news.as_mut().enable();
-            cell.check_there()?;
+            cell.check_exists()?;
             // Every message for which a receiver was woken so far can be found from here on.
             cell.unseen_ms.store(0, Ordering::SeqCst);
             let outcome = self.receive_now(cell, topic, receive).await;

@@ -46,15 +46,15 @@ impl Queues {
 
     pub async fn snapshot(&self, name: &str) -> Result<Snapshot> {
         self.restored().await?;
-        let there = self.read_document(SNAPSHOT, name);
-        Snapshot::decode(&there.ok_or_else(|| Error::not_found(format!("there is no snapshot {name}")))?)
+        let stored = self.read_document(SNAPSHOT, name);
+        Snapshot::decode(&stored.ok_or_else(|| Error::not_found(format!("there is no snapshot {name}")))?)
     }
 
     /// Returns the snapshots whose names begin with `prefix`, in the order of their names.
     pub async fn snapshots(&self, prefix: &str) -> Result<Vec<(String, Snapshot)>> {
         self.restored().await?;
-        let there = self.read_documents(SNAPSHOT, prefix).into_iter();
-        there.map(|(name, bytes)| Ok((name, Snapshot::decode(&bytes)?))).collect()
+        let stored = self.read_documents(SNAPSHOT, prefix).into_iter();
+        stored.map(|(name, bytes)| Ok((name, Snapshot::decode(&bytes)?))).collect()
     }
 
     pub async fn delete_snapshot(&self, name: &str) -> Result<()> {
@@ -93,8 +93,8 @@ impl Queues {
                 let start = log.extent().start;
                 match of {
                     Some(of) => {
-                        let there = of.offsets().filter(|offset| *offset >= start);
-                        view.seek_to(there, of.next.max(start));
+                        let present = of.offsets().filter(|offset| *offset >= start);
+                        view.seek_to(present, of.next.max(start));
                     }
                     None => view.seek(start),
                 }

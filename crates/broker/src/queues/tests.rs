@@ -92,7 +92,7 @@ async fn a_message_is_given_to_one_receiver_until_it_is_returned_or_done_with() 
 }
 
 #[tokio::test]
-async fn who_waits_is_woken_by_a_message_by_a_return_and_by_the_end_of_a_lease() {
+async fn a_waiter_is_woken_by_a_message_by_a_return_and_by_the_end_of_a_lease() {
     let broker = in_memory();
     create(&broker, "jobs", QueueSettings::default()).await;
     let wait = |broker: &Arc<Broker>| {
@@ -174,7 +174,7 @@ async fn a_queue_that_may_have_few_bytes_drops_its_oldest_messages() {
 }
 
 #[tokio::test]
-async fn what_comes_back_for_the_last_time_goes_to_the_dead_letters_though_nobody_asks_for_it() {
+async fn a_message_out_of_attempts_moves_to_the_dead_letters_without_a_receiver() {
     let broker = in_memory();
     create(&broker, "dead", QueueSettings::default()).await;
     let dead_letter = Some(TopicName::parse("dead").expect("a name"));
@@ -261,7 +261,7 @@ async fn dead_letters_that_go_in_a_circle_neither_spin_nor_are_lost() {
 }
 
 #[tokio::test]
-async fn what_nobody_can_handle_goes_to_the_dead_letters_and_back() {
+async fn failed_messages_move_to_the_dead_letters_and_are_redriven() {
     let broker = in_memory();
     create(&broker, "dead", QueueSettings::default()).await;
     let dead_letter = Some(TopicName::parse("dead").expect("a name"));
@@ -288,7 +288,7 @@ async fn what_nobody_can_handle_goes_to_the_dead_letters_and_back() {
 }
 
 #[tokio::test]
-async fn a_queue_is_found_again_with_what_was_given_out() {
+async fn a_queue_is_restored_with_its_leases() {
     let dir = TempDir::new().expect("a folder");
     let (receipt, ids) = {
         let broker = on_disk(&dir);
@@ -380,7 +380,7 @@ async fn purged_and_sought() {
 }
 
 #[tokio::test]
-async fn what_was_leased_to_somebody_who_is_gone_goes_back_and_nobody_elses() {
+async fn a_release_returns_only_messages_whose_leases_are_still_held() {
     let broker = in_memory();
     create(&broker, "jobs", QueueSettings::default()).await;
     send(&broker, "jobs", &["a", "b"]).await;
@@ -451,7 +451,7 @@ async fn a_full_queue_refuses_or_drops_its_oldest() {
 
 /// Retention of a topic with that setting waits for its queues. Without queues it works as for any other topic.
 #[tokio::test]
-async fn retention_spares_what_a_queue_has_not_acknowledged() {
+async fn retention_keeps_unacknowledged_messages() {
     let dir = TempDir::new().expect("a folder");
     for storage in [Storage::Memory, Storage::Disk, Storage::Sqlite] {
         let broker = on_disk(&dir);
@@ -526,7 +526,7 @@ async fn a_full_memory_takes_acknowledged_records_only() {
 }
 
 #[tokio::test]
-async fn a_snapshot_keeps_what_was_not_done_with() {
+async fn a_snapshot_keeps_unacknowledged_messages() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(&dir);
     let settings = TopicSettings { drop_consumed: true, storage: Storage::Disk, ..TopicSettings::on_disk() };
@@ -693,7 +693,7 @@ async fn sent_from_threads(broker: &Arc<Broker>, queue: &'static str, message: O
 }
 
 #[tokio::test]
-async fn every_thread_goes_by_what_a_queue_is_now() {
+async fn every_thread_uses_the_current_definition_of_a_queue() {
     let broker = in_memory();
     create(&broker, "jobs", QueueSettings::default()).await;
     let message = OutMessage { body: &[b'x'; 2000], dedup: Some("1"), ..OutMessage::default() };
@@ -758,7 +758,7 @@ async fn a_call_that_reads_files_is_given_all_of_a_group_and_each_message_once()
 }
 
 #[tokio::test]
-async fn a_look_without_taking_sees_what_is_due_again() {
+async fn a_peek_returns_messages_that_are_due_again() {
     let broker = in_memory();
     create(&broker, "jobs", QueueSettings { lease_ms: 0, ..QueueSettings::default() }).await;
     send(&broker, "jobs", &["returned"]).await;

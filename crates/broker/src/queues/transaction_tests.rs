@@ -142,7 +142,7 @@ async fn floor(broker: &Broker, queue: &str) -> u64 {
     positions[0].start
 }
 
-async fn check_what_is_delivered(broker: &Arc<Broker>) {
+async fn check_delivered(broker: &Arc<Broker>) {
     create(broker, 2, false, QueueSettings::default()).await;
     let mut aborting = Writer::new(broker, "a").await;
     let mut committing = Writer::new(broker, "b").await;
@@ -179,14 +179,14 @@ async fn check_what_is_delivered(broker: &Arc<Broker>) {
 }
 
 #[tokio::test]
-async fn a_queue_delivers_what_is_committed_and_nothing_else_in_memory() {
-    check_what_is_delivered(&in_memory()).await;
+async fn a_queue_delivers_only_committed_messages_in_memory() {
+    check_delivered(&in_memory()).await;
 }
 
 #[tokio::test]
-async fn a_queue_delivers_what_is_committed_and_nothing_else_on_disk() {
+async fn a_queue_delivers_only_committed_messages_on_disk() {
     let dir = TempDir::new().expect("a folder");
-    check_what_is_delivered(&on_disk(dir.path())).await;
+    check_delivered(&on_disk(dir.path())).await;
 }
 
 #[tokio::test]
@@ -207,7 +207,7 @@ async fn a_receiver_that_waits_gets_a_transaction_once_it_is_committed() {
 }
 
 #[tokio::test]
-async fn a_queue_is_set_to_deliver_what_is_not_committed_and_back() {
+async fn the_isolation_of_a_queue_can_be_changed_both_ways() {
     let broker = in_memory();
     create(&broker, 1, false, QueueSettings::default()).await;
     add_queue(&broker, "all", QueueSettings { isolation: Isolation::Uncommitted, ..QueueSettings::default() }).await;
@@ -231,7 +231,7 @@ async fn a_queue_is_set_to_deliver_what_is_not_committed_and_back() {
 }
 
 #[tokio::test]
-async fn a_restart_finds_what_is_committed_and_what_is_still_open() {
+async fn a_restart_finds_committed_and_open_transactions() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path());
     create(&broker, 1, false, QueueSettings::default()).await;
@@ -262,7 +262,7 @@ async fn a_restart_finds_what_is_committed_and_what_is_still_open() {
 }
 
 #[tokio::test]
-async fn what_compaction_took_is_no_message() {
+async fn compacted_records_are_not_messages() {
     let dir = TempDir::new().expect("a folder");
     let broker = on_disk(dir.path());
     create(&broker, 1, true, QueueSettings::default()).await;

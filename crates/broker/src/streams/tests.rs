@@ -38,10 +38,10 @@ fn made(broker: &Arc<Broker>, name: &str) -> Stream {
 async fn delete(broker: &Arc<Broker>, name: &str) -> bool {
     let cache = broker.caches.open("db0").expect("a cache");
     let mut locked = cache.lock_one(name.as_bytes());
-    let was_there = locked.delete(name.as_bytes());
+    let existed = locked.delete(name.as_bytes());
     let commit = locked.finish().commit;
     commit.wait().await.expect("deleted");
-    was_there
+    existed
 }
 
 fn is_listed(broker: &Arc<Broker>, name: &str) -> bool {
@@ -85,7 +85,7 @@ fn values(entries: &[Entry]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_others_publish_is_there_with_ids_of_its_own() {
+async fn records_of_other_publishers_are_entries_with_their_own_ids() {
     let broker = in_memory();
     let stream = made(&broker, "s");
     add(&stream, NewEntryId::Is(id(5, 3)), "a").await.expect("added");
@@ -103,7 +103,7 @@ async fn what_others_publish_is_there_with_ids_of_its_own() {
 
 /// Each entry has the id that was returned to its client, however many others publish concurrently.
 #[tokio::test]
-async fn ids_are_what_was_answered_while_others_publish() {
+async fn ids_match_the_responses_under_concurrent_publishing() {
     for directory in [None, Some(TempDir::new().expect("a folder"))] {
         let broker = directory.as_ref().map_or_else(in_memory, on_disk);
         broker.restore_streams(|name| ("db0".to_owned(), name.into())).await.expect("restored");
@@ -132,7 +132,7 @@ async fn ids_are_what_was_answered_while_others_publish() {
 }
 
 #[tokio::test]
-async fn what_retention_removes_is_not_counted_and_the_rest_keeps_its_ids() {
+async fn entries_removed_by_retention_are_not_counted_and_the_rest_keeps_its_ids() {
     let broker = in_memory();
     let stream = made(&broker, "s");
     for number in 0..1000 {
@@ -377,7 +377,7 @@ async fn nothing_is_added_behind_an_open_transaction() {
 }
 
 #[tokio::test]
-async fn whoever_waits_is_woken_by_what_comes_and_what_goes() {
+async fn waiters_are_woken_by_new_entries_and_by_deletions() {
     let broker = in_memory();
     let names = ["s".to_owned()];
     let count = async |wanted: Option<u64>| {
@@ -409,7 +409,7 @@ async fn whoever_waits_is_woken_by_what_comes_and_what_goes() {
 }
 
 #[tokio::test]
-async fn what_came_before_the_stop_is_found() {
+async fn entries_from_before_the_stop_are_found() {
     let broker = in_memory();
     let mut attempts = 0;
     let names = ["s".to_owned()];

@@ -183,7 +183,7 @@ async fn all_of_a_transaction_counts_or_nothing() {
 }
 
 #[tokio::test]
-async fn who_has_been_replaced_writes_nothing_more() {
+async fn a_replaced_producer_writes_nothing_more() {
     let broker = in_memory().await;
     let id = tid("a");
     let zombie = broker.transactions.init(&id, None, TIMEOUT_MS).await.expect("begun");
@@ -417,7 +417,7 @@ async fn staging(broker: &Arc<Broker>, id: &TransactionalId, offset: Offset) -> 
 /// A decision that is carried out again keeps later commits and replaces earlier ones, even if the clock was set back
 /// in between.
 #[tokio::test]
-async fn what_was_committed_since_is_not_taken_back() {
+async fn later_commits_are_not_reverted() {
     let broker = in_memory().await;
     let id = tid("a");
     broker.groups.table().note_commit_ms(Clock::SYSTEM.now_ms() + 3_600_000);
@@ -483,7 +483,7 @@ async fn an_end_is_read_when_it_is_durable() {
 }
 
 #[tokio::test]
-async fn a_topic_that_comes_back_has_nothing_of_what_was_staged() {
+async fn a_recreated_topic_has_no_staged_offsets() {
     let broker = in_memory().await;
     let id = tid("a");
     let producer = staging(&broker, &id, 7).await;

@@ -125,7 +125,7 @@ impl QueueCell {
         self.earlier.notify_one();
     }
 
-    pub(crate) fn check_there(&self) -> Result<()> {
+    pub(crate) fn check_exists(&self) -> Result<()> {
         if self.is_deleted.load(Ordering::Acquire) {
             Err(Error::not_found(format!("queue {} was deleted", self.definition().name)))
         } else {

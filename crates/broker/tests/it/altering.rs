@@ -50,7 +50,7 @@ async fn a_topic_takes_batches_by_the_settings_that_it_has_now() {
 }
 
 #[tokio::test]
-async fn a_topic_whose_retention_is_shortened_loses_what_is_beyond_it() {
+async fn a_reduced_retention_removes_the_records_beyond_it() {
     let broker = start(Settings::default());
     broker.create_topic("t", TopicSettings::of_broker()).await.expect("created");
     for _ in 0..10 {
@@ -89,7 +89,7 @@ async fn records_carry_the_time_at_which_they_arrived_where_the_topic_says_so() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn settings_outlive_the_broker_and_a_compacted_topic_refuses_what_has_no_key() {
+async fn settings_survive_a_restart_and_a_compacted_topic_refuses_records_without_a_key() {
     let dir = tempfile::tempdir().expect("a folder");
     let broker = open(dir.path());
     let disk = TopicSettings { storage: Storage::Disk, ..TopicSettings::of_broker() };
@@ -119,7 +119,7 @@ async fn settings_outlive_the_broker_and_a_compacted_topic_refuses_what_has_no_k
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused_and_changes_nothing() {
+async fn impossible_settings_are_refused_and_change_nothing() {
     let broker = start(Settings::default());
     let before = broker.create_topic("t", TopicSettings::of_broker()).await.expect("created").settings;
     let none = SettingsChange::default();

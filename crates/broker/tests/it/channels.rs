@@ -38,7 +38,7 @@ async fn received(subscription: &mut Subscription, follow: &mut Follow) -> Vec<S
 }
 
 #[tokio::test]
-async fn listeners_get_what_is_published_and_nothing_is_created() {
+async fn listeners_receive_messages_and_no_topic_is_created() {
     let broker = start(Settings { auto_create_topics: false, ..Settings::default() });
     assert_eq!(publish_bytes(&broker, "news", 10).expect("taken"), None);
     let mut one = listen(&broker, "news");
@@ -80,7 +80,7 @@ async fn listeners_get_what_is_published_and_nothing_is_created() {
 
 /// A slow subscriber reads the rest of a channel as long as the channel exists, and receives gaps for what it misses.
 #[tokio::test]
-async fn a_slow_listener_is_told_what_it_misses() {
+async fn a_slow_listener_receives_gaps_for_missed_messages() {
     let broker = start(Settings::default());
     let request = Subscribe { queue_batches: Some(1), credit: 1, ..ask(">") };
     let mut slow = subscribe(&broker, request).expect("subscribed");

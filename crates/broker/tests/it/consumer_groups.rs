@@ -141,7 +141,7 @@ async fn members_that_wait_hear_of_each_other_at_once() {
 
 /// A member that does not release partitions in time is removed, however long its session timeout.
 #[tokio::test]
-async fn a_member_that_keeps_what_it_shall_give_up_is_put_out() {
+async fn a_member_that_keeps_revoked_partitions_is_removed() {
     let broker = start(Settings::default());
     with_topic(&broker, "t", 4).await;
     let mut first = Member::join_slow(&broker, "first", "t", 600_000, 100).await;
@@ -205,7 +205,7 @@ async fn topics_that_come_and_go_are_heard_of() {
 
 /// State of the group: the readers, their positions, and the lag.
 #[tokio::test]
-async fn lag_is_the_end_less_what_is_committed() {
+async fn lag_is_the_end_minus_the_committed_offset() {
     let broker = start(Settings::default());
     with_topic(&broker, "t", 3).await;
     for partition in [0, 0, 0, 1] {

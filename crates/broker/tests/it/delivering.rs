@@ -181,7 +181,7 @@ async fn publishers_that_wait_all_go_on() {
 
 /// A subscription that was ended still receives the queued deliveries, then the reason; publishers do not wait for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_end_comes_after_what_was_queued() {
+async fn the_end_follows_the_queued_deliveries() {
     let broker: Arc<Broker> = start(Settings::default());
     let mut request = ask("t");
     (request.overflow, request.queue_batches) = (Overflow::Block, Some(4));

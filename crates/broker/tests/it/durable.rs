@@ -63,7 +63,7 @@ fn numbered(producer: Producer, records: usize) -> DraftBatch {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_is_in_the_log_once_whatever_ends_between_its_tries() {
+async fn a_retried_batch_is_in_the_log_once_across_restarts() {
     let mut dir = tempfile::tempdir().expect("a folder");
     let mut sequence = 0;
     let mut producers = Vec::new();
@@ -100,7 +100,7 @@ async fn a_batch_is_in_the_log_once_whatever_ends_between_its_tries() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_acknowledgement_says_what_it_means() {
+async fn an_acknowledgement_has_its_requested_level() {
     let dir = tempfile::tempdir().expect("a folder");
     let broker = open(dir.path());
     for (acks, waits) in [(Acks::None, false), (Acks::Accepted, false), (Acks::Committed, true), (Acks::Default, true)]

@@ -44,7 +44,7 @@ async fn a_topic_grows_and_does_not_shrink() {
 /// Subscribers of the whole topic, or of a pattern, receive the new partitions from their first record on; a queue
 /// group shares them, and a subscriber of a single partition receives no other.
 #[tokio::test]
-async fn who_reads_all_of_it_gets_the_new_partitions() {
+async fn subscribers_of_a_whole_topic_get_the_new_partitions() {
     let broker = start(Settings::default());
     broker.create_topic("a.b", of(1)).await.expect("created");
     let member = || Subscribe { group: Some("g".into()), ..ask("a.b") };
@@ -90,7 +90,7 @@ async fn who_reads_all_of_it_gets_the_new_partitions() {
 
 /// A subscription that is opened while a topic grows misses no partition, in either order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn who_comes_while_it_grows_misses_none() {
+async fn subscriptions_opened_during_growth_miss_no_partition() {
     let broker = start(Settings::default());
     broker.create_topic("t", of(300)).await.expect("created");
     for partitions in 301..400 {

@@ -12,7 +12,7 @@ async fn create(broker: &Broker, name: &str, storage: Storage) -> engine::TopicI
 }
 
 #[tokio::test]
-async fn a_topic_that_is_created_again_has_another_id_and_one_that_grows_keeps_it() {
+async fn a_recreated_topic_has_another_id_and_a_grown_topic_keeps_its_id() {
     let broker = start(Settings::default());
     let first = create(&broker, "a", Storage::Memory).await;
     assert_eq!(broker.grow_topic("a", 3).await.expect("grown").id, first);

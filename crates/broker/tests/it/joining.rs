@@ -66,7 +66,7 @@ async fn nothing_is_lost_or_repeated_at_the_seam() {
 
 /// If retention removes history while subscribers read, they receive gaps for exactly the offsets that they miss.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_retention_takes_from_a_reader_is_told() {
+async fn readers_receive_gaps_for_records_removed_by_retention() {
     let broker = start(Settings::default());
     let settings = TopicSettings { retention_bytes: 20_000, ..TopicSettings::default() };
     broker.create_topic("t", settings).await.expect("created");

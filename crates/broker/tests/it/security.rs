@@ -79,7 +79,7 @@ async fn users_of_the_configuration_come_in_and_do_not_change() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_changed_outlives_the_broker() {
+async fn changes_survive_a_restart() {
     let dir = tempfile::tempdir().expect("a folder");
     let broker = reopen(dir.path());
     let both = Mechanism::ALL.map(|mechanism| (name("ann"), credential(mechanism, "pencil")));
@@ -199,7 +199,7 @@ async fn secrets_last_and_are_read_by_no_request() {
 
 /// Clients without a name have no permissions: with access control lists, they can read no internal topic.
 #[tokio::test]
-async fn who_has_no_name_reads_no_topic_of_the_broker_that_has_lists() {
+async fn clients_without_a_name_read_no_internal_topic_of_a_broker_with_lists() {
     for (is_authorizing, refused) in [(false, &["_queues", "_caches"][..]), (true, &INTERNAL_TOPICS[..])] {
         let security = SecuritySettings { is_authorizing, ..SecuritySettings::default() };
         let broker = start(Settings { security, ..Settings::default() });

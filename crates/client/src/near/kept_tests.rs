@@ -72,7 +72,7 @@ fn gone(key: &str, kind: ChangeKind, version: u64) -> Change {
 }
 
 #[test]
-fn what_was_asked_for_is_kept_and_follows_the_watch() {
+fn requested_entries_are_kept_and_follow_the_watch() {
     let mut near = Fixture::new(1 << 20);
     near.ask("a", value("one", 1));
     near.ask("b", None);
@@ -97,7 +97,7 @@ fn what_was_asked_for_is_kept_and_follows_the_watch() {
 }
 
 #[test]
-fn news_that_are_older_than_what_is_kept_change_nothing() {
+fn news_older_than_the_kept_entry_change_nothing() {
     let mut near = Fixture::new(1 << 20);
     near.ask("a", value("new", 10));
     near.news(put("a", "old", 9));
@@ -184,7 +184,7 @@ fn nothing_is_served_that_the_watch_has_not_vouched_for_lately() {
 }
 
 #[test]
-fn a_reset_empties_it_and_goes_on_behind_what_is_there() {
+fn a_reset_empties_the_cache_and_continues_after_the_scan() {
     let mut near = Fixture::new(1 << 20);
     near.ask("a", value("one", 1));
     let mark = near.miss("b");
@@ -200,7 +200,7 @@ fn a_reset_empties_it_and_goes_on_behind_what_is_there() {
 }
 
 #[test]
-fn what_was_answered_past_it_is_never_taken_back() {
+fn responses_that_bypassed_the_cache_are_never_reverted() {
     let mut near = Fixture::new(1 << 20);
     for answer in [None, value("three", 3)] {
         near.ask("a", value("one", 1));
@@ -217,7 +217,7 @@ fn what_was_answered_past_it_is_never_taken_back() {
 }
 
 #[test]
-fn an_entry_is_there_until_its_time_and_not_a_ms_longer() {
+fn an_entry_is_kept_until_its_expiry_and_no_longer() {
     let mut near = Fixture::new(1 << 20);
     let timed = Value { expires_ms: Some(near.now.ms + 100), ..value("one", 1).expect("a value") };
     near.ask("a", Some(timed.clone()));
@@ -230,7 +230,7 @@ fn an_entry_is_there_until_its_time_and_not_a_ms_longer() {
 }
 
 #[test]
-fn its_bytes_are_bounded_and_what_is_asked_for_stays() {
+fn its_bytes_are_bounded_and_frequently_requested_entries_stay() {
     let mut near = Fixture::new(100 << 10);
     let text = "x".repeat(1000);
     let mut hits = 0;

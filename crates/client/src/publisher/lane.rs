@@ -274,8 +274,8 @@ impl<T> Lane<T> {
             ErrorKind::OutOfSequence if is_numbered => {
                 // After a refused batch this answer is expected. For the first of all batches it means that the broker
                 // does not know the producer.
-                let is_unknown_there = at == 0 && self.drain.is_none();
-                let renumber = if is_unknown_there { Renumber::Restart } else { Renumber::Keep };
+                let is_unknown_to_broker = at == 0 && self.drain.is_none();
+                let renumber = if is_unknown_to_broker { Renumber::Restart } else { Renumber::Keep };
                 self.repeat(at, renumber);
                 None
             }

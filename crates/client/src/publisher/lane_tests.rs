@@ -316,7 +316,7 @@ fn on_the_wire(is_numbered: bool, records: usize) -> World {
 }
 
 #[test]
-fn what_was_taken_before_the_wire_broke_is_not_taken_again() {
+fn batches_accepted_before_a_disconnect_are_not_accepted_again() {
     let mut world = on_the_wire(true, 5);
     world.apply(Op::Cut { arrive: 3 });
     world.heal();
@@ -356,7 +356,7 @@ fn a_batch_that_is_refused_for_good_leaves_no_gap() {
 }
 
 #[test]
-fn what_moves_up_is_not_mistaken_for_what_is_still_on_a_broken_wire() {
+fn renumbered_batches_are_not_mistaken_for_those_on_a_broken_connection() {
     let mut world = on_the_wire(true, 4);
     world.apply(Op::Broker(Broker::Takes));
     world.apply(Op::Broker(Broker::Refuses(ErrorKind::TooLarge)));
@@ -406,7 +406,7 @@ fn a_producer_that_was_forgotten_goes_on_as_another() {
 }
 
 #[test]
-fn what_waits_too_long_is_given_up_and_the_rest_goes_on() {
+fn batches_that_wait_too_long_fail_and_the_rest_continues() {
     let mut world = on_the_wire(true, 2);
     world.apply(Op::Wait(30_000));
     world.apply(Op::Gather { is_last: true });
@@ -420,7 +420,7 @@ fn what_waits_too_long_is_given_up_and_the_rest_goes_on() {
 }
 
 #[test]
-fn what_is_given_up_unsent_says_why_it_was_not_taken_and_nothing_else() {
+fn an_expired_batch_fails_with_its_own_refusal_or_a_timeout() {
     let mut world = on_the_wire(true, 2);
     world.apply(Op::Broker(Broker::Refuses(ErrorKind::TooLarge)));
     world.apply(Op::Broker(Broker::Takes));

@@ -111,7 +111,7 @@ fn a_full_buffer_takes_no_more_until_a_quarter_is_free() {
 }
 
 #[test]
-fn what_lingers_goes_when_the_buffer_is_full() {
+fn lingering_records_are_sent_when_the_buffer_is_full() {
     let ledger = ledger(1, |settings| {
         settings.linger = TIMEOUT;
         settings.batch_bytes = 100_000;
@@ -191,7 +191,7 @@ fn every_record_is_told_of_once() {
 }
 
 #[test]
-fn what_is_not_answered_in_time_is_given_up_and_frees_the_buffer() {
+fn records_without_a_response_in_time_fail_and_free_the_buffer() {
     let ledger = ledger(1, |settings| settings.batches_in_flight_max = 1);
     let on_the_wire = added(&ledger, "on the wire");
     let (batch, _) = sent(&ledger).remove(0);
@@ -213,7 +213,7 @@ fn what_is_not_answered_in_time_is_given_up_and_frees_the_buffer() {
 }
 
 #[test]
-fn whoever_waits_hears_that_the_publisher_went_away() {
+fn waiters_receive_an_error_when_the_publisher_is_dropped() {
     let ledger = ledger(1, |_| {});
     let sent_before = added(&ledger, "sent");
     let (batch, _) = sent(&ledger).remove(0);
@@ -230,7 +230,7 @@ fn whoever_waits_hears_that_the_publisher_went_away() {
 }
 
 #[test]
-fn what_failed_is_no_work_any_more() {
+fn failed_records_are_no_longer_work() {
     let ledger = ledger(2, |_| {});
     let delivery = added(&ledger, "x");
     assert!(ledger.has_work());

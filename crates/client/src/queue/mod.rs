@@ -340,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_together_is_bounded_and_keeps_its_order() {
+    fn messages_sent_together_are_bounded_and_keep_their_order() {
         let sizes = [10, SEND_BYTES_MAX + 1, 10, 10, SEND_BYTES_MAX / 2, SEND_BYTES_MAX / 2];
         let mut messages: Vec<_> = sizes.iter().map(|len| OutMessage::new(vec![0; *len])).collect();
         messages.extend((0..2 * SEND_COUNT_MAX).map(|_| OutMessage::new("x")));

@@ -49,10 +49,10 @@ pub(super) async fn create(State(http): State<Arc<Http>>, Topic(cache): Topic, r
         codec::optional_json(&http.bodies, request).await?.unwrap_or_default();
     let eviction = eviction.as_deref().map(Eviction::parse).transpose()?.unwrap_or_default();
     let settings = CacheSettings { bytes_max, eviction, ttl_ms, is_durable };
-    let was_there = http.broker.caches.describe(&cache).is_ok();
+    let existed = http.broker.caches.describe(&cache).is_ok();
     let made = http.broker.caches.create(&cache, settings)?;
     made.settled().wait().await?;
-    let status = if was_there { StatusCode::OK } else { StatusCode::CREATED };
+    let status = if existed { StatusCode::OK } else { StatusCode::CREATED };
     Ok(codec::json(status, &shown(&made.status())))
 }
 

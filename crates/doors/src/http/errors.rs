@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_broker_leads_is_told_with_its_address() {
+    fn a_not_leader_error_contains_the_address_of_the_leader() {
         let failure = Failure::from(Error::not_leader("why", Some("b.example:7400")));
         let body: serde_json::Value = serde_json::from_slice(&codec::to_json(&failure.body())).expect("JSON");
         let error = &body["error"];
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_may_come_back_later_is_told_when() {
+    fn retryable_errors_have_a_retry_after() {
         for kind in ErrorKind::ALL {
             let response = Failure::from(Error::new(kind, "why")).into_response();
             assert!(response.status().is_client_error() || response.status().is_server_error(), "{kind:?}");

@@ -323,9 +323,9 @@ pub(super) async fn create_topic(
         codec::expect_json(&head.headers)?;
         codec::parse_json(&body.bytes)?
     };
-    let was_there = http.broker.describe_topic(&topic).is_ok();
+    let existed = http.broker.describe_topic(&topic).is_ok();
     let status = http.broker.create_topic(&topic, given.over(TopicSettings::of_broker())?).await?;
-    let code = if was_there { StatusCode::OK } else { StatusCode::CREATED };
+    let code = if existed { StatusCode::OK } else { StatusCode::CREATED };
     Ok(codec::json(code, &TopicOut::new(&status)))
 }
 
@@ -462,7 +462,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_resumes_after_what_it_has_seen() {
+    fn a_client_resumes_after_its_last_event() {
         let resumed = |text: &str| resume(text).ok();
         assert_eq!(resumed("0:41"), Some(Start::Offsets(vec![(0, 42)])));
         assert_eq!(resumed("0:-1"), Some(Start::Offsets(vec![(0, 0)])));

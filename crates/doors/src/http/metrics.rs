@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn those_who_ask_together_share_a_page_and_who_asks_later_gets_a_new_one() {
+    async fn concurrent_requests_share_a_page_and_later_ones_get_a_new_one() {
         let broker = Broker::start(Settings::default(), &[Handle::current()]).expect("started");
         let pages = MetricsPages::default();
         let read = || pages.read(&broker, Ipv4Addr::LOCALHOST.into());

@@ -31,13 +31,13 @@ pub(super) struct Page {
 impl Page {
     /// Returns the maximum number of bytes that the page takes, including decompressed batches and intermediate texts.
     pub fn bytes_max(&self) -> usize {
-        let there: usize = self.batches.iter().map(RecordBatch::len).sum();
+        let batch_bytes: usize = self.batches.iter().map(RecordBatch::len).sum();
         let (all, largest) =
             self.batches.iter().map(size_of).fold((0, 0), |(all, largest), size| (all + size, size.max(largest)));
         let count = self.batches.iter().map(|batch| batch.count() as usize).sum::<usize>().min(self.records_max);
         // The base64 text of a value exists in addition to its JSON.
         let text = largest.min(RECORD_JSON_BYTES_MAX);
-        there + largest + text + json_bytes_max(all, count).min(PAGE_BYTES_MAX + RECORD_JSON_BYTES_MAX)
+        batch_bytes + largest + text + json_bytes_max(all, count).min(PAGE_BYTES_MAX + RECORD_JSON_BYTES_MAX)
     }
 
     /// Writes the page, within the memory that is held for it.

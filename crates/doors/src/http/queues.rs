@@ -65,9 +65,9 @@ pub(super) async fn create(State(http): State<Arc<Http>>, Topic(queue): Topic, r
             setting => set(&mut new.settings, setting, &value)?,
         }
     }
-    let was_there = http.broker.queues.get(&queue).await.is_ok();
+    let existed = http.broker.queues.get(&queue).await.is_ok();
     let definition = http.broker.queues.create(new).await?;
-    let code = if was_there { StatusCode::OK } else { StatusCode::CREATED };
+    let code = if existed { StatusCode::OK } else { StatusCode::CREATED };
     Ok(codec::json(code, &shown(&http.broker, &definition).await?))
 }
 

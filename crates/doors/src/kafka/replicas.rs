@@ -225,10 +225,10 @@ pub(super) fn alter_replica_log_dirs(
     let move_to = |path: &str, topic: &str, partition: i32| {
         allowed?;
         let found = dirs.iter().find(|(_, dir)| dir.as_deref() == Some(path));
-        let (is_there_on_disk, _) = found.ok_or(Code::LOG_DIR_NOT_FOUND)?;
+        let (is_dir_on_disk, _) = found.ok_or(Code::LOG_DIR_NOT_FOUND)?;
         // tidy: the response has only room for a code.
         let outline = check_place(broker, topic, partition).map_err(|_| Code::REPLICA_NOT_AVAILABLE)?;
-        if is_on_disk(&outline) == *is_there_on_disk { Ok(()) } else { Err(Code::INVALID_REQUEST) }
+        if is_on_disk(&outline) == *is_dir_on_disk { Ok(()) } else { Err(Code::INVALID_REQUEST) }
     };
     let mut results: BTreeMap<String, Vec<AlterReplicaLogDirPartitionResult>> = BTreeMap::new();
     for dir in request.dirs {

@@ -119,8 +119,8 @@ async fn a_transaction_from_its_first_to_its_last_request() {
     assert_eq!(none.error_code, Code::TRANSACTIONAL_ID_NOT_FOUND.0);
     let topics = vec![TopicRequest { name: "t".into(), partition_indexes: vec![1, 5] }];
     let known = describe_producers(&broker, &caller(0), DescribeProducersRequest { topics });
-    let [there, missing] = &known.topics[0].partitions[..] else { panic!("two were asked for") };
-    let state = &there.active_producers[0];
+    let [present, missing] = &known.topics[0].partitions[..] else { panic!("two were asked for") };
+    let state = &present.active_producers[0];
     assert_eq!((state.producer_id, state.last_sequence, state.last_timestamp), (producer.id, 0, 5));
     assert_eq!((state.current_txn_start_offset, missing.error_code), (0, 3));
 

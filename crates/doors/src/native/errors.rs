@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_broker_leads_is_answered_on_an_open_stream() {
+    fn a_not_leader_error_is_answered_and_keeps_the_stream_open() {
         assert_eq!(of_request(&Error::not_leader("why", Some("b.example:7400"))), Verdict::Answer);
     }
 }

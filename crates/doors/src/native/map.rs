@@ -140,8 +140,8 @@ impl NativeHandler {
                     return Ok(Reply::Now(response));
                 }
                 let is_late = broker.caches.are_late();
-                let lasts = async move { commit.wait().await.map(|()| response) };
-                if is_late { alone(lasts) } else { later(lasts) }
+                let when_durable = async move { commit.wait().await.map(|()| response) };
+                if is_late { alone(when_durable) } else { later(when_durable) }
             }
             Request::Stats => now(Response::Stats(broker.stats()?)),
             Request::Ping => now(Response::Pong),

@@ -187,15 +187,15 @@ impl Frames {
 
     /// Returns the next message, if it is complete.
     pub fn take(&mut self) -> Result<Option<Bytes>> {
-        let there: &[u8] = if self.partial.is_empty() { &self.whole } else { &self.partial };
-        let Some(&[flag, a, b, c, d]) = there.first_chunk::<PREFIX_BYTES>() else {
+        let buffered: &[u8] = if self.partial.is_empty() { &self.whole } else { &self.partial };
+        let Some(&[flag, a, b, c, d]) = buffered.first_chunk::<PREFIX_BYTES>() else {
             return Ok(None);
         };
         let len = u32::from_be_bytes([a, b, c, d]) as usize;
         if len > self.bytes_max {
             return Err(too_large(self.bytes_max));
         }
-        if there.len() < PREFIX_BYTES + len {
+        if buffered.len() < PREFIX_BYTES + len {
             return Ok(None);
         }
         if !self.partial.is_empty() {
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compressed_is_bounded_when_it_is_whole() {
+    fn decompressed_messages_are_bounded() {
         let gzip = |bytes: &[u8]| {
             let mut out = Vec::new();
             std::io::copy(&mut flate2::read::GzEncoder::new(bytes, flate2::Compression::fast()), &mut out)

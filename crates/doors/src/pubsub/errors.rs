@@ -188,12 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn what_another_broker_leads_is_unavailable_here() {
+    fn a_not_leader_error_is_unavailable() {
         assert_eq!(Failure::from(Error::not_leader("why", Some("b.example:7400"))).code, Code::Unavailable);
     }
 
     #[test]
-    fn what_a_failure_repeats_is_bounded() {
+    fn quoted_input_in_a_failure_is_bounded() {
         assert_eq!(Failure::invalid("x".repeat(1024)).message.len(), 1024);
         let long = Failure::not_found("\u{e4}".repeat(100_000)).message;
         assert_eq!((long.len(), long.ends_with("\u{e4}..")), (1026, true));

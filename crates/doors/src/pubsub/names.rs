@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_leads_to_the_broker_and_back_and_no_two_meet() {
+    fn names_map_to_distinct_broker_names_and_back() {
         let names = Names::new("thalweg".into());
         let mut seen = std::collections::HashSet::new();
         for project in ["thalweg", "a", "a.b", "example.com:shop", "_x2E", "project"] {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused_as_the_service_does() {
+    fn invalid_names_are_refused_as_by_the_service() {
         let long = "a".repeat(256);
         for id in ["ab", "1abc", "goog1", "a b", "ä12", "_abc", "", long.as_str(), "a:bc"] {
             let text = format!("projects/p/topics/{id}");

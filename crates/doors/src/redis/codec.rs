@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_ends_the_connection() {
+    fn an_invalid_request_ends_the_connection() {
         let wrong: [&[u8]; 9] = [
             b"*x\r\n",
             b"*2000000\r\n",

@@ -186,7 +186,7 @@ impl Command {
     }
 
     /// Returns `true` if the command returns data that it removes or replaces, so that its reply may be of any size.
-    pub(super) fn returns_what_it_changes(&self, args: &[&[u8]]) -> bool {
+    pub(super) fn returns_changed_data(&self, args: &[&[u8]]) -> bool {
         match self.name {
             "EXEC" => true,
             "SET" => args.iter().skip(3).any(|arg| arg.eq_ignore_ascii_case(b"GET")),
@@ -325,7 +325,7 @@ impl Step<'_, '_> {
 pub(super) fn check_kind(db: &mut LockedCache<'_>, key: &[u8], kind: Kind) -> Done<bool> {
     match db.peek(key).map(|found| found.value.kind()) {
         None => Ok(false),
-        Some(there) if there == kind => Ok(true),
+        Some(current) if current == kind => Ok(true),
         Some(_) => Err(WRONG_TYPE),
     }
 }

@@ -484,7 +484,7 @@ impl Door {
                 }
             };
             match done.and_then(|more| writer.check().map(|()| commit.and(more))) {
-                Ok(commit) => lasting(Answer::Written(writer.bytes), commit, failed).await,
+                Ok(commit) => when_durable(Answer::Written(writer.bytes), commit, failed).await,
                 Err(fail) => {
                     failed.error(&fail);
                     Answer::Written(failed.bytes)
@@ -666,8 +666,8 @@ impl Session {
         let answer = self.charged_change(answer);
         let is_late = self.caches.are_late();
         let writer = self.writer();
-        let lasts = once(lasting(answer, commit, writer).boxed_local());
-        if is_late { Reply::Alone(lasts) } else { Reply::Later(lasts) }
+        let durable = once(when_durable(answer, commit, writer).boxed_local());
+        if is_late { Reply::Alone(durable) } else { Reply::Later(durable) }
     }
 
     /// Registers a wait, which other clients can end from here on.
@@ -691,7 +691,7 @@ impl Session {
                     None => wait.waiting.answered().await,
                 }
                 match wait.cache.stop_waiting(&wait.waiting) {
-                    Some((answer, commit)) => lasting(Answer::Written(answer), commit, failed).await,
+                    Some((answer, commit)) => when_durable(Answer::Written(answer), commit, failed).await,
                     None => Answer::Written(writer.bytes),
                 }
             }
@@ -746,7 +746,7 @@ impl Drop for Session {
 }
 
 /// Returns the reply once its data is durable, or an error if the commit failed.
-async fn lasting(answer: Answer, commit: Commit, mut failed: Writer) -> Answer {
+async fn when_durable(answer: Answer, commit: Commit, mut failed: Writer) -> Answer {
     match commit.wait().await {
         Ok(()) => answer,
         Err(error) => {

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_broker_leads_is_to_be_tried_again() {
+    fn a_not_leader_error_asks_for_a_retry() {
         let fail = Fail::from(Error::not_leader("why", Some("b.example:7400")));
         assert_eq!((&*fail.text, fail.is_full), (&b"TRYAGAIN why"[..], false));
     }

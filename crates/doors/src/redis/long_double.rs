@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_or_too_large_is_none() {
+    fn invalid_and_too_large_numbers_are_none() {
         for text in [
             "",
             "-",

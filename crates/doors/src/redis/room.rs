@@ -25,7 +25,7 @@ impl Session {
     /// Refuses a command that changes data and returns a reply of any size if the memory for replies is full: once it
     /// has run, it can no longer be refused.
     pub(super) fn find_room(&self, command: &Command, args: &[&[u8]]) -> Done {
-        if self.answers.is_full(self.address()) && command.returns_what_it_changes(args) {
+        if self.answers.is_full(self.address()) && command.returns_changed_data(args) {
             drop(self.answers.refuse());
             return Err(no_room(0));
         }

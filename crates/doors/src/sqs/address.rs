@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_says_whose_queue_it_is_unless_everybody_has_it() {
+    fn a_host_identifies_the_owner_of_a_queue_unless_it_is_generic() {
         assert_eq!(
             (host_in("http://h:1/a/b"), host_in("http://[::1]:1/a/b"), host_in("/a/b")),
             (Some("h"), Some("::1"), None)

@@ -385,7 +385,7 @@ mod tests {
 
     /// Every attribute that can be set is returned, and setting an attribute to its default is like not setting it.
     #[test]
-    fn what_is_set_is_what_is_shown() {
+    fn attributes_are_returned_as_set() {
         let redrive = r#"{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:d","maxReceiveCount":3}"#;
         let given = [
             ("VisibilityTimeout", "0"),
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_send_its_dead_letters_is_checked() {
+    fn redrive_permissions_are_checked() {
         let by = |arns: &str| format!(r#"{{"redrivePermission":"byQueue","sourceQueueArns":[{arns}]}}"#);
         let arn = r#""arn:aws:sqs:us-east-1:000000000000:a""#;
         let many = [arn; 11].join(",");

@@ -185,7 +185,7 @@ mod tests {
     /// Responses with and without messages are from the samples of AWS for API Gateway and SQS (serverless-patterns),
     /// attributes from LocalStack's tests of AWS (`test_get_queue_attributes_json_format`).
     #[test]
-    fn the_service_writes_null_for_what_is_not_there_and_lists_for_maps() {
+    fn the_service_writes_null_for_missing_values_and_lists_for_maps() {
         assert_eq!(
             written(Form::Service, "ReceiveMessage", &Answer::Messages(Vec::new())),
             json!({"ReceiveMessageResponse": {

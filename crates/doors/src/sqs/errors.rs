@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_may_come_back_is_not_told_to_change_the_request() {
+    fn retryable_errors_do_not_blame_the_request() {
         for kind in ErrorKind::ALL {
             let failure = Failure::from(Error::new(kind, "why"));
             let is_for_later = kind.retry_class() != engine::RetryClass::Fatal;
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_broker_leads_is_unavailable_here() {
+    fn a_not_leader_error_is_unavailable() {
         let failure = Failure::from(Error::not_leader("why", Some("b.example:7400")));
         assert_eq!((failure.code, failure.code.status, failure.code.shape), (&UNAVAILABLE, 503, "ServiceUnavailable"));
     }

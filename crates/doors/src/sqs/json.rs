@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_said_to_be_so() {
+    fn invalid_requests_are_refused_as_such() {
         let nested = "[".repeat(100_000);
         let wrong = [
             "x",

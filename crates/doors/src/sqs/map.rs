@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_lately_is_forgotten_in_time_and_for_want_of_room() {
+    fn recent_entries_expire_and_are_evicted_for_new_ones() {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         let mut lately = Lately::new(Duration::from_secs(10), 2);

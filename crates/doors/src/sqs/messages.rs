@@ -468,7 +468,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_lead_back_whatever_is_in_them() {
+    fn types_are_restored_with_any_characters() {
         for (name, data_type) in [("a", "Number"), ("a", "String.a,b=c%2C"), ("ä", "Binary.gif%")] {
             let types = format!("x=Number,{}={}", escaped(name), escaped(data_type));
             assert_eq!(type_in(&types, name).as_deref(), Some(data_type));

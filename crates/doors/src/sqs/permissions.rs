@@ -191,7 +191,7 @@ fn allow(attributes: &mut Attributes, place: &Place, label: &str, statement: Val
     };
     let mut policy = attributes::policy(&attributes.notes).unwrap_or_else(new);
     let statements = statements(&mut policy);
-    if statements.iter().any(|there| there["Sid"] == label) {
+    if statements.iter().any(|statement| statement["Sid"] == label) {
         return Err(Failure::value("Label", label, "Already exists."));
     }
     if statements.len() >= STATEMENTS_MAX {
@@ -207,7 +207,7 @@ fn forbid(attributes: &mut Attributes, label: &str) -> Result<()> {
     let mut policy = attributes::policy(&attributes.notes).unwrap_or_default();
     let statements = statements(&mut policy);
     let count = statements.len();
-    statements.retain(|there| there["Sid"] != label);
+    statements.retain(|statement| statement["Sid"] != label);
     if statements.len() == count {
         return Err(Failure::value("Label", label, "can't find label."));
     }

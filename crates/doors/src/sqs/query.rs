@@ -351,7 +351,7 @@ mod tests {
 
     /// Compared as texts, `10` is before `1a`, which is before `9`; as numbers, `9` is before `10`.
     #[test]
-    fn numbers_and_what_only_looks_like_some_have_one_order() {
+    fn numbers_and_similar_texts_have_one_order() {
         let mut seed = 1_u32;
         let mut random = |below: u32| {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_the_request_is_an_error() {
+    fn invalid_parameters_are_an_error() {
         for wrong in [
             "DelaySeconds=x",
             "DelaySeconds=",

@@ -44,8 +44,8 @@ impl Sqs {
             return Err(Failure::parameter(format!("{NAME_REASON}. {FIFO_FLAG_REASON}")));
         }
         let url = self.url_of(asker, &place);
-        if let Ok(there) = self.find_place(place.clone()).await {
-            self.expect_same(&there, &given)?;
+        if let Ok(existing) = self.find_place(place.clone()).await {
+            self.expect_same(&existing, &given)?;
             return Ok(Answer::QueueUrl(url));
         }
         let known_as = place.known_as(&self.default);
@@ -73,11 +73,11 @@ impl Sqs {
 
     /// Returns an error if an existing queue differs from the requested attributes. Otherwise it is returned like a new
     /// one.
-    fn expect_same(&self, there: &Found, given: &Map<'_, Text<'_>>) -> Result<()> {
-        let is_now = Attributes::of(&there.definition);
+    fn expect_same(&self, existing: &Found, given: &Map<'_, Text<'_>>) -> Result<()> {
+        let is_now = Attributes::of(&existing.definition);
         let mut wanted = is_now.clone();
-        wanted.apply(&there.place, &self.default, given.iter().map(|(name, value)| (name, value.as_str())))?;
-        let get = |attributes: &Attributes, name: &str| attributes.get(name, &there.place, &self.default);
+        wanted.apply(&existing.place, &self.default, given.iter().map(|(name, value)| (name, value.as_str())))?;
+        let get = |attributes: &Attributes, name: &str| attributes.get(name, &existing.place, &self.default);
         match given.iter().find(|(name, _)| get(&wanted, name) != get(&is_now, name)) {
             None => Ok(()),
             Some((name, _)) => {

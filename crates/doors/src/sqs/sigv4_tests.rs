@@ -114,7 +114,7 @@ fn replaced(text: &mut String, from: &str, to: &str) {
 }
 
 #[test]
-fn what_others_have_signed_is_known() {
+fn requests_signed_by_other_programs_are_accepted() {
     for sent in all() {
         let account = sent.verify().unwrap_or_else(|e| panic!("{}: {e}", sent.name));
         let expected = match &*sent.access_key {
@@ -247,7 +247,7 @@ fn a_signed_query_is_good_for_as_long_as_it_says() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn errors_name_the_missing_part() {
     let [in_header, in_query] = two();
     let unsigned = in_header.refused(|sent| sent.headers.retain(|(name, _)| name != "Authorization"));
     assert_eq!(unsigned.kind, AuthErrorKind::MissingAuthenticationToken);
@@ -293,7 +293,7 @@ fn a_scope_that_is_not_ours_is_refused() {
 }
 
 #[test]
-fn what_is_cut_short_is_refused() {
+fn truncated_signatures_are_refused() {
     for sent in two() {
         let whole = sent.clone().signature().len();
         for end in 0..whole {
@@ -310,7 +310,7 @@ fn what_is_cut_short_is_refused() {
 }
 
 #[test]
-fn unchecked_requests_are_whose_they_say() {
+fn unchecked_requests_belong_to_the_account_they_name() {
     let [mut sent, _] = two();
     replaced(sent.header("authorization"), "Signature=", "Signature=0");
     let key = sent.access_key.clone();

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_a_reader_would_change_is_escaped() {
+    fn characters_that_a_reader_would_change_are_escaped() {
         let mut xml = Xml::new(Vec::new());
         xml.text("Body", "<a b=\"c\">&amp;\r\n\t]]></a>");
         let out = String::from_utf8(xml.finish()).expect("text");

@@ -176,7 +176,7 @@ async fn an_offset_out_of_range_is_told_the_bounds() {
 }
 
 #[tokio::test]
-async fn a_page_goes_on_behind_what_a_transaction_left() {
+async fn a_page_continues_after_aborted_records() {
     let server = start().await;
     server.publish("t", &["before"]).await;
     let broker = &server.broker;
@@ -226,7 +226,7 @@ async fn a_long_poll_without_news_ends_in_time() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_decoded_is_named_and_can_be_passed() {
+async fn undecodable_records_are_named_and_can_be_skipped() {
     let server = start().await;
     server.publish("t", &["0"]).await;
     server.publish_batch("t", unreadable_batch()).await;
@@ -452,7 +452,7 @@ async fn an_overload_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn what_a_publish_did_before_it_failed_is_told() {
+async fn a_partly_failed_publish_reports_the_published_records() {
     let of_broker = broker::Settings { log_bytes_max: 2000, ..broker::Settings::default() };
     let server = start_with(of_broker, settings(), 100).await;
     server.send("PUT", "/v1/topics/t", &[JSON], r#"{"partitions":2}"#).await;
@@ -604,7 +604,7 @@ async fn every_route_is_served() {
 }
 
 #[tokio::test]
-async fn what_operation_asks_for() {
+async fn the_endpoints_for_operation_are_served() {
     let server = start().await;
     assert_eq!(server.get("/healthz").await.text(), "ok\n");
     assert_eq!(server.get("/readyz").await.text(), "ready\n");

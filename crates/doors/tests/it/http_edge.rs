@@ -56,7 +56,7 @@ async fn tls_comes_on_the_same_port_as_plaintext() {
 }
 
 #[tokio::test]
-async fn what_is_refused_at_the_edge_reads_as_any_other_error() {
+async fn requests_refused_before_routing_get_the_usual_error_format() {
     let of_door = Settings { hosts: vec!["broker".into()], ..settings() };
     let server = start_with(broker::Settings::default(), of_door, 100).await;
     assert_eq!(server.get("/healthz").await.status, 200);

@@ -136,7 +136,7 @@ async fn a_message_may_be_larger_than_a_batch_where_a_key_allows_it() {
 }
 
 #[tokio::test]
-async fn who_waits_is_given_a_message_as_soon_as_there_is_one() {
+async fn a_waiting_receiver_gets_a_message_as_soon_as_one_is_sent() {
     let server = with_queue(json!({})).await;
     let waiting = receive(&server, "?wait_ms=25000");
     let sending = async {
@@ -207,7 +207,7 @@ async fn dead_letters_come_back() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said_and_changes_nothing() {
+async fn wrong_requests_are_refused_with_a_reason_and_change_nothing() {
     let server = with_queue(json!({})).await;
     server.broker.describe_topic("jobs").expect("its topic");
     let many = vec!["x"; 1001];

@@ -160,7 +160,7 @@ async fn events_begin_at_an_offset_or_a_time() {
 }
 
 #[tokio::test]
-async fn what_retention_removed_is_a_gap() {
+async fn records_removed_by_retention_are_a_gap() {
     let server = start().await;
     server.send("PUT", "/v1/topics/t", &[JSON], r#"{"retention_bytes":1}"#).await;
     server.publish("t", &["0", "1"]).await;
@@ -173,7 +173,7 @@ async fn what_retention_removed_is_a_gap() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_decoded_is_a_gap_that_says_why() {
+async fn undecodable_records_are_a_gap_with_a_reason() {
     let server = start().await;
     server.publish("t", &["0"]).await;
     server.publish_batch("t", unreadable_batch()).await;
@@ -300,7 +300,7 @@ async fn reading_creates_no_topic() {
 }
 
 #[tokio::test]
-async fn a_drain_ends_a_stream_after_what_was_published() {
+async fn a_drain_ends_a_stream_after_the_published_records() {
     let server = start().await;
     let mut events = server.events("/v1/topics/t/events", &[]).await;
     server.publish("t", &["last"]).await;

@@ -92,7 +92,7 @@ impl Redis {
 /// After the time limit of a transaction each remaining command is refused individually and does not run. Commands
 /// outside of a transaction have no time limit.
 #[tokio::test]
-async fn a_transaction_that_takes_too_long_is_refused_from_there_on() {
+async fn the_rest_of_a_transaction_that_takes_too_long_is_refused() {
     let server = start(Duration::ZERO).await;
     let mut redis = Redis::open(&server).await;
     let why = "-ERR the transaction takes more than 0 ms: this command was not executed. Use several transactions";

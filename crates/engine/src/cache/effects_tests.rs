@@ -242,7 +242,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_done_again_comes_to_the_same(steps in proptest::collection::vec(a_step(), 1..120)) {
+    fn a_replay_restores_the_same_entries(steps in proptest::collection::vec(a_step(), 1..120)) {
         let mut kept = Kept::new();
         for (number, step) in steps.iter().enumerate() {
             kept.step(step);
@@ -290,7 +290,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_restored_counts_against_the_budget() {
+fn restored_entries_count_against_the_budget() {
     let budget = Arc::new(Budget::new(1000, None));
     let mut stripe = Stripe::new(StripeSettings {
         eviction: Eviction::None,

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_over_is_refused_and_silent_clients_make_room() {
+    fn outdated_operations_are_refused_and_silent_clients_are_evicted() {
         let mut operations = Operations::default();
         let id = |client, sequence| OperationId { client, sequence };
         operations.remember(id(1, 0), answer(1));

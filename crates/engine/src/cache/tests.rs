@@ -180,8 +180,8 @@ proptest! {
                         let is_more = stripe.expire(time, usize::MAX);
                         prop_assert!(!is_more);
                         model.retain(|_, known| known.expires_ms.is_none_or(|at| at > time));
-                        let there = stripe.stats().entries;
-                        prop_assert!(there >= model.len() as u64);
+                        let stored = stripe.stats().entries;
+                        prop_assert!(stored >= model.len() as u64);
                         now = time;
                     }
                 }
@@ -223,7 +223,7 @@ proptest! {
 
     /// No timer is due early, and every timer is due one tick after its time, regardless of changes of the clock.
     #[test]
-    fn the_wheel_gives_out_what_is_due(
+    fn the_wheel_returns_the_due_timers(
         steps in proptest::collection::vec((0u8..6, 0u64..40, 0u64..400_000_000), 1..200)
     ) {
         let mut expiry = Expiry::default();
@@ -270,7 +270,7 @@ proptest! {
 
     /// An entry that is used stays, regardless of other puts, and the stripe never exceeds its room.
     #[test]
-    fn what_is_used_stays(sizes in proptest::collection::vec(0usize..400, 500..2000), is_ttl_first: bool) {
+    fn used_entries_are_not_evicted(sizes in proptest::collection::vec(0usize..400, 500..2000), is_ttl_first: bool) {
         let eviction = if is_ttl_first { Eviction::TtlFirst } else { Eviction::S3Fifo };
         let (mut stripe, budget) = stripe(eviction, 20_000);
         stripe.tell_removed(true);
@@ -296,7 +296,7 @@ proptest! {
 }
 
 #[test]
-fn a_full_cache_that_evicts_nothing_refuses_and_keeps_what_it_has() {
+fn a_full_cache_without_eviction_refuses_new_entries_and_keeps_its_own() {
     let (mut stripe, _) = stripe(Eviction::None, 1000);
     let mut put = |number, bytes: usize| {
         with(number, |key| stripe.put(key, &vec![1; bytes], Expires::Never, Condition::Always, || 0))
@@ -316,7 +316,7 @@ fn a_full_cache_that_evicts_nothing_refuses_and_keeps_what_it_has() {
 }
 
 #[test]
-fn what_expires_first_goes_first() {
+fn the_entry_that_expires_first_is_evicted_first() {
     let (mut stripe, _) = stripe(Eviction::TtlFirst, 1 << 20);
     for number in 0..100 {
         let expires = if number % 2 == 0 { Expires::At(1_000_000 - number * 1000) } else { Expires::Never };
@@ -341,7 +341,7 @@ fn what_expires_first_goes_first() {
 }
 
 #[test]
-fn an_entry_that_grows_where_there_is_no_room_is_not_what_makes_room() {
+fn a_growing_entry_is_not_evicted_for_its_own_growth() {
     let (mut stripe, _) = stripe(Eviction::S3Fifo, 2000);
     for number in 0..20 {
         with(number, |key| stripe.put(key, &[0; 40], Expires::At(5000), Condition::Always, || 0)).expect("room");

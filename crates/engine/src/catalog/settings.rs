@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_on_disk_is_compacted() {
+    fn only_topics_on_disk_can_be_compacted() {
         for storage in Storage::ALL {
             let settings = TopicSettings { storage, compact: true, ..TopicSettings::default() };
             assert_eq!(settings.validate().is_ok(), matches!(storage, Storage::Auto | Storage::Disk), "{storage:?}");
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_leaves_what_it_does_not_name() {
+    fn a_change_keeps_omitted_settings() {
         let settings = TopicSettings { partitions: 3, storage: Storage::Disk, ..TopicSettings::default() };
         assert_eq!(SettingsChange::default().of(&settings), settings);
         let change = SettingsChange { retention_ms: Some(5), compact: Some(true), ..SettingsChange::default() };

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_compressed_comes_back() {
+    fn compressed_data_decompresses_to_the_original() {
         for codec in Codec::ALL {
             for plain in samples() {
                 let small = compressed(codec, &plain);
@@ -255,7 +255,7 @@ mod tests {
     /// Cut or extended bytes are refused, or at least do not decompress to the whole text. A cut LZ4 frame may only
     /// lack its end mark, and framed snappy may lack whole blocks; the reader of the records detects that.
     #[test]
-    fn what_is_cut_is_not_taken_for_the_whole() {
+    fn truncated_data_is_not_accepted_as_complete() {
         let text = &samples()[2];
         for codec in &Codec::ALL[1..] {
             let whole = compressed(*codec, text);
@@ -298,7 +298,7 @@ mod tests {
 
     /// Requirements of Kafka's LZ4 reader: version 1, independent blocks, no dictionary.
     #[test]
-    fn an_lz4_frame_is_one_that_kafka_reads() {
+    fn lz4_frames_meet_the_requirements_of_kafka() {
         let frame = compressed(Codec::Lz4, &[7; 300_000]);
         assert_eq!(frame[..4], [0x04, 0x22, 0x4d, 0x18]);
         let flags = frame[4];

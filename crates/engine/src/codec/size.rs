@@ -271,7 +271,7 @@ mod tests {
 
     /// Uncompressed bytes may contain the magic of a member by chance.
     #[test]
-    fn what_no_reader_takes_for_a_member_of_gzip_adds_nothing() {
+    fn invalid_gzip_member_headers_add_no_size() {
         let stored = |plain: &[u8]| {
             let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
             std::io::Write::write_all(&mut out, plain).expect("written");
@@ -293,7 +293,7 @@ mod tests {
 
     /// Data that declares a wrong length is refused before all of it is decompressed.
     #[test]
-    fn what_is_longer_than_it_says_is_refused() {
+    fn data_longer_than_its_declared_size_is_refused() {
         let mut lies = compressed(Codec::Gzip, &vec![1; 20 << 20]);
         let at = lies.len() - 4;
         lies[at..].copy_from_slice(&10u32.to_le_bytes());
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_of_another_codec_does_not_panic() {
+    fn truncated_data_and_data_of_another_codec_do_not_panic() {
         for codec in Codec::ALL {
             let whole = compressed(codec, &noise(3000));
             for length in 0..whole.len() {

@@ -620,7 +620,7 @@ proptest! {
 
     /// Static members return under other ids to the partitions that they had.
     #[test]
-    fn static_members_come_back_to_what_they_had(ops in ops(MEMBERS)) {
+    fn static_members_return_to_their_partitions(ops in ops(MEMBERS)) {
         let mut world = World::new(&[Kind::Eager; MEMBERS], true);
         ops.iter().for_each(|op| world.act(op));
         world.settle();
@@ -638,7 +638,7 @@ proptest! {
 
 /// Metadata of members is bounded, and freed when they leave.
 #[test]
-fn what_members_say_is_bounded() {
+fn member_metadata_is_bounded() {
     use crate::limits::{GROUP_MEMBERS_MAX, GROUP_PENDING_MEMBERS_MAX, GROUP_PROTOCOLS_BYTES_MAX};
     let mut group = new_group();
     let topics = Topics::default();

@@ -268,8 +268,8 @@ impl Group {
         if known.is_some_and(|member| member.instance != join.who.instance) {
             return Err(Error::invalid(format!("member {} has another instance id", join.who.member)).into());
         }
-        if let Some(there) = self.instance_in_use(&join.who).filter(|_| !join.takes_over) {
-            let message = format!("member {there} of group {} has this instance id and has not left", self.name);
+        if let Some(holder) = self.instance_in_use(&join.who).filter(|_| !join.takes_over) {
+            let message = format!("member {holder} of group {} has this instance id and has not left", self.name);
             return Err(GroupError::new(Reason::InstanceInUse, message));
         }
         self.take_over(&join.who);
@@ -321,8 +321,8 @@ impl Group {
     /// Returns another member that has the instance id of this one and has not left. A classic member does not announce
     /// that it leaves, so it does not count.
     fn instance_in_use(&self, who: &Identity) -> Option<&MemberId> {
-        let there = self.instances.get(who.instance.as_ref()?).filter(|there| **there != who.member)?;
-        self.members.get(there).is_some_and(|member| !member.is_away && member.face.is_none()).then_some(there)
+        let holder = self.instances.get(who.instance.as_ref()?).filter(|holder| **holder != who.member)?;
+        self.members.get(holder).is_some_and(|member| !member.is_away && member.face.is_none()).then_some(holder)
     }
 
     /// Transfers the state of the earlier member with this instance id: the latest member with the id is valid.

@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_told_what_is_new_and_an_answer_that_was_lost_again() {
+    fn a_member_receives_new_assignments_and_lost_ones_again() {
         let mut catalog = topics(&[("t", 2)]);
         let group = &mut group();
         let first = join(group, "a", "t,later", &catalog);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_is_put_out_and_has_to_join_again() {
+    fn a_silent_member_is_removed_and_has_to_join_again() {
         let catalog = topics(&[("t", 1)]);
         let group = &mut group();
         join(group, "a", "t", &catalog);
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_members_join_than_there_may_be() {
+    fn members_beyond_the_limit_are_refused() {
         let catalog = topics(&[("t", 1)]);
         let group = &mut group();
         for number in 0..GROUP_MEMBERS_MAX {

@@ -105,7 +105,7 @@ impl Script {
 }
 
 #[test]
-fn a_snapshot_of_before_there_were_transactions_is_read() {
+fn a_snapshot_from_before_transactions_is_read() {
     let mut script = Script::default();
     for line in ["send 1 0 5", "others 1", "send 1 5 2", "send 9 0 1 epoch=3"] {
         script.run(line);
@@ -129,7 +129,7 @@ fn a_snapshot_of_before_there_were_transactions_is_read() {
 }
 
 #[test]
-fn who_has_a_transaction_open_is_not_forgotten() {
+fn a_producer_with_an_open_transaction_is_not_forgotten() {
     let mut producers = Producers::default();
     let mut first = draft(Some(Producer { id: 1, epoch: 0, sequence: 0 }), 1);
     first.set_transactional();

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_purged_may_be_sent_again() {
+    fn purged_messages_may_be_sent_again() {
         let mut dedup = Dedup::default();
         for (offset, name) in [(0, "a"), (1, "b"), (2, "c")] {
             dedup.insert(Dedup::id(b"", name.as_bytes()), offset, 10);

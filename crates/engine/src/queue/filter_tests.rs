@@ -15,7 +15,7 @@ fn takes(filter: &str, attributes: &[(&str, &str)]) -> bool {
 }
 
 #[test]
-fn filters_take_what_they_say() {
+fn filters_match_the_stated_attributes() {
     let com: &[_] = &[("domain", "com"), ("iana.org/language_tag", "en-GB")];
     let cases = [
         ("attributes:domain", true),
@@ -69,7 +69,7 @@ fn escapes_stand_for_characters() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn syntax_errors_are_reported_with_their_position() {
     let cases = [
         ("", 1, "attributes, hasPrefix"),
         ("   ", 4, "attributes, hasPrefix"),
@@ -208,7 +208,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn a_filter_is_what_it_was_printed_from(
+    fn a_printed_filter_parses_to_the_same_filter(
         tree in trees(),
         space in prop::sample::select(vec!["", " ", "\t \n"]),
         attributes in prop::collection::btree_map(texts(), texts(), 0..5),

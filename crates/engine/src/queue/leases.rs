@@ -327,8 +327,8 @@ impl Queue {
     /// Acknowledges a message. Returns `false` if it was already finished; a strict queue refuses that.
     pub fn ack(&mut self, offset: Offset, lease: u64, now_ms: u64) -> Result<bool, LeaseError> {
         let checked = match self.entries.entry(offset) {
-            hash_map::Entry::Occupied(there) => {
-                there.get().check(&self.settings, lease, now_ms).map(|()| there.remove())
+            hash_map::Entry::Occupied(entry) => {
+                entry.get().check(&self.settings, lease, now_ms).map(|()| entry.remove())
             }
             hash_map::Entry::Vacant(_) => Err(LeaseError::Gone),
         };

@@ -168,8 +168,8 @@ impl Line {
             return;
         };
         if let Some(group) = self.groups.get_mut(&id) {
-            let was_there = group.set(stand).remove(&offset);
-            self.leased -= usize::from(was_there && stand == Stand::Leased);
+            let was_present = group.set(stand).remove(&offset);
+            self.leased -= usize::from(was_present && stand == Stand::Leased);
             self.list(id);
         }
     }
@@ -180,8 +180,8 @@ impl Line {
             self.remove(offset, group, from);
             return self.add(offset, group, to);
         };
-        let was_there = group.set(from).remove(&offset);
-        self.leased -= usize::from(was_there && from == Stand::Leased);
+        let was_present = group.set(from).remove(&offset);
+        self.leased -= usize::from(was_present && from == Stand::Leased);
         group.set(to).insert(offset);
         self.leased += usize::from(to == Stand::Leased);
         self.list(id);

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_wrong_setting() {
         let refused = |name, value| QueueSettings::default().set(name, value).expect_err("must be refused").message;
         assert!(refused("lease", "1").starts_with("a queue has no setting 'lease'; it has lease_ms, "));
         assert!(refused("lease_ms", "-1").starts_with("lease_ms: '-1' is not valid here: "));

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_or_of_another_version_is_refused() {
+    fn truncated_records_and_other_versions_are_refused() {
         for record in records() {
             let key = record.key();
             let value = record.value();

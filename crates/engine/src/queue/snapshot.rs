@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn snapshots_come_back_and_what_is_cut_short_is_refused() {
+    fn snapshots_decode_and_truncated_ones_are_refused() {
         let partition = SnapshotPartition::of(20, [3, 4, 5, 9, 11, 12]).expect("few runs");
         assert_eq!(partition.pending, [(3, 3), (9, 1), (11, 2)]);
         assert_eq!((partition.floor(), partition.offsets().collect::<Vec<_>>()), (3, vec![3, 4, 5, 9, 11, 12]));

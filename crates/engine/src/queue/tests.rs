@@ -299,12 +299,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_queue_does_what_its_model_does(ops in prop::collection::vec(op(), 1..120)) {
+    fn a_queue_agrees_with_its_model(ops in prop::collection::vec(op(), 1..120)) {
         run(Order::Any, ops);
     }
 
     #[test]
-    fn a_queue_of_groups_does_what_its_model_does(ops in prop::collection::vec(op(), 1..120)) {
+    fn a_queue_of_groups_agrees_with_its_model(ops in prop::collection::vec(op(), 1..120)) {
         run(Order::Groups, ops);
     }
 }
@@ -333,7 +333,7 @@ fn a_noisy_group_steps_back_behind_the_others() {
 }
 
 #[test]
-fn what_is_cold_is_waited_for_and_what_is_absent_is_passed() {
+fn cold_messages_are_waited_for_and_absent_ones_are_skipped() {
     let groups = [Some(1), None, Some(2)];
     let mut queue = queue_of(Order::Groups, &groups);
     let taken = queue.take(1, 10, 1000, |offset| match offset {
@@ -367,7 +367,7 @@ fn nobody_holds_a_message_for_ever_and_timers_do_not_pile_up() {
 }
 
 #[test]
-fn what_came_after_a_message_of_its_group_comes_back_with_it() {
+fn a_returned_message_returns_the_following_ones_of_its_group() {
     let groups = [Some(1); 3];
     let settings = QueueSettings { order: Order::Groups, returns_following: true, ..QueueSettings::default() };
     let mut queue = Queue::new(settings, 0, 3, false);
@@ -421,7 +421,7 @@ fn a_save_that_was_cut_short_loses_nothing() {
 }
 
 #[test]
-fn what_nobody_was_given_yet_is_not_written_down() {
+fn messages_that_were_never_leased_are_not_stored() {
     let mut queue = Queue::new(QueueSettings::default(), 0, 0, true);
     for offset in 0..1000 {
         match offset % 2 {
@@ -578,7 +578,7 @@ fn a_group_that_can_be_had_again_goes_behind_the_others() {
 }
 
 #[test]
-fn only_what_is_before_a_message_of_its_group_holds_it_back() {
+fn only_earlier_messages_of_its_group_hold_a_message_back() {
     let groups = [Some(1), Some(1), Some(1)];
     let mut queue = queue_of(Order::Groups, &groups);
     let taken = queue.take(1, 2, 1000, |_| Look::Message(Some(1)));
@@ -589,7 +589,7 @@ fn only_what_is_before_a_message_of_its_group_holds_it_back() {
 }
 
 #[test]
-fn what_its_receiver_never_saw_goes_back_to_its_place() {
+fn an_undelivered_message_returns_to_its_place() {
     let groups = [Some(1), Some(1), Some(2)];
     let mut queue = queue_of(Order::Groups, &groups);
     let taken = queue.take(1, 2, 1000, |offset| Look::Message(groups[offset as usize]));
@@ -636,7 +636,7 @@ fn a_lease_that_has_expired_runs_again_unless_another_was_given_the_message() {
 /// time you receive a message, you get a different receipt handle" (Amazon SQS Developer Guide, "SQS queue and message
 /// identifiers"). It can still acknowledge the message.
 #[test]
-fn an_older_lease_acknowledges_but_neither_extends_nor_returns_what_another_has() {
+fn an_older_lease_acknowledges_but_neither_extends_nor_returns_a_message_leased_again() {
     let mut queue = Queue::new(QueueSettings::default(), 0, 1, false);
     let first = queue.take(1, 1, 1000, |_| Look::Message(None)).leases[0];
     let second = queue.take(2000, 1, 1000, |_| Look::Message(None)).leases[0];
@@ -653,7 +653,7 @@ fn an_older_lease_acknowledges_but_neither_extends_nor_returns_what_another_has(
 }
 
 #[test]
-fn where_only_leases_that_run_count_one_that_has_expired_is_renewed_by_who_asks_for_that() {
+fn an_expired_lease_is_renewed_but_not_extended() {
     let mut queue = Queue::new(settings(Order::Groups), 0, 2, false);
     let first = queue.take(1, 1, 1000, |_| Look::Message(Some(1))).leases[0];
     assert_eq!(queue.extend(0, first.lease, 2000, 1000), Err(LeaseError::Expired));
@@ -692,7 +692,7 @@ fn nobody_holds_or_delays_a_message_for_ever() {
 }
 
 #[test]
-fn what_goes_before_the_first_of_all_is_forgotten_whatever_there_is() {
+fn a_trim_forgets_all_earlier_messages_in_any_state() {
     for held in [1, 500] {
         let mut queue = Queue::new(QueueSettings::default(), 0, 1000, true);
         queue.take(1, held, 1000, |_| Look::Message(None));

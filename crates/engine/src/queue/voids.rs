@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_that_touch_are_one_and_what_is_passed_is_forgotten() {
+    fn adjacent_ranges_are_merged_and_passed_ones_are_forgotten() {
         let mut voids = Voids::default();
         for range in [3..5, 5..6, 4..6, 7..7, 9..12, 20..21] {
             voids.push(range);

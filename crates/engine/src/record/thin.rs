@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_reaches_over_what_is_gone_behind_it() {
+    fn a_batch_spans_the_removed_offsets_after_it() {
         let whole = batch(Codec::None, 40);
         let far = whole.reaching(1000).expect("so far it can");
         let far = RecordBatch::parse(far.bytes().clone()).expect("a batch");

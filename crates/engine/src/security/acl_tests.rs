@@ -50,7 +50,7 @@ fn nothing_is_allowed_that_is_not_said() {
 }
 
 #[test]
-fn what_denies_wins_over_whatever_allows() {
+fn denying_entries_override_allowing_ones() {
     let acls = acls(&[
         "allow User:* all topic * *",
         "allow User:ann read topic secret.plans *",
@@ -103,7 +103,7 @@ fn something_may_be_allowed_where_not_all_of_it_is_denied() {
 }
 
 #[test]
-fn filters_find_entries_by_name_or_by_what_they_are_about() {
+fn filters_find_entries_by_name_or_by_resource() {
     let all = ["allow User:a read topic t *", "allow User:a read topic t... *", "allow User:b read topic * h"];
     let acls = acls(&all);
     let found = |matching, name: Option<&str>| {
@@ -124,7 +124,7 @@ fn filters_find_entries_by_name_or_by_what_they_are_about() {
 }
 
 #[test]
-fn entries_are_there_once_and_counted() {
+fn duplicate_entries_are_stored_once_and_counted() {
     let mut acls = acls(&["allow User:a read topic t *", "allow User:a read topic t *", "deny User:a read topic t *"]);
     assert_eq!(acls.len(), 2);
     let gone = acl("allow User:a read topic t *");

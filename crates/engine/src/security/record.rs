@@ -33,7 +33,7 @@ const VALUE_VERSION: u16 = 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecurityRecord {
     Credential { user: UserName, mechanism: Mechanism, credential: Option<Credential> },
-    Acl { acl: Acl, is_there: bool },
+    Acl { acl: Acl, is_present: bool },
     Secret { name: String, value: Option<Vec<u8>> },
 }
 
@@ -72,8 +72,8 @@ impl SecurityRecord {
                     .iter()
                     .for_each(|part| put_bytes(&mut value, part));
             }
-            Self::Acl { is_there, .. } => {
-                if !is_there {
+            Self::Acl { is_present, .. } => {
+                if !is_present {
                     return None;
                 }
             }
@@ -96,7 +96,7 @@ impl SecurityRecord {
                 let credential = value.as_mut().map(|value| value.credential(mechanism)).transpose()?;
                 Self::Credential { user, mechanism, credential }
             }
-            KEY_ACL => Self::Acl { acl: key.acl()?, is_there: value.is_some() },
+            KEY_ACL => Self::Acl { acl: key.acl()?, is_present: value.is_some() },
             KEY_SECRET => {
                 let name = key.text()?.to_owned();
                 let value = value.as_mut().map(|value| value.bytes().map(<[u8]>::to_vec)).transpose()?;
@@ -114,8 +114,8 @@ impl SecurityRecord {
         match self {
             Self::Credential { user, credential: Some(credential), .. } => users.put(user, credential),
             Self::Credential { user, mechanism, credential: None } => drop(users.remove(&user, mechanism)),
-            Self::Acl { acl, is_there: true } => acls.insert(acl),
-            Self::Acl { acl, is_there: false } => acls.remove(&acl),
+            Self::Acl { acl, is_present: true } => acls.insert(acl),
+            Self::Acl { acl, is_present: false } => acls.remove(&acl),
             Self::Secret { name, value: Some(value) } => drop(secrets.insert(name, value)),
             Self::Secret { name, value: None } => drop(secrets.remove(&name)),
         }
@@ -175,8 +175,8 @@ mod tests {
             operation: Operation::AlterConfigs,
             is_allowed: false,
         };
-        records.push(SecurityRecord::Acl { acl: acl.clone(), is_there: true });
-        records.push(SecurityRecord::Acl { acl: Acl { principal: Principal::Everyone, ..acl }, is_there: false });
+        records.push(SecurityRecord::Acl { acl: acl.clone(), is_present: true });
+        records.push(SecurityRecord::Acl { acl: Acl { principal: Principal::Everyone, ..acl }, is_present: false });
         let secret = |name: &str, value| SecurityRecord::Secret { name: name.into(), value };
         records.extend([secret("a", Some(vec![1])), secret("b", Some(vec![2; 200])), secret("a", None)]);
         records
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_what_the_newest_records_say() {
+    fn tables_contain_the_newest_records() {
         let mut users = Users::new(vec![1]);
         let mut acls = Acls::default();
         let mut secrets = Secrets::new();

@@ -48,7 +48,7 @@ fn the_published_exchange_is_ours() {
 }
 
 #[test]
-fn who_is_not_known_fails_as_late_and_with_the_same_words() {
+fn an_unknown_user_fails_as_late_and_with_the_same_message_as_a_wrong_password() {
     for (mechanism, proof, _) in PROOFS {
         let right = format!("{LAST}{proof}");
         let wrong = format!("{LAST}{}", BASE64.encode(vec![7; mechanism.key_bytes()]));

@@ -45,11 +45,11 @@ impl Users {
         let Some(credentials) = self.users.get_mut(user) else {
             return false;
         };
-        let was_there = credentials.remove(&mechanism).is_some();
+        let existed = credentials.remove(&mechanism).is_some();
         if credentials.is_empty() {
             self.users.remove(user);
         }
-        was_there
+        existed
     }
 
     pub fn get(&self, user: &str) -> Option<&User> {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_is_there_while_they_have_a_credential() {
+    fn a_user_exists_while_they_have_a_credential() {
         let mut users = Users::new(vec![1]);
         for mechanism in Mechanism::ALL {
             users.put(name("ann"), credential(mechanism, "pencil"));

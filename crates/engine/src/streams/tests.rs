@@ -52,7 +52,7 @@ fn ids_of(records: &[(i64, Option<&str>)]) -> Vec<EntryId> {
 }
 
 #[test]
-fn ids_of_records_grow_whatever_their_times_and_headers_are() {
+fn ids_of_records_grow_regardless_of_times_and_headers() {
     let ids = ids_of(&[(7, None), (7, None), (3, None), (9, None), (-1, None)]);
     assert_eq!(ids, [id(7, 0), id(7, 1), id(7, 2), id(9, 3), id(9, 4)]);
     // The id that an entry was added with is valid unless it is not above the last one.
@@ -149,7 +149,7 @@ fn restored(stored: &BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> Group {
 
 /// A group agrees with a map from ids to their consumers after every operation, and after a restart.
 #[test]
-fn a_group_is_what_a_naive_one_is_also_after_a_restart() {
+fn a_group_agrees_with_its_model_also_after_a_restart() {
     let topic = TopicId::new(1, 1);
     let mut dice = Dice(3);
     let (mut group, mut model) = (Group::new(EntryId::ZERO, Some(0)), BTreeMap::<EntryId, (u64, u64, u64)>::new());

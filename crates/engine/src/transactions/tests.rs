@@ -62,7 +62,7 @@ fn a_transaction_goes_from_open_to_complete() {
 }
 
 #[test]
-fn who_takes_over_fences_whoever_was_before() {
+fn a_new_producer_fences_the_previous_one() {
     let before = open();
     let Ok(Init::Aborts(aborting)) = before.init(None, None, TIMEOUT_MS, 300) else { panic!("it was open") };
     assert_eq!((aborting.phase, aborting.producer.epoch), (Phase::Prepared(Decision::Abort), 1));

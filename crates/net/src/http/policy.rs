@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_refuses_what_is_one_over_it() {
+    fn each_limit_refuses_one_more_than_it_allows() {
         let policy = policy(&[], &[Method::POST, Method::GET]);
         let host = ("host", "a");
         let get = |uri: &str, headers: &[(&str, &str)]| head(Version::HTTP_11, uri, headers);

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn more_clients_than_there_are_places_are_served_all_the_same() {
+    fn clients_beyond_the_capacity_of_the_table_are_served() {
         let rates = rates(1);
         assert!((0..(SETS * PLACES * 4) as u32).all(|n| rates.allow(ip(n), Duration::ZERO)));
     }

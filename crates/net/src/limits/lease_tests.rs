@@ -85,7 +85,7 @@ fn without_a_maximum_everything_is_counted_and_nothing_refused() {
 }
 
 #[test]
-fn what_one_lease_keeps_another_gets_after_a_tick() {
+fn permits_kept_by_one_lease_are_available_to_another_after_a_tick() {
     let cap = Cap::new(100);
     let busy = cap.lease();
     let idle = cap.lease();
@@ -118,7 +118,7 @@ fn after_a_recall_leases_keep_something_again() {
 }
 
 #[test]
-fn who_waits_is_served_in_turn_and_a_large_request_is_not_overtaken() {
+fn waiters_are_served_in_turn_and_a_large_request_is_not_overtaken() {
     let cap = Cap::new(10);
     let lease = cap.lease();
     let mut held: Vec<_> = (0..10).map(|_| lease.acquire(1)).collect();
@@ -141,7 +141,7 @@ fn who_waits_is_served_in_turn_and_a_large_request_is_not_overtaken() {
 }
 
 #[test]
-fn who_gives_up_waiting_leaves_no_trace() {
+fn a_cancelled_waiter_leaves_no_trace() {
     let cap = Cap::new(10);
     let lease = cap.lease();
     let most = lease.acquire(8).expect("there is room");
@@ -158,7 +158,7 @@ fn who_gives_up_waiting_leaves_no_trace() {
 }
 
 #[test]
-fn who_waits_is_woken_where_it_was_polled_last() {
+fn a_waiter_is_woken_by_the_waker_of_its_last_poll() {
     let lease = Cap::new(1).lease();
     let held = lease.acquire(1);
     let old = Arc::<Bell>::default();
@@ -454,7 +454,7 @@ fn a_small_cap_is_used_by_one_thread_alone_once_the_other_has_ticked() {
 
 /// A sleeping thread delays no other: if it did, a cap that was short for a moment would stay short.
 #[test]
-fn who_pauses_is_not_waited_for_and_keeps_nothing() {
+fn a_paused_lease_delays_no_other_and_keeps_nothing() {
     let cap = Cap::new(100);
     let awake = cap.lease();
     let asleep = cap.lease();

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_forgets_who_is_idle_and_refuses_who_is_new() {
+    fn a_full_table_forgets_idle_peers_and_refuses_new_ones() {
         let peers = Peers::new(&limits(100, 10, 2));
         let open = |peer, at_s: u64| peers.open_at(Peer::V4(peer), at_s * SECOND_NS);
         let full = Err(Refused::TableFull { peers_max: 2 });

@@ -83,16 +83,16 @@ impl Rest {
 
     /// Reserves room for more of a large frame, up to the permitted bytes. Returns `None` while it waits for memory.
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>, source: &Source<'_>) -> Result<Option<usize>, Fault> {
-        let there = self.bytes.len();
+        let buffered = self.bytes.len();
         // The buffer may be larger than the permit, since it grows in large steps.
-        if self.paid() <= there || self.bytes.capacity() <= there {
-            let more = (self.wanted - there).min(RESERVE_BYTES_MAX);
-            if !self.poll_pay(cx, there + more, source)? {
+        if self.paid() <= buffered || self.bytes.capacity() <= buffered {
+            let more = (self.wanted - buffered).min(RESERVE_BYTES_MAX);
+            if !self.poll_pay(cx, buffered + more, source)? {
                 return Ok(None);
             }
             self.bytes.reserve(more);
         }
-        Ok(Some(self.paid().min(self.wanted) - there))
+        Ok(Some(self.paid().min(self.wanted) - buffered))
     }
 
     fn paid(&self) -> usize {

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_common_name_counts_only_where_there_is_no_other() {
+    fn the_common_name_counts_only_without_alternative_names() {
         let uri = || SanType::URI("spiffe://a/b".try_into().expect("text"));
         let mail = || SanType::Rfc822Name("a@b.example".try_into().expect("text"));
         let dns = || SanType::DnsName("Node.Example".try_into().expect("text"));

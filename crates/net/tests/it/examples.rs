@@ -70,7 +70,7 @@ async fn is_echoed(mut socket: impl AsyncRead + AsyncWrite + Unpin) {
 }
 
 #[tokio::test]
-async fn an_echo_gives_back_what_it_gets() {
+async fn an_echo_returns_its_input() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("echo");
     let (server, addresses) = echo::serve(anywhere(), &path).expect("bound");

@@ -210,7 +210,7 @@ async fn a_body_that_is_too_large_is_refused_before_and_while_it_is_read() {
 }
 
 #[tokio::test]
-async fn only_a_trusted_proxy_says_who_the_client_is() {
+async fn only_a_trusted_proxy_may_name_the_client() {
     let trusting = |network: &str| {
         let trusted_proxies = vec![network.parse::<IpNetwork>().expect("a network")];
         Running::start(HttpSettings { trusted_proxies, ..settings() })

@@ -230,7 +230,7 @@ async fn a_drain_lets_requests_finish_and_closes_idle_connections() {
 }
 
 #[tokio::test]
-async fn a_drain_ends_by_its_deadline_whatever_clients_do() {
+async fn a_drain_ends_by_its_deadline_regardless_of_clients() {
     let server = Running::start(HttpSettings { drain_timeout: SOON, ..settings() });
     let mut stuck = server.http1().await;
     let mut stuck2 = server.http2().await;

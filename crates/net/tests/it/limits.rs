@@ -261,7 +261,7 @@ async fn a_large_frame_that_does_not_come_on_ends_while_others_wait_for_its_memo
 
 /// While no other connection needs the memory, a slow frame has its full time.
 #[tokio::test]
-async fn a_large_frame_that_stops_for_a_while_is_kept_where_there_is_memory() {
+async fn a_stalled_large_frame_is_kept_while_memory_is_available() {
     let fixture = Fixture::in_order(ServiceSettings { memory_bytes_max: 4 << 20, ..patient() });
     let (mut slow, end, _peer) = with_little_memory(&fixture, Way::Tcp).await;
     // A peer whose first frame times out after three seconds, which have elapsed then.

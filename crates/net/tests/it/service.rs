@@ -19,7 +19,7 @@ over_every_transport!(
     the_last_answer_closes,
     one_request_may_have_several_answers,
     a_request_without_an_answer_is_a_fault,
-    a_message_holds_what_comes_after_it,
+    a_message_holds_back_later_frames,
 );
 
 fn answer(id: u32, words: &str) -> ServerFrame {
@@ -281,7 +281,7 @@ async fn a_request_without_an_answer_is_a_fault(way: Way) {
     }
 }
 
-async fn a_message_holds_what_comes_after_it(way: Way) {
+async fn a_message_holds_back_later_frames(way: Way) {
     for fixture in Fixture::both(patient()) {
         let mut peer = fixture.dial(way).await;
         peer.send_all(&[call(1, "wait before"), tell("hold up"), tell("note told"), call(2, "echo after")]).await;

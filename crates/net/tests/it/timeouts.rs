@@ -13,7 +13,7 @@ use crate::harness::{Fixture, Peer, ServerFrame, Way, noise, over_every_transpor
 
 over_every_transport!(
     a_silent_connection_is_closed,
-    a_peer_that_does_not_say_who_it_is_is_closed,
+    an_unidentified_peer_is_closed,
     a_first_frame_byte_by_byte_is_too_slow,
     a_later_frame_byte_by_byte_is_too_slow,
     a_body_byte_by_byte_is_too_slow,
@@ -76,7 +76,7 @@ async fn a_silent_connection_is_closed(way: Way) {
 }
 
 /// Until the handler knows the peer, the timeout of the first frame continues, even if the peer sends requests.
-async fn a_peer_that_does_not_say_who_it_is_is_closed(way: Way) {
+async fn an_unidentified_peer_is_closed(way: Way) {
     for fixture in Fixture::both(impatient(|timeouts| timeouts.first_frame = 4 * SHORT)) {
         let mut silent = fixture.dial(way).await;
         let mut known = fixture.dial(way).await;

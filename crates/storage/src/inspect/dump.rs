@@ -24,7 +24,7 @@ pub enum Item {
         block: u64,
         stream: u64,
         bytes: u32,
-        what: What,
+        content: EntryContent,
     },
     /// Block without entries: all before this position was synced.
     Seal {
@@ -45,7 +45,7 @@ pub enum Item {
 
 /// Contents of an entry.
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum EntryContent {
     Batch(RecordBatch),
     Catalog(Change),
     Start(Offset),
@@ -115,13 +115,12 @@ fn blocks(
         let mut body_at = at + block.head_bytes();
         for row in &block.rows {
             let body = bytes.get(body_at as usize..(body_at + u64::from(row.bytes)) as usize);
-            let what = match body.filter(|body| checksum(body) == row.crc) {
-                Some(body) => {
-                    what(row.kind, row.stream, body).unwrap_or_else(|error| What::Damaged(row.kind, error.message))
-                }
-                None => What::Damaged(row.kind, "an entry does not match its checksum".into()),
+            let content = match body.filter(|body| checksum(body) == row.crc) {
+                Some(body) => decode(row.kind, row.stream, body)
+                    .unwrap_or_else(|error| EntryContent::Damaged(row.kind, error.message)),
+                None => EntryContent::Damaged(row.kind, "an entry does not match its checksum".into()),
             };
-            each(Item::Entry { at: body_at, block: block.position, stream: row.stream, bytes: row.bytes, what })?;
+            each(Item::Entry { at: body_at, block: block.position, stream: row.stream, bytes: row.bytes, content })?;
             body_at += u64::from(row.bytes);
         }
         at += block.block_bytes();
@@ -129,13 +128,13 @@ fn blocks(
     Ok(())
 }
 
-fn what(kind: EntryKind, stream: u64, body: &[u8]) -> Result<What> {
+fn decode(kind: EntryKind, stream: u64, body: &[u8]) -> Result<EntryContent> {
     Ok(match kind {
-        EntryKind::Batch => What::Batch(RecordBatch::parse(Bytes::copy_from_slice(body))?),
-        EntryKind::Catalog => What::Catalog(Change::decode(body)?),
-        EntryKind::Start => What::Start(start_of(body)?),
-        EntryKind::View => What::View,
-        EntryKind::Next if body.len() == 4 => What::Next(stream, u32_at(body, 0)),
+        EntryKind::Batch => EntryContent::Batch(RecordBatch::parse(Bytes::copy_from_slice(body))?),
+        EntryKind::Catalog => EntryContent::Catalog(Change::decode(body)?),
+        EntryKind::Start => EntryContent::Start(start_of(body)?),
+        EntryKind::View => EntryContent::View,
+        EntryKind::Next if body.len() == 4 => EntryContent::Next(stream, u32_at(body, 0)),
         EntryKind::Next => return Err(Error::malformed(format!("a slot has 4 bytes, not {}", body.len()))),
     })
 }

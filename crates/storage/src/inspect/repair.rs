@@ -15,7 +15,7 @@ use engine::producers::Producers;
 use engine::record::BATCH_HEADER_BYTES;
 use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch, Result};
 
-use super::dump::{self, Item, What};
+use super::dump::{self, EntryContent, Item};
 use super::{Inspection, cause, names};
 use crate::apply::start_of;
 use crate::checkpoint::{Catalog, Checkpoint};
@@ -208,8 +208,8 @@ impl Inspection {
             let read = dump::dump(&*self.disk, &path, &mut |item| {
                 has_end = matches!(item, Item::Seal { .. });
                 match item {
-                    Item::Entry { what: What::Batch(batch), .. } => each(Put::Batch(batch)),
-                    Item::Entry { what: What::Start(start), .. } => each(Put::Start(start)),
+                    Item::Entry { content: EntryContent::Batch(batch), .. } => each(Put::Batch(batch)),
+                    Item::Entry { content: EntryContent::Start(start), .. } => each(Put::Start(start)),
                     Item::Entry { .. } | Item::Damage { .. } => each(Put::Damage),
                     _ => Ok(()),
                 }
@@ -254,7 +254,7 @@ impl Inspection {
                 let mut body_at = (at + block.head_bytes()) as usize;
                 for Row { kind, shard, stream, bytes: len, crc } in &block.rows {
                     let raw = bytes.get(body_at..body_at + *len as usize).unwrap_or_default();
-                    let body = if checksum(raw) == *crc { Ok(raw) } else { Err(not_what_was_written()) };
+                    let body = if checksum(raw) == *crc { Ok(raw) } else { Err(checksum_mismatch()) };
                     each(Found { kind: *kind, shard: *shard, stream: *stream, body, raw: (raw, *crc) })?;
                     body_at += *len as usize;
                 }
@@ -281,7 +281,7 @@ impl Inspection {
         let disk = self.disk.clone();
         let dir = self.dir.clone();
         drop(self);
-        let damaged: Vec<(u64, Error)> = plan.mends.iter().map(|mend| (mend.stream, not_what_was_written())).collect();
+        let damaged: Vec<(u64, Error)> = plan.mends.iter().map(|mend| (mend.stream, checksum_mismatch())).collect();
         let (store, _) =
             Store::open_except(disk.clone(), &dir, settings, clock, &damaged, &mut |journal| journal, &mut |_| {})?;
         store.stop()?;
@@ -561,7 +561,7 @@ fn partition_of(catalog: &Catalog, wanted: u64) -> PartitionInfo {
     found.cloned().unwrap_or_default()
 }
 
-fn not_what_was_written() -> Error {
+fn checksum_mismatch() -> Error {
     Error::new(ErrorKind::Corrupt, "an entry does not match its checksum")
 }
 

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_what_it_is() {
+    fn a_file_is_identified_by_its_head() {
         let head = FileHead { directory: 0xfeed, number: 9, position: 64 << 20, bytes: 64 << 20 };
         let mut page = head.encode();
         assert_eq!(FileHead::decode(&page), Ok(head));

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_found_at_or_before_what_is_asked() {
+    fn a_row_is_found_at_or_before_the_requested_offset() {
         let index = index();
         assert!(index.rows.len() > 50 && index.rows.len() < 70, "{}", index.rows.len());
         assert_eq!(index.before(999), None);

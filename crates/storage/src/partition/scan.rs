@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_byte_is_wrong_only_its_batch_is_lost() {
+    fn one_damaged_byte_loses_only_its_batch() {
         let (bytes, batches) = log(5);
         assert_eq!(good(&spots(&Bytes::from(bytes.clone()), 100, 115)), batches);
         for at in 0..bytes.len() {

@@ -182,9 +182,9 @@ impl Store {
         store.open_sqlite(&mut topics)?;
         store.keep_reserve();
         let background = &store.shared.background;
-        background.spawn("segments", Arc::downgrade(&store), true, Self::look_what_to_flush)?;
-        background.spawn("checkpoints", Arc::downgrade(&store), false, Self::look_whether_to_checkpoint)?;
-        background.spawn("compaction", Arc::downgrade(&store), false, Self::look_what_to_compact)?;
+        background.spawn("segments", Arc::downgrade(&store), true, Self::flush_if_due)?;
+        background.spawn("checkpoints", Arc::downgrade(&store), false, Self::checkpoint_if_due)?;
+        background.spawn("compaction", Arc::downgrade(&store), false, Self::compact_if_due)?;
         Ok((store, topics))
     }
 
@@ -481,7 +481,7 @@ impl Store {
     }
 
     /// Writes pending batches to segments once. Returns the delay until the next call.
-    fn look_what_to_flush(&self) -> Duration {
+    fn flush_if_due(&self) -> Duration {
         if self.check_place().is_err() {
             return LOOK_EVERY;
         }
@@ -512,7 +512,7 @@ impl Store {
     }
 
     /// Takes a checkpoint if one is due. Returns the delay until the next call.
-    fn look_whether_to_checkpoint(&self) -> Duration {
+    fn checkpoint_if_due(&self) -> Duration {
         if self.check_place().is_err() {
             return LOOK_EVERY;
         }
@@ -543,7 +543,7 @@ impl Store {
     }
 
     /// Compacts partitions once. Returns the delay until the next call.
-    fn look_what_to_compact(&self) -> Duration {
+    fn compact_if_due(&self) -> Duration {
         // Compaction needs disk space before it frees any.
         if self.check_place().is_err() || self.broken().is_some() || self.shared.room.is_full() {
             return COMPACT_EVERY;

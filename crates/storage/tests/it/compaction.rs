@@ -178,15 +178,15 @@ fn the_newest_record_of_each_key_stays_and_older_ones_go() {
         assert!(after.bytes < before.bytes / 3, "{} of {} bytes are left", after.bytes, before.bytes);
         // Records that were in memory too are in files only now.
         let site = site.reopened(SimDisk::kill);
-        let there = site.check();
-        assert_eq!(there.len() as u64 + removed, site.history.len() as u64);
-        let keys: Vec<_> = there.iter().filter_map(|record| record.key.as_ref()).collect();
+        let present = site.check();
+        assert_eq!(present.len() as u64 + removed, site.history.len() as u64);
+        let keys: Vec<_> = present.iter().filter_map(|record| record.key.as_ref()).collect();
         assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len(), "a key is there twice");
     });
 }
 
 #[test]
-fn a_tombstone_goes_once_it_has_been_there_for_long_enough() {
+fn tombstones_are_removed_after_their_retention() {
     let mut site = Site::new(settings());
     let mut random = Random::new(1);
     for round in 0..8 {
@@ -201,13 +201,13 @@ fn a_tombstone_goes_once_it_has_been_there_for_long_enough() {
             // Too young to be removed.
             let newest: HashMap<_, _> = site.history.values().map(|record| (record.key.clone(), record)).collect();
             let tombstones = newest.values().filter(|record| record.value.is_none() && record.key.is_some());
-            let there = site.read();
-            tombstones.for_each(|tombstone| assert!(there.contains(tombstone)));
+            let present = site.read();
+            tombstones.for_each(|tombstone| assert!(present.contains(tombstone)));
         }
     }
     let end = site.log.end();
-    let there = site.read();
-    let old = there.iter().filter(|record| record.offset < end / 2 && record.key.is_some());
+    let present = site.read();
+    let old = present.iter().filter(|record| record.offset < end / 2 && record.key.is_some());
     assert!(old.clone().all(|record| record.value.is_some()), "{:?}", old.collect::<Vec<_>>());
 }
 
@@ -237,7 +237,7 @@ fn tombstones_of_queues_do_not_pile_up() {
 
 /// The retention of tombstones changes while the store is in use.
 #[test]
-fn tombstones_stay_as_long_as_was_said_last() {
+fn tombstones_are_kept_for_the_retention_set_last() {
     let compaction = CompactionSettings { tombstone_retention_ms: u64::MAX, ..settings().compaction };
     let left = [None, Some(0)].map(|changed_ms| {
         let settings = StoreSettings { compaction, ..settings() };
@@ -457,7 +457,7 @@ fn compaction_comes_no_later_and_no_earlier_than_a_topic_says() {
 
 /// No checkpoint is needed first, which a broker with little load takes once per minute.
 #[test]
-fn compaction_by_age_writes_what_is_in_no_segment_yet() {
+fn compaction_by_age_writes_records_that_are_in_no_segment_yet() {
     let site = Altered::new();
     let now = clock();
     let hour = 3_600_000;

@@ -388,12 +388,12 @@ fn harmed_entries_that_were_put_aside_are_missed() {
 }
 
 #[test]
-fn what_is_in_the_lock_file_makes_no_difference() {
+fn the_content_of_the_lock_file_is_ignored() {
     harm(Kind::Lock, 2);
 }
 
 #[test]
-fn a_directory_of_files_of_an_older_version_is_refused_by_what_it_is() {
+fn a_directory_of_an_older_version_is_refused_as_unsupported() {
     let site = Site::worked(1, true);
     for kind in [Kind::Journal, Kind::Checkpoint] {
         // A file of the journal that was never used has no version.

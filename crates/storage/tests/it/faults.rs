@@ -137,7 +137,7 @@ fn after_a_failed_write_of_the_journal_nothing_is_acknowledged_and_nothing_ackno
 }
 
 #[test]
-fn a_full_disk_makes_appends_wait_and_they_go_on_when_there_is_room() {
+fn appends_wait_for_a_full_disk_and_continue_when_space_is_free() {
     repeatable(10, |seed| {
         let mut random = Random::new(seed);
         let site = Site::new(small(2));
@@ -255,7 +255,7 @@ fn one_failed_sync_of_a_segment_is_made_good_by_the_next_checkpoint() {
 }
 
 #[test]
-fn a_segment_that_cannot_be_read_for_a_while_is_said_to_be_and_read_later() {
+fn a_temporarily_unreadable_segment_is_reported_and_read_later() {
     let site = Site::new(small(1));
     let writer = site.work.create(1).expect("a topic")[0].clone();
     for _ in 0..400 {

@@ -87,7 +87,7 @@ fn records_that_are_deleted_on_a_full_disk_free_their_bytes_and_records_are_take
 }
 
 #[test]
-fn a_restart_on_a_full_disk_skips_what_the_journal_deletes_later() {
+fn a_restart_on_a_full_disk_skips_topics_that_the_journal_deletes_later() {
     repeatable(6, |seed| {
         let site = Site::new(small(1));
         let filler = site.work.create(1).expect("a topic")[0].clone();
@@ -107,7 +107,7 @@ fn a_restart_on_a_full_disk_skips_what_the_journal_deletes_later() {
 }
 
 #[test]
-fn a_topic_whose_files_went_before_the_next_checkpoint_is_not_missed() {
+fn files_deleted_before_the_next_checkpoint_are_not_missed() {
     repeatable(10, |seed| {
         let site = Site::new(small(2));
         let kept = site.work.create(1).expect("a topic")[0].clone();

@@ -94,12 +94,12 @@ fn check(dir: &Path, model: &mut Model, incarnation: u64) {
 }
 
 #[test]
-fn what_was_acknowledged_outlives_kills() {
+fn acknowledged_records_survive_kills() {
     kill_again_and_again(|_| Storage::Disk);
 }
 
 #[test]
-fn what_was_acknowledged_outlives_kills_in_a_database_and_beside_one() {
+fn acknowledged_records_survive_kills_in_a_database_and_next_to_one() {
     kill_again_and_again(|_| Storage::Sqlite);
     kill_again_and_again(|random| if random.is_one_in(2) { Storage::Sqlite } else { Storage::Disk });
 }

@@ -193,7 +193,7 @@ fn records(site: &Site, from: Offset, bytes_max: usize) -> BTreeMap<Offset, Vec<
 }
 
 #[test]
-fn a_log_has_what_was_appended_to_it_without_what_was_removed() {
+fn a_log_contains_the_appended_records_without_the_removed_ones() {
     for storage in PLACES {
         repeatable(4, |seed| {
             let mut site = Site::new(storage);
@@ -236,8 +236,11 @@ fn a_log_has_what_was_appended_to_it_without_what_was_removed() {
                         site.forget(*offset);
                     }
                 }
-                let (start, there) = site.extent();
-                assert!(start >= begin && there == end, "{storage:?}: {start} to {there}, not {begin} to {end}");
+                let (start, found_end) = site.extent();
+                assert!(
+                    start >= begin && found_end == end,
+                    "{storage:?}: {start} to {found_end}, not {begin} to {end}"
+                );
                 let outside = [start.checked_sub(1), Some(end + 1)].into_iter().flatten();
                 for offset in outside {
                     assert_eq!(site.read(offset, 1).map_err(|e| e.kind), Err(ErrorKind::OutOfRange), "{storage:?}");
@@ -248,7 +251,7 @@ fn a_log_has_what_was_appended_to_it_without_what_was_removed() {
 }
 
 #[test]
-fn what_is_forgotten_is_gone_and_stays_gone_where_it_can_be() {
+fn forgotten_records_are_deleted_also_after_a_restart() {
     for storage in [Storage::Memory, Storage::Sqlite] {
         let mut site = Site::new(storage);
         let mut random = Random::new(7);
@@ -302,8 +305,8 @@ fn a_time_is_found_in_every_log_also_where_times_go_backwards() {
                 let (start, end) = site.extent();
                 for _ in 0..4 {
                     let asked = time - 2000 + random.below(2500) as i64;
-                    let there = batches.iter().filter(|batch| batch.next_offset() > start);
-                    let first = there.into_iter().find(|batch| batch.max_timestamp_ms() >= asked);
+                    let kept = batches.iter().filter(|batch| batch.next_offset() > start);
+                    let first = kept.into_iter().find(|batch| batch.max_timestamp_ms() >= asked);
                     let expected = first.map_or(end, |batch| batch.base_offset().max(start));
                     assert_eq!(site.offset_for_time(asked), expected, "{storage:?}, seed {seed}, step {step}");
                 }

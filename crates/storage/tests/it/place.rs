@@ -25,11 +25,11 @@ fn breaks(expected: &str, change: impl FnOnce(&Path)) {
     wait_until("it is noticed", || work.store.broken().is_some());
     let broken = work.store.broken().expect("an error");
     assert!(broken.message.contains(expected) && broken.message.contains("Restart the broker"), "{broken}");
-    let there = || std::fs::read_dir(&dir).map(|entries| entries.count()).unwrap_or_default();
-    let before = there();
+    let count_files = || std::fs::read_dir(&dir).map(|entries| entries.count()).unwrap_or_default();
+    let before = count_files();
     work.store.checkpoint().expect_err("nothing is written by path");
     work.store.stop().expect_err("it was not left as it should be");
-    assert_eq!(there(), before);
+    assert_eq!(count_files(), before);
 }
 
 #[test]

@@ -87,17 +87,17 @@ fn lives(syncs_in_flight: usize, cycles: u64) {
 }
 
 #[test]
-fn what_was_acknowledged_outlives_power_cuts_with_one_sync_at_a_time() {
+fn acknowledged_records_survive_power_cuts_with_one_sync_at_a_time() {
     lives(1, 70);
 }
 
 #[test]
-fn what_was_acknowledged_outlives_power_cuts_with_two_syncs_in_flight() {
+fn acknowledged_records_survive_power_cuts_with_two_syncs_in_flight() {
     lives(2, 70);
 }
 
 #[test]
-fn what_was_acknowledged_outlives_power_cuts_with_three_syncs_in_flight() {
+fn acknowledged_records_survive_power_cuts_with_three_syncs_in_flight() {
     lives(3, 70);
 }
 

@@ -93,7 +93,7 @@ fn read_while_everything_changes(opened: Opened, storage: Storage, seed: u64) ->
 }
 
 #[test]
-fn readers_get_what_is_right_while_everything_changes() {
+fn readers_get_the_right_records_during_concurrent_changes() {
     repeatable(12, |seed| {
         let disk = SimDisk::new();
         let dir = Path::new("/data");
@@ -106,7 +106,7 @@ fn readers_get_what_is_right_while_everything_changes() {
 }
 
 #[test]
-fn readers_of_a_database_get_what_is_right_while_everything_changes() {
+fn readers_of_a_database_get_the_right_records_during_concurrent_changes() {
     repeatable(4, |seed| {
         let temp = tempfile::tempdir().expect("a directory");
         let opened = open(&RealDisk, temp.path(), small(2)).expect("a new directory");
@@ -245,7 +245,7 @@ fn a_clock_that_is_set_back_neither_loses_nor_keeps_for_ever() {
 }
 
 #[test]
-fn what_was_in_memory_for_a_while_is_read_from_its_segment() {
+fn records_that_left_memory_are_read_from_their_segment() {
     let hour = Duration::from_secs(3600);
     let settings = StoreSettings { tail_time: hour, tail_bytes_max: 1 << 20, unflushed_bytes_max: 1 << 20, ..small(1) };
     let opened = open(&SimDisk::new(), Path::new("/data"), settings).expect("a new directory");

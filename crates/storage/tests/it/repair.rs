@@ -164,7 +164,7 @@ fn repairs(kind: Kind, sites: u64) {
 }
 
 #[test]
-fn of_harmed_segments_only_what_is_harmed_is_lost() {
+fn only_the_damaged_records_of_segments_are_lost() {
     repairs(Kind::Segment, 6);
 }
 
@@ -200,7 +200,7 @@ fn a_directory_in_use_is_not_inspected() {
 }
 
 #[test]
-fn a_new_journal_begins_behind_all_of_the_one_that_was_given_up() {
+fn a_new_journal_begins_after_the_abandoned_one() {
     let disk = SimDisk::new();
     let settings = without_checkpoints();
     let opened = open(&disk, Path::new(DIR), settings).expect("a new directory");

@@ -126,7 +126,7 @@ fn all_of(log: &Arc<dyn PartitionLog>) -> Vec<RecordBatch> {
 }
 
 #[test]
-fn what_the_journal_has_synced_is_not_committed_before_the_log_in_front_says_so() {
+fn synced_records_are_not_committed_before_the_preceding_log_commits_them() {
     let temp = tempfile::tempdir().expect("a directory");
     let (store, majority, _) = open_behind(temp.path());
     let topic = store.create_topic(topic_name("t"), on_disk(1), Arc::new(NoOwner)).expect("a topic");
@@ -142,7 +142,7 @@ fn what_the_journal_has_synced_is_not_committed_before_the_log_in_front_says_so(
 }
 
 #[test]
-fn what_is_not_committed_can_be_cut_and_what_is_committed_cannot() {
+fn uncommitted_records_can_be_cut_and_committed_ones_cannot() {
     let temp = tempfile::tempdir().expect("a directory");
     let (store, majority, _) = open_behind(temp.path());
     let topic = store.create_topic(topic_name("t"), on_disk(1), Arc::new(NoOwner)).expect("a topic");

@@ -142,8 +142,8 @@ impl SimDisk {
         let mut random = Random::new(seed);
         let mut nodes = world.synced_nodes.clone();
         for (dir, changes) in &world.changes {
-            let lasting = random.below(changes.len() as u64 + 1) as usize;
-            changes[..lasting].iter().for_each(|change| apply(&mut nodes, dir, change));
+            let durable = random.below(changes.len() as u64 + 1) as usize;
+            changes[..durable].iter().for_each(|change| apply(&mut nodes, dir, change));
         }
         Self::of(without_orphans(nodes), &world, |content| content.cut(&mut random))
     }
@@ -316,15 +316,15 @@ impl Content {
         // Usually a write survives completely or not at all, sometimes each sector separately.
         let rule = random.below(4);
         for (sector, versions) in &self.versions {
-            let lasting = match rule {
+            let durable = match rule {
                 0 => 0,
                 1 => versions.len(),
                 _ => random.below(versions.len() as u64 + 1) as usize,
             };
             let from = sector * SECTOR_BYTES;
-            if lasting > 0 && from < len {
+            if durable > 0 && from < len {
                 let to = (from + SECTOR_BYTES).min(len);
-                bytes[from..to].copy_from_slice(&versions[lasting - 1].1[..to - from]);
+                bytes[from..to].copy_from_slice(&versions[durable - 1].1[..to - from]);
             }
         }
         bytes

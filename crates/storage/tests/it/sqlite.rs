@@ -138,7 +138,7 @@ fn users_query_records_while_the_broker_runs() {
 }
 
 #[test]
-fn a_database_that_another_process_locks_is_waited_for_and_said_to_be() {
+fn a_database_locked_by_another_process_is_waited_for_and_reported() {
     let database = Database::new(impatient());
     database.append(&[b"before"], Codec::None).expect("it is taken");
     let other = database.connect();
@@ -214,7 +214,7 @@ fn after_a_failed_commit_nothing_is_acknowledged_and_nothing_acknowledged_is_los
 }
 
 #[test]
-fn a_damaged_batch_is_said_to_be_and_those_before_and_behind_it_are_read() {
+fn a_damaged_batch_is_reported_and_those_before_and_after_it_are_read() {
     let database = Database::new(SqliteSettings { recent_bytes_max: 0, ..SqliteSettings::default() });
     for value in [b"a", b"b", b"c"] {
         database.append(&[value], Codec::None).expect("it is taken");
@@ -231,7 +231,7 @@ fn a_damaged_batch_is_said_to_be_and_those_before_and_behind_it_are_read() {
 }
 
 #[test]
-fn what_is_no_database_of_a_broker_is_refused_and_left_as_it_is() {
+fn a_foreign_database_is_refused_and_left_unchanged() {
     let temp = tempfile::tempdir().expect("a directory");
     let path = temp.path().join("queues.sqlite");
     let refused = || SqliteStore::open(&path, SqliteSettings::default(), clock).map(drop).expect_err("it is refused");
@@ -275,8 +275,8 @@ fn one_name_is_one_topic_whichever_way_it_is_kept() {
     drop(store);
     for _ in 0..2 {
         let (store, topics) = open_dir(temp.path());
-        let there: Vec<_> = topics.iter().map(|topic| (topic.name.as_str(), topic.settings.storage)).collect();
-        assert_eq!(there, [("t", Storage::Sqlite)]);
+        let found: Vec<_> = topics.iter().map(|topic| (topic.name.as_str(), topic.settings.storage)).collect();
+        assert_eq!(found, [("t", Storage::Sqlite)]);
         assert_eq!(topics[0].partitions.len(), 2);
         store.stop().expect("it stops");
     }

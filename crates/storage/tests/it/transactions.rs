@@ -162,7 +162,7 @@ impl Site {
         let stable_end = first_open.unwrap_or(self.log.end());
 
         let void = AbortedIndex::new(producers.aborted(0, self.log.end()));
-        let mut there = BTreeMap::new();
+        let mut present = BTreeMap::new();
         let mut voids = 0;
         for batch in self.read() {
             let records = batch.records().expect("it decodes");
@@ -173,7 +173,7 @@ impl Site {
                 let is_void = sent.transaction.and_then(|of| decisions.get(&of)) == Some(&Decision::Abort);
                 assert_eq!(void.has(&batch), is_void, "offset {}", record.offset);
                 voids += usize::from(is_void);
-                there.insert(record.offset, (record, is_void));
+                present.insert(record.offset, (record, is_void));
             }
         }
         let mut newest = HashMap::new();
@@ -183,14 +183,18 @@ impl Site {
             for view in &records {
                 let record = records.own(&view.expect("it decodes"));
                 if record.offset >= stable_end {
-                    assert_eq!(there.get(&record.offset).map(|(record, _)| record), Some(&record), "it is not stable");
+                    assert_eq!(
+                        present.get(&record.offset).map(|(record, _)| record),
+                        Some(&record),
+                        "it is not stable"
+                    );
                 } else if decision.is_none_or(|decision| decision == Some(&Decision::Commit)) {
                     newest.insert(record.key.clone(), record);
                 }
             }
         }
         for record in newest.into_values().filter(|record| record.value.is_some()) {
-            assert_eq!(there.get(&record.offset), Some(&(record.clone(), false)), "it counts, and is gone");
+            assert_eq!(present.get(&record.offset), Some(&(record.clone(), false)), "it counts, and is gone");
         }
         voids
     }
@@ -209,7 +213,7 @@ fn batch(random: &mut Random, producer: Option<Producer>) -> engine::DraftBatch 
 }
 
 #[test]
-fn what_is_open_and_what_is_void_outlives_power_cuts_and_compaction() {
+fn open_and_aborted_transactions_survive_power_cuts_and_compaction() {
     repeatable(40, |seed| {
         let mut random = Random::new(seed);
         let mut site = Site::open(SimDisk::new(), BTreeMap::new());

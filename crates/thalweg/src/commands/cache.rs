@@ -132,8 +132,8 @@ async fn put(out: &mut impl Write, cache: &ClientCache, args: CachePut, is_json:
 }
 
 fn unmet(key: &str, current: Option<u64>) -> Failure {
-    let there = current.map_or("not in the cache".to_owned(), |version| format!("in the cache with version {version}"));
-    Failure::new(FAILED, format!("'{key}' is {there}: nothing was changed"))
+    let state = current.map_or("not in the cache".to_owned(), |version| format!("in the cache with version {version}"));
+    Failure::new(FAILED, format!("'{key}' is {state}: nothing was changed"))
 }
 
 async fn delete(

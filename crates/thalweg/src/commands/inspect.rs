@@ -10,7 +10,7 @@ use engine::{Decision, Error, ErrorKind, RecordBatch};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use storage::RealDisk;
-use storage::inspect::dump::{Item, What, dump};
+use storage::inspect::dump::{EntryContent, Item, dump};
 use storage::inspect::repair::{Mend, Plan};
 use storage::inspect::{Inspection, PartitionReport, Report, TopicReport};
 use storage::journal::block::FileHead;
@@ -211,7 +211,7 @@ fn dump_file(path: &Path, is_json: bool) -> Result {
 }
 
 fn is_damage(item: &Item) -> bool {
-    matches!(item, Item::Damage { .. } | Item::Entry { what: What::Damaged(..), .. })
+    matches!(item, Item::Damage { .. } | Item::Entry { content: EntryContent::Damaged(..), .. })
 }
 
 fn batch_json(batch: &RecordBatch) -> Value {
@@ -245,14 +245,14 @@ fn item_json(item: &Item) -> Value {
             "kind": "row", "offset": row.offset, "at": row.at, "timestamp_ms_max": row.timestamp_ms_max,
         }),
         Item::Damage { at, what } => json!({ "kind": "damage", "at": at, "what": what }),
-        Item::Entry { at, block, stream, bytes, what } => {
-            let (kind, says) = match what {
-                What::Batch(batch) => ("batch", batch_json(batch)),
-                What::Catalog(change) => ("catalog", json!(format!("{change:?}"))),
-                What::Start(start) => ("start", json!(start)),
-                What::View => ("view", Value::Null),
-                What::Next(number, slot) => ("next", json!({ "number": number, "slot": slot })),
-                What::Damaged(_, why) => ("damage", json!(why)),
+        Item::Entry { at, block, stream, bytes, content } => {
+            let (kind, says) = match content {
+                EntryContent::Batch(batch) => ("batch", batch_json(batch)),
+                EntryContent::Catalog(change) => ("catalog", json!(format!("{change:?}"))),
+                EntryContent::Start(start) => ("start", json!(start)),
+                EntryContent::View => ("view", Value::Null),
+                EntryContent::Next(number, slot) => ("next", json!({ "number": number, "slot": slot })),
+                EntryContent::Damaged(_, why) => ("damage", json!(why)),
             };
             json!({
                 "kind": kind, "at": at, "block": block, "topic_id": stream >> 32,
@@ -287,15 +287,17 @@ fn item_text(item: &Item) -> String {
         Item::Batch { at, batch } => line(at, "batch", batch_text(batch)),
         Item::Row(row) => line(&row.at, "row", format!("offset {}, up to {} ms", row.offset, row.timestamp_ms_max)),
         Item::Damage { at, what } => line(at, "DAMAGE", what.clone()),
-        Item::Entry { at, stream, what, .. } => {
+        Item::Entry { at, stream, content, .. } => {
             let place = format!("topic {} partition {}: ", stream >> 32, stream & u64::from(u32::MAX));
-            match what {
-                What::Batch(batch) => line(at, "batch", place + &batch_text(batch)),
-                What::Catalog(change) => line(at, "catalog", format!("{change:?}")),
-                What::Start(start) => line(at, "start", format!("{place}begins at offset {start}")),
-                What::View => line(at, "view", place),
-                What::Next(number, slot) => line(at, "next", format!("continues in file {number}, {slot:06}.journal")),
-                What::Damaged(kind, why) => line(at, "DAMAGE", format!("{place}{kind:?}: {why}")),
+            match content {
+                EntryContent::Batch(batch) => line(at, "batch", place + &batch_text(batch)),
+                EntryContent::Catalog(change) => line(at, "catalog", format!("{change:?}")),
+                EntryContent::Start(start) => line(at, "start", format!("{place}begins at offset {start}")),
+                EntryContent::View => line(at, "view", place),
+                EntryContent::Next(number, slot) => {
+                    line(at, "next", format!("continues in file {number}, {slot:06}.journal"))
+                }
+                EntryContent::Damaged(kind, why) => line(at, "DAMAGE", format!("{place}{kind:?}: {why}")),
             }
         }
     }

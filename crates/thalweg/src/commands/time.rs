@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_go_there_and_back() {
+    fn times_are_parsed_and_formatted() {
         for (text, ms) in [
             ("1970-01-01", 0),
             ("2000-02-29T12:30:01Z", 951_827_401_000),
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn starts_are_what_the_help_says() {
+    fn starts_are_parsed_as_documented() {
         for end in ["live", "latest"] {
             assert_eq!(parse_start("--from", end).expect("valid"), Start::Live);
         }

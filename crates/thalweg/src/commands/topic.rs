@@ -297,7 +297,7 @@ fn place(storage: Storage) -> &'static str {
 }
 
 /// Returns `true` if a topic has the requested settings. Omitted settings match any value.
-fn fits(there: &TopicSettings, asked: TopicSettings) -> bool {
-    let storage = if asked.storage == Storage::Auto { there.storage } else { asked.storage };
-    there.is_as(&TopicSettings { storage, ..asked.or(there) })
+fn fits(current: &TopicSettings, asked: TopicSettings) -> bool {
+    let storage = if asked.storage == Storage::Auto { current.storage } else { asked.storage };
+    current.is_as(&TopicSettings { storage, ..asked.or(current) })
 }

@@ -79,19 +79,19 @@ impl Definitions {
     pub async fn create(&self, broker: &Broker) -> Result<()> {
         self.check_topics(broker)?;
         for Defined { place, what: (name, settings) } in &self.topics {
-            if let Ok(there) = broker.describe_topic(name.as_str()) {
-                check_same(place, "thalweg topic alter", &topic_differences(&there.settings, settings))?;
+            if let Ok(existing) = broker.describe_topic(name.as_str()) {
+                check_same(place, "thalweg topic alter", &topic_differences(&existing.settings, settings))?;
                 continue;
             }
             broker.create_topic(name.as_str(), *settings).await.map_err(|e| at(place, &e))?;
         }
         for Defined { place, what: new } in &self.queues {
             match broker.queues.get(new.name.as_str()).await {
-                Ok(there) => {
-                    let mut differences = there.settings.differences(&new.settings);
+                Ok(existing) => {
+                    let mut differences = existing.settings.differences(&new.settings);
                     let topic = new.topic.as_ref().map_or(new.name.as_str(), TopicName::as_str);
-                    if there.topic.as_str() != topic {
-                        differences.push(format!("topic is {}, not {topic}", there.topic));
+                    if existing.topic.as_str() != topic {
+                        differences.push(format!("topic is {}, not {topic}", existing.topic));
                     }
                     check_same(place, "thalweg queue alter", &differences)?;
                 }
@@ -223,9 +223,9 @@ fn topic(table: &toml::Table) -> std::result::Result<(TopicName, TopicSettings),
 }
 
 /// Lists the differences from an existing topic, in the settings that the definition sets.
-fn topic_differences(there: &TopicSettings, asked: &TopicSettings) -> Vec<String> {
-    let wanted = asked.or(there);
-    let storage = if asked.storage == engine::Storage::Auto { there.storage } else { asked.storage };
+fn topic_differences(current: &TopicSettings, asked: &TopicSettings) -> Vec<String> {
+    let wanted = asked.or(current);
+    let storage = if asked.storage == engine::Storage::Auto { current.storage } else { asked.storage };
     let shown = |settings: &TopicSettings, storage: engine::Storage| {
         [
             ("partitions", settings.partitions.to_string()),
@@ -237,7 +237,7 @@ fn topic_differences(there: &TopicSettings, asked: &TopicSettings) -> Vec<String
             ("arrival_times", settings.arrival_times.to_string()),
         ]
     };
-    let pairs = shown(there, there.storage).into_iter().zip(shown(&wanted, storage));
-    let differ = pairs.filter(|((_, there), (_, wanted))| there != wanted);
-    differ.map(|((name, there), (_, wanted))| format!("{name} is {there}, not {wanted}")).collect()
+    let pairs = shown(current, current.storage).into_iter().zip(shown(&wanted, storage));
+    let differ = pairs.filter(|((_, current), (_, wanted))| current != wanted);
+    differ.map(|((name, current), (_, wanted))| format!("{name} is {current}, not {wanted}")).collect()
 }

@@ -208,7 +208,7 @@ fn topics_and_queues_are_defined_key_by_key() {
 }
 
 #[test]
-fn sqs_requests_are_checked_where_there_are_credentials() {
+fn sqs_requests_are_checked_if_credentials_are_set() {
     let auth = |file: &str| load(file, &[], &[]).and_then(|config| config.sqs_auth());
     assert!(matches!(auth(""), Ok(Auth::Off)));
     let both = "sqs_auth = \"verify\"\nsqs_credentials = \"AKIDEXAMPLE:geheim, 111122223333:test\"";

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn printed_values_parse_to_the_same_value() {
         for (bytes, text) in [(0, "0"), (1000, "1000"), (65_536, "64KiB"), (3 << 29, "1536MiB"), (1 << 40, "1TiB")] {
             assert_eq!((show_bytes(bytes).as_str(), parse_bytes(text)), (text, Ok(bytes)));
         }

@@ -101,7 +101,7 @@ fn kind_name(kind: ResourceKind) -> &'static str {
 }
 
 #[test]
-fn the_page_is_what_the_tables_say() {
+fn the_page_of_settings_is_current() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/kafka-settings.md");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, page()).expect("written");
@@ -113,7 +113,7 @@ fn the_page_is_what_the_tables_say() {
 }
 
 #[tokio::test]
-async fn a_draft_says_what_its_settings_come_to() {
+async fn a_draft_converts_kafka_settings() {
     let broker = Broker::start(Settings::default(), &[tokio::runtime::Handle::current()]).expect("started");
     let of = |settings: &[(&str, &str)]| {
         let mut draft = Draft::new(&broker, 1);

@@ -332,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_as_the_default_is_what_a_group_is_set_to() {
+    fn the_shown_defaults_are_the_defaults_of_a_group() {
         let mut settings = GroupSettings { lease_ms: 1, attempts_max: 1, in_flight_max: 1, ..GroupSettings::default() };
         settings.session_timeout_ms = 1;
         settings.consumer_session_timeout_ms = 1;

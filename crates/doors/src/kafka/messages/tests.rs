@@ -128,10 +128,10 @@ struct Pair {
     /// Bytes encoded by this implementation.
     bytes: Bytes,
     /// Bytes of this implementation decoded and encoded again by the other one.
-    bytes_there: Bytes,
+    bytes_theirs: Bytes,
     /// `Debug` output of the values decoded by this and by the other implementation.
-    here: String,
-    there: String,
+    ours: String,
+    theirs: String,
     /// Bytes of the other implementation decoded and encoded again by this one.
     bytes_again: Bytes,
 }
@@ -142,18 +142,18 @@ fn for_each_pair(mut check: impl FnMut(Pair)) {
         for request in Request::samples(random) {
             let api = api(request.key()).expect("it is served");
             let key = ApiKey::try_from(api.key).expect("it is known there");
-            for version in known_there(api, key) {
+            for version in shared_versions(api, key) {
                 let name = format!("request of {} version {version}", api.name);
                 let bytes = encoded(|out| request.encode(version, out));
-                let here = Request::decode(api.key, version, &mut Reader::new(bytes.clone())).expect(&name);
+                let ours = Request::decode(api.key, version, &mut Reader::new(bytes.clone())).expect(&name);
                 let rest = &mut bytes.clone();
-                let there = RequestKind::decode(key, rest, version).expect(&name);
+                let theirs = RequestKind::decode(key, rest, version).expect(&name);
                 assert!(rest.is_empty(), "{name}: {rest:?} is left");
                 check(Pair {
-                    bytes_there: encoded(|out| there.encode(out, version).expect(&name)),
-                    bytes_again: encoded(|out| here.encode(version, out)),
-                    here: format!("{here:?}"),
-                    there: format!("{there:?}"),
+                    bytes_theirs: encoded(|out| theirs.encode(out, version).expect(&name)),
+                    bytes_again: encoded(|out| ours.encode(version, out)),
+                    ours: format!("{ours:?}"),
+                    theirs: format!("{theirs:?}"),
                     name,
                     is_request: true,
                     key: api.key,
@@ -165,18 +165,18 @@ fn for_each_pair(mut check: impl FnMut(Pair)) {
         for response in Response::samples(random) {
             let api = api(response.key()).expect("it is served");
             let key = ApiKey::try_from(api.key).expect("it is known there");
-            for version in known_there(api, key) {
+            for version in shared_versions(api, key) {
                 let name = format!("response of {} version {version}", api.name);
                 let bytes = encoded(|out| response.encode(version, out));
-                let here = Response::decode(api.key, version, &mut Reader::new(bytes.clone())).expect(&name);
+                let ours = Response::decode(api.key, version, &mut Reader::new(bytes.clone())).expect(&name);
                 let rest = &mut bytes.clone();
-                let there = ResponseKind::decode(key, rest, version).expect(&name);
+                let theirs = ResponseKind::decode(key, rest, version).expect(&name);
                 assert!(rest.is_empty(), "{name}: {rest:?} is left");
                 check(Pair {
-                    bytes_there: encoded(|out| there.encode(out, version).expect(&name)),
-                    bytes_again: encoded(|out| here.encode(version, out)),
-                    here: format!("{here:?}"),
-                    there: format!("{there:?}"),
+                    bytes_theirs: encoded(|out| theirs.encode(out, version).expect(&name)),
+                    bytes_again: encoded(|out| ours.encode(version, out)),
+                    ours: format!("{ours:?}"),
+                    theirs: format!("{theirs:?}"),
                     name,
                     is_request: false,
                     key: api.key,
@@ -189,7 +189,7 @@ fn for_each_pair(mut check: impl FnMut(Pair)) {
 }
 
 /// Returns the versions that the other implementation supports as well.
-fn known_there(api: &Api, key: ApiKey) -> std::ops::RangeInclusive<i16> {
+fn shared_versions(api: &Api, key: ApiKey) -> std::ops::RangeInclusive<i16> {
     let known = key.valid_versions();
     let is_known = api.version_max <= known.max || NEWER_VERSIONS.contains(&(api.key, api.version_max));
     assert!(is_known && api.version_min >= known.min, "{} {known:?}", api.name);
@@ -207,16 +207,16 @@ fn every_message_is_the_same_bytes_and_the_same_values_in_another_implementation
     let mut count = 0;
     for_each_pair(|pair| {
         let name = &pair.name;
-        assert_eq!(pair.bytes_there, pair.bytes, "{name}: {}\nthere: {}", pair.here, pair.there);
-        assert_eq!(pair.bytes_again, pair.bytes, "{name}: {}", pair.here);
-        // Tagged fields come last here; there they come in the order of the schema.
-        let [mut here, mut there] = [values(&pair.here), values(&pair.there)];
-        here.sort_by(|a, b| a.0.cmp(&b.0));
-        there.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(pair.bytes_theirs, pair.bytes, "{name}: {}\ntheirs: {}", pair.ours, pair.theirs);
+        assert_eq!(pair.bytes_again, pair.bytes, "{name}: {}", pair.ours);
+        // Tagged fields come last in ours; in theirs they come in the order of the schema.
+        let [mut ours, mut theirs] = [values(&pair.ours), values(&pair.theirs)];
+        ours.sort_by(|a, b| a.0.cmp(&b.0));
+        theirs.sort_by(|a, b| a.0.cmp(&b.0));
         // Fields of later versions only.
-        there.retain(|(field, _)| here.iter().any(|(known, _)| known == field));
-        here.retain(|(field, _)| !NEWER_FIELDS.contains(&field.as_str()));
-        assert_eq!(here, there, "{name}");
+        theirs.retain(|(field, _)| ours.iter().any(|(known, _)| known == field));
+        ours.retain(|(field, _)| !NEWER_FIELDS.contains(&field.as_str()));
+        assert_eq!(ours, theirs, "{name}");
         count += 1;
     });
     assert!(count > 300 * ROUNDS, "{count}");
@@ -368,7 +368,7 @@ fn a_damaged_request_is_refused_or_it_is_another_one() {
 }
 
 #[test]
-fn what_members_embed_is_decoded_in_every_version() {
+fn embedded_member_data_is_decoded_in_every_version() {
     let random = &mut Random::seeded(1);
     for _ in 0..100 {
         let subscription: ConsumerProtocolSubscription = random.any();
@@ -406,7 +406,7 @@ fn refused(key: i16, version: i16, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn an_array_longer_than_what_is_left_is_refused() {
+fn an_array_longer_than_the_remaining_bytes_is_refused() {
     assert_eq!(
         refused(3, 1, &[0x7f, 0xff, 0xff, 0xff, 0, 0]),
         "Metadata version 1: at byte 4: 2147483647 elements are expected, and 2 bytes are left"
@@ -505,7 +505,7 @@ fn a_string_that_is_too_long_is_cut_between_characters() {
 }
 
 #[test]
-fn what_is_not_served_is_unsupported() {
+fn unknown_keys_and_versions_are_unsupported() {
     for (key, version, expected) in [
         (18, 5, "version 5 of ApiVersions is not supported: use 0 to 4"),
         (2, 0, "version 0 of ListOffsets is not supported: use 1 to 7"),
@@ -521,12 +521,12 @@ fn what_is_not_served_is_unsupported() {
 #[test]
 fn headers_end_with_tags_where_the_other_implementation_says_so() {
     for api in APIS {
-        let there = ApiKey::try_from(api.key).expect("it is known there");
+        let theirs = ApiKey::try_from(api.key).expect("it is known there");
         for version in api.version_min..=api.version_max {
             // A request's first header with a client's name is version 1, a response's is version 0.
-            let request = there.request_header_version(version) > 1;
+            let request = theirs.request_header_version(version) > 1;
             assert_eq!(request_header_is_flexible(api.key, version), request, "{} {version}", api.name);
-            let response = there.response_header_version(version) > 0;
+            let response = theirs.response_header_version(version) > 0;
             assert_eq!(response_header_is_flexible(api.key, version), response, "{} {version}", api.name);
         }
     }

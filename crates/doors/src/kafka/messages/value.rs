@@ -17,8 +17,8 @@ pub trait Value: Sized {
 /// Value that may be null. Strings, byte arrays and arrays use their length for that, structs a separate byte.
 pub trait Nullable: Value {
     fn read_or_null(from: &mut Reader) -> Result<Option<Self>> {
-        let is_there = from.get::<i8>()? >= 0;
-        is_there.then(|| Self::read(from)).transpose()
+        let is_present = from.get::<i8>()? >= 0;
+        is_present.then(|| Self::read(from)).transpose()
     }
 
     fn write_or_null(value: Option<&Self>, to: &mut Writer<'_>) {

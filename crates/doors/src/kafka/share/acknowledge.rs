@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_member_has_is_settled() {
+    fn only_records_that_a_member_has_acquired_are_settled() {
         let leases: BTreeMap<Offset, u64> = [(3, 30), (4, 40), (5, 50), (7, 70)].into();
         let done = Settlement::Done;
         let back = Settlement::Back;

@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_what_its_table_says() {
+    fn a_response_decodes_with_its_acquired_records_and_codes() {
         let mut builder = BatchBuilder::new();
         builder.push(0, None, Some(b"value"), &[]).expect("a record");
         let batch = builder.finish().map(|draft: DraftBatch| draft.stamp(7)).expect("a batch");

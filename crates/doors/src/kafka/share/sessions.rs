@@ -85,9 +85,9 @@ impl ShareSessions {
             Some(session) if epoch != BEGINS && epoch != session.epoch => {
                 return Err(Code::INVALID_SHARE_SESSION_EPOCH);
             }
-            there => {
-                let had = there.map_or(0, |session| session.partitions.len());
-                let kept = there.filter(|_| epoch != BEGINS).map(|session| &session.partitions);
+            current => {
+                let had = current.map_or(0, |session| session.partitions.len());
+                let kept = current.filter(|_| epoch != BEGINS).map(|session| &session.partitions);
                 let is_new = |place: &&Place| kept.is_none_or(|kept| !kept.contains(place));
                 let left = GROUP_PARTITIONS_MAX - kept.map_or(0, BTreeSet::len);
                 let more = change.added.iter().filter(is_new).count().min(left);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_more_sessions_than_there_may_be() {
+    fn sessions_beyond_the_limit_are_refused() {
         let sessions = ShareSessions::default();
         for number in 0..SESSIONS_MAX {
             sessions.step(&key(&number.to_string()), 0, BEGINS, Change::default()).expect("room");
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_takes_from_what_it_was_told_in_turn() {
+    fn a_session_takes_from_its_partitions_in_turn() {
         let sessions = ShareSessions::default();
         let place = |number| (TopicId::new(2, 3), number);
         let of = |added: &[u32], forgotten: &[u32]| {

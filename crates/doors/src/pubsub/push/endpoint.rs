@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_pushed_to_the_broker_itself_whatever_is_allowed() {
+    fn nothing_is_pushed_to_the_broker_itself_regardless_of_the_allow_list() {
         let allow: Allow = "0.0.0.0/0, ::/0".parse().expect("a list");
         let endpoint: Endpoint = "http://anything.example/".parse().expect("a URL");
         let doors = Doors::default();

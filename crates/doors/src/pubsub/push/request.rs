@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wrapped_message_is_what_the_service_sends() {
+    async fn a_wrapped_message_has_the_format_of_the_service() {
         let (headers, body) = sent(Wrapper::Wrapped, &message()).await;
         assert_eq!(headers["content-type"], "application/json");
         let body: Value = serde_json::from_slice(&body).expect("JSON");

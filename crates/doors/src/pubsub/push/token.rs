@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_checked_with_what_the_key_set_says_and_survives_keeping_the_key() {
+    fn a_token_verifies_with_the_key_set_of_the_reloaded_key() {
         let pkcs8 = SigningKey::generate().expect("a key");
         let key = SigningKey::from_pkcs8(&pkcs8, "thalweg").expect("the same key");
         let token = key.sign("push@p.example", "https://a/", 1000).expect("a token");

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_stored_is_read_back_and_damage_is_refused() {
+    fn stored_revisions_decode_and_damaged_ones_are_refused() {
         for (kind, definition) in [(Kind::Avro, Some("\"int\"")), (Kind::ProtocolBuffer, None), (Kind::Avro, None)] {
             let revision = Revision {
                 schema: "projects/p/schemas/s".into(),

@@ -210,7 +210,7 @@ async fn messages_follow_the_newest_revision_of_the_range_that_takes_them() {
 }
 
 #[tokio::test]
-async fn what_is_kept_in_memory_has_a_bound_and_is_read_again() {
+async fn cached_schemas_are_bounded_and_read_again() {
     let schemas = Schemas::new(InMemory::default());
     for i in 0..40 {
         let text = format!("\"int\"{}", " ".repeat(DEFINITION_BYTES_MAX - 10));

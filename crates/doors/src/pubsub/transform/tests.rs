@@ -79,7 +79,7 @@ async fn functions_are_applied_in_their_order_until_one_filters() {
 }
 
 #[tokio::test]
-async fn what_is_no_message_is_a_fault_that_says_so() {
+async fn an_invalid_result_is_a_fault_that_describes_it() {
     for (code, expected) in [
         ("function f(m) { throw new TypeError('bad'); }", "TypeError: bad"),
         ("function f(m) { throw 'text'; }", "text"),

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_what_c_takes_for_some() {
+    fn numbers_are_parsed_as_c_does() {
         for (text, number) in [("1e3", 1000.0), ("-0x10", -16.0), ("0x1.8p1", 3.0), ("+5", 5.0), (".5", 0.5)] {
             assert_eq!(parse_float(text.as_bytes()), Some(number), "{text}");
         }

@@ -116,8 +116,8 @@ fn hstrlen(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn hexists(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    let is_there = get(step, args[1], args[2])?.is_some();
-    step.out.flag(is_there);
+    let exists = get(step, args[1], args[2])?.is_some();
+    step.out.flag(exists);
     Ok(())
 }
 

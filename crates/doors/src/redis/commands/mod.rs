@@ -125,7 +125,7 @@ mod tests {
     use crate::redis::command::Named;
 
     #[test]
-    fn every_command_is_found_by_its_name_and_is_there_once() {
+    fn every_command_is_found_by_its_name_and_is_listed_once() {
         let rows: usize = TABLES.iter().chain(&MORE).map(|(_, table)| table.len()).sum();
         assert_eq!(all().len(), rows);
         let config = find(b"CONFIG").expect("a command");

@@ -60,7 +60,7 @@ fn page() -> String {
 }
 
 #[test]
-fn the_page_of_commands_is_what_there_is() {
+fn the_page_of_commands_is_current() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/redis.md");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, page()).expect("written");

@@ -77,12 +77,12 @@ fn cursor(arg: &[u8]) -> Done<u64> {
 /// checked.
 fn check<T: Part>(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done<bool> {
     cursor(args[2])?;
-    let is_there = part::<T>(step.db, args[1])?.is_some();
-    if !is_there {
+    let exists = part::<T>(step.db, args[1])?.is_some();
+    if !exists {
         let begin = step.out.bytes.len();
         answer(step, begin, 0, 0);
     }
-    Ok(is_there)
+    Ok(exists)
 }
 
 impl Options<'_> {

@@ -57,8 +57,8 @@ fn srem(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
 }
 
 fn sismember(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
-    let is_there = part::<Set>(step.db, args[1])?.is_some_and(|set| set.contains(args[2]));
-    step.out.flag(is_there);
+    let is_member = part::<Set>(step.db, args[1])?.is_some_and(|set| set.contains(args[2]));
+    step.out.flag(is_member);
     Ok(())
 }
 
@@ -186,7 +186,7 @@ fn smove(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     let from = args[1];
     let to = args[2];
     let member = args[3];
-    let is_there = match part::<Set>(step.db, from)? {
+    let is_member = match part::<Set>(step.db, from)? {
         Some(set) => set.contains(member),
         None => {
             step.out.flag(false);
@@ -194,7 +194,7 @@ fn smove(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
         }
     };
     check_kind(step.db, to, engine::cache::structures::Kind::Set)?;
-    if is_there && from != to {
+    if is_member && from != to {
         step.db.reserve(to, (to.len() + member.len()) as u64 + 512)?;
         // The eviction that freed memory may have removed the set itself.
         let is_taken = change::<Set, _>(step.db, from, (0, 0), |set| {
@@ -210,7 +210,7 @@ fn smove(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
             (is_new, ())
         })?;
     }
-    step.out.flag(is_there);
+    step.out.flag(is_member);
     Ok(())
 }
 

@@ -92,7 +92,7 @@ pub(super) const COMMANDS: &[Command] = &[
 #[derive(Clone, Copy, Default)]
 struct AddOptions {
     is_new_only: bool,
-    is_there_only: bool,
+    is_existing_only: bool,
     is_greater_only: bool,
     is_less_only: bool,
     counts_changed: bool,
@@ -106,7 +106,7 @@ fn add_options(args: &[&[u8]]) -> Done<(AddOptions, usize)> {
     while let Some(word) = args.get(at) {
         match word {
             word if is(word, "NX") => options.is_new_only = true,
-            word if is(word, "XX") => options.is_there_only = true,
+            word if is(word, "XX") => options.is_existing_only = true,
             word if is(word, "GT") => options.is_greater_only = true,
             word if is(word, "LT") => options.is_less_only = true,
             word if is(word, "CH") => options.counts_changed = true,
@@ -119,7 +119,7 @@ fn add_options(args: &[&[u8]]) -> Done<(AddOptions, usize)> {
     if pairs == 0 || !pairs.is_multiple_of(2) {
         return Err(SYNTAX);
     }
-    if options.is_new_only && options.is_there_only {
+    if options.is_new_only && options.is_existing_only {
         return Err(Fail::new("ERR XX and NX options at the same time are not compatible"));
     }
     let compares = [options.is_greater_only, options.is_less_only, options.is_new_only];
@@ -146,7 +146,7 @@ impl AddOptions {
         let before = sorted.score(member);
         added.score = None;
         let is_left = match before {
-            None => self.is_there_only,
+            None => self.is_existing_only,
             Some(_) => self.is_new_only,
         };
         if is_left {

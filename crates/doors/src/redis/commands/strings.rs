@@ -207,11 +207,11 @@ fn msetnx(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {
     if args.len().is_multiple_of(2) {
         return Err(wrong_arity("msetnx"));
     }
-    let is_any_there = args[1..].chunks_exact(2).any(|pair| step.db.peek(pair[0]).is_some());
-    if !is_any_there {
+    let any_exists = args[1..].chunks_exact(2).any(|pair| step.db.peek(pair[0]).is_some());
+    if !any_exists {
         mset_all(step, args, "msetnx")?;
     }
-    step.out.flag(!is_any_there);
+    step.out.flag(!any_exists);
     Ok(())
 }
 

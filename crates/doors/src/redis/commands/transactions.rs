@@ -403,10 +403,10 @@ pub(super) fn named_by<'a>(
 ) -> BTreeMap<usize, Named<'a>> {
     let mut named = BTreeMap::new();
     let mut add = |database: usize, more: Named<'a>| {
-        let there = named.entry(database).or_insert_with(|| Named::These(Default::default()));
-        match (there, more) {
-            (Named::These(there), Named::These(more)) => there.extend(more),
-            (there, _) => *there = Named::All,
+        let current = named.entry(database).or_insert_with(|| Named::These(Default::default()));
+        match (current, more) {
+            (Named::These(current), Named::These(more)) => current.extend(more),
+            (current, _) => *current = Named::All,
         }
     };
     for (queued, args) in queued.iter().zip(args) {

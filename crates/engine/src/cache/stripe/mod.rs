@@ -151,13 +151,13 @@ impl Stripe {
         now_ms: impl Fn() -> u64,
     ) -> Result<Stored> {
         check_size(key.bytes, value.len())?;
-        let there = self.find(key, &now_ms);
-        let current = there.map(|at| self.slots[at].version);
+        let existing = self.find(key, &now_ms);
+        let current = existing.map(|at| self.slots[at].version);
         if !condition.holds(current) {
             return Ok(Stored::Unmet { current });
         }
         let timer_bytes = if matches!(expires, Expires::At(_)) { TIMER_BYTES } else { 0 };
-        let at = match there {
+        let at = match existing {
             Some(at) => self.replace(key, at, value, timer_bytes, &now_ms)?,
             None => self.insert(key, Kind::Bytes, value, timer_bytes)?,
         };
@@ -172,12 +172,12 @@ impl Stripe {
     }
 
     pub fn delete(&mut self, key: Key<'_>, condition: Condition, now_ms: impl FnOnce() -> u64) -> Stored {
-        let there = self.find(key, now_ms);
-        let current = there.map(|at| self.slots[at].version);
+        let existing = self.find(key, now_ms);
+        let current = existing.map(|at| self.slots[at].version);
         if !condition.holds(current) {
             return Stored::Unmet { current };
         }
-        if let Some(at) = there {
+        if let Some(at) = existing {
             self.remove(at);
         }
         self.version += 1;
@@ -191,8 +191,8 @@ impl Stripe {
     /// such an integer, or if the sum overflows.
     pub fn add(&mut self, key: Key<'_>, delta: i64, now_ms: impl Fn() -> u64) -> Result<Added> {
         check_size(key.bytes, 0)?;
-        let there = self.find(key, &now_ms);
-        let before = match there {
+        let existing = self.find(key, &now_ms);
+        let before = match existing {
             Some(at) => parse_number(self.found(at).value.bytes()?)
                 .ok_or_else(|| Error::invalid("value is not an integer or out of range"))?,
             None => 0,
@@ -200,7 +200,7 @@ impl Stripe {
         let value = before.checked_add(delta).ok_or_else(|| Error::invalid("increment or decrement would overflow"))?;
         let mut digits = [0; 20];
         let text = write_number(value, &mut digits);
-        let at = match there {
+        let at = match existing {
             Some(at) => self.replace(key, at, text, 0, &now_ms)?,
             None => self.insert(key, Kind::Bytes, text, 0)?,
         };
@@ -220,16 +220,16 @@ impl Stripe {
         change: impl FnOnce(&mut Edit<'_, T>) -> (bool, R),
     ) -> Result<R> {
         check_size(key.bytes, 0)?;
-        let there = self.find(key, &now_ms);
+        let existing = self.find(key, &now_ms);
         let mut edits = self.effects.is_some().then(Vec::new);
-        let kind = there.map_or(T::KIND, |at| self.slots[at].kind);
+        let kind = existing.map_or(T::KIND, |at| self.slots[at].kind);
         if kind != T::KIND {
             return Err(wrong_kind(kind, T::KIND));
         }
         if room > 0 && !self.has_room(room) && self.eviction == Eviction::None {
             return Err(full());
         }
-        let Some(at) = there else {
+        let Some(at) = existing else {
             let mut new = T::default();
             let (is_changed, result) = change(&mut Edit::new(&mut new, edits.as_mut()));
             if is_changed {

@@ -50,10 +50,10 @@ impl Stripe {
     /// Applies an effect to a key again. The entry that it changed may be missing if a later effect contains all of it:
     /// then the effect is ignored. No entry expires during a replay: the caller calls [`Stripe::expire`] for it.
     pub fn replay(&mut self, key: Key<'_>, effect: &Effect<'_>, now_ms: u64) -> Result<()> {
-        let there = self.find(key, || 0);
+        let existing = self.find(key, || 0);
         match *effect {
             Effect::Put { value, version, expires_ms, .. } => {
-                let at = match there {
+                let at = match existing {
                     Some(at) => self.replace(key, at, value, 0, || now_ms)?,
                     None => self.insert(key, Kind::Bytes, value, 0)?,
                 };
@@ -61,19 +61,22 @@ impl Stripe {
                 self.reached(version, Some(at));
             }
             Effect::Deleted { version, .. } => {
-                if let Some(at) = there {
+                if let Some(at) = existing {
                     self.remove(at);
                 }
                 self.reached(version, None);
             }
             Effect::Expires { expires_ms, .. } => {
-                if let Some(at) = there {
+                if let Some(at) = existing {
                     self.set_timer(at, expires_ms, now_ms);
                 }
             }
             Effect::Changed { kind, version, is_new, edits, .. } => {
-                let at =
-                    if is_new { self.make_again(key, there, kind, edits)? } else { self.redo(there, kind, edits)? };
+                let at = if is_new {
+                    self.make_again(key, existing, kind, edits)?
+                } else {
+                    self.redo(existing, kind, edits)?
+                };
                 self.reached(version, at);
             }
             Effect::Flushed => self.flush(),
@@ -107,8 +110,8 @@ impl Stripe {
         out.len() - before
     }
 
-    fn make_again(&mut self, key: Key<'_>, there: Option<u32>, kind: Kind, edits: &[u8]) -> Result<Option<u32>> {
-        if let Some(at) = there {
+    fn make_again(&mut self, key: Key<'_>, existing: Option<u32>, kind: Kind, edits: &[u8]) -> Result<Option<u32>> {
+        if let Some(at) = existing {
             self.remove(at);
         }
         let mut structure =
@@ -117,12 +120,12 @@ impl Stripe {
         if structure.is_empty() { Ok(None) } else { self.insert_structure(key, structure).map(Some) }
     }
 
-    fn redo(&mut self, there: Option<u32>, kind: Kind, edits: &[u8]) -> Result<Option<u32>> {
-        let Some((at, (number, _))) = there.and_then(|at| Some((at, self.slots[at].structure()?))) else {
+    fn redo(&mut self, existing: Option<u32>, kind: Kind, edits: &[u8]) -> Result<Option<u32>> {
+        let Some((at, (number, _))) = existing.and_then(|at| Some((at, self.slots[at].structure()?))) else {
             return Ok(None);
         };
         let before = self.slots[at].bytes();
-        let Some(structure) = self.structures[number].as_deref_mut().filter(|there| there.kind() == kind) else {
+        let Some(structure) = self.structures[number].as_deref_mut().filter(|stored| stored.kind() == kind) else {
             return Ok(None);
         };
         structure.redo(edits)?;

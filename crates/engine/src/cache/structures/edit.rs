@@ -132,11 +132,11 @@ impl Edit<'_, Set> {
 
     /// Removes a member. Returns `true` if the member existed.
     pub fn remove(&mut self, member: &[u8]) -> bool {
-        let was_there = self.part.remove(member);
-        if was_there {
+        let existed = self.part.remove(member);
+        if existed {
             self.note(|out| put_one(out, REMOVE, member));
         }
-        was_there
+        existed
     }
 }
 

@@ -39,9 +39,9 @@ impl Hash {
     /// Sets a field. Returns `true` if the field is new.
     pub fn set(&mut self, field: &[u8], value: &[u8]) -> bool {
         self.bytes += value.len() as u64;
-        if let Some(there) = self.fields.get_mut(field) {
-            self.bytes -= there.len() as u64;
-            *there = value.into();
+        if let Some(current) = self.fields.get_mut(field) {
+            self.bytes -= current.len() as u64;
+            *current = value.into();
             return false;
         }
         self.bytes += field.len() as u64;

@@ -58,9 +58,9 @@ impl List {
 
     /// Replaces the item at a place. A place outside the list is ignored.
     pub fn set(&mut self, place: usize, item: &[u8]) {
-        if let Some(there) = self.items.get_mut(place) {
-            self.bytes = self.bytes + item.len() as u64 - there.len() as u64;
-            *there = item.into();
+        if let Some(current) = self.items.get_mut(place) {
+            self.bytes = self.bytes + item.len() as u64 - current.len() as u64;
+            *current = item.into();
         }
     }
 
@@ -72,7 +72,7 @@ impl List {
 
     /// Returns the place of the first item that equals `item`.
     pub fn position(&self, item: &[u8]) -> Option<usize> {
-        self.items.iter().position(|there| **there == *item)
+        self.items.iter().position(|stored| **stored == *item)
     }
 
     /// Removes all items outside these places.
@@ -94,7 +94,7 @@ impl List {
         };
         if !gone.is_empty() {
             let (mut place, is_gone) = (0, |place| gone.binary_search(&place).is_ok());
-            let is_gone_from_back = |place: usize| gone.binary_search_by(|there| place.cmp(there)).is_ok();
+            let is_gone_from_back = |place: usize| gone.binary_search_by(|removed| place.cmp(removed)).is_ok();
             self.items.retain(|_| {
                 place += 1;
                 match from {

@@ -175,14 +175,14 @@ impl Sorted {
         // An entry after all others belongs in the last run.
         let run = run.min(self.runs.len().saturating_sub(1));
         let runs = Arc::make_mut(&mut self.runs);
-        let Some(there) = runs.get_mut(run) else {
+        let Some(entries) = runs.get_mut(run) else {
             runs.push(vec![entry]);
             return;
         };
-        let at = there.partition_point(|other| *other < entry);
-        there.insert(at, entry);
-        if there.len() > RUN_MAX {
-            let rest = there.split_off(there.len() / 2);
+        let at = entries.partition_point(|other| *other < entry);
+        entries.insert(at, entry);
+        if entries.len() > RUN_MAX {
+            let rest = entries.split_off(entries.len() / 2);
             runs.insert(run + 1, rest);
         }
     }
@@ -191,10 +191,10 @@ impl Sorted {
         let is_before = |entry: &Entry| (entry.0, &*entry.1) < (score, member);
         let run = self.runs.partition_point(|run| run.last().is_some_and(is_before));
         let runs = Arc::make_mut(&mut self.runs);
-        let there = runs.get_mut(run)?;
-        let at = there.partition_point(is_before);
-        let entry = (at < there.len()).then(|| there.remove(at));
-        if there.is_empty() {
+        let entries = runs.get_mut(run)?;
+        let at = entries.partition_point(is_before);
+        let entry = (at < entries.len()).then(|| entries.remove(at));
+        if entries.is_empty() {
             runs.remove(run);
         }
         entry

@@ -63,7 +63,7 @@ proptest! {
                     list.keep(range.clone());
                     model = model[range].to_vec();
                 }
-                _ => prop_assert_eq!(list.position(&one), model.iter().position(|there| *there == one)),
+                _ => prop_assert_eq!(list.position(&one), model.iter().position(|other| *other == one)),
             }
             prop_assert!(list.range(0..list.len()).eq(model.iter().map(|item| &**item)));
             prop_assert_eq!(list.bytes(), bytes_of(model.iter().map(|item| item.len() + 24)));
@@ -101,7 +101,7 @@ proptest! {
                 seen.extend(set.at(walk).map(<[u8]>::to_vec));
             }
             prop_assert_eq!(hash.len(), map.len());
-            prop_assert!(hash.iter().all(|(field, value)| map.get(field).is_some_and(|there| **there == *value)));
+            prop_assert!(hash.iter().all(|(field, value)| map.get(field).is_some_and(|stored| **stored == *value)));
             prop_assert!(set.iter().all(|member| members.contains(member)) && set.len() == members.len());
             let parts = map.iter().map(|(field, value)| field.len() + value.len() + 68);
             prop_assert_eq!(hash.bytes(), bytes_of(parts));
@@ -132,7 +132,7 @@ proptest! {
                 order.insert((score, member.clone()));
                 prop_assert_eq!(sorted.set(&member, score), before);
             }
-            let rank = order.iter().position(|(_, there)| *there == member);
+            let rank = order.iter().position(|(_, other)| *other == member);
             prop_assert_eq!(sorted.rank(&member), rank);
         }
         let all: Vec<_> = order.iter().map(|(score, member)| (&**member, *score)).collect();

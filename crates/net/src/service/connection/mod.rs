@@ -501,7 +501,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
 
     /// Handles the first frame. Returns `false` if it is incomplete.
     fn handle_frame(&mut self, input: &mut Input<'_>, turn: &mut Turn<'_>) -> Result<bool, End> {
-        let there = input.len();
+        let buffered = input.len();
         let is_late = matches!(self.stage, Stage::Finishing { .. });
         match self.live.protocol.decode(&mut self.codec, input)? {
             Decoded::More(wanted) => {
@@ -521,8 +521,10 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             }
             Decoded::Message(_) if is_late => {}
             Decoded::Piece { tag, .. } if is_late && !self.bodies.have(tag) => {}
-            Decoded::Request(..) | Decoded::Message(_) if there - input.len() > self.live.settings.frame_bytes_max => {
-                return Err(self.too_large(there - input.len()).into());
+            Decoded::Request(..) | Decoded::Message(_)
+                if buffered - input.len() > self.live.settings.frame_bytes_max =>
+            {
+                return Err(self.too_large(buffered - input.len()).into());
             }
             Decoded::Message(message) => {
                 turn.batch.messages += 1;

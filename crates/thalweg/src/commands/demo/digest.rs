@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_the_same_in_whatever_pieces_they_come() {
+    fn lines_do_not_depend_on_the_pieces_of_the_input() {
         for (text, expected) in [
             ("one\ntwo\n\nfour", digest(&["one", "two", "", "four"])),
             ("one\r\n", digest(&["one\r"])),

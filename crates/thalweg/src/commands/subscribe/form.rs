@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_template_is_fields_and_what_stands_between_them() {
+    fn a_template_is_fields_and_the_text_between_them() {
         let literal = |text: &str| Piece::Literal(text.to_owned());
         assert_eq!(
             parse("{{offset}}:{ {{ key }}\\t{{value}}\\n\\\\ä").expect("valid"),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_template_says_what_would_be_right() {
+    fn a_wrong_template_is_refused_with_the_correct_form() {
         for (template, why) in [
             ("{{ofset}}", "{{ofset}} is unknown; did you mean {{offset}}?"),
             ("{{headers of it}}", "{{headers of it}} is unknown; there are topic, partition, offset, time, key, value"),

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_come_from_what_is_new() {
+    fn quantiles_come_from_the_new_samples() {
         let read = |counts: [u64; 4]| {
             let line = |(le, n): (&str, u64)| format!("h_bucket{{le=\"{le}\"}} {n}\n");
             let text: String = ["0.001", "0.002", "0.004", "+Inf"].into_iter().zip(counts).map(line).collect();

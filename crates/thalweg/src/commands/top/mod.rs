@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_do_what_the_screen_says() {
+    fn keys_act_as_shown_on_the_screen() {
         let mut board = Board::new("here", Duration::from_secs(1));
         let mut press = |code, modifiers| {
             let is_end = act(&Event::Key(KeyEvent::new(code, modifiers)), &mut board).is_break();

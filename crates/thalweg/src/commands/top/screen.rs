@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn every_size_shows_what_matters() {
+    fn every_size_shows_the_important_figures() {
         let mut board = Board::new("quic://127.0.0.1:7400", Duration::from_secs(1));
         feed(&mut board, &[1, 2, 3, 4]);
         for (width, height) in [SMALLEST, (80, 24), (120, 40), (300, 100)] {
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_broker_is_said_before_and_after_there_was_one() {
+    fn a_missing_broker_is_reported_before_and_after_a_connection() {
         let mut board = Board::new("here:7400", Duration::from_secs(1));
         assert!(shown(&board, 80, 24).contains("connecting"));
         board.take(Err("nobody answers".into()));

@@ -115,7 +115,7 @@ async fn a_key_that_many_claim_is_for_one() {
 }
 
 #[tokio::test]
-async fn a_watcher_hears_what_is_there_and_what_changes_and_goes_on_over_another_connection() {
+async fn a_watcher_receives_entries_and_changes_and_continues_over_another_connection() {
     let server = Server::start();
     let writer = server.client("tcp").await.cache("c");
     let reader = server.client("quic").await.cache("c");
@@ -212,7 +212,7 @@ async fn a_full_cache_says_so_or_makes_room() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_or_is_not_there_is_refused_and_the_connection_goes_on() {
+async fn oversized_or_missing_items_are_refused_and_the_connection_survives() {
     let server = Server::start();
     let client = server.client("tcp").await;
     let cache = client.cache("c");
@@ -366,7 +366,7 @@ async fn change_until_it_is_gone(cache: &Cache, round: u64, known: &mut Known, i
 }
 
 #[tokio::test]
-async fn what_a_durable_cache_acknowledged_is_there_after_a_kill() {
+async fn acknowledged_changes_of_a_durable_cache_survive_a_kill() {
     let dir = tempfile::TempDir::new().expect("a folder");
     let data = format!("data={}", dir.path().display());
     let mut server = Server::with(&[&data]);
@@ -406,24 +406,24 @@ async fn what_a_durable_cache_acknowledged_is_there_after_a_kill() {
 
         let client = server.client("tcp").await;
         let cache = client.cache("c");
-        let there = all(&cache, "key").await;
+        let entries = all(&cache, "key").await;
         for (key, (value, version)) in &known.entries {
-            let found = there.get(key).map(|found| String::from_utf8_lossy(&found.value).into_owned());
+            let found = entries.get(key).map(|found| String::from_utf8_lossy(&found.value).into_owned());
             match known.asked.get(key) {
                 // Its last change was not acknowledged, so it was either done or not.
                 Some(asked) => assert!(found.as_ref() == Some(value) || asked.contains(&found), "{key}: {found:?}"),
                 None => {
                     assert_eq!(found.as_ref(), Some(value), "{key}");
-                    assert_eq!(there[key].version, *version);
+                    assert_eq!(entries[key].version, *version);
                 }
             }
         }
-        for (key, found) in &there {
+        for (key, found) in &entries {
             let value = Some(String::from_utf8_lossy(&found.value).into_owned());
             let was_asked = known.asked.get(key).is_some_and(|asked| asked.contains(&value));
             assert!(was_asked || known.entries.contains_key(key), "{key} was deleted");
         }
-        let newest = there.values().map(|found| found.version).max().expect("there are some");
+        let newest = entries.values().map(|found| found.version).max().expect("there are some");
         let version = cache.put("newest", "v").await.expect("put");
         assert!(version > newest && version > versions, "a version is never given again");
         versions = version;
@@ -431,7 +431,7 @@ async fn what_a_durable_cache_acknowledged_is_there_after_a_kill() {
         let told = |(key, found): (&String, &Value)| {
             (key.clone(), (String::from_utf8_lossy(&found.value).into_owned(), found.version))
         };
-        known.entries = there.iter().map(told).collect();
+        known.entries = entries.iter().map(told).collect();
         known.asked.clear();
         assert_eq!(text(&client.cache("memory"), "k").await, None);
     }

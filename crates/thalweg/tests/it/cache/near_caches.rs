@@ -47,7 +47,7 @@ async fn asked(client: &Client, name: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn the_broker_is_asked_once_until_somebody_changes_what_there_is() {
+async fn the_broker_is_asked_once_until_an_entry_changes() {
     let server = Server::start();
     for scheme in ["tcp", "quic", "tls"] {
         let client = server.client(scheme).await;
@@ -86,7 +86,7 @@ async fn the_broker_is_asked_once_until_somebody_changes_what_there_is() {
 }
 
 #[tokio::test]
-async fn what_it_did_itself_it_sees_at_once() {
+async fn a_client_sees_its_own_changes_immediately() {
     let server = Server::start();
     let client = server.client("tcp").await;
     let cache = near(&client, "c");
@@ -127,7 +127,7 @@ async fn what_it_did_itself_it_sees_at_once() {
 
 /// Concurrent gets and increments over several connections: the values of a key that each client sees only increase.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_seen_of_a_key_only_grows() {
+async fn the_values_seen_of_a_key_only_increase() {
     const END: i64 = 1000;
     let server = Server::start();
     let mut tasks = Vec::new();
@@ -252,7 +252,7 @@ async fn a_broker_that_is_silent_is_not_believed_for_long() {
 }
 
 #[tokio::test]
-async fn many_who_miss_one_key_ask_once() {
+async fn concurrent_misses_of_one_key_send_one_request() {
     let server = Server::start();
     let client = server.client("tcp").await;
     let cache = near(&client, "c");

@@ -123,7 +123,7 @@ fn a_cache_without_room_is_no_whole_run() {
     let done = small(&["--operation", "put", "--value-bytes", "0,16384", "--set", "cache_memory_max=1MiB"]);
     let report: Value = serde_json::from_str(&done.out).expect("a report");
     let message = done.failed(1);
-    assert!(message.contains("THIS RUN IS NOT WHOLE") && message.contains("operations refused"), "{message}");
+    assert!(message.contains("this run is incomplete") && message.contains("operations refused"), "{message}");
     let [empty, long] = rows(&report) else { panic!("{report}") };
     assert_eq!((&empty["operations"], &empty["errors"]), (&json!(200), &json!(0)));
     let count = |of: &Value| of.as_u64().expect("a count");
@@ -136,7 +136,7 @@ fn a_cache_without_room_is_no_whole_run() {
 
 /// Impossible measurements are refused before any request is sent.
 #[test]
-fn what_cannot_be_measured_is_refused() {
+fn impossible_measurements_are_refused() {
     let message = small(&["--keys", "10000000"]).failed(2);
     assert!(message.contains("at most 1073741824"), "{message}");
     for wrong in [["--concurrency", "0"], ["--value-bytes", "8388609"], ["--operation", "scan"], ["--streams", "65"]] {
@@ -192,7 +192,7 @@ async fn wrong_answers_are_counted() {
     assert!(hit.faults.wrong > 0 && hit.operations + hit.faults.wrong == 20_000, "{report}");
     assert_eq!((hit.errors, miss.errors, miss.operations), (hit.faults.wrong, 0, 20_000));
     assert!(
-        report.to_string().contains("THIS RUN IS NOT WHOLE") && report.verdict().contains("which was put"),
+        report.to_string().contains("this run is incomplete") && report.verdict().contains("which was put"),
         "{report}"
     );
 }

@@ -281,7 +281,7 @@ fn reply_answers_requests() {
 
 /// Internal topics are listed only on request.
 #[test]
-fn internal_topics_are_listed_for_those_who_ask() {
+fn internal_topics_are_listed_on_request() {
     let server = Server::start();
     on(&server, ["publish", "orders", "x"]).ok();
     on(&server, ["subscribe", "orders", "--consumer-group", "g", "--end"]).ok();
@@ -337,7 +337,7 @@ fn request_prints_the_answer() {
 
 /// Without a broker the exit code is 3 and the message tells how to start one; a missing topic is 4; wrong usage is 2.
 #[test]
-fn exit_codes_tell_what_is_missing() {
+fn exit_codes_distinguish_a_missing_broker_topic_and_argument() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
     let nowhere = format!("tcp://{free}");
     for args in [&["topic", "list"][..], &["publish", "t", "x"], &["subscribe", "t"], &["request", "t", "x"]] {
@@ -401,7 +401,7 @@ fn a_topic_is_tried_created_described_and_grown() {
 
 /// The output of `config show` is a file that `--config` reads back with the same values.
 #[test]
-fn what_config_shows_is_a_file_that_config_reads() {
+fn the_output_of_config_show_is_a_valid_file() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("thalweg.toml");
     let shown = thalweg(["config", "show", "--set", "retention_ms=90m", "--set", "users=a:geheim"]).ok();

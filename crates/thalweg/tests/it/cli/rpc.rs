@@ -65,7 +65,7 @@ fn frame(id: u64, body: &[u8]) -> Vec<u8> {
 
 /// Pipelined requests are answered in order, with the requested number of bytes; the last line contains their number.
 #[test]
-fn a_server_answers_and_says_what_it_did() {
+fn a_server_answers_and_reports_its_requests() {
     let serve = Serve::with(&["--bind", "127.0.0.1:0", "--server-threads", "1", "--response-bytes", "5"]);
     let mut socket = TcpStream::connect(format!("127.0.0.1:{}", serve.place)).expect("connected");
     socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -143,7 +143,7 @@ fn every_transport_carries_a_load() {
 
 /// A certificate is trusted only if the named file contains it.
 #[test]
-fn a_load_over_tls_wants_to_know_whom_to_believe() {
+fn a_load_over_tls_requires_a_trusted_certificate() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| folder.path().join(name).display().to_string();
     let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate");

@@ -40,7 +40,7 @@ fn the_reports_workload_has_its_six_tables() {
     assert!(!text.contains("known from"), "{text}");
     let sent = text.lines().find(|line| line.starts_with("this run")).expect("a first row");
     assert!(sent.contains("10358890"), "{sent}");
-    assert!(text.contains("all 10000 records came once, in order, with their bytes"), "{text}");
+    assert!(text.contains("all 10000 records arrived exactly once, in order, with their bytes"), "{text}");
 }
 
 /// Each mode can be reduced and have another shape; a report describes the run and its duration.
@@ -92,7 +92,7 @@ fn a_page_stands_alone() {
     assert!(page.contains("&lt;page&gt;.html") && !page.contains("<page>"), "the command line is text");
     // For each run: three latencies over time and by percentile, throughput, memory and CPU; six tables.
     assert_eq!((page.matches("<svg").count(), page.matches("<table>").count()), (18, 12));
-    assert_eq!(page.matches("all 10000 records came once").count(), 2);
+    assert_eq!(page.matches("all 10000 records arrived exactly once").count(), 2);
     assert!(page.contains("prefers-color-scheme: dark"));
     let told = thalweg(["bench", "pubsub", "--count", "1000", "--fanout", "1", "--html", &path]).ok();
     assert!(told.contains(&format!(", commit {}\n", thalweg::COMMIT)), "{told}");
@@ -121,7 +121,7 @@ fn a_topic_on_disk_is_measured_as_one() {
 
 /// Impossible measurements are refused before any request is sent.
 #[test]
-fn what_cannot_be_measured_is_refused() {
+fn impossible_measurements_are_refused() {
     let message = thalweg(["bench", "stream", "--acks", "none"]).failed(2);
     assert!(message.contains("no acknowledgement to measure"), "{message}");
     thalweg(["bench", "stream", "--record-bytes", "31"]).failed(2);
@@ -167,7 +167,7 @@ async fn lost_records_are_counted() {
     assert!(faults.any() && faults.lost > 0, "{faults:?}");
     assert_eq!(report.consumed + faults.lost, 2000);
     assert_eq!((faults.damaged, faults.repeated, faults.disordered), (0, 0, 0));
-    assert!(report.to_string().contains("THIS RUN IS NOT WHOLE"), "{report}");
+    assert!(report.to_string().contains("this run is incomplete"), "{report}");
 }
 
 /// A record that the run did not send is detected by its bytes.

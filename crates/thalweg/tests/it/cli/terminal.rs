@@ -130,7 +130,7 @@ fn deletions_ask_on_a_terminal() {
 
 /// A terminal shows the reason for a wait; a script does not.
 #[test]
-fn a_terminal_is_told_what_is_waited_for() {
+fn a_terminal_shows_the_reason_for_a_wait() {
     let mut server = Server::start();
     on(&server, ["queue", "create", "jobs"]).ok();
     let mut terminal = Terminal::run(&server, &["publish", "orders"]);
@@ -184,7 +184,7 @@ fn records_of_a_pattern_have_their_topics() {
 
 /// `top` has a list of each kind of resource, and a key for each list.
 #[test]
-fn top_lists_what_a_broker_has() {
+fn top_lists_each_kind_of_resource() {
     let server = Server::start();
     on(&server, ["publish", "orders", "x"]).ok();
     on(&server, ["queue", "create", "jobs"]).ok();

@@ -72,7 +72,7 @@ fn a_door_sends_strangers_to_theirs() {
 
 /// Doors that use HTTP recognize each other's requests.
 #[test]
-fn a_request_of_another_door_that_speaks_http_is_sent_there() {
+fn a_request_for_another_http_door_is_referred_to_it() {
     let server = everything();
     let told = answer(server.door("http"), &[&SQS[..SQS.len() - 2], b"Connection: close\r\n\r\n{}"].concat());
     assert!(told.contains(&server.door("sqs").to_string()), "{told}");
@@ -110,7 +110,7 @@ fn a_closed_door_is_named_with_its_flag() {
 
 /// With an unused port, QUIC fails as soon as TCP does, and names the address.
 #[test]
-fn nothing_there_is_found_out_at_once() {
+fn an_unused_port_fails_immediately() {
     let free = {
         let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
         let udp = UdpSocket::bind(tcp.local_addr().expect("an address")).expect("the same for UDP");
@@ -181,7 +181,7 @@ fn a_port_that_stays_silent_is_named() {
 
 /// `status` names every open door with its address.
 #[test]
-fn status_shows_what_a_broker_has() {
+fn status_shows_doors_and_contents_of_a_broker() {
     let server = everything();
     on(&server, ["publish", "orders", "x", "-n", "3"]).ok();
     on(&server, ["queue", "create", "jobs"]).ok();

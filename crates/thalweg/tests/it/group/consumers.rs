@@ -146,7 +146,7 @@ async fn members_share_partitions_over_quic() {
 /// A silent member is removed after its session timeout. Another member continues its partitions from its committed
 /// offsets, and its late commit is refused.
 #[tokio::test]
-async fn what_a_silent_member_had_is_read_by_others() {
+async fn the_partitions_of_a_silent_member_are_read_by_others() {
     let server = Server::start();
     let client = server.client("tcp").await;
     create(&client, "t", 2).await;
@@ -232,7 +232,7 @@ async fn a_static_member_comes_back_without_a_rebalance() {
 
 /// A program that commits manually continues after its last commit, with its metadata; later records are redelivered.
 #[tokio::test]
-async fn a_group_goes_on_after_what_it_committed() {
+async fn a_group_continues_after_its_committed_offset() {
     let server = Server::start();
     let client = server.client("tcp").await;
     create(&client, "t", 1).await;
@@ -531,7 +531,7 @@ async fn bad_values_are_refused() {
 
 /// A member is notified before a partition is revoked, and may still commit; then another member continues.
 #[tokio::test]
-async fn what_is_revoked_can_be_committed_before_it_goes() {
+async fn a_partition_can_be_committed_before_it_is_revoked() {
     let server = Server::start();
     let client = server.client("tcp").await;
     create(&client, "t", 2).await;
@@ -651,7 +651,7 @@ async fn ends_and_lag_are_told() {
 
 /// A consumer that does not read is sent only as much as its buffer can hold, and later continues without a loss.
 #[tokio::test]
-async fn an_idle_consumer_is_sent_what_it_has_room_for() {
+async fn an_idle_consumer_is_sent_as_much_as_its_buffer_holds() {
     let server = Server::start();
     let client = server.client("tcp").await;
     create(&client, "t", 2).await;
@@ -770,7 +770,7 @@ async fn a_join_that_is_given_up_is_no_member() {
 /// A consumer that was removed and got its partition back does not commit records from before: another member owned the
 /// partition in the meantime and committed a later offset.
 #[tokio::test]
-async fn what_was_read_before_a_loss_is_not_committed_after_it() {
+async fn records_read_before_a_loss_are_not_committed_after_it() {
     let server = Server::start();
     let proxy = Proxy::start(server.address, Vec::new()).await;
     let watcher = server.client("tcp").await;
@@ -803,7 +803,7 @@ async fn what_was_read_before_a_loss_is_not_committed_after_it() {
 
 /// A broker that stops immediately answers waiting requests, and does not wait for their clients.
 #[tokio::test]
-async fn whoever_waits_does_not_hold_up_a_stop() {
+async fn waiting_requests_do_not_delay_a_stop() {
     let mut server = Server::start();
     let client = server.client("tcp").await;
     create(&client, "t", 1).await;

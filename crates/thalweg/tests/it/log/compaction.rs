@@ -60,8 +60,8 @@ async fn a_compacted_topic_keeps_the_newest_record_of_each_key() {
     let records = read(&client, "state").await;
     assert_eq!(records.len(), 1001);
     assert!(records.windows(2).all(|pair| pair[0].offset < pair[1].offset));
-    let there: BTreeMap<_, _> = records.into_iter().map(|record| (record.key, record.value)).collect();
-    assert!(there == state, "the newest of each key is there");
+    let found: BTreeMap<_, _> = records.into_iter().map(|record| (record.key, record.value)).collect();
+    assert!(found == state, "the newest of each key is there");
     // The log continues at its former end.
     assert_eq!(client.describe_topic("state").await.expect("there").partitions[0].end, 8001);
 }

@@ -38,7 +38,7 @@ fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
 /// After a kill or a stop, with records only in the journal or also in segments, they are restored in order, and more
 /// follow.
 #[tokio::test]
-async fn what_was_acknowledged_survives_the_broker() {
+async fn acknowledged_records_survive_the_broker() {
     let data = tempfile::tempdir().expect("a folder");
     for round in 0..6 {
         let mut server = Server::launch(on(&data));
@@ -97,7 +97,7 @@ async fn a_subscription_continues_after_its_last_record_when_the_broker_comes_ba
 
 /// Subscribers read only committed records, live and from the log, and the acknowledgement contains its level.
 #[tokio::test]
-async fn subscribers_get_what_is_on_the_disk() {
+async fn subscribers_get_only_records_on_the_disk() {
     let data = tempfile::tempdir().expect("a folder");
     let server = Server::launch(on(&data));
     let client = server.client("tcp").await;
@@ -153,7 +153,7 @@ async fn come_back(storage: Storage) {
 /// A live subscriber and one that reads from the start receive the same records, and a killed broker restores all of
 /// them.
 #[tokio::test]
-async fn what_is_acknowledged_in_a_database_is_there_after_a_kill() {
+async fn records_acknowledged_in_a_database_survive_a_kill() {
     let data = tempfile::tempdir().expect("a folder");
     let mut server = Server::launch(on(&data));
     let client = server.client("tcp").await;
@@ -179,7 +179,7 @@ async fn what_is_acknowledged_in_a_database_is_there_after_a_kill() {
 
 /// A topic on disk requires a data directory.
 #[tokio::test]
-async fn a_broker_without_a_directory_says_what_it_needs() {
+async fn a_broker_without_a_directory_names_the_missing_option() {
     let server = Server::start();
     let client = server.client("tcp").await;
     for storage in [Storage::Disk, Storage::Sqlite] {

@@ -205,7 +205,7 @@ async fn every_door_says_so(server: &Server, url: &str, acknowledged: &mut Ackno
     assert_eq!(http(server, "GET", "/healthz", "").0, 200);
 }
 
-async fn all_is_there(server: &Server, url: &str, acknowledged: &Acknowledged) {
+async fn check_all_stored(server: &Server, url: &str, acknowledged: &Acknowledged) {
     let client = server.client("tcp").await;
     let mut kept = subscribe(&client, "kept", Start::Earliest).await;
     assert_eq!(values(&mut kept, acknowledged.http.len()).await, acknowledged.http);
@@ -232,7 +232,7 @@ fn serve(data: &Path) -> Server {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_said_at_every_door_and_deleting_a_topic_mends_it_without_a_restart() {
+async fn a_full_disk_is_reported_at_every_door_and_deleting_a_topic_fixes_it_without_a_restart() {
     let Some(disk) = SmallDisk::new() else {
         return;
     };
@@ -248,11 +248,11 @@ async fn a_full_disk_is_said_at_every_door_and_deleting_a_topic_mends_it_without
     every_door_says_so(&server, &url, &mut acknowledged).await;
     let client = server.client("tcp").await;
     assert_eq!(metric(&client, "thalweg_disk_is_full").await, 1);
-    all_is_there(&server, &url, &acknowledged).await;
+    check_all_stored(&server, &url, &acknowledged).await;
 
     // A restart on the full disk.
     server.crash_and_restart();
-    all_is_there(&server, &url, &acknowledged).await;
+    check_all_stored(&server, &url, &acknowledged).await;
     fill(&server).await;
     every_door_says_so(&server, &url, &mut acknowledged).await;
 
@@ -265,5 +265,5 @@ async fn a_full_disk_is_said_at_every_door_and_deleting_a_topic_mends_it_without
     assert_eq!(metric(&client, "thalweg_disk_is_full").await, 0);
 
     server.crash_and_restart();
-    all_is_there(&server, &url, &acknowledged).await;
+    check_all_stored(&server, &url, &acknowledged).await;
 }

@@ -86,7 +86,7 @@ async fn send_all(publisher: &Publisher, proxy: &Proxy) -> Vec<Delivery> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_record_is_there_once_and_in_order() {
+async fn every_record_is_stored_once_and_in_order() {
     let server = Server::start();
     let near = server.client("tcp").await;
     create(&near, 3).await;
@@ -96,11 +96,11 @@ async fn every_record_is_there_once_and_in_order() {
     flush(&publisher).await;
     assert!(proxy.connections() > 10, "it was cut {} times", proxy.connections());
     assert!(metric(&near, "thalweg_publish_duplicates_total").await > 0, "nothing was sent again");
-    all_are_there_once(&near, &deliveries).await;
+    check_all_stored_once(&near, &deliveries).await;
 }
 
 /// Checks that the log contains exactly the records of these deliveries, in the order of their numbers.
-async fn all_are_there_once(near: &Client, deliveries: &[Delivery]) {
+async fn check_all_stored_once(near: &Client, deliveries: &[Delivery]) {
     let log = log(near).await;
     assert_eq!(log.values().map(Vec::len).sum::<usize>(), deliveries.len());
     for (i, delivery) in deliveries.iter().enumerate() {
@@ -142,12 +142,12 @@ async fn a_broker_that_is_killed_takes_no_record_twice() {
     let near = server.client("tcp").await;
     duplicates += metric(&near, "thalweg_publish_duplicates_total").await;
     assert!(duplicates > 0, "nothing was sent again");
-    all_are_there_once(&near, &deliveries).await;
+    check_all_stored_once(&near, &deliveries).await;
 }
 
 /// Without sequence numbers, a batch that may be in the log is not sent again, and its sender receives an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_idempotence_no_record_is_there_twice() {
+async fn without_idempotence_no_record_is_stored_twice() {
     let server = Server::start();
     let near = server.client("tcp").await;
     create(&near, 3).await;
@@ -313,7 +313,7 @@ async fn a_full_buffer_holds_the_program_back() {
 
 /// A temporarily refused batch is sent again in order.
 #[tokio::test]
-async fn what_is_refused_for_a_time_comes_in_its_order() {
+async fn temporarily_refused_batches_are_stored_in_order() {
     let server = Server::with(&["publish_queue_wait_timeout_ms=1"]);
     let client = server.client("tcp").await;
     let mut slow = Raw::open(server.address).await;
@@ -439,7 +439,7 @@ async fn records_go_where_they_are_sent() {
 
 /// A publisher that is dropped settles its unsent records.
 #[tokio::test]
-async fn a_dropped_publisher_says_what_it_did_not_send() {
+async fn a_dropped_publisher_fails_its_unsent_records() {
     let server = Server::start();
     let client = server.client("tcp").await;
     let publisher = open(client.publisher("t")).await;

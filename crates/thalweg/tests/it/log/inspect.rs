@@ -137,7 +137,7 @@ async fn a_journal_that_cannot_be_read_is_given_up_only_when_asked() {
 }
 
 #[test]
-fn what_is_no_data_directory_is_said_to_be_none() {
+fn a_path_that_is_not_a_data_directory_is_refused() {
     let data = tempfile::tempdir().expect("a folder");
     let dir = data.path().to_str().expect("a path");
     assert!(inspect(&[dir]).failed(4).contains("is not a data directory"));

@@ -139,7 +139,7 @@ async fn replay_reads_on_from_the_log() {
 
 /// `replay`: records that retention removed in the meantime are reported as a gap and counted.
 #[tokio::test]
-async fn replay_tells_what_retention_removed() {
+async fn replay_reports_records_removed_by_retention() {
     let server = Server::with(&["retention_bytes=4096"]);
     let (mut subscriber, mut publisher) = stuck(&server, Overflow::Replay).await;
     fill(&mut publisher, 1..201).await;
@@ -152,7 +152,7 @@ async fn replay_tells_what_retention_removed() {
 
 /// A subscriber receives its credit plus at most the rest of one batch, until it grants more.
 #[tokio::test]
-async fn credit_bounds_what_is_sent() {
+async fn credit_bounds_the_deliveries() {
     let server = Server::start();
     let mut publisher = Raw::open(server.address).await;
     let one = crate::support::raw::batch(&[&[b'x'; 1000]]).len() as u64;

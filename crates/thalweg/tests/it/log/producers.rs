@@ -66,7 +66,7 @@ async fn every_producer_has_an_id_of_its_own() {
 
 /// A duplicate batch gets the original response, on any connection, and is delivered only once.
 #[tokio::test]
-async fn a_batch_that_comes_again_is_there_once() {
+async fn a_duplicate_batch_is_stored_once() {
     let server = Server::start();
     let client = server.client("tcp").await;
     let mut live = subscribe(&client, "t", Start::Live).await;
@@ -120,7 +120,7 @@ async fn a_gap_and_an_older_epoch_are_refused() {
 
 /// Batches after a refused one are refused as well, so that the peer can send all of them again in order.
 #[tokio::test]
-async fn what_is_pipelined_behind_a_gap_waits_for_its_turn() {
+async fn batches_pipelined_after_a_gap_are_refused_until_their_turn() {
     let server = Server::start();
     let mut raw = Raw::open(server.address).await;
     let first = raw.init_producer().await;

@@ -78,7 +78,7 @@ async fn every_level_of_acknowledgement_publishes() {
 
 /// A flush returns the error of a refused batch, with its number, and the publisher continues.
 #[tokio::test]
-async fn a_flush_tells_what_failed() {
+async fn a_flush_returns_the_error_of_a_refused_batch() {
     let server = Server::with(&["auto_create_topics=false"]);
     let client = server.client("tcp").await;
     let publisher = within("publisher", client.publisher("later").open()).await.expect("open");
@@ -160,7 +160,7 @@ async fn keys_of_a_new_topic_have_their_partition_at_once() {
 
 /// A nonexistent partition is refused, by every way of sending records.
 #[tokio::test]
-async fn a_partition_that_is_not_there_is_refused() {
+async fn a_nonexistent_partition_is_refused() {
     let server = Server::start();
     let client = server.client("tcp").await;
     for partition in [1, 7, u32::MAX - 1] {

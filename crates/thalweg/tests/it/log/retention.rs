@@ -62,7 +62,7 @@ async fn a_topic_of_pubsub_keeps_its_records() {
 
 /// The topic of a queue keeps records only for the queue, and names its owner.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_topic_of_a_queue_says_whose_it_is() {
+async fn the_topic_of_a_queue_names_its_owner() {
     let server = Server::with(&["http=127.0.0.1:0"]);
     on(&server, ["queue", "create", "jobs", "--retention", "2d"]).ok();
     let log = on(&server, ["--json", "topic", "describe", "jobs"]).json();

@@ -75,7 +75,7 @@ async fn lists_come_in_pages() {
 /// A deleted topic ends its subscriptions and fetches; a subscription of a pattern continues, even with a later topic
 /// of the same name.
 #[tokio::test]
-async fn deleting_a_topic_ends_what_was_open_on_it() {
+async fn deleting_a_topic_ends_its_subscriptions_and_fetches() {
     let server = Server::start();
     for scheme in ["tcp", "quic"] {
         let client = server.client(scheme).await;

@@ -44,7 +44,7 @@ fn one() -> Receive {
 
 /// The connection still owns its leases after each step.
 #[tokio::test]
-async fn what_does_not_fit_into_an_answer_is_named_and_is_for_nobody_for_a_while() {
+async fn a_message_that_does_not_fit_into_a_response_is_named_and_hidden_for_a_while() {
     let server = larger();
     let client = server.client("tcp").await;
     let queue = jobs(&client, NewQueue::new("jobs")).await;
@@ -78,7 +78,7 @@ async fn what_does_not_fit_into_an_answer_is_named_and_is_for_nobody_for_a_while
 
 /// A message that does not fit exhausts its attempts like any other, and arrives completely in the dead letters.
 #[tokio::test]
-async fn what_does_not_fit_into_an_answer_gets_to_the_dead_letters() {
+async fn a_message_that_does_not_fit_into_a_response_reaches_the_dead_letters() {
     let server = larger();
     let client = server.client("tcp").await;
     let queue = jobs(&client, NewQueue::new("jobs").with("attempts_max", "1").with("dead_letter", "dead")).await;
@@ -94,7 +94,7 @@ async fn what_does_not_fit_into_an_answer_gets_to_the_dead_letters() {
 }
 
 #[tokio::test]
-async fn an_export_says_what_is_not_in_it() {
+async fn an_export_reports_omitted_messages() {
     let server = larger();
     let queue = jobs(&server.client("tcp").await, NewQueue::new("jobs")).await;
     send_large(&server).await;
@@ -128,7 +128,7 @@ async fn a_worker_goes_on_behind_a_message_that_does_not_fit() {
 
 /// If it were sent, it would end the connection, and its leases with it.
 #[tokio::test]
-async fn what_no_frame_holds_is_refused_before_it_is_sent() {
+async fn a_message_larger_than_a_frame_is_refused_before_it_is_sent() {
     let server = Server::start();
     let client = server.client("tcp").await;
     let queue = jobs(&client, NewQueue::new("jobs")).await;

@@ -135,7 +135,7 @@ async fn leases_end_with_their_connection() {
 }
 
 #[tokio::test]
-async fn a_worker_keeps_what_it_works_on_and_says_what_came_of_it() {
+async fn a_worker_extends_its_leases_and_reports_each_outcome() {
     let server = Server::start();
     let queue = jobs(&server, NewQueue::new("jobs").with("lease_ms", "1500")).await;
     queue.send_many((0..6).map(|i| OutMessage::new(i.to_string())).collect()).await;
@@ -167,7 +167,7 @@ async fn a_worker_keeps_what_it_works_on_and_says_what_came_of_it() {
 
 /// A worker that stops receives no more messages immediately, although its running work may take longer.
 #[tokio::test]
-async fn what_comes_to_a_worker_that_stops_goes_back_at_once() {
+async fn messages_for_a_stopping_worker_return_immediately() {
     let server = Server::start();
     let queue = jobs(&server, NewQueue::new("jobs").with("lease_ms", "3600000")).await;
     queue.send(OutMessage::new("slow")).await.expect("sent");
@@ -414,7 +414,7 @@ fn a_command_is_run_for_each_message_and_its_exit_code_counts() {
 }
 
 #[test]
-fn ctrl_c_finishes_what_runs_and_a_worker_that_is_killed_holds_nothing_back() {
+fn ctrl_c_finishes_running_work_and_a_killed_worker_releases_its_leases() {
     let server = Server::start();
     on(&server, ["queue", "create", "jobs", "--lease", "1h"]).ok();
     feed(&server, ["queue", "send", "jobs"], "slow\nsecond").ok();
@@ -444,7 +444,7 @@ fn ctrl_c_finishes_what_runs_and_a_worker_that_is_killed_holds_nothing_back() {
 
 /// Linux refuses variables of 128 KiB or with a zero byte, and limits their total size.
 #[tokio::test]
-async fn what_a_variable_cannot_hold_is_left_out_and_the_command_runs() {
+async fn values_that_a_variable_cannot_hold_are_omitted_and_the_command_runs() {
     let server = Server::start();
     let queue = jobs(&server, NewQueue::new("jobs")).await;
     let long = vec![b'x'; 128 << 10];
@@ -523,11 +523,11 @@ fn a_command_has_ended_when_it_has_though_its_input_is_held_open() {
 /// Ids, attempts, delays, groups and headers are preserved, and so are bytes that are not UTF-8.
 #[tokio::test]
 async fn a_queue_moves_between_brokers_and_kinds_of_storage() {
-    let here = Server::start();
+    let source = Server::start();
     let data = TempDir::new().expect("a folder");
-    let there = Server::with(&[&format!("data={}", data.path().display())]);
+    let target = Server::with(&[&format!("data={}", data.path().display())]);
     let new = NewQueue::new("jobs").with("order", "groups").with("dedup", "queue").with("delay_ms", "0");
-    let queue = jobs(&here, new).await;
+    let queue = jobs(&source, new).await;
     let delayed = OutMessage::new("later").with_delay(Duration::from_secs(3600));
     let rich = OutMessage::new(vec![0, 0xff]).with_group("g").with_dedup("d").with_header("a", "b");
     for sent in queue.send_many(vec![OutMessage::new("tried"), rich, delayed]).await {
@@ -538,11 +538,11 @@ async fn a_queue_moves_between_brokers_and_kinds_of_storage() {
     let tried = receive(&queue, Receive { count_max: 1, ..ten() }).await;
     assert_eq!((bodies(&tried), tried[0].message.attempts), (vec!["tried".to_owned()], 2));
 
-    let exported = on(&here, ["queue", "export", "jobs"]).ok();
+    let exported = on(&source, ["queue", "export", "jobs"]).ok();
     assert_eq!(exported.lines().count(), 4, "{exported}");
-    let imported = feed(&there, ["--json", "queue", "import", "--name", "moved", "--storage", "disk"], &exported);
+    let imported = feed(&target, ["--json", "queue", "import", "--name", "moved", "--storage", "disk"], &exported);
     assert_eq!(imported.json(), json!({ "queue": "moved", "imported": 3 }));
-    let again = on(&there, ["queue", "export", "moved"]).ok();
+    let again = on(&target, ["queue", "export", "moved"]).ok();
     let messages = |text: &str| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
     let due = |text: &str| {
         let last: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
@@ -557,14 +557,14 @@ async fn a_queue_moves_between_brokers_and_kinds_of_storage() {
     assert_eq!(first["settings"], second["settings"]);
     // From there the messages are imported into all kinds of storage.
     for storage in ["sqlite", "memory"] {
-        let imported = feed(&there, ["--json", "queue", "import", "--name", storage, "--storage", storage], &again);
+        let imported = feed(&target, ["--json", "queue", "import", "--name", storage, "--storage", storage], &again);
         assert_eq!(imported.json(), json!({ "queue": storage, "imported": 3 }));
-        let onwards = on(&there, ["queue", "export", storage]).ok();
+        let onwards = on(&target, ["queue", "export", storage]).ok();
         assert_eq!(messages(&onwards)[..2], messages(&again)[..2], "{storage}");
         assert!(due(&onwards).abs_diff(due(&again)) < 60_000, "{storage}");
     }
 
-    let moved = there.client("tcp").await.queue("moved");
+    let moved = target.client("tcp").await.queue("moved");
     let got = receive(&moved, ten()).await;
     let ids = |messages: &[client::ReceivedMessage]| messages.iter().map(|m| m.message.id.clone()).collect::<Vec<_>>();
     assert_eq!(ids(&got)[0], ids(&tried)[0]);
@@ -579,7 +579,7 @@ async fn a_queue_moves_between_brokers_and_kinds_of_storage() {
         (&exported.replace("\"base64\"", "\"hex\""), "line 3: the encoding is utf8 or base64, not 'hex'"),
         (&format!("{}\nnonsense", exported.lines().next().expect("a line")), "line 2: this is not JSON (column 2)"),
     ] {
-        let told = feed(&there, ["queue", "import", "--name", "wrong"], input).failed(FAILED);
+        let told = feed(&target, ["queue", "import", "--name", "wrong"], input).failed(FAILED);
         assert!(told.contains(why), "{told}");
     }
 }
@@ -615,7 +615,7 @@ topic = "orders"
 "#;
 
 #[tokio::test]
-async fn what_the_configuration_defines_is_there_from_the_start() {
+async fn configured_queues_and_topics_exist_from_startup() {
     let data = TempDir::new().expect("a folder");
     let set = format!("data={}", data.path().display());
     let mut server = Server::with_file(DEFINED, &[&set]);

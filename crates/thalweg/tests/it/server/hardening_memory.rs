@@ -135,7 +135,7 @@ async fn a_small_batch_that_stands_for_much_is_refused_as_too_large() {
 }
 
 #[tokio::test]
-async fn fetches_over_http_that_are_not_read_hold_no_more_than_there_is_for_answers() {
+async fn unread_fetches_over_http_stay_within_the_response_memory() {
     let server = server(&["response_memory_max=64MiB"]);
     put_bomb(&server, "bomb", 2_600_000).await;
     let http = server.door("http");
@@ -162,7 +162,7 @@ async fn fetches_over_http_that_are_not_read_hold_no_more_than_there_is_for_answ
 }
 
 #[tokio::test]
-async fn events_that_are_not_read_hold_no_more_than_there_is_for_answers() {
+async fn unread_events_stay_within_the_response_memory() {
     let server = server(&["response_memory_max=64MiB"]);
     put_bomb(&server, "bomb", 2_600_000).await;
     let http = server.door("http");
@@ -208,7 +208,7 @@ async fn a_record_that_is_too_large_for_json_is_passed_over_by_name() {
 }
 
 #[tokio::test]
-async fn messages_of_sqs_that_are_not_read_hold_no_more_than_there_is_for_answers() {
+async fn unread_messages_of_sqs_stay_within_the_response_memory() {
     let server = server(&["response_memory_max=32MiB"]);
     let sqs = Sqs::of(&server);
     let url = sqs.create("big", json!({"VisibilityTimeout": "0", "MaximumMessageSize": "1048576"})).await;
@@ -242,7 +242,7 @@ async fn messages_of_sqs_that_are_not_read_hold_no_more_than_there_is_for_answer
 }
 
 #[tokio::test]
-async fn answers_of_redis_that_are_not_read_hold_no_more_than_there_is_for_answers() {
+async fn unread_responses_of_redis_stay_within_the_response_memory() {
     let server = server(&["response_memory_max=64MiB"]);
     let redis = server.door("redis");
     let mut own = ask(redis, b"").await;
@@ -306,7 +306,7 @@ fn headers(all: &[(&str, &str)]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn streams_of_one_connection_of_grpc_hold_no_more_than_there_is_for_answers() {
+async fn streams_of_one_grpc_connection_stay_within_the_response_memory() {
     const STREAMS: u32 = 24;
     let server = server(&["response_memory_max=32MiB"]);
     let pubsub = server.pubsub();
@@ -347,7 +347,7 @@ async fn streams_of_one_connection_of_grpc_hold_no_more_than_there_is_for_answer
 }
 
 #[tokio::test]
-async fn pages_of_metrics_over_closed_windows_hold_no_more_than_there_is_for_answers() {
+async fn metrics_pages_over_closed_windows_stay_within_the_response_memory() {
     let server = server(&["response_memory_max=16MiB"]);
     let http = server.door("http");
     let client = server.client("tcp").await;
@@ -391,7 +391,7 @@ async fn policies_have_a_maximum_together() {
 }
 
 #[tokio::test]
-async fn fetches_over_the_native_door_that_are_not_read_hold_no_more_than_there_is_for_answers() {
+async fn unread_fetches_over_the_native_door_stay_within_the_response_memory() {
     let server = server(&["response_memory_max=32MiB"]);
     let mut raw = Raw::connect(&server).await;
     raw.create("t").await;
@@ -440,7 +440,7 @@ async fn native_fetches_that_wait_for_memory_hold_nothing_that_they_read_from_a_
 
 /// Behavior of Redis for clients with too much unread output (`client-output-buffer-limit pubsub`).
 #[tokio::test]
-async fn listeners_of_redis_that_do_not_read_are_disconnected_when_there_is_no_memory_for_answers() {
+async fn redis_listeners_that_do_not_read_are_disconnected_when_the_response_memory_is_full() {
     const LISTENERS: usize = 20;
     let server = server(&["response_memory_max=8MiB"]);
     let redis = server.door("redis");

@@ -266,7 +266,7 @@ async fn a_topic_made_anew_is_read_anew() {
 /// Records that arrive while a subscriber is disconnected are delivered on its return, and a gap reports those that
 /// retention deleted.
 #[tokio::test]
-async fn what_comes_while_away_comes_later() {
+async fn records_published_during_a_disconnect_are_delivered_later() {
     let server = Server::start();
     let proxy = Proxy::start(server.address, Vec::new()).await;
     let near = server.client("tcp").await;

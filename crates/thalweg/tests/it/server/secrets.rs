@@ -61,7 +61,7 @@ async fn topics_that_may_hold_secrets_are_read_at_no_door() {
 
 /// With access control lists, a permission on all topics does not include internal topics.
 #[tokio::test]
-async fn a_topic_of_the_broker_is_read_by_who_was_granted_its_name() {
+async fn an_internal_topic_is_read_only_with_a_permission_for_its_name() {
     let data = tempfile::tempdir().expect("a folder");
     let server = with_key(data.path(), &security::SET).await;
     let mut root = security::log_in(&server, "root", "r00t").await.expect("logged in");

@@ -165,7 +165,7 @@ async fn a_full_output_is_no_reason_to_stop() {
 /// SIGTERM: a client with queued records receives them and a shutdown notice, and then the connection ends; the exit
 /// code is 0.
 #[tokio::test]
-async fn a_stop_drains_what_is_queued() {
+async fn a_stop_drains_queued_records() {
     let mut server = Server::start();
     let mut subscriber = Raw::open(server.address).await;
     subscriber.subscribe(subscribe("t", Overflow::Replay, 0, 1 << 30)).await;
@@ -204,7 +204,7 @@ async fn a_stop_drains_what_is_queued() {
 
 /// A connection without a complete hello does not delay a stop.
 #[tokio::test]
-async fn a_stop_does_not_wait_for_those_who_say_nothing() {
+async fn a_stop_does_not_wait_for_silent_connections() {
     let mut server = Server::with(&["hello_timeout_ms=600000", "shutdown_timeout_ms=600000"]);
     let mut silent = Raw::connect(server.address).await;
     let mut half = Raw::connect(server.address).await;

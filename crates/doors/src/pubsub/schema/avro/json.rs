@@ -144,16 +144,16 @@ impl<'de> Visitor<'de> for Expect<'_> {
                 }
             }
             Type::Record(record) => {
-                let mut is_there = vec![false; record.fields.len()];
+                let mut is_present = vec![false; record.fields.len()];
                 while let Some(name) = entries.next_key::<String>()? {
                     let at = record.by_name.get(&name).copied();
                     let at = at.ok_or_else(|| A::Error::custom(format_args!("unknown field {name:?}")))?;
-                    if std::mem::replace(&mut is_there[at], true) {
+                    if std::mem::replace(&mut is_present[at], true) {
                         return Err(A::Error::custom(format_args!("the field {name:?} is set twice")));
                     }
                     entries.next_value_seed(self.avro.value(record.fields[at].of))?;
                 }
-                match is_there.iter().position(|is_there| !is_there) {
+                match is_present.iter().position(|is_present| !is_present) {
                     None => Ok(()),
                     Some(at) => Err(A::Error::custom(format_args!("missing field {:?}", record.fields[at].name))),
                 }

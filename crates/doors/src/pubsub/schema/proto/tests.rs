@@ -118,7 +118,7 @@ fn binary_messages_follow_the_definition() {
 }
 
 #[test]
-fn what_nests_too_deeply_is_refused() {
+fn too_deeply_nested_messages_are_refused() {
     let order = parse(ORDER);
     let mut message = Vec::new();
     for _ in 0..100 {

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
+    fn conflicting_options_are_refused() {
         for (words, has_id) in [
             ("XADD s MAXLEN 5 MINID 7 * f v", true),
             ("XADD s MAXLEN -1 * f v", true),

@@ -128,11 +128,11 @@ impl Step {
         let mut failed_with = Writer::new(self.is_resp3);
         let done = match self.take().await {
             Ok(Stepped { out, commit, later }) => {
-                let mut lasts = commit.wait().await;
+                let mut committed = commit.wait().await;
                 for later in later {
-                    lasts = lasts.and(later.await);
+                    committed = committed.and(later.await);
                 }
-                lasts.map(|()| out).map_err(failed)
+                committed.map(|()| out).map_err(failed)
             }
             Err(fail) => Err(fail),
         };

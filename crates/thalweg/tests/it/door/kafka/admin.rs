@@ -173,7 +173,7 @@ async fn batches_are_compressed_as_their_topic_is_set() {
 
 /// Kafka's delete, compact and both, and the effect of retention with each.
 #[tokio::test]
-async fn cleanup_policies_are_all_there() {
+async fn all_cleanup_policies_are_supported() {
     let data = tempfile::tempdir().expect("a folder");
     let server = Server::launch(on_disk(&data));
     let mut raw = Raw::connect(&server).await;

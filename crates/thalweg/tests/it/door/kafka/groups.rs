@@ -321,7 +321,7 @@ async fn members_share_out_in_every_version() {
 
 /// The group rebalances when a member joins, leaves, falls silent, or is silent while others wait for it.
 #[tokio::test]
-async fn partitions_go_to_those_that_are_there() {
+async fn partitions_are_assigned_to_the_current_members() {
     let server = Server::start();
     let _client = with_topic(&server).await;
     let (mut first, mut second) = pair(&server, 30_000).await;
@@ -626,7 +626,7 @@ async fn a_session_of_newer_members_lasts_as_long_as_their_group_says() {
 
 /// Errors of the newer protocol, each with its code.
 #[tokio::test]
-async fn newer_members_are_told_what_is_wrong() {
+async fn members_of_the_newer_protocol_receive_specific_errors() {
     let server = Server::start();
     let _client = with_topic(&server).await;
     let mut consumer = Consumer::join(&server).await;

@@ -96,7 +96,7 @@ async fn create(raw: &mut Raw, name: &str) -> i16 {
 }
 
 #[tokio::test]
-async fn nobody_is_answered_who_has_not_logged_in() {
+async fn requests_before_the_login_are_not_answered() {
     let server = Server::with(&SET);
     let mut raw = Raw::connect(&server).await;
     let versions = raw.call(3, ApiVersionsRequest::default()).await;
@@ -130,7 +130,7 @@ async fn nobody_is_answered_who_has_not_logged_in() {
 
 /// Requests that are allowed before the login do not extend its timeout.
 #[tokio::test]
-async fn whoever_does_not_log_in_in_time_is_closed() {
+async fn a_client_that_does_not_log_in_in_time_is_closed() {
     let server = Server::with(&[SET[0], SET[1], "hello_timeout_ms=500"]);
     let mut stranger = Raw::connect(&server).await;
     assert_eq!(stranger.call(3, ApiVersionsRequest::default()).await.error_code, 0);
@@ -231,7 +231,7 @@ async fn passwords_are_set_and_taken_away_over_the_wire() {
 }
 
 #[tokio::test]
-async fn access_is_what_lists_allow() {
+async fn access_follows_the_access_control_lists() {
     let server = Server::with(&SET);
     let mut app = log_in(&server, "app", "secret").await.expect("it is right");
     assert_eq!(create(&mut app, "orders.eu").await, 29);
@@ -298,7 +298,7 @@ async fn access_is_what_lists_allow() {
 /// A client of a listener without a login is `User:ANONYMOUS`, as in Apache Kafka, and access control lists apply to it
 /// (`KafkaPrincipal.ANONYMOUS`, `PlaintextChannelBuilder`).
 #[tokio::test]
-async fn lists_apply_to_whoever_does_not_log_in() {
+async fn lists_apply_to_clients_without_a_login() {
     let data = tempfile::tempdir().expect("a folder");
     let set =
         vec!["authorization=true".to_owned(), "insecure=true".to_owned(), format!("data={}", data.path().display())];
@@ -331,7 +331,7 @@ async fn lists_apply_to_whoever_does_not_log_in() {
 /// A filter is compared with entries and need not be a valid entry: values that no entry can have match none
 /// (`AclBindingFilter.matches` of Apache Kafka).
 #[tokio::test]
-async fn a_filter_of_what_no_entry_has_matches_none() {
+async fn a_filter_with_invalid_values_matches_no_entry() {
     let server = Server::with(&["authorization=true", "super_users=ANONYMOUS", "insecure=true"]);
     let mut raw = Raw::connect(&server).await;
     for who in ["User:*", "User:ann"] {

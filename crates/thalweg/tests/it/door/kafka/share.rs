@@ -226,7 +226,7 @@ async fn records_are_settled_one_by_one() {
 
 /// A fetch waits for new records and for released ones.
 #[tokio::test]
-async fn a_fetch_waits_for_what_comes_and_for_what_comes_back() {
+async fn a_fetch_waits_for_new_and_for_released_records() {
     let server = Server::start();
     let mut raw = prepared(&server, 0).await;
     let mut one = Sharer::join(&server, "one").await;
@@ -314,7 +314,7 @@ async fn sessions_are_told_by_their_epochs() {
 
 /// Members send the epoch that they received; those that left or are unknown join again.
 #[tokio::test]
-async fn members_are_told_what_they_take_from() {
+async fn members_receive_their_partitions() {
     let server = Server::start();
     drop(prepared(&server, 0).await);
     let mut one = Sharer::join(&server, "one").await;
@@ -353,7 +353,7 @@ async fn members_are_told_what_they_take_from() {
 
 /// Accepted records stay settled after a crash, and acquired ones are redelivered when their locks expire.
 #[tokio::test]
-async fn what_a_share_group_is_done_with_lasts() {
+async fn settled_records_of_a_share_group_stay_settled_after_a_crash() {
     let data = tempfile::tempdir().expect("a folder");
     let set = vec![format!("data={}", data.path().display())];
     let mut server = Server::launch(Launch { set, ..Launch::default() });
@@ -465,7 +465,7 @@ async fn a_name_that_no_topic_can_have_shares_nothing() {
 
 /// Each settlement of a record of the topic that stores settlements would have to be stored there as well, without end.
 #[tokio::test]
-async fn what_the_broker_keeps_for_itself_is_not_shared() {
+async fn internal_topics_are_not_shared() {
     let data = tempfile::tempdir().expect("a folder");
     let server = Server::launch(Launch { set: vec![format!("data={}", data.path().display())], ..Launch::default() });
     let mut raw = prepared(&server, 1).await;
@@ -508,7 +508,7 @@ async fn a_topic_of_the_same_name_begins_anew() {
 
 /// Members need the permissions to read both the group and the topic.
 #[tokio::test]
-async fn share_groups_are_kept_from_who_may_not() {
+async fn share_groups_require_permissions() {
     let server = Server::with(&SET);
     let mut root = log_in(&server, "root", "r00t").await.expect("it is right");
     root.create("t").await;
@@ -592,7 +592,7 @@ async fn only_committed_records_are_given_out_where_the_group_says_so() {
 /// acknowledgements in the request are processed nevertheless, and the records that its member still held are
 /// redelivered to others.
 #[tokio::test]
-async fn a_share_fetch_that_waits_ends_with_its_connection_and_keeps_what_it_acknowledged() {
+async fn a_waiting_share_fetch_ends_with_its_connection_and_keeps_its_acknowledgements() {
     let server = Server::start();
     let client = server.client("tcp").await;
     let mut raw = prepared(&server, 3).await;

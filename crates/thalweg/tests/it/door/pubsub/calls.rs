@@ -155,7 +155,7 @@ async fn grpc_and_rest_are_the_same_calls() {
 }
 
 #[tokio::test]
-async fn bad_requests_are_told_what_is_wrong_and_harm_nobody() {
+async fn invalid_requests_are_refused_with_a_reason_and_affect_no_other() {
     let server = server();
     let grpc = Grpc::of(&server).await;
     let rest = server.pubsub();
@@ -234,7 +234,7 @@ async fn bad_requests_are_told_what_is_wrong_and_harm_nobody() {
 }
 
 #[tokio::test]
-async fn a_stream_gives_as_much_as_its_client_has_room_for_and_gives_back_what_it_leaves() {
+async fn a_stream_delivers_up_to_its_limits_and_returns_unacknowledged_messages() {
     let server = server();
     let grpc = Grpc::of(&server).await;
     grpc.create(Subscription::default()).await;
@@ -310,7 +310,7 @@ async fn messages_of_an_ordering_key_wait_for_each_other() {
 }
 
 #[tokio::test]
-async fn what_is_returned_too_often_becomes_a_dead_letter_that_says_where_it_comes_from() {
+async fn a_message_returned_too_often_becomes_a_dead_letter_that_names_its_source() {
     let server = server();
     let grpc = Grpc::of(&server).await;
     let dead = "projects/shop/topics/dead";
@@ -407,7 +407,7 @@ async fn large_messages_go_through_whole() {
 }
 
 #[tokio::test]
-async fn everything_is_there_again_after_a_crash() {
+async fn subscriptions_and_messages_are_restored_after_a_crash() {
     let mut server = Server::with(&["pubsub=127.0.0.1:0", "data=data"]);
     let grpc = Grpc::of(&server).await;
     let made = grpc
@@ -424,7 +424,7 @@ async fn everything_is_there_again_after_a_crash() {
     server.crash_and_restart();
     let grpc = Grpc::of(&server).await;
     let get = GetSubscriptionRequest { subscription: BILLING.into() };
-    let there: Subscription = grpc.call("Subscriber/GetSubscription", get).await.expect("there");
-    assert_eq!(there, made);
+    let found: Subscription = grpc.call("Subscriber/GetSubscription", get).await.expect("there");
+    assert_eq!(found, made);
     assert_eq!(data(&grpc.pull(10).await), ["b"]);
 }

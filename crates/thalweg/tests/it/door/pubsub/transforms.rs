@@ -45,7 +45,7 @@ fn server() -> Server {
 /// Google's rule: a function that returns null filters the message, and its publisher receives an id for it; one that
 /// throws fails the whole request, of which nothing is published.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topics_functions_change_filter_and_refuse_what_is_published() {
+async fn a_topics_functions_change_filter_and_refuse_messages() {
     let server = server();
     let rest = server.pubsub();
     let code = "function shout(message, metadata) {

@@ -184,7 +184,7 @@ fn many_requests_of_one_write_are_answered_in_their_order() {
 
 /// Pools connect before their first command, and Redis keeps such a client (`timeout 0` in redis.conf).
 #[test]
-fn a_connection_that_has_said_nothing_yet_is_kept() {
+fn a_silent_connection_is_kept() {
     let server = server(&["hello_timeout_ms=300"]);
     let mut idle = Redis::open(&server);
     // The Kafka door closes a silent connection after the timeout, so it has elapsed for the first one as well.
@@ -195,7 +195,7 @@ fn a_connection_that_has_said_nothing_yet_is_kept() {
 }
 
 #[test]
-fn what_is_no_request_ends_its_connection_and_no_other() {
+fn an_invalid_request_ends_only_its_connection() {
     let server = server(&[]);
     let mut other = Redis::open(&server);
     assert_eq!(other.call("SET k v"), "+OK");
@@ -303,7 +303,7 @@ fn transactions_are_one_step_or_none() {
 }
 
 #[tokio::test]
-async fn who_waits_for_an_item_gets_it_in_turn_and_who_is_gone_takes_none() {
+async fn blocked_clients_get_items_in_turn_and_disconnected_ones_take_none() {
     let mut server = server(&[]);
     let mut pusher = Redis::open(&server);
     let mut waiting: Vec<Redis> = Vec::new();
@@ -425,7 +425,7 @@ fn a_full_cache_says_so_or_makes_room() {
 }
 
 #[test]
-fn who_has_to_log_in_does_nothing_before() {
+fn no_command_is_executed_before_a_required_login() {
     let server = server(&["auth=required", "users=ann:pencil,default:word"]);
     let mut redis = Redis::open(&server);
     assert_eq!(redis.call("GET a"), "-NOAUTH Authentication required.");
@@ -481,7 +481,7 @@ async fn a_client_that_never_reads_is_closed() {
 }
 
 #[test]
-fn databases_that_are_durable_have_after_a_kill_what_they_answered() {
+fn durable_databases_keep_acknowledged_changes_after_a_kill() {
     let dir = tempfile::TempDir::new().expect("a folder");
     let data = format!("data={}", dir.path().display());
     let mut server = server(&[&data, "redis_durable=true"]);

@@ -90,7 +90,7 @@ async fn entries_are_records_and_records_are_entries() {
 }
 
 #[tokio::test]
-async fn who_waits_is_given_what_anybody_publishes() {
+async fn blocked_readers_get_entries_of_any_publisher() {
     let server = Server::with(&[OPEN]);
     let client = server.client("tcp").await;
     let mut redis = Redis::open(&server);
@@ -439,7 +439,7 @@ async fn topics_of_other_doors_are_read_and_added_to_and_left_alone() {
 
 /// The entries that a step adds and deletes are not yet on disk.
 #[tokio::test]
-async fn a_transaction_deletes_what_it_has_added_before_that_is_durable() {
+async fn a_transaction_deletes_its_own_entries_before_they_are_durable() {
     let dir = TempDir::new().expect("a folder");
     let set = vec![OPEN.to_owned(), format!("data={}", dir.path().display())];
     let server = Server::launch(Launch { set, ..Launch::default() });
@@ -455,7 +455,7 @@ async fn a_transaction_deletes_what_it_has_added_before_that_is_durable() {
 
 /// A refused `XADD` leaves no stream; the ids that Redis accepts for a group; trimming by whole nodes.
 #[tokio::test]
-async fn streams_do_what_those_of_redis_do_at_the_edges() {
+async fn streams_behave_like_those_of_redis_in_edge_cases() {
     let server = Server::with(&[OPEN]);
     let mut redis = Redis::open(&server);
     // More fields than a record may have headers.

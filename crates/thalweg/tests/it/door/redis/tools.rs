@@ -27,8 +27,8 @@ fn client_list_has_the_fields_of_redis() {
     let names = "id addr laddr fd name age idle flags db sub psub ssub multi qbuf qbuf-free argv-mem multi-mem rbs rbp \
                  obl oll omem tot-mem events cmd user redir resp lib-name lib-ver";
     for line in lines.lines() {
-        let there: Vec<_> = line.split(' ').filter_map(|field| field.split_once('=')).map(|(name, _)| name).collect();
-        assert_eq!(there.join(" "), names);
+        let found: Vec<_> = line.split(' ').filter_map(|field| field.split_once('=')).map(|(name, _)| name).collect();
+        assert_eq!(found.join(" "), names);
     }
     let of = |name: &str| fields(lines.lines().find(|line| line.contains(name)).expect("its line"));
     let own = of("cmd=client|list");
@@ -54,7 +54,7 @@ fn client_list_has_the_fields_of_redis() {
 
 /// `clientKillCommand` and `clientHelpCommand` in networking.c: an invalid filter kills no client.
 #[test]
-fn client_kill_takes_only_filters_that_mean_something_and_answers_who_kills_itself() {
+fn client_kill_refuses_invalid_filters_and_answers_before_killing_its_own_client() {
     let server = server(&[]);
     let mut redis = Redis::open(&server);
     let mut other = Redis::open(&server);
@@ -99,7 +99,7 @@ fn without_users_only_the_default_one_logs_in() {
 }
 
 #[test]
-fn info_counts_what_is_done_and_begins_again() {
+fn info_counts_commands_and_can_be_reset() {
     let server = server(&[]);
     let mut redis = Redis::open(&server);
     redis.call("SET a 1");
@@ -145,7 +145,7 @@ fn info_counts_what_is_done_and_begins_again() {
 }
 
 #[test]
-fn what_tools_ask_before_they_start_is_answered() {
+fn startup_commands_of_tools_are_answered() {
     let server = server(&[]);
     let mut redis = Redis::open(&server);
     let answers = [
@@ -289,7 +289,7 @@ fn shard_channels_are_those_of_a_single_node() {
 
 /// `prepareClientToWrite` in networking.c: a push is not a reply, so that `CLIENT REPLY` does not suppress it.
 #[test]
-fn who_wants_no_replies_hears_its_channels() {
+fn a_client_without_replies_receives_its_channels() {
     let server = server(&[]);
     let mut redis = Redis::open(&server);
     let mut other = Redis::open(&server);
@@ -310,7 +310,7 @@ fn who_wants_no_replies_hears_its_channels() {
 }
 
 #[test]
-fn what_looks_at_all_and_what_listens_is_allowed_in_transactions() {
+fn info_config_and_subscribe_are_allowed_in_transactions() {
     let server = server(&[]);
     let mut redis = Redis::open(&server);
     for words in ["MULTI", "SET a 1", "INFO keyspace", "CONFIG GET hz", "SUBSCRIBE c", "CLIENT ID", "OBJECT HELP"] {

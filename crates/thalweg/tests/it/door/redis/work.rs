@@ -67,7 +67,7 @@ async fn commands_over_many_members_leave_others_their_turn_and_end_with_their_c
 }
 
 #[tokio::test]
-async fn what_is_combined_in_slices_is_what_it_would_be_in_one_step() {
+async fn sets_combined_in_slices_equal_those_combined_in_one_step() {
     let server = server(&[]);
     let mut redis = Redis::open(&server);
     fill(&mut redis, "a", "m", 0..MEMBERS, false);
@@ -124,7 +124,7 @@ async fn all_keys_of_a_large_database_come_once() {
 }
 
 #[tokio::test]
-async fn what_looks_at_too_much_is_refused_with_the_limit() {
+async fn commands_that_read_too_much_are_refused_with_the_limit() {
     let server = server(&[]);
     let mut redis = Redis::open(&server);
     fill(&mut redis, "s", "m", 0..MEMBERS, false);

@@ -175,7 +175,7 @@ async fn a_message_that_is_visible_again_waits_only_for_earlier_ones_of_its_grou
 /// "PurgeQueue" also empties the deduplication cache: recorded from AWS in LocalStack's
 /// `test_purge_queue_clears_fifo_deduplication_cache`.
 #[tokio::test]
-async fn what_was_purged_can_be_sent_again() {
+async fn purged_messages_can_be_sent_again() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = format!("data={}", folder.path().display());
     let mut server = Server::with(&[&data]);

@@ -8,7 +8,7 @@ use super::client::{ARN, NOW, SOON, Sqs, each};
 use crate::support::server::{Server, until};
 
 #[tokio::test]
-async fn a_message_goes_there_and_away() {
+async fn a_message_is_sent_received_and_deleted() {
     let server = Server::start();
     let sqs = Sqs::of(&server);
     let url = sqs.create("q", json!({})).await;
@@ -211,7 +211,7 @@ async fn the_largest_message_goes_and_one_more_byte_does_not() {
 }
 
 #[tokio::test]
-async fn what_is_held_comes_back_in_its_time() {
+async fn a_received_message_returns_after_its_visibility_timeout() {
     let server = Server::start();
     let sqs = Sqs::of(&server);
     let url = sqs.create("q", json!({"VisibilityTimeout": "1"})).await;
@@ -292,7 +292,7 @@ async fn a_queue_is_a_topic_to_other_doors() {
 
 /// A message whose lease expires immediately is received by the next call, and not twice by the same one.
 #[tokio::test]
-async fn one_call_receives_each_message_once_whatever_its_visibility_timeout() {
+async fn one_call_receives_each_message_once_with_any_visibility_timeout() {
     let server = Server::start();
     let sqs = Sqs::of(&server);
     let dead = sqs.create("dead", json!({})).await;

@@ -145,7 +145,7 @@ async fn a_move_is_cancelled() {
 /// "ApproximateReceiveCount" continues in the dead-letter queue, and a client whose receipt is refused because the
 /// message left its queue finds it there.
 #[tokio::test]
-async fn a_dead_letter_is_there_at_once_with_all_its_receives_counted() {
+async fn a_dead_letter_is_available_immediately_with_all_its_receives_counted() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = format!("data={}", folder.path().display());
     let server = Server::with(&[&data]);

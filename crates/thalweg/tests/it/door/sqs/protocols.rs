@@ -115,7 +115,7 @@ async fn errors_of_forms_are_xml() {
 /// accepts GET for every action of the Query protocol, but only if it is signed ("Making Query API requests using HTTPS
 /// in Amazon SQS").
 #[tokio::test]
-async fn what_changes_something_is_posted_or_signed() {
+async fn actions_with_side_effects_require_a_post_or_a_signature() {
     let server = Server::start();
     let sqs = Sqs::of(&server);
     let url = sqs.create("q", json!({})).await;
@@ -147,7 +147,7 @@ async fn what_changes_something_is_posted_or_signed() {
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_refused_as_its_protocol_does() {
+async fn invalid_requests_are_refused_in_the_format_of_their_protocol() {
     let server = Server::start();
     let sqs = Sqs::of(&server);
     let url = sqs.create("q", json!({})).await;

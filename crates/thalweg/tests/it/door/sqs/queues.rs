@@ -90,7 +90,7 @@ async fn names_are_those_of_the_service() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_said_to_be_so() {
+async fn requests_for_a_missing_queue_are_refused_as_such() {
     let server = Server::start();
     let sqs = Sqs::of(&server);
     let url = sqs.create("q", json!({})).await;
