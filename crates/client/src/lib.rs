@@ -20,6 +20,9 @@
 //!
 //! This crate refuses to decide what the broker decides, to retry what could take effect twice, and to hold more than
 //! its settings allow.
+//!
+//! A new version may add fields to the structs of this crate and kinds to its errors. Build settings with
+//! `..Default::default()`, and match kinds with a last arm for all others, so that your program still compiles.
 
 #![warn(missing_docs)]
 
