@@ -27,6 +27,8 @@ pub const FREE_BYTES: usize = 4 << 10;
 const LARGE_BYTES: usize = 64 << 10;
 /// Maximum concurrent pieces of large work.
 const WORK_MAX: usize = 2;
+/// Maximum concurrent reads of batches without a permit, because their size is known only afterwards.
+const READS_MAX: usize = 4;
 /// Maximum waiting responses. Further ones are refused immediately.
 const WAITERS_MAX: usize = 1024;
 /// Divisor of the budget that yields the share of one address.
@@ -48,6 +50,7 @@ struct Budget {
     /// bytes, so that no other batch can get this address.
     expanded: Mutex<HashMap<(usize, usize), Weak<Expanded>>>,
     working: Semaphore,
+    reading: Semaphore,
     waits: Counter,
     refused: Counter,
     shared: Counter,
@@ -99,6 +102,7 @@ impl Answers {
             used: AtomicU64::new(0),
             expanded: Mutex::default(),
             working: Semaphore::new(WORK_MAX),
+            reading: Semaphore::new(READS_MAX),
             waits: Counter::default(),
             refused: Counter::default(),
             shared: Counter::default(),
@@ -263,6 +267,12 @@ impl Answers {
         }
         let _turn = self.turn().await;
         off_thread(work)
+    }
+
+    /// Waits for a turn to read batches for which there is no permit yet. It is held until they have one, or are
+    /// dropped.
+    pub async fn read_turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.0.reading.acquire().await.ok()
     }
 
     /// Waits for a turn. It never returns `None`, because the semaphore is never closed.

@@ -291,7 +291,12 @@ pub(super) async fn fetch(
     let mut held = None;
     let mut wait = Duration::from_millis(wait_ms.into());
     for _ in 0..ROOM_TRIES_MAX {
-        let fetched = broker.fetch(&topic, partition, offset, bytes_max as usize, wait).await?;
+        let mut turn = room.read_turn().await;
+        let mut fetched = broker.fetch(&topic, partition, offset, bytes_max as usize, Duration::ZERO).await?;
+        if fetched.batches.is_empty() && !wait.is_zero() {
+            turn = None;
+            fetched = broker.fetch(&topic, partition, offset, bytes_max as usize, wait).await?;
+        }
         let bytes = fetched.batches.iter().map(RecordBatch::len).sum();
         let response =
             |fetched: Fetched| Response::Fetched { start: fetched.start, end: fetched.end, batches: fetched.batches };
@@ -304,7 +309,7 @@ pub(super) async fn fetch(
             return Ok(Answer::Charged(response(fetched), memory));
         }
         // A fetch that waits holds no batches. It reads them again when it has memory for them.
-        drop(fetched);
+        drop((fetched, turn));
         held = room.take(bytes).await?;
         wait = Duration::ZERO;
     }

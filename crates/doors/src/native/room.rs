@@ -7,6 +7,7 @@ use std::time::Duration;
 use broker::{Answers, Broker, FREE_BYTES, Held};
 use engine::Result;
 use net::service::Peer;
+use tokio::sync::SemaphorePermit;
 use wire::caches::Value;
 use wire::{CacheRequest, CacheResponse, Response};
 
@@ -39,6 +40,11 @@ impl Room {
             return Ok(None);
         }
         self.answers.take(self.address, bytes, ROOM_WAIT).await.map(Some)
+    }
+
+    /// Waits for a turn to read batches whose size is not known yet.
+    pub async fn read_turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.answers.read_turn().await
     }
 
     /// Returns memory for `bytes` bytes, or `None` if it is not available without waiting.
