@@ -278,7 +278,9 @@ pub(crate) fn expose_store(out: &mut Exposition<'_>, stats: &storage::StoreStats
     )?;
     out.gauge("thalweg_tail_bytes", "Bytes of the newest batches in memory, of topics on disk", stats.tail_bytes)?;
     out.gauge("thalweg_unflushed_bytes", "Committed bytes that are not in a segment yet", stats.unflushed_bytes)?;
-    out.counter("thalweg_segment_bytes_written", "Bytes written to segments", stats.flushed_bytes)?;
+    let through = journal.through_bytes;
+    out.counter("thalweg_segment_bytes_written", "Bytes written to segments", stats.flushed_bytes + through)?;
+    out.counter("thalweg_through_bytes_written", "Bytes written to segments instead of the journal", through)?;
     out.counter("thalweg_checkpoints", "Checkpoints taken", stats.checkpoints)?;
     out.counter("thalweg_checkpoint_errors", "Failed checkpoints", stats.checkpoint_errors)?;
     out.counter("thalweg_checkpoint_nanoseconds", "Time spent on checkpoints", stats.checkpoint_nanos)?;

@@ -25,6 +25,8 @@ impl State {
                 Some(partition) => self.apply_to(&partition, kind, body, clock),
                 None => Ok(()),
             },
+            // A log in front of the journal hands over the batches themselves.
+            EntryKind::Segment => Ok(()),
             EntryKind::View | EntryKind::Next => Ok(()),
         }
     }

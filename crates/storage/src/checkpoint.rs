@@ -24,12 +24,14 @@
 //! | | and the time from which they are kept (8) |
 //! | salvages | their number (4), and the position (8) of each: entries that were put aside |
 
+use std::collections::HashMap;
+
 use bytes::{Buf, BufMut, Bytes};
-use engine::Result;
 use engine::catalog::TopicEntry;
 use engine::catalog::encoding::{Malformed, get_name, get_settings, put_name, put_settings};
+use engine::{Offset, Result};
 
-use crate::info::{Compacted, PartitionInfo, SegmentInfo};
+use crate::info::{Compacted, PartitionInfo, SegmentInfo, stream};
 use crate::journal::block::{checksum, u32_at};
 use crate::journal::recover::Origin;
 
@@ -39,6 +41,17 @@ const HEAD_BYTES: usize = 16;
 
 /// Catalog of a data directory, with what a checkpoint keeps about each partition.
 pub type Catalog = engine::catalog::Catalog<PartitionInfo>;
+
+/// Returns the offset up to which a catalog describes each partition, by its stream.
+pub(crate) fn ends(catalog: &Catalog) -> HashMap<u64, Offset> {
+    let topics = catalog.topics.iter();
+    let of_topic = |(id, entry): (&u32, &TopicEntry<PartitionInfo>)| {
+        let id = *id;
+        let ends: Vec<_> = (0..).zip(&entry.partitions).map(|(i, info)| (stream(id, i), info.end())).collect();
+        ends
+    };
+    topics.flat_map(of_topic).collect()
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {

@@ -3,15 +3,19 @@
 use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use engine::{Error, ErrorKind};
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
 use rustix::io::ReadWriteFlags;
 
 /// Maximum number of slices of one vectored write; the system takes at most 1024.
 pub const SLICES_MAX: usize = 1024;
+/// Unit of [`DiskFile::write_pages`]: at least the sector size of any disk.
+pub const PAGE_BYTES: usize = 4096;
 /// Mode of files: only the owner may access them, because a data directory holds messages and login credentials.
 pub(crate) const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
@@ -72,8 +76,15 @@ pub trait DiskFile: Send + Sync {
     fn is_cached(&self, _len: usize, _at: u64) -> bool {
         false
     }
+    /// Starts to read these bytes into the system's cache, without waiting for them.
+    fn will_read(&self, _len: u64, _at: u64) {}
     /// Writes all slices. The slices are consumed.
     fn write_at(&self, slices: &mut [IoSlice<'_>], at: u64) -> io::Result<()>;
+    /// Writes whole pages, at a multiple of [`PAGE_BYTES`]. If the file system permits, they bypass the system's cache:
+    /// for large writes that takes a fraction of the CPU time.
+    fn write_pages(&self, pages: &Pages, at: u64) -> io::Result<()> {
+        self.write_at(&mut [IoSlice::new(pages.whole())], at)
+    }
     /// Makes the contents and the length durable.
     fn sync(&self) -> io::Result<()>;
     /// Returns the length of the file in bytes.
@@ -83,17 +94,87 @@ pub trait DiskFile: Send + Sync {
     fn allocate(&self, len: u64) -> io::Result<()>;
 }
 
+/// Bytes in memory at an address that the system accepts for writes that bypass its cache.
+#[derive(Default)]
+pub struct Pages {
+    memory: Vec<u8>,
+    /// Place of the first byte in `memory`.
+    from: usize,
+    len: usize,
+}
+
+impl Pages {
+    /// Removes all bytes, and makes room for `bytes` new ones.
+    pub fn reset(&mut self, bytes: usize) {
+        let needed = bytes.next_multiple_of(PAGE_BYTES) + PAGE_BYTES;
+        if self.memory.len() < needed {
+            self.memory = vec![0; needed];
+        }
+        self.from = self.memory.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);
+        self.len = 0;
+    }
+
+    /// Appends bytes, for which [`Pages::reset`] has made room.
+    pub fn push(&mut self, bytes: &[u8]) {
+        let at = self.from + self.len;
+        self.memory[at..at + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    /// Fills the last page with zeros.
+    pub fn fill(&mut self) {
+        let end = self.from + self.len;
+        self.memory[end..self.from + self.len.next_multiple_of(PAGE_BYTES)].fill(0);
+    }
+
+    /// Returns the bytes that were appended.
+    pub fn bytes(&self) -> &[u8] {
+        &self.memory[self.from..self.from + self.len]
+    }
+
+    /// Returns the bytes with the rest of their last page.
+    pub fn whole(&self) -> &[u8] {
+        &self.memory[self.from..self.from + self.len.next_multiple_of(PAGE_BYTES)]
+    }
+}
+
 /// File system of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealDisk;
 
+/// Open file of the machine.
+struct RealFile {
+    file: File,
+    path: PathBuf,
+    /// Second handle of the file, whose writes bypass the system's cache; `None` if the file system permits none.
+    direct: OnceLock<Option<File>>,
+}
+
+impl RealFile {
+    fn boxed(file: File, path: &Path) -> Box<dyn DiskFile> {
+        Box::new(Self { file, path: path.to_owned(), direct: OnceLock::new() })
+    }
+
+    /// Returns the handle for writes that bypass the system's cache, if it leads to this file.
+    fn direct(&self) -> Option<&File> {
+        let open = || {
+            let flags = OFlags::DIRECT.bits().cast_signed();
+            let direct = OpenOptions::new().write(true).custom_flags(flags).open(&self.path).ok()?;
+            let (ours, theirs) = (self.file.metadata().ok()?, direct.metadata().ok()?);
+            ((ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino())).then_some(direct)
+        };
+        self.direct.get_or_init(open).as_ref()
+    }
+}
+
 impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(OpenOptions::new().read(true).write(true).create_new(true).mode(FILE_MODE).open(path)?))
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(FILE_MODE).open(path)?;
+        Ok(RealFile::boxed(file, path))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(OpenOptions::new().read(true).write(true).open(path)?))
+        Ok(RealFile::boxed(OpenOptions::new().read(true).write(true).open(path)?, path))
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
@@ -193,11 +274,11 @@ fn named(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-impl DiskFile for File {
+impl DiskFile for RealFile {
     fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize> {
         let mut filled = 0;
         while filled < buf.len() {
-            match FileExt::read_at(self, &mut buf[filled..], at + filled as u64) {
+            match FileExt::read_at(&self.file, &mut buf[filled..], at + filled as u64) {
                 Ok(0) => break,
                 Ok(read) => filled += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -212,7 +293,7 @@ impl DiskFile for File {
         let mut bytes = Vec::with_capacity(len);
         while bytes.len() < len {
             let next = at + bytes.len() as u64;
-            match rustix::io::pread(self, rustix::buffer::spare_capacity(&mut bytes), next) {
+            match rustix::io::pread(&self.file, rustix::buffer::spare_capacity(&mut bytes), next) {
                 Ok(0) => break,
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -226,16 +307,22 @@ impl DiskFile for File {
         let is_here = |at| {
             let mut byte = [0];
             let mut slices = [IoSliceMut::new(&mut byte)];
-            rustix::io::preadv2(self, &mut slices, at, ReadWriteFlags::NOWAIT).is_ok_and(|read| read == 1)
+            rustix::io::preadv2(&self.file, &mut slices, at, ReadWriteFlags::NOWAIT).is_ok_and(|read| read == 1)
         };
         len > 0 && is_here(at + len as u64 - 1) && is_here(at)
+    }
+
+    fn will_read(&self, len: u64, at: u64) {
+        if let Err(error) = rustix::fs::fadvise(&self.file, at, NonZeroU64::new(len), Advice::WillNeed) {
+            tracing::debug!(path = %self.path.display(), %error, "cannot read ahead");
+        }
     }
 
     fn write_at(&self, mut slices: &mut [IoSlice<'_>], mut at: u64) -> io::Result<()> {
         IoSlice::advance_slices(&mut slices, 0);
         while !slices.is_empty() {
             let some = &slices[..slices.len().min(SLICES_MAX)];
-            match rustix::io::pwritev(self, some, at) {
+            match rustix::io::pwritev(&self.file, some, at) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     IoSlice::advance_slices(&mut slices, written);
@@ -248,20 +335,30 @@ impl DiskFile for File {
         Ok(())
     }
 
+    fn write_pages(&self, pages: &Pages, at: u64) -> io::Result<()> {
+        let written = self.direct().map(|direct| direct.write_all_at(pages.whole(), at));
+        match written {
+            Some(Ok(())) => Ok(()),
+            // Some file systems refuse only the write.
+            Some(Err(error)) if error.raw_os_error() != Some(rustix::io::Errno::INVAL.raw_os_error()) => Err(error),
+            _ => self.write_at(&mut [IoSlice::new(pages.whole())], at),
+        }
+    }
+
     fn sync(&self) -> io::Result<()> {
-        self.sync_data()
+        self.file.sync_data()
     }
 
     fn size(&self) -> io::Result<u64> {
-        Ok(self.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        File::set_len(self, len)
+        self.file.set_len(len)
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {
-        Ok(rustix::fs::fallocate(self, FallocateFlags::empty(), 0, len)?)
+        Ok(rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len)?)
     }
 }
 

@@ -6,6 +6,8 @@ use bytes::Bytes;
 use engine::limits::{SQLITE_QUEUE_BYTES_MAX, SQLITE_READERS_MAX, SQLITE_RECENT_BYTES_MAX};
 use engine::{Error, ErrorKind, Offset};
 
+use crate::journal::block::SegmentPart;
+
 /// Prefix of the error of a partition that cannot be served.
 pub(crate) const NOT_SERVED: &str = "this partition is not served: ";
 
@@ -27,6 +29,35 @@ impl PartitionInfo {
     pub fn end(&self) -> Offset {
         self.segments.last().map_or(self.start, |segment| segment.end.max(self.start))
     }
+
+    /// Extends the segments by a part that an entry of the journal describes. The largest timestamp is not updated.
+    pub(crate) fn extend(&mut self, part: &SegmentPart) {
+        if part.to_offset <= self.end() {
+            return;
+        }
+        let SegmentPart { base, generation, to: bytes, to_offset: end, appended_ms, .. } = *part;
+        match self.segments.last_mut().filter(|last| last.base == base) {
+            Some(last) => {
+                (last.end, last.bytes) = (end, bytes);
+                last.appended_ms = last.appended_ms.max(appended_ms);
+            }
+            None => {
+                self.segments.push(SegmentInfo {
+                    base,
+                    end,
+                    bytes,
+                    timestamp_ms_max: i64::MIN,
+                    appended_ms,
+                    generation,
+                });
+            }
+        }
+    }
+}
+
+/// Returns the stream of a partition in the journal.
+pub(crate) fn stream(topic: u32, partition: engine::PartitionId) -> u64 {
+    u64::from(topic) << 32 | u64::from(partition)
 }
 
 /// Converts an error into the error of a partition that cannot be served.

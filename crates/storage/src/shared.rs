@@ -1,19 +1,22 @@
 //! State that the store and its partitions share.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use engine::{Error, Result, TopicName, TopicSettings};
 use parking_lot::Mutex;
 
 use crate::background::Background;
-use crate::disk::{Disk, failed};
+use crate::disk::{Disk, Pages, failed};
 use crate::info::{CompactionSettings, SqliteSettings};
+use crate::journal::through::{Placed, Through};
 use crate::journal::{Entry, Gate, Journal, JournalSettings};
 use crate::log::PartitionLog;
+use crate::partition::DiskPartition;
 use crate::place::Place;
 use crate::room::Room;
 use crate::shard_log::ShardLog;
@@ -95,11 +98,14 @@ pub(crate) struct Shared {
     pub(crate) tails: TailBytes,
     /// Maximum committed bytes in no segment; above it they have to be written immediately.
     pub(crate) unflushed_bytes_max: u64,
+    /// Maximum bytes of all tails; above it they are trimmed at once.
+    pub(crate) tail_bytes_max: u64,
     /// Threads that are woken when that limit is exceeded.
     pub(crate) background: Arc<Background>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) room: Arc<Room>,
     pub(crate) place: Arc<Place>,
+    pub(crate) streams: Arc<Streams>,
     /// Topics whose deletion is durable, and whose files still exist.
     pub(crate) deleted: Mutex<Vec<u32>>,
 }
@@ -115,9 +121,19 @@ impl Shared {
             log: OnceLock::new(),
             tails: TailBytes::default(),
             unflushed_bytes_max: settings.unflushed_bytes_max,
+            tail_bytes_max: settings.tail_bytes_max,
             background: Arc::default(),
             gate: Arc::default(),
+            streams: Arc::default(),
             deleted: Mutex::default(),
+        }
+    }
+
+    /// Counts `bytes` more as held by tails.
+    pub(crate) fn held(&self, bytes: u64) {
+        let before = self.tails.held.fetch_add(bytes, Ordering::Relaxed);
+        if before <= self.tail_bytes_max && before + bytes > self.tail_bytes_max {
+            self.background.hurry();
         }
     }
 
@@ -158,6 +174,27 @@ impl Shared {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", &path)(error)),
             _ => Ok(()),
         }
+    }
+}
+
+/// Open partitions by the stream that they have in the journal.
+#[derive(Default)]
+pub(crate) struct Streams(Mutex<HashMap<u64, Weak<DiskPartition>>>);
+
+impl Streams {
+    pub(crate) fn add(&self, partition: &Arc<DiskPartition>) {
+        self.0.lock().insert(partition.stream(), Arc::downgrade(partition));
+    }
+
+    pub(crate) fn remove(&self, stream: u64) {
+        self.0.lock().remove(&stream);
+    }
+}
+
+impl Through for Streams {
+    fn write(&self, stream: u64, to: u64, thread: usize, pages: &mut Pages) -> Option<Box<dyn Placed>> {
+        let partition = self.0.lock().get(&stream).and_then(Weak::upgrade)?;
+        partition.write_through(to, thread, pages)
     }
 }
 

@@ -12,19 +12,22 @@ use std::sync::Arc;
 
 use engine::catalog::Change;
 use engine::queue::QUEUES_TOPIC;
-use engine::record::BATCH_HEADER_BYTES;
 use engine::streams::STREAMS_TOPIC;
 use engine::{Error, ErrorKind, Offset, PartitionId, Result, TopicName, TopicSettings};
 
 use crate::apply::start_of;
-use crate::checkpoint::Catalog;
+use crate::checkpoint::{Catalog, ends};
 use crate::disk::{Disk, failed, make_dir};
-use crate::info::{CompactionSettings, PartitionInfo};
+use crate::info::{CompactionSettings, PartitionInfo, SegmentInfo, stream};
 use crate::journal::EntryKind;
+use crate::journal::block::SegmentPart;
+use crate::journal::parts::{InPart, Parts};
 use crate::journal::recover::{End, Found, Origin, Progress, Recovery};
 use crate::journal::salvage::{self, Salvage};
 use crate::log::PartitionLog;
 use crate::partition::DiskPartition;
+use crate::partition::scan::span_of;
+use crate::partition::segments::Described;
 use crate::shared::{Shared, StoreSettings, StoredTopic};
 
 /// Topics of a directory.
@@ -43,17 +46,14 @@ pub(crate) struct State {
     /// Partitions that cannot be served because entries are missing in the journal, with the reason. The journal may
     /// create such a partition only later.
     holes: HashMap<u64, Error>,
+    /// Segments that the journal describes, of partitions that are not open yet: the journal creates them.
+    described: HashMap<u64, Vec<Described>>,
 }
 
 /// Deleted topic whose files are still to be removed.
 pub(crate) struct Doomed {
     pub(crate) id: u32,
     pub(crate) partitions: Vec<Arc<DiskPartition>>,
-}
-
-/// Returns the stream of a partition in the journal.
-pub(crate) fn stream(topic: u32, partition: PartitionId) -> u64 {
-    u64::from(topic) << 32 | u64::from(partition)
 }
 
 pub(crate) fn partition_mut(catalog: &mut Catalog, stream: u64) -> Option<&mut PartitionInfo> {
@@ -70,6 +70,15 @@ pub(crate) struct Exam {
     pub(crate) holes: HashMap<u64, Error>,
     /// Topics that are deleted somewhere in the journal. An id is never reused.
     deleted: BTreeSet<u32>,
+    /// Segments of each partition that the journal describes, in their order.
+    segments: HashMap<u64, Vec<Seen>>,
+}
+
+/// Segment as far as the journal describes it.
+struct Seen {
+    info: SegmentInfo,
+    /// Ends of the parts that each block refers to: the position of the block, the byte and the offset.
+    ends: Vec<(u64, u64, Offset)>,
 }
 
 impl State {
@@ -84,6 +93,7 @@ impl State {
             doomed: Vec::new(),
             deleted: BTreeSet::new(),
             holes: HashMap::new(),
+            described: HashMap::new(),
         }
     }
 
@@ -106,10 +116,14 @@ impl State {
             }
             let dir = self.shared.topic_dir(id).join(i.to_string());
             let partition = DiskPartition::open(self.shared.clone(), dir, stream, self.settings.segment_bytes, info);
+            let described = self.described.remove(&stream);
             if let Some(hole) = self.holes.get(&stream) {
                 partition.refuse(hole);
+            } else if let Some(described) = described {
+                partition.adopt(&described);
             }
             let partition = Arc::new(partition);
+            self.shared.streams.add(&partition);
             self.partitions.insert(stream, partition.clone());
             opened.push(partition);
         }
@@ -170,6 +184,7 @@ impl State {
     pub(crate) fn forget(&mut self, id: u32) {
         let partitions = 0..self.catalog.topics.get(&id).map_or(0, |entry| entry.settings.partitions);
         let partitions: Vec<_> = partitions.filter_map(|i| self.partitions.remove(&stream(id, i))).collect();
+        partitions.iter().for_each(|partition| self.shared.streams.remove(partition.stream()));
         partitions.iter().for_each(|partition| partition.delete());
         self.doomed.push(Doomed { id, partitions });
     }
@@ -217,19 +232,24 @@ impl State {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<End> {
         let mut seen = Progress::default();
-        let (exam, end) = self.examine(journal, &mut |_| {}, &mut |now| {
+        let (mut exam, end) = self.examine(journal, &mut |_| {}, &mut |now| {
             seen = Progress { bytes_max: 2 * now.bytes_max, ..now };
             progress(seen);
         });
         let end = end?;
+        let described = exam.described(end.synced);
         self.forget_deleted(exam.deleted, journal, is_full)?;
         self.refuse(&exam.holes.into_iter().collect::<Vec<_>>());
+        self.described = described;
         for partition in self.served() {
+            if let Some(described) = self.described.remove(&partition.stream()) {
+                partition.adopt(&described);
+            }
             partition.settle()?;
         }
         self.replay_salvages(clock)?;
         let mut salvages = HashMap::new();
-        journal.read(&mut |found| self.replay(found, &mut salvages, origin, clock), &mut |now| {
+        journal.read(Some(&end), &mut |found| self.replay(found, &mut salvages, origin, clock), &mut |now| {
             progress(Progress { bytes: seen.bytes + now.bytes, bytes_max: 2 * seen.bytes });
         })?;
         for (stream, salvage) in salvages {
@@ -263,7 +283,7 @@ impl State {
             each(&found);
             exam.look(&self.partitions, &found)
         };
-        let end = journal.read(look, progress);
+        let end = journal.read(None, look, progress);
         (exam, end)
     }
 
@@ -274,9 +294,11 @@ impl State {
     /// Examines the salvage files of partitions that can be served again; their entries precede those of the journal.
     fn examine_salvages(&self) -> Exam {
         let mut exam = Exam::default();
+        let parts = self.parts();
         for (stream, partition) in self.partitions.iter().filter(|(_, partition)| partition.refused().is_none()) {
             for path in partition.salvages() {
-                let read = salvage::read(&*self.shared.disk, &path, &mut |found| exam.look(&self.partitions, &found));
+                let each = &mut |found: Found<'_>| exam.look(&self.partitions, &found);
+                let read = salvage::read(&*self.shared.disk, &path, &parts, each);
                 if let Err(error) = read {
                     exam.holes.insert(*stream, error);
                 }
@@ -293,13 +315,13 @@ impl State {
         clock: fn() -> u64,
     ) -> Result<()> {
         match found.kind {
-            EntryKind::Batch | EntryKind::Start => {
+            EntryKind::Batch | EntryKind::Start | EntryKind::Segment => {
                 // A deleted topic has no partitions left.
                 let Some(partition) = self.partitions.get(&found.stream).cloned() else {
                     return Ok(());
                 };
                 if partition.refused().is_none() {
-                    return self.apply_to(&partition, found.kind, found.body?, clock);
+                    return self.apply_found(&partition, found, clock);
                 }
                 let salvage = match salvages.entry(found.stream) {
                     Entry::Occupied(salvage) => salvage.into_mut(),
@@ -317,12 +339,28 @@ impl State {
         }
     }
 
+    fn parts(&self) -> Parts {
+        Parts::new(&self.shared.disk, &self.shared.dir, ends(&self.catalog))
+    }
+
+    /// Applies an entry that was read to its partition, which is served.
+    fn apply_found(&self, partition: &DiskPartition, found: Found<'_>, clock: fn() -> u64) -> Result<()> {
+        match found.in_part.and_then(|in_part| in_part.batch) {
+            Some(batch) => {
+                partition.replay(batch.clone());
+                Ok(())
+            }
+            None => self.apply_to(partition, found.kind, found.body?, clock),
+        }
+    }
+
     fn replay_salvages(&mut self, clock: fn() -> u64) -> Result<()> {
+        let parts = self.parts();
         for partition in self.served() {
             let paths = partition.salvages();
             for path in &paths {
-                salvage::read(&*self.shared.disk, path, &mut |found| {
-                    self.apply_to(&partition, found.kind, found.body?, clock)
+                salvage::read(&*self.shared.disk, path, &parts, &mut |found| {
+                    self.apply_found(&partition, found, clock)
                 })?;
             }
             if !paths.is_empty() {
@@ -373,6 +411,9 @@ impl Exam {
                     // A topic that the journal creates later begins at 0.
                     let known = || partitions.get(&stream).map_or(0, |partition| partition.end());
                     let end = self.ends.entry(stream).or_insert_with(known);
+                    if let Some(in_part) = &found.in_part {
+                        see(self.segments.entry(stream).or_default(), in_part);
+                    }
                     if base == *end {
                         *end = next;
                     } else if next > *end {
@@ -386,8 +427,41 @@ impl Exam {
                     self.holes.entry(stream).or_insert(error);
                 }
             }
+            EntryKind::Segment => {
+                if let Err(error) = body {
+                    self.holes.entry(stream).or_insert(error);
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Returns the segments that the journal describes. `synced`: position before which all was synced.
+    fn described(&mut self, synced: u64) -> HashMap<u64, Vec<Described>> {
+        let described = |Seen { info, ends }: Seen| {
+            let durable = ends.iter().rfind(|(block, ..)| *block < synced).map(|(_, bytes, end)| (*bytes, *end));
+            Described { info, synced: durable.unwrap_or((0, info.base)) }
+        };
+        let of_one = |(stream, seen): (u64, Vec<Seen>)| (stream, seen.into_iter().map(described).collect());
+        std::mem::take(&mut self.segments).into_iter().map(of_one).collect()
+    }
+}
+
+/// Adds a batch, which is in a part of a segment, to the known segments of its partition.
+fn see(segments: &mut Vec<Seen>, InPart { batch, part, block }: &InPart<'_>) {
+    let SegmentPart { base, generation, to, to_offset, appended_ms, .. } = *part;
+    if segments.last().is_none_or(|last| last.info.base != base) {
+        let info = SegmentInfo { base, end: base, bytes: 0, timestamp_ms_max: i64::MIN, appended_ms, generation };
+        segments.push(Seen { info, ends: Vec::new() });
+    }
+    let Some(Seen { info, ends }) = segments.last_mut() else { return };
+    if ends.last() != Some(&(*block, to, to_offset)) {
+        ends.push((*block, to, to_offset));
+    }
+    (info.end, info.bytes) = (to_offset, to);
+    info.appended_ms = info.appended_ms.max(appended_ms);
+    if let Some(batch) = batch {
+        info.timestamp_ms_max = info.timestamp_ms_max.max(batch.max_timestamp_ms());
     }
 }
 
@@ -398,14 +472,4 @@ fn hole(partition: Option<&Arc<DiskPartition>>, end: Offset, base: Offset) -> Er
          see what can be saved: thalweg inspect"
     );
     Error::new(ErrorKind::Corrupt, what)
-}
-
-/// Returns the first offset of a batch whose checksum is valid, and the offset after its last record.
-pub(crate) fn span_of(body: &[u8]) -> Result<(Offset, Offset)> {
-    if body.len() < BATCH_HEADER_BYTES {
-        return Err(Error::malformed(format!("a batch of {} bytes is shorter than its header", body.len())));
-    }
-    let base = u64::from_be_bytes(body[..8].try_into().expect("invariant: eight bytes"));
-    let last = u32::from_be_bytes(body[23..27].try_into().expect("invariant: four bytes"));
-    Ok((base, base + u64::from(last) + 1))
 }

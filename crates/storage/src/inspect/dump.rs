@@ -9,7 +9,9 @@ use engine::{Error, Offset, RecordBatch, Result};
 
 use crate::apply::start_of;
 use crate::disk::{Disk, failed, other_version, read_whole};
-use crate::journal::block::{BlockHead, EntryKind, FILE_VERSION, FileHead, NotAHead, PAGE_BYTES, checksum, u32_at};
+use crate::journal::block::{
+    BlockHead, EntryKind, FILE_VERSION, FileHead, NotAHead, PAGE_BYTES, SegmentPart, checksum, u32_at,
+};
 use crate::partition::index::{Index, IndexRow};
 use crate::partition::scan::{self, Spot};
 
@@ -50,6 +52,8 @@ pub enum EntryContent {
     Catalog(Change),
     Start(Offset),
     View,
+    /// Part of a segment: its batches are there.
+    Segment(SegmentPart),
     /// Number and slot of the file in which the journal continues.
     Next(u64, u32),
     Damaged(EntryKind, String),
@@ -134,6 +138,7 @@ fn decode(kind: EntryKind, stream: u64, body: &[u8]) -> Result<EntryContent> {
         EntryKind::Catalog => EntryContent::Catalog(Change::decode(body)?),
         EntryKind::Start => EntryContent::Start(start_of(body)?),
         EntryKind::View => EntryContent::View,
+        EntryKind::Segment => EntryContent::Segment(SegmentPart::decode(body)?),
         EntryKind::Next if body.len() == 4 => EntryContent::Next(stream, u32_at(body, 0)),
         EntryKind::Next => return Err(Error::malformed(format!("a slot has 4 bytes, not {}", body.len()))),
     })
@@ -147,7 +152,15 @@ fn segment(path: &Path, bytes: Bytes, each: &mut dyn FnMut(Item) -> Result<()>) 
     let base: Offset = base.ok_or_else(|| {
         Error::invalid(format!("{}: the name of a segment begins with its first offset", path.display()))
     })?;
+    // A write of whole pages leaves zeros after its last batch.
+    let is_rest_of_page = |at: u64| {
+        let rest = &bytes[at as usize..];
+        rest.len() < PAGE_BYTES as usize && rest.iter().all(|byte| *byte == 0)
+    };
     for spot in scan::spots(&bytes, base, scan::UNKNOWN_END) {
+        if matches!(spot, Spot::Damage { at, .. } if is_rest_of_page(at)) {
+            continue;
+        }
         each(match spot {
             Spot::Batch { at, batch } => Item::Batch { at, batch },
             Spot::Damage { at, what, .. } => Item::Damage { at, what },

@@ -18,17 +18,17 @@ use engine::{BatchBuilder, Error, ErrorKind, Offset, RecordBatch, Result};
 use super::dump::{self, EntryContent, Item};
 use super::{Inspection, cause, names};
 use crate::apply::start_of;
-use crate::checkpoint::{Catalog, Checkpoint};
+use crate::checkpoint::{Catalog, Checkpoint, ends};
 use crate::disk::{Disk, DiskFile, failed, make_dir, replace};
 use crate::info::{PartitionInfo, SegmentInfo};
 use crate::journal::JournalSettings;
-use crate::journal::block::{BlockHead, EntryKind, FileHead, PAGE_BYTES, Row, checksum};
+use crate::journal::block::{BlockHead, EntryKind, FileHead, PAGE_BYTES, Row, SegmentPart, checksum};
 use crate::journal::recover::{self, Found, Origin, Recovery};
 use crate::journal::salvage::{self, Salvage};
-use crate::partition::scan::{self, Spot};
+use crate::partition::scan::{self, Spot, span_of};
 use crate::partition::segments::{index_name, log_name};
 use crate::shared::StoreSettings;
-use crate::state::{State, partition_mut, span_of};
+use crate::state::{State, partition_mut};
 use crate::store::Store;
 
 /// Steps of a repair, and the losses they cause.
@@ -97,6 +97,8 @@ impl Tail {
 enum Put {
     Batch(RecordBatch),
     Start(Offset),
+    /// Part of a segment, which contains the batches.
+    Part(SegmentPart),
     Damage,
 }
 
@@ -109,16 +111,29 @@ struct Known {
 
 impl Known {
     fn push(&mut self, found: &Found<'_>) {
+        if let Some(in_part) = &found.in_part {
+            return self.extend(found.stream, &in_part.part);
+        }
         match (found.kind, &found.body) {
+            (EntryKind::Segment, Ok(body)) if let Ok(part) = SegmentPart::decode(body) => {
+                self.extend(found.stream, &part);
+            }
             (EntryKind::Catalog, Ok(body)) => {
                 if let Ok(change) = Change::decode(body) {
                     self.catalog.apply(&change);
                 }
             }
-            (EntryKind::Batch | EntryKind::Start, body) => {
+            (EntryKind::Batch | EntryKind::Start | EntryKind::Segment, body) => {
                 self.tails.entry(found.stream).or_default().push(found.kind, body.as_ref().ok().copied());
             }
             _ => {}
+        }
+    }
+
+    /// Extends the segments of a partition: their batches are read there.
+    fn extend(&mut self, stream: u64, part: &SegmentPart) {
+        if let Some(info) = partition_mut(&mut self.catalog, stream) {
+            info.extend(part);
         }
     }
 }
@@ -132,9 +147,10 @@ impl Inspection {
         let mut plan = Plan::default();
         let mut known = Known { catalog: catalog.clone(), tails: HashMap::new() };
         for (stream, dir, info) in self.partitions() {
-            let tail = known.tails.entry(stream).or_default();
             self.each_put_aside(&dir, info, &mut |put| {
+                let tail = known.tails.entry(stream).or_default();
                 match put {
+                    Put::Part(part) => known.extend(stream, &part),
                     Put::Batch(batch) => tail.push(EntryKind::Batch, Some(&batch.bytes()[..BATCH_HEADER_BYTES])),
                     Put::Start(start) => tail.push(EntryKind::Start, Some(&start.to_le_bytes())),
                     Put::Damage => tail.push(EntryKind::Batch, None),
@@ -143,7 +159,7 @@ impl Inspection {
             })?;
         }
         let mut with_journal = known.clone();
-        let read = Recovery::open(&*self.disk, &self.journal_dir(), *directory, *origin)
+        let read = Recovery::open(&self.disk, &self.dir, *directory, *origin, ends(catalog))
             .and_then(|journal| state.examine(&journal, &mut |found| with_journal.push(found), &mut |_| {}).1);
         match read {
             Ok(_) => {}
@@ -210,6 +226,7 @@ impl Inspection {
                 match item {
                     Item::Entry { content: EntryContent::Batch(batch), .. } => each(Put::Batch(batch)),
                     Item::Entry { content: EntryContent::Start(start), .. } => each(Put::Start(start)),
+                    Item::Entry { content: EntryContent::Segment(part), .. } => each(Put::Part(part)),
                     Item::Entry { .. } | Item::Damage { .. } => each(Put::Damage),
                     _ => Ok(()),
                 }
@@ -255,7 +272,8 @@ impl Inspection {
                 for Row { kind, shard, stream, bytes: len, crc } in &block.rows {
                     let raw = bytes.get(body_at..body_at + *len as usize).unwrap_or_default();
                     let body = if checksum(raw) == *crc { Ok(raw) } else { Err(checksum_mismatch()) };
-                    each(Found { kind: *kind, shard: *shard, stream: *stream, body, raw: (raw, *crc) })?;
+                    let raw = (raw, *crc);
+                    each(Found { kind: *kind, shard: *shard, stream: *stream, body, raw, in_part: None })?;
                     body_at += *len as usize;
                 }
                 at += block.block_bytes();
@@ -299,7 +317,9 @@ impl Inspection {
         self.read_journal_anyhow(&mut |found| {
             match (found.kind, &found.body) {
                 (EntryKind::Catalog, Ok(body)) => catalog.apply(&Change::decode(body)?),
-                (EntryKind::Batch | EntryKind::Start, _) if partition_mut(&mut catalog, found.stream).is_some() => {
+                (EntryKind::Batch | EntryKind::Start | EntryKind::Segment, _)
+                    if partition_mut(&mut catalog, found.stream).is_some() =>
+                {
                     let salvage = match salvages.entry(found.stream) {
                         Entry::Occupied(salvage) => salvage.into_mut(),
                         Entry::Vacant(none) => {
@@ -377,11 +397,37 @@ impl Inspection {
     }
 
     fn mend_one(&self, dir: &Path, info: &PartitionInfo, now_ms: u64, old: &mut Vec<PathBuf>) -> Result<PartitionInfo> {
+        let mut info = info.clone();
+        self.each_put_aside(dir, &info.clone(), &mut |put| {
+            if let Put::Part(part) = put {
+                info.extend(&part);
+            }
+            Ok(())
+        })?;
+        let info = &info;
         let mut mended = PartitionInfo { segments: Vec::new(), salvages: Vec::new(), ..info.clone() };
+        let mut producers =
+            if info.producers.is_empty() { Producers::default() } else { Producers::decode(info.producers.clone())? };
         for segment in &info.segments {
+            let end = mended.segments.last().map_or(info.start.min(segment.base), |last| last.end);
+            if end < segment.base {
+                // The entry that describes what was there cannot be read.
+                let missing = SegmentInfo { base: end, generation: segment.generation + 1, ..*segment };
+                mended.segments.push(Writer::create(&*self.disk, dir, missing)?.finish(segment.base)?);
+            }
             let spots = scan::segment(&*self.disk, dir, segment).ok();
+            let batches = || spots.iter().flatten().filter_map(batch_of);
+            for batch in batches().filter(|batch| batch.base_offset() >= info.producers_end) {
+                producers.replay(batch);
+                mended.producers_end = batch.next_offset();
+            }
             if is_whole(spots.as_deref()) {
-                mended.segments.push(*segment);
+                let latest = batches().map(RecordBatch::max_timestamp_ms).max();
+                let timestamp_ms_max = segment.timestamp_ms_max.max(latest.unwrap_or(i64::MIN));
+                // Its last part may be in the system's memory only.
+                let path = dir.join(log_name(segment.base, segment.generation));
+                self.disk.open(&path).and_then(|file| file.sync()).map_err(failed("sync", &path))?;
+                mended.segments.push(SegmentInfo { timestamp_ms_max, ..*segment });
                 continue;
             }
             old.push(dir.join(log_name(segment.base, segment.generation)));
@@ -403,15 +449,27 @@ impl Inspection {
             mended.segments.push(writer.finish(segment.end)?);
         }
         if !info.salvages.is_empty() {
-            self.append_salvages(dir, info, now_ms, &mut mended)?;
+            self.append_salvages(dir, info, now_ms, &mut producers, &mut mended)?;
             old.extend(info.salvages.iter().map(|position| salvage::path(dir, *position)));
+        }
+        if !producers.is_empty() {
+            let mut bytes = BytesMut::new();
+            producers.encode(&mut bytes);
+            mended.producers = bytes.freeze();
         }
         self.disk.sync_dir(dir).map_err(failed("sync", dir))?;
         Ok(mended)
     }
 
     /// Appends the salvaged entries as a segment after the others.
-    fn append_salvages(&self, dir: &Path, info: &PartitionInfo, now_ms: u64, mended: &mut PartitionInfo) -> Result<()> {
+    fn append_salvages(
+        &self,
+        dir: &Path,
+        info: &PartitionInfo,
+        now_ms: u64,
+        producers: &mut Producers,
+        mended: &mut PartitionInfo,
+    ) -> Result<()> {
         let end = info.end();
         mended.segments.retain(|segment| segment.bytes > 0);
         let made = SegmentInfo {
@@ -423,8 +481,6 @@ impl Inspection {
             appended_ms: now_ms,
             generation: 0,
         };
-        let mut producers =
-            if info.producers.is_empty() { Producers::default() } else { Producers::decode(info.producers.clone())? };
         let mut writer = Writer::create(&*self.disk, dir, made)?;
         self.each_put_aside(dir, info, &mut |item| match item {
             Put::Batch(batch) => {
@@ -438,18 +494,13 @@ impl Inspection {
                 mended.start = mended.start.max(start);
                 Ok(())
             }
-            Put::Damage => Ok(()),
+            Put::Part(_) | Put::Damage => Ok(()),
         })?;
         let end = writer.info.end;
         let segment = writer.finish(end)?;
         mended.start = mended.start.min(segment.end);
         if segment.bytes > 0 {
             mended.segments.push(segment);
-        }
-        if !producers.is_empty() {
-            let mut bytes = BytesMut::new();
-            producers.encode(&mut bytes);
-            mended.producers = bytes.freeze();
         }
         Ok(())
     }

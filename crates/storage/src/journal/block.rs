@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | 0 | 8 | `thalwegJ` |
 //! | 8 | 4 | CRC-32C of bytes 12 to 48 |
-//! | 12 | 4 | version, 1 |
+//! | 12 | 4 | version: 2; files of version 1 have no entries of the kind segment |
 //! | 16 | 8 | the data directory's id |
 //! | 24 | 8 | number of the file, from 1 on and never reused |
 //! | 32 | 8 | position of the file's first byte |
@@ -35,11 +35,15 @@
 //! | | | stream (8); a broker without replication has the shard 0 only |
 //! | | | the bodies, one after the other, and zeros up to the next multiple of 4096 |
 
+use bytes::{Buf, BufMut};
+use engine::Error;
 use engine::shard::ShardId;
 
 /// Unit of a write: at least the sector size of any disk.
 pub const PAGE_BYTES: u64 = 4096;
-pub(crate) const FILE_VERSION: u32 = 1;
+pub(crate) const FILE_VERSION: u32 = 2;
+/// Oldest version that is read.
+const FILE_VERSION_MIN: u32 = 1;
 const FILE_MAGIC: &[u8; 8] = b"thalwegJ";
 const FILE_HEAD_BYTES: usize = 48;
 const BLOCK_MAGIC: &[u8; 4] = b"TWJB";
@@ -89,7 +93,7 @@ impl FileHead {
         if u32_at(page, 8) != checksum(&page[12..FILE_HEAD_BYTES]) {
             return Err(NotAHead::Other);
         }
-        if u32_at(page, 12) != FILE_VERSION {
+        if !(FILE_VERSION_MIN..=FILE_VERSION).contains(&u32_at(page, 12)) {
             return Err(NotAHead::Version(u32_at(page, 12)));
         }
         let field = |at| u64_at(page, at);
@@ -116,11 +120,63 @@ pub enum EntryKind {
     View = 4,
     /// Last entry of a file: the journal continues in the file whose number is the stream; the body is its slot.
     Next = 5,
+    /// Record batches that were written straight to a segment of the partition that is the stream; the body is a
+    /// [`SegmentPart`].
+    Segment = 6,
 }
 
 impl EntryKind {
     fn from_code(code: u8) -> Option<Self> {
-        [Self::Batch, Self::Catalog, Self::Start, Self::View, Self::Next].into_iter().find(|kind| *kind as u8 == code)
+        [Self::Batch, Self::Catalog, Self::Start, Self::View, Self::Next, Self::Segment]
+            .into_iter()
+            .find(|kind| *kind as u8 == code)
+    }
+}
+
+/// Part of a segment's file, with the batches in it. The body of an entry contains the fields in their order, 8 bytes
+/// each, but the generation in 4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentPart {
+    /// First offset of the segment, and how often it was rewritten: together they are the name of the file.
+    pub base: u64,
+    pub generation: u32,
+    /// First byte of the part, and the offset of the batch there.
+    pub from: u64,
+    pub from_offset: u64,
+    /// End of the part, and the offset there.
+    pub to: u64,
+    pub to_offset: u64,
+    /// Time of the write, in ms since 1970.
+    pub appended_ms: u64,
+}
+
+impl SegmentPart {
+    const BYTES: usize = 52;
+
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let mut rest = &mut bytes[..];
+        rest.put_u64_le(self.base);
+        rest.put_u32_le(self.generation);
+        for field in [self.from, self.from_offset, self.to, self.to_offset, self.appended_ms] {
+            rest.put_u64_le(field);
+        }
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        if bytes.len() != Self::BYTES {
+            let message = format!("a part of a segment has {} bytes, not {}", Self::BYTES, bytes.len());
+            return Err(Error::malformed(message));
+        }
+        let mut rest = bytes;
+        let base = rest.get_u64_le();
+        let generation = rest.get_u32_le();
+        let [from, from_offset, to, to_offset, appended_ms] = std::array::from_fn(|_| rest.get_u64_le());
+        if from >= to || from_offset >= to_offset {
+            return Err(Error::malformed(format!("a part of a segment from byte {from} to byte {to} is empty")));
+        }
+        Ok(Self { base, generation, from, from_offset, to, to_offset, appended_ms })
     }
 }
 
@@ -282,6 +338,17 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_a_segment_is_read_as_it_was_written() {
+        let part =
+            SegmentPart { base: 7, generation: 1, from: 100, from_offset: 9, to: 300, to_offset: 12, appended_ms: 5 };
+        let bytes = part.encode();
+        assert_eq!(SegmentPart::decode(&bytes), Ok(part));
+        assert!(SegmentPart::decode(&bytes[1..]).is_err());
+        assert!(SegmentPart::decode(&SegmentPart { to: 100, ..part }.encode()).is_err());
+        assert!(SegmentPart::decode(&SegmentPart { to_offset: 9, ..part }.encode()).is_err());
+    }
+
+    #[test]
     fn a_file_is_identified_by_its_head() {
         let head = FileHead { directory: 0xfeed, number: 9, position: 64 << 20, bytes: 64 << 20 };
         let mut page = head.encode();
@@ -291,10 +358,12 @@ mod tests {
             assert_eq!(FileHead::decode(&page), Err(NotAHead::Other), "byte {at}");
             page[at] ^= 1;
         }
-        page[12] = 2;
-        let crc = checksum(&page[12..48]);
-        page[8..12].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(FileHead::decode(&page), Err(NotAHead::Version(2)));
+        for (version, read) in [(0, Err(NotAHead::Version(0))), (1, Ok(head)), (3, Err(NotAHead::Version(3)))] {
+            page[12] = version;
+            let crc = checksum(&page[12..48]);
+            page[8..12].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(FileHead::decode(&page), read);
+        }
         assert_eq!(FileHead::decode(&[0; 4096]), Err(NotAHead::Other));
     }
 }

@@ -7,8 +7,11 @@
 
 pub mod block;
 mod files;
+pub(crate) mod parts;
 pub mod recover;
 pub(crate) mod salvage;
+pub(crate) mod through;
+mod write;
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -23,11 +26,13 @@ use engine::{Error, ErrorKind, Result};
 use parking_lot::{Condvar, Mutex};
 
 pub use block::EntryKind;
-use block::{BODIES_BYTES_MAX, BlockHead, ENTRIES_MAX, FileHead, PAGE_BYTES, ROW_BYTES, Row, checksum};
+use block::{BODIES_BYTES_MAX, ENTRIES_MAX, FileHead, PAGE_BYTES, ROW_BYTES};
 use files::{Files, JournalFile};
 use recover::Origin;
+use through::{PARTS_MAX, PLACES_MAX, Through};
+use write::{Writer, Written};
 
-use crate::disk::Disk;
+use crate::disk::{Disk, Pages};
 use crate::place::Place;
 use crate::room::Room;
 
@@ -62,6 +67,9 @@ pub struct JournalSettings {
     pub queue_bytes_max: usize,
     /// Maximum number of concurrent syncs, each with a thread.
     pub syncs_in_flight: usize,
+    /// Bytes of one partition in one block from which they are written straight to the partition's segment. A sync of
+    /// its own then costs less than writing the data a second time later.
+    pub through_bytes_min: usize,
 }
 
 impl Default for JournalSettings {
@@ -72,6 +80,7 @@ impl Default for JournalSettings {
             files_max: 16,
             queue_bytes_max: 64 << 20,
             syncs_in_flight: 2,
+            through_bytes_min: 128 << 10,
         }
     }
 }
@@ -184,12 +193,21 @@ pub struct JournalStats {
     pub entries: u64,
     /// Bytes of blocks, including heads and zeros.
     pub bytes: u64,
+    /// Bytes of batches that were written straight to segments.
+    pub through_bytes: u64,
     pub syncs: u64,
     pub sync_nanos: u64,
     pub queued_bytes: u64,
     pub files_in_use: u64,
     pub files_spare: u64,
     pub is_full: bool,
+}
+
+impl JournalStats {
+    /// Returns the bytes that recovery has to read if no checkpoint is taken.
+    pub(crate) fn bytes_to_read(&self) -> u64 {
+        self.bytes + self.through_bytes
+    }
 }
 
 pub struct Journal {
@@ -202,6 +220,8 @@ struct Shared {
     /// Size of every file but the first one.
     file_bytes: u64,
     queue_bytes_max: usize,
+    through_bytes_min: usize,
+    through: Arc<dyn Through>,
     gate: Arc<Gate>,
     place: Arc<Place>,
     /// Callback that runs when there is room again after an append was refused.
@@ -234,6 +254,7 @@ struct Shared {
 struct Counts {
     entries: AtomicU64,
     bytes: AtomicU64,
+    through_bytes: AtomicU64,
     syncs: AtomicU64,
     sync_nanos: AtomicU64,
 }
@@ -247,18 +268,6 @@ struct Queue {
     is_stopped: bool,
 }
 
-struct Writer {
-    file: Arc<JournalFile>,
-    head: FileHead,
-    /// Position of the next block in the file; `previous_end` is the end of the last block in the journal.
-    at: u64,
-    previous_end: u64,
-    turn: u64,
-    /// `true` if nothing was written since the last seal.
-    is_sealed: bool,
-    buf: Vec<u8>,
-}
-
 struct Finished {
     /// Number of the next block that may notify its owners.
     turn: u64,
@@ -266,16 +275,6 @@ struct Finished {
     origin: Origin,
     /// `true` if a block could not be made durable: no block after it is committed.
     is_over: bool,
-}
-
-/// Block that is written and has to be synced.
-struct Written {
-    file: Arc<JournalFile>,
-    entries: Vec<Entry>,
-    origin: Origin,
-    turn: u64,
-    /// Error if the block could not be written.
-    failed: Option<Error>,
 }
 
 impl Journal {
@@ -288,7 +287,7 @@ impl Journal {
         settings: JournalSettings,
         tail: recover::Tail,
         gate: Arc<Gate>,
-        (room, place): (Arc<Room>, Arc<Place>),
+        (room, place, through): (Arc<Room>, Arc<Place>, Arc<dyn Through>),
     ) -> Result<Self> {
         settings.check()?;
         let files = Files::new(disk, dir, &settings, room);
@@ -300,12 +299,24 @@ impl Journal {
         file.write(&mut [IoSlice::new(&head.encode())], 0)?;
         file.sync(0)?;
         let previous_end = start + PAGE_BYTES;
-        let writer = Writer { file, head, at: PAGE_BYTES, previous_end, turn: 0, is_sealed: true, buf: Vec::new() };
+        let writer = Writer {
+            file,
+            head,
+            at: PAGE_BYTES,
+            previous_end,
+            turn: 0,
+            is_sealed: true,
+            buf: Vec::new(),
+            pages: Pages::default(),
+            through_end: 0,
+        };
         let origin = origin(&writer.head, &writer.file, PAGE_BYTES);
         let shared = Arc::new(Shared {
             directory,
             file_bytes: settings.file_bytes,
             queue_bytes_max: settings.queue_bytes_max,
+            through_bytes_min: settings.through_bytes_min,
+            through,
             gate,
             place,
             on_room: OnceLock::new(),
@@ -456,6 +467,7 @@ impl Journal {
         JournalStats {
             entries: get(&counts.entries),
             bytes: get(&counts.bytes),
+            through_bytes: get(&counts.through_bytes),
             syncs: get(&counts.syncs),
             sync_nanos: get(&counts.sync_nanos),
             queued_bytes: self.shared.queue.lock().bytes as u64,
@@ -508,25 +520,6 @@ fn origin(head: &FileHead, file: &JournalFile, at: u64) -> Origin {
     Origin { position: head.position + at, number: head.number, slot: file.slot }
 }
 
-/// Encodes the block that ends a file: its only entry names the file in which the journal continues.
-fn next_block(head: &FileHead, position: u64, previous_end: u64, synced: u64, next: (u64, u32)) -> Vec<u8> {
-    let (number, slot) = next;
-    let body = slot.to_le_bytes();
-    let row = Row {
-        kind: EntryKind::Next,
-        shard: ShardId::FIRST,
-        stream: number,
-        bytes: body.len() as u32,
-        crc: checksum(&body),
-    };
-    let block = BlockHead { file: head.number, position, previous_end, synced, rows: vec![row] };
-    let mut buf = Vec::new();
-    block.encode(&mut buf);
-    buf.extend_from_slice(&body);
-    buf.resize(PAGE_BYTES as usize, 0);
-    buf
-}
-
 impl Shared {
     /// Returns `true` if `bytes` queued bytes, the bytes that are being written, and at least one more fit into the
     /// part of the current file that is for records and into the files that are ready.
@@ -558,8 +551,12 @@ impl Shared {
                 let Some(entries) = self.gather(&mut writer) else {
                     return;
                 };
-                let written = self.write(&mut writer, entries, thread);
+                let mut written = self.write(&mut writer, entries, thread);
                 self.writing.store(0, Ordering::Relaxed);
+                // While much data is synced, the next block gathers more: fewer syncs cost less than overlapping ones.
+                if !written.placed.is_empty() {
+                    self.sync(&mut written, thread);
+                }
                 written
             };
             self.finish(written, thread);
@@ -586,7 +583,7 @@ impl Shared {
         let room = BODIES_BYTES_MAX.min((self.file_bytes / BLOCK_PART) as usize);
         let mut count = 0;
         let mut bytes = 0;
-        for entry in queue.entries.iter().take(ENTRIES_MAX) {
+        for entry in queue.entries.iter().take(ENTRIES_MAX - PLACES_MAX * PARTS_MAX) {
             if count > 0 && bytes + entry.body.len() + count * ROW_BYTES > room {
                 break;
             }
@@ -605,90 +602,14 @@ impl Shared {
         Some(entries)
     }
 
-    /// Writes a block without syncing it.
-    fn write(&self, writer: &mut Writer, entries: Vec<Entry>, thread: usize) -> Written {
-        let failed = self.write_block(writer, &entries, thread).err();
-        if let Some(error) = &failed {
-            self.break_off(error);
-        }
-        let turn = writer.turn;
-        let file = writer.file.clone();
-        writer.turn += 1;
-        Written { origin: origin(&writer.head, &file, writer.at), file, entries, turn, failed }
-    }
-
-    fn write_block(&self, writer: &mut Writer, entries: &[Entry], thread: usize) -> Result<()> {
-        let rows = entries.iter().map(|entry| Row {
-            kind: entry.kind,
-            shard: entry.shard,
-            stream: entry.stream,
-            bytes: entry.body.len() as u32,
-            crc: checksum(&entry.body),
-        });
-        let mut block =
-            BlockHead { file: 0, position: 0, previous_end: 0, synced: self.synced(), rows: rows.collect() };
-        // A page stays free for a seal, and one for the block that leads to the next file.
-        let free = if entries.is_empty() { PAGE_BYTES } else { 2 * PAGE_BYTES };
-        if writer.at + block.block_bytes() + free > writer.head.bytes {
-            self.next_file(writer, thread)?;
-            // The last file was synced to its end.
-            block.synced = writer.previous_end;
-        }
-        block.file = writer.head.number;
-        block.position = writer.head.position + writer.at;
-        block.previous_end = writer.previous_end;
-        let mut buf = std::mem::take(&mut writer.buf);
-        block.encode(&mut buf);
-        let zeros = [0; PAGE_BYTES as usize];
-        let padding = block.block_bytes() - block.head_bytes() - block.bodies_bytes();
-        let mut slices = Vec::with_capacity(entries.len() + 2);
-        slices.push(IoSlice::new(&buf));
-        slices.extend(entries.iter().map(|entry| IoSlice::new(&entry.body)));
-        slices.push(IoSlice::new(&zeros[..padding as usize]));
-        let written = writer.file.write(&mut slices, writer.at);
-        drop(slices);
-        writer.buf = buf;
-        written?;
-        writer.at += block.block_bytes();
-        writer.previous_end = block.end();
-        self.left.store(left(&writer.head, writer.at, KEPT_PART), Ordering::Relaxed);
-        self.left_for_admitted.store(left(&writer.head, writer.at, KEPT_FOR_CHANGES_PART), Ordering::Relaxed);
-        // A block seals only what was synced when it was written.
-        writer.is_sealed = entries.is_empty() && block.synced >= block.previous_end;
-        self.counts.entries.fetch_add(entries.len() as u64, Ordering::Relaxed);
-        self.counts.bytes.fetch_add(block.block_bytes(), Ordering::Relaxed);
-        Ok(())
-    }
-
     fn synced(&self) -> u64 {
         self.synced.load(Ordering::Acquire)
     }
 
-    /// Ends the file with an entry that leads to the next one. Both files are synced before any entry in the next one
-    /// is valid.
-    fn next_file(&self, writer: &mut Writer, thread: usize) -> Result<()> {
-        let position = writer.head.end();
-        let (file, head) = self.files.take(self.directory, position).ok_or_else(no_file)?;
-        file.write(&mut [IoSlice::new(&head.encode())], 0)?;
-        file.sync(thread)?;
-        let here = writer.head.position + writer.at;
-        let next = next_block(&writer.head, here, writer.previous_end, self.synced(), (head.number, file.slot));
-        writer.file.write(&mut [IoSlice::new(&next)], writer.at)?;
-        writer.file.sync(thread)?;
-        writer.previous_end = here + PAGE_BYTES;
-        (writer.file, writer.head, writer.at) = (file, head, PAGE_BYTES);
-        Ok(())
-    }
-
     /// Syncs a block and, when all blocks before it are finished, notifies its owners.
     fn finish(&self, mut written: Written, thread: usize) {
-        if written.failed.is_none() {
-            let begin = std::time::Instant::now();
-            // A synced file that was moved away is not durable.
-            let synced = written.file.sync(thread).and_then(|()| self.place.check());
-            written.failed = synced.inspect_err(|error| self.break_off(error)).err();
-            self.counts.syncs.fetch_add(1, Ordering::Relaxed);
-            self.counts.sync_nanos.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        if !written.is_synced {
+            self.sync(&mut written, thread);
         }
         {
             let mut finished = self.finished.lock();

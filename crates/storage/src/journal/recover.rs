@@ -3,14 +3,19 @@
 //! A write that a power cut interrupted and damage to synced bytes look the same locally. Later blocks tell them apart:
 //! each block records the position up to which all was synced when it was written.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use engine::catalog::Change;
 use engine::shard::ShardId;
-use engine::{Error, ErrorKind, Result};
+use engine::{Error, ErrorKind, Offset, Result};
 
-use super::block::{BlockHead, EntryKind, FILE_VERSION, FileHead, NotAHead, PAGE_BYTES, Row, checksum, u32_at};
+use super::block::{
+    BlockHead, EntryKind, FILE_VERSION, FileHead, NotAHead, PAGE_BYTES, Row, SegmentPart, checksum, u32_at,
+};
 use super::files::{Files, Slot};
+use super::parts::{InPart, PartRead, Parts};
 use crate::disk::{Disk, DiskFile, damaged, failed, other_version};
 
 /// Number of bytes that are read from a file together.
@@ -47,8 +52,10 @@ pub struct Found<'j> {
     pub stream: u64,
     /// Appended body, or the reason why it cannot be read: then the entry's partition has a hole.
     pub body: Result<&'j [u8]>,
-    /// Stored bytes, damaged or not, and the checksum of the appended body.
+    /// Stored bytes, damaged or not, and the checksum of the appended body; empty if the body is in a segment.
     pub(crate) raw: (&'j [u8], u32),
+    /// Source of the body in a segment; `None` if the journal contains it.
+    pub(crate) in_part: Option<InPart<'j>>,
 }
 
 /// File of the journal with its head.
@@ -87,6 +94,7 @@ pub(crate) struct Recovery {
     /// Files that were never used, or whose number is no longer needed.
     blank: Vec<Slot>,
     number: u64,
+    parts: Parts,
 }
 
 struct Used {
@@ -101,16 +109,30 @@ impl Used {
     }
 }
 
-/// Numbers of the files from the origin to the end of reading.
+/// End of a journal.
 pub(crate) struct End {
+    /// Numbers of the files from the origin to the end of reading.
     chain: Vec<u64>,
+    /// Position after the last block.
+    pub(crate) position: u64,
+    /// Position before which all was synced, as far as the blocks say.
+    pub(crate) synced: u64,
 }
 
 impl Recovery {
-    pub(crate) fn open(disk: &dyn Disk, dir: &Path, directory: u64, origin: Origin) -> Result<Self> {
-        let dir = dir.to_path_buf();
+    /// Opens the journal of a data directory. `known`: offset up to which the checkpoint describes each partition.
+    pub(crate) fn open(
+        disk: &Arc<dyn Disk>,
+        data_dir: &Path,
+        directory: u64,
+        origin: Origin,
+        known: HashMap<u64, Offset>,
+    ) -> Result<Self> {
+        let dir = data_dir.join("journal");
         let number = origin.number;
-        let mut recovery = Self { dir, origin, files: HashMap::new(), blank: Vec::new(), number };
+        let parts = Parts::new(disk, data_dir, known);
+        let disk = &**disk;
+        let mut recovery = Self { dir, origin, files: HashMap::new(), blank: Vec::new(), number, parts };
         for slot in slots(disk, &recovery.dir)? {
             recovery.adopt(disk, directory, slot)?;
         }
@@ -154,21 +176,35 @@ impl Recovery {
         Ok(())
     }
 
-    /// Passes every entry from the origin on to `each`, in order.
+    /// Passes every entry from the origin on to `each`, in order. With `until`, the end that an earlier call returned,
+    /// it ends there, even if the segments to which entries refer were changed in the meantime.
     pub(crate) fn read(
         &self,
+        until: Option<&End>,
         each: &mut dyn FnMut(Found<'_>) -> Result<()>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<End> {
         let first = self.files.get(&self.origin.number);
         let mut used = first.ok_or_else(|| missing(&Files::path(&self.dir, self.origin.slot)))?;
         let bytes_max = self.files.values().map(|used| used.head.bytes).sum();
-        let mut scan = Scan { files: &self.files, at: self.origin.position, previous_end: None, read: 0 };
+        let mut scan = Scan {
+            files: &self.files,
+            parts: &self.parts,
+            at: self.origin.position,
+            until: until.map(|end| end.position),
+            topics: self.parts.topics(),
+            previous_end: None,
+            synced: 0,
+            read: 0,
+        };
         let mut chain = vec![self.origin.number];
         loop {
             let way = scan.file(used, each, &mut |bytes| progress(Progress { bytes, bytes_max }))?;
             let Some((number, slot)) = way else {
-                return Ok(End { chain });
+                if scan.until.is_some_and(|until| until != scan.at) {
+                    return Err(damaged(&used.slot.path, scan.at - used.head.position, "it changed while it was read"));
+                }
+                return Ok(End { chain, position: scan.at, synced: scan.synced });
             };
             // The head of this file was synced before the entry that leads to it was written.
             used = self.files.get(&number).ok_or_else(|| missing(&Files::path(&self.dir, slot)))?;
@@ -246,18 +282,28 @@ fn missing(path: &Path) -> Error {
     )
 }
 
+/// Parts of segments, each with the index of the row that refers to it.
+type ReadParts = Vec<(usize, PartRead)>;
+
 /// State of reading from block to block.
 struct Scan<'r> {
     files: &'r HashMap<u64, Used>,
+    parts: &'r Parts,
     /// Position of the next block.
     at: u64,
+    /// Position at which an earlier reading ended.
+    until: Option<u64>,
+    /// Topics that exist: the segments of others are gone.
+    topics: BTreeSet<u32>,
     /// End of the last block; unknown at the origin.
     previous_end: Option<u64>,
+    /// Position before which all was synced, as far as the blocks say.
+    synced: u64,
     /// Number of bytes that were read so far.
     read: u64,
 }
 
-impl Scan<'_> {
+impl<'r> Scan<'r> {
     /// Reads a file to its end. Returns the number and the slot of the next file, if the journal continues in one.
     fn file(
         &mut self,
@@ -267,21 +313,29 @@ impl Scan<'_> {
     ) -> Result<Option<(u64, u32)>> {
         let mut window = used.window();
         loop {
+            if self.until.is_some_and(|until| self.at >= until) {
+                return Ok(None);
+            }
             let at = self.at - used.head.position;
-            let Some(block) = self.block(used, &mut window, at)? else {
+            let Some((block, parts)) = self.block(used, &mut window, at)? else {
                 return Ok(None);
             };
             let mut body_at = at + block.head_bytes();
             let mut way = None;
-            for row in &block.rows {
+            for (i, row) in block.rows.iter().enumerate() {
                 let found = window.found(row, body_at)?;
-                if row.kind == EntryKind::Next {
-                    way = Some((row.stream, u32_at(found.body?, 0)));
-                } else {
-                    each(found)?;
+                match (row.kind, &found.body) {
+                    (EntryKind::Next, _) => way = Some((row.stream, u32_at(found.body?, 0))),
+                    (EntryKind::Segment, Ok(_)) => {
+                        for (_, part) in parts.iter().filter(|(at, _)| *at == i) {
+                            part.each((row.shard, row.stream), block.position, each)?;
+                        }
+                    }
+                    _ => each(found)?,
                 }
                 body_at += u64::from(row.bytes);
             }
+            self.synced = self.synced.max(block.synced);
             self.at = block.end();
             self.previous_end = Some(block.end());
             self.read += block.block_bytes();
@@ -292,9 +346,10 @@ impl Scan<'_> {
         }
     }
 
-    /// Returns the block that begins here; `None` at the end of the journal.
-    fn block(&self, used: &Used, window: &mut Window<'_>, at: u64) -> Result<Option<BlockHead>> {
-        let Some(block) = window.head(at)?.filter(|block| self.is_next(used, block)) else {
+    /// Returns the block that begins here, and the parts of segments that its rows refer to; `None` at the end of the
+    /// journal.
+    fn block(&mut self, used: &Used, window: &mut Window<'_>, at: u64) -> Result<Option<(BlockHead, ReadParts)>> {
+        let Some(block) = window.head(at)?.filter(|block| is_next(used, block, self.at, self.previous_end)) else {
             return if self.is_synced_behind(used)? {
                 Err(damaged(&used.slot.path, at, "a block of the journal is damaged"))
             } else {
@@ -303,22 +358,76 @@ impl Scan<'_> {
         };
         let bytes = window.get(at, block.block_bytes() as usize)?;
         let mut body_at = block.head_bytes() as usize;
-        for row in &block.rows {
-            let body = bytes.get(body_at..body_at + row.bytes as usize);
-            if body.is_none_or(|body| checksum(body) != row.crc) && !self.is_synced_behind(used)? {
+        let mut parts = Vec::new();
+        for (i, row) in block.rows.iter().enumerate() {
+            let body = bytes.get(body_at..body_at + row.bytes as usize).filter(|body| checksum(body) == row.crc);
+            let part = match (row.kind, body) {
+                (EntryKind::Segment, Some(body)) if self.topics.contains(&((row.stream >> 32) as u32)) => {
+                    self.parts.read(row.stream, SegmentPart::decode(body)?)?
+                }
+                (EntryKind::Catalog, Some(body)) => {
+                    match Change::decode(body)? {
+                        Change::Create { id, .. } => drop(self.topics.insert(id)),
+                        Change::Delete { id } => drop(self.topics.remove(&id)),
+                        _ => {}
+                    }
+                    None
+                }
+                _ => None,
+            };
+            let is_incomplete = part.as_ref().is_some_and(PartRead::is_incomplete);
+            if self.until.is_none()
+                && (body.is_none() || (is_incomplete && !self.deletes_later(used, row.stream)?))
+                && !self.is_synced_behind(used)?
+            {
                 return Ok(None);
             }
             // If the head is valid, it is known which partitions the damage concerns.
             body_at += row.bytes as usize;
+            parts.extend(part.map(|part| (i, part)));
         }
-        Ok(Some(block))
+        Ok(Some((block, parts)))
     }
 
-    fn is_next(&self, used: &Used, block: &BlockHead) -> bool {
-        block.file == used.head.number
-            && block.position == self.at
-            && self.previous_end.is_none_or(|end| block.previous_end == end)
-            && block.end() <= used.head.end()
+    /// Returns `true` if the topic of a partition is deleted in this block or in one that follows it without a gap: its
+    /// segments may have been removed.
+    fn deletes_later<'u>(&self, mut used: &'u Used, stream: u64) -> Result<bool>
+    where
+        'r: 'u,
+    {
+        let mut at = self.at;
+        let mut previous_end = self.previous_end;
+        loop {
+            let mut window = used.window();
+            let mut next = None;
+            while next.is_none()
+                && let Some(block) = window.head(at - used.head.position)?
+                && is_next(used, &block, at, previous_end)
+            {
+                let mut body_at = at - used.head.position + block.head_bytes();
+                for row in &block.rows {
+                    if [EntryKind::Catalog, EntryKind::Next].contains(&row.kind)
+                        && let Ok(body) = window.found(row, body_at)?.body
+                    {
+                        match row.kind {
+                            EntryKind::Next => next = Some(row.stream),
+                            _ if Change::decode(body)? == (Change::Delete { id: (stream >> 32) as u32 }) => {
+                                return Ok(true);
+                            }
+                            _ => {}
+                        }
+                    }
+                    body_at += u64::from(row.bytes);
+                }
+                at = block.end();
+                previous_end = Some(at);
+            }
+            let Some(following) = next.and_then(|number| self.files.get(&number)) else {
+                return Ok(false);
+            };
+            used = following;
+            at = used.head.position + PAGE_BYTES;
+        }
     }
 
     /// Returns `true` if a later block records that this position was synced.
@@ -340,6 +449,14 @@ impl Scan<'_> {
         }
         Ok(false)
     }
+}
+
+/// Returns `true` if this block of a file is the next one at a position, after a block with this end, if it is known.
+fn is_next(used: &Used, block: &BlockHead, at: u64, previous_end: Option<u64>) -> bool {
+    block.file == used.head.number
+        && block.position == at
+        && previous_end.is_none_or(|end| block.previous_end == end)
+        && block.end() <= used.head.end()
 }
 
 /// Part of a file, read ahead.
@@ -374,7 +491,7 @@ impl<'r> Window<'r> {
         let raw = self.get(at, row.bytes as usize)?;
         let is_right = raw.len() == row.bytes as usize && checksum(raw) == row.crc;
         let body = if is_right { Ok(raw) } else { Err(damaged(path, at, "an entry does not match its checksum")) };
-        Ok(Found { kind: row.kind, shard: row.shard, stream: row.stream, body, raw: (raw, row.crc) })
+        Ok(Found { kind: row.kind, shard: row.shard, stream: row.stream, body, raw: (raw, row.crc), in_part: None })
     }
 
     pub(super) fn head(&mut self, at: u64) -> Result<Option<BlockHead>> {

@@ -4,14 +4,15 @@
 //! The file `<position>.salvage` is next to the partition's segments; its name is the position from which the journal
 //! was read. It contains journal blocks without gaps from byte 0 on: their file number is 0, and positions count the
 //! bytes of this file. A block without entries marks the end. Bodies are copied from the journal, damaged or not; their
-//! checksums are those of the appended bodies.
+//! checksums are those of the appended bodies. Batches in a part of a segment stay there; the entry is the part.
 
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 
 use engine::Result;
 
-use super::block::{BlockHead, ENTRIES_MAX, Row};
+use super::block::{BlockHead, ENTRIES_MAX, EntryKind, Row, SegmentPart, checksum};
+use super::parts::Parts;
 use super::recover::{Found, Window};
 use crate::disk::{Disk, DiskFile, damaged, failed};
 
@@ -25,6 +26,8 @@ pub(crate) struct Salvage {
     at: u64,
     rows: Vec<Row>,
     bodies: Vec<u8>,
+    /// Last part of a segment that was added.
+    last_part: Option<SegmentPart>,
 }
 
 /// Returns the path of a partition's salvage file for entries that were read from this position on.
@@ -42,19 +45,27 @@ impl Salvage {
             _ => disk.create(&path),
         };
         let file = create().map_err(failed("make", &path))?;
-        Ok(Self { path, file, at: 0, rows: Vec::new(), bodies: Vec::new() })
+        Ok(Self { path, file, at: 0, rows: Vec::new(), bodies: Vec::new(), last_part: None })
     }
 
     pub(crate) fn push(&mut self, found: &Found<'_>) -> Result<()> {
-        let (raw, crc) = found.raw;
-        self.rows.push(Row {
-            kind: found.kind,
-            shard: found.shard,
-            stream: found.stream,
-            bytes: raw.len() as u32,
-            crc,
-        });
-        self.bodies.extend_from_slice(raw);
+        let Found { shard, stream, .. } = *found;
+        match found.in_part.map(|in_part| in_part.part) {
+            // Each of its batches is an entry.
+            Some(part) if self.last_part == Some(part) => return Ok(()),
+            Some(part) => {
+                let body = part.encode();
+                let (bytes, crc) = (body.len() as u32, checksum(&body));
+                self.rows.push(Row { kind: EntryKind::Segment, shard, stream, bytes, crc });
+                self.bodies.extend_from_slice(&body);
+                self.last_part = Some(part);
+            }
+            None => {
+                let (raw, crc) = found.raw;
+                self.rows.push(Row { kind: found.kind, shard, stream, bytes: raw.len() as u32, crc });
+                self.bodies.extend_from_slice(raw);
+            }
+        }
         if self.bodies.len() > BLOCK_BYTES || self.rows.len() == ENTRIES_MAX { self.write() } else { Ok(()) }
     }
 
@@ -83,7 +94,12 @@ impl Salvage {
 }
 
 /// Passes every entry of a file to `each`, in order.
-pub(crate) fn read(disk: &dyn Disk, path: &Path, each: &mut dyn FnMut(Found<'_>) -> Result<()>) -> Result<()> {
+pub(crate) fn read(
+    disk: &dyn Disk,
+    path: &Path,
+    parts: &Parts,
+    each: &mut dyn FnMut(Found<'_>) -> Result<()>,
+) -> Result<()> {
     let file = disk.open(path).map_err(failed("open", path))?;
     let mut window = Window::new(path, &*file);
     let mut at = 0;
@@ -92,7 +108,16 @@ pub(crate) fn read(disk: &dyn Disk, path: &Path, each: &mut dyn FnMut(Found<'_>)
         let block = block.ok_or_else(|| damaged(path, at, "a block is damaged"))?;
         let mut body_at = at + block.head_bytes();
         for row in &block.rows {
-            each(window.found(row, body_at)?)?;
+            let found = window.found(row, body_at)?;
+            match &found.body {
+                Ok(body) if row.kind == EntryKind::Segment => {
+                    if let Some(part) = parts.read(row.stream, SegmentPart::decode(body)?)? {
+                        // It is not known whether the part is durable.
+                        part.each((row.shard, row.stream), u64::MAX, each)?;
+                    }
+                }
+                _ => each(found)?,
+            }
             body_at += u64::from(row.bytes);
         }
         if block.rows.is_empty() {

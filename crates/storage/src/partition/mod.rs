@@ -12,6 +12,8 @@ mod compact;
 pub(crate) mod index;
 pub mod scan;
 pub(crate) mod segments;
+mod read;
+mod through;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -27,10 +29,11 @@ use parking_lot::Mutex;
 
 use crate::info::{Compacted, CompactionSettings, CompactionStats, PartitionInfo, not_served};
 use crate::journal::{Applies, Entry, EntryKind, Owner};
-use crate::log::{ColdRead, Commits, LogExtent, PartitionLog, Read};
+use crate::log::{Commits, LogExtent, PartitionLog, Read};
 use crate::shared::Shared;
 use compact::{Outcome, Pace, Turn};
-use segments::{Segments, SharedSegments, Unsynced};
+use read::SegmentRead;
+use segments::{Described, Segments, SharedSegments, Unsynced};
 
 /// Maximum bytes that are written to segments before other threads may read or write there.
 pub(crate) const FLUSH_BYTES: usize = 4 << 20;
@@ -38,8 +41,6 @@ pub(crate) const FLUSH_BYTES: usize = 4 << 20;
 const ENTRY_BYTES: usize = 96;
 /// Maximum number of batches that leave a tail before other threads may append or read there.
 const LET_GO_BATCHES: usize = 256;
-/// Maximum bytes that are read from the system's cache on the calling thread: this takes a fraction of a millisecond.
-const CACHED_BYTES_MAX: usize = 1 << 20;
 
 pub struct DiskPartition {
     stream: u64,
@@ -59,16 +60,22 @@ struct SegmentLimits {
     ms: AtomicU64,
 }
 
-/// State of the partition. Invariant: `start <= flushed <= committed <= end`, and the tail ends at `end` and has all
-/// batches from `flushed` on.
+/// State of the partition. Invariant: `start <= committed <= end`, `flushed <= end`, and the tail ends at `end` and has
+/// all batches from `flushed` on, and all that are not committed.
 #[derive(Default)]
 struct State {
     start: Offset,
     /// Latest start that was appended to the log, committed or not.
     start_due: Offset,
+    /// Offset up to which all is in segments. It can be after `committed`: large batches are written to their segment
+    /// first.
     flushed: Offset,
+    /// Such writes that are not committed as a whole: the offset at which each began, and the one at which it ends.
+    placing: VecDeque<(Offset, Offset)>,
     committed: Offset,
     end: Offset,
+    /// Time of the last append, in ms since 1970.
+    appended_ms: u64,
     tail: VecDeque<TailBatch>,
     /// End of the tail at the last call of [`DiskPartition::age_tail`].
     aged: Offset,
@@ -106,13 +113,6 @@ pub(crate) struct Taken {
     pub(crate) dirs: Vec<PathBuf>,
     names: u64,
     changes: u64,
-}
-
-/// Read of batches that are in segments.
-pub struct SegmentRead {
-    partition: Arc<DiskPartition>,
-    from: Offset,
-    bytes_max: usize,
 }
 
 impl DiskPartition {
@@ -201,13 +201,24 @@ impl DiskPartition {
         self.state.lock().changes += 1;
     }
 
+    /// Adopts the segments that the journal describes.
+    pub(crate) fn adopt(&self, described: &[Described]) {
+        let mut segments = self.segments.lock();
+        segments.adopt(described);
+        let mut state = self.state.lock();
+        let end = segments.end().unwrap_or(state.end).max(state.end);
+        (state.flushed, state.committed, state.end) = (end, end, end);
+        state.segment_bytes = segments.bytes();
+        state.changes += 1;
+    }
+
     /// Removes data of the segments that the journal contains as well: it has everything after the checkpoint.
     pub(crate) fn settle(&self) -> Result<()> {
         self.segments.lock().settle()
     }
 
     fn hold(&self, state: &mut State, batch: RecordBatch) {
-        self.shared.tails.held.fetch_add(cost(&batch), Ordering::Relaxed);
+        self.shared.held(cost(&batch));
         state.end = batch.next_offset();
         let timestamp_ms_max = state.timestamp_ms_max.unwrap_or(i64::MIN).max(batch.max_timestamp_ms());
         state.timestamp_ms_max = Some(timestamp_ms_max);
@@ -228,39 +239,6 @@ impl DiskPartition {
             state.committed = state.end;
             state.changes += 1;
         }
-    }
-
-    fn find_time(&self, timestamp_ms: i64) -> Result<Offset> {
-        let (start, front, otherwise) = {
-            let state = self.state.lock();
-            self.check(&state)?;
-            let front = state.tail.front().map_or(state.committed, |held| held.batch.base_offset());
-            (state.start, front, state.tail_offset_for_time(timestamp_ms).unwrap_or(state.committed))
-        };
-        // All batches before the tail were in segments when the tail was read.
-        let mut at = start;
-        while at < front {
-            let view = self.segments.lock().view(at, Some(timestamp_ms))?;
-            let Some(mut view) = view else { break };
-            let found = view.offset_for_time(timestamp_ms, at);
-            self.segments.lock().keep_index(&view);
-            if let Some(found) = found? {
-                return Ok(found.min(otherwise).max(start));
-            }
-            at = view.end();
-        }
-        Ok(otherwise.max(start))
-    }
-
-    /// Replaces the error of a failed read if the partition was deleted in the meantime, together with its files.
-    fn explain(&self, error: Error) -> Error {
-        if self.state.lock().is_deleted {
-            return deleted();
-        }
-        if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Internal) {
-            tracing::error!(%error, "cannot read a segment");
-        }
-        error
     }
 
     /// Applies a committed start of the log.
@@ -312,6 +290,8 @@ impl DiskPartition {
             unflushed.take_while(fits).cloned().collect::<Vec<_>>()
         };
         if batches.is_empty() {
+            // A large write may have taken along what an earlier flush could not write.
+            self.state.lock().trouble = None;
             return Ok(0);
         }
         let SegmentLimits { bytes, ms } = &self.limits;
@@ -322,15 +302,22 @@ impl DiskPartition {
             // Its bytes are not counted any more.
             return Ok(0);
         }
-        // After an error a part of the batches may be in a segment nevertheless.
-        let end = segments.end().map_or(state.flushed, |end| end.max(state.flushed));
-        let flushed = || batches.iter().take_while(|batch| batch.next_offset() <= end);
-        let bytes = flushed().map(|batch| batch.len() as u64).sum();
-        self.shared.tails.unflushed.fetch_sub(flushed().map(cost).sum(), Ordering::Relaxed);
-        (state.flushed, state.segment_bytes) = (end, segments.bytes());
-        state.unflushed_bytes -= bytes;
+        let bytes = self.note_flushed(&mut state, &segments, &batches);
         state.trouble = appended.as_ref().err().cloned();
         appended.inspect_err(|error| self.shared.room.note(error)).map(|()| bytes)
+    }
+
+    /// Records which of these batches are in segments now: after an error it may be a part of them. Returns the bytes
+    /// of those that are committed.
+    fn note_flushed(&self, state: &mut State, segments: &Segments, batches: &[RecordBatch]) -> u64 {
+        let end = segments.end().map_or(state.flushed, |end| end.max(state.flushed));
+        let is_counted = |batch: &&RecordBatch| batch.next_offset() <= end && batch.base_offset() < state.committed;
+        let counted = || batches.iter().take_while(is_counted);
+        let bytes = counted().map(|batch| batch.len() as u64).sum();
+        self.shared.tails.unflushed.fetch_sub(counted().map(cost).sum(), Ordering::Relaxed);
+        (state.flushed, state.segment_bytes) = (end, segments.bytes());
+        state.unflushed_bytes -= bytes;
+        bytes
     }
 
     /// Removes batches that are in segments from the tail, oldest first, until `bytes` bytes are free. Returns the
@@ -355,7 +342,7 @@ impl DiskPartition {
         loop {
             {
                 let mut state = self.state.lock();
-                let before = before.min(state.flushed);
+                let before = before.min(state.first_needed());
                 while freed < bytes
                     && goes.len() < LET_GO_BATCHES
                     && state.tail.front().is_some_and(|held| held.batch.next_offset() <= before)
@@ -384,8 +371,10 @@ impl DiskPartition {
     /// them: then the journal is still needed for the rest.
     pub(crate) fn checkpoint(&self, now_ms: u64, is_partial: bool) -> Result<Option<Taken>> {
         let changes = {
+            let mut segments = self.segments.lock();
             let state = self.state.lock();
             if state.changes == state.changes_kept || state.refused.is_some() || state.is_deleted {
+                segments.rest_through();
                 return Ok(None);
             }
             state.changes
@@ -405,8 +394,9 @@ impl DiskPartition {
             let mut info = PartitionInfo::default();
             {
                 let state = self.state.lock();
-                // Later records are not in the checkpoint, so its start cannot be after the flushed offset.
-                info.start = state.start.min(state.flushed);
+                // Later records are not in the checkpoint, so its start cannot be after them.
+                let pending = segments.pending_from(state.committed).unwrap_or(Offset::MAX);
+                info.start = state.start.min(state.flushed).min(pending);
                 info.producers_end = state.producers_end;
                 info.compacted = state.compacted;
                 if !state.producers.is_empty() {
@@ -416,7 +406,8 @@ impl DiskPartition {
                 }
             }
             segments.forget_before(info.start);
-            info.segments = segments.infos();
+            info.segments = segments.committed_infos();
+            segments.rest_through();
             segments.retire_replaced();
             let (dirs, names) = segments.unsynced_dirs();
             (segments.unsynced()?, Taken { info, dirs, names, changes })
@@ -450,7 +441,12 @@ impl DiskPartition {
 
     /// Records that a checkpoint contains this state of the partition.
     pub(crate) fn set_kept(&self, taken: &Taken) {
-        self.segments.lock().set_names_synced(taken.names);
+        let mut segments = self.segments.lock();
+        segments.set_names_synced(taken.names);
+        if let Some(last) = taken.info.segments.last() {
+            segments.set_described(last.end, last.bytes);
+        }
+        drop(segments);
         self.state.lock().changes_kept = taken.changes;
     }
 
@@ -464,6 +460,9 @@ impl DiskPartition {
         let to = {
             let state = self.state.lock();
             if state.refused.is_some() || state.is_deleted {
+                return Ok(false);
+            }
+            if segments.pending_from(state.committed).is_some() {
                 return Ok(false);
             }
             state.compacted.to
@@ -583,7 +582,7 @@ impl PartitionLog for DiskPartition {
         LogExtent { start: state.start, end: state.committed, bytes }
     }
 
-    fn append(&self, batch: RecordBatch, _: u64, owner: Arc<dyn Owner>) -> Result<Commits> {
+    fn append(&self, batch: RecordBatch, now_ms: u64, owner: Arc<dyn Owner>) -> Result<Commits> {
         let mut state = self.state.lock();
         self.check(&state)?;
         debug_assert_eq!(batch.base_offset(), state.end, "invariant: appends are contiguous");
@@ -593,10 +592,12 @@ impl PartitionLog for DiskPartition {
         let body = batch.bytes().clone();
         self.shared.append(Entry { kind, shard: ShardId::FIRST, stream, body, owner, mark })?;
         self.hold(&mut state, batch);
+        state.appended_ms = now_ms;
         Ok(Commits::Later)
     }
 
     fn truncate(&self, end: Offset) -> Result<()> {
+        let mut segments = self.segments.lock();
         let mut state = self.state.lock();
         self.check(&state)?;
         if end < state.committed {
@@ -610,6 +611,10 @@ impl PartitionLog for DiskPartition {
         if state.end > end {
             return Err(Error::invalid(format!("offset {end} is inside a batch, which can only be cut as a whole")));
         }
+        if segments.cut_pending(end)? {
+            (state.flushed, state.segment_bytes) = (state.flushed.min(end), segments.bytes());
+            state.placing.iter_mut().for_each(|(_, to)| *to = end.min(*to));
+        }
         Ok(())
     }
 
@@ -619,14 +624,17 @@ impl PartitionLog for DiskPartition {
             return Vec::new();
         }
         let before = std::mem::replace(&mut state.committed, mark);
+        while state.placing.pop_front_if(|(_, to)| *to <= mark).is_some() {}
         let first = state.tail.partition_point(|held| held.batch.base_offset() < before);
         let visible = state.tail.iter().skip(first).take_while(|held| held.batch.base_offset() < mark);
         let batches: Vec<RecordBatch> = visible.map(|held| held.batch.clone()).collect();
         batches.iter().for_each(|batch| state.note(batch));
-        state.unflushed_bytes += batches.iter().map(|batch| batch.len() as u64).sum::<u64>();
-        state.changes += 1;
+        let unflushed = || batches.iter().filter(|batch| batch.base_offset() >= state.flushed);
+        let bytes: u64 = unflushed().map(|batch| batch.len() as u64).sum();
         // Counted before another thread can flush them.
-        self.shared.committed(batches.iter().map(cost).sum());
+        self.shared.committed(unflushed().map(cost).sum());
+        state.unflushed_bytes += bytes;
+        state.changes += 1;
         batches
     }
 
@@ -686,10 +694,10 @@ impl PartitionLog for DiskPartition {
         let segments = self.segments.try_lock()?;
         let (start, flushed, end) = {
             let state = self.state.lock();
-            (state.start.max(state.start_due), state.flushed, state.end)
+            (state.start.max(state.start_due), state.flushed.min(state.committed), state.end)
         };
         let planned = segments.plan_removal(|oldest, bytes| {
-            let is_growing = oldest.end == flushed;
+            let is_growing = oldest.end >= flushed;
             let is_over_bytes = retention_bytes > 0 && bytes - oldest.bytes >= retention_bytes;
             let is_over_time = retention_ms > 0 && oldest.appended_ms.saturating_add(retention_ms) <= now_ms;
             (is_over_bytes && !is_growing) || (is_over_time && (!is_growing || flushed == end))
@@ -735,6 +743,11 @@ impl State {
         }
     }
 
+    /// Returns the offset before which no batch of the tail is needed: all are committed, and in segments.
+    fn first_needed(&self) -> Offset {
+        self.placing.front().map_or(self.flushed, |(from, _)| *from).min(self.flushed).min(self.committed)
+    }
+
     /// Returns the index in the tail of the first batch that is in no segment.
     fn first_unflushed(&self) -> usize {
         self.tail.partition_point(|held| held.batch.base_offset() < self.flushed)
@@ -747,43 +760,6 @@ impl State {
         let first = self.tail.partition_point(|held| held.timestamp_ms_max < timestamp_ms);
         let found = self.tail.iter().skip(first).find(is_it).map(|held| held.batch.base_offset());
         found.filter(|found| *found < self.committed)
-    }
-}
-
-impl ColdRead for SegmentRead {
-    fn run_if_cached(&self) -> Option<Result<Vec<RecordBatch>>> {
-        if self.bytes_max > CACHED_BYTES_MAX {
-            return None;
-        }
-        let view = self.partition.segments.lock().view(self.from, None).ok()??;
-        let part = view.cached_part(self.from, self.bytes_max).filter(|_| view.base() <= self.from)?;
-        Some(part.read(self.from, self.bytes_max).map_err(|error| self.partition.explain(error)))
-    }
-
-    fn run(self: Box<Self>) -> Result<Vec<RecordBatch>> {
-        self.find().map_err(|error| self.partition.explain(error))
-    }
-}
-
-impl SegmentRead {
-    fn find(&self) -> Result<Vec<RecordBatch>> {
-        let view = self.partition.segments.lock().view(self.from, None)?;
-        match view {
-            Some(mut view) if view.base() <= self.from => {
-                let part = view.part(self.from);
-                self.partition.segments.lock().keep_index(&view);
-                part?.read(self.from, self.bytes_max)
-            }
-            // The partition has changed in the meantime.
-            _ => match self.partition.clone().read(self.from, self.bytes_max)? {
-                Read::Batches(batches) => Ok(batches),
-                Read::Cold(_) => {
-                    let from = self.from;
-                    let end = self.partition.state.lock().flushed;
-                    Err(Error::new(ErrorKind::Corrupt, format!("records {from} to {end} are in no file")))
-                }
-            },
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use engine::record::BATCH_HEADER_BYTES;
 use engine::{Error, Offset, RecordBatch, Result};
 
 use super::index::Index;
-use super::segments::{index_name, log_name};
+use super::segments::names::{index_name, log_name};
 use crate::disk::{Disk, damaged, failed, read_whole};
 use crate::info::SegmentInfo;
 
@@ -28,6 +28,16 @@ pub enum Spot {
         bytes: u64,
         what: String,
     },
+}
+
+/// Returns the first offset of a batch whose checksum is valid, and the offset after its last record.
+pub(crate) fn span_of(body: &[u8]) -> Result<(Offset, Offset)> {
+    if body.len() < BATCH_HEADER_BYTES {
+        return Err(Error::malformed(format!("a batch of {} bytes is shorter than its header", body.len())));
+    }
+    let base = u64::from_be_bytes(body[..8].try_into().expect("invariant: eight bytes"));
+    let last = u32::from_be_bytes(body[23..27].try_into().expect("invariant: four bytes"));
+    Ok((base, base + u64::from(last) + 1))
 }
 
 /// Returns all parts of a segment in their order. `from` is the offset of its first record, `end` the offset after its

@@ -124,7 +124,7 @@ impl Store {
     /// still needed from this origin on, and a part of the reserve is released if there is no other space for the file.
     fn write_checkpoint(&self, journal: &Journal, only_from: Option<Origin>) -> Result<Origin> {
         let origin = only_from.unwrap_or_else(|| journal.origin());
-        let bytes = journal.stats().bytes;
+        let bytes = journal.stats().bytes_to_read();
         let mut partitions = self.all_partitions();
         let mut taken = Vec::new();
         let mut dirs = BTreeSet::new();
@@ -151,7 +151,9 @@ impl Store {
             let mut catalog = state.catalog.clone();
             // A topic of the same name may not be deleted yet. The journal notifies owners before it moves its origin,
             // so it still has these entries after it; a log in front of it has to keep them itself.
-            self.changes.creations_due().iter().for_each(|id| drop(catalog.topics.remove(id)));
+            let creations = self.changes.creations_due();
+            creations.iter().for_each(|id| drop(catalog.topics.remove(id)));
+            taken.retain(|(stream, ..)| !creations.contains(&((*stream >> 32) as u32)));
             (Checkpoint { directory: self.directory, origin, catalog }, std::mem::take(&mut state.doomed))
         };
         let path = self.shared.dir.join("checkpoint");

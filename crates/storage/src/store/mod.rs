@@ -31,10 +31,11 @@ use parking_lot::Mutex;
 use changes::Changes;
 use waits::Waits;
 
-use crate::checkpoint::{Checkpoint, NotACheckpoint, VERSION};
+use crate::checkpoint::{Checkpoint, NotACheckpoint, VERSION, ends};
 use crate::disk::{Disk, LOCK_NAME, damaged, failed, make_dir, other_version, read_whole};
 use crate::info::{CompactionSettings, CompactionStats};
 use crate::journal::recover::{self, Origin, Progress, Recovery, Tail};
+use crate::journal::through::Through;
 use crate::journal::{EntryKind, Journal, JournalStats, Owner};
 use crate::log::PartitionLog;
 use crate::partition::{DiskPartition, FLUSH_BYTES};
@@ -112,7 +113,7 @@ struct Counts {
     checkpoints: AtomicU64,
     checkpoint_nanos: AtomicU64,
     checkpoint_errors: AtomicU64,
-    /// Bytes that the journal had written by the last checkpoint.
+    /// Bytes that recovery would have had to read without the last checkpoint.
     checkpoint_at_bytes: AtomicU64,
     compaction: Mutex<CompactionStats>,
     compaction_errors: AtomicU64,
@@ -214,7 +215,7 @@ impl Store {
             Some(Checkpoint { directory, origin, catalog }) => {
                 state.adopt(catalog);
                 state.refuse(refused);
-                let mut recovery = Recovery::open(&**disk, &journal_dir, directory, origin)?;
+                let mut recovery = Recovery::open(disk, dir, directory, origin, ends(&state.catalog))?;
                 if is_full {
                     recovery.give_up_blank(&**disk, settings.journal.file_bytes);
                 }
@@ -224,7 +225,7 @@ impl Store {
         };
         let shared = state.shared.clone();
         let gate = shared.gate.clone();
-        let kept = (shared.room.clone(), shared.place.clone());
+        let kept = (shared.room.clone(), shared.place.clone(), shared.streams.clone() as Arc<dyn Through>);
         let journal = Journal::start(disk.clone(), &journal_dir, directory, settings.journal, tail, gate, kept)?;
         shared.journal.get_or_init(|| Arc::new(journal));
         let topics = state.topics();
@@ -599,7 +600,7 @@ impl Store {
     }
 
     fn journal_bytes_since_checkpoint(&self) -> u64 {
-        let bytes = self.shared.journal.get().map_or(0, |journal| journal.stats().bytes);
+        let bytes = self.shared.journal.get().map_or(0, |journal| journal.stats().bytes_to_read());
         bytes.saturating_sub(self.counts.checkpoint_at_bytes.load(Ordering::Relaxed))
     }
 

@@ -16,4 +16,5 @@ mod reads;
 mod repair;
 mod shard_log;
 mod sqlite;
+mod through;
 mod transactions;

@@ -11,8 +11,8 @@ use storage::{PartitionLog, RealDisk, Store, StoreSettings};
 use crate::power::repeatable;
 use crate::sim::{Random, SimDisk};
 use crate::workload::{
-    EventLog, Model, NoOwner, Opened, Work, Writer, clock, commit, on_disk, open, read_all, read_at, small, topic_name,
-    wait_until,
+    EventLog, Model, NoOwner, Opened, Work, Writer, clock, commit, on_disk, open, read_all, read_at, small,
+    through_journal, topic_name, wait_until,
 };
 
 /// Reads for a while from an arbitrary offset, as a returning subscriber does.
@@ -247,7 +247,8 @@ fn a_clock_that_is_set_back_neither_loses_nor_keeps_for_ever() {
 #[test]
 fn records_that_left_memory_are_read_from_their_segment() {
     let hour = Duration::from_secs(3600);
-    let settings = StoreSettings { tail_time: hour, tail_bytes_max: 1 << 20, unflushed_bytes_max: 1 << 20, ..small(1) };
+    let small = through_journal(small(1));
+    let settings = StoreSettings { tail_time: hour, tail_bytes_max: 1 << 20, unflushed_bytes_max: 1 << 20, ..small };
     let opened = open(&SimDisk::new(), Path::new("/data"), settings).expect("a new directory");
     let work = Work::new(opened, &Model::default(), 1, EventLog::default().reporter());
     let writer = work.create(1).expect("a topic")[0].clone();

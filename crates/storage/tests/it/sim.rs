@@ -591,7 +591,9 @@ impl DiskFile for SimFile {
         if self.seen.swap(content.failed_syncs, Ordering::Relaxed) != content.failed_syncs {
             return Err(io::Error::other("an earlier write failed"));
         }
-        content.synced.resize(len, 0);
+        // A concurrent sync may have made a greater length durable.
+        let synced_len = content.synced.len().min(content.live.len()).max(len);
+        content.synced.resize(synced_len, 0);
         let Content { synced, versions, given_up, .. } = content;
         versions.retain(|sector, versions| {
             let count = versions.partition_point(|(write, _)| *write <= written);

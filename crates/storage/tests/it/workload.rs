@@ -57,6 +57,7 @@ pub fn small(syncs_in_flight: usize) -> StoreSettings {
             files_max: 6,
             queue_bytes_max: 256 << 10,
             syncs_in_flight,
+            through_bytes_min: 4 << 10,
         },
         segment_bytes: 48 << 10,
         tail_bytes_max: 64 << 10,
@@ -68,6 +69,11 @@ pub fn small(syncs_in_flight: usize) -> StoreSettings {
         sqlite: SqliteSettings { queue_bytes_max: 64 << 10, recent_bytes_max: 32 << 10, ..SqliteSettings::default() },
         ..StoreSettings::default()
     }
+}
+
+/// Returns settings under which all batches go into the journal first.
+pub fn through_journal(settings: StoreSettings) -> StoreSettings {
+    StoreSettings { journal: JournalSettings { through_bytes_min: usize::MAX, ..settings.journal }, ..settings }
 }
 
 static CLOCK_MS: AtomicU64 = AtomicU64::new(1_700_000_000_000);

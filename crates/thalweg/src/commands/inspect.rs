@@ -13,7 +13,7 @@ use storage::RealDisk;
 use storage::inspect::dump::{EntryContent, Item, dump};
 use storage::inspect::repair::{Mend, Plan};
 use storage::inspect::{Inspection, PartitionReport, Report, TopicReport};
-use storage::journal::block::FileHead;
+use storage::journal::block::{FileHead, SegmentPart};
 use thalweg::config::Config;
 
 use crate::args::{Inspect, InspectCommand};
@@ -251,6 +251,13 @@ fn item_json(item: &Item) -> Value {
                 EntryContent::Catalog(change) => ("catalog", json!(format!("{change:?}"))),
                 EntryContent::Start(start) => ("start", json!(start)),
                 EntryContent::View => ("view", Value::Null),
+                EntryContent::Segment(part) => (
+                    "segment",
+                    json!({
+                        "base": part.base, "from": part.from, "to": part.to, "from_offset": part.from_offset,
+                        "to_offset": part.to_offset,
+                    }),
+                ),
                 EntryContent::Next(number, slot) => ("next", json!({ "number": number, "slot": slot })),
                 EntryContent::Damaged(_, why) => ("damage", json!(why)),
             };
@@ -294,6 +301,11 @@ fn item_text(item: &Item) -> String {
                 EntryContent::Catalog(change) => line(at, "catalog", format!("{change:?}")),
                 EntryContent::Start(start) => line(at, "start", format!("{place}begins at offset {start}")),
                 EntryContent::View => line(at, "view", place),
+                EntryContent::Segment(part) => {
+                    let SegmentPart { base, from, to, from_offset, to_offset, .. } = part;
+                    let text = format!("offsets {from_offset} to {to_offset} are in {base:020}.log at {from} to {to}");
+                    line(at, "segment", place + &text)
+                }
                 EntryContent::Next(number, slot) => {
                     line(at, "next", format!("continues in file {number}, {slot:06}.journal"))
                 }

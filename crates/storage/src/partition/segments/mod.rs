@@ -6,18 +6,24 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytes::Bytes;
-use engine::limits::BATCH_BYTES_MAX;
-use engine::record::BATCH_HEADER_BYTES;
 use engine::{Error, ErrorKind, Offset, RecordBatch, Result};
 use parking_lot::Mutex;
 
-use super::index::{self, Index};
-use crate::disk::{Disk, DiskFile, damaged, failed, read_whole};
+use super::index::Index;
+use crate::disk::{Disk, DiskFile, damaged, failed};
 use crate::info::{PartitionInfo, SegmentInfo};
 use crate::journal::salvage;
 
 mod dirty;
+pub(crate) mod names;
+mod through;
+mod view;
+
+use names::parse_name;
+pub(crate) use names::{index_name, log_name};
+use through::Through;
+pub(crate) use through::{Described, WrittenThrough};
+pub(crate) use view::{Part, View};
 
 /// File of batches, complete or still growing.
 pub(crate) struct Segment {
@@ -32,6 +38,8 @@ pub(crate) struct Segment {
     is_suspect: bool,
     /// Largest timestamp of the first batch, once it was read.
     first_ms: Option<i64>,
+    /// Bytes after the last whole page, after a write that had to know them.
+    last_page: Option<Vec<u8>>,
 }
 
 /// Number of bytes that a search by time or a check reads together.
@@ -40,8 +48,6 @@ pub(crate) const READ_BYTES: usize = 1 << 20;
 const WRITE_BYTES: usize = 256 << 10;
 /// Maximum number of open files of one partition.
 const OPEN_MAX: usize = 4;
-/// Maximum number of bytes without an index: they are read sequentially instead.
-const UNINDEXED_BYTES_MAX: u64 = 256 << 10;
 
 /// Segments of a partition. Invariant: they are in order and without a gap, and `list.back()` is the growing one.
 pub(crate) struct Segments {
@@ -61,29 +67,7 @@ pub(crate) struct Segments {
     garbage: Vec<PathBuf>,
     /// Journal entries that were put aside while the partition could not be served.
     salvages: Vec<PathBuf>,
-}
-
-/// Snapshot of a segment for a reader that does not hold the lock.
-pub(crate) struct View {
-    disk: Arc<dyn Disk>,
-    path: PathBuf,
-    index_path: PathBuf,
-    file: Arc<dyn DiskFile>,
-    info: SegmentInfo,
-    index: Option<Arc<Index>>,
-    is_sealed: bool,
-}
-
-/// Part of a segment that holds the batches for a reader.
-pub(crate) struct Part {
-    path: PathBuf,
-    file: Arc<dyn DiskFile>,
-    /// Position at which the part begins, and the offset of the batch there.
-    at: u64,
-    offset: Offset,
-    /// End of the segment when the part was created, and the offset there.
-    to: u64,
-    end: Offset,
+    through: Through,
 }
 
 /// Part of a segment that a checkpoint has to make durable.
@@ -129,7 +113,21 @@ impl Segments {
         let segment_ms = 0;
         let names = 0;
         let names_synced = 0;
-        Self { disk, dir, segment_bytes, segment_ms, list, has_dir, names, names_synced, replaced, garbage, salvages }
+        let through = Through::after(known.last());
+        Self {
+            disk,
+            dir,
+            segment_bytes,
+            segment_ms,
+            list,
+            has_dir,
+            names,
+            names_synced,
+            replaced,
+            garbage,
+            salvages,
+            through,
+        }
     }
 
     fn names(&self) -> Result<Vec<String>> {
@@ -211,6 +209,15 @@ impl Segments {
     /// Appends batches, and starts new segments when one is full. Nothing is synced. After an error some batches may
     /// have been appended: [`Segments::end`] shows which.
     pub(crate) fn append(&mut self, batches: &[RecordBatch], now_ms: u64) -> Result<()> {
+        self.append_by(batches, now_ms, &mut |segments, batches| segments.write(batches, now_ms))
+    }
+
+    fn append_by(
+        &mut self,
+        batches: &[RecordBatch],
+        now_ms: u64,
+        write: &mut dyn FnMut(&mut Self, &[RecordBatch]) -> Result<()>,
+    ) -> Result<()> {
         let mut rest = batches;
         while let Some(first) = rest.first() {
             let first_ms = if self.segment_ms > 0 { self.first_ms(self.list.len().saturating_sub(1))? } else { None };
@@ -238,7 +245,7 @@ impl Segments {
                 bytes == batch.len() as u64 || (bytes <= room && !is_late(batch, first_ms))
             };
             let count = rest.iter().take_while(fits).count();
-            self.write(&rest[..count], now_ms)?;
+            write(self, &rest[..count])?;
             rest = &rest[count..];
         }
         Ok(())
@@ -286,10 +293,12 @@ impl Segments {
             created => created.map_err(failed("make", &path))?.into(),
         };
         self.names += 1;
+        self.garbage.retain(|garbage| *garbage != path);
         self.leave_index();
         let index = Some(Arc::new(Index::new(base)));
         let file = Some(file);
-        self.list.push_back(Segment { info, index, file, synced: (0, base), is_suspect: false, first_ms: None });
+        let synced = (0, base);
+        self.list.push_back(Segment { info, index, file, synced, is_suspect: false, first_ms: None, last_page: None });
         self.close_some();
         Ok(())
     }
@@ -312,6 +321,7 @@ impl Segments {
 
     /// Closes all files of a partition that is deleted.
     pub(crate) fn close(&mut self) {
+        self.end_through();
         self.list.iter_mut().for_each(|segment| (segment.file, segment.index) = (None, None));
     }
 
@@ -329,8 +339,7 @@ impl Segments {
         let at = self.list.len() - 1;
         let file = self.file(at)?;
         let path = self.log_path(&self.list[at].info);
-        let Segment { info, index, .. } = &mut self.list[at];
-        let mut index = index.as_mut().filter(|index| index.bytes() == info.bytes).map(Arc::make_mut);
+        self.list[at].last_page = None;
         let mut rest = batches;
         while !rest.is_empty() {
             let mut bytes = 0;
@@ -341,16 +350,8 @@ impl Segments {
             let some = &rest[..rest.iter().take_while(fits).count()];
             rest = &rest[some.len()..];
             let mut slices: Vec<IoSlice<'_>> = some.iter().map(|batch| IoSlice::new(batch.bytes())).collect();
-            file.write_at(&mut slices, info.bytes).map_err(failed("write", &path))?;
-            for batch in some {
-                if let Some(index) = &mut index {
-                    index.push(batch);
-                }
-                info.bytes += batch.len() as u64;
-                info.end = batch.next_offset();
-                info.timestamp_ms_max = info.timestamp_ms_max.max(batch.max_timestamp_ms());
-            }
-            info.appended_ms = info.appended_ms.max(now_ms);
+            file.write_at(&mut slices, self.list[at].info.bytes).map_err(failed("write", &path))?;
+            self.list[at].note(some, now_ms);
         }
         Ok(())
     }
@@ -403,6 +404,10 @@ impl Segments {
             if is_synced {
                 segment.synced = (unsynced.part.to, unsynced.part.end);
             }
+        }
+        if !is_synced {
+            // Their next sync would report this failure again, after it was made good.
+            self.end_through();
         }
     }
 
@@ -539,28 +544,6 @@ impl Segments {
     }
 }
 
-pub(crate) fn log_name(base: Offset, generation: u32) -> String {
-    file_name(base, generation, "log")
-}
-
-pub(crate) fn index_name(base: Offset, generation: u32) -> String {
-    file_name(base, generation, "index")
-}
-
-fn file_name(base: Offset, generation: u32, kind: &str) -> String {
-    match generation {
-        0 => format!("{base:020}.{kind}"),
-        _ => format!("{base:020}-{generation}.{kind}"),
-    }
-}
-
-/// Parses the name of a file into base offset, generation and kind.
-fn parse_name(name: &str) -> Option<(Offset, u32, &str)> {
-    let (stem, kind) = name.split_once('.')?;
-    let (base, generation) = stem.split_once('-').unwrap_or((stem, "0"));
-    Some((base.parse().ok()?, generation.parse().ok()?, kind))
-}
-
 /// Removes an unneeded file. If that fails, the next start removes it.
 pub(crate) fn remove_quietly(disk: &dyn Disk, path: &Path) {
     if let Err(error) = disk.remove(path)
@@ -585,7 +568,22 @@ impl Segment {
     /// Creates a segment that is durable as a whole.
     pub(crate) fn sealed(info: &SegmentInfo) -> Self {
         let synced = (info.bytes, info.end);
-        Self { info: *info, index: None, file: None, synced, is_suspect: false, first_ms: None }
+        Self { info: *info, index: None, file: None, synced, is_suspect: false, first_ms: None, last_page: None }
+    }
+
+    /// Records that batches were written at the end of the segment.
+    fn note(&mut self, batches: &[RecordBatch], now_ms: u64) {
+        let Self { info, index, .. } = self;
+        let mut index = index.as_mut().filter(|index| index.bytes() == info.bytes).map(Arc::make_mut);
+        for batch in batches {
+            if let Some(index) = &mut index {
+                index.push(batch);
+            }
+            info.bytes += batch.len() as u64;
+            info.end = batch.next_offset();
+            info.timestamp_ms_max = info.timestamp_ms_max.max(batch.max_timestamp_ms());
+        }
+        info.appended_ms = info.appended_ms.max(now_ms);
     }
 
     fn is_dirty(&self) -> bool {
@@ -606,185 +604,6 @@ impl Unsynced {
             })?;
         }
         file.sync().map_err(failed("sync", path))
-    }
-}
-
-impl View {
-    fn bytes_indexed(&self) -> u64 {
-        self.index.as_ref().map_or(0, |index| index.bytes())
-    }
-
-    /// Returns the part of the segment in which to look for an offset. May read the whole segment, if its index is
-    /// lost.
-    pub(crate) fn part(&mut self, offset: Offset) -> Result<Part> {
-        self.complete_index()?;
-        let row = self.index.as_ref().and_then(|index| index.before(offset));
-        Ok(self.part_at(row.map_or((0, self.info.base), |row| (row.at, row.offset))))
-    }
-
-    /// Returns the part for an offset if up to `bytes_max` bytes of it can be read without waiting.
-    pub(crate) fn cached_part(&self, offset: Offset, bytes_max: usize) -> Option<Part> {
-        let index = self.index.as_ref().filter(|index| index.bytes() + UNINDEXED_BYTES_MAX >= self.info.bytes)?;
-        let part = self.part_at(index.before(offset).map_or((0, self.info.base), |row| (row.at, row.offset)));
-        let len = (wanted(bytes_max) as u64).min(part.to - part.at) as usize;
-        part.file.is_cached(len, part.at).then_some(part)
-    }
-
-    /// Returns the offset of the first batch with a record of this time or later, among those that end after an offset.
-    pub(crate) fn offset_for_time(&mut self, timestamp_ms: i64, after: Offset) -> Result<Option<Offset>> {
-        self.complete_index()?;
-        let row = self.index.as_ref().and_then(|index| index.before_time(timestamp_ms));
-        let part = self.part_at(row.map_or((0, self.info.base), |row| (row.at, row.offset)));
-        let is_searched =
-            |batch: &&RecordBatch| batch.max_timestamp_ms() >= timestamp_ms && batch.next_offset() > after;
-        let mut found = None;
-        part.each(&mut |_, batches| {
-            found = batches.iter().find(is_searched).map(RecordBatch::base_offset);
-            Ok(found.is_none())
-        })?;
-        Ok(found)
-    }
-
-    /// Passes all batches to `each`, several together, until it returns `false`.
-    pub(crate) fn each(&self, each: &mut dyn FnMut(&[RecordBatch]) -> Result<bool>) -> Result<()> {
-        self.part_at((0, self.info.base)).each(&mut |_, batches| each(batches))
-    }
-
-    /// Returns the offset of the first record.
-    pub(crate) fn base(&self) -> Offset {
-        self.info.base
-    }
-
-    /// Returns the offset after the last record.
-    pub(crate) fn end(&self) -> Offset {
-        self.info.end
-    }
-
-    fn part_at(&self, (at, offset): (u64, Offset)) -> Part {
-        let path = self.path.clone();
-        let file = self.file.clone();
-        Part { path, file, at, offset, to: self.info.bytes, end: self.info.end }
-    }
-
-    fn complete_index(&mut self) -> Result<()> {
-        if self.index.is_none() && self.is_sealed {
-            let read = read_whole(&*self.disk, &self.index_path).inspect_err(|error| {
-                tracing::warn!(path = %self.index_path.display(), %error, "cannot read an index; rebuilding it");
-            });
-            let bytes = read.unwrap_or_default().unwrap_or_default();
-            self.index = Index::decode(&bytes, self.info.bytes, self.info.end).map(Arc::new);
-        }
-        if self.bytes_indexed() + UNINDEXED_BYTES_MAX >= self.info.bytes && self.index.is_some() {
-            return Ok(());
-        }
-        let mut index = self.index.take().map_or_else(|| Index::new(self.info.base), |index| (*index).clone());
-        while index.bytes() < self.info.bytes {
-            let part = self.part_at((index.bytes(), index.end()));
-            part.read(index.end(), READ_BYTES)?.iter().for_each(|batch| index.push(batch));
-        }
-        if self.is_sealed {
-            leave_index(&*self.disk, &self.index_path, &index);
-        }
-        self.index = Some(Arc::new(index));
-        Ok(())
-    }
-}
-
-impl Part {
-    /// Passes all batches to `each`, several together with the position of the first one, until it returns `false`.
-    fn each(&self, each: &mut dyn FnMut(u64, &[RecordBatch]) -> Result<bool>) -> Result<()> {
-        let mut rest = Self { path: self.path.clone(), file: self.file.clone(), ..*self };
-        while rest.at < rest.to {
-            let batches = rest.read(rest.offset, READ_BYTES)?;
-            if !each(rest.at, &batches)? {
-                break;
-            }
-            rest.at += batches.iter().map(|batch| batch.len() as u64).sum::<u64>();
-            rest.offset = batches.last().map_or(self.end, RecordBatch::next_offset);
-        }
-        Ok(())
-    }
-
-    /// Reads batches from the one that holds `from`, up to `bytes_max`, but at least one. Stops at the end of the part.
-    pub(crate) fn read(&self, from: Offset, bytes_max: usize) -> Result<Vec<RecordBatch>> {
-        let mut at = self.at;
-        let mut expected = self.offset;
-        let mut found = Vec::new();
-        let mut bytes = 0;
-        let mut ahead = Ahead { part: self, bytes: Bytes::new(), from: 0, want: wanted(bytes_max) };
-        while at < self.to {
-            // One read of the file suffices once there is a batch.
-            if !found.is_empty() && !ahead.has(at, BATCH_HEADER_BYTES) {
-                break;
-            }
-            let len = self.check_head(&ahead.get(at, BATCH_HEADER_BYTES)?, at, expected)?;
-            if !found.is_empty() && (bytes + len > bytes_max || !ahead.has(at, len)) {
-                break;
-            }
-            let batch =
-                RecordBatch::parse(ahead.get(at, len)?).map_err(|error| damaged(&self.path, at, error.message))?;
-            (at, expected) = (at + len as u64, batch.next_offset());
-            if at == self.to && expected != self.end {
-                let what = format!("the last batch ends at offset {expected}, not at {}", self.end);
-                return Err(damaged(&self.path, at, what));
-            }
-            if batch.next_offset() <= from {
-                continue;
-            }
-            bytes += batch.len();
-            found.push(batch);
-            if bytes >= bytes_max {
-                break;
-            }
-        }
-        Ok(found)
-    }
-
-    /// Checks the two fields outside of the batch's checksum: the base offset has to follow the batch before, and the
-    /// leader epoch has to be 0. Returns the bytes of the batch.
-    fn check_head(&self, head: &[u8], at: u64, expected: Offset) -> Result<usize> {
-        if head.len() < BATCH_HEADER_BYTES {
-            return Err(damaged(&self.path, at, "a batch is cut short"));
-        }
-        let base = u64::from_be_bytes(head[..8].try_into().expect("invariant: eight bytes"));
-        let len = u32::from_be_bytes(head[8..12].try_into().expect("invariant: four bytes")) as usize + 12;
-        if base != expected || len > BATCH_BYTES_MAX || at + len as u64 > self.to || head[12..16] != [0; 4] {
-            let what = format!("a batch of {len} bytes from offset {base} instead of offset {expected}");
-            return Err(damaged(&self.path, at, what));
-        }
-        Ok(len)
-    }
-}
-
-/// Returns the number of bytes to read from a file for `bytes_max` bytes of batches: the index leads to a position
-/// slightly before them.
-fn wanted(bytes_max: usize) -> usize {
-    bytes_max.saturating_add(index::EVERY_BYTES as usize).clamp(64 << 10, 4 << 20)
-}
-
-/// Bytes of a part that were read ahead.
-struct Ahead<'p> {
-    part: &'p Part,
-    bytes: Bytes,
-    from: u64,
-    want: usize,
-}
-
-impl Ahead<'_> {
-    /// Returns `true` if these bytes are available without another read.
-    fn has(&self, at: u64, len: usize) -> bool {
-        at >= self.from && at + len as u64 <= self.from + self.bytes.len() as u64
-    }
-
-    /// Returns these bytes, or fewer at the end of the file.
-    fn get(&mut self, at: u64, len: usize) -> Result<Bytes> {
-        if !self.has(at, len) {
-            let want = (self.want.max(len) as u64).min(self.part.to - at) as usize;
-            let bytes = self.part.file.read(want, at).map_err(failed("read", &self.part.path))?;
-            (self.bytes, self.from) = (bytes.into(), at);
-        }
-        let from = (at - self.from) as usize;
-        Ok(self.bytes.slice(from..(from + len).min(self.bytes.len())))
     }
 }
 
