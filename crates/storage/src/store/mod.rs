@@ -209,6 +209,7 @@ impl Store {
         let (directory, tail) = match found {
             None => {
                 refuse_leftovers(&**disk, dir, &journal_dir)?;
+                sync_ancestors(&**disk, dir);
                 // A new hasher has a random key.
                 (RandomState::new().hash_one(clock()), Tail::of_new())
             }
@@ -683,6 +684,16 @@ const ENTRIES: [&str; 9] = [
     "queues.sqlite-wal",
     "queues.sqlite-shm",
 ];
+
+/// Makes the names of the directories above a new data directory durable. A process that was killed may have created
+/// them without that. Directories that may not be read are left out.
+fn sync_ancestors(disk: &dyn Disk, dir: &Path) {
+    for above in dir.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
+        if let Err(error) = disk.sync_dir(above) {
+            tracing::debug!(path = %above.display(), %error, "cannot sync a directory above the data directory");
+        }
+    }
+}
 
 pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn Send + Sync>> {
     let path = dir.join(LOCK_NAME);

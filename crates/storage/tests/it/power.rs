@@ -9,7 +9,7 @@ use storage::StoreSettings;
 use storage::journal::block::FileHead;
 
 use crate::sim::{Random, SimDisk};
-use crate::workload::{EventLog, Model, Work, Writer, open, small, wait_until};
+use crate::workload::{EventLog, Model, Work, Writer, commit, on_disk, open, small, topic_name, wait_until};
 
 /// Returns the first seed. `STORAGE_SEED` and `STORAGE_CYCLES` select other seeds, or more of them.
 pub fn first_seed() -> u64 {
@@ -125,6 +125,24 @@ fn files_that_a_killed_broker_made_outlive_a_power_cut_once_they_are_used() {
         let opened = open(&after, dir, small(1));
         let (store, topics) = opened.unwrap_or_else(|error| panic!("killed after {operations}: {error}"));
         model.check(&topics, 1).unwrap_or_else(|error| panic!("killed after {operations}: {error}"));
+        store.stop().expect("it stops");
+    }
+}
+
+#[test]
+fn a_directory_that_a_killed_broker_began_to_make_outlives_a_power_cut_once_it_is_used() {
+    let dir = Path::new("/srv/deep/data");
+    for operations in 0..12 {
+        let disk = SimDisk::new();
+        disk.power_off_after(operations);
+        drop(open(&disk, dir, small(1)));
+        let disk = disk.kill();
+        let (store, _) = open(&disk, dir, small(1)).expect("it opens");
+        commit(|owner| store.create_topic(topic_name("t"), on_disk(1), owner));
+        let after = disk.cut(operations);
+        store.stop().expect("it stops");
+        let (store, topics) = open(&after, dir, small(1)).expect("it opens");
+        assert_eq!(topics.len(), 1, "killed after {operations} operations");
         store.stop().expect("it stops");
     }
 }
