@@ -12,7 +12,7 @@ use crate::info::SegmentInfo;
 use crate::journal::block::SegmentPart;
 use crate::journal::through::PARTS_MAX;
 
-/// What the segments of a partition know about batches that are not committed yet.
+/// State of write-through in the segments of one partition.
 pub(super) struct Through {
     /// Offset, and byte of the segment that ends there, up to which the last checkpoint or an entry of the journal
     /// describes the segments.
