@@ -116,6 +116,11 @@ const COMMANDS: &[Command] = &[
         run: soak::run,
     },
     Command {
+        usage: "soak kills [--minutes N]",
+        about: "A broker that is killed under writers of every door, with new seeds, 10 minutes by default",
+        run: soak::run,
+    },
+    Command {
         usage: "soak hardening [--minutes N]",
         about: "Hostile clients with more connections, topics and calls than in ci, 10 minutes by default",
         run: soak::run,

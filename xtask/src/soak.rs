@@ -6,9 +6,32 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::run::{Call, Outcome};
 
 const MINUTES: u64 = 10;
-/// Cycles of one round before the next seed: long enough to be worth starting, short enough to end in time.
-const CYCLES: u64 = 20;
-const SUITES: [&str; 6] = ["power::", "faults::", "damage::", "repair::", "reads::", "kill::"];
+
+/// Tests that depend on a seed. A round is long enough to be worth starting, and short enough to end in time.
+struct Seeded {
+    package: &'static str,
+    /// Arguments of the test program: its suites.
+    args: &'static [&'static str],
+    /// Variable with the first seed of a round.
+    seed: &'static str,
+    /// Variable with the number of cycles of a round, and that number.
+    cycles: (&'static str, u64),
+}
+
+const STORAGE: Seeded = Seeded {
+    package: "thalweg-storage",
+    args: &["power::", "faults::", "damage::", "repair::", "reads::", "kill::"],
+    seed: "STORAGE_SEED",
+    cycles: ("STORAGE_CYCLES", 20),
+};
+
+/// A round has one data directory, and ends with a line of totals.
+const KILLS: Seeded = Seeded {
+    package: "thalweg",
+    args: &["--show-output", "log::kills::"],
+    seed: "KILL_SEED",
+    cycles: ("KILL_CYCLES", 100),
+};
 
 /// Tests of hostile clients: the package, the prefix of the tests, and the sizes that exceed those in `ci`.
 type Hardening = (&'static str, &'static str, &'static [(&'static str, u64)]);
@@ -28,9 +51,10 @@ const HARDENING: [Hardening; 10] = [
 
 pub fn run(args: &[&str]) -> Outcome {
     match args {
-        ["storage", rest @ ..] => storage(minutes(rest)?),
+        ["storage", rest @ ..] => seeded(&STORAGE, minutes(rest)?),
+        ["kills", rest @ ..] => seeded(&KILLS, minutes(rest)?),
         ["hardening", rest @ ..] => hardening(minutes(rest)?),
-        _ => Err("the arguments are a suite, storage or hardening, and --minutes N".into()),
+        _ => Err("the arguments are a suite, storage, kills or hardening, and --minutes N".into()),
     }
 }
 
@@ -42,32 +66,34 @@ fn minutes(args: &[&str]) -> Outcome<u64> {
     }
 }
 
-fn storage(minutes: u64) -> Outcome {
+fn seeded(tests: &Seeded, minutes: u64) -> Outcome {
     let begin = Instant::now();
     // The seeds are new, and can be repeated.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|e| format!("the clock: {e}"))?;
     let mut seed = now.as_secs() % 1_000_000 * 1000;
-    Call::line("cargo test -p thalweg-storage --test it --no-run").run()?;
+    Call::line("cargo test --test it --no-run -p").arg(tests.package).run()?;
     let mut rounds = 0;
     while begin.elapsed() < Duration::from_secs(60 * minutes) {
-        round(seed)?;
-        (seed, rounds) = (seed + CYCLES, rounds + 1);
+        round(tests, seed)?;
+        (seed, rounds) = (seed + tests.cycles.1, rounds + 1);
         println!("== soak: {rounds} rounds passed, {} s of {} s", begin.elapsed().as_secs(), 60 * minutes);
     }
     Ok(())
 }
 
-fn round(seed: u64) -> Outcome {
-    let call = Call::line("cargo test --quiet -p thalweg-storage --test it --")
-        .args(SUITES)
-        .env("STORAGE_SEED", seed.to_string())
-        .env("STORAGE_CYCLES", CYCLES.to_string());
-    call.run().map_err(|e| {
+fn round(tests: &Seeded, seed: u64) -> Outcome {
+    round_call(tests, seed).run().map_err(|e| {
         format!(
             "{e}\nThe test prints its seed above (to repeat it: ...). A seed does not determine the order in time: \
              repeat it several times, with other programs running concurrently"
         )
     })
+}
+
+fn round_call(tests: &Seeded, seed: u64) -> Call {
+    let (cycles, count) = tests.cycles;
+    let call = Call::line("cargo test --quiet --test it -p").arg(tests.package).arg("--");
+    call.args(tests.args.iter().copied()).env(tests.seed, seed.to_string()).env(cycles, count.to_string())
 }
 
 /// Runs each suite once, then all of them again while there is time. A suite that fails does not prevent the others.
@@ -139,7 +165,18 @@ mod tests {
         assert_eq!(minutes(&["--minutes", "90"]), Ok(90));
         assert!(minutes(&["--minutes", "long"]).is_err() && minutes(&["90"]).is_err());
         assert!(run(&[]).is_err() && run(&["broker"]).is_err());
-        assert!(run(&["hardening", "--minutes", "long"]).is_err());
+        for suite in ["storage", "kills", "hardening"] {
+            assert!(run(&[suite, "--minutes", "long"]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_round_has_its_seed_and_its_cycles() {
+        let shown = round_call(&KILLS, 7).to_string();
+        assert!(
+            shown.starts_with("KILL_SEED=7 KILL_CYCLES=100 cargo test ") && shown.ends_with(" log::kills::"),
+            "{shown}"
+        );
     }
 
     #[test]

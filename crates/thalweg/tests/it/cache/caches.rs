@@ -22,7 +22,8 @@ async fn text(cache: &Cache, key: &str) -> Option<String> {
     found.map(|found| String::from_utf8_lossy(&found.value).into_owned())
 }
 
-async fn all(cache: &Cache, prefix: &str) -> BTreeMap<String, Value> {
+/// Returns all entries whose keys have this prefix.
+pub async fn all(cache: &Cache, prefix: &str) -> BTreeMap<String, Value> {
     let mut entries = BTreeMap::new();
     let mut from = Some(ScanCursor::default());
     while let Some(cursor) = from {

@@ -1,4 +1,4 @@
 //! Caches, and near caches in front of them.
 
-mod caches;
+pub mod caches;
 mod near_caches;

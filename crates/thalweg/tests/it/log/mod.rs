@@ -11,5 +11,6 @@ mod retention;
 mod compaction;
 mod durable;
 mod full_disk;
+mod kills;
 mod inspect;
 mod one_log;

@@ -223,7 +223,8 @@ impl Member {
     }
 }
 
-fn commit_request(partition: i32, offset: i64) -> OffsetCommitRequest {
+/// Returns a commit of group `g` for a partition of topic `t`.
+pub fn commit_request(partition: i32, offset: i64) -> OffsetCommitRequest {
     let partition = OffsetCommitRequestPartition::default()
         .with_partition_index(partition)
         .with_committed_offset(offset)
@@ -234,7 +235,7 @@ fn commit_request(partition: i32, offset: i64) -> OffsetCommitRequest {
 }
 
 /// Returns the committed offset and metadata of a partition, in this version.
-async fn committed(raw: &mut Raw, version: i16, partition: i32) -> (i64, String) {
+pub async fn committed(raw: &mut Raw, version: i16, partition: i32) -> (i64, String) {
     if version < 8 {
         let of = OffsetFetchRequestTopic::default().with_name(topic("t")).with_partition_indexes(vec![partition]);
         let request = OffsetFetchRequest::default().with_group_id(group()).with_topics(Some(vec![of]));

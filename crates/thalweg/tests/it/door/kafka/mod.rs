@@ -1,7 +1,7 @@
 //! Kafka door as seen by clients. The codec of the messages is not the broker's.
 
 mod admin;
-mod groups;
+pub mod groups;
 mod produce_fetch;
 pub mod raw;
 pub mod security;

@@ -48,7 +48,7 @@ impl Raw {
     /// Sends a request; returns `None` if the broker stopped in the meantime.
     pub async fn try_call<R: Request>(&mut self, version: i16, request: &R) -> Option<R::Response> {
         self.send(version, request).await;
-        self.frame().await.map(|frame| decoded::<R>(version, frame))
+        self.try_answer::<R>(version).await
     }
 
     /// Creates a topic by requesting its metadata.
@@ -99,7 +99,12 @@ impl Raw {
 
     /// Reads the response to the oldest unanswered request. Only callers of [`Raw::frame`] check the correlation id.
     pub async fn answer<R: Request>(&mut self, version: i16) -> R::Response {
-        decoded::<R>(version, self.frame().await.expect("an answer"))
+        self.try_answer::<R>(version).await.expect("an answer")
+    }
+
+    /// Reads the response to the oldest unanswered request; `None` if the broker has disconnected.
+    pub async fn try_answer<R: Request>(&mut self, version: i16) -> Option<R::Response> {
+        self.frame().await.map(|frame| decoded::<R>(version, frame))
     }
 
     /// Reads the next frame; `None` if the broker has disconnected.

@@ -12,20 +12,25 @@ use crate::support::server::{Server, metric, until, within};
 
 /// Calls the broker and returns the status and the JSON of its response.
 pub async fn call(address: SocketAddr, method: &str, path: &str, body: &Value) -> (u16, Value) {
-    let mut socket = within("a connection", TcpStream::connect(address)).await.expect("connected");
+    try_call(address, method, path, body).await.expect("an answer")
+}
+
+/// Calls the broker as [`call`] does; returns `None` if the broker stopped in the meantime.
+pub async fn try_call(address: SocketAddr, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
+    let mut socket = within("a connection", TcpStream::connect(address)).await.ok()?;
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let length = body.len();
     let request = format!(
         "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\n\
          content-length: {length}\r\n\r\n{body}"
     );
-    socket.write_all(request.as_bytes()).await.expect("written");
+    socket.write_all(request.as_bytes()).await.ok()?;
     let mut answer = String::new();
-    within("an answer", socket.read_to_string(&mut answer)).await.expect("read");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
+    within("an answer", socket.read_to_string(&mut answer)).await.ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
     let body = if head.contains("transfer-encoding: chunked") { dechunked(body) } else { body.to_owned() };
-    (status, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {answer}")))
+    Some((status, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {answer}"))))
 }
 
 /// Removes the chunk lengths from a body.

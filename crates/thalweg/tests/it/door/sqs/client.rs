@@ -63,11 +63,26 @@ pub struct Sqs {
 
 impl Sqs {
     pub fn of(server: &Server) -> Self {
-        Self { address: server.sqs }
+        Self::at(server.sqs)
+    }
+
+    pub fn at(address: SocketAddr) -> Self {
+        Self { address }
     }
 
     /// Sends one request on a separate connection.
     pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
+        self.try_send(method, path, headers, body).await.expect("an answer")
+    }
+
+    /// Sends one request on a separate connection; returns `None` if the broker stopped in the meantime.
+    async fn try_send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Option<Answer> {
         let address = self.address;
         let mut request = Request::builder().method(method).uri(path);
         if !headers.iter().any(|(name, _)| *name == "host") {
@@ -78,14 +93,14 @@ impl Sqs {
         }
         let request = request.body(Full::new(body.into())).expect("a valid request");
         let exchange = async {
-            let socket = TcpStream::connect(address).await.expect("the door is open");
-            let (mut sender, connection) = handshake(TokioIo::new(socket)).await.expect("a connection");
+            let socket = TcpStream::connect(address).await.ok()?;
+            let (mut sender, connection) = handshake(TokioIo::new(socket)).await.ok()?;
             // Errors of the connection are reported by its request.
             tokio::spawn(async move { connection.await.unwrap_or_default() });
-            let (head, body) = sender.send_request(request).await.expect("an answer").into_parts();
-            let body = body.collect().await.expect("a whole body").to_bytes();
+            let (head, body) = sender.send_request(request).await.ok()?.into_parts();
+            let body = body.collect().await.ok()?.to_bytes();
             let body = String::from_utf8(body.to_vec()).expect("text");
-            Answer { status: head.status.as_u16(), headers: head.headers, body }
+            Some(Answer { status: head.status.as_u16(), headers: head.headers, body })
         };
         within("an answer of SQS", exchange).await
     }
@@ -96,13 +111,22 @@ impl Sqs {
     }
 
     pub async fn call_with(&self, action: &str, body: Value, more: &[(&str, &str)]) -> Answer {
+        self.try_call_with(action, body, more).await.expect("an answer")
+    }
+
+    /// Sends a request in AWS JSON; returns `None` if the broker stopped in the meantime.
+    pub async fn try_call(&self, action: &str, body: Value) -> Option<Answer> {
+        self.try_call_with(action, body, &[]).await
+    }
+
+    async fn try_call_with(&self, action: &str, body: Value, more: &[(&str, &str)]) -> Option<Answer> {
         let target = format!("AmazonSQS.{action}");
         let mut headers = vec![("content-type", "application/x-amz-json-1.0"), ("x-amz-target", &*target)];
         headers.extend(more);
-        let answer = self.send("POST", "/", &headers, body.to_string()).await;
+        let answer = self.try_send("POST", "/", &headers, body.to_string()).await?;
         assert_eq!(answer.header("content-type"), "application/x-amz-json-1.0", "{answer:?}");
         assert_eq!(answer.header("x-amzn-requestid").len(), 36, "{answer:?}");
-        answer
+        Some(answer)
     }
 
     /// Sends a request of the Query protocol.
