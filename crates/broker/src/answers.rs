@@ -269,8 +269,8 @@ impl Answers {
         off_thread(work)
     }
 
-    /// Waits for a turn to read batches for which there is no permit yet. It is held until they have one, or are
-    /// dropped.
+    /// Waits for a turn to read batches from a file, for which there is no permit yet. It is held until they have one,
+    /// or are dropped.
     pub async fn read_turn(&self) -> Option<SemaphorePermit<'_>> {
         self.0.reading.acquire().await.ok()
     }

@@ -6,6 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use engine::{Error, ErrorKind, Isolation, Offset, PartitionId, RecordBatch, Result};
+use storage::Read;
 
 use crate::core::Core;
 use crate::partition::{Extent, PartitionCell};
@@ -101,6 +102,25 @@ impl Core {
         let limits = FetchLimits { bytes_min: 1, bytes_max, wait, isolation: Isolation::Uncommitted };
         let fetched = self.fetch_many(&[from], limits).await.pop();
         fetched.unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "a fetch of one partition has no answer")))
+    }
+
+    /// Returns the batches from an offset on if they are in memory, or none at the end of the log. Returns `None` if
+    /// they are in a file.
+    pub fn fetch_from_memory(
+        &self,
+        topic: &str,
+        partition: PartitionId,
+        offset: Offset,
+        bytes_max: usize,
+    ) -> Result<Option<Fetched>> {
+        self.check_nameless_read(topic)?;
+        self.check_read(topic)?;
+        let cell = self.topic(topic)?.partition(partition)?;
+        let (extent, read) = cell.begin_read(offset, bytes_max.min(FETCH_BYTES_MAX))?;
+        Ok(match read {
+            Read::Batches(batches) => Some(Fetched::of(extent, batches)),
+            Read::Cold(_) => None,
+        })
     }
 
     /// Returns batches of many partitions, in the order of `from`. If they have fewer than `bytes_min` bytes, waits for

@@ -35,14 +35,18 @@ impl Drop for NextAppend<'_> {
 impl PartitionCell {
     /// Returns the batches from an offset on, and the bounds of the log.
     pub(crate) async fn read(&self, from: Offset, bytes_max: usize) -> Result<(Extent, Vec<RecordBatch>)> {
-        let (extent, read) = {
-            let state = self.state.lock();
-            if state.is_deleted {
-                return Err(self.gone());
-            }
-            (state.extent(), state.log.read(from, bytes_max)?)
-        };
+        let (extent, read) = self.begin_read(from, bytes_max)?;
         Ok((extent, batches_of(read).await?))
+    }
+
+    /// Returns the batches from an offset on if they are in memory, or the read of a file that fetches them, and the
+    /// bounds of the log.
+    pub(crate) fn begin_read(&self, from: Offset, bytes_max: usize) -> Result<(Extent, Read)> {
+        let state = self.state.lock();
+        if state.is_deleted {
+            return Err(self.gone());
+        }
+        Ok((state.extent(), state.log.read(from, bytes_max)?))
     }
 
     /// Returns the batches from an offset up to the stable end of the log, and the aborted transactions among them.

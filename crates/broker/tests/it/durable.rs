@@ -100,6 +100,28 @@ async fn a_retried_batch_is_in_the_log_once_across_restarts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_fetch_from_memory_reads_no_file() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let publish_large = async |broker: &Broker| {
+        let batch = crate::support::batch(1, 200 << 10);
+        let mut wakes = Wakes::default();
+        within("a publish", broker.publish("t", Some(0), Acks::Committed, batch, &mut wakes)).await.expect("published");
+    };
+    publish_large(&open(dir.path())).await;
+    // After a restart, a large batch is only in a segment.
+    let broker = open(dir.path());
+    let from_memory = |offset| {
+        let found = broker.fetch_from_memory("t", 0, offset, 1).map_err(|error| error.kind);
+        found.map(|found| found.map(|fetched| fetched.batches.len()))
+    };
+    assert_eq!(from_memory(0), Ok(None));
+    assert_eq!(from_memory(1), Ok(Some(0)), "the end of the log");
+    publish_large(&broker).await;
+    assert_eq!(from_memory(1), Ok(Some(1)));
+    assert_eq!(from_memory(3), Err(ErrorKind::OutOfRange));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_acknowledgement_has_its_requested_level() {
     let dir = tempfile::tempdir().expect("a folder");
     let broker = open(dir.path());

@@ -291,8 +291,15 @@ pub(super) async fn fetch(
     let mut held = None;
     let mut wait = Duration::from_millis(wait_ms.into());
     for _ in 0..ROOM_TRIES_MAX {
-        let mut turn = room.read_turn().await;
-        let mut fetched = broker.fetch(&topic, partition, offset, bytes_max as usize, Duration::ZERO).await?;
+        // Batches in memory cost nothing; those in a file are held from the read on.
+        let mut turn = None;
+        let mut fetched = match broker.fetch_from_memory(&topic, partition, offset, bytes_max as usize)? {
+            Some(fetched) => fetched,
+            None => {
+                turn = room.read_turn().await;
+                broker.fetch(&topic, partition, offset, bytes_max as usize, Duration::ZERO).await?
+            }
+        };
         if fetched.batches.is_empty() && !wait.is_zero() {
             turn = None;
             fetched = broker.fetch(&topic, partition, offset, bytes_max as usize, wait).await?;
