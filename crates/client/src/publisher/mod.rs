@@ -333,7 +333,7 @@ async fn acknowledged(session: &Session, answer: oneshot::Receiver<Result<Respon
 }
 
 fn builder_of(records: &[Record]) -> Result<BatchBuilder> {
-    let mut builder = BatchBuilder::new();
+    let mut builder = BatchBuilder::with_room(records.iter().map(Record::bytes_in_batch).sum());
     let now = now_ms();
     for record in records {
         builder.push_record(record, now)?;

@@ -63,6 +63,9 @@ const TRANSACTIONAL_BIT: u8 = 0x10;
 const CONTROL_BIT: u8 = 0x20;
 /// Bytes of a batch up to and including the length field, which counts only the bytes after itself.
 const LENGTH_OVERHEAD: usize = 12;
+/// Bytes of a record, and of a header, beside their contents: the lengths, deltas and counts, which rarely take more.
+const RECORD_OVERHEAD_BYTES: usize = 20;
+const HEADER_OVERHEAD_BYTES: usize = 6;
 
 /// Guarantee that an acknowledgement of a publish gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -151,6 +154,13 @@ impl Record {
 
     pub fn header(&self, name: &str) -> Option<&Bytes> {
         self.headers.iter().find(|(key, _)| key == name.as_bytes()).and_then(|(_, value)| value.as_ref())
+    }
+
+    /// Returns about the number of bytes that the record takes in a batch, rather too many than too few.
+    pub fn bytes_in_batch(&self) -> usize {
+        let bytes = |field: &Option<Bytes>| field.as_ref().map_or(0, Bytes::len);
+        let headers = self.headers.iter().map(|(name, value)| name.len() + bytes(value) + HEADER_OVERHEAD_BYTES);
+        RECORD_OVERHEAD_BYTES + bytes(&self.key) + bytes(&self.value) + headers.sum::<usize>()
     }
 }
 
