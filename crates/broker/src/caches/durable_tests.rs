@@ -223,15 +223,14 @@ async fn while_others_change_it_a_dump_loses_nothing_wherever_it_is_cut_off() {
             let log = log_of(&dumper);
             dumper.caches.dump(&log).await
         });
-        let cut_off = killed(dir.path());
+        let (_left, cut_off) = after_kill(dir.path(), 1 << 20).await;
         writing.await.expect("no panic");
         dumping.await.expect("no panic").expect("dumped");
         cache.settled().wait().await.expect("durable");
         let left = killed(dir.path());
         let again = on_disk(left.path()).await;
         assert_eq!(contents(&again.caches.open("c").expect("there")), contents(&cache), "seed {seed}");
-        let again = on_disk(cut_off.path()).await;
-        let found = contents(&again.caches.open("c").expect("there"));
+        let found = contents(&cut_off.caches.open("c").expect("there"));
         let flushed = contents(&cache).len() < 3000;
         assert!(flushed || (0..3000u32).all(|number| found.contains_key(&number.to_be_bytes()[..])), "seed {seed}");
         let both = [&b"left"[..], b"right"].map(|key| found.get(key).map(|(value, ..)| value.contains("left")));
