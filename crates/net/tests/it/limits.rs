@@ -27,6 +27,7 @@ async fn requests_beyond_the_cap_are_answered_busy(way: Way) {
         peer.send_all(&[call(1, "wait x"), call(2, "wait x"), call(3, "echo no"), open(4, None, "collect no")]).await;
         peer.send_all(&[piece(4, b"skipped", true)]).await;
         fixture.world.until_times("begin x", 2).await;
+        until("the others are refused", || fixture.totals().requests_refused == 2).await;
         // Requests of other peers, too.
         let mut other = fixture.dial(way).await;
         other.assert_fault(5, "echo no", FaultKind::Busy).await;
