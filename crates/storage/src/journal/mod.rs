@@ -1,9 +1,9 @@
 //! Journal: an appended entry of any kind is durable once its position is synced.
 //!
 //! An append puts an entry into a queue and returns. A few threads take turns: one gathers all queued entries, writes
-//! them as one block and syncs; in the meantime another gathers the entries that came since. This way many small
-//! entries cost one sync, a single entry waits for no other, and there is no timer. Blocks are finished in the order of
-//! their positions.
+//! them as one block and syncs. The next one gathers the entries that came since, after that sync or, if the block has
+//! a single entry, at once. This way many small entries cost one sync, a single entry delays no other, and there is no
+//! timer. Blocks are finished in the order of their positions.
 
 pub mod block;
 mod files;
@@ -553,8 +553,8 @@ impl Shared {
                 };
                 let mut written = self.write(&mut writer, entries, thread);
                 self.writing.store(0, Ordering::Relaxed);
-                // While much data is synced, the next block gathers more: fewer syncs cost less than overlapping ones.
-                if !written.placed.is_empty() {
+                // While it is synced, the next block gathers more: fewer syncs cost less than overlapping ones.
+                if written.entries.len() > 1 || !written.placed.is_empty() {
                     self.sync(&mut written, thread);
                 }
                 written
