@@ -105,7 +105,10 @@ fn repair_after(harm: Harm, site: &Site, path: &Path, kind: Kind) {
     };
     assert!(!is_wrong || !report.damages.is_empty(), "{place}: nothing is found");
     for damage in &report.damages {
-        assert!(damage.message.contains(&path.display().to_string()), "{place}: {damage:?}");
+        // A journal that lost the deletion of a topic still refers to its segments.
+        let is_deleted = damage.concerns.as_ref().is_some_and(|(topic, _)| !site.model.has(topic));
+        let is_known = damage.message.contains(&path.display().to_string());
+        assert!(is_known || kind == Kind::Journal && is_deleted, "{place}: {damage:?}");
     }
     let before: Vec<_> = disk.files().into_iter().map(|(path, _)| (disk.contents(&path), path)).collect();
     let plan = inspection.plan().expect("a plan");
