@@ -523,3 +523,17 @@ fn a_batch_of_one_record_takes_no_memory_beside_its_bytes() {
         }
     }
 }
+
+/// A batch whose room was reserved for known records is not moved while they are added.
+#[test]
+fn records_take_no_more_bytes_in_a_batch_than_announced() {
+    let of = |bytes: usize| Record { timestamp_ms: 1, ..Record::new(vec![7; bytes]) };
+    let keyed = of(300).with_key(vec![1; 70]).with_header("name", "value").with_header(vec![2; 200], "");
+    let records = [of(0), of(1), of(1000), of(100_000), keyed, Record { value: None, ..of(0) }];
+    for count in [1, records.len()] {
+        let records = &records[..count];
+        let announced: usize = records.iter().map(Record::bytes_in_batch).sum();
+        let taken = builder_of(records).len() - BATCH_HEADER_BYTES;
+        assert!((taken..=taken + 20 * count).contains(&announced), "{announced} announced, {taken} taken");
+    }
+}
