@@ -407,6 +407,13 @@ pub(crate) fn make_dir(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     disk.sync_dir(above)
 }
 
+/// Creates the directory of a partition. Its name and those above it, from the data directory down, are durable
+/// afterwards, even if a killed broker created some of them.
+pub(crate) fn make_partition_dir(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    make_dir(disk, path)?;
+    path.ancestors().skip(1).take(3).try_for_each(|above| disk.sync_dir(above))
+}
+
 /// Replaces a small file atomically: after a crash either the old or the new contents exist.
 pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut aside = PathBuf::from(path);

@@ -17,7 +17,7 @@ use engine::{Error, ErrorKind, Offset, PartitionId, Result, TopicName, TopicSett
 
 use crate::apply::start_of;
 use crate::checkpoint::{Catalog, ends};
-use crate::disk::{Disk, failed, make_dir};
+use crate::disk::{Disk, failed, make_partition_dir};
 use crate::info::{CompactionSettings, PartitionInfo, SegmentInfo, stream};
 use crate::journal::EntryKind;
 use crate::journal::block::SegmentPart;
@@ -328,7 +328,7 @@ impl State {
                     Entry::Vacant(none) => {
                         let disk = &*self.shared.disk;
                         let dir = partition.dir();
-                        make_dir(disk, &dir).map_err(failed("make", &dir))?;
+                        make_partition_dir(disk, &dir).map_err(failed("make", &dir))?;
                         none.insert(Salvage::create(disk, &dir, origin.position)?)
                     }
                 };

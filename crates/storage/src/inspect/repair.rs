@@ -19,7 +19,7 @@ use super::dump::{self, EntryContent, Item};
 use super::{Inspection, cause, names};
 use crate::apply::start_of;
 use crate::checkpoint::{Catalog, Checkpoint, ends};
-use crate::disk::{Disk, DiskFile, failed, make_dir, replace};
+use crate::disk::{Disk, DiskFile, failed, make_partition_dir, replace};
 use crate::info::{PartitionInfo, SegmentInfo};
 use crate::journal::JournalSettings;
 use crate::journal::block::{BlockHead, EntryKind, FileHead, PAGE_BYTES, Row, SegmentPart, checksum};
@@ -70,6 +70,8 @@ impl Plan {
 struct Tail {
     spans: Vec<(Offset, Offset)>,
     start: Offset,
+    /// Offset after the last record of the entries so far, for a broker that reads them in order.
+    end: Offset,
     /// Number of entries since the last readable one.
     unread: u64,
     is_damaged: bool,
@@ -81,6 +83,7 @@ impl Tail {
             (EntryKind::Batch, Some(body)) if let Ok(span) = span_of(body) => {
                 self.spans.push(span);
                 self.unread = 0;
+                self.reach(span);
             }
             (EntryKind::Start, Some(body)) if let Ok(start) = start_of(body) => {
                 self.start = self.start.max(start);
@@ -90,6 +93,13 @@ impl Tail {
                 self.is_damaged = true;
             }
         }
+    }
+
+    /// Continues with records between two offsets. After a gap a broker refuses the partition, even if a later entry
+    /// describes a segment with the missing records.
+    fn reach(&mut self, (from, to): (Offset, Offset)) {
+        self.is_damaged |= from > self.end;
+        self.end = self.end.max(to);
     }
 }
 
@@ -124,7 +134,7 @@ impl Known {
                 }
             }
             (EntryKind::Batch | EntryKind::Start | EntryKind::Segment, body) => {
-                self.tails.entry(found.stream).or_default().push(found.kind, body.as_ref().ok().copied());
+                self.tail(found.stream).push(found.kind, body.as_ref().ok().copied());
             }
             _ => {}
         }
@@ -132,9 +142,15 @@ impl Known {
 
     /// Extends the segments of a partition: their batches are read there.
     fn extend(&mut self, stream: u64, part: &SegmentPart) {
+        self.tail(stream).reach((part.from_offset, part.to_offset));
         if let Some(info) = partition_mut(&mut self.catalog, stream) {
             info.extend(part);
         }
+    }
+
+    fn tail(&mut self, stream: u64) -> &mut Tail {
+        let end = || partition_of(&self.catalog, stream).end();
+        self.tails.entry(stream).or_insert_with(|| Tail { end: end(), ..Tail::default() })
     }
 }
 
@@ -148,12 +164,13 @@ impl Inspection {
         let mut known = Known { catalog: catalog.clone(), tails: HashMap::new() };
         for (stream, dir, info) in self.partitions() {
             self.each_put_aside(&dir, info, &mut |put| {
-                let tail = known.tails.entry(stream).or_default();
                 match put {
                     Put::Part(part) => known.extend(stream, &part),
-                    Put::Batch(batch) => tail.push(EntryKind::Batch, Some(&batch.bytes()[..BATCH_HEADER_BYTES])),
-                    Put::Start(start) => tail.push(EntryKind::Start, Some(&start.to_le_bytes())),
-                    Put::Damage => tail.push(EntryKind::Batch, None),
+                    Put::Batch(batch) => {
+                        known.tail(stream).push(EntryKind::Batch, Some(&batch.bytes()[..BATCH_HEADER_BYTES]))
+                    }
+                    Put::Start(start) => known.tail(stream).push(EntryKind::Start, Some(&start.to_le_bytes())),
+                    Put::Damage => known.tail(stream).push(EntryKind::Batch, None),
                 }
                 Ok(())
             })?;
@@ -282,6 +299,20 @@ impl Inspection {
         Ok(())
     }
 
+    /// Passes the salvaged batches between two offsets to `each`.
+    fn each_batch_aside(
+        &self,
+        dir: &Path,
+        info: &PartitionInfo,
+        (from, to): (Offset, Offset),
+        each: &mut dyn FnMut(RecordBatch) -> Result<()>,
+    ) -> Result<()> {
+        self.each_put_aside(dir, info, &mut |put| match put {
+            Put::Batch(batch) if from <= batch.base_offset() && batch.next_offset() <= to => each(batch),
+            _ => Ok(()),
+        })
+    }
+
     /// Executes the steps of [`Inspection::plan`]. The journal is given up only if `drops_journal` is set.
     pub fn repair(mut self, drops_journal: bool, settings: StoreSettings, clock: fn() -> u64) -> Result<Self> {
         let plan = self.plan()?;
@@ -324,7 +355,7 @@ impl Inspection {
                         Entry::Occupied(salvage) => salvage.into_mut(),
                         Entry::Vacant(none) => {
                             let dir = self.dir_of(found.stream);
-                            make_dir(&*self.disk, &dir).map_err(failed("make", &dir))?;
+                            make_partition_dir(&*self.disk, &dir).map_err(failed("make", &dir))?;
                             none.insert(Salvage::create(&*self.disk, &dir, position)?)
                         }
                     };
@@ -397,6 +428,7 @@ impl Inspection {
     }
 
     fn mend_one(&self, dir: &Path, info: &PartitionInfo, now_ms: u64, old: &mut Vec<PathBuf>) -> Result<PartitionInfo> {
+        make_partition_dir(&*self.disk, dir).map_err(failed("make", dir))?;
         let mut info = info.clone();
         self.each_put_aside(dir, &info.clone(), &mut |put| {
             if let Put::Part(part) = put {
@@ -408,20 +440,29 @@ impl Inspection {
         let mut mended = PartitionInfo { segments: Vec::new(), salvages: Vec::new(), ..info.clone() };
         let mut producers =
             if info.producers.is_empty() { Producers::default() } else { Producers::decode(info.producers.clone())? };
-        for segment in &info.segments {
-            let end = mended.segments.last().map_or(info.start.min(segment.base), |last| last.end);
-            if end < segment.base {
-                // The entry that describes what was there cannot be read.
-                let missing = SegmentInfo { base: end, generation: segment.generation + 1, ..*segment };
-                mended.segments.push(Writer::create(&*self.disk, dir, missing)?.finish(segment.base)?);
-            }
-            let spots = scan::segment(&*self.disk, dir, segment).ok();
-            let batches = || spots.iter().flatten().filter_map(batch_of);
-            for batch in batches().filter(|batch| batch.base_offset() >= info.producers_end) {
+        let mut note = |batch: &RecordBatch, mended: &mut PartitionInfo| {
+            if batch.base_offset() >= mended.producers_end {
                 producers.replay(batch);
                 mended.producers_end = batch.next_offset();
             }
+        };
+        for segment in &info.segments {
+            let end = mended.segments.last().map_or(info.start.min(segment.base), |last| last.end);
+            if end < segment.base {
+                // The entry that describes the segment there cannot be read. The journal may have some of its batches.
+                old.push(dir.join(log_name(end, 0)));
+                let made = SegmentInfo { base: end, generation: segment.generation + 1, ..*segment };
+                let mut writer = Writer::create(&*self.disk, dir, made)?;
+                self.each_batch_aside(dir, info, (end, segment.base), &mut |batch| {
+                    note(&batch, &mut mended);
+                    writer.push(&batch)
+                })?;
+                mended.segments.push(writer.finish(segment.base)?);
+            }
+            let spots = scan::segment(&*self.disk, dir, segment).ok();
+            let batches = || spots.iter().flatten().filter_map(batch_of);
             if is_whole(spots.as_deref()) {
+                batches().for_each(|batch| note(batch, &mut mended));
                 let latest = batches().map(RecordBatch::max_timestamp_ms).max();
                 let timestamp_ms_max = segment.timestamp_ms_max.max(latest.unwrap_or(i64::MIN));
                 // Its last part may be in the system's memory only.
@@ -433,23 +474,21 @@ impl Inspection {
             old.push(dir.join(log_name(segment.base, segment.generation)));
             let made = SegmentInfo { generation: segment.generation + 1, ..*segment };
             let mut writer = Writer::create(&*self.disk, dir, made)?;
-            let whole = spots.iter().flatten().filter_map(batch_of).cloned();
-            let mut batches: BTreeMap<Offset, RecordBatch> = whole.map(|batch| (batch.base_offset(), batch)).collect();
+            let mut all: BTreeMap<Offset, RecordBatch> =
+                batches().map(|batch| (batch.base_offset(), batch.clone())).collect();
             // Batches in the segment since the last checkpoint were in the journal as well.
-            self.each_put_aside(dir, info, &mut |item| {
-                if let Put::Batch(batch) = item
-                    && batch.base_offset() >= segment.base
-                    && batch.next_offset() <= segment.end
-                {
-                    batches.entry(batch.base_offset()).or_insert(batch);
-                }
+            self.each_batch_aside(dir, info, (segment.base, segment.end), &mut |batch| {
+                all.entry(batch.base_offset()).or_insert(batch);
                 Ok(())
             })?;
-            batches.values().try_for_each(|batch| writer.push(batch))?;
+            for batch in all.values() {
+                note(batch, &mut mended);
+                writer.push(batch)?;
+            }
             mended.segments.push(writer.finish(segment.end)?);
         }
         if !info.salvages.is_empty() {
-            self.append_salvages(dir, info, now_ms, &mut producers, &mut mended)?;
+            self.append_salvages(dir, info, now_ms, &mut note, &mut mended)?;
             old.extend(info.salvages.iter().map(|position| salvage::path(dir, *position)));
         }
         if !producers.is_empty() {
@@ -467,7 +506,7 @@ impl Inspection {
         dir: &Path,
         info: &PartitionInfo,
         now_ms: u64,
-        producers: &mut Producers,
+        note: &mut dyn FnMut(&RecordBatch, &mut PartitionInfo),
         mended: &mut PartitionInfo,
     ) -> Result<()> {
         let end = info.end();
@@ -484,10 +523,7 @@ impl Inspection {
         let mut writer = Writer::create(&*self.disk, dir, made)?;
         self.each_put_aside(dir, info, &mut |item| match item {
             Put::Batch(batch) => {
-                if batch.base_offset() >= mended.producers_end {
-                    producers.replay(&batch);
-                    mended.producers_end = batch.next_offset();
-                }
+                note(&batch, mended);
                 writer.push(&batch)
             }
             Put::Start(start) => {
@@ -520,7 +556,6 @@ impl Writer {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => disk.create(&path),
         };
-        make_dir(disk, dir).map_err(failed("make", dir))?;
         let file = create().map_err(failed("make", &path))?;
         let info = SegmentInfo { end: info.base, bytes: 0, timestamp_ms_max: i64::MIN, ..info };
         Ok(Self { path, file, info })
