@@ -421,11 +421,8 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         write(std::slice::from_mut(self));
         self.drop_streams();
-        let later = std::mem::take(&mut self.later);
-        if !later.is_done() {
-            // No caller waits for it.
-            self.cache.finish_later(later);
-        }
+        // No caller waits for it.
+        self.cache.finish_later(std::mem::take(&mut self.later));
     }
 }
 

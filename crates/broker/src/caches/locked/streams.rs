@@ -43,7 +43,7 @@ impl Locked<'_> {
         };
         // A key that has just expired may have been a stream.
         let cache = self.cache;
-        let dropped = cache.dropped_streams(self.stripe(key).0);
+        let dropped = cache.delete_streams(self.stripe(key).0.take_lost());
         self.wait_also(dropped);
         found
     }
@@ -138,8 +138,10 @@ impl Locked<'_> {
     /// Deletes the streams whose keys were removed.
     pub(super) fn drop_streams(&mut self) {
         for (_, stripe) in &mut self.stripes {
-            let dropped = self.cache.dropped_streams(stripe);
-            self.later = std::mem::take(&mut self.later).and(dropped);
+            let lost = stripe.take_lost();
+            if !lost.is_empty() {
+                self.later = std::mem::take(&mut self.later).and(self.cache.delete_streams(lost));
+            }
         }
     }
 }
@@ -149,22 +151,25 @@ impl Cache {
         StreamPlace { cache: self.name.as_str().as_bytes().into(), key: key.into(), expires_ms }
     }
 
-    /// Deletes the streams of a stripe whose keys were removed. Returns the deletions, to wait until they are durable.
-    fn dropped_streams(&self, stripe: &mut Kept) -> Commit {
-        let lost = stripe.take_lost();
+    /// Deletes streams whose keys were removed. Returns the deletions, to wait until they are durable.
+    fn delete_streams(&self, lost: Vec<TopicId>) -> Commit {
         Commit::all(lost.into_iter().filter_map(|id| self.streams.delete(id)))
     }
 
     /// Deletes the streams of a stripe whose keys were removed, if no caller waits for that.
     pub(in crate::caches) fn drop_streams(&self, stripe: &mut Kept) {
-        let later = self.dropped_streams(stripe);
-        if !later.is_done() {
-            self.finish_later(later);
+        let lost = stripe.take_lost();
+        // Every change of a cache comes here, and few remove a stream.
+        if !lost.is_empty() {
+            self.finish_later(self.delete_streams(lost));
         }
     }
 
     /// Waits for pending changes of streams in the background.
     pub(crate) fn finish_later(&self, commit: Commit) {
+        if commit.is_done() {
+            return;
+        }
         let name = self.name.clone();
         tokio::spawn(async move {
             if let Err(error) = commit.wait().await {
