@@ -50,7 +50,7 @@ fn output(run: &Run) -> String {
     let json = match (run.kind, command) {
         (Kind::Bench("queue_load"), "costs") => return COSTS.to_owned(),
         (Kind::Bench("queue_load"), "") => return LOAD.to_owned(),
-        (Kind::Bench("cache_load"), "speed") => return SPEED.to_owned(),
+        (Kind::TimedBench("cache_load"), "speed") => return SPEED.to_owned(),
         (Kind::Broker(_), "pubsub") => PUBSUB,
         (Kind::Broker(_), "stream") => STREAM,
         (Kind::Broker(_), "cache") => CACHE,

@@ -2,7 +2,8 @@
 //!
 //! It builds both trees, each with its own release profile and toolchain, and measures each figure in rounds: old, new,
 //! old, new. The speed of a machine drifts from minute to minute, so the result is the median of the ratios within
-//! rounds. Every run has its own server process, and the load is another process.
+//! rounds. Every run has its own server process, and the load is another process. Programs whose phases take a fixed
+//! time run together on one processor instead ([`figures::Kind::TimedBench`]).
 //!
 //! **One load for both.** If a load can connect to a running server, it is `thalweg bench` of the new tree for both
 //! servers, so that only the servers differ. A change of the client or of the load itself then changes both sides, and
@@ -129,8 +130,7 @@ fn measure(figures: &[&Figure], options: &Options<'_>, old: &Tree, new: &Tree) -
     let mut rounds = vec![Vec::new(); figures.len()];
     for round in 1..=options.rounds {
         let outputs = timed(&format!("{name}, round {round} of {}", options.rounds), || {
-            let sample = |tree| sample::sample(run, options.is_quick, tree, new);
-            Ok([sample(old)?, sample(new)?])
+            sample::round(run, options.is_quick, [old, new])
         })?;
         for (figure, rounds) in figures.iter().zip(&mut rounds) {
             let [old, new] = &outputs;

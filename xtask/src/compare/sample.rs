@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Child;
-use std::thread::sleep;
+use std::thread::{ScopedJoinHandle, scope, sleep};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -22,17 +22,39 @@ const POLL_EVERY: Duration = Duration::from_millis(5);
 /// Arguments of a broker with only the native door. The loads are lossless: a publisher waits for slow subscribers.
 const BROKER: &str = "serve --native 127.0.0.1:0 --http off --kafka off --pubsub off --redis off --sqs off \
                       --set log=warn --set publish_queue_wait_timeout_ms=20000 --ready-file {ready}";
+/// Command that runs another one on the first processor only.
+const ON_ONE_PROCESSOR: &str = "taskset --cpu-list 0";
 const RPC: &str = "bench rpc serve --bind 127.0.0.1:0";
+
+/// Runs the load once for each tree, and returns its outputs: of the old one, and of the new one.
+pub fn round(run: &Run, is_quick: bool, [old, new]: [&Tree; 2]) -> Outcome<[String; 2]> {
+    let sample = |tree| sample(run, is_quick, tree, new);
+    match run.kind {
+        Kind::TimedBench(_) => {
+            let [old, new] = scope(|scope| [old, new].map(|tree| scope.spawn(move || sample(tree))).map(ended));
+            Ok([old?, new?])
+        }
+        Kind::Broker(_) | Kind::Rpc(_) | Kind::Own | Kind::Bench(_) => Ok([sample(old)?, sample(new)?]),
+    }
+}
+
+fn ended(run: ScopedJoinHandle<'_, Outcome<String>>) -> Outcome<String> {
+    run.join().unwrap_or_else(|_| Err("the measurement panicked".to_owned()))
+}
 
 /// Runs the load against the server of this tree, and returns the output of the load. If the load can connect to a
 /// running server, it is the program of the new tree.
-pub fn sample(run: &Run, is_quick: bool, tree: &Tree, new: &Tree) -> Outcome<String> {
+fn sample(run: &Run, is_quick: bool, tree: &Tree, new: &Tree) -> Outcome<String> {
     let size = if is_quick { run.quick.unwrap_or_default() } else { run.size };
     let load = format!("{} {size}", run.load);
     let bench = |tree: &Tree| Ok::<_, String>(Call::new(tree.program(THALWEG)?).arg("--json"));
     let (server, load_of) = match run.kind {
         Kind::Bench(target) => {
             return Call::new(tree.program(target)?).args(load.split_whitespace()).within(LOAD_TIMEOUT).output();
+        }
+        Kind::TimedBench(target) => {
+            let call = Call::new(tree.program(target)?).args(load.split_whitespace());
+            return call.after(Call::line(ON_ONE_PROCESSOR)).within(LOAD_TIMEOUT).output();
         }
         Kind::Own => {
             return bench(tree)?.arg("bench").args(load.split_whitespace()).within(LOAD_TIMEOUT).output();
