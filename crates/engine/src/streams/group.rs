@@ -73,10 +73,6 @@ impl Group {
         self.consumers.iter().map(|(name, consumer)| (name, consumer.seen_ms, consumer.pending.len()))
     }
 
-    pub fn has_consumer(&self, name: &[u8]) -> bool {
-        self.consumers.contains_key(name)
-    }
-
     /// Updates the time at which a consumer was last seen. Creates it if it does not exist, and then returns `true`.
     pub fn see(&mut self, name: &[u8], now_ms: u64) -> Result<bool> {
         if let Some(consumer) = self.consumers.get_mut(name) {
