@@ -20,12 +20,12 @@ use tokio::sync::oneshot;
 #[derive(Default)]
 #[must_use = "what was appended may not be durable yet"]
 pub struct Commit {
-    sync: Option<Sync>,
+    pending: Option<Pending>,
     later: Vec<BoxFuture<'static, Result<()>>>,
 }
 
 /// A sync of the journal that is awaited.
-struct Sync {
+struct Pending {
     log: LogNumber,
     /// Everything in the log before this offset is durable then.
     until: Offset,
@@ -65,13 +65,13 @@ impl Commit {
 
     /// Returns a commit that ends as this future does.
     pub(crate) fn later(future: impl Future<Output = Result<()>> + Send + 'static) -> Self {
-        Self { sync: None, later: vec![future.boxed()] }
+        Self { pending: None, later: vec![future.boxed()] }
     }
 
     /// Returns the commit of all that a log has before an offset. The sender must be told when that is durable.
     pub(crate) fn sync(log: LogNumber, until: Offset) -> (oneshot::Sender<Result<()>>, Self) {
         let (sender, synced) = oneshot::channel();
-        (sender, Self { sync: Some(Sync { log, until, synced }), later: Vec::new() })
+        (sender, Self { pending: Some(Pending { log, until, synced }), later: Vec::new() })
     }
 
     /// Returns the commit of one entry of the journal, and the owner with which the entry is appended.
@@ -87,14 +87,14 @@ impl Commit {
 
     /// Returns the commit of both. Of two appends to one log it waits for the later one only.
     pub fn and(mut self, other: Self) -> Self {
-        let (first, last) = match (self.sync, other.sync) {
+        let (first, last) = match (self.pending, other.pending) {
             (Some(a), Some(b)) if a.log == b.log => (None, Some(if a.until >= b.until { a } else { b })),
             (Some(a), Some(b)) => (Some(a), Some(b)),
             (a, b) => (None, a.or(b)),
         };
         self.later.extend(other.later);
         self.later.extend(first.map(|first| first.wait().boxed()));
-        Self { sync: last, later: self.later }
+        Self { pending: last, later: self.later }
     }
 
     /// Returns a commit that ends as `after` makes of the outcome of this one.
@@ -107,14 +107,14 @@ impl Commit {
 
     /// Returns `true` if [`Commit::wait`] has nothing to wait for.
     pub fn is_done(&self) -> bool {
-        self.sync.is_none() && self.later.is_empty()
+        self.pending.is_none() && self.later.is_empty()
     }
 
     /// Waits until all of it is durable, and returns the first error. An error of one part does not end the wait for
     /// the others.
     pub async fn wait(self) -> Result<()> {
-        let mut outcome = match self.sync {
-            Some(sync) => sync.wait().await,
+        let mut outcome = match self.pending {
+            Some(pending) => pending.wait().await,
             None => Ok(()),
         };
         for later in self.later {
@@ -134,7 +134,7 @@ impl Commit {
     }
 }
 
-impl Sync {
+impl Pending {
     async fn wait(self) -> Result<()> {
         self.synced.await.unwrap_or_else(|gone| {
             Err(Error::new(ErrorKind::Internal, format!("the log was closed before this was durable: {gone}")))
