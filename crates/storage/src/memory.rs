@@ -27,7 +27,8 @@ struct Entry {
     forgotten: Option<Box<Forgotten>>,
 }
 
-/// Log in memory: everything is committed at once, and a restart deletes it. Behind a lock it is a [`PartitionLog`].
+/// Log in memory: everything is committed immediately, and a restart deletes it. `Mutex<MemoryLog>` implements
+/// [`PartitionLog`].
 ///
 /// Invariant: entries are in the order of their offsets, the last batch ended at `end` when it was appended, and the
 /// first entry has a batch. Offsets between two batches were forgotten.

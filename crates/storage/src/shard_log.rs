@@ -1,9 +1,9 @@
 //! The log of a shard: the seam between the partitions of a data directory and what makes their entries durable.
 //!
-//! All entries of a store go through one [`ShardLog::append`], and their owners learn through [`Owner`] that they are
-//! committed. Alone, the journal is the log, and an entry is committed when it is synced. Another log can be put in
-//! front of it ([`Store::open_behind`](crate::Store::open_behind)): it decides when an entry is committed, for example
-//! when a majority of nodes has synced it.
+//! All entries of a store go through one [`ShardLog::append`], and their owners are notified through [`Owner`] when
+//! they are committed. Alone, the journal is the log, and an entry is committed when it is synced. Another log can be
+//! put in front of it ([`Store::open_behind`](crate::Store::open_behind)): it decides when an entry is committed, for
+//! example when a majority of nodes has synced it.
 //!
 //! [`Owner`]: crate::Owner
 

@@ -98,7 +98,7 @@ pub(crate) struct Shared {
     pub(crate) tails: TailBytes,
     /// Maximum committed bytes in no segment; above it they have to be written immediately.
     pub(crate) unflushed_bytes_max: u64,
-    /// Maximum bytes of all tails; above it they are trimmed at once.
+    /// Maximum bytes of all tails; above it they are trimmed immediately.
     pub(crate) tail_bytes_max: u64,
     /// Threads that are woken when that limit is exceeded.
     pub(crate) background: Arc<Background>,

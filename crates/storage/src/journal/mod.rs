@@ -1,9 +1,9 @@
 //! Journal: an appended entry of any kind is durable once its position is synced.
 //!
 //! An append puts an entry into a queue and returns. A few threads take turns: one gathers all queued entries, writes
-//! them as one block and syncs. The next one gathers the entries that came since, after that sync or, if the block has
-//! a single entry, at once. This way many small entries cost one sync, a single entry delays no other, and there is no
-//! timer. Blocks are finished in the order of their positions.
+//! them as one block and syncs. The next one gathers the entries that were appended since, after that sync or, if the
+//! block has a single entry, immediately. This way many small entries cost one sync, a single entry delays no other,
+//! and there is no timer. Blocks are finished in the order of their positions.
 
 pub mod block;
 mod files;
@@ -67,8 +67,8 @@ pub struct JournalSettings {
     pub queue_bytes_max: usize,
     /// Maximum number of concurrent syncs, each with a thread.
     pub syncs_in_flight: usize,
-    /// Bytes of one partition in one block from which they are written straight to the partition's segment. A sync of
-    /// its own then costs less than writing the data a second time later.
+    /// Bytes of one partition in one block from which they are written straight to the partition's segment. A separate
+    /// sync then costs less than writing the data a second time later.
     pub through_bytes_min: usize,
 }
 

@@ -115,7 +115,7 @@ pub(crate) struct End {
     chain: Vec<u64>,
     /// Position after the last block.
     pub(crate) position: u64,
-    /// Position before which all was synced, as far as the blocks say.
+    /// Position before which all was synced, according to the blocks that were read.
     pub(crate) synced: u64,
 }
 
@@ -293,11 +293,11 @@ struct Scan<'r> {
     at: u64,
     /// Position at which an earlier reading ended.
     until: Option<u64>,
-    /// Topics that exist: the segments of others are gone.
+    /// Topics that exist at this position. Segments of deleted topics are not read: they may no longer exist.
     topics: BTreeSet<u32>,
     /// End of the last block; unknown at the origin.
     previous_end: Option<u64>,
-    /// Position before which all was synced, as far as the blocks say.
+    /// Position before which all was synced, according to the blocks read so far.
     synced: u64,
     /// Number of bytes that were read so far.
     read: u64,

@@ -70,7 +70,7 @@ struct State {
     /// Offset up to which all is in segments. It can be after `committed`: large batches are written to their segment
     /// first.
     flushed: Offset,
-    /// Such writes that are not committed as a whole: the offset at which each began, and the one at which it ends.
+    /// Writes to segments that are not wholly committed: the first offset of each, and the offset after its last.
     placing: VecDeque<(Offset, Offset)>,
     committed: Offset,
     end: Offset,

@@ -371,7 +371,7 @@ impl SqliteStore {
         self.shared.put(Op { kind: OpKind::Nothing, owner, mark: 0 })
     }
 
-    /// Deletes a topic with all its rows. It is gone when `owner` is notified.
+    /// Deletes a topic. It is deleted when `owner` is notified; the writer then removes its rows, some per transaction.
     pub fn delete_topic(&self, id: u32, owner: Arc<dyn Owner>) -> Result<()> {
         let id = id & !ID_BIT;
         let (name, partitions) = self.catalog.lock().place(id)?;

@@ -1,5 +1,5 @@
 //! Changes of the catalog, in the order of the log. A deletion, a growth and new settings are applied when they are
-//! committed; a creation, and ids of producers, when they are appended, so that records may follow at once.
+//! committed; a creation, and ids of producers, when they are appended, so that records may follow immediately.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -376,8 +376,8 @@ impl Store {
         self.changes.append(Change::Grow { id, partitions }, owner)
     }
 
-    /// Deletes a topic. It is gone when `owner` is notified. A background thread then removes the files immediately: a
-    /// full disk gets space without a checkpoint, for which it may have none.
+    /// Deletes a topic. It is deleted when `owner` is notified. A background thread then removes the files immediately:
+    /// a full disk gets space without a checkpoint, for which it may have none.
     pub fn delete_topic(&self, id: u32, owner: Arc<dyn Owner>) -> Result<()> {
         match self.sqlite_of(id) {
             Some(sqlite) => sqlite.delete_topic(id, owner),

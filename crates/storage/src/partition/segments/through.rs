@@ -29,7 +29,7 @@ pub(super) struct Through {
 
 /// Batch that was not committed when it was written.
 struct Pending {
-    /// Its first offset, and the one after its last.
+    /// First offset of the batch; `to` is the offset after its last record.
     from: Offset,
     to: Offset,
     /// Last segment without this batch and what follows it.
