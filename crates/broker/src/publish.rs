@@ -1,4 +1,4 @@
-//! A publish from admission to acknowledgement, on one screen.
+//! Publishing: admission, placement, append and acknowledgement.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! The periodic work of a broker on all topics: retention, and what queues have not looked at yet.
+//! The periodic work of a broker on all topics: retention, records that queues have not examined, and expired snapshots.
 
 use std::sync::Weak;
 use std::time::Duration;

@@ -61,7 +61,7 @@ pub struct Redrive {
 
 #[derive(Default)]
 pub(super) struct Redrives {
-    /// The newest move is the last.
+    /// Moves that run or have ended, oldest first.
     all: Mutex<VecDeque<Arc<Running>>>,
     ids: AtomicU64,
 }

@@ -68,7 +68,7 @@ pub struct Queues {
     restored: Restored,
     /// Held during the creation, change or deletion of a queue or a document.
     control: Arc<tokio::sync::Mutex<()>>,
-    /// Key with which receipts are sealed; set before the first queue is there.
+    /// Key with which receipts are sealed; set before the first queue exists.
     receipt_key: OnceCell<receipt::ReceiptKey>,
     redrives: dead::Redrives,
     pub(crate) events: QueueEvents,

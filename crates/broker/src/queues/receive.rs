@@ -91,7 +91,7 @@ impl Drop for Unread<'_> {
         let back = |view: &mut QueueView, _: &crate::log::Log| {
             self.leases.iter().for_each(|lease| view.queue.untake(lease));
         };
-        // Of a partition that is gone there is nothing to give back.
+        // A deleted partition has no leases to return.
         if let Err(error) = self.queues.change_view(self.partition, self.cell.id, back) {
             tracing::debug!(queue = %self.cell.definition().name, %error, "undelivered messages were not returned");
         }
