@@ -1,6 +1,6 @@
 //! Prints a batch in hex for each file in `testdata/batches`, for other implementations to read.
 
-#[allow(dead_code, reason = "what stands in the files beside the records is for the tests")]
+#[allow(dead_code, reason = "the files have more fields than the records, which only tests read")]
 #[path = "../tests/it/batches.rs"]
 mod batches;
 

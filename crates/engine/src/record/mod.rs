@@ -63,9 +63,9 @@ const TRANSACTIONAL_BIT: u8 = 0x10;
 const CONTROL_BIT: u8 = 0x20;
 /// Bytes of a batch up to and including the length field, which counts only the bytes after itself.
 const LENGTH_OVERHEAD: usize = 12;
-/// Bytes of a record beside its contents: lengths, deltas and a count, which rarely take more.
+/// Bytes of a record in addition to its contents: lengths, deltas and a count, which rarely take more.
 const RECORD_OVERHEAD_BYTES: usize = 20;
-/// Bytes of a header beside its contents: two lengths, which rarely take more.
+/// Bytes of a header in addition to its contents: two lengths, which rarely take more.
 const HEADER_OVERHEAD_BYTES: usize = 6;
 
 /// Guarantee that an acknowledgement of a publish gives.

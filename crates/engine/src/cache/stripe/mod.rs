@@ -49,7 +49,8 @@ pub(super) struct Slot {
     pub(super) state: State,
 }
 
-const _: () = assert!(size_of::<Slot>() <= 48, "a million entries take 48 MB beside what they are");
+const _: () =
+    assert!(size_of::<Slot>() <= 48, "the slots of a million entries take at most 48 MB in addition to their blocks");
 
 impl Slot {
     fn key(&self) -> &[u8] {
