@@ -265,8 +265,9 @@ pub struct Served {
     pub server: String,
     pub threads: usize,
     pub requests: u64,
-    /// CPU time since it began to listen.
+    /// CPU time of the process in user mode, in seconds since the server began to listen.
     pub user_seconds: f64,
+    /// CPU time of the process in the kernel, in seconds since the server began to listen.
     pub sys_seconds: f64,
     /// Connections that were opened.
     pub connections: u64,
