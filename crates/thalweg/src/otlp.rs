@@ -55,7 +55,7 @@ impl OtlpSettings {
     }
 }
 
-/// Exports until the drain begins, and once more at that time. If a collector does not answer, only its metrics are
+/// Exports until the drain begins, and again at that time. If a collector does not answer, only its metrics are
 /// lost.
 pub async fn run(settings: OtlpSettings, broker: Arc<Broker>, mut drain: Drain) {
     let sent = Arc::new(Counter::default());
