@@ -68,7 +68,10 @@ impl Core {
             names.retain(|name| !name.is_hidden() && pattern.matches(name));
             names
         });
-        names.await.map_err(|error| Error::new(ErrorKind::ShuttingDown, format!("the topics were not found: {error}")))
+        names.await.map_err(|error| {
+            let message = format!("the search for topics was interrupted ({error}): reconnect and subscribe again");
+            Error::new(ErrorKind::ShuttingDown, message)
+        })
     }
 }
 

@@ -221,5 +221,7 @@ pub(crate) async fn batches_of(read: Read) -> Result<Vec<RecordBatch>> {
         return batches;
     }
     let read = tokio::task::spawn_blocking(move || cold.run());
-    read.await.unwrap_or_else(|error| Err(Error::new(ErrorKind::Internal, format!("a read of a file failed: {error}"))))
+    read.await.unwrap_or_else(|error| {
+        Err(Error::new(ErrorKind::Internal, format!("the read of a file was interrupted ({error}): retry")))
+    })
 }

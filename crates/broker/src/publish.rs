@@ -412,7 +412,8 @@ async fn wait_for_room(
     }
     tokio::time::timeout_at(deadline, room).await.map_err(|elapsed| {
         Error::busy(format!(
-            "subscriber {} of topic {} reads too slowly and asked publishers to wait ({elapsed})",
+            "subscriber {} of topic {} is full (overflow = block) and freed no room within \
+             publish_queue_wait_timeout_ms ({elapsed}): retry, or give the subscriber another overflow policy",
             subscriber.id, cell.topic
         ))
     })

@@ -346,11 +346,14 @@ impl Security {
     /// read.
     pub async fn put_secret(self: &Arc<Self>, name: &str, secret: &[u8]) -> Result<()> {
         if secret.len() > SECRET_BYTES_MAX {
-            return Err(Error::too_large(format!("a secret has at most {SECRET_BYTES_MAX} bytes")));
+            return Err(Error::too_large(format!(
+                "a secret has at most {SECRET_BYTES_MAX} bytes, not {}",
+                secret.len()
+            )));
         }
         self.change(|tables, _| {
             if tables.secrets.len() >= SECRETS_MAX && !tables.secrets.contains_key(name) {
-                return Err(Error::busy(format!("this broker has {SECRETS_MAX} internal secrets, which is the limit")));
+                return Err(Error::busy(format!("internal secret limit reached ({SECRETS_MAX}): replace one instead")));
             }
             Ok((vec![SecurityRecord::Secret { name: name.to_owned(), value: Some(secret.to_vec()) }], ()))
         })

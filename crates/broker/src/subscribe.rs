@@ -74,9 +74,7 @@ impl Core {
     /// Opens a subscription. It waits only if a pattern matches many partitions, which are joined in slices.
     pub async fn subscribe(self: &Arc<Self>, mut request: Subscribe) -> Result<Subscription> {
         if self.metrics().subscribers.load(Ordering::Relaxed) >= SUBSCRIPTIONS_MAX {
-            return Err(Error::busy(format!(
-                "this broker has {SUBSCRIPTIONS_MAX} open subscriptions, which is the limit"
-            )));
+            return Err(Error::busy(format!("subscription limit reached ({SUBSCRIPTIONS_MAX}): close one first")));
         }
         let is_wildcard = !matches!(request.pattern, Pattern::Topic(_));
         if is_wildcard && matches!(request.start, Start::Offset(_) | Start::Offsets(_)) {

@@ -129,7 +129,7 @@ impl Groups {
             let mut groups = coordinator.shares.0.lock();
             if groups.len() >= GROUPS_MAX && !groups.contains_key(name) {
                 return Err(Error::busy(format!(
-                    "this broker has {GROUPS_MAX} share groups with members, which is the limit"
+                    "share group limit reached ({GROUPS_MAX} with members): end all members of one first"
                 ))
                 .into());
             }

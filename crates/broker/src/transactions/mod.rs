@@ -375,7 +375,8 @@ impl Transactions {
         }
         if cells.len() >= TRANSACTIONS_MAX {
             return Err(Error::busy(format!(
-                "this broker has {TRANSACTIONS_MAX} transactional ids, which is the limit"
+                "transactional id limit reached ({TRANSACTIONS_MAX}): reuse an id, or lower \
+                 transactional_id_expiration_ms so that unused ids expire"
             ))
             .into());
         }
