@@ -267,7 +267,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.redirect {
-            Some(address) => write!(f, "{}; ask {address} ({})", self.message, self.kind.name()),
+            Some(address) => write!(f, "{}; send the request to {address} ({})", self.message, self.kind.name()),
             None => write!(f, "{} ({})", self.message, self.kind.name()),
         }
     }
@@ -291,7 +291,7 @@ mod tests {
     fn a_not_leader_error_names_the_leader() {
         let error = Error::not_leader("orders 3 is led elsewhere", Some("b.example:7400"));
         assert_eq!((error.retry_class(), error.retry_after_ms), (RetryClass::Redirect, 0));
-        assert_eq!(error.to_string(), "orders 3 is led elsewhere; ask b.example:7400 (not_leader)");
+        assert_eq!(error.to_string(), "orders 3 is led elsewhere; send the request to b.example:7400 (not_leader)");
         assert_eq!(Error::not_leader("why", None).to_string(), "why (not_leader)");
         let redirects = |kind: ErrorKind| kind.retry_class() == RetryClass::Redirect;
         assert_eq!(ErrorKind::ALL.into_iter().filter(|kind| redirects(*kind)).count(), 1);

@@ -96,7 +96,7 @@ fn check_name(what: &str, name: &str) -> Result<()> {
         return Err(Error::invalid(format!("{what} has 1 to {GROUP_NAME_BYTES_MAX} bytes, not {}", name.len())));
     }
     if name.chars().any(char::is_control) {
-        return Err(Error::invalid(format!("{what} has no control characters: {name:?}")));
+        return Err(Error::invalid(format!("{what} must not contain control characters: {name:?}")));
     }
     Ok(())
 }

@@ -68,6 +68,10 @@ const RECORD_OVERHEAD_BYTES: usize = 20;
 /// Bytes of a header in addition to its contents: two lengths, which rarely take more.
 const HEADER_OVERHEAD_BYTES: usize = 6;
 
+/// Largest base offset of a batch. Other systems read offsets as signed numbers, and even the last offset needs a next
+/// one.
+const BASE_OFFSET_MAX: Offset = i64::MAX as u64 - i32::MAX as u64;
+
 /// Guarantee that an acknowledgement of a publish gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
@@ -476,9 +480,9 @@ pub struct RecordBatch {
 impl RecordBatch {
     pub fn parse(bytes: Bytes) -> Result<Self> {
         check(&bytes)?;
-        // Other systems read offsets as signed numbers, and even the last offset needs a next one.
-        if u64_at(&bytes, 0) > i64::MAX as u64 - i32::MAX as u64 {
-            return Err(Error::malformed(format!("a batch begins at offset {}", u64_at(&bytes, 0))));
+        let base_offset = u64_at(&bytes, 0);
+        if base_offset > BASE_OFFSET_MAX {
+            return Err(Error::malformed(format!("base offset {base_offset} is too high: at most {BASE_OFFSET_MAX}")));
         }
         Ok(Self { bytes })
     }

@@ -206,7 +206,8 @@ impl<'a> Iterator for RecordIter<'a> {
 }
 
 pub(super) fn read_record<'a>(rest: &mut &'a [u8], base_offset: Offset, base_timestamp: i64) -> Result<RecordView<'a>> {
-    let length = read_length(rest)?.ok_or_else(|| Error::malformed("a record has no length"))?;
+    let length = read_length(rest)?
+        .ok_or_else(|| Error::malformed("the length of a record is null (-1): it must be at least 0"))?;
     let mut body = take(rest, length)?;
     take(&mut body, 1)?;
     let timestamp_delta = read_varint(&mut body)?;

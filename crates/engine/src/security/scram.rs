@@ -164,7 +164,13 @@ impl Credential {
     ) -> Result<Self> {
         check(&salt, iterations)?;
         if stored_key.len() != mechanism.key_bytes() || server_key.len() != mechanism.key_bytes() {
-            return Err(Error::invalid(format!("keys of {} have {} bytes", mechanism.name(), mechanism.key_bytes())));
+            return Err(Error::invalid(format!(
+                "{} needs keys of {} bytes, got {} and {}",
+                mechanism.name(),
+                mechanism.key_bytes(),
+                stored_key.len(),
+                server_key.len()
+            )));
         }
         Ok(Self { mechanism, iterations, salt, stored_key, server_key })
     }
@@ -244,7 +250,7 @@ impl ClientFirst {
         let user = name_of(field(&mut fields, 'n')?)?;
         let nonce = field(&mut fields, 'r')?.to_owned();
         if nonce.is_empty() || !is_printable(&nonce) {
-            return Err(Error::malformed("a nonce has only printable characters"));
+            return Err(Error::malformed("a nonce must not be empty and must contain only printable ASCII characters"));
         }
         if !authzid.is_empty() && authzid.strip_prefix("a=").map(name_of).transpose()?.as_ref() != Some(&user) {
             return Err(denied("logging in for another user is not supported"));
@@ -299,9 +305,10 @@ impl Exchange {
         let mechanism = self.credential.mechanism;
         if proof.len() != mechanism.key_bytes() {
             return Err(Error::malformed(format!(
-                "a proof of {} has {} bytes",
+                "{} needs a proof of {} bytes, got {}",
                 mechanism.name(),
-                mechanism.key_bytes()
+                mechanism.key_bytes(),
+                proof.len()
             )));
         }
         let all = [self.so_far.as_bytes(), b",", without_proof.as_bytes()];

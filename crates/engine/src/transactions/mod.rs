@@ -50,7 +50,7 @@ impl TransactionalId {
             return Err(Error::invalid(message));
         }
         if id.chars().any(char::is_control) {
-            return Err(Error::invalid(format!("a transactional id has no control characters: {id:?}")));
+            return Err(Error::invalid(format!("a transactional id must not contain control characters: {id:?}")));
         }
         Ok(Self(Arc::from(id)))
     }
