@@ -321,7 +321,8 @@ impl<T> Lane<T> {
         self.queue = rest;
         self.unsent = self.queue.len();
         self.renumber(0, 0);
-        let why = Error::new(ErrorKind::OutOfSequence, "the broker no longer knows this publisher");
+        let message = "this publisher got a new producer id, under which it cannot send this batch again";
+        let why = Error::new(ErrorKind::OutOfSequence, message);
         let settle = |batch: Sealed<T>| Settled { owed: batch.owed, held: batch.held, outcome: Err(uncertain(&why)) };
         lost.into_iter().map(settle).collect()
     }
@@ -539,7 +540,11 @@ fn is_before(sequence: i32, other: i32) -> bool {
 
 /// Returns the error of a batch that was sent and not answered, caused by `error`.
 fn uncertain(error: &Error) -> Error {
-    let message = format!("{}; the records may be in the log: they were sent, but not acknowledged", error.message);
+    let message = format!(
+        "{}; the records may be in the log: they were sent, but not acknowledged. Check the log before you publish them \
+         again",
+        error.message
+    );
     Error::new(ErrorKind::Disconnected, message)
 }
 
