@@ -79,7 +79,7 @@ pub(super) fn answer(broker: &Broker, recent: &mut Recent, request: CacheRequest
             let (entries, flushed) = cache.flush();
             (CacheResponse::Flushed(entries), cache.settled().and(flushed))
         }
-        CacheRequest::Watch { .. } => return Err(Error::invalid("a watch waits")),
+        CacheRequest::Watch { .. } => unreachable!("invariant: a watch waits, and `watch` answers it"),
     };
     Ok((Response::Cache(response), commit))
 }
@@ -101,14 +101,14 @@ fn of_caches(broker: &Broker, request: CacheRequest) -> Result<(CacheResponse, C
             (CacheResponse::Caches { caches, is_last }, Commit::done())
         }
         CacheRequest::Describe { cache } => (CacheResponse::Described(broker.caches.describe(&cache)?), Commit::done()),
-        _ => return Err(Error::invalid("this is not a request for entries of a cache")),
+        _ => unreachable!("invariant: `answer` executes the requests for entries"),
     })
 }
 
 /// Waits for changes of a cache, for at most [`WAIT_MAX`].
 pub(super) async fn watch(broker: Arc<Broker>, request: CacheRequest) -> Result<Response> {
     let CacheRequest::Watch { cache, from, count_max, wait_ms, prefix } = request else {
-        return Err(Error::invalid("this is not a watch"));
+        unreachable!("invariant: `answer` executes all other requests");
     };
     let cache = broker.caches.by_id(cache)?;
     let wait = Duration::from_millis(wait_ms.into()).min(WAIT_MAX);

@@ -61,7 +61,8 @@ impl NativeHandler {
                 let turn = WaitTurn::take(&stream.connection.shared, |shared| &shared.fetches, FETCHES_MAX);
                 let turn = turn.ok_or_else(|| {
                     Error::busy(format!(
-                        "{FETCHES_MAX} fetches of this connection are already waiting, which is the limit"
+                        "pending fetch limit of a connection reached ({FETCHES_MAX}): wait for a response first, or use \
+                         another connection"
                     ))
                 })?;
                 let room = stream.connection.room.clone();
@@ -125,7 +126,8 @@ impl NativeHandler {
                 let turn = WaitTurn::take(&stream.connection.shared, |shared| &shared.watches, WATCHES_MAX);
                 let turn = turn.ok_or_else(|| {
                     Error::busy(format!(
-                        "{WATCHES_MAX} watches of this connection are already waiting, which is the limit"
+                        "pending watch limit of a connection reached ({WATCHES_MAX}): wait for a response first, or use \
+                         another connection"
                     ))
                 })?;
                 let watch = caches::watch(broker.clone(), request);
@@ -162,7 +164,8 @@ impl NativeHandler {
                 let turn = WaitTurn::take(&shared, |shared| &shared.receives, RECEIVES_MAX);
                 Some(turn.ok_or_else(|| {
                     Error::busy(format!(
-                        "{RECEIVES_MAX} receives of this connection are already waiting, which is the limit"
+                        "pending receive limit of a connection reached ({RECEIVES_MAX}): wait for a response first, or use \
+                         another connection"
                     ))
                 })?)
             }
