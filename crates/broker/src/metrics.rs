@@ -223,7 +223,7 @@ impl Metrics {
             self.publish_duplicates.get(),
         )?;
         out.counter("thalweg_publish_errors", "Refused publishes", self.publish_errors.get())?;
-        out.counter("thalweg_publish_lost", "Refused publishes that asked for no answer", self.publish_lost.get())?;
+        out.counter("thalweg_publish_lost", "Failed publishes with acks = none", self.publish_lost.get())?;
         out.counter(
             "thalweg_publish_waits",
             "Publishes that had to wait: for a subscriber, a check or the disk",
