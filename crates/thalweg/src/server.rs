@@ -63,7 +63,7 @@ pub struct ServerSettings {
     pub http_access_log: bool,
     /// Certificate file and private key file.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Address that Kafka clients are told to connect to; by default the one they connected to.
+    /// Advertised address for Kafka clients; by default the one they connected to.
     pub kafka_advertised: Option<(String, u16)>,
     /// Google project in which the Pub/Sub topics have the same names as the topics of the broker.
     pub pubsub_project: String,
@@ -368,11 +368,7 @@ impl Server {
                 "TCP connections accepted from the system",
                 accept.accepted.load(Ordering::Relaxed),
             )?;
-            out.counter(
-                "thalweg_accept_errors",
-                "Failures of the system to hand over a connection",
-                accept.failed.load(Ordering::Relaxed),
-            )?;
+            out.counter("thalweg_accept_errors", "Failed accept calls", accept.failed.load(Ordering::Relaxed))?;
             out.counter(
                 "thalweg_accept_shed",
                 "Connections closed because no file descriptor was left",

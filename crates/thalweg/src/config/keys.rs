@@ -148,7 +148,7 @@ pub const KEYS: &[Key] = &[
     key("native", Broker, Kind::Address, "127.0.0.1:7400", "Address of the native door, QUIC and TCP"),
     key("http", Broker, Kind::Address, "127.0.0.1:7401", "Address of the HTTP door: records, SSE, WebSocket, metrics, health"),
     key("kafka", Broker, Kind::Address, "127.0.0.1:9092", "Address of the Kafka door, TCP and TLS"),
-    key("kafka_advertised", Broker, Kind::Text, "", "Address that Kafka clients are told to connect to, host:port; by default the one they connected to"),
+    key("kafka_advertised", Broker, Kind::Text, "", "Advertised address for Kafka clients, host:port; by default the one they connected to"),
     key("pubsub", Broker, Kind::Address, "127.0.0.1:8085", "Address of the Google Pub/Sub door, gRPC and REST"),
     key("pubsub_project", Broker, Kind::Text, "thalweg", "Google project whose topics and subscriptions have the same names at every door"),
     key("pubsub_push_allow", Broker, Kind::Text, "", "Allowed push endpoints, comma-separated: networks, addresses, and names such as *.example.com that resolve to public addresses; never the broker itself"),

@@ -333,7 +333,7 @@ impl Config {
         }
     }
 
-    /// Returns the address that Kafka clients are told to connect to, if one is set.
+    /// Returns the advertised address for Kafka clients, if one is set.
     fn kafka_advertised(&self) -> Result<Option<(String, u16)>> {
         let written = self.text("kafka_advertised");
         if written.is_empty() {
