@@ -1,6 +1,7 @@
-//! Durability of something that was appended: of records, of a change of the catalog, or of several of them.
+//! Commit of something that was appended: of records, of a change of the catalog, or of several of them.
 //!
-//! On one machine that is when the journal has synced it. No other file decides that.
+//! The log of its shard ([`storage::ShardLog`]) decides when an entry is committed; for topics in SQLite, the
+//! transaction in the database decides. [`Commit`] is how the broker waits for that decision.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,11 +13,11 @@ use parking_lot::Mutex;
 use storage::Owner;
 use tokio::sync::oneshot;
 
-/// The commit of something that has its place in a log. It is done once all of it is durable; what is in memory, or is
-/// not waited for, is done immediately.
+/// Commit of something that has its place in a log. It is done once all of it is committed. Appends to memory, and
+/// appends for which no caller waits, are done immediately.
 ///
-/// The journal keeps the order in which the broker appends to all topics. A later append is therefore durable only if
-/// this one is: an append that follows from a decision need not wait for it.
+/// The log of a shard commits entries in the order in which they were appended. A later append to it is therefore
+/// committed only if this one is: an append that follows from a decision need not wait for it.
 #[derive(Default)]
 #[must_use = "what was appended may not be durable yet"]
 pub struct Commit {
@@ -24,10 +25,10 @@ pub struct Commit {
     later: Vec<BoxFuture<'static, Result<()>>>,
 }
 
-/// A sync of the journal that is awaited.
+/// Part of a log whose commit is awaited.
 struct Pending {
     log: LogNumber,
-    /// Everything in the log before this offset is durable then.
+    /// Everything in the log before this offset is committed then.
     until: Offset,
     synced: oneshot::Receiver<Result<()>>,
 }
@@ -68,13 +69,13 @@ impl Commit {
         Self { pending: None, later: vec![future.boxed()] }
     }
 
-    /// Returns the commit of all that a log has before an offset. The sender must be told when that is durable.
+    /// Returns the commit of everything that a log has before an offset, and the sender of its outcome, for the caller.
     pub(crate) fn sync(log: LogNumber, until: Offset) -> (oneshot::Sender<Result<()>>, Self) {
         let (sender, synced) = oneshot::channel();
         (sender, Self { pending: Some(Pending { log, until, synced }), later: Vec::new() })
     }
 
-    /// Returns the commit of one entry of the journal, and the owner with which the entry is appended.
+    /// Returns the commit of one entry of the log, and the owner with which the entry is appended.
     pub(crate) fn of_entry() -> (Arc<dyn Owner>, Self) {
         let (sender, commit) = Self::sync(LogNumber::next(), Offset::MAX);
         (Arc::new(EntryOwner(Mutex::new(Some(sender)))), commit)
@@ -110,7 +111,7 @@ impl Commit {
         self.pending.is_none() && self.later.is_empty()
     }
 
-    /// Waits until all of it is durable, and returns the first error. An error of one part does not end the wait for
+    /// Waits until all of it is committed, and returns the first error. An error of one part does not end the wait for
     /// the others.
     pub async fn wait(self) -> Result<()> {
         let mut outcome = match self.pending {
@@ -148,7 +149,7 @@ impl fmt::Debug for Commit {
     }
 }
 
-/// Owner of one entry of the journal that has no other owner, such as a change of the catalog.
+/// Owner of one entry of the log that has no other owner, such as a change of the catalog.
 struct EntryOwner(Mutex<Option<oneshot::Sender<Result<()>>>>);
 
 impl EntryOwner {
