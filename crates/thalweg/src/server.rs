@@ -417,11 +417,17 @@ impl Server {
 
 /// Starts a broker with its data directory, if it has one. The contents of the directory are recovered first.
 pub(crate) fn start_broker(config: &Config, workers: &Workers) -> io::Result<Arc<Broker>> {
-    let stored = config.data().map(|data| open_data(&data, config.store())).transpose().map_err(io::Error::other)?;
-    Broker::start_with(config.broker(), &workers.handles(), stored).map_err(io::Error::other)
+    let settings = config.broker();
+    let open = |data: PathBuf| open_data(&data, config.store(), settings.clock);
+    let stored = config.data().map(open).transpose().map_err(io::Error::other)?;
+    Broker::start_with(settings, &workers.handles(), stored).map_err(io::Error::other)
 }
 
-fn open_data(data: &Path, settings: StoreSettings) -> engine::Result<(Arc<Store>, Vec<StoredTopic>)> {
+fn open_data(
+    data: &Path,
+    settings: StoreSettings,
+    clock: broker::Clock,
+) -> engine::Result<(Arc<Store>, Vec<StoredTopic>)> {
     if data.is_file() {
         return Err(engine::Error::invalid(format!("data = {}: this is a file; name a directory", data.display())));
     }
@@ -437,7 +443,7 @@ fn open_data(data: &Path, settings: StoreSettings) -> engine::Result<(Arc<Store>
             tracing::info!(read_mib, of_mib, "restoring the data of the journal");
         }
     };
-    let opened = Store::open(Arc::new(RealDisk), data, settings, broker::Clock::SYSTEM.read(), &mut progress);
+    let opened = Store::open(Arc::new(RealDisk), data, settings, clock.read(), &mut progress);
     let opened = opened.map_err(|error| match error.kind {
         // The configured name is wrong, not the broker.
         engine::ErrorKind::Internal if !data.is_dir() => engine::Error::invalid(format!(
