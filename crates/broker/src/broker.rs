@@ -71,7 +71,8 @@ impl Broker {
         Self::start_on(settings, threads, stored, Shards::ONE)
     }
 
-    /// Starts a broker whose records are divided into these shards. A data directory keeps its number of shards.
+    /// Starts a broker whose records are divided into these shards. The number must be the one with which the data
+    /// directory was created: it decides where views keep their records, and it is not stored yet.
     pub(crate) fn start_on(
         settings: Settings,
         threads: &[Handle],
