@@ -1,6 +1,20 @@
 //! The verbs of a topic, and their meaning for each view: create, grow, alter, delete, describe.
 //!
-//! Views below this file create and remove topics, too: a queue or a stream has a topic of its own. So what groups,
+//! Functions that carry out a verb in a view:
+//!
+//! | View | create | grow | alter | delete |
+//! |---|---|---|---|---|
+//! | queues | `Queues::follow_topic` | `Queues::check_growth`, `Queues::grow` | | `Queues::delete`, `delete_any` |
+//! | groups | `Groups::tick` | `Groups::tick` | | `GroupTable::topic_removed`, then `Groups::tick` |
+//! | transactions | | | | `TransactionTable::topic_forgotten` |
+//! | streams | `StreamTable::topic_created` | `why_no_stream` | `why_no_stream` | `StreamTable::topic_removed` |
+//! | caches | | | | `Caches::unlist_deleted_streams` |
+//!
+//! An empty cell means that the view has nothing that the verb changes. `Groups::tick` runs when the catalog has a new
+//! version. `why_no_stream` is called at each use of a stream, and refuses a topic that has become unsuitable.
+//! Describing reads the owner of a topic from the queues (`Queues::owner_of`) and nothing from other views.
+//!
+//! Views below this file create and remove topics, too: a queue or a stream has its own topic. So what groups,
 //! transactions and streams forget with a topic is in their [`TopicObserver`](crate::core::TopicObserver), which
 //! `Core` calls for every topic.
 
