@@ -1,4 +1,8 @@
 //! Documents that doors define and the broker stores for them: policies, schemas and similar definitions.
+//!
+//! The table of documents is in [`Queues`] (`queues/documents.rs`) and its records are in the log of queues, so that one
+//! fold of that log restores both together. Queues need that: their snapshots and the key of their receipts are
+//! documents, which have to be known before any queue is used.
 
 use std::sync::Arc;
 
@@ -7,7 +11,7 @@ use engine::Result;
 
 use crate::queues::Queues;
 
-/// Documents that doors define. They are in the log of queues, and are restored and forgotten with them.
+/// Documents that doors define, which are restored and forgotten with the queues.
 pub struct Documents {
     queues: Arc<Queues>,
 }
