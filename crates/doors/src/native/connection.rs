@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use broker::{Attempt, Broker, Direct, Origin, Subscription, SubscriptionHandle, Wakes};
+use broker::{Broker, Direct, Origin, Subscription, SubscriptionHandle, Wakes};
 use bytes::Bytes;
 use engine::{Delivery, Error, ErrorKind, PartitionId, Result, SourceId, TopicName};
 use futures_util::future::LocalBoxFuture;
@@ -116,32 +116,7 @@ impl Handler<NativeProtocol> for NativeHandler {
     }
 
     fn tell(&self, stream: &mut Stream, message: Request) -> Option<Held> {
-        match message {
-            Request::Publish { topic, partition, acks, batch } => {
-                match map::publish(&self.broker, &mut stream.wakes, &topic, partition, acks, batch) {
-                    // A publish without acknowledgement does not report whether it was committed.
-                    Ok(Attempt::Done(_) | Attempt::Commits(_)) => {}
-                    Ok(Attempt::Waits(waiting)) => {
-                        let broker = self.broker.clone();
-                        let wait = async move {
-                            if let Err(error) = waiting.finish(&broker, &mut Wakes::default()).await {
-                                map::publish_lost(&broker, &topic, &error);
-                            }
-                        };
-                        return Some(Box::pin(wait));
-                    }
-                    Err(error) => map::publish_lost(&self.broker, &topic, &error),
-                }
-            }
-            // The subscription may have just ended. A grant of credit has no response, so the error is not reported.
-            Request::Credit { subscription, bytes } => {
-                if let Some(handle) = stream.connection.shared.subscriptions.lock().get(&subscription) {
-                    handle.add_credit(bytes);
-                }
-            }
-            _ => {}
-        }
-        None
+        self.accept(stream, message)
     }
 
     /// Wakes the subscribers of the records that were published in this turn.

@@ -8,7 +8,7 @@ use broker::{Attempt, Broker, FREE_BYTES, Fetched, Held, TopicStatus, Wakes};
 use bytes::BytesMut;
 use engine::{Acks, Error, PartitionId, Pattern, RecordBatch, Result};
 use futures_util::FutureExt;
-use net::service::{Reply, once};
+use net::service::{self, Reply, once};
 use wire::response::{Level, PartitionInfo, Published, Response, TopicInfo};
 use wire::{CacheRequest, GroupRequest, QueueRequest, Request, Subscribe};
 
@@ -32,6 +32,36 @@ const LIST_COUNT_MAX: u32 = 1000;
 const ROOM_TRIES_MAX: usize = 4;
 
 impl NativeHandler {
+    /// Carries out a message that has no answer. Returns the work that is left, during which the stream is not read.
+    pub(super) fn accept(&self, stream: &mut Stream, message: Request) -> Option<service::Held> {
+        match message {
+            Request::Publish { topic, partition, acks, batch } => {
+                match publish(&self.broker, &mut stream.wakes, &topic, partition, acks, batch) {
+                    // A publish without acknowledgement does not report whether it was committed.
+                    Ok(Attempt::Done(_) | Attempt::Commits(_)) => {}
+                    Ok(Attempt::Waits(waiting)) => {
+                        let broker = self.broker.clone();
+                        let wait = async move {
+                            if let Err(error) = waiting.finish(&broker, &mut Wakes::default()).await {
+                                publish_lost(&broker, &topic, &error);
+                            }
+                        };
+                        return Some(Box::pin(wait));
+                    }
+                    Err(error) => publish_lost(&self.broker, &topic, &error),
+                }
+            }
+            // The subscription may have just ended. A grant of credit has no response, so the error is not reported.
+            Request::Credit { subscription, bytes } => {
+                if let Some(handle) = stream.connection.shared.subscriptions.lock().get(&subscription) {
+                    handle.add_credit(bytes);
+                }
+            }
+            _ => {}
+        }
+        None
+    }
+
     /// Answers a request: the table of all requests of the protocol.
     pub(super) fn answer(&self, stream: &mut Stream, request: Request) -> Result<Reply<Answer, Later>> {
         let broker = &self.broker;
