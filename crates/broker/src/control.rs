@@ -17,6 +17,11 @@
 //! Views below this file create and remove topics, too: a queue or a stream has its own topic. So what groups,
 //! transactions and streams forget with a topic is in their [`TopicObserver`](crate::core::TopicObserver), which
 //! `Core` calls for every topic.
+//!
+//! New partitions are used once their growth is committed, since an acknowledged record in one must not be lost with
+//! it. A deletion and an alteration take effect with their entry: what is published after the entry is after the
+//! deletion in the log, and has the new settings. If the entry fails, the journal accepts nothing more, and the next
+//! start has the topic as it was before.
 
 use engine::queue::QueueName;
 use engine::{Error, ErrorKind, Result, SettingsChange, TopicSettings};
