@@ -17,32 +17,131 @@ pub enum Door {
     Sqs,
 }
 
-impl Door {
-    pub const ALL: [Self; 6] = [Self::Native, Self::Http, Self::Kafka, Self::Pubsub, Self::Redis, Self::Sqs];
+/// Facts about a door.
+struct Row {
+    door: Door,
+    key: &'static str,
+    name: &'static str,
+    protocol: &'static str,
+    family: Family,
+    transports: &'static str,
+    scheme: Option<&'static str>,
+}
 
-    /// Returns the configuration key of the door's address.
-    pub fn key(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Http => "http",
-            Self::Kafka => "kafka",
-            Self::Pubsub => "pubsub",
-            Self::Redis => "redis",
-            Self::Sqs => "sqs",
+/// What the messages of a protocol are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Frames of the native protocol.
+    Native,
+    /// Frames of Kafka's protocol.
+    Kafka,
+    /// RESP, the protocol of Redis.
+    Resp,
+    /// HTTP requests, also of gRPC.
+    Http,
+}
+
+const ROWS: [Row; 6] = [
+    Row {
+        door: Door::Native,
+        key: "native",
+        name: "native",
+        protocol: "Thalweg's native protocol",
+        family: Family::Native,
+        transports: "QUIC and TCP",
+        scheme: None,
+    },
+    Row {
+        door: Door::Http,
+        key: "http",
+        name: "HTTP",
+        protocol: "HTTP",
+        family: Family::Http,
+        transports: "HTTP",
+        scheme: Some("http"),
+    },
+    Row {
+        door: Door::Kafka,
+        key: "kafka",
+        name: "Kafka",
+        protocol: "Kafka's protocol",
+        family: Family::Kafka,
+        transports: "TCP",
+        scheme: None,
+    },
+    Row {
+        door: Door::Pubsub,
+        key: "pubsub",
+        name: "Pub/Sub",
+        protocol: "the protocol of Google Pub/Sub",
+        family: Family::Http,
+        transports: "gRPC and REST",
+        scheme: None,
+    },
+    Row {
+        door: Door::Redis,
+        key: "redis",
+        name: "Redis",
+        protocol: "Redis's protocol",
+        family: Family::Resp,
+        transports: "TCP",
+        scheme: Some("redis"),
+    },
+    Row {
+        door: Door::Sqs,
+        key: "sqs",
+        name: "SQS",
+        protocol: "the protocol of Amazon SQS",
+        family: Family::Http,
+        transports: "HTTP",
+        scheme: Some("http"),
+    },
+];
+
+impl Door {
+    pub const ALL: [Self; ROWS.len()] = {
+        let mut all = [Self::Native; ROWS.len()];
+        let mut at = 0;
+        while at < ROWS.len() {
+            assert!(ROWS[at].door as usize == at, "the rows are in the order of the variants");
+            all[at] = ROWS[at].door;
+            at += 1;
         }
+        all
+    };
+
+    fn row(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
+
+    /// Returns the configuration key of the door's address, which is also its option on the command line.
+    pub fn key(self) -> &'static str {
+        self.row().key
+    }
+
+    /// Returns the name of the protocol in a sentence.
+    pub fn protocol(self) -> &'static str {
+        self.row().protocol
+    }
+
+    pub fn family(self) -> Family {
+        self.row().family
+    }
+
+    /// Returns the protocols below the door's own one, for people.
+    pub fn transports(self) -> &'static str {
+        self.row().transports
+    }
+
+    /// Returns the scheme of the URLs that its clients use; `None` if they use host and port.
+    pub fn scheme(self) -> Option<&'static str> {
+        self.row().scheme
     }
 }
 
 impl fmt::Display for Door {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Native => "native",
-            Self::Http => "HTTP",
-            Self::Kafka => "Kafka",
-            Self::Pubsub => "Pub/Sub",
-            Self::Redis => "Redis",
-            Self::Sqs => "SQS",
-        })
+        f.write_str(self.row().name)
     }
 }
 
@@ -80,8 +179,5 @@ mod tests {
         doors.opened(Door::Kafka, address(1));
         assert_eq!(doors.address(Door::Kafka), Some(address(9092)));
         assert_eq!(doors.address(Door::Http), None);
-        for (at, door) in Door::ALL.into_iter().enumerate() {
-            assert_eq!(door as usize, at);
-        }
     }
 }

@@ -65,7 +65,7 @@ pub use clock::Clock;
 pub use commit::Commit;
 pub use connection_limits::ConnectionLimits;
 pub use core::Core;
-pub use doors::{Door, Doors};
+pub use doors::{Door, Doors, Family};
 pub use engine::Isolation;
 pub use fetch::{AbortedTransaction, FetchFrom, FetchLimits, Fetched};
 pub use groups::{

@@ -11,8 +11,8 @@ use net::tls::Tls;
 use net::{Connections, Shutdown, Workers};
 
 /// A door that is not open yet: the settings of one protocol. To add a door, add its folder with an implementation of
-/// this trait, its name to [`broker::Door`], and a line to the table in the server (`crates/thalweg/src/server.rs`).
-/// Its keys are in `crates/thalweg/src/config/keys.rs`.
+/// this trait, a row to [`broker::Door`], and a row to the table of doors (`crates/thalweg/src/door_table.rs`), which
+/// reads its keys.
 pub trait Door: Send {
     /// Opens the door, and serves clients in the background until the shutdown begins.
     fn open(self: Box<Self>, opening: Opening<'_>) -> BoxFuture<'_, io::Result<Opened>>;

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use broker::{Door, Doors};
+use broker::{Door, Doors, Family};
 use bytes::BytesMut;
 use engine::limits::BATCH_BYTES_MAX;
 use engine::{Error, ErrorKind};
@@ -62,14 +62,7 @@ impl Stranger {
         if wanted == here {
             return None;
         }
-        let spoken = match wanted {
-            Door::Native => "Thalweg's native protocol",
-            Door::Http => "HTTP",
-            Door::Kafka => "Kafka's protocol",
-            Door::Pubsub => "the protocol of Google Pub/Sub",
-            Door::Redis => "Redis's protocol",
-            Door::Sqs => "the protocol of Amazon SQS",
-        };
+        let spoken = wanted.protocol();
         let way = match doors.address(wanted) {
             Some(address) => format!("the {wanted} door is at {}", shown(wanted, address, local)),
             None => format!("the {wanted} door is closed: start the broker with --{} HOST:PORT", wanted.key()),
@@ -82,14 +75,13 @@ impl Stranger {
     /// Returns the response, after which the connection is closed; `None` if neither protocol can express the error, or
     /// if the door has to encode it.
     pub(crate) fn answer(&self) -> Option<Vec<u8>> {
-        match (self.wanted, self.here) {
-            (Door::Redis, _) => Some(format!("-ERR {}\r\n", self.words).into_bytes()),
-            (Door::Native, _) => Some(native_error(&self.words)),
-            (_, Door::Redis) => Some(format!("-ERR {}\r\n", self.words).into_bytes()),
-            (Door::Http | Door::Sqs | Door::Pubsub, Door::Native | Door::Kafka) => Some(http_error(&self.words)),
-            (Door::Kafka, Door::Http | Door::Sqs | Door::Pubsub) => Some(http_error(&self.words)),
-            (Door::Kafka, Door::Native) => Some(native_error(&self.words)),
-            (Door::Kafka, Door::Kafka) | (Door::Http | Door::Sqs | Door::Pubsub, _) => None,
+        match (self.wanted.family(), self.here.family()) {
+            (Family::Native, _) | (Family::Kafka, Family::Native) => Some(native_error(&self.words)),
+            (Family::Resp, _) | (_, Family::Resp) => Some(format!("-ERR {}\r\n", self.words).into_bytes()),
+            (Family::Http, Family::Native | Family::Kafka) | (Family::Kafka, Family::Http) => {
+                Some(http_error(&self.words))
+            }
+            (Family::Kafka, Family::Kafka) | (Family::Http, Family::Http) => None,
         }
     }
 }
@@ -105,9 +97,9 @@ impl Stranger {
 
 /// Returns the check of the first bytes of a connection, which runs before the connection is read as HTTP.
 pub(crate) fn at_http_door(doors: Arc<Doors>, here: Door) -> FirstBytes {
-    FirstBytes::new(move |first| match door_of(first)? {
-        Door::Http | Door::Sqs | Door::Pubsub => None,
-        wanted => Stranger::new(&doors, here, wanted, None)?.answer(),
+    FirstBytes::new(move |first| {
+        let wanted = door_of(first).filter(|wanted| wanted.family() != Family::Http)?;
+        Stranger::new(&doors, here, wanted, None)?.answer()
     })
 }
 
@@ -118,10 +110,9 @@ fn shown(door: Door, address: SocketAddr, local: Option<SocketAddr>) -> String {
         (true, None) => return format!("port {} of this machine", address.port()),
         (false, _) => address,
     };
-    match door {
-        Door::Http | Door::Sqs => format!("http://{address}"),
-        Door::Redis => format!("redis://{address}"),
-        Door::Native | Door::Kafka | Door::Pubsub => address.to_string(),
+    match door.scheme() {
+        Some(scheme) => format!("{scheme}://{address}"),
+        None => address.to_string(),
     }
 }
 

@@ -9,6 +9,7 @@ extern crate thalweg_client as client;
 
 pub mod config;
 pub mod server;
+mod door_table;
 mod embedded;
 mod otlp;
 

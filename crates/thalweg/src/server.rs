@@ -10,8 +10,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use broker::metrics::{Collect, Exposition};
 use broker::{Broker, Door};
 use doors::{Opened, Opening};
-use net::http::IpNetwork;
-use net::quic::Windows;
 use net::telemetry::Telemetry;
 use net::tls::{Identity, IdentitySource, Reloaded, Tls};
 use net::{ConnectionLimits, Connections, Drain, Shutdown, Workers};
@@ -19,15 +17,9 @@ use storage::journal::recover::Progress;
 use storage::{RealDisk, Store, StoreSettings, StoredTopic};
 
 use crate::config::Config;
+use crate::door_table::{Common, row};
 use crate::otlp::{self, OtlpSettings};
 
-/// QUIC windows of the broker: the bytes that publishers may have in flight to it on one connection and on one stream,
-/// and the bytes that may be in flight to one connection of subscribers. They stay within the buffer of a UDP socket (4
-/// MiB on stock Linux): with a short round trip, larger windows are not faster, but packets are lost and sent again.
-/// With a round trip of 100 ms they allow 40 MB/s per connection.
-const PUBLISH_CONNECTION_WINDOW: u64 = 4 << 20;
-const PUBLISH_STREAM_WINDOW: u64 = 2 << 20;
-const EVENT_SEND_WINDOW: u64 = 4 << 20;
 /// Interval between checks of the certificate files. A check costs one system call per file.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(5);
 /// Interval between log lines on the progress of a long recovery.
@@ -38,8 +30,6 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 pub struct ServerSettings {
     /// Number of threads that serve connections.
     pub threads: usize,
-    /// Number of QUIC sockets on the port.
-    pub quic_endpoints: usize,
     /// Maximum number of open connections at each door.
     pub connections_max: usize,
     /// Maximum number of connections from one address at each door.
@@ -50,46 +40,10 @@ pub struct ServerSettings {
     pub hello_timeout: Duration,
     /// Time limit for finishing pending work at shutdown.
     pub shutdown_timeout: Duration,
-    /// Maximum bytes of the body of an HTTP request.
-    pub http_body_bytes_max: usize,
-    /// Hosts that the HTTP doors answer for. If the list is empty: any host. On loopback, the names of this machine are
-    /// always accepted, and no others if the list is empty.
-    pub http_hosts: Vec<String>,
-    /// Origins whose pages may use HTTP, in addition to the broker's own origin.
-    pub http_cors_origins: Vec<String>,
-    /// Proxies whose forwarding headers are trusted.
-    pub http_trusted_proxies: Vec<IpNetwork>,
-    /// `true` if every HTTP request is logged.
-    pub http_access_log: bool,
     /// Certificate file and private key file.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Advertised address for Kafka clients; by default the one they connected to.
-    pub kafka_advertised: Option<(String, u16)>,
-    /// Google project in which the Pub/Sub topics have the same names as the topics of the broker.
-    pub pubsub_project: String,
-    /// Addresses to which messages may be pushed.
-    pub pubsub_push_allow: doors::pubsub::push::Allow,
-    /// `true` if the databases of Redis clients are durable.
-    pub redis_durable: bool,
-    /// Settings of the SQS door.
-    pub sqs: SqsSettings,
     /// `true` if other machines may connect without TLS.
     pub allow_plain: bool,
-    /// `true` if clients have to log in, as far as their protocol supports it.
-    pub is_login_required: bool,
-}
-
-/// Settings of the SQS door, except for authentication.
-#[derive(Clone, Debug)]
-pub struct SqsSettings {
-    /// Account of requests whose access key is not an account.
-    pub account: String,
-    /// Region of requests that name no region.
-    pub region: String,
-    /// Beginning of queue URLs; by default the address that the request was sent to.
-    pub url: Option<String>,
-    /// Time for which the name of a deleted queue stays reserved, and for which a queue cannot be purged again.
-    pub cooldown: Duration,
 }
 
 /// Running server, with all its doors, inside the program that started it.
@@ -176,7 +130,8 @@ impl Server {
         config: &Config,
         settings: &ServerSettings,
     ) -> io::Result<()> {
-        let closed = self.door(door, address, config, settings)?;
+        let common = Common::new(config, address, Some(self.tls.clone()));
+        let closed = (row(door).settings)(config, common).map_err(io::Error::other)?;
         let opened = closed.open(Opening {
             broker: self.broker.clone(),
             workers: &self.workers,
@@ -190,91 +145,6 @@ impl Server {
             self.show(door.key(), telemetry);
         }
         Ok(())
-    }
-
-    /// The table of doors: returns the settings of each protocol, with which its door opens.
-    fn door(
-        &self,
-        door: Door,
-        address: SocketAddr,
-        config: &Config,
-        settings: &ServerSettings,
-    ) -> io::Result<Box<dyn doors::Door>> {
-        let tls = Some(self.tls.clone());
-        let ServerSettings { hello_timeout, allow_plain, is_login_required, .. } = *settings;
-        Ok(match door {
-            Door::Native => Box::new(doors::native::Settings {
-                address,
-                hello_timeout,
-                allow_plain,
-                quic_endpoints: settings.quic_endpoints,
-                windows: Windows {
-                    connection_receive: PUBLISH_CONNECTION_WINDOW,
-                    stream_receive: PUBLISH_STREAM_WINDOW,
-                    send: EVENT_SEND_WINDOW,
-                    // One stream more than workers, for all other requests.
-                    bidirectional_streams: self.broker.settings().pub_workers_per_conn as u32 + 1,
-                    unidirectional_streams: 0,
-                },
-            }),
-            Door::Http => Box::new(doors::http::Settings {
-                address,
-                header_timeout: hello_timeout,
-                body_bytes_max: settings.http_body_bytes_max,
-                allow_plain,
-                tls,
-                hosts: settings.http_hosts.clone(),
-                cors_origins: settings.http_cors_origins.clone(),
-                trusted_proxies: settings.http_trusted_proxies.clone(),
-                access_log: settings.http_access_log,
-            }),
-            Door::Kafka => Box::new(doors::kafka::Settings {
-                address,
-                advertised: settings.kafka_advertised.clone(),
-                hello_timeout,
-                allow_plain,
-                is_login_required,
-            }),
-            Door::Pubsub => Box::new(doors::pubsub::Settings {
-                address,
-                header_timeout: hello_timeout,
-                allow_plain,
-                tls,
-                hosts: settings.http_hosts.clone(),
-                project: settings.pubsub_project.clone(),
-                push_allow: settings.pubsub_push_allow.clone(),
-            }),
-            Door::Redis => {
-                if settings.redis_durable && self.broker.store().is_none() {
-                    return Err(io::Error::other("redis_durable needs a data directory; start with --data DIR"));
-                }
-                Box::new(doors::redis::Settings {
-                    address,
-                    hello_timeout,
-                    allow_plain,
-                    is_login_required,
-                    is_durable: settings.redis_durable,
-                    transaction_time_max: doors::redis::TRANSACTION_TIME_MAX,
-                })
-            }
-            Door::Sqs => {
-                let SqsSettings { account, region, url, cooldown } = settings.sqs.clone();
-                Box::new(doors::sqs::Settings {
-                    address,
-                    account,
-                    region,
-                    url,
-                    cooldown,
-                    auth: config.sqs_auth().map_err(io::Error::other)?,
-                    header_timeout: hello_timeout,
-                    allow_plain,
-                    tls,
-                    hosts: settings.http_hosts.clone(),
-                    trusted_proxies: settings.http_trusted_proxies.clone(),
-                    access_log: settings.http_access_log,
-                })
-            }
-        })
     }
 
     /// Returns the bound address of a door; `None` if it is off.

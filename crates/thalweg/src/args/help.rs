@@ -21,8 +21,8 @@ const GROUPS: [(&str, &[&str]); 5] = [
 /// Options of other programs: the command (empty: any), the option, and the hint that is printed.
 const HABITS: [(&str, &str, &str); 5] = [
     ("", "--topic", "the topic is an argument: thalweg publish TOPIC VALUE, thalweg subscribe TOPIC"),
-    ("serve", "--port", "each door has an option: --native, --http, --kafka, --pubsub, --redis and --sqs HOST:PORT"),
-    ("start", "--port", "each door has an option: --native, --http, --kafka, --pubsub, --redis and --sqs HOST:PORT"),
+    ("serve", "--port", "each door has an option, such as --kafka HOST:PORT: thalweg serve --help"),
+    ("start", "--port", "each door has an option, such as --kafka HOST:PORT: thalweg serve --help"),
     ("user", "--password", "the password is the first line of the standard input: thalweg user add NAME < FILE"),
     ("", "--bootstrap-server", "use --server HOST:PORT"),
 ];
@@ -150,7 +150,7 @@ mod tests {
         let command = command();
         let serve = command.find_subcommand("serve").expect("a command");
         let has = |command: &clap::Command, flag: &str| command.get_arguments().any(|arg| arg.get_long() == Some(flag));
-        for flag in thalweg::config::FLAGS {
+        for flag in thalweg::config::flags() {
             assert!(has(&command, flag) || has(serve, flag), "--{flag}");
             assert!(thalweg::config::key_name(&flag.replace('-', "_"), "").is_ok(), "{flag}");
         }

@@ -7,12 +7,14 @@ use clap::builder::{NonEmptyStringValueParser, RangedU64ValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use client::{Acks, Codec, Missing, Overflow};
 
+mod addresses;
 mod admin;
 mod bench;
 mod cache;
 mod help;
 mod queue;
 
+pub use addresses::Addresses;
 pub use admin::*;
 pub use bench::*;
 pub use cache::*;
@@ -145,24 +147,8 @@ pub struct Serve {
     /// Set of defaults: balanced, latency or throughput
     #[arg(long, value_name = "NAME")]
     pub profile: Option<String>,
-    /// Address of the native door, QUIC and TCP: host:port, or off; port 0 selects a free port
-    #[arg(long, value_name = "ADDR")]
-    pub native: Option<String>,
-    /// Address of the HTTP door: host:port, or off
-    #[arg(long, value_name = "ADDR")]
-    pub http: Option<String>,
-    /// Address of the Kafka door: host:port, or off
-    #[arg(long, value_name = "ADDR")]
-    pub kafka: Option<String>,
-    /// Address of the Google Pub/Sub door: host:port, or off
-    #[arg(long, value_name = "ADDR")]
-    pub pubsub: Option<String>,
-    /// Address of the Redis door: host:port, or off
-    #[arg(long, value_name = "ADDR")]
-    pub redis: Option<String>,
-    /// Address of the SQS door: host:port, or off
-    #[arg(long, value_name = "ADDR")]
-    pub sqs: Option<String>,
+    #[command(flatten)]
+    pub addresses: Addresses,
     /// Allow other machines to connect without TLS
     #[arg(long)]
     pub insecure: bool,

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use thalweg::Door;
 
 use crate::output::{FAILED, Failure, Result};
 
@@ -26,22 +27,12 @@ impl Spawned {
         let ready_file = ready_file()?;
         let program = std::env::current_exe()?;
         let child = Command::new(program)
-            .args([
-                "serve",
-                "--native",
-                "127.0.0.1:0",
-                "--http",
-                "off",
-                "--kafka",
-                "off",
-                "--pubsub",
-                "off",
-                "--redis",
-                "off",
-                "--sqs",
-                "off",
-                "--ready-file",
-            ])
+            .arg("serve")
+            .args(Door::ALL.map(|door| {
+                let address = if door == Door::Native { "127.0.0.1:0" } else { "off" };
+                format!("--{}={address}", door.key())
+            }))
+            .arg("--ready-file")
             .arg(&ready_file)
             // Its start and stop need not be logged.
             .args(["--set", "log=warn"])

@@ -17,8 +17,6 @@ use std::time::Duration;
 
 use broker::{ConfiguredUser, Door, LanePolicy};
 use client::ClientSettings;
-use doors::sqs::sigv4::{Auth, Credentials};
-use doors::sqs::{is_account, is_region};
 use engine::security::UserName;
 use engine::{FeedLimits, TopicSettings, nearest};
 use net::http::IpNetwork;
@@ -30,6 +28,8 @@ use keys::{KEYS, Key, Kind, PROFILES, RENAMED, SIZES, Scope};
 pub use show::Remark;
 use units::{parse_bytes, parse_time};
 
+use crate::door_table::{Common, TABLE, row};
+
 /// Prefix of the environment variables.
 const ENV_PREFIX: &str = "THALWEG_";
 /// Prefix of the variables that `thalweg queue work` sets for its commands, which may run this program again.
@@ -39,9 +39,10 @@ const HIDDEN: &str = "(hidden)";
 /// Variables with [`ENV_PREFIX`] that are not keys.
 const ENV_OTHERS: [&str; 2] = ["THALWEG_CONFIG", "THALWEG_JSON"];
 
-/// Keys that have a flag on the command line; the others are set with `--set`.
-pub const FLAGS: [&str; 11] =
-    ["server", "ca-file", "data", "profile", "native", "http", "kafka", "pubsub", "redis", "sqs", "insecure"];
+/// Returns the options of the command line that set a key. Other keys are set with `--set`.
+pub fn flags() -> impl Iterator<Item = &'static str> {
+    ["server", "ca-file", "data", "profile", "insecure"].into_iter().chain(Door::ALL.into_iter().map(Door::key))
+}
 
 /// Source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +69,7 @@ impl fmt::Display for Origin {
             Self::Size(name) => write!(f, "size {name}"),
             Self::File(path) => write!(f, "{}", path.display()),
             Self::Env(name) => write!(f, "${name}"),
-            Self::Flag(name) if FLAGS.contains(&name.as_str()) => write!(f, "--{name}"),
+            Self::Flag(name) if flags().any(|flag| flag == name) => write!(f, "--{name}"),
             Self::Flag(name) => write!(f, "--set {}", name.replace('-', "_")),
         }
     }
@@ -211,29 +212,11 @@ impl Config {
                 )));
             }
         }
-        if let Some(wrong) = self.list("http_hosts").find(|host| host.contains('/') || host.contains(' ')) {
-            return Err(ConfigError(format!("http_hosts: '{wrong}' is not a host; write name, *.domain or name:port")));
+        for row in &TABLE {
+            (row.settings)(self, Common::to_check(self))?;
         }
-        let is_origin = |origin: &&str| {
-            let site = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-            *origin == "*" || site.is_some_and(|site| !site.is_empty() && !site.contains(['/', ' ', '*']))
-        };
-        if let Some(wrong) = self.list("http_cors_origins").find(|origin| !is_origin(origin)) {
-            return Err(ConfigError(format!(
-                "http_cors_origins: '{wrong}' is not an origin; write https://host or http://host:port without a path, \
-                 or *"
-            )));
-        }
-        if !doors::pubsub::is_project(self.text("pubsub_project")) {
-            return Err(ConfigError(format!("pubsub_project: '{}' is not a project id", self.text("pubsub_project"))));
-        }
-        self.trusted_proxies()?;
-        self.push_allow()?;
         self.may_block()?;
-        self.kafka_advertised()?;
-        self.check_security()?;
-        self.check_sqs()?;
-        Ok(())
+        self.check_security()
     }
 
     /// Returns the users, and the settings of access control.
@@ -267,7 +250,7 @@ impl Config {
             return Ok(());
         }
         let doors = self.doors()?;
-        let unchecked = doors.iter().filter(|(door, _)| self.bool("authorization") && !checks_access(*door));
+        let unchecked = doors.iter().filter(|(door, _)| self.bool("authorization") && !row(*door).checks_access);
         let (open, off): (Vec<_>, Vec<_>) = unchecked
             .map(|(door, address)| (format!("{} = {address}", door.key()), format!("{} = off", door.key())))
             .unzip();
@@ -281,7 +264,7 @@ impl Config {
             )));
         }
         for (door, address) in doors {
-            if address.ip().is_loopback() || !self.is_login_required() || self.has_login(door) {
+            if address.ip().is_loopback() || !self.is_login_required() || (row(door).has_login)(self) {
                 continue;
             }
             let or = if door == Door::Sqs { "set sqs_auth = verify, " } else { "" };
@@ -294,72 +277,25 @@ impl Config {
         Ok(())
     }
 
-    /// Returns `true` if the clients of a door have to authenticate while `auth` is required.
-    fn has_login(&self, door: Door) -> bool {
-        match door {
-            Door::Kafka | Door::Redis => true,
-            Door::Sqs => self.text("sqs_auth") == "verify",
-            Door::Native | Door::Http | Door::Pubsub => false,
-        }
-    }
-
-    fn check_sqs(&self) -> Result<()> {
-        let account = self.text("sqs_account");
-        let region = self.text("sqs_region");
-        let url = self.text("sqs_url");
-        if !is_account(account) {
-            return Err(ConfigError(format!("sqs_account: '{account}' is not an account; write 12 digits")));
-        }
-        if !is_region(region) {
-            return Err(ConfigError(format!("sqs_region: '{region}' is not a region; write a name such as us-east-1")));
-        }
-        let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-        if !url.is_empty() && host.is_none_or(|host| host.is_empty() || host.contains(['/', ' ', '?'])) {
-            return Err(ConfigError(format!("sqs_url: '{url}' is not a URL; write http://host:port")));
-        }
-        self.sqs_auth().map(drop)
-    }
-
-    /// Returns the authentication of SQS requests, with the access keys for their signatures.
-    pub fn sqs_auth(&self) -> Result<Auth> {
-        let credentials = Credentials::parse(self.list("sqs_credentials"), self.text("sqs_account"))
-            .map_err(|e| ConfigError(format!("sqs_credentials: {}", e.message)))?;
-        match self.text("sqs_auth") {
-            "verify" if credentials.is_empty() => {
-                Err(ConfigError("sqs_auth = verify needs at least one access key: set sqs_credentials".into()))
-            }
-            "verify" => Ok(Auth::Verify(credentials)),
-            _ => Ok(Auth::Off),
-        }
-    }
-
-    /// Returns the advertised address for Kafka clients, if one is set.
-    fn kafka_advertised(&self) -> Result<Option<(String, u16)>> {
-        let written = self.text("kafka_advertised");
-        if written.is_empty() {
-            return Ok(None);
-        }
-        let parts = written.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
-        match parts {
-            Some((host, port)) if !host.is_empty() => Ok(Some((host.trim_matches(['[', ']']).to_owned(), port))),
-            _ => Err(ConfigError(format!("kafka_advertised: '{written}' is not an address; write host:port"))),
-        }
-    }
-
     /// Splits a value at its commas.
-    fn list(&self, name: &str) -> impl Iterator<Item = &str> {
+    pub(crate) fn list(&self, name: &str) -> impl Iterator<Item = &str> {
         self.text(name).split(',').map(str::trim).filter(|part| !part.is_empty())
     }
 
-    fn trusted_proxies(&self) -> Result<Vec<IpNetwork>> {
+    pub(crate) fn trusted_proxies(&self) -> Result<Vec<IpNetwork>> {
         let name = "http_trusted_proxies";
         let networks = self.list(name).map(str::parse::<IpNetwork>);
         networks.collect::<std::result::Result<_, _>>().map_err(|e| ConfigError(format!("{name}: {e}")))
     }
 
-    fn push_allow(&self) -> Result<doors::pubsub::push::Allow> {
-        let name = "pubsub_push_allow";
-        self.text(name).parse().map_err(|e: doors::pubsub::push::NoAllow| ConfigError(format!("{name}: {e}")))
+    /// Returns the hosts that the HTTP doors answer for.
+    pub(crate) fn http_hosts(&self) -> Result<Vec<String>> {
+        match self.list("http_hosts").find(|host| host.contains('/') || host.contains(' ')) {
+            Some(wrong) => {
+                Err(ConfigError(format!("http_hosts: '{wrong}' is not a host; write name, *.domain or name:port")))
+            }
+            None => Ok(self.list("http_hosts").map(str::to_owned).collect()),
+        }
     }
 
     /// Returns the networks whose subscriptions may make publishers wait.
@@ -380,15 +316,15 @@ impl Config {
         }
     }
 
-    fn text(&self, name: &str) -> &str {
+    pub(crate) fn text(&self, name: &str) -> &str {
         &self.values.get(name).unwrap_or_else(|| unreachable!("invariant: {name} is a key")).0
     }
 
-    fn count(&self, name: &str) -> u64 {
+    pub(crate) fn count(&self, name: &str) -> u64 {
         self.text(name).parse().unwrap_or_else(|e| unreachable!("invariant: {name} was checked: {e}"))
     }
 
-    fn size(&self, name: &str) -> usize {
+    pub(crate) fn size(&self, name: &str) -> usize {
         usize::try_from(self.count(name)).unwrap_or(usize::MAX)
     }
 
@@ -397,11 +333,11 @@ impl Config {
         self.count(name)
     }
 
-    fn bool(&self, name: &str) -> bool {
+    pub(crate) fn bool(&self, name: &str) -> bool {
         self.text(name) == "true"
     }
 
-    fn millis(&self, name: &str) -> Duration {
+    pub(crate) fn millis(&self, name: &str) -> Duration {
         Duration::from_millis(self.count(name))
     }
 
@@ -521,37 +457,25 @@ impl Config {
 
     /// Returns the settings of the server, with values in place of those that are chosen automatically.
     pub fn server(&self) -> crate::server::ServerSettings {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let or = |value: usize, default: usize| if value == 0 { default } else { value };
         crate::server::ServerSettings {
-            threads: or(self.size("threads"), cores),
-            quic_endpoints: or(self.size("quic_endpoints"), (cores / 2).clamp(1, 4)),
+            threads: or(self.size("threads"), cores()),
             connections_max: self.size("connections_max"),
             connections_per_peer_max: or(self.size("connections_per_peer_max"), self.size("connections_max")),
             connections_per_remote_peer_max: or(self.size("connections_per_peer_max"), REMOTE_CONNECTIONS_MAX)
                 .min(self.size("connections_max")),
             hello_timeout: self.millis("hello_timeout_ms"),
             shutdown_timeout: self.millis("shutdown_timeout_ms"),
-            http_body_bytes_max: self.size("http_body_max_bytes"),
-            http_hosts: self.list("http_hosts").map(str::to_owned).collect(),
-            http_cors_origins: self.list("http_cors_origins").map(str::to_owned).collect(),
-            http_trusted_proxies: self.trusted_proxies().unwrap_or_else(|e| unreachable!("invariant: checked: {e}")),
-            http_access_log: self.bool("http_access_log"),
             identity: self.path("tls_cert").zip(self.path("tls_key")),
-            kafka_advertised: self
-                .kafka_advertised()
-                .unwrap_or_else(|e| unreachable!("invariant: it was checked: {e}")),
-            pubsub_project: self.text("pubsub_project").to_owned(),
-            pubsub_push_allow: self.push_allow().unwrap_or_else(|e| unreachable!("invariant: checked: {e}")),
-            redis_durable: self.bool("redis_durable"),
-            sqs: crate::server::SqsSettings {
-                account: self.text("sqs_account").to_owned(),
-                region: self.text("sqs_region").to_owned(),
-                url: Some(self.text("sqs_url").to_owned()).filter(|url| !url.is_empty()),
-                cooldown: Duration::from_secs(self.count("sqs_cooldown_s")),
-            },
             allow_plain: self.bool("insecure"),
-            is_login_required: self.is_login_required(),
+        }
+    }
+
+    /// Returns the number of QUIC sockets on the port of the native door.
+    pub(crate) fn quic_endpoints(&self) -> usize {
+        match self.size("quic_endpoints") {
+            0 => (cores() / 2).clamp(1, 4),
+            count => count,
         }
     }
 
@@ -577,12 +501,8 @@ impl Config {
     }
 }
 
-/// Returns `true` if access control lists are checked for the clients of a door.
-fn checks_access(door: Door) -> bool {
-    match door {
-        Door::Kafka => true,
-        Door::Native | Door::Http | Door::Pubsub | Door::Redis | Door::Sqs => false,
-    }
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Reads the keys and definitions of a file. The keys of the broker are at its top, those of clients under `[client]`.

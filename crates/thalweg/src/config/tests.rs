@@ -2,7 +2,10 @@
 
 use std::io::Write;
 
+use doors::sqs::sigv4::Auth;
+
 use super::*;
+use crate::door_table::sqs_auth;
 
 fn load(file: &str, env: &[(&str, &str)], flags: &[(&'static str, &str)]) -> Result<Config> {
     let mut path = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -98,10 +101,10 @@ fn a_wrong_value_names_its_key_and_its_range() {
 fn http_is_reachable_from_elsewhere_with_a_certificate() {
     let file = "http = \"0.0.0.0:1\"\nnative = \"0.0.0.0:2\"\ntls_cert = \"a.pem\"\ntls_key = \"a.key\"\n\
                 http_hosts = \"a, *.b:1 ,\"\nhttp_trusted_proxies = \"10.0.0.0/8,::1\"";
-    let settings = load(file, &[], &[]).expect("valid").server();
-    assert!(!settings.allow_plain);
-    assert_eq!(settings.http_hosts, ["a", "*.b:1"]);
-    assert_eq!(settings.http_trusted_proxies.len(), 2);
+    let config = load(file, &[], &[]).expect("valid");
+    assert!(!config.server().allow_plain);
+    assert_eq!(config.http_hosts().expect("valid"), ["a", "*.b:1"]);
+    assert_eq!(config.trusted_proxies().expect("valid").len(), 2);
 }
 
 #[test]
@@ -209,7 +212,7 @@ fn topics_and_queues_are_defined_key_by_key() {
 
 #[test]
 fn sqs_requests_are_checked_if_credentials_are_set() {
-    let auth = |file: &str| load(file, &[], &[]).and_then(|config| config.sqs_auth());
+    let auth = |file: &str| load(file, &[], &[]).and_then(|config| sqs_auth(&config));
     assert!(matches!(auth(""), Ok(Auth::Off)));
     let both = "sqs_auth = \"verify\"\nsqs_credentials = \"AKIDEXAMPLE:geheim, 111122223333:test\"";
     let Ok(Auth::Verify(known)) = auth(both) else { panic!("it is valid") };

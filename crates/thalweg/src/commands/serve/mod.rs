@@ -26,15 +26,9 @@ use stop::Stop;
 const BACKGROUND_THREADS: usize = 2;
 
 pub fn run(global: &Global, args: &Serve) -> Result {
-    let named = |name, value: &Option<String>| value.clone().map(|value| (name, value));
     let mut flags = Vec::new();
-    flags.extend(named("profile", &args.profile));
-    flags.extend(named("native", &args.native));
-    flags.extend(named("http", &args.http));
-    flags.extend(named("kafka", &args.kafka));
-    flags.extend(named("pubsub", &args.pubsub));
-    flags.extend(named("redis", &args.redis));
-    flags.extend(named("sqs", &args.sqs));
+    flags.extend(args.profile.clone().map(|profile| ("profile", profile)));
+    flags.extend(args.addresses.iter().map(|(door, address)| (door.key(), address.clone())));
     flags.extend(args.data.as_ref().map(|data| ("data", data.to_string_lossy().into_owned())));
     if args.insecure {
         flags.push(("insecure", "true".to_owned()));
@@ -95,11 +89,9 @@ fn banner(config: &Config, server: &Server) {
         let Some(address) = server.address(door) else {
             continue;
         };
-        let shown = match door {
-            Door::Native => format!("{address}  QUIC and TCP"),
-            Door::Kafka | Door::Redis => format!("{address}  TCP"),
-            Door::Pubsub => format!("{address}  gRPC and REST"),
-            Door::Http | Door::Sqs => format!("{}://{address}/", scheme(address)),
+        let shown = match door.scheme() {
+            Some("http") => format!("{}://{address}/", scheme(address)),
+            _ => format!("{address}  {}", door.transports()),
         };
         line(&format!("  {:<7} {shown}", door.key()));
     }

@@ -1,0 +1,225 @@
+//! The table of doors: how each one is configured and opened. To add a door, add its folder to the crate `doors`, a row
+//! to [`broker::Door`], and a row here. Its keys are in `config/keys.rs`.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::Door;
+use doors::sqs::sigv4::{Auth, Credentials};
+use doors::sqs::{is_account, is_region};
+use net::quic::Windows;
+use net::tls::Tls;
+
+use crate::config::{Config, ConfigError};
+
+type Result<T> = std::result::Result<T, ConfigError>;
+type Closed = Result<Box<dyn doors::Door>>;
+
+/// QUIC windows of the broker: the bytes that publishers may have in flight to it on one connection and on one stream,
+/// and the bytes that may be in flight to one connection of subscribers. They stay within the buffer of a UDP socket (4
+/// MiB on stock Linux): with a short round trip, larger windows are not faster, but packets are lost and sent again.
+/// With a round trip of 100 ms they allow 40 MB/s per connection.
+const PUBLISH_CONNECTION_WINDOW: u64 = 4 << 20;
+const PUBLISH_STREAM_WINDOW: u64 = 2 << 20;
+const EVENT_SEND_WINDOW: u64 = 4 << 20;
+
+/// Row of a door.
+pub(crate) struct Row {
+    door: Door,
+    /// Returns `true` if clients have to authenticate while `auth` is required.
+    pub has_login: fn(&Config) -> bool,
+    /// `true` if access control lists are checked.
+    pub checks_access: bool,
+    /// Reads and checks the keys of the door. The door opens with the result.
+    pub settings: fn(&Config, Common) -> Closed,
+}
+
+/// Rows in the order of [`Door::ALL`].
+pub(crate) const TABLE: [Row; Door::ALL.len()] = [
+    Row { door: Door::Native, has_login: |_| false, checks_access: false, settings: native },
+    Row { door: Door::Http, has_login: |_| false, checks_access: false, settings: http },
+    Row { door: Door::Kafka, has_login: |_| true, checks_access: true, settings: kafka },
+    Row { door: Door::Pubsub, has_login: |_| false, checks_access: false, settings: pubsub },
+    Row { door: Door::Redis, has_login: |_| true, checks_access: false, settings: redis },
+    Row { door: Door::Sqs, has_login: verifies_signatures, checks_access: false, settings: sqs },
+];
+
+const _: () = {
+    let mut at = 0;
+    while at < TABLE.len() {
+        assert!(TABLE[at].door as usize == at, "the rows are in the order of Door::ALL");
+        at += 1;
+    }
+};
+
+/// Returns the row of a door.
+pub(crate) fn row(door: Door) -> &'static Row {
+    &TABLE[door as usize]
+}
+
+/// Settings that every door gets.
+pub(crate) struct Common {
+    address: SocketAddr,
+    tls: Option<Arc<Tls>>,
+    hello_timeout: Duration,
+    allow_plain: bool,
+    is_login_required: bool,
+}
+
+impl Common {
+    pub(crate) fn new(config: &Config, address: SocketAddr, tls: Option<Arc<Tls>>) -> Self {
+        Self {
+            address,
+            tls,
+            hello_timeout: config.millis("hello_timeout_ms"),
+            allow_plain: config.bool("insecure"),
+            is_login_required: config.is_login_required(),
+        }
+    }
+
+    /// Returns settings with which the keys of a door are checked, and no door is opened.
+    pub(crate) fn to_check(config: &Config) -> Self {
+        Self::new(config, (Ipv4Addr::LOCALHOST, 0).into(), None)
+    }
+}
+
+fn native(config: &Config, common: Common) -> Closed {
+    let Common { address, hello_timeout, allow_plain, .. } = common;
+    let windows = Windows {
+        connection_receive: PUBLISH_CONNECTION_WINDOW,
+        stream_receive: PUBLISH_STREAM_WINDOW,
+        send: EVENT_SEND_WINDOW,
+        // One stream more than workers, for all other requests.
+        bidirectional_streams: config.size("pub_workers_per_conn") as u32 + 1,
+        unidirectional_streams: 0,
+    };
+    let quic_endpoints = config.quic_endpoints();
+    Ok(Box::new(doors::native::Settings { address, hello_timeout, allow_plain, quic_endpoints, windows }))
+}
+
+fn http(config: &Config, common: Common) -> Closed {
+    let Common { address, hello_timeout, allow_plain, tls, .. } = common;
+    let is_origin = |origin: &&str| {
+        let site = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        *origin == "*" || site.is_some_and(|site| !site.is_empty() && !site.contains(['/', ' ', '*']))
+    };
+    if let Some(wrong) = config.list("http_cors_origins").find(|origin| !is_origin(origin)) {
+        return Err(ConfigError(format!(
+            "http_cors_origins: '{wrong}' is not an origin; write https://host or http://host:port without a path, \
+             or *"
+        )));
+    }
+    Ok(Box::new(doors::http::Settings {
+        address,
+        header_timeout: hello_timeout,
+        body_bytes_max: config.size("http_body_max_bytes"),
+        allow_plain,
+        tls,
+        hosts: config.http_hosts()?,
+        cors_origins: config.list("http_cors_origins").map(str::to_owned).collect(),
+        trusted_proxies: config.trusted_proxies()?,
+        access_log: config.bool("http_access_log"),
+    }))
+}
+
+fn kafka(config: &Config, common: Common) -> Closed {
+    let Common { address, hello_timeout, allow_plain, is_login_required, .. } = common;
+    let advertised = match config.text("kafka_advertised") {
+        "" => None,
+        written => {
+            let parts = written.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+            match parts {
+                Some((host, port)) if !host.is_empty() => Some((host.trim_matches(['[', ']']).to_owned(), port)),
+                _ => {
+                    let message = format!("kafka_advertised: '{written}' is not an address; write host:port");
+                    return Err(ConfigError(message));
+                }
+            }
+        }
+    };
+    Ok(Box::new(doors::kafka::Settings { address, advertised, hello_timeout, allow_plain, is_login_required }))
+}
+
+fn pubsub(config: &Config, common: Common) -> Closed {
+    let Common { address, hello_timeout, allow_plain, tls, .. } = common;
+    let project = config.text("pubsub_project").to_owned();
+    if !doors::pubsub::is_project(&project) {
+        return Err(ConfigError(format!("pubsub_project: '{project}' is not a project id")));
+    }
+    let push_allow = config.text("pubsub_push_allow").parse();
+    Ok(Box::new(doors::pubsub::Settings {
+        address,
+        header_timeout: hello_timeout,
+        allow_plain,
+        tls,
+        hosts: config.http_hosts()?,
+        project,
+        push_allow: push_allow
+            .map_err(|e: doors::pubsub::push::NoAllow| ConfigError(format!("pubsub_push_allow: {e}")))?,
+    }))
+}
+
+fn redis(config: &Config, common: Common) -> Closed {
+    let Common { address, hello_timeout, allow_plain, is_login_required, .. } = common;
+    let is_durable = config.bool("redis_durable");
+    if is_durable && config.data().is_none() && config.address(Door::Redis.key())?.is_some() {
+        return Err(ConfigError("redis_durable needs a data directory; start with --data DIR".into()));
+    }
+    Ok(Box::new(doors::redis::Settings {
+        address,
+        hello_timeout,
+        allow_plain,
+        is_login_required,
+        is_durable,
+        transaction_time_max: doors::redis::TRANSACTION_TIME_MAX,
+    }))
+}
+
+fn sqs(config: &Config, common: Common) -> Closed {
+    let Common { address, hello_timeout, allow_plain, tls, .. } = common;
+    let account = config.text("sqs_account").to_owned();
+    let region = config.text("sqs_region").to_owned();
+    let url = config.text("sqs_url");
+    if !is_account(&account) {
+        return Err(ConfigError(format!("sqs_account: '{account}' is not an account; write 12 digits")));
+    }
+    if !is_region(&region) {
+        return Err(ConfigError(format!("sqs_region: '{region}' is not a region; write a name such as us-east-1")));
+    }
+    let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    if !url.is_empty() && host.is_none_or(|host| host.is_empty() || host.contains(['/', ' ', '?'])) {
+        return Err(ConfigError(format!("sqs_url: '{url}' is not a URL; write http://host:port")));
+    }
+    Ok(Box::new(doors::sqs::Settings {
+        address,
+        account,
+        region,
+        url: Some(url.to_owned()).filter(|url| !url.is_empty()),
+        cooldown: Duration::from_secs(config.count("sqs_cooldown_s")),
+        auth: sqs_auth(config)?,
+        header_timeout: hello_timeout,
+        allow_plain,
+        tls,
+        hosts: config.http_hosts()?,
+        trusted_proxies: config.trusted_proxies()?,
+        access_log: config.bool("http_access_log"),
+    }))
+}
+
+fn verifies_signatures(config: &Config) -> bool {
+    config.text("sqs_auth") == "verify"
+}
+
+/// Returns the authentication of SQS requests, with the access keys for their signatures.
+pub(crate) fn sqs_auth(config: &Config) -> Result<Auth> {
+    let credentials = Credentials::parse(config.list("sqs_credentials"), config.text("sqs_account"))
+        .map_err(|e| ConfigError(format!("sqs_credentials: {}", e.message)))?;
+    if !verifies_signatures(config) {
+        return Ok(Auth::Off);
+    }
+    if credentials.is_empty() {
+        return Err(ConfigError("sqs_auth = verify needs at least one access key: set sqs_credentials".into()));
+    }
+    Ok(Auth::Verify(credentials))
+}
