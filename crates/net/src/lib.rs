@@ -24,6 +24,7 @@ mod names;
 // A connection's life on its worker.
 pub mod workers;
 mod heavy;
+pub mod crowd;
 pub mod read;
 pub mod outbox;
 pub mod wheel;

@@ -220,7 +220,7 @@ pub(super) async fn events(
         let text = last.to_str().map_err(|error| Error::invalid(format!("{LAST_EVENT_ID}: {error}")))?;
         request.start = resume(text)?;
     }
-    let events = Events::new(http.broker.subscribe(request).await?, http.broker.answers(), &peer);
+    let events = Events::new(http.broker.subscribe(request).await?, &http, &peer);
     Ok(stream::events(events, is_resumable, peer, http.open(StreamKind::Events)))
 }
 
@@ -236,7 +236,7 @@ pub(super) async fn web_socket(
         let error = Error::invalid(format!("this path is a WebSocket: {}", rejection.body_text()));
         Failure::with_status(error, rejection.status())
     })?;
-    let events = Events::new(http.broker.subscribe(request).await?, http.broker.answers(), &peer);
+    let events = Events::new(http.broker.subscribe(request).await?, &http, &peer);
     let open = http.open(StreamKind::WebSocket);
     let frame_bytes_max = http.bodies.bytes_max;
     let session = Session { http, topic: topic.into(), events, peer, _open: open };

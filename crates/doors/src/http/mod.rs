@@ -33,6 +33,7 @@ use engine::{Error, ErrorKind};
 use futures_util::TryFutureExt;
 use hyper::body::Body as _;
 use hyper::service::service_fn;
+use net::crowd::Crowd;
 use net::http::{
     Caller, Charge, Connection, HttpServer, HttpSettings, HttpStats, IpNetwork, Ledger, Plaintext, Reason, Refusal,
     RequestBody, SecurityHeaders,
@@ -219,6 +220,8 @@ struct Http {
     broker: Arc<Broker>,
     bodies: BodyLimits,
     open: Arc<OpenStreams>,
+    /// Streams that take turns at their records.
+    crowd: Arc<Crowd>,
     metrics: MetricsPages,
 }
 
@@ -268,7 +271,8 @@ impl Http {
     fn new(settings: &Settings, broker: Arc<Broker>) -> Arc<Self> {
         let all = Arc::new(Semaphore::new(BODIES_BYTES_MAX.max(settings.body_bytes_max)));
         let bodies = BodyLimits { bytes_max: settings.body_bytes_max, all };
-        Arc::new(Self { broker, bodies, open: Arc::default(), metrics: MetricsPages::default() })
+        let crowd = Crowd::start();
+        Arc::new(Self { broker, bodies, open: Arc::default(), crowd, metrics: MetricsPages::default() })
     }
 
     fn open(&self, kind: StreamKind) -> Open {

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use engine::{Delivery, Error, ErrorKind, Offset, PartitionId, RecordBatch, Records, TopicName};
 use futures_util::{SinkExt, stream};
 use net::Drain;
+use net::crowd::Crowd;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::codec::{self, FrameIn, FrameOut, GapOut, RecordOut};
@@ -48,6 +49,8 @@ pub(super) struct Events {
     written: usize,
     answers: Answers,
     address: IpAddr,
+    /// Streams of the door.
+    crowd: Arc<Crowd>,
 }
 
 struct Source {
@@ -70,16 +73,17 @@ trait Output {
 }
 
 impl Events {
-    pub fn new(subscription: Subscription, answers: &Answers, peer: &Peer) -> Self {
+    pub fn new(subscription: Subscription, http: &Http, peer: &Peer) -> Self {
         let mut sources = Vec::with_capacity(subscription.starts.len());
         for start in &subscription.starts {
             let topic = subscription.is_pattern().then(|| start.topic.clone());
             sources.resize_with(start.source as usize, || None);
             sources.push(Some(Source { topic, partition: start.partition, next: start.start, rest: None }));
         }
-        let answers = answers.clone();
+        let answers = http.broker.answers().clone();
         let address = peer.address;
-        Self { subscription, sources, taken: Vec::new(), written: 0, answers, address }
+        let crowd = http.crowd.clone();
+        Self { subscription, sources, taken: Vec::new(), written: 0, answers, address, crowd }
     }
 
     /// Returns the start of the subscription if it reads one partition.
@@ -108,8 +112,10 @@ impl Events {
     }
 
     /// Writes up to one chunk of the taken deliveries, and returns the memory that is reserved for it. The caller holds
-    /// the memory until the client has read the chunk. Small chunks need no memory.
+    /// the memory until the client has read the chunk. Small chunks need no memory. One record may be for thousands of
+    /// streams, so each waits for its turn.
     async fn chunk(&mut self, out: &mut impl Output) -> engine::Result<Option<Held>> {
+        self.crowd.turn().await;
         let bytes = self.chunk_bytes_max();
         if bytes <= FREE_BYTES {
             self.write(out);
