@@ -326,7 +326,7 @@ impl Queues {
 
     /// Returns messages to the queue whose receiver disconnected, and may never have seen them: those still held return
     /// as if they had not been delivered.
-    pub async fn give_up(&self, from: &AcquireFrom, leases: &[(Offset, u64)]) -> Result<()> {
+    pub async fn release_acquired(&self, from: &AcquireFrom, leases: &[(Offset, u64)]) -> Result<()> {
         let Place { cell, partition, .. } = self.place(&from.queue, from.partition).await?;
         let now = self.core.now_ms();
         let ((), saved) = self.change_view(&partition, cell.id, |view, _| {

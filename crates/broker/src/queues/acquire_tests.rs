@@ -89,7 +89,11 @@ async fn acquired_messages_are_limited_and_return_unless_kept() {
             .await
             .expect("asked")
             .expect_err("not theirs");
-        broker.queues.give_up(&from, &[(4, second[0].lease), (5, second[1].lease + 1)]).await.expect("given up");
+        broker
+            .queues
+            .release_acquired(&from, &[(4, second[0].lease), (5, second[1].lease + 1)])
+            .await
+            .expect("released");
         let again = acquire(&broker, &from, &LIMITS).await;
         let offsets = vec![(0, 2), (1, 2), (2, 2), (3, 2), (4, 1), (6, 1), (7, 1), (8, 1)];
         assert_eq!(shown(&again), (offsets, vec![0, 3, 6]), "all but the one whose lease runs");

@@ -159,7 +159,7 @@ async fn work<T: Into<Outcome>>(
                 match received {
                     // The connection stays open until the messages in progress are finished, and would keep these
                     // leases for as long.
-                    Ok(messages) if is_stopping => returning.push(give_back(queue, messages)),
+                    Ok(messages) if is_stopping => returning.push(nack_all(queue, messages)),
                     Ok(messages) => running.extend(messages.into_iter().map(|m| handle(queue, lease, &handler, m))),
                     Err(error) => (is_stopping, failure) = (true, Some(error)),
                 }
@@ -196,7 +196,7 @@ async fn receive(queue: &Queue, lease: Duration, room: usize) -> Result<Vec<Rece
 
 /// Returns messages that arrived while the worker was stopping, so that others receive them immediately. If that fails,
 /// they return with the end of the connection.
-async fn give_back(queue: &Queue, messages: Vec<ReceivedMessage>) {
+async fn nack_all(queue: &Queue, messages: Vec<ReceivedMessage>) {
     let leases: Vec<_> = messages.into_iter().map(|message| (message.receipt, Some(Duration::ZERO))).collect();
     if let Err(error) = queue.nack(&leases).await {
         tracing::debug!(

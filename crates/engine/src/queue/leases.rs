@@ -377,7 +377,7 @@ impl Queue {
     fn extend_running(&mut self, offset: Offset, lease: u64, now_ms: u64, lease_ms: u64) -> Result<(), LeaseError> {
         let entry = self.check_leased(offset, lease, now_ms)?;
         if lease_ms == 0 {
-            self.give_back(offset, entry, now_ms, 0);
+            self.return_to_queue(offset, entry, now_ms, 0);
             return Ok(());
         }
         if !Self::may_extend(entry.lease, now_ms, lease_ms) {
@@ -394,7 +394,7 @@ impl Queue {
     pub fn nack(&mut self, offset: Offset, lease: u64, now_ms: u64, delay_ms: Option<u64>) -> Result<(), LeaseError> {
         let entry = self.check_leased(offset, lease, now_ms)?;
         let delay_ms = delay_ms.unwrap_or_else(|| self.settings.backoff_after(entry.attempts));
-        self.give_back(offset, entry, now_ms, delay_ms);
+        self.return_to_queue(offset, entry, now_ms, delay_ms);
         Ok(())
     }
 
@@ -419,7 +419,7 @@ impl Queue {
         let held = self.entries.get(&offset).copied();
         let held = held.filter(|entry| entry.lease == lease && entry.phase == Phase::Leased);
         held.is_some_and(|entry| {
-            self.give_back(offset, entry, now_ms, 0);
+            self.return_to_queue(offset, entry, now_ms, 0);
             true
         })
     }
@@ -436,7 +436,7 @@ impl Queue {
     /// Returns a message to the queue whose move to the dead-letter topic failed: the broker retries after `delay_ms`.
     pub fn keep_dead(&mut self, offset: Offset, now_ms: u64, delay_ms: u64) {
         if let Some(entry) = self.entries.get(&offset).copied().filter(|entry| entry.due_ms == NEVER) {
-            self.give_back(offset, entry, now_ms, delay_ms);
+            self.return_to_queue(offset, entry, now_ms, delay_ms);
         }
     }
 
@@ -453,7 +453,7 @@ impl Queue {
     }
 
     /// Returns a leased message to the queue. A new lease cuts off its former receiver.
-    fn give_back(&mut self, offset: Offset, entry: Entry, now_ms: u64, delay_ms: u64) {
+    fn return_to_queue(&mut self, offset: Offset, entry: Entry, now_ms: u64, delay_ms: u64) {
         let lease = self.new_lease(now_ms);
         self.go_back(offset, Entry { lease, ..entry }, now_ms, delay_ms);
     }

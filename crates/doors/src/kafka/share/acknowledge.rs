@@ -133,7 +133,7 @@ impl<'a> Member<'a> {
         }
         let is_over = |how: &Settlement| !matches!(how, Settlement::Held(_));
         let over = settlements.into_iter().filter(|(.., how)| is_over(how)).map(|(offset, lease, _)| (offset, lease));
-        sessions.give_back(&self.key, place, &over.collect::<Vec<_>>());
+        sessions.forget(&self.key, place, &over.collect::<Vec<_>>());
         Ok(())
     }
 }

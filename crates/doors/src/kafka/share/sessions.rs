@@ -139,7 +139,7 @@ impl ShareSessions {
     }
 
     /// Removes messages from those that the member holds, unless they were leased to it again.
-    pub(super) fn give_back(&self, key: &Key, place: &Place, leases: &[(Offset, u64)]) {
+    pub(super) fn forget(&self, key: &Key, place: &Place, leases: &[(Offset, u64)]) {
         let mut sessions = self.sessions.lock();
         let Some(session) = sessions.by_key.get_mut(key) else {
             return;
@@ -172,7 +172,7 @@ impl ShareSessions {
         }
         let held: BTreeMap<Offset, u64> = over.into_iter().collect();
         let over: Vec<_> = all.into_iter().filter(|(offset, _)| !held.contains_key(offset)).collect();
-        self.give_back(key, place, &over);
+        self.forget(key, place, &over);
     }
 
     /// Ends a session.
@@ -201,7 +201,7 @@ impl Session {
     async fn release(self, broker: &Broker) {
         for ((_, partition), Taken { queue, leases }) in self.taken {
             let leases: Vec<(Offset, u64)> = leases.into_iter().collect();
-            if let Err(error) = broker.queues.give_up(&AcquireFrom { queue, partition }, &leases).await {
+            if let Err(error) = broker.queues.release_acquired(&AcquireFrom { queue, partition }, &leases).await {
                 tracing::debug!(%error, "cannot release the leases of a session");
             }
         }
