@@ -7,9 +7,12 @@
 
 extern crate thalweg_client as client;
 
+// What the user set, and what each door makes of it.
 pub mod config;
-pub mod server;
 mod door_table;
+
+// A server in a process of its own, or in another program.
+pub mod server;
 mod embedded;
 mod otlp;
 

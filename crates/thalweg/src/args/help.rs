@@ -21,8 +21,8 @@ const GROUPS: [(&str, &[&str]); 5] = [
 /// Options of other programs: the command (empty: any), the option, and the hint that is printed.
 const HABITS: [(&str, &str, &str); 5] = [
     ("", "--topic", "the topic is an argument: thalweg publish TOPIC VALUE, thalweg subscribe TOPIC"),
-    ("serve", "--port", "each door has an option, such as --kafka HOST:PORT: thalweg serve --help"),
-    ("start", "--port", "each door has an option, such as --kafka HOST:PORT: thalweg serve --help"),
+    ("serve", "--port", "each door has an option, such as --native and --kafka HOST:PORT: thalweg serve --help"),
+    ("start", "--port", "each door has an option, such as --native and --kafka HOST:PORT: thalweg serve --help"),
     ("user", "--password", "the password is the first line of the standard input: thalweg user add NAME < FILE"),
     ("", "--bootstrap-server", "use --server HOST:PORT"),
 ];

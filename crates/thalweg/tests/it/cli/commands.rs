@@ -295,7 +295,7 @@ fn internal_topics_are_listed_on_request() {
 #[test]
 fn habits_of_other_tools_get_a_hint() {
     for (args, hint) in [
-        (&["serve", "--port", "7500"][..], "--native, --http, --kafka"),
+        (&["serve", "--port", "7500"][..], "--native and --kafka HOST:PORT"),
         (&["publish", "--topic", "foo", "bar"], "the topic is an argument"),
         (&["user", "add", "bob", "--password", "x"], "standard input"),
     ] {
