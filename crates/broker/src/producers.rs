@@ -1,13 +1,11 @@
 //! Ids of producers that number their batches. No id is assigned twice, not even after a restart.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use engine::{Error, ErrorKind, Result};
+use engine::Result;
 use parking_lot::Mutex;
 
 use crate::clock::Clock;
-use crate::core::Core;
 
 /// Ids that are reserved together, so that the storage of the reservations is seldom called.
 const BLOCK_IDS: u32 = 1000;
@@ -57,22 +55,11 @@ impl ProducerIds {
     }
 }
 
-impl Core {
-    /// Returns the id and the epoch of a new producer. Waits for the disk from time to time.
-    pub async fn init_producer(self: &Arc<Self>) -> Result<(i64, i16)> {
-        Ok((self.next_producer_id().await?, 0))
-    }
-
-    pub(crate) async fn next_producer_id(self: &Arc<Self>) -> Result<i64> {
-        let core = self.clone();
-        let given = tokio::task::spawn_blocking(move || core.producer_ids().next()).await;
-        given.map_err(|error| Error::new(ErrorKind::Internal, format!("cannot assign a producer id: {error}")))?
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+
+    use engine::{Error, ErrorKind};
 
     use super::*;
 

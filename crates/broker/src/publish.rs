@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::{Acks, DraftBatch, Error, Offset, PartitionId, Result, Storage, TopicName};
+use engine::{Acks, DraftBatch, Error, ErrorKind, Offset, PartitionId, Result, Storage, TopicName};
 use tokio::time::Instant;
 
 use crate::commit::{Appended, Commit};
@@ -309,6 +309,17 @@ impl Core {
         let published =
             Published { partition, base_offset, partitions, receivers, is_committed, is_duplicate, arrival_ms };
         Ok((published, appended.commit))
+    }
+
+    /// Returns the id and the epoch of a new producer. Waits for the disk from time to time.
+    pub async fn init_producer(self: &Arc<Self>) -> Result<(i64, i16)> {
+        Ok((self.next_producer_id().await?, 0))
+    }
+
+    pub(crate) async fn next_producer_id(self: &Arc<Self>) -> Result<i64> {
+        let core = self.clone();
+        let given = tokio::task::spawn_blocking(move || core.producer_ids().next()).await;
+        given.map_err(|error| Error::new(ErrorKind::Internal, format!("cannot assign a producer id: {error}")))?
     }
 
     /// Waits until half of the journal's queue is free.
