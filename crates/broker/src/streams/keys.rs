@@ -6,54 +6,18 @@
 //! deletion, another value, expiry or a flush) deletes the topic, under the lock of the stripe; deleting the topic
 //! removes the entry. A topic that another door created has no such entry.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::streams::{StreamPlace, StreamRecord};
 use engine::{Error, ErrorKind, OwnSettings, Result, Storage, TopicId, TopicName, TopicSettings};
-use parking_lot::Mutex;
 
+use super::listed::Listing;
 use super::{LockedStream, Stream, why_no_stream};
 use crate::commit::Commit;
 use crate::streams::Streams;
 use crate::topic::refuse_internal;
-
-/// An entry of a cache: the number of the cache, and the key.
-#[derive(Debug)]
-pub(crate) struct Listing {
-    pub cache: u64,
-    pub key: Box<[u8]>,
-}
-
-/// Streams by the name of their cache.
-type Unlisted = HashMap<Box<[u8]>, Vec<(TopicId, StreamPlace)>>;
-
-/// Entries of caches that hold streams.
-#[derive(Default)]
-pub(super) struct Keys {
-    /// Entries by topic, at most one for each.
-    listed: Mutex<HashMap<TopicId, Listing>>,
-    /// Entries whose topics were deleted: they are removed as soon as no lock prevents it.
-    deleted: Mutex<Vec<(TopicId, Listing)>>,
-    /// Streams of caches that have not been opened since startup.
-    unlisted: Mutex<Unlisted>,
-}
-
-impl Keys {
-    pub(super) fn len(&self) -> usize {
-        self.listed.lock().len()
-    }
-
-    /// Removes the entry of a deleted topic. Returns `true` if the topic had one.
-    pub(super) fn topic_removed(&self, id: TopicId) -> bool {
-        let Some(listing) = self.listed.lock().remove(&id) else {
-            return false;
-        };
-        self.deleted.lock().push((id, listing));
-        true
-    }
-}
 
 impl Streams {
     /// Returns `true` if the topic can be used as a stream. For topics without a key.

@@ -9,6 +9,7 @@ mod add;
 mod copy;
 mod groups;
 mod keys;
+mod listed;
 mod log;
 mod read;
 
@@ -34,7 +35,7 @@ use crate::restored::Restored;
 use crate::topic::{Topic, refuse_internal};
 
 pub use add::{NewEntryId, TrimTo};
-pub(crate) use keys::Listing;
+pub(crate) use listed::Listing;
 
 /// Returns the cache and the key for the name of a topic.
 type PlaceOf = Box<dyn Fn(&str) -> (String, Vec<u8>) + Send + Sync>;
@@ -53,7 +54,7 @@ pub(crate) struct StreamTable {
     /// Done once all streams have been read from their topic.
     restored: Restored,
     place_of: OnceLock<PlaceOf>,
-    keys: keys::Keys,
+    keys: listed::Keys,
     /// Number of topics that clients can see and that have no key.
     others: AtomicIsize,
 }
