@@ -1,38 +1,17 @@
 //! Members of classic groups, which assign partitions among themselves: their responses wait for each other.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use engine::groups::{
     Change, ClassicJoin, ClassicSync, Committer, Entry, Group, GroupError, GroupName, Identity, Joined, Leaver,
     MemberId, Now, Reason, Synced,
 };
-use engine::limits::{GROUP_NAME_BYTES_MAX, GROUPS_PROTOCOLS_BYTES_MAX};
+use engine::limits::GROUPS_PROTOCOLS_BYTES_MAX;
 use engine::{Error, Result, TopicPartition};
 
-use super::{Cell, GroupTable, Outcome, Topics};
+use super::catalog::Topics;
+use super::{Cell, GroupTable, Outcome};
 use crate::groups::Groups;
-
-/// Maximum characters of the client's name in the id of a member.
-const CLIENT_CHARS_MAX: usize = 100;
-
-/// Generator of unique, unpredictable ids of members.
-#[derive(Default)]
-pub(super) struct MemberIds {
-    /// Random key of this broker.
-    key: RandomState,
-    given: AtomicU64,
-}
-
-impl MemberIds {
-    fn next(&self, client: &str) -> Result<MemberId> {
-        let number = self.given.fetch_add(1, Ordering::Relaxed);
-        let client: String = client.chars().filter(|c| !c.is_control()).take(CLIENT_CHARS_MAX).collect();
-        let client = &client[..client.floor_char_boundary(GROUP_NAME_BYTES_MAX - 64)];
-        MemberId::parse(&format!("{client}-{:016x}-{number:x}", self.key.hash_one(number)))
-    }
-}
 
 /// Result of a join.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,9 +3,13 @@
 //! The groups themselves are state machines (`engine::groups`). Here each has a lock, its records in the topic of
 //! offsets, and members that wait for news.
 
+mod catalog;
 mod classic;
 mod log;
+mod member_ids;
+mod restore;
 mod share;
+mod share_groups;
 mod status;
 mod transactional;
 
@@ -15,8 +19,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use engine::groups::{
-    Catalog, Change, Committed, Committer, Group, GroupError, GroupName, Identity, Join, NO_LEADER_EPOCH, Now,
-    OffsetsRecord, Reason, Turn,
+    Change, Committed, Committer, Group, GroupError, GroupName, Identity, Join, NO_LEADER_EPOCH, Now, OffsetsRecord,
+    Reason, Turn,
 };
 use engine::limits::{COMMITTED_OFFSETS_MAX, GROUPS_MAX};
 use engine::{Error, Offset, PartitionId, Pattern, Result, Start, TopicName, TopicPartition};
@@ -35,6 +39,7 @@ use crate::restored::Restored;
 use crate::topic::Topic;
 use crate::wakes::Wakes;
 
+use catalog::Topics;
 use log::{OFFSETS, append_offsets};
 
 pub use classic::Entered;
@@ -61,7 +66,7 @@ pub struct Groups {
 /// All consumer groups of a broker.
 pub(crate) struct GroupTable {
     groups: RwLock<HashMap<GroupName, Arc<Cell>>>,
-    shares: share::ShareGroups,
+    shares: share_groups::ShareGroups,
     /// Done once the groups have been read from the topic of offsets.
     restored: Restored,
     /// A deadline may have come nearer.
@@ -70,7 +75,7 @@ pub(crate) struct GroupTable {
     offsets: Arc<AtomicUsize>,
     /// Bytes of protocol metadata and assignments that the members of classic groups have stored in all groups.
     protocols_bytes: AtomicUsize,
-    member_ids: classic::MemberIds,
+    member_ids: member_ids::MemberIds,
     clock: Clock,
     /// Start of the monotonic clock.
     begin: Instant,
@@ -149,12 +154,12 @@ impl GroupTable {
         Self {
             clock,
             groups: RwLock::default(),
-            shares: share::ShareGroups::default(),
+            shares: share_groups::ShareGroups::default(),
             restored: Restored::default(),
             changed: Arc::default(),
             offsets: Arc::default(),
             protocols_bytes: AtomicUsize::new(0),
-            member_ids: classic::MemberIds::default(),
+            member_ids: member_ids::MemberIds::default(),
             begin: Instant::now(),
             commit_ms: AtomicU64::new(0),
             counts: Counts::default(),
@@ -328,28 +333,6 @@ fn still_restoring(name: &GroupName) -> GroupError {
 
 fn no_such_group(name: &GroupName) -> GroupError {
     GroupError::new(Reason::NoSuchGroup, format!("there is no consumer group '{name}'"))
-}
-
-/// View of the broker's topics for groups.
-struct Topics<'a>(&'a Core);
-
-impl Catalog for Topics<'_> {
-    fn version(&self) -> u64 {
-        self.0.catalog_version()
-    }
-
-    fn matching(&self, pattern: &Pattern) -> Vec<(TopicName, u32)> {
-        match pattern {
-            Pattern::Topic(name) => {
-                let found = self.0.topic(name.as_str()).ok();
-                found.map(|topic| (name.clone(), topic.partitions().len() as u32)).into_iter().collect()
-            }
-            Pattern::Wildcard(_) | Pattern::Rule(_) => {
-                let found = self.0.topics_matching(pattern).into_iter();
-                found.map(|topic| (topic.name.clone(), topic.partitions().len() as u32)).collect()
-            }
-        }
-    }
 }
 
 impl TopicObserver for GroupTable {

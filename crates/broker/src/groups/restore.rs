@@ -1,0 +1,69 @@
+//! Restoring all groups from the topic of offsets, and forgetting them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use engine::groups::Group;
+use engine::{Result, TopicName};
+
+use super::log::read_groups;
+use super::{Cell, GroupTable, Groups};
+use crate::wakes::Wakes;
+
+impl Groups {
+    /// Waits until the groups have been restored to their state before the broker stopped.
+    pub(super) async fn restored(&self) -> Result<&GroupTable> {
+        let coordinator = &self.table;
+        coordinator.restored.ensure(|| self.restore()).await?;
+        Ok(coordinator)
+    }
+
+    /// Forgets all groups, as a restart does: the next call restores them from their log, and members join again.
+    pub(crate) async fn forget(&self) {
+        let table = &self.table;
+        let forgetting = table.restored.forgetting().await;
+        let cells = {
+            let mut groups = table.groups.write();
+            forgetting.begin();
+            std::mem::take(&mut *groups)
+        };
+        for cell in cells.into_values() {
+            let mut state = cell.state.lock();
+            table.mark_gone(&mut state);
+            state.is_forgotten = true;
+            drop(state);
+            cell.news.notify_waiters();
+        }
+        table.shares.clear();
+    }
+
+    async fn restore(&self) -> Result<()> {
+        let coordinator = &self.table;
+        let groups = read_groups(&self.core, coordinator.now()).await?;
+        let mut offsets = 0;
+        let mut cells = HashMap::new();
+        for (name, mut group) in groups {
+            self.forget_lost_topics(&mut group);
+            offsets += group.committed().len();
+            group.committed().values().for_each(|committed| coordinator.note_commit_ms(committed.committed_ms));
+            cells.insert(name, Arc::new(Cell::new(group, &coordinator.offsets)));
+        }
+        if !cells.is_empty() {
+            tracing::info!(groups = cells.len(), offsets, "consumer groups restored");
+        }
+        coordinator.offsets.store(offsets, Ordering::Relaxed);
+        *coordinator.groups.write() = cells;
+        Ok(())
+    }
+
+    /// Removes offsets of topics that are in memory or no longer exist: a topic in memory is empty after a restart.
+    fn forget_lost_topics(&self, group: &mut Group) {
+        let topics: BTreeSet<TopicName> = group.committed().keys().map(|partition| partition.topic.clone()).collect();
+        let is_stored =
+            |topic: &TopicName| self.core.topic(topic.as_str()).is_ok_and(|topic| topic.stored_as.is_some());
+        for topic in topics.into_iter().filter(|topic| !is_stored(topic)) {
+            self.table.forget_offsets(&self.core, group, &topic, &mut Wakes::default());
+        }
+    }
+}
