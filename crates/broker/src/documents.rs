@@ -1,8 +1,8 @@
 //! Documents that doors define and the broker stores for them: policies, schemas and similar definitions.
 //!
-//! The table of documents is in [`Queues`] (`queues/documents.rs`) and its records are in the log of queues, so that one
-//! fold of that log restores both together. Queues need that: their snapshots and the key of their receipts are
-//! documents, which have to be known before any queue is used.
+//! The table of documents is in [`Queues`] (`queues/document_table.rs`) and its records are in the log of queues, so
+//! that one fold of that log restores both together. Queues need that: their snapshots and the key of their receipts
+//! are documents, which have to be known before any queue is used.
 
 use std::sync::Arc;
 

@@ -1,8 +1,7 @@
 //! Messages without an attempt left: moved to the dead letters, and back again.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use engine::queue::{Lease, Message, header};
@@ -11,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use super::Receive;
+use super::redrives::{Redrive, RedriveId, RedriveState, Running};
 use crate::commit::Commit;
 use crate::partition::PartitionCell;
 use crate::queues::Queues;
@@ -31,45 +31,6 @@ const REDRIVES_MAX: usize = 1024;
 const REDRIVES_RUNNING_MAX: usize = 64;
 /// Maximum number of messages per second of one move, which is also the default.
 pub const REDRIVE_RATE_MAX: u32 = 500;
-
-pub type RedriveId = u64;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RedriveState {
-    Running,
-    Completed,
-    Cancelling,
-    Cancelled,
-    Failed,
-}
-
-/// State of a move of messages from one queue to another.
-#[derive(Clone, Debug)]
-pub struct Redrive {
-    pub id: RedriveId,
-    pub from: String,
-    /// Target queue; if `None`, each message returns to the queue that it came from.
-    pub to: Option<String>,
-    pub rate: Option<u32>,
-    pub started_ms: u64,
-    pub state: RedriveState,
-    pub moved: u64,
-    /// Number of messages to move when the move began.
-    pub to_move: u64,
-    pub failure: Option<String>,
-}
-
-#[derive(Default)]
-pub(super) struct Redrives {
-    /// Moves that run or have ended, oldest first.
-    all: Mutex<VecDeque<Arc<Running>>>,
-    ids: AtomicU64,
-}
-
-struct Running {
-    shown: Mutex<Redrive>,
-    is_cancelled: AtomicBool,
-}
 
 /// A move of messages to the dead letters, which continues even if this is dropped.
 #[must_use]

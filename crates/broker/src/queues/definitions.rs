@@ -14,7 +14,7 @@ use engine::{
 use tokio::sync::OwnedMutexGuard;
 
 use super::QUEUES;
-use super::receipt::{KEY_BYTES, ReceiptKey};
+use super::receipt_key::{KEY_BYTES, ReceiptKey};
 use super::{QUEUES_MAX, check_users};
 use crate::commit::Commit;
 use crate::partition::PartitionCell;

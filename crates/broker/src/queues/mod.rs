@@ -5,13 +5,17 @@
 //! first. One of the waiting receivers watches that time for all of them.
 
 mod acquire;
+mod bind;
 mod dead;
 mod definitions;
+mod document_table;
 mod documents;
 mod near;
 mod notes;
 mod receipt;
+mod receipt_key;
 mod receive;
+mod redrives;
 mod renewal;
 mod restore;
 mod send;
@@ -36,7 +40,7 @@ use engine::{Error, Result, nearest};
 use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::sync::OnceCell;
 
-use self::documents::DocumentTable;
+use self::document_table::DocumentTable;
 use crate::core::Core;
 use crate::metrics::Counter;
 use crate::restored::Restored;
@@ -45,9 +49,9 @@ use crate::topic::Topic;
 use crate::view::QueueCell;
 
 pub use acquire::{AcquireFrom, AcquireLimits, Acquired, QueuePosition, Settlement};
-pub use dead::{Redrive, RedriveId, RedriveState};
 pub use definitions::{NewQueue, QueueStart};
 pub use receive::{RECEIVE_MAX, Receive};
+pub use redrives::{Redrive, RedriveId, RedriveState};
 pub use send::{OutMessage, SEND_MAX, SendAnswers, Sent};
 pub use status::{PEEK_MAX, Peeked, QueueCounts, SeekTo};
 
@@ -69,8 +73,8 @@ pub struct Queues {
     /// Held during the creation, change or deletion of a queue or a document.
     control: Arc<tokio::sync::Mutex<()>>,
     /// Key with which receipts are sealed; set before the first queue exists.
-    receipt_key: OnceCell<receipt::ReceiptKey>,
-    redrives: dead::Redrives,
+    receipt_key: OnceCell<receipt_key::ReceiptKey>,
+    redrives: redrives::Redrives,
     pub(crate) events: QueueEvents,
 }
 
@@ -96,7 +100,7 @@ impl Queues {
             restored: Restored::default(),
             control: Arc::default(),
             receipt_key: OnceCell::new(),
-            redrives: dead::Redrives::default(),
+            redrives: redrives::Redrives::default(),
             events: QueueEvents::default(),
         }
     }

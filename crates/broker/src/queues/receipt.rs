@@ -1,37 +1,13 @@
 //! Receipts as text, which can be neither forged nor used for another queue.
 
-use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use engine::queue::QueueDefinition;
 use engine::{Error, Result};
 
+use super::receipt_key::{PLAIN_BYTES, ReceiptKey, SEAL_BYTES};
 use crate::queues::Queues;
 use crate::view::Receipt;
-
-/// Length of the key with which receipts are sealed, in bytes.
-pub(super) const KEY_BYTES: usize = 32;
-/// Length of partition, offset and lease together, in bytes; they precede the seal.
-const PLAIN_BYTES: usize = 20;
-/// Length of the seal in bytes: the beginning of a longer MAC, long enough that it cannot be guessed.
-const SEAL_BYTES: usize = 16;
-
-pub(super) struct ReceiptKey(hmac::Key);
-
-impl ReceiptKey {
-    pub(super) fn new(bytes: &[u8]) -> Self {
-        Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
-    }
-
-    fn seal(&self, queue: u64, plain: &[u8; PLAIN_BYTES]) -> [u8; SEAL_BYTES] {
-        let mut context = hmac::Context::with_key(&self.0);
-        context.update(&queue.to_be_bytes());
-        context.update(plain);
-        let mut seal = [0; SEAL_BYTES];
-        seal.copy_from_slice(&context.sign().as_ref()[..SEAL_BYTES]);
-        seal
-    }
-}
 
 impl Queues {
     /// Returns a receipt as text that only this broker can create, for this queue.
@@ -63,7 +39,7 @@ impl Queues {
         Ok(Receipt { partition, offset: part(4), lease: part(12) })
     }
 
-    fn receipt_key(&self) -> Result<&super::receipt::ReceiptKey> {
+    fn receipt_key(&self) -> Result<&ReceiptKey> {
         let key = self.receipt_key.get();
         key.ok_or_else(|| Error::busy("the broker has just started and is still restoring its queues"))
     }

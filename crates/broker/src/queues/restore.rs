@@ -13,7 +13,7 @@ use engine::{Error, ErrorKind, Offset, PartitionId, RecordBatch, Result, Storage
 use super::QUEUES;
 use super::acquire::read;
 use super::definitions::{is_saved, own_topic};
-use super::documents::DocumentTable;
+use super::document_table::DocumentTable;
 use crate::log::Log;
 use crate::partition::PartitionCell;
 use crate::queues::Queues;

@@ -8,7 +8,7 @@ use engine::{Error, ErrorKind, Offset, PartitionId, Result};
 
 use super::acquire::read;
 use super::check_users;
-use super::documents::DOCUMENTS_BYTES_MAX;
+use super::document_table::DOCUMENTS_BYTES_MAX;
 use crate::metrics::Exposition;
 use crate::partition::PartitionCell;
 use crate::queues::Queues;
