@@ -108,6 +108,7 @@ async fn open_again(crowd: Weak<Crowd>, closed: Arc<Notify>) {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -118,34 +119,47 @@ mod tests {
     /// Returns the largest number of steps between two of its runs.
     async fn steps_between(is_in_turns: bool) -> Option<usize> {
         let crowd = Crowd::start();
+        let waiting = Arc::new(AtomicUsize::new(0));
         let steps = Arc::new(AtomicUsize::new(0));
         let event = Arc::new(Notify::new());
         for _ in 0..TASKS {
+            let waiting = waiting.clone();
             let steps = steps.clone();
             let event = event.clone();
             let crowd = crowd.clone();
             tokio::spawn(async move {
-                event.notified().await;
+                let mut woken = pin!(event.notified());
+                woken.as_mut().enable();
+                waiting.fetch_add(1, Ordering::Relaxed);
+                woken.await;
                 if is_in_turns {
                     crowd.turn().await;
                 }
                 steps.fetch_add(1, Ordering::Relaxed);
             });
         }
-        tokio::task::yield_now().await;
-        event.notify_waiters();
-        let mut seen = vec![0];
-        while seen.last() != Some(&TASKS) {
+        while waiting.load(Ordering::Relaxed) < TASKS {
             tokio::task::yield_now().await;
-            seen.push(steps.load(Ordering::Relaxed));
         }
-        seen.windows(2).map(|two| two[1] - two[0]).max()
+        event.notify_waiters();
+        let other = tokio::spawn(async move {
+            let mut seen = vec![0];
+            while seen.last() != Some(&TASKS) {
+                tokio::task::yield_now().await;
+                seen.push(steps.load(Ordering::Relaxed));
+            }
+            seen.windows(2).map(|two| two[1] - two[0]).max()
+        });
+        other.await.expect("no panic")
     }
 
     #[tokio::test]
     async fn other_tasks_run_between_the_groups_of_a_crowd() {
-        assert_eq!(steps_between(true).await, Some(GROUP));
-        assert!(steps_between(false).await > Some(GROUP), "without turns");
+        // The runtime may wake the other task in the middle of a group.
+        let steps = steps_between(true).await;
+        assert!(steps <= Some(2 * GROUP), "{steps:?}");
+        let steps = steps_between(false).await;
+        assert!(steps > Some(2 * GROUP), "{steps:?} without turns");
     }
 
     #[tokio::test]
