@@ -16,7 +16,6 @@ mod receipt;
 mod receipt_key;
 mod receive;
 mod redrives;
-mod renewal;
 mod restore;
 mod send;
 mod snapshots;
