@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: rules that no compiler checks. A test runs it too.
 
 mod arrows;
+mod circles;
 mod code;
 mod prose;
 mod source;
@@ -58,8 +59,14 @@ pub fn run() -> Outcome {
 /// Returns all violations, in the order of their paths and lines.
 pub fn check(files: &[TextFile]) -> Vec<Violation> {
     let sources = Source::read_all(files);
-    let mut violations =
-        [arrows::check(files, &sources), code::check(&sources), text::check(files), prose::check(files)].concat();
+    let mut violations = [
+        arrows::check(files, &sources),
+        circles::check(&sources),
+        code::check(&sources),
+        text::check(files),
+        prose::check(files),
+    ]
+    .concat();
     violations.sort();
     violations
 }
