@@ -1,4 +1,5 @@
-//! The periodic work of a broker on all topics: retention, records that queues have not examined, and expired snapshots.
+//! The periodic work of a broker on all topics: retention, records that queues have not examined, and expired
+//! snapshots.
 
 use std::sync::Weak;
 use std::time::Duration;

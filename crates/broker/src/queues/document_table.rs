@@ -1,5 +1,5 @@
-//! Table of documents; `documents.rs` of this crate says why it is here. The bytes of each document and of all documents
-//! together are limited.
+//! Table of documents; `documents.rs` of this crate says why it is here. The bytes of each document and of all
+//! documents together are limited.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;

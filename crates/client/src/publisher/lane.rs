@@ -541,8 +541,8 @@ fn is_before(sequence: i32, other: i32) -> bool {
 /// Returns the error of a batch that was sent and not answered, caused by `error`.
 fn uncertain(error: &Error) -> Error {
     let message = format!(
-        "{}; the records may be in the log: they were sent, but not acknowledged. Check the log before you publish them \
-         again",
+        "{}; the records may be in the log: they were sent, but not acknowledged. Check the log before you publish \
+         them again",
         error.message
     );
     Error::new(ErrorKind::Disconnected, message)

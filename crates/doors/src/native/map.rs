@@ -91,8 +91,8 @@ impl NativeHandler {
                 let turn = WaitTurn::take(&stream.connection.shared, |shared| &shared.fetches, FETCHES_MAX);
                 let turn = turn.ok_or_else(|| {
                     Error::busy(format!(
-                        "pending fetch limit of a connection reached ({FETCHES_MAX}): wait for a response first, or use \
-                         another connection"
+                        "pending fetch limit of a connection reached ({FETCHES_MAX}): wait for a response first, or \
+                         use another connection"
                     ))
                 })?;
                 let room = stream.connection.room.clone();
@@ -156,8 +156,8 @@ impl NativeHandler {
                 let turn = WaitTurn::take(&stream.connection.shared, |shared| &shared.watches, WATCHES_MAX);
                 let turn = turn.ok_or_else(|| {
                     Error::busy(format!(
-                        "pending watch limit of a connection reached ({WATCHES_MAX}): wait for a response first, or use \
-                         another connection"
+                        "pending watch limit of a connection reached ({WATCHES_MAX}): wait for a response first, or \
+                         use another connection"
                     ))
                 })?;
                 let watch = caches::watch(broker.clone(), request);
@@ -194,8 +194,8 @@ impl NativeHandler {
                 let turn = WaitTurn::take(&shared, |shared| &shared.receives, RECEIVES_MAX);
                 Some(turn.ok_or_else(|| {
                     Error::busy(format!(
-                        "pending receive limit of a connection reached ({RECEIVES_MAX}): wait for a response first, or use \
-                         another connection"
+                        "pending receive limit of a connection reached ({RECEIVES_MAX}): wait for a response first, or \
+                         use another connection"
                     ))
                 })?)
             }

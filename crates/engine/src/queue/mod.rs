@@ -305,7 +305,8 @@ impl QueueSettings {
         self.has_last_attempt() && attempts >= self.attempts_max
     }
 
-    /// Returns `true` if messages have a last attempt: the number of attempts is limited, and a dead-letter topic is set.
+    /// Returns `true` if messages have a last attempt: the number of attempts is limited, and a dead-letter topic is
+    /// set.
     pub(crate) fn has_last_attempt(&self) -> bool {
         self.attempts_max > 0 && self.dead_letter.is_some()
     }
