@@ -40,7 +40,13 @@ impl Crowd {
         crowd
     }
 
-    /// Waits for a turn of the current task.
+    /// Returns the number of places in line: those of tasks that wait, and of tasks that ended there and were not
+    /// called yet.
+    pub fn waiting(&self) -> usize {
+        self.state.lock().line.len()
+    }
+
+    /// Waits for a turn of the current task. The line has no limit of its own: the number of tasks limits it.
     pub async fn turn(&self) {
         let mut place = None;
         poll_fn(|cx| self.poll(&mut place, cx)).await;
@@ -176,5 +182,6 @@ mod tests {
             done += usize::from(task.await.is_ok());
         }
         assert_eq!(done, 2 * GROUP);
+        assert_eq!(crowd.waiting(), 0);
     }
 }

@@ -283,11 +283,12 @@ impl Http {
     /// Registers the counters of the door in the metrics of the broker.
     fn register(&self, stats: Arc<HttpStats>) {
         let open = self.open.clone();
-        self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| expose(&stats, &open, out))));
+        let crowd = self.crowd.clone();
+        self.broker.register(Box::new(Collect(move |out: &mut Exposition<'_>| expose(&stats, &open, &crowd, out))));
     }
 }
 
-fn expose(stats: &HttpStats, open: &OpenStreams, out: &mut Exposition<'_>) -> std::fmt::Result {
+fn expose(stats: &HttpStats, open: &OpenStreams, crowd: &Crowd, out: &mut Exposition<'_>) -> std::fmt::Result {
     let requests: Vec<(String, u64)> =
         (1..).zip(stats.requests()).map(|(class, count)| (format!("{class}xx"), count)).collect();
     out.counters("thalweg_http_requests", "Answered HTTP requests", "status", &requests)?;
@@ -298,6 +299,7 @@ fn expose(stats: &HttpStats, open: &OpenStreams, out: &mut Exposition<'_>) -> st
         "kind",
         &[("events".into(), open(StreamKind::Events)), ("websocket".into(), open(StreamKind::WebSocket))],
     )?;
+    out.gauge("thalweg_http_streams_waiting", "Streams that wait for their turn to write", crowd.waiting() as u64)?;
     out.counter(
         "thalweg_http_answered_refusals",
         "Connections refused at the limit or for lack of TLS, with an answer",
