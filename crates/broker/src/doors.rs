@@ -28,7 +28,7 @@ struct Row {
     scheme: Option<&'static str>,
 }
 
-/// What the messages of a protocol are made of.
+/// Form of the messages of a protocol. Doors of one family can answer each other's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// Frames of the native protocol.

@@ -108,7 +108,6 @@ fn paths_in<'s>(source: &'s Source<'_>) -> Vec<Vec<&'s str>> {
         if text.contains("::") && !is_import && !source.is_test_at(at) {
             paths.push(text.split("::").filter(|part| !part.is_empty()).collect());
         }
-        // Separators have one byte, or the text is one that no path follows.
         at += text.len() + source.code[at + text.len()..].chars().next().map_or(0, char::len_utf8);
     }
     paths
