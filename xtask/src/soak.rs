@@ -75,7 +75,8 @@ fn seeded(tests: &Seeded, minutes: u64) -> Outcome {
     let mut rounds = 0;
     while begin.elapsed() < Duration::from_secs(60 * minutes) {
         round(tests, seed)?;
-        (seed, rounds) = (seed + tests.cycles.1, rounds + 1);
+        seed += tests.cycles.1;
+        rounds += 1;
         println!("== soak: {rounds} rounds passed, {} s of {} s", begin.elapsed().as_secs(), 60 * minutes);
     }
     Ok(())

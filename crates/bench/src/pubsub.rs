@@ -246,7 +246,8 @@ async fn one_in_flight(
         if i == WARM_UP {
             begin = Instant::now();
             delivered = 0;
-            (ack, delivery) = (Latencies::default(), Latencies::default());
+            ack = Latencies::default();
+            delivery = Latencies::default();
         }
         let sent = Instant::now();
         publisher.publish(&record).await?;

@@ -182,7 +182,8 @@ mod tests {
     #[tokio::test]
     async fn of_two_appends_to_one_log_only_the_later_is_awaited() {
         let log = LogNumber::next();
-        let ((first, before), (last, after)) = (Commit::sync(log, 3), Commit::sync(log, 7));
+        let (first, before) = Commit::sync(log, 3);
+        let (last, after) = Commit::sync(log, 7);
         let both = after.and(before);
         assert!(!both.is_done() && first.send(failure("not awaited")).is_err());
         last.send(Ok(())).expect("awaited");
@@ -191,8 +192,8 @@ mod tests {
 
     #[tokio::test]
     async fn appends_to_two_logs_are_both_awaited() {
-        let ((one, of_one), (other, of_other)) =
-            (Commit::sync(LogNumber::next(), 7), Commit::sync(LogNumber::next(), 3));
+        let (one, of_one) = Commit::sync(LogNumber::next(), 7);
+        let (other, of_other) = Commit::sync(LogNumber::next(), 3);
         let both = Commit::all([of_one, of_other, Commit::done()]);
         one.send(Ok(())).expect("awaited");
         other.send(failure("the disk is full")).expect("awaited");

@@ -184,7 +184,8 @@ impl Core {
         let turn = self.searches().acquire().await;
         let max_ms = aside(move || {
             // A record at or after `from` exists, none at or after `until`: the two meet at the largest time.
-            let (mut from, mut until) = (i128::from(i64::MIN), i128::from(i64::MAX) + 1);
+            let mut from = i128::from(i64::MIN);
+            let mut until = i128::from(i64::MAX) + 1;
             while until - from > 1 {
                 let between = (from + until).div_euclid(2);
                 if cell.offset_for_time(between as i64)? < cell.extent().end { from = between } else { until = between }

@@ -82,7 +82,9 @@ mod tests {
 
     /// Serves a connection as a broker that leads nothing.
     async fn lead_elsewhere(mut stream: DuplexStream) {
-        let (mut assembler, mut frames, mut bytes) = (Assembler::new(BODY_BYTES_MAX), Vec::new(), BytesMut::new());
+        let mut assembler = Assembler::new(BODY_BYTES_MAX);
+        let mut frames = Vec::new();
+        let mut bytes = BytesMut::new();
         while stream.read_buf(&mut bytes).await.is_ok_and(|read| read > 0) {
             assembler.feed(&bytes.split(), &mut frames).expect("frames");
             let mut answers = BytesMut::new();

@@ -172,7 +172,8 @@ impl Feed {
             self.removed.push(source);
         }
         self.behind -= usize::from(!removed.is_live);
-        (removed.is_removed, removed.is_live) = (true, true);
+        removed.is_removed = true;
+        removed.is_live = true;
     }
 
     /// Returns `true` if the partition of a source still exists.

@@ -397,7 +397,9 @@ impl Model {
         let end = source.log.end;
         // Members of a queue group start live.
         source.start = if self.is_shared { end } else { beginning.start.min(end) };
-        (source.next, source.told, source.is_live) = (source.start, source.start, source.start == end);
+        source.next = source.start;
+        source.told = source.start;
+        source.is_live = source.start == end;
         assert_eq!(self.feed.add_source(source.start, source.is_live), self.sources.len() as SourceId);
         self.sources.push(source);
     }
@@ -407,7 +409,9 @@ impl Model {
         if source.is_removed {
             return;
         }
-        (source.is_removed, source.is_live, source.log.end) = (true, true, 0);
+        source.is_removed = true;
+        source.is_live = true;
+        source.log.end = 0;
         if !was_read {
             source.log.batches.clear();
         }

@@ -136,7 +136,8 @@ impl Turns {
                 heavy.called.set(None);
             }
             line.remove(&ticket);
-            (self.ticket, self.is_called) = (None, true);
+            self.ticket = None;
+            self.is_called = true;
             return false;
         }
         line.entry(ticket).and_modify(|waker| waker.clone_from(cx.waker())).or_insert_with(|| cx.waker().clone());

@@ -170,7 +170,9 @@ impl<T> Wheel<T> {
             self.entries[head as usize].previous = at;
         }
         let entry = &mut self.entries[at as usize];
-        (entry.slot, entry.previous, entry.next) = (slot, NONE, head);
+        entry.slot = slot;
+        entry.previous = NONE;
+        entry.next = head;
         self.mark(slot, true);
     }
 
@@ -182,7 +184,9 @@ impl<T> Wheel<T> {
         if slot == PARKED {
             return;
         }
-        (entry.slot, entry.previous, entry.next) = (PARKED, NONE, NONE);
+        entry.slot = PARKED;
+        entry.previous = NONE;
+        entry.next = NONE;
         if next != NONE {
             self.entries[next as usize].previous = previous;
         }

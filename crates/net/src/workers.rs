@@ -373,7 +373,8 @@ mod tests {
             workers.run(worker, move |_| drop(tokio::task::spawn_local(task)));
         }
         drop(ended);
-        let (handle, (dropped, is_last)) = (workers.clone(), channel::<()>());
+        let handle = workers.clone();
+        let (dropped, is_last) = channel::<()>();
         workers.run(0, move |_| {
             is_last.recv().expect("a word");
             drop(handle);

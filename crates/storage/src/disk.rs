@@ -160,7 +160,8 @@ impl RealFile {
         let open = || {
             let flags = OFlags::DIRECT.bits().cast_signed();
             let direct = OpenOptions::new().write(true).custom_flags(flags).open(&self.path).ok()?;
-            let (ours, theirs) = (self.file.metadata().ok()?, direct.metadata().ok()?);
+            let ours = self.file.metadata().ok()?;
+            let theirs = direct.metadata().ok()?;
             ((ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino())).then_some(direct)
         };
         self.direct.get_or_init(open).as_ref()

@@ -38,7 +38,8 @@ impl PartitionInfo {
         let SegmentPart { base, generation, to: bytes, to_offset: end, appended_ms, .. } = *part;
         match self.segments.last_mut().filter(|last| last.base == base) {
             Some(last) => {
-                (last.end, last.bytes) = (end, bytes);
+                last.end = end;
+                last.bytes = bytes;
                 last.appended_ms = last.appended_ms.max(appended_ms);
             }
             None => {

@@ -243,7 +243,8 @@ impl MemoryLog {
                 entry.batch = Some(left);
             }
             None => {
-                (entry.batch, entry.forgotten) = (None, None);
+                entry.batch = None;
+                entry.forgotten = None;
                 self.gone += 1;
                 self.drop_gone();
             }

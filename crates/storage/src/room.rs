@@ -158,7 +158,8 @@ impl Room {
         if self.bytes == 0 {
             return Ok(true);
         }
-        let (path, (reserve, free)) = (self.path(), self.look()?);
+        let path = self.path();
+        let (reserve, free) = self.look()?;
         let held = match self.disk.open(&path).and_then(|file| file.size()) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,

@@ -56,7 +56,8 @@ impl StoreSettings {
             let part = |of: u64| (u128::from(of) * u128::from(bytes) / u128::from(self.reserve_bytes)) as u64;
             let unflushed_bytes_max = part(self.unflushed_bytes_max);
             let queue_bytes_max = part(self.journal.queue_bytes_max as u64) as usize;
-            (self.unflushed_bytes_max, self.journal.queue_bytes_max) = (unflushed_bytes_max, queue_bytes_max);
+            self.unflushed_bytes_max = unflushed_bytes_max;
+            self.journal.queue_bytes_max = queue_bytes_max;
         }
     }
 }

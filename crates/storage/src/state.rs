@@ -458,7 +458,8 @@ fn see(segments: &mut Vec<Seen>, InPart { batch, part, block }: &InPart<'_>) {
     if ends.last() != Some(&(*block, to, to_offset)) {
         ends.push((*block, to, to_offset));
     }
-    (info.end, info.bytes) = (to_offset, to);
+    info.end = to_offset;
+    info.bytes = to;
     info.appended_ms = info.appended_ms.max(appended_ms);
     if let Some(batch) = batch {
         info.timestamp_ms_max = info.timestamp_ms_max.max(batch.max_timestamp_ms());

@@ -253,9 +253,11 @@ fn block_comment_bytes(text: &str) -> usize {
     while at < text.len() {
         let rest = &text.as_bytes()[at..];
         if rest.starts_with(b"/*") {
-            (depth, at) = (depth + 1, at + 2);
+            depth += 1;
+            at += 2;
         } else if rest.starts_with(b"*/") {
-            (depth, at) = (depth - 1, at + 2);
+            depth -= 1;
+            at += 2;
             if depth == 0 {
                 return at;
             }

@@ -96,7 +96,8 @@ impl Scale {
         let mut min = f64::INFINITY;
         let mut max = f64::NEG_INFINITY;
         for value in values.map(|value| axis.project(value)) {
-            (min, max) = (min.min(value), max.max(value));
+            min = min.min(value);
+            max = max.max(value);
         }
         (min, max) = match axis {
             // Multiples of half a decade, so that the ends have a label.

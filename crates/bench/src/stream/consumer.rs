@@ -125,7 +125,8 @@ fn check(
         seen.take(stamp, batch.partition, &mut consumed.faults);
         if stamp.at_ns != sent_ns && together > 0 {
             time(sent_ns, together, together_bytes);
-            (together, together_bytes) = (0, 0);
+            together = 0;
+            together_bytes = 0;
         }
         sent_ns = stamp.at_ns;
         together += 1;

@@ -152,7 +152,8 @@ impl Log {
         // No watcher can continue from here: one change is skipped, so that the gap is detected.
         self.start += self.changes.len() as u64 + 1;
         total_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        (self.changes, self.bytes) = (VecDeque::new(), 0);
+        self.changes = VecDeque::new();
+        self.bytes = 0;
         true
     }
 }

@@ -51,7 +51,8 @@ impl Cache {
         if let WatchFrom::Changes { position } | WatchFrom::Scan { position, .. } = from
             && (position < log.start || position > end || !self.changes.is_watched())
         {
-            (from, is_reset) = (WatchFrom::Snapshot, true);
+            from = WatchFrom::Snapshot;
+            is_reset = true;
         }
         let mut batch = Batch { changes: Vec::new(), count_max: count_max.max(1), bytes_max, bytes: 0 };
         let next = match from {

@@ -121,7 +121,8 @@ async fn acknowledged_commits_are_restored_whenever_groups_are_forgotten() {
     }
     broker.forget_views().await.expect("restored");
     for partition in 0..4 {
-        let (name, at) = (group(&format!("g{}", partition % 2)), at("t", partition));
+        let name = group(&format!("g{}", partition % 2));
+        let at = at("t", partition);
         let found = broker.groups.committed_offsets(&name, Some(std::slice::from_ref(&at)));
         assert_eq!(found.await.expect("readable")[0].1.offset, 50);
     }

@@ -18,7 +18,8 @@ impl PartitionCell {
         let mut state = self.state.lock();
         // An earlier view of this queue may remain if its start was aborted.
         state.queues.retain(|existing| existing.cell.id != view.cell.id);
-        let (Extent { end, stable_end, .. }, markers_end) = (state.extent(), state.order.producers().markers_end());
+        let Extent { end, stable_end, .. } = state.extent();
+        let markers_end = state.order.producers().markers_end();
         view.begin(LogEnds { end, stable_end, markers_end });
         state.release(&hold_of(view.cell.id));
         state.queues.push(view);

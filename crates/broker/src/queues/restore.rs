@@ -279,7 +279,8 @@ impl Saved {
             }
             QueueRecord::Cursor { queue, partition, cursor } => {
                 let saved = self.entries.entry(queue).or_default().entry(partition).or_default();
-                (saved.kept_in, saved.cursor) = (kept_in, cursor);
+                saved.kept_in = kept_in;
+                saved.cursor = cursor;
             }
             QueueRecord::Document { kind, name, value: Some(value) } => {
                 self.documents.insert((kind, name), value.into());

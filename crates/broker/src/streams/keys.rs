@@ -65,7 +65,8 @@ impl Streams {
         if stream.topic.settings != settings || state.index.is_some() {
             return Err(taken());
         }
-        (state.saved.is_own, state.place) = (true, None);
+        state.saved.is_own = true;
+        state.place = None;
         let mut locked = LockedStream { stream, state };
         locked.begin();
         let key = place.key.clone();

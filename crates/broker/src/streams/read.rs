@@ -94,7 +94,8 @@ impl LockedStream {
         // Before the stream was first used, one entry is assumed for each removed offset.
         state.added = saved.added + start.saturating_sub(saved.at);
         let index = Index::new(start, prev);
-        (state.index, state.nodes_from) = (Some(index), 0);
+        state.index = Some(index);
+        state.nodes_from = 0;
         self.forget_deleted(start);
     }
 
@@ -170,7 +171,8 @@ impl LockedStream {
             if next <= read_to {
                 break;
             }
-            (read_to, bytes) = (next, READ_BYTES_MAX);
+            read_to = next;
+            bytes = READ_BYTES_MAX;
         }
         // Entries that are not readable yet were added here, one for each offset.
         left += until.saturating_sub(read_to);
@@ -225,7 +227,8 @@ impl LockedStream {
                 let id = prev.of_record(view);
                 let is_deleted = deleted.contains(&view.offset);
                 let seen = Seen { id, prev, offset: view.offset, is_deleted, records, view };
-                (prev, at) = (id, view.offset + 1);
+                prev = id;
+                at = view.offset + 1;
                 each(&seen).unwrap_or_else(|error| {
                     failed = Some(error);
                     ControlFlow::Break(())
@@ -238,7 +241,8 @@ impl LockedStream {
             if flow.is_break() || next <= from {
                 break;
             }
-            (from, bytes) = (next, (bytes * 4).min(READ_BYTES_MAX));
+            from = next;
+            bytes = (bytes * 4).min(READ_BYTES_MAX);
         }
         Ok(())
     }

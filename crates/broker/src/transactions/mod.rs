@@ -235,7 +235,8 @@ impl Transactions {
         for cell in cells.into_values() {
             {
                 let mut state = cell.state.lock();
-                (state.is_gone, state.is_forgotten) = (true, true);
+                state.is_gone = true;
+                state.is_forgotten = true;
             }
             cell.settled.notify_waiters();
         }

@@ -360,7 +360,8 @@ impl Reader {
     fn end_turn(&mut self, next: Offset, end: Offset) {
         self.looked = Vec::new();
         if self.window_range.end <= next {
-            (self.window, self.window_range) = (Vec::new(), 0..0);
+            self.window = Vec::new();
+            self.window_range = 0..0;
         }
         if next == end {
             self.open = None;

@@ -127,8 +127,8 @@ async fn members_that_wait_hear_of_each_other_at_once() {
         second
     });
     third.until(2).await;
-    let (mut first, second) =
-        (within("first", waiting).await.expect("no panic"), within("second", waiting_too).await.expect("no panic"));
+    let mut first = within("first", waiting).await.expect("no panic");
+    let second = within("second", waiting_too).await.expect("no panic");
     let all: BTreeSet<_> = first.reads.iter().chain(&second.reads).chain(&third.reads).collect();
     assert_eq!(all.len(), 6);
     for gone in [second, third] {

@@ -117,7 +117,8 @@ async fn every_policy_accounts_for_every_offset() {
         let settings = TopicSettings { partitions: 3, ..TopicSettings::default() };
         broker.create_topic("t", settings).await.expect("created");
         let mut request = ask("t");
-        (request.overflow, request.queue_batches) = (overflow, Some(8));
+        request.overflow = overflow;
+        request.queue_batches = Some(8);
         let mut subscription = subscribe(&broker, request).expect("subscribed");
         let each = 2_000u64;
         let publishing: Vec<_> = (0..3)
@@ -158,7 +159,8 @@ async fn publishers_that_wait_all_go_on() {
     let settings = Settings { publish_wait: std::time::Duration::from_secs(600), ..Settings::default() };
     let broker = start(settings);
     let mut request = ask("t");
-    (request.overflow, request.queue_batches) = (Overflow::Block, Some(1));
+    request.overflow = Overflow::Block;
+    request.queue_batches = Some(1);
     let mut subscription = subscribe(&broker, request).expect("subscribed");
     let publishing: Vec<_> = (0..16)
         .map(|_| {
@@ -184,7 +186,8 @@ async fn publishers_that_wait_all_go_on() {
 async fn the_end_follows_the_queued_deliveries() {
     let broker: Arc<Broker> = start(Settings::default());
     let mut request = ask("t");
-    (request.overflow, request.queue_batches) = (Overflow::Block, Some(4));
+    request.overflow = Overflow::Block;
+    request.queue_batches = Some(4);
     let mut subscription = subscribe(&broker, request).expect("subscribed");
     for _ in 0..4 {
         publish(&broker, "t", 0).await.expect("published");

@@ -184,7 +184,9 @@ async fn a_commit_that_nobody_waits_for_counts_all_the_same() {
 async fn history_is_read_from_files() {
     let dir = tempfile::tempdir().expect("a folder");
     let mut small = settings();
-    (small.tail_bytes_max, small.unflushed_bytes_max, small.checkpoint_bytes) = (64 << 10, 64 << 10, 1 << 20);
+    small.tail_bytes_max = 64 << 10;
+    small.unflushed_bytes_max = 64 << 10;
+    small.checkpoint_bytes = 1 << 20;
     let stored =
         Store::open(Arc::new(RealDisk), dir.path(), small, broker::Clock::SYSTEM.read(), &mut |_| {}).expect("opened");
     let broker = Broker::start_with(Settings::default(), &[Handle::current()], Some(stored)).expect("started");

@@ -24,7 +24,8 @@ async fn each_record_goes_to_one_member() {
         for member in 0..members {
             let mut request = ask("jobs");
             request.group = Some(format!("group-{group}"));
-            (request.overflow, request.queue_batches) = (Overflow::Block, Some(4));
+            request.overflow = Overflow::Block;
+            request.queue_batches = Some(4);
             let mut subscription = subscribe(&broker, request).expect("subscribed");
             let seen = seen.clone();
             readers.push(tokio::spawn(async move {

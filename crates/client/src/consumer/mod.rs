@@ -517,7 +517,8 @@ impl Consumer {
             }
             Read::Gone => {
                 // No offset of it may be committed for another topic with the same name.
-                (owned.position, owned.committed) = (None, None);
+                owned.position = None;
+                owned.committed = None;
                 let topic = reader.at.topic.clone();
                 self.readers.put(reader);
                 return self.report_deleted(&topic).map(|()| None);

@@ -92,7 +92,10 @@ impl Reader {
                 Ok(None) => {}
                 Err(error) if error.kind == ErrorKind::NotFound && !self.is_missing => {
                     self.start = Start::Earliest;
-                    (self.next, self.end, self.open, self.is_missing) = (None, None, None, true);
+                    self.next = None;
+                    self.end = None;
+                    self.open = None;
+                    self.is_missing = true;
                     return (self, Read::Gone);
                 }
                 // If the topic stays deleted, the broker revokes the partition.

@@ -143,7 +143,10 @@ fn so_many_batches_are_unanswered_and_no_more() {
 #[test]
 fn each_record_goes_where_its_partitioner_says() {
     let lanes = |partitioner: Partitioner, records: &[Record]| -> Vec<u32> {
-        let ledger = ledger(4, |settings| (settings.partitioner, settings.batch_bytes) = (partitioner, 1));
+        let ledger = ledger(4, |settings| {
+            settings.partitioner = partitioner;
+            settings.batch_bytes = 1;
+        });
         let mut lanes = Vec::new();
         for record in records {
             gather(&ledger, record).expect("room");

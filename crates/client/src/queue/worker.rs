@@ -161,7 +161,10 @@ async fn work<T: Into<Outcome>>(
                     // leases for as long.
                     Ok(messages) if is_stopping => returning.push(nack_all(queue, messages)),
                     Ok(messages) => running.extend(messages.into_iter().map(|m| handle(queue, lease, &handler, m))),
-                    Err(error) => (is_stopping, failure) = (true, Some(error)),
+                    Err(error) => {
+                        is_stopping = true;
+                        failure = Some(error);
+                    }
                 }
             }
         }

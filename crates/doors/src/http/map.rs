@@ -150,7 +150,8 @@ pub(super) async fn fetch(
     let not_before = if let From::Time(timestamp_ms) = from { Some(timestamp_ms) } else { None };
     let answers = http.broker.answers();
     let address = Some(peer.address);
-    let (mut held, mut wait): (Option<Held>, _) = (None, wait);
+    let mut held: Option<Held> = None;
+    let mut wait = wait;
     for _ in 0..ROOM_TRIES_MAX {
         let Fetched { batches, .. } = fetch_batches(&http.broker, &topic, partition, first, wait, peer.clone()).await?;
         let page = Page { partition, batches, from: first, not_before, records_max };

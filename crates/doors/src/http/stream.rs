@@ -153,7 +153,9 @@ impl Events {
                     break;
                 }
                 expanded = expanded.max(if is_open && i == 0 { 0 } else { batch.expansion_bytes_max() });
-                (all, count, largest) = (all + size, count + batch.count() as usize, largest.max(size));
+                all += size;
+                count += batch.count() as usize;
+                largest = largest.max(size);
             }
             if all >= CHUNK_BYTES {
                 break;

@@ -294,7 +294,8 @@ pub(super) fn describe_log_dirs(
         // -1 means unknown: for memory, and if the system does not report it.
         if let Some(Ok((total, usable))) = broker.store().filter(|_| is_on_disk).map(|store| store.volume_bytes()) {
             let most = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
-            (described.total_bytes, described.usable_bytes) = (most(total), most(usable));
+            described.total_bytes = most(total);
+            described.usable_bytes = most(usable);
         }
         described
     });

@@ -272,7 +272,8 @@ pub(super) async fn alter_user_scram_credentials(
         // Kafka returns one result per user, with the first error.
         match places.get(&user).map(|at| &mut results[*at]) {
             Some(result) if result.error_code == Code::NONE.0 => {
-                (result.error_code, result.error_message) = (code.0, message);
+                result.error_code = code.0;
+                result.error_message = message;
             }
             Some(_) => {}
             None => {

@@ -301,7 +301,8 @@ async fn drain_to_stream(
     id: u32,
 ) {
     let handle = subscription.handle();
-    let (mut deliveries, mut chunks): (Vec<Delivery>, Vec<Bytes>) = (Vec::new(), Vec::new());
+    let mut deliveries: Vec<Delivery> = Vec::new();
+    let mut chunks: Vec<Bytes> = Vec::new();
     loop {
         let is_over = match subscription.next(&mut deliveries).await {
             Ok(()) => {

@@ -461,8 +461,8 @@ mod tests {
         assert_eq!(listed.as_deref(), Ok(r#"{"parent":"projects/p","view":"FULL","pageSize":3}"#));
         let body = r#"{"topic":{"name":"x","labels":{"a":"b"}},"update_mask":"labels,message_retention_duration"}"#;
         let updated = read(Method::PATCH, "/v1/projects/p/topics/abc", body);
-        let (topic, mask) =
-            (r#"{"name":"projects/p/topics/abc","labels":{"a":"b"}}"#, "labels,messageRetentionDuration");
+        let topic = r#"{"name":"projects/p/topics/abc","labels":{"a":"b"}}"#;
+        let mask = "labels,messageRetentionDuration";
         assert_eq!(updated, Ok(format!(r#"{{"topic":{topic},"updateMask":"{mask}"}}"#)));
         let made = read(Method::POST, "/v1/projects/p/schemas?schemaId=s", r#"{"type":"AVRO","definition":"d"}"#);
         let expected = r#"{"parent":"projects/p","schema":{"type":"AVRO","definition":"d"},"schemaId":"s"}"#;

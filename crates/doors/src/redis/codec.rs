@@ -345,7 +345,8 @@ impl Codec {
                 break end;
             }
             partial.spans.push((from as u32, (from + length) as u32));
-            (partial.left, partial.at) = (partial.left - 1, end);
+            partial.left -= 1;
+            partial.at = end;
         };
         let partial_at = partial.at;
         let left = partial.left;

@@ -160,7 +160,8 @@ impl Order {
             slots[last].newer = at;
         }
         let slot = &mut slots[at];
-        (slot.older, slot.newer) = (last, NONE);
+        slot.older = last;
+        slot.newer = NONE;
         slot.state.set_queue(queue);
     }
 

@@ -146,7 +146,8 @@ impl Expiry {
     /// Sets the wheel back after the clock was set back: due timers are placed again for the time that repeats.
     fn turn_back(&mut self, tick: u64) {
         let heads = std::mem::replace(&mut self.heads, no_heads());
-        (self.tick, self.occupied) = (tick, [0; RINGS]);
+        self.tick = tick;
+        self.occupied = [0; RINGS];
         heads.into_iter().for_each(|head| self.link_all(head));
     }
 
@@ -169,7 +170,9 @@ impl Expiry {
             self.timers[head].previous = timer;
         }
         let linked = &mut self.timers[timer];
-        (linked.previous, linked.next, linked.place) = (NONE, head, place as u16);
+        linked.previous = NONE;
+        linked.next = head;
+        linked.place = place as u16;
         self.occupied[ring] |= 1 << (place as u64 % RING);
     }
 

@@ -103,8 +103,10 @@ pub fn get_settings(input: &mut &[u8]) -> Result<TopicSettings, Malformed> {
     if flags & !(COMPACT | LARGEST | ARRIVAL | CONSUMED | KEEPS_UNACKED | REST | OWN) != 0 {
         return Err(Malformed(format!("unknown flags {flags:#04x} of settings")));
     }
-    (settings.compact, settings.arrival_times) = (flags & COMPACT != 0, flags & ARRIVAL != 0);
-    (settings.drop_consumed, settings.keeps_unacked) = (flags & CONSUMED != 0, flags & KEEPS_UNACKED != 0);
+    settings.compact = flags & COMPACT != 0;
+    settings.arrival_times = flags & ARRIVAL != 0;
+    settings.drop_consumed = flags & CONSUMED != 0;
+    settings.keeps_unacked = flags & KEEPS_UNACKED != 0;
     if flags & LARGEST != 0 {
         settings.batch_bytes_max = input.try_get_u32_le()?;
     }
@@ -113,7 +115,8 @@ pub fn get_settings(input: &mut &[u8]) -> Result<TopicSettings, Malformed> {
             AS_PUBLISHED => None,
             code => Some(Codec::from_code(code).ok_or_else(|| Malformed(format!("{code} is not a codec")))?),
         };
-        (settings.segment_bytes, settings.segment_ms) = (input.try_get_u64_le()?, input.try_get_u64_le()?);
+        settings.segment_bytes = input.try_get_u64_le()?;
+        settings.segment_ms = input.try_get_u64_le()?;
         settings.compaction_lag_ms = (input.try_get_u64_le()?, input.try_get_u64_le()?);
     }
     if flags & OWN != 0 {

@@ -70,7 +70,8 @@ impl Member {
     fn update(&mut self, join: ClassicJoin, now: Now) {
         self.session_timeout_ms = join.session_timeout_ms;
         self.rebalance_timeout_ms = join.rebalance_timeout_ms;
-        (self.client, self.host) = (join.client, join.host);
+        self.client = join.client;
+        self.host = join.host;
         self.protocols = join.protocols;
         (self.topics, self.reads) = match join.subscription {
             Some(subscription) => (Some(subscription.topics), subscription.owned),
@@ -456,7 +457,9 @@ impl Classic {
             *epoch += 1;
             self.generation = *epoch;
             self.phase = Phase::Empty;
-            (self.protocol_type, self.protocol, self.leader) = ("".into(), "".into(), None);
+            self.protocol_type = "".into();
+            self.protocol = "".into();
+            self.leader = None;
             self.sync_ends_ms = u64::MAX;
             self.news += 1;
             return;
@@ -747,7 +750,9 @@ impl Classic {
         let members = ids.into_iter().filter_map(|id| Some((id.clone(), self.take_out(&id)?))).collect();
         self.phase = Phase::Empty;
         self.sync_ends_ms = u64::MAX;
-        (self.protocol_type, self.protocol, self.leader) = ("".into(), "".into(), None);
+        self.protocol_type = "".into();
+        self.protocol = "".into();
+        self.leader = None;
         members
     }
 }

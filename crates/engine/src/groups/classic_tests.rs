@@ -412,11 +412,13 @@ impl World {
         match self.group.join_classic(join, 0, &self.topics, self.now) {
             Ok(Entry::Named(id)) => {
                 assert_eq!(id, program.who.member);
-                (program.has_id, program.step) = (true, Step::Named);
+                program.has_id = true;
+                program.step = Step::Named;
             }
             Ok(Entry::Waits { who, ticket }) => {
                 assert_eq!(who, program.who);
-                (program.has_id, program.step) = (true, Step::Joining(ticket));
+                program.has_id = true;
+                program.step = Step::Joining(ticket);
             }
             Err(refused) => {
                 assert_eq!(refused.reason, if program.has_id { refused.reason } else { Reason::InconsistentProtocol });
@@ -476,7 +478,8 @@ impl World {
         let program = self.programs[member].as_mut().expect("it runs");
         assert_eq!(joined.member, program.who.member);
         assert!(joined.generation > 0 && joined.generation >= program.generation, "a generation goes backwards");
-        (program.generation, program.step) = (joined.generation, Step::Joined);
+        program.generation = joined.generation;
+        program.step = Step::Joined;
         let Some(leader) = &joined.leader else {
             return;
         };

@@ -282,7 +282,8 @@ impl Group {
         sort(&mut topics);
         let member = self.members.entry(id.clone()).or_insert_with(|| Member::new(join.who.instance.clone()));
         let is_same = !is_adopting && member.epoch > 0 && member.topics == topics && member.assignor == join.assignor;
-        (member.client, member.host) = (join.client, join.host);
+        member.client = join.client;
+        member.host = join.host;
         member.client.truncate(member.client.floor_char_boundary(CLIENT_BYTES_MAX));
         member.face = None;
         member.topics = topics;

@@ -201,7 +201,8 @@ impl ShareGroup {
         member.session_ends_ms = now.steady_ms + u64::from(member.session_timeout_ms);
         let has_news = member.epoch != epoch;
         if has_news {
-            (member.epoch_before, member.epoch) = (member.epoch, epoch);
+            member.epoch_before = member.epoch;
+            member.epoch = epoch;
         }
         Ok(Turn { epoch, assignment: (has_news || in_full).then(|| self.assigned(id)) })
     }
@@ -293,9 +294,8 @@ fn share_out(topics: &BTreeMap<TopicName, u32>, members: &[Subscriber<'_>]) -> A
     for (readers, partitions) in classes {
         let pairs = if partitions.is_empty() { 0 } else { readers.len().max(partitions.len()) };
         for pair in 0..pairs {
-            let (Some(reader), at) = (readers.get(pair % readers.len().max(1)), pair % partitions.len()) else {
-                break;
-            };
+            let Some(reader) = readers.get(pair % readers.len().max(1)) else { break };
+            let at = pair % partitions.len();
             target.entry((*reader).clone()).or_default().insert(partitions[at].clone());
         }
     }

@@ -98,7 +98,8 @@ impl Group {
         let ticket = self.classic.ticket();
         let member = self.members.entry(id.clone()).or_insert_with(|| Member::new(who.instance.clone()));
         let is_same = member.epoch > 0 && member.topics == subscription.topics;
-        (member.client, member.host) = (join.client, join.host);
+        member.client = join.client;
+        member.host = join.host;
         member.topics = subscription.topics;
         member.session_timeout_ms = join.session_timeout_ms;
         member.rebalance_timeout_ms = join.rebalance_timeout_ms;
@@ -182,7 +183,8 @@ impl Group {
                     adopted.assigned.insert(partition.clone());
                 }
             }
-            (adopted.epoch, adopted.shown_epoch) = (generation, generation);
+            adopted.epoch = generation;
+            adopted.shown_epoch = generation;
             adopted.session_timeout_ms = member.session_timeout_ms;
             adopted.rebalance_timeout_ms = member.rebalance_timeout_ms;
             adopted.session_ends_ms = member.session_ends_ms(now);
@@ -195,7 +197,8 @@ impl Group {
                 reads,
                 protocols: member.protocols,
             }));
-            (adopted.client, adopted.host) = (member.client, member.host);
+            adopted.client = member.client;
+            adopted.host = member.host;
             adopted.topics = member.topics.unwrap_or_default();
             if let Some(instance) = member.instance {
                 self.instances.insert(instance, id.clone());
@@ -258,7 +261,8 @@ impl Group {
         self.reconcile(who, now)?;
         let assigned = self.find(who)?.assigned.clone();
         let face = self.find_face(who)?;
-        (face.reads, face.ends_ms) = (Some(assigned.clone()), None);
+        face.reads = Some(assigned.clone());
+        face.ends_ms = None;
         Ok(Some(Synced {
             protocol_type: face.protocol_type.clone(),
             protocol: face.protocol().into(),

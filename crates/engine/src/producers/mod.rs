@@ -286,7 +286,8 @@ impl Producers {
             state.epoch = epoch;
             state.runs.clear();
         }
-        (state.next_offset, state.timestamp_ms) = (marker.next_offset(), marker.max_timestamp_ms());
+        state.next_offset = marker.next_offset();
+        state.timestamp_ms = marker.max_timestamp_ms();
         if let Some(first) = state.open.take() {
             self.open.remove(&(first, id));
             if decision == Decision::Abort {

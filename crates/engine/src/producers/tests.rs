@@ -226,7 +226,8 @@ impl Model {
     fn take(&mut self, producer: Producer, count: u32, base_offset: Offset) {
         let (epoch, taken) = self.producers.entry(producer.id).or_insert((-1, Vec::new()));
         if *epoch != producer.epoch {
-            (*epoch, *taken) = (producer.epoch, Vec::new());
+            *epoch = producer.epoch;
+            *taken = Vec::new();
         }
         taken.extend(base_offset..base_offset + Offset::from(count));
     }

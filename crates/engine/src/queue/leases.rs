@@ -537,7 +537,8 @@ impl Queue {
         self.timers.clear();
         self.voids.clear();
         self.ahead = 0;
-        (self.floor, self.next) = (to, to);
+        self.floor = to;
+        self.next = to;
         self.line = Line::new(self.settings.order);
         self.append(to);
     }
@@ -548,7 +549,8 @@ impl Queue {
         let ahead: Vec<Offset> = self.entries.keys().copied().filter(|offset| *offset >= next).collect();
         ahead.into_iter().for_each(|offset| _ = self.drop_entry(offset));
         self.voids.clear();
-        (self.ahead, self.end) = (0, next);
+        self.ahead = 0;
+        self.end = next;
     }
 
     /// Restores unfinished messages before the cursor as waiting; all others before it are finished.

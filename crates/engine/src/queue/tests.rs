@@ -177,7 +177,8 @@ fn run(order: Order, ops: Vec<Op>) {
     let mut queue = Queue::new(settings(order), 0, 0, true);
     let mut model = Model::default();
     let mut kept = Kept::default();
-    let (mut leases, mut start): (Vec<Lease>, Offset) = (Vec::new(), 0);
+    let mut leases: Vec<Lease> = Vec::new();
+    let mut start: Offset = 0;
     model.now = 1;
     for op in ops {
         model.tick();
@@ -214,7 +215,8 @@ fn run(order: Order, ops: Vec<Op>) {
                 for lease in &taken.leases {
                     let message = &mut model.messages[lease.offset as usize];
                     message.attempts += 1;
-                    (message.is, message.lease) = (Is::Leased { until: model.now + lease_ms }, lease.lease);
+                    message.is = Is::Leased { until: model.now + lease_ms };
+                    message.lease = lease.lease;
                     assert_eq!(lease.attempts, message.attempts);
                 }
                 for lease in &taken.dead {
@@ -257,7 +259,8 @@ fn run(order: Order, ops: Vec<Op>) {
                 if let Some(lease) = pick(which).filter(|lease| runs(&model, lease)) {
                     queue.untake(&lease);
                     let message = &mut model.messages[lease.offset as usize];
-                    (message.is, message.attempts) = (Is::There, message.attempts - 1);
+                    message.is = Is::There;
+                    message.attempts -= 1;
                 }
             }
             Op::Pass { ms } => {

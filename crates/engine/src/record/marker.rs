@@ -75,8 +75,8 @@ impl RecordBatch {
             1 => Decision::Commit,
             _ => return Ok(None),
         };
-        let (_version, coordinator_epoch) =
-            (value.try_get_i16().map_err(cut_short)?, value.try_get_i32().map_err(cut_short)?);
+        let _version = value.try_get_i16().map_err(cut_short)?;
+        let coordinator_epoch = value.try_get_i32().map_err(cut_short)?;
         Ok(Some(Marker { decision, coordinator_epoch }))
     }
 }

@@ -134,7 +134,8 @@ impl Records {
             let found = (view.offset == offset).then(|| self.own(&view));
             let at = self.bytes.len() - iter.rest.len();
             let left = iter.left;
-            (self.at, self.left) = (at, left);
+            self.at = at;
+            self.left = left;
             if found.is_some() {
                 return found;
             }

@@ -64,7 +64,8 @@ impl Group {
     }
 
     pub fn set(&mut self, last: EntryId, read: Option<u64>) {
-        (self.last, self.read) = (last, read);
+        self.last = last;
+        self.read = read;
         self.changes.is_group_changed = true;
     }
 
@@ -222,7 +223,10 @@ impl Group {
     /// Restores a persisted record. Records have to be restored in the order in which they were written.
     pub fn restore(&mut self, record: StreamRecord) {
         match record {
-            StreamRecord::Group { saved: Some((last, read)), .. } => (self.last, self.read) = (last, read),
+            StreamRecord::Group { saved: Some((last, read)), .. } => {
+                self.last = last;
+                self.read = read;
+            }
             StreamRecord::Consumer { name, seen_ms: Some(seen_ms), .. } => {
                 self.consumers.entry(name).or_default().seen_ms = seen_ms;
             }

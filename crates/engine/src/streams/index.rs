@@ -72,7 +72,8 @@ impl Index {
                 self.thin();
             }
         }
-        (self.last, self.newest) = (id, id);
+        self.last = id;
+        self.newest = id;
         self.count += 1;
         self.next = offset + 1;
     }

@@ -107,7 +107,8 @@ fn an_index_stays_small_however_long_the_stream_is() {
 #[test]
 fn records_of_the_topic_are_read_as_they_are_written() {
     let topic = TopicId::new(7, 9);
-    let (group, name): (Box<[u8]>, Arc<[u8]>) = (b"g\0".as_slice().into(), b"c".as_slice().into());
+    let group: Box<[u8]> = b"g\0".as_slice().into();
+    let name: Arc<[u8]> = b"c".as_slice().into();
     let pending = Pending { consumer: name.clone(), delivered_ms: 5, deliveries: 6 };
     let saved = SavedStream { is_own: true, start: 1, at: 2, last: id(3, 4), added: 5, ..SavedStream::default() };
     let place = |expires_ms| StreamPlace { cache: (*b"db0").into(), key: (*b"k\0").into(), expires_ms };
@@ -152,7 +153,8 @@ fn restored(stored: &BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> Group {
 fn a_group_agrees_with_its_model_also_after_a_restart() {
     let topic = TopicId::new(1, 1);
     let mut dice = Dice(3);
-    let (mut group, mut model) = (Group::new(EntryId::ZERO, Some(0)), BTreeMap::<EntryId, (u64, u64, u64)>::new());
+    let mut group = Group::new(EntryId::ZERO, Some(0));
+    let mut model = BTreeMap::<EntryId, (u64, u64, u64)>::new();
     let mut stored = BTreeMap::new();
     let name = |number: u64| vec![b'c', number as u8];
     for now in 0..20_000 {

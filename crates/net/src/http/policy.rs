@@ -209,14 +209,12 @@ impl Hosts {
     }
 
     fn refusal(&self, host: &[u8]) -> String {
-        let (host, why) = (
-            String::from_utf8_lossy(host),
-            if self.is_local {
-                "this door is bound to loopback and serves localhost and 127.0.0.1"
-            } else {
-                "it is not in the list of served hosts"
-            },
-        );
+        let host = String::from_utf8_lossy(host);
+        let why = if self.is_local {
+            "this door is bound to loopback and serves localhost and 127.0.0.1"
+        } else {
+            "it is not in the list of served hosts"
+        };
         format!("the host {host} is not served here: {why}; add it to http_hosts")
     }
 }

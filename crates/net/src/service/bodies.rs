@@ -104,7 +104,8 @@ impl<P: Protocol> Bodies<P> {
     /// Restarts the time measurement of all bodies.
     pub(super) fn begin_anew(&mut self, now: u64) {
         for body in &mut self.0 {
-            (body.began, body.came_bytes) = (now, 0);
+            body.began = now;
+            body.came_bytes = 0;
         }
     }
 

@@ -103,7 +103,8 @@ impl Drop for BodyWriter {
     fn drop(&mut self) {
         let mut state = self.state.borrow_mut();
         if !state.is_over {
-            (state.is_over, state.is_cut) = (true, true);
+            state.is_over = true;
+            state.is_cut = true;
             state.pay();
             wake(&mut state.reader);
         }

@@ -133,7 +133,8 @@ impl<P: Protocol, H: Handler<P>> Pending<P, H> {
         self.next += 1;
         self.unfinished += 1;
         if is_alone {
-            (self.alone, self.is_blocked) = (Some(number), false);
+            self.alone = Some(number);
+            self.is_blocked = false;
         }
         if P::ORDER == Order::Request {
             self.places.push_back(Place::Running);

@@ -167,7 +167,10 @@ async fn a_slow_frame_that_comes_fast_enough_is_waited_for(way: Way) {
 }
 
 async fn an_idle_connection_is_closed_and_no_other(way: Way) {
-    let settings = impatient(|timeouts| (timeouts.idle, timeouts.last_words) = (Some(SHORT), SHORT));
+    let settings = impatient(|timeouts| {
+        timeouts.idle = Some(SHORT);
+        timeouts.last_words = SHORT;
+    });
     for fixture in Fixture::both(settings) {
         let mut asking = fixture.dial(way).await;
         asking.send(&call(1, "wait x")).await;

@@ -257,7 +257,8 @@ impl Findings {
             },
         );
         self.names = names(&catalog);
-        (self.verified.journal_entries, self.verified.journal_bytes) = (entries, bytes);
+        self.verified.journal_entries = entries;
+        self.verified.journal_bytes = bytes;
         // A journal that cannot be read to its end may lack the deletion of a topic whose segments are missing.
         let is_whole = end.is_ok();
         let wrong = wrong.iter().filter(|(.., is_in_segment)| is_whole || !is_in_segment);

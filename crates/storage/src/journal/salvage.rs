@@ -55,7 +55,8 @@ impl Salvage {
             Some(part) if self.last_part == Some(part) => return Ok(()),
             Some(part) => {
                 let body = part.encode();
-                let (bytes, crc) = (body.len() as u32, checksum(&body));
+                let bytes = body.len() as u32;
+                let crc = checksum(&body);
                 self.rows.push(Row { kind: EntryKind::Segment, shard, stream, bytes, crc });
                 self.bodies.extend_from_slice(&body);
                 self.last_part = Some(part);

@@ -42,7 +42,8 @@ pub(super) fn large_streams(entries: &[Entry], bytes_min: usize) -> Vec<(u64, us
     let mut streams: HashMap<u64, (usize, usize)> = HashMap::new();
     for (at, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.kind == EntryKind::Batch) {
         let (bytes, last) = streams.entry(entry.stream).or_default();
-        (*bytes, *last) = (*bytes + entry.body.len(), at);
+        *bytes += entry.body.len();
+        *last = at;
     }
     let mut large: Vec<_> = streams.into_iter().filter(|(_, (bytes, _))| *bytes >= bytes_min).collect();
     large.sort_unstable_by_key(|(_, (bytes, last))| (std::cmp::Reverse(*bytes), *last));

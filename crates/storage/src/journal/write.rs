@@ -169,7 +169,9 @@ impl Shared {
         writer.file.write(&mut [IoSlice::new(&next)], writer.at)?;
         writer.file.sync(thread)?;
         writer.previous_end = here + PAGE_BYTES;
-        (writer.file, writer.head, writer.at) = (file, head, PAGE_BYTES);
+        writer.file = file;
+        writer.head = head;
+        writer.at = PAGE_BYTES;
         Ok(())
     }
 

@@ -134,7 +134,8 @@ mod tests {
             let timestamp_ms = if i % 10 == 9 { 0 } else { i as i64 };
             index.push_row(1000 + 2 * i, i * 1000, timestamp_ms);
         }
-        (index.bytes, index.end) = (1_000_000, 3000);
+        index.bytes = 1_000_000;
+        index.end = 3000;
         index
     }
 

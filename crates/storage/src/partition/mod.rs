@@ -207,7 +207,9 @@ impl DiskPartition {
         segments.adopt(described);
         let mut state = self.state.lock();
         let end = segments.end().unwrap_or(state.end).max(state.end);
-        (state.flushed, state.committed, state.end) = (end, end, end);
+        state.flushed = end;
+        state.committed = end;
+        state.end = end;
         state.segment_bytes = segments.bytes();
         state.changes += 1;
     }
@@ -315,7 +317,8 @@ impl DiskPartition {
         let counted = || batches.iter().take_while(is_counted);
         let bytes = counted().map(|batch| batch.len() as u64).sum();
         self.shared.tails.unflushed.fetch_sub(counted().map(cost).sum(), Ordering::Relaxed);
-        (state.flushed, state.segment_bytes) = (end, segments.bytes());
+        state.flushed = end;
+        state.segment_bytes = segments.bytes();
         state.unflushed_bytes -= bytes;
         bytes
     }
@@ -512,7 +515,8 @@ impl DiskPartition {
             return Ok(None);
         }
         let mut state = self.state.lock();
-        (state.compacted, state.segment_bytes) = (compacted, segments.bytes());
+        state.compacted = compacted;
+        state.segment_bytes = segments.bytes();
         state.changes += 1;
         Ok(Some(stats))
     }
@@ -612,7 +616,8 @@ impl PartitionLog for DiskPartition {
             return Err(Error::invalid(format!("offset {end} is inside a batch, which can only be cut as a whole")));
         }
         if segments.cut_pending(end)? {
-            (state.flushed, state.segment_bytes) = (state.flushed.min(end), segments.bytes());
+            state.flushed = state.flushed.min(end);
+            state.segment_bytes = segments.bytes();
             state.placing.iter_mut().for_each(|(_, to)| *to = end.min(*to));
         }
         Ok(())

@@ -51,7 +51,8 @@ pub fn spots(bytes: &Bytes, from: Offset, end: Offset) -> Vec<Spot> {
         let is_next = found.as_ref().is_ok_and(|batch| batch.base_offset() == expected);
         let (next_at, what) = match found {
             Ok(batch) if is_next || matches!(spots.last(), Some(Spot::Damage { .. })) => {
-                (at, expected) = (at + batch.len(), batch.next_offset());
+                at += batch.len();
+                expected = batch.next_offset();
                 spots.push(Spot::Batch { at: (at - batch.len()) as u64, batch });
                 continue;
             }

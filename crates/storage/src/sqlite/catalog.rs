@@ -174,8 +174,10 @@ fn load_partitions(
         let mut found = Vec::new();
         while let Some(row) = rows.next()? {
             let id = row.get(0)?;
-            let (start, end): (i64, i64) = (row.get(1)?, row.get(2)?);
-            let (producers, producers_end): (Option<Vec<u8>>, i64) = (row.get(3)?, row.get(4)?);
+            let start: i64 = row.get(1)?;
+            let end: i64 = row.get(2)?;
+            let producers: Option<Vec<u8>> = row.get(3)?;
+            let producers_end: i64 = row.get(4)?;
             let extent = read_extent(connection, id, start as Offset, end as Offset)?;
             found.push((id, read_producers(connection, id, producers, producers_end, extent)?));
         }

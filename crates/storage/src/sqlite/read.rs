@@ -208,7 +208,8 @@ impl Readers {
                 let number = |at| row.get::<_, i64>(at).map(|number| number as u64);
                 let first = number(0)?;
                 let next = number(1)?;
-                (looked_at, last) = (looked_at + 1, first);
+                looked_at += 1;
+                last = first;
                 if may_stay(&RetainedRow { next, bytes: number(2)?, appended_ms: number(3)? }) {
                     return Ok(first);
                 }

@@ -191,7 +191,8 @@ impl Writer {
              VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
         )?;
         for of in &shown.positions {
-            let ((key_at, key_bytes), (value_at, value_bytes)) = (of.key, of.value);
+            let (key_at, key_bytes) = of.key;
+            let (value_at, value_bytes) = of.value;
             let place = (key_at, key_bytes, value_at, value_bytes);
             statement.execute((
                 batch,

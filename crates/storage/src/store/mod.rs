@@ -266,7 +266,8 @@ impl Store {
     /// Changes the rate of compaction and the retention of tombstones. A turn in progress keeps its settings.
     pub fn set_compaction(&self, bytes_per_s: u64, tombstone_retention_ms: u64) {
         let compaction = &mut self.state.lock().compaction;
-        (compaction.bytes_per_s, compaction.tombstone_retention_ms) = (bytes_per_s, tombstone_retention_ms);
+        compaction.bytes_per_s = bytes_per_s;
+        compaction.tombstone_retention_ms = tombstone_retention_ms;
     }
 
     /// Returns the size of the file system of the data directory, and the part of it that this process may still use,

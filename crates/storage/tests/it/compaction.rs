@@ -393,8 +393,8 @@ struct Altered {
 
 impl Altered {
     fn new() -> Self {
-        let (disk, compaction) =
-            (SimDisk::new(), CompactionSettings { dirty_bytes_min: 1 << 30, ..settings().compaction });
+        let disk = SimDisk::new();
+        let compaction = CompactionSettings { dirty_bytes_min: 1 << 30, ..settings().compaction };
         let (store, _) = open(&disk, Path::new(DIR), StoreSettings { compaction, ..settings() }).expect("it opens");
         let compacted = TopicSettings { compact: true, ..on_disk(1) };
         let topic = store.create_topic(topic_name("t"), compacted, Arc::new(NoOwner)).expect("a topic");

@@ -286,7 +286,8 @@ fn a_time_is_found_in_every_log_also_where_times_go_backwards() {
         repeatable(2, |seed| {
             let mut site = Site::new(storage);
             let mut random = Random::new(seed);
-            let (mut batches, mut time): (Vec<RecordBatch>, i64) = (Vec::new(), 10_000);
+            let mut batches: Vec<RecordBatch> = Vec::new();
+            let mut time: i64 = 10_000;
             for step in 0..80 {
                 time += random.below(300) as i64 - 100;
                 let base = batches.last().map_or(0, RecordBatch::next_offset);

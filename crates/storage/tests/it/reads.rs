@@ -189,7 +189,8 @@ fn times_that_go_backwards_are_found_where_they_are() {
                     store.stop().expect("it stops");
                     disk = disk.kill();
                     let (next, topics) = open_by_wrong_clock(&disk);
-                    (store, log) = (next, topics[0].partitions[0].clone());
+                    store = next;
+                    log = topics[0].partitions[0].clone();
                 }
                 _ => {}
             }

@@ -454,7 +454,8 @@ impl Disk for SimDisk {
         world.begin(Doing::Rename, to)?;
         world.content(from)?;
         world.free(to);
-        let ((dir, from), (same, to)) = (split(from), split(to));
+        let (dir, from) = split(from);
+        let (same, to) = split(to);
         assert_eq!(dir, same, "from one directory to another is not atomic");
         world.change(&dir, DirChange::Rename(from, to));
         Ok(())

@@ -264,7 +264,8 @@ impl Model {
             let exists = topics.iter().any(|topic| topic.name.as_str() == name);
             assert!(exists || !model.is_created || model.is_deleting, "topic {name} is lost");
             if exists {
-                (model.is_created, model.is_deleting) = (true, false);
+                model.is_created = true;
+                model.is_deleting = false;
             }
             exists
         });
@@ -351,7 +352,8 @@ pub fn read_all(
     end: Offset,
     bytes_max: usize,
 ) -> Result<Vec<RecordBatch>, Error> {
-    let (mut found, mut at): (Vec<RecordBatch>, Offset) = (Vec::new(), start);
+    let mut found: Vec<RecordBatch> = Vec::new();
+    let mut at: Offset = start;
     while at < end {
         let batches = read_at(log, at, bytes_max)?;
         assert!(!batches.is_empty(), "nothing at offset {at}, and the end is {end}");

@@ -135,7 +135,8 @@ async fn lines(args: &Publish, publisher: &Publisher, template: &Record, pace: &
                 let message = format!("line {which} has no '{separator}' after its key; published ");
                 Failure::new(FAILED, format!("{message}{} before it", units::count(published, "record")))
             })?;
-            (record.key, record.value) = (Some(key), Some(value));
+            record.key = Some(key);
+            record.value = Some(value);
         }
         publisher.send(&record).await?;
         published += 1;

@@ -159,11 +159,15 @@ pub(in crate::redis) fn matches(pattern: &[u8], text: &[u8]) -> bool {
             return of == pattern.len();
         }
         match match_one(&pattern[of..], text[at]) {
-            Some(length) => (of, at) = (of + length, at + 1),
+            Some(length) => {
+                of += length;
+                at += 1;
+            }
             None => match star {
                 Some((after, taken)) => {
                     star = Some((after, taken + 1));
-                    (of, at) = (after, taken + 1);
+                    of = after;
+                    at = taken + 1;
                 }
                 None => return false,
             },

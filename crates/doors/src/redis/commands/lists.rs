@@ -218,7 +218,8 @@ fn positions(args: &[&[u8]]) -> Done<Positions> {
                      negative to start from the end of the list",
                 ));
             }
-            (wanted.rank, wanted.is_backwards) = (rank.unsigned_abs() as usize, rank < 0);
+            wanted.rank = rank.unsigned_abs() as usize;
+            wanted.is_backwards = rank < 0;
         } else if is(word, "COUNT") {
             wanted.count = Some(parse_from(value, 0, "ERR COUNT can't be negative")? as usize);
         } else if is(word, "MAXLEN") {

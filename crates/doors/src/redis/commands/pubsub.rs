@@ -61,7 +61,8 @@ impl Session {
 
 impl Subscribed {
     fn tell(&self, about: &mut About) {
-        (about.channels, about.patterns) = (self.channels.len(), self.patterns.len());
+        about.channels = self.channels.len();
+        about.patterns = self.patterns.len();
     }
 }
 

@@ -378,15 +378,20 @@ fn longest_common(a: &[u8], b: &[u8]) -> (Vec<u8>, Vec<Match>) {
     }
     let mut i = a.len();
     let mut j = b.len();
-    let (mut common, mut ranges): (Vec<u8>, Vec<Match>) = (Vec::new(), Vec::new());
+    let mut common: Vec<u8> = Vec::new();
+    let mut ranges: Vec<Match> = Vec::new();
     while i > 0 && j > 0 {
         if a[i - 1] == b[j - 1] {
             common.push(a[i - 1]);
             match ranges.last_mut() {
-                Some((in_a, in_b)) if in_a.0 == i && in_b.0 == j => (in_a.0, in_b.0) = (i - 1, j - 1),
+                Some((in_a, in_b)) if in_a.0 == i && in_b.0 == j => {
+                    in_a.0 = i - 1;
+                    in_b.0 = j - 1;
+                }
                 _ => ranges.push(((i - 1, i - 1), (j - 1, j - 1))),
             }
-            (i, j) = (i - 1, j - 1);
+            i -= 1;
+            j -= 1;
         } else if lengths[(i - 1) * width + j] > lengths[i * width + j - 1] {
             i -= 1;
         } else {

@@ -127,14 +127,20 @@ impl Session {
         transaction.queued.push(Queued::new(command, database, args));
         let count = transaction.queued.len();
         let bytes = transaction.bytes;
-        self.tell(|about| (about.queued, about.queued_bytes) = (Some(count), bytes));
+        self.tell(|about| {
+            about.queued = Some(count);
+            about.queued_bytes = bytes;
+        });
         Reply::Now(Answer::Fixed(b"+QUEUED\r\n"))
     }
 
     pub(in crate::redis) fn forget_transaction(&mut self) {
         self.transaction = None;
         self.watched = Watched::default();
-        self.tell(|about| (about.queued, about.queued_bytes) = (None, 0));
+        self.tell(|about| {
+            about.queued = None;
+            about.queued_bytes = 0;
+        });
     }
 }
 
@@ -221,7 +227,10 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
         return session.fail(&Fail::new("ERR EXEC without MULTI"));
     };
     let watched = std::mem::take(&mut session.watched);
-    session.tell(|about| (about.queued, about.queued_bytes) = (None, 0));
+    session.tell(|about| {
+        about.queued = None;
+        about.queued_bytes = 0;
+    });
     if transaction.is_refused {
         return session.fail(&Fail::new("EXECABORT Transaction discarded because of previous errors."));
     }

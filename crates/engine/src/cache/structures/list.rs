@@ -93,7 +93,8 @@ impl List {
             End::Back => places.rev().take(max).collect(),
         };
         if !gone.is_empty() {
-            let (mut place, is_gone) = (0, |place| gone.binary_search(&place).is_ok());
+            let mut place = 0;
+            let is_gone = |place| gone.binary_search(&place).is_ok();
             let is_gone_from_back = |place: usize| gone.binary_search_by(|removed| place.cmp(removed)).is_ok();
             self.items.retain(|_| {
                 place += 1;

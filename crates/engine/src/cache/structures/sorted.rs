@@ -101,7 +101,8 @@ impl Sorted {
         let (mut run, mut at) = self.place_of(ranks.start);
         (0..ranks.len()).map_while(move |_| {
             if at == self.runs.get(run)?.len() {
-                (run, at) = (run + 1, 0);
+                run += 1;
+                at = 0;
             }
             let (score, member) = self.runs.get(run)?.get(at)?;
             at += 1;

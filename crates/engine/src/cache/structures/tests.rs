@@ -75,7 +75,8 @@ proptest! {
     fn hashes_and_sets_are_maps_and_a_walk_backwards_misses_nothing(
         steps in proptest::collection::vec((0u8..4, any::<u8>(), any::<u8>()), 1..300)
     ) {
-        let (mut hash, mut map) = (Hash::default(), HashMap::<Vec<u8>, Vec<u8>>::new());
+        let mut hash = Hash::default();
+        let mut map = HashMap::<Vec<u8>, Vec<u8>>::new();
         let mut set = Set::default();
         let mut members = HashSet::<Vec<u8>>::new();
         // Members that exist during the whole walk must be seen.
@@ -95,7 +96,9 @@ proptest! {
             }
             if walk == 0 {
                 prop_assert!(stays.is_subset(&seen), "{stays:?} of {seen:?}");
-                (walk, seen, stays) = (set.len(), HashSet::new(), members.clone());
+                walk = set.len();
+                seen = HashSet::new();
+                stays = members.clone();
             } else {
                 walk -= 1;
                 seen.extend(set.at(walk).map(<[u8]>::to_vec));
@@ -113,7 +116,8 @@ proptest! {
     fn a_sorted_set_is_ordered_by_score_and_then_by_member(
         steps in proptest::collection::vec((0u8..5, 0u16..2000, -20i8..20), 1..600), bounds in (-22i8..22, -22i8..22)
     ) {
-        let (mut sorted, mut scores) = (Sorted::default(), BTreeMap::<Vec<u8>, Score>::new());
+        let mut sorted = Sorted::default();
+        let mut scores = BTreeMap::<Vec<u8>, Score>::new();
         let mut order = BTreeSet::<(Score, Vec<u8>)>::new();
         for (what, number, score) in steps {
             let member = number.to_string().into_bytes();

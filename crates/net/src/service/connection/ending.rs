@@ -130,7 +130,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             return Ok(());
         }
         let came_bytes = self.rest.len() - pace.bytes;
-        (pace.at, pace.bytes) = (now, self.rest.len());
+        pace.at = now;
+        pace.bytes = self.rest.len();
         if came_bytes < PACE_BYTES_MIN && self.live.memory.is_short() {
             let message = "the frame stopped arriving, and other requests wait for the memory that it holds";
             Err(Fault::new(FaultKind::Timeout, message))

@@ -183,7 +183,9 @@ impl<P: Protocol, H: Handler<P>, T> Connection<P, H, T> {
         if let Some(pending) = self.pending.take() {
             self.live.cells.requests_completed.add(pending.unfinished());
         }
-        (self.held, self.rest, self.paid) = (None, Rest::new(), None);
+        self.held = None;
+        self.rest = Rest::new();
+        self.paid = None;
         self.bodies.clear();
     }
 }

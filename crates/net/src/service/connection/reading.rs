@@ -78,7 +78,8 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             if read == 0 {
                 return Err(End::Over);
             }
-            (self.active, scratch.batch.bytes_read) = (now, scratch.batch.bytes_read + read as u64);
+            self.active = now;
+            scratch.batch.bytes_read += read as u64;
             let (buf, ..) = scratch.split(before + read);
             buf[..before].copy_from_slice(&self.rest.bytes);
             let bytes = &buf[..before + read];

@@ -253,7 +253,8 @@ impl Segments {
 
     /// Sets the limits at which a segment ends from now on.
     pub(crate) fn set_limits(&mut self, segment_bytes: u64, segment_ms: u64) {
-        (self.segment_bytes, self.segment_ms) = (segment_bytes, segment_ms);
+        self.segment_bytes = segment_bytes;
+        self.segment_ms = segment_ms;
     }
 
     /// Returns the largest timestamp of the first batch of a segment; `None` if the segment is empty. May read a file.
@@ -322,7 +323,10 @@ impl Segments {
     /// Closes all files of a partition that is deleted.
     pub(crate) fn close(&mut self) {
         self.end_through();
-        self.list.iter_mut().for_each(|segment| (segment.file, segment.index) = (None, None));
+        for segment in &mut self.list {
+            segment.file = None;
+            segment.index = None;
+        }
     }
 
     fn close_some(&mut self) {
@@ -330,7 +334,8 @@ impl Segments {
         for segment in self.list.iter_mut().rev() {
             open += usize::from(segment.file.is_some() || segment.index.is_some());
             if open > OPEN_MAX && !segment.is_dirty() {
-                (segment.file, segment.index) = (None, None);
+                segment.file = None;
+                segment.index = None;
             }
         }
     }
@@ -374,7 +379,8 @@ impl Segments {
             && let Some(other) =
                 (0..last).find(|i| *i != keep && self.list[*i].file.is_some() && !self.list[*i].is_dirty())
         {
-            (self.list[other].file, self.list[other].index) = (None, None);
+            self.list[other].file = None;
+            self.list[other].index = None;
         }
     }
 

@@ -92,7 +92,8 @@ impl Segments {
             let last = segments.list.back_mut().expect("invariant: batches were written to it");
             last.note(done, now_ms);
             for batch in rest {
-                let (from, to) = (batch.base_offset(), batch.next_offset());
+                let from = batch.base_offset();
+                let to = batch.next_offset();
                 segments.through.pending.push_back(Pending { from, to, last: last.info });
                 last.note(std::slice::from_ref(batch), now_ms);
             }
@@ -240,7 +241,8 @@ impl Segments {
             let segment = &mut self.list[kept - 1];
             segment.info = last;
             segment.synced = segment.synced.min((last.bytes, last.end));
-            (segment.index, segment.last_page) = (None, None);
+            segment.index = None;
+            segment.last_page = None;
             self.through.described = self.through.described.min((last.end, last.bytes));
         }
         for segment in self.list.split_off(kept) {

@@ -158,7 +158,8 @@ impl Part {
             }
             let batch =
                 RecordBatch::parse(ahead.get(at, len)?).map_err(|error| damaged(&self.path, at, error.message))?;
-            (at, expected) = (at + len as u64, batch.next_offset());
+            at += len as u64;
+            expected = batch.next_offset();
             if at == self.to && expected != self.end {
                 let what = format!("the last batch ends at offset {expected}, not at {}", self.end);
                 return Err(damaged(&self.path, at, what));
@@ -216,7 +217,8 @@ impl Ahead<'_> {
         if !self.has(at, len) {
             let want = (self.want.max(len) as u64).min(self.part.to - at) as usize;
             let bytes = self.part.file.read(want, at).map_err(failed("read", &self.part.path))?;
-            (self.bytes, self.from) = (bytes.into(), at);
+            self.bytes = bytes.into();
+            self.from = at;
         }
         let from = (at - self.from) as usize;
         Ok(self.bytes.slice(from..(from + len).min(self.bytes.len())))

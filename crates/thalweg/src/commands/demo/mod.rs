@@ -68,8 +68,10 @@ pub fn run(args: &Demo, is_json: bool) -> Result {
 
 /// Publishes all records to a broker with subscribers, and returns the report.
 async fn demonstrate(source: Source, server: &str, subscribers: usize) -> Result<Report> {
-    let (title, origin, topic, bytes) =
-        (source.title.clone(), source.origin.clone(), source.topic.clone(), source.bytes);
+    let title = source.title.clone();
+    let origin = source.origin.clone();
+    let topic = source.topic.clone();
+    let bytes = source.bytes;
     let client = Client::connect_with(Address::parse(&format!("quic://{server}"))?, ClientSettings::default()).await?;
     // One partition defines one order, which every subscriber must see.
     client.create_topic(&topic, TopicSettings { partitions: 1, ..TopicSettings::default() }).await?;

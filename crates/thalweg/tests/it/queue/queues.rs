@@ -550,10 +550,8 @@ async fn a_queue_moves_between_brokers_and_kinds_of_storage() {
     };
     assert!(due(&again).abs_diff(due(&exported)) < 60_000, "it is due when it was");
     assert_eq!(messages(&again)[..2], messages(&exported)[..2]);
-    let (first, second): (Value, Value) = (
-        serde_json::from_str(exported.lines().next().expect("a line")).expect("JSON"),
-        serde_json::from_str(again.lines().next().expect("a line")).expect("JSON"),
-    );
+    let first: Value = serde_json::from_str(exported.lines().next().expect("a line")).expect("JSON");
+    let second: Value = serde_json::from_str(again.lines().next().expect("a line")).expect("JSON");
     assert_eq!(first["settings"], second["settings"]);
     // From there the messages are imported into all kinds of storage.
     for storage in ["sqlite", "memory"] {

@@ -238,7 +238,8 @@ impl Parser {
             fields.push(Field { name, aliases, of, has_default: object.contains_key("default") });
         }
         if let Type::Record(record) = &mut self.types[id] {
-            (record.fields, record.by_name) = (fields, by_name);
+            record.fields = fields;
+            record.by_name = by_name;
         }
         Ok(id)
     }

@@ -59,9 +59,13 @@ impl<'a> Floor<'a> {
     pub fn round(&mut self, ours: impl Fn() -> Result<LoadReport>) -> Result<LoadReport> {
         let (floor, mixed, report);
         if self.rounds.len().is_multiple_of(2) {
-            (floor, mixed, report) = (self.run_c()?, self.run_mixed()?, ours()?);
+            floor = self.run_c()?;
+            mixed = self.run_mixed()?;
+            report = ours()?;
         } else {
-            (report, mixed, floor) = (ours()?, self.run_mixed()?, self.run_c()?);
+            report = ours()?;
+            mixed = self.run_mixed()?;
+            floor = self.run_c()?;
         }
         self.rounds.push([floor, mixed, Figures::of_report(&report)]);
         Ok(report)

@@ -111,7 +111,8 @@ impl Program {
             .with_producer_id(ProducerId(-1))
             .with_producer_epoch(-1);
         let begun = self.call(3, request, Loss::Insists, |answer| answer.error_code).await.expect("it insists");
-        (self.producer, self.sequence) = ((begun.producer_id.0, begun.producer_epoch), 0);
+        self.producer = (begun.producer_id.0, begun.producer_epoch);
+        self.sequence = 0;
     }
 
     /// Runs one transaction; `None` if the program has to start again.
@@ -309,7 +310,8 @@ async fn transactions_count_whole_and_once_on_a_broker_that_is_killed() {
         for value in committed(&mut raw, partition).await {
             all.push(value.clone());
             let (id, n) = value.split_once(' ').expect("a program and a number");
-            let (id, n): (u64, u64) = (id.parse().expect("a number"), n.parse().expect("a number"));
+            let id: u64 = id.parse().expect("a number");
+            let n: u64 = n.parse().expect("a number");
             *found.entry(id).or_default().entry(n).or_default() += 1;
             assert!(last.insert(id, n).is_none_or(|last| last < n), "partition {partition}: {value} is twice there");
         }

@@ -133,7 +133,8 @@ impl Writer for ValueWriter {
         let found = self.door.all(site);
         let keys: BTreeSet<&String> = self.known.keys().chain(self.unknown.keys()).chain(found.keys()).collect();
         for key in keys {
-            let (known, found) = (self.known.get(key), found.get(key));
+            let known = self.known.get(key);
+            let found = found.get(key);
             let is_unknown = |values: &Vec<Latest>| values.iter().any(|value| value.as_ref() == found);
             if known != found && !self.unknown.get(key).is_some_and(is_unknown) {
                 let unknown = self.unknown.get(key);
