@@ -188,7 +188,7 @@ impl Queue {
     }
 
     async fn send_in_requests(&self, messages: Vec<OutMessage>, is_move: bool) -> Vec<Result<Sent>> {
-        let requests = stream::iter(parcels(messages)).map(|parcel| self.send_together(parcel, is_move));
+        let requests = stream::iter(batches(messages)).map(|batch| self.send_together(batch, is_move));
         requests.buffered(SENDS_IN_FLIGHT_MAX).concat().await
     }
 
@@ -316,23 +316,23 @@ fn too_few_answers() -> Error {
 }
 
 /// Groups messages into requests.
-fn parcels(messages: Vec<OutMessage>) -> Vec<Vec<OutMessage>> {
-    let mut parcels: Vec<Vec<OutMessage>> = Vec::new();
+fn batches(messages: Vec<OutMessage>) -> Vec<Vec<OutMessage>> {
+    let mut batches: Vec<Vec<OutMessage>> = Vec::new();
     let mut bytes = 0;
     for message in messages {
         let len = message.wire_bytes();
-        match parcels.last_mut() {
+        match batches.last_mut() {
             Some(last) if last.len() < SEND_COUNT_MAX && bytes + len <= SEND_BYTES_MAX => {
                 bytes += len;
                 last.push(message);
             }
             _ => {
                 bytes = len;
-                parcels.push(vec![message]);
+                batches.push(vec![message]);
             }
         }
     }
-    parcels
+    batches
 }
 
 #[cfg(test)]
@@ -344,9 +344,9 @@ mod tests {
         let sizes = [10, SEND_BYTES_MAX + 1, 10, 10, SEND_BYTES_MAX / 2, SEND_BYTES_MAX / 2];
         let mut messages: Vec<_> = sizes.iter().map(|len| OutMessage::new(vec![0; *len])).collect();
         messages.extend((0..2 * SEND_COUNT_MAX).map(|_| OutMessage::new("x")));
-        let parcels = parcels(messages.clone());
-        let shape: Vec<usize> = parcels.iter().map(Vec::len).collect();
+        let batches = batches(messages.clone());
+        let shape: Vec<usize> = batches.iter().map(Vec::len).collect();
         assert_eq!(shape, [1, 1, 3, SEND_COUNT_MAX, SEND_COUNT_MAX, 1]);
-        assert_eq!(parcels.concat(), messages);
+        assert_eq!(batches.concat(), messages);
     }
 }

@@ -95,8 +95,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Lately<K, V> {
     }
 }
 
-/// Context of a request.
-pub(super) struct Asker<'t> {
+/// Context in which a request is answered: its account and region, its addresses, and its connection.
+pub(super) struct RequestContext<'t> {
     /// Account and region for queues that are given by name alone.
     pub home: Home,
     /// Base of the URLs of queues that lead back to this door.
@@ -150,8 +150,8 @@ impl Sqs {
     }
 
     /// Returns the URL of a queue, which leads back to the address to which the request was sent.
-    pub fn url_of(&self, asker: &Asker<'_>, place: &Place) -> String {
-        let url = place.url(&asker.base, &self.default);
+    pub fn url_of(&self, context: &RequestContext<'_>, place: &Place) -> String {
+        let url = place.url(&context.base, &self.default);
         if let Some(host) = host_in(&url) {
             let mut hosts = self.hosts.lock();
             let host = host.to_ascii_lowercase();
@@ -166,12 +166,12 @@ impl Sqs {
     /// Refuses the URL of a queue of another service. A host belongs to this door if the request was sent to it, if
     /// URLs with it were returned here, or if it does not identify a service: a host of this machine, of AWS, or of an
     /// emulator.
-    fn expect_own_host(&self, asker: &Asker<'_>, url: &str) -> Result<()> {
+    fn expect_own_host(&self, context: &RequestContext<'_>, url: &str) -> Result<()> {
         let Some(host) = host_in(url) else {
             return Ok(());
         };
         let is_same = |other: &str| name_of_host(other).eq_ignore_ascii_case(host);
-        let is_own = is_same(asker.host)
+        let is_own = is_same(context.host)
             || is_anybodys(host)
             || self.url.as_deref().and_then(host_in).is_some_and(is_same)
             || self.hosts.lock().get(&host.to_ascii_lowercase(), Instant::now()).is_some();
@@ -183,17 +183,17 @@ impl Sqs {
                 format!(
                     "The address {url} is not valid for this endpoint. Its host is not {}: use a URL that this \
                  endpoint gives out, or set sqs_url to the host that clients use.",
-                    name_of_host(asker.host)
+                    name_of_host(context.host)
                 ),
             ))
         }
     }
 
     /// Returns the queue that a request names.
-    pub async fn find(&self, asker: &Asker<'_>, queue_url: &Option<Text<'_>>) -> Result<Found> {
+    pub async fn find(&self, context: &RequestContext<'_>, queue_url: &Option<Text<'_>>) -> Result<Found> {
         let url = required_text("QueueUrl", queue_url)?;
-        let place = Place::parse(url, &asker.home)?;
-        self.expect_own_host(asker, url)?;
+        let place = Place::parse(url, &context.home)?;
+        self.expect_own_host(context, url)?;
         self.find_place(place).await
     }
 
@@ -202,38 +202,38 @@ impl Sqs {
         Ok(Found { place, definition })
     }
 
-    pub async fn answer(&self, asker: &Asker<'_>, request: Request<'_>) -> Result<Answer> {
+    pub async fn answer(&self, context: &RequestContext<'_>, request: Request<'_>) -> Result<Answer> {
         match request {
-            Request::SendMessage(request) => self.send(asker, request).await,
-            Request::SendMessageBatch(request) => self.send_batch(asker, request).await,
+            Request::SendMessage(request) => self.send(context, request).await,
+            Request::SendMessageBatch(request) => self.send_batch(context, request).await,
             // The future of a long poll is the memory of a waiting connection. It is boxed separately to keep the
             // others out of it.
-            Request::ReceiveMessage(request) => Box::pin(self.receive(asker, request)).await,
-            Request::DeleteMessage(request) => self.delete(asker, request).await,
-            Request::DeleteMessageBatch(request) => self.delete_batch(asker, request).await,
-            Request::ChangeMessageVisibility(request) => self.change_visibility(asker, request).await,
-            Request::ChangeMessageVisibilityBatch(request) => self.change_visibility_batch(asker, request).await,
-            other => Box::pin(self.answer_control(asker, other)).await,
+            Request::ReceiveMessage(request) => Box::pin(self.receive(context, request)).await,
+            Request::DeleteMessage(request) => self.delete(context, request).await,
+            Request::DeleteMessageBatch(request) => self.delete_batch(context, request).await,
+            Request::ChangeMessageVisibility(request) => self.change_visibility(context, request).await,
+            Request::ChangeMessageVisibilityBatch(request) => self.change_visibility_batch(context, request).await,
+            other => Box::pin(self.answer_control(context, other)).await,
         }
     }
 
     /// Executes a request that is not about messages.
-    async fn answer_control(&self, asker: &Asker<'_>, request: Request<'_>) -> Result<Answer> {
+    async fn answer_control(&self, context: &RequestContext<'_>, request: Request<'_>) -> Result<Answer> {
         match request {
-            Request::CreateQueue(request) => self.create_queue(asker, request).await,
-            Request::DeleteQueue(request) => self.delete_queue(asker, request).await,
-            Request::GetQueueUrl(request) => self.queue_url(asker, request).await,
-            Request::ListQueues(request) => self.list_queues(asker, request).await,
-            Request::ListDeadLetterSourceQueues(request) => self.list_sources(asker, request).await,
-            Request::GetQueueAttributes(request) => self.queue_attributes(asker, request).await,
-            Request::SetQueueAttributes(request) => self.set_queue_attributes(asker, request).await,
-            Request::PurgeQueue(request) => self.purge_queue(asker, request).await,
-            Request::TagQueue(request) => self.tag_queue(asker, request).await,
-            Request::UntagQueue(request) => self.untag_queue(asker, request).await,
-            Request::ListQueueTags(request) => self.list_tags(asker, request).await,
-            Request::AddPermission(request) => self.add_permission(asker, request).await,
-            Request::RemovePermission(request) => self.remove_permission(asker, request).await,
-            Request::StartMessageMoveTask(request) => self.start_move(asker, request).await,
+            Request::CreateQueue(request) => self.create_queue(context, request).await,
+            Request::DeleteQueue(request) => self.delete_queue(context, request).await,
+            Request::GetQueueUrl(request) => self.queue_url(context, request).await,
+            Request::ListQueues(request) => self.list_queues(context, request).await,
+            Request::ListDeadLetterSourceQueues(request) => self.list_sources(context, request).await,
+            Request::GetQueueAttributes(request) => self.queue_attributes(context, request).await,
+            Request::SetQueueAttributes(request) => self.set_queue_attributes(context, request).await,
+            Request::PurgeQueue(request) => self.purge_queue(context, request).await,
+            Request::TagQueue(request) => self.tag_queue(context, request).await,
+            Request::UntagQueue(request) => self.untag_queue(context, request).await,
+            Request::ListQueueTags(request) => self.list_tags(context, request).await,
+            Request::AddPermission(request) => self.add_permission(context, request).await,
+            Request::RemovePermission(request) => self.remove_permission(context, request).await,
+            Request::StartMessageMoveTask(request) => self.start_move(context, request).await,
             Request::CancelMessageMoveTask(request) => self.cancel_move(request).await,
             Request::ListMessageMoveTasks(request) => self.list_moves(request).await,
             Request::SendMessage(_)

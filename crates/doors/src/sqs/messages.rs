@@ -17,7 +17,7 @@ use super::check::{self, Outgoing, TRACE, check_batch, check_send_batch, fifo_id
 use super::codec::{Answer, Sent, Shown, ShownAttribute, sequence_number};
 use super::digest;
 use super::errors::{Failure, INVALID_ATTRIBUTE_NAME, INVALID_RECEIPT, OVER_LIMIT, Result, THROTTLED};
-use super::map::{Asker, Found, Sqs};
+use super::map::{Found, RequestContext, Sqs};
 use super::model::{
     Action, DeleteMessage, DeleteMessageBatch, Int, List, ReceiptEntry, ReceiveMessage, SendEntry, SendMessage,
     SendMessageBatch, Text, required, required_text,
@@ -102,16 +102,16 @@ pub(super) struct Known {
 }
 
 impl Sqs {
-    pub async fn send(&self, asker: &Asker<'_>, mut request: SendMessage<'_>) -> Result<Answer> {
-        let found = self.find(asker, &request.queue_url.take()).await?;
+    pub async fn send(&self, context: &RequestContext<'_>, mut request: SendMessage<'_>) -> Result<Answer> {
+        let found = self.find(context, &request.queue_url.take()).await?;
         let entry = SendEntry::from(request);
         let outgoing = check::check(&entry, found.rules(false))?;
-        let mut sent = self.send_all(asker, &found, &[outgoing]).await?;
+        let mut sent = self.send_all(context, &found, &[outgoing]).await?;
         sent.pop().expect("invariant: each message has an answer").map(Answer::Sent)
     }
 
-    pub async fn send_batch(&self, asker: &Asker<'_>, request: SendMessageBatch<'_>) -> Result<Answer> {
-        let found = self.find(asker, &request.queue_url).await?;
+    pub async fn send_batch(&self, context: &RequestContext<'_>, request: SendMessageBatch<'_>) -> Result<Answer> {
+        let found = self.find(context, &request.queue_url).await?;
         let List(entries) = request.entries.unwrap_or_default();
         check_batch("SendMessageBatchRequestEntry", &entries, |entry| entry.id.as_ref().map(Text::as_str))?;
         let rules = found.rules(true);
@@ -120,7 +120,7 @@ impl Sqs {
         let mut good = Vec::with_capacity(checked.len());
         let outcomes: Vec<Result<()>> =
             checked.into_iter().map(|one| one.map(|outgoing| good.push(outgoing))).collect();
-        let sent = if good.is_empty() { Vec::new() } else { self.send_all(asker, &found, &good).await? };
+        let sent = if good.is_empty() { Vec::new() } else { self.send_all(context, &found, &good).await? };
         let mut sent = sent.into_iter();
         let results = entries.iter().zip(outcomes).map(|(entry, outcome)| {
             let id = entry.id.as_ref().map_or("", Text::as_str).to_owned();
@@ -130,10 +130,15 @@ impl Sqs {
         Ok(Answer::SentBatch(results.collect()))
     }
 
-    async fn send_all(&self, asker: &Asker<'_>, found: &Found, messages: &[Outgoing<'_>]) -> Result<Vec<Result<Sent>>> {
+    async fn send_all(
+        &self,
+        context: &RequestContext<'_>,
+        found: &Found,
+        messages: &[Outgoing<'_>],
+    ) -> Result<Vec<Result<Sent>>> {
         let types: Vec<String> = messages.iter().map(types_of).collect();
         let headers: Vec<Vec<(&str, &[u8])>> =
-            messages.iter().zip(&types).map(|(message, types)| headers_of(asker, message, types)).collect();
+            messages.iter().zip(&types).map(|(message, types)| headers_of(context, message, types)).collect();
         let out: Vec<OutMessage<'_>> = messages
             .iter()
             .zip(&headers)
@@ -160,8 +165,8 @@ impl Sqs {
         Ok(answers.collect())
     }
 
-    pub async fn receive(&self, asker: &Asker<'_>, request: ReceiveMessage<'_>) -> Result<Answer> {
-        let found = self.find(asker, &request.queue_url).await?;
+    pub async fn receive(&self, context: &RequestContext<'_>, request: ReceiveMessage<'_>) -> Result<Answer> {
+        let found = self.find(context, &request.queue_url).await?;
         let view = view_of(&request)?;
         let max = match request.max_number_of_messages {
             None => 1,
@@ -193,17 +198,17 @@ impl Sqs {
             wait: Duration::from_secs(wait_s.unwrap_or_else(|| attributes::wait_s(&found.definition.notes))),
         };
         let answers = self.broker.answers();
-        answers.wait_for_turn(Some(asker.address), ROOM_WAIT).await.map_err(throttled)?;
+        answers.wait_for_turn(Some(context.address), ROOM_WAIT).await.map_err(throttled)?;
         let messages = match attempt {
-            None => Arc::new(self.take(asker, &found, &receive).await?),
-            Some(id) => self.take_again(asker, &found, &receive, id).await?,
+            None => Arc::new(self.take(context, &found, &receive).await?),
+            Some(id) => self.take_again(context, &found, &receive, id).await?,
         };
         let stored = messages.iter().map(|received| received.message.bytes()).sum();
         let shown_bytes = || messages.iter().map(|received| shown_bytes_max(&received.message)).sum();
         let bytes = answers.work(stored, shown_bytes).await;
         if bytes > FREE_BYTES {
-            match answers.take(Some(asker.address), bytes, ROOM_WAIT).await {
-                Ok(held) => *asker.held.lock() = Some(held),
+            match answers.take(Some(context.address), bytes, ROOM_WAIT).await {
+                Ok(held) => *context.held.lock() = Some(held),
                 Err(error) => {
                     self.broker.queues.untake(found.name(), messages.to_vec()).await?;
                     return Err(throttled(error));
@@ -224,8 +229,8 @@ impl Sqs {
     }
 
     /// Waits for messages as long as the client requests, but not beyond the beginning of the drain.
-    async fn take(&self, asker: &Asker<'_>, found: &Found, receive: &Receive) -> Result<Vec<Received>> {
-        let mut drain = asker.drain.clone();
+    async fn take(&self, context: &RequestContext<'_>, found: &Found, receive: &Receive) -> Result<Vec<Received>> {
+        let mut drain = context.drain.clone();
         let taken = tokio::select! {
             biased;
             taken = self.broker.queues.receive(found.name(), receive) => taken,
@@ -243,7 +248,7 @@ impl Sqs {
     /// receives.
     async fn take_again(
         &self,
-        asker: &Asker<'_>,
+        context: &RequestContext<'_>,
         found: &Found,
         receive: &Receive,
         id: &str,
@@ -259,7 +264,7 @@ impl Sqs {
             }
             self.attempts.lock().remove(&key);
         }
-        let taken = Arc::new(self.take(asker, found, receive).await?);
+        let taken = Arc::new(self.take(context, found, receive).await?);
         if !taken.is_empty() {
             self.attempts.lock().insert(key, taken.clone(), Instant::now());
         }
@@ -318,8 +323,8 @@ impl Sqs {
         Shown { id: known.id.to_string(), receipt, body, system, attributes: shown }
     }
 
-    pub async fn delete(&self, asker: &Asker<'_>, request: DeleteMessage<'_>) -> Result<Answer> {
-        let found = self.find(asker, &request.queue_url).await?;
+    pub async fn delete(&self, context: &RequestContext<'_>, request: DeleteMessage<'_>) -> Result<Answer> {
+        let found = self.find(context, &request.queue_url).await?;
         let handle = required_text("ReceiptHandle", &request.receipt_handle)?;
         let receipt = self.receipt(&found, handle)?;
         let answers = self.broker.queues.ack(found.name(), &[receipt]).await?;
@@ -329,8 +334,8 @@ impl Sqs {
         Ok(Answer::Nothing)
     }
 
-    pub async fn delete_batch(&self, asker: &Asker<'_>, request: DeleteMessageBatch<'_>) -> Result<Answer> {
-        let found = self.find(asker, &request.queue_url).await?;
+    pub async fn delete_batch(&self, context: &RequestContext<'_>, request: DeleteMessageBatch<'_>) -> Result<Answer> {
+        let found = self.find(context, &request.queue_url).await?;
         let List(entries) = request.entries.unwrap_or_default();
         let handles = handles("DeleteMessageBatchRequestEntry", &entries)?;
         let receipts: Vec<Result<Receipt>> = handles.iter().map(|handle| self.receipt(&found, handle)).collect();
@@ -415,14 +420,14 @@ fn view_of<'t>(request: &'t ReceiveMessage<'_>) -> Result<View<'t>> {
 }
 
 /// Returns the headers of a message: its attributes and its other properties.
-fn headers_of<'t>(asker: &'t Asker<'_>, message: &Outgoing<'t>, types: &'t str) -> Vec<(&'t str, &'t [u8])> {
+fn headers_of<'t>(context: &'t RequestContext<'_>, message: &Outgoing<'t>, types: &'t str) -> Vec<(&'t str, &'t [u8])> {
     let mut headers: Vec<(&str, &[u8])> = Vec::with_capacity(message.attributes.len() + 3);
     headers.extend(message.attributes.iter().map(|attribute| (attribute.name, attribute.value)));
     if !types.is_empty() {
         headers.push((header::TYPES, types.as_bytes()));
     }
-    headers.push((header::SENDER, asker.home.account.as_bytes()));
-    if let Some(trace) = message.trace.or(asker.trace) {
+    headers.push((header::SENDER, context.home.account.as_bytes()));
+    if let Some(trace) = message.trace.or(context.trace) {
         headers.push((header::TRACE, trace.as_bytes()));
     }
     headers

@@ -51,7 +51,7 @@ use address::{Home, Place};
 pub use address::{is_account, is_region};
 use codec::{Answer, Call, Protocol};
 use errors::{ACCESS_DENIED, Failure, INVALID_ADDRESS, Result, SERIALIZATION, UNAVAILABLE};
-use map::{Asker, Sqs};
+use map::{RequestContext, Sqs};
 use model::Action;
 use query::Form;
 use sigv4::Auth;
@@ -249,8 +249,8 @@ impl Door {
     async fn answer(&self, head: &Parts, body: &[u8]) -> Answered {
         let failed =
             |failure| Answered { protocol: spoken_by(&head.headers), action: None, answer: Err(failure), held: None };
-        let asker = match self.asker(head, body) {
-            Ok(asker) => asker,
+        let context = match self.context(head, body) {
+            Ok(context) => context,
             Err(failure) => {
                 self.refuse_login(head, &failure).await;
                 return failed(failure);
@@ -259,13 +259,13 @@ impl Door {
         if let Some(rest) =
             head.uri.path().strip_prefix(peek::PATH).filter(|rest| matches!(rest.as_bytes(), [] | [b'/', ..]))
         {
-            return self.peek(head, body, &asker, rest).await;
+            return self.peek(head, body, &context, rest).await;
         }
         let host = host_of(head).unwrap_or_default();
         if let Some(stranger) = Stranger::find_request(self.sqs.broker.doors(), broker::Door::Sqs, head) {
             return failed(Failure::new(&INVALID_ADDRESS, stranger.words));
         }
-        let of_queue = Place::of_path(head.uri.path(), host, &asker.home);
+        let of_queue = Place::of_path(head.uri.path(), host, &context.home);
         let call = match Call::new(head, body, of_queue.as_ref()) {
             Ok(call) => call,
             Err(failure) => return failed(failure),
@@ -276,14 +276,14 @@ impl Door {
             Err(Failure::new(&INVALID_ADDRESS, message))
         } else {
             match self.expect_no_link(head, action).and_then(|()| call.request(body)) {
-                Ok(request) => self.sqs.answer(&asker, request).await,
+                Ok(request) => self.sqs.answer(&context, request).await,
                 Err(failure) => Err(failure),
             }
         };
         if let Some(action) = action {
             self.calls[action as usize].fetch_add(1, Ordering::Relaxed);
         }
-        Answered { protocol: call.protocol, action, answer, held: asker.held.into_inner() }
+        Answered { protocol: call.protocol, action, answer, held: context.held.into_inner() }
     }
 
     /// Refuses a change that a link or an image of a web page could request, or a server that fetches URLs.
@@ -327,16 +327,16 @@ impl Door {
         drop(refused);
     }
 
-    async fn peek(&self, head: &Parts, body: &[u8], asker: &Asker<'_>, rest: &str) -> Answered {
+    async fn peek(&self, head: &Parts, body: &[u8], context: &RequestContext<'_>, rest: &str) -> Answered {
         let answer = match peek::Wanted::read(head, body, rest) {
-            Ok(wanted) => Box::pin(self.sqs.peek(asker, &wanted)).await,
+            Ok(wanted) => Box::pin(self.sqs.peek(context, &wanted)).await,
             Err(failure) => Err(failure),
         };
         Answered { protocol: peek::protocol(&head.headers), action: Some(Action::ReceiveMessage), answer, held: None }
     }
 
     /// Returns the context of a request: its account and region, as far as they are given, and its connection.
-    fn asker<'t>(&self, head: &'t Parts, body: &'t [u8]) -> Result<Asker<'t>> {
+    fn context<'t>(&self, head: &'t Parts, body: &'t [u8]) -> Result<RequestContext<'t>> {
         let Some(caller) = head.extensions.get::<Caller>() else {
             return Err(Failure::new(&errors::INTERNAL, "a request has no connection"));
         };
@@ -365,7 +365,7 @@ impl Door {
         };
         let trace = header(&head.headers, TRACE);
         let drain = caller.connection.drain();
-        Ok(Asker { home, base, host, trace, drain, address: caller.address, held: Mutex::default() })
+        Ok(RequestContext { home, base, host, trace, drain, address: caller.address, held: Mutex::default() })
     }
 
     /// Registers the counters of the door in the metrics of the broker.

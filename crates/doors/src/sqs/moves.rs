@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::address::Place;
 use super::codec::{Answer, MoveTask};
 use super::errors::{Failure, RESOURCE_NOT_FOUND, Result};
-use super::map::{Asker, Found, Sqs};
+use super::map::{Found, RequestContext, Sqs};
 use super::model::{CancelMessageMoveTask, Int, ListMessageMoveTasks, StartMessageMoveTask, Text, required_text};
 
 const TASKS_MAX: i64 = 10;
@@ -26,7 +26,7 @@ struct Handle {
 }
 
 impl Sqs {
-    pub async fn start_move(&self, _: &Asker<'_>, request: StartMessageMoveTask<'_>) -> Result<Answer> {
+    pub async fn start_move(&self, _: &RequestContext<'_>, request: StartMessageMoveTask<'_>) -> Result<Answer> {
         let source = self.by_arn("SourceArn", required_text("SourceArn", &request.source_arn)?).await?;
         let rate = match request.max_number_of_messages_per_second {
             None => None,

@@ -14,7 +14,7 @@ use super::address::{Home, Place};
 use super::codec::{Answer, Protocol, TARGET, TARGET_PREFIX};
 use super::documents::Form as JsonForm;
 use super::errors::{Failure, INVALID_ADDRESS, INVALID_REQUEST, NO_QUEUE_TO_PEEK, Result, SERIALIZATION};
-use super::map::{Asker, Sqs};
+use super::map::{RequestContext, Sqs};
 use super::messages::{Known, View};
 use super::model::Text;
 use super::query::Form;
@@ -108,12 +108,12 @@ pub(super) fn protocol(headers: &HeaderMap) -> Protocol {
 }
 
 impl Sqs {
-    pub async fn peek(&self, asker: &Asker<'_>, wanted: &Wanted) -> Result<Answer> {
+    pub async fn peek(&self, context: &RequestContext<'_>, wanted: &Wanted) -> Result<Answer> {
         let found = match &wanted.queue {
             Queue::Place(place) => self.find_place(place.clone()).await,
             // A URL contains the account of the queue; a name alone means a queue of the client's account.
             Queue::Url(url) if is_short(url) => return Err(invalid_address(url)),
-            Queue::Url(url) => self.find(asker, &Some(Text(url.as_str().into()))).await,
+            Queue::Url(url) => self.find(context, &Some(Text(url.as_str().into()))).await,
         };
         let found = found.map_err(|failure| {
             if failure == Failure::no_queue() { no_queue("create it, or list the existing queues") } else { failure }

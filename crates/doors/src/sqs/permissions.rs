@@ -6,7 +6,7 @@ use super::address::{Place, is_account};
 use super::attributes::{self, Attributes, tag_note};
 use super::codec::Answer;
 use super::errors::{Failure, OVER_LIMIT, Result};
-use super::map::{Asker, Sqs};
+use super::map::{RequestContext, Sqs};
 use super::model::{
     Action, AddPermission, List, ListQueueTags, Map, RemovePermission, TagQueue, Text, UntagQueue, required,
     required_text,
@@ -22,8 +22,8 @@ const ACTIONS_MAX: usize = 7;
 const STATEMENTS_MAX: usize = 20;
 
 impl Sqs {
-    pub async fn tag_queue(&self, asker: &Asker<'_>, request: TagQueue<'_>) -> Result<Answer> {
-        let found = self.find(asker, &request.queue_url).await?;
+    pub async fn tag_queue(&self, context: &RequestContext<'_>, request: TagQueue<'_>) -> Result<Answer> {
+        let found = self.find(context, &request.queue_url).await?;
         let tags = required("Tags", &request.tags)?;
         if tags.0.is_empty() {
             return Err(Failure::missing("Tags"));
@@ -31,8 +31,8 @@ impl Sqs {
         self.alter(&found, |attributes| add_tags(attributes, &found.place, tags)).await
     }
 
-    pub async fn untag_queue(&self, asker: &Asker<'_>, request: UntagQueue<'_>) -> Result<Answer> {
-        let found = self.find(asker, &request.queue_url).await?;
+    pub async fn untag_queue(&self, context: &RequestContext<'_>, request: UntagQueue<'_>) -> Result<Answer> {
+        let found = self.find(context, &request.queue_url).await?;
         let List(keys) = required("TagKeys", &request.tag_keys)?;
         let is_key = |key: &Text<'_>| (1..=TAG_KEY_CHARS_MAX).contains(&key.as_str().chars().count());
         if keys.is_empty() || !keys.iter().all(is_key) {
@@ -47,14 +47,14 @@ impl Sqs {
         self.alter(&found, remove).await
     }
 
-    pub async fn list_tags(&self, asker: &Asker<'_>, request: ListQueueTags<'_>) -> Result<Answer> {
-        let found = self.find(asker, &request.queue_url).await?;
+    pub async fn list_tags(&self, context: &RequestContext<'_>, request: ListQueueTags<'_>) -> Result<Answer> {
+        let found = self.find(context, &request.queue_url).await?;
         let tags = attributes::tags(&found.definition.notes);
         Ok(Answer::Tags(tags.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()))
     }
 
-    pub async fn add_permission(&self, asker: &Asker<'_>, request: AddPermission<'_>) -> Result<Answer> {
-        let found = self.find(asker, &request.queue_url).await?;
+    pub async fn add_permission(&self, context: &RequestContext<'_>, request: AddPermission<'_>) -> Result<Answer> {
+        let found = self.find(context, &request.queue_url).await?;
         let label = label(&request.label)?;
         if request.account_ids.as_ref().is_some_and(|List(accounts)| accounts.is_empty()) {
             return Err(Failure::value("PrincipalId", "[]", "Unable to verify."));
@@ -90,8 +90,12 @@ impl Sqs {
         self.alter(&found, |attributes| allow(attributes, &found.place, label, statement)).await
     }
 
-    pub async fn remove_permission(&self, asker: &Asker<'_>, request: RemovePermission<'_>) -> Result<Answer> {
-        let found = self.find(asker, &request.queue_url).await?;
+    pub async fn remove_permission(
+        &self,
+        context: &RequestContext<'_>,
+        request: RemovePermission<'_>,
+    ) -> Result<Answer> {
+        let found = self.find(context, &request.queue_url).await?;
         let label = label(&request.label)?;
         self.alter(&found, |attributes| forbid(attributes, label)).await
     }

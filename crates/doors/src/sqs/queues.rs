@@ -13,7 +13,7 @@ use super::address::{Place, is_account, is_name};
 use super::attributes::{self, Attributes, RedriveAllow};
 use super::codec::Answer;
 use super::errors::{Failure, PURGE_IN_PROGRESS, QUEUE_DELETED_RECENTLY, QUEUE_NAME_EXISTS, Result};
-use super::map::{Asker, Found, Sqs};
+use super::map::{Found, RequestContext, Sqs};
 use super::model::{
     CreateQueue, DeleteQueue, GetQueueAttributes, GetQueueUrl, Int, List, ListDeadLetterSourceQueues, ListQueues, Map,
     PurgeQueue, SetQueueAttributes, Text, required, required_text,
@@ -29,11 +29,11 @@ const FIFO_FLAG_REASON: &str = "A name with the suffix .fifo is that of a FIFO q
                                 missing, or is not true.";
 
 impl Sqs {
-    pub async fn create_queue(&self, asker: &Asker<'_>, request: CreateQueue<'_>) -> Result<Answer> {
+    pub async fn create_queue(&self, context: &RequestContext<'_>, request: CreateQueue<'_>) -> Result<Answer> {
         let name = required_text("QueueName", &request.queue_name)?;
         let given = request.attributes.unwrap_or_default();
         let wants_fifo = given.iter().any(|(name, value)| name == "FifoQueue" && attributes::is_true(value.as_str()));
-        let place = Place::new(&asker.home, name);
+        let place = Place::new(&context.home, name);
         if wants_fifo && !place.is_fifo() {
             return Err(Failure::parameter(FIFO_NAME_REASON));
         }
@@ -43,7 +43,7 @@ impl Sqs {
         if place.is_fifo() && !wants_fifo {
             return Err(Failure::parameter(format!("{NAME_REASON}. {FIFO_FLAG_REASON}")));
         }
-        let url = self.url_of(asker, &place);
+        let url = self.url_of(context, &place);
         if let Ok(existing) = self.find_place(place.clone()).await {
             self.expect_same(&existing, &given)?;
             return Ok(Answer::QueueUrl(url));
@@ -113,8 +113,8 @@ impl Sqs {
         }
     }
 
-    pub async fn delete_queue(&self, asker: &Asker<'_>, request: DeleteQueue<'_>) -> Result<Answer> {
-        let found = self.find(asker, &request.queue_url).await?;
+    pub async fn delete_queue(&self, context: &RequestContext<'_>, request: DeleteQueue<'_>) -> Result<Answer> {
+        let found = self.find(context, &request.queue_url).await?;
         self.broker.queues.delete(found.name()).await?;
         if !self.cooldown.is_zero() {
             self.deleted.lock().insert(found.name().to_owned(), (), Instant::now());
@@ -122,9 +122,9 @@ impl Sqs {
         Ok(Answer::Nothing)
     }
 
-    pub async fn queue_url(&self, asker: &Asker<'_>, request: GetQueueUrl<'_>) -> Result<Answer> {
+    pub async fn queue_url(&self, context: &RequestContext<'_>, request: GetQueueUrl<'_>) -> Result<Answer> {
         let name = required_text("QueueName", &request.queue_name)?;
-        let mut home = asker.home.clone();
+        let mut home = context.home.clone();
         if let Some(owner) = &request.queue_owner {
             home.account = owner.as_str().to_owned();
         }
@@ -132,31 +132,35 @@ impl Sqs {
             return Err(Failure::no_queue());
         }
         let found = self.find_place(Place::new(&home, name)).await?;
-        Ok(Answer::QueueUrl(self.url_of(asker, &found.place)))
+        Ok(Answer::QueueUrl(self.url_of(context, &found.place)))
     }
 
-    pub async fn list_queues(&self, asker: &Asker<'_>, request: ListQueues<'_>) -> Result<Answer> {
+    pub async fn list_queues(&self, context: &RequestContext<'_>, request: ListQueues<'_>) -> Result<Answer> {
         let prefix = request.queue_name_prefix.as_ref().map_or("", Text::as_str);
         let page = Page::of(&request.next_token, request.max_results)?;
-        self.list(asker, page, prefix, |_| true, false).await
+        self.list(context, page, prefix, |_| true, false).await
     }
 
-    pub async fn list_sources(&self, asker: &Asker<'_>, request: ListDeadLetterSourceQueues<'_>) -> Result<Answer> {
-        let found = self.find(asker, &request.queue_url).await?;
+    pub async fn list_sources(
+        &self,
+        context: &RequestContext<'_>,
+        request: ListDeadLetterSourceQueues<'_>,
+    ) -> Result<Answer> {
+        let found = self.find(context, &request.queue_url).await?;
         let page = Page::of(&request.next_token, request.max_results)?;
         let topic = &found.definition.topic;
-        self.list(asker, page, "", |queue| queue.settings.dead_letter.as_ref() == Some(topic), true).await
+        self.list(context, page, "", |queue| queue.settings.dead_letter.as_ref() == Some(topic), true).await
     }
 
     async fn list(
         &self,
-        asker: &Asker<'_>,
+        context: &RequestContext<'_>,
         page: Page,
         prefix: &str,
         is_meant: impl Fn(&QueueDefinition) -> bool,
         are_sources: bool,
     ) -> Result<Answer> {
-        let prefix = format!("{}{prefix}", asker.home.prefix(&self.default));
+        let prefix = format!("{}{prefix}", context.home.prefix(&self.default));
         let mut urls = Vec::new();
         let mut after = page.after;
         let mut next_token = None;
@@ -164,14 +168,14 @@ impl Sqs {
             let (queues, is_last) = self.broker.queues.list(&prefix, &after, PAGE_MAX).await?;
             for queue in &queues {
                 let place = Place::of_known(queue.name.as_str(), &self.default);
-                let Some(place) = place.filter(|place| place.home == asker.home && is_meant(queue)) else {
+                let Some(place) = place.filter(|place| place.home == context.home && is_meant(queue)) else {
                     continue;
                 };
                 if urls.len() == page.max {
                     next_token = page.is_asked_for.then(|| BASE64.encode(&after));
                     break 'pages;
                 }
-                urls.push(self.url_of(asker, &place));
+                urls.push(self.url_of(context, &place));
                 after = queue.name.as_str().to_owned();
             }
             match queues.last() {
@@ -182,8 +186,12 @@ impl Sqs {
         Ok(Answer::QueueUrls { urls, next_token, are_sources })
     }
 
-    pub async fn queue_attributes(&self, asker: &Asker<'_>, request: GetQueueAttributes<'_>) -> Result<Answer> {
-        let found = self.find(asker, &request.queue_url).await?;
+    pub async fn queue_attributes(
+        &self,
+        context: &RequestContext<'_>,
+        request: GetQueueAttributes<'_>,
+    ) -> Result<Answer> {
+        let found = self.find(context, &request.queue_url).await?;
         let List(wanted) = request.attribute_names.unwrap_or_default();
         let is_known = |name: &str| name == "All" || attributes::NAMES.contains(&name);
         if let Some(unknown) = wanted.iter().find(|name| !is_known(name.as_str())) {
@@ -212,8 +220,12 @@ impl Sqs {
         Ok(Answer::Attributes(names.filter_map(value).collect()))
     }
 
-    pub async fn set_queue_attributes(&self, asker: &Asker<'_>, request: SetQueueAttributes<'_>) -> Result<Answer> {
-        let found = self.find(asker, &request.queue_url).await?;
+    pub async fn set_queue_attributes(
+        &self,
+        context: &RequestContext<'_>,
+        request: SetQueueAttributes<'_>,
+    ) -> Result<Answer> {
+        let found = self.find(context, &request.queue_url).await?;
         let given = required("Attributes", &request.attributes)?;
         let pairs = || given.iter().map(|(name, value)| (name, value.as_str()));
         let mut preview = Attributes::of(&found.definition);
@@ -244,8 +256,8 @@ impl Sqs {
         }
     }
 
-    pub async fn purge_queue(&self, asker: &Asker<'_>, request: PurgeQueue<'_>) -> Result<Answer> {
-        let found = self.find(asker, &request.queue_url).await?;
+    pub async fn purge_queue(&self, context: &RequestContext<'_>, request: PurgeQueue<'_>) -> Result<Answer> {
+        let found = self.find(context, &request.queue_url).await?;
         if !self.cooldown.is_zero() {
             let name = found.name().to_owned();
             let now = Instant::now();

@@ -6,7 +6,7 @@ use engine::queue::LeaseError;
 use super::attributes::VISIBILITY_S_MAX;
 use super::codec::Answer;
 use super::errors::{Failure, NOT_IN_FLIGHT, Result};
-use super::map::{Asker, Found, Sqs};
+use super::map::{Found, RequestContext, Sqs};
 use super::messages::handles;
 use super::model::{
     Action, ChangeMessageVisibility, ChangeMessageVisibilityBatch, Int, List, Text, required, required_text,
@@ -20,8 +20,12 @@ struct Change<'t> {
 }
 
 impl Sqs {
-    pub async fn change_visibility(&self, asker: &Asker<'_>, request: ChangeMessageVisibility<'_>) -> Result<Answer> {
-        let found = self.find(asker, &request.queue_url).await?;
+    pub async fn change_visibility(
+        &self,
+        context: &RequestContext<'_>,
+        request: ChangeMessageVisibility<'_>,
+    ) -> Result<Answer> {
+        let found = self.find(context, &request.queue_url).await?;
         let handle = required_text("ReceiptHandle", &request.receipt_handle)?;
         let seconds = seconds(*required("VisibilityTimeout", &request.visibility_timeout)?)?;
         let change = Change { receipt: self.receipt(&found, handle)?, seconds, handle };
@@ -33,10 +37,10 @@ impl Sqs {
 
     pub async fn change_visibility_batch(
         &self,
-        asker: &Asker<'_>,
+        context: &RequestContext<'_>,
         request: ChangeMessageVisibilityBatch<'_>,
     ) -> Result<Answer> {
-        let found = self.find(asker, &request.queue_url).await?;
+        let found = self.find(context, &request.queue_url).await?;
         let List(entries) = request.entries.unwrap_or_default();
         let name = "ChangeMessageVisibilityBatchRequestEntry";
         let handles = handles(name, &entries)?;

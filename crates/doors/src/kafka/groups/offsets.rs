@@ -126,8 +126,8 @@ fn of_member(refused: GroupError) -> Refused {
     }
 }
 
-/// Member that requests the offsets, with its epoch, which is checked; `None` if the client is not a member.
-type Asker = Option<(String, i32)>;
+/// Id and epoch of the member as which a client requests offsets; the epoch is checked. `None` if it is not a member.
+type MemberClaim = Option<(String, i32)>;
 /// Topics with their partitions; `None`: all.
 type Wanted = Option<Vec<(String, Vec<i32>)>>;
 /// Committed offset of each partition, or the reason for its refusal.
@@ -161,8 +161,8 @@ pub(in super::super) async fn fetch(
             continue;
         }
         let wanted = group.topics.map(|topics| topics.into_iter().map(|of| (of.name, of.partition_indexes)).collect());
-        let asker = group.member_id.map(|id| (id, group.member_epoch));
-        let (topics, error_code) = answer(broker, caller, &group.group_id, asker, wanted, is_stable).await;
+        let claim = group.member_id.map(|id| (id, group.member_epoch));
+        let (topics, error_code) = answer(broker, caller, &group.group_id, claim, wanted, is_stable).await;
         let topics = topics.into_iter().map(|(name, partitions)| OffsetFetchResponseTopics {
             name,
             partitions: partitions.into_iter().map(|(number, found)| partition(number, found)).collect(),
@@ -177,11 +177,11 @@ async fn answer(
     broker: &Arc<Broker>,
     caller: &Caller,
     group: &str,
-    asker: Asker,
+    claim: MemberClaim,
     wanted: Wanted,
     is_stable: bool,
 ) -> (Found, i16) {
-    match found(broker, caller, group, asker, wanted, is_stable).await {
+    match found(broker, caller, group, claim, wanted, is_stable).await {
         Ok(found) => (found, Code::NONE.0),
         Err(refused) => (Found::new(), refused.code.0),
     }
@@ -206,13 +206,13 @@ async fn found(
     broker: &Arc<Broker>,
     caller: &Caller,
     group: &str,
-    asker: Asker,
+    claim: MemberClaim,
     wanted: Wanted,
     is_stable: bool,
 ) -> Outcome<Found> {
     let group = group_for(broker, caller, OFFSET_FETCH, group)?;
     // A client that is not a member sends no epoch.
-    if let Some((id, Ok(epoch))) = asker.map(|(id, epoch)| (id, u32::try_from(epoch))) {
+    if let Some((id, Ok(epoch))) = claim.map(|(id, epoch)| (id, u32::try_from(epoch))) {
         broker.groups.check_fetch(&group, &identity(&id, None)?, epoch).await.map_err(of_member)?;
     }
     // Read first, so that a commit of a transaction in the meantime is not missed.
