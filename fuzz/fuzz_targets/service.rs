@@ -173,7 +173,7 @@ impl Handler<Tagged> for Scripted {
         }
     }
 
-    fn tell(&self, _session: &mut (), words: &[u8]) -> Option<Held> {
+    fn accept_one_way(&self, _session: &mut (), words: &[u8]) -> Option<Held> {
         let words = words.to_vec();
         (!words.is_empty()).then(|| Box::pin(async move { rest(&words).await }) as Held)
     }

@@ -191,30 +191,28 @@ impl Link {
             state.waiting.insert(correlation, waiter);
             is_small && self.is_socket && state.waiting.len() > 1
         };
-        let told = if is_beside_others { self.tell_together(chunks) } else { self.tell(chunks) };
-        if told.is_err() && self.state.lock().waiting.remove(&correlation).is_none() {
+        let sent = self.queue(chunks);
+        if is_beside_others {
+            self.outbox.flush_together();
+        } else {
+            self.outbox.flush();
+        }
+        if sent.is_err() && self.state.lock().waiting.remove(&correlation).is_none() {
             // The link has closed in the meantime and has answered all waiters.
             return Ok(());
         }
-        told
+        sent
     }
 
     /// Sends a request that has no answer.
-    pub(crate) fn tell(&self, chunks: impl IntoIterator<Item = Bytes>) -> Result<()> {
-        if !self.outbox.push(chunks) {
-            return Err(self.closed_error());
-        }
+    pub(crate) fn send_one_way(&self, chunks: impl IntoIterator<Item = Bytes>) -> Result<()> {
+        self.queue(chunks)?;
         self.outbox.flush();
         Ok(())
     }
 
-    /// Sends a request that has no answer, in one write with concurrent requests.
-    fn tell_together(&self, chunks: impl IntoIterator<Item = Bytes>) -> Result<()> {
-        if !self.outbox.push(chunks) {
-            return Err(self.closed_error());
-        }
-        self.outbox.flush_together();
-        Ok(())
+    fn queue(&self, chunks: impl IntoIterator<Item = Bytes>) -> Result<()> {
+        if self.outbox.push(chunks) { Ok(()) } else { Err(self.closed_error()) }
     }
 
     /// Returns `true` if few enough bytes are queued for the broker.

@@ -462,7 +462,7 @@ impl Open {
         let mut buf = BytesMut::new();
         Request::Credit { subscription: self.id, bytes }.encode(0, &mut buf);
         // If the connection is broken, the next read returns the error.
-        self.connection.control.tell([buf.freeze()]).unwrap_or_default();
+        self.connection.control.send_one_way([buf.freeze()]).unwrap_or_default();
     }
 }
 
@@ -473,6 +473,6 @@ impl Drop for Open {
         let control = &self.connection.control;
         Request::Unsubscribe { subscription: self.id }.encode(control.next_correlation(), &mut buf);
         // The subscription ends with its connection, so a broken connection is no error here.
-        control.tell([buf.freeze()]).unwrap_or_default();
+        control.send_one_way([buf.freeze()]).unwrap_or_default();
     }
 }

@@ -156,7 +156,7 @@ impl Cache {
 
     /// Makes the stripes report the effects of their changes from now on, so that they can be logged.
     pub(super) fn keep_effects(&self) {
-        self.stripes.iter().for_each(|stripe| stripe.0.lock().tell_effects(true));
+        self.stripes.iter().for_each(|stripe| stripe.0.lock().record_effects(true));
     }
 
     /// Returns the commit of all changes to this key so far. A client must not see them before it is reached. In

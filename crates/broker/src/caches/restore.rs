@@ -200,7 +200,7 @@ impl<'c> Restore<'c> {
             let mut stripe = stripe.0.lock();
             stripe.begin_replay(false);
             stripe.count_from(origin);
-            stripe.tell_effects(true);
+            stripe.record_effects(true);
             entries += stripe.stats().entries;
         }
         // No caller can use a cache before its streams are listed.

@@ -84,7 +84,7 @@ impl Cache {
         let switch = self.changes.switch.lock();
         if !self.changes.is_watched.swap(true, Ordering::Relaxed) {
             // The current holder of a stripe's lock has not seen the switch. The scan of the stripe finds its changes.
-            self.stripes.iter().for_each(|stripe| stripe.0.lock().tell_removed(true));
+            self.stripes.iter().for_each(|stripe| stripe.0.lock().record_removed(true));
         }
         drop(switch);
         let log = self.changes.log.lock();
@@ -98,7 +98,7 @@ impl Cache {
             return;
         }
         self.changes.is_watched.store(false, Ordering::Relaxed);
-        self.stripes.iter().for_each(|stripe| stripe.0.lock().tell_removed(false));
+        self.stripes.iter().for_each(|stripe| stripe.0.lock().record_removed(false));
     }
 
     fn scan_some(&self, prefix: &[u8], from: ScanCursor, position: u64, batch: &mut Batch) -> WatchFrom {

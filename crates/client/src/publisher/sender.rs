@@ -69,8 +69,8 @@ impl Sender {
                 Next::Identity { lane } => return Stop::Identity(lane),
                 Next::Send { batch, bytes } => (batch, bytes),
                 Next::Seal { lane, open, producer: _ } if self.ledger.settings.acks == Acks::None => {
-                    let tell = |bytes| link.tell(self.frame(link.next_correlation(), lane, bytes));
-                    self.ledger.seal_unanswered(lane, open, tell);
+                    let send = |bytes| link.send_one_way(self.frame(link.next_correlation(), lane, bytes));
+                    self.ledger.seal_unanswered(lane, open, send);
                     continue;
                 }
                 Next::Seal { lane, open, producer } => self.ledger.seal(lane, open, producer),

@@ -147,7 +147,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         }
     }
 
-    fn tell(&self, session: &mut Session, request: ProduceRequest) -> Option<Held> {
+    fn accept_one_way(&self, session: &mut Session, request: ProduceRequest) -> Option<Held> {
         if !session.lets_pass(&self.broker, PRODUCE) {
             return None;
         }

@@ -115,7 +115,7 @@ impl Handler<NativeProtocol> for NativeHandler {
         })
     }
 
-    fn tell(&self, stream: &mut Stream, message: Request) -> Option<Held> {
+    fn accept_one_way(&self, stream: &mut Stream, message: Request) -> Option<Held> {
         self.accept(stream, message)
     }
 

@@ -292,7 +292,7 @@ impl Dialogue {
 
     /// Processes the client's requests until it closes its half of the stream.
     async fn listen(&self, first: StreamingPullRequest, mut messages: Messages) -> Result<()> {
-        self.tell(StreamingPullResponse::default()).await;
+        self.send(StreamingPullResponse::default()).await;
         self.hear(&first).await?;
         while let Some(request) = next(&mut messages).await? {
             if !request.subscription.is_empty() {
@@ -316,7 +316,7 @@ impl Dialogue {
         }
         if request.ack_ids.is_empty() && deadlines.is_empty() {
             if self.hears_heartbeats {
-                self.tell(StreamingPullResponse::default()).await;
+                self.send(StreamingPullResponse::default()).await;
             }
             return Ok(());
         }
@@ -328,7 +328,7 @@ impl Dialogue {
         let of_done = self.door.settle(&self.queue, &done).await?;
         let of_modified = self.door.settle(&self.queue, &modified).await?;
         if self.queue.settings.is_strict {
-            self.tell(StreamingPullResponse {
+            self.send(StreamingPullResponse {
                 acknowledge_confirmation: (!done.is_empty()).then(|| confirm_done(of_done)),
                 modify_ack_deadline_confirmation: (!modified.is_empty()).then(|| confirm_modified(of_modified)),
                 ..StreamingPullResponse::default()
@@ -390,7 +390,7 @@ impl Dialogue {
         }
     }
 
-    async fn tell(&self, answer: StreamingPullResponse) {
+    async fn send(&self, answer: StreamingPullResponse) {
         // A closed receiver is noticed elsewhere.
         drop(self.answers.send(Ok(Encoded::new(&self.with_properties(answer)))).await);
     }

@@ -237,7 +237,7 @@ impl Handler<RedisProtocol> for Door {
     }
 
     /// Waits for the end of a pause before the next request.
-    fn tell(&self, _session: &mut Session, _paused: Paused) -> Option<Held> {
+    fn accept_one_way(&self, _session: &mut Session, _paused: Paused) -> Option<Held> {
         Some(Box::pin(self.pause.clone().over()))
     }
 
@@ -654,7 +654,7 @@ impl Session {
     }
 
     /// Changes the properties that other connections see.
-    pub(super) fn tell(&self, change: impl FnOnce(&mut About)) {
+    pub(super) fn update_info(&self, change: impl FnOnce(&mut About)) {
         change(&mut self.client.about.lock());
     }
 

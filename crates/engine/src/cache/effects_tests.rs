@@ -76,7 +76,7 @@ struct Kept {
 impl Kept {
     fn new() -> Self {
         let mut stripe = stripe();
-        stripe.tell_effects(true);
+        stripe.record_effects(true);
         Self { stripe, now_ms: 1_000_000, log: Vec::new(), start: 0, dump: None }
     }
 

@@ -98,7 +98,7 @@ proptest! {
     #[test]
     fn a_stripe_is_a_map_whose_entries_expire(steps in proptest::collection::vec(a_step(), 1..300)) {
         let (mut stripe, budget) = stripe(Eviction::None, 1 << 30);
-        stripe.tell_removed(true);
+        stripe.record_removed(true);
         let mut model = BTreeMap::<u64, Known>::new();
         let mut now = 1_000_000u64;
         let mut version = 0u64;
@@ -273,7 +273,7 @@ proptest! {
     fn used_entries_are_not_evicted(sizes in proptest::collection::vec(0usize..400, 500..2000), is_ttl_first: bool) {
         let eviction = if is_ttl_first { Eviction::TtlFirst } else { Eviction::S3Fifo };
         let (mut stripe, budget) = stripe(eviction, 20_000);
-        stripe.tell_removed(true);
+        stripe.record_removed(true);
         with(0, |key| stripe.put(key, b"used", Expires::Never, Condition::Always, || 0)).expect("room");
         for (number, size) in sizes.iter().enumerate() {
             let used = with(0, |key| stripe.get(key, || 0).map(|found| bytes_of(found)));
@@ -322,7 +322,7 @@ fn the_entry_that_expires_first_is_evicted_first() {
         let expires = if number % 2 == 0 { Expires::At(1_000_000 - number * 1000) } else { Expires::Never };
         with(number, |key| stripe.put(key, b"value", expires, Condition::Always, || 0)).expect("room");
     }
-    stripe.tell_removed(true);
+    stripe.record_removed(true);
     for _ in 0..60 {
         assert!(stripe.evict_one());
     }
@@ -488,7 +488,7 @@ fn keys_of_streams_tell_when_they_are_removed() {
     use crate::ids::TopicId;
     for eviction in Eviction::ALL {
         let (mut stripe, _) = stripe(eviction, 64 << 10);
-        stripe.tell_effects(true);
+        stripe.record_effects(true);
         let topic = |number: u64| TopicId::new(1, number);
         for number in 0..6 {
             let expires_ms = (number == 2).then_some(50);

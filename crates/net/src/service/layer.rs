@@ -60,7 +60,7 @@ where
         Reply::Now((self.answer)(request))
     }
 
-    fn tell(&self, _session: &mut (), _message: P::Message<'_>) -> Option<Held> {
+    fn accept_one_way(&self, _session: &mut (), _message: P::Message<'_>) -> Option<Held> {
         None
     }
 }
@@ -106,8 +106,8 @@ where
         self.map_reply(self.inner.call(session, request))
     }
 
-    fn tell(&self, session: &mut Self::Session, message: P::Message<'_>) -> Option<Held> {
-        self.inner.tell(session, message)
+    fn accept_one_way(&self, session: &mut Self::Session, message: P::Message<'_>) -> Option<Held> {
+        self.inner.accept_one_way(session, message)
     }
 
     fn call_streamed(
@@ -193,8 +193,8 @@ where
         }
     }
 
-    fn tell(&self, session: &mut Self::Session, message: P::Message<'_>) -> Option<Held> {
-        self.inner.tell(session, message)
+    fn accept_one_way(&self, session: &mut Self::Session, message: P::Message<'_>) -> Option<Held> {
+        self.inner.accept_one_way(session, message)
     }
 
     fn call_streamed(

@@ -55,7 +55,7 @@ impl<P: Protocol> Handler<P> for Nothing {
         Reply::Later(futures_util::stream::empty().boxed_local())
     }
 
-    fn tell(&self, _: &mut (), _: P::Message<'_>) -> Option<Held> {
+    fn accept_one_way(&self, _: &mut (), _: P::Message<'_>) -> Option<Held> {
         None
     }
 }

@@ -181,7 +181,7 @@ pub enum Standing {
 /// fn call(&self, _: &mut (), _: P::Request<'_>) -> Reply<P::Response, Self::Later> {
 ///     Reply::Later(futures_util::stream::pending())
 /// }
-/// fn tell(&self, _: &mut (), _: P::Message<'_>) -> Option<Held> {
+/// fn accept_one_way(&self, _: &mut (), _: P::Message<'_>) -> Option<Held> {
 ///     None
 /// }
 /// # }
@@ -202,7 +202,7 @@ pub enum Standing {
 /// fn call(&self, _: &mut (), _: P::Request<'_>) -> Reply<P::Response, Self::Later> {
 ///     println!("noted");
 /// }
-/// # fn tell(&self, _: &mut (), _: P::Message<'_>) -> Option<Held> { None }
+/// # fn accept_one_way(&self, _: &mut (), _: P::Message<'_>) -> Option<Held> { None }
 /// # }
 /// ```
 ///
@@ -221,7 +221,7 @@ pub enum Standing {
 /// # fn call(&self, _: &mut (), _: P::Request<'_>) -> Reply<P::Response, Self::Later> {
 /// #     Reply::Later(futures_util::stream::pending())
 /// # }
-/// fn tell(&self, _: &mut (), _: P::Message<'_>) -> Reply<P::Response, Self::Later> {
+/// fn accept_one_way(&self, _: &mut (), _: P::Message<'_>) -> Reply<P::Response, Self::Later> {
 ///     Reply::Later(futures_util::stream::pending())
 /// }
 /// # }
@@ -246,7 +246,7 @@ pub trait Handler<P: Protocol>: 'static {
 
     /// Handles a message that expects no answer. No further frame of this stream is handled until the returned future
     /// completes.
-    fn tell(&self, session: &mut Self::Session, message: P::Message<'_>) -> Option<Held>;
+    fn accept_one_way(&self, session: &mut Self::Session, message: P::Message<'_>) -> Option<Held>;
 
     /// Handles a request whose body is still arriving. The default drops the body and calls [`Handler::call`], for
     /// protocols whose bodies are always complete.

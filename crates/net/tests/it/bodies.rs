@@ -2,7 +2,7 @@
 
 use net::service::{FaultKind, ServiceSettings};
 
-use crate::harness::framed::{call, open, open_raw, piece, tell};
+use crate::harness::framed::{call, one_way, open, open_raw, piece};
 use crate::harness::stand::patient;
 use crate::harness::{Fixture, ServerFrame, Way, noise, over_every_transport, until};
 
@@ -101,7 +101,7 @@ async fn many_bodies_at_once_do_not_wait_for_each_other(way: Way) {
 }
 
 async fn in_order_nothing_comes_before_a_body_is_whole(way: Way) {
-    for between in [call(2, "echo x"), tell("x"), open(2, None, "collect x")] {
+    for between in [call(2, "echo x"), one_way("x"), open(2, None, "collect x")] {
         let fixture = Fixture::in_order(patient());
         let mut peer = fixture.dial(way).await;
         peer.send_all(&[open(1, None, "collect x"), piece(1, b"a", false), between, piece(1, b"b", true)]).await;

@@ -3,7 +3,7 @@
 use net::service::{FaultKind, ServiceSettings};
 use net::telemetry::TelemetrySettings;
 
-use crate::harness::framed::{call, frame, open, piece, tell};
+use crate::harness::framed::{call, frame, one_way, open, piece};
 use crate::harness::stand::{Plan, patient};
 use crate::harness::{Fixture, ServerFrame, Way, over_every_transport, until};
 
@@ -24,7 +24,7 @@ async fn everything_is_counted_once(way: Way) {
             call(3, "echo behind"),
             call(4, "several more 3"),
             call(5, "nothing"),
-            tell("note told"),
+            one_way("note told"),
             open(6, None, "keep body"),
             piece(6, b"body", true),
             open(7, None, "collect refused"),

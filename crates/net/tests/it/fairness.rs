@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::harness::framed::{call, tell};
+use crate::harness::framed::{call, one_way};
 use crate::harness::stand::{Fixture, Plan};
 use crate::harness::{Peer, ServerFrame, Way, until};
 
@@ -58,15 +58,15 @@ async fn leaves_time(tireless: Tireless, is_at_it: impl Fn(&Fixture) -> bool) {
 
 #[tokio::test]
 async fn a_peer_that_never_stops_talking_leaves_time() {
-    let first = tell("note first");
+    let first = one_way("note first");
     let then = call(1, &format!("echo {}", "x".repeat(1000)));
     leaves_time(Tireless { first, then }, |fixture| fixture.world.noted("first") > 0).await;
 }
 
 #[tokio::test]
 async fn a_peer_that_never_stops_telling_leaves_time() {
-    let first = tell("note first");
-    let then = tell(&format!("ignore {}", "x".repeat(1000)));
+    let first = one_way("note first");
+    let then = one_way(&format!("ignore {}", "x".repeat(1000)));
     leaves_time(Tireless { first, then }, |fixture| fixture.world.noted("first") > 0).await;
 }
 

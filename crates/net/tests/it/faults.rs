@@ -2,7 +2,7 @@
 
 use net::service::{FaultKind, ServiceSettings};
 
-use crate::harness::framed::{HEAD_BYTES, call, frame, open, piece, push, tell};
+use crate::harness::framed::{HEAD_BYTES, call, frame, one_way, open, piece, push};
 use crate::harness::stand::{impatient, patient};
 use crate::harness::{Fixture, PATIENCE, ServerFrame, Way, noise, over_every_transport, until};
 
@@ -138,7 +138,7 @@ async fn requests_of_a_lost_connection_are_abandoned(way: Way) {
         fixture.world.until("begin kept").await;
         let requests = [
             [call(1, "wait lost"), call(2, "several lost 3"), call(3, "echo known"), call(4, "nothing")].concat(),
-            [tell("note told"), call(5, "wait lost"), tell("push unread")].concat(),
+            [one_way("note told"), call(5, "wait lost"), one_way("push unread")].concat(),
             [open(6, None, "collect lost"), piece(6, b"some", false)].concat(),
             // In the middle of a frame, and with unread bytes.
             piece(6, b"more", true)[..9].to_vec(),

@@ -2,7 +2,7 @@
 
 use net::service::FaultKind;
 
-use crate::harness::framed::{HEAD_BYTES, call, frame, open, open_raw, piece, tell};
+use crate::harness::framed::{HEAD_BYTES, call, frame, one_way, open, open_raw, piece};
 use crate::harness::stand::patient;
 use crate::harness::{Fixture, ServerFrame, Way, noise, over_every_transport};
 
@@ -44,7 +44,7 @@ async fn every_request_is_answered_and_many_of_one_read_too(way: Way) {
 fn one_of_each() -> (Vec<u8>, Vec<ServerFrame>) {
     let frames = [
         call(1, "echo first"),
-        tell("note told"),
+        one_way("note told"),
         frame(b'K', 2, b"kept words"),
         open(3, None, "collect x"),
         piece(3, b"", false),
@@ -216,7 +216,7 @@ async fn a_stream_that_a_later_answer_ends_is_closed_behind_it(way: Way) {
 async fn a_request_that_is_alone_holds_the_next_ones(way: Way) {
     for fixture in Fixture::both(patient()) {
         let mut peer = fixture.dial(way).await;
-        peer.send_all(&[call(1, "wait first"), call(2, "alone second"), call(3, "wait third"), tell("note told")])
+        peer.send_all(&[call(1, "wait first"), call(2, "alone second"), call(3, "wait third"), one_way("note told")])
             .await;
         fixture.world.until("begin second").await;
         // Requests before it continue.
@@ -237,7 +237,7 @@ async fn a_request_that_is_alone_holds_the_next_ones(way: Way) {
 async fn the_last_answer_closes(way: Way) {
     for fixture in Fixture::both(patient()) {
         let mut peer = fixture.dial(way).await;
-        peer.send_all(&[call(1, "wait before"), call(2, "last"), call(3, "echo never"), tell("note told")]).await;
+        peer.send_all(&[call(1, "wait before"), call(2, "last"), call(3, "echo never"), one_way("note told")]).await;
         fixture.world.until("begin before").await;
         fixture.world.open("before", 1);
         let mut received = peer.receive_all(2).await;
@@ -284,7 +284,7 @@ async fn a_request_without_an_answer_is_a_fault(way: Way) {
 async fn a_message_holds_back_later_frames(way: Way) {
     for fixture in Fixture::both(patient()) {
         let mut peer = fixture.dial(way).await;
-        peer.send_all(&[call(1, "wait before"), tell("hold up"), tell("note told"), call(2, "echo after")]).await;
+        peer.send_all(&[call(1, "wait before"), one_way("hold up"), one_way("note told"), call(2, "echo after")]).await;
         fixture.world.until("begin up").await;
         // Earlier requests are answered in the meantime.
         fixture.world.open("before", 1);

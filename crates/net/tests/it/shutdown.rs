@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use net::service::FaultKind;
 
-use crate::harness::framed::{call, open, piece, tell};
+use crate::harness::framed::{call, one_way, open, piece};
 use crate::harness::stand::patient;
 use crate::harness::{Fixture, PATIENCE, ServerFrame, Way, noise, over_every_transport, until, within};
 
@@ -97,7 +97,7 @@ async fn a_body_that_is_coming_is_taken_to_its_end(way: Way) {
             peer.send(&piece(1, b"second, ", false)).await;
             if !fixture.is_in_order {
                 // A request between the pieces is refused.
-                peer.send_all(&[call(2, "echo late"), tell("note late")]).await;
+                peer.send_all(&[call(2, "echo late"), one_way("note late")]).await;
                 let received = peer.receive().await;
                 assert!(received.is_fault(2, FaultKind::ShuttingDown), "{received:?}");
             }
@@ -116,7 +116,7 @@ async fn a_body_that_is_coming_is_taken_to_its_end(way: Way) {
 async fn a_message_that_is_begun_is_finished(way: Way) {
     for fixture in Fixture::both(patient()) {
         let mut peer = fixture.dial(way).await;
-        peer.send(&tell("hold x")).await;
+        peer.send(&one_way("hold x")).await;
         fixture.world.until("begin x").await;
         let end = async {
             fixture.world.until("drain").await;

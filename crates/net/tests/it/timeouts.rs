@@ -7,7 +7,7 @@ use net::service::FaultKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::harness::framed::{HEAD_BYTES, call, frame, open, open_raw, piece, tell};
+use crate::harness::framed::{HEAD_BYTES, call, frame, one_way, open, open_raw, piece};
 use crate::harness::stand::impatient;
 use crate::harness::{Fixture, Peer, ServerFrame, Way, noise, over_every_transport, until, within};
 
@@ -175,7 +175,7 @@ async fn an_idle_connection_is_closed_and_no_other(way: Way) {
         let mut asking = fixture.dial(way).await;
         asking.send(&call(1, "wait x")).await;
         let mut held = fixture.dial(way).await;
-        held.send(&tell("hold y")).await;
+        held.send(&one_way("hold y")).await;
         let mut sending = fixture.dial(way).await;
         sending.send(&open(1, None, "collect z")).await;
         for begun in ["begin x", "begin y", "begin z"] {

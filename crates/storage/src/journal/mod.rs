@@ -447,7 +447,7 @@ impl Journal {
     /// Releases entries before this position, which are no longer needed.
     pub(crate) fn release(&self, position: u64) {
         self.shared.files.release(position);
-        self.shared.tell_room();
+        self.shared.notify_room();
     }
 
     /// Fails if the data directory is no longer at its path; the journal then takes nothing more.
@@ -529,7 +529,7 @@ impl Shared {
     }
 
     /// Runs the callback of refused callers if there is room again.
-    fn tell_room(&self) {
+    fn notify_room(&self) {
         {
             let mut queue = self.queue.lock();
             let has_room = queue.bytes < self.queue_bytes_max / 2 && self.has_left(queue.bytes);
@@ -624,7 +624,7 @@ impl Shared {
         }
         // Other blocks wait for this turn: owners are notified in order, without the lock that other callers need.
         self.synced.store(written.origin.position, Ordering::Release);
-        tell(written.entries, |owner, mark| owner.committed(mark));
+        notify_owners(written.entries, |owner, mark| owner.committed(mark));
         let mut finished = self.finished.lock();
         finished.turn += 1;
         finished.origin = written.origin;
@@ -656,8 +656,8 @@ impl Shared {
             queue.bytes = 0;
             queue.entries.drain(..).collect()
         };
-        tell(entries, |owner, _| owner.failed(&error));
-        tell(waiting, |owner, _| owner.failed(&error));
+        notify_owners(entries, |owner, _| owner.failed(&error));
+        notify_owners(waiting, |owner, _| owner.failed(&error));
         // Callers that wait for room are notified that there will be none.
         if let Some(tell) = self.on_room.get() {
             tell();
@@ -677,7 +677,7 @@ impl Shared {
             match prepared {
                 Ok(true) => {
                     trouble = None;
-                    self.tell_room();
+                    self.notify_room();
                     continue;
                 }
                 Ok(false) => {}
@@ -695,13 +695,13 @@ impl Shared {
 }
 
 /// Notifies each owner once, with the highest of its marks.
-fn tell(mut entries: Vec<Entry>, say: impl Fn(&Arc<dyn Owner>, u64)) {
+fn notify_owners(mut entries: Vec<Entry>, notify: impl Fn(&Arc<dyn Owner>, u64)) {
     let key = |entry: &Entry| Arc::as_ptr(&entry.owner).cast::<()>() as usize;
     if entries.windows(2).any(|pair| key(&pair[0]) != key(&pair[1])) {
         entries.sort_unstable_by_key(key);
     }
     for of_one in entries.chunk_by(|a, b| key(a) == key(b)) {
         let mark = of_one.iter().map(|entry| entry.mark).max().unwrap_or_default();
-        say(&of_one[0].owner, mark);
+        notify(&of_one[0].owner, mark);
     }
 }

@@ -222,11 +222,11 @@ impl Shared {
         queue.bytes -= bytes;
         let ops = queue.ops.drain(..count).collect();
         let dirty = std::mem::take(&mut queue.dirty);
-        self.tell_room(queue);
+        self.notify_room(queue);
         Some(Turn { ops, dirty })
     }
 
-    fn tell_room(&self, mut queue: parking_lot::MutexGuard<'_, Queue>) {
+    fn notify_room(&self, mut queue: parking_lot::MutexGuard<'_, Queue>) {
         let has_room = queue.is_missed && queue.bytes < self.settings.queue_bytes_max / 2;
         queue.is_missed &= !has_room;
         drop(queue);

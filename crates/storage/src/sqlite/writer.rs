@@ -77,7 +77,7 @@ impl Writer {
             });
             let dirty: Vec<Dirty> = dirty.collect();
             match self.commit(&ops, &dirty) {
-                Ok(done) => self.tell(ops, &done),
+                Ok(done) => self.notify_owners(ops, &done),
                 Err(error) => return self.shared.break_off(&error, ops),
             }
         }
@@ -96,7 +96,7 @@ impl Writer {
                     self.shared.counts.commits.fetch_add(1, Ordering::Relaxed);
                     if self.shared.trouble.lock().take().is_some() {
                         tracing::info!(path = %self.shared.path.display(), "the database accepts writes again");
-                        self.shared.tell_room(self.shared.queue.lock());
+                        self.shared.notify_room(self.shared.queue.lock());
                     }
                     return Ok(done);
                 }
@@ -406,7 +406,7 @@ impl Writer {
     }
 
     /// Notifies the owners of committed operations, in order.
-    fn tell(&mut self, ops: Vec<Op>, done: &Done) {
+    fn notify_owners(&mut self, ops: Vec<Op>, done: &Done) {
         self.shared.counts.operations.fetch_add(ops.len() as u64, Ordering::Relaxed);
         self.shared.counts.forgotten_records.fetch_add(done.forgotten, Ordering::Relaxed);
         self.sweeps.drain(..done.swept);

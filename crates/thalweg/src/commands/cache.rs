@@ -34,12 +34,12 @@ async fn dispatch(client: &Client, command: Cache, is_json: bool) -> Result {
             let eviction = Eviction::parse(&eviction)?;
             let settings = CacheSettings { bytes_max, eviction, ttl_ms: ttl, is_durable: durable };
             let status = client.create_cache(&cache, settings).await?;
-            tell(out, is_json, &to_json(&status), &format!("created cache {cache}"))
+            print(out, is_json, &to_json(&status), &format!("created cache {cache}"))
         }
         Cache::Delete { cache, yes } => {
             confirm::ask(yes, &format!("Delete cache {cache} with all its entries?"))?;
             client.delete_cache(&cache).await?;
-            tell(out, is_json, &json!({ "deleted": cache }), &format!("deleted cache {cache}"))
+            print(out, is_json, &json!({ "deleted": cache }), &format!("deleted cache {cache}"))
         }
         Cache::List => list(out, &client.list_caches().await?, is_json),
         Cache::Stats { cache } => stats(out, &client.describe_cache(&cache).await?, is_json),
@@ -53,12 +53,12 @@ async fn dispatch(client: &Client, command: Cache, is_json: bool) -> Result {
             let added = client.cache(&cache).add(key.clone(), by, ttl.map_or(Ttl::Default, Ttl::For)).await?;
             // The value is a string, as all values are: programs whose numbers are doubles would round a number of 64
             // bits.
-            let told = json!({ "key": key, "value": added.value.to_string(), "version": added.version });
-            tell(out, is_json, &told, &added.value.to_string())
+            let json = json!({ "key": key, "value": added.value.to_string(), "version": added.version });
+            print(out, is_json, &json, &added.value.to_string())
         }
         Cache::Touch { cache, key, ttl } => {
             if client.cache(&cache).touch(key.clone(), ttl.map_or(Ttl::Never, Ttl::For)).await? {
-                tell(out, is_json, &json!({ "key": key }), "touched")
+                print(out, is_json, &json!({ "key": key }), "touched")
             } else {
                 Err(no_entry(&cache, &key))
             }
@@ -70,13 +70,13 @@ async fn dispatch(client: &Client, command: Cache, is_json: bool) -> Result {
         Cache::Flush { cache, yes } => {
             confirm::ask(yes, &format!("Delete all entries of cache {cache}?"))?;
             let count = client.cache(&cache).flush().await?;
-            let told = format!("deleted {} of cache {cache}", units::count(count, "entry"));
-            tell(out, is_json, &json!({ "cache": cache, "flushed": count }), &told)
+            let text = format!("deleted {} of cache {cache}", units::count(count, "entry"));
+            print(out, is_json, &json!({ "cache": cache, "flushed": count }), &text)
         }
     }
 }
 
-fn tell(out: &mut impl Write, is_json: bool, json: &Json, text: &str) -> Result {
+fn print(out: &mut impl Write, is_json: bool, json: &Json, text: &str) -> Result {
     if is_json { Ok(writeln!(out, "{json}")?) } else { Ok(writeln!(out, "{text}")?) }
 }
 
@@ -124,8 +124,8 @@ async fn put(out: &mut impl Write, cache: &ClientCache, args: CachePut, is_json:
     };
     match cache.put_with(args.key.clone(), value, ttl, condition).await? {
         Stored::Done { version, previous } => {
-            let told = json!({ "key": args.key, "version": version, "previous": previous });
-            tell(out, is_json, &told, &format!("version {version}"))
+            let json = json!({ "key": args.key, "version": version, "previous": previous });
+            print(out, is_json, &json, &format!("version {version}"))
         }
         Stored::Unmet { current } => Err(unmet(&args.key, current)),
     }
@@ -150,7 +150,7 @@ async fn delete(
             Stored::Unmet { current } => return Err(unmet(key, current)),
         }
     }
-    tell(out, is_json, &json!({ "deleted": deleted }), &format!("{deleted} deleted"))
+    print(out, is_json, &json!({ "deleted": deleted }), &format!("{deleted} deleted"))
 }
 
 async fn scan(out: &mut impl Write, cache: &ClientCache, prefix: &str, keys_only: bool, is_json: bool) -> Result {

@@ -63,7 +63,7 @@ fn report(dir: &Path, verify: bool, is_json: bool) -> Result {
     if is_json {
         writeln!(out, "{}", report_json(&report))?;
     } else {
-        tell(&mut out, dir, &report)?;
+        print(&mut out, dir, &report)?;
     }
     match report.damages.len() {
         0 => Ok(()),
@@ -78,7 +78,7 @@ fn table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
-fn tell(out: &mut impl Write, dir: &Path, report: &Report) -> Result {
+fn print(out: &mut impl Write, dir: &Path, report: &Report) -> Result {
     let origin = &report.origin;
     writeln!(out, "data directory {} with the id {:016x}", dir.display(), report.directory)?;
     writeln!(out, "the journal is read from position {} in its file {} on\n", origin.position, origin.number)?;
@@ -326,7 +326,7 @@ fn repair(config: &Config, dir: &Path, yes: bool, drop_journal: bool, is_json: b
     if is_json {
         writeln!(out, "{}", plan_json(&plan, is_done))?;
     } else {
-        tell_plan(&mut out, &plan, is_done)?;
+        print_plan(&mut out, &plan, is_done)?;
     }
     if plan.is_empty() || is_done {
         return Ok(());
@@ -354,7 +354,7 @@ fn plan_json(plan: &Plan, is_done: bool) -> Value {
     })
 }
 
-fn tell_plan(out: &mut impl Write, plan: &Plan, is_done: bool) -> Result {
+fn print_plan(out: &mut impl Write, plan: &Plan, is_done: bool) -> Result {
     if plan.is_empty() {
         return Ok(writeln!(out, "nothing is damaged; there is nothing to repair")?);
     }

@@ -25,7 +25,7 @@ pub fn run(config: &Config, command: Topic, is_json: bool) -> Result {
                 let settings = options.change()?.of(&TopicSettings { partitions, storage, compact, ..defaults });
                 if dry_run {
                     let exists = would_create(&client, &topic, settings).await?;
-                    tell_dry_run(&mut out, &topic, settings, exists, is_json)?;
+                    print_dry_run(&mut out, &topic, settings, exists, is_json)?;
                     client.close().await;
                     return Ok(());
                 }
@@ -127,7 +127,7 @@ async fn would_create(client: &Client, topic: &str, settings: TopicSettings) -> 
     }
 }
 
-fn tell_dry_run(out: &mut impl Write, topic: &str, settings: TopicSettings, exists: bool, is_json: bool) -> Result {
+fn print_dry_run(out: &mut impl Write, topic: &str, settings: TopicSettings, exists: bool, is_json: bool) -> Result {
     if is_json {
         // Omitted settings are null: the defaults of the broker apply.
         let unless_default = |n: u64, default: u64| (n != default).then_some(n);

@@ -47,20 +47,20 @@ impl Session {
     pub(in crate::redis) fn unsubscribe_all(&mut self) {
         self.subscribed.take();
         self.shard_listeners.clear();
-        self.tell_subscribed();
+        self.update_subscribed_info();
     }
 
-    fn tell_subscribed(&self) {
+    fn update_subscribed_info(&self) {
         let shard_channels = self.shard_listeners.len();
-        self.tell(|about| {
-            self.subscribed.borrow().tell(about);
+        self.update_info(|about| {
+            self.subscribed.borrow().update_info(about);
             about.shard_channels = shard_channels;
         });
     }
 }
 
 impl Subscribed {
-    fn tell(&self, about: &mut About) {
+    fn update_info(&self, about: &mut About) {
         about.channels = self.channels.len();
         about.patterns = self.patterns.len();
     }
@@ -156,7 +156,7 @@ fn listen(
             }
             write_change(&mut writer, word, Some(&name), subscribed.borrow().count());
         }
-        subscribed.borrow().tell(&mut client.about.lock());
+        subscribed.borrow().update_info(&mut client.about.lock());
         ready.into_iter().for_each(Ready::begin);
         Answer::Written(writer.bytes)
     }
@@ -202,7 +202,7 @@ fn stop(
         listeners(&mut subscribed).remove(&name);
         write_change(&mut writer, word, Some(&name), subscribed.count());
     }
-    session.tell_subscribed();
+    session.update_subscribed_info();
     now(writer)
 }
 
@@ -231,7 +231,7 @@ fn ssubscribe(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answe
         }
         write_change(&mut writer, "ssubscribe", Some(name), session.shard_listeners.len());
     }
-    session.tell_subscribed();
+    session.update_subscribed_info();
     now(writer)
 }
 
@@ -248,7 +248,7 @@ fn sunsubscribe(_door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<An
         session.shard_listeners.remove(&name);
         write_change(&mut writer, "sunsubscribe", Some(&name), session.shard_listeners.len());
     }
-    session.tell_subscribed();
+    session.update_subscribed_info();
     now(writer)
 }
 

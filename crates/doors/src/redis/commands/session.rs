@@ -118,7 +118,7 @@ fn reset(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, 
     session.replies = Replies::All;
     session.database = 0;
     session.client.select(0);
-    session.tell(|about| {
+    session.update_info(|about| {
         *about = About {
             library: about.library.clone(),
             library_version: about.library_version.clone(),
@@ -319,15 +319,15 @@ fn client(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
         }),
         (b"SETNAME", [name]) => written(session, |writer| {
             let name = name_of(name)?;
-            session.tell(|about| about.name = name);
+            session.update_info(|about| about.name = name);
             writer.ok();
             Ok(())
         }),
         (b"SETINFO", [what, value]) => written(session, |writer| {
             let value = name_of(value)?;
             match what {
-                what if is(what, "LIB-NAME") => session.tell(|about| about.library = value),
-                what if is(what, "LIB-VER") => session.tell(|about| about.library_version = value),
+                what if is(what, "LIB-NAME") => session.update_info(|about| about.library = value),
+                what if is(what, "LIB-VER") => session.update_info(|about| about.library_version = value),
                 what => return Err(Fail::new(format!("ERR Unrecognized option '{}'", what.escape_ascii()))),
             }
             writer.ok();
@@ -342,7 +342,7 @@ fn client(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, L
         (b"UNBLOCK", [id, how @ ..]) => written(session, |writer| unblock(door, id, how, writer)),
         (b"REPLY", [how]) => reply(session, how),
         (b"NO-EVICT", [how]) if is(how, "ON") || is(how, "OFF") => {
-            session.tell(|about| about.is_evicted_never = is(how, "ON"));
+            session.update_info(|about| about.is_evicted_never = is(how, "ON"));
             ok()
         }
         (b"GETREDIR", []) => written(session, |writer| {

@@ -127,7 +127,7 @@ impl Session {
         transaction.queued.push(Queued::new(command, database, args));
         let count = transaction.queued.len();
         let bytes = transaction.bytes;
-        self.tell(|about| {
+        self.update_info(|about| {
             about.queued = Some(count);
             about.queued_bytes = bytes;
         });
@@ -137,7 +137,7 @@ impl Session {
     pub(in crate::redis) fn forget_transaction(&mut self) {
         self.transaction = None;
         self.watched = Watched::default();
-        self.tell(|about| {
+        self.update_info(|about| {
             about.queued = None;
             about.queued_bytes = 0;
         });
@@ -150,7 +150,7 @@ fn multi(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, 
     }
     let database = session.database;
     session.transaction = Some(Box::new(Transaction { database, ..Transaction::default() }));
-    session.tell(|about| about.queued = Some(0));
+    session.update_info(|about| about.queued = Some(0));
     Reply::Now(Answer::Fixed(b"+OK\r\n"))
 }
 
@@ -227,7 +227,7 @@ fn exec(door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, La
         return session.fail(&Fail::new("ERR EXEC without MULTI"));
     };
     let watched = std::mem::take(&mut session.watched);
-    session.tell(|about| {
+    session.update_info(|about| {
         about.queued = None;
         about.queued_bytes = 0;
     });

@@ -168,7 +168,7 @@ impl Stripe {
             Expires::Kept => {}
         }
         let version = self.changed(at);
-        self.tell_put(at);
+        self.record_put(at);
         Ok(Stored::Done { version, previous: current })
     }
 
@@ -183,7 +183,7 @@ impl Stripe {
         }
         self.version += 1;
         if current.is_some() {
-            self.tell_effect(key.mark(), &Effect::Deleted { key: key.bytes, version: self.version });
+            self.record_effect(key.mark(), &Effect::Deleted { key: key.bytes, version: self.version });
         }
         Stored::Done { version: self.version, previous: current }
     }
@@ -206,7 +206,7 @@ impl Stripe {
             None => self.insert(key, Kind::Bytes, text, 0)?,
         };
         let version = self.changed(at);
-        self.tell_put(at);
+        self.record_put(at);
         Ok(Added { value, version, expires_ms: self.found(at).expires_ms })
     }
 
@@ -235,7 +235,7 @@ impl Stripe {
             let (is_changed, result) = change(&mut Edit::new(&mut new, edits.as_mut()));
             if is_changed {
                 self.insert_structure(key, new.into_structure())?;
-                self.tell_edits(key, T::KIND, true, edits);
+                self.record_edits(key, T::KIND, true, edits);
             }
             return Ok(result);
         };
@@ -252,7 +252,7 @@ impl Stripe {
             self.resized(at, before);
             self.touch(at);
             self.changed(at);
-            self.tell_edits(key, T::KIND, false, edits);
+            self.record_edits(key, T::KIND, false, edits);
             if is_empty {
                 self.remove(at);
             }
@@ -287,10 +287,10 @@ impl Stripe {
             let kind = structure.kind();
             let edits = self.effects.is_some().then(|| structure.dumped());
             let at = self.insert_structure(key, *structure)?;
-            self.tell_edits(key, kind, true, edits);
+            self.record_edits(key, kind, true, edits);
             if expires_ms.is_some() {
                 self.set_timer(at, expires_ms, now_ms());
-                self.tell_effect(key.mark(), &Effect::Expires { key: key.bytes, expires_ms });
+                self.record_effect(key.mark(), &Effect::Expires { key: key.bytes, expires_ms });
             }
         }
         Ok(())
@@ -331,7 +331,7 @@ impl Stripe {
         };
         self.clock.touch(&mut self.slots[at].used);
         self.set_timer(at, expires_ms, expires_ms.map_or(0, |_| now_ms()));
-        self.tell_effect(key.mark(), &Effect::Expires { key: key.bytes, expires_ms });
+        self.record_effect(key.mark(), &Effect::Expires { key: key.bytes, expires_ms });
         true
     }
 
@@ -360,7 +360,7 @@ impl Stripe {
         let Some(at) = first else {
             return false;
         };
-        self.tell(at, Why::Evicted);
+        self.record_removal(at, Why::Evicted);
         let slot = &self.slots[at];
         if let Some(effects) = &mut self.effects {
             effects.push(slot.hash, &Effect::Deleted { key: slot.key(), version: self.version });
@@ -404,7 +404,7 @@ impl Stripe {
     }
 
     /// Starts or stops collecting expired and evicted entries for [`Stripe::take_removed`].
-    pub fn tell_removed(&mut self, is_wanted: bool) {
+    pub fn record_removed(&mut self, is_wanted: bool) {
         self.removed = is_wanted.then(Vec::new);
     }
 
@@ -518,7 +518,7 @@ impl Stripe {
             if let Some(removed) = &mut self.removed {
                 removed.push(Removed { key: key.bytes.into(), why: Why::Evicted });
             }
-            self.tell_effect(key.mark(), &Effect::Deleted { key: key.bytes, version: self.version });
+            self.record_effect(key.mark(), &Effect::Deleted { key: key.bytes, version: self.version });
         })?;
         if expires_ms.is_some() {
             self.set_timer(at, expires_ms, now_ms());
@@ -562,12 +562,12 @@ impl Stripe {
     }
 
     fn expire_one(&mut self, at: u32) {
-        self.tell(at, Why::Expired);
+        self.record_removal(at, Why::Expired);
         self.remove(at);
         self.stats.expired += 1;
     }
 
-    fn tell(&mut self, at: u32, why: Why) {
+    fn record_removal(&mut self, at: u32, why: Why) {
         if let Some(removed) = &mut self.removed {
             removed.push(Removed { key: self.slots[at].key().into(), why });
         }

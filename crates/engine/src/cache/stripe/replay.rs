@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 
 impl Stripe {
     /// Starts or stops recording changes for [`Stripe::take_effects`].
-    pub fn tell_effects(&mut self, is_wanted: bool) {
+    pub fn record_effects(&mut self, is_wanted: bool) {
         self.effects = is_wanted.then(Box::default);
     }
 
@@ -18,7 +18,7 @@ impl Stripe {
     }
 
     /// Records the current value and expiry time of an entry.
-    pub(super) fn tell_put(&mut self, at: u32) {
+    pub(super) fn record_put(&mut self, at: u32) {
         let slot = &self.slots[at];
         let expires_ms = self.expires_ms(slot);
         if let Some(effects) = &mut self.effects {
@@ -28,14 +28,14 @@ impl Stripe {
     }
 
     /// Records the edits of a structure, with the newest version.
-    pub(super) fn tell_edits(&mut self, key: Key<'_>, kind: Kind, is_new: bool, edits: Option<Vec<u8>>) {
+    pub(super) fn record_edits(&mut self, key: Key<'_>, kind: Kind, is_new: bool, edits: Option<Vec<u8>>) {
         if let Some(edits) = edits {
             let changed = Effect::Changed { key: key.bytes, kind, version: self.version, is_new, edits: &edits };
-            self.tell_effect(key.mark(), &changed);
+            self.record_effect(key.mark(), &changed);
         }
     }
 
-    pub(super) fn tell_effect(&mut self, mark: u32, effect: &Effect<'_>) {
+    pub(super) fn record_effect(&mut self, mark: u32, effect: &Effect<'_>) {
         if let Some(effects) = &mut self.effects {
             effects.push(mark, effect);
         }

@@ -530,7 +530,7 @@ impl<P: Protocol, H: Handler<P>, T: Transport> Connection<P, H, T> {
             }
             Decoded::Message(message) => {
                 turn.batch.messages += 1;
-                self.held = self.live.handler.tell(&mut self.session, message);
+                self.held = self.live.handler.accept_one_way(&mut self.session, message);
             }
             Decoded::Request(tag, request) => match turn.permit.take().or_else(|| self.live.requests.acquire(1)) {
                 Some(permit) => match self.live.handler.call(&mut self.session, request) {

@@ -7,9 +7,9 @@
 //! | 5 | 4 | id, repeated in the answer |
 //! | 9 | | words |
 //!
-//! Peers send `C` (call), `K` (call whose words the handler keeps), `T` (tell), `O` (open, with 8 bytes of declared
-//! length before the words, all ones if it is not declared), `P` and `L` (a piece and the last piece), and `D` (open,
-//! with the declared length, followed by that many bytes of body without frames). Servers send `R` (answer), `F`
+//! Peers send `C` (call), `K` (call whose words the handler keeps), `T` (one-way message), `O` (open, with 8 bytes of
+//! declared length before the words, all ones if it is not declared), `P` and `L` (a piece and the last piece), and `D`
+//! (open, with the declared length, followed by that many bytes of body without frames). Servers send `R` (answer), `F`
 //! (fault, its kind as a byte before the message, id 0 if it concerns the whole stream) and `U` (push).
 
 use std::rc::Rc;
@@ -140,7 +140,7 @@ pub fn call(id: u32, words: &str) -> Vec<u8> {
     frame(b'C', id, words.as_bytes())
 }
 
-pub fn tell(words: &str) -> Vec<u8> {
+pub fn one_way(words: &str) -> Vec<u8> {
     frame(b'T', 0, words.as_bytes())
 }
 

@@ -192,7 +192,7 @@ impl<const IN_ORDER: bool> Handler<Framed<IN_ORDER>> for Scripted {
         }
     }
 
-    fn tell(&self, session: &mut Session, message: &[u8]) -> Option<Held> {
+    fn accept_one_way(&self, session: &mut Session, message: &[u8]) -> Option<Held> {
         let words = std::str::from_utf8(message).expect("a text");
         let (verb, name) = words.split_once(' ').unwrap_or((words, ""));
         match verb {

@@ -65,7 +65,7 @@ async fn dispatch(client: &Client, command: Queue, is_json: bool) -> Result {
         Queue::Delete { queue, yes } => {
             confirm::ask(yes, &format!("Delete queue {queue} with its messages?"))?;
             client.queue(&queue).delete().await?;
-            tell(out, is_json, &json!({ "deleted": queue }), &format!("deleted queue {queue}"))
+            print(out, is_json, &json!({ "deleted": queue }), &format!("deleted queue {queue}"))
         }
         Queue::List { prefix } => list(out, &client.list_queues(&prefix).await?, is_json),
         Queue::Stats { queue } => stats(out, &client.queue(&queue).describe().await?, is_json),
@@ -94,14 +94,14 @@ async fn dispatch(client: &Client, command: Queue, is_json: bool) -> Result {
         Queue::Purge { queue, yes } => {
             confirm::ask(yes, &format!("Delete all messages of queue {queue}?"))?;
             let purged = client.queue(&queue).purge().await?;
-            let told = format!("deleted {} of queue {queue}", units::count(purged, "message"));
-            tell(out, is_json, &json!({ "queue": queue, "purged": purged }), &told)
+            let text = format!("deleted {} of queue {queue}", units::count(purged, "message"));
+            print(out, is_json, &json!({ "queue": queue, "purged": purged }), &text)
         }
         Queue::Seek { queue, to } => {
             let start = parse_start("--to", &to)?;
             client.queue(&queue).seek(start).await?;
-            let told = json!({ "queue": queue, "to": to });
-            tell(out, is_json, &told, &format!("queue {queue} continues at {to}"))
+            let json = json!({ "queue": queue, "to": to });
+            print(out, is_json, &json, &format!("queue {queue} continues at {to}"))
         }
         Queue::Redrive(args) => redrive(out, client, &args, is_json).await,
         Queue::Work(args) => work::run(out, &client.queue(&args.queue), &args, is_json).await,
@@ -112,7 +112,7 @@ async fn dispatch(client: &Client, command: Queue, is_json: bool) -> Result {
     }
 }
 
-fn tell(out: &mut impl Write, is_json: bool, json: &Value, text: &str) -> Result {
+fn print(out: &mut impl Write, is_json: bool, json: &Value, text: &str) -> Result {
     if is_json { Ok(writeln!(out, "{json}")?) } else { Ok(writeln!(out, "{text}")?) }
 }
 
@@ -126,7 +126,7 @@ async fn create(out: &mut impl Write, client: &Client, args: QueueCreate, is_jso
     };
     let info = client.create_queue(new).await?;
     let over = if info.owns_topic { "with its own topic".to_owned() } else { format!("over topic {}", info.topic) };
-    tell(out, is_json, &to_json(&info), &format!("created queue {} {over}", info.queue))
+    print(out, is_json, &to_json(&info), &format!("created queue {} {over}", info.queue))
 }
 
 /// Creates a queue with the broker's defaults if it does not exist.
@@ -158,7 +158,7 @@ async fn send(out: &mut impl Write, queue: &ClientQueue, args: &QueueSend, is_js
         let Sent { id, partition, offset, is_duplicate } =
             queue.send(OutMessage { body: body.clone().into(), ..template }).await?;
         let sent = json!({ "id": id, "partition": partition, "offset": offset, "is_duplicate": is_duplicate });
-        return tell(out, is_json, &sent, &id);
+        return print(out, is_json, &sent, &id);
     }
     let sent = send_lines(queue, args.file.as_deref(), &template).await?;
     if is_json {
@@ -270,7 +270,7 @@ fn settled(out: &mut impl Write, verb: &str, receipts: &[String], answers: &[Lea
     let done = answers.len() - refused.len();
     let errors: Vec<Value> =
         refused.iter().map(|(receipt, why)| json!({ "receipt": receipt, "message": why })).collect();
-    tell(
+    print(
         out,
         is_json,
         &json!({ verb: done, "refused": errors }),
@@ -292,7 +292,7 @@ async fn redrive(out: &mut impl Write, client: &Client, args: &QueueRedrive, is_
     }
     if let Some(number) = args.cancel {
         let redrive = client.cancel_redrive(number).await?;
-        return tell(
+        return print(
             out,
             is_json,
             &redrive_to_json(&redrive),
@@ -310,11 +310,11 @@ async fn redrive(out: &mut impl Write, client: &Client, args: &QueueRedrive, is_
         }
         tokio::time::sleep(LOOK_EVERY).await;
     };
-    let told = match found.state {
+    let text = match found.state {
         RedriveState::Running => format!("moving {} messages, as number {number}", found.to_move),
         state => format!("{}: {} messages were moved", state.name(), found.moved),
     };
-    tell(out, is_json, &redrive_to_json(&found), &told)?;
+    print(out, is_json, &redrive_to_json(&found), &text)?;
     match &found.failure {
         Some(why) => Err(Failure::new(FAILED, why.clone())),
         None => Ok(()),

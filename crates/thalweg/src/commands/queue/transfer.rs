@@ -28,7 +28,7 @@ use serde_json::{Map, Value};
 use tokio::io::AsyncBufReadExt;
 
 use super::message::Encoding;
-use super::{all_sent, input, settings_to_json, tell};
+use super::{all_sent, input, print, settings_to_json};
 use crate::commands::units;
 use crate::output::{FAILED, Failure, Result};
 
@@ -215,8 +215,8 @@ pub async fn import(
             break;
         }
     }
-    let told = serde_json::json!({ "queue": queue.name(), "imported": sent });
-    tell(out, is_json, &told, &format!("queue {} has {sent} more messages", queue.name()))
+    let json = serde_json::json!({ "queue": queue.name(), "imported": sent });
+    print(out, is_json, &json, &format!("queue {} has {sent} more messages", queue.name()))
 }
 
 fn now_ms() -> u64 {

@@ -18,7 +18,7 @@ use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-use super::tell;
+use super::print;
 use crate::args::QueueWork;
 use crate::output::{FAILED, Failure, Result, note, remark};
 
@@ -89,8 +89,8 @@ pub async fn run(out: &mut impl Write, queue: &Queue, args: &QueueWork, is_json:
         }
     };
     let client::WorkReport { done, returned, lost, .. } = report;
-    let told = json!({ "queue": queue.name(), "done": done, "returned": returned, "lost": lost });
-    tell(out, is_json, &told, &format!("{done} done, {returned} returned, {lost} lost"))?;
+    let json = json!({ "queue": queue.name(), "done": done, "returned": returned, "lost": lost });
+    print(out, is_json, &json, &format!("{done} done, {returned} returned, {lost} lost"))?;
     match failure.take() {
         Some(why) => Err(Failure::new(FAILED, why)),
         None => Ok(()),
