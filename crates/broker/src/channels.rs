@@ -15,6 +15,7 @@ use crate::admission::LogBudget;
 use crate::clock::Clock;
 use crate::metrics::{Counter, Exposition};
 use crate::partition::PartitionCell;
+use crate::permit::refused;
 use crate::subscriber::Subscriber;
 use crate::topic::Topic;
 
@@ -55,8 +56,16 @@ impl Listener {
         cell.join(&self.subscriber, &Start::Live, cell, self.group.as_deref()).map(drop)
     }
 
-    /// Adds the partitions of a topic that has just been created.
-    fn joins_topic(&self, topic: &Topic) -> Result<()> {
+    /// Adds the partitions of a topic, or a channel, that has just been created, if the subscription may read it.
+    fn joins_topic(&self, topic: &Topic, is_channel: bool) -> Result<()> {
+        let scope = &self.subscriber.scope;
+        if !scope.permit.allows(&topic.name, is_channel) {
+            // A pattern passes over the topic; a subscription that waited for this one has nothing left to read.
+            if !scope.is_channel {
+                self.subscriber.end(refused(&topic.name));
+            }
+            return Ok(());
+        }
         match self.partition.map(|partition| topic.partition(partition)) {
             None => topic.partitions().iter().try_for_each(|cell| self.joins(cell)),
             Some(Ok(cell)) => self.joins(&cell),
@@ -74,7 +83,7 @@ impl Listeners {
     /// Adds a subscription that listens to a name.
     pub(crate) fn add_named(&mut self, name: TopicName, listener: Listener) -> Result<()> {
         if let Some(channel) = self.channels.get(&name).filter(|_| listener.subscriber.scope.is_channel) {
-            listener.joins_topic(channel)?;
+            listener.joins_topic(channel, true)?;
         }
         self.named.entry(name).or_default().push(listener);
         Ok(())
@@ -82,7 +91,7 @@ impl Listeners {
 
     pub(crate) fn add_pattern(&mut self, pattern: Pattern, listener: Listener) -> Result<()> {
         for (_, channel) in self.channels.iter().filter(|(name, _)| pattern.matches(name)) {
-            listener.joins_topic(channel)?;
+            listener.joins_topic(channel, true)?;
         }
         self.patterns.push((pattern, listener));
         Ok(())
@@ -111,7 +120,7 @@ impl Listeners {
 
     /// Adds all listeners of the name of a new topic to it, before any client can publish to it.
     pub(crate) fn join_topic(&mut self, topic: &Topic) -> Result<()> {
-        self.matching(&topic.name).try_for_each(|listener| listener.joins_topic(topic))?;
+        self.matching(&topic.name).try_for_each(|listener| listener.joins_topic(topic, false))?;
         if let Some(listeners) = self.named.get_mut(&topic.name) {
             // A subscription that waited for the topic has it now, and ends with it.
             listeners.retain(|listener| listener.subscriber.scope.is_channel);
@@ -158,7 +167,7 @@ impl Listeners {
         };
         let channel = Topic::in_memory(name.clone(), id, settings, clock);
         for listener in self.matching(name).filter(|listener| is_listening(listener)) {
-            listener.joins_topic(&channel)?;
+            listener.joins_topic(&channel, true)?;
         }
         self.channels.insert(name.clone(), channel.clone());
         Ok(Some(channel))

@@ -101,9 +101,14 @@ impl Broker {
     }
 
     /// Describes up to `count_max` topics whose names come after `after`, in the order of their names; inboxes are
-    /// left out. The second value is `true` if no topic follows.
-    pub fn list_topics(&self, after: &str, count_max: usize) -> (Vec<TopicStatus>, bool) {
-        let (topics, is_last) = self.topics_after(after, count_max);
+    /// left out, and so are topics that are not shown. The second value is `true` if no topic follows.
+    pub fn list_topics(
+        &self,
+        after: &str,
+        count_max: usize,
+        is_shown: impl Fn(&str) -> bool,
+    ) -> (Vec<TopicStatus>, bool) {
+        let (topics, is_last) = self.topics_after(after, count_max, is_shown);
         (topics.iter().map(|topic| self.status_of(topic)).collect(), is_last)
     }
 

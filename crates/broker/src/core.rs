@@ -18,6 +18,7 @@ use crate::connection_limits::ConnectionLimits;
 use crate::defaults::Defaults;
 use crate::doors::Doors;
 use crate::lanes::Lanes;
+use crate::limited::Limited;
 use crate::metrics::{Exposition, Metrics, expose_store};
 use crate::peers::Peers;
 use crate::producers::ProducerIds;
@@ -49,6 +50,8 @@ pub struct Core {
     /// before `topics`.
     pub(crate) listeners: Mutex<Listeners>,
     pub(crate) joining: Joining,
+    /// Subscriptions that may not read everything.
+    pub(crate) limited: Limited,
     pub(crate) checking: Checking,
     /// Views that keep something about each topic.
     pub(crate) observers: Vec<Arc<dyn TopicObserver>>,
@@ -126,6 +129,7 @@ impl Core {
             topics: RwLock::new(topics),
             listeners: Mutex::default(),
             joining: Joining::default(),
+            limited: Limited::default(),
             checking: Checking::default(),
             observers,
             catalog_version: AtomicU64::new(1),

@@ -88,7 +88,8 @@ impl Subscription {
             return task.join_next().await.and_then(std::result::Result::ok).unwrap_or_else(ended);
         }
         let mut listeners = core.listeners.lock();
-        for topic in core.topics_matching(&pattern) {
+        let permit = self.subscriber.scope.permit.clone();
+        for topic in core.topics_matching(&pattern).iter().filter(|topic| permit.allows(&topic.name, false)) {
             for cell in topic.partitions() {
                 self.join(cell, &start, group.as_deref())?;
             }
@@ -111,7 +112,11 @@ impl Subscription {
         core.listeners.lock().add_pattern(pattern.clone(), listener)?;
         self.place = Place::Pattern;
         let mut left = JOINED_PER_TURN;
+        let permit = self.subscriber.scope.permit.clone();
         for name in core.names_matching(&pattern).await? {
+            if !permit.allows(&name, false) {
+                continue;
+            }
             let mut next = Some(0);
             while let Some(from) = next {
                 (next, left) = self.join_some(&name, from, left, start, group.as_deref())?;

@@ -6,6 +6,7 @@
 // The table of contents: a broker, and what a change of a topic means for its views.
 mod broker;
 mod control;
+mod access;
 mod upkeep;
 
 // Views over topics.
@@ -22,6 +23,8 @@ mod core;
 mod publish;
 mod fetch;
 mod subscribe;
+mod permit;
+mod limited;
 mod joining;
 mod topics;
 mod channels;
@@ -76,6 +79,7 @@ pub use lanes::{LanePolicy, Lanes};
 pub use logins::LoginSource;
 pub use metrics::Metrics;
 pub use peers::{ForPeer, Networks, PeerLimits, for_peer, set_peer};
+pub use permit::Permit;
 pub use producers::{ProducerIds, ReserveIds};
 pub use publish::{Attempt, CommittingPublish, Published, WaitingPublish};
 pub use queues::{
@@ -83,7 +87,7 @@ pub use queues::{
     QueueStart, Queues, RECEIVE_MAX, Receive, Redrive, RedriveId, RedriveState, SEND_MAX, SeekTo, SendAnswers, Sent,
     Settlement,
 };
-pub use security::{Security, UserStatus};
+pub use security::{Identity, Sasl, SaslStep, Security, UserStatus, unknown_mechanism};
 pub use settings::{ConfiguredUser, SecuritySettings, Settings};
 pub use streams::{LockedStream, NewEntryId, Stream, Streams, TrimTo};
 pub use subscribe::{Origin, SourceStart, Subscribe, Subscription, SubscriptionHandle};

@@ -55,6 +55,13 @@ pub struct LoginSource {
     pub address: Option<IpAddr>,
 }
 
+impl LoginSource {
+    /// Returns the address as text, as access control entries have it.
+    pub fn host(&self) -> String {
+        self.address.map_or_else(|| "127.0.0.1".to_owned(), |address| address.to_canonical().to_string())
+    }
+}
+
 impl fmt::Display for LoginSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.address {

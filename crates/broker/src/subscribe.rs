@@ -14,6 +14,7 @@ use crate::channels::{Listener, Place};
 use crate::clock;
 use crate::core::Core;
 use crate::partition::PartitionCell;
+use crate::permit::{Permit, refused};
 use crate::subscriber::{Direct, Next, Scope, Subscriber};
 use crate::topic::Topic;
 
@@ -34,6 +35,8 @@ pub struct Subscribe {
     /// `true` to subscribe to a channel: the subscription receives records published to the name without a topic, and
     /// the records of every topic that has this name at any time. It creates no topic.
     pub is_channel: bool,
+    /// Topics and channels that the client may read.
+    pub permit: Permit,
     pub origin: Origin,
     /// Connection that takes deliveries without waking a task.
     pub direct: Option<Box<dyn Direct>>,
@@ -89,6 +92,7 @@ impl Core {
             return Err(Error::invalid("a queue group starts live: its members share what is published from now on"));
         }
         if let Pattern::Topic(name) = &request.pattern {
+            request.permit.check(name, request.is_channel)?;
             self.check_nameless_read(name.as_str())?;
         }
         if request.overflow == Overflow::Block && is_internal(request.pattern.as_str()) {
@@ -118,6 +122,7 @@ impl Core {
                 reuses_sources: request.is_channel,
                 is_whole: request.partition.is_none(),
                 group: request.group.clone(),
+                permit: request.permit.clone(),
             },
             feed,
             request.direct.take(),
@@ -125,6 +130,7 @@ impl Core {
             self.settings(),
             self.metrics(),
         ));
+        self.limited.note(&subscriber);
         let mut subscription = Subscription {
             core: self.clone(),
             subscriber,
@@ -142,6 +148,18 @@ impl Core {
             }
         }
         Ok(subscription)
+    }
+
+    /// Ends the subscriptions that read a topic or a channel which they may not read any more.
+    pub(crate) fn end_refused_subscriptions(&self) {
+        for subscriber in self.limited.all() {
+            let is_channel = |name: &TopicName| self.topics.read().get(name.as_str()).is_none();
+            let names = subscriber.topic_names();
+            let lost = names.iter().find(|name| !subscriber.scope.permit.allows(name, is_channel(name)));
+            if let Some(name) = lost {
+                subscriber.end(refused(name));
+            }
+        }
     }
 
     /// Runs a subscription's drain on its lane.
@@ -190,6 +208,7 @@ impl Subscription {
 
     fn join_partitions(&mut self, topic: &Topic, request: &Subscribe) -> Result<()> {
         let group = request.group.as_deref();
+        request.permit.check(&topic.name, false)?;
         match request.partition {
             Some(partition) => self.join(&topic.partition(partition)?, &request.start, group),
             None => topic.partitions().iter().try_for_each(|cell| self.join(cell, &request.start, group)),

@@ -1,5 +1,6 @@
 //! A subscriber: its feed, and the exclusive right to drain it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 use crate::lanes::LaneLoad;
 use crate::metrics::Metrics;
 use crate::partition::PartitionCell;
+use crate::permit::Permit;
 use crate::settings::Settings;
 use crate::turns::JOINED_AT_ONCE;
 
@@ -38,6 +40,7 @@ pub(crate) struct Scope {
     pub is_whole: bool,
     /// Queue group of the subscription.
     pub group: Option<String>,
+    pub permit: Permit,
 }
 
 pub(crate) struct Subscriber {
@@ -189,6 +192,11 @@ impl Subscriber {
         let feed = &state.feed;
         let sources = sources.iter().take(max).enumerate();
         Some(sources.filter(|(at, _)| feed.is_source((from + at) as SourceId)).map(|(_, cell)| cell.clone()).collect())
+    }
+
+    /// Returns the names of the topics and channels that are read, each once.
+    pub(crate) fn topic_names(&self) -> BTreeSet<TopicName> {
+        self.state.lock().sources.iter().map(|cell| cell.topic.clone()).collect()
     }
 
     /// Returns the topic and the partition of a source.

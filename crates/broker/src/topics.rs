@@ -111,11 +111,17 @@ impl Core {
     }
 
     /// Returns up to `count_max` topics whose names come after `after`, in the order of their names, without inboxes;
-    /// and whether no topic follows.
-    pub(crate) fn topics_after(&self, after: &str, count_max: usize) -> (Vec<Arc<Topic>>, bool) {
+    /// and whether no topic follows. Topics that are not shown are left out.
+    pub(crate) fn topics_after(
+        &self,
+        after: &str,
+        count_max: usize,
+        is_shown: impl Fn(&str) -> bool,
+    ) -> (Vec<Arc<Topic>>, bool) {
         let topics = self.topics.read();
         let mut found: Vec<&Arc<Topic>> =
             topics.values().filter(|topic| topic.name.as_str() > after && !topic.name.is_inbox()).collect();
+        found.retain(|topic| is_shown(topic.name.as_str()));
         let is_last = found.len() <= count_max;
         if !is_last {
             // Only the topics that are returned have to be sorted.

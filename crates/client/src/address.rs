@@ -76,6 +76,17 @@ impl Address {
         }
     }
 
+    /// Returns the port of a broker on this machine; `None` if the address is that of another machine, or has no port.
+    pub fn local_port(&self) -> Option<u16> {
+        let host = match self {
+            Self::Pipe(_) => return None,
+            other => other.host(),
+        };
+        let is_local = host == "localhost"
+            || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
+        is_local.then(|| self.port())
+    }
+
     pub(crate) fn port(&self) -> u16 {
         match self {
             Self::Quic { port, .. } | Self::Tcp { port, .. } | Self::Tls { port, .. } => *port,

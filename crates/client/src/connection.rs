@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use engine::security::{ClientExchange, Mechanism, UserName};
 use engine::{Error, ErrorKind, Result};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -15,16 +16,22 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio_rustls::TlsConnector;
 use wire::frame::BODY_BYTES_MAX;
-use wire::{Assembler, Frame, HelloOk, Push};
+use wire::{Assembler, Frame, HelloOk, Push, Request, Response};
 
 use crate::address::Address;
-use crate::link::{Incoming, Link, disconnected};
+use crate::link::{Incoming, Link, disconnected, unexpected};
 use crate::probe::{self, Found};
-use crate::settings::{ClientSettings, LinkChange};
+use crate::settings::{ClientSettings, LinkChange, Secret};
 use crate::tls;
 
 /// Maximum number of streams that a broker may open on one connection: one for each subscription.
 const STREAMS_FROM_BROKER_MAX: u32 = 16_384;
+/// Mechanism of the client's logins. The broker hashes nothing for it.
+const MECHANISM: Mechanism = Mechanism::Sha256;
+/// Mechanism of a login with a token.
+const TOKEN: &str = "TOKEN";
+/// Random bytes of a login.
+const NONCE_BYTES: usize = 18;
 /// Hint to the user if a program other than a native door listens there.
 const NO_ANSWER: &str = "the server there accepts connections but does not answer in Thalweg's native protocol: use \
                          the address of the native door, which `thalweg serve` prints";
@@ -153,6 +160,7 @@ impl Dialer {
         *hint.lock() = Some(NO_ANSWER.to_owned());
         let hello = link.hello(&self.settings.name, self.settings.connect_timeout).await;
         let hello = hello.map_err(|error| self.not_greeted(error, hint))?;
+        self.log_in(&link).await?;
         Ok(Connection {
             publish: vec![link.clone()],
             control: link,
@@ -160,6 +168,43 @@ impl Dialer {
             subscription_ids: AtomicU32::new(1),
             quic: None,
         })
+    }
+
+    /// Logs in, if the settings have a login.
+    async fn log_in(&self, link: &Link) -> Result<()> {
+        match self.settings.login.as_ref().map(|login| &*login.0) {
+            None => Ok(()),
+            Some(Secret::Password { user, password }) => self.log_in_with(link, user, password).await,
+            Some(Secret::Administrator(token)) => {
+                match self.send_login(link, TOKEN, token.as_bytes().to_vec(), true).await {
+                    Err(error) if error.kind == ErrorKind::Denied => Ok(()),
+                    outcome => outcome.map(drop),
+                }
+            }
+        }
+    }
+
+    /// Logs in by SCRAM: the broker proves that it knows the password, and does not get it.
+    async fn log_in_with(&self, link: &Link, user: &UserName, password: &str) -> Result<()> {
+        let mut nonce = [0; NONCE_BYTES];
+        aws_lc_rs::rand::fill(&mut nonce)
+            .map_err(|e| Error::new(ErrorKind::Internal, format!("cannot get random numbers from the system: {e}")))?;
+        let nonce: String = nonce.iter().map(|byte| format!("{byte:02x}")).collect();
+        let (exchange, first) = ClientExchange::begin(MECHANISM, user, password, &nonce);
+        let challenge = self.send_login(link, MECHANISM.name(), first, false).await?;
+        let proved = tokio::task::spawn_blocking(move || exchange.prove(&challenge)).await;
+        let (wanted, last) = proved.unwrap_or_else(|error| {
+            Err(Error::new(ErrorKind::Internal, format!("a password could not be hashed: {error}")))
+        })?;
+        wanted.check(&self.send_login(link, MECHANISM.name(), last, true).await?)
+    }
+
+    async fn send_login(&self, link: &Link, mechanism: &str, message: Vec<u8>, is_last: bool) -> Result<Vec<u8>> {
+        let login = Request::Login { mechanism: mechanism.to_owned(), message };
+        match link.request(&login, self.settings.connect_timeout).await? {
+            Response::Login { is_done, message } if is_done == is_last => Ok(message),
+            other => Err(unexpected(&other)),
+        }
     }
 
     async fn over_quic(&self, shape: Shape, hint: &Mutex<Option<String>>) -> Result<Connection> {
@@ -188,6 +233,7 @@ impl Dialer {
         let control = open().await?;
         let hello = control.hello(&self.settings.name, self.settings.connect_timeout).await;
         let hello = hello.map_err(|error| self.not_greeted(error, hint))?;
+        self.log_in(&control).await?;
         let mut publish = Vec::new();
         for _ in 0..shape.streams {
             // A broker serves a limited number of streams at a time (`pub_workers_per_conn`). Additional streams would

@@ -78,7 +78,7 @@ pub use engine::{
 pub use near::{NearSettings, NearStats};
 pub use publisher::{ChoosePartition, Delivered, Delivery, Partitioner, Publisher, PublisherBuilder};
 pub use queue::{Outcome, Queue, Receive, Received, WorkReport, Worker};
-pub use settings::{ClientSettings, LinkChange, LinkObserver};
+pub use settings::{ClientSettings, LinkChange, LinkObserver, Login};
 pub use subscription::{Batch, Event, Message, Subscription, SubscriptionBuilder};
 pub use wire::caches::{Entry, Value};
 pub use wire::groups::{CommittedOffset, GroupInfo, GroupPartition, GroupSummary, MemberInfo, OffsetReset};

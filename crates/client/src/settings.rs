@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::Error;
+use engine::security::UserName;
+use engine::{Error, Result};
+use zeroize::Zeroizing;
 
 /// Settings of a client: sizes of its connection pools, flow control windows and timeouts.
 #[derive(Clone, Debug)]
@@ -42,10 +44,56 @@ pub struct ClientSettings {
     /// PEM file of the trusted certificates. `None` trusts the system's certificates, and any certificate on the
     /// loopback interface.
     pub ca_file: Option<PathBuf>,
+    /// Credential with which the client logs in; `None` sends no login. A password does not leave this process.
+    pub login: Option<Login>,
     /// Name of this client, which it reports to the broker; `rust` by default.
     pub name: String,
     /// Function that is notified of lost and restored connections.
     pub observer: Option<LinkObserver>,
+}
+
+/// Credential of a client. Its secret is not shown when the value is printed, and is cleared from memory when it is
+/// dropped.
+#[derive(Clone)]
+pub struct Login(pub(crate) Arc<Secret>);
+
+pub(crate) enum Secret {
+    Password {
+        user: UserName,
+        password: Zeroizing<String>,
+    },
+    /// Token of the administrator of a broker on this machine. If the broker does not know it, the client goes on
+    /// without a login.
+    Administrator(Zeroizing<String>),
+}
+
+impl Login {
+    /// Creates a login with a password, which must not be empty.
+    pub fn new(user: &str, password: impl Into<String>) -> Result<Self> {
+        let password = Zeroizing::new(password.into());
+        if password.is_empty() {
+            return Err(Error::invalid("the password of a login must not be empty"));
+        }
+        Ok(Self(Arc::new(Secret::Password { user: UserName::parse(user)?, password })))
+    }
+
+    /// Creates the login of an administrator, with the token that a broker has written to a file of its user.
+    pub fn administrator(token: impl Into<String>) -> Result<Self> {
+        let token = Zeroizing::new(token.into());
+        if token.is_empty() {
+            return Err(Error::invalid("the token of a login must not be empty"));
+        }
+        Ok(Self(Arc::new(Secret::Administrator(token))))
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Secret::Password { user, .. } => write!(f, "Login({user})"),
+            Secret::Administrator(_) => f.write_str("Login(administrator)"),
+        }
+    }
 }
 
 /// Change of the connections to a broker.
@@ -98,6 +146,7 @@ impl Default for ClientSettings {
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(30),
             ca_file: None,
+            login: None,
             name: "rust".to_owned(),
             observer: None,
         }

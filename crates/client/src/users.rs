@@ -1,7 +1,7 @@
-//! Users and access control lists of a broker.
+//! Users, roles and access control lists of a broker.
 
 use engine::Result;
-use engine::security::{Acl, AclFilter, Credential, Mechanism, UserName};
+use engine::security::{Acl, AclFilter, Credential, Mechanism, RoleName, UserName};
 use wire::security::{SecurityRequest, SecurityResponse, UserInfo};
 use wire::{Request, Response};
 
@@ -54,6 +54,22 @@ impl Client {
     pub async fn list_acls(&self, filter: AclFilter) -> Result<Vec<Acl>> {
         match self.security(SecurityRequest::ListAcls(filter)).await? {
             SecurityResponse::Acls(acls) => Ok(acls),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    /// Gives a user a role, or takes it away. The user does not have to exist.
+    pub async fn set_member(&self, user: UserName, role: RoleName, is_present: bool) -> Result<()> {
+        match self.security(SecurityRequest::SetMember { user, role, is_present }).await? {
+            SecurityResponse::MemberSet => Ok(()),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    /// Returns the members of all roles: users in the order of their names, each with its roles.
+    pub async fn list_members(&self) -> Result<Vec<(UserName, Vec<RoleName>)>> {
+        match self.security(SecurityRequest::ListMembers).await? {
+            SecurityResponse::Members(members) => Ok(members),
             other => Err(unexpected(&Response::Security(other))),
         }
     }

@@ -23,6 +23,7 @@ pub mod pubsub;
 #[cfg(any(feature = "redis", feature = "sqs"))]
 mod fields;
 mod ledger;
+mod login;
 mod strangers;
 
 pub use door::{Door, Opened, Opening};

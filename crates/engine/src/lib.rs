@@ -11,6 +11,7 @@ pub mod limits;
 pub mod error;
 pub mod ids;
 mod nearest;
+pub mod glob;
 pub mod pattern;
 
 // Records, and their bytes.

@@ -91,11 +91,16 @@ pub const GROUP_PROTOCOLS_BYTES_MAX: usize = 4 << 20;
 /// Maximum size in bytes of the protocol metadata and assignments of all groups of one broker together.
 pub const GROUPS_PROTOCOLS_BYTES_MAX: usize = 256 << 20;
 /// Maximum number of users per broker.
-pub const USERS_MAX: usize = 4096;
+pub const USERS_MAX: usize = 16_384;
 /// Maximum length of a user name in bytes.
 pub const USER_NAME_BYTES_MAX: usize = 255;
 /// Maximum number of access control entries per broker.
-pub const ACLS_MAX: usize = 8192;
+pub const ACLS_MAX: usize = 131_072;
+/// Maximum size in bytes of the texts of all access control entries of a broker: names of resources, principals and
+/// hosts.
+pub const ACLS_BYTES_MAX: usize = 7 << 20;
+/// Maximum number of members of all roles of a broker together.
+pub const ROLE_MEMBERS_MAX: usize = 65_536;
 /// Maximum number of secrets of the broker itself, such as the key of its tokens. No client adds any.
 pub const SECRETS_MAX: usize = 64;
 /// Maximum size of a secret of the broker in bytes.
@@ -147,8 +152,7 @@ const _: () = assert!(
 );
 const _: () = assert!(2 * GROUP_PROTOCOLS_BYTES_MAX <= GROUPS_PROTOCOLS_BYTES_MAX);
 const _: () = assert!(
-    ACLS_MAX * (2 * ACL_NAME_BYTES_MAX + USER_NAME_BYTES_MAX + 20) < BATCH_BYTES_MAX
-        && USERS_MAX * 600 < BATCH_BYTES_MAX,
+    ACLS_BYTES_MAX + ACLS_MAX * 20 < BATCH_BYTES_MAX && USERS_MAX * 600 < BATCH_BYTES_MAX,
     "users, and access control entries, in one frame"
 );
 const _: () = assert!(BATCH_BYTES_MAX < i32::MAX as usize, "the batch length field is an i32");

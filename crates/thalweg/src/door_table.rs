@@ -27,22 +27,18 @@ const EVENT_SEND_WINDOW: u64 = 4 << 20;
 /// Row of a door.
 pub(crate) struct Row {
     door: Door,
-    /// Returns `true` if clients have to authenticate while `auth` is required.
-    pub has_login: fn(&Config) -> bool,
-    /// `true` if access control lists are checked.
-    pub checks_access: bool,
     /// Reads and checks the keys of the door. The door opens with the result.
     pub settings: fn(&Config, Common) -> Closed,
 }
 
 /// Rows in the order of [`Door::ALL`].
 pub(crate) const TABLE: [Row; Door::ALL.len()] = [
-    Row { door: Door::Native, has_login: |_| false, checks_access: false, settings: native },
-    Row { door: Door::Http, has_login: |_| false, checks_access: false, settings: http },
-    Row { door: Door::Kafka, has_login: |_| true, checks_access: true, settings: kafka },
-    Row { door: Door::Pubsub, has_login: |_| false, checks_access: false, settings: pubsub },
-    Row { door: Door::Redis, has_login: |_| true, checks_access: false, settings: redis },
-    Row { door: Door::Sqs, has_login: verifies_signatures, checks_access: false, settings: sqs },
+    Row { door: Door::Native, settings: native },
+    Row { door: Door::Http, settings: http },
+    Row { door: Door::Kafka, settings: kafka },
+    Row { door: Door::Pubsub, settings: pubsub },
+    Row { door: Door::Redis, settings: redis },
+    Row { door: Door::Sqs, settings: sqs },
 ];
 
 const _: () = {
@@ -85,7 +81,7 @@ impl Common {
 }
 
 fn native(config: &Config, common: Common) -> Closed {
-    let Common { address, hello_timeout, allow_plain, .. } = common;
+    let Common { address, hello_timeout, allow_plain, is_login_required, .. } = common;
     let windows = Windows {
         connection_receive: PUBLISH_CONNECTION_WINDOW,
         stream_receive: PUBLISH_STREAM_WINDOW,
@@ -95,11 +91,18 @@ fn native(config: &Config, common: Common) -> Closed {
         unidirectional_streams: 0,
     };
     let quic_endpoints = config.quic_endpoints();
-    Ok(Box::new(doors::native::Settings { address, hello_timeout, allow_plain, quic_endpoints, windows }))
+    Ok(Box::new(doors::native::Settings {
+        address,
+        hello_timeout,
+        allow_plain,
+        is_login_required,
+        quic_endpoints,
+        windows,
+    }))
 }
 
 fn http(config: &Config, common: Common) -> Closed {
-    let Common { address, hello_timeout, allow_plain, tls, .. } = common;
+    let Common { address, hello_timeout, allow_plain, is_login_required, tls } = common;
     let is_origin = |origin: &&str| {
         let site = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
         *origin == "*" || site.is_some_and(|site| !site.is_empty() && !site.contains(['/', ' ', '*']))
@@ -115,6 +118,7 @@ fn http(config: &Config, common: Common) -> Closed {
         header_timeout: hello_timeout,
         body_bytes_max: config.size("http_body_max_bytes"),
         allow_plain,
+        is_login_required,
         tls,
         hosts: config.http_hosts()?,
         cors_origins: config.list("http_cors_origins").map(str::to_owned).collect(),
@@ -142,7 +146,7 @@ fn kafka(config: &Config, common: Common) -> Closed {
 }
 
 fn pubsub(config: &Config, common: Common) -> Closed {
-    let Common { address, hello_timeout, allow_plain, tls, .. } = common;
+    let Common { address, hello_timeout, allow_plain, is_login_required, tls } = common;
     let project = config.text("pubsub_project").to_owned();
     if !doors::pubsub::is_project(&project) {
         return Err(ConfigError(format!("pubsub_project: '{project}' is not a project id")));
@@ -152,6 +156,7 @@ fn pubsub(config: &Config, common: Common) -> Closed {
         address,
         header_timeout: hello_timeout,
         allow_plain,
+        is_login_required,
         tls,
         hosts: config.http_hosts()?,
         project,
@@ -207,8 +212,9 @@ fn sqs(config: &Config, common: Common) -> Closed {
     }))
 }
 
+/// Returns `true` if SQS requests have to be signed: by their own key, or because every door requires a login.
 fn verifies_signatures(config: &Config) -> bool {
-    config.text("sqs_auth") == "verify"
+    config.text("sqs_auth") == "verify" || config.is_login_required() && !config.bool("insecure")
 }
 
 /// Returns the authentication of SQS requests, with the access keys for their signatures.
@@ -218,7 +224,7 @@ pub(crate) fn sqs_auth(config: &Config) -> Result<Auth> {
     if !verifies_signatures(config) {
         return Ok(Auth::Off);
     }
-    if credentials.is_empty() {
+    if credentials.is_empty() && !config.is_login_required() {
         return Err(ConfigError("sqs_auth = verify needs at least one access key: set sqs_credentials".into()));
     }
     Ok(Auth::Verify(credentials))

@@ -8,6 +8,7 @@
 extern crate thalweg_client as client;
 
 // What the user set, and what each door makes of it.
+pub mod admin_token;
 pub mod config;
 mod door_table;
 

@@ -58,6 +58,7 @@ fn run(mut cli: Cli) -> Result {
         Command::Queue(args) => commands::queue::run(&load(global, Vec::new())?, args, global.json),
         Command::Cache(args) => commands::cache::run(&load(global, Vec::new())?, args, global.json),
         Command::User(args) => commands::user::run(&load(global, Vec::new())?, args, global.json),
+        Command::Role(args) => commands::role::run(&load(global, Vec::new())?, args, global.json),
         Command::Acl(args) => commands::acl::run(&load(global, Vec::new())?, args, global.json),
         Command::Config(args) => commands::config::run(&load(global, Vec::new())?, &args, global.json),
         Command::Bench(args) => commands::bench::run(global, args),

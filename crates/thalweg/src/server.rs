@@ -16,6 +16,7 @@ use net::{ConnectionLimits, Connections, Drain, Shutdown, Workers};
 use storage::journal::recover::Progress;
 use storage::{RealDisk, Store, StoreSettings, StoredTopic};
 
+use crate::admin_token::{self, AdminTokenFile};
 use crate::config::Config;
 use crate::door_table::{Common, row};
 use crate::otlp::{self, OtlpSettings};
@@ -70,6 +71,7 @@ pub struct Server {
     shutdown: Shutdown,
     shutdown_timeout: Duration,
     workers: Arc<Workers>,
+    admin_token: Option<AdminTokenFile>,
 }
 
 impl Server {
@@ -94,8 +96,9 @@ impl Server {
         }
         config.definitions().create(&broker).await.map_err(io::Error::other)?;
         let tls = tls.await.map_err(io::Error::other)??;
-        let server =
-            Self { broker, tls, shutdown: Shutdown::default(), shutdown_timeout: settings.shutdown_timeout, workers };
+        let shutdown_timeout = settings.shutdown_timeout;
+        let mut server =
+            Self { broker, tls, shutdown: Shutdown::default(), shutdown_timeout, workers, admin_token: None };
         tokio::spawn(server.tls.clone().watch(CERTIFICATES_EVERY, server.drain()));
         server.register_certificate_metrics();
         if let Some((endpoint, every)) = config.otlp() {
@@ -103,7 +106,24 @@ impl Server {
             tokio::spawn(otlp::run(otlp, server.broker.clone(), server.drain()));
         }
         server.open_doors(config, &settings).await?;
+        server.write_admin_token(config);
         Ok(server)
+    }
+
+    /// Writes the token with which the command line on this machine administers the broker, if it needs one.
+    fn write_admin_token(&mut self, config: &Config) {
+        let Some(native) = self.address(Door::Native) else { return };
+        if !config.is_login_required() && !config.bool("authorization") {
+            return admin_token::remove_stale(native);
+        }
+        let token = self.broker.security.admin_token().map_err(io::Error::other);
+        match token.and_then(|token| AdminTokenFile::create(native, token)) {
+            Ok(file) => self.admin_token = Some(file),
+            Err(error) => tracing::warn!(
+                %error,
+                "cannot write the administrator's token: the command line on this machine has to log in as a user"
+            ),
+        }
     }
 
     /// Opens every door that is not off. One error names all the doors whose ports are in use.

@@ -78,6 +78,12 @@ pub mod request {
     pub const ACL_DELETE: u8 = 0x25;
     /// Kind of [`SecurityRequest::ListAcls`](crate::SecurityRequest::ListAcls).
     pub const ACL_LIST: u8 = 0x26;
+    /// Kind of [`SecurityRequest::SetMember`](crate::SecurityRequest::SetMember).
+    pub const MEMBER_SET: u8 = 0x2d;
+    /// Kind of [`SecurityRequest::ListMembers`](crate::SecurityRequest::ListMembers).
+    pub const MEMBER_LIST: u8 = 0x2e;
+    /// Kind of [`Request::Login`](crate::Request::Login).
+    pub const LOGIN: u8 = 0x27;
     /// Kind of [`CacheRequest::Create`](crate::CacheRequest::Create).
     pub const CACHE_CREATE: u8 = 0x28;
     /// Kind of [`CacheRequest::Open`](crate::CacheRequest::Open).
@@ -184,6 +190,12 @@ pub mod response {
     pub const ACLS_DELETED: u8 = ANSWER | request::ACL_DELETE;
     /// Kind of the answer to [`request::ACL_LIST`].
     pub const ACLS: u8 = ANSWER | request::ACL_LIST;
+    /// Kind of the answer to [`request::MEMBER_SET`].
+    pub const MEMBER_SET: u8 = ANSWER | request::MEMBER_SET;
+    /// Kind of the answer to [`request::MEMBER_LIST`].
+    pub const MEMBERS: u8 = ANSWER | request::MEMBER_LIST;
+    /// Kind of the answer to [`request::LOGIN`].
+    pub const LOGIN: u8 = ANSWER | request::LOGIN;
     /// Kind of the answer to [`request::QUEUE_CREATE`].
     pub const QUEUE_CREATED: u8 = ANSWER | request::QUEUE_CREATE;
     /// Kind of the answer to [`request::QUEUE_ALTER`].

@@ -18,6 +18,9 @@ use crate::values::{get_settings, get_start, put_settings, put_start};
 /// Value of a partition field that means no particular partition.
 const ANY_PARTITION: u32 = u32::MAX;
 
+/// Maximum size in bytes of one message of a login.
+const LOGIN_BYTES_MAX: usize = 16 << 10;
+
 /// Request of a client, with the fields of its body.
 #[derive(Debug)]
 pub enum Request {
@@ -31,6 +34,13 @@ pub enum Request {
         offered: Features,
         /// Name of the client for display.
         client: String,
+    },
+    /// Logs in with one message of a SASL mechanism. A mechanism with several messages has one request for each.
+    Login {
+        /// Name of the mechanism: `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`.
+        mechanism: String,
+        /// Message of the mechanism.
+        message: Vec<u8>,
     },
     /// Appends a batch to a partition.
     Publish {
@@ -169,6 +179,10 @@ impl Request {
                     put_str(b, client);
                 });
             }
+            Self::Login { mechanism, message } => put_frame(buf, kind::LOGIN, correlation, |b| {
+                put_str(b, mechanism);
+                b.put_slice(message);
+            }),
             Self::Publish { topic, partition, acks, batch } => {
                 put_publish_head(buf, correlation, topic, *partition, *acks, batch.len());
                 buf.put_slice(batch);
@@ -244,6 +258,14 @@ impl Request {
                     client: f.str()?,
                 }
             }
+            kind::LOGIN => {
+                let mechanism = f.str()?;
+                let message = f.rest();
+                if message.len() > LOGIN_BYTES_MAX {
+                    return Err(Error::malformed(format!("a message of a login has at most {LOGIN_BYTES_MAX} bytes")));
+                }
+                return Ok(Self::Login { mechanism, message: message.into() });
+            }
             kind::SUBSCRIBE => Self::Subscribe(Subscribe::get(&mut f)?),
             kind::UNSUBSCRIBE => Self::Unsubscribe { subscription: f.u32()? },
             kind::CREDIT => Self::Credit { subscription: f.u32()?, bytes: f.u64()? },
@@ -265,7 +287,9 @@ impl Request {
             kind::PING => Self::Ping,
             kind::INIT_PRODUCER => Self::InitProducer,
             kind::GROUP_HEARTBEAT..=kind::OFFSET_RESET => Self::Group(GroupRequest::get(frame.kind, &mut f)?),
-            kind::USER_PUT..=kind::ACL_LIST => Self::Security(SecurityRequest::get(frame.kind, &mut f)?),
+            kind::USER_PUT..=kind::ACL_LIST | kind::MEMBER_SET..=kind::MEMBER_LIST => {
+                Self::Security(SecurityRequest::get(frame.kind, &mut f)?)
+            }
             kind::QUEUE_CREATE..=kind::REDRIVE_CANCEL => Self::Queue(QueueRequest::get(frame.kind, &mut f)?),
             kind::CACHE_GET..=kind::CACHE_FLUSH | kind::CACHE_CREATE..=kind::CACHE_LIST => {
                 Self::Cache(CacheRequest::get(frame.kind, &mut f)?)

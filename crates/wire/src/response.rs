@@ -64,6 +64,13 @@ pub enum Response {
     Stats(String),
     /// Answers [`Request::Ping`](crate::Request::Ping).
     Pong,
+    /// Answers [`Request::Login`](crate::Request::Login).
+    Login {
+        /// `true` if the client is logged in; `false` if the mechanism needs another message.
+        is_done: bool,
+        /// Message of the mechanism.
+        message: Vec<u8>,
+    },
     /// Identity that no other publisher has. Answers [`Request::InitProducer`](crate::Request::InitProducer).
     Producer {
         /// Id of the producer.
@@ -277,6 +284,10 @@ impl Response {
             }),
             Self::Stats(text) => put_frame(buf, kind::STATS, correlation, |b| b.put_slice(text.as_bytes())),
             Self::Pong => put_frame(buf, kind::PONG, correlation, |_| {}),
+            Self::Login { is_done, message } => put_frame(buf, kind::LOGIN, correlation, |b| {
+                b.put_u8(u8::from(*is_done));
+                b.put_slice(message);
+            }),
             Self::Producer { id, epoch } => put_frame(buf, kind::PRODUCER, correlation, |b| {
                 b.put_i64(*id);
                 b.put_i16(*epoch);
@@ -339,9 +350,15 @@ impl Response {
                 return Ok(Self::Stats(text));
             }
             kind::PONG => Self::Pong,
+            kind::LOGIN => {
+                let is_done = f.bool()?;
+                return Ok(Self::Login { is_done, message: f.rest().into() });
+            }
             kind::PRODUCER => Self::Producer { id: f.i64()?, epoch: f.i16()? },
             kind::GROUP_TURN..=kind::OFFSETS_RESET => Self::Group(GroupResponse::get(frame.kind, &mut f)?),
-            kind::USER_PUT..=kind::ACLS => Self::Security(SecurityResponse::get(frame.kind, &mut f)?),
+            kind::USER_PUT..=kind::ACLS | kind::MEMBER_SET..=kind::MEMBERS => {
+                Self::Security(SecurityResponse::get(frame.kind, &mut f)?)
+            }
             kind::QUEUE_CREATED..=kind::REDRIVE_CANCELLED => Self::Queue(QueueResponse::get(frame.kind, &mut f)?),
             kind::CACHE_GOT..=kind::CACHE_FLUSHED | kind::CACHE_CREATED..=kind::CACHES => {
                 Self::Cache(CacheResponse::get(frame.kind, &mut f)?)

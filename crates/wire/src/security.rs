@@ -1,8 +1,10 @@
-//! Users and access control lists on the wire. Passwords are never sent: the client derives credentials from them.
+//! Users, roles and access control lists on the wire. Passwords are never sent: the client derives credentials from
+//! them.
 
 use bytes::{Buf, BufMut, BytesMut};
 use engine::security::{
-    Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, Principal, ResourceKind, UserName,
+    Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, PatternKind, Principal, ResourceKind, RoleName,
+    UserName,
 };
 use engine::{Error, Result};
 
@@ -12,7 +14,7 @@ use crate::kind::{request, response};
 /// Code in a filter that matches any value.
 const ANY: u8 = 0;
 
-/// Request about users and access control entries.
+/// Request about users, roles and access control entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecurityRequest {
     /// Creates a user, or replaces the credentials for the same mechanisms.
@@ -37,9 +39,20 @@ pub enum SecurityRequest {
     DeleteAcls(AclFilter),
     /// Lists all entries that match the filter.
     ListAcls(AclFilter),
+    /// Gives a user a role, or takes it away.
+    SetMember {
+        /// Name of the user, who does not have to exist.
+        user: UserName,
+        /// Name of the role.
+        role: RoleName,
+        /// `true` if the user has the role from now on.
+        is_present: bool,
+    },
+    /// Lists the members of all roles.
+    ListMembers,
 }
 
-/// Answer about users and access control entries.
+/// Answer about users, roles and access control entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecurityResponse {
     /// Answers [`SecurityRequest::PutUser`].
@@ -54,6 +67,10 @@ pub enum SecurityResponse {
     AclsDeleted(Vec<Acl>),
     /// Answers [`SecurityRequest::ListAcls`].
     Acls(Vec<Acl>),
+    /// Answers [`SecurityRequest::SetMember`].
+    MemberSet,
+    /// Users in the order of their names, each with its roles.
+    Members(Vec<(UserName, Vec<RoleName>)>),
 }
 
 /// User of a broker, without passwords.
@@ -78,6 +95,8 @@ impl SecurityRequest {
             Self::CreateAcls(_) => request::ACL_CREATE,
             Self::DeleteAcls(_) => request::ACL_DELETE,
             Self::ListAcls(_) => request::ACL_LIST,
+            Self::SetMember { .. } => request::MEMBER_SET,
+            Self::ListMembers => request::MEMBER_LIST,
         }
     }
 
@@ -91,7 +110,12 @@ impl SecurityRequest {
                 put_str(b, user.as_str());
                 put_list(b, mechanisms, |b, mechanism| b.put_u8(*mechanism as u8));
             }
-            Self::ListUsers => {}
+            Self::ListUsers | Self::ListMembers => {}
+            Self::SetMember { user, role, is_present } => {
+                put_str(b, user.as_str());
+                put_str(b, role.as_str());
+                b.put_u8(u8::from(*is_present));
+            }
             Self::CreateAcls(acls) => put_list(b, acls, put_acl),
             Self::DeleteAcls(filter) | Self::ListAcls(filter) => put_filter(b, filter),
         }
@@ -106,6 +130,8 @@ impl SecurityRequest {
             request::USER_LIST => Self::ListUsers,
             request::ACL_CREATE => Self::CreateAcls(f.list(ACL_BYTES_MIN, get_acl)?),
             request::ACL_DELETE => Self::DeleteAcls(get_filter(f)?),
+            request::MEMBER_SET => Self::SetMember { user: get_user(f)?, role: get_role(f)?, is_present: f.bool()? },
+            request::MEMBER_LIST => Self::ListMembers,
             _ => Self::ListAcls(get_filter(f)?),
         })
     }
@@ -120,12 +146,18 @@ impl SecurityResponse {
             Self::AclsCreated => response::ACLS_CREATED,
             Self::AclsDeleted(_) => response::ACLS_DELETED,
             Self::Acls(_) => response::ACLS,
+            Self::MemberSet => response::MEMBER_SET,
+            Self::Members(_) => response::MEMBERS,
         }
     }
 
     pub(crate) fn put(&self, b: &mut BytesMut) {
         match self {
-            Self::UserPut | Self::UserDeleted | Self::AclsCreated => {}
+            Self::UserPut | Self::UserDeleted | Self::AclsCreated | Self::MemberSet => {}
+            Self::Members(members) => put_list(b, members, |b, (user, roles)| {
+                put_str(b, user.as_str());
+                put_list(b, roles, |b, role| put_str(b, role.as_str()));
+            }),
             Self::Users(users) => put_list(b, users, |b, user| {
                 put_str(b, user.name.as_str());
                 b.put_u8(u8::from(user.is_configured));
@@ -151,6 +183,8 @@ impl SecurityResponse {
                 Ok(UserInfo { name, mechanisms, is_configured, is_super })
             })?),
             response::ACLS_CREATED => Self::AclsCreated,
+            response::MEMBER_SET => Self::MemberSet,
+            response::MEMBERS => Self::Members(f.list(4, |f| Ok((get_user(f)?, f.list(3, get_role)?)))?),
             response::ACLS_DELETED => Self::AclsDeleted(f.list(ACL_BYTES_MIN, get_acl)?),
             _ => Self::Acls(f.list(ACL_BYTES_MIN, get_acl)?),
         })
@@ -162,6 +196,10 @@ const ACL_BYTES_MIN: usize = 10;
 
 fn get_user<B: Buf>(f: &mut Fields<B>) -> Result<UserName> {
     UserName::parse(&f.str()?)
+}
+
+fn get_role<B: Buf>(f: &mut Fields<B>) -> Result<RoleName> {
+    RoleName::parse(&f.str()?)
 }
 
 fn get_mechanism<B: Buf>(f: &mut Fields<B>) -> Result<Mechanism> {
@@ -194,7 +232,7 @@ fn get_credential<B: Buf>(f: &mut Fields<B>) -> Result<Credential> {
 fn put_acl(b: &mut BytesMut, acl: &Acl) {
     b.put_u8(acl.pattern.kind as u8);
     put_str(b, &acl.pattern.name);
-    b.put_u8(u8::from(acl.pattern.is_prefix));
+    b.put_u8(acl.pattern.matching as u8);
     put_str(b, &acl.principal.to_string());
     put_str(b, &acl.host);
     b.put_u8(acl.operation as u8);
@@ -203,7 +241,8 @@ fn put_acl(b: &mut BytesMut, acl: &Acl) {
 
 fn get_acl<B: Buf>(f: &mut Fields<B>) -> Result<Acl> {
     let kind = get_code(f, "kind of resource", ResourceKind::from_code)?;
-    let pattern = Pattern { kind, name: f.str()?, is_prefix: f.bool()? };
+    let name = f.str()?;
+    let pattern = Pattern { kind, name, matching: get_code(f, "kind of pattern", PatternKind::from_code)? };
     Ok(Acl {
         pattern,
         principal: Principal::parse(&f.str()?)?,

@@ -389,7 +389,7 @@ async fn versions_settings_and_times_survive_a_restart_and_deleted_entries_stay_
     assert!(!before.contains_key(&b"short"[..]));
     let left = killed(dir.path());
     let broker = on_disk(left.path()).await;
-    let names: Vec<_> = broker.caches.list("", 10).0.iter().map(|status| status.name.to_string()).collect();
+    let names: Vec<_> = broker.caches.list("", 10, |_| true).0.iter().map(|status| status.name.to_string()).collect();
     assert_eq!(names, ["c", "small"]);
     let small = broker.caches.create("small", settings).expect("there with these settings");
     assert_eq!(contents(&small), before);

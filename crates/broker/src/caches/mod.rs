@@ -261,9 +261,9 @@ impl Caches {
 
     /// Returns the caches after this name, in the order of their names; the second value is `true` if they are the
     /// last.
-    pub fn list(&self, after: &str, count_max: usize) -> (Vec<CacheStatus>, bool) {
+    pub fn list(&self, after: &str, count_max: usize, is_shown: impl Fn(&str) -> bool) -> (Vec<CacheStatus>, bool) {
         let mut caches = self.all();
-        caches.retain(|cache| cache.name.as_str() > after);
+        caches.retain(|cache| cache.name.as_str() > after && is_shown(cache.name.as_str()));
         caches.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let is_last = caches.len() <= count_max;
         (caches.iter().take(count_max).map(|cache| cache.status()).collect(), is_last)
@@ -346,7 +346,7 @@ impl Caches {
     }
 
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> std::fmt::Result {
-        let (all, _) = self.list("", CACHES_MAX);
+        let (all, _) = self.list("", CACHES_MAX, |_| true);
         let rows = |value: fn(&StripeStats) -> u64| -> Vec<(String, u64)> {
             all.iter().map(|cache| (cache.name.to_string(), value(&cache.stats))).collect()
         };

@@ -354,9 +354,9 @@ async fn caches_are_made_described_and_deleted() {
     let names = |(caches, is_last): (Vec<CacheStatus>, bool)| {
         (caches.iter().map(|cache| cache.name.to_string()).collect::<Vec<_>>(), is_last)
     };
-    assert_eq!(names(broker.caches.list("", 10)), (vec!["a".to_owned(), "b".to_owned()], true));
-    assert_eq!(names(broker.caches.list("", 1)), (vec!["a".to_owned()], false));
-    assert_eq!(names(broker.caches.list("a", 1)), (vec!["b".to_owned()], true));
+    assert_eq!(names(broker.caches.list("", 10, |_| true)), (vec!["a".to_owned(), "b".to_owned()], true));
+    assert_eq!(names(broker.caches.list("", 1, |_| true)), (vec!["a".to_owned()], false));
+    assert_eq!(names(broker.caches.list("a", 1, |_| true)), (vec!["b".to_owned()], true));
     let cache = broker.caches.open("b").expect("there");
     put(&cache, "k", "v");
     let left = cache.peek(b"k", |found| found.and_then(|found| found.expires_ms)).expect("a time")

@@ -117,10 +117,15 @@ fn members_of(group: &Group, protocol: &str) -> Vec<GroupMember> {
 
 impl Groups {
     /// Returns at most `count_max` groups after this name, ordered by name, and `true` if they are the last ones.
-    pub async fn list(&self, after: &str, count_max: usize) -> Outcome<(Vec<GroupSummary>, bool)> {
+    pub async fn list(
+        &self,
+        after: &str,
+        count_max: usize,
+        is_shown: impl Fn(&str) -> bool,
+    ) -> Outcome<(Vec<GroupSummary>, bool)> {
         let coordinator = self.restored().await?;
         let mut cells = coordinator.cells();
-        cells.retain(|cell| cell.name.as_str() > after);
+        cells.retain(|cell| cell.name.as_str() > after && is_shown(cell.name.as_str()));
         cells.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let is_last = cells.len() <= count_max;
         Ok((cells.iter().take(count_max).map(|cell| self.summary(cell)).collect(), is_last))

@@ -176,7 +176,7 @@ async fn queues_of_share_groups_are_nobody_elses() {
     let broker = start(None);
     let from = prepared(&broker, Storage::Memory, &[1]).await;
     let name = from.queue.as_str();
-    assert_eq!(broker.queues.list("", "", 10).await.expect("listed").0, []);
+    assert_eq!(broker.queues.list("", "", 10, |_| true).await.expect("listed").0, []);
     assert_eq!(broker.queues.over("t").await.expect("listed"), []);
     let missing = Some(ErrorKind::NotFound);
     assert_eq!(broker.queues.get(name).await.map_err(|error| error.kind).err(), missing);

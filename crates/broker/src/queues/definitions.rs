@@ -314,10 +314,18 @@ impl Queues {
 
     /// Returns the queues whose names begin with `prefix` and follow `after`, in the order of their names; the second
     /// value is `true` if they are the last.
-    pub async fn list(&self, prefix: &str, after: &str, max: usize) -> Result<(Vec<Arc<QueueDefinition>>, bool)> {
+    pub async fn list(
+        &self,
+        prefix: &str,
+        after: &str,
+        max: usize,
+        is_shown: impl Fn(&str) -> bool,
+    ) -> Result<(Vec<Arc<QueueDefinition>>, bool)> {
         let by_name = self.table().await?;
-        let is_meant =
-            |name: &&QueueName| name.as_str().starts_with(prefix) && name.as_str() > after && !name.is_internal();
+        let is_meant = |name: &&QueueName| {
+            let text = name.as_str();
+            text.starts_with(prefix) && text > after && !name.is_internal() && is_shown(text)
+        };
         let mut names: Vec<&QueueName> = by_name.keys().filter(is_meant).collect();
         names.sort_unstable();
         let is_last = names.len() <= max;

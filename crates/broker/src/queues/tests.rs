@@ -326,7 +326,7 @@ async fn a_queue_is_restored_with_its_leases() {
     assert_eq!(broker.queues.get("jobs").await.map_err(|error| error.kind), Err(ErrorKind::NotFound));
     assert_eq!(
         broker
-            .list_topics("", 10)
+            .list_topics("", 10, |_| true)
             .0
             .iter()
             .map(|topic| topic.name.as_str())

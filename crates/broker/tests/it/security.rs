@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use broker::{Broker, ConfiguredUser, Door, LoginSource, SecuritySettings, Settings};
+use broker::{Broker, ConfiguredUser, Door, Identity, LoginSource, SecuritySettings, Settings};
 use engine::ErrorKind;
 use engine::ids::INTERNAL_TOPICS;
 use engine::security::{
-    Acl, AclFilter, Credential, Mechanism, Operation, Pattern, Principal, Resource, ResourceKind, UserName,
+    Acl, AclFilter, Credential, Mechanism, Operation, Pattern, PatternKind, Principal, Resource, ResourceKind,
+    RoleName, UserName,
 };
 
 use crate::durable::open_with;
@@ -23,7 +24,7 @@ fn credential(mechanism: Mechanism, password: &str) -> Credential {
 
 fn allow(user: &str, operation: Operation, topic: &str) -> Acl {
     Acl {
-        pattern: Pattern { kind: ResourceKind::Topic, name: topic.into(), is_prefix: false },
+        pattern: Pattern { kind: ResourceKind::Topic, name: topic.into(), matching: PatternKind::Literal },
         principal: Principal::User(name(user)),
         host: "*".into(),
         operation,
@@ -50,7 +51,8 @@ async fn log_in(broker: &Broker, user: &str, password: &str) -> Result<String, E
 }
 
 fn may(broker: &Broker, user: &str, operation: Operation, topic: &str) -> bool {
-    let outcome = broker.security.authorize(&name(user), "127.0.0.1", operation, &Resource::topic(topic));
+    let identity = Identity::new(name(user), [], "127.0.0.1");
+    let outcome = broker.security.authorize(&identity, operation, &Resource::topic(topic));
     assert!(outcome.as_ref().err().is_none_or(|error| error.kind == ErrorKind::Denied));
     outcome.is_ok()
 }
@@ -90,7 +92,7 @@ async fn changes_survive_a_restart() {
     assert!(may(&broker, "ann", Operation::Read, "t") && may(&broker, "ann", Operation::Write, "t"));
     broker.security.delete_credentials(vec![(name("bob"), Mechanism::Sha512)]).await.expect("gone");
     let filter = AclFilter { operation: Some(Operation::Write), ..AclFilter::default() };
-    let gone = broker.security.delete_acls(vec![filter.clone(), filter]).await.expect("gone");
+    let gone = broker.security.delete_acls(vec![filter.clone(), filter], |_| true).await.expect("gone");
     assert_eq!(gone, vec![vec![allow("ann", Operation::Write, "t")]; 2]);
     drop(broker);
 
@@ -105,7 +107,7 @@ async fn changes_survive_a_restart() {
             [allow("ann", Operation::Read, "t")]
         );
         // No client can read the topic of users, or see that it exists.
-        assert!(broker.list_topics("", 100).0.is_empty());
+        assert!(broker.list_topics("", 100, |_| true).0.is_empty());
         assert_eq!(broker.describe_topic("_security").expect_err("hidden").kind, ErrorKind::NotFound);
         assert!(broker.create_topic("_security", engine::TopicSettings::of_broker()).await.is_err());
         assert!(
@@ -117,6 +119,30 @@ async fn changes_survive_a_restart() {
                 .is_err()
         );
     }
+}
+
+/// What roles allow is known again after a restart, like the entries themselves.
+#[tokio::test(flavor = "multi_thread")]
+async fn members_of_roles_survive_a_restart() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let role = |name| RoleName::parse(name).expect("a name");
+    let of_role = Acl { principal: Principal::Role(role("sales")), ..allow("ann", Operation::Read, "t") };
+    let broker = reopen(dir.path());
+    broker.security.create_acls(vec![of_role]).await.expect("kept");
+    for (user, given) in [("ann", "sales"), ("ann", "publisher"), ("bob", "sales")] {
+        broker.security.set_member(name(user), role(given), true).await.expect("kept");
+    }
+    broker.security.set_member(name("bob"), role("sales"), false).await.expect("gone");
+    broker.security.set_member(name("eve"), role("sales"), false).await.expect("there was nothing to do");
+    assert!(may(&broker, "ann", Operation::Read, "t") && !may(&broker, "bob", Operation::Read, "t"));
+    drop(broker);
+
+    let broker = reopen(dir.path());
+    assert!(!may(&broker, "ann", Operation::Read, "t"), "nothing is allowed before it was read");
+    let members = broker.security.members().await.expect("read");
+    assert_eq!(members, [(name("ann"), vec![role("publisher"), role("sales")])]);
+    assert!(may(&broker, "ann", Operation::Read, "t") && may(&broker, "ann", Operation::Write, "any"));
+    assert!(!may(&broker, "ann", Operation::Read, "any") && !may(&broker, "bob", Operation::Read, "t"));
 }
 
 /// Between two restores, connected clients keep their permissions, and nothing that was changed is lost.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Broker, Direct, Origin, Published, Settings, Subscribe, Subscription, Wakes};
+use broker::{Broker, Direct, Origin, Permit, Published, Settings, Subscribe, Subscription, Wakes};
 use engine::{Acks, BatchBuilder, Delivery, DraftBatch, Error, Missing, Overflow, Pattern, Result, SourceId, Start};
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
@@ -54,6 +54,7 @@ pub fn ask(pattern: &str) -> Subscribe {
         credit: u64::MAX,
         missing: Missing::Create,
         is_channel: false,
+        permit: Permit::ALL,
         origin: Origin::default(),
         direct: None,
     }

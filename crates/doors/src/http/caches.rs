@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Extension, Path, Request, State};
 use axum::http::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::Response;
-use broker::Cache;
+use broker::{Cache, Identity};
 use bytes::Bytes;
 use engine::cache::{CacheSettings, CacheStatus, Condition, Eviction, ScanCursor, Stored, Ttl};
+use engine::security::ResourceKind;
 use engine::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -24,10 +25,15 @@ const SCAN_STEPS_MAX: usize = 128;
 /// Response header with the expiry of an entry, in milliseconds since 1970.
 const EXPIRES: &str = "thalweg-expires-ms";
 
-pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
+pub(super) async fn list(
+    State(http): State<Arc<Http>>,
+    Extension(identity): Extension<Arc<Identity>>,
+    uri: Uri,
+) -> Result<Response> {
     let query = Query::parse(&uri, &["after", "max"])?;
     let after = query.text("after").unwrap_or_default();
-    let (caches, is_last) = http.broker.caches.list(after, query.list_count()?);
+    let is_shown = |cache: &str| http.broker.is_shown(&identity, ResourceKind::Cache, cache);
+    let (caches, is_last) = http.broker.caches.list(after, query.list_count()?, is_shown);
     let caches: Vec<Value> = caches.iter().map(shown).collect();
     Ok(codec::json(StatusCode::OK, &json!({ "caches": caches, "is_last": is_last })))
 }

@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use broker::{Held, Published, TopicStatus};
+use broker::{Held, Identity, Published, TopicStatus};
 use bytes::{Bytes, BytesMut};
 use engine::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX};
 use engine::queue::QueueName;
@@ -50,7 +50,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
         let caller = parts.extensions.get::<net::http::Caller>();
-        caller.map(Self::of).ok_or_else(|| Error::new(ErrorKind::Internal, "a request has no connection").into())
+        let identity = parts.extensions.get::<Arc<Identity>>();
+        let peer = caller.zip(identity).map(|(caller, identity)| Self::of(caller, identity.clone()));
+        peer.ok_or_else(|| Error::new(ErrorKind::Internal, "a request has no connection").into())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Maps kinds of errors to HTTP status codes, and defines the form of an error in a body.
 
 use axum::extract::ws::{CloseCode, close_code};
-use axum::http::header::RETRY_AFTER;
+use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use engine::{Error, ErrorKind, RetryClass};
@@ -13,6 +13,9 @@ pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
 
 /// Header with the address of the broker that answers the request, in errors with the class redirect.
 const LEADER: HeaderName = HeaderName::from_static("thalweg-leader");
+
+/// Login that a request without a valid one needs (RFC 7617).
+const CHALLENGE: HeaderValue = HeaderValue::from_static("Basic realm=\"thalweg\", charset=\"UTF-8\"");
 
 pub(super) fn status_of(kind: ErrorKind) -> StatusCode {
     match kind {
@@ -101,6 +104,9 @@ impl IntoResponse for Failure {
         if self.error.retry_after_ms > 0 {
             let seconds = HeaderValue::from(self.error.retry_after_ms.div_ceil(1000));
             response.headers_mut().insert(RETRY_AFTER, seconds);
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, CHALLENGE);
         }
         let leader = self.error.redirect.and_then(|address| HeaderValue::from_str(&address).ok());
         if let Some(leader) = leader {

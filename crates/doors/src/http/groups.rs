@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
-use broker::{GroupStatus, GroupSummary, ResetTo};
+use broker::{GroupStatus, GroupSummary, Identity, ResetTo};
 use engine::groups::GroupName;
+use engine::security::{Operation, Resource, ResourceKind};
 use engine::{Error, Offset, PartitionId, Start};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,11 +16,16 @@ use super::Http;
 use super::codec::{self, Query, Topic};
 use super::errors::Result;
 
-pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
+pub(super) async fn list(
+    State(http): State<Arc<Http>>,
+    Extension(identity): Extension<Arc<Identity>>,
+    uri: Uri,
+) -> Result<Response> {
     let query = Query::parse(&uri, &["after", "max"])?;
     let count_max = query.list_count()?;
-    let (groups, is_last) =
-        http.broker.groups.list(query.text("after").unwrap_or_default(), count_max).await.map_err(Error::from)?;
+    let is_shown = |group: &str| http.broker.is_shown(&identity, ResourceKind::Group, group);
+    let listed = http.broker.groups.list(query.text("after").unwrap_or_default(), count_max, is_shown).await;
+    let (groups, is_last) = listed.map_err(Error::from)?;
     let groups: Vec<Value> = groups.iter().map(summary).collect();
     Ok(codec::json(StatusCode::OK, &json!({ "groups": groups, "is_last": is_last })))
 }
@@ -108,9 +114,15 @@ impl ResetIn {
     }
 }
 
-pub(super) async fn reset(State(http): State<Arc<Http>>, Topic(group): Topic, request: Request) -> Result<Response> {
+pub(super) async fn reset(
+    State(http): State<Arc<Http>>,
+    Extension(identity): Extension<Arc<Identity>>,
+    Topic(group): Topic,
+    request: Request,
+) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
     let wanted: ResetIn = codec::whole_json(&http.bodies, request).await?;
+    http.broker.security.authorize(&identity, Operation::Read, &Resource::topic(&wanted.topic))?;
     let group = GroupName::parse(&group)?;
     let to = wanted.to()?;
     let reset = http.broker.groups.reset_offsets(&group, &wanted.topic, &wanted.partitions, &to, wanted.dry_run).await;

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::http::header::HOST;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use broker::{Broker, FREE_BYTES, Fetched, Held, Origin, Subscribe, TopicStatus, Wakes};
+use broker::{Broker, FREE_BYTES, Fetched, Held, Identity, Origin, Permit, Subscribe, TopicStatus, Wakes};
 use engine::partitioner::for_key;
+use engine::security::{Operation, Resource, ResourceKind};
 use engine::{
     Acks, BatchBuilder, DraftBatch, Error, ErrorKind, Missing, Offset, PartitionId, Pattern, Record, RecordBatch,
     Start, TopicSettings,
@@ -215,7 +216,7 @@ pub(super) async fn events(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response> {
-    let mut request = subscribe(&uri, &topic, &peer)?;
+    let mut request = subscribe(&http.broker, &uri, &topic, &peer)?;
     let is_resumable = matches!(request.pattern, Pattern::Topic(_)) && request.group.is_none();
     if let (true, Some(last)) = (is_resumable, headers.get(LAST_EVENT_ID)) {
         let text = last.to_str().map_err(|error| Error::invalid(format!("{LAST_EVENT_ID}: {error}")))?;
@@ -232,7 +233,7 @@ pub(super) async fn web_socket(
     uri: Uri,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response> {
-    let request = subscribe(&uri, &topic, &peer)?;
+    let request = subscribe(&http.broker, &uri, &topic, &peer)?;
     let upgrade = upgrade.map_err(|rejection| {
         let error = Error::invalid(format!("this path is a WebSocket: {}", rejection.body_text()));
         Failure::with_status(error, rejection.status())
@@ -245,7 +246,7 @@ pub(super) async fn web_socket(
     Ok(upgrade.on_upgrade(move |socket| session.run(socket)))
 }
 
-fn subscribe(uri: &Uri, topic: &str, peer: &Peer) -> Result<Subscribe> {
+fn subscribe(broker: &Arc<Broker>, uri: &Uri, topic: &str, peer: &Peer) -> Result<Subscribe> {
     let query = Query::parse(uri, &STREAM_PARAMETERS)?;
     let start = match (query.text("start"), query.get("timestamp_ms")?) {
         (Some(_), Some(_)) => return Err(Error::invalid("set start or timestamp_ms, not both").into()),
@@ -265,8 +266,16 @@ fn subscribe(uri: &Uri, topic: &str, peer: &Peer) -> Result<Subscribe> {
         credit: u64::MAX,
         missing: Missing::Refuse,
         is_channel: false,
+        permit: permit(broker, &peer.identity),
         origin: Origin { connection: peer.id, thread: None },
         direct: None,
+    })
+}
+
+/// Returns the permit of a client's subscription.
+fn permit(broker: &Broker, identity: &Arc<Identity>) -> Permit {
+    broker.security.permit(identity.clone(), |security, identity, topic, _| {
+        security.allows(identity, Operation::Read, &Resource::topic(topic.as_str()))
     })
 }
 
@@ -283,27 +292,39 @@ fn resume(last_event_id: &str) -> Result<Start> {
         .ok_or_else(|| Error::invalid(format!("{LAST_EVENT_ID}: '{last_event_id}' is not <partition>:<offset>")).into())
 }
 
-pub(super) async fn list_topics(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
+pub(super) async fn list_topics(
+    State(http): State<Arc<Http>>,
+    Extension(identity): Extension<Arc<Identity>>,
+    uri: Uri,
+) -> Result<Response> {
     let query = Query::parse(&uri, &["after", "max"])?;
     let count_max = query.list_count()?;
-    let (topics, is_last) = page_of_topics(&http.broker, query.text("after").unwrap_or_default(), count_max).await?;
+    let (topics, is_last) =
+        page_of_topics(&http.broker, &identity, query.text("after").unwrap_or_default(), count_max).await?;
     let topics = TopicsOut { topics: topics.iter().map(TopicOut::new).collect(), is_last };
     Ok(codec::json(StatusCode::OK, &topics))
 }
 
 /// Returns a page of topics. If there are many topics, pages are collected one at a time on a thread that serves no
 /// connection, and further requests wait.
-async fn page_of_topics(broker: &Arc<Broker>, after: &str, count_max: usize) -> Result<(Vec<TopicStatus>, bool)> {
+async fn page_of_topics(
+    broker: &Arc<Broker>,
+    identity: &Arc<Identity>,
+    after: &str,
+    count_max: usize,
+) -> Result<(Vec<TopicStatus>, bool)> {
     if broker.topic_count() <= TOPICS_AT_ONCE {
-        return Ok(broker.list_topics(after, count_max));
+        let is_shown = |topic: &str| broker.is_shown(identity, ResourceKind::Topic, topic);
+        return Ok(broker.list_topics(after, count_max, is_shown));
     }
     // The semaphore is never closed.
     let turn = LONG_LISTS.acquire().await.ok();
     let broker = broker.clone();
+    let identity = identity.clone();
     let after = after.to_owned();
     let listed = tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        broker.list_topics(&after, count_max)
+        broker.list_topics(&after, count_max, |topic| broker.is_shown(&identity, ResourceKind::Topic, topic))
     });
     listed
         .await

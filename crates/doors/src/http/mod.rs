@@ -1,5 +1,6 @@
 //! The HTTP door: REST, server-sent events and WebSockets, and endpoints for operation.
 
+mod access;
 mod caches;
 mod codec;
 mod cors;
@@ -23,12 +24,13 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderValue, Method};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use broker::metrics::{Collect, Exposition};
-use broker::{Answers, Broker, Doors, FREE_BYTES};
+use broker::{Answers, Broker, Doors, FREE_BYTES, Identity};
 use bytes::Bytes;
+use engine::security::Operation;
 use engine::{Error, ErrorKind};
 use futures_util::TryFutureExt;
 use hyper::body::Body as _;
@@ -43,6 +45,7 @@ use net::{Acceptor, Connections, Drain};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
+use access::{Gate, Needs};
 use codec::BodyLimits;
 use errors::{Failure, Result};
 use metrics::MetricsPages;
@@ -70,6 +73,7 @@ pub struct Settings {
     pub body_bytes_max: usize,
     /// `true` if clients on other machines may connect without TLS.
     pub allow_plain: bool,
+    pub is_login_required: bool,
     /// TLS settings. If set, clients may also use TLS, on the same port.
     pub tls: Option<Arc<Tls>>,
     /// Host names that are served; if empty, any. On a loopback address, only the names of this machine and these are
@@ -90,6 +94,7 @@ impl Default for Settings {
             header_timeout: Duration::from_secs(5),
             body_bytes_max: 4 << 20,
             allow_plain: false,
+            is_login_required: false,
             tls: None,
             hosts: Vec::new(),
             cors_origins: Vec::new(),
@@ -130,80 +135,252 @@ impl Settings {
 struct Route {
     method: Method,
     path: &'static str,
+    needs: Needs,
     serve: fn(MethodFilter) -> MethodRouter<Arc<Http>>,
 }
 
 /// All routes of this door.
 static ROUTES: [Route; 45] = [
-    Route { method: Method::GET, path: "/", serve: |method| on(method, map::help) },
-    Route { method: Method::GET, path: "/v1/topics", serve: |method| on(method, map::list_topics) },
-    Route { method: Method::PUT, path: "/v1/topics/{topic}", serve: |method| on(method, map::create_topic) },
-    Route { method: Method::GET, path: "/v1/topics/{topic}", serve: |method| on(method, map::describe_topic) },
-    Route { method: Method::PATCH, path: "/v1/topics/{topic}", serve: |method| on(method, map::alter_topic) },
-    Route { method: Method::DELETE, path: "/v1/topics/{topic}", serve: |method| on(method, map::delete_topic) },
-    Route { method: Method::POST, path: "/v1/topics/{topic}/records", serve: |method| on(method, map::publish) },
-    Route { method: Method::GET, path: "/v1/topics/{topic}/records", serve: |method| on(method, map::fetch) },
+    Route { method: Method::GET, path: "/", needs: Needs::Nothing, serve: |method| on(method, map::help) },
+    Route {
+        method: Method::GET,
+        path: "/v1/topics",
+        needs: Needs::Login,
+        serve: |method| on(method, map::list_topics),
+    },
+    Route {
+        method: Method::PUT,
+        path: "/v1/topics/{topic}",
+        needs: Needs::CreateTopic,
+        serve: |method| on(method, map::create_topic),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/topics/{topic}",
+        needs: Needs::Topic(Operation::Describe),
+        serve: |method| on(method, map::describe_topic),
+    },
+    Route {
+        method: Method::PATCH,
+        path: "/v1/topics/{topic}",
+        needs: Needs::Topic(Operation::AlterConfigs),
+        serve: |method| on(method, map::alter_topic),
+    },
+    Route {
+        method: Method::DELETE,
+        path: "/v1/topics/{topic}",
+        needs: Needs::Topic(Operation::Delete),
+        serve: |method| on(method, map::delete_topic),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/topics/{topic}/records",
+        needs: Needs::Publish,
+        serve: |method| on(method, map::publish),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/topics/{topic}/records",
+        needs: Needs::Topic(Operation::Read),
+        serve: |method| on(method, map::fetch),
+    },
     Route {
         method: Method::DELETE,
         path: "/v1/topics/{topic}/records",
+        needs: Needs::Topic(Operation::Delete),
         serve: |method| on(method, map::delete_records),
     },
-    Route { method: Method::GET, path: "/v1/topics/{topic}/events", serve: |method| on(method, map::events) },
-    Route { method: Method::GET, path: "/v1/topics/{topic}/ws", serve: |method| on(method, map::web_socket) },
-    Route { method: Method::GET, path: "/v1/queues", serve: |method| on(method, queues::list) },
-    Route { method: Method::PUT, path: "/v1/queues/{queue}", serve: |method| on(method, queues::create) },
-    Route { method: Method::GET, path: "/v1/queues/{queue}", serve: |method| on(method, queues::describe) },
-    Route { method: Method::PATCH, path: "/v1/queues/{queue}", serve: |method| on(method, queues::alter) },
-    Route { method: Method::DELETE, path: "/v1/queues/{queue}", serve: |method| on(method, queues::delete) },
-    Route { method: Method::POST, path: "/v1/queues/{queue}/messages", serve: |method| on(method, queues::send) },
-    Route { method: Method::GET, path: "/v1/queues/{queue}/messages", serve: |method| on(method, queues::peek) },
-    Route { method: Method::DELETE, path: "/v1/queues/{queue}/messages", serve: |method| on(method, queues::purge) },
-    Route { method: Method::POST, path: "/v1/queues/{queue}/receive", serve: |method| on(method, queues::receive) },
-    Route { method: Method::POST, path: "/v1/queues/{queue}/acks", serve: |method| on(method, queues::ack) },
-    Route { method: Method::POST, path: "/v1/queues/{queue}/nacks", serve: |method| on(method, queues::nack) },
-    Route { method: Method::POST, path: "/v1/queues/{queue}/extensions", serve: |method| on(method, queues::extend) },
-    Route { method: Method::POST, path: "/v1/queues/{queue}/seek", serve: |method| on(method, queues::seek) },
+    Route {
+        method: Method::GET,
+        path: "/v1/topics/{topic}/events",
+        needs: Needs::Login,
+        serve: |method| on(method, map::events),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/topics/{topic}/ws",
+        needs: Needs::Login,
+        serve: |method| on(method, map::web_socket),
+    },
+    Route { method: Method::GET, path: "/v1/queues", needs: Needs::Login, serve: |method| on(method, queues::list) },
+    Route {
+        method: Method::PUT,
+        path: "/v1/queues/{queue}",
+        needs: Needs::Queue(Operation::Create),
+        serve: |method| on(method, queues::create),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/queues/{queue}",
+        needs: Needs::Queue(Operation::Describe),
+        serve: |method| on(method, queues::describe),
+    },
+    Route {
+        method: Method::PATCH,
+        path: "/v1/queues/{queue}",
+        needs: Needs::Queue(Operation::Alter),
+        serve: |method| on(method, queues::alter),
+    },
+    Route {
+        method: Method::DELETE,
+        path: "/v1/queues/{queue}",
+        needs: Needs::Queue(Operation::Delete),
+        serve: |method| on(method, queues::delete),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/queues/{queue}/messages",
+        needs: Needs::Queue(Operation::Write),
+        serve: |method| on(method, queues::send),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/queues/{queue}/messages",
+        needs: Needs::Queue(Operation::Read),
+        serve: |method| on(method, queues::peek),
+    },
+    Route {
+        method: Method::DELETE,
+        path: "/v1/queues/{queue}/messages",
+        needs: Needs::Queue(Operation::Delete),
+        serve: |method| on(method, queues::purge),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/queues/{queue}/receive",
+        needs: Needs::Queue(Operation::Read),
+        serve: |method| on(method, queues::receive),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/queues/{queue}/acks",
+        needs: Needs::Queue(Operation::Read),
+        serve: |method| on(method, queues::ack),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/queues/{queue}/nacks",
+        needs: Needs::Queue(Operation::Read),
+        serve: |method| on(method, queues::nack),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/queues/{queue}/extensions",
+        needs: Needs::Queue(Operation::Read),
+        serve: |method| on(method, queues::extend),
+    },
+    Route {
+        method: Method::POST,
+        path: "/v1/queues/{queue}/seek",
+        needs: Needs::Queue(Operation::Alter),
+        serve: |method| on(method, queues::seek),
+    },
     Route {
         method: Method::POST,
         path: "/v1/queues/{queue}/redrives",
+        needs: Needs::Queue(Operation::Alter),
         serve: |method| on(method, queues::start_redrive),
     },
     Route {
         method: Method::GET,
         path: "/v1/queues/{queue}/redrives",
+        needs: Needs::Queue(Operation::Describe),
         serve: |method| on(method, queues::list_redrives),
     },
     Route {
         method: Method::DELETE,
         path: "/v1/queues/{queue}/redrives/{redrive}",
+        needs: Needs::Queue(Operation::Alter),
         serve: |method| on(method, queues::cancel_redrive),
     },
-    Route { method: Method::GET, path: "/v1/caches", serve: |method| on(method, caches::list) },
-    Route { method: Method::PUT, path: "/v1/caches/{cache}", serve: |method| on(method, caches::create) },
-    Route { method: Method::GET, path: "/v1/caches/{cache}", serve: |method| on(method, caches::describe) },
-    Route { method: Method::DELETE, path: "/v1/caches/{cache}", serve: |method| on(method, caches::delete) },
-    Route { method: Method::GET, path: "/v1/caches/{cache}/entries", serve: |method| on(method, caches::entries) },
-    Route { method: Method::DELETE, path: "/v1/caches/{cache}/entries", serve: |method| on(method, caches::flush) },
-    Route { method: Method::GET, path: "/v1/caches/{cache}/entries/{key}", serve: |method| on(method, caches::get) },
-    Route { method: Method::PUT, path: "/v1/caches/{cache}/entries/{key}", serve: |method| on(method, caches::put) },
+    Route { method: Method::GET, path: "/v1/caches", needs: Needs::Login, serve: |method| on(method, caches::list) },
+    Route {
+        method: Method::PUT,
+        path: "/v1/caches/{cache}",
+        needs: Needs::Cache(Operation::Create),
+        serve: |method| on(method, caches::create),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/caches/{cache}",
+        needs: Needs::Cache(Operation::Describe),
+        serve: |method| on(method, caches::describe),
+    },
+    Route {
+        method: Method::DELETE,
+        path: "/v1/caches/{cache}",
+        needs: Needs::Cache(Operation::Delete),
+        serve: |method| on(method, caches::delete),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/caches/{cache}/entries",
+        needs: Needs::Cache(Operation::Read),
+        serve: |method| on(method, caches::entries),
+    },
+    Route {
+        method: Method::DELETE,
+        path: "/v1/caches/{cache}/entries",
+        needs: Needs::Cache(Operation::Delete),
+        serve: |method| on(method, caches::flush),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/caches/{cache}/entries/{key}",
+        needs: Needs::Entry(Operation::Read),
+        serve: |method| on(method, caches::get),
+    },
+    Route {
+        method: Method::PUT,
+        path: "/v1/caches/{cache}/entries/{key}",
+        needs: Needs::Entry(Operation::Write),
+        serve: |method| on(method, caches::put),
+    },
     Route {
         method: Method::DELETE,
         path: "/v1/caches/{cache}/entries/{key}",
+        needs: Needs::Entry(Operation::Write),
         serve: |method| on(method, caches::remove),
     },
     Route {
         method: Method::POST,
         path: "/v1/caches/{cache}/entries/{key}/add",
+        needs: Needs::Count,
         serve: |method| on(method, caches::add),
     },
-    Route { method: Method::GET, path: "/v1/groups", serve: |method| on(method, groups::list) },
-    Route { method: Method::GET, path: "/v1/groups/{group}", serve: |method| on(method, groups::describe) },
-    Route { method: Method::DELETE, path: "/v1/groups/{group}", serve: |method| on(method, groups::delete) },
-    Route { method: Method::PUT, path: "/v1/groups/{group}/offsets", serve: |method| on(method, groups::reset) },
-    Route { method: Method::GET, path: "/v1/openapi.json", serve: |method| on(method, map::openapi) },
-    Route { method: Method::GET, path: METRICS, serve: |method| on(method, map::metrics) },
-    Route { method: Method::GET, path: HEALTHZ, serve: |method| on(method, map::healthy) },
-    Route { method: Method::GET, path: READYZ, serve: |method| on(method, map::ready) },
+    Route { method: Method::GET, path: "/v1/groups", needs: Needs::Login, serve: |method| on(method, groups::list) },
+    Route {
+        method: Method::GET,
+        path: "/v1/groups/{group}",
+        needs: Needs::Group(Operation::Describe),
+        serve: |method| on(method, groups::describe),
+    },
+    Route {
+        method: Method::DELETE,
+        path: "/v1/groups/{group}",
+        needs: Needs::Group(Operation::Delete),
+        serve: |method| on(method, groups::delete),
+    },
+    Route {
+        method: Method::PUT,
+        path: "/v1/groups/{group}/offsets",
+        needs: Needs::Group(Operation::Read),
+        serve: |method| on(method, groups::reset),
+    },
+    Route {
+        method: Method::GET,
+        path: "/v1/openapi.json",
+        needs: Needs::Nothing,
+        serve: |method| on(method, map::openapi),
+    },
+    Route {
+        method: Method::GET,
+        path: METRICS,
+        needs: Needs::Cluster(Operation::Describe),
+        serve: |method| on(method, map::metrics),
+    },
+    Route { method: Method::GET, path: HEALTHZ, needs: Needs::Nothing, serve: |method| on(method, map::healthy) },
+    Route { method: Method::GET, path: READYZ, needs: Needs::Nothing, serve: |method| on(method, map::ready) },
 ];
 
 const METRICS: &str = "/metrics";
@@ -218,6 +395,7 @@ pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// State that all requests of the door share.
 struct Http {
     broker: Arc<Broker>,
+    is_login_required: bool,
     bodies: BodyLimits,
     open: Arc<OpenStreams>,
     /// Streams that take turns at their records.
@@ -256,14 +434,16 @@ struct Peer {
     connection: Arc<Connection>,
     /// Address of the client, as reported by trusted proxies.
     address: IpAddr,
+    /// On whose behalf the client acts.
+    identity: Arc<Identity>,
 }
 
 impl Peer {
-    fn of(caller: &Caller) -> Self {
+    fn of(caller: &Caller, identity: Arc<Identity>) -> Self {
         let connection = caller.connection.clone();
         let is_secure = caller.is_secure;
         let address = caller.address;
-        Self { id: connection.id, is_secure, drain: connection.drain(), connection, address }
+        Self { id: connection.id, is_secure, drain: connection.drain(), connection, address, identity }
     }
 }
 
@@ -272,7 +452,14 @@ impl Http {
         let all = Arc::new(Semaphore::new(BODIES_BYTES_MAX.max(settings.body_bytes_max)));
         let bodies = BodyLimits { bytes_max: settings.body_bytes_max, all };
         let crowd = Crowd::start();
-        Arc::new(Self { broker, bodies, open: Arc::default(), crowd, metrics: MetricsPages::default() })
+        Arc::new(Self {
+            broker,
+            is_login_required: settings.is_login_required,
+            bodies,
+            open: Arc::default(),
+            crowd,
+            metrics: MetricsPages::default(),
+        })
     }
 
     fn open(&self, kind: StreamKind) -> Open {
@@ -370,9 +557,10 @@ fn refusal_body(refusal: &Refusal) -> (HeaderValue, Bytes) {
 
 fn router(http: Arc<Http>) -> Router {
     let mut router = Router::new();
-    for Route { method, path, serve } in &ROUTES {
+    for Route { method, path, needs, serve } in &ROUTES {
         let filter = MethodFilter::try_from(method.clone()).expect("invariant: the table has standard methods only");
-        router = router.route(path, serve(filter));
+        let gate = Gate { http: http.clone(), needs: *needs };
+        router = router.route(path, serve(filter).layer(from_fn_with_state(gate, access::check)));
     }
     router
         .fallback(map::no_such_path)

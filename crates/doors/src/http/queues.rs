@@ -6,17 +6,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Extension, Path, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use broker::{
-    Broker, FREE_BYTES, Held, NewQueue, OutMessage, QueueStart, Receipt, Receive, Received, Redrive, RedriveState,
-    SEND_MAX, SeekTo, Sent,
+    Broker, FREE_BYTES, Held, Identity, NewQueue, OutMessage, QueueStart, Receipt, Receive, Received, Redrive,
+    RedriveState, SEND_MAX, SeekTo, Sent,
 };
 use bytes::Bytes;
 use engine::queue::{
     LeaseError, Message, MessageId, Phase, QueueDefinition, QueueName, QueueSettings, SettingValue, header,
 };
+use engine::security::{Operation, Resource, ResourceKind};
 use engine::{Error, ErrorKind, Offset, PartitionId, TopicName};
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -34,11 +35,16 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 const PEEK_TOGETHER: usize = 16;
 const PEEK_COUNT_DEFAULT: usize = 10;
 
-pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response> {
+pub(super) async fn list(
+    State(http): State<Arc<Http>>,
+    Extension(identity): Extension<Arc<Identity>>,
+    uri: Uri,
+) -> Result<Response> {
     let query = Query::parse(&uri, &["prefix", "after", "max"])?;
     let count_max = query.list_count()?;
     let text = |name| query.text(name).unwrap_or_default();
-    let (definitions, is_last) = http.broker.queues.list(text("prefix"), text("after"), count_max).await?;
+    let is_shown = |queue: &str| http.broker.is_shown(&identity, ResourceKind::Queue, queue);
+    let (definitions, is_last) = http.broker.queues.list(text("prefix"), text("after"), count_max, is_shown).await?;
     let mut queues = Vec::with_capacity(definitions.len());
     for definition in definitions {
         queues.push(shown(&http.broker, &definition).await?);
@@ -46,7 +52,12 @@ pub(super) async fn list(State(http): State<Arc<Http>>, uri: Uri) -> Result<Resp
     Ok(codec::json(StatusCode::OK, &json!({ "queues": queues, "is_last": is_last })))
 }
 
-pub(super) async fn create(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
+pub(super) async fn create(
+    State(http): State<Arc<Http>>,
+    Extension(identity): Extension<Arc<Identity>>,
+    Topic(queue): Topic,
+    request: Request,
+) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
     let given: Map<String, Value> = codec::optional_json(&http.bodies, request).await?.unwrap_or_default();
     let mut new = NewQueue::new(QueueName::parse(&queue)?);
@@ -64,6 +75,10 @@ pub(super) async fn create(State(http): State<Arc<Http>>, Topic(queue): Topic, r
             }
             setting => set(&mut new.settings, setting, &value)?,
         }
+    }
+    if let Some(topic) = &new.topic {
+        // A queue over a topic reads all of it.
+        http.broker.security.authorize(&identity, Operation::Read, &Resource::topic(topic.as_str()))?;
     }
     let existed = http.broker.queues.get(&queue).await.is_ok();
     let definition = http.broker.queues.create(new).await?;
@@ -628,11 +643,13 @@ struct RedriveIn {
 
 pub(super) async fn start_redrive(
     State(http): State<Arc<Http>>,
+    Extension(identity): Extension<Arc<Identity>>,
     Topic(queue): Topic,
     request: Request,
 ) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
     let RedriveIn { to, rate } = codec::optional_json(&http.bodies, request).await?.unwrap_or_default();
+    http.broker.authorize_redrive(&identity, to.as_deref())?;
     let redrive = http.broker.queues.start_redrive(&queue, to.as_deref(), rate).await?;
     let begun = http.broker.queues.redrives(&queue).into_iter().find(|begun| begun.id == redrive);
     let begun =

@@ -558,8 +558,13 @@ impl Session {
         let record = frame.publish.decode()?;
         let http = self.http.clone();
         let topic = self.topic.clone();
+        let identity = self.peer.identity.clone();
         Ok(Some(Box::pin(async move {
-            match map::publish_records(&http.broker, &topic, None, vec![record]).await {
+            let published = match http.broker.authorize_publish(&identity, &topic) {
+                Ok(()) => map::publish_records(&http.broker, &topic, None, vec![record]).await,
+                Err(error) => Err(error.into()),
+            };
+            match published {
                 Ok(published) => text(&FrameOut::Published(published)),
                 Err(failure) => text(&failure.body()),
             }

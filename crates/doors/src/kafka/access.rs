@@ -95,8 +95,8 @@ pub(super) fn need(key: i16, kind: ResourceKind) -> Option<Operation> {
 impl Caller {
     /// Checks that the caller may perform this operation.
     pub(super) fn may(&self, broker: &Broker, operation: Operation, resource: &Resource<'_>) -> Result<(), Code> {
-        broker.security.authorize(&self.user, &self.host, operation, resource).map_err(|error| {
-            tracing::debug!(host = self.host, %error, "not allowed");
+        broker.security.authorize(&self.identity, operation, resource).map_err(|error| {
+            tracing::debug!(host = self.identity.host(), %error, "not allowed");
             code_of(resource.kind)
         })
     }
@@ -109,7 +109,7 @@ impl Caller {
     /// Checks that the caller may obtain a producer id without a transaction: any client that may write to some topic
     /// may.
     pub(super) fn may_number(&self, broker: &Broker) -> Result<(), Code> {
-        if broker.security.authorize_any(&self.user, &self.host, Operation::Write, ResourceKind::Topic).is_ok() {
+        if broker.security.authorize_any(&self.identity, Operation::Write, ResourceKind::Topic).is_ok() {
             return Ok(());
         }
         self.may(broker, Operation::IdempotentWrite, &Resource::CLUSTER)
@@ -121,14 +121,13 @@ impl Caller {
         if !is_asked {
             return NOT_ASKED;
         }
-        let may =
-            |operation: &&Operation| broker.security.authorize(&self.user, &self.host, **operation, resource).is_ok();
+        let may = |operation: &&Operation| broker.security.authorize(&self.identity, **operation, resource).is_ok();
         let of_kind = operations_of(resource.kind).iter();
         of_kind.filter(may).fold(0, |bits, operation| bits | 1 << operation_code(*operation))
     }
 }
 
-/// Returns the operations that apply to a kind of resource.
+/// Returns the operations that apply to a kind of resource of Kafka.
 fn operations_of(kind: ResourceKind) -> &'static [Operation] {
     use Operation::{
         Alter, AlterConfigs, ClusterAction, Create, Delete, Describe, DescribeConfigs, IdempotentWrite, Read, Write,
@@ -140,6 +139,7 @@ fn operations_of(kind: ResourceKind) -> &'static [Operation] {
             &[Create, ClusterAction, DescribeConfigs, AlterConfigs, IdempotentWrite, Alter, Describe]
         }
         ResourceKind::Transaction => &[Describe, Write],
+        ResourceKind::Queue | ResourceKind::Cache | ResourceKind::Channel | ResourceKind::Schema => &[],
     }
 }
 
@@ -147,8 +147,8 @@ fn code_of(kind: ResourceKind) -> Code {
     match kind {
         ResourceKind::Topic => Code::TOPIC_AUTHORIZATION_FAILED,
         ResourceKind::Group => Code::GROUP_AUTHORIZATION_FAILED,
-        ResourceKind::Cluster => Code::CLUSTER_AUTHORIZATION_FAILED,
         ResourceKind::Transaction => Code::TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        _ => Code::CLUSTER_AUTHORIZATION_FAILED,
     }
 }
 
@@ -169,13 +169,14 @@ pub(super) fn operation_code(operation: Operation) -> i8 {
     }
 }
 
-/// Returns Kafka's number of a kind of resource.
-pub(super) fn kind_code(kind: ResourceKind) -> i8 {
+/// Returns Kafka's number of a kind of resource; `None` if Kafka has no such resources.
+pub(super) fn kind_code(kind: ResourceKind) -> Option<i8> {
     match kind {
-        ResourceKind::Topic => 2,
-        ResourceKind::Group => 3,
-        ResourceKind::Cluster => 4,
-        ResourceKind::Transaction => 5,
+        ResourceKind::Topic => Some(2),
+        ResourceKind::Group => Some(3),
+        ResourceKind::Cluster => Some(4),
+        ResourceKind::Transaction => Some(5),
+        ResourceKind::Queue | ResourceKind::Cache | ResourceKind::Channel | ResourceKind::Schema => None,
     }
 }
 
@@ -197,6 +198,6 @@ mod tests {
         let mut codes: Vec<i8> = Operation::ALL.iter().map(|operation| operation_code(*operation)).collect();
         codes.sort_unstable();
         assert_eq!(codes, (2..=12).collect::<Vec<_>>());
-        assert_eq!(ResourceKind::ALL.iter().map(|kind| kind_code(*kind)).collect::<Vec<_>>(), [2, 3, 4, 5]);
+        assert_eq!(ResourceKind::ALL.iter().filter_map(|kind| kind_code(*kind)).collect::<Vec<_>>(), [2, 3, 4, 5]);
     }
 }

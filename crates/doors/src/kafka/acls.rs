@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use broker::Broker;
-use engine::security::{Acl, AclFilter, Match, Operation, Pattern, Principal, Resource, ResourceKind};
+use engine::security::{Acl, AclFilter, Match, Operation, Pattern, PatternKind, Principal, Resource, ResourceKind};
 use engine::{Error, ErrorKind, Result};
 
 use super::access::{self, kind_code, operation_code};
@@ -71,11 +71,14 @@ pub(super) async fn describe_acls(
         Err(why) => (Vec::new(), why),
     };
     acls.sort_unstable_by(|a, b| a.pattern.cmp(&b.pattern));
-    let resources = acls.chunk_by(|a, b| a.pattern == b.pattern).map(|of_one| DescribeAclsResource {
-        resource_type: kind_code(of_one[0].pattern.kind),
-        resource_name: name_of(&of_one[0].pattern),
-        pattern_type: pattern_code(&of_one[0].pattern),
-        acls: of_one.iter().map(describe).collect(),
+    let resources = acls.chunk_by(|a, b| a.pattern == b.pattern).filter_map(|of_one| {
+        let (resource_type, pattern_type) = codes_of(&of_one[0].pattern)?;
+        Some(DescribeAclsResource {
+            resource_type,
+            resource_name: name_of(&of_one[0].pattern),
+            pattern_type,
+            acls: of_one.iter().map(describe).collect(),
+        })
     });
     DescribeAclsResponse { error_code: code.0, error_message, resources: resources.collect(), ..Default::default() }
 }
@@ -112,7 +115,7 @@ pub(super) async fn delete_acls(
         let outcome = match &allowed {
             Err(why) => Err(why.clone()),
             Ok(()) => match filter_of(filter) {
-                Ok(Some(filter)) => broker.security.delete_acls(vec![filter]).await.map_err(of_error),
+                Ok(Some(filter)) => broker.security.delete_acls(vec![filter], is_kafkas).await.map_err(of_error),
                 Ok(None) => Ok(Vec::new()),
                 Err(error) => Err(of_error(error)),
             },
@@ -120,7 +123,7 @@ pub(super) async fn delete_acls(
         filter_results.push(match outcome {
             Ok(gone) => DeleteAclsFilterResult {
                 error_message: None,
-                matching_acls: gone.iter().flatten().map(deleted).collect(),
+                matching_acls: gone.iter().flatten().filter_map(deleted).collect(),
                 ..Default::default()
             },
             Err((Code(error_code), error_message)) => {
@@ -146,15 +149,15 @@ fn acl_of(creation: AclCreation) -> Result<Acl> {
         .ok_or_else(|| Error::invalid("the operation is missing: name one operation"))?;
     let is_allowed = permission_of(creation.permission_type)?
         .ok_or_else(|| Error::invalid("the permission type is missing: use allow or deny"))?;
-    let is_prefix = match creation.resource_pattern_type {
-        LITERAL => false,
-        PREFIXED => true,
+    let matching = match creation.resource_pattern_type {
+        LITERAL => PatternKind::Literal,
+        PREFIXED => PatternKind::Prefix,
         other => {
             return Err(Error::invalid(format!("the pattern type of an entry is literal or prefixed, not {other}")));
         }
     };
     Ok(Acl {
-        pattern: Pattern { kind, name: to_ours(kind, creation.resource_name), is_prefix },
+        pattern: Pattern { kind, name: to_ours(kind, creation.resource_name), matching },
         principal: Principal::parse(&creation.principal)?,
         host: creation.host,
         operation,
@@ -196,7 +199,7 @@ fn kind_of(code: i8) -> Result<Option<ResourceKind>> {
     if code == ANY {
         return Ok(None);
     }
-    let known = ResourceKind::ALL.iter().copied().find(|kind| kind_code(*kind) == code);
+    let known = ResourceKind::ALL.iter().copied().find(|kind| kind_code(*kind) == Some(code));
     known.map(Some).ok_or_else(|| Error::invalid(format!("access control of resource type {code} is not supported")))
 }
 
@@ -221,8 +224,19 @@ fn permission_code(acl: &Acl) -> i8 {
     if acl.is_allowed { ALLOW } else { DENY }
 }
 
-fn pattern_code(pattern: &Pattern) -> i8 {
-    if pattern.is_prefix { PREFIXED } else { LITERAL }
+/// Returns the type of resource and the type of pattern in Kafka's numbers; `None` if Kafka has no entries for such a
+/// pattern, so that its clients neither see nor delete them.
+fn codes_of(pattern: &Pattern) -> Option<(i8, i8)> {
+    let of_pattern = match pattern.matching {
+        PatternKind::Literal => LITERAL,
+        PatternKind::Prefix => PREFIXED,
+        PatternKind::Glob => return None,
+    };
+    Some((kind_code(pattern.kind)?, of_pattern))
+}
+
+fn is_kafkas(acl: &Acl) -> bool {
+    codes_of(&acl.pattern).is_some()
 }
 
 fn to_ours(kind: ResourceKind, name: String) -> String {
@@ -248,17 +262,18 @@ fn describe(acl: &Acl) -> AclDescription {
     }
 }
 
-fn deleted(acl: &Acl) -> DeleteAclsMatchingAcl {
+fn deleted(acl: &Acl) -> Option<DeleteAclsMatchingAcl> {
+    let (resource_type, pattern_type) = codes_of(&acl.pattern)?;
     let AclDescription { principal, host, operation, permission_type } = describe(acl);
-    DeleteAclsMatchingAcl {
+    Some(DeleteAclsMatchingAcl {
         error_code: Code::NONE.0,
         error_message: None,
-        resource_type: kind_code(acl.pattern.kind),
+        resource_type,
         resource_name: name_of(&acl.pattern),
-        pattern_type: pattern_code(&acl.pattern),
+        pattern_type,
         principal,
         host,
         operation,
         permission_type,
-    }
+    })
 }

@@ -90,7 +90,7 @@ async fn create(
     is_dry_run: bool,
 ) -> Result<(Uuid, TopicSettings), Failure> {
     let resource = Resource::topic(&wanted.name);
-    if broker.security.authorize(&caller.user, &caller.host, Operation::Create, &Resource::CLUSTER).is_err() {
+    if broker.security.authorize(&caller.identity, Operation::Create, &Resource::CLUSTER).is_err() {
         caller.may_use(broker, 19, &resource).map_err(denied)?;
     }
     let name = TopicName::parse(&wanted.name).map_err(of_name)?;

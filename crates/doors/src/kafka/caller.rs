@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use engine::security::UserName;
+use broker::Identity;
 use engine::{DraftBatch, Error, ErrorKind};
 use tokio::sync::Notify;
 
@@ -20,10 +20,8 @@ pub(super) const LEADER_EPOCH: i32 = 0;
 pub(super) struct Caller {
     /// Name that the client sends in its requests.
     pub client: String,
-    /// User that is logged in, or anonymous.
-    pub user: UserName,
-    /// Host that the client connects from.
-    pub host: String,
+    /// On whose behalf the client acts.
+    pub identity: Arc<Identity>,
     /// Address at which the client reaches this broker.
     pub advertised: (String, u16),
     /// Version of the API in the client's request.

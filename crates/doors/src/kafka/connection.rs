@@ -67,7 +67,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
     fn open(&self, peer: &Rc<Rc<Peer>>, _outbox: &Arc<Outbox>) -> Session {
         let local = peer.local.map_or_else(|| (LOCALHOST.to_owned(), 0), |at| (written(at), at.port()));
         let advertised = self.advertised.clone().unwrap_or(local);
-        let login = Rc::new(Login::new(self.is_login_required));
+        let login = Rc::new(Login::new(self.is_login_required, &host_of(peer)));
         Session {
             peer: Rc::clone(peer),
             advertised,
@@ -205,11 +205,10 @@ impl Session {
     }
 
     fn caller(&self, client: String, version: i16) -> Caller {
-        let user = self.login.user();
-        let host = host_of(&self.peer);
+        let identity = self.login.identity();
         let leaving = self.leaving.clone();
         let shares = self.shares.clone();
-        Caller { client, user, host, advertised: self.advertised.clone(), version, leaving, shares }
+        Caller { client, identity, advertised: self.advertised.clone(), version, leaving, shares }
     }
 }
 

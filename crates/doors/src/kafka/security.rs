@@ -5,10 +5,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use broker::{Broker, LoginSource};
+use broker::{Broker, Identity, LoginSource, Sasl, SaslStep};
 use bytes::Bytes;
-use engine::security::{Credential, Exchange, Mechanism, Resource, UserName, parse_plain};
-use engine::{Error, ErrorKind, Result};
+use engine::security::{Credential, Mechanism, Resource, UserName};
+use engine::{Error, ErrorKind};
 use net::service::Standing;
 
 use super::caller::Caller;
@@ -25,7 +25,6 @@ use super::messages::sasl_authenticate::{SaslAuthenticateRequest, SaslAuthentica
 use super::messages::sasl_handshake::{SaslHandshakeRequest, SaslHandshakeResponse};
 use super::outcome::{Failure, twice};
 
-const PLAIN: &str = "PLAIN";
 /// APIs that are allowed before the login: SaslHandshake, ApiVersions, SaslAuthenticate.
 const BEFORE_LOGIN: [i16; 3] = [17, 18, 36];
 
@@ -34,46 +33,44 @@ const BEFORE_LOGIN: [i16; 3] = [17, 18, 36];
 const HANDSHAKE_VERSION: i16 = 1;
 
 /// State of the login of a connection.
-#[derive(Default)]
 pub(super) struct Login {
     /// `true` if a login is required.
     is_required: bool,
     step: RefCell<Step>,
+    /// Anonymous until the login has succeeded.
+    identity: RefCell<Arc<Identity>>,
 }
 
 #[derive(Default)]
 enum Step {
     #[default]
     Begin,
-    Plain,
-    Scram(Mechanism),
-    /// The SCRAM challenge was sent.
-    Challenged(Box<Exchange>),
+    /// The mechanism is chosen.
+    Logging(Sasl),
     /// A message is being checked.
     Busy,
-    Done(UserName),
+    Done,
     /// The login was refused: no further request is answered.
     Failed,
 }
 
 impl Login {
-    pub(super) fn new(is_required: bool) -> Self {
-        Self { is_required, step: RefCell::default() }
+    /// Creates the state of a connection from this host.
+    pub(super) fn new(is_required: bool, host: &str) -> Self {
+        let identity = RefCell::new(Arc::new(Identity::anonymous(host)));
+        Self { is_required, step: RefCell::default(), identity }
     }
 
-    /// Returns the user; anonymous if the connection has not logged in.
-    pub(super) fn user(&self) -> UserName {
-        match &*self.step.borrow() {
-            Step::Done(user) => user.clone(),
-            _ => UserName::anonymous(),
-        }
+    /// Returns the identity of the client; anonymous if the connection has not logged in.
+    pub(super) fn identity(&self) -> Arc<Identity> {
+        self.identity.borrow().clone()
     }
 
     /// Returns `true` if a request of the API with this key may be answered now. If not, the connection is closed.
     pub(super) fn lets_pass(&self, broker: &Broker, key: i16) -> bool {
         let passes = match &*self.step.borrow() {
             Step::Failed => false,
-            Step::Done(user) => broker.security.has_user(user),
+            Step::Done => broker.security.has_user_of(&self.identity.borrow()),
             _ => !self.is_required || BEFORE_LOGIN.contains(&key),
         };
         if !passes {
@@ -84,24 +81,21 @@ impl Login {
 
     /// Returns `true` if the login has succeeded.
     pub(super) fn is_done(&self) -> bool {
-        matches!(*self.step.borrow(), Step::Done(_))
+        matches!(*self.step.borrow(), Step::Done)
     }
 
     /// Returns the state of the connection: open, still to log in, or over because the login was refused.
     pub(super) fn standing(&self) -> Standing {
         match *self.step.borrow() {
             Step::Failed => Standing::Over,
-            Step::Done(_) => Standing::Open,
+            Step::Done => Standing::Open,
             _ if self.is_required => Standing::Opening,
             _ => Standing::Open,
         }
     }
 
     pub(super) fn handshake(&self, version: i16, request: &SaslHandshakeRequest) -> SaslHandshakeResponse {
-        let chosen = match request.mechanism.as_str() {
-            PLAIN => Some(Step::Plain),
-            name => Mechanism::ALL.into_iter().find(|known| known.name() == name).map(Step::Scram),
-        };
+        let chosen = Sasl::begin(&request.mechanism);
         let mut step = self.step.borrow_mut();
         let code = match (&*step, chosen) {
             // A connection logs in once; without a required login, it never does.
@@ -109,7 +103,7 @@ impl Login {
             (Step::Begin, _) if version < HANDSHAKE_VERSION => Code::UNSUPPORTED_VERSION,
             (Step::Begin, None) => Code::UNSUPPORTED_SASL_MECHANISM,
             (Step::Begin, Some(chosen)) => {
-                *step = chosen;
+                *step = Step::Logging(chosen);
                 Code::NONE
             }
             _ => Code::ILLEGAL_SASL_STATE,
@@ -117,8 +111,7 @@ impl Login {
         if code != Code::NONE && self.is_required {
             *step = Step::Failed;
         }
-        let mechanisms = [PLAIN].into_iter().chain(Mechanism::ALL.into_iter().map(Mechanism::name));
-        SaslHandshakeResponse { error_code: code.0, mechanisms: mechanisms.map(str::to_owned).collect() }
+        SaslHandshakeResponse { error_code: code.0, mechanisms: Sasl::MECHANISMS.map(str::to_owned).to_vec() }
     }
 
     /// Handles one message of the client. No other request of the connection may come in between.
@@ -130,12 +123,22 @@ impl Login {
     ) -> SaslAuthenticateResponse {
         let step = self.step.replace(Step::Busy);
         let source = LoginSource { door: broker::Door::Kafka, address };
-        let (code, message, auth_bytes) = match advance(broker, source, step, &request.auth_bytes).await {
-            Ok((next, answer)) => {
-                if let Step::Done(user) = &next {
-                    tracing::debug!(%user, address = %source, "logged in");
-                }
-                self.step.replace(next);
+        let advanced = match step {
+            Step::Logging(sasl) => sasl.advance(&broker.security, source, &request.auth_bytes).await,
+            Step::Begin | Step::Busy | Step::Done | Step::Failed => {
+                Err(Error::new(ErrorKind::Unsupported, "the handshake with the name of the mechanism is missing"))
+            }
+        };
+        let (code, message, auth_bytes) = match advanced {
+            Ok(SaslStep::Challenged(sasl, challenge)) => {
+                self.step.replace(Step::Logging(sasl));
+                (Code::NONE, None, challenge)
+            }
+            Ok(SaslStep::Done(user, answer)) => {
+                tracing::debug!(%user, address = %source, "logged in");
+                let identity = Identity::new(user, [], self.identity.borrow().host());
+                self.identity.replace(Arc::new(identity));
+                self.step.replace(Step::Done);
                 (Code::NONE, None, answer)
             }
             Err(error) => {
@@ -148,31 +151,6 @@ impl Login {
             }
         };
         SaslAuthenticateResponse { error_code: code.0, error_message: message, auth_bytes, session_lifetime_ms: 0 }
-    }
-}
-
-/// Advances the login by one message. Returns the next state and the response.
-async fn advance(broker: &Broker, source: LoginSource, step: Step, message: &[u8]) -> Result<(Step, Bytes)> {
-    match step {
-        Step::Plain => {
-            let (user, password) = match parse_plain(message) {
-                Ok(parsed) => parsed,
-                Err(error) => broker.security.end_login(source, "", Err(error)).await?,
-            };
-            let user = broker.security.authenticate(user, password.to_owned(), source).await?;
-            Ok((Step::Done(user), Bytes::new()))
-        }
-        Step::Scram(mechanism) => match broker.security.begin_scram(mechanism, message).await {
-            Ok((exchange, challenge)) => Ok((Step::Challenged(Box::new(exchange)), challenge.into())),
-            Err(error) => broker.security.end_login(source, "", Err(error)).await,
-        },
-        Step::Challenged(exchange) => {
-            let (user, proof) = broker.security.finish_scram(*exchange, message, source).await?;
-            Ok((Step::Done(user), proof.into()))
-        }
-        Step::Begin | Step::Busy | Step::Done(_) | Step::Failed => {
-            Err(Error::new(ErrorKind::Unsupported, "the handshake with the name of the mechanism is missing"))
-        }
     }
 }
 

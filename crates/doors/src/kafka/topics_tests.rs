@@ -1,9 +1,9 @@
 //! Metadata of many topics, and the service of other connections in the meantime.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
+use broker::Identity;
 use engine::TopicSettings;
-use engine::security::UserName;
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
 
@@ -23,8 +23,7 @@ async fn broker() -> Arc<Broker> {
 fn caller() -> Caller {
     Caller {
         client: "test".into(),
-        user: UserName::anonymous(),
-        host: "localhost".into(),
+        identity: Arc::new(Identity::anonymous("localhost")),
         advertised: ("localhost".into(), 9092),
         version: 12,
         leaving: Default::default(),

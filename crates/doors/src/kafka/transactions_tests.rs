@@ -1,9 +1,9 @@
 //! Responses about transactions to Kafka's clients, request by request.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
+use broker::Identity;
 use engine::record::Producer;
-use engine::security::UserName;
 use engine::{Acks, BatchBuilder, Codec, TopicSettings};
 use tokio::runtime::Handle;
 
@@ -22,8 +22,7 @@ async fn broker() -> Arc<Broker> {
 fn caller(version: i16) -> Caller {
     Caller {
         client: "test".into(),
-        user: UserName::anonymous(),
-        host: "localhost".into(),
+        identity: Arc::new(Identity::anonymous("localhost")),
         advertised: ("localhost".into(), 9092),
         version,
         leaving: Default::default(),

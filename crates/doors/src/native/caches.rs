@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Broker, Cache, Commit};
+use broker::{Broker, Cache, Commit, Identity};
 use bytes::Bytes;
 use engine::cache::{Found, ScanCursor, VALUE_BYTES_MAX};
+use engine::security::ResourceKind;
 use engine::{Error, Result};
 use wire::caches::{Entry, OpenCache, Value};
 use wire::{CacheRequest, CacheResponse, Response};
@@ -23,13 +24,18 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 const _: () = assert!(ANSWER_BYTES_MAX + VALUE_BYTES_MAX < wire::frame::BODY_BYTES_MAX);
 
 /// Executes a request. Returns the response and the commit after which the response is durable.
-pub(super) fn answer(broker: &Broker, recent: &mut Recent, request: CacheRequest) -> Result<(Response, Commit)> {
+pub(super) fn answer(
+    broker: &Broker,
+    identity: &Identity,
+    recent: &mut Recent,
+    request: CacheRequest,
+) -> Result<(Response, Commit)> {
     let (response, commit) = match request {
         CacheRequest::Create { .. }
         | CacheRequest::Open { .. }
         | CacheRequest::Delete { .. }
         | CacheRequest::Describe { .. }
-        | CacheRequest::List { .. } => of_caches(broker, request)?,
+        | CacheRequest::List { .. } => of_caches(broker, identity, request)?,
         CacheRequest::Get { cache, key } => {
             let cache = recent.cache(broker, cache)?;
             (CacheResponse::Got(cache.get(&key, |found| found.map(value).transpose())?), cache.commit_of(&key))
@@ -85,7 +91,7 @@ pub(super) fn answer(broker: &Broker, recent: &mut Recent, request: CacheRequest
 }
 
 /// Executes a request about whole caches, such as create, open and list.
-fn of_caches(broker: &Broker, request: CacheRequest) -> Result<(CacheResponse, Commit)> {
+fn of_caches(broker: &Broker, identity: &Identity, request: CacheRequest) -> Result<(CacheResponse, Commit)> {
     Ok(match request {
         CacheRequest::Create { cache, settings } => {
             let cache = broker.caches.create(&cache, settings)?;
@@ -97,7 +103,8 @@ fn of_caches(broker: &Broker, request: CacheRequest) -> Result<(CacheResponse, C
         }
         CacheRequest::Delete { cache } => (CacheResponse::Deleted, broker.caches.delete(&cache)?),
         CacheRequest::List { after, count_max } => {
-            let (caches, is_last) = broker.caches.list(&after, count_max.clamp(1, LIST_COUNT_MAX) as usize);
+            let is_shown = |cache: &str| broker.is_shown(identity, ResourceKind::Cache, cache);
+            let (caches, is_last) = broker.caches.list(&after, count_max.clamp(1, LIST_COUNT_MAX) as usize, is_shown);
             (CacheResponse::Caches { caches, is_last }, Commit::done())
         }
         CacheRequest::Describe { cache } => (CacheResponse::Described(broker.caches.describe(&cache)?), Commit::done()),

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use engine::{Delivery, Error, ErrorKind, PartitionId, Result, SourceId, TopicName};
 use futures_util::future::LocalBoxFuture;
 use net::Outbox;
-use net::service::{Handler, Held, Peer, Reply};
+use net::service::{Handler, Held, Peer, Reply, Standing};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use wire::frame::BODY_BYTES_MAX;
@@ -21,8 +21,9 @@ use wire::{Request, Response, Subscribe};
 
 use super::codec::{self, Answer, DeliveryEncoder, NativeProtocol};
 use super::errors::{self, Verdict};
+use super::login::Login;
 use super::room::Room;
-use super::{caches, map, queues};
+use super::{access, caches, map, queues};
 
 /// Maximum number of partitions in the response to a subscribe: at least all partitions of one topic.
 const SOURCES_TOLD_MAX: usize = engine::limits::PARTITIONS_MAX as usize;
@@ -33,12 +34,14 @@ const SUBSCRIPTIONS_MAX: usize = 16_384;
 #[derive(Clone)]
 pub(super) struct NativeHandler {
     pub(super) broker: Arc<Broker>,
+    pub(super) is_login_required: bool,
 }
 
 /// State that all streams of a connection share. Dropping it ends its subscriptions and releases its leases.
 pub(super) struct Connection {
     pub(super) broker: Arc<Broker>,
     pub(super) peer: Rc<Peer>,
+    pub(super) login: Login,
     pub(super) room: Room,
     pub(super) shared: Arc<Shared>,
 }
@@ -85,7 +88,8 @@ impl Handler<NativeProtocol> for NativeHandler {
             is_leaving: watch::Sender::new(false),
         };
         let room = Room::of(&self.broker, peer);
-        Connection { broker: self.broker.clone(), peer: peer.clone(), room, shared: Arc::new(shared) }
+        let login = Login::new(self.is_login_required, peer);
+        Connection { broker: self.broker.clone(), peer: peer.clone(), login, room, shared: Arc::new(shared) }
     }
 
     fn open(&self, connection: &Rc<Connection>, outbox: &Arc<Outbox>) -> Stream {
@@ -107,7 +111,7 @@ impl Handler<NativeProtocol> for NativeHandler {
             let hello = request.and_then(|request| self.hello(stream, request));
             return hello.unwrap_or_else(|error| Reply::Last(Answer::LastWords(error)));
         }
-        request.and_then(|request| self.answer(stream, request)).unwrap_or_else(|error| {
+        request.and_then(|request| self.admit(stream, request)).unwrap_or_else(|error| {
             match errors::of_request(&error) {
                 Verdict::Answer => Reply::Now(Answer::Response(Response::Error(error))),
                 Verdict::Close => Reply::Last(Answer::LastWords(error)),
@@ -117,6 +121,10 @@ impl Handler<NativeProtocol> for NativeHandler {
 
     fn accept_one_way(&self, stream: &mut Stream, message: Request) -> Option<Held> {
         self.accept(stream, message)
+    }
+
+    fn standing(&self, stream: &Stream) -> Standing {
+        if stream.connection.login.is_missing() { Standing::Opening } else { Standing::Open }
     }
 
     /// Wakes the subscribers of the records that were published in this turn.
@@ -135,6 +143,25 @@ impl Handler<NativeProtocol> for NativeHandler {
 }
 
 impl NativeHandler {
+    /// Answers a request that the client may send.
+    fn admit(&self, stream: &mut Stream, request: Request) -> Result<Reply<Answer, Later>> {
+        if let Request::Login { mechanism, message } = request {
+            let connection = stream.connection.clone();
+            return Ok(map::alone(async move {
+                let Connection { broker, peer, login, .. } = &*connection;
+                login.advance(broker, peer, mechanism, &message).await
+            }));
+        }
+        self.check(stream, &request)?;
+        self.answer(stream, request)
+    }
+
+    pub(super) fn check(&self, stream: &Stream, request: &Request) -> Result<()> {
+        let login = &stream.connection.login;
+        login.check(&self.broker)?;
+        access::check(&self.broker, &login.current(), request)
+    }
+
     fn hello(&self, stream: &Stream, request: Request) -> Result<Reply<Answer, Later>> {
         let Request::Hello { version, required, offered, client } = request else {
             return Err(Error::malformed("the first request of a connection must be hello"));
@@ -173,6 +200,11 @@ impl NativeHandler {
         }
         let mut request = map::subscribe(request)?;
         request.origin = Origin { connection: peer.id, thread: Some(peer.worker) };
+        let reader = Arc::downgrade(&self.broker);
+        request.permit =
+            self.broker.security.permit(stream.connection.login.identity(), move |_, identity, topic, _| {
+                reader.upgrade().is_some_and(|broker| access::may_read(&broker, identity, topic))
+            });
         let names_topics = matches!(request.pattern, engine::Pattern::Wildcard(_));
         let encoder = move || DeliveryEncoder::new(id, names_topics);
         let broker = self.broker.clone();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use broker::{Beat, Broker, GroupStatus, ResetTo};
 use engine::groups::{Committer, GroupName, Identity, InstanceId, Join, MemberId, NO_LEADER_EPOCH};
 use engine::limits::GROUP_PARTITIONS_MAX;
+use engine::security::ResourceKind;
 use engine::{Error, PartitionId, Pattern, Result, TopicName, TopicPartition};
 use wire::groups::{
     ByTopic, CommittedOffset, GroupInfo, GroupPartition, GroupSummary, Heartbeat, MemberInfo, OffsetCommit,
@@ -28,7 +29,12 @@ pub(super) fn wait_ms(request: &mut GroupRequest) -> Option<&mut u32> {
 }
 
 /// Executes a request of the client at `peer`.
-pub(super) async fn answer(broker: &Arc<Broker>, request: GroupRequest, peer: &str) -> Result<Response> {
+pub(super) async fn answer(
+    broker: &Arc<Broker>,
+    identity: &broker::Identity,
+    request: GroupRequest,
+    peer: &str,
+) -> Result<Response> {
     let response = match request {
         GroupRequest::Heartbeat(heartbeat) => self::heartbeat(broker, heartbeat, peer).await?,
         GroupRequest::Commit(commit) => {
@@ -50,7 +56,9 @@ pub(super) async fn answer(broker: &Arc<Broker>, request: GroupRequest, peer: &s
             })))
         }
         GroupRequest::List { after, count_max } => {
-            let (groups, is_last) = broker.groups.list(&after, count_max.clamp(1, LIST_COUNT_MAX) as usize).await?;
+            let is_shown = |group: &str| broker.is_shown(identity, ResourceKind::Group, group);
+            let count_max = count_max.clamp(1, LIST_COUNT_MAX) as usize;
+            let (groups, is_last) = broker.groups.list(&after, count_max, is_shown).await?;
             GroupResponse::Groups { groups: groups.into_iter().map(summary).collect(), is_last }
         }
         GroupRequest::Describe { group } => {

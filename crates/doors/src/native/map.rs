@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use broker::{Attempt, Broker, FREE_BYTES, Fetched, Held, TopicStatus, Wakes};
+use broker::{Attempt, Broker, FREE_BYTES, Fetched, Held, Identity, Permit, TopicStatus, Wakes};
 use bytes::BytesMut;
+use engine::security::ResourceKind;
 use engine::{Acks, Error, PartitionId, Pattern, RecordBatch, Result};
 use futures_util::FutureExt;
 use net::service::{self, Reply, once};
@@ -15,7 +16,7 @@ use wire::{CacheRequest, GroupRequest, QueueRequest, Request, Subscribe};
 use super::codec::{self, Answer};
 use super::connection::{Later, NativeHandler, Shared, Stream, no_subscription};
 use super::room::Room;
-use super::{caches, groups, queues, security};
+use super::{access, caches, groups, queues, security};
 
 /// Maximum number of fetches of one connection that wait for records at the same time.
 const FETCHES_MAX: usize = 64;
@@ -34,6 +35,12 @@ const ROOM_TRIES_MAX: usize = 4;
 impl NativeHandler {
     /// Carries out a message that has no answer. Returns the work that is left, during which the stream is not read.
     pub(super) fn accept(&self, stream: &mut Stream, message: Request) -> Option<service::Held> {
+        if let Err(error) = self.check(stream, &message) {
+            if let Request::Publish { topic, .. } = &message {
+                publish_lost(&self.broker, topic, &error);
+            }
+            return None;
+        }
         match message {
             Request::Publish { topic, partition, acks, batch } => {
                 match publish(&self.broker, &mut stream.wakes, &topic, partition, acks, batch) {
@@ -134,7 +141,10 @@ impl NativeHandler {
                     Ok(Response::RecordsDeleted { start })
                 })
             }
-            Request::TopicList { after, count_max } => now(list(broker, &after, count_max)),
+            Request::TopicList { after, count_max } => {
+                let identity = stream.connection.login.identity();
+                now(list(broker, &identity, &after, count_max))
+            }
             Request::Security(request) => {
                 let broker = broker.clone();
                 alone(async move { security::answer(&broker, request).await })
@@ -143,8 +153,9 @@ impl NativeHandler {
                 let turn = self.heartbeat_turn(stream, &mut request);
                 let broker = broker.clone();
                 let peer = stream.connection.peer.to_string();
+                let identity = stream.connection.login.identity();
                 later(async move {
-                    let answer = groups::answer(&broker, request, &peer);
+                    let answer = groups::answer(&broker, &identity, request, &peer);
                     match turn {
                         Some(turn) => turn.wait(answer).await,
                         None => answer.await,
@@ -166,7 +177,8 @@ impl NativeHandler {
             Request::Cache(request) => {
                 let room = &stream.connection.room;
                 room.check(&request)?;
-                let (response, commit) = caches::answer(broker, &mut stream.caches, request)?;
+                let identity = stream.connection.login.current();
+                let (response, commit) = caches::answer(broker, &identity, &mut stream.caches, request)?;
                 let response = room.charge(response);
                 if commit.is_done() {
                     return Ok(Reply::Now(response));
@@ -178,7 +190,7 @@ impl NativeHandler {
             Request::Stats => now(Response::Stats(broker.stats()?)),
             Request::Ping => now(Response::Pong),
             Request::InitProducer => later(init_producer(broker.clone())),
-            Request::Hello { .. } => return Err(Error::malformed("hello was already sent")),
+            Request::Hello { .. } | Request::Login { .. } => return Err(Error::malformed("hello was already sent")),
             Request::Credit { .. } => return Err(Error::malformed("a grant of credit has no answer")),
         })
     }
@@ -189,6 +201,7 @@ impl NativeHandler {
         let broker = self.broker.clone();
         let shared = stream.connection.shared.clone();
         let room = stream.connection.room.clone();
+        let identity = stream.connection.login.identity();
         let turn = match &request {
             QueueRequest::Receive(receive) if receive.wait_ms > 0 => {
                 let turn = WaitTurn::take(&shared, |shared| &shared.receives, RECEIVES_MAX);
@@ -204,7 +217,10 @@ impl NativeHandler {
         let is_alone =
             matches!(request, QueueRequest::Create(_) | QueueRequest::Alter { .. } | QueueRequest::Delete { .. });
         let work = async move {
-            let answer = queues::answer(&broker, &shared.held, &room, request);
+            if let Some((operation, queue)) = access::of_queue(&request) {
+                broker.authorize_queue(&identity, operation, queue).await?;
+            }
+            let answer = queues::answer(&broker, &identity, &shared.held, &room, request);
             match turn {
                 Some(turn) => turn.wait(answer).await,
                 None => answer.await,
@@ -234,7 +250,9 @@ fn later<T: Into<Answer> + 'static>(work: impl Future<Output = Result<T>> + 'sta
 }
 
 /// Returns a reply that must finish before the next request of the stream, which may depend on it.
-fn alone<T: Into<Answer> + 'static>(work: impl Future<Output = Result<T>> + 'static) -> Reply<Answer, Later> {
+pub(super) fn alone<T: Into<Answer> + 'static>(
+    work: impl Future<Output = Result<T>> + 'static,
+) -> Reply<Answer, Later> {
     Reply::Alone(once(work.map(Answer::from).boxed_local()))
 }
 
@@ -307,6 +325,7 @@ pub(super) fn subscribe(request: Subscribe) -> Result<broker::Subscribe> {
         credit: request.credit,
         missing: request.missing,
         is_channel: false,
+        permit: Permit::ALL,
         origin: broker::Origin::default(),
         direct: None,
     })
@@ -360,8 +379,9 @@ pub(super) async fn init_producer(broker: Arc<Broker>) -> Result<Response> {
     broker.init_producer().await.map(|(id, epoch)| Response::Producer { id, epoch })
 }
 
-pub(super) fn list(broker: &Broker, after: &str, count_max: u32) -> Response {
-    let (topics, is_last) = broker.list_topics(after, count_max.clamp(1, LIST_COUNT_MAX) as usize);
+pub(super) fn list(broker: &Broker, identity: &Identity, after: &str, count_max: u32) -> Response {
+    let is_shown = |topic: &str| broker.is_shown(identity, ResourceKind::Topic, topic);
+    let (topics, is_last) = broker.list_topics(after, count_max.clamp(1, LIST_COUNT_MAX) as usize, is_shown);
     Response::Topics { topics: topics.iter().map(topic_info).collect(), is_last }
 }
 

@@ -1,10 +1,12 @@
 //! The native door: QUIC and TCP on the same port number, with the same frames over both.
 
+mod access;
 mod caches;
 mod codec;
 mod connection;
 mod errors;
 mod groups;
+mod login;
 mod map;
 mod queues;
 mod room;
@@ -48,6 +50,7 @@ pub struct Settings {
     pub hello_timeout: Duration,
     /// `true` if peers on other machines may connect without TLS.
     pub allow_plain: bool,
+    pub is_login_required: bool,
     /// Number of QUIC endpoints that share the port; each endpoint is one task.
     pub quic_endpoints: usize,
     pub windows: Windows,
@@ -63,7 +66,8 @@ impl crate::Door for Settings {
     fn open(self: Box<Self>, opening: Opening<'_>) -> BoxFuture<'_, io::Result<Opened>> {
         let Opening { broker, workers, connections, shutdown, tls } = opening;
         Box::pin(async move {
-            let native = Native::start(broker, self.hello_timeout, workers, connections, shutdown);
+            let native =
+                Native::start(broker, self.hello_timeout, self.is_login_required, workers, connections, shutdown);
             let address = native.listen(&self, tls, workers)?;
             Ok(Opened { address, telemetry: Some(native.telemetry) })
         })
@@ -75,6 +79,7 @@ impl Native {
     pub fn start(
         broker: Arc<Broker>,
         hello_timeout: Duration,
+        is_login_required: bool,
         workers: &Arc<Workers>,
         connections: Arc<Connections>,
         shutdown: &Shutdown,
@@ -95,8 +100,11 @@ impl Native {
             },
             ..ServiceSettings::default()
         };
-        let service =
-            Service::new(NativeProtocol { doors: broker.doors().clone() }, NativeHandler { broker }, settings);
+        let service = Service::new(
+            NativeProtocol { doors: broker.doors().clone() },
+            NativeHandler { broker, is_login_required },
+            settings,
+        );
         let telemetry = service.telemetry.clone();
         Self { server: Server::start(service, workers, connections, shutdown), telemetry }
     }

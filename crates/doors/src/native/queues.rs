@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Broker, OutMessage, QueueStart, Receipt, SeekTo};
+use broker::{Broker, Identity, OutMessage, QueueStart, Receipt, SeekTo};
 use bytes::Bytes;
 use engine::queue::{
     LeaseError, Message, MessageId, Phase, QueueDefinition, QueueId, QueueName, QueueSettings, header,
 };
+use engine::security::ResourceKind;
 use engine::{Error, ErrorKind, Offset, PartitionId, Result, Start, TopicName};
 use parking_lot::Mutex;
 use wire::frame::BODY_BYTES_MAX;
@@ -95,6 +96,7 @@ impl Held {
 /// Executes a request. Received leases are added to `held`, settled ones are removed.
 pub(super) async fn answer(
     broker: &Arc<Broker>,
+    identity: &Identity,
     held: &Mutex<Held>,
     room: &Room,
     request: QueueRequest,
@@ -117,7 +119,7 @@ pub(super) async fn answer(
             let definition = broker.queues.get(&queue).await?;
             QueueResponse::Described(info(broker, &definition).await?)
         }
-        QueueRequest::List { prefix, after, count_max } => list(broker, &prefix, &after, count_max).await?,
+        QueueRequest::List { prefix, after, count_max } => list(broker, identity, &prefix, &after, count_max).await?,
         QueueRequest::Send { queue, is_move, messages } => send(broker, &queue, is_move, &messages).await?,
         QueueRequest::Receive(receive) => {
             let (received, memory) = self::receive(broker, held, room, receive).await?;
@@ -214,9 +216,16 @@ async fn info(broker: &Broker, definition: &QueueDefinition) -> Result<QueueInfo
     })
 }
 
-async fn list(broker: &Broker, prefix: &str, after: &str, count_max: u32) -> Result<QueueResponse> {
+async fn list(
+    broker: &Broker,
+    identity: &Identity,
+    prefix: &str,
+    after: &str,
+    count_max: u32,
+) -> Result<QueueResponse> {
     let count_max = count_max.clamp(1, LIST_COUNT_MAX) as usize;
-    let (definitions, is_last) = broker.queues.list(prefix, after, count_max).await?;
+    let is_shown = |queue: &str| broker.is_shown(identity, ResourceKind::Queue, queue);
+    let (definitions, is_last) = broker.queues.list(prefix, after, count_max, is_shown).await?;
     let mut queues = Vec::with_capacity(definitions.len());
     for definition in definitions {
         queues.push(QueueInfo { notes: Named::new(), ..info(broker, &definition).await? });

@@ -1,4 +1,4 @@
-//! Maps requests about users and access control lists to calls of the broker.
+//! Maps requests about users, roles and access control lists to calls of the broker.
 
 use std::sync::Arc;
 
@@ -34,9 +34,14 @@ pub(super) async fn answer(broker: &Arc<Broker>, request: SecurityRequest) -> Re
             SecurityResponse::AclsCreated
         }
         SecurityRequest::DeleteAcls(filter) => {
-            let gone = broker.security.delete_acls(vec![filter]).await?;
+            let gone = broker.security.delete_acls(vec![filter], |_| true).await?;
             SecurityResponse::AclsDeleted(gone.into_iter().flatten().collect())
         }
+        SecurityRequest::SetMember { user, role, is_present } => {
+            broker.security.set_member(user, role, is_present).await?;
+            SecurityResponse::MemberSet
+        }
+        SecurityRequest::ListMembers => SecurityResponse::Members(broker.security.members().await?),
         SecurityRequest::ListAcls(filter) => SecurityResponse::Acls(broker.security.acls(&filter).await?),
     };
     Ok(Response::Security(answer))

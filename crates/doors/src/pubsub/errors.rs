@@ -29,6 +29,7 @@ pub(super) enum Code {
     Internal = 13,
     Unavailable = 14,
     DataLoss = 15,
+    Unauthenticated = 16,
 }
 
 impl Code {
@@ -47,6 +48,7 @@ impl Code {
             Self::Internal => "INTERNAL",
             Self::Unavailable => "UNAVAILABLE",
             Self::DataLoss => "DATA_LOSS",
+            Self::Unauthenticated => "UNAUTHENTICATED",
         }
     }
 
@@ -57,6 +59,7 @@ impl Code {
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::AlreadyExists | Self::Aborted => StatusCode::CONFLICT,
             Self::PermissionDenied => StatusCode::FORBIDDEN,
+            Self::Unauthenticated => StatusCode::UNAUTHORIZED,
             Self::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
             Self::Unimplemented => StatusCode::NOT_IMPLEMENTED,
             Self::Internal | Self::DataLoss => StatusCode::INTERNAL_SERVER_ERROR,

@@ -5,15 +5,17 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 
-use broker::{Broker, Held};
+use broker::{Broker, Held, Identity};
 use bytes::Bytes;
 use engine::queue::{QueueDefinition, QueueId};
+use engine::security::Operation;
 use net::Drain;
 use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
+use super::access::Need;
 use super::codec::{self, Encoded, MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX};
 use super::errors::Result;
 use super::names::Names;
@@ -22,7 +24,7 @@ use super::schema::Schemas;
 use super::schemas::Kept;
 use super::stream::Streams;
 use super::transform::Transforms;
-use super::{policies, pull, schemas, snapshots, subscriptions, topics};
+use super::{access, policies, pull, schemas, snapshots, subscriptions, topics};
 
 /// State that all calls share.
 pub(super) struct Door {
@@ -40,10 +42,17 @@ pub(super) struct Door {
     pub transforms: Transforms,
     /// Held while the signing key of tokens is generated.
     pub making_key: tokio::sync::Mutex<()>,
+    pub is_login_required: bool,
 }
 
 impl Door {
-    pub fn new(broker: Arc<Broker>, names: Names, bodies_bytes_max: usize, push_allow: Allow) -> Arc<Self> {
+    pub fn new(
+        broker: Arc<Broker>,
+        names: Names,
+        bodies_bytes_max: usize,
+        push_allow: Allow,
+        is_login_required: bool,
+    ) -> Arc<Self> {
         Arc::new(Self {
             names,
             bodies: Arc::new(Semaphore::new(bodies_bytes_max)),
@@ -54,6 +63,7 @@ impl Door {
             pusher: Pusher::new(push_allow, None, broker.doors().clone(), broker.settings().clock),
             transforms: Transforms::default(),
             making_key: tokio::sync::Mutex::default(),
+            is_login_required,
             broker,
         })
     }
@@ -79,6 +89,8 @@ pub(super) struct Ask {
     pub door: Arc<Door>,
     /// Address of the client.
     pub address: IpAddr,
+    /// On whose behalf the client acts.
+    pub identity: Arc<Identity>,
     /// Permit for the response, if the call acquires one before the response is ready.
     pub held: Arc<Mutex<Option<Held>>>,
     pub drain: Drain,
@@ -92,16 +104,17 @@ type Answered = Pin<Box<dyn Future<Output = Result<Encoded>> + Send>>;
 pub(super) struct Rpc {
     /// Path in gRPC.
     pub path: &'static str,
+    /// Checks the permissions of the client, and makes the call.
     pub call: fn(Ask, Bytes) -> Answered,
     /// Returns `true` if a message can be decoded as its request.
     pub reads: fn(Bytes) -> bool,
 }
 
 macro_rules! rpcs {
-    ($($service:literal { $($name:literal => $function:path;)* })*) => {
+    ($($service:literal { $($name:literal => $function:path, $needs:expr;)* })*) => {
         &[$($(Rpc {
             path: concat!("/", $service, "/", $name),
-            call: |ask, message| Box::pin(answer(ask, message, $function)),
+            call: |ask, message| Box::pin(answer(ask, message, $function, $needs)),
             reads: |message| decode(message, $function).is_ok(),
         }),*),*]
     };
@@ -110,49 +123,49 @@ macro_rules! rpcs {
 #[rustfmt::skip]
 pub(super) static RPCS: &[Rpc] = rpcs! {
     "google.pubsub.v1.Publisher" {
-        "CreateTopic" => topics::create;
-        "UpdateTopic" => topics::update;
-        "Publish" => topics::publish;
-        "GetTopic" => topics::get;
-        "ListTopics" => topics::list;
-        "ListTopicSubscriptions" => topics::list_subscriptions;
-        "ListTopicSnapshots" => topics::list_snapshots;
-        "DeleteTopic" => topics::delete;
-        "DetachSubscription" => subscriptions::detach;
+        "CreateTopic" => topics::create, |r| vec![Need::on(Operation::Create, &r.name)];
+        "UpdateTopic" => topics::update, |r| vec![Need::on(Operation::AlterConfigs, r.topic.as_ref().map_or("", |it| &it.name))];
+        "Publish" => topics::publish, |r| vec![Need::on(Operation::Write, &r.topic)];
+        "GetTopic" => topics::get, |r| vec![Need::on(Operation::Describe, &r.topic)];
+        "ListTopics" => topics::list, |_| Vec::new();
+        "ListTopicSubscriptions" => topics::list_subscriptions, |r| vec![Need::on(Operation::Describe, &r.topic)];
+        "ListTopicSnapshots" => topics::list_snapshots, |r| vec![Need::on(Operation::Describe, &r.topic)];
+        "DeleteTopic" => topics::delete, |r| vec![Need::on(Operation::Delete, &r.topic)];
+        "DetachSubscription" => subscriptions::detach, |r| vec![Need::on(Operation::Alter, &r.subscription)];
     }
     "google.pubsub.v1.Subscriber" {
-        "CreateSubscription" => subscriptions::create;
-        "GetSubscription" => subscriptions::get;
-        "UpdateSubscription" => subscriptions::update;
-        "ListSubscriptions" => subscriptions::list;
-        "DeleteSubscription" => subscriptions::delete;
-        "ModifyAckDeadline" => pull::modify_deadline;
-        "Acknowledge" => pull::acknowledge;
-        "Pull" => pull::pull;
-        "ModifyPushConfig" => subscriptions::modify_push;
-        "GetSnapshot" => snapshots::get;
-        "ListSnapshots" => snapshots::list;
-        "CreateSnapshot" => snapshots::create;
-        "UpdateSnapshot" => snapshots::update;
-        "DeleteSnapshot" => snapshots::delete;
-        "Seek" => snapshots::seek;
+        "CreateSubscription" => subscriptions::create, |r| vec![Need::on(Operation::Create, &r.name), Need::on(Operation::Read, &r.topic)];
+        "GetSubscription" => subscriptions::get, |r| vec![Need::on(Operation::Describe, &r.subscription)];
+        "UpdateSubscription" => subscriptions::update, |r| vec![Need::on(Operation::Alter, r.subscription.as_ref().map_or("", |it| &it.name))];
+        "ListSubscriptions" => subscriptions::list, |_| Vec::new();
+        "DeleteSubscription" => subscriptions::delete, |r| vec![Need::on(Operation::Delete, &r.subscription)];
+        "ModifyAckDeadline" => pull::modify_deadline, |r| vec![Need::on(Operation::Read, &r.subscription)];
+        "Acknowledge" => pull::acknowledge, |r| vec![Need::on(Operation::Read, &r.subscription)];
+        "Pull" => pull::pull, |r| vec![Need::on(Operation::Read, &r.subscription)];
+        "ModifyPushConfig" => subscriptions::modify_push, |r| vec![Need::on(Operation::Alter, &r.subscription)];
+        "GetSnapshot" => snapshots::get, |r| vec![Need::on(Operation::Describe, &r.snapshot)];
+        "ListSnapshots" => snapshots::list, |_| vec![Need::Cluster(Operation::Describe)];
+        "CreateSnapshot" => snapshots::create, |r| vec![Need::on(Operation::Create, &r.name), Need::on(Operation::Read, &r.subscription)];
+        "UpdateSnapshot" => snapshots::update, |r| vec![Need::on(Operation::Alter, r.snapshot.as_ref().map_or("", |it| &it.name))];
+        "DeleteSnapshot" => snapshots::delete, |r| vec![Need::on(Operation::Delete, &r.snapshot)];
+        "Seek" => snapshots::seek, |r| vec![Need::on(Operation::Alter, &r.subscription)];
     }
     "google.pubsub.v1.SchemaService" {
-        "CreateSchema" => schemas::create;
-        "GetSchema" => schemas::get;
-        "ListSchemas" => schemas::list;
-        "ListSchemaRevisions" => schemas::list_revisions;
-        "CommitSchema" => schemas::commit;
-        "RollbackSchema" => schemas::roll_back;
-        "DeleteSchemaRevision" => schemas::delete_revision;
-        "DeleteSchema" => schemas::delete;
-        "ValidateSchema" => schemas::validate;
-        "ValidateMessage" => schemas::validate_message;
+        "CreateSchema" => schemas::create, |r| vec![Need::On(Operation::Create, format!("{}/schemas/{}", r.parent, r.schema_id))];
+        "GetSchema" => schemas::get, |r| vec![Need::on(Operation::Describe, &r.name)];
+        "ListSchemas" => schemas::list, |_| vec![Need::Cluster(Operation::Describe)];
+        "ListSchemaRevisions" => schemas::list_revisions, |r| vec![Need::on(Operation::Describe, &r.name)];
+        "CommitSchema" => schemas::commit, |r| vec![Need::on(Operation::Alter, &r.name)];
+        "RollbackSchema" => schemas::roll_back, |r| vec![Need::on(Operation::Alter, &r.name)];
+        "DeleteSchemaRevision" => schemas::delete_revision, |r| vec![Need::on(Operation::Delete, without_revision(&r.name))];
+        "DeleteSchema" => schemas::delete, |r| vec![Need::on(Operation::Delete, &r.name)];
+        "ValidateSchema" => schemas::validate, |_| Vec::new();
+        "ValidateMessage" => schemas::validate_message, |_| Vec::new();
     }
     "google.iam.v1.IAMPolicy" {
-        "SetIamPolicy" => policies::set;
-        "GetIamPolicy" => policies::get;
-        "TestIamPermissions" => policies::test;
+        "SetIamPolicy" => policies::set, |_| vec![Need::Cluster(Operation::Alter)];
+        "GetIamPolicy" => policies::get, |_| vec![Need::Cluster(Operation::Describe)];
+        "TestIamPermissions" => policies::test, |_| Vec::new();
     }
 };
 
@@ -173,7 +186,12 @@ pub(super) fn find(path: &str) -> Option<&'static Rpc> {
     BY_PATH.get(path).copied()
 }
 
-async fn answer<Q, A, F>(ask: Ask, message: Bytes, function: fn(Ask, Q) -> F) -> Result<Encoded>
+async fn answer<Q, A, F>(
+    ask: Ask,
+    message: Bytes,
+    function: fn(Ask, Q) -> F,
+    needs: fn(&Q) -> Vec<Need>,
+) -> Result<Encoded>
 where
     Q: Message + Default,
     A: Message,
@@ -182,8 +200,16 @@ where
     let door = ask.door.clone();
     let memory = door.broker.answers();
     let request = memory.work(message.len(), || decode(message, function)).await?;
+    if !door.broker.security.is_unlimited(&ask.identity) {
+        access::authorize(&ask, &needs(&request)).await?;
+    }
     let answer = function(ask, request).await?;
     Ok(memory.work(answer.encoded_len(), || Encoded::new(&answer)).await)
+}
+
+/// Returns the name of a schema whose name may have a revision, `NAME@REVISION`.
+fn without_revision(name: &str) -> &str {
+    name.split('@').next().unwrap_or(name)
 }
 
 /// Decodes the request of a function.

@@ -1,5 +1,6 @@
 //! Door for Google Pub/Sub clients: gRPC and REST on one port, with the same function for each call of both.
 
+mod access;
 mod codec;
 mod errors;
 mod map;
@@ -52,8 +53,8 @@ pub use names::is_project;
 use map::{Ask, Door, Rpc};
 use names::Names;
 
-use crate::ledger;
 use crate::strangers::{self, Stranger};
+use crate::{ledger, login};
 
 /// Maximum bytes of requests in flight, over all connections.
 const BODIES_BYTES_MAX: usize = 256 << 20;
@@ -78,6 +79,7 @@ pub struct Settings {
     pub header_timeout: Duration,
     /// `true` if clients on other machines may connect without TLS.
     pub allow_plain: bool,
+    pub is_login_required: bool,
     /// TLS settings; with them, clients may also use TLS on the same port.
     pub tls: Option<Arc<Tls>>,
     /// Host names that are served; empty: any. On loopback, the names of this machine are served, and otherwise only
@@ -95,6 +97,7 @@ impl Default for Settings {
             address: (Ipv4Addr::LOCALHOST, 0).into(),
             header_timeout: Duration::from_secs(5),
             allow_plain: false,
+            is_login_required: false,
             tls: None,
             hosts: Vec::new(),
             project: "thalweg".into(),
@@ -197,7 +200,13 @@ async fn open(
     let runtime = settings.runtime(broker.doors(), ledger::of_answers(&broker));
     // Before the first push, which must not be sent to this door.
     broker.doors().opened(broker::Door::Pubsub, address);
-    let door = Door::new(broker, Names::new(settings.project.clone()), BODIES_BYTES_MAX, settings.push_allow.clone());
+    let door = Door::new(
+        broker,
+        Names::new(settings.project.clone()),
+        BODIES_BYTES_MAX,
+        settings.push_allow.clone(),
+        settings.is_login_required,
+    );
     tokio::spawn(sweep::run(Arc::downgrade(&door), drain.clone()));
     tokio::spawn(pushes::run(Arc::downgrade(&door), drain.clone()));
     let shown = door.clone();
@@ -234,13 +243,20 @@ fn register(door: &Arc<Door>, stats: Arc<HttpStats>) {
 async fn serve(door: Arc<Door>, request: Request<RequestBody>) -> Response<Answer> {
     let (head, body) = request.into_parts();
     let is_grpc = codec::is_grpc(&head.headers);
-    let asked = caller_of(&head).map(|caller| {
+    let asked = async {
+        let caller = caller_of(&head)?;
         let wait = codec::timeout(&head.headers).filter(|_| is_grpc);
         let deadline = wait.map(|wait| Instant::now() + wait);
-        Ask { door, address: caller.address, held: Arc::default(), drain: caller.connection.drain(), deadline }
-    });
+        let address = caller.address;
+        // The certificates with which a push endpoint verifies its tokens are public.
+        let is_required = door.is_login_required && !is_open(&head);
+        let identity =
+            login::identify(&door.broker, broker::Door::Pubsub, &head.headers, Some(address), is_required).await;
+        let identity = Arc::new(identity.map_err(unauthenticated)?);
+        Ok(Ask { door, address, identity, held: Arc::default(), drain: caller.connection.drain(), deadline })
+    };
     let refuse = |failure| if is_grpc { codec::unary(Err(failure)) } else { rest::refuse(&failure) };
-    let ask = match asked {
+    let ask = match asked.await {
         Ok(ask) => ask,
         Err(failure) => return refuse(failure),
     };
@@ -263,6 +279,19 @@ async fn serve(door: Arc<Door>, request: Request<RequestBody>) -> Response<Answe
             answer
         }
         None => refuse(answers.refuse().into()),
+    }
+}
+
+/// Returns `true` for the requests over HTTP that need no login.
+fn is_open(head: &Parts) -> bool {
+    head.method == Method::GET && matches!(head.uri.path(), "/" | CERTS)
+}
+
+fn unauthenticated(error: engine::Error) -> Failure {
+    if error.kind == engine::ErrorKind::Denied {
+        Failure::new(Code::Unauthenticated, error.message)
+    } else {
+        error.into()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use prost::Message;
 
+use super::access::has_permission;
 use super::errors::{Code, Failure, Result};
 use super::map::{Ask, Door};
 use super::names::{Kind, Name};
@@ -66,8 +67,8 @@ pub(super) async fn set(ask: Ask, request: SetIamPolicyRequest) -> Result<Policy
     read(&ask.door, &name).await
 }
 
-/// Returns all tested permissions: a client that can reach this door may use all of its calls.
-pub(super) async fn test(_: Ask, request: TestIamPermissionsRequest) -> Result<TestIamPermissionsResponse> {
+/// Returns the tested permissions that the client has.
+pub(super) async fn test(ask: Ask, request: TestIamPermissionsRequest) -> Result<TestIamPermissionsResponse> {
     let name = Name::parse_any(&request.resource)?;
     if request.permissions.len() > PERMISSIONS_MAX {
         return Err(Failure::invalid(format!("At most {PERMISSIONS_MAX} permissions are tested at a time.")));
@@ -75,7 +76,11 @@ pub(super) async fn test(_: Ask, request: TestIamPermissionsRequest) -> Result<T
     let of_kind = format!("pubsub.{}.", name.kind.collection());
     match request.permissions.iter().find(|permission| !permission.starts_with(&of_kind)) {
         Some(other) => Err(Failure::invalid(format!("Permission {other} is not valid for this resource."))),
-        None => Ok(TestIamPermissionsResponse { permissions: request.permissions }),
+        None => {
+            let mut permissions = request.permissions;
+            permissions.retain(|permission| has_permission(&ask.door, &ask, &name, permission));
+            Ok(TestIamPermissionsResponse { permissions })
+        }
     }
 }
 

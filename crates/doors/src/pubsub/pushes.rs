@@ -57,7 +57,7 @@ pub(super) async fn run(door: Weak<Door>, mut drain: Drain) {
 
 /// Stops the tasks of deleted or changed subscriptions, and starts those of new ones.
 async fn serve(door: &Arc<Door>, running: &mut HashMap<QueueId, (Target, PushTask)>) -> Result<()> {
-    let (queues, _) = door.broker.queues.list("", "", usize::MAX).await?;
+    let (queues, _) = door.broker.queues.list("", "", usize::MAX, |_| true).await?;
     let mut wanted = HashMap::new();
     for queue in queues {
         if pull::is_pushed(door, &queue)? {
@@ -188,7 +188,7 @@ mod tests {
     use crate::pubsub::push::Allow;
 
     fn door(broker: &Arc<Broker>) -> Arc<Door> {
-        Door::new(broker.clone(), Names::new("thalweg".into()), 1 << 20, Allow::default())
+        Door::new(broker.clone(), Names::new("thalweg".into()), 1 << 20, Allow::default(), false)
     }
 
     #[tokio::test]

@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use broker::{FREE_BYTES, Receipt, Receive};
 use engine::queue::QueueDefinition;
+use engine::security::Operation;
 use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
+use super::access::{self, Need};
 use super::codec::{self, Encoded, Messages, STREAM_MESSAGES_MAX};
 use super::errors::{Code, Failure, Result};
 use super::map::{Ask, Door};
@@ -216,6 +218,7 @@ pub(super) async fn open(ask: Ask, mut messages: Messages) -> Result<mpsc::Recei
     }
     let stream = Stream::open(&first)?;
     let name = Name::parse(Kind::Subscription, &first.subscription)?;
+    access::authorize(&ask, &[Need::on(Operation::Read, &first.subscription)]).await?;
     let (answers, receiver) = mpsc::channel(STREAM_MESSAGES_MAX);
     let Some(queue) = ask.door.queue_to_pull(&name).await? else {
         // No message will ever arrive; the stream stays open, as with Google's service.

@@ -420,10 +420,11 @@ pub(super) async fn list(ask: Ask, request: ListSubscriptionsRequest) -> Result<
     let door = &ask.door;
     let project = parse_project(&request.project)?;
     let prefix = door.names.prefix(project);
-    let (queues, _) = door.broker.queues.list(&prefix, "", usize::MAX).await?;
+    let (queues, _) = door.broker.queues.list(&prefix, "", usize::MAX, |_| true).await?;
     let shown = queues.iter().map(|queue| queue.name.as_str().to_owned());
     let without = door.broker.documents.list(WITHOUT_QUEUE, &prefix).await?;
     let inner = shown.chain(without.into_iter().map(|(name, _)| name));
+    let inner = inner.filter(|inner| ask.shows(Kind::Subscription, inner));
     let names = inner.map(|inner| door.names.outer(Kind::Subscription, &inner));
     let names = names.filter(|name| name.project == project && is_id(&name.id));
     let Page { items, next_page_token } = page(names, ToString::to_string, request.page_size, &request.page_token)?;

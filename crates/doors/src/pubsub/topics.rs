@@ -189,7 +189,7 @@ pub(super) async fn list(ask: Ask, request: ListTopicsRequest) -> Result<ListTop
     let prefix = door.names.prefix(project);
     let outlines = door.broker.outline_topics();
     let names = outlines.iter().map(|outline| &outline.name).filter(|name: &&TopicName| !name.is_hidden());
-    let names = names.filter(|name| name.as_str().starts_with(&prefix));
+    let names = names.filter(|name| name.as_str().starts_with(&prefix) && ask.shows(Kind::Topic, name.as_str()));
     let names = names.map(|name| door.names.outer(Kind::Topic, name.as_str()));
     let names = names.filter(|name| name.project == project && is_id(&name.id));
     let Page { items, next_page_token } = page(names, |name| name.to_string(), request.page_size, &request.page_token)?;
@@ -208,7 +208,8 @@ pub(super) async fn list_subscriptions(
     let name = Name::parse(Kind::Topic, &request.topic)?;
     door.topic(&name).await?;
     let queues = door.broker.queues.over(&door.names.inner(&name)).await?;
-    let names = queues.iter().map(|queue| door.names.outer(Kind::Subscription, queue.name.as_str()).to_string());
+    let queues = queues.iter().filter(|queue| ask.shows(Kind::Subscription, queue.name.as_str()));
+    let names = queues.map(|queue| door.names.outer(Kind::Subscription, queue.name.as_str()).to_string());
     let Page { items, next_page_token } = page(names, String::clone, request.page_size, &request.page_token)?;
     Ok(ListTopicSubscriptionsResponse { subscriptions: items, next_page_token })
 }

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use broker::metrics::Exposition;
-use broker::{Answers, Broker, Direct, Held, Origin, Subscribe, Subscription, SubscriptionHandle};
+use broker::{Answers, Broker, Direct, Held, Origin, Permit, Subscribe, Subscription, SubscriptionHandle};
 use bytes::Bytes;
+use engine::glob::matches;
 use engine::streams::ID_HEADER;
 use engine::{
     Delivery, ErrorKind, Missing, Overflow, PartitionId, Pattern, RecordView, Result, Rule, SourceId, Start, TopicName,
@@ -16,7 +17,6 @@ use engine::{
 use parking_lot::Mutex;
 
 use super::clients::Client;
-use super::commands::args::matches;
 use super::names::{name_of, topic_of};
 use super::writer::Writer;
 use crate::fields;
@@ -168,6 +168,7 @@ impl Channels {
         broker: &Arc<Broker>,
         client: &Arc<Client>,
         origin: Origin,
+        permit: Permit,
         heard: Heard,
     ) -> Result<(Listener, Ready)> {
         let pattern = match &heard {
@@ -194,6 +195,7 @@ impl Channels {
             credit: u64::MAX,
             missing: Missing::Wait,
             is_channel: true,
+            permit,
             origin,
             direct: Some(Box::new(AtOnce(mouth.clone()))),
         });

@@ -7,6 +7,7 @@ use futures_util::future::LocalBoxFuture;
 use net::service::Reply;
 use smallvec::SmallVec;
 
+use super::access::Needs;
 use super::codec::Answer;
 use super::commands::{help, streams, work};
 use super::connection::{Door, Later, Session};
@@ -63,6 +64,8 @@ pub(super) struct Command {
     pub(super) summary: &'static str,
     /// Subcommands, and the number of arguments of each; empty for a command without subcommands.
     pub(super) parts: &'static [(&'static str, i8)],
+    /// Permissions that the command requires.
+    pub(super) needs: Needs,
     pub(super) does: Does,
     /// Number of the command in the counters. The numbers of its subcommands follow it.
     pub(super) number: u16,
@@ -112,6 +115,7 @@ pub(super) const fn read(
         since,
         summary,
         parts: &[],
+        needs: Needs::Keys,
         does: Does::Data(does),
         number: 0,
     }
@@ -127,7 +131,13 @@ pub(super) const fn write(
     Command { is_write: true, ..read(name, arity, keys, does, about) }
 }
 
-pub(super) const fn own(name: &'static str, arity: i8, does: Own, about: (&'static str, &'static str)) -> Command {
+pub(super) const fn own(
+    name: &'static str,
+    arity: i8,
+    needs: Needs,
+    does: Own,
+    about: (&'static str, &'static str),
+) -> Command {
     let (since, summary) = about;
     Command {
         name,
@@ -138,6 +148,7 @@ pub(super) const fn own(name: &'static str, arity: i8, does: Own, about: (&'stat
         since,
         summary,
         parts: &[],
+        needs,
         does: Does::Own(does),
         number: 0,
     }

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use broker::{Answers, Broker, Cache, Caches, Commit, Finished, LockedCache, Waiting, Wakes};
+use broker::{Answers, Broker, Cache, Caches, Commit, Finished, Identity, LockedCache, Waiting, Wakes};
 use engine::cache::CacheSettings;
-use engine::security::UserName;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use net::service::{Handler, Held, Peer, Reply, Standing, once};
@@ -41,6 +40,8 @@ pub(super) const DATABASES: usize = 16;
 const WAITED_KEYS_MAX: usize = 1024;
 /// Address shown for a peer without an address, which is on this machine.
 const LOCALHOST: &str = "127.0.0.1:0";
+/// Host of such a peer.
+const LOCAL_HOST: &str = "127.0.0.1";
 /// Bytes that are evicted for a command that found no memory, in addition to the size of its arguments.
 pub(super) const SPARE_BYTES: usize = 4096;
 
@@ -74,6 +75,8 @@ pub(super) struct Session {
     pub(super) peer: Rc<Peer>,
     /// Login state and user of the client.
     pub(super) login: Rc<RefCell<Login>>,
+    /// On whose behalf the client acts; anonymous before it has logged in.
+    pub(super) identity: Rc<RefCell<Arc<Identity>>>,
     pub(super) is_resp3: bool,
     pub(super) database: usize,
     is_durable: bool,
@@ -106,7 +109,7 @@ pub(super) enum Login {
     /// No login is required.
     NotNeeded,
     Needed,
-    Done(UserName),
+    Done,
 }
 
 /// Reply mode of `CLIENT REPLY`.
@@ -142,6 +145,7 @@ impl Handler<RedisProtocol> for Door {
     }
 
     fn open(&self, peer: &Rc<Rc<Peer>>, outbox: &Arc<Outbox>) -> Session {
+        let host = peer.address.map_or_else(|| LOCAL_HOST.to_owned(), |at| at.ip().to_canonical().to_string());
         let text = |address: Option<std::net::SocketAddr>| address.map_or(LOCALHOST.into(), |at| at.to_string());
         let client = Arc::new(Client {
             id: peer.id,
@@ -164,6 +168,7 @@ impl Handler<RedisProtocol> for Door {
             client,
             peer: Rc::clone(peer),
             login: Rc::new(RefCell::new(login)),
+            identity: Rc::new(RefCell::new(Arc::new(Identity::anonymous(&host)))),
             is_resp3: false,
             database: 0,
             is_durable: self.is_durable,
@@ -251,7 +256,7 @@ impl Handler<RedisProtocol> for Door {
         match *session.login.borrow() {
             _ if session.is_over => Standing::Over,
             Login::Needed => Standing::Opening,
-            Login::NotNeeded | Login::Done(_) => Standing::Open,
+            Login::NotNeeded | Login::Done => Standing::Open,
         }
     }
 
@@ -278,7 +283,7 @@ impl Door {
         let is_let_in = match &*session.login.borrow() {
             Login::NotNeeded => true,
             Login::Needed => matches!(command.name, "AUTH" | "HELLO" | "QUIT" | "RESET"),
-            Login::Done(user) => self.broker.security.has_user(user),
+            Login::Done => self.broker.security.has_user_of(&session.identity.borrow()),
         };
         if !is_let_in {
             return Err(Fail::new("NOAUTH Authentication required."));
@@ -290,6 +295,7 @@ impl Door {
                  in this context"
             )));
         }
+        self.authorize(session, command, args)?;
         Ok(command)
     }
 

@@ -1,6 +1,7 @@
 //! The Redis door: caches for clients that speak the Redis protocol, over TCP and TLS on one port. Its databases are
 //! the caches `db0` to `db15`.
 
+mod access;
 mod channels;
 mod clients;
 mod codec;

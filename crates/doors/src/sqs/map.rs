@@ -108,6 +108,8 @@ pub(super) struct RequestContext<'t> {
     pub drain: Drain,
     /// Address of the client.
     pub address: IpAddr,
+    /// On whose behalf the client acts: the user whose name is its access key, if its signature was verified.
+    pub identity: broker::Identity,
     /// Memory of the response, if the call reserves it before the response exists.
     pub held: Mutex<Option<Held>>,
 }
@@ -203,6 +205,7 @@ impl Sqs {
     }
 
     pub async fn answer(&self, context: &RequestContext<'_>, request: Request<'_>) -> Result<Answer> {
+        self.authorize(context, &request).await?;
         match request {
             Request::SendMessage(request) => self.send(context, request).await,
             Request::SendMessageBatch(request) => self.send_batch(context, request).await,

@@ -1,5 +1,6 @@
 //! The SQS door: queues for Amazon's SDKs and tools, over AWS JSON 1.0 and the older Query protocol on one port.
 
+mod access;
 mod address;
 mod attributes;
 mod check;
@@ -33,6 +34,7 @@ use std::time::Duration;
 use broker::metrics::{Collect, Exposition};
 use broker::{Broker, Doors, Held, LoginSource};
 use bytes::{Bytes, BytesMut};
+use engine::security::UserName;
 use http_body_util::{BodyExt, Full};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
 use hyper::http::request::Parts;
@@ -365,7 +367,14 @@ impl Door {
         };
         let trace = header(&head.headers, TRACE);
         let drain = caller.connection.drain();
-        Ok(RequestContext { home, base, host, trace, drain, address: caller.address, held: Mutex::default() })
+        let from = caller.address.to_canonical().to_string();
+        let user = identity.access_key.filter(|_| self.auth.is_verifying());
+        let identity = match user.map(UserName::parse).transpose() {
+            Ok(Some(user)) => broker::Identity::new(user, [], &from),
+            Ok(None) | Err(_) => broker::Identity::anonymous(&from),
+        };
+        let address = caller.address;
+        Ok(RequestContext { home, base, host, trace, drain, address, identity, held: Mutex::default() })
     }
 
     /// Registers the counters of the door in the metrics of the broker.

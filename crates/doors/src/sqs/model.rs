@@ -228,6 +228,12 @@ macro_rules! requests {
         }
 
         impl<'a> Request<'a> {
+            pub fn action(&self) -> Action {
+                match self {
+                    $(Self::$name(_) => Action::$name,)*
+                }
+            }
+
             pub fn deserialize<D: Deserializer<'a>>(action: Action, deserializer: D) -> Result<Self, D::Error> {
                 match action {
                     $(Action::$name => $name::deserialize(deserializer).map(Self::$name),)*

@@ -131,7 +131,7 @@ impl Sqs {
         let topic = &found.definition.topic;
         let mut after = String::new();
         loop {
-            let (queues, is_last) = self.broker.queues.list("", &after, PAGE_MAX).await?;
+            let (queues, is_last) = self.broker.queues.list("", &after, PAGE_MAX, |_| true).await?;
             if queues.iter().any(|queue| queue.settings.dead_letter.as_ref() == Some(topic)) {
                 return Ok(true);
             }

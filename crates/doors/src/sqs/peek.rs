@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use broker::Peeked;
 use bytes::Bytes;
 use engine::queue::Phase;
+use engine::security::Operation;
 use hyper::HeaderMap;
 use hyper::header::{ACCEPT, CONTENT_TYPE};
 use hyper::http::request::Parts;
@@ -118,6 +119,7 @@ impl Sqs {
         let found = found.map_err(|failure| {
             if failure == Failure::no_queue() { no_queue("create it, or list the existing queues") } else { failure }
         })?;
+        self.broker.authorize_queue(&context.identity, Operation::Read, found.name()).await?;
         let mut shown = Vec::new();
         let mut bytes = 0;
         let mut after = None;

@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use broker::NewQueue;
 use engine::queue::{QueueDefinition, QueueName};
+use engine::security::ResourceKind;
 use engine::{Error, ErrorKind};
 
 use super::address::{Place, is_account, is_name};
@@ -161,11 +162,12 @@ impl Sqs {
         are_sources: bool,
     ) -> Result<Answer> {
         let prefix = format!("{}{prefix}", context.home.prefix(&self.default));
+        let is_shown = |queue: &str| self.broker.is_shown(&context.identity, ResourceKind::Queue, queue);
         let mut urls = Vec::new();
         let mut after = page.after;
         let mut next_token = None;
         'pages: loop {
-            let (queues, is_last) = self.broker.queues.list(&prefix, &after, PAGE_MAX).await?;
+            let (queues, is_last) = self.broker.queues.list(&prefix, &after, PAGE_MAX, is_shown).await?;
             for queue in &queues {
                 let place = Place::of_known(queue.name.as_str(), &self.default);
                 let Some(place) = place.filter(|place| place.home == context.home && is_meant(queue)) else {

@@ -93,6 +93,11 @@ pub enum Auth {
 }
 
 impl Auth {
+    /// Returns `true` if an identity is that of the signer, and not only claimed.
+    pub fn is_verifying(&self) -> bool {
+        matches!(self, Self::Verify(_))
+    }
+
     /// Returns the identity of a request. `now_s` is the time in seconds since 1970.
     pub fn identify<'a>(&'a self, request: &Request<'a>, now_s: u64) -> Result<Identity<'a>, AuthError> {
         match self {

@@ -339,7 +339,7 @@ const MISTAKES: &[Mistake] = &[
     ("POST", "/v1/topics/t/records?partition=1", TEXT, "v", 404, "not_found", "topic t has only partition 0, not 1"),
     ("POST", "/v1/topics/t/records?key=a", JSON, r#"{"records":[{"value":"v"}]}"#, 400, "invalid", "key:"),
     ("POST", "/v1/topics/a%20b/records", TEXT, "v", 400, "invalid", "'a b'"),
-    ("POST", "/v1/topics/a%FF/records", TEXT, "v", 400, "invalid", "topic in the path"),
+    ("POST", "/v1/topics/a%FF/records", TEXT, "v", 400, "invalid", "name in the path"),
     ("POST", "/v1/topics/a.*/records", TEXT, "v", 400, "invalid", "'*'"),
     ("POST", RECORDS, ("content-type", "text/html"), "v", 415, "unsupported", "'text/html'"),
     ("POST", RECORDS, JSON, "{", 400, "malformed", "JSON"),

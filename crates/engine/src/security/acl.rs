@@ -1,177 +1,38 @@
-//! Access control lists: permissions of users on topics, groups and transactions, by host.
+//! Access control lists: permissions of users and roles on resources, by host.
 //!
 //! An entry allows or denies. An entry that denies takes precedence; without one that allows, nothing is allowed. Some
 //! operations imply others: a user who may read a topic may also describe it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
-use super::UserName;
+use super::resource::{ALL, Operations, covers};
+use super::{Operation, Pattern, PatternKind, Resource, ResourceKind, RoleName, UserName};
 use crate::error::{Error, Result};
-use crate::ids::is_internal;
-use crate::limits::{ACL_NAME_BYTES_MAX, ACLS_MAX};
-
-/// Wildcard that stands for any name.
-const ALL: &str = "*";
-
-macro_rules! named {
-    ($(#[$doc:meta])* $type:ident, $what:literal, {
-        $($(#[$note:meta])* $variant:ident = $code:literal, $name:literal;)*
-    }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[repr(u8)]
-        pub enum $type {
-            $($(#[$note])* $variant = $code,)*
-        }
-
-        impl $type {
-            pub const ALL: &[Self] = &[$(Self::$variant),*];
-
-            pub fn from_code(code: u8) -> Option<Self> {
-                Self::ALL.iter().copied().find(|known| *known as u8 == code)
-            }
-
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)*
-                }
-            }
-        }
-
-        impl std::str::FromStr for $type {
-            type Err = Error;
-
-            fn from_str(text: &str) -> Result<Self> {
-                Self::ALL.iter().copied().find(|known| known.name() == text).ok_or_else(|| {
-                    let names: Vec<&str> = Self::ALL.iter().map(|known| known.name()).collect();
-                    Error::invalid(format!("{} is one of {}, not '{text}'", $what, names.join(", ")))
-                })
-            }
-        }
-    };
-}
-
-named! {
-    /// Type of a resource.
-    ResourceKind, "a resource", {
-        Topic = 1, "topic";
-        Group = 2, "group";
-        /// The broker as a whole; its name is [`Resource::CLUSTER_NAME`].
-        Cluster = 3, "cluster";
-        /// Transactions of a producer, by their transactional id.
-        Transaction = 4, "transaction";
-    }
-}
-
-named! {
-    /// Operation on a resource.
-    Operation, "an operation", {
-        All = 1, "all";
-        Read = 2, "read";
-        Write = 3, "write";
-        Create = 4, "create";
-        Delete = 5, "delete";
-        Alter = 6, "alter";
-        Describe = 7, "describe";
-        DescribeConfigs = 8, "describe_configs";
-        AlterConfigs = 9, "alter_configs";
-        ClusterAction = 10, "cluster_action";
-        IdempotentWrite = 11, "idempotent_write";
-    }
-}
-
-impl Operation {
-    /// Returns `true` if permission for this operation includes the wanted one.
-    fn implies(self, wanted: Self) -> bool {
-        match wanted {
-            _ if self == wanted || self == Self::All => true,
-            Self::Describe => matches!(self, Self::Read | Self::Write | Self::Delete | Self::Alter),
-            Self::DescribeConfigs => self == Self::AlterConfigs,
-            _ => false,
-        }
-    }
-}
-
-/// Resource that an operation acts on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Resource<'a> {
-    pub kind: ResourceKind,
-    pub name: &'a str,
-}
-
-impl<'a> Resource<'a> {
-    /// Name of the only resource of its kind.
-    pub const CLUSTER_NAME: &'static str = "cluster";
-    pub const CLUSTER: Resource<'static> = Resource { kind: ResourceKind::Cluster, name: Self::CLUSTER_NAME };
-
-    pub fn topic(name: &'a str) -> Self {
-        Self { kind: ResourceKind::Topic, name }
-    }
-
-    pub fn group(name: &'a str) -> Self {
-        Self { kind: ResourceKind::Group, name }
-    }
-
-    pub fn transaction(name: &'a str) -> Self {
-        Self { kind: ResourceKind::Transaction, name }
-    }
-}
-
-/// Resources of an access control entry: one name, all (`*`), or all names with a prefix.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Pattern {
-    pub kind: ResourceKind,
-    pub name: String,
-    pub is_prefix: bool,
-}
-
-impl Pattern {
-    pub fn covers(&self, resource: &Resource<'_>) -> bool {
-        self.kind == resource.kind
-            && if self.is_prefix {
-                resource.name.starts_with(&self.name)
-            } else {
-                self.name == resource.name || self.name == ALL
-            }
-    }
-
-    /// Returns `true` if an entry that allows may apply to a resource that it covers. A topic of the broker itself has
-    /// to be named literally, so that a user who may read all topics cannot read the state that the broker keeps in
-    /// them.
-    fn may_open(&self, resource: &Resource<'_>) -> bool {
-        let is_named = !self.is_prefix && self.name == resource.name;
-        is_named || resource.kind != ResourceKind::Topic || !is_internal(resource.name)
-    }
-
-    /// Returns `true` if every resource of the other pattern matches this one.
-    fn covers_all_of(&self, other: &Self) -> bool {
-        self.kind == other.kind
-            && match (self.is_prefix, other.is_prefix) {
-                (false, _) if self.name == ALL => true,
-                (true, false) if other.name == ALL => false,
-                (true, _) => other.name.starts_with(&self.name),
-                (false, is_prefix) => !is_prefix && self.name == other.name,
-            }
-    }
-}
+use crate::limits::{ACL_NAME_BYTES_MAX, ACLS_BYTES_MAX, ACLS_MAX};
 
 /// Principal of an access control entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Principal {
     Everyone,
     User(UserName),
+    /// All members of a role.
+    Role(RoleName),
 }
 
 impl Principal {
-    const PREFIX: &'static str = "User:";
+    const USER: &'static str = "User:";
+    const ROLE: &'static str = "Role:";
 
-    /// Parses `User:name`, or `User:*` for everyone.
+    /// Parses `User:name`, `Role:name`, or `User:*` for everyone.
     pub fn parse(text: &str) -> Result<Self> {
-        match text.strip_prefix(Self::PREFIX) {
+        if let Some(role) = text.strip_prefix(Self::ROLE) {
+            return Ok(Self::Role(RoleName::parse(role)?));
+        }
+        match text.strip_prefix(Self::USER) {
             Some(ALL) => Ok(Self::Everyone),
             Some(name) => Ok(Self::User(UserName::parse(name)?)),
-            None => Err(Error::invalid(format!("a principal is User:NAME or User:*, not '{text}'"))),
+            None => Err(Error::invalid(format!("a principal is User:NAME, Role:NAME or User:*, not '{text}'"))),
         }
     }
 }
@@ -179,8 +40,9 @@ impl Principal {
 impl fmt::Display for Principal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Everyone => write!(f, "{}{ALL}", Self::PREFIX),
-            Self::User(name) => write!(f, "{}{name}", Self::PREFIX),
+            Self::Everyone => write!(f, "{}{ALL}", Self::USER),
+            Self::User(name) => write!(f, "{}{name}", Self::USER),
+            Self::Role(name) => write!(f, "{}{name}", Self::ROLE),
         }
     }
 }
@@ -206,24 +68,28 @@ impl Acl {
             }
         }
         if self.pattern.kind == ResourceKind::Cluster
-            && (self.pattern.is_prefix || self.pattern.name != Resource::CLUSTER_NAME)
+            && (self.pattern.matching != PatternKind::Literal || self.pattern.name != Resource::CLUSTER_NAME)
         {
             return Err(Error::invalid(format!("the name of the cluster is {}", Resource::CLUSTER_NAME)));
+        }
+        if let Principal::Role(role) = &self.principal
+            && role.built_in().is_some()
+        {
+            return Err(Error::invalid(format!(
+                "the role {role} is built in, so its permissions cannot be changed: use another name"
+            )));
         }
         Ok(())
     }
 
-    fn is_from(&self, host: &str) -> bool {
-        self.host == ALL || self.host == host
-    }
-
-    /// Returns `true` if the entry denies this. It denies only the operation that it names, or all.
-    fn denies(&self, host: &str, operation: Operation) -> bool {
-        !self.is_allowed && self.is_from(host) && (self.operation == operation || self.operation == Operation::All)
-    }
-
-    fn allows(&self, host: &str, operation: Operation) -> bool {
-        self.is_allowed && self.is_from(host) && self.operation.implies(operation)
+    /// Returns the size of its texts.
+    fn bytes(&self) -> usize {
+        let principal = match &self.principal {
+            Principal::Everyone => 0,
+            Principal::User(name) => name.as_str().len(),
+            Principal::Role(name) => name.as_str().len(),
+        };
+        self.pattern.name.len() + self.host.len() + principal
     }
 }
 
@@ -231,7 +97,7 @@ impl Acl {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Match {
-    /// Entries with this name, whether literal or a prefix.
+    /// Entries with this name, however it is interpreted.
     Any = 1,
     /// Entries that apply to this resource.
     Covering = 2,
@@ -239,11 +105,24 @@ pub enum Match {
     Literal = 3,
     /// Entries with this prefix.
     Prefix = 4,
+    /// Entries with this glob pattern.
+    Glob = 5,
 }
 
 impl Match {
     pub fn from_code(code: u8) -> Option<Self> {
-        [Self::Any, Self::Covering, Self::Literal, Self::Prefix].into_iter().find(|known| *known as u8 == code)
+        let all = [Self::Any, Self::Covering, Self::Literal, Self::Prefix, Self::Glob];
+        all.into_iter().find(|known| *known as u8 == code)
+    }
+
+    /// Returns the only kind of pattern that is wanted, if it is only one.
+    fn only(self) -> Option<PatternKind> {
+        match self {
+            Self::Any | Self::Covering => None,
+            Self::Literal => Some(PatternKind::Literal),
+            Self::Prefix => Some(PatternKind::Prefix),
+            Self::Glob => Some(PatternKind::Glob),
+        }
     }
 }
 
@@ -288,22 +167,178 @@ impl AclFilter {
     }
 
     fn means_name_of(&self, pattern: &Pattern) -> bool {
-        let is_named = |name: &String| *name == pattern.name;
         match (self.matching, &self.name) {
-            (Match::Any, name) => name.as_ref().is_none_or(is_named),
-            (Match::Literal, name) => !pattern.is_prefix && name.as_ref().is_none_or(is_named),
-            (Match::Prefix, name) => pattern.is_prefix && name.as_ref().is_none_or(is_named),
             (Match::Covering, None) => true,
-            (Match::Covering, Some(name)) => pattern.covers(&Resource { kind: pattern.kind, name }),
+            (Match::Covering, Some(name)) => pattern.covers(&Resource::new(pattern.kind, name)),
+            (matching, name) => {
+                matching.only().is_none_or(|only| only == pattern.matching)
+                    && name.as_ref().is_none_or(|name| *name == pattern.name)
+            }
         }
     }
 }
 
-/// Table of all entries, by principal.
-#[derive(Debug, Default)]
+/// Operations that entries allow and deny.
+#[derive(Clone, Copy, Debug, Default)]
+struct Verdict {
+    allowed: Operations,
+    denied: Operations,
+}
+
+impl Verdict {
+    fn add(&mut self, other: Self) {
+        self.allowed = self.allowed.with(other.allowed);
+        self.denied = self.denied.with(other.denied);
+    }
+
+    fn allows(self, operation: Operation) -> bool {
+        self.allowed.contains(operation) && !self.denied.contains(operation)
+    }
+}
+
+/// Part of an entry that follows its principal and its pattern.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    host: String,
+    operation: Operation,
+    is_allowed: bool,
+}
+
+impl Entry {
+    /// Returns what the entry says to a client at a host. An entry denies only the operation that it names, or all.
+    fn verdict(&self, host: &str) -> Verdict {
+        let operations = Operations::new(&[self.operation]);
+        match self.host == ALL || self.host == host {
+            false => Verdict::default(),
+            true if self.is_allowed => Verdict { allowed: operations.implied(), denied: Operations::NONE },
+            true if self.operation == Operation::All => {
+                Verdict { allowed: Operations::NONE, denied: Operations::EVERY }
+            }
+            true => Verdict { allowed: Operations::NONE, denied: operations },
+        }
+    }
+}
+
+/// Entries of one principal for one kind of resource. A name is found without looking at the others, except for glob
+/// patterns.
+#[derive(Clone, Debug, Default)]
+struct Names {
+    by_pattern: [HashMap<Box<[u8]>, BTreeSet<Entry>, foldhash::fast::RandomState>; PatternKind::ALL.len()],
+    /// Lengths of the prefixes, and how many prefixes have each.
+    prefix_lengths: BTreeMap<usize, usize>,
+}
+
+impl Names {
+    fn of(&self, matching: PatternKind) -> &HashMap<Box<[u8]>, BTreeSet<Entry>, foldhash::fast::RandomState> {
+        &self.by_pattern[matching as usize]
+    }
+
+    fn insert(&mut self, matching: PatternKind, name: &[u8], entry: Entry) -> bool {
+        let entries = self.by_pattern[matching as usize].entry(name.into()).or_default();
+        if entries.is_empty() && matching == PatternKind::Prefix {
+            *self.prefix_lengths.entry(name.len()).or_default() += 1;
+        }
+        entries.insert(entry)
+    }
+
+    fn remove(&mut self, matching: PatternKind, name: &[u8], entry: &Entry) -> bool {
+        let of_kind = &mut self.by_pattern[matching as usize];
+        let Some(entries) = of_kind.get_mut(name) else {
+            return false;
+        };
+        let existed = entries.remove(entry);
+        if entries.is_empty() {
+            of_kind.remove(name);
+            if matching == PatternKind::Prefix
+                && let Some(count) = self.prefix_lengths.get_mut(&name.len())
+            {
+                *count -= 1;
+                if *count == 0 {
+                    self.prefix_lengths.remove(&name.len());
+                }
+            }
+        }
+        existed
+    }
+
+    /// Returns the number of patterns.
+    fn len(&self) -> usize {
+        self.by_pattern.iter().map(HashMap::len).sum()
+    }
+
+    /// Returns the entries that cover a resource, each with `true` if its pattern names the resource literally.
+    fn covering<'n>(&'n self, name: &'n [u8]) -> impl Iterator<Item = (&'n Entry, bool)> {
+        let literal = self.of(PatternKind::Literal);
+        let prefixes = self.of(PatternKind::Prefix);
+        let named = literal.get(name).into_iter().flatten().map(|entry| (entry, true));
+        let of_all = literal.get(ALL.as_bytes()).filter(|_| name != ALL.as_bytes()).into_iter().flatten();
+        let of_prefixes = self
+            .prefix_lengths
+            .range(..=name.len())
+            .filter_map(|(length, _)| prefixes.get(name.get(..*length)?))
+            .flatten();
+        let globs = self.of(PatternKind::Glob).iter();
+        let of_globs = globs.filter(|(glob, _)| covers(PatternKind::Glob, glob, name)).flat_map(|(_, entries)| entries);
+        named.chain(of_all.chain(of_prefixes).chain(of_globs).map(|entry| (entry, false)))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (PatternKind, &[u8], &Entry)> {
+        PatternKind::ALL.into_iter().flat_map(move |matching| {
+            self.of(matching)
+                .iter()
+                .flat_map(move |(name, entries)| entries.iter().map(move |entry| (matching, &**name, entry)))
+        })
+    }
+}
+
+/// What the entries of one client say about one kind of resource, if they are few: a decision looks at all of them.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// Verdict for every resource, except that the broker's own topics are not allowed by it.
+    of_all: Verdict,
+    patterns: Vec<(PatternKind, Box<[u8]>, Verdict)>,
+}
+
+impl Rules {
+    /// Maximum number of patterns.
+    const PATTERNS_MAX: usize = 16;
+
+    fn add(&mut self, matching: PatternKind, name: &[u8], entry: &Entry, host: &str) {
+        let said = entry.verdict(host);
+        if matching == PatternKind::Literal && name == ALL.as_bytes() {
+            return self.of_all.add(said);
+        }
+        match self.patterns.iter_mut().find(|(kind, pattern, _)| *kind == matching && **pattern == *name) {
+            Some((.., verdict)) => verdict.add(said),
+            None => self.patterns.push((matching, name.into(), said)),
+        }
+    }
+
+    /// Returns `true` if the client may perform this operation on a resource of the kind.
+    pub fn allow(&self, operation: Operation, resource: &Resource<'_>) -> bool {
+        let is_internal = resource.is_internal();
+        let mut verdict = self.of_all;
+        if is_internal {
+            verdict.allowed = Operations::NONE;
+        }
+        for (matching, pattern, said) in &self.patterns {
+            if covers(*matching, pattern, resource.name) {
+                let is_named = *matching == PatternKind::Literal;
+                let allowed = if is_internal && !is_named { Operations::NONE } else { said.allowed };
+                verdict.add(Verdict { allowed, denied: said.denied });
+            }
+        }
+        verdict.allows(operation)
+    }
+}
+
+/// Table of all entries.
+#[derive(Clone, Debug, Default)]
 pub struct Acls {
-    by_principal: BTreeMap<Principal, BTreeSet<Acl>>,
+    by_principal: HashMap<Principal, BTreeMap<ResourceKind, Names>, foldhash::fast::RandomState>,
     count: usize,
+    /// Size of the texts of all entries.
+    bytes: usize,
 }
 
 impl Acls {
@@ -315,69 +350,173 @@ impl Acls {
         self.count == 0
     }
 
-    /// Checks that there is room for `more` entries.
-    pub fn check_room(&self, more: usize) -> Result<()> {
-        if self.count + more > ACLS_MAX {
+    /// Checks that there is room for these entries, which are not in the table.
+    pub fn check_room<'a>(&self, fresh: impl IntoIterator<Item = &'a Acl>) -> Result<()> {
+        let (count, bytes) =
+            fresh.into_iter().fold((self.count, self.bytes), |(count, bytes), acl| (count + 1, bytes + acl.bytes()));
+        if count > ACLS_MAX || bytes > ACLS_BYTES_MAX {
             return Err(Error::busy(format!(
-                "this broker has {ACLS_MAX} access control entries, which is the limit; delete some first"
+                "this broker has {} access control entries with {} bytes of names; the limit is {ACLS_MAX} and \
+                 {ACLS_BYTES_MAX}; delete some first",
+                self.count, self.bytes
             )));
         }
         Ok(())
     }
 
     pub fn contains(&self, acl: &Acl) -> bool {
-        self.by_principal.get(&acl.principal).is_some_and(|acls| acls.contains(acl))
+        let Pattern { kind, name, matching } = &acl.pattern;
+        let names = self.by_principal.get(&acl.principal).and_then(|kinds| kinds.get(kind));
+        let entries = names.and_then(|names| names.of(*matching).get(name.as_bytes()));
+        entries.is_some_and(|entries| entries.contains(&entry_of(acl)))
     }
 
     pub fn insert(&mut self, acl: Acl) {
-        self.count += usize::from(self.by_principal.entry(acl.principal.clone()).or_default().insert(acl));
+        let Pattern { kind, name, matching } = &acl.pattern;
+        let names = self.by_principal.entry(acl.principal.clone()).or_default().entry(*kind).or_default();
+        if names.insert(*matching, name.as_bytes(), entry_of(&acl)) {
+            self.count += 1;
+            self.bytes += acl.bytes();
+        }
     }
 
     pub fn remove(&mut self, acl: &Acl) {
-        if let Some(acls) = self.by_principal.get_mut(&acl.principal) {
-            self.count -= usize::from(acls.remove(acl));
-            if acls.is_empty() {
-                self.by_principal.remove(&acl.principal);
-            }
+        let Pattern { kind, name, matching } = &acl.pattern;
+        let Some(kinds) = self.by_principal.get_mut(&acl.principal) else { return };
+        let Some(names) = kinds.get_mut(kind) else { return };
+        if names.remove(*matching, name.as_bytes(), &entry_of(acl)) {
+            self.count -= 1;
+            self.bytes -= acl.bytes();
+        }
+        if names.len() == 0 {
+            kinds.remove(kind);
+        }
+        if kinds.is_empty() {
+            self.by_principal.remove(&acl.principal);
         }
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Acl> {
-        self.by_principal.values().flatten()
-    }
-
+    /// Returns the entries that a filter matches, in their order.
     pub fn found(&self, filter: &AclFilter) -> Vec<Acl> {
-        self.iter().filter(|acl| filter.means(acl)).cloned().collect()
+        let wanted = |principal: &Principal| filter.principal.as_ref().is_none_or(|wanted| wanted == principal);
+        let mut found: Vec<Acl> = self
+            .by_principal
+            .iter()
+            .filter(|(principal, _)| wanted(principal))
+            .flat_map(|(principal, kinds)| kinds.iter().map(move |(kind, names)| (principal, *kind, names)))
+            .flat_map(|(principal, kind, names)| names.iter().map(move |parts| acl_of(principal, kind, parts)))
+            .filter(|acl| filter.means(acl))
+            .collect();
+        found.sort_unstable();
+        found
     }
 
-    /// Returns `true` if a user at a host may perform this operation.
-    pub fn allow(&self, user: &UserName, host: &str, operation: Operation, resource: &Resource<'_>) -> bool {
-        let mut is_allowed = false;
-        for acl in self.of(user).filter(|acl| acl.pattern.covers(resource)) {
-            if acl.denies(host, operation) {
-                return false;
+    /// Returns `true` if a client with these principals at a host may perform this operation.
+    pub fn allow<'p>(
+        &self,
+        principals: impl IntoIterator<Item = &'p Principal>,
+        host: &str,
+        operation: Operation,
+        resource: &Resource<'_>,
+    ) -> bool {
+        let is_internal = resource.is_internal();
+        let mut verdict = Verdict::default();
+        for principal in principals {
+            if let Principal::Role(role) = principal
+                && let Some(role) = role.built_in()
+                && !is_internal
+            {
+                verdict.allowed = verdict.allowed.with(role.operations(resource.kind));
             }
-            is_allowed |= acl.allows(host, operation) && acl.pattern.may_open(resource);
+            let names = self.by_principal.get(principal).and_then(|kinds| kinds.get(&resource.kind));
+            for (entry, is_named) in names.into_iter().flat_map(|names| names.covering(resource.name)) {
+                let mut said = entry.verdict(host);
+                if is_internal && !is_named {
+                    said.allowed = Operations::NONE;
+                }
+                verdict.add(said);
+            }
         }
-        is_allowed
+        verdict.allows(operation)
     }
 
-    /// Returns `true` if there may be a resource of this kind on which a user at a host may perform this operation: an
-    /// entry allows it that no other entry denies as a whole.
-    pub fn allow_any(&self, user: &UserName, host: &str, operation: Operation, kind: ResourceKind) -> bool {
-        let of_kind = || self.of(user).filter(|acl| acl.pattern.kind == kind);
-        let denied: Vec<&Pattern> =
-            of_kind().filter(|acl| acl.denies(host, operation)).map(|acl| &acl.pattern).collect();
-        of_kind()
-            .filter(|acl| acl.allows(host, operation))
-            .any(|acl| !denied.iter().any(|denied| denied.covers_all_of(&acl.pattern)))
+    /// Returns what the entries say to a client with these principals at a host about a kind of resource; `None` if
+    /// they have many patterns, so that [`Acls::allow`] is faster.
+    pub fn rules<'p>(
+        &self,
+        principals: impl IntoIterator<Item = &'p Principal>,
+        host: &str,
+        kind: ResourceKind,
+    ) -> Option<Rules> {
+        let mut rules = Rules::default();
+        for principal in principals {
+            if let Principal::Role(role) = principal
+                && let Some(role) = role.built_in()
+            {
+                rules.of_all.allowed = rules.of_all.allowed.with(role.operations(kind));
+            }
+            let names = self.by_principal.get(principal).and_then(|kinds| kinds.get(&kind));
+            if names.is_some_and(|names| names.len() > Rules::PATTERNS_MAX) {
+                return None;
+            }
+            for (matching, name, entry) in names.into_iter().flat_map(Names::iter) {
+                rules.add(matching, name, entry, host);
+            }
+        }
+        (rules.patterns.len() <= Rules::PATTERNS_MAX).then_some(rules)
     }
 
-    fn of(&self, user: &UserName) -> impl Iterator<Item = &Acl> {
-        let [own, everyone] = [Principal::User(user.clone()), Principal::Everyone];
-        let of = |principal: &Principal| self.by_principal.get(principal).into_iter().flatten();
-        of(&own).chain(of(&everyone))
+    /// Returns `true` if there may be a resource of this kind on which a client with these principals at a host may
+    /// perform this operation: an entry allows it that no other entry denies as a whole.
+    pub fn allow_any<'p>(
+        &self,
+        principals: impl IntoIterator<Item = &'p Principal>,
+        host: &str,
+        operation: Operation,
+        kind: ResourceKind,
+    ) -> bool {
+        let mut allowed = Vec::new();
+        let mut denied = Vec::new();
+        for principal in principals {
+            if let Principal::Role(role) = principal
+                && role.built_in().is_some_and(|role| role.operations(kind).contains(operation))
+            {
+                allowed.push(Pattern { kind, name: ALL.to_owned(), matching: PatternKind::Literal });
+            }
+            let names = self.by_principal.get(principal).and_then(|kinds| kinds.get(&kind));
+            for (matching, name, entry) in names.into_iter().flat_map(Names::iter) {
+                let verdict = entry.verdict(host);
+                let pattern = || Pattern { kind, name: text(name), matching };
+                if verdict.allowed.contains(operation) {
+                    allowed.push(pattern());
+                }
+                if verdict.denied.contains(operation) {
+                    denied.push(pattern());
+                }
+            }
+        }
+        allowed.iter().any(|allowed| !denied.iter().any(|denied| denied.covers_all_of(allowed)))
     }
+}
+
+fn entry_of(acl: &Acl) -> Entry {
+    Entry { host: acl.host.clone(), operation: acl.operation, is_allowed: acl.is_allowed }
+}
+
+fn acl_of(principal: &Principal, kind: ResourceKind, (matching, name, entry): (PatternKind, &[u8], &Entry)) -> Acl {
+    let Entry { host, operation, is_allowed } = entry.clone();
+    Acl {
+        pattern: Pattern { kind, name: text(name), matching },
+        principal: principal.clone(),
+        host,
+        operation,
+        is_allowed,
+    }
+}
+
+/// Returns the name of a pattern, which was a text when it was added.
+fn text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
 }
 
 #[cfg(test)]

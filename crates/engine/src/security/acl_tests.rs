@@ -2,22 +2,24 @@
 
 use super::*;
 
-fn user(name: &str) -> UserName {
-    UserName::parse(name).expect("a name")
+/// Returns the principals of a user without roles.
+fn user(name: &str) -> [Principal; 2] {
+    [Principal::User(UserName::parse(name).expect("a name")), Principal::Everyone]
 }
 
-/// Parses `allow|deny PRINCIPAL OPERATION KIND NAME HOST`; a name that ends with `...` is a prefix.
+/// Parses `allow|deny PRINCIPAL OPERATION KIND NAME HOST`; a name that ends with `...` is a prefix, and one that begins
+/// with `~` is a glob pattern.
 fn acl(text: &str) -> Acl {
     let [is_allowed, principal, operation, kind, name, host] = text.split(' ').collect::<Vec<_>>()[..] else {
         panic!("six words: {text}");
     };
-    let prefix = name.strip_suffix("...");
+    let (name, matching) = match (name.strip_suffix("..."), name.strip_prefix('~')) {
+        (Some(prefix), _) => (prefix, PatternKind::Prefix),
+        (None, Some(glob)) => (glob, PatternKind::Glob),
+        (None, None) => (name, PatternKind::Literal),
+    };
     let acl = Acl {
-        pattern: Pattern {
-            kind: kind.parse().expect("a kind"),
-            name: prefix.unwrap_or(name).to_owned(),
-            is_prefix: prefix.is_some(),
-        },
+        pattern: Pattern { kind: kind.parse().expect("a kind"), name: name.to_owned(), matching },
         principal: Principal::parse(principal).expect("a principal"),
         host: host.to_owned(),
         operation: operation.parse().expect("an operation"),
@@ -104,19 +106,25 @@ fn something_may_be_allowed_where_not_all_of_it_is_denied() {
 
 #[test]
 fn filters_find_entries_by_name_or_by_resource() {
-    let all = ["allow User:a read topic t *", "allow User:a read topic t... *", "allow User:b read topic * h"];
+    let all = [
+        "allow User:a read topic t *",
+        "allow User:a read topic t... *",
+        "allow User:b read topic * h",
+        "allow User:c read topic ~t? *",
+    ];
     let acls = acls(&all);
     let found = |matching, name: Option<&str>| {
         let filter = AclFilter { matching, name: name.map(str::to_owned), ..AclFilter::default() };
         let found = acls.found(&filter);
         all.iter().map(|text| acl(text)).map(|acl| u8::from(found.contains(&acl))).collect::<Vec<_>>()
     };
-    assert_eq!(found(Match::Any, None), [1, 1, 1]);
-    assert_eq!(found(Match::Any, Some("t")), [1, 1, 0]);
-    assert_eq!(found(Match::Literal, Some("t")), [1, 0, 0]);
-    assert_eq!(found(Match::Prefix, None), [0, 1, 0]);
-    assert_eq!(found(Match::Covering, Some("t")), [1, 1, 1]);
-    assert_eq!(found(Match::Covering, Some("tt")), [0, 1, 1]);
+    assert_eq!(found(Match::Any, None), [1, 1, 1, 1]);
+    assert_eq!(found(Match::Any, Some("t")), [1, 1, 0, 0]);
+    assert_eq!(found(Match::Literal, Some("t")), [1, 0, 0, 0]);
+    assert_eq!(found(Match::Prefix, None), [0, 1, 0, 0]);
+    assert_eq!(found(Match::Glob, None), [0, 0, 0, 1]);
+    assert_eq!(found(Match::Covering, Some("t")), [1, 1, 1, 0]);
+    assert_eq!(found(Match::Covering, Some("tt")), [0, 1, 1, 1]);
     let of_b = AclFilter { principal: Some(Principal::parse("User:b").expect("b")), ..AclFilter::default() };
     assert_eq!(acls.found(&of_b), [acl(all[2])]);
     let denied = AclFilter { is_allowed: Some(false), ..AclFilter::default() };
@@ -131,17 +139,22 @@ fn duplicate_entries_are_stored_once_and_counted() {
     acls.remove(&gone);
     acls.remove(&gone);
     assert!(acls.len() == 1 && !acls.contains(&gone));
-    assert!(acls.check_room(ACLS_MAX - 1).is_ok() && acls.check_room(ACLS_MAX).is_err());
+    let others = |count| std::iter::repeat_n(&gone, count);
+    assert!(acls.check_room(others(ACLS_MAX - 1)).is_ok() && acls.check_room(others(ACLS_MAX)).is_err());
+    let long = Acl { host: "h".repeat(ACL_NAME_BYTES_MAX), ..gone.clone() };
+    assert!(acls.check_room(std::iter::repeat_n(&long, ACLS_BYTES_MAX / ACL_NAME_BYTES_MAX)).is_err());
 }
 
 #[test]
 fn entries_that_make_no_sense_are_refused() {
     let good = acl("allow User:a read cluster cluster *");
-    let pattern = |name: &str, is_prefix| Pattern { name: name.into(), is_prefix, ..good.pattern.clone() };
+    let pattern = |name: &str, matching| Pattern { name: name.into(), matching, ..good.pattern.clone() };
+    let admin = Principal::parse("Role:admin").expect("a principal");
     for bad in [
-        Acl { pattern: pattern("mine", false), ..good.clone() },
-        Acl { pattern: pattern("cluster", true), ..good.clone() },
-        Acl { pattern: pattern("", false), ..good.clone() },
+        Acl { pattern: pattern("mine", PatternKind::Literal), ..good.clone() },
+        Acl { pattern: pattern("cluster", PatternKind::Prefix), ..good.clone() },
+        Acl { pattern: pattern("", PatternKind::Literal), ..good.clone() },
+        Acl { principal: admin, ..good.clone() },
         Acl { host: String::new(), ..good.clone() },
         Acl { host: "h\n".into(), ..good.clone() },
     ] {
@@ -157,7 +170,12 @@ fn a_topic_of_the_broker_itself_is_allowed_by_its_name_alone() {
     let named =
         ["allow User:ann read topic _queues *", "deny User:eve all topic * *", "allow User:eve read topic _queues *"];
     let may = |entries: &[&str], name, topic| {
-        acls(entries).allow(&user(name), "10.0.0.1", Operation::Read, &Resource::topic(topic))
+        let acls = acls(entries);
+        let resource = Resource::topic(topic);
+        let may = acls.allow(&user(name), "10.0.0.1", Operation::Read, &resource);
+        let rules = acls.rules(&user(name), "10.0.0.1", ResourceKind::Topic).expect("they are few");
+        assert_eq!(rules.allow(Operation::Read, &resource), may, "{entries:?} {name} {topic}");
+        may
     };
     for topic in crate::ids::INTERNAL_TOPICS {
         assert!(!may(&all, "ann", topic), "{topic}");
@@ -168,4 +186,128 @@ fn a_topic_of_the_broker_itself_is_allowed_by_its_name_alone() {
     // A group may have such a name.
     let group = acls(&["allow User:ann read group * *"]);
     assert!(group.allow(&user("ann"), "10.0.0.1", Operation::Read, &Resource::group("_queues")));
+}
+
+#[test]
+fn a_role_gives_its_members_what_its_entries_say() {
+    let acls = acls(&["allow Role:sales read topic orders... *", "deny Role:interns all topic orders.secret *"]);
+    let may = |roles: &[&str], operation, topic| {
+        let role = |name: &&str| Principal::Role(RoleName::parse(name).expect("a name"));
+        let principals: Vec<Principal> = roles.iter().map(role).chain(user("ann")).collect();
+        acls.allow(&principals, "h", operation, &Resource::topic(topic))
+    };
+    assert!(may(&["sales"], Operation::Read, "orders.secret") && !may(&[], Operation::Read, "orders.secret"));
+    assert!(!may(&["sales", "interns"], Operation::Read, "orders.secret"));
+    assert!(may(&["publisher"], Operation::Write, "t") && !may(&["publisher"], Operation::Read, "t"));
+    assert!(may(&["admin"], Operation::Delete, "t") && !may(&["admin"], Operation::Read, "_queues"));
+    assert!(!may(&["admin", "interns"], Operation::Delete, "orders.secret"), "an entry may deny what a role allows");
+}
+
+#[test]
+fn keys_of_a_cache_are_covered_by_a_glob_whatever_their_bytes() {
+    let acls = acls(&["allow User:ann read cache ~db0/user:*:name *", "allow User:ann write cache db1/... *"]);
+    let may =
+        |operation, key: &[u8]| acls.allow(&user("ann"), "h", operation, &Resource::new(ResourceKind::Cache, key));
+    assert!(may(Operation::Read, b"db0/user:\xff\0:name") && may(Operation::Write, b"db1/\xfe"));
+    assert!(!may(Operation::Read, b"db0/user:7:mail") && !may(Operation::Read, b"db1/user:7:name"));
+}
+
+/// Decides as the definition says, without an index.
+fn decide(entries: &[Acl], principals: &[Principal], host: &str, operation: Operation, at: &Resource<'_>) -> bool {
+    let covering = |acl: &&Acl| {
+        principals.contains(&acl.principal) && acl.pattern.covers(at) && (acl.host == "*" || acl.host == host)
+    };
+    let is_denied = |acl: &Acl| !acl.is_allowed && [operation, Operation::All].contains(&acl.operation);
+    let is_allowed = |acl: &Acl| {
+        let implies_describe = [Operation::Read, Operation::Write, Operation::Delete, Operation::Alter];
+        acl.is_allowed
+            && (acl.operation == operation
+                || acl.operation == Operation::All
+                || operation == Operation::Describe && implies_describe.contains(&acl.operation)
+                || operation == Operation::DescribeConfigs && acl.operation == Operation::AlterConfigs)
+    };
+    !entries.iter().filter(covering).any(is_denied) && entries.iter().filter(covering).any(is_allowed)
+}
+
+/// `ACL_TRIPLES` sets the number of decisions.
+#[test]
+fn random_decisions_are_those_of_the_definition() {
+    let triples: usize = std::env::var("ACL_TRIPLES").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
+    let mut random = Random(7);
+    let mut decided = 0;
+    let mut allowed = 0;
+    while decided < triples {
+        let mut table = Acls::default();
+        let mut entries: Vec<Acl> = Vec::new();
+        for _ in 0..random.below(40) {
+            let acl = random.acl();
+            table.insert(acl.clone());
+            entries.push(acl);
+            if random.below(4) == 0 {
+                let gone = entries.swap_remove(random.below(entries.len()));
+                table.remove(&gone);
+                entries.retain(|acl| *acl != gone);
+            }
+        }
+        entries.sort();
+        entries.dedup();
+        assert_eq!(table.found(&AclFilter::default()), entries);
+        for _ in 0..200 {
+            let principals = [random.principal(), random.principal(), Principal::Everyone];
+            let name = random.name();
+            let resource = Resource::new(random.kind(), &name);
+            let operation = Operation::ALL[random.below(Operation::ALL.len())];
+            let host = ["h", "i"][random.below(2)];
+            let wanted = decide(&entries, &principals, host, operation, &resource);
+            let found = table.allow(&principals, host, operation, &resource);
+            assert_eq!(found, wanted, "{principals:?} {host} {operation:?} {resource:?} with {entries:#?}");
+            if let Some(rules) = table.rules(&principals, host, resource.kind) {
+                let by_rules = rules.allow(operation, &resource);
+                assert_eq!(by_rules, wanted, "{rules:?} {operation:?} {resource:?} with {entries:#?}");
+            }
+            decided += 1;
+            allowed += usize::from(found);
+        }
+    }
+    assert!(allowed > decided / 20 && allowed < decided / 2, "{allowed} of {decided} say something");
+}
+
+/// Numbers that look random and are the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, max: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % max
+    }
+
+    fn name(&mut self) -> String {
+        (0..1 + self.below(3)).map(|_| ['a', 'b'][self.below(2)]).collect()
+    }
+
+    fn kind(&mut self) -> ResourceKind {
+        [ResourceKind::Topic, ResourceKind::Cache][self.below(2)]
+    }
+
+    fn principal(&mut self) -> Principal {
+        let texts = ["User:ann", "User:bob", "Role:r", "Role:s", "User:*"];
+        Principal::parse(texts[self.below(texts.len())]).expect("a principal")
+    }
+
+    fn acl(&mut self) -> Acl {
+        let matching = PatternKind::ALL[self.below(3)];
+        let mut name = self.name();
+        match matching {
+            PatternKind::Literal if self.below(4) == 0 => name = "*".to_owned(),
+            PatternKind::Glob => name.insert(self.below(name.len() + 1), ['*', '?'][self.below(2)]),
+            _ => {}
+        }
+        Acl {
+            pattern: Pattern { kind: self.kind(), name, matching },
+            principal: self.principal(),
+            host: ["*", "h"][self.below(2)].to_owned(),
+            operation: Operation::ALL[self.below(Operation::ALL.len())],
+            is_allowed: self.below(4) > 0,
+        }
+    }
 }

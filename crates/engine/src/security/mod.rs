@@ -1,12 +1,15 @@
-//! Authentication and authorization: users with their credentials, and access control lists.
+//! Authentication and authorization: users with their credentials and roles, and access control lists.
 //!
 //! Passwords are never stored: each has a [`Credential`] for each [`Mechanism`], which can verify a user's password but
-//! does not let anyone who reads it log in as that user. [`Users`] and [`Acls`] are tables that a broker changes by
-//! [`SecurityRecord`]s once those are in the topic [`SECURITY_TOPIC`].
+//! does not let anyone who reads it log in as that user. A broker changes its [`Tables`] by [`SecurityRecord`]s once
+//! those are in the topic [`SECURITY_TOPIC`].
 
 mod acl;
 mod record;
+mod resource;
+mod role;
 mod scram;
+mod tables;
 mod users;
 
 use std::fmt;
@@ -15,11 +18,15 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::USER_NAME_BYTES_MAX;
 
-pub use acl::{Acl, AclFilter, Acls, Match, Operation, Pattern, Principal, Resource, ResourceKind};
-pub use record::{Secrets, SecurityRecord};
+pub use acl::{Acl, AclFilter, Acls, Match, Principal, Rules};
+pub use record::SecurityRecord;
+pub use resource::{Operation, Operations, Pattern, PatternKind, Resource, ResourceKind};
+pub use role::{BuiltInRole, Members, RoleName};
 pub use scram::{
-    ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN, Mechanism, wrong_password,
+    BrokerProof, ClientExchange, ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN,
+    Mechanism, wrong_password,
 };
+pub use tables::{Secrets, Tables};
 pub use users::{Authenticated, User, Users, parse_plain};
 
 /// Topic that persists users, access control lists and the broker's own secrets. Clients cannot read it: with its
@@ -28,6 +35,9 @@ pub const SECURITY_TOPIC: &str = "_security";
 
 /// Name of clients that have not authenticated.
 pub const ANONYMOUS: &str = "ANONYMOUS";
+
+/// Name of programs that log in with the administrator's token.
+pub const ADMINISTRATOR: &str = "ADMINISTRATOR";
 
 /// Name of a user: 1 to 255 bytes without control characters.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,6 +56,11 @@ impl UserName {
     /// Returns the name of clients that have not authenticated.
     pub fn anonymous() -> Self {
         Self(Arc::from(ANONYMOUS))
+    }
+
+    /// Returns the name of programs of the broker's own user.
+    pub fn administrator() -> Self {
+        Self(Arc::from(ADMINISTRATOR))
     }
 
     pub fn as_str(&self) -> &str {

@@ -5,28 +5,28 @@
 //! | key | version (u16) | then |
 //! |---|---|---|
 //! | a credential | 1 | user (text), mechanism (u8) |
-//! | an access control entry | 2 | kind of resource (u8), its name (text), whether that is a prefix (u8), |
+//! | an access control entry | 2 | kind of resource (u8), its name (text), kind of the pattern (u8), |
 //! | | | principal (text), host (text), operation (u8), whether it is allowed (u8) |
 //! | a secret of the broker | 3 | its name (text) |
+//! | a member of a role | 4 | user (text), role (text) |
 //!
 //! | value | version (u16) | then |
 //! |---|---|---|
 //! | a credential | 1 | iterations (u32), salt, stored key, server key |
 //! | an access control entry | 1 | nothing |
+//! | a member of a role | 1 | nothing |
 //! | a secret of the broker | 1 | its bytes |
-
-use std::collections::BTreeMap;
 
 use bytes::BufMut;
 
-use super::acl::{Acl, Operation, Pattern, Principal, ResourceKind};
-use super::{Acls, Credential, Mechanism, UserName, Users};
+use super::{Acl, Credential, Mechanism, Operation, Pattern, PatternKind, Principal, ResourceKind, RoleName, UserName};
 use crate::error::Result;
 use crate::fields::{Fields, put_bytes, put_text, unknown_version};
 
 const KEY_CREDENTIAL: u16 = 1;
 const KEY_ACL: u16 = 2;
 const KEY_SECRET: u16 = 3;
+const KEY_MEMBER: u16 = 4;
 const VALUE_VERSION: u16 = 1;
 
 /// Record of the topic, which adds an entry of a table or removes it.
@@ -35,10 +35,8 @@ pub enum SecurityRecord {
     Credential { user: UserName, mechanism: Mechanism, credential: Option<Credential> },
     Acl { acl: Acl, is_present: bool },
     Secret { name: String, value: Option<Vec<u8>> },
+    Member { user: UserName, role: RoleName, is_present: bool },
 }
-
-/// Secrets of the broker by name.
-pub type Secrets = BTreeMap<String, Vec<u8>>;
 
 impl SecurityRecord {
     pub fn key(&self) -> Vec<u8> {
@@ -57,6 +55,11 @@ impl SecurityRecord {
                 key.put_u16(KEY_SECRET);
                 put_text(&mut key, name);
             }
+            Self::Member { user, role, .. } => {
+                key.put_u16(KEY_MEMBER);
+                put_text(&mut key, user.as_str());
+                put_text(&mut key, role.as_str());
+            }
         }
         key
     }
@@ -72,7 +75,7 @@ impl SecurityRecord {
                     .iter()
                     .for_each(|part| put_bytes(&mut value, part));
             }
-            Self::Acl { is_present, .. } => {
+            Self::Acl { is_present, .. } | Self::Member { is_present, .. } => {
                 if !is_present {
                     return None;
                 }
@@ -102,30 +105,23 @@ impl SecurityRecord {
                 let value = value.as_mut().map(|value| value.bytes().map(<[u8]>::to_vec)).transpose()?;
                 Self::Secret { name, value }
             }
+            KEY_MEMBER => Self::Member {
+                user: UserName::parse(key.text()?)?,
+                role: RoleName::parse(key.text()?)?,
+                is_present: value.is_some(),
+            },
             other => return Err(unknown_version("key", other)),
         };
         key.end()?;
         value.map_or(Ok(()), Fields::end)?;
         Ok(record)
     }
-
-    /// Applies the record to the tables.
-    pub fn apply(self, users: &mut Users, acls: &mut Acls, secrets: &mut Secrets) {
-        match self {
-            Self::Credential { user, credential: Some(credential), .. } => users.put(user, credential),
-            Self::Credential { user, mechanism, credential: None } => drop(users.remove(&user, mechanism)),
-            Self::Acl { acl, is_present: true } => acls.insert(acl),
-            Self::Acl { acl, is_present: false } => acls.remove(&acl),
-            Self::Secret { name, value: Some(value) } => drop(secrets.insert(name, value)),
-            Self::Secret { name, value: None } => drop(secrets.remove(&name)),
-        }
-    }
 }
 
 fn put_acl(out: &mut Vec<u8>, acl: &Acl) {
     out.put_u8(acl.pattern.kind as u8);
     put_text(out, &acl.pattern.name);
-    out.put_u8(u8::from(acl.pattern.is_prefix));
+    out.put_u8(acl.pattern.matching as u8);
     put_text(out, &acl.principal.to_string());
     put_text(out, &acl.host);
     out.put_u8(acl.operation as u8);
@@ -141,7 +137,8 @@ impl Fields<'_> {
 
     fn acl(&mut self) -> Result<Acl> {
         let kind = self.code(ResourceKind::from_code)?;
-        let pattern = Pattern { kind, name: self.text()?.to_owned(), is_prefix: self.flag()? };
+        let name = self.text()?.to_owned();
+        let pattern = Pattern { kind, name, matching: self.code(PatternKind::from_code)? };
         let acl = Acl {
             pattern,
             principal: Principal::parse(self.text()?)?,
@@ -158,6 +155,7 @@ impl Fields<'_> {
 mod tests {
     use super::*;
     use crate::error::ErrorKind;
+    use crate::security::{Tables, Users};
 
     fn records() -> Vec<SecurityRecord> {
         let user = UserName::parse("ann").expect("a name");
@@ -169,14 +167,22 @@ mod tests {
         }
         records.push(of(Mechanism::Sha256, None));
         let acl = Acl {
-            pattern: Pattern { kind: ResourceKind::Group, name: "billing".into(), is_prefix: true },
-            principal: Principal::User(user),
+            pattern: Pattern { kind: ResourceKind::Group, name: "billing".into(), matching: PatternKind::Prefix },
+            principal: Principal::User(user.clone()),
             host: "*".into(),
             operation: Operation::AlterConfigs,
             is_allowed: false,
         };
         records.push(SecurityRecord::Acl { acl: acl.clone(), is_present: true });
-        records.push(SecurityRecord::Acl { acl: Acl { principal: Principal::Everyone, ..acl }, is_present: false });
+        let of_everyone = Acl { principal: Principal::Everyone, ..acl.clone() };
+        records.push(SecurityRecord::Acl { acl: of_everyone, is_present: false });
+        let role = RoleName::parse("auditors").expect("a name");
+        let glob = Pattern { kind: ResourceKind::Cache, name: "db*/u?".into(), matching: PatternKind::Glob };
+        let of_role = Acl { pattern: glob, principal: Principal::Role(role.clone()), ..acl.clone() };
+        records.push(SecurityRecord::Acl { acl: of_role, is_present: true });
+        for is_present in [true, false] {
+            records.push(SecurityRecord::Member { user: user.clone(), role: role.clone(), is_present });
+        }
         let secret = |name: &str, value| SecurityRecord::Secret { name: name.into(), value };
         records.extend([secret("a", Some(vec![1])), secret("b", Some(vec![2; 200])), secret("a", None)]);
         records
@@ -201,13 +207,12 @@ mod tests {
 
     #[test]
     fn tables_contain_the_newest_records() {
-        let mut users = Users::new(vec![1]);
-        let mut acls = Acls::default();
-        let mut secrets = Secrets::new();
-        records().into_iter().for_each(|record| record.apply(&mut users, &mut acls, &mut secrets));
-        let ann = users.get("ann").expect("she is there");
+        let mut tables = Tables::new(Users::new(vec![1]));
+        records().into_iter().for_each(|record| tables.apply(record));
+        let ann = tables.users.get("ann").expect("she is there");
         assert_eq!(ann.keys().copied().collect::<Vec<_>>(), [Mechanism::Sha512]);
-        assert_eq!(acls.len(), 1);
-        assert_eq!(secrets.into_iter().collect::<Vec<_>>(), [("b".to_owned(), vec![2; 200])]);
+        assert_eq!(tables.acls.len(), 2);
+        assert!(tables.members.is_empty());
+        assert_eq!(tables.secrets.into_iter().collect::<Vec<_>>(), [("b".to_owned(), vec![2; 200])]);
     }
 }

@@ -1,7 +1,8 @@
 //! SCRAM (RFC 5802, RFC 7677): a user proves knowledge of a password, and the broker proves knowledge of its
 //! credential. Neither the password nor anything equivalent to it crosses the wire.
 //!
-//! The broker's side is [`ClientFirst::parse`], [`ClientFirst::challenge`] and [`Exchange::finish`], in this order.
+//! The broker's side is [`ClientFirst::parse`], [`ClientFirst::challenge`] and [`Exchange::finish`], in this order; the
+//! client's side is [`ClientExchange::begin`], [`ClientExchange::prove`] and [`BrokerProof::check`].
 //! Randomness comes in as an argument. An unknown user gets a challenge like any other, and fails at the same step.
 
 use std::fmt;
@@ -105,6 +106,7 @@ impl Key {
         &self.bytes[..self.len]
     }
 
+    /// Combines two keys of the same length.
     fn xor(mut self, other: &Self) -> Self {
         self.bytes.iter_mut().zip(other.bytes).for_each(|(a, b)| *a ^= b);
         self
@@ -319,6 +321,69 @@ impl Exchange {
         }
         let signature = mechanism.hmac(&self.credential.server_key, &all);
         Ok((self.user, format!("v={}", BASE64.encode(signature.get())).into_bytes()))
+    }
+}
+
+/// Client's side of an exchange, which waits for the challenge.
+pub struct ClientExchange {
+    mechanism: Mechanism,
+    password: String,
+    bare: String,
+    nonce: String,
+}
+
+impl ClientExchange {
+    /// Header of the messages: no channel binding, and no other name to act for.
+    const GS2_HEADER: &str = "n,,";
+
+    /// Returns the exchange and the first message. The nonce has to be random, of printable characters without commas.
+    pub fn begin(mechanism: Mechanism, user: &UserName, password: &str, nonce: &str) -> (Self, Vec<u8>) {
+        let name = user.as_str().replace('=', "=3D").replace(',', "=2C");
+        let bare = format!("n={name},r={nonce}");
+        let message = format!("{}{bare}", Self::GS2_HEADER).into_bytes();
+        (Self { mechanism, password: password.to_owned(), bare, nonce: nonce.to_owned() }, message)
+    }
+
+    /// Returns the last message, and the proof that the broker has to send for it. Hashes the password, which takes
+    /// milliseconds.
+    pub fn prove(self, challenge: &[u8]) -> Result<(BrokerProof, Vec<u8>)> {
+        let challenge = text_of(challenge)?;
+        let mut fields = challenge.split(',');
+        let nonce = field(&mut fields, 'r')?;
+        let salt = decode(field(&mut fields, 's')?)?;
+        let iterations = field(&mut fields, 'i')?;
+        let iterations = iterations.parse().map_err(|error| {
+            Error::malformed(format!("the number of iterations '{iterations}' is invalid: {error}"))
+        })?;
+        check(&salt, iterations)?;
+        if !nonce.starts_with(&self.nonce) || nonce.len() == self.nonce.len() {
+            return Err(Error::malformed("the challenge belongs to another exchange: its nonce differs"));
+        }
+        let mechanism = self.mechanism;
+        let without_proof = format!("c={},r={nonce}", BASE64.encode(Self::GS2_HEADER));
+        let all = [self.bare.as_bytes(), b",", challenge.as_bytes(), b",", without_proof.as_bytes()];
+        let salted = mechanism.salted(&self.password, &salt, iterations);
+        let client_key = mechanism.hmac(salted.get(), &[b"Client Key"]);
+        let signature = mechanism.hmac(mechanism.hash(client_key.get()).get(), &all);
+        let proof = BASE64.encode(client_key.xor(&signature).get());
+        let server_key = mechanism.hmac(salted.get(), &[b"Server Key"]);
+        let wanted = BrokerProof(mechanism.hmac(server_key.get(), &all));
+        Ok((wanted, format!("{without_proof},p={proof}").into_bytes()))
+    }
+}
+
+/// Proof of a broker that it knows the credential of the user.
+pub struct BrokerProof(Key);
+
+impl BrokerProof {
+    /// Checks the broker's last message.
+    pub fn check(self, message: &[u8]) -> Result<()> {
+        let proof = decode(field(&mut text_of(message)?.split(','), 'v')?)?;
+        match constant_time::verify_slices_are_equal(&proof, self.0.get()) {
+            Ok(()) => Ok(()),
+            // The cause only says that the slices differ.
+            Err(_) => Err(denied("the server does not know the password: it may be another server than the user's")),
+        }
     }
 }
 

@@ -113,6 +113,24 @@ impl MechanismArg {
 #[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
+  thalweg role add publisher billing              # billing may write to every topic
+  thalweg acl add Role:auditors read topic audit. --prefix
+  thalweg role add auditors ann                   # ann may do what the entries of Role:auditors allow
+  thalweg role list")]
+pub enum Role {
+    /// Give a user a role: admin, operator, publisher, consumer, monitor, or any name with entries in `thalweg acl`
+    Add { role: String, user: String },
+    /// List the members of all roles
+    #[command(visible_alias = "ls")]
+    List,
+    /// Take a role away from a user
+    #[command(visible_alias = "rm")]
+    Remove { role: String, user: String },
+}
+
+#[derive(Subcommand)]
+#[command(after_help = "\
+Examples:
   thalweg acl add User:billing read,describe topic orders.eu
   thalweg acl add User:billing read group billing. --prefix
   thalweg acl add 'User:*' write topic audit --deny
@@ -121,7 +139,7 @@ Examples:
 pub enum AclCommand {
     /// Add entries that allow or deny operations on topics, groups or transactions; a denial takes precedence
     Add {
-        /// User:NAME, or User:* for everyone
+        /// User:NAME, Role:NAME, or User:* for everyone
         principal: String,
         /// Comma-separated: all, read, write, create, delete, alter, describe, describe_configs, alter_configs,
         /// cluster_action, idempotent_write
@@ -134,6 +152,9 @@ pub enum AclCommand {
         /// Apply to all resources whose names begin with NAME
         #[arg(long)]
         prefix: bool,
+        /// Apply to all resources whose names match NAME, with *, ? and [a-c]
+        #[arg(long, conflicts_with = "prefix")]
+        glob: bool,
         /// Deny the operations, even if other entries allow them
         #[arg(long)]
         deny: bool,
@@ -169,7 +190,7 @@ impl FromStr for Operations {
 
 #[derive(Args, Default)]
 pub struct AclFilterArgs {
-    /// Entries of this principal: User:NAME, or User:* for the entries of everyone
+    /// Entries of this principal: User:NAME, Role:NAME, or User:* for the entries of everyone
     #[arg(long)]
     pub principal: Option<String>,
     #[arg(long)]
@@ -177,10 +198,10 @@ pub struct AclFilterArgs {
     /// Entries for this kind of resource: topic, group, transaction or cluster
     #[arg(long)]
     pub kind: Option<ResourceKind>,
-    /// Entries with this name or prefix
+    /// Entries with this name, prefix or glob pattern
     #[arg(long)]
     pub name: Option<String>,
-    /// Entries that apply to the resource with this name, including prefixes and *
+    /// Entries that apply to the resource with this name, including prefixes, patterns and *
     #[arg(long, value_name = "NAME", conflicts_with = "name")]
     pub about: Option<String>,
     #[arg(long)]

@@ -13,7 +13,7 @@ use crate::output::{DONE, USAGE, note};
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Run commands", &["serve", "demo", "status", "top"]),
     ("Data commands", &["publish", "subscribe", "request", "reply", "queue", "cache"]),
-    ("Management commands", &["topic", "group", "user", "acl", "config", "inspect"]),
+    ("Management commands", &["topic", "group", "user", "role", "acl", "config", "inspect"]),
     ("Measurement commands", &["bench"]),
     ("Shell commands", &["completions", "man", "help"]),
 ];

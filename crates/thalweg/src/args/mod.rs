@@ -117,6 +117,9 @@ Examples:
     /// Add, list and delete users and their passwords
     #[command(subcommand)]
     User(User),
+    /// Give users roles, and list the members of roles
+    #[command(subcommand)]
+    Role(Role),
     /// Add, list and delete access control entries
     #[command(subcommand)]
     Acl(AclCommand),

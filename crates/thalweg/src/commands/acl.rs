@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use client::security::{Acl, AclFilter, Pattern, Principal, Resource, ResourceKind};
+use client::security::{Acl, AclFilter, Pattern, PatternKind, Principal, Resource, ResourceKind};
 use serde_json::{Value, json};
 use thalweg::config::Config;
 
@@ -15,13 +15,18 @@ pub fn run(config: &Config, command: AclCommand, is_json: bool) -> Result {
     block_on(async {
         let client = connect(config).await?;
         match command {
-            AclCommand::Add { principal, operations, kind, name, prefix, deny, host } => {
+            AclCommand::Add { principal, operations, kind, name, prefix, glob, deny, host } => {
                 let name = name.unwrap_or_else(|| Resource::CLUSTER_NAME.to_owned());
                 if kind == ResourceKind::Cluster && name != Resource::CLUSTER_NAME {
                     return Err(Failure::new(USAGE, "the cluster has no name: omit it"));
                 }
                 let principal = Principal::parse(&principal)?;
-                let pattern = Pattern { kind, name, is_prefix: prefix };
+                let matching = match (prefix, glob) {
+                    (true, _) => PatternKind::Prefix,
+                    (false, true) => PatternKind::Glob,
+                    (false, false) => PatternKind::Literal,
+                };
+                let pattern = Pattern { kind, name, matching };
                 let acl = |operation| Acl {
                     pattern: pattern.clone(),
                     principal: principal.clone(),
@@ -70,13 +75,17 @@ fn print(acls: &[Acl], is_json: bool, none: &str) -> Result {
     let mut table = units::table();
     table.set_header(["PRINCIPAL", "MAY", "OPERATION", "KIND", "NAME", "HOST"]);
     for acl in acls {
-        let star = if acl.pattern.is_prefix { "* (prefix)" } else { "" };
+        let suffix = match acl.pattern.matching {
+            PatternKind::Literal => "",
+            PatternKind::Prefix => "* (prefix)",
+            PatternKind::Glob => " (glob)",
+        };
         table.add_row([
             acl.principal.to_string(),
             may(acl).to_owned(),
             acl.operation.name().to_owned(),
             acl.pattern.kind.name().to_owned(),
-            format!("{}{star}", acl.pattern.name),
+            format!("{}{suffix}", acl.pattern.name),
             acl.host.clone(),
         ]);
     }
@@ -94,7 +103,7 @@ fn to_json(acl: &Acl) -> Value {
         "operation": acl.operation.name(),
         "kind": acl.pattern.kind.name(),
         "name": acl.pattern.name,
-        "is_prefix": acl.pattern.is_prefix,
+        "pattern": acl.pattern.matching.name(),
         "host": acl.host,
     })
 }

@@ -12,6 +12,7 @@ pub mod publish;
 pub mod queue;
 pub mod reply;
 pub mod request;
+pub mod role;
 pub mod serve;
 mod spawned;
 pub mod status;
@@ -22,10 +23,13 @@ pub mod topic;
 mod units;
 pub mod user;
 
-use client::{Address, Client, ClientSettings, LinkChange, LinkObserver};
+use std::io::IsTerminal;
+
+use client::{Address, Client, ClientSettings, LinkChange, LinkObserver, Login};
+use thalweg::admin_token;
 use thalweg::config::Config;
 
-use crate::output::{Result, remark};
+use crate::output::{Failure, Result, USAGE, remark};
 
 /// Connects a client to the broker that the configuration names.
 async fn connect(config: &Config) -> Result<Client> {
@@ -36,6 +40,21 @@ async fn connect(config: &Config) -> Result<Client> {
         LinkChange::Restored => remark(&format!("connected to {shown} again")),
         _ => {}
     });
-    let settings = ClientSettings { observer: Some(observer), ..config.client() };
+    let settings = ClientSettings { observer: Some(observer), ..client_settings(config)? };
     Ok(Client::connect_with(address, settings).await?)
+}
+
+/// Returns the settings of a client, with the login that the configuration names. A password that it does not have is
+/// asked for.
+fn client_settings(config: &Config) -> Result<ClientSettings> {
+    let login = match config.login()? {
+        None => admin_token::login(&Address::parse(config.server_address())?),
+        Some((name, Some(password))) => Some(Login::new(name, password)?),
+        Some((name, None)) if std::io::stdin().is_terminal() => Some(Login::new(name, user::type_password(name)?)?),
+        Some((name, None)) => {
+            let message = format!("the password of user {name} is missing: set password_file or THALWEG_PASSWORD");
+            return Err(Failure::new(USAGE, message));
+        }
+    };
+    Ok(ClientSettings { login, ..config.client() })
 }

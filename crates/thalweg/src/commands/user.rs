@@ -43,7 +43,7 @@ pub fn run(config: &Config, command: User, is_json: bool) -> Result {
     }
 }
 
-fn on<T>(config: &Config, work: impl AsyncFnOnce(&client::Client) -> client::Result<T>) -> Result<T> {
+pub(super) fn on<T>(config: &Config, work: impl AsyncFnOnce(&client::Client) -> client::Result<T>) -> Result<T> {
     block_on(async {
         let client = connect(config).await?;
         let outcome = work(&client).await;
@@ -52,7 +52,7 @@ fn on<T>(config: &Config, work: impl AsyncFnOnce(&client::Client) -> client::Res
     })
 }
 
-fn say(is_json: bool, json: Value, text: &str) -> Result {
+pub(super) fn say(is_json: bool, json: Value, text: &str) -> Result {
     let mut out = io::stdout();
     if is_json {
         writeln!(out, "{json}")?
@@ -113,14 +113,14 @@ fn read_password(user: &str) -> Result<String> {
     }
 }
 
-fn type_password(user: &str) -> Result<String> {
+pub(super) fn type_password(user: &str) -> Result<String> {
     eprint!("password of {user}: ");
     io::stderr().flush()?;
     terminal::enable_raw_mode()?;
     let typed = type_line();
     terminal::disable_raw_mode()?;
     eprintln!();
-    typed?.ok_or_else(|| Failure::new(FAILED, "no password, no change"))
+    typed?.ok_or_else(|| Failure::new(FAILED, "no password was entered"))
 }
 
 /// Reads a typed line up to its end. Returns `None` if the user cancelled.

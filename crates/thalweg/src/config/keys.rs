@@ -158,7 +158,7 @@ pub const KEYS: &[Key] = &[
     key("auth", Broker, Kind::Choice(&AUTH), "off", "Require a login: Kafka clients with SASL, Redis clients with AUTH; the other protocols have no login"),
     key("users", Broker, Kind::Secret, "", "Users that are created on startup, name:password, comma-separated; thalweg user adds others"),
     key("super_users", Broker, Kind::Text, "", "Users who may do everything, comma-separated"),
-    key("authorization", Broker, Kind::Bool, "false", "Limit all other users to what thalweg acl allows; a Kafka client that is not logged in is User:ANONYMOUS"),
+    key("authorization", Broker, Kind::Bool, "false", "Limit all other users to what thalweg acl allows; a client that is not logged in is User:ANONYMOUS"),
     key("redis", Broker, Kind::Address, "127.0.0.1:6379", "Address of the Redis door, TCP and TLS"),
     key("redis_durable", Broker, Kind::Bool, "false", "Make the Redis databases, the caches db0 to db15, durable when they are created; needs data"),
     key("sqs", Broker, Kind::Address, "127.0.0.1:9324", "Address of the Amazon SQS door, HTTP and TLS"),
@@ -226,6 +226,9 @@ pub const KEYS: &[Key] = &[
     key("log_format", Broker, Kind::Choice(&LOG_FORMATS), "text", "Format of the log"),
     // Clients.
     key("server", Client, Kind::Text, "127.0.0.1:7400", "Address of the broker: [quic://|tcp://|tls://]host[:port]"),
+    key("user", Client, Kind::Text, "", "User to log in as; the command line asks for the password if none is set"),
+    key("password", Client, Kind::Secret, "", "Password of `user`; set THALWEG_PASSWORD rather than an option, which others can see"),
+    key("password_file", Client, Kind::Text, "", "File whose first line is the password of `user`"),
     key("ca_file", Client, Kind::Text, "", "PEM file with trusted certificates; by default those of the system"),
     tuned("pub_conn_pool", Client, count(1, 256), ["4", "2", "8"], Some(["2", "4", "8"]), "Maximum number of connections for publishing"),
     tuned("pub_streams_per_conn", Client, count(1, 64), ["2", "1", "4"], None, "Publish streams per QUIC connection of pub_conn_pool"),

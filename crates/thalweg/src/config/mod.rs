@@ -28,7 +28,7 @@ use keys::{KEYS, Key, Kind, PROFILES, RENAMED, SIZES, Scope};
 pub use show::Remark;
 use units::{parse_bytes, parse_time};
 
-use crate::door_table::{Common, TABLE, row};
+use crate::door_table::{Common, TABLE};
 
 /// Prefix of the environment variables.
 const ENV_PREFIX: &str = "THALWEG_";
@@ -203,20 +203,35 @@ impl Config {
             return Err(ConfigError(format!("{stream} is larger than {conn}, which bounds it")));
         }
         for (door, address) in self.doors()? {
-            let is_safe = address.ip().is_loopback() || self.bool("insecure");
-            if !is_safe && self.text("tls_cert").is_empty() {
-                let door = door.key();
-                return Err(ConfigError(format!(
-                    "{door} = {address} can be reached from other machines without a certificate that they can trust; \
-                     bind it to 127.0.0.1, set tls_cert and tls_key, or use --insecure"
-                )));
-            }
+            self.check_bind(door, address)?;
         }
         for row in &TABLE {
             (row.settings)(self, Common::to_check(self))?;
         }
         self.may_block()?;
-        self.check_security()
+        self.security()?;
+        Ok(())
+    }
+
+    /// Checks that a door that other machines can reach has a certificate and requires a login.
+    fn check_bind(&self, door: Door, address: SocketAddr) -> Result<()> {
+        if address.ip().is_loopback() || self.bool("insecure") {
+            return Ok(());
+        }
+        let door = door.key();
+        if self.text("tls_cert").is_empty() {
+            return Err(ConfigError(format!(
+                "{door} = {address} can be reached from other machines without a certificate that they can trust; bind \
+                 it to 127.0.0.1, set tls_cert and tls_key, or use --insecure"
+            )));
+        }
+        if !self.is_login_required() {
+            return Err(ConfigError(format!(
+                "{door} = {address} can be reached from other machines, and lets every client do everything; bind it \
+                 to 127.0.0.1, set auth = required with users, or use --insecure"
+            )));
+        }
+        Ok(())
     }
 
     /// Returns the users, and the settings of access control.
@@ -236,45 +251,9 @@ impl Config {
         })
     }
 
-    /// Returns `true` if clients have to log in, as far as their protocol supports it.
+    /// Returns `true` if clients have to log in, at every door.
     pub fn is_login_required(&self) -> bool {
         self.text("auth") == "required"
-    }
-
-    /// Checks that no door gives clients more access than the configuration intends. Doors without authentication let
-    /// every client do everything. If `auth` is required, such a door must be reachable from this machine only. With
-    /// `authorization`, every door that does not check access control lists must be off. `insecure` skips both checks.
-    fn check_security(&self) -> Result<()> {
-        self.security()?;
-        if self.bool("insecure") {
-            return Ok(());
-        }
-        let doors = self.doors()?;
-        let unchecked = doors.iter().filter(|(door, _)| self.bool("authorization") && !row(*door).checks_access);
-        let (open, off): (Vec<_>, Vec<_>) = unchecked
-            .map(|(door, address)| (format!("{} = {address}", door.key()), format!("{} = off", door.key())))
-            .unzip();
-        if !open.is_empty() {
-            return Err(ConfigError(format!(
-                "authorization = true, but {} would let every client do everything: these doors do not check access \
-                 control lists yet; turn them off ({}), or use --insecure if every client that reaches them may do \
-                 everything",
-                open.join(", "),
-                off.join(", ")
-            )));
-        }
-        for (door, address) in doors {
-            if address.ip().is_loopback() || !self.is_login_required() || (row(door).has_login)(self) {
-                continue;
-            }
-            let or = if door == Door::Sqs { "set sqs_auth = verify, " } else { "" };
-            let door = door.key();
-            return Err(ConfigError(format!(
-                "{door} = {address} can be reached from other machines: auth = required, but this door does not \
-                 authenticate its clients; {or}bind it to 127.0.0.1, turn it off with {door} = off, or use --insecure"
-            )));
-        }
-        Ok(())
     }
 
     /// Splits a value at its commas.
@@ -450,9 +429,30 @@ impl Config {
             connect_timeout: self.millis("connect_timeout_ms"),
             request_timeout: self.millis("request_timeout_ms"),
             ca_file: self.path("ca_file"),
+            login: None,
             name: format!("thalweg-cli/{}", env!("CARGO_PKG_VERSION")),
             observer: None,
         }
+    }
+
+    /// Returns the user and the password of this client; the password is `None` if neither of its keys is set.
+    pub fn login(&self) -> Result<Option<(&str, Option<String>)>> {
+        let user = self.text("user");
+        if user.is_empty() {
+            return Ok(None);
+        }
+        let file = self.text("password_file");
+        let password = match (self.text("password"), file) {
+            ("", "") => None,
+            ("", file) => {
+                let text = std::fs::read_to_string(file)
+                    .map_err(|error| ConfigError(format!("password_file: cannot read {file}: {error}")))?;
+                Some(text.lines().next().unwrap_or_default().to_owned())
+            }
+            (password, "") => Some(password.to_owned()),
+            _ => return Err(ConfigError("password and password_file are both set: remove one".into())),
+        };
+        Ok(Some((user, password)))
     }
 
     /// Returns the settings of the server, with values in place of those that are chosen automatically.

@@ -1,7 +1,8 @@
 //! Test vectors of users and access control.
 
 use engine::security::{
-    Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, Principal, ResourceKind, UserName,
+    Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, PatternKind, Principal, ResourceKind, RoleName,
+    UserName,
 };
 use wire::{SecurityRequest, SecurityResponse, UserInfo};
 
@@ -11,7 +12,7 @@ fn ann() -> UserName {
 
 fn acl() -> Acl {
     Acl {
-        pattern: Pattern { kind: ResourceKind::Topic, name: "orders.".into(), is_prefix: true },
+        pattern: Pattern { kind: ResourceKind::Topic, name: "orders.".into(), matching: PatternKind::Prefix },
         principal: Principal::User(ann()),
         host: "*".into(),
         operation: Operation::Read,
@@ -20,8 +21,17 @@ fn acl() -> Acl {
 }
 
 fn denied() -> Acl {
-    let pattern = Pattern { kind: ResourceKind::Cluster, name: "cluster".into(), is_prefix: false };
+    let pattern = Pattern { kind: ResourceKind::Cluster, name: "cluster".into(), matching: PatternKind::Literal };
     Acl { pattern, principal: Principal::Everyone, operation: Operation::All, is_allowed: false, ..acl() }
+}
+
+fn of_role() -> Acl {
+    let pattern = Pattern { kind: ResourceKind::Cache, name: "db0/user:*".into(), matching: PatternKind::Glob };
+    Acl { pattern, principal: Principal::Role(auditors()), ..acl() }
+}
+
+fn auditors() -> RoleName {
+    RoleName::parse("auditors").expect("a name")
 }
 
 pub fn requests() -> Vec<(&'static str, SecurityRequest)> {
@@ -46,6 +56,9 @@ pub fn requests() -> Vec<(&'static str, SecurityRequest)> {
         ("user_delete_one", SecurityRequest::DeleteUser { user: ann(), mechanisms: vec![Mechanism::Sha512] }),
         ("user_list", SecurityRequest::ListUsers),
         ("acl_create", SecurityRequest::CreateAcls(vec![acl(), denied()])),
+        ("acl_create_of_role", SecurityRequest::CreateAcls(vec![of_role()])),
+        ("member_set", SecurityRequest::SetMember { user: ann(), role: auditors(), is_present: true }),
+        ("member_list", SecurityRequest::ListMembers),
         ("acl_delete", SecurityRequest::DeleteAcls(one)),
         ("acl_list", SecurityRequest::ListAcls(AclFilter::default())),
         ("acl_list_allowed", SecurityRequest::ListAcls(AclFilter { is_allowed: Some(true), ..AclFilter::default() })),
@@ -57,6 +70,8 @@ pub fn responses() -> Vec<(&'static str, SecurityResponse)> {
     let user = UserInfo { name: ann(), mechanisms, is_configured: false, is_super: true };
     vec![
         ("user_put", SecurityResponse::UserPut),
+        ("member_set", SecurityResponse::MemberSet),
+        ("members", SecurityResponse::Members(vec![(ann(), vec![auditors()])])),
         ("user_deleted", SecurityResponse::UserDeleted),
         ("users", SecurityResponse::Users(vec![user])),
         ("acls_created", SecurityResponse::AclsCreated),

@@ -171,6 +171,7 @@ fn requests() -> Vec<Vector> {
         ("topic_list_after", Request::TopicList { after: topic(), count_max: 1 }),
         ("stats", Request::Stats),
         ("ping", Request::Ping),
+        ("login", Request::Login { mechanism: "PLAIN".into(), message: b"\0ann\0pencil".to_vec() }),
         ("init_producer", Request::InitProducer),
         (
             "publish_with_producer",
@@ -268,6 +269,8 @@ fn responses() -> Vec<Vector> {
         ("topics_last", Response::Topics { topics: Vec::new(), is_last: true }),
         ("stats", Response::Stats("thalweg_topics 1\n".into())),
         ("pong", Response::Pong),
+        ("login", Response::Login { is_done: false, message: b"r=n,s=c2FsdA==,i=4096".to_vec() }),
+        ("login_done", Response::Login { is_done: true, message: Vec::new() }),
         ("producer", Response::Producer { id: 0x0123_4567_89ab_cdef, epoch: 7 }),
         ("topic_grown", Response::TopicGrown(topic(partitions()))),
         (
@@ -472,6 +475,8 @@ fn open_end(file: &str, vector: &Vector) -> Option<usize> {
     let name = &*vector.name;
     match file {
         "requests.txt" if name.starts_with("publish") => Some(draft().len()),
+        "requests.txt" if name.starts_with("login") => Some(vector.bytes.len() - HEADER_BYTES - "__PLAIN".len()),
+        "responses.txt" if name.starts_with("login") => Some(vector.bytes.len() - HEADER_BYTES - 1),
         "responses.txt" if name == "stats" => Some(vector.bytes.len() - HEADER_BYTES),
         "pushes.txt" if name.starts_with("deliver") => Some(batch(0).len()),
         _ => None,

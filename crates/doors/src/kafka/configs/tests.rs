@@ -97,6 +97,9 @@ fn kind_name(kind: ResourceKind) -> &'static str {
         ResourceKind::Group => "Group",
         ResourceKind::Cluster => "Cluster",
         ResourceKind::Transaction => "TransactionalId",
+        ResourceKind::Queue | ResourceKind::Cache | ResourceKind::Channel | ResourceKind::Schema => {
+            unreachable!("Kafka has none: {kind:?}")
+        }
     }
 }
 

@@ -73,7 +73,7 @@ async fn try_join(broker: &Arc<Broker>, caller: &Caller, request: JoinGroupReque
         fresh: broker.groups.new_member_id(request.group_instance_id.as_deref().unwrap_or(&caller.client))?,
         instance,
         client: caller.client.clone(),
-        host: caller.host.clone(),
+        host: caller.identity.host().to_owned(),
         session_timeout_ms: timeout_ms(request.session_timeout_ms),
         rebalance_timeout_ms: timeout_ms(rebalance_timeout_ms),
         subscription: subscription(&request.protocol_type, &request.protocols),

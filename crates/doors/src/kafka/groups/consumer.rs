@@ -112,7 +112,7 @@ fn join(
     Ok(Join {
         who,
         client: caller.client.clone(),
-        host: caller.host.clone(),
+        host: caller.identity.host().to_owned(),
         topics: topics(broker, caller, named, request)?,
         assignor,
         session_timeout_ms: settings.consumer_session_timeout_ms,
@@ -144,14 +144,13 @@ fn rule(broker: &Arc<Broker>, caller: &Caller, text: &str) -> Outcome<Pattern> {
     }
     let is_unknown = |error| invalid(format!("'{text}' is not a supported regular expression: {error}"));
     let regex = expression(text).map_err(is_unknown)?;
-    let user = caller.user.clone();
-    let host = caller.host.clone();
-    let whose = if broker.is_authorizing() { format!("{user} {host}") } else { String::new() };
+    let identity = caller.identity.clone();
+    let whose = if broker.is_authorizing() { identity.to_string() } else { String::new() };
     let broker = Arc::downgrade(broker);
     let takes = move |topic: &TopicName| {
         let topic = topic.as_str();
         let may_see = |broker: Arc<Broker>| {
-            broker.security.authorize(&user, &host, Operation::Describe, &Resource::topic(topic)).is_ok()
+            broker.security.authorize(&identity, Operation::Describe, &Resource::topic(topic)).is_ok()
         };
         regex.is_match(topic) && broker.upgrade().is_some_and(may_see)
     };

@@ -75,7 +75,7 @@ async fn try_heartbeat(
         (JOINS, None) => return Err(invalid("a member that joins must name the topics of its subscription")),
         (JOINS, Some(topics)) => {
             let client = caller.client.clone();
-            let host = caller.host.clone();
+            let host = caller.identity.host().to_owned();
             let session_timeout_ms = settings.session_timeout_ms;
             let join = ShareJoin { member, client, host, topics, session_timeout_ms };
             broker.groups.join_share_group(&group, join, settings.start).await?

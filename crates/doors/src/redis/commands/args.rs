@@ -1,5 +1,7 @@
 //! Parsing of arguments as numbers, times and patterns.
 
+use engine::glob::matches;
+
 use crate::redis::errors::{Done, Fail, NOT_FLOAT, NOT_INTEGER, SYNTAX};
 
 pub(in crate::redis) fn parse_int(arg: &[u8]) -> Done<i64> {
@@ -138,105 +140,14 @@ pub(in crate::redis) fn pattern(arg: &[u8]) -> Done<&[u8]> {
     }
 }
 
-/// Returns `true` if the text matches a glob pattern: `*`, `?`, `[a-c]`, `[^a]`, and `\` before a literal character.
-pub(in crate::redis) fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    // Redis does not read the pattern if the text is empty: not even a star matches it.
-    if text.is_empty() {
-        return pattern.is_empty();
-    }
-    // Position after the last star, and the text that it has taken so far. A later star makes everything before it
-    // final.
-    let mut at = 0;
-    let mut of = 0;
-    let mut star: Option<(usize, usize)> = None;
-    loop {
-        if of < pattern.len() && pattern[of] == b'*' {
-            star = Some((of + 1, at));
-            of += 1;
-            continue;
-        }
-        if at == text.len() {
-            return of == pattern.len();
-        }
-        match match_one(&pattern[of..], text[at]) {
-            Some(length) => {
-                of += length;
-                at += 1;
-            }
-            None => match star {
-                Some((after, taken)) => {
-                    star = Some((after, taken + 1));
-                    of = after;
-                    at = taken + 1;
-                }
-                None => return false,
-            },
-        }
-    }
-}
-
 /// Returns `true` if the pattern selects the text: like `matches`, but a single star also selects an empty text.
 pub(in crate::redis) fn selects(pattern: &[u8], text: &[u8]) -> bool {
     pattern == b"*" || matches(pattern, text)
 }
 
-/// Returns the length of the part of the pattern that matches the byte; `None` if it does not match.
-fn match_one(pattern: &[u8], byte: u8) -> Option<usize> {
-    match pattern {
-        [] => None,
-        [b'?', ..] => Some(1),
-        [b'[', class @ ..] => match_class(class, byte).map(|length| length + 1),
-        [b'\\', escaped, ..] => (*escaped == byte).then_some(2),
-        [plain, ..] => (*plain == byte).then_some(1),
-    }
-}
-
-/// Returns the length of the class if it contains the byte. A class without an end reaches to the end of the pattern.
-fn match_class(class: &[u8], byte: u8) -> Option<usize> {
-    let is_negated = class.first() == Some(&b'^');
-    let mut at = usize::from(is_negated);
-    let mut is_in = false;
-    loop {
-        match class.get(at..).unwrap_or_default() {
-            [] => break,
-            [b']', ..] => {
-                at += 1;
-                break;
-            }
-            [b'\\', escaped, ..] => {
-                is_in |= *escaped == byte;
-                at += 2;
-            }
-            [from, b'-', to, ..] => {
-                is_in |= (*from.min(to)..=*from.max(to)).contains(&byte);
-                at += 3;
-            }
-            [one, ..] => {
-                is_in |= *one == byte;
-                at += 1;
-            }
-        }
-    }
-    (is_in != is_negated).then_some(at)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn patterns_match_as_in_a_shell() {
-        let yes = ["*", "h?llo", "h*o", "h[ae]llo", "h[^x]llo", "h[a-f]llo", "h[f-a]llo", "\\hello", "*l*", "hell[o"];
-        for pattern in yes {
-            assert!(matches(pattern.as_bytes(), b"hello"), "{pattern}");
-        }
-        for pattern in ["", "h", "hell", "hello?", "h[b-d]llo", "h[^e]llo", "H*", "*x*"] {
-            assert!(!matches(pattern.as_bytes(), b"hello"), "{pattern}");
-        }
-        assert!(matches(b"\\*", b"*") && !matches(b"\\*", b"a") && matches(b"", b"") && !matches(b"*", b""));
-        // The cost of several stars does not multiply.
-        assert!(!matches("*a".repeat(40).as_bytes(), "a".repeat(39).as_bytes()));
-    }
 
     /// Replies of redis-server 7.0 to `BLPOP`.
     #[test]

@@ -4,20 +4,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::cache::parse_number;
+use engine::glob::matches;
 use net::service::Reply;
 use parking_lot::Mutex;
 
-use super::args::{is, matches};
+use super::args::is;
 use super::info::{keyspace_counts, policy};
 use super::session::{ok, written};
+use crate::redis::access::{Needs, of_config};
 use crate::redis::codec::Answer;
 use crate::redis::command::{self, Command, own};
 use crate::redis::connection::{DATABASES, Door, Later, Session};
 use crate::redis::errors::{Done, Fail, SYNTAX};
 use crate::redis::stats::SLOW_MAX;
 
-pub(super) const COMMAND: Command = own("CONFIG", -2, config, ("2.0.0", "Returns and sets parameters of the server"))
-    .of(&[("GET", -3), ("RESETSTAT", 2), ("REWRITE", 2), ("SET", -4)]);
+pub(super) const COMMAND: Command =
+    own("CONFIG", -2, Needs::OfPart(of_config), config, ("2.0.0", "Returns and sets parameters of the server")).of(&[
+        ("GET", -3),
+        ("RESETSTAT", 2),
+        ("REWRITE", 2),
+        ("SET", -4),
+    ]);
 
 /// Maximum size of the value of a parameter without effect.
 const VALUE_BYTES_MAX: usize = 1024;

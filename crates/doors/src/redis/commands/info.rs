@@ -5,17 +5,20 @@ use std::fmt::Display;
 use std::sync::atomic::Ordering;
 
 use engine::cache::{Eviction, StripeStats};
+use engine::security::Operation;
 use net::service::Reply;
 
 use super::args::is;
 use super::session::written;
 use super::tools::saved_s;
 use crate::redis::VERSION;
+use crate::redis::access::Needs;
 use crate::redis::codec::Answer;
 use crate::redis::command::{Command, own};
 use crate::redis::connection::{DATABASES, Door, Later, Session};
 
-pub(super) const COMMAND: Command = own("INFO", -1, info, ("1.0.0", "Returns statistics of the server"));
+pub(super) const COMMAND: Command =
+    own("INFO", -1, Needs::Cluster(Operation::Describe), info, ("1.0.0", "Returns statistics of the server"));
 
 /// Sections that are returned only if they are requested by name, or with `all`.
 const MORE: [&str; 2] = ["Commandstats", "Latencystats"];

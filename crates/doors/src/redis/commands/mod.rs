@@ -17,7 +17,7 @@ pub(super) mod scan;
 mod server;
 pub(super) mod session;
 mod sets;
-mod sort;
+pub(super) mod sort;
 mod sorted;
 pub(super) mod streams;
 mod strings;

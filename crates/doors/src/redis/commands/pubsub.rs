@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 
 use broker::{Attempt, Origin};
 use engine::BatchBuilder;
+use engine::glob::matches;
+use engine::security::Operation;
 use futures_util::FutureExt;
 use net::service::{Reply, once};
 
-use super::args::{is, matches, pattern};
+use super::args::{is, pattern};
 use super::session::{now, written};
+use crate::redis::access::{Needs, permit};
 use crate::redis::channels::{Heard, Listener, Ready, Subscribed};
 use crate::redis::clients::About;
 use crate::redis::codec::Answer;
@@ -19,21 +22,40 @@ use crate::redis::names::topic_of;
 use crate::redis::writer::Writer;
 
 pub(super) const COMMANDS: &[Command] = &[
-    own("PUBLISH", 3, publish, ("2.0.0", "Publishes to a channel, and to the topic of the same name if it exists")),
-    own("SUBSCRIBE", -2, subscribe, ("2.0.0", "Subscribes to channels")),
-    own("UNSUBSCRIBE", -1, unsubscribe, ("2.0.0", "Unsubscribes from channels")),
-    own("PSUBSCRIBE", -2, psubscribe, ("2.0.0", "Subscribes to all channels that match patterns")),
-    own("PUNSUBSCRIBE", -1, punsubscribe, ("2.0.0", "Unsubscribes from patterns")),
-    own("SPUBLISH", 3, spublish, ("7.0.0", "Publishes to a shard channel, which no other door serves")),
-    own("SSUBSCRIBE", -2, ssubscribe, ("7.0.0", "Subscribes to shard channels")),
-    own("SUNSUBSCRIBE", -1, sunsubscribe, ("7.0.0", "Unsubscribes from shard channels")),
-    own("PUBSUB", -2, pubsub, ("2.8.0", "Returns channels and their numbers of subscribers")).of(&[
-        ("CHANNELS", -2),
-        ("NUMSUB", -2),
-        ("NUMPAT", 2),
-        ("SHARDCHANNELS", -2),
-        ("SHARDNUMSUB", -2),
-    ]),
+    own(
+        "PUBLISH",
+        3,
+        Needs::Channels(Operation::Write),
+        publish,
+        ("2.0.0", "Publishes to a channel, and to the topic of the same name if it exists"),
+    ),
+    own("SUBSCRIBE", -2, Needs::Channels(Operation::Read), subscribe, ("2.0.0", "Subscribes to channels")),
+    own("UNSUBSCRIBE", -1, Needs::Nothing, unsubscribe, ("2.0.0", "Unsubscribes from channels")),
+    own(
+        "PSUBSCRIBE",
+        -2,
+        Needs::Channels(Operation::Read),
+        psubscribe,
+        ("2.0.0", "Subscribes to all channels that match patterns"),
+    ),
+    own("PUNSUBSCRIBE", -1, Needs::Nothing, punsubscribe, ("2.0.0", "Unsubscribes from patterns")),
+    own(
+        "SPUBLISH",
+        3,
+        Needs::Channels(Operation::Write),
+        spublish,
+        ("7.0.0", "Publishes to a shard channel, which no other door serves"),
+    ),
+    own("SSUBSCRIBE", -2, Needs::Channels(Operation::Read), ssubscribe, ("7.0.0", "Subscribes to shard channels")),
+    own("SUNSUBSCRIBE", -1, Needs::Nothing, sunsubscribe, ("7.0.0", "Unsubscribes from shard channels")),
+    own(
+        "PUBSUB",
+        -2,
+        Needs::Cluster(Operation::Describe),
+        pubsub,
+        ("2.8.0", "Returns channels and their numbers of subscribers"),
+    )
+    .of(&[("CHANNELS", -2), ("NUMSUB", -2), ("NUMPAT", 2), ("SHARDCHANNELS", -2), ("SHARDNUMSUB", -2)]),
 ];
 
 /// Maximum number of channels and patterns of one connection.
@@ -122,6 +144,7 @@ fn listen(
 ) -> Reply<Answer, Later> {
     let mut writer = session.writer();
     let origin = Origin { connection: session.peer.id, thread: Some(session.peer.worker) };
+    let permit = permit(&door.broker, &session.identity.borrow());
     let broker = door.broker.clone();
     let channels = door.channels.clone();
     let client = session.client.clone();
@@ -143,7 +166,7 @@ fn listen(
                     writer.error(&fail);
                     continue;
                 }
-                match channels.listen(&broker, &client, origin, heard(name.clone())).await {
+                match channels.listen(&broker, &client, origin, permit.clone(), heard(name.clone())).await {
                     Ok((listener, is_ready)) => {
                         listeners(&mut subscribed.borrow_mut()).insert(name.clone(), listener);
                         ready.push(is_ready);

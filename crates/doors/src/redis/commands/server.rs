@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use broker::Commit;
+use engine::glob::matches;
+use engine::security::Operation;
 use futures_util::FutureExt;
 use net::service::{Reply, once};
 
-use super::args::{is, matches, parse_float};
+use super::args::{is, parse_float};
 use super::find;
 use super::session::{now, ok, written};
+use crate::redis::access::{Needs, of_acl};
 use crate::redis::codec::Answer;
 use crate::redis::command::{Command, Does, Keys, Named, own};
 use crate::redis::connection::{DATABASES, Door, Later, Session};
@@ -19,7 +22,7 @@ use crate::redis::writer::Writer;
 const SLEEP_MAX_S: f64 = 60.0;
 
 pub(super) const COMMANDS: &[Command] = &[
-    own("COMMAND", -1, command, ("2.8.13", "Returns the supported commands")).of(&[
+    own("COMMAND", -1, Needs::Nothing, command, ("2.8.13", "Returns the supported commands")).of(&[
         ("COUNT", 2),
         ("LIST", -2),
         ("INFO", -2),
@@ -28,11 +31,17 @@ pub(super) const COMMANDS: &[Command] = &[
     ]),
     super::config::COMMAND,
     super::info::COMMAND,
-    own("FLUSHALL", -1, flushall, ("1.0.0", "Removes all keys of all databases")),
-    own("TIME", 1, time, ("2.6.0", "Returns the time of the server")),
-    own("WAIT", 3, wait, ("3.0.0", "Returns the number of replicas with all writes: always 0")),
-    own("ROLE", 1, role, ("2.8.12", "Returns the replication role of the server: always master")),
-    own("ACL", -2, acl, ("6.0.0", "Returns the user of the connection")).of(&[
+    own("FLUSHALL", -1, Needs::AllDatabases, flushall, ("1.0.0", "Removes all keys of all databases")),
+    own("TIME", 1, Needs::Nothing, time, ("2.6.0", "Returns the time of the server")),
+    own("WAIT", 3, Needs::Nothing, wait, ("3.0.0", "Returns the number of replicas with all writes: always 0")),
+    own(
+        "ROLE",
+        1,
+        Needs::Cluster(Operation::Describe),
+        role,
+        ("2.8.12", "Returns the replication role of the server: always master"),
+    ),
+    own("ACL", -2, Needs::OfPart(of_acl), acl, ("6.0.0", "Returns the user of the connection")).of(&[
         ("CAT", -2),
         ("DELUSER", -3),
         ("DRYRUN", -4),
@@ -46,7 +55,7 @@ pub(super) const COMMANDS: &[Command] = &[
         ("USERS", 2),
         ("WHOAMI", 2),
     ]),
-    own("DEBUG", -2, debug, ("1.0.0", "Sleeps, for tests of clients")),
+    own("DEBUG", -2, Needs::Cluster(Operation::Alter), debug, ("1.0.0", "Sleeps, for tests of clients")),
 ];
 
 fn flushall(door: &Door, session: &mut Session, args: &[&[u8]]) -> Reply<Answer, Later> {

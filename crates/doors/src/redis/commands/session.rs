@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use broker::LoginSource;
+use broker::{Identity, LoginSource};
 use engine::ErrorKind;
 use engine::security::UserName;
 use futures_util::FutureExt;
@@ -10,6 +10,7 @@ use net::service::{Reply, once};
 
 use super::args::{is, parse_int, parse_small, parse_usize};
 use crate::redis::VERSION;
+use crate::redis::access::{Needs, of_client};
 use crate::redis::clients::{About, Asking, Client};
 use crate::redis::codec::Answer;
 use crate::redis::command::{Command, own, wrong_arity, wrong_part};
@@ -21,31 +22,33 @@ use crate::redis::writer::Writer;
 const NAME_BYTES_MAX: usize = 256;
 
 pub(super) const COMMANDS: &[Command] = &[
-    own("PING", -1, ping, ("1.0.0", "Returns PONG, or its argument")),
-    own("ECHO", 2, echo, ("1.0.0", "Returns its argument")),
-    own("HELLO", -1, hello, ("6.0.0", "Selects the version of the protocol, and logs in")),
-    own("AUTH", -2, auth, ("1.0.0", "Logs in")),
-    own("SELECT", 2, select, ("1.0.0", "Selects another database")),
-    own("CLIENT", -2, client, ("2.4.0", "Lists and manages the connections of clients")).of(&[
-        ("ID", 2),
-        ("INFO", 2),
-        ("GETNAME", 2),
-        ("SETNAME", 3),
-        ("SETINFO", 4),
-        ("LIST", -2),
-        ("KILL", -3),
-        ("UNBLOCK", -3),
-        ("REPLY", 3),
-        ("NO-EVICT", 3),
-        ("GETREDIR", 2),
-        ("TRACKING", -3),
-        ("TRACKINGINFO", 2),
-        ("CACHING", 3),
-        ("PAUSE", -3),
-        ("UNPAUSE", 2),
-    ]),
-    own("RESET", 1, reset, ("6.2.0", "Resets the connection to its initial state")),
-    own("QUIT", 1, quit, ("1.0.0", "Closes the connection")),
+    own("PING", -1, Needs::Nothing, ping, ("1.0.0", "Returns PONG, or its argument")),
+    own("ECHO", 2, Needs::Nothing, echo, ("1.0.0", "Returns its argument")),
+    own("HELLO", -1, Needs::Nothing, hello, ("6.0.0", "Selects the version of the protocol, and logs in")),
+    own("AUTH", -2, Needs::Nothing, auth, ("1.0.0", "Logs in")),
+    own("SELECT", 2, Needs::Nothing, select, ("1.0.0", "Selects another database")),
+    own("CLIENT", -2, Needs::OfPart(of_client), client, ("2.4.0", "Lists and manages the connections of clients")).of(
+        &[
+            ("ID", 2),
+            ("INFO", 2),
+            ("GETNAME", 2),
+            ("SETNAME", 3),
+            ("SETINFO", 4),
+            ("LIST", -2),
+            ("KILL", -3),
+            ("UNBLOCK", -3),
+            ("REPLY", 3),
+            ("NO-EVICT", 3),
+            ("GETREDIR", 2),
+            ("TRACKING", -3),
+            ("TRACKINGINFO", 2),
+            ("CACHING", 3),
+            ("PAUSE", -3),
+            ("UNPAUSE", 2),
+        ],
+    ),
+    own("RESET", 1, Needs::Nothing, reset, ("6.2.0", "Resets the connection to its initial state")),
+    own("QUIT", 1, Needs::Nothing, quit, ("1.0.0", "Closes the connection")),
 ];
 
 pub(super) fn now(writer: Writer) -> Reply<Answer, Later> {
@@ -125,6 +128,8 @@ fn reset(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, 
             ..About::default()
         };
     });
+    let anonymous = Identity::anonymous(session.identity.borrow().host());
+    session.identity.replace(Arc::new(anonymous));
     let mut login = session.login.borrow_mut();
     if *login != Login::NotNeeded {
         *login = Login::Needed;
@@ -171,6 +176,7 @@ fn log_in(
     let login = session.login.clone();
     let peer = session.peer.clone();
     let client = session.client.clone();
+    let identity = session.identity.clone();
     let mut writer = session.writer();
     let is_required = door.is_login_required;
     let source = LoginSource { door: broker::Door::Redis, address: session.peer.address.map(|at| at.ip()) };
@@ -193,9 +199,11 @@ fn log_in(
             match found {
                 Ok(user) => {
                     client.about.lock().user = user.to_string();
+                    let logged_in = Identity::new(user, [], identity.borrow().host());
+                    identity.replace(Arc::new(logged_in));
                     peer.is_known.set(true);
                     if is_required {
-                        login.replace(Login::Done(user));
+                        login.replace(Login::Done);
                     }
                     answer(&client, &mut writer);
                 }

@@ -71,7 +71,7 @@ fn options<'a>(args: &[&'a [u8]], may_store: bool) -> Done<Options<'a>> {
 }
 
 /// Returns the keys that are known before any lookup: the sorted one, and the destination.
-pub(super) fn keys<'a>(args: &[&'a [u8]]) -> SmallVec<[&'a [u8]; 4]> {
+pub(in crate::redis) fn keys<'a>(args: &[&'a [u8]]) -> SmallVec<[&'a [u8]; 4]> {
     let mut keys = SmallVec::from_slice(&args[1..2]);
     let mut at = 2;
     while let Some(word) = args.get(at) {
@@ -88,6 +88,13 @@ pub(super) fn keys<'a>(args: &[&'a [u8]]) -> SmallVec<[&'a [u8]; 4]> {
         at += 1;
     }
     keys
+}
+
+/// Returns `true` if the command reads other keys, which patterns name.
+pub(in crate::redis) fn reads_others(args: &[&[u8]]) -> bool {
+    args.windows(2)
+        .skip(1)
+        .any(|pair| (is(pair[0], "BY") && pair[1].contains(&b'*')) || (is(pair[0], "GET") && pair[1] != b"#"))
 }
 
 fn sort(step: &mut Step<'_, '_>, args: &[&[u8]]) -> Done {

@@ -2,11 +2,13 @@
 //! here (scripts, functions, modules, a cluster), which reply like a server without them.
 
 use engine::cache::parse_number;
+use engine::security::Operation;
 use net::service::Reply;
 
 use super::args::{is, parse_int};
 use super::info::{Memory, human};
 use super::session::{now, ok, written};
+use crate::redis::access::{Needs, of_memory, of_statistics};
 use crate::redis::codec::Answer;
 use crate::redis::command::{Command, Keys, own, wrong_part};
 use crate::redis::connection::{Door, Later, Session};
@@ -16,34 +18,33 @@ use crate::redis::writer::Writer;
 /// Number of entries of the slow log that are returned by default.
 const SLOW_DEFAULT: usize = 10;
 
-pub(super) const SERVER: &[Command] = &[
-    own("LASTSAVE", 1, last_save, ("1.0.0", "Returns the last save: now if databases are durable, else at startup")),
-    own("LATENCY", -2, latency, ("2.8.13", "Returns the latencies of commands")).of(&[
-        ("DOCTOR", 2),
-        ("GRAPH", 3),
-        ("HISTOGRAM", -2),
-        ("HISTORY", 3),
-        ("LATEST", 2),
-        ("RESET", -2),
-    ]),
-    Command { keys: Keys::Range(2, 2, 1), ..own("MEMORY", -2, memory, ("4.0.0", "Returns how memory is used")) }.of(&[
-        ("DOCTOR", 2),
-        ("MALLOC-STATS", 2),
-        ("PURGE", 2),
-        ("STATS", 2),
-        ("USAGE", -3),
-    ]),
-    own("MODULE", -2, module, ("4.0.0", "Returns the loaded modules: none")).of(&[
-        ("LIST", 2),
-        ("LOAD", -3),
-        ("LOADEX", -3),
-        ("UNLOAD", 3),
-    ]),
-    own("SLOWLOG", -2, slow_log, ("2.2.12", "Returns slow commands")).of(&[("GET", -2), ("LEN", 2), ("RESET", 2)]),
-];
+pub(super) const SERVER: &[Command] =
+    &[
+        own(
+            "LASTSAVE",
+            1,
+            Needs::Cluster(Operation::Describe),
+            last_save,
+            ("1.0.0", "Returns the last save: now if databases are durable, else at startup"),
+        ),
+        own("LATENCY", -2, Needs::OfPart(of_statistics), latency, ("2.8.13", "Returns the latencies of commands"))
+            .of(&[("DOCTOR", 2), ("GRAPH", 3), ("HISTOGRAM", -2), ("HISTORY", 3), ("LATEST", 2), ("RESET", -2)]),
+        Command {
+            keys: Keys::Range(2, 2, 1),
+            ..own("MEMORY", -2, Needs::OfPart(of_memory), memory, ("4.0.0", "Returns how memory is used"))
+        }
+        .of(&[("DOCTOR", 2), ("MALLOC-STATS", 2), ("PURGE", 2), ("STATS", 2), ("USAGE", -3)]),
+        own("MODULE", -2, Needs::Cluster(Operation::Describe), module, ("4.0.0", "Returns the loaded modules: none"))
+            .of(&[("LIST", 2), ("LOAD", -3), ("LOADEX", -3), ("UNLOAD", 3)]),
+        own("SLOWLOG", -2, Needs::OfPart(of_statistics), slow_log, ("2.2.12", "Returns slow commands")).of(&[
+            ("GET", -2),
+            ("LEN", 2),
+            ("RESET", 2),
+        ]),
+    ];
 
 pub(super) const SCRIPTING: &[Command] = &[
-    own("FUNCTION", -2, function, ("7.0.0", "Returns the functions: none")).of(&[
+    own("FUNCTION", -2, Needs::Cluster(Operation::Describe), function, ("7.0.0", "Returns the functions: none")).of(&[
         ("DELETE", 3),
         ("DUMP", 2),
         ("FLUSH", -2),
@@ -53,7 +54,7 @@ pub(super) const SCRIPTING: &[Command] = &[
         ("RESTORE", -3),
         ("STATS", 2),
     ]),
-    own("SCRIPT", -2, script, ("2.6.0", "Returns the scripts: none")).of(&[
+    own("SCRIPT", -2, Needs::Cluster(Operation::Describe), script, ("2.6.0", "Returns the scripts: none")).of(&[
         ("DEBUG", 3),
         ("EXISTS", -3),
         ("FLUSH", -2),
@@ -63,8 +64,8 @@ pub(super) const SCRIPTING: &[Command] = &[
 ];
 
 pub(super) const CLUSTER: &[Command] = &[
-    own("ASKING", 1, no_cluster, ("3.0.0", "Not supported: the server is not a cluster")),
-    own("CLUSTER", -2, no_cluster, ("3.0.0", "Not supported: the server is not a cluster")).of(&[
+    own("ASKING", 1, Needs::Nothing, no_cluster, ("3.0.0", "Not supported: the server is not a cluster")),
+    own("CLUSTER", -2, Needs::Nothing, no_cluster, ("3.0.0", "Not supported: the server is not a cluster")).of(&[
         ("COUNTKEYSINSLOT", 3),
         ("GETKEYSINSLOT", 4),
         ("HELP", 2),
@@ -80,8 +81,8 @@ pub(super) const CLUSTER: &[Command] = &[
         ("SLAVES", 3),
         ("SLOTS", 2),
     ]),
-    own("READONLY", 1, no_cluster, ("3.0.0", "Not supported: the server is not a cluster")),
-    own("READWRITE", 1, no_cluster, ("3.0.0", "Not supported: the server is not a cluster")),
+    own("READONLY", 1, Needs::Nothing, no_cluster, ("3.0.0", "Not supported: the server is not a cluster")),
+    own("READWRITE", 1, Needs::Nothing, no_cluster, ("3.0.0", "Not supported: the server is not a cluster")),
 ];
 
 fn no_cluster(_door: &Door, session: &mut Session, _args: &[&[u8]]) -> Reply<Answer, Later> {

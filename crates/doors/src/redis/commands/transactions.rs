@@ -10,6 +10,7 @@ use net::service::Reply;
 use super::args::parse_usize;
 use super::streams::others::Guests;
 use super::work::TransactionTime;
+use crate::redis::access::Needs;
 use crate::redis::codec::Answer;
 use crate::redis::command::{Command, Does, EACH, Named, Step, bytes_in, own};
 use crate::redis::connection::{DATABASES, Door, Later, SPARE_BYTES, Session, lock};
@@ -27,14 +28,26 @@ const WATCHED_MAX: usize = 1 << 16;
 const WATCHED_BYTES_MAX: usize = 8 << 20;
 
 pub(super) const COMMANDS: &[Command] = &[
-    own("MULTI", 1, multi, ("1.2.0", "Begins a transaction: EXEC runs the commands together")),
-    own("EXEC", 1, exec, ("1.2.0", "Runs all commands of the transaction, if no watched key has changed")),
-    own("DISCARD", 1, discard, ("2.0.0", "Discards the commands of the transaction")),
+    own("MULTI", 1, Needs::Nothing, multi, ("1.2.0", "Begins a transaction: EXEC runs the commands together")),
+    own(
+        "EXEC",
+        1,
+        Needs::Nothing,
+        exec,
+        ("1.2.0", "Runs all commands of the transaction, if no watched key has changed"),
+    ),
+    own("DISCARD", 1, Needs::Nothing, discard, ("2.0.0", "Discards the commands of the transaction")),
     Command {
         keys: EACH,
-        ..own("WATCH", -2, watch, ("2.2.0", "Runs the next transaction only if these keys have not changed"))
+        ..own(
+            "WATCH",
+            -2,
+            Needs::Keys,
+            watch,
+            ("2.2.0", "Runs the next transaction only if these keys have not changed"),
+        )
     },
-    own("UNWATCH", 1, unwatch, ("2.2.0", "Forgets all watched keys")),
+    own("UNWATCH", 1, Needs::Nothing, unwatch, ("2.2.0", "Forgets all watched keys")),
 ];
 
 /// Commands that are queued for EXEC.
@@ -98,6 +111,13 @@ impl Command {
     /// Returns `true` if the command reads whole databases. It runs after the locks of the transaction are released.
     fn is_done_last(&self) -> bool {
         matches!(self.name, "INFO" | "CONFIG" | "MEMORY")
+    }
+}
+
+impl Transaction {
+    /// Returns the database that the next command will use.
+    pub(in crate::redis) fn database(&self) -> usize {
+        self.database
     }
 }
 

@@ -8,6 +8,7 @@ use thalweg::config::Config;
 
 use super::{Data, address, config_flags, create_page, this_program};
 use crate::args::{BenchCache, CacheOperation, Global};
+use crate::commands::client_settings;
 use crate::commands::spawned::Spawned;
 use crate::load;
 use crate::output::{FAILED, Failure, Result};
@@ -27,7 +28,7 @@ pub fn run(global: &Global, args: &BenchCache) -> Result {
         settings: ClientSettings {
             cache_conn_pool: args.connections,
             cache_streams_per_conn: args.streams,
-            ..config.client()
+            ..client_settings(&config)?
         },
         cache: format!("bench-{}", std::process::id()),
         cache_settings: CacheSettings { is_durable: args.durable, ..CacheSettings::default() },

@@ -17,6 +17,7 @@ use client::{Address, ClientSettings};
 use thalweg::config::Config;
 
 use crate::args::{Bench, BenchMode, BenchPubsub, BenchRate, Global, Transport};
+use crate::commands::client_settings;
 use crate::commands::spawned::Spawned;
 use crate::load;
 use crate::output::{FAILED, Failure, LOST, Result};
@@ -110,7 +111,7 @@ pub(super) fn measure(args: &BenchPubsub, server: &str, config: &Config) -> Resu
         settings: ClientSettings {
             pub_conn_pool: args.pub_conns,
             pub_streams_per_conn: args.pub_streams,
-            ..config.client()
+            ..client_settings(config)?
         },
         mode: match args.mode {
             BenchMode::Throughput => Mode::Throughput,

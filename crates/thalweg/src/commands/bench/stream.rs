@@ -11,6 +11,7 @@ use thalweg::config::Config;
 
 use super::{Data, PATIENCE, address, config_flags, create_page, this_program};
 use crate::args::{BenchStream, Global, StreamConsumer, StreamMode};
+use crate::commands::client_settings;
 use crate::commands::spawned::Spawned;
 use crate::load;
 use crate::output::{FAILED, Failure, LOST, Result};
@@ -83,7 +84,7 @@ fn measure(global: &Global, config: &Config, args: &BenchStream, workload: Workl
     let mut plan = Plan {
         mode: workload.name.to_owned(),
         address: address(args.transport, config.server_address())?,
-        settings: config.client(),
+        settings: client_settings(config)?,
         topic: format!("bench-stream-{}", std::process::id()),
         // A consumer reads the log at its own pace, so all records are kept until the end.
         topic_settings: TopicSettings {

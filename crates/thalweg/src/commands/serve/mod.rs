@@ -99,7 +99,21 @@ fn banner(config: &Config, server: &Server) {
         Some(data) => line(&format!("  data    {}", data.display())),
         None => line("  data    in memory only: a restart loses all data"),
     }
+    let exempt: Vec<&str> = exempt_doors(config, server).map(Door::key).collect();
+    if !exempt.is_empty() {
+        line(&format!(
+            "  open    {}: other machines reach them without a login or TLS (--insecure)",
+            exempt.join(", ")
+        ));
+    }
     line("Stop with Ctrl-C.");
+}
+
+/// Returns the doors that other machines can reach only because `insecure` permits it.
+fn exempt_doors(config: &Config, server: &Server) -> impl Iterator<Item = Door> {
+    let is_safe = config.is_login_required() && config.server().identity.is_some();
+    let is_remote = move |door: &Door| server.address(*door).is_some_and(|address| !address.ip().is_loopback());
+    Door::ALL.into_iter().filter(move |door| !is_safe && is_remote(door))
 }
 
 /// Returns the process id and the addresses as JSON, for programs.

@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::args::Top;
 use crate::block_on;
+use crate::commands::client_settings;
 use crate::output::{FAILED, Failure, NO_BROKER, Result, USAGE};
 use board::{Board, Link};
 use items::{Items, List};
@@ -39,7 +40,7 @@ pub fn run(config: &Config, args: &Top, is_json: bool) -> Result {
         request_timeout: PATIENCE,
         pub_conn_pool: 1,
         pub_streams_per_conn: 1,
-        ..config.client()
+        ..client_settings(config)?
     };
     let watcher = Watcher { address: Address::parse(config.server_address())?, settings, client: None };
     let board = Board::new(config.server_address(), Duration::from_millis(args.interval_ms));

@@ -5,5 +5,6 @@ pub mod redis;
 pub mod sqs;
 pub mod pubsub;
 pub mod web;
+mod access;
 mod bad_input;
 mod strangers;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use client::{Address, Client, ClientSettings};
+use client::{Address, Client, ClientSettings, Login};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -14,6 +14,9 @@ use tempfile::TempDir;
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Polling interval of conditions without a notification.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Folder in which brokers write the tokens of their administrators.
+const RUNTIME_DIR: &str = env!("CARGO_TARGET_TMPDIR");
 
 /// Waits for a future, with a time limit.
 pub async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
@@ -49,7 +52,7 @@ fn clean(mut command: Command) -> Command {
         }
     }
     // Most tests do not use these doors, whose ports may be in use.
-    command.env("THALWEG_PUBSUB", "off").env("THALWEG_REDIS", "off");
+    command.env("THALWEG_PUBSUB", "off").env("THALWEG_REDIS", "off").env("XDG_RUNTIME_DIR", RUNTIME_DIR);
     command
 }
 
@@ -202,10 +205,18 @@ impl Drop for Server {
     }
 }
 
-/// Connects a client to a running broker.
+/// Connects a client to a running broker, as its administrator if the settings have no login.
 pub async fn connect(url: &str, settings: ClientSettings) -> Client {
     let address = Address::parse(url).expect("an address");
+    let login = settings.login.clone().or_else(|| administrator(&address));
+    let settings = ClientSettings { login, ..settings };
     within("a connection", Client::connect_with(address, settings)).await.expect("connected")
+}
+
+fn administrator(address: &Address) -> Option<Login> {
+    let file = format!("admin-{}.token", address.local_port()?);
+    let token = std::fs::read_to_string(Path::new(RUNTIME_DIR).join("thalweg").join(file)).ok()?;
+    Some(Login::administrator(token).expect("it is not empty"))
 }
 
 /// Returns the value of a metric without labels.

@@ -19,11 +19,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use broker::{Broker, Cache, Commit, Keyed, LockedCache, LockedStream, Stream};
+use engine::security::Operation;
 use engine::{Error, ErrorKind, Result, TopicId};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use net::service::{Reply, once};
 
+use crate::redis::access::Needs;
 use crate::redis::codec::Answer;
 use crate::redis::command::{Command, Does, Keys, ONE, Streaming};
 use crate::redis::connection::{Door, Later, Session};
@@ -43,25 +45,56 @@ const fn reads(
 ) -> Command {
     let (since, summary) = about;
     let does = Does::Stream(does);
-    Command { name, arity, keys, is_write: false, group: "", since, summary, parts: &[], number: 0, does }
+    let needs = Needs::Streams(Operation::Read);
+    Command { name, arity, keys, is_write: false, group: "", since, summary, parts: &[], number: 0, needs, does }
 }
 
+/// Returns the row of a command that changes a stream, or what its groups have read, which needs this operation.
 const fn writes(
     name: &'static str,
     arity: i8,
     keys: Keys,
+    operation: Operation,
     does: Streaming,
     about: (&'static str, &'static str),
 ) -> Command {
-    Command { is_write: true, ..reads(name, arity, keys, does, about) }
+    Command { is_write: true, needs: Needs::Streams(operation), ..reads(name, arity, keys, does, about) }
 }
 
 pub(super) const COMMANDS: &[Command] = &[
-    writes("XADD", -5, ONE, |c, a| add::add(c, a).boxed_local(), ("5.0.0", "Adds an entry to a stream")),
+    writes(
+        "XADD",
+        -5,
+        ONE,
+        Operation::Write,
+        |c, a| add::add(c, a).boxed_local(),
+        ("5.0.0", "Adds an entry to a stream"),
+    ),
     reads("XLEN", 2, ONE, |c, a| add::len(c, a).boxed_local(), ("5.0.0", "Returns the number of entries of a stream")),
-    writes("XDEL", -3, ONE, |c, a| add::del(c, a).boxed_local(), ("5.0.0", "Deletes entries of a stream")),
-    writes("XTRIM", -4, ONE, |c, a| add::trim(c, a).boxed_local(), ("5.0.0", "Deletes the oldest entries")),
-    writes("XSETID", -3, ONE, |c, a| add::set_id(c, a).boxed_local(), ("5.0.0", "Sets the last id of a stream")),
+    writes(
+        "XDEL",
+        -3,
+        ONE,
+        Operation::Delete,
+        |c, a| add::del(c, a).boxed_local(),
+        ("5.0.0", "Deletes entries of a stream"),
+    ),
+    writes(
+        "XTRIM",
+        -4,
+        ONE,
+        Operation::Delete,
+        |c, a| add::trim(c, a).boxed_local(),
+        ("5.0.0", "Deletes the oldest entries"),
+    ),
+    writes(
+        "XSETID",
+        -3,
+        ONE,
+        Operation::Delete,
+        |c, a| add::set_id(c, a).boxed_local(),
+        ("5.0.0", "Sets the last id of a stream"),
+    ),
     reads(
         "XRANGE",
         -4,
@@ -87,12 +120,20 @@ pub(super) const COMMANDS: &[Command] = &[
         "XREADGROUP",
         -7,
         Keys::Streams,
+        Operation::Read,
         |c, a| read::read_group(c, a).boxed_local(),
         ("5.0.0", "Delivers entries to a consumer of a group"),
     ),
-    writes("XGROUP", -2, SECOND, |c, a| groups::group(c, a).boxed_local(), ("5.0.0", "Creates and changes groups"))
-        .of(&[("CREATE", -5), ("SETID", -5), ("DESTROY", 4), ("CREATECONSUMER", 5), ("DELCONSUMER", 5), ("HELP", 2)]),
-    writes("XACK", -4, ONE, |c, a| groups::ack(c, a).boxed_local(), ("5.0.0", "Acknowledges entries")),
+    writes(
+        "XGROUP",
+        -2,
+        SECOND,
+        Operation::Read,
+        |c, a| groups::group(c, a).boxed_local(),
+        ("5.0.0", "Creates and changes groups"),
+    )
+    .of(&[("CREATE", -5), ("SETID", -5), ("DESTROY", 4), ("CREATECONSUMER", 5), ("DELCONSUMER", 5), ("HELP", 2)]),
+    writes("XACK", -4, ONE, Operation::Read, |c, a| groups::ack(c, a).boxed_local(), ("5.0.0", "Acknowledges entries")),
     reads(
         "XPENDING",
         -3,
@@ -104,6 +145,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "XCLAIM",
         -6,
         ONE,
+        Operation::Read,
         |c, a| claim::claim(c, a).boxed_local(),
         ("5.0.0", "Takes over entries of other consumers"),
     ),
@@ -111,6 +153,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "XAUTOCLAIM",
         -6,
         ONE,
+        Operation::Read,
         |c, a| claim::claim_idle(c, a).boxed_local(),
         ("6.2.0", "Takes over entries that are idle for some time"),
     ),

@@ -1,5 +1,6 @@
 //! SQS door as seen by clients, in both of its protocols.
 
+mod access;
 pub mod client;
 mod fifo;
 mod messages;

@@ -1,34 +1,42 @@
-//! Users and access control lists: storage, changes and checks.
+//! Users, roles and access control lists: storage, changes and checks.
 //!
 //! With a data directory, they are records of a dedicated topic, which is not in `Broker::topics`: no request can
 //! name it, so no client can read it. Without one, they are lost when the broker stops, except for the users of the
 //! configuration.
 
+mod identity;
+mod sasl;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use aws_lc_rs::rand;
+use aws_lc_rs::{constant_time, rand};
 use bytes::Bytes;
 use engine::limits::{SECRET_BYTES_MAX, SECRETS_MAX};
 use engine::security::{
-    Acl, AclFilter, Acls, ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Resource,
-    ResourceKind, SECURITY_TOPIC, Secrets, SecurityRecord, UserName, Users, wrong_password,
+    Acl, AclFilter, ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Resource,
+    ResourceKind, RoleName, SECURITY_TOPIC, SecurityRecord, Tables, UserName, Users, wrong_password,
 };
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
-use parking_lot::RwLock;
 
 use crate::commit::Commit;
 use crate::core::Core;
 use crate::logins::{LoginSource, Logins};
 use crate::metrics::{Counter, Exposition};
+use crate::permit::Permit;
 use crate::restored::Restored;
 use crate::state_log::{self, StateLog};
 use crate::topic::Topic;
 use crate::wakes::Wakes;
 
-/// Users, access control lists and secrets.
+pub use identity::Identity;
+use identity::Permissions;
+pub use sasl::{Sasl, SaslStep, unknown_mechanism};
+
+/// Users, roles, access control lists and secrets.
 const SECURITY: StateLog<SecurityRecord> = StateLog::new();
+const ADMIN_TOKEN_BYTES: usize = 32;
 const SALT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 18;
 
@@ -51,19 +59,15 @@ pub struct Security {
     configured: BTreeSet<UserName>,
     /// Users from the configuration alone.
     of_configuration: Users,
-    tables: RwLock<Tables>,
+    permissions: Permissions,
     /// Done once the tables have been read from the topic.
     restored: Restored,
     /// Topic of the users and access control lists, once it exists. Locked during each change.
     topic: Arc<tokio::sync::Mutex<Option<Arc<Topic>>>>,
     logins: Logins,
+    /// Token with which programs of the broker's own user log in as administrators, once it exists.
+    admin_token: OnceLock<String>,
     counts: Counts,
-}
-
-struct Tables {
-    users: Users,
-    acls: Acls,
-    secrets: Secrets,
 }
 
 #[derive(Default)]
@@ -88,29 +92,25 @@ impl Security {
             super_users: settings.super_users.iter().cloned().collect(),
             is_authorizing: settings.is_authorizing,
             configured: settings.users.iter().map(|user| user.name.clone()).collect(),
-            tables: RwLock::new(Tables { users: users.clone(), acls: Acls::default(), secrets: Secrets::new() }),
+            permissions: Permissions::new(Tables::new(users.clone())),
             of_configuration: users,
             restored: Restored::default(),
             topic: Arc::new(tokio::sync::Mutex::new(topic)),
             logins: Logins::new(&random(32)?),
+            admin_token: OnceLock::new(),
             counts: Counts::default(),
             core,
         })
     }
 
-    /// Applies a record to the tables, unless it is about a user from the configuration.
-    fn apply(&self, record: SecurityRecord) {
-        self.apply_to(&mut self.tables.write(), record);
-    }
-
-    fn apply_to(&self, tables: &mut Tables, record: SecurityRecord) {
-        if let SecurityRecord::Credential { user, .. } = &record
-            && self.configured.contains(user)
-        {
-            return;
+    /// Applies records to the tables, except those about users from the configuration.
+    fn apply(&self, tables: &mut Tables, records: impl IntoIterator<Item = SecurityRecord>) {
+        for record in records {
+            match &record {
+                SecurityRecord::Credential { user, .. } if self.configured.contains(user) => {}
+                _ => tables.apply(record),
+            }
         }
-        let Tables { users, acls, secrets } = tables;
-        record.apply(users, acls, secrets);
     }
 
     fn check_changeable(&self, user: &UserName) -> Result<()> {
@@ -156,14 +156,13 @@ impl Security {
         let Some(topic) = &*topic else {
             return Ok(());
         };
-        let mut tables =
-            Tables { users: self.of_configuration.clone(), acls: Acls::default(), secrets: Secrets::new() };
+        let mut tables = Tables::new(self.of_configuration.clone());
         let each = |record, _| {
-            self.apply_to(&mut tables, record);
+            self.apply(&mut tables, [record]);
             Ok(())
         };
         SECURITY.fold_topic(&self.core, topic, each).await?;
-        *self.tables.write() = tables;
+        self.permissions.change(|current| *current = tables);
         Ok(())
     }
 
@@ -171,7 +170,7 @@ impl Security {
     pub async fn authenticate(&self, user: UserName, password: String, source: LoginSource) -> Result<UserName> {
         self.open().await?;
         let security = self;
-        let credential = security.tables.read().users.credential_of(&user);
+        let credential = security.permissions.read().users.credential_of(&user);
         let mark = security.logins.mark(&user, &credential, &password);
         let outcome = match security.logins.is_right(&mark) {
             Some(true) => Ok(user.clone()),
@@ -205,6 +204,29 @@ impl Security {
         outcome.map(|authenticated| authenticated.0)
     }
 
+    /// Returns the administrator's token, which is random and new with each start of the broker.
+    pub fn admin_token(&self) -> Result<&str> {
+        if let Some(token) = self.admin_token.get() {
+            return Ok(token);
+        }
+        let token = random(ADMIN_TOKEN_BYTES)?.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(self.admin_token.get_or_init(|| token))
+    }
+
+    /// Returns the identity of a client that has a token. A wrong one is counted, logged and answered after a pause.
+    pub async fn authenticate_token(&self, token: &[u8], source: LoginSource) -> Result<Identity> {
+        let is_admin = self
+            .admin_token
+            .get()
+            .is_some_and(|known| constant_time::verify_slices_are_equal(known.as_bytes(), token).is_ok());
+        let outcome = if is_admin {
+            Ok(Identity::administrator(&source.host()))
+        } else {
+            Err(Error::new(ErrorKind::Denied, "the token is unknown or has expired"))
+        };
+        self.end_login(source, "", outcome).await
+    }
+
     /// Counts the outcome of a login at a door. A refused login is logged with its address, and this call delays its
     /// response: longer each time for an address and for a name.
     pub async fn end_login<T>(&self, source: LoginSource, name: &str, outcome: Result<T>) -> Result<T> {
@@ -220,7 +242,7 @@ impl Security {
         self.open().await?;
         let nonce: String = random(NONCE_BYTES)?.iter().map(|byte| format!("{byte:02x}")).collect();
         let first = ClientFirst::parse(first)?;
-        Ok(self.tables.read().users.challenge(mechanism, first, &nonce))
+        Ok(self.permissions.read().users.challenge(mechanism, first, &nonce))
     }
 
     /// Returns the user and the last response if the second message of SCRAM is correct.
@@ -236,36 +258,67 @@ impl Security {
 
     /// Returns `true` if the user exists. A door must disconnect an authenticated user that no longer exists.
     pub fn has_user(&self, user: &UserName) -> bool {
-        self.tables.read().users.get(user.as_str()).is_some()
+        self.permissions.read().users.get(user.as_str()).is_some()
     }
 
-    /// Checks that a user may perform an operation on a resource. `host` is the client's address as text.
-    pub fn authorize(&self, user: &UserName, host: &str, operation: Operation, resource: &Resource<'_>) -> Result<()> {
-        let Resource { kind, name } = resource;
-        let may = |acls: &Acls| acls.allow(user, host, operation, resource);
-        self.decide(user, may, || format!("{} {} {name}", operation.name(), kind.name()))
+    /// Returns `true` if the user of a client that has logged in still exists. A door must disconnect it otherwise.
+    pub fn has_user_of(&self, identity: &Identity) -> bool {
+        identity.is_administrator() || self.permissions.has_user_of(identity)
     }
 
-    /// Checks that a user may perform an operation on any resource of a kind.
-    pub fn authorize_any(&self, user: &UserName, host: &str, operation: Operation, kind: ResourceKind) -> Result<()> {
-        let may = |acls: &Acls| acls.allow_any(user, host, operation, kind);
-        self.decide(user, may, || format!("{} any {}", operation.name(), kind.name()))
-    }
-
-    fn decide(&self, user: &UserName, may: impl Fn(&Acls) -> bool, what: impl Fn() -> String) -> Result<()> {
-        let security = self;
-        if !security.is_authorizing || security.super_users.contains(user) || may(&security.tables.read().acls) {
+    /// Checks that a client may perform an operation on a resource.
+    pub fn authorize(&self, identity: &Identity, operation: Operation, resource: &Resource<'_>) -> Result<()> {
+        if self.allows(identity, operation, resource) {
             return Ok(());
         }
-        security.counts.denied.add(1);
-        Err(Error::new(ErrorKind::Denied, format!("User:{user} may not {}; see thalweg acl", what())))
+        let name = String::from_utf8_lossy(resource.name);
+        Err(self.denied(identity, format_args!("{} {} {name}", operation.name(), resource.kind.name())))
+    }
+
+    /// Returns `true` if a client may perform an operation on a resource. A refusal is not counted.
+    pub fn allows(&self, identity: &Identity, operation: Operation, resource: &Resource<'_>) -> bool {
+        self.is_unlimited(identity) || self.permissions.allow(identity, operation, resource)
+    }
+
+    /// Checks that a client may perform an operation on any resource of a kind.
+    pub fn authorize_any(&self, identity: &Identity, operation: Operation, kind: ResourceKind) -> Result<()> {
+        if self.is_unlimited(identity) || self.permissions.allow_any(identity, operation, kind) {
+            return Ok(());
+        }
+        Err(self.denied(identity, format_args!("{} any {}", operation.name(), kind.name())))
+    }
+
+    /// Returns the permit of a client's subscription. `may_read` decides about each name; its last argument is `true`
+    /// for a channel.
+    pub fn permit(
+        self: &Arc<Self>,
+        identity: Arc<Identity>,
+        may_read: impl Fn(&Self, &Identity, &TopicName, bool) -> bool + Send + Sync + 'static,
+    ) -> Permit {
+        if self.is_unlimited(&identity) {
+            return Permit::ALL;
+        }
+        let security = Arc::downgrade(self);
+        Permit::new(move |name, is_channel| {
+            security.upgrade().is_some_and(|security| may_read(&security, &identity, name, is_channel))
+        })
+    }
+
+    /// Returns `true` if access control does not limit the client.
+    pub fn is_unlimited(&self, identity: &Identity) -> bool {
+        !self.is_authorizing || identity.is_administrator() || self.super_users.contains(identity.user())
+    }
+
+    fn denied(&self, identity: &Identity, what: fmt::Arguments<'_>) -> Error {
+        self.counts.denied.add(1);
+        Error::new(ErrorKind::Denied, format!("User:{} may not {what}; see thalweg acl", identity.user()))
     }
 
     /// Returns all users, ordered by name.
     pub async fn users(&self) -> Result<Vec<UserStatus>> {
         self.open().await?;
         let security = self;
-        let tables = security.tables.read();
+        let tables = security.permissions.read();
         let status = |(name, credentials): (&UserName, &BTreeMap<Mechanism, Credential>)| UserStatus {
             name: name.clone(),
             mechanisms: credentials.iter().map(|(mechanism, kept)| (*mechanism, kept.iterations())).collect(),
@@ -312,7 +365,7 @@ impl Security {
     /// Returns the access control entries that match a filter.
     pub async fn acls(&self, filter: &AclFilter) -> Result<Vec<Acl>> {
         self.open().await?;
-        Ok(self.tables.read().acls.found(filter))
+        Ok(self.permissions.read().acls.found(filter))
     }
 
     /// Adds access control entries. Entries that exist already are ignored.
@@ -320,18 +373,45 @@ impl Security {
         self.change(|tables, _| {
             acls.iter().try_for_each(Acl::validate)?;
             let fresh: BTreeSet<Acl> = acls.into_iter().filter(|acl| !tables.acls.contains(acl)).collect();
-            tables.acls.check_room(fresh.len())?;
+            tables.acls.check_room(&fresh)?;
             Ok((fresh.into_iter().map(|acl| SecurityRecord::Acl { acl, is_present: true }).collect(), ()))
         })
         .await
     }
 
-    /// Deletes access control entries. Returns the entries that matched each filter.
-    pub async fn delete_acls(self: &Arc<Self>, filters: Vec<AclFilter>) -> Result<Vec<Vec<Acl>>> {
+    /// Deletes access control entries: those that match a filter and are of a kind that the client knows. Returns the
+    /// entries that each filter deleted.
+    pub async fn delete_acls(
+        self: &Arc<Self>,
+        filters: Vec<AclFilter>,
+        is_known: fn(&Acl) -> bool,
+    ) -> Result<Vec<Vec<Acl>>> {
         self.change(|tables, _| {
-            let found: Vec<Vec<Acl>> = filters.iter().map(|filter| tables.acls.found(filter)).collect();
+            let mut found: Vec<Vec<Acl>> = filters.iter().map(|filter| tables.acls.found(filter)).collect();
+            found.iter_mut().for_each(|acls| acls.retain(is_known));
             let gone: BTreeSet<Acl> = found.iter().flatten().cloned().collect();
             Ok((gone.into_iter().map(|acl| SecurityRecord::Acl { acl, is_present: false }).collect(), found))
+        })
+        .await
+    }
+
+    /// Returns the members of all roles that have any: users in the order of their names, each with its roles.
+    pub async fn members(&self) -> Result<Vec<(UserName, Vec<RoleName>)>> {
+        self.open().await?;
+        let tables = self.permissions.read();
+        let of_user = |(user, roles): (&UserName, &BTreeSet<RoleName>)| (user.clone(), roles.iter().cloned().collect());
+        Ok(tables.members.iter().map(of_user).collect())
+    }
+
+    /// Gives a user a role, or takes it away. The user does not have to exist, as a client may also log in with a
+    /// credential of another issuer.
+    pub async fn set_member(self: &Arc<Self>, user: UserName, role: RoleName, is_present: bool) -> Result<()> {
+        self.change(|tables, _| {
+            if tables.members.contains(&user, &role) == is_present {
+                return Ok((Vec::new(), ()));
+            }
+            tables.members.check_room(usize::from(is_present))?;
+            Ok((vec![SecurityRecord::Member { user, role, is_present }], ()))
         })
         .await
     }
@@ -339,7 +419,7 @@ impl Security {
     /// Returns a secret of the broker itself, which no request can read.
     pub async fn secret(&self, name: &str) -> Result<Option<Bytes>> {
         self.open().await?;
-        Ok(self.tables.read().secrets.get(name).map(|secret| Bytes::copy_from_slice(secret)))
+        Ok(self.permissions.read().secrets.get(name).map(|secret| Bytes::copy_from_slice(secret)))
     }
 
     /// Stores a secret of the broker itself: in the data directory if there is one, and in no topic that clients can
@@ -368,11 +448,14 @@ impl Security {
     ) -> Result<T> {
         self.open().await?;
         let mut topic = self.topic.clone().lock_owned().await;
-        let (records, answer) = decide(&self.tables.read(), self)?;
+        let (records, answer) = decide(&self.permissions.read(), self)?;
         let security = self.clone();
         let work = tokio::spawn(async move {
             security.write(&mut topic, &records).await?;
-            records.into_iter().for_each(|record| security.apply(record));
+            security.permissions.change(|tables| security.apply(tables, records));
+            let core = security.core.clone();
+            // There may be many. It ends by itself, whether or not the change is waited for.
+            drop(tokio::task::spawn_blocking(move || core.end_refused_subscriptions()));
             Ok(answer)
         });
         work.await.unwrap_or_else(|error| {
@@ -405,12 +488,13 @@ impl Security {
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
         let security = self;
         let counts = &self.counts;
-        let (users, acls) = {
-            let tables = security.tables.read();
-            (tables.users.iter().count() as u64, tables.acls.len() as u64)
+        let [users, acls, members] = {
+            let tables = security.permissions.read();
+            [tables.users.iter().count(), tables.acls.len(), tables.members.len()]
         };
-        out.gauge("thalweg_users", "Users with a password", users)?;
-        out.gauge("thalweg_acls", "Access control entries", acls)?;
+        out.gauge("thalweg_users", "Users with a password", users as u64)?;
+        out.gauge("thalweg_acls", "Access control entries", acls as u64)?;
+        out.gauge("thalweg_role_members", "Members of all roles", members as u64)?;
         out.gauge(
             "thalweg_authorization",
             "1 if access control entries are effective",

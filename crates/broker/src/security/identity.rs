@@ -1,0 +1,199 @@
+//! Identities: on whose behalf a client acts, from where, and what it may do.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use engine::security::{Operation, Principal, Resource, ResourceKind, RoleName, Rules, Tables, UserName};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
+/// Client that may have logged in. A door makes one for each connection, or for each request if its protocol has no
+/// connections.
+#[derive(Debug)]
+pub struct Identity {
+    user: UserName,
+    /// Roles that the client's credential carries, in addition to those of the user.
+    roles: Box<[RoleName]>,
+    /// Address of the client as text.
+    host: Box<str>,
+    /// `true` if access control does not limit the client.
+    is_administrator: bool,
+    known: Mutex<Known>,
+}
+
+/// Writes all that decisions depend on: the user, the roles of the credential, and the host.
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.user)?;
+        self.roles.iter().try_for_each(|role| write!(f, ",{role}"))?;
+        write!(f, " {}", self.host)
+    }
+}
+
+/// Part of the tables that an identity has read; outdated once they have another generation.
+#[derive(Debug, Default)]
+struct Known {
+    generation: u64,
+    /// `true` if the user has a password, so that a login with it is still valid.
+    is_user: bool,
+    principals: Vec<Principal>,
+    /// Rules by the kind of resource: `None` if not read yet, `Some(None)` if they are many.
+    rules: [Option<Option<Rules>>; ResourceKind::ALL.len()],
+}
+
+impl Identity {
+    /// Creates the identity of a user at a host, with roles that its credential carries.
+    pub fn new(user: UserName, roles: impl Into<Box<[RoleName]>>, host: &str) -> Self {
+        Self { user, roles: roles.into(), host: host.into(), is_administrator: false, known: Mutex::default() }
+    }
+
+    /// Creates the identity of a program of the broker's own user.
+    pub(super) fn administrator(host: &str) -> Self {
+        Self { is_administrator: true, ..Self::new(UserName::administrator(), [], host) }
+    }
+
+    /// Creates the identity of a client that has not logged in.
+    pub fn anonymous(host: &str) -> Self {
+        Self::new(UserName::anonymous(), [], host)
+    }
+
+    pub fn user(&self) -> &UserName {
+        &self.user
+    }
+
+    pub(super) fn is_administrator(&self) -> bool {
+        self.is_administrator
+    }
+
+    /// Returns the address of the client as text.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    fn principals(&self, tables: &Tables) -> Vec<Principal> {
+        let roles = self.roles.iter().chain(tables.members.roles_of(&self.user)).cloned().map(Principal::Role);
+        [Principal::User(self.user.clone()), Principal::Everyone].into_iter().chain(roles).collect()
+    }
+}
+
+/// Tables that change, with a number that changes with them.
+#[derive(Debug)]
+pub(super) struct Permissions {
+    tables: RwLock<Tables>,
+    /// Above 0. It changes while the tables are locked, so that an identity never keeps what it read before.
+    generation: AtomicU64,
+}
+
+impl Permissions {
+    pub(super) fn new(tables: Tables) -> Self {
+        Self { tables: RwLock::new(tables), generation: AtomicU64::new(1) }
+    }
+
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, Tables> {
+        self.tables.read()
+    }
+
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Tables) -> T) -> T {
+        let mut tables = self.tables.write();
+        let outcome = change(&mut tables);
+        self.generation.fetch_add(1, Ordering::Release);
+        outcome
+    }
+
+    /// Returns `true` if a client may perform an operation on a resource.
+    pub(super) fn allow(&self, identity: &Identity, operation: Operation, resource: &Resource<'_>) -> bool {
+        let mut known = identity.known.lock();
+        self.renew(identity, &mut known);
+        let Known { principals, rules, .. } = &mut *known;
+        let of_kind = &mut rules[resource.kind as usize - 1];
+        let of_kind =
+            of_kind.get_or_insert_with(|| self.read().acls.rules(&*principals, &identity.host, resource.kind));
+        match of_kind {
+            Some(rules) => rules.allow(operation, resource),
+            None => self.read().acls.allow(&*principals, &identity.host, operation, resource),
+        }
+    }
+
+    /// Returns `true` if there may be a resource of a kind on which a client may perform an operation.
+    pub(super) fn allow_any(&self, identity: &Identity, operation: Operation, kind: ResourceKind) -> bool {
+        let mut known = identity.known.lock();
+        self.renew(identity, &mut known);
+        self.read().acls.allow_any(&known.principals, &identity.host, operation, kind)
+    }
+
+    /// Returns `true` if the user of the identity exists.
+    pub(super) fn has_user_of(&self, identity: &Identity) -> bool {
+        let mut known = identity.known.lock();
+        self.renew(identity, &mut known);
+        known.is_user
+    }
+
+    fn renew(&self, identity: &Identity, known: &mut Known) {
+        let generation = self.generation.load(Ordering::Acquire);
+        if known.generation != generation {
+            let tables = self.read();
+            let principals = identity.principals(&tables);
+            let is_user = tables.users.get(identity.user.as_str()).is_some();
+            *known = Known { generation, is_user, principals, ..Known::default() };
+        }
+    }
+}
+
+const _: () = {
+    let mut at = 0;
+    while at < ResourceKind::ALL.len() {
+        assert!(
+            ResourceKind::ALL[at] as usize == at + 1,
+            "rules are in the order of the kinds, whose codes begin at 1"
+        );
+        at += 1;
+    }
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::security::{Acl, Pattern, PatternKind, Users};
+
+    fn acl(name: &str, is_allowed: bool) -> Acl {
+        Acl {
+            pattern: Pattern { kind: ResourceKind::Topic, name: name.into(), matching: PatternKind::Literal },
+            principal: Principal::parse("Role:sales").expect("a principal"),
+            host: "*".into(),
+            operation: Operation::Read,
+            is_allowed,
+        }
+    }
+
+    #[test]
+    fn an_identity_follows_every_change_of_its_permissions() {
+        let permissions = Permissions::new(Tables::new(Users::new(vec![1])));
+        let ann = UserName::parse("ann").expect("a name");
+        let sales = RoleName::parse("sales").expect("a name");
+        let identity = Identity::new(ann.clone(), [], "10.0.0.1");
+        let may = || permissions.allow(&identity, Operation::Read, &Resource::topic("t"));
+        assert!(!may());
+        permissions.change(|tables| tables.acls.insert(acl("t", true)));
+        assert!(!may(), "she is not a member");
+        permissions.change(|tables| tables.members.insert(ann.clone(), sales.clone()));
+        assert!(may());
+        assert!(permissions.allow_any(&identity, Operation::Read, ResourceKind::Topic));
+        permissions.change(|tables| tables.acls.insert(acl("*", false)));
+        assert!(!may());
+        permissions.change(|tables| tables.acls.remove(&acl("*", false)));
+        assert!(may());
+        permissions.change(|tables| tables.members.remove(&ann, &sales));
+        assert!(!may());
+        let with_token = Identity::new(ann, [sales], "10.0.0.1");
+        assert!(permissions.allow(&with_token, Operation::Read, &Resource::topic("t")));
+    }
+
+    #[test]
+    fn an_identity_with_many_patterns_reads_the_tables() {
+        let permissions = Permissions::new(Tables::new(Users::new(vec![1])));
+        let names: Vec<String> = (0..100).map(|i| format!("t{i}")).collect();
+        permissions.change(|tables| names.iter().for_each(|name| tables.acls.insert(acl(name, true))));
+        let identity = Identity::new(UserName::anonymous(), [RoleName::parse("sales").expect("a name")], "h");
+        let may = |topic: &str| permissions.allow(&identity, Operation::Describe, &Resource::topic(topic));
+        assert!(names.iter().all(|name| may(name)) && !may("t100"));
+    }
+}

@@ -1,0 +1,137 @@
+//! The login of each request, and the permissions that each route requires.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::rejection::RawPathParamsRejection;
+use axum::extract::{RawPathParams, Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use broker::{Broker, Door, Identity};
+use engine::security::{Operation, Resource, ResourceKind};
+use engine::{Error, ErrorKind};
+use net::http::Caller;
+
+use super::Http;
+use super::errors::{Failure, Result};
+use crate::login;
+
+/// Key that stands for all entries of a cache.
+const EVERY_KEY: &str = "*";
+
+/// What a route requires. The resource is named in the path.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Needs {
+    /// Nothing, not even a login: a probe.
+    Nothing,
+    /// A login, if the broker requires one. A list shows what the client may describe.
+    Login,
+    Cluster(Operation),
+    Topic(Operation),
+    /// Writing to a topic, and creating one that is missing.
+    Publish,
+    CreateTopic,
+    Group(Operation),
+    /// An operation on a queue, and on the topic of one that does not own its topic.
+    Queue(Operation),
+    /// An operation on all entries of a cache.
+    Cache(Operation),
+    /// An operation on one entry.
+    Entry(Operation),
+    /// Writing one entry and reading the result.
+    Count,
+}
+
+/// State of the check of one route.
+#[derive(Clone)]
+pub(super) struct Gate {
+    pub http: Arc<Http>,
+    pub needs: Needs,
+}
+
+/// Middleware of each route: logs the client in, checks its permission, and hands its identity to the route.
+pub(super) async fn check(
+    State(Gate { http, needs }): State<Gate>,
+    params: Result<RawPathParams, RawPathParamsRejection>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let params = match params {
+        Ok(params) => params,
+        Err(rejection) => {
+            return Failure::from(Error::invalid(format!("a name in the path: {rejection}"))).into_response();
+        }
+    };
+    let params: Vec<(String, String)> =
+        params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let address = request.extensions().get::<Caller>().map(|caller| caller.address);
+    let identity = match admit(&http, needs, &params, request.headers(), address).await {
+        Ok(identity) => identity,
+        Err(failure) => return failure.into_response(),
+    };
+    request.extensions_mut().insert(identity.clone());
+    let response = next.run(request).await;
+    // A request may have waited for records or messages, and its permission may have ended in the meantime.
+    match authorize(&http.broker, &identity, needs, &params).await {
+        Ok(()) => response,
+        Err(_) if is_change(needs) => response,
+        Err(error) => Failure::from(error).into_response(),
+    }
+}
+
+async fn admit(
+    http: &Http,
+    needs: Needs,
+    params: &[(String, String)],
+    headers: &HeaderMap,
+    address: Option<IpAddr>,
+) -> Result<Arc<Identity>> {
+    let is_required = http.is_login_required && !matches!(needs, Needs::Nothing);
+    let identity = login::identify(&http.broker, Door::Http, headers, address, is_required).await;
+    let identity = identity.map_err(|error| match error.kind {
+        ErrorKind::Denied => Failure::with_status(error, StatusCode::UNAUTHORIZED),
+        _ => error.into(),
+    })?;
+    authorize(&http.broker, &identity, needs, params).await?;
+    Ok(Arc::new(identity))
+}
+
+fn is_change(needs: Needs) -> bool {
+    !matches!(
+        needs,
+        Needs::Topic(Operation::Read)
+            | Needs::Queue(Operation::Read)
+            | Needs::Cache(Operation::Read)
+            | Needs::Entry(Operation::Read)
+    )
+}
+
+async fn authorize(
+    broker: &Broker,
+    identity: &Identity,
+    needs: Needs,
+    params: &[(String, String)],
+) -> engine::Result<()> {
+    if broker.security.is_unlimited(identity) {
+        return Ok(());
+    }
+    let param = |at: usize| params.get(at).map_or("", |(_, value)| value.as_str());
+    let may = |operation, kind| broker.security.authorize(identity, operation, &Resource::new(kind, param(0)));
+    let entry = |operation, key: &str| broker.authorize_entry(identity, operation, param(0), key.as_bytes());
+    match needs {
+        Needs::Nothing | Needs::Login => Ok(()),
+        Needs::Cluster(operation) => broker.security.authorize(identity, operation, &Resource::CLUSTER),
+        Needs::Topic(operation) => may(operation, ResourceKind::Topic),
+        Needs::Publish => broker.authorize_publish(identity, param(0)),
+        Needs::CreateTopic => broker.authorize_creation(identity, param(0)),
+        Needs::Group(operation) => may(operation, ResourceKind::Group),
+        Needs::Queue(operation) => broker.authorize_queue(identity, operation, param(0)).await,
+        Needs::Cache(operation) => entry(operation, EVERY_KEY),
+        Needs::Entry(operation) => entry(operation, param(1)),
+        Needs::Count => {
+            entry(Operation::Write, param(1))?;
+            entry(Operation::Read, param(1))
+        }
+    }
+}

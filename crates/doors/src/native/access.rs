@@ -1,0 +1,168 @@
+//! Permissions that each request requires.
+
+use broker::{Broker, Identity};
+use engine::security::{Operation, Resource, ResourceKind};
+use engine::{Missing, Pattern, Result, TopicName};
+use wire::groups::{Heartbeat, OffsetCommit, OffsetReset, Step};
+use wire::queues::{NewQueue, Receive};
+use wire::security::SecurityRequest;
+use wire::{CacheRequest, GroupRequest, QueueRequest, Request};
+
+/// Key that stands for all entries of a cache.
+const EVERY_KEY: &[u8] = b"*";
+
+/// Checks that a client may send a request, except for the topic behind a queue: see [`Broker::authorize_queue`]. Each
+/// partition that a subscription joins is checked when it does.
+pub(super) fn check(broker: &Broker, identity: &Identity, request: &Request) -> Result<()> {
+    let security = &broker.security;
+    if security.is_unlimited(identity) {
+        return Ok(());
+    }
+    let topic = |operation, name: &str| security.authorize(identity, operation, &Resource::topic(name));
+    let cluster = |operation| security.authorize(identity, operation, &Resource::CLUSTER);
+    match request {
+        Request::Hello { .. }
+        | Request::Login { .. }
+        | Request::Ping
+        | Request::Credit { .. }
+        | Request::Unsubscribe { .. }
+        // Lists show what the client may describe.
+        | Request::TopicList { .. } => Ok(()),
+        Request::Publish { topic, .. } => broker.authorize_publish(identity, topic),
+        Request::Subscribe(subscribe) => match (Pattern::parse(&subscribe.topic), subscribe.missing) {
+            (Ok(Pattern::Topic(name)), Missing::Create) if !name.is_inbox() && !broker.has_topic(name.as_str()) => {
+                broker.authorize_creation(identity, name.as_str())
+            }
+            _ => Ok(()),
+        },
+        Request::Fetch { topic: name, .. } => topic(Operation::Read, name),
+        Request::TopicCreate { topic, .. } => broker.authorize_creation(identity, topic),
+        Request::TopicDelete { topic: name } | Request::RecordsDelete { topic: name, .. } => {
+            topic(Operation::Delete, name)
+        }
+        Request::TopicDescribe { topic: name } => topic(Operation::Describe, name),
+        Request::TopicGrow { topic: name, .. } => topic(Operation::Alter, name),
+        Request::TopicAlter { topic: name, .. } => topic(Operation::AlterConfigs, name),
+        Request::Stats => cluster(Operation::Describe),
+        Request::InitProducer => security
+            .authorize_any(identity, Operation::Write, ResourceKind::Topic)
+            .or_else(|_| cluster(Operation::IdempotentWrite)),
+        Request::Group(request) => check_group(broker, identity, request),
+        Request::Security(request) => cluster(match request {
+            SecurityRequest::PutUser { .. }
+            | SecurityRequest::DeleteUser { .. }
+            | SecurityRequest::CreateAcls(_)
+            | SecurityRequest::DeleteAcls(_)
+            | SecurityRequest::SetMember { .. } => Operation::Alter,
+            SecurityRequest::ListUsers | SecurityRequest::ListAcls(_) | SecurityRequest::ListMembers => {
+                Operation::Describe
+            }
+        }),
+        Request::Queue(request) => check_queue(broker, identity, request),
+        Request::Cache(request) => check_cache(broker, identity, request),
+    }
+}
+
+fn check_group(broker: &Broker, identity: &Identity, request: &GroupRequest) -> Result<()> {
+    let group = |operation, name: &str| broker.security.authorize(identity, operation, &Resource::group(name));
+    let reads = |name: &str| broker.security.authorize(identity, Operation::Read, &Resource::topic(name));
+    match request {
+        GroupRequest::Heartbeat(Heartbeat { group: name, step, .. }) => {
+            group(Operation::Read, name)?;
+            let topics = match step {
+                Step::Join { topics, .. } => Some(topics),
+                Step::Alive { topics, .. } => topics.as_ref(),
+                Step::Away | Step::Leave => None,
+            };
+            // A member of a pattern reads only the topics that it may read: each fetch is checked.
+            let named =
+                topics.into_iter().flatten().filter(|topic| matches!(Pattern::parse(topic), Ok(Pattern::Topic(_))));
+            named.map(String::as_str).try_for_each(reads)
+        }
+        GroupRequest::Commit(OffsetCommit { group: name, offsets, .. }) => {
+            group(Operation::Read, name)?;
+            offsets.iter().try_for_each(|(topic, _)| reads(topic))
+        }
+        GroupRequest::Fetch { group: name, .. } | GroupRequest::Describe { group: name } => {
+            group(Operation::Describe, name)
+        }
+        // It shows what the client may describe.
+        GroupRequest::List { .. } => Ok(()),
+        GroupRequest::Delete { group: name } => group(Operation::Delete, name),
+        GroupRequest::Reset(OffsetReset { group: name, topic, .. }) => {
+            group(Operation::Read, name)?;
+            reads(topic)
+        }
+    }
+}
+
+/// Returns the operation that a request requires on its queue; `None` if the request names no queue.
+pub(super) fn of_queue(request: &QueueRequest) -> Option<(Operation, &str)> {
+    Some(match request {
+        QueueRequest::Create(NewQueue { queue, .. }) => (Operation::Create, queue),
+        QueueRequest::Alter { queue, .. }
+        | QueueRequest::Seek { queue, .. }
+        | QueueRequest::StartRedrive { queue, .. } => (Operation::Alter, queue),
+        QueueRequest::Delete { queue } | QueueRequest::Purge { queue } => (Operation::Delete, queue),
+        QueueRequest::Describe { queue } | QueueRequest::ListRedrives { queue } => (Operation::Describe, queue),
+        QueueRequest::Send { queue, .. } => (Operation::Write, queue),
+        QueueRequest::Receive(Receive { queue, .. })
+        | QueueRequest::Ack { queue, .. }
+        | QueueRequest::Nack { queue, .. }
+        | QueueRequest::Extend { queue, .. }
+        | QueueRequest::Peek { queue, .. } => (Operation::Read, queue),
+        QueueRequest::List { .. } | QueueRequest::CancelRedrive { .. } => return None,
+    })
+}
+
+fn check_queue(broker: &Broker, identity: &Identity, request: &QueueRequest) -> Result<()> {
+    let authorize = |operation, resource| broker.security.authorize(identity, operation, &resource);
+    match request {
+        // A queue over a topic reads all of it.
+        QueueRequest::Create(NewQueue { topic, .. }) if !topic.is_empty() => {
+            authorize(Operation::Read, Resource::topic(topic))?;
+        }
+        QueueRequest::StartRedrive { to, .. } => broker.authorize_redrive(identity, to.as_deref())?,
+        QueueRequest::CancelRedrive { .. } => authorize(Operation::Alter, Resource::CLUSTER)?,
+        _ => {}
+    }
+    of_queue(request).map_or(Ok(()), |(operation, queue)| authorize(operation, Resource::queue(queue)))
+}
+
+fn check_cache(broker: &Broker, identity: &Identity, request: &CacheRequest) -> Result<()> {
+    let of_name = |operation, cache: &str, key: &[u8]| broker.authorize_entry(identity, operation, cache, key);
+    let of_id = |operation, cache: &u64, key: &[u8]| {
+        let cache = broker.caches.by_id(*cache)?;
+        of_name(operation, cache.name().as_str(), key)
+    };
+    let with_prefix = |prefix: &[u8]| [prefix, EVERY_KEY].concat();
+    match request {
+        CacheRequest::Create { cache, .. } => of_name(Operation::Create, cache, EVERY_KEY),
+        // Opening gives no data, but creates a cache that is missing.
+        CacheRequest::Open { cache } if broker.caches.describe(cache).is_ok() => Ok(()),
+        CacheRequest::Open { cache } => of_name(Operation::Create, cache, EVERY_KEY),
+        CacheRequest::Delete { cache } => of_name(Operation::Delete, cache, EVERY_KEY),
+        CacheRequest::Describe { cache } => of_name(Operation::Describe, cache, EVERY_KEY),
+        // It shows what the client may describe.
+        CacheRequest::List { .. } => Ok(()),
+        CacheRequest::Get { cache, key } => of_id(Operation::Read, cache, key),
+        CacheRequest::MultiGet { cache, keys } => keys.iter().try_for_each(|key| of_id(Operation::Read, cache, key)),
+        CacheRequest::Put { cache, key, .. }
+        | CacheRequest::Remove { cache, key, .. }
+        | CacheRequest::Touch { cache, key, .. } => of_id(Operation::Write, cache, key),
+        // The answer has the sum.
+        CacheRequest::Add { cache, key, .. } => {
+            of_id(Operation::Write, cache, key)?;
+            of_id(Operation::Read, cache, key)
+        }
+        CacheRequest::Scan { cache, prefix, .. } | CacheRequest::Watch { cache, prefix, .. } => {
+            of_id(Operation::Read, cache, &with_prefix(prefix))
+        }
+        CacheRequest::Flush { cache } => of_id(Operation::Delete, cache, EVERY_KEY),
+    }
+}
+
+/// Returns `true` if a subscription of a client may read a topic. An inbox has a name that cannot be guessed.
+pub(super) fn may_read(broker: &Broker, identity: &Identity, topic: &TopicName) -> bool {
+    topic.is_inbox() || broker.security.allows(identity, Operation::Read, &Resource::topic(topic.as_str()))
+}

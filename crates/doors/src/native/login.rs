@@ -1,0 +1,100 @@
+//! Logins over the native protocol.
+
+use std::cell::{Ref, RefCell};
+use std::sync::Arc;
+
+use broker::{Broker, Door, Identity, LoginSource, Sasl, SaslStep, unknown_mechanism};
+use engine::{Error, ErrorKind, Result};
+use net::service::Peer;
+use wire::Response;
+
+/// Host of a peer without an address, which is on this machine.
+const LOCAL_HOST: &str = "127.0.0.1";
+
+/// Mechanism of a login with a token, which is its only message.
+const TOKEN: &str = "TOKEN";
+
+/// State of the login of a connection.
+pub(super) struct Login {
+    is_required: bool,
+    step: RefCell<Step>,
+    /// Anonymous until the login has succeeded.
+    identity: RefCell<Arc<Identity>>,
+}
+
+#[derive(Default)]
+enum Step {
+    #[default]
+    Out,
+    /// The mechanism waits for another message.
+    Waiting(String, Sasl),
+    In,
+}
+
+impl Login {
+    pub(super) fn new(is_required: bool, peer: &Peer) -> Self {
+        let host = peer.address.map_or_else(|| LOCAL_HOST.to_owned(), |at| at.ip().to_canonical().to_string());
+        let identity = RefCell::new(Arc::new(Identity::anonymous(&host)));
+        Self { is_required, step: RefCell::default(), identity }
+    }
+
+    pub(super) fn identity(&self) -> Arc<Identity> {
+        self.identity.borrow().clone()
+    }
+
+    /// Returns the identity for the time of a request that does not wait.
+    pub(super) fn current(&self) -> Ref<'_, Identity> {
+        Ref::map(self.identity.borrow(), |identity| &**identity)
+    }
+
+    /// Returns `true` while the connection still has to log in.
+    pub(super) fn is_missing(&self) -> bool {
+        self.is_required && !matches!(*self.step.borrow(), Step::In)
+    }
+
+    /// Checks that the connection may send requests. A user that was deleted in the meantime may not.
+    pub(super) fn check(&self, broker: &Broker) -> Result<()> {
+        let refused = |message| Err(Error::new(ErrorKind::Denied, message));
+        match &*self.step.borrow() {
+            Step::In if broker.security.has_user_of(&self.identity.borrow()) => Ok(()),
+            Step::In => refused("the user was deleted: log in again"),
+            _ if self.is_required => refused("this broker requires a login: set user and password_file"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Handles one message of a login. No other request of the connection comes in between.
+    pub(super) async fn advance(
+        &self,
+        broker: &Broker,
+        peer: &Peer,
+        mechanism: String,
+        message: &[u8],
+    ) -> Result<Response> {
+        let source = LoginSource { door: Door::Native, address: peer.address.map(|at| at.ip()) };
+        if mechanism == TOKEN {
+            let identity = broker.security.authenticate_token(message, source).await?;
+            self.identity.replace(Arc::new(identity));
+            self.step.replace(Step::In);
+            return Ok(Response::Login { is_done: true, message: Vec::new() });
+        }
+        let sasl = match self.step.take() {
+            Step::Waiting(begun, sasl) if begun == mechanism => sasl,
+            _ => Sasl::begin(&mechanism).ok_or_else(|| unknown_mechanism(&mechanism))?,
+        };
+        let (is_done, message) = match sasl.advance(&broker.security, source, message).await? {
+            SaslStep::Challenged(sasl, challenge) => {
+                self.step.replace(Step::Waiting(mechanism, sasl));
+                (false, challenge)
+            }
+            SaslStep::Done(user, answer) => {
+                tracing::debug!(%user, address = %source, "logged in");
+                let identity = Identity::new(user, [], self.identity.borrow().host());
+                self.identity.replace(Arc::new(identity));
+                self.step.replace(Step::In);
+                (true, answer)
+            }
+        };
+        Ok(Response::Login { is_done, message: message.into() })
+    }
+}

@@ -1,0 +1,300 @@
+//! Permissions that each command requires. Errors are those of Redis 7.0.
+//!
+//! A key is an entry of a cache, with the resource name `db0/KEY`. If a topic has the key's name, the key is, or may
+//! become, its stream: then the command requires the permission for the topic as well. Commands on streams require that
+//! permission alone.
+
+use std::sync::Arc;
+
+use broker::{Broker, Identity, Permit};
+use engine::security::{Operation, Resource, ResourceKind};
+use smallvec::SmallVec;
+
+use super::command::{Command, Named};
+use super::commands::{self, keys, sort};
+use super::connection::{DATABASES, Door, Session};
+use super::errors::{Done, Fail};
+use super::names::{self, stream_topic, topic_of};
+
+/// Names of a whole database, and of all topics: only a pattern that covers all of them covers these.
+const EVERY_KEY: &[u8] = b"*";
+const EVERY_TOPIC: &str = "*";
+const NO_KEY: &str = "NOPERM this user has no permissions to access one of the keys used as arguments";
+const NO_CHANNEL: &str = "NOPERM this user has no permissions to access one of the channels used as arguments";
+/// Commands that read all their keys and write only the one that has this number among them.
+const READING_OTHERS: [(&str, usize); 9] = [
+    ("BITOP", 0),
+    ("COPY", 1),
+    ("SDIFFSTORE", 0),
+    ("SINTERSTORE", 0),
+    ("SUNIONSTORE", 0),
+    ("ZDIFFSTORE", 0),
+    ("ZINTERSTORE", 0),
+    ("ZRANGESTORE", 0),
+    ("ZUNIONSTORE", 0),
+];
+
+/// Commands that return a part of what they change, besides those that return what they remove.
+const SHOWING: [&str; 10] =
+    ["INCR", "DECR", "INCRBY", "DECRBY", "INCRBYFLOAT", "HINCRBY", "HINCRBYFLOAT", "ZINCRBY", "BITFIELD", "SETBIT"];
+
+/// What a command requires.
+#[derive(Clone, Copy)]
+pub(super) enum Needs {
+    /// Nothing: the command is about its own connection.
+    Nothing,
+    /// Reading or writing its keys, as its row says.
+    Keys,
+    /// Deleting all keys of all databases.
+    AllDatabases,
+    /// This operation on its keys, which are streams.
+    Streams(Operation),
+    /// This operation on its channels.
+    Channels(Operation),
+    /// This operation on the broker as a whole.
+    Cluster(Operation),
+    /// What its subcommand requires; the argument is its name in upper case.
+    OfPart(fn(&[u8]) -> Needs),
+}
+
+pub(super) fn of_client(part: &[u8]) -> Needs {
+    match part {
+        b"LIST" => Needs::Cluster(Operation::Describe),
+        b"KILL" | b"PAUSE" | b"UNPAUSE" | b"UNBLOCK" => Needs::Cluster(Operation::Alter),
+        _ => Needs::Nothing,
+    }
+}
+
+pub(super) fn of_acl(part: &[u8]) -> Needs {
+    match part {
+        b"WHOAMI" | b"CAT" | b"GENPASS" | b"HELP" => Needs::Nothing,
+        b"DELUSER" | b"SETUSER" | b"LOAD" | b"SAVE" => Needs::Cluster(Operation::Alter),
+        _ => Needs::Cluster(Operation::Describe),
+    }
+}
+
+pub(super) fn of_config(part: &[u8]) -> Needs {
+    match part {
+        b"GET" => Needs::Cluster(Operation::DescribeConfigs),
+        b"HELP" => Needs::Nothing,
+        _ => Needs::Cluster(Operation::AlterConfigs),
+    }
+}
+
+pub(super) fn of_memory(part: &[u8]) -> Needs {
+    match part {
+        b"USAGE" => Needs::Keys,
+        b"HELP" => Needs::Nothing,
+        _ => Needs::Cluster(Operation::Describe),
+    }
+}
+
+/// Returns what the subcommands of LATENCY and SLOWLOG require.
+pub(super) fn of_statistics(part: &[u8]) -> Needs {
+    match part {
+        b"RESET" => Needs::Cluster(Operation::Alter),
+        b"HELP" => Needs::Nothing,
+        _ => Needs::Cluster(Operation::Describe),
+    }
+}
+
+impl Command {
+    /// Returns what the command requires with these arguments.
+    pub(super) fn needs(&self, args: &[&[u8]]) -> Needs {
+        match self.needs {
+            Needs::OfPart(of) => of(&args.get(1).map(|part| part.to_ascii_uppercase()).unwrap_or_default()),
+            needs => needs,
+        }
+    }
+}
+
+/// Check of one request.
+struct Asked<'a> {
+    door: &'a Door,
+    session: &'a Session,
+    command: &'static Command,
+    args: &'a [&'a [u8]],
+    /// Database that the command will use.
+    database: usize,
+}
+
+impl Door {
+    /// Checks that the client may run a command.
+    pub(super) fn authorize(&self, session: &Session, command: &'static Command, args: &[&[u8]]) -> Done {
+        if self.broker.security.is_unlimited(&session.identity.borrow()) {
+            return Ok(());
+        }
+        let database = session.transaction.as_ref().map_or(session.database, |transaction| transaction.database());
+        let asked = Asked { door: self, session, command, args, database };
+        match command.needs(args) {
+            Needs::Nothing | Needs::OfPart(_) => Ok(()),
+            Needs::Keys => asked.keys(),
+            Needs::AllDatabases => (0..DATABASES).try_for_each(|database| asked.whole(database, Operation::Delete)),
+            Needs::Streams(operation) => asked.streams(operation),
+            Needs::Channels(operation) => asked.channels(operation),
+            Needs::Cluster(operation) => asked.run(operation, &Resource::CLUSTER),
+        }
+    }
+}
+
+impl Asked<'_> {
+    fn keys(&self) -> Done {
+        let database = self.database;
+        let Named::These(keys) = self.command.keys(self.args) else {
+            return match self.command.name {
+                "SORT" | "SORT_RO" => self.sort(),
+                _ if self.command.is_write => self.whole(database, Operation::Delete),
+                _ => self.whole(database, Operation::Describe),
+            };
+        };
+        let written = READING_OTHERS.iter().find(|(name, _)| *name == self.command.name).map(|(_, written)| *written);
+        let returns = self.command.returns_changed_data(self.args) || SHOWING.contains(&self.command.name);
+        let destination = keys::other_database(self.args).unwrap_or(database);
+        for (at, key) in keys.iter().enumerate() {
+            let is_written = self.command.is_write && written.is_none_or(|written| written == at);
+            let database = if self.command.name == "COPY" && at == 1 { destination } else { database };
+            if !is_written || returns {
+                self.key(database, key, Operation::Read)?;
+            }
+            if is_written {
+                self.key(database, key, Operation::Write)?;
+            }
+        }
+        if self.command.name == "MOVE"
+            && let [key] = keys[..]
+        {
+            self.key(destination, key, Operation::Write)?;
+        }
+        Ok(())
+    }
+
+    /// Checks a command that reads other keys by patterns, of any database's keys.
+    fn sort(&self) -> Done {
+        let [read, written @ ..] = &sort::keys(self.args)[..] else { return Ok(()) };
+        self.key(self.database, read, Operation::Read)?;
+        written.iter().try_for_each(|key| self.key(self.database, key, Operation::Write))?;
+        if sort::reads_others(self.args) { self.whole(self.database, Operation::Read) } else { Ok(()) }
+    }
+
+    fn key(&self, database: usize, key: &[u8], operation: Operation) -> Done {
+        self.require(operation, &Resource::new(ResourceKind::Cache, &name_of(database, key)), NO_KEY)?;
+        match stream_topic(database, key) {
+            Ok(topic) if self.door.broker.has_topic(topic.as_str()) => {
+                let operation = if operation == Operation::Read { Operation::Describe } else { Operation::Delete };
+                self.require(operation, &Resource::topic(topic.as_str()), NO_KEY)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks an operation on all keys of a database, and on the streams among them.
+    fn whole(&self, database: usize, operation: Operation) -> Done {
+        self.run(operation, &Resource::new(ResourceKind::Cache, &name_of(database, EVERY_KEY)))?;
+        if operation == Operation::Delete { self.run(operation, &Resource::topic(EVERY_TOPIC)) } else { Ok(()) }
+    }
+
+    fn streams(&self, operation: Operation) -> Done {
+        let Named::These(keys) = self.command.keys(self.args) else { return Ok(()) };
+        let is_creating = match self.command.name {
+            "XADD" => !self.args.iter().any(|arg| arg.eq_ignore_ascii_case(b"NOMKSTREAM")),
+            "XGROUP" => self.args.iter().any(|arg| arg.eq_ignore_ascii_case(b"MKSTREAM")),
+            _ => false,
+        };
+        for key in keys {
+            // The command itself refuses a key that cannot be a topic.
+            let Ok(topic) = stream_topic(self.database, key) else { continue };
+            let resource = Resource::topic(topic.as_str());
+            self.require(operation, &resource, NO_KEY)?;
+            if is_creating && !self.door.broker.has_topic(topic.as_str()) {
+                self.require(Operation::Create, &resource, NO_KEY)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn channels(&self, operation: Operation) -> Done {
+        let count = if operation == Operation::Write { 1 } else { self.args.len() - 1 };
+        for channel in self.args.iter().skip(1).take(count) {
+            self.require(operation, &Resource::new(ResourceKind::Channel, channel), NO_CHANNEL)?;
+            // A shard channel has no topic, and each topic that a pattern matches is checked when it is joined.
+            if let Ok(topic) = topic_of(channel)
+                && matches!(self.command.name, "PUBLISH" | "SUBSCRIBE")
+                && self.door.broker.has_topic(topic.as_str())
+            {
+                self.require(operation, &Resource::topic(topic.as_str()), NO_CHANNEL)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a permission without which the command cannot be run at all.
+    fn run(&self, operation: Operation, resource: &Resource<'_>) -> Done {
+        let name = commands::name_of(self.command.number_of(self.args));
+        let text = || format!("NOPERM this user has no permissions to run the '{name}' command");
+        self.may(operation, resource).map_err(|()| Fail::new(text()))
+    }
+
+    fn require(&self, operation: Operation, resource: &Resource<'_>, refusal: &'static str) -> Done {
+        self.may(operation, resource).map_err(|()| Fail::new(refusal))
+    }
+
+    fn may(&self, operation: Operation, resource: &Resource<'_>) -> Result<(), ()> {
+        let identity = self.session.identity.borrow();
+        self.door.broker.security.authorize(&identity, operation, resource).map_err(|error| {
+            tracing::debug!(client = self.session.client.address, %error, "not allowed");
+        })
+    }
+}
+
+/// Returns the name of a key as a resource.
+fn name_of(database: usize, key: &[u8]) -> SmallVec<[u8; 64]> {
+    let mut name = SmallVec::from_slice(b"db");
+    if database >= 10 {
+        name.push(b'0' + (database / 10) as u8);
+    }
+    name.push(b'0' + (database % 10) as u8);
+    name.push(b'/');
+    name.extend_from_slice(key);
+    name
+}
+
+/// Returns the permit of a client's subscription: for its channels, and for the topics that have their names.
+pub(super) fn permit(broker: &Broker, identity: &Arc<Identity>) -> Permit {
+    broker.security.permit(identity.clone(), |security, identity, topic, is_channel| {
+        let may = |resource| security.authorize(identity, Operation::Read, &resource).is_ok();
+        let name = names::name_of(topic.as_str());
+        let is_topic_allowed = || is_channel || may(Resource::topic(topic.as_str()));
+        may(Resource::new(ResourceKind::Channel, &name)) && is_topic_allowed()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::command::{Does, Keys};
+
+    #[test]
+    fn keys_are_named_after_their_databases() {
+        assert_eq!(&name_of(0, b"a")[..], b"db0/a");
+        assert_eq!(&name_of(15, b"\xff")[..], b"db15/\xff");
+    }
+
+    #[test]
+    fn tables_name_commands_that_write() {
+        let named = READING_OTHERS.iter().map(|(name, _)| *name).chain(SHOWING);
+        for name in named {
+            assert!(commands::find(name.as_bytes()).is_some_and(|command| command.is_write), "{name}");
+        }
+    }
+
+    /// Commands on data need their keys, and those on streams need topics: nothing that reads or writes is open to all.
+    #[test]
+    fn every_command_on_data_requires_a_permission() {
+        for command in commands::all() {
+            let is_open = matches!(command.needs, Needs::Nothing);
+            assert!(!is_open || matches!(command.does, Does::Own(_)), "{}", command.name);
+            let has_keys = !matches!(command.keys, Keys::None);
+            assert!(!has_keys || !is_open, "{} has keys", command.name);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Permissions that each action requires.
+
+use engine::security::{Operation, Resource};
+
+use super::address::Place;
+use super::errors::{Failure, Result};
+use super::map::{RequestContext, Sqs};
+use super::model::{Action, Request, Text};
+
+/// What an action requires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// This operation on the queue that the request names.
+    Queue(Operation),
+    /// Nothing: the list shows what its reader may describe.
+    Listed,
+    /// This operation on the source of a move of messages.
+    Source(Operation),
+    /// This operation on the broker as a whole: the request names no queue, or several.
+    Cluster(Operation),
+}
+
+/// Returns what an action requires.
+pub(super) fn needs(action: Action) -> Needs {
+    match action {
+        Action::SendMessage | Action::SendMessageBatch => Needs::Queue(Operation::Write),
+        Action::ReceiveMessage
+        | Action::DeleteMessage
+        | Action::DeleteMessageBatch
+        | Action::ChangeMessageVisibility
+        | Action::ChangeMessageVisibilityBatch => Needs::Queue(Operation::Read),
+        Action::CreateQueue => Needs::Queue(Operation::Create),
+        Action::DeleteQueue | Action::PurgeQueue => Needs::Queue(Operation::Delete),
+        Action::GetQueueUrl
+        | Action::GetQueueAttributes
+        | Action::ListQueueTags
+        | Action::ListDeadLetterSourceQueues => Needs::Queue(Operation::Describe),
+        Action::SetQueueAttributes
+        | Action::TagQueue
+        | Action::UntagQueue
+        | Action::AddPermission
+        | Action::RemovePermission => Needs::Queue(Operation::Alter),
+        Action::ListQueues => Needs::Listed,
+        Action::StartMessageMoveTask => Needs::Source(Operation::Alter),
+        Action::ListMessageMoveTasks => Needs::Source(Operation::Describe),
+        Action::CancelMessageMoveTask => Needs::Cluster(Operation::Alter),
+    }
+}
+
+impl Sqs {
+    /// Checks that the client may make a request.
+    pub(super) async fn authorize(&self, context: &RequestContext<'_>, request: &Request<'_>) -> Result<()> {
+        let security = &self.broker.security;
+        let identity = &context.identity;
+        if security.is_unlimited(identity) {
+            return Ok(());
+        }
+        match needs(request.action()) {
+            Needs::Listed => Ok(()),
+            Needs::Cluster(operation) => Ok(security.authorize(identity, operation, &Resource::CLUSTER)?),
+            Needs::Queue(operation) => {
+                let place = match request {
+                    Request::CreateQueue(request) => of_name(context, &request.queue_name),
+                    Request::GetQueueUrl(request) => {
+                        let mut place = of_name(context, &request.queue_name);
+                        if let (Some(place), Some(owner)) = (&mut place, &request.queue_owner) {
+                            owner.as_str().clone_into(&mut place.home.account);
+                        }
+                        place
+                    }
+                    other => queue_url(other).and_then(|url| Place::parse(url.as_str(), &context.home).ok()),
+                };
+                self.authorize_place(context, operation, place).await
+            }
+            Needs::Source(operation) => {
+                let (source, to) = match request {
+                    Request::StartMessageMoveTask(request) => (&request.source_arn, &request.destination_arn),
+                    Request::ListMessageMoveTasks(request) => (&request.source_arn, &None),
+                    _ => return Err(Failure::parameter("The request names no source.")),
+                };
+                let of_arn = |arn: &Option<Text<'_>>| Place::of_arn(arn.as_ref()?.as_str());
+                self.authorize_place(context, operation, of_arn(source)).await?;
+                if operation != Operation::Alter {
+                    return Ok(());
+                }
+                let to = to.as_ref().map(Text::as_str).filter(|arn| !arn.is_empty()).and_then(Place::of_arn);
+                let to = to.map(|to| to.known_as(&self.default));
+                Ok(self.broker.authorize_redrive(identity, to.as_deref())?)
+            }
+        }
+    }
+
+    /// Checks an operation on a queue. A request that names none is refused by the action itself.
+    async fn authorize_place(
+        &self,
+        context: &RequestContext<'_>,
+        operation: Operation,
+        place: Option<Place>,
+    ) -> Result<()> {
+        let Some(place) = place else { return Ok(()) };
+        Ok(self.broker.authorize_queue(&context.identity, operation, &place.known_as(&self.default)).await?)
+    }
+}
+
+/// Returns the URL in a request about one queue.
+fn queue_url<'r, 'a>(request: &'r Request<'a>) -> Option<&'r Text<'a>> {
+    match request {
+        Request::SendMessage(request) => request.queue_url.as_ref(),
+        Request::SendMessageBatch(request) => request.queue_url.as_ref(),
+        Request::ReceiveMessage(request) => request.queue_url.as_ref(),
+        Request::DeleteMessage(request) => request.queue_url.as_ref(),
+        Request::DeleteMessageBatch(request) => request.queue_url.as_ref(),
+        Request::ChangeMessageVisibility(request) => request.queue_url.as_ref(),
+        Request::ChangeMessageVisibilityBatch(request) => request.queue_url.as_ref(),
+        Request::DeleteQueue(request) => request.queue_url.as_ref(),
+        Request::ListDeadLetterSourceQueues(request) => request.queue_url.as_ref(),
+        Request::GetQueueAttributes(request) => request.queue_url.as_ref(),
+        Request::SetQueueAttributes(request) => request.queue_url.as_ref(),
+        Request::PurgeQueue(request) => request.queue_url.as_ref(),
+        Request::TagQueue(request) => request.queue_url.as_ref(),
+        Request::UntagQueue(request) => request.queue_url.as_ref(),
+        Request::ListQueueTags(request) => request.queue_url.as_ref(),
+        Request::AddPermission(request) => request.queue_url.as_ref(),
+        Request::RemovePermission(request) => request.queue_url.as_ref(),
+        Request::CreateQueue(_)
+        | Request::GetQueueUrl(_)
+        | Request::ListQueues(_)
+        | Request::StartMessageMoveTask(_)
+        | Request::CancelMessageMoveTask(_)
+        | Request::ListMessageMoveTasks(_) => None,
+    }
+}
+
+fn of_name(context: &RequestContext<'_>, name: &Option<Text<'_>>) -> Option<Place> {
+    name.as_ref().map(|name| Place::new(&context.home, name.as_str()))
+}

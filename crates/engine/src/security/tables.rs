@@ -1,0 +1,39 @@
+//! The tables of users, permissions and secrets.
+
+use std::collections::BTreeMap;
+
+use super::{Acls, Members, SecurityRecord, Users};
+
+/// Secrets of the broker by name.
+pub type Secrets = BTreeMap<String, Vec<u8>>;
+
+/// State of the topic [`SECURITY_TOPIC`](super::SECURITY_TOPIC): a fold over its records.
+#[derive(Clone, Debug)]
+pub struct Tables {
+    pub users: Users,
+    pub acls: Acls,
+    pub members: Members,
+    pub secrets: Secrets,
+}
+
+impl Tables {
+    /// Creates tables with these users.
+    pub fn new(users: Users) -> Self {
+        Self { users, acls: Acls::default(), members: Members::default(), secrets: Secrets::new() }
+    }
+
+    pub fn apply(&mut self, record: SecurityRecord) {
+        match record {
+            SecurityRecord::Credential { user, credential: Some(credential), .. } => self.users.put(user, credential),
+            SecurityRecord::Credential { user, mechanism, credential: None } => {
+                self.users.remove(&user, mechanism);
+            }
+            SecurityRecord::Acl { acl, is_present: true } => self.acls.insert(acl),
+            SecurityRecord::Acl { acl, is_present: false } => self.acls.remove(&acl),
+            SecurityRecord::Member { user, role, is_present: true } => self.members.insert(user, role),
+            SecurityRecord::Member { user, role, is_present: false } => self.members.remove(&user, &role),
+            SecurityRecord::Secret { name, value: Some(value) } => drop(self.secrets.insert(name, value)),
+            SecurityRecord::Secret { name, value: None } => drop(self.secrets.remove(&name)),
+        }
+    }
+}

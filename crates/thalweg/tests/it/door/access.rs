@@ -1,0 +1,353 @@
+//! Logins and permissions at the native, the HTTP and the Pub/Sub door.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Stdio;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use client::security::{Acl, Operation, Pattern, PatternKind, Principal, ResourceKind, RoleName, UserName};
+use client::{Client, ClientSettings, ErrorKind, Login, Record};
+use wire::security::SecurityRequest;
+use wire::{CacheRequest, GroupRequest, QueueRequest, Request, Response};
+
+use crate::support::command::{self, feed};
+use crate::support::raw::{Raw, batch, subscribe};
+use crate::support::server::{PATIENCE, Server, program, until, within};
+
+const STRICT: [&str; 4] = ["auth=required", "authorization=true", "users=bob:secret,root:r00t", "super_users=root"];
+
+/// Starts a broker that requires logins and checks permissions.
+fn strict() -> Server {
+    Server::with(&[&STRICT[..], &["http=127.0.0.1:0"]].concat())
+}
+
+fn bob() -> UserName {
+    UserName::parse("bob").expect("a name")
+}
+
+fn role(name: &str) -> RoleName {
+    RoleName::parse(name).expect("a name")
+}
+
+fn as_user(user: &str, password: &str) -> ClientSettings {
+    ClientSettings { login: Some(Login::new(user, password).expect("a login")), ..ClientSettings::default() }
+}
+
+async fn try_connect(server: &Server, scheme: &str, settings: ClientSettings) -> Result<Client, ErrorKind> {
+    let address = client::Address::parse(&server.url(scheme)).expect("an address");
+    within("a connection", Client::connect_with(address, settings)).await.map_err(|error| error.kind)
+}
+
+/// Adds an entry for bob, written `OPERATION,.. KIND NAME`; a name that ends with `...` is a prefix.
+async fn allow(admin: &Client, entry: &str) {
+    let [operations, kind, name] = entry.split(' ').collect::<Vec<_>>()[..] else { panic!("three words: {entry}") };
+    let prefix = name.strip_suffix("...");
+    let matching = if prefix.is_some() { PatternKind::Prefix } else { PatternKind::Literal };
+    let pattern = Pattern { kind: kind.parse().expect("a kind"), name: prefix.unwrap_or(name).to_owned(), matching };
+    let acl = |operation: &str| Acl {
+        pattern: pattern.clone(),
+        principal: Principal::User(bob()),
+        host: "*".to_owned(),
+        operation: operation.parse::<Operation>().expect("an operation"),
+        is_allowed: true,
+    };
+    admin.create_acls(operations.split(',').map(acl).collect()).await.expect("added");
+}
+
+#[tokio::test]
+async fn native_clients_log_in_over_every_transport() {
+    let server = strict();
+    for scheme in ["tcp", "tls", "quic"] {
+        let anonymous = try_connect(&server, scheme, ClientSettings::default()).await.expect("a hello is answered");
+        let refused = anonymous.list_topics().await.expect_err("it has not logged in");
+        assert!(refused.kind == ErrorKind::Denied && refused.message.contains("requires a login"), "{refused}");
+        for (user, password) in [("bob", "wrong"), ("nobody", "secret")] {
+            let refused = try_connect(&server, scheme, as_user(user, password)).await.err();
+            assert_eq!(refused, Some(ErrorKind::Denied), "{scheme} {user}");
+        }
+        let root = try_connect(&server, scheme, as_user("root", "r00t")).await.expect("it is right");
+        root.publish(scheme, Record::new("v")).await.expect("a super user may");
+    }
+    let admin = server.client("tcp").await;
+    assert_eq!(admin.list_topics().await.expect("the token is an administrator's").len(), 3);
+}
+
+#[tokio::test]
+async fn the_connection_of_a_deleted_user_ends() {
+    let server = strict();
+    assert!(feed(&server, ["user", "add", "ann"], "pencil\n").ok().contains("ann"));
+    let ann = try_connect(&server, "tcp", as_user("ann", "pencil")).await.expect("it is right");
+    assert!(ann.list_topics().await.is_ok());
+    command::on(&server, ["user", "delete", "ann"]).ok();
+    assert_eq!(ann.list_topics().await.expect_err("deleted").kind, ErrorKind::Denied);
+}
+
+/// Requests of each kind, except those about the connection itself.
+fn requests() -> Vec<Request> {
+    let topic = || "t".to_owned();
+    let key = || bytes::Bytes::from_static(b"k");
+    let cache = || "c".to_owned();
+    let queue = || "q".to_owned();
+    vec![
+        Request::Publish {
+            topic: topic(),
+            partition: None,
+            acks: engine::Acks::Default,
+            batch: batch(&[b"v"]).as_ref().into(),
+        },
+        Request::Subscribe(subscribe("t", engine::Overflow::DropOld, 1, 1 << 20)),
+        Request::Fetch { topic: topic(), partition: 0, offset: 0, bytes_max: 100, wait_ms: 0 },
+        Request::TopicCreate { topic: "u".to_owned(), settings: client::TopicSettings::default() },
+        Request::TopicDescribe { topic: topic() },
+        Request::TopicGrow { topic: topic(), partitions: 2 },
+        Request::TopicAlter { topic: topic(), change: client::SettingsChange::default() },
+        Request::RecordsDelete { topic: topic(), partition: 0, before: 0 },
+        Request::Stats,
+        Request::InitProducer,
+        Request::Group(GroupRequest::Describe { group: "g".to_owned() }),
+        Request::Group(GroupRequest::Delete { group: "g".to_owned() }),
+        Request::Group(GroupRequest::Fetch { group: "g".to_owned(), partitions: Vec::new() }),
+        Request::Security(SecurityRequest::ListUsers),
+        Request::Security(SecurityRequest::ListMembers),
+        Request::Security(SecurityRequest::SetMember { user: bob(), role: role("admin"), is_present: true }),
+        Request::Queue(QueueRequest::Describe { queue: queue() }),
+        Request::Queue(QueueRequest::Send { queue: queue(), is_move: false, messages: Vec::new() }),
+        Request::Queue(QueueRequest::Peek { queue: queue(), after: None, count_max: 1 }),
+        Request::Queue(QueueRequest::Ack { queue: queue(), receipts: Vec::new() }),
+        Request::Queue(QueueRequest::Purge { queue: queue() }),
+        Request::Queue(QueueRequest::StartRedrive { queue: queue(), to: None, rate: None }),
+        Request::Queue(QueueRequest::CancelRedrive { redrive: 1 }),
+        Request::Cache(CacheRequest::Create { cache: "d".to_owned(), settings: client::CacheSettings::default() }),
+        Request::Cache(CacheRequest::Describe { cache: cache() }),
+        Request::Cache(CacheRequest::Open { cache: "d".to_owned() }),
+        Request::Cache(CacheRequest::Get { cache: 0, key: key() }),
+        Request::Cache(CacheRequest::Flush { cache: 0 }),
+        Request::Queue(QueueRequest::Delete { queue: queue() }),
+        Request::Cache(CacheRequest::Delete { cache: cache() }),
+        Request::TopicDelete { topic: topic() },
+    ]
+}
+
+#[tokio::test]
+async fn every_native_request_requires_its_permission() {
+    let server = strict();
+    let admin = server.client("tcp").await;
+    admin.create_topic("t", client::TopicSettings::default()).await.expect("created");
+    command::on(&server, ["queue", "create", "q"]).ok();
+    command::on(&server, ["cache", "put", "c", "k", "v"]).ok();
+    let mut raw = Raw::open(server.address).await;
+    let login = Request::Login { mechanism: "PLAIN".to_owned(), message: b"\0bob\0secret".to_vec() };
+    assert!(matches!(raw.call(&login).await, Response::Login { is_done: true, .. }));
+    let Response::Cache(wire::CacheResponse::Opened(opened)) =
+        raw.call(&Request::Cache(CacheRequest::Open { cache: "c".to_owned() })).await
+    else {
+        panic!("a cache that exists can be opened");
+    };
+    let with_id = |request: Request| match request {
+        Request::Cache(CacheRequest::Get { key, .. }) => Request::Cache(CacheRequest::Get { cache: opened.cache, key }),
+        Request::Cache(CacheRequest::Flush { .. }) => Request::Cache(CacheRequest::Flush { cache: opened.cache }),
+        other => other,
+    };
+    for request in requests().into_iter().map(with_id) {
+        let answer = raw.call(&request).await;
+        let is_denied = matches!(&answer, Response::Error(error) if error.kind == ErrorKind::Denied);
+        assert!(is_denied, "{request:?}: {answer:?}");
+    }
+    // Lists are empty, and nothing has changed.
+    assert!(matches!(
+        raw.call(&Request::TopicList { after: String::new(), count_max: 10 }).await,
+        Response::Topics { topics, is_last: true } if topics.is_empty()
+    ));
+    let names: Vec<String> = admin.list_topics().await.expect("listed").into_iter().map(|info| info.topic).collect();
+    assert_eq!(names, ["_queues", "q", "t"]);
+    admin.set_member(bob(), role("admin"), true).await.expect("a member");
+    for request in requests().into_iter().map(with_id) {
+        let answer = raw.call(&request).await;
+        let is_denied = matches!(&answer, Response::Error(error) if error.kind == ErrorKind::Denied);
+        assert!(!is_denied, "{request:?}: {answer:?}");
+    }
+}
+
+/// A pattern joins only what the user may read, and a subscription ends with its permission.
+#[tokio::test]
+async fn subscriptions_read_only_what_is_permitted() {
+    let server = strict();
+    let admin = server.client("tcp").await;
+    admin.publish("open.a", Record::new("before")).await.expect("published");
+    admin.publish("shut.a", Record::new("before")).await.expect("published");
+    allow(&admin, "read topic open....").await;
+    let reader = try_connect(&server, "tcp", as_user("bob", "secret")).await.expect("it is right");
+    let mut all = within("a subscription", reader.subscribe(">").open()).await.expect("subscribed");
+    let refused = within("a subscription", reader.subscribe("shut.a").open()).await.err().expect("refused");
+    assert_eq!(refused.kind, ErrorKind::Denied);
+    let mut one = within("a subscription", reader.subscribe("open.a").open()).await.expect("subscribed");
+    for topic in ["shut.a", "shut.b", "open.a", "open.b"] {
+        admin.publish(topic, Record::new(topic)).await.expect("published");
+    }
+    let mut seen = Vec::new();
+    while seen.len() < 2 {
+        seen.push(within("a record", all.next()).await.expect("open").topic.to_string());
+    }
+    assert_eq!(seen, ["open.a", "open.b"]);
+    assert_eq!(reader.list_topics().await.expect("listed").len(), 2);
+    within("a record", one.next()).await.expect("a record");
+    admin.delete_acls(Default::default()).await.expect("deleted");
+    until("the end of the subscription", async || one.next().await.is_err()).await;
+}
+
+/// Sends a request over HTTP with these credentials. Returns the status and the whole response; of an open stream its
+/// head.
+fn exchange(address: SocketAddr, method: &str, path: &str, credentials: Option<&str>, body: &str) -> (u16, String) {
+    let mut socket = TcpStream::connect(address).expect("connected");
+    socket.set_read_timeout(Some(PATIENCE)).expect("set");
+    let login = credentials.map(|text| format!("Authorization: Basic {}\r\n", BASE64.encode(text))).unwrap_or_default();
+    let length = body.len();
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{login}");
+    let request = format!("{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}");
+    socket.write_all(request.as_bytes()).expect("sent");
+    let mut response = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let read = socket.read(&mut buffer).expect("a response");
+        response.extend_from_slice(&buffer[..read]);
+        let text = String::from_utf8_lossy(&response);
+        if read == 0 || text.contains("text/event-stream") && text.contains("\r\n\r\n") {
+            let status = text.split(' ').nth(1).and_then(|code| code.parse().ok());
+            return (status.unwrap_or_else(|| panic!("{method} {path}: {text}")), text.into_owned());
+        }
+    }
+}
+
+fn http(server: &Server, method: &str, path: &str, credentials: Option<&str>) -> (u16, String) {
+    exchange(server.door("http"), method, path, credentials, "")
+}
+
+#[tokio::test]
+async fn every_route_of_http_requires_a_login_and_its_permission() {
+    let server = strict();
+    let admin = server.client("tcp").await;
+    admin.create_topic("x", client::TopicSettings::default()).await.expect("created");
+    let open = ["/", "/v1/openapi.json", "/healthz", "/readyz"];
+    let lists = ["/v1/topics", "/v1/queues", "/v1/caches", "/v1/groups"];
+    for (method, path) in doors::http::routes() {
+        let named = ["topic", "queue", "cache", "group", "key", "redrive"]
+            .iter()
+            .fold(path.to_owned(), |path, name| path.replace(&format!("{{{name}}}"), "x"));
+        if open.contains(&path) {
+            assert_eq!(http(&server, method, &named, None).0, 200, "{path}");
+            continue;
+        }
+        let (status, text) = http(&server, method, &named, None);
+        assert!(
+            status == 401 && text.to_ascii_lowercase().contains("www-authenticate: basic"),
+            "{method} {path}: {text}"
+        );
+        let (status, text) = http(&server, method, &named, Some("bob:secret"));
+        let wanted = if lists.contains(&path) { 200 } else { 403 };
+        // A WebSocket is refused for want of an upgrade first.
+        assert!(status == wanted || path.ends_with("/ws"), "{method} {path}: {text}");
+    }
+    assert_eq!(http(&server, "GET", "/v1/topics", Some("bob:wrong")).0, 401);
+    assert_eq!(http(&server, "GET", "/metrics", Some("root:r00t")).0, 200);
+    admin.set_member(bob(), role("monitor"), true).await.expect("a member");
+    assert_eq!(http(&server, "GET", "/metrics", Some("bob:secret")).0, 200);
+    assert_eq!(http(&server, "GET", "/v1/topics/x", Some("bob:secret")).0, 200);
+    assert_eq!(http(&server, "GET", "/v1/topics/x/records", Some("bob:secret")).0, 403);
+    assert_eq!(http(&server, "DELETE", "/v1/topics/x", Some("bob:secret")).0, 403);
+    allow(&admin, "read topic x").await;
+    assert_eq!(http(&server, "GET", "/v1/topics/x/events", Some("bob:secret")).0, 200);
+    assert_eq!(ResourceKind::ALL.len(), 8, "a new kind of resource needs its routes here");
+}
+
+/// The command line on the same machine needs no password, and another user's needs one.
+#[tokio::test]
+async fn the_command_line_logs_in() {
+    let server = strict();
+    command::on(&server, ["topic", "create", "t"]).ok();
+    let url = server.url("tcp");
+    let as_bob = |args: &[&str], password: &str| {
+        let mut command = program();
+        command.env("THALWEG_USER", "bob").env("THALWEG_PASSWORD", password).args(["--server", &url]).args(args);
+        command::run(command.stdout(Stdio::piped()).stderr(Stdio::piped()), b"")
+    };
+    assert!(as_bob(&["topic", "list"], "wrong").failed(1).contains("password is wrong"));
+    assert!(as_bob(&["topic", "describe", "t"], "secret").failed(1).contains("User:bob may not describe topic t"));
+    command::on(&server, ["role", "add", "monitor", "bob"]).ok();
+    assert!(as_bob(&["topic", "describe", "t"], "secret").ok().contains('t'));
+    assert!(as_bob(&["topic", "delete", "t", "--yes"], "secret").failed(1).contains("may not delete topic t"));
+    let members = command::on(&server, ["role", "list", "--json"]).json();
+    assert_eq!(members[0]["roles"][0], "monitor");
+    command::on(&server, ["role", "remove", "monitor", "bob"]).ok();
+    assert!(command::on(&server, ["role", "list"]).ok().contains("no roles"));
+}
+
+/// Without a permission each call of Pub/Sub is refused, and with a role it is not.
+#[tokio::test]
+async fn every_call_of_pubsub_requires_a_login_and_its_permission() {
+    let server = Server::with(&[&STRICT[..], &["pubsub=127.0.0.1:0", "pubsub_project=shop"]].concat());
+    let admin = server.client("tcp").await;
+    admin.create_topic("orders", client::TopicSettings::default()).await.expect("created");
+    command::on(&server, ["queue", "create", "billing", "--topic", "orders"]).ok();
+    let topic = "/v1/projects/shop/topics/orders";
+    let billing = "/v1/projects/shop/subscriptions/billing";
+    let over = r#"{"topic":"projects/shop/topics/orders"}"#;
+    let calls = [
+        ("PUT", "/v1/projects/shop/topics/fresh".to_owned(), "{}"),
+        ("GET", topic.to_owned(), ""),
+        ("POST", format!("{topic}:publish"), r#"{"messages":[{"data":"eA=="}]}"#),
+        ("PATCH", topic.to_owned(), r#"{"topic":{"labels":{"a":"b"}},"updateMask":"labels"}"#),
+        ("GET", format!("{topic}/subscriptions"), ""),
+        ("GET", format!("{topic}/snapshots"), ""),
+        ("PUT", "/v1/projects/shop/subscriptions/fresh".to_owned(), over),
+        ("GET", billing.to_owned(), ""),
+        (
+            "PATCH",
+            billing.to_owned(),
+            r#"{"subscription":{"ackDeadlineSeconds":11},"updateMask":"ackDeadlineSeconds"}"#,
+        ),
+        ("POST", format!("{billing}:pull"), r#"{"maxMessages":1,"returnImmediately":true}"#),
+        ("POST", format!("{billing}:acknowledge"), r#"{"ackIds":["x"]}"#),
+        ("POST", format!("{billing}:modifyAckDeadline"), r#"{"ackIds":["x"],"ackDeadlineSeconds":11}"#),
+        ("POST", format!("{billing}:modifyPushConfig"), r#"{"pushConfig":{}}"#),
+        ("POST", format!("{billing}:seek"), r#"{"time":"2026-01-01T00:00:00Z"}"#),
+        (
+            "PUT",
+            "/v1/projects/shop/snapshots/fresh".to_owned(),
+            r#"{"subscription":"projects/shop/subscriptions/billing"}"#,
+        ),
+        ("GET", "/v1/projects/shop/snapshots".to_owned(), ""),
+        ("DELETE", "/v1/projects/shop/snapshots/none".to_owned(), ""),
+        ("GET", "/v1/projects/shop/schemas".to_owned(), ""),
+        (
+            "POST",
+            "/v1/projects/shop/schemas?schemaId=fresh".to_owned(),
+            r#"{"type":"AVRO","definition":"{\"type\":\"record\",\"name\":\"r\",\"fields\":[]}"}"#,
+        ),
+        ("DELETE", "/v1/projects/shop/schemas/none".to_owned(), ""),
+        ("POST", format!("{topic}:setIamPolicy"), r#"{"policy":{}}"#),
+        ("GET", format!("{topic}:getIamPolicy"), ""),
+        ("DELETE", billing.to_owned(), ""),
+        ("DELETE", topic.to_owned(), ""),
+    ];
+    let address = server.pubsub();
+    let call = |method: &str, path: &str, credentials, body| exchange(address, method, path, credentials, body);
+    for (method, path, body) in &calls {
+        assert_eq!(call(method, path, None, body).0, 401, "{method} {path}");
+        let (status, text) = call(method, path, Some("bob:secret"), body);
+        assert_eq!(status, 403, "{method} {path}: {text}");
+    }
+    let tested = r#"{"permissions":["pubsub.topics.publish","pubsub.topics.get"]}"#;
+    let permissions = || call("POST", &format!("{topic}:testIamPermissions"), Some("bob:secret"), tested).1;
+    assert!(!permissions().contains("pubsub.topics"));
+    assert!(!call("GET", "/v1/projects/shop/topics", Some("bob:secret"), "").1.contains("orders"));
+    allow(&admin, "describe topic orders").await;
+    assert!(permissions().contains("pubsub.topics.get") && !permissions().contains("pubsub.topics.publish"));
+    assert!(call("GET", "/v1/projects/shop/topics", Some("bob:secret"), "").1.contains("orders"));
+    admin.set_member(bob(), role("admin"), true).await.expect("a member");
+    assert!(permissions().contains("pubsub.topics.publish"));
+    for (method, path, body) in &calls {
+        let (status, text) = call(method, path, Some("bob:secret"), body);
+        assert!(![401, 403].contains(&status), "{method} {path}: {text}");
+    }
+}

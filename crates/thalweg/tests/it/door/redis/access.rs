@@ -1,0 +1,272 @@
+//! Access control at the Redis door. Refusals were compared with those of redis-server 7.0.15, whose user had the rules
+//! `~user:* %R~ro:* %W~wo:* &news.* +@all -@dangerous`.
+
+use client::security::{Acl, Operation, Pattern, PatternKind, Principal, ResourceKind, UserName};
+use client::{Client, Record};
+
+use super::commands::{Redis, server};
+use crate::support::server::{Server, until};
+
+const NO_KEY: &str = "-NOPERM this user has no permissions to access one of the keys used as arguments";
+const NO_CHANNEL: &str = "-NOPERM this user has no permissions to access one of the channels used as arguments";
+
+/// Starts a broker with a super user `admin`, and `bob`, who may do nothing yet. Its native door asks nobody.
+fn strict() -> Server {
+    server(&["auth=required", "authorization=true", "users=admin:a,bob:b", "super_users=admin", "insecure=true"])
+}
+
+fn log_in(server: &Server, user: &str) -> Redis {
+    let mut redis = Redis::open(server);
+    assert_eq!(redis.call(&format!("AUTH {user} {}", &user[..1])), "+OK");
+    redis
+}
+
+/// Adds an entry, written `OPERATION,.. KIND NAME`; a name that ends with `...` is a prefix.
+async fn allow(client: &Client, principal: &str, entry: &str) {
+    let [operations, kind, name] = entry.split(' ').collect::<Vec<_>>()[..] else { panic!("three words: {entry}") };
+    let prefix = name.strip_suffix("...");
+    let matching = if prefix.is_some() { PatternKind::Prefix } else { PatternKind::Literal };
+    let pattern = Pattern { kind: kind.parse().expect("a kind"), name: prefix.unwrap_or(name).to_owned(), matching };
+    let acl = |operation: &str| Acl {
+        pattern: pattern.clone(),
+        principal: Principal::parse(principal).expect("a principal"),
+        host: "*".to_owned(),
+        operation: operation.parse::<Operation>().expect("an operation"),
+        is_allowed: true,
+    };
+    client.create_acls(operations.split(',').map(acl).collect()).await.expect("added");
+}
+
+fn no_command(name: &str) -> String {
+    format!("-NOPERM this user has no permissions to run the '{name}' command")
+}
+
+#[tokio::test]
+async fn keys_and_channels_are_allowed_as_by_the_rules_of_redis() {
+    let server = strict();
+    let client = server.client("tcp").await;
+    for entry in [
+        "read,write cache db0/user:...",
+        "read cache db0/ro:...",
+        "write cache db0/wo:...",
+        "read,write channel news....",
+    ] {
+        allow(&client, "User:bob", entry).await;
+    }
+    let mut bob = log_in(&server, "bob");
+    for command in [
+        "GET x",
+        "SET ro:1 v",
+        "GET wo:1",
+        "GETSET wo:1 v",
+        "SET wo:1 a GET",
+        "INCR wo:1",
+        "TTL wo:1",
+        "LPOP wo:1",
+        "MGET user:1 x",
+        "EXISTS x",
+        "TYPE x",
+        "SINTERSTORE user:1 x",
+        "RENAME user:1 x",
+        "RENAME x user:1",
+        "WATCH x",
+        "OBJECT ENCODING x",
+        "MEMORY USAGE x",
+        "XADD x * a b",
+        "COPY ro:1 user:z DB 1",
+        "MOVE user:1 1",
+        "SORT x",
+        "SORT user:1 STORE x",
+    ] {
+        assert_eq!(bob.call(command), NO_KEY, "{command}");
+    }
+    for command in ["PUBLISH foo x", "SUBSCRIBE foo", "PSUBSCRIBE foo*", "SPUBLISH foo x", "SSUBSCRIBE news.a foo"] {
+        assert_eq!(bob.call(command), NO_CHANNEL, "{command}");
+    }
+    for (command, name) in [
+        ("KEYS *", "keys"),
+        ("SCAN 0", "scan"),
+        ("FLUSHALL", "flushall"),
+        ("FLUSHDB", "flushdb"),
+        ("CONFIG GET *", "config|get"),
+        ("CONFIG SET timeout 0", "config|set"),
+        ("INFO", "info"),
+        ("CLIENT LIST", "client|list"),
+        ("CLIENT KILL TYPE normal", "client|kill"),
+        ("DEBUG SLEEP 0", "debug"),
+        ("ACL LIST", "acl|list"),
+        ("SORT user:1 BY w_*", "sort"),
+    ] {
+        assert_eq!(bob.call(command), no_command(name), "{command}");
+    }
+    for (command, answer) in [
+        ("SET wo:1 v", "+OK"),
+        ("APPEND wo:1 x", ":2"),
+        ("GET user:1", "nil"),
+        ("SET user:1 v", "+OK"),
+        ("INCR user:2", ":1"),
+        ("SINTERSTORE user:d ro:1", ":0"),
+        ("BITOP AND user:3 ro:1", ":0"),
+        ("COPY ro:1 user:z", ":0"),
+        ("PUBLISH news.a x", ":0"),
+        ("ACL WHOAMI", "bob"),
+        ("SORT user:4", "()"),
+    ] {
+        assert_eq!(bob.call(command), answer, "{command}");
+    }
+    // In a transaction, a command is refused when it is queued, for the database that it will use.
+    assert_eq!(bob.call("MULTI"), "+OK");
+    assert_eq!(bob.call("SELECT 1"), "+QUEUED");
+    assert_eq!(bob.call("SET user:1 v"), NO_KEY);
+    assert!(bob.call("EXEC").starts_with("-EXECABORT"));
+    assert_eq!(bob.call("SUBSCRIBE news.b"), "(subscribe news.b :1)");
+    assert_eq!(log_in(&server, "admin").call("DBSIZE"), ":3");
+}
+
+/// A stream is a topic, whichever command names it, and so is a channel that has a topic's name.
+#[tokio::test]
+async fn topics_require_their_own_permission() {
+    let server = strict();
+    let client = server.client("tcp").await;
+    for entry in ["all cache db0/...", "all channel *"] {
+        allow(&client, "User:bob", entry).await;
+    }
+    let mut admin = log_in(&server, "admin");
+    assert_eq!(admin.call("XADD orders 1-1 a b"), "1-1");
+    let mut bob = log_in(&server, "bob");
+    for command in
+        ["XADD orders * a b", "XRANGE orders - +", "XLEN orders", "DEL orders", "RENAME orders x", "EXPIRE orders 1"]
+    {
+        assert_eq!(bob.call(command), NO_KEY, "{command}");
+    }
+    for command in ["PUBLISH orders evil", "SUBSCRIBE orders"] {
+        assert_eq!(bob.call(command), NO_CHANNEL, "{command}");
+    }
+    assert_eq!(bob.call("FLUSHDB"), no_command("flushdb"));
+    assert_eq!(bob.call("XADD mine * a b"), NO_KEY, "it would create a topic");
+    allow(&client, "User:bob", "read topic orders").await;
+    assert_eq!(bob.call("XRANGE orders - +"), "((1-1 (a b)))");
+    assert_eq!(bob.call("TYPE orders"), "+stream");
+    assert_eq!((bob.call("XADD orders * a b"), bob.call("DEL orders")), (NO_KEY.to_owned(), NO_KEY.to_owned()));
+    allow(&client, "User:bob", "write,delete topic orders").await;
+    assert_eq!(bob.call("XADD orders 2-1 c d"), "2-1");
+    assert_eq!(bob.call("DEL orders"), ":1");
+    assert_eq!(bob.call("XADD orders 3-1 c d"), NO_KEY, "it would create the topic again");
+    allow(&client, "User:bob", "create topic orders").await;
+    assert_eq!(bob.call("XADD orders 3-1 c d"), "3-1");
+}
+
+/// A subscriber neither receives the records of a topic that is created later, nor those of channels of others.
+#[tokio::test]
+async fn subscriptions_receive_only_what_their_user_may_read() {
+    let server = strict();
+    let client = server.client("tcp").await;
+    for entry in ["read,write channel news....", "write cache db0/end"] {
+        allow(&client, "User:bob", entry).await;
+    }
+    let mut bob = log_in(&server, "bob");
+    assert_eq!(bob.call("PSUBSCRIBE news.*"), "(psubscribe news.* :1)");
+    let mut admin = log_in(&server, "admin");
+    assert_eq!((admin.call("PUBLISH news.a one"), admin.call("PUBLISH other two")), (":1".into(), ":0".into()));
+    assert_eq!(bob.answer(), "(pmessage news.* news.a one)");
+    client.publish("news.b", Record::new("secret")).await.expect("published");
+    assert_eq!(admin.call("PUBLISH news.c three"), ":1");
+    assert_eq!(bob.answer(), "(pmessage news.* news.c three)", "and not the secret");
+    allow(&client, "User:bob", "read topic news.d").await;
+    client.publish("news.d", Record::new("secret")).await.expect("published");
+    assert_eq!(bob.answer(), "(pmessage news.* news.d secret)");
+}
+
+/// What a user may not do any more ends at once, also where nothing is asked.
+#[tokio::test]
+async fn a_permission_that_is_taken_away_ends_subscriptions() {
+    let server = strict();
+    let client = server.client("tcp").await;
+    let readers = client::security::RoleName::parse("readers").expect("a name");
+    let bob_name = UserName::parse("bob").expect("a name");
+    allow(&client, "Role:readers", "read channel news....").await;
+    client.set_member(bob_name.clone(), readers.clone(), true).await.expect("a member");
+    let mut bob = log_in(&server, "bob");
+    assert_eq!(bob.call("SUBSCRIBE news.a"), "(subscribe news.a :1)");
+    let mut admin = log_in(&server, "admin");
+    assert_eq!(admin.call("PUBLISH news.a one"), ":1");
+    assert_eq!(bob.answer(), "(message news.a one)");
+    client.set_member(bob_name, readers, false).await.expect("not a member");
+    assert_eq!(bob.rest(), "", "the connection is closed");
+    until("no subscriber", async || admin.call("PUBLISH news.a two") == ":0").await;
+    assert_eq!(log_in(&server, "bob").call("SUBSCRIBE news.a"), NO_CHANNEL);
+}
+
+/// Commands that a user without any permission may run: those about the connection itself.
+const OPEN: [&str; 22] = [
+    "asking",
+    "auth",
+    "command",
+    "discard",
+    "echo",
+    "exec",
+    "hello",
+    "multi",
+    "ping",
+    "punsubscribe",
+    "quit",
+    "readonly",
+    "readwrite",
+    "reset",
+    "select",
+    "sunsubscribe",
+    "time",
+    "unsubscribe",
+    "unwatch",
+    "wait",
+    "cluster",
+    "acl",
+];
+
+#[tokio::test]
+async fn nothing_but_the_own_connection_is_open_to_a_user_without_permissions() {
+    let server = strict();
+    let client = server.client("tcp").await;
+    let mut admin = log_in(&server, "admin");
+    assert_eq!((admin.call("SET k v"), admin.call("XADD s 1-1 a b")), ("+OK".into(), "1-1".into()));
+    let list = admin.call("COMMAND LIST");
+    let names: Vec<&str> = list.trim_matches(['(', ')']).split(' ').collect();
+    assert!(names.len() > 150, "{list}");
+    let mut bob = log_in(&server, "bob");
+    for name in names.iter().filter(|name| !OPEN.contains(name)) {
+        let info = admin.call(&format!("COMMAND INFO {name}"));
+        let arity: i64 =
+            info.split(' ').nth(1).and_then(|arity| arity.trim_start_matches(':').parse().ok()).expect("it");
+        // Most arguments are keys, the number of them, or a word that begins a list of them.
+        let args = match *name {
+            "xread" => "STREAMS s 0".to_owned(),
+            "xreadgroup" => "GROUP g c STREAMS s >".to_owned(),
+            "object" => "ENCODING k".to_owned(),
+            "xgroup" => "DESTROY s g".to_owned(),
+            "xinfo" => "STREAM s".to_owned(),
+            "memory" => "USAGE k".to_owned(),
+            "client" => "KILL TYPE normal".to_owned(),
+            "config" => "SET timeout 0".to_owned(),
+            "latency" | "slowlog" => "RESET".to_owned(),
+            "module" | "function" => "LIST".to_owned(),
+            "script" => "EXISTS a".to_owned(),
+            "pubsub" => "NUMPAT".to_owned(),
+            "bitop" => "AND k k".to_owned(),
+            "lmpop" | "zmpop" | "sintercard" | "zintercard" | "sunion" | "zunion" | "zinter" | "zdiff" => {
+                "1 k LEFT".to_owned()
+            }
+            "blmpop" | "bzmpop" => "0 1 k LEFT".to_owned(),
+            _ => vec!["k"; arity.unsigned_abs() as usize - 1].join(" "),
+        };
+        let answer = bob.call(format!("{name} {args}").trim_end());
+        assert!(answer.starts_with("-NOPERM"), "{name} {args}: {answer}");
+    }
+    assert_eq!((admin.call("GET k"), admin.call("XLEN s")), ("v".into(), ":1".into()));
+    // With the role, the same user may do all of it.
+    let role = client::security::RoleName::parse("admin").expect("a name");
+    client.set_member(UserName::parse("bob").expect("a name"), role, true).await.expect("a member");
+    for (command, answer) in [("GET k", "v"), ("XLEN s", ":1"), ("CONFIG SET timeout 0", "+OK"), ("FLUSHALL", "+OK")] {
+        assert_eq!(bob.call(command), answer, "{command}");
+    }
+    assert_eq!(ResourceKind::ALL.len(), 8, "a new kind of resource needs a test like this one");
+}
