@@ -153,7 +153,10 @@ impl Store {
             // so it still has these entries after it; a log in front of it has to keep them itself.
             let creations = self.changes.creations_due();
             creations.iter().for_each(|id| drop(catalog.topics.remove(id)));
-            taken.retain(|(stream, ..)| !creations.contains(&((*stream >> 32) as u32)));
+            // The journal may still refer to segments that these partitions have dropped since.
+            let is_kept = |stream: u64| !creations.contains(&((stream >> 32) as u32));
+            taken.retain(|(stream, ..)| is_kept(*stream));
+            partitions.retain(|(stream, _)| is_kept(*stream));
             (Checkpoint { directory: self.directory, origin, catalog }, std::mem::take(&mut state.doomed))
         };
         let path = self.shared.dir.join("checkpoint");

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use engine::codec::Codec;
 use engine::queue::QUEUES_TOPIC;
 use engine::{BatchBuilder, Error, Offset, Record, TopicSettings};
+use parking_lot::Mutex;
+use storage::journal::JournalSettings;
 use storage::{CompactionSettings, Owner, PartitionLog, Store, StoreSettings, StoredTopic};
 
 use crate::power::repeatable;
@@ -491,4 +493,98 @@ fn segments_end_as_a_topic_says() {
     site.alter(|settings| settings.segment_bytes = 0);
     site.put(1102, 10 << 10);
     assert_eq!(site.segments(), 4);
+}
+
+/// Owner of batches that acts when it is notified.
+struct Early {
+    log: OnceLock<Arc<dyn PartitionLog>>,
+    act: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Owner for Early {
+    fn committed(&self, mark: Offset) {
+        self.log.get().expect("a log").commit(mark);
+        if let Some(act) = self.act.lock().take() {
+            act();
+        }
+    }
+
+    fn failed(&self, _: &Error) {}
+}
+
+/// Owner that notes that it was notified, and holds the caller until it is released.
+#[derive(Default)]
+struct Holding {
+    is_here: AtomicBool,
+    is_released: AtomicBool,
+}
+
+impl Owner for Holding {
+    fn committed(&self, _: Offset) {
+        self.is_here.store(true, Ordering::Release);
+        wait_until("it is released", || self.is_released.load(Ordering::Acquire));
+    }
+
+    fn failed(&self, _: &Error) {}
+}
+
+/// A block creates a topic and refers to segments with its first records. The records are reported first.
+#[test]
+fn segments_in_the_journal_stay_until_the_creation_of_their_topic_is_reported() {
+    // The journal notifies owners in the order of their addresses, which a test cannot choose: those that remain in use
+    // keep the addresses of the first attempts from the later ones.
+    let mut used = Vec::new();
+    let end = (0..50).find_map(|_| end_after_compaction_in_between(&mut used));
+    assert_eq!(end.expect("the records are reported before the creation at least once"), Some(100));
+}
+
+/// Returns the end of the partition that a broker finds which is killed after a compaction between the two reports;
+/// `None` if the creation was reported first.
+fn end_after_compaction_in_between(used: &mut Vec<Arc<Early>>) -> Option<Option<Offset>> {
+    used.extend((0..1000).map(|_| Arc::new(Early { log: OnceLock::new(), act: Mutex::new(None) })));
+    let owner = used.iter().filter(|owner| owner.log.get().is_none()).min_by_key(|owner| Arc::as_ptr(owner));
+    let owner = owner.expect("an owner").clone();
+    let disk = SimDisk::new();
+    let base = settings();
+    let settings = StoreSettings { journal: JournalSettings { syncs_in_flight: 1, ..base.journal }, ..base };
+    let (store, _) = open(&disk, Path::new(DIR), settings).expect("it opens");
+    // The only thread of the journal waits, so that the next entries are one block.
+    let other = Arc::new(Holding::default());
+    store.create_topic(topic_name("other"), on_disk(1), other.clone()).expect("a topic");
+    wait_until("it is created", || other.is_here.load(Ordering::Acquire));
+    let created = Arc::new(Holding::default());
+    created.is_released.store(true, Ordering::Release);
+    let compacted = TopicSettings { compact: true, ..on_disk(1) };
+    let log = store.create_topic(topic_name("t"), compacted, created.clone()).expect("a topic").partitions[0].clone();
+    assert!(owner.log.set(log.clone()).is_ok(), "it is new");
+    let after = Arc::new(Mutex::new(None));
+    *owner.act.lock() = Some(Box::new({
+        let (store, disk, after) = (store.clone(), disk.clone(), after.clone());
+        move || {
+            let is_first = !created.is_here.load(Ordering::Acquire);
+            store.compact().expect("it is compacted");
+            *after.lock() = Some((is_first, disk.kill(), store.stats().compaction.turns));
+            disk.power_off_after(0);
+        }
+    }));
+    let mut random = Random::new(1);
+    for _ in 0..100 {
+        let mut builder = BatchBuilder::new();
+        let value: String = (0..20).map(|_| random.next().to_string()).collect();
+        let key = format!("key {}", random.below(20));
+        builder.push(1, Some(key.as_bytes()), Some(value.as_bytes()), &[]).expect("it fits");
+        let batch = builder.finish().expect("records").stamp(log.end());
+        log.append(batch, clock(), owner.clone()).expect("it is taken");
+    }
+    other.is_released.store(true, Ordering::Release);
+    wait_until("it is killed", || after.lock().is_some());
+    let (is_first, disk, turns) = after.lock().take().expect("a disk");
+    store.stop().unwrap_or_default();
+    if !is_first {
+        return None;
+    }
+    assert!(turns > 0, "it was compacted");
+    let (_store, topics) = open(&disk, Path::new(DIR), settings).expect("it opens");
+    let topic = topics.iter().find(|topic| topic.name.as_str() == "t");
+    Some(topic.map(|topic| topic.partitions[0].end()))
 }
