@@ -67,15 +67,17 @@ impl Listener {
             return Ok(());
         }
         match self.partition.map(|partition| topic.partition(partition)) {
-            None => topic.partitions().iter().try_for_each(|cell| self.joins(cell)),
-            Some(Ok(cell)) => self.joins(&cell),
+            None => topic.partitions().iter().try_for_each(|cell| self.joins(cell))?,
+            Some(Ok(cell)) => self.joins(&cell)?,
             // The topic does not have the partition that the subscriber expects; the client that creates the topic is
             // not at fault.
-            Some(Err(error)) => {
-                self.subscriber.end(error);
-                Ok(())
-            }
+            Some(Err(error)) => self.subscriber.end(error),
         }
+        // Permissions may have changed before the partitions were joined.
+        if !scope.permit.allows(&topic.name, is_channel) {
+            self.subscriber.end(refused(&topic.name));
+        }
+        Ok(())
     }
 }
 

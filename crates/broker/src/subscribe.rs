@@ -144,21 +144,27 @@ impl Core {
             Pattern::Topic(name) if request.is_channel => subscription.wait_for(name, &request)?,
             Pattern::Topic(name) => subscription.join_topic(&name, request.missing, &request)?,
             pattern @ (Pattern::Wildcard(_) | Pattern::Rule(_)) => {
-                return subscription.join_pattern(pattern, request.start, request.group).await;
+                subscription = subscription.join_pattern(pattern, request.start, request.group).await?;
             }
+        }
+        // Permissions may have changed before the partitions were joined.
+        if request.permit.is_limited() {
+            self.end_if_refused(&subscription.subscriber);
         }
         Ok(subscription)
     }
 
     /// Ends the subscriptions that read a topic or a channel which they may not read any more.
     pub(crate) fn end_refused_subscriptions(&self) {
-        for subscriber in self.limited.all() {
-            let is_channel = |name: &TopicName| self.topics.read().get(name.as_str()).is_none();
-            let names = subscriber.topic_names();
-            let lost = names.iter().find(|name| !subscriber.scope.permit.allows(name, is_channel(name)));
-            if let Some(name) = lost {
-                subscriber.end(refused(name));
-            }
+        self.limited.all().iter().for_each(|subscriber| self.end_if_refused(subscriber));
+    }
+
+    fn end_if_refused(&self, subscriber: &Subscriber) {
+        let is_channel = |name: &TopicName| self.topics.read().get(name.as_str()).is_none();
+        let names = subscriber.topic_names();
+        let lost = names.iter().find(|name| !subscriber.scope.permit.allows(name, is_channel(name)));
+        if let Some(name) = lost {
+            subscriber.end(refused(name));
         }
     }
 

@@ -28,7 +28,7 @@ use crate::tls;
 const STREAMS_FROM_BROKER_MAX: u32 = 16_384;
 /// Mechanism of the client's logins. The broker hashes nothing for it.
 const MECHANISM: Mechanism = Mechanism::Sha256;
-/// Mechanism of a login with a token.
+/// Mechanism of a login with the token of the administrator: [`MECHANISM`] with the token as the password.
 const TOKEN: &str = "TOKEN";
 /// Random bytes of a login.
 const NONCE_BYTES: usize = 18;
@@ -174,29 +174,38 @@ impl Dialer {
     async fn log_in(&self, link: &Link) -> Result<()> {
         match self.settings.login.as_ref().map(|login| &*login.0) {
             None => Ok(()),
-            Some(Secret::Password { user, password }) => self.log_in_with(link, user, password).await,
+            Some(Secret::Password { user, password }) => {
+                self.log_in_with(link, MECHANISM.name(), user, password).await?
+            }
             Some(Secret::Administrator(token)) => {
-                match self.send_login(link, TOKEN, token.as_bytes().to_vec(), true).await {
+                match self.log_in_with(link, TOKEN, &UserName::administrator(), token).await? {
                     Err(error) if error.kind == ErrorKind::Denied => Ok(()),
-                    outcome => outcome.map(drop),
+                    outcome => outcome,
                 }
             }
         }
     }
 
-    /// Logs in by SCRAM: the broker proves that it knows the password, and does not get it.
-    async fn log_in_with(&self, link: &Link, user: &UserName, password: &str) -> Result<()> {
+    /// Logs in by SCRAM: the broker proves that it knows the password, and does not get it. Returns what the broker
+    /// answered; fails if it cannot prove that it knows the password.
+    async fn log_in_with(&self, link: &Link, mechanism: &str, user: &UserName, password: &str) -> Result<Result<()>> {
         let mut nonce = [0; NONCE_BYTES];
         aws_lc_rs::rand::fill(&mut nonce)
             .map_err(|e| Error::new(ErrorKind::Internal, format!("cannot get random numbers from the system: {e}")))?;
         let nonce: String = nonce.iter().map(|byte| format!("{byte:02x}")).collect();
         let (exchange, first) = ClientExchange::begin(MECHANISM, user, password, &nonce);
-        let challenge = self.send_login(link, MECHANISM.name(), first, false).await?;
+        let challenge = match self.send_login(link, mechanism, first, false).await {
+            Ok(challenge) => challenge,
+            Err(error) => return Ok(Err(error)),
+        };
         let proved = tokio::task::spawn_blocking(move || exchange.prove(&challenge)).await;
         let (wanted, last) = proved.unwrap_or_else(|error| {
             Err(Error::new(ErrorKind::Internal, format!("a password could not be hashed: {error}")))
         })?;
-        wanted.check(&self.send_login(link, MECHANISM.name(), last, true).await?)
+        match self.send_login(link, mechanism, last, true).await {
+            Ok(proof) => wanted.check(&proof).map(Ok),
+            Err(error) => Ok(Err(error)),
+        }
     }
 
     async fn send_login(&self, link: &Link, mechanism: &str, message: Vec<u8>, is_last: bool) -> Result<Vec<u8>> {

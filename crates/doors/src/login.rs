@@ -36,7 +36,7 @@ pub(crate) async fn identify(
             broker.security.end_login(source, "", Err(error)).await?
         }
     };
-    Ok(Identity::new(user, [], &source.host()))
+    Ok(Identity::with_password(user, &source.host()))
 }
 
 /// Returns the user and the password of a header.

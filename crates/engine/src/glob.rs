@@ -38,6 +38,12 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
+/// Returns the start of a pattern that stands for itself: each text that matches begins with it.
+pub fn literal_start(pattern: &[u8]) -> &[u8] {
+    let end = pattern.iter().position(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\'));
+    &pattern[..end.unwrap_or(pattern.len())]
+}
+
 /// Returns the length of the part of the pattern that matches the byte; `None` if it does not match.
 fn match_one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {

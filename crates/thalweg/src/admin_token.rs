@@ -1,8 +1,9 @@
 //! The file with which programs of the same user on the same machine log in as administrators.
 //!
 //! A broker that requires a login or checks access control writes a random token to a file that only its own user can
-//! read, and removes it when it stops. The command line sends that token to a broker on this machine unless it has a
-//! user. So the right to administer a broker comes from the file, not from the address of the client.
+//! read, and removes it when it stops. The command line logs in with that token to a broker on this machine unless it
+//! has a user; it proves that it knows the token, and does not send it. So the right to administer a broker comes from
+//! the file, not from the address of the client.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -12,9 +13,10 @@ use std::path::{Path, PathBuf};
 
 use client::{Address, Login};
 
-/// File of a running broker. Dropping it removes the file.
+/// File of a running broker. Dropping it removes the file, unless another broker has written its own.
 pub(crate) struct AdminTokenFile {
     path: PathBuf,
+    token: String,
 }
 
 impl AdminTokenFile {
@@ -27,22 +29,16 @@ impl AdminTokenFile {
         remove(&path)?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         file.write_all(token.as_bytes())?;
-        Ok(Self { path })
+        Ok(Self { path, token: token.to_owned() })
     }
 }
 
 impl Drop for AdminTokenFile {
     fn drop(&mut self) {
-        if let Err(error) = remove(&self.path) {
+        let is_own = fs::read_to_string(&self.path).is_ok_and(|token| token == self.token);
+        if is_own && let Err(error) = remove(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove the administrator's token");
         }
-    }
-}
-
-/// Removes the file that a killed broker may have left for this address.
-pub(crate) fn remove_stale(native: SocketAddr) {
-    if let Some(dir) = folder() {
-        remove(&path_in(&dir, native.port())).unwrap_or_default();
     }
 }
 

@@ -16,7 +16,7 @@ use net::{ConnectionLimits, Connections, Drain, Shutdown, Workers};
 use storage::journal::recover::Progress;
 use storage::{RealDisk, Store, StoreSettings, StoredTopic};
 
-use crate::admin_token::{self, AdminTokenFile};
+use crate::admin_token::AdminTokenFile;
 use crate::config::Config;
 use crate::door_table::{Common, row};
 use crate::otlp::{self, OtlpSettings};
@@ -114,7 +114,7 @@ impl Server {
     fn write_admin_token(&mut self, config: &Config) {
         let Some(native) = self.address(Door::Native) else { return };
         if !config.is_login_required() && !config.bool("authorization") {
-            return admin_token::remove_stale(native);
+            return;
         }
         let token = self.broker.security.admin_token().map_err(io::Error::other);
         match token.and_then(|token| AdminTokenFile::create(native, token)) {

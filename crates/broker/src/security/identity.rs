@@ -15,6 +15,8 @@ pub struct Identity {
     roles: Box<[RoleName]>,
     /// Address of the client as text.
     host: Box<str>,
+    /// `true` if the client logged in with the user's password: it may do nothing once the user is deleted.
+    has_password: bool,
     /// `true` if access control does not limit the client.
     is_administrator: bool,
     known: Mutex<Known>,
@@ -41,9 +43,22 @@ struct Known {
 }
 
 impl Identity {
-    /// Creates the identity of a user at a host, with roles that its credential carries.
+    /// Creates the identity of a client that proved its name to a door, with roles that its credential carries.
     pub fn new(user: UserName, roles: impl Into<Box<[RoleName]>>, host: &str) -> Self {
-        Self { user, roles: roles.into(), host: host.into(), is_administrator: false, known: Mutex::default() }
+        Self {
+            user,
+            roles: roles.into(),
+            host: host.into(),
+            has_password: false,
+            is_administrator: false,
+            known: Mutex::default(),
+        }
+    }
+
+    /// Creates the identity of a client that logged in with a user's password. It may do nothing once the user is
+    /// deleted.
+    pub fn with_password(user: UserName, host: &str) -> Self {
+        Self { has_password: true, ..Self::new(user, [], host) }
     }
 
     /// Creates the identity of a program of the broker's own user.
@@ -58,6 +73,10 @@ impl Identity {
 
     pub fn user(&self) -> &UserName {
         &self.user
+    }
+
+    pub(super) fn has_password(&self) -> bool {
+        self.has_password
     }
 
     pub(super) fn is_administrator(&self) -> bool {
@@ -103,6 +122,9 @@ impl Permissions {
     pub(super) fn allow(&self, identity: &Identity, operation: Operation, resource: &Resource<'_>) -> bool {
         let mut known = identity.known.lock();
         self.renew(identity, &mut known);
+        if identity.has_password && !known.is_user {
+            return false;
+        }
         let Known { principals, rules, .. } = &mut *known;
         let of_kind = &mut rules[resource.kind as usize - 1];
         let of_kind =
@@ -117,11 +139,15 @@ impl Permissions {
     pub(super) fn allow_any(&self, identity: &Identity, operation: Operation, kind: ResourceKind) -> bool {
         let mut known = identity.known.lock();
         self.renew(identity, &mut known);
-        self.read().acls.allow_any(&known.principals, &identity.host, operation, kind)
+        let is_known = known.is_user || !identity.has_password;
+        is_known && self.read().acls.allow_any(&known.principals, &identity.host, operation, kind)
     }
 
-    /// Returns `true` if the user of the identity exists.
+    /// Returns `true` unless the client logged in with the password of a user that no longer exists.
     pub(super) fn has_user_of(&self, identity: &Identity) -> bool {
+        if !identity.has_password {
+            return true;
+        }
         let mut known = identity.known.lock();
         self.renew(identity, &mut known);
         known.is_user
@@ -152,7 +178,7 @@ const _: () = {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::security::{Acl, Pattern, PatternKind, Users};
+    use engine::security::{Acl, Credential, Mechanism, Pattern, PatternKind, SecurityRecord, Users};
 
     fn acl(name: &str, is_allowed: bool) -> Acl {
         Acl {
@@ -185,6 +211,24 @@ mod tests {
         assert!(!may());
         let with_token = Identity::new(ann, [sales], "10.0.0.1");
         assert!(permissions.allow(&with_token, Operation::Read, &Resource::topic("t")));
+    }
+
+    #[test]
+    fn a_deleted_user_may_nothing() {
+        let permissions = Permissions::new(Tables::new(Users::new(vec![1])));
+        let ann = UserName::parse("ann").expect("a name");
+        let credential = Credential::of_password(Mechanism::Sha256, "secret", vec![1; 16], 4096).expect("a credential");
+        permissions.change(|tables| tables.users.put(ann.clone(), credential.clone()));
+        permissions.change(|tables| tables.acls.insert(Acl { principal: Principal::Everyone, ..acl("t", true) }));
+        let [with_password, without] = [Identity::with_password(ann.clone(), "h"), Identity::new(ann.clone(), [], "h")];
+        let may = |identity| permissions.allow(identity, Operation::Read, &Resource::topic("t"));
+        assert!(may(&with_password) && may(&without));
+        permissions.change(|tables| {
+            tables.apply(SecurityRecord::Credential { user: ann, mechanism: Mechanism::Sha256, credential: None });
+        });
+        assert!(!may(&with_password) && may(&without));
+        assert!(!permissions.allow_any(&with_password, Operation::Read, ResourceKind::Topic));
+        assert!(!permissions.has_user_of(&with_password) && permissions.has_user_of(&without));
     }
 
     #[test]

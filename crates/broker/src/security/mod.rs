@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use aws_lc_rs::{constant_time, rand};
+use aws_lc_rs::rand;
 use bytes::Bytes;
 use engine::limits::{SECRET_BYTES_MAX, SECRETS_MAX};
 use engine::security::{
@@ -37,6 +37,7 @@ pub use sasl::{Sasl, SaslStep, unknown_mechanism};
 /// Users, roles, access control lists and secrets.
 const SECURITY: StateLog<SecurityRecord> = StateLog::new();
 const ADMIN_TOKEN_BYTES: usize = 32;
+const ADMIN_MECHANISM: Mechanism = Mechanism::Sha256;
 const SALT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 18;
 
@@ -48,6 +49,13 @@ pub struct UserStatus {
     pub mechanisms: Vec<(Mechanism, u32)>,
     pub is_configured: bool,
     pub is_super: bool,
+}
+
+/// Token with which programs of the broker's own user log in as administrators.
+struct Administrator {
+    token: String,
+    /// Table with the administrator alone, whose password is the token.
+    users: Users,
 }
 
 /// Users and access control lists of a broker.
@@ -65,8 +73,8 @@ pub struct Security {
     /// Topic of the users and access control lists, once it exists. Locked during each change.
     topic: Arc<tokio::sync::Mutex<Option<Arc<Topic>>>>,
     logins: Logins,
-    /// Token with which programs of the broker's own user log in as administrators, once it exists.
-    admin_token: OnceLock<String>,
+    /// Once it exists.
+    administrator: OnceLock<Administrator>,
     counts: Counts,
 }
 
@@ -97,7 +105,7 @@ impl Security {
             restored: Restored::default(),
             topic: Arc::new(tokio::sync::Mutex::new(topic)),
             logins: Logins::new(&random(32)?),
-            admin_token: OnceLock::new(),
+            administrator: OnceLock::new(),
             counts: Counts::default(),
             core,
         })
@@ -128,6 +136,11 @@ impl Security {
         count.add(1);
         outcome
     }
+}
+
+/// Returns the broker's part of the nonce of an exchange.
+fn nonce() -> Result<String> {
+    Ok(random(NONCE_BYTES)?.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Returns cryptographically secure random bytes.
@@ -206,25 +219,24 @@ impl Security {
 
     /// Returns the administrator's token, which is random and new with each start of the broker.
     pub fn admin_token(&self) -> Result<&str> {
-        if let Some(token) = self.admin_token.get() {
-            return Ok(token);
+        if let Some(administrator) = self.administrator.get() {
+            return Ok(&administrator.token);
         }
-        let token = random(ADMIN_TOKEN_BYTES)?.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(self.admin_token.get_or_init(|| token))
+        let token: String = random(ADMIN_TOKEN_BYTES)?.iter().map(|byte| format!("{byte:02x}")).collect();
+        let credential = Credential::of_password(ADMIN_MECHANISM, &token, random(SALT_BYTES)?, ITERATIONS_DEFAULT)?;
+        let mut users = Users::new(random(32)?);
+        users.put(UserName::administrator(), credential);
+        Ok(&self.administrator.get_or_init(|| Administrator { token, users }).token)
     }
 
-    /// Returns the identity of a client that has a token. A wrong one is counted, logged and answered after a pause.
-    pub async fn authenticate_token(&self, token: &[u8], source: LoginSource) -> Result<Identity> {
-        let is_admin = self
-            .admin_token
-            .get()
-            .is_some_and(|known| constant_time::verify_slices_are_equal(known.as_bytes(), token).is_ok());
-        let outcome = if is_admin {
-            Ok(Identity::administrator(&source.host()))
-        } else {
-            Err(Error::new(ErrorKind::Denied, "the token is unknown or has expired"))
+    /// Returns the exchange and the response to the first message of a login with the administrator's token. Fails as a
+    /// whole if the broker has no token, which is no attack.
+    fn begin_administrator(&self, first: &[u8]) -> Result<Result<(Exchange, Vec<u8>)>> {
+        let Some(Administrator { users, .. }) = self.administrator.get() else {
+            return Err(Error::new(ErrorKind::Denied, "this broker has no administrator's token"));
         };
-        self.end_login(source, "", outcome).await
+        let nonce = nonce()?;
+        Ok(ClientFirst::parse(first).map(|first| users.challenge(ADMIN_MECHANISM, first, &nonce)))
     }
 
     /// Counts the outcome of a login at a door. A refused login is logged with its address, and this call delays its
@@ -240,7 +252,7 @@ impl Security {
     /// Returns the exchange and the response to the first message of SCRAM.
     pub async fn begin_scram(&self, mechanism: Mechanism, first: &[u8]) -> Result<(Exchange, Vec<u8>)> {
         self.open().await?;
-        let nonce: String = random(NONCE_BYTES)?.iter().map(|byte| format!("{byte:02x}")).collect();
+        let nonce = nonce()?;
         let first = ClientFirst::parse(first)?;
         Ok(self.permissions.read().users.challenge(mechanism, first, &nonce))
     }
@@ -261,9 +273,10 @@ impl Security {
         self.permissions.read().users.get(user.as_str()).is_some()
     }
 
-    /// Returns `true` if the user of a client that has logged in still exists. A door must disconnect it otherwise.
+    /// Returns `true` unless the client logged in with the password of a user that no longer exists. Such a client may
+    /// do nothing, and a door disconnects it at its next request.
     pub fn has_user_of(&self, identity: &Identity) -> bool {
-        identity.is_administrator() || self.permissions.has_user_of(identity)
+        self.permissions.has_user_of(identity)
     }
 
     /// Checks that a client may perform an operation on a resource.
@@ -295,18 +308,23 @@ impl Security {
         identity: Arc<Identity>,
         may_read: impl Fn(&Self, &Identity, &TopicName, bool) -> bool + Send + Sync + 'static,
     ) -> Permit {
-        if self.is_unlimited(&identity) {
+        if self.is_unlimited(&identity) && !identity.has_password() {
             return Permit::ALL;
         }
         let security = Arc::downgrade(self);
         Permit::new(move |name, is_channel| {
-            security.upgrade().is_some_and(|security| may_read(&security, &identity, name, is_channel))
+            let may = |security: Arc<Self>| {
+                security.has_user_of(&identity) && may_read(&security, &identity, name, is_channel)
+            };
+            security.upgrade().is_some_and(may)
         })
     }
 
     /// Returns `true` if access control does not limit the client.
     pub fn is_unlimited(&self, identity: &Identity) -> bool {
-        !self.is_authorizing || identity.is_administrator() || self.super_users.contains(identity.user())
+        let is_unlimited =
+            !self.is_authorizing || identity.is_administrator() || self.super_users.contains(identity.user());
+        is_unlimited && self.has_user_of(identity)
     }
 
     fn denied(&self, identity: &Identity, what: fmt::Arguments<'_>) -> Error {

@@ -1,10 +1,12 @@
 //! Logins by SASL (RFC 4422): PLAIN (RFC 4616) and SCRAM (RFC 5802), for every protocol that carries its messages.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use engine::security::{Exchange, Mechanism, UserName, parse_plain};
+use engine::security::{Exchange, Mechanism, parse_plain};
 use engine::{Error, ErrorKind, Result};
 
-use super::Security;
+use super::{ADMIN_MECHANISM, Identity, Security};
 use crate::logins::LoginSource;
 
 const PLAIN: &str = "PLAIN";
@@ -14,15 +16,24 @@ pub struct Sasl(Awaits);
 
 enum Awaits {
     Plain,
-    ClientFirst(Mechanism),
+    ClientFirst(Whose, Mechanism),
     /// The SCRAM challenge was sent.
-    ClientLast(Box<Exchange>),
+    ClientLast(Whose, Box<Exchange>),
+}
+
+/// Secret that a client has to know.
+#[derive(Clone, Copy)]
+enum Whose {
+    /// Password of the user that the client names.
+    User,
+    /// Token of the administrator.
+    Administrator,
 }
 
 /// Login after a message of the client, with the answer to it.
 pub enum SaslStep {
     Challenged(Sasl, Bytes),
-    Done(UserName, Bytes),
+    Done(Arc<Identity>, Bytes),
 }
 
 impl Sasl {
@@ -35,7 +46,13 @@ impl Sasl {
             return Some(Self(Awaits::Plain));
         }
         let mechanism = Mechanism::ALL.into_iter().find(|known| known.name() == mechanism)?;
-        Some(Self(Awaits::ClientFirst(mechanism)))
+        Some(Self(Awaits::ClientFirst(Whose::User, mechanism)))
+    }
+
+    /// Begins the login of a program of the broker's own user: SCRAM with the administrator's token as the password, so
+    /// that no other program on the port of the broker can learn it.
+    pub fn begin_administrator() -> Self {
+        Self(Awaits::ClientFirst(Whose::Administrator, ADMIN_MECHANISM))
     }
 
     /// Handles one message of the client. A wrong one ends the login: it is counted, logged, and answered after a
@@ -48,17 +65,29 @@ impl Sasl {
                     Err(error) => security.end_login(source, "", Err(error)).await?,
                 };
                 let user = security.authenticate(user, password.to_owned(), source).await?;
-                Ok(SaslStep::Done(user, Bytes::new()))
+                let identity = Identity::with_password(user, &source.host());
+                Ok(SaslStep::Done(Arc::new(identity), Bytes::new()))
             }
-            Awaits::ClientFirst(mechanism) => match security.begin_scram(mechanism, message).await {
-                Ok((exchange, challenge)) => {
-                    Ok(SaslStep::Challenged(Self(Awaits::ClientLast(Box::new(exchange))), challenge.into()))
+            Awaits::ClientFirst(whose, mechanism) => {
+                let begun = match whose {
+                    Whose::User => security.begin_scram(mechanism, message).await,
+                    Whose::Administrator => security.begin_administrator(message)?,
+                };
+                match begun {
+                    Ok((exchange, challenge)) => {
+                        let awaits = Awaits::ClientLast(whose, Box::new(exchange));
+                        Ok(SaslStep::Challenged(Self(awaits), challenge.into()))
+                    }
+                    Err(error) => security.end_login(source, "", Err(error)).await,
                 }
-                Err(error) => security.end_login(source, "", Err(error)).await,
-            },
-            Awaits::ClientLast(exchange) => {
+            }
+            Awaits::ClientLast(whose, exchange) => {
                 let (user, proof) = security.finish_scram(*exchange, message, source).await?;
-                Ok(SaslStep::Done(user, proof.into()))
+                let identity = match whose {
+                    Whose::User => Identity::with_password(user, &source.host()),
+                    Whose::Administrator => Identity::administrator(&source.host()),
+                };
+                Ok(SaslStep::Done(Arc::new(identity), proof.into()))
             }
         }
     }

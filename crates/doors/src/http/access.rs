@@ -17,9 +17,6 @@ use super::Http;
 use super::errors::{Failure, Result};
 use crate::login;
 
-/// Key that stands for all entries of a cache.
-const EVERY_KEY: &str = "*";
-
 /// What a route requires. The resource is named in the path.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Needs {
@@ -127,7 +124,7 @@ async fn authorize(
         Needs::CreateTopic => broker.authorize_creation(identity, param(0)),
         Needs::Group(operation) => may(operation, ResourceKind::Group),
         Needs::Queue(operation) => broker.authorize_queue(identity, operation, param(0)).await,
-        Needs::Cache(operation) => entry(operation, EVERY_KEY),
+        Needs::Cache(operation) => broker.authorize_entries(identity, operation, param(0), b""),
         Needs::Entry(operation) => entry(operation, param(1)),
         Needs::Count => {
             entry(Operation::Write, param(1))?;

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use engine::queue::{
     LeaseError, Message, MessageId, Phase, QueueDefinition, QueueName, QueueSettings, SettingValue, header,
 };
-use engine::security::{Operation, Resource, ResourceKind};
+use engine::security::ResourceKind;
 use engine::{Error, ErrorKind, Offset, PartitionId, TopicName};
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -76,17 +76,22 @@ pub(super) async fn create(
             setting => set(&mut new.settings, setting, &value)?,
         }
     }
-    if let Some(topic) = &new.topic {
-        // A queue over a topic reads all of it.
-        http.broker.security.authorize(&identity, Operation::Read, &Resource::topic(topic.as_str()))?;
-    }
+    let topic = new.topic.as_ref().map(TopicName::as_str);
+    http.broker.authorize_queue_creation(&identity, &queue, topic).await?;
+    let dead_letter = new.settings.dead_letter.as_ref().map_or("", TopicName::as_str);
+    http.broker.authorize_dead_letters(&identity, dead_letter).await?;
     let existed = http.broker.queues.get(&queue).await.is_ok();
     let definition = http.broker.queues.create(new).await?;
     let code = if existed { StatusCode::OK } else { StatusCode::CREATED };
     Ok(codec::json(code, &shown(&http.broker, &definition).await?))
 }
 
-pub(super) async fn alter(State(http): State<Arc<Http>>, Topic(queue): Topic, request: Request) -> Result<Response> {
+pub(super) async fn alter(
+    State(http): State<Arc<Http>>,
+    Extension(identity): Extension<Arc<Identity>>,
+    Topic(queue): Topic,
+    request: Request,
+) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
     let wanted: Map<String, Value> = codec::whole_json(&http.bodies, request).await?;
     if wanted.is_empty() {
@@ -94,6 +99,8 @@ pub(super) async fn alter(State(http): State<Arc<Http>>, Topic(queue): Topic, re
             Error::invalid("name at least one setting to change: lease_ms, attempts_max, dead_letter, ...").into()
         );
     }
+    let dead_letter = wanted.get("dead_letter").and_then(Value::as_str).unwrap_or_default();
+    http.broker.authorize_dead_letters(&identity, dead_letter).await?;
     let change = |definition: &mut QueueDefinition| {
         wanted.iter().try_for_each(|(name, value)| set(&mut definition.settings, name, value))
     };
@@ -649,7 +656,7 @@ pub(super) async fn start_redrive(
 ) -> Result<Response> {
     Query::parse(request.uri(), &[])?;
     let RedriveIn { to, rate } = codec::optional_json(&http.bodies, request).await?.unwrap_or_default();
-    http.broker.authorize_redrive(&identity, to.as_deref())?;
+    http.broker.authorize_redrive(&identity, &queue, to.as_deref()).await?;
     let redrive = http.broker.queues.start_redrive(&queue, to.as_deref(), rate).await?;
     let begun = http.broker.queues.redrives(&queue).into_iter().find(|begun| begun.id == redrive);
     let begun =

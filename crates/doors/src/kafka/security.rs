@@ -134,10 +134,9 @@ impl Login {
                 self.step.replace(Step::Logging(sasl));
                 (Code::NONE, None, challenge)
             }
-            Ok(SaslStep::Done(user, answer)) => {
-                tracing::debug!(%user, address = %source, "logged in");
-                let identity = Identity::new(user, [], self.identity.borrow().host());
-                self.identity.replace(Arc::new(identity));
+            Ok(SaslStep::Done(identity, answer)) => {
+                tracing::debug!(user = %identity.user(), address = %source, "logged in");
+                self.identity.replace(identity);
                 self.step.replace(Step::Done);
                 (Code::NONE, None, answer)
             }

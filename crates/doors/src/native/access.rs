@@ -4,15 +4,15 @@ use broker::{Broker, Identity};
 use engine::security::{Operation, Resource, ResourceKind};
 use engine::{Missing, Pattern, Result, TopicName};
 use wire::groups::{Heartbeat, OffsetCommit, OffsetReset, Step};
-use wire::queues::{NewQueue, Receive};
+use wire::queues::{Named, NewQueue, Receive};
 use wire::security::SecurityRequest;
 use wire::{CacheRequest, GroupRequest, QueueRequest, Request};
 
-/// Key that stands for all entries of a cache.
-const EVERY_KEY: &[u8] = b"*";
+/// Setting of a queue with the topic to which its failed messages are published.
+const DEAD_LETTER: &str = "dead_letter";
 
-/// Checks that a client may send a request, except for the topic behind a queue: see [`Broker::authorize_queue`]. Each
-/// partition that a subscription joins is checked when it does.
+/// Checks that a client may send a request, except for one about queues: see [`check_queue`]. Each partition that a
+/// subscription joins is checked when it does.
 pub(super) fn check(broker: &Broker, identity: &Identity, request: &Request) -> Result<()> {
     let security = &broker.security;
     if security.is_unlimited(identity) {
@@ -58,7 +58,7 @@ pub(super) fn check(broker: &Broker, identity: &Identity, request: &Request) -> 
                 Operation::Describe
             }
         }),
-        Request::Queue(request) => check_queue(broker, identity, request),
+        Request::Queue(_) => Ok(()),
         Request::Cache(request) => check_cache(broker, identity, request),
     }
 }
@@ -96,13 +96,30 @@ fn check_group(broker: &Broker, identity: &Identity, request: &GroupRequest) -> 
     }
 }
 
-/// Returns the operation that a request requires on its queue; `None` if the request names no queue.
-pub(super) fn of_queue(request: &QueueRequest) -> Option<(Operation, &str)> {
-    Some(match request {
-        QueueRequest::Create(NewQueue { queue, .. }) => (Operation::Create, queue),
-        QueueRequest::Alter { queue, .. }
-        | QueueRequest::Seek { queue, .. }
-        | QueueRequest::StartRedrive { queue, .. } => (Operation::Alter, queue),
+/// Checks that a client may send a request about queues.
+pub(super) async fn check_queue(broker: &Broker, identity: &Identity, request: &QueueRequest) -> Result<()> {
+    if broker.security.is_unlimited(identity) {
+        return Ok(());
+    }
+    let (operation, queue) = match request {
+        QueueRequest::Create(NewQueue { queue, topic, settings, .. }) => {
+            check_dead_letters(broker, identity, settings).await?;
+            let topic = Some(topic.as_str()).filter(|topic| !topic.is_empty());
+            return broker.authorize_queue_creation(identity, queue, topic).await;
+        }
+        QueueRequest::Alter { queue, settings } => {
+            check_dead_letters(broker, identity, settings).await?;
+            (Operation::Alter, queue)
+        }
+        QueueRequest::StartRedrive { queue, to, .. } => {
+            return broker.authorize_redrive(identity, queue, to.as_deref()).await;
+        }
+        QueueRequest::CancelRedrive { .. } => {
+            return broker.security.authorize(identity, Operation::Alter, &Resource::CLUSTER);
+        }
+        // It shows what the client may describe.
+        QueueRequest::List { .. } => return Ok(()),
+        QueueRequest::Seek { queue, .. } => (Operation::Alter, queue),
         QueueRequest::Delete { queue } | QueueRequest::Purge { queue } => (Operation::Delete, queue),
         QueueRequest::Describe { queue } | QueueRequest::ListRedrives { queue } => (Operation::Describe, queue),
         QueueRequest::Send { queue, .. } => (Operation::Write, queue),
@@ -111,54 +128,50 @@ pub(super) fn of_queue(request: &QueueRequest) -> Option<(Operation, &str)> {
         | QueueRequest::Nack { queue, .. }
         | QueueRequest::Extend { queue, .. }
         | QueueRequest::Peek { queue, .. } => (Operation::Read, queue),
-        QueueRequest::List { .. } | QueueRequest::CancelRedrive { .. } => return None,
-    })
+    };
+    broker.authorize_queue(identity, operation, queue).await
 }
 
-fn check_queue(broker: &Broker, identity: &Identity, request: &QueueRequest) -> Result<()> {
-    let authorize = |operation, resource| broker.security.authorize(identity, operation, &resource);
-    match request {
-        // A queue over a topic reads all of it.
-        QueueRequest::Create(NewQueue { topic, .. }) if !topic.is_empty() => {
-            authorize(Operation::Read, Resource::topic(topic))?;
-        }
-        QueueRequest::StartRedrive { to, .. } => broker.authorize_redrive(identity, to.as_deref())?,
-        QueueRequest::CancelRedrive { .. } => authorize(Operation::Alter, Resource::CLUSTER)?,
-        _ => {}
+async fn check_dead_letters(broker: &Broker, identity: &Identity, settings: &Named) -> Result<()> {
+    for (_, topic) in settings.iter().filter(|(name, _)| name == DEAD_LETTER) {
+        broker.authorize_dead_letters(identity, topic).await?;
     }
-    of_queue(request).map_or(Ok(()), |(operation, queue)| authorize(operation, Resource::queue(queue)))
+    Ok(())
 }
 
 fn check_cache(broker: &Broker, identity: &Identity, request: &CacheRequest) -> Result<()> {
-    let of_name = |operation, cache: &str, key: &[u8]| broker.authorize_entry(identity, operation, cache, key);
-    let of_id = |operation, cache: &u64, key: &[u8]| {
+    let of_name = |operation, cache: &str| broker.authorize_entries(identity, operation, cache, b"");
+    let of_key = |operation, cache: &u64, key: &[u8]| {
         let cache = broker.caches.by_id(*cache)?;
-        of_name(operation, cache.name().as_str(), key)
+        broker.authorize_entry(identity, operation, cache.name().as_str(), key)
     };
-    let with_prefix = |prefix: &[u8]| [prefix, EVERY_KEY].concat();
+    let of_prefix = |operation, cache: &u64, prefix: &[u8]| {
+        let cache = broker.caches.by_id(*cache)?;
+        broker.authorize_entries(identity, operation, cache.name().as_str(), prefix)
+    };
     match request {
-        CacheRequest::Create { cache, .. } => of_name(Operation::Create, cache, EVERY_KEY),
+        CacheRequest::Create { cache, .. } => of_name(Operation::Create, cache),
         // Opening gives no data, but creates a cache that is missing.
         CacheRequest::Open { cache } if broker.caches.describe(cache).is_ok() => Ok(()),
-        CacheRequest::Open { cache } => of_name(Operation::Create, cache, EVERY_KEY),
-        CacheRequest::Delete { cache } => of_name(Operation::Delete, cache, EVERY_KEY),
-        CacheRequest::Describe { cache } => of_name(Operation::Describe, cache, EVERY_KEY),
+        CacheRequest::Open { cache } => of_name(Operation::Create, cache),
+        CacheRequest::Delete { cache } => of_name(Operation::Delete, cache),
+        CacheRequest::Describe { cache } => of_name(Operation::Describe, cache),
         // It shows what the client may describe.
         CacheRequest::List { .. } => Ok(()),
-        CacheRequest::Get { cache, key } => of_id(Operation::Read, cache, key),
-        CacheRequest::MultiGet { cache, keys } => keys.iter().try_for_each(|key| of_id(Operation::Read, cache, key)),
+        CacheRequest::Get { cache, key } => of_key(Operation::Read, cache, key),
+        CacheRequest::MultiGet { cache, keys } => keys.iter().try_for_each(|key| of_key(Operation::Read, cache, key)),
         CacheRequest::Put { cache, key, .. }
         | CacheRequest::Remove { cache, key, .. }
-        | CacheRequest::Touch { cache, key, .. } => of_id(Operation::Write, cache, key),
+        | CacheRequest::Touch { cache, key, .. } => of_key(Operation::Write, cache, key),
         // The answer has the sum.
         CacheRequest::Add { cache, key, .. } => {
-            of_id(Operation::Write, cache, key)?;
-            of_id(Operation::Read, cache, key)
+            of_key(Operation::Write, cache, key)?;
+            of_key(Operation::Read, cache, key)
         }
         CacheRequest::Scan { cache, prefix, .. } | CacheRequest::Watch { cache, prefix, .. } => {
-            of_id(Operation::Read, cache, &with_prefix(prefix))
+            of_prefix(Operation::Read, cache, prefix)
         }
-        CacheRequest::Flush { cache } => of_id(Operation::Delete, cache, EVERY_KEY),
+        CacheRequest::Flush { cache } => of_prefix(Operation::Delete, cache, b""),
     }
 }
 

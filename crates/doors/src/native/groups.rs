@@ -8,12 +8,14 @@ use broker::{Beat, Broker, GroupStatus, ResetTo};
 use engine::groups::{Committer, GroupName, Identity, InstanceId, Join, MemberId, NO_LEADER_EPOCH};
 use engine::limits::GROUP_PARTITIONS_MAX;
 use engine::security::ResourceKind;
-use engine::{Error, PartitionId, Pattern, Result, TopicName, TopicPartition};
+use engine::{Error, PartitionId, Pattern, Result, Rule, TopicName, TopicPartition};
 use wire::groups::{
     ByTopic, CommittedOffset, GroupInfo, GroupPartition, GroupSummary, Heartbeat, MemberInfo, OffsetCommit,
     OffsetReset, Step,
 };
 use wire::{GroupRequest, GroupResponse, Response};
+
+use super::access;
 
 /// Maximum number of groups in one response to a list.
 const LIST_COUNT_MAX: u32 = 1000;
@@ -31,12 +33,12 @@ pub(super) fn wait_ms(request: &mut GroupRequest) -> Option<&mut u32> {
 /// Executes a request of the client at `peer`.
 pub(super) async fn answer(
     broker: &Arc<Broker>,
-    identity: &broker::Identity,
+    identity: &Arc<broker::Identity>,
     request: GroupRequest,
     peer: &str,
 ) -> Result<Response> {
     let response = match request {
-        GroupRequest::Heartbeat(heartbeat) => self::heartbeat(broker, heartbeat, peer).await?,
+        GroupRequest::Heartbeat(heartbeat) => self::heartbeat(broker, identity, heartbeat, peer).await?,
         GroupRequest::Commit(commit) => {
             self::commit(broker, commit).await?;
             GroupResponse::Committed
@@ -78,7 +80,12 @@ pub(super) async fn answer(
     Ok(Response::Group(response))
 }
 
-async fn heartbeat(broker: &Arc<Broker>, heartbeat: Heartbeat, peer: &str) -> Result<GroupResponse> {
+async fn heartbeat(
+    broker: &Arc<Broker>,
+    caller: &Arc<broker::Identity>,
+    heartbeat: Heartbeat,
+    peer: &str,
+) -> Result<GroupResponse> {
     let group = GroupName::parse(&heartbeat.group)?;
     let who = identity(&heartbeat.member, &heartbeat.instance)?;
     let turn = match heartbeat.step {
@@ -87,7 +94,7 @@ async fn heartbeat(broker: &Arc<Broker>, heartbeat: Heartbeat, peer: &str) -> Re
                 who,
                 client,
                 host: peer.to_owned(),
-                topics: patterns(&topics)?,
+                topics: patterns(broker, caller, &topics)?,
                 assignor,
                 session_timeout_ms,
                 rebalance_timeout_ms,
@@ -101,7 +108,7 @@ async fn heartbeat(broker: &Arc<Broker>, heartbeat: Heartbeat, peer: &str) -> Re
                 who,
                 epoch,
                 owned: owned.map(BTreeSet::from_iter),
-                topics: topics.map(|topics| patterns(&topics)).transpose()?,
+                topics: topics.map(|topics| patterns(broker, caller, &topics)).transpose()?,
                 session_timeout_ms: None,
                 wait: Duration::from_millis(wait_ms.into()).min(WAIT_MAX),
             };
@@ -141,11 +148,28 @@ fn identity(member: &str, instance: &str) -> Result<Identity> {
     Ok(Identity { member: MemberId::parse(member)?, instance })
 }
 
-fn patterns(topics: &[String]) -> Result<Vec<Pattern>> {
+fn patterns(broker: &Arc<Broker>, caller: &Arc<broker::Identity>, topics: &[String]) -> Result<Vec<Pattern>> {
     if topics.is_empty() {
         return Err(Error::invalid("a member must subscribe to at least one topic or pattern"));
     }
-    topics.iter().map(|topic| Pattern::parse(topic)).collect()
+    let readable =
+        |pattern| if broker.security.is_unlimited(caller) { pattern } else { readable(broker, caller, pattern) };
+    topics.iter().map(|topic| Pattern::parse(topic).map(readable)).collect()
+}
+
+/// Returns a pattern that takes only the topics that a client may read, unless it names one topic.
+fn readable(broker: &Arc<Broker>, caller: &Arc<broker::Identity>, pattern: Pattern) -> Pattern {
+    if matches!(pattern, Pattern::Topic(_)) {
+        return pattern;
+    }
+    let text = pattern.as_str().to_owned();
+    let whose = caller.to_string();
+    let caller = caller.clone();
+    let broker = Arc::downgrade(broker);
+    Pattern::Rule(Rule::new(&text, &whose, move |topic| {
+        let may_read = |broker: Arc<Broker>| access::may_read(&broker, &caller, topic);
+        pattern.matches(topic) && broker.upgrade().is_some_and(may_read)
+    }))
 }
 
 fn partitions(topics: &ByTopic<PartitionId>) -> Result<Vec<TopicPartition>> {

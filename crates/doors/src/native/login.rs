@@ -11,7 +11,7 @@ use wire::Response;
 /// Host of a peer without an address, which is on this machine.
 const LOCAL_HOST: &str = "127.0.0.1";
 
-/// Mechanism of a login with a token, which is its only message.
+/// Mechanism of programs of the broker's own user: see [`Sasl::begin_administrator`].
 const TOKEN: &str = "TOKEN";
 
 /// State of the login of a connection.
@@ -63,6 +63,13 @@ impl Login {
         }
     }
 
+    /// A login that begins ends the one before, even if it fails.
+    fn log_out(&self) {
+        self.step.replace(Step::Out);
+        let anonymous = Identity::anonymous(self.identity.borrow().host());
+        self.identity.replace(Arc::new(anonymous));
+    }
+
     /// Handles one message of a login. No other request of the connection comes in between.
     pub(super) async fn advance(
         &self,
@@ -72,14 +79,12 @@ impl Login {
         message: &[u8],
     ) -> Result<Response> {
         let source = LoginSource { door: Door::Native, address: peer.address.map(|at| at.ip()) };
-        if mechanism == TOKEN {
-            let identity = broker.security.authenticate_token(message, source).await?;
-            self.identity.replace(Arc::new(identity));
-            self.step.replace(Step::In);
-            return Ok(Response::Login { is_done: true, message: Vec::new() });
+        if !matches!(&*self.step.borrow(), Step::Waiting(begun, _) if *begun == mechanism) {
+            self.log_out();
         }
         let sasl = match self.step.take() {
-            Step::Waiting(begun, sasl) if begun == mechanism => sasl,
+            Step::Waiting(_, sasl) => sasl,
+            _ if mechanism == TOKEN => Sasl::begin_administrator(),
             _ => Sasl::begin(&mechanism).ok_or_else(|| unknown_mechanism(&mechanism))?,
         };
         let (is_done, message) = match sasl.advance(&broker.security, source, message).await? {
@@ -87,10 +92,9 @@ impl Login {
                 self.step.replace(Step::Waiting(mechanism, sasl));
                 (false, challenge)
             }
-            SaslStep::Done(user, answer) => {
-                tracing::debug!(%user, address = %source, "logged in");
-                let identity = Identity::new(user, [], self.identity.borrow().host());
-                self.identity.replace(Arc::new(identity));
+            SaslStep::Done(identity, answer) => {
+                tracing::debug!(user = %identity.user(), address = %source, "logged in");
+                self.identity.replace(identity);
                 self.step.replace(Step::In);
                 (true, answer)
             }

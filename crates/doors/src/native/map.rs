@@ -217,9 +217,7 @@ impl NativeHandler {
         let is_alone =
             matches!(request, QueueRequest::Create(_) | QueueRequest::Alter { .. } | QueueRequest::Delete { .. });
         let work = async move {
-            if let Some((operation, queue)) = access::of_queue(&request) {
-                broker.authorize_queue(&identity, operation, queue).await?;
-            }
+            access::check_queue(&broker, &identity, &request).await?;
             let answer = queues::answer(&broker, &identity, &shared.held, &room, request);
             match turn {
                 Some(turn) => turn.wait(answer).await,

@@ -134,15 +134,15 @@ pub(super) static RPCS: &[Rpc] = rpcs! {
         "DetachSubscription" => subscriptions::detach, |r| vec![Need::on(Operation::Alter, &r.subscription)];
     }
     "google.pubsub.v1.Subscriber" {
-        "CreateSubscription" => subscriptions::create, |r| vec![Need::on(Operation::Create, &r.name), Need::on(Operation::Read, &r.topic)];
+        "CreateSubscription" => subscriptions::create, access::of_new_subscription;
         "GetSubscription" => subscriptions::get, |r| vec![Need::on(Operation::Describe, &r.subscription)];
-        "UpdateSubscription" => subscriptions::update, |r| vec![Need::on(Operation::Alter, r.subscription.as_ref().map_or("", |it| &it.name))];
+        "UpdateSubscription" => subscriptions::update, |r| r.subscription.as_ref().map(access::of_altered_subscription).unwrap_or_default();
         "ListSubscriptions" => subscriptions::list, |_| Vec::new();
         "DeleteSubscription" => subscriptions::delete, |r| vec![Need::on(Operation::Delete, &r.subscription)];
         "ModifyAckDeadline" => pull::modify_deadline, |r| vec![Need::on(Operation::Read, &r.subscription)];
         "Acknowledge" => pull::acknowledge, |r| vec![Need::on(Operation::Read, &r.subscription)];
         "Pull" => pull::pull, |r| vec![Need::on(Operation::Read, &r.subscription)];
-        "ModifyPushConfig" => subscriptions::modify_push, |r| vec![Need::on(Operation::Alter, &r.subscription)];
+        "ModifyPushConfig" => subscriptions::modify_push, |r| vec![Need::on(Operation::Alter, &r.subscription), Need::on(Operation::Read, &r.subscription)];
         "GetSnapshot" => snapshots::get, |r| vec![Need::on(Operation::Describe, &r.snapshot)];
         "ListSnapshots" => snapshots::list, |_| vec![Need::Cluster(Operation::Describe)];
         "CreateSnapshot" => snapshots::create, |r| vec![Need::on(Operation::Create, &r.name), Need::on(Operation::Read, &r.subscription)];
@@ -152,15 +152,15 @@ pub(super) static RPCS: &[Rpc] = rpcs! {
     }
     "google.pubsub.v1.SchemaService" {
         "CreateSchema" => schemas::create, |r| vec![Need::On(Operation::Create, format!("{}/schemas/{}", r.parent, r.schema_id))];
-        "GetSchema" => schemas::get, |r| vec![Need::on(Operation::Describe, &r.name)];
+        "GetSchema" => schemas::get, |r| vec![Need::on(Operation::Describe, access::without_revision(&r.name))];
         "ListSchemas" => schemas::list, |_| vec![Need::Cluster(Operation::Describe)];
-        "ListSchemaRevisions" => schemas::list_revisions, |r| vec![Need::on(Operation::Describe, &r.name)];
-        "CommitSchema" => schemas::commit, |r| vec![Need::on(Operation::Alter, &r.name)];
-        "RollbackSchema" => schemas::roll_back, |r| vec![Need::on(Operation::Alter, &r.name)];
-        "DeleteSchemaRevision" => schemas::delete_revision, |r| vec![Need::on(Operation::Delete, without_revision(&r.name))];
-        "DeleteSchema" => schemas::delete, |r| vec![Need::on(Operation::Delete, &r.name)];
+        "ListSchemaRevisions" => schemas::list_revisions, |r| vec![Need::on(Operation::Describe, access::without_revision(&r.name))];
+        "CommitSchema" => schemas::commit, |r| vec![Need::on(Operation::Alter, access::without_revision(&r.name))];
+        "RollbackSchema" => schemas::roll_back, |r| vec![Need::on(Operation::Alter, access::without_revision(&r.name))];
+        "DeleteSchemaRevision" => schemas::delete_revision, |r| vec![Need::on(Operation::Delete, access::without_revision(&r.name))];
+        "DeleteSchema" => schemas::delete, |r| vec![Need::on(Operation::Delete, access::without_revision(&r.name))];
         "ValidateSchema" => schemas::validate, |_| Vec::new();
-        "ValidateMessage" => schemas::validate_message, |_| Vec::new();
+        "ValidateMessage" => schemas::validate_message, access::of_validated_message;
     }
     "google.iam.v1.IAMPolicy" {
         "SetIamPolicy" => policies::set, |_| vec![Need::Cluster(Operation::Alter)];
@@ -205,11 +205,6 @@ where
     }
     let answer = function(ask, request).await?;
     Ok(memory.work(answer.encoded_len(), || Encoded::new(&answer)).await)
-}
-
-/// Returns the name of a schema whose name may have a revision, `NAME@REVISION`.
-fn without_revision(name: &str) -> &str {
-    name.split('@').next().unwrap_or(name)
 }
 
 /// Decodes the request of a function.

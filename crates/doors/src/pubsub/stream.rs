@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use broker::{FREE_BYTES, Receipt, Receive};
+use broker::{FREE_BYTES, Identity, Receipt, Receive};
 use engine::queue::QueueDefinition;
 use engine::security::Operation;
 use parking_lot::Mutex;
@@ -200,6 +200,7 @@ fn deadline_ms(seconds: i32) -> Result<u64> {
 /// State that both halves of a stream share.
 struct Dialogue {
     door: Arc<Door>,
+    identity: Arc<Identity>,
     queue: Arc<QueueDefinition>,
     stream: Arc<Stream>,
     address: IpAddr,
@@ -234,6 +235,7 @@ pub(super) async fn open(ask: Ask, mut messages: Messages) -> Result<mpsc::Recei
     }
     let dialogue = Dialogue {
         door: ask.door.clone(),
+        identity: ask.identity.clone(),
         queue,
         stream,
         address: ask.address,
@@ -312,6 +314,12 @@ impl Dialogue {
         Ok(())
     }
 
+    /// Checks that the client may still read the subscription.
+    async fn authorize(&self) -> Result<()> {
+        let queue = self.queue.name.as_str();
+        Ok(self.door.broker.authorize_queue(&self.identity, Operation::Read, queue).await?)
+    }
+
     async fn hear(&self, request: &StreamingPullRequest) -> Result<()> {
         let deadlines = &request.modify_deadline_seconds;
         if request.modify_deadline_ack_ids.len() != deadlines.len() {
@@ -323,6 +331,7 @@ impl Dialogue {
             }
             return Ok(());
         }
+        self.authorize().await?;
         let done: Vec<(String, Settlement)> =
             request.ack_ids.iter().map(|ack_id| (ack_id.clone(), Settlement::Done)).collect();
         let modified = request.modify_deadline_ack_ids.iter().zip(deadlines);
@@ -362,11 +371,17 @@ impl Dialogue {
                 lease_ms: Some(lease_ms),
                 wait: HEARTBEAT,
             };
+            self.authorize().await?;
             let deliveries = match self.door.receive(&self.queue, &receive).await {
                 Ok(deliveries) => deliveries,
                 Err(error) if error.kind == engine::ErrorKind::NotFound => return Err(missing()),
                 Err(error) => return Err(error.into()),
             };
+            // The permission may have ended while no message came.
+            if let Err(refusal) = self.authorize().await {
+                self.put_back(deliveries).await?;
+                return Err(refusal);
+            }
             if deliveries.is_empty() && !self.hears_heartbeats {
                 continue;
             }
@@ -375,8 +390,7 @@ impl Dialogue {
                 bytes => match memory.take(Some(self.address), bytes, ROOM_WAIT).await {
                     Ok(held) => Some(held),
                     Err(error) if error.kind == engine::ErrorKind::Busy => {
-                        let received = deliveries.into_iter().map(|delivery| delivery.received).collect();
-                        self.door.broker.queues.untake(self.queue.name.as_str(), received).await?;
+                        self.put_back(deliveries).await?;
                         tokio::time::sleep(LOOK_AGAIN).await;
                         continue;
                     }
@@ -391,6 +405,11 @@ impl Dialogue {
             let encoded = memory.work(answer.encoded_len(), || Encoded::charged(&answer, held)).await;
             place.send(Ok(encoded));
         }
+    }
+
+    async fn put_back(&self, deliveries: Vec<Delivery>) -> Result<()> {
+        let received = deliveries.into_iter().map(|delivery| delivery.received).collect();
+        Ok(self.door.broker.queues.untake(self.queue.name.as_str(), received).await?)
     }
 
     async fn send(&self, answer: StreamingPullResponse) {

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use broker::{Broker, Identity, Permit};
+use engine::TopicName;
 use engine::security::{Operation, Resource, ResourceKind};
 use smallvec::SmallVec;
 
@@ -16,15 +17,11 @@ use super::connection::{DATABASES, Door, Session};
 use super::errors::{Done, Fail};
 use super::names::{self, stream_topic, topic_of};
 
-/// Names of a whole database, and of all topics: only a pattern that covers all of them covers these.
-const EVERY_KEY: &[u8] = b"*";
-const EVERY_TOPIC: &str = "*";
 const NO_KEY: &str = "NOPERM this user has no permissions to access one of the keys used as arguments";
 const NO_CHANNEL: &str = "NOPERM this user has no permissions to access one of the channels used as arguments";
 /// Commands that read all their keys and write only the one that has this number among them.
-const READING_OTHERS: [(&str, usize); 9] = [
+const READING_OTHERS: [(&str, usize); 8] = [
     ("BITOP", 0),
-    ("COPY", 1),
     ("SDIFFSTORE", 0),
     ("SINTERSTORE", 0),
     ("SUNIONSTORE", 0),
@@ -118,13 +115,56 @@ struct Asked<'a> {
     database: usize,
 }
 
+/// Options of XADD, which precede the id of the entry.
+#[derive(Default)]
+struct AddOptions {
+    /// `true` if the stream must exist.
+    is_existing: bool,
+    /// `true` if the stream loses old entries.
+    trims: bool,
+}
+
+impl AddOptions {
+    fn of(args: &[&[u8]]) -> Self {
+        let mut options = Self::default();
+        let mut rest = args.get(2..).unwrap_or_default();
+        loop {
+            rest = match rest {
+                [word, rest @ ..] if word.eq_ignore_ascii_case(b"NOMKSTREAM") => {
+                    options.is_existing = true;
+                    rest
+                }
+                [word, rest @ ..] if word.eq_ignore_ascii_case(b"MAXLEN") || word.eq_ignore_ascii_case(b"MINID") => {
+                    options.trims = true;
+                    match rest {
+                        [b"=" | b"~", _, rest @ ..] | [_, rest @ ..] => rest,
+                        [] => rest,
+                    }
+                }
+                [word, _, rest @ ..] if word.eq_ignore_ascii_case(b"LIMIT") => rest,
+                _ => return options,
+            };
+        }
+    }
+}
+
 impl Door {
     /// Checks that the client may run a command.
     pub(super) fn authorize(&self, session: &Session, command: &'static Command, args: &[&[u8]]) -> Done {
         if self.broker.security.is_unlimited(&session.identity.borrow()) {
             return Ok(());
         }
-        let database = session.transaction.as_ref().map_or(session.database, |transaction| transaction.database());
+        let Some(transaction) = &session.transaction else {
+            return self.authorize_in(session, session.database, command, args);
+        };
+        if command.name == "EXEC" {
+            // Permissions may have changed since the commands were queued.
+            transaction.each(|database, command, args| self.authorize_in(session, database, command, args))?;
+        }
+        self.authorize_in(session, transaction.database(), command, args)
+    }
+
+    fn authorize_in(&self, session: &Session, database: usize, command: &'static Command, args: &[&[u8]]) -> Done {
         let asked = Asked { door: self, session, command, args, database };
         match command.needs(args) {
             Needs::Nothing | Needs::OfPart(_) => Ok(()),
@@ -147,25 +187,58 @@ impl Asked<'_> {
                 _ => self.whole(database, Operation::Describe),
             };
         };
+        if matches!(self.command.name, "COPY" | "RENAME" | "RENAMENX" | "MOVE") {
+            return self.transfer(&keys);
+        }
         let written = READING_OTHERS.iter().find(|(name, _)| *name == self.command.name).map(|(_, written)| *written);
-        let returns = self.command.returns_changed_data(self.args) || SHOWING.contains(&self.command.name);
-        let destination = keys::other_database(self.args).unwrap_or(database);
+        let shows = match self.command.name {
+            "ZADD" => self.args.iter().skip(2).any(|arg| arg.eq_ignore_ascii_case(b"INCR")),
+            name => SHOWING.contains(&name) || self.command.returns_changed_data(self.args),
+        };
         for (at, key) in keys.iter().enumerate() {
             let is_written = self.command.is_write && written.is_none_or(|written| written == at);
-            let database = if self.command.name == "COPY" && at == 1 { destination } else { database };
-            if !is_written || returns {
+            // Moving a member tells whether the first set has it.
+            if !is_written || shows || self.command.name == "SMOVE" && at == 0 {
                 self.key(database, key, Operation::Read)?;
             }
             if is_written {
                 self.key(database, key, Operation::Write)?;
             }
         }
-        if self.command.name == "MOVE"
-            && let [key] = keys[..]
+        Ok(())
+    }
+
+    /// Checks a command that gives a key another name or database, or copies it. A stream takes its entries along.
+    fn transfer(&self, keys: &[&[u8]]) -> Done {
+        let [from, others @ ..] = keys else { return Ok(()) };
+        let to = others.first().unwrap_or(from);
+        let database = self.database;
+        let destination = keys::other_database(self.args).unwrap_or(database);
+        self.key(database, from, Operation::Read)?;
+        if self.command.name != "COPY" {
+            self.key(database, from, Operation::Write)?;
+        }
+        self.key(destination, to, Operation::Write)?;
+        let has_topic = |topic: &TopicName| self.door.broker.has_topic(topic.as_str());
+        if let Ok(from) = stream_topic(database, from)
+            && has_topic(&from)
         {
-            self.key(destination, key, Operation::Write)?;
+            self.require(Operation::Read, &Resource::topic(from.as_str()), NO_KEY)?;
+            // The command itself refuses a key that cannot be a topic.
+            if let Ok(to) = stream_topic(destination, to) {
+                self.require(Operation::Write, &Resource::topic(to.as_str()), NO_KEY)?;
+                self.create(&to)?;
+            }
         }
         Ok(())
+    }
+
+    /// Checks that the client may create a topic if it does not exist.
+    fn create(&self, topic: &TopicName) -> Done {
+        if self.door.broker.has_topic(topic.as_str()) {
+            return Ok(());
+        }
+        self.require(Operation::Create, &Resource::topic(topic.as_str()), NO_KEY)
     }
 
     /// Checks a command that reads other keys by patterns, of any database's keys.
@@ -189,14 +262,18 @@ impl Asked<'_> {
 
     /// Checks an operation on all keys of a database, and on the streams among them.
     fn whole(&self, database: usize, operation: Operation) -> Done {
-        self.run(operation, &Resource::new(ResourceKind::Cache, &name_of(database, EVERY_KEY)))?;
-        if operation == Operation::Delete { self.run(operation, &Resource::topic(EVERY_TOPIC)) } else { Ok(()) }
+        self.run(operation, &Resource::all(ResourceKind::Cache, &name_of(database, b"")))?;
+        if operation == Operation::Delete {
+            self.run(operation, &Resource::all(ResourceKind::Topic, ""))?;
+        }
+        Ok(())
     }
 
     fn streams(&self, operation: Operation) -> Done {
         let Named::These(keys) = self.command.keys(self.args) else { return Ok(()) };
+        let added = (self.command.name == "XADD").then(|| AddOptions::of(self.args));
         let is_creating = match self.command.name {
-            "XADD" => !self.args.iter().any(|arg| arg.eq_ignore_ascii_case(b"NOMKSTREAM")),
+            "XADD" => added.as_ref().is_some_and(|options| !options.is_existing),
             "XGROUP" => self.args.iter().any(|arg| arg.eq_ignore_ascii_case(b"MKSTREAM")),
             _ => false,
         };
@@ -205,8 +282,11 @@ impl Asked<'_> {
             let Ok(topic) = stream_topic(self.database, key) else { continue };
             let resource = Resource::topic(topic.as_str());
             self.require(operation, &resource, NO_KEY)?;
-            if is_creating && !self.door.broker.has_topic(topic.as_str()) {
-                self.require(Operation::Create, &resource, NO_KEY)?;
+            if added.as_ref().is_some_and(|options| options.trims) {
+                self.require(Operation::Delete, &resource, NO_KEY)?;
+            }
+            if is_creating {
+                self.create(&topic)?;
             }
         }
         Ok(())
@@ -277,6 +357,22 @@ mod tests {
     fn keys_are_named_after_their_databases() {
         assert_eq!(&name_of(0, b"a")[..], b"db0/a");
         assert_eq!(&name_of(15, b"\xff")[..], b"db15/\xff");
+    }
+
+    #[test]
+    fn options_of_an_entry_end_with_its_id() {
+        let of = |text: &str| {
+            let args: Vec<&[u8]> = text.split(' ').map(str::as_bytes).collect();
+            let AddOptions { is_existing, trims } = AddOptions::of(&args);
+            (is_existing, trims)
+        };
+        assert_eq!(of("XADD s * maxlen 5"), (false, false));
+        assert_eq!(of("XADD s 1-1 nomkstream 5"), (false, false));
+        assert_eq!(of("XADD s nomkstream * f v"), (true, false));
+        assert_eq!(of("XADD s maxlen 5 * f v"), (false, true));
+        assert_eq!(of("XADD s minid ~ 5 limit 9 nomkstream * f v"), (true, true));
+        assert_eq!(of("XADD s maxlen = 5 nomkstream * f v"), (true, true));
+        assert_eq!(of("XADD s maxlen"), (false, true));
     }
 
     #[test]

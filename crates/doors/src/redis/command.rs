@@ -72,7 +72,7 @@ pub(super) struct Command {
 }
 
 /// Commands that change data and return data that they change.
-const RETURNING: [&str; 22] = [
+const RETURNING: [&str; 24] = [
     "GETDEL",
     "GETEX",
     "GETSET",
@@ -89,6 +89,8 @@ const RETURNING: [&str; 22] = [
     "SPOP",
     "ZPOPMIN",
     "ZPOPMAX",
+    "BZPOPMIN",
+    "BZPOPMAX",
     "ZMPOP",
     "BZMPOP",
     "HGETDEL",

@@ -281,9 +281,8 @@ impl Door {
         }
         command.check_part(args)?;
         let is_let_in = match &*session.login.borrow() {
-            Login::NotNeeded => true,
+            Login::NotNeeded | Login::Done => self.broker.security.has_user_of(&session.identity.borrow()),
             Login::Needed => matches!(command.name, "AUTH" | "HELLO" | "QUIT" | "RESET"),
-            Login::Done => self.broker.security.has_user_of(&session.identity.borrow()),
         };
         if !is_let_in {
             return Err(Fail::new("NOAUTH Authentication required."));

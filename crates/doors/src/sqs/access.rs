@@ -79,13 +79,16 @@ impl Sqs {
                     _ => return Err(Failure::parameter("The request names no source.")),
                 };
                 let of_arn = |arn: &Option<Text<'_>>| Place::of_arn(arn.as_ref()?.as_str());
-                self.authorize_place(context, operation, of_arn(source)).await?;
+                let source = of_arn(source);
                 if operation != Operation::Alter {
-                    return Ok(());
+                    return self.authorize_place(context, operation, source).await;
                 }
+                let known_as = |place: Place| place.known_as(&self.default);
+                // The action itself refuses a source that names no queue.
+                let Some(source) = source.map(known_as) else { return Ok(()) };
                 let to = to.as_ref().map(Text::as_str).filter(|arn| !arn.is_empty()).and_then(Place::of_arn);
-                let to = to.map(|to| to.known_as(&self.default));
-                Ok(self.broker.authorize_redrive(identity, to.as_deref())?)
+                let to = to.map(known_as);
+                Ok(self.broker.authorize_redrive(identity, &source, to.as_deref()).await?)
             }
         }
     }

@@ -57,11 +57,12 @@ impl Sqs {
         }
         let mut attributes = Attributes::new(place.is_fifo());
         attributes.apply(&place, &self.default, given.iter().map(|(name, value)| (name, value.as_str())))?;
-        self.check_redrive(&place, &attributes, &given).await?;
+        self.check_redrive(context, &place, &attributes, &given).await?;
         add_tags(&mut attributes, &place, &request.tags.unwrap_or_default())?;
         let mut new = NewQueue::new(QueueName::parse(&known_as)?);
         new.settings = attributes.settings;
         new.notes = attributes.notes;
+        self.broker.authorize_queue_creation(&context.identity, &known_as, None).await?;
         match self.broker.queues.create(new).await {
             // Another client created the queue in the meantime.
             Err(error) if error.kind == ErrorKind::AlreadyExists => {
@@ -90,11 +91,18 @@ impl Sqs {
     }
 
     /// Checks that the given dead-letter queue exists and accepts messages of this queue.
-    async fn check_redrive(&self, place: &Place, set: &Attributes, given: &Map<'_, Text<'_>>) -> Result<()> {
+    async fn check_redrive(
+        &self,
+        context: &RequestContext<'_>,
+        place: &Place,
+        set: &Attributes,
+        given: &Map<'_, Text<'_>>,
+    ) -> Result<()> {
         let policy = given.iter().find(|(name, _)| *name == "RedrivePolicy").map(|(_, value)| value.as_str());
         let (Some(policy), Some(target)) = (policy, &set.settings.dead_letter) else {
             return Ok(());
         };
+        self.broker.authorize_dead_letters(&context.identity, target.as_str()).await?;
         let refused = |reason: &str| Failure::value("RedrivePolicy", policy, reason);
         let target = match self.broker.queues.get(target.as_str()).await {
             Err(error) if error.kind == ErrorKind::NotFound => {
@@ -232,7 +240,7 @@ impl Sqs {
         let pairs = || given.iter().map(|(name, value)| (name, value.as_str()));
         let mut preview = Attributes::of(&found.definition);
         preview.apply(&found.place, &self.default, pairs())?;
-        self.check_redrive(&found.place, &preview, given).await?;
+        self.check_redrive(context, &found.place, &preview, given).await?;
         self.alter(&found, |attributes| attributes.apply(&found.place, &self.default, pairs())).await
     }
 

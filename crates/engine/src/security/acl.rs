@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
-use super::resource::{ALL, Operations, covers};
+use super::resource::{ALL, Cover, Operations, cover, covers};
 use super::{Operation, Pattern, PatternKind, Resource, ResourceKind, RoleName, UserName};
 use crate::error::{Error, Result};
 use crate::limits::{ACL_NAME_BYTES_MAX, ACLS_BYTES_MAX, ACLS_MAX};
@@ -191,6 +191,16 @@ impl Verdict {
         self.denied = self.denied.with(other.denied);
     }
 
+    /// Returns the part of a verdict that counts for a resource of which a pattern covers this much: an entry that
+    /// allows has to cover all of it.
+    fn for_cover(self, cover: Cover) -> Self {
+        match cover {
+            Cover::Nothing => Self::default(),
+            Cover::Part => Self { allowed: Operations::NONE, ..self },
+            Cover::Whole => self,
+        }
+    }
+
     fn allows(self, operation: Operation) -> bool {
         self.allowed.contains(operation) && !self.denied.contains(operation)
     }
@@ -322,11 +332,11 @@ impl Rules {
             verdict.allowed = Operations::NONE;
         }
         for (matching, pattern, said) in &self.patterns {
-            if covers(*matching, pattern, resource.name) {
-                let is_named = *matching == PatternKind::Literal;
-                let allowed = if is_internal && !is_named { Operations::NONE } else { said.allowed };
-                verdict.add(Verdict { allowed, denied: said.denied });
+            let mut said = said.for_cover(cover(*matching, pattern, resource));
+            if is_internal && *matching != PatternKind::Literal {
+                said.allowed = Operations::NONE;
             }
+            verdict.add(said);
         }
         verdict.allows(operation)
     }
@@ -411,7 +421,8 @@ impl Acls {
         found
     }
 
-    /// Returns `true` if a client with these principals at a host may perform this operation.
+    /// Returns `true` if a client with these principals at a host may perform this operation. For all names with a
+    /// common beginning, this looks at every entry of the principals for the kind of resource.
     pub fn allow<'p>(
         &self,
         principals: impl IntoIterator<Item = &'p Principal>,
@@ -428,8 +439,16 @@ impl Acls {
             {
                 verdict.allowed = verdict.allowed.with(role.operations(resource.kind));
             }
-            let names = self.by_principal.get(principal).and_then(|kinds| kinds.get(&resource.kind));
-            for (entry, is_named) in names.into_iter().flat_map(|names| names.covering(resource.name)) {
+            let Some(names) = self.by_principal.get(principal).and_then(|kinds| kinds.get(&resource.kind)) else {
+                continue;
+            };
+            if resource.is_prefix() {
+                for (matching, name, entry) in names.iter() {
+                    verdict.add(entry.verdict(host).for_cover(cover(matching, name, resource)));
+                }
+                continue;
+            }
+            for (entry, is_named) in names.covering(resource.name) {
                 let mut said = entry.verdict(host);
                 if is_internal && !is_named {
                     said.allowed = Operations::NONE;

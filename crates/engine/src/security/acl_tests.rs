@@ -87,6 +87,50 @@ fn operations_bring_others_with_them() {
 }
 
 #[test]
+fn all_names_with_a_beginning_are_allowed_if_each_is() {
+    let may = |entries: &[&str], prefix: &str| {
+        let acls = acls(entries);
+        let resource = Resource::all(ResourceKind::Cache, prefix);
+        let said = acls.allow(&user("ann"), "h", Operation::Read, &resource);
+        let rules = acls.rules(&user("ann"), "h", ResourceKind::Cache).expect("few patterns");
+        assert_eq!(rules.allow(Operation::Read, &resource), said, "{entries:?}");
+        said
+    };
+    for (entry, prefix, wanted) in [
+        ("allow User:ann read cache * *", "db0/", true),
+        ("allow User:ann read cache db0/... *", "db0/", true),
+        ("allow User:ann read cache db0/... *", "db0/a", true),
+        ("allow User:ann read cache db0/a... *", "db0/", false),
+        // A name that looks like a pattern is one key.
+        ("allow User:ann read cache db0/* *", "db0/", false),
+        ("allow User:ann read cache db0/a *", "db0/a", false),
+        ("allow User:ann read cache ~db0/* *", "db0/", true),
+        ("allow User:ann read cache ~db* *", "db0/", true),
+        ("allow User:ann read cache ~db0/a* *", "db0/", false),
+        ("allow User:ann read cache ~db0/? *", "db0/", false),
+        ("allow User:ann read cache ~db0/[^x]* *", "db0/", false),
+        ("allow User:ann read cache ~*0/* *", "db0/", false),
+        ("allow User:ann write cache db0/... *", "db0/", false),
+    ] {
+        assert_eq!(may(&[entry], prefix), wanted, "{entry} {prefix}");
+    }
+    let all = "allow User:ann read cache * *";
+    for (denied, prefix, wanted) in [
+        ("deny User:ann read cache db0/secret *", "db0/", false),
+        ("deny User:ann read cache db0/secret *", "db0/public", true),
+        ("deny User:ann read cache db0/secret... *", "db0/s", false),
+        ("deny User:ann read cache db0/s... *", "db0/secret", false),
+        ("deny User:ann read cache ~*secret* *", "db0/", false),
+        ("deny User:ann read cache ~db0/?ecret *", "db0/", false),
+        ("deny User:ann read cache ~db1/?ecret *", "db0/", true),
+        ("deny User:ann write cache db0/secret *", "db0/", true),
+        ("deny User:ann read cache db0/secret 10.0.0.9", "db0/", true),
+    ] {
+        assert_eq!(may(&[all, denied], prefix), wanted, "{denied} {prefix}");
+    }
+}
+
+#[test]
 fn something_may_be_allowed_where_not_all_of_it_is_denied() {
     let may = |entries: &[&str]| acls(entries).allow_any(&user("ann"), "h", Operation::Write, ResourceKind::Topic);
     for (entries, wanted) in [

@@ -126,21 +126,34 @@ impl Operations {
     }
 }
 
-/// Resource that an operation acts on. The name has any bytes: those of a cache end with a key.
+/// Resource that an operation acts on, or all resources whose names have a common beginning. The name has any bytes:
+/// those of a cache end with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resource<'a> {
     pub kind: ResourceKind,
     pub name: &'a [u8],
+    /// `true` for all resources whose names begin with `name`.
+    is_prefix: bool,
 }
 
 impl<'a> Resource<'a> {
     /// Name of the only resource of its kind.
     pub const CLUSTER_NAME: &'static str = "cluster";
     pub const CLUSTER: Resource<'static> =
-        Resource { kind: ResourceKind::Cluster, name: Self::CLUSTER_NAME.as_bytes() };
+        Resource { kind: ResourceKind::Cluster, name: Self::CLUSTER_NAME.as_bytes(), is_prefix: false };
 
     pub fn new(kind: ResourceKind, name: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        Self { kind, name: name.as_ref() }
+        Self { kind, name: name.as_ref(), is_prefix: false }
+    }
+
+    /// Returns all resources of a kind whose names begin with `prefix`. An operation on them is allowed if it is
+    /// allowed on each name that there may be.
+    pub fn all(kind: ResourceKind, prefix: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
+        Self { kind, name: prefix.as_ref(), is_prefix: true }
+    }
+
+    pub(super) fn is_prefix(&self) -> bool {
+        self.is_prefix
     }
 
     pub fn topic(name: &'a str) -> Self {
@@ -162,7 +175,7 @@ impl<'a> Resource<'a> {
     /// Returns `true` for a topic in which the broker keeps state. An entry that allows has to name it literally, so
     /// that a user who may read all topics cannot read the state of others.
     pub(super) fn is_internal(&self) -> bool {
-        self.kind == ResourceKind::Topic && std::str::from_utf8(self.name).is_ok_and(is_internal)
+        self.kind == ResourceKind::Topic && !self.is_prefix && std::str::from_utf8(self.name).is_ok_and(is_internal)
     }
 }
 
@@ -218,6 +231,39 @@ impl Pattern {
                 (PatternKind::Prefix, PatternKind::Literal | PatternKind::Prefix) => other.name.starts_with(&self.name),
                 _ => false,
             }
+    }
+}
+
+/// Part of a resource that a pattern covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cover {
+    Nothing,
+    /// Some of the names with a common beginning, or of a glob pattern possibly none of them.
+    Part,
+    Whole,
+}
+
+/// Returns the part of a resource that a pattern covers.
+pub(super) fn cover(matching: PatternKind, pattern: &[u8], resource: &Resource<'_>) -> Cover {
+    let name = resource.name;
+    if !resource.is_prefix {
+        return if covers(matching, pattern, name) { Cover::Whole } else { Cover::Nothing };
+    }
+    let (start, is_whole) = match matching {
+        PatternKind::Literal if pattern == ALL.as_bytes() => return Cover::Whole,
+        PatternKind::Literal => (pattern, false),
+        PatternKind::Prefix => (pattern, true),
+        PatternKind::Glob => {
+            let start = glob::literal_start(pattern);
+            (start, &pattern[start.len()..] == ALL.as_bytes())
+        }
+    };
+    match is_whole && name.starts_with(start) {
+        true => Cover::Whole,
+        // A longer name has only some of those that a shorter one begins, and a glob pattern may match on.
+        false if start.starts_with(name) => Cover::Part,
+        false if matching == PatternKind::Glob && name.starts_with(start) => Cover::Part,
+        false => Cover::Nothing,
     }
 }
 

@@ -199,7 +199,7 @@ fn log_in(
             match found {
                 Ok(user) => {
                     client.about.lock().user = user.to_string();
-                    let logged_in = Identity::new(user, [], identity.borrow().host());
+                    let logged_in = Identity::with_password(user, identity.borrow().host());
                     identity.replace(Arc::new(logged_in));
                     peer.is_known.set(true);
                     if is_required {

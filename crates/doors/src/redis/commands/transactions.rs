@@ -115,6 +115,14 @@ impl Command {
 }
 
 impl Transaction {
+    /// Calls `each` with the database, the command and the arguments of each queued command.
+    pub(in crate::redis) fn each(&self, mut each: impl FnMut(usize, &'static Command, &[&[u8]]) -> Done) -> Done {
+        self.queued.iter().try_for_each(|queued| {
+            let args: Vec<&[u8]> = queued.args.iter().map(|arg| &**arg).collect();
+            each(queued.database, queued.command, &args)
+        })
+    }
+
     /// Returns the database that the next command will use.
     pub(in crate::redis) fn database(&self) -> usize {
         self.database

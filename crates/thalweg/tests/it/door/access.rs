@@ -196,6 +196,72 @@ async fn subscriptions_read_only_what_is_permitted() {
     until("the end of the subscription", async || one.next().await.is_err()).await;
 }
 
+/// A group assigns a member only what it may read, and says nothing of other topics.
+#[tokio::test]
+async fn patterns_of_group_members_take_only_what_is_permitted() {
+    let server = strict();
+    let admin = server.client("tcp").await;
+    for topic in ["open.a", "shut.a"] {
+        admin.publish(topic, Record::new(topic)).await.expect("published");
+    }
+    for entry in ["read topic open....", "all group g"] {
+        allow(&admin, entry).await;
+    }
+    let reader = try_connect(&server, "tcp", as_user("bob", "secret")).await.expect("it is right");
+    let mut member = within("a member", reader.consumer("g").topic(">").open()).await.expect("it joined");
+    let record = within("a record", member.next()).await.expect("a record");
+    assert_eq!(record.topic.to_string(), "open.a");
+    let text = command::on(&server, ["group", "describe", "g"]).ok();
+    assert!(text.contains("open.a") && !text.contains("shut.a"), "{text}");
+}
+
+/// Where only logins are required, deleting a user is all that ends its streams.
+#[tokio::test]
+async fn the_streams_of_a_deleted_user_end() {
+    let server = Server::with(&["auth=required", "users=root:r00t"]);
+    feed(&server, ["user", "add", "ann"], "pencil\n").ok();
+    let admin = server.client("tcp").await;
+    let ann = try_connect(&server, "tcp", as_user("ann", "pencil")).await.expect("it is right");
+    admin.create_topic("t", client::TopicSettings::default()).await.expect("created");
+    let mut one = within("a subscription", ann.subscribe("t").open()).await.expect("subscribed");
+    let mut all = within("a subscription", ann.subscribe(">").open()).await.expect("subscribed");
+    admin.publish("t", Record::new("v")).await.expect("published");
+    within("a record", one.next()).await.expect("a record");
+    within("a record", all.next()).await.expect("a record");
+    command::on(&server, ["user", "delete", "ann"]).ok();
+    until("the end of the subscription", async || one.next().await.is_err()).await;
+    until("the end of the other one", async || all.next().await.is_err()).await;
+    assert_eq!(ann.list_topics().await.expect_err("refused").kind, ErrorKind::Denied);
+}
+
+/// A queue neither publishes where its owner may not, nor gives what its owner may not read.
+#[tokio::test]
+async fn queues_reach_only_topics_and_queues_that_their_owner_may_use() {
+    let server = strict();
+    let admin = server.client("tcp").await;
+    admin.create_topic("orders", client::TopicSettings::default()).await.expect("created");
+    command::on(&server, ["queue", "create", "theirs"]).ok();
+    allow(&admin, "all queue mine...").await;
+    let put = |method: &str, queue: &str, body: &str| {
+        exchange(server.door("http"), method, &format!("/v1/queues/{queue}"), Some("bob:secret"), body).0
+    };
+    assert_eq!(put("PUT", "mine-a", r#"{"dead_letter":"orders"}"#), 403);
+    assert_eq!(put("PUT", "mine-a", r#"{"dead_letter":"theirs"}"#), 403);
+    assert_eq!(put("PUT", "mine-a", r#"{"topic":"orders"}"#), 403);
+    assert_eq!((put("PUT", "mine-a", "{}"), put("PUT", "mine-b", r#"{"dead_letter":"mine-a"}"#)), (201, 201));
+    assert_eq!(put("PUT", "mine-a", "{}"), 200, "it exists");
+    assert_eq!(put("PATCH", "mine-a", r#"{"dead_letter":"orders"}"#), 403);
+    // A queue with the name of a topic would read that.
+    allow(&admin, "all queue orders").await;
+    assert_eq!(put("PUT", "orders", "{}"), 403);
+    allow(&admin, "alter queue theirs").await;
+    let redrive = |from: &str, to: &str| put("POST", &format!("{from}/redrives"), &format!(r#"{{"to":"{to}"}}"#));
+    assert_eq!((redrive("theirs", "mine-a"), redrive("mine-a", "theirs")), (403, 403));
+    assert!([200, 201, 202].contains(&redrive("mine-a", "mine-b")));
+    allow(&admin, "read,write topic orders").await;
+    assert_eq!((put("PATCH", "mine-a", r#"{"dead_letter":"orders"}"#), put("PUT", "orders", "{}")), (200, 201));
+}
+
 /// Sends a request over HTTP with these credentials. Returns the status and the whole response; of an open stream its
 /// head.
 fn exchange(address: SocketAddr, method: &str, path: &str, credentials: Option<&str>, body: &str) -> (u16, String) {
@@ -325,6 +391,12 @@ async fn every_call_of_pubsub_requires_a_login_and_its_permission() {
             r#"{"type":"AVRO","definition":"{\"type\":\"record\",\"name\":\"r\",\"fields\":[]}"}"#,
         ),
         ("DELETE", "/v1/projects/shop/schemas/none".to_owned(), ""),
+        ("GET", "/v1/projects/shop/schemas/none@12345678".to_owned(), ""),
+        (
+            "POST",
+            "/v1/projects/shop/schemas:validateMessage".to_owned(),
+            r#"{"name":"projects/shop/schemas/none@12345678","message":"eA==","encoding":"JSON"}"#,
+        ),
         ("POST", format!("{topic}:setIamPolicy"), r#"{"policy":{}}"#),
         ("GET", format!("{topic}:getIamPolicy"), ""),
         ("DELETE", billing.to_owned(), ""),
@@ -344,6 +416,13 @@ async fn every_call_of_pubsub_requires_a_login_and_its_permission() {
     allow(&admin, "describe topic orders").await;
     assert!(permissions().contains("pubsub.topics.get") && !permissions().contains("pubsub.topics.publish"));
     assert!(call("GET", "/v1/projects/shop/topics", Some("bob:secret"), "").1.contains("orders"));
+    for entry in ["create queue dead", "read topic orders"] {
+        allow(&admin, entry).await;
+    }
+    let policy = r#""deadLetterPolicy":{"deadLetterTopic":"projects/shop/topics/orders"}"#;
+    let dead = &format!("{},{policy}}}", over.trim_end_matches('}'));
+    let subscribe = |body| call("PUT", "/v1/projects/shop/subscriptions/dead", Some("bob:secret"), body).0;
+    assert_eq!((subscribe(dead), subscribe(over)), (403, 200), "failed messages would be published");
     admin.set_member(bob(), role("admin"), true).await.expect("a member");
     assert!(permissions().contains("pubsub.topics.publish"));
     for (method, path, body) in &calls {

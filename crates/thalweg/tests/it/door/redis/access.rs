@@ -23,6 +23,10 @@ fn log_in(server: &Server, user: &str) -> Redis {
 
 /// Adds an entry, written `OPERATION,.. KIND NAME`; a name that ends with `...` is a prefix.
 async fn allow(client: &Client, principal: &str, entry: &str) {
+    add(client, principal, entry, true).await;
+}
+
+async fn add(client: &Client, principal: &str, entry: &str, is_allowed: bool) {
     let [operations, kind, name] = entry.split(' ').collect::<Vec<_>>()[..] else { panic!("three words: {entry}") };
     let prefix = name.strip_suffix("...");
     let matching = if prefix.is_some() { PatternKind::Prefix } else { PatternKind::Literal };
@@ -32,7 +36,7 @@ async fn allow(client: &Client, principal: &str, entry: &str) {
         principal: Principal::parse(principal).expect("a principal"),
         host: "*".to_owned(),
         operation: operation.parse::<Operation>().expect("an operation"),
-        is_allowed: true,
+        is_allowed,
     };
     client.create_acls(operations.split(',').map(acl).collect()).await.expect("added");
 }
@@ -121,6 +125,101 @@ async fn keys_and_channels_are_allowed_as_by_the_rules_of_redis() {
     assert!(bob.call("EXEC").starts_with("-EXECABORT"));
     assert_eq!(bob.call("SUBSCRIBE news.b"), "(subscribe news.b :1)");
     assert_eq!(log_in(&server, "admin").call("DBSIZE"), ":3");
+}
+
+/// Data moves under another name only for a user who may read it.
+#[tokio::test]
+async fn moved_and_copied_keys_require_reading_them() {
+    let server = strict();
+    let client = server.client("tcp").await;
+    for entry in ["write cache db0/...", "read cache db0/pub:...", "all cache db1/..."] {
+        allow(&client, "User:bob", entry).await;
+    }
+    let mut admin = log_in(&server, "admin");
+    for command in ["SET secret v", "ZADD z 1 m", "SADD s m", "XADD orders 1-1 a b"] {
+        admin.call(command);
+    }
+    let mut bob = log_in(&server, "bob");
+    for command in [
+        "RENAME secret pub:x",
+        "RENAMENX secret pub:x",
+        "COPY secret pub:x",
+        "MOVE secret 1",
+        "SMOVE s pub:s m",
+        "BZPOPMIN z 1",
+        "BZPOPMAX z 1",
+        "ZADD z INCR 0 m",
+    ] {
+        assert_eq!(bob.call(command), NO_KEY, "{command}");
+    }
+    assert_eq!(bob.call("ZADD z 2 m"), ":0");
+    for entry in ["read cache db0/...", "describe,delete topic orders", "all topic mine..."] {
+        allow(&client, "User:bob", entry).await;
+    }
+    for command in ["COPY orders mine", "RENAME orders mine", "MOVE orders 1"] {
+        assert_eq!(bob.call(command), NO_KEY, "{command}");
+    }
+    allow(&client, "User:bob", "read topic orders").await;
+    assert_eq!((bob.call("COPY orders mine"), bob.call("XRANGE mine - +")), (":1".into(), "((1-1 (a b)))".into()));
+    assert_eq!(bob.call("COPY orders other"), NO_KEY, "it would create a topic");
+    assert_eq!(bob.call("COPY mine orders REPLACE"), NO_KEY, "it would write to a topic");
+    assert_eq!((bob.call("RENAME secret pub:x"), bob.call("GET pub:x")), ("+OK".into(), "v".into()));
+}
+
+/// A denial of one key also denies what would show it among others.
+#[tokio::test]
+async fn commands_on_all_keys_require_each_of_them() {
+    let server = strict();
+    let client = server.client("tcp").await;
+    for entry in ["all cache db0/...", "all topic *"] {
+        allow(&client, "User:bob", entry).await;
+    }
+    let mut bob = log_in(&server, "bob");
+    for command in ["SET secret v", "RPUSH list secret"] {
+        bob.call(command);
+    }
+    assert_eq!(bob.call("SORT list BY nosort GET *"), "(v)");
+    add(&client, "User:bob", "all cache db0/secret", false).await;
+    for (command, name) in
+        [("KEYS *", "keys"), ("SCAN 0", "scan"), ("SORT list BY nosort GET *", "sort"), ("FLUSHDB", "flushdb")]
+    {
+        assert_eq!(bob.call(command), no_command(name), "{command}");
+    }
+    assert_eq!((bob.call("GET secret"), bob.call("LLEN list")), (NO_KEY.to_owned(), ":1".to_owned()));
+}
+
+#[tokio::test]
+async fn trimming_a_stream_requires_deleting_from_it() {
+    let server = strict();
+    let client = server.client("tcp").await;
+    allow(&client, "User:bob", "write topic logs").await;
+    let mut admin = log_in(&server, "admin");
+    assert_eq!(admin.call("XADD logs 1-1 a b"), "1-1");
+    let mut bob = log_in(&server, "bob");
+    for command in ["XADD logs MAXLEN 0 * a b", "XADD logs NOMKSTREAM MINID ~ 9 * a b", "XTRIM logs MAXLEN 0"] {
+        assert_eq!(bob.call(command), NO_KEY, "{command}");
+    }
+    assert_eq!(bob.call("XADD logs 2-1 maxlen 5"), "2-1", "a field may have the name of an option");
+    assert_eq!(bob.call("XADD fresh * nomkstream 5"), NO_KEY, "it would create a topic");
+    assert_eq!(admin.call("XLEN logs"), ":2");
+}
+
+/// Permissions are those of the moment at which a transaction runs.
+#[tokio::test]
+async fn a_transaction_does_not_outlive_its_permissions() {
+    let server = strict();
+    let client = server.client("tcp").await;
+    allow(&client, "User:bob", "write cache db0/k").await;
+    let mut bob = log_in(&server, "bob");
+    for (command, answer) in [("MULTI", "+OK"), ("SET k v", "+QUEUED"), ("EXEC", "(+OK)")] {
+        assert_eq!(bob.call(command), answer);
+    }
+    assert_eq!((bob.call("MULTI"), bob.call("SET k w")), ("+OK".into(), "+QUEUED".into()));
+    client.delete_acls(client::security::AclFilter::default()).await.expect("deleted");
+    let refused = bob.call("EXEC");
+    assert!(refused.starts_with("-EXECABORT") && refused.contains("NOPERM"), "{refused}");
+    assert_eq!(bob.call("EXEC"), "-ERR EXEC without MULTI");
+    assert_eq!(log_in(&server, "admin").call("GET k"), "v");
 }
 
 /// A stream is a topic, whichever command names it, and so is a channel that has a topic's name.
