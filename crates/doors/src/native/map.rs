@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use broker::{Attempt, Broker, FREE_BYTES, Fetched, Held, Identity, Permit, TopicStatus, Wakes};
 use bytes::BytesMut;
-use engine::security::ResourceKind;
+use engine::security::{Operation, Resource, ResourceKind};
 use engine::{Acks, Error, PartitionId, Pattern, RecordBatch, Result};
 use futures_util::FutureExt;
 use net::service::{self, Reply, once};
@@ -103,8 +103,15 @@ impl NativeHandler {
                     ))
                 })?;
                 let room = stream.connection.room.clone();
+                let reader = (broker.clone(), stream.connection.login.identity(), topic.clone());
                 let fetch = fetch(broker.clone(), room, topic, partition, offset, bytes_max, wait_ms);
-                later(async move { turn.wait(fetch).await })
+                later(async move {
+                    let answer = turn.wait(fetch).await?;
+                    // The permission may have ended while no record came.
+                    let (broker, identity, topic) = reader;
+                    broker.security.authorize(&identity, Operation::Read, &Resource::topic(&topic))?;
+                    Ok(answer)
+                })
             }
             Request::TopicCreate { topic, settings } => {
                 let broker = broker.clone();
@@ -171,8 +178,15 @@ impl NativeHandler {
                          use another connection"
                     ))
                 })?;
+                let again = Request::Cache(request.clone());
+                let identity = stream.connection.login.identity();
                 let watch = caches::watch(broker.clone(), request);
-                later(async move { turn.wait(watch).await })
+                let broker = broker.clone();
+                later(async move {
+                    let answer = turn.wait(watch).await?;
+                    access::check(&broker, &identity, &again)?;
+                    Ok(answer)
+                })
             }
             Request::Cache(request) => {
                 let room = &stream.connection.room;
@@ -218,11 +232,19 @@ impl NativeHandler {
             matches!(request, QueueRequest::Create(_) | QueueRequest::Alter { .. } | QueueRequest::Delete { .. });
         let work = async move {
             access::check_queue(&broker, &identity, &request).await?;
+            let waits_at = match (&turn, &request) {
+                (Some(_), QueueRequest::Receive(receive)) => Some(receive.queue.clone()),
+                _ => None,
+            };
             let answer = queues::answer(&broker, &identity, &shared.held, &room, request);
-            match turn {
-                Some(turn) => turn.wait(answer).await,
-                None => answer.await,
+            let answer = match turn {
+                Some(turn) => turn.wait(answer).await?,
+                None => answer.await?,
+            };
+            if let Some(queue) = waits_at {
+                broker.authorize_queue(&identity, Operation::Read, &queue).await?;
             }
+            Ok(answer)
         };
         Ok(if is_alone { alone(work) } else { later(work) })
     }

@@ -12,7 +12,7 @@ use wire::security::SecurityRequest;
 use wire::{CacheRequest, GroupRequest, QueueRequest, Request, Response};
 
 use crate::support::command::{self, feed};
-use crate::support::raw::{Raw, batch, subscribe};
+use crate::support::raw::{Incoming, Raw, batch, subscribe};
 use crate::support::server::{PATIENCE, Server, program, until, within};
 
 const STRICT: [&str; 4] = ["auth=required", "authorization=true", "users=bob:secret,root:r00t", "super_users=root"];
@@ -213,6 +213,43 @@ async fn patterns_of_group_members_take_only_what_is_permitted() {
     assert_eq!(record.topic.to_string(), "open.a");
     let text = command::on(&server, ["group", "describe", "g"]).ok();
     assert!(text.contains("open.a") && !text.contains("shut.a"), "{text}");
+}
+
+/// A request that waits for data gets none once the permission has ended.
+#[tokio::test]
+async fn waiting_requests_end_with_their_permission() {
+    let server = strict();
+    let admin = server.client("tcp").await;
+    admin.create_topic("t", client::TopicSettings::default()).await.expect("created");
+    command::on(&server, ["queue", "create", "q"]).ok();
+    for entry in ["read topic t", "read queue q"] {
+        allow(&admin, entry).await;
+    }
+    let mut raw = Raw::open(server.address).await;
+    let login = Request::Login { mechanism: "PLAIN".to_owned(), message: b"\0bob\0secret".to_vec() };
+    assert!(matches!(raw.call(&login).await, Response::Login { is_done: true, .. }));
+    let fetch = Request::Fetch { topic: "t".to_owned(), partition: 0, offset: 0, bytes_max: 100, wait_ms: 30_000 };
+    let receive = wire::queues::Receive {
+        queue: "q".to_owned(),
+        count_max: 1,
+        bytes_max: 100,
+        lease_ms: None,
+        wait_ms: 30_000,
+        outlives_connection: false,
+    };
+    raw.send(&fetch).await;
+    raw.send(&Request::Queue(QueueRequest::Receive(receive))).await;
+    // The answer to a later request comes once the others wait.
+    assert!(matches!(raw.call(&Request::Ping).await, Response::Pong));
+    admin.delete_acls(Default::default()).await.expect("deleted");
+    admin.publish("t", Record::new("secret")).await.expect("published");
+    admin.queue("q").send(client::OutMessage::new("secret")).await.expect("sent");
+    for _ in 0..2 {
+        let answer = raw.incoming().await;
+        let is_denied =
+            matches!(&answer, Incoming::Answer(_, Response::Error(error)) if error.kind == ErrorKind::Denied);
+        assert!(is_denied, "{answer:?}");
+    }
 }
 
 /// Where only logins are required, deleting a user is all that ends its streams.
