@@ -33,6 +33,7 @@ SCENARIOS = {
     "one-in-flight": {"records": 10_000, "bytes": 1036, "batch": 1, "figures": END_TO_END + PRODUCER + MEMORY},
     "paced": {"records": 10_000, "bytes": 1036, "batch": 1, "figures": PRODUCER + MEMORY},
     "1m-1kb": {"records": 1_000_000, "bytes": 1024, "batch": 64, "figures": RATES + MEMORY},
+    "follow-1kb": {"records": 1_000_000, "bytes": 1024, "batch": 64, "figures": RATES + MEMORY},
     "3m-100b": {"records": 3_000_000, "bytes": 100, "batch": 512, "figures": RATES + MEMORY},
 }
 RATE_PER_S = 1000
@@ -71,7 +72,7 @@ def commands(options, name):
     records = max(int(scenario["records"] * options.scale), 100)
     size = ["--record-bytes", scenario["bytes"]]
     shape = ["--batch", scenario["batch"], "--in-flight", 1 if name == "one-in-flight" else IN_FLIGHT]
-    consumer = {"one-in-flight": "together", "paced": "none"}.get(name, "after")
+    consumer = {"one-in-flight": "together", "follow-1kb": "together", "paced": "none"}.get(name, "after")
     rate = ["--rate", RATE_PER_S] if name == "paced" else []
     folder = ["--dir", options.dir] if options.dir else []
     # Each run has its own folder.

@@ -6,6 +6,8 @@ whole milliseconds are converted to microseconds, with the same precision.
 """
 
 import argparse
+import contextlib
+import datetime
 import json
 import os
 import re
@@ -19,15 +21,20 @@ sys.path.insert(0, os.path.dirname(HERE))
 
 import peer  # noqa: E402
 
-# Number of records, and bytes of each. One in flight uses EndToEndLatency, the others ProducerPerformance.
+# Number of records, and bytes of each. One in flight uses EndToEndLatency, the others ProducerPerformance. In the mode
+# follow-1kb, ConsumerPerformance reads while it writes.
 MODES = {
     "one-in-flight": (10_000, 1036),
     "paced": (10_000, 1036),
     "pipelined": (10_000, 1036),
     "1m-1kb": (1_000_000, 1024),
+    "follow-1kb": (1_000_000, 1024),
     "3m-100b": (3_000_000, 100),
 }
 TOPIC = "bench"
+# Milliseconds between two reports of ConsumerPerformance, and those that it waits for the first record.
+REPORT_MS = 100
+FIRST_RECORD_MS = 60_000
 PRODUCED = re.compile(
     r"^(?P<records>\d+) (?P<steady>steady state )?records sent, (?P<per_s>[\d.]+) records/sec .*?"
     r"(?P<mean>[\d.]+) ms avg latency, (?P<max>[\d.]+) ms max latency, (?P<p50>\d+) ms 50th, (?P<p95>\d+) ms 95th, "
@@ -62,17 +69,27 @@ def read_arguments():
     if options.mode == "one-in-flight":
         # EndToEndLatency contains producer and consumer, and has no warm-up.
         options.consumer, options.warm_up = "together", 0
+    elif options.mode == "follow-1kb":
+        options.consumer = "together"
     elif options.mode == "paced":
         options.consumer = "none"
     return options
 
 
-def tool(name, *arguments):
+def start_tool(name, *arguments):
     command = [os.path.join(HERE, "java.sh"), f"org.apache.kafka.tools.{name}", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        peer.fail(f"{name} ended with {done.returncode}: {done.stdout}{done.stderr}")
-    return done.stdout
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def output(process):
+    out, errors = process.communicate()
+    if process.returncode != 0:
+        peer.fail(f"{' '.join(process.args)} ended with {process.returncode}: {out}{errors}")
+    return out
+
+
+def tool(name, *arguments):
+    return output(start_tool(name, *arguments))
 
 
 def found(pattern, text, name):
@@ -136,6 +153,55 @@ def consume(options, server):
     }
 
 
+@contextlib.contextmanager
+def following(options, server):
+    """Runs a consumer alongside. Yields a dictionary that has its figures after the block."""
+    count = options.records + options.warm_up
+    consumer = start_tool(
+        "ConsumerPerformance", "--topic", TOPIC, "--num-records", count, "--bootstrap-server", server, "--hide-header",
+        "--show-detailed-stats", "--reporting-interval", REPORT_MS, "--timeout", FIRST_RECORD_MS,
+    )
+    figures = {}
+    try:
+        await_member(server, consumer)
+        yield figures
+        figures.update(followed(options, output(consumer)))
+    finally:
+        peer.stop(consumer)
+
+
+def await_member(server, consumer):
+    """Waits until the consumer has joined its group, so that it misses no time of the producer."""
+    while "perf-consumer" not in (groups := tool("consumer.group.ConsumerGroupCommand", "--list", "--bootstrap-server", server)):
+        if consumer.poll() is not None:
+            peer.fail(f"ConsumerPerformance ended with {consumer.returncode}; groups: {groups}")
+
+
+def followed(options, out):
+    """Returns the figures of a consumer without the records of the warm-up, from its reports over time."""
+    reports = []
+    for line in out.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        with contextlib.suppress(ValueError, IndexError):
+            reports.append((datetime.datetime.strptime(cells[0], "%Y-%m-%d %H:%M:%S:%f"), int(cells[4])))
+    counted = [report for report in reports if report[1] >= options.warm_up]
+    if len(counted) < 2:
+        peer.fail(f"ConsumerPerformance printed too few reports: {out}")
+    (begin, first), (end, last) = counted[0], counted[-1]
+    seconds = (end - begin).total_seconds()
+    per_s = (last - first) / seconds
+    # The last report comes before the last records; without them the program ends with a warning.
+    is_whole = "Exiting before consuming" not in out
+    lost = 0 if is_whole else max(options.records + options.warm_up - last, 0)
+    return {
+        "consumed": options.records - lost,
+        "lost": lost,
+        "consumed_seconds": seconds,
+        "consumed_per_s": per_s,
+        "consumed_mb_per_s": per_s * options.record_bytes / 1e6,
+    }
+
+
 def end_to_end(options, server):
     out = tool(
         "EndToEndLatency", "--bootstrap-server", server, "--topic", TOPIC, "--num-records", options.records,
@@ -170,6 +236,10 @@ def main():
             client_before = peer.children_cpu_seconds()
             if options.mode == "one-in-flight":
                 figures = end_to_end(options, server)
+            elif options.consumer == "together":
+                with following(options, server) as consumed:
+                    figures = produce(options, server)
+                figures.update(consumed)
             else:
                 figures = produce(options, server)
                 if options.consumer == "after":

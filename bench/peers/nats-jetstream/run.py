@@ -20,12 +20,13 @@ sys.path.insert(0, os.path.dirname(HERE))
 import peer  # noqa: E402
 
 START_SECONDS = 20
-# Options of jetstream-load. The last two modes repeat those of the same name in `thalweg bench stream`.
+# Options of jetstream-load. Without "after" the consumer reads while the producer writes.
 MODES = {
     "one-in-flight": ["-records", "10000", "-record-bytes", "1036"],
     "paced": ["-records", "10000", "-record-bytes", "1036", "-rate", "1000", "-in-flight", "1024", "-consumer", "none"],
     "pipelined": ["-records", "10000", "-record-bytes", "1036", "-in-flight", "1024"],
     "1m-1kb": ["-records", "1000000", "-record-bytes", "1024", "-in-flight", "1024", "-consumer", "after"],
+    "follow-1kb": ["-records", "1000000", "-record-bytes", "1024", "-in-flight", "1024"],
     "3m-100b": ["-records", "3000000", "-record-bytes", "100", "-in-flight", "8192", "-consumer", "after"],
 }
 
