@@ -290,7 +290,7 @@ impl Security {
 
     /// Returns `true` if a client may perform an operation on a resource. A refusal is not counted.
     pub fn allows(&self, identity: &Identity, operation: Operation, resource: &Resource<'_>) -> bool {
-        self.is_unlimited(identity) || self.permissions.allow(identity, operation, resource)
+        self.is_authorizing && self.permissions.allow(identity, operation, resource) || self.is_unlimited(identity)
     }
 
     /// Checks that a client may perform an operation on any resource of a kind.

@@ -15,7 +15,7 @@ use super::command::{Command, Named};
 use super::commands::{self, keys, sort};
 use super::connection::{DATABASES, Door, Session};
 use super::errors::{Done, Fail};
-use super::names::{self, stream_topic, topic_of};
+use super::names::{self, stream_topic, stream_topic_text, topic_of};
 
 const NO_KEY: &str = "NOPERM this user has no permissions to access one of the keys used as arguments";
 const NO_CHANNEL: &str = "NOPERM this user has no permissions to access one of the channels used as arguments";
@@ -187,6 +187,9 @@ impl Asked<'_> {
                 _ => self.whole(database, Operation::Describe),
             };
         };
+        if !self.command.is_write {
+            return keys.iter().try_for_each(|key| self.key(database, key, Operation::Read));
+        }
         if matches!(self.command.name, "COPY" | "RENAME" | "RENAMENX" | "MOVE") {
             return self.transfer(&keys);
         }
@@ -196,7 +199,7 @@ impl Asked<'_> {
             name => SHOWING.contains(&name) || self.command.returns_changed_data(self.args),
         };
         for (at, key) in keys.iter().enumerate() {
-            let is_written = self.command.is_write && written.is_none_or(|written| written == at);
+            let is_written = written.is_none_or(|written| written == at);
             // Moving a member tells whether the first set has it.
             if !is_written || shows || self.command.name == "SMOVE" && at == 0 {
                 self.key(database, key, Operation::Read)?;
@@ -251,13 +254,12 @@ impl Asked<'_> {
 
     fn key(&self, database: usize, key: &[u8], operation: Operation) -> Done {
         self.require(operation, &Resource::new(ResourceKind::Cache, &name_of(database, key)), NO_KEY)?;
-        match stream_topic(database, key) {
-            Ok(topic) if self.door.broker.has_topic(topic.as_str()) => {
-                let operation = if operation == Operation::Read { Operation::Describe } else { Operation::Delete };
-                self.require(operation, &Resource::topic(topic.as_str()), NO_KEY)
-            }
-            _ => Ok(()),
+        let topic = stream_topic_text(database, key);
+        if !std::str::from_utf8(&topic).is_ok_and(|topic| self.door.broker.has_topic(topic)) {
+            return Ok(());
         }
+        let operation = if operation == Operation::Read { Operation::Describe } else { Operation::Delete };
+        self.require(operation, &Resource::new(ResourceKind::Topic, &topic), NO_KEY)
     }
 
     /// Checks an operation on all keys of a database, and on the streams among them.

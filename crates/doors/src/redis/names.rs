@@ -2,6 +2,7 @@
 
 use engine::limits::TOPIC_NAME_BYTES_MAX;
 use engine::{Result, TopicName};
+use smallvec::SmallVec;
 
 use super::connection::DATABASES;
 
@@ -11,13 +12,26 @@ const EMPTY: &str = "_x_";
 /// Separator between the number of a database and the topic of a key. No topic of a key contains it.
 const OF_DATABASE: &str = "_x_";
 
+/// Name of a topic as ASCII text. Most need no allocation.
+pub(super) type TopicText = SmallVec<[u8; 96]>;
+
 /// Returns the topic of a stream: that of its key, with the prefix `db1_x_` and so on in databases other than 0.
 pub(super) fn stream_topic(database: usize, key: &[u8]) -> Result<TopicName> {
-    let topic = topic_of(key)?;
-    match database {
-        0 => Ok(topic),
-        number => TopicName::parse(&format!("db{number}{OF_DATABASE}{topic}")),
+    parse(&stream_topic_text(database, key))
+}
+
+/// Returns the name of [`stream_topic`], which may not be valid.
+pub(super) fn stream_topic_text(database: usize, key: &[u8]) -> TopicText {
+    let mut text = TopicText::new();
+    if database != 0 {
+        text.extend_from_slice(format!("db{database}{OF_DATABASE}").as_bytes());
     }
+    push_topic(&mut text, key);
+    text
+}
+
+fn parse(text: &[u8]) -> Result<TopicName> {
+    TopicName::parse(&String::from_utf8_lossy(text))
 }
 
 /// Returns the cache and the key of the stream that has this topic.
@@ -31,10 +45,17 @@ pub fn place_of(topic: &str) -> (String, Vec<u8>) {
 /// Returns the topic of a name. Letters, digits, `-`, `_` and dots between them are kept; any other byte becomes
 /// `_xHH_`, and so does an underscore that begins the name or that would be read as the start of such a byte.
 pub(super) fn topic_of(name: &[u8]) -> Result<TopicName> {
+    let mut text = TopicText::new();
+    push_topic(&mut text, name);
+    parse(&text)
+}
+
+/// Appends the topic of a name. The result is longer than a topic's name may be if the topic is.
+fn push_topic(text: &mut TopicText, name: &[u8]) {
     if name.is_empty() {
-        return TopicName::parse(EMPTY);
+        return text.extend_from_slice(EMPTY.as_bytes());
     }
-    let mut topic = String::with_capacity(name.len());
+    let digit = |value: u8| b"0123456789abcdef"[usize::from(value)];
     for (at, byte) in name.iter().enumerate() {
         let is_first = at == 0;
         let next = name.get(at + 1);
@@ -44,15 +65,14 @@ pub(super) fn topic_of(name: &[u8]) -> Result<TopicName> {
             byte => byte.is_ascii_alphanumeric() || *byte == b'-',
         };
         if stays {
-            topic.push(char::from(*byte))
+            text.push(*byte);
         } else {
-            topic.push_str(&format!("_x{byte:02x}_"))
+            text.extend_from_slice(&[b'_', b'x', digit(byte >> 4), digit(byte & 15), b'_']);
         }
-        if topic.len() > TOPIC_NAME_BYTES_MAX {
+        if text.len() > TOPIC_NAME_BYTES_MAX {
             break;
         }
     }
-    TopicName::parse(&topic)
 }
 
 /// Returns the name that has this topic.
