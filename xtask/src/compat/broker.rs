@@ -78,8 +78,7 @@ pub fn redis() -> Outcome<Broker> {
 }
 
 /// Starts two brokers, because a broker requires a user for all of its connections, or for none. The first has an
-/// authorizer that lets every client do everything, as Kafka's has for the same scenarios; the doors that check no
-/// access control lists must be off then.
+/// authorizer that lets every client do everything, as Kafka's has for the same scenarios, and no other door.
 pub fn kafka() -> Outcome<Broker> {
     let settings = ["authorization=true", "super_users=ANONYMOUS", "native=off", "http=off"].map(str::to_owned);
     let Broker { address, mut running, .. } = one("kafka", &settings)?;
