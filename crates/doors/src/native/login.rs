@@ -8,11 +8,12 @@ use engine::{Error, ErrorKind, Result};
 use net::service::Peer;
 use wire::Response;
 
-/// Host of a peer without an address, which is on this machine.
-const LOCAL_HOST: &str = "127.0.0.1";
-
 /// Mechanism of programs of the broker's own user: see [`Sasl::begin_administrator`].
 const TOKEN: &str = "TOKEN";
+
+fn source_of(peer: &Peer) -> LoginSource {
+    LoginSource { door: Door::Native, address: peer.address.map(|at| at.ip()) }
+}
 
 /// State of the login of a connection.
 pub(super) struct Login {
@@ -33,8 +34,7 @@ enum Step {
 
 impl Login {
     pub(super) fn new(is_required: bool, peer: &Peer) -> Self {
-        let host = peer.address.map_or_else(|| LOCAL_HOST.to_owned(), |at| at.ip().to_canonical().to_string());
-        let identity = RefCell::new(Arc::new(Identity::anonymous(&host)));
+        let identity = RefCell::new(Arc::new(Identity::anonymous(&source_of(peer).host())));
         Self { is_required, step: RefCell::default(), identity }
     }
 
@@ -78,7 +78,7 @@ impl Login {
         mechanism: String,
         message: &[u8],
     ) -> Result<Response> {
-        let source = LoginSource { door: Door::Native, address: peer.address.map(|at| at.ip()) };
+        let source = source_of(peer);
         if !matches!(&*self.step.borrow(), Step::Waiting(begun, _) if *begun == mechanism) {
             self.log_out();
         }

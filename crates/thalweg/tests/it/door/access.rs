@@ -6,11 +6,12 @@ use std::process::Stdio;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use client::security::{Acl, Operation, Pattern, PatternKind, Principal, ResourceKind, RoleName, UserName};
+use client::security::{ResourceKind, RoleName, UserName};
 use client::{Client, ClientSettings, ErrorKind, Login, Record};
 use wire::security::SecurityRequest;
 use wire::{CacheRequest, GroupRequest, QueueRequest, Request, Response};
 
+use crate::support::access::acls;
 use crate::support::command::{self, feed};
 use crate::support::raw::{Incoming, Raw, batch, subscribe};
 use crate::support::server::{PATIENCE, Server, program, until, within};
@@ -39,20 +40,9 @@ async fn try_connect(server: &Server, scheme: &str, settings: ClientSettings) ->
     within("a connection", Client::connect_with(address, settings)).await.map_err(|error| error.kind)
 }
 
-/// Adds an entry for bob, written `OPERATION,.. KIND NAME`; a name that ends with `...` is a prefix.
+/// Adds an entry for bob, written as for [`acls`].
 async fn allow(admin: &Client, entry: &str) {
-    let [operations, kind, name] = entry.split(' ').collect::<Vec<_>>()[..] else { panic!("three words: {entry}") };
-    let prefix = name.strip_suffix("...");
-    let matching = if prefix.is_some() { PatternKind::Prefix } else { PatternKind::Literal };
-    let pattern = Pattern { kind: kind.parse().expect("a kind"), name: prefix.unwrap_or(name).to_owned(), matching };
-    let acl = |operation: &str| Acl {
-        pattern: pattern.clone(),
-        principal: Principal::User(bob()),
-        host: "*".to_owned(),
-        operation: operation.parse::<Operation>().expect("an operation"),
-        is_allowed: true,
-    };
-    admin.create_acls(operations.split(',').map(acl).collect()).await.expect("added");
+    admin.create_acls(acls("User:bob", entry, true)).await.expect("added");
 }
 
 #[tokio::test]

@@ -6,3 +6,4 @@ pub mod reading;
 pub mod raw;
 pub mod proxy;
 pub mod bystander;
+pub mod access;

@@ -1,10 +1,11 @@
 //! Access control at the Redis door. Refusals were compared with those of redis-server 7.0.15, whose user had the rules
 //! `~user:* %R~ro:* %W~wo:* &news.* +@all -@dangerous`.
 
-use client::security::{Acl, Operation, Pattern, PatternKind, Principal, ResourceKind, UserName};
+use client::security::{ResourceKind, UserName};
 use client::{Client, Record};
 
 use super::commands::{Redis, server};
+use crate::support::access::acls;
 use crate::support::server::{Server, until};
 
 const NO_KEY: &str = "-NOPERM this user has no permissions to access one of the keys used as arguments";
@@ -21,24 +22,9 @@ fn log_in(server: &Server, user: &str) -> Redis {
     redis
 }
 
-/// Adds an entry, written `OPERATION,.. KIND NAME`; a name that ends with `...` is a prefix.
+/// Adds an entry, written as for [`acls`].
 async fn allow(client: &Client, principal: &str, entry: &str) {
-    add(client, principal, entry, true).await;
-}
-
-async fn add(client: &Client, principal: &str, entry: &str, is_allowed: bool) {
-    let [operations, kind, name] = entry.split(' ').collect::<Vec<_>>()[..] else { panic!("three words: {entry}") };
-    let prefix = name.strip_suffix("...");
-    let matching = if prefix.is_some() { PatternKind::Prefix } else { PatternKind::Literal };
-    let pattern = Pattern { kind: kind.parse().expect("a kind"), name: prefix.unwrap_or(name).to_owned(), matching };
-    let acl = |operation: &str| Acl {
-        pattern: pattern.clone(),
-        principal: Principal::parse(principal).expect("a principal"),
-        host: "*".to_owned(),
-        operation: operation.parse::<Operation>().expect("an operation"),
-        is_allowed,
-    };
-    client.create_acls(operations.split(',').map(acl).collect()).await.expect("added");
+    client.create_acls(acls(principal, entry, true)).await.expect("added");
 }
 
 fn no_command(name: &str) -> String {
@@ -179,7 +165,7 @@ async fn commands_on_all_keys_require_each_of_them() {
         bob.call(command);
     }
     assert_eq!(bob.call("SORT list BY nosort GET *"), "(v)");
-    add(&client, "User:bob", "all cache db0/secret", false).await;
+    client.create_acls(acls("User:bob", "all cache db0/secret", false)).await.expect("added");
     for (command, name) in
         [("KEYS *", "keys"), ("SCAN 0", "scan"), ("SORT list BY nosort GET *", "sort"), ("FLUSHDB", "flushdb")]
     {
@@ -276,7 +262,7 @@ async fn subscriptions_receive_only_what_their_user_may_read() {
     assert_eq!(bob.answer(), "(pmessage news.* news.d secret)");
 }
 
-/// What a user may not do any more ends at once, also where nothing is asked.
+/// A subscription ends with its permission, although its client sends nothing that could be refused.
 #[tokio::test]
 async fn a_permission_that_is_taken_away_ends_subscriptions() {
     let server = strict();
