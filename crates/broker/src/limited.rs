@@ -1,4 +1,4 @@
-//! Subscribers that may not read everything.
+//! Subscribers whose permission to read may end: those of limited clients, and of users that may be deleted.
 
 use std::sync::{Arc, Weak};
 
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::subscriber::Subscriber;
 
-/// Subscribers that may not read everything. They are asked again when permissions change.
+/// Subscribers whose permission to read may end. They are asked again when permissions change.
 #[derive(Default)]
 pub(crate) struct Limited(Mutex<Noted>);
 

@@ -121,7 +121,7 @@ async fn changes_survive_a_restart() {
     }
 }
 
-/// What roles allow is known again after a restart, like the entries themselves.
+/// Roles and their members are restored after a restart, like the entries themselves.
 #[tokio::test(flavor = "multi_thread")]
 async fn members_of_roles_survive_a_restart() {
     let dir = tempfile::tempdir().expect("a folder");

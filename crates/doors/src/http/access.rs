@@ -17,7 +17,7 @@ use super::Http;
 use super::errors::{Failure, Result};
 use crate::login;
 
-/// What a route requires. The resource is named in the path.
+/// Requirement of a route. The path names the resource.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Needs {
     /// Nothing, not even a login: a probe.

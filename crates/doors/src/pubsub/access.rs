@@ -8,7 +8,7 @@ use super::names::{Kind, Name};
 use super::proto::validate_message_request::SchemaSpec;
 use super::proto::{Subscription, ValidateMessageRequest};
 
-/// What a call requires.
+/// Requirement of a call; a call may have several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Need {
     /// This operation on the resource of this name, such as `projects/p/topics/t`.

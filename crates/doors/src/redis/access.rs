@@ -35,7 +35,7 @@ const READING_OTHERS: [(&str, usize); 8] = [
 const SHOWING: [&str; 10] =
     ["INCR", "DECR", "INCRBY", "DECRBY", "INCRBYFLOAT", "HINCRBY", "HINCRBYFLOAT", "ZINCRBY", "BITFIELD", "SETBIT"];
 
-/// What a command requires.
+/// Requirement of a command.
 #[derive(Clone, Copy)]
 pub(super) enum Needs {
     /// Nothing: the command is about its own connection.
@@ -50,7 +50,7 @@ pub(super) enum Needs {
     Channels(Operation),
     /// This operation on the broker as a whole.
     Cluster(Operation),
-    /// What its subcommand requires; the argument is its name in upper case.
+    /// Requirement of its subcommand, which the function returns for the name in upper case.
     OfPart(fn(&[u8]) -> Needs),
 }
 

@@ -7,7 +7,7 @@ use super::errors::{Failure, Result};
 use super::map::{RequestContext, Sqs};
 use super::model::{Action, Request, Text};
 
-/// What an action requires.
+/// Requirement of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Needs {
     /// This operation on the queue that the request names.

@@ -301,7 +301,7 @@ impl Names {
     }
 }
 
-/// What the entries of one client say about one kind of resource, if they are few: a decision looks at all of them.
+/// Verdicts of the entries of one client for one kind of resource, if they are few: a decision looks at all of them.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     /// Verdict for every resource, except that the broker's own topics are not allowed by it.
