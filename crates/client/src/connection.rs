@@ -30,6 +30,8 @@ const STREAMS_FROM_BROKER_MAX: u32 = 16_384;
 const MECHANISM: Mechanism = Mechanism::Sha256;
 /// Mechanism of a login with the token of the administrator: [`MECHANISM`] with the token as the password.
 const TOKEN: &str = "TOKEN";
+/// Mechanism of a login with a token (RFC 7628).
+const BEARER: &str = "OAUTHBEARER";
 /// Random bytes of a login.
 const NONCE_BYTES: usize = 18;
 /// Hint to the user if a program other than a native door listens there.
@@ -177,6 +179,11 @@ impl Dialer {
             Some(Secret::Password { user, password }) => {
                 self.log_in_with(link, MECHANISM.name(), user, password).await?
             }
+            Some(Secret::Token(token)) => {
+                self.check_private().await?;
+                let message = format!("n,,\u{1}auth=Bearer {}\u{1}\u{1}", token.as_str());
+                self.send_login(link, BEARER, message.into_bytes(), true).await.map(drop)
+            }
             Some(Secret::Administrator(token)) => {
                 match self.log_in_with(link, TOKEN, &UserName::administrator(), token).await? {
                     Err(error) if error.kind == ErrorKind::Denied => Ok(()),
@@ -184,6 +191,14 @@ impl Dialer {
                 }
             }
         }
+    }
+
+    /// Checks that nobody between the broker and the client can read what it sends.
+    async fn check_private(&self) -> Result<()> {
+        if matches!(self.address, Address::Tcp { .. }) && !self.address.resolve().await?.ip().is_loopback() {
+            return Err(Error::invalid("a token is sent to another machine only over TLS: use quic:// or tls://"));
+        }
+        Ok(())
     }
 
     /// Logs in by SCRAM: the broker proves that it knows the password, and does not get it. Returns what the broker

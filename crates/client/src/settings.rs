@@ -65,6 +65,7 @@ pub(crate) enum Secret {
     /// Token of the administrator of a broker on this machine. If the broker does not know it, the client goes on
     /// without a login.
     Administrator(Zeroizing<String>),
+    Token(Zeroizing<String>),
 }
 
 impl Login {
@@ -75,6 +76,16 @@ impl Login {
             return Err(Error::invalid("the password of a login must not be empty"));
         }
         Ok(Self(Arc::new(Secret::Password { user: UserName::parse(user)?, password })))
+    }
+
+    /// Creates a login with a token. The token itself is sent, so the client refuses to send it without TLS to another
+    /// machine.
+    pub fn token(token: impl Into<String>) -> Result<Self> {
+        let token = Zeroizing::new(token.into());
+        if token.is_empty() || token.chars().any(|char| char.is_whitespace() || char.is_control()) {
+            return Err(Error::invalid("the token of a login must not be empty, nor contain spaces"));
+        }
+        Ok(Self(Arc::new(Secret::Token(token))))
     }
 
     /// Creates the login of an administrator, with the token that a broker has written to a file of its user.
@@ -91,6 +102,7 @@ impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
             Secret::Password { user, .. } => write!(f, "Login({user})"),
+            Secret::Token(_) => f.write_str("Login(token)"),
             Secret::Administrator(_) => f.write_str("Login(administrator)"),
         }
     }

@@ -1,8 +1,8 @@
-//! Users, roles and access control lists of a broker.
+//! Users, tokens, roles and access control lists of a broker.
 
 use engine::Result;
-use engine::security::{Acl, AclFilter, Credential, Mechanism, RoleName, UserName};
-use wire::security::{SecurityRequest, SecurityResponse, UserInfo};
+use engine::security::{Acl, AclFilter, Credential, Mechanism, RoleName, TokenHash, TokenId, UserName};
+use wire::security::{SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
 use wire::{Request, Response};
 
 use crate::client::Client;
@@ -70,6 +70,39 @@ impl Client {
     pub async fn list_members(&self) -> Result<Vec<(UserName, Vec<RoleName>)>> {
         match self.security(SecurityRequest::ListMembers).await? {
             SecurityResponse::Members(members) => Ok(members),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    /// Creates a token with which clients log in as a user, who does not have to exist. `id` and `hash` are those of a
+    /// [`TokenText`](engine::security::TokenText), which is not sent. Clients have these roles in addition to those of
+    /// the user, until `expires_ms` in ms since 1970.
+    pub async fn put_token(
+        &self,
+        id: TokenId,
+        hash: TokenHash,
+        user: UserName,
+        roles: Vec<RoleName>,
+        expires_ms: Option<u64>,
+    ) -> Result<()> {
+        match self.security(SecurityRequest::PutToken { id, hash, user, roles, expires_ms }).await? {
+            SecurityResponse::TokenPut => Ok(()),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    /// Deletes a token. Clients that have logged in with it may do nothing from then on.
+    pub async fn delete_token(&self, id: TokenId) -> Result<()> {
+        match self.security(SecurityRequest::DeleteToken(id)).await? {
+            SecurityResponse::TokenDeleted => Ok(()),
+            other => Err(unexpected(&Response::Security(other))),
+        }
+    }
+
+    /// Returns all tokens, without their secrets.
+    pub async fn list_tokens(&self) -> Result<Vec<TokenInfo>> {
+        match self.security(SecurityRequest::ListTokens).await? {
+            SecurityResponse::Tokens(tokens) => Ok(tokens),
             other => Err(unexpected(&Response::Security(other))),
         }
     }

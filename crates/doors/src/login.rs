@@ -1,4 +1,4 @@
-//! Logins of HTTP requests, by HTTP Basic (RFC 7617).
+//! Logins of HTTP requests, by HTTP Basic (RFC 7617) and bearer tokens (RFC 6750).
 
 use std::net::IpAddr;
 
@@ -24,19 +24,31 @@ pub(crate) async fn identify(
         return Ok(Identity::anonymous(&source.host()));
     }
     let Some(header) = headers.get(AUTHORIZATION) else {
-        return Err(Error::new(ErrorKind::Denied, "this broker requires a login: send user and password"));
+        return Err(Error::new(
+            ErrorKind::Denied,
+            "this broker requires a login: send user and password, or a bearer token",
+        ));
     };
-    let user = match header.to_str().ok().and_then(basic) {
+    let header = header.to_str().unwrap_or_default();
+    if let Some(token) = bearer(header) {
+        return broker.security.log_in_with_token(token, None, source).await;
+    }
+    match basic(header) {
         Some((user, password)) => match UserName::parse(&user) {
-            Ok(user) => broker.security.authenticate(user, password, source).await?,
-            Err(error) => broker.security.end_login(source, &user, Err(error)).await?,
+            Ok(user) => broker.security.log_in(user, password, source).await,
+            Err(error) => broker.security.end_login(source, &user, Err(error)).await,
         },
         None => {
-            let error = Error::new(ErrorKind::Denied, "the header authorization is not: Basic base64(user:password)");
-            broker.security.end_login(source, "", Err(error)).await?
+            let error = "the header authorization is not: Basic base64(user:password), or Bearer TOKEN";
+            broker.security.end_login(source, "", Err(Error::new(ErrorKind::Denied, error))).await
         }
-    };
-    Ok(Identity::with_password(user, &source.host()))
+    }
+}
+
+/// Returns the token of a header.
+fn bearer(header: &str) -> Option<&str> {
+    let (scheme, token) = header.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 /// Returns the user and the password of a header.
@@ -58,6 +70,8 @@ mod tests {
         assert_eq!(header("ann:pen:cil"), Some(("ann".into(), "pen:cil".into())));
         assert_eq!(header("ann:"), Some(("ann".into(), String::new())));
         assert_eq!(basic(&format!("bAsIc  {}", BASE64.encode("a:b"))), Some(("a".into(), "b".into())));
+        assert_eq!(bearer("bearer  abc "), Some("abc"));
+        assert_eq!(bearer("Basic abc"), None);
         for wrong in ["", "Basic", "Basic !", "Bearer YTpi", "Basic YQ=="] {
             assert_eq!(basic(wrong), None, "{wrong}");
         }

@@ -101,6 +101,12 @@ pub const ACLS_MAX: usize = 131_072;
 pub const ACLS_BYTES_MAX: usize = 7 << 20;
 /// Maximum number of members of all roles of a broker together.
 pub const ROLE_MEMBERS_MAX: usize = 65_536;
+/// Maximum number of tokens per broker.
+pub const TOKENS_MAX: usize = 16_384;
+/// Maximum number of roles that a token has in addition to those of its user.
+pub const TOKEN_ROLES_MAX: usize = 8;
+/// Maximum size in bytes of the names of a token's user and roles together.
+pub const TOKEN_NAMES_BYTES_MAX: usize = 512;
 /// Maximum number of secrets of the broker itself, such as the key of its tokens. No client adds any.
 pub const SECRETS_MAX: usize = 64;
 /// Maximum size of a secret of the broker in bytes.
@@ -154,5 +160,9 @@ const _: () = assert!(2 * GROUP_PROTOCOLS_BYTES_MAX <= GROUPS_PROTOCOLS_BYTES_MA
 const _: () = assert!(
     ACLS_BYTES_MAX + ACLS_MAX * 20 < BATCH_BYTES_MAX && USERS_MAX * 600 < BATCH_BYTES_MAX,
     "users, and access control entries, in one frame"
+);
+const _: () = assert!(
+    TOKENS_MAX * (TOKEN_NAMES_BYTES_MAX + 2 * TOKEN_ROLES_MAX + 40) < BATCH_BYTES_MAX,
+    "tokens are listed in one frame"
 );
 const _: () = assert!(BATCH_BYTES_MAX < i32::MAX as usize, "the batch length field is an i32");

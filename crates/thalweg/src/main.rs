@@ -59,6 +59,7 @@ fn run(mut cli: Cli) -> Result {
         Command::Cache(args) => commands::cache::run(&load(global, Vec::new())?, args, global.json),
         Command::User(args) => commands::user::run(&load(global, Vec::new())?, args, global.json),
         Command::Role(args) => commands::role::run(&load(global, Vec::new())?, args, global.json),
+        Command::Token(args) => commands::token::run(&load(global, Vec::new())?, args, global.json),
         Command::Acl(args) => commands::acl::run(&load(global, Vec::new())?, args, global.json),
         Command::Config(args) => commands::config::run(&load(global, Vec::new())?, &args, global.json),
         Command::Bench(args) => commands::bench::run(global, args),
@@ -81,6 +82,7 @@ fn load(global: &Global, mut flags: Vec<(&'static str, String)>) -> Result<Confi
     let named = |name: &'static str, value: &Option<String>| value.clone().map(|value| (name, value));
     flags.extend(named("server", &global.server));
     flags.extend(named("ca_file", &global.ca_file));
+    flags.extend(named("token_file", &global.token_file));
     for pair in &global.set {
         let Some((name, value)) = pair.split_once('=') else {
             return Err(Failure::new(USAGE, format!("--set {pair}: write KEY=VALUE")));

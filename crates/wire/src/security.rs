@@ -1,10 +1,10 @@
-//! Users, roles and access control lists on the wire. Passwords are never sent: the client derives credentials from
-//! them.
+//! Users, tokens, roles and access control lists on the wire. Passwords and tokens are never sent: the client derives
+//! from them what the broker stores.
 
 use bytes::{Buf, BufMut, BytesMut};
 use engine::security::{
     Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, PatternKind, Principal, ResourceKind, RoleName,
-    UserName,
+    TokenHash, TokenId, UserName,
 };
 use engine::{Error, Result};
 
@@ -14,7 +14,25 @@ use crate::kind::{request, response};
 /// Code in a filter that matches any value.
 const ANY: u8 = 0;
 
-/// Request about users, roles and access control entries.
+/// What a request about tokens does: the first byte of its body, and of that of its answer.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum TokenAction {
+    Put = 1,
+    Delete = 2,
+    List = 3,
+}
+
+impl TokenAction {
+    fn from_code(code: u8) -> Option<Self> {
+        [Self::Put, Self::Delete, Self::List].into_iter().find(|action| *action as u8 == code)
+    }
+}
+
+/// Expiry time of a token that does not expire.
+const NEVER_MS: u64 = u64::MAX;
+
+/// Request about users, tokens, roles and access control entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecurityRequest {
     /// Creates a user, or replaces the credentials for the same mechanisms.
@@ -50,9 +68,26 @@ pub enum SecurityRequest {
     },
     /// Lists the members of all roles.
     ListMembers,
+    /// Creates a token.
+    PutToken {
+        /// Id of the token, which must be new.
+        id: TokenId,
+        /// Hash of its secret.
+        hash: TokenHash,
+        /// User as whom its clients log in, who does not have to exist.
+        user: UserName,
+        /// Roles that its clients have in addition to those of the user.
+        roles: Vec<RoleName>,
+        /// Time in ms since 1970 from which it is not accepted; `None` if it does not expire.
+        expires_ms: Option<u64>,
+    },
+    /// Deletes a token.
+    DeleteToken(TokenId),
+    /// Lists all tokens.
+    ListTokens,
 }
 
-/// Answer about users, roles and access control entries.
+/// Answer about users, tokens, roles and access control entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecurityResponse {
     /// Answers [`SecurityRequest::PutUser`].
@@ -71,6 +106,27 @@ pub enum SecurityResponse {
     MemberSet,
     /// Users in the order of their names, each with its roles.
     Members(Vec<(UserName, Vec<RoleName>)>),
+    /// Answers [`SecurityRequest::PutToken`].
+    TokenPut,
+    /// Answers [`SecurityRequest::DeleteToken`].
+    TokenDeleted,
+    /// Answers [`SecurityRequest::ListTokens`], in the order of their ids.
+    Tokens(Vec<TokenInfo>),
+}
+
+/// Token of a broker, without its secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenInfo {
+    /// Id of the token.
+    pub id: TokenId,
+    /// User as whom its clients log in.
+    pub user: UserName,
+    /// Roles that its clients have in addition to those of the user.
+    pub roles: Vec<RoleName>,
+    /// Time of creation in ms since 1970.
+    pub created_ms: u64,
+    /// Time in ms since 1970 from which it is not accepted; `None` if it does not expire.
+    pub expires_ms: Option<u64>,
 }
 
 /// User of a broker, without passwords.
@@ -97,6 +153,7 @@ impl SecurityRequest {
             Self::ListAcls(_) => request::ACL_LIST,
             Self::SetMember { .. } => request::MEMBER_SET,
             Self::ListMembers => request::MEMBER_LIST,
+            Self::PutToken { .. } | Self::DeleteToken(_) | Self::ListTokens => request::TOKEN,
         }
     }
 
@@ -111,6 +168,19 @@ impl SecurityRequest {
                 put_list(b, mechanisms, |b, mechanism| b.put_u8(*mechanism as u8));
             }
             Self::ListUsers | Self::ListMembers => {}
+            Self::ListTokens => b.put_u8(TokenAction::List as u8),
+            Self::PutToken { id, hash, user, roles, expires_ms } => {
+                b.put_u8(TokenAction::Put as u8);
+                b.put_slice(id.as_bytes());
+                b.put_slice(hash);
+                put_str(b, user.as_str());
+                put_list(b, roles, |b, role| put_str(b, role.as_str()));
+                b.put_u64(expires_ms.unwrap_or(NEVER_MS));
+            }
+            Self::DeleteToken(id) => {
+                b.put_u8(TokenAction::Delete as u8);
+                b.put_slice(id.as_bytes());
+            }
             Self::SetMember { user, role, is_present } => {
                 put_str(b, user.as_str());
                 put_str(b, role.as_str());
@@ -132,6 +202,17 @@ impl SecurityRequest {
             request::ACL_DELETE => Self::DeleteAcls(get_filter(f)?),
             request::MEMBER_SET => Self::SetMember { user: get_user(f)?, role: get_role(f)?, is_present: f.bool()? },
             request::MEMBER_LIST => Self::ListMembers,
+            request::TOKEN => match get_action(f)? {
+                TokenAction::Put => Self::PutToken {
+                    id: get_id(f)?,
+                    hash: get_array(f)?,
+                    user: get_user(f)?,
+                    roles: f.list(3, get_role)?,
+                    expires_ms: get_expiry(f)?,
+                },
+                TokenAction::Delete => Self::DeleteToken(get_id(f)?),
+                TokenAction::List => Self::ListTokens,
+            },
             _ => Self::ListAcls(get_filter(f)?),
         })
     }
@@ -148,12 +229,19 @@ impl SecurityResponse {
             Self::Acls(_) => response::ACLS,
             Self::MemberSet => response::MEMBER_SET,
             Self::Members(_) => response::MEMBERS,
+            Self::TokenPut | Self::TokenDeleted | Self::Tokens(_) => response::TOKEN,
         }
     }
 
     pub(crate) fn put(&self, b: &mut BytesMut) {
         match self {
             Self::UserPut | Self::UserDeleted | Self::AclsCreated | Self::MemberSet => {}
+            Self::TokenPut => b.put_u8(TokenAction::Put as u8),
+            Self::TokenDeleted => b.put_u8(TokenAction::Delete as u8),
+            Self::Tokens(tokens) => {
+                b.put_u8(TokenAction::List as u8);
+                put_list(b, tokens, put_token);
+            }
             Self::Members(members) => put_list(b, members, |b, (user, roles)| {
                 put_str(b, user.as_str());
                 put_list(b, roles, |b, role| put_str(b, role.as_str()));
@@ -185,6 +273,11 @@ impl SecurityResponse {
             response::ACLS_CREATED => Self::AclsCreated,
             response::MEMBER_SET => Self::MemberSet,
             response::MEMBERS => Self::Members(f.list(4, |f| Ok((get_user(f)?, f.list(3, get_role)?)))?),
+            response::TOKEN => match get_action(f)? {
+                TokenAction::Put => Self::TokenPut,
+                TokenAction::Delete => Self::TokenDeleted,
+                TokenAction::List => Self::Tokens(f.list(TOKEN_BYTES_MIN, get_token)?),
+            },
             response::ACLS_DELETED => Self::AclsDeleted(f.list(ACL_BYTES_MIN, get_acl)?),
             _ => Self::Acls(f.list(ACL_BYTES_MIN, get_acl)?),
         })
@@ -193,6 +286,7 @@ impl SecurityResponse {
 
 const CREDENTIAL_BYTES_MIN: usize = 11;
 const ACL_BYTES_MIN: usize = 10;
+const TOKEN_BYTES_MIN: usize = 31;
 
 fn get_user<B: Buf>(f: &mut Fields<B>) -> Result<UserName> {
     UserName::parse(&f.str()?)
@@ -200,6 +294,42 @@ fn get_user<B: Buf>(f: &mut Fields<B>) -> Result<UserName> {
 
 fn get_role<B: Buf>(f: &mut Fields<B>) -> Result<RoleName> {
     RoleName::parse(&f.str()?)
+}
+
+fn get_array<B: Buf, const N: usize>(f: &mut Fields<B>) -> Result<[u8; N]> {
+    let mut array = [0; N];
+    f.bytes(N)?.copy_to_slice(&mut array);
+    Ok(array)
+}
+
+fn get_id<B: Buf>(f: &mut Fields<B>) -> Result<TokenId> {
+    Ok(TokenId::of_bytes(get_array(f)?))
+}
+
+fn get_action<B: Buf>(f: &mut Fields<B>) -> Result<TokenAction> {
+    get_code(f, "action", TokenAction::from_code)
+}
+
+fn put_token(b: &mut BytesMut, token: &TokenInfo) {
+    b.put_slice(token.id.as_bytes());
+    put_str(b, token.user.as_str());
+    put_list(b, &token.roles, |b, role| put_str(b, role.as_str()));
+    b.put_u64(token.created_ms);
+    b.put_u64(token.expires_ms.unwrap_or(NEVER_MS));
+}
+
+fn get_token<B: Buf>(f: &mut Fields<B>) -> Result<TokenInfo> {
+    Ok(TokenInfo {
+        id: get_id(f)?,
+        user: get_user(f)?,
+        roles: f.list(3, get_role)?,
+        created_ms: f.u64()?,
+        expires_ms: get_expiry(f)?,
+    })
+}
+
+fn get_expiry<B: Buf>(f: &mut Fields<B>) -> Result<Option<u64>> {
+    Ok(Some(f.u64()?).filter(|at| *at != NEVER_MS))
 }
 
 fn get_mechanism<B: Buf>(f: &mut Fields<B>) -> Result<Mechanism> {

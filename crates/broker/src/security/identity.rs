@@ -3,8 +3,10 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::security::{Operation, Principal, Resource, ResourceKind, RoleName, Rules, Tables, UserName};
+use engine::security::{Operation, Principal, Resource, ResourceKind, RoleName, Rules, Tables, TokenId, UserName};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
+use crate::clock::Clock;
 
 /// Client that may have logged in. A door makes one for each connection, or for each request if its protocol has no
 /// connections.
@@ -15,11 +17,21 @@ pub struct Identity {
     roles: Box<[RoleName]>,
     /// Address of the client as text.
     host: Box<str>,
-    /// `true` if the client logged in with the user's password: it may do nothing once the user is deleted.
-    has_password: bool,
+    proof: Proof,
     /// `true` if access control does not limit the client.
     is_administrator: bool,
     known: Mutex<Known>,
+}
+
+/// How a client logged in: what ends its login.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Proof {
+    /// Nothing ends it: the client did not log in, or logs in with each request.
+    Lasting,
+    /// With the user's password, until the user is deleted.
+    Password,
+    /// With a token, until it is deleted or expires.
+    Token(TokenId),
 }
 
 /// Writes all that decisions depend on: the user, the roles of the credential, and the host.
@@ -35,8 +47,8 @@ impl fmt::Display for Identity {
 #[derive(Debug, Default)]
 struct Known {
     generation: u64,
-    /// `true` if the user has a password, so that a login with it is still valid.
-    is_user: bool,
+    /// `true` if the login is still valid.
+    is_valid: bool,
     principals: Vec<Principal>,
     /// Rules by the kind of resource: `None` if not read yet, `Some(None)` if they are many.
     rules: [Option<Option<Rules>>; ResourceKind::ALL.len()],
@@ -49,7 +61,7 @@ impl Identity {
             user,
             roles: roles.into(),
             host: host.into(),
-            has_password: false,
+            proof: Proof::Lasting,
             is_administrator: false,
             known: Mutex::default(),
         }
@@ -58,7 +70,13 @@ impl Identity {
     /// Creates the identity of a client that logged in with a user's password. It may do nothing once the user is
     /// deleted.
     pub fn with_password(user: UserName, host: &str) -> Self {
-        Self { has_password: true, ..Self::new(user, [], host) }
+        Self { proof: Proof::Password, ..Self::new(user, [], host) }
+    }
+
+    /// Creates the identity of a client that logged in with a token. It may do nothing once the token is deleted or
+    /// has expired.
+    pub(super) fn with_token(user: UserName, roles: Vec<RoleName>, host: &str, id: TokenId) -> Self {
+        Self { proof: Proof::Token(id), ..Self::new(user, roles, host) }
     }
 
     /// Creates the identity of a program of the broker's own user.
@@ -75,8 +93,17 @@ impl Identity {
         &self.user
     }
 
-    pub(super) fn has_password(&self) -> bool {
-        self.has_password
+    /// Returns `true` if no change of credentials ends the login.
+    pub(super) fn is_lasting(&self) -> bool {
+        self.proof == Proof::Lasting
+    }
+
+    /// Returns the token with which the client logged in.
+    pub(super) fn token(&self) -> Option<TokenId> {
+        match self.proof {
+            Proof::Token(id) => Some(id),
+            Proof::Lasting | Proof::Password => None,
+        }
     }
 
     pub(super) fn is_administrator(&self) -> bool {
@@ -86,6 +113,15 @@ impl Identity {
     /// Returns the address of the client as text.
     pub fn host(&self) -> &str {
         &self.host
+    }
+
+    /// Returns `true` if the login is valid at this time, in ms since 1970.
+    fn is_valid(&self, tables: &Tables, now_ms: u64) -> bool {
+        match self.proof {
+            Proof::Lasting => true,
+            Proof::Password => tables.users.get(self.user.as_str()).is_some(),
+            Proof::Token(id) => tables.tokens.get(&id).is_some_and(|token| !token.is_expired(now_ms)),
+        }
     }
 
     fn principals(&self, tables: &Tables) -> Vec<Principal> {
@@ -100,15 +136,20 @@ pub(super) struct Permissions {
     tables: RwLock<Tables>,
     /// Above 0. It changes while the tables are locked, so that an identity never keeps what it read before.
     generation: AtomicU64,
+    clock: Clock,
 }
 
 impl Permissions {
-    pub(super) fn new(tables: Tables) -> Self {
-        Self { tables: RwLock::new(tables), generation: AtomicU64::new(1) }
+    pub(super) fn new(tables: Tables, clock: Clock) -> Self {
+        Self { tables: RwLock::new(tables), generation: AtomicU64::new(1), clock }
     }
 
     pub(super) fn read(&self) -> RwLockReadGuard<'_, Tables> {
         self.tables.read()
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Tables) -> T) -> T {
@@ -122,7 +163,7 @@ impl Permissions {
     pub(super) fn allow(&self, identity: &Identity, operation: Operation, resource: &Resource<'_>) -> bool {
         let mut known = identity.known.lock();
         self.renew(identity, &mut known);
-        if identity.has_password && !known.is_user {
+        if !known.is_valid {
             return false;
         }
         let Known { principals, rules, .. } = &mut *known;
@@ -139,27 +180,26 @@ impl Permissions {
     pub(super) fn allow_any(&self, identity: &Identity, operation: Operation, kind: ResourceKind) -> bool {
         let mut known = identity.known.lock();
         self.renew(identity, &mut known);
-        let is_known = known.is_user || !identity.has_password;
-        is_known && self.read().acls.allow_any(&known.principals, &identity.host, operation, kind)
+        known.is_valid && self.read().acls.allow_any(&known.principals, &identity.host, operation, kind)
     }
 
-    /// Returns `true` unless the client logged in with the password of a user that no longer exists.
-    pub(super) fn has_user_of(&self, identity: &Identity) -> bool {
-        if !identity.has_password {
+    /// Returns `true` unless the credential with which the client logged in was deleted or has expired.
+    pub(super) fn is_valid(&self, identity: &Identity) -> bool {
+        if identity.is_lasting() {
             return true;
         }
         let mut known = identity.known.lock();
         self.renew(identity, &mut known);
-        known.is_user
+        known.is_valid
     }
 
     fn renew(&self, identity: &Identity, known: &mut Known) {
-        let generation = self.generation.load(Ordering::Acquire);
+        let generation = self.generation();
         if known.generation != generation {
             let tables = self.read();
             let principals = identity.principals(&tables);
-            let is_user = tables.users.get(identity.user.as_str()).is_some();
-            *known = Known { generation, is_user, principals, ..Known::default() };
+            let is_valid = identity.is_valid(&tables, self.clock.now_ms());
+            *known = Known { generation, is_valid, principals, ..Known::default() };
         }
     }
 }
@@ -192,7 +232,7 @@ mod tests {
 
     #[test]
     fn an_identity_follows_every_change_of_its_permissions() {
-        let permissions = Permissions::new(Tables::new(Users::new(vec![1])));
+        let permissions = Permissions::new(Tables::new(Users::new(vec![1])), Clock::SYSTEM);
         let ann = UserName::parse("ann").expect("a name");
         let sales = RoleName::parse("sales").expect("a name");
         let identity = Identity::new(ann.clone(), [], "10.0.0.1");
@@ -215,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_deleted_user_may_nothing() {
-        let permissions = Permissions::new(Tables::new(Users::new(vec![1])));
+        let permissions = Permissions::new(Tables::new(Users::new(vec![1])), Clock::SYSTEM);
         let ann = UserName::parse("ann").expect("a name");
         let credential = Credential::of_password(Mechanism::Sha256, "secret", vec![1; 16], 4096).expect("a credential");
         permissions.change(|tables| tables.users.put(ann.clone(), credential.clone()));
@@ -228,12 +268,12 @@ mod tests {
         });
         assert!(!may(&with_password) && may(&without));
         assert!(!permissions.allow_any(&with_password, Operation::Read, ResourceKind::Topic));
-        assert!(!permissions.has_user_of(&with_password) && permissions.has_user_of(&without));
+        assert!(!permissions.is_valid(&with_password) && permissions.is_valid(&without));
     }
 
     #[test]
     fn an_identity_with_many_patterns_reads_the_tables() {
-        let permissions = Permissions::new(Tables::new(Users::new(vec![1])));
+        let permissions = Permissions::new(Tables::new(Users::new(vec![1])), Clock::SYSTEM);
         let names: Vec<String> = (0..100).map(|i| format!("t{i}")).collect();
         permissions.change(|tables| names.iter().for_each(|name| tables.acls.insert(acl(name, true))));
         let identity = Identity::new(UserName::anonymous(), [RoleName::parse("sales").expect("a name")], "h");

@@ -4,8 +4,10 @@
 //! name it, so no client can read it. Without one, they are lost when the broker stops, except for the users of the
 //! configuration.
 
+mod expiry;
 mod identity;
 mod sasl;
+mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,7 +18,7 @@ use bytes::Bytes;
 use engine::limits::{SECRET_BYTES_MAX, SECRETS_MAX};
 use engine::security::{
     Acl, AclFilter, ClientFirst, Credential, Exchange, ITERATIONS_DEFAULT, Mechanism, Operation, Resource,
-    ResourceKind, RoleName, SECURITY_TOPIC, SecurityRecord, Tables, UserName, Users, wrong_password,
+    ResourceKind, RoleName, SECURITY_TOPIC, SecurityRecord, Tables, Token, UserName, Users, wrong_password,
 };
 use engine::{Error, ErrorKind, Result, Storage, TopicName, TopicSettings};
 
@@ -30,6 +32,7 @@ use crate::state_log::{self, StateLog};
 use crate::topic::Topic;
 use crate::wakes::Wakes;
 
+use expiry::Expiries;
 pub use identity::Identity;
 use identity::Permissions;
 pub use sasl::{Sasl, SaslStep, unknown_mechanism};
@@ -68,6 +71,7 @@ pub struct Security {
     /// Users from the configuration alone.
     of_configuration: Users,
     permissions: Permissions,
+    expiries: Arc<Expiries>,
     /// Done once the tables have been read from the topic.
     restored: Restored,
     /// Topic of the users and access control lists, once it exists. Locked during each change.
@@ -100,7 +104,8 @@ impl Security {
             super_users: settings.super_users.iter().cloned().collect(),
             is_authorizing: settings.is_authorizing,
             configured: settings.users.iter().map(|user| user.name.clone()).collect(),
-            permissions: Permissions::new(Tables::new(users.clone())),
+            permissions: Permissions::new(Tables::new(users.clone()), core.settings().clock),
+            expiries: Arc::default(),
             of_configuration: users,
             restored: Restored::default(),
             topic: Arc::new(tokio::sync::Mutex::new(topic)),
@@ -179,9 +184,18 @@ impl Security {
         Ok(())
     }
 
-    /// Authenticates a user by password. A wrong password is counted, logged and answered after a pause.
-    pub async fn authenticate(&self, user: UserName, password: String, source: LoginSource) -> Result<UserName> {
+    /// Logs a user in with a password, or with a token that is sent in its place. A wrong password is counted, logged
+    /// and answered after a pause.
+    pub async fn log_in(self: &Arc<Self>, user: UserName, password: String, source: LoginSource) -> Result<Identity> {
         self.open().await?;
+        if let Some(outcome) = self.check_token(&password, Some(&user), source) {
+            return self.end_login(source, user.as_str(), outcome).await;
+        }
+        let user = self.authenticate(user, password, source).await?;
+        Ok(Identity::with_password(user, &source.host()))
+    }
+
+    async fn authenticate(&self, user: UserName, password: String, source: LoginSource) -> Result<UserName> {
         let security = self;
         let credential = security.permissions.read().users.credential_of(&user);
         let mark = security.logins.mark(&user, &credential, &password);
@@ -273,10 +287,15 @@ impl Security {
         self.permissions.read().users.get(user.as_str()).is_some()
     }
 
-    /// Returns `true` unless the client logged in with the password of a user that no longer exists. Such a client may
-    /// do nothing, and a door disconnects it at its next request.
-    pub fn has_user_of(&self, identity: &Identity) -> bool {
-        self.permissions.has_user_of(identity)
+    /// Returns `true` unless the credential with which the client logged in was deleted or has expired. Such a client
+    /// may do nothing, and a door disconnects it at its next request.
+    pub fn is_valid(&self, identity: &Identity) -> bool {
+        self.permissions.is_valid(identity)
+    }
+
+    /// Returns a number that changes with the permissions of any client. A decision stays valid until it does.
+    pub fn generation(&self) -> u64 {
+        self.permissions.generation()
     }
 
     /// Checks that a client may perform an operation on a resource.
@@ -308,14 +327,13 @@ impl Security {
         identity: Arc<Identity>,
         may_read: impl Fn(&Self, &Identity, &TopicName, bool) -> bool + Send + Sync + 'static,
     ) -> Permit {
-        if self.is_unlimited(&identity) && !identity.has_password() {
+        if self.is_unlimited(&identity) && identity.is_lasting() {
             return Permit::ALL;
         }
         let security = Arc::downgrade(self);
         Permit::new(move |name, is_channel| {
-            let may = |security: Arc<Self>| {
-                security.has_user_of(&identity) && may_read(&security, &identity, name, is_channel)
-            };
+            let may =
+                |security: Arc<Self>| security.is_valid(&identity) && may_read(&security, &identity, name, is_channel);
             security.upgrade().is_some_and(may)
         })
     }
@@ -324,7 +342,7 @@ impl Security {
     pub fn is_unlimited(&self, identity: &Identity) -> bool {
         let is_unlimited =
             !self.is_authorizing || identity.is_administrator() || self.super_users.contains(identity.user());
-        is_unlimited && self.has_user_of(identity)
+        is_unlimited && self.is_valid(identity)
     }
 
     fn denied(&self, identity: &Identity, what: fmt::Arguments<'_>) -> Error {
@@ -364,8 +382,8 @@ impl Security {
         .await
     }
 
-    /// Deletes credentials of users; a user without any is deleted. Connected clients are disconnected at their next
-    /// request: see [`has_user`](Self::has_user).
+    /// Deletes credentials of users; a user without any is deleted, with the tokens of that user. Connected clients are
+    /// disconnected at their next request: see [`is_valid`](Self::is_valid).
     pub async fn delete_credentials(self: &Arc<Self>, credentials: Vec<(UserName, Mechanism)>) -> Result<()> {
         self.change(|tables, security| {
             for (user, mechanism) in &credentials {
@@ -374,8 +392,16 @@ impl Security {
                     return Err(Error::not_found(format!("user {user} has no password for {}", mechanism.name())));
                 }
             }
+            let mut left: BTreeMap<&UserName, usize> = BTreeMap::new();
+            for (user, _) in &credentials {
+                let has = || tables.users.get(user.as_str()).map_or(0, BTreeMap::len);
+                *left.entry(user).or_insert_with(has) -= 1;
+            }
+            let is_gone = |token: &Token| left.get(&token.user) == Some(&0);
+            let tokens = tables.tokens.iter().filter(|(_, token)| is_gone(token)).map(|(id, _)| *id);
+            let tokens = tokens.map(|id| SecurityRecord::Token { id, token: None }).collect::<Vec<_>>();
             let gone = |(user, mechanism)| SecurityRecord::Credential { user, mechanism, credential: None };
-            Ok((credentials.into_iter().map(gone).collect(), ()))
+            Ok((credentials.into_iter().map(gone).chain(tokens).collect(), ()))
         })
         .await
     }
@@ -471,14 +497,19 @@ impl Security {
         let work = tokio::spawn(async move {
             security.write(&mut topic, &records).await?;
             security.permissions.change(|tables| security.apply(tables, records));
-            let core = security.core.clone();
-            // There may be many. It ends by itself, whether or not the change is waited for.
-            drop(tokio::task::spawn_blocking(move || core.end_refused_subscriptions()));
+            security.end_refused();
             Ok(answer)
         });
         work.await.unwrap_or_else(|error| {
             Err(Error::new(ErrorKind::Internal, format!("a change of users or access control failed: {error}")))
         })
+    }
+
+    /// Ends the subscriptions that are no longer permitted.
+    fn end_refused(&self) {
+        let core = self.core.clone();
+        // There may be many. It ends by itself, whether or not the change is waited for.
+        drop(tokio::task::spawn_blocking(move || core.end_refused_subscriptions()));
     }
 
     /// Writes records and waits until they are on disk, if the broker has a data directory.
@@ -506,11 +537,12 @@ impl Security {
     pub(crate) fn expose(&self, out: &mut Exposition<'_>) -> fmt::Result {
         let security = self;
         let counts = &self.counts;
-        let [users, acls, members] = {
+        let [users, tokens, acls, members] = {
             let tables = security.permissions.read();
-            [tables.users.iter().count(), tables.acls.len(), tables.members.len()]
+            [tables.users.iter().count(), tables.tokens.len(), tables.acls.len(), tables.members.len()]
         };
         out.gauge("thalweg_users", "Users with a password", users as u64)?;
+        out.gauge("thalweg_tokens", "Tokens, including those that have expired", tokens as u64)?;
         out.gauge("thalweg_acls", "Access control entries", acls as u64)?;
         out.gauge("thalweg_role_members", "Members of all roles", members as u64)?;
         out.gauge(

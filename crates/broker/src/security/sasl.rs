@@ -1,21 +1,24 @@
-//! Logins by SASL (RFC 4422): PLAIN (RFC 4616) and SCRAM (RFC 5802), for every protocol that carries its messages.
+//! Logins by SASL (RFC 4422): PLAIN (RFC 4616), SCRAM (RFC 5802) and OAUTHBEARER (RFC 7628), for every protocol that
+//! carries its messages.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use engine::security::{Exchange, Mechanism, parse_plain};
+use engine::security::{Bearer, Exchange, Mechanism, parse_plain};
 use engine::{Error, ErrorKind, Result};
 
 use super::{ADMIN_MECHANISM, Identity, Security};
 use crate::logins::LoginSource;
 
 const PLAIN: &str = "PLAIN";
+const BEARER: &str = "OAUTHBEARER";
 
 /// A login that has begun and waits for the next message of the client.
 pub struct Sasl(Awaits);
 
 enum Awaits {
     Plain,
+    Bearer,
     ClientFirst(Whose, Mechanism),
     /// The SCRAM challenge was sent.
     ClientLast(Whose, Box<Exchange>),
@@ -38,12 +41,14 @@ pub enum SaslStep {
 
 impl Sasl {
     /// Names of the mechanisms, as they are registered.
-    pub const MECHANISMS: [&str; 3] = [PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512"];
+    pub const MECHANISMS: [&str; 4] = [PLAIN, BEARER, "SCRAM-SHA-256", "SCRAM-SHA-512"];
 
     /// Begins a login; returns `None` if the mechanism is unknown.
     pub fn begin(mechanism: &str) -> Option<Self> {
-        if mechanism == PLAIN {
-            return Some(Self(Awaits::Plain));
+        match mechanism {
+            PLAIN => return Some(Self(Awaits::Plain)),
+            BEARER => return Some(Self(Awaits::Bearer)),
+            _ => {}
         }
         let mechanism = Mechanism::ALL.into_iter().find(|known| known.name() == mechanism)?;
         Some(Self(Awaits::ClientFirst(Whose::User, mechanism)))
@@ -57,15 +62,22 @@ impl Sasl {
 
     /// Handles one message of the client. A wrong one ends the login: it is counted, logged, and answered after a
     /// pause.
-    pub async fn advance(self, security: &Security, source: LoginSource, message: &[u8]) -> Result<SaslStep> {
+    pub async fn advance(self, security: &Arc<Security>, source: LoginSource, message: &[u8]) -> Result<SaslStep> {
         match self.0 {
             Awaits::Plain => {
                 let (user, password) = match parse_plain(message) {
                     Ok(parsed) => parsed,
                     Err(error) => security.end_login(source, "", Err(error)).await?,
                 };
-                let user = security.authenticate(user, password.to_owned(), source).await?;
-                let identity = Identity::with_password(user, &source.host());
+                let identity = security.log_in(user, password.to_owned(), source).await?;
+                Ok(SaslStep::Done(Arc::new(identity), Bytes::new()))
+            }
+            Awaits::Bearer => {
+                let Bearer { acts_for, token } = match Bearer::parse(message) {
+                    Ok(parsed) => parsed,
+                    Err(error) => security.end_login(source, "", Err(error)).await?,
+                };
+                let identity = security.log_in_with_token(token, acts_for.as_ref(), source).await?;
                 Ok(SaslStep::Done(Arc::new(identity), Bytes::new()))
             }
             Awaits::ClientFirst(whose, mechanism) => {
@@ -107,7 +119,7 @@ mod tests {
     fn every_named_mechanism_begins_a_login() {
         assert!(Sasl::MECHANISMS.into_iter().all(|name| Sasl::begin(name).is_some()));
         let known: Vec<&str> = Mechanism::ALL.into_iter().map(Mechanism::name).collect();
-        assert_eq!(Sasl::MECHANISMS[1..], known);
+        assert_eq!(Sasl::MECHANISMS[2..], known);
         assert!(Sasl::begin("plain").is_none() && Sasl::begin("").is_none());
     }
 }

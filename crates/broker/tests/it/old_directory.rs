@@ -67,7 +67,7 @@ async fn check(broker: &Arc<Broker>) {
 
     let ann = UserName::parse("ann").expect("a name");
     let source = LoginSource { door: broker::Door::Kafka, address: None };
-    broker.security.authenticate(ann, "secret".into(), source).await.expect("the password");
+    broker.security.log_in(ann, "secret".into(), source).await.expect("the password");
     assert_eq!(broker.security.acls(&AclFilter::default()).await.expect("readable").len(), 1);
 
     let sessions = broker.caches.open("sessions").expect("a cache");

@@ -8,7 +8,7 @@ use engine::ErrorKind;
 use engine::ids::INTERNAL_TOPICS;
 use engine::security::{
     Acl, AclFilter, Credential, Mechanism, Operation, Pattern, PatternKind, Principal, Resource, ResourceKind,
-    RoleName, UserName,
+    RoleName, Token, TokenText, UserName,
 };
 
 use crate::durable::open_with;
@@ -46,8 +46,8 @@ fn settings() -> Settings {
 const SOURCE: LoginSource = LoginSource { door: Door::Kafka, address: None };
 
 async fn log_in(broker: &Broker, user: &str, password: &str) -> Result<String, ErrorKind> {
-    let user = within("a login", broker.security.authenticate(name(user), password.into(), SOURCE)).await;
-    user.map(|user| user.to_string()).map_err(|error| error.kind)
+    let user = within("a login", broker.security.log_in(name(user), password.into(), SOURCE)).await;
+    user.map(|identity| identity.user().to_string()).map_err(|error| error.kind)
 }
 
 fn may(broker: &Broker, user: &str, operation: Operation, topic: &str) -> bool {
@@ -235,4 +235,43 @@ async fn clients_without_a_name_read_no_internal_topic_of_a_broker_with_lists() 
             assert_eq!(fetched.kind == ErrorKind::Denied, is_refused, "{topic} {is_authorizing}: {fetched}");
         }
     }
+}
+
+/// Tokens survive a restart, and end with their user, with their deletion and with their time.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_are_kept_until_they_end() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let broker = reopen(dir.path());
+    let text = |fill: u8| TokenText::of_random(&[fill; TokenText::RANDOM_BYTES]);
+    let token = |user: &str, fill: u8| {
+        let expires_ms = Some(broker.now_ms() + 60_000);
+        Token { user: name(user), roles: Vec::new(), created_ms: 0, expires_ms, hash: text(fill).hash() }
+    };
+    broker.security.put_credentials(vec![(name("ann"), credential(Mechanism::Sha256, "pencil"))]).await.expect("kept");
+    for (user, fill) in [("ann", 1), ("ann", 2), ("bob", 3)] {
+        broker.security.put_token(text(fill).id, token(user, fill)).await.expect("kept");
+    }
+    let again = broker.security.put_token(text(3).id, token("eve", 3)).await.expect_err("it exists");
+    assert_eq!(again.kind, ErrorKind::AlreadyExists);
+    let late = Token { expires_ms: Some(1), ..token("bob", 4) };
+    assert_eq!(broker.security.put_token(text(4).id, late).await.expect_err("expired").kind, ErrorKind::Invalid);
+    broker.security.delete_token(text(1).id).await.expect("gone");
+    assert_eq!(broker.security.delete_token(text(1).id).await.expect_err("gone").kind, ErrorKind::NotFound);
+    drop(broker);
+
+    let broker = reopen(dir.path());
+    let log_in = async |fill: u8| {
+        let outcome = broker.security.log_in_with_token(&text(fill).reveal(), None, SOURCE).await;
+        outcome.map_err(|error| error.kind)
+    };
+    let of_ann = log_in(2).await.expect("it is right");
+    let of_bob = log_in(3).await.expect("it is right");
+    assert_eq!((of_ann.user(), of_bob.user()), (&name("ann"), &name("bob")));
+    assert_eq!(log_in(1).await.err(), Some(ErrorKind::Denied));
+    assert!(broker.security.is_valid(&of_ann) && broker.security.is_valid(&of_bob));
+    broker.security.delete_credentials(vec![(name("ann"), Mechanism::Sha256)]).await.expect("gone");
+    assert!(!broker.security.is_valid(&of_ann) && broker.security.is_valid(&of_bob));
+    assert_eq!(log_in(2).await.err(), Some(ErrorKind::Denied));
+    let kept = broker.security.tokens().await.expect("read");
+    assert_eq!(kept.iter().map(|(id, token)| (*id, &token.user)).collect::<Vec<_>>(), [(text(3).id, &name("bob"))]);
 }

@@ -179,9 +179,14 @@ async fn partitions(session: &Arc<Session>, topic: &str) -> Result<Option<u32>> 
     // Only the broker knows the number of partitions of a new topic, and a key must not change its partition after the
     // first batch: a subscription creates the topic as a publish would.
     match SubscriptionBuilder::new(session.clone(), topic).missing(Missing::Create).open().await {
-        Ok(_) => Ok(describe().await?.map(|info| info.settings.partitions)),
-        Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        Err(error) if error.kind == ErrorKind::NotFound => return Ok(None),
+        // A client that may only write is refused once the topic exists.
+        Err(error) if error.kind != ErrorKind::Denied => return Err(error),
+        _ => {}
+    }
+    match describe().await {
+        Err(error) if error.kind == ErrorKind::Denied => Ok(None),
+        info => Ok(info?.map(|info| info.settings.partitions)),
     }
 }
 

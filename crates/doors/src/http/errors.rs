@@ -14,8 +14,9 @@ pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
 /// Header with the address of the broker that answers the request, in errors with the class redirect.
 const LEADER: HeaderName = HeaderName::from_static("thalweg-leader");
 
-/// Login that a request without a valid one needs (RFC 7617).
-const CHALLENGE: HeaderValue = HeaderValue::from_static("Basic realm=\"thalweg\", charset=\"UTF-8\"");
+/// Logins that a request without a valid one may have (RFC 7617, RFC 6750).
+const CHALLENGE: HeaderValue =
+    HeaderValue::from_static("Basic realm=\"thalweg\", charset=\"UTF-8\", Bearer realm=\"thalweg\"");
 
 pub(super) fn status_of(kind: ErrorKind) -> StatusCode {
     match kind {

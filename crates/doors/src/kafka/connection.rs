@@ -91,7 +91,7 @@ impl Handler<KafkaProtocol> for KafkaHandler {
         let caller = session.caller(call.client, call.ticket.version);
         match call.body {
             Body::Control(Request::SaslHandshake(request)) => {
-                let answer = session.login.handshake(caller.version, &request);
+                let answer = session.login.handshake(&self.broker, caller.version, &request);
                 Reply::Now(Answer::Control(Response::SaslHandshake(answer)))
             }
             Body::Control(Request::SaslAuthenticate(request)) => {

@@ -1,4 +1,4 @@
-//! Authentication by SASL (PLAIN and SCRAM), and the administration of users' passwords.
+//! Authentication by SASL, and the administration of users' passwords.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use broker::{Broker, Identity, LoginSource, Sasl, SaslStep};
 use bytes::Bytes;
-use engine::security::{Credential, Mechanism, Resource, UserName};
+use engine::security::{ANONYMOUS, Credential, Mechanism, Resource, UserName};
 use engine::{Error, ErrorKind};
 use net::service::Standing;
 
@@ -70,7 +70,7 @@ impl Login {
     pub(super) fn lets_pass(&self, broker: &Broker, key: i16) -> bool {
         let passes = match &*self.step.borrow() {
             Step::Failed => false,
-            Step::Done => broker.security.has_user_of(&self.identity.borrow()),
+            Step::Done => broker.security.is_valid(&self.identity.borrow()),
             _ => !self.is_required || BEFORE_LOGIN.contains(&key),
         };
         if !passes {
@@ -94,15 +94,23 @@ impl Login {
         }
     }
 
-    pub(super) fn handshake(&self, version: i16, request: &SaslHandshakeRequest) -> SaslHandshakeResponse {
+    pub(super) fn handshake(
+        &self,
+        broker: &Broker,
+        version: i16,
+        request: &SaslHandshakeRequest,
+    ) -> SaslHandshakeResponse {
         let chosen = Sasl::begin(&request.mechanism);
+        let expires = broker.security.expires_ms(&self.identity.borrow()).is_some();
         let mut step = self.step.borrow_mut();
         let code = match (&*step, chosen) {
-            // A connection logs in once; without a required login, it never does.
+            // A connection logs in once, or again before its login expires (KIP-368); without a required login, it
+            // never does.
             _ if !self.is_required => Code::ILLEGAL_SASL_STATE,
             (Step::Begin, _) if version < HANDSHAKE_VERSION => Code::UNSUPPORTED_VERSION,
             (Step::Begin, None) => Code::UNSUPPORTED_SASL_MECHANISM,
-            (Step::Begin, Some(chosen)) => {
+            (Step::Done, Some(_)) if !expires => Code::ILLEGAL_SASL_STATE,
+            (Step::Begin | Step::Done, Some(chosen)) => {
                 *step = Step::Logging(chosen);
                 Code::NONE
             }
@@ -134,6 +142,11 @@ impl Login {
                 self.step.replace(Step::Logging(sasl));
                 (Code::NONE, None, challenge)
             }
+            Ok(SaslStep::Done(identity, _)) if !self.stays(&identity) => {
+                self.step.replace(Step::Failed);
+                let text = "a connection cannot log in as another user".to_owned();
+                (Code::SASL_AUTHENTICATION_FAILED, Some(text), Bytes::new())
+            }
             Ok(SaslStep::Done(identity, answer)) => {
                 tracing::debug!(user = %identity.user(), address = %source, "logged in");
                 self.identity.replace(identity);
@@ -149,7 +162,20 @@ impl Login {
                 (code, Some(error.message), Bytes::new())
             }
         };
-        SaslAuthenticateResponse { error_code: code.0, error_message: message, auth_bytes, session_lifetime_ms: 0 }
+        let expires_ms = broker.security.expires_ms(&self.identity.borrow()).filter(|_| self.is_done());
+        let left_ms = expires_ms.map_or(0, |expires_ms| expires_ms.saturating_sub(broker.now_ms()));
+        SaslAuthenticateResponse {
+            error_code: code.0,
+            error_message: message,
+            auth_bytes,
+            session_lifetime_ms: i64::try_from(left_ms).unwrap_or(i64::MAX),
+        }
+    }
+
+    /// Returns `true` unless the connection has logged in as another user.
+    fn stays(&self, identity: &Identity) -> bool {
+        let before = self.identity.borrow();
+        before.user().as_str() == ANONYMOUS || before.user() == identity.user()
     }
 }
 

@@ -53,10 +53,13 @@ pub(super) fn check(broker: &Broker, identity: &Identity, request: &Request) -> 
             | SecurityRequest::DeleteUser { .. }
             | SecurityRequest::CreateAcls(_)
             | SecurityRequest::DeleteAcls(_)
-            | SecurityRequest::SetMember { .. } => Operation::Alter,
-            SecurityRequest::ListUsers | SecurityRequest::ListAcls(_) | SecurityRequest::ListMembers => {
-                Operation::Describe
-            }
+            | SecurityRequest::SetMember { .. }
+            | SecurityRequest::PutToken { .. }
+            | SecurityRequest::DeleteToken(_) => Operation::Alter,
+            SecurityRequest::ListUsers
+            | SecurityRequest::ListAcls(_)
+            | SecurityRequest::ListMembers
+            | SecurityRequest::ListTokens => Operation::Describe,
         }),
         Request::Queue(_) => Ok(()),
         Request::Cache(request) => check_cache(broker, identity, request),

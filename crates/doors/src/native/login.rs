@@ -56,8 +56,8 @@ impl Login {
     pub(super) fn check(&self, broker: &Broker) -> Result<()> {
         let refused = |message| Err(Error::new(ErrorKind::Denied, message));
         match &*self.step.borrow() {
-            Step::In if broker.security.has_user_of(&self.identity.borrow()) => Ok(()),
-            Step::In => refused("the user was deleted: log in again"),
+            Step::In if broker.security.is_valid(&self.identity.borrow()) => Ok(()),
+            Step::In => refused("the user or the token was deleted, or the token has expired: log in again"),
             _ if self.is_required => refused("this broker requires a login: set user and password_file"),
             _ => Ok(()),
         }

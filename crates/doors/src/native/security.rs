@@ -1,12 +1,12 @@
-//! Maps requests about users, roles and access control lists to calls of the broker.
+//! Maps requests about users, tokens, roles and access control lists to calls of the broker.
 
 use std::sync::Arc;
 
 use broker::{Broker, UserStatus};
-use engine::security::Mechanism;
+use engine::security::{Mechanism, Token, TokenId};
 use engine::{Error, Result};
 use wire::Response;
-use wire::security::{SecurityRequest, SecurityResponse, UserInfo};
+use wire::security::{SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
 
 pub(super) async fn answer(broker: &Arc<Broker>, request: SecurityRequest) -> Result<Response> {
     let answer = match request {
@@ -42,6 +42,17 @@ pub(super) async fn answer(broker: &Arc<Broker>, request: SecurityRequest) -> Re
             SecurityResponse::MemberSet
         }
         SecurityRequest::ListMembers => SecurityResponse::Members(broker.security.members().await?),
+        SecurityRequest::PutToken { id, hash, user, roles, expires_ms } => {
+            broker.security.put_token(id, Token { user, roles, created_ms: 0, expires_ms, hash }).await?;
+            SecurityResponse::TokenPut
+        }
+        SecurityRequest::DeleteToken(id) => {
+            broker.security.delete_token(id).await?;
+            SecurityResponse::TokenDeleted
+        }
+        SecurityRequest::ListTokens => {
+            SecurityResponse::Tokens(broker.security.tokens().await?.into_iter().map(token_info).collect())
+        }
         SecurityRequest::ListAcls(filter) => SecurityResponse::Acls(broker.security.acls(&filter).await?),
     };
     Ok(Response::Security(answer))
@@ -52,6 +63,11 @@ async fn mechanisms_of(broker: &Broker, user: &str) -> Result<Vec<Mechanism>> {
     let found = users.into_iter().find(|known| known.name.as_str() == user);
     let found = found.ok_or_else(|| Error::not_found(format!("there is no user '{user}'")))?;
     Ok(found.mechanisms.into_iter().map(|(mechanism, _)| mechanism).collect())
+}
+
+fn token_info((id, token): (TokenId, Token)) -> TokenInfo {
+    let Token { user, roles, created_ms, expires_ms, hash: _ } = token;
+    TokenInfo { id, user, roles, created_ms, expires_ms }
 }
 
 fn info(user: UserStatus) -> UserInfo {

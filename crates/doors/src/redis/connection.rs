@@ -281,7 +281,7 @@ impl Door {
         }
         command.check_part(args)?;
         let is_let_in = match &*session.login.borrow() {
-            Login::NotNeeded | Login::Done => self.broker.security.has_user_of(&session.identity.borrow()),
+            Login::NotNeeded | Login::Done => self.broker.security.is_valid(&session.identity.borrow()),
             Login::Needed => matches!(command.name, "AUTH" | "HELLO" | "QUIT" | "RESET"),
         };
         if !is_let_in {

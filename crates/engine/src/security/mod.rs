@@ -1,8 +1,8 @@
-//! Authentication and authorization: users with their credentials and roles, and access control lists.
+//! Authentication and authorization: users with their credentials, tokens and roles, and access control lists.
 //!
-//! Passwords are never stored: each has a [`Credential`] for each [`Mechanism`], which can verify a user's password but
-//! does not let anyone who reads it log in as that user. A broker changes its [`Tables`] by [`SecurityRecord`]s once
-//! those are in the topic [`SECURITY_TOPIC`].
+//! Neither passwords nor tokens are stored. A password has a [`Credential`] for each [`Mechanism`], and a token has a
+//! hash: both can verify it, and do not let anyone who reads them log in. A broker changes its [`Tables`] by
+//! [`SecurityRecord`]s once those are in the topic [`SECURITY_TOPIC`].
 
 mod acl;
 mod record;
@@ -10,6 +10,7 @@ mod resource;
 mod role;
 mod scram;
 mod tables;
+mod token;
 mod users;
 
 use std::fmt;
@@ -27,6 +28,7 @@ pub use scram::{
     Mechanism, wrong_password,
 };
 pub use tables::{Secrets, Tables};
+pub use token::{Bearer, Token, TokenHash, TokenId, TokenText, Tokens};
 pub use users::{Authenticated, User, Users, parse_plain};
 
 /// Topic that persists users, access control lists and the broker's own secrets. Clients cannot read it: with its

@@ -9,6 +9,7 @@
 //! | | | principal (text), host (text), operation (u8), whether it is allowed (u8) |
 //! | a secret of the broker | 3 | its name (text) |
 //! | a member of a role | 4 | user (text), role (text) |
+//! | a token | 5 | its id (8 bytes, as a byte string) |
 //!
 //! | value | version (u16) | then |
 //! |---|---|---|
@@ -16,18 +17,28 @@
 //! | an access control entry | 1 | nothing |
 //! | a member of a role | 1 | nothing |
 //! | a secret of the broker | 1 | its bytes |
+//! | a token | 1 | user (text), time of creation (u64), expiry time (u64; the maximum if it does not expire), |
+//! | | | hash (byte string), number of roles (u16), each role (text) |
+//!
+//! Times are in ms since 1970.
 
 use bytes::BufMut;
 
-use super::{Acl, Credential, Mechanism, Operation, Pattern, PatternKind, Principal, ResourceKind, RoleName, UserName};
-use crate::error::Result;
+use super::{
+    Acl, Credential, Mechanism, Operation, Pattern, PatternKind, Principal, ResourceKind, RoleName, Token, TokenId,
+    UserName,
+};
+use crate::error::{Error, Result};
 use crate::fields::{Fields, put_bytes, put_text, unknown_version};
 
 const KEY_CREDENTIAL: u16 = 1;
 const KEY_ACL: u16 = 2;
 const KEY_SECRET: u16 = 3;
 const KEY_MEMBER: u16 = 4;
+const KEY_TOKEN: u16 = 5;
 const VALUE_VERSION: u16 = 1;
+/// Expiry time of a token that does not expire.
+const NEVER_MS: u64 = u64::MAX;
 
 /// Record of the topic, which adds an entry of a table or removes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +47,7 @@ pub enum SecurityRecord {
     Acl { acl: Acl, is_present: bool },
     Secret { name: String, value: Option<Vec<u8>> },
     Member { user: UserName, role: RoleName, is_present: bool },
+    Token { id: TokenId, token: Option<Token> },
 }
 
 impl SecurityRecord {
@@ -60,6 +72,10 @@ impl SecurityRecord {
                 put_text(&mut key, user.as_str());
                 put_text(&mut key, role.as_str());
             }
+            Self::Token { id, .. } => {
+                key.put_u16(KEY_TOKEN);
+                put_bytes(&mut key, id.as_bytes());
+            }
         }
         key
     }
@@ -81,6 +97,7 @@ impl SecurityRecord {
                 }
             }
             Self::Secret { value: secret, .. } => put_bytes(&mut value, secret.as_ref()?),
+            Self::Token { token, .. } => put_token(&mut value, token.as_ref()?),
         }
         Some(value)
     }
@@ -110,6 +127,10 @@ impl SecurityRecord {
                 role: RoleName::parse(key.text()?)?,
                 is_present: value.is_some(),
             },
+            KEY_TOKEN => {
+                let id = TokenId::of_bytes(array(key.bytes()?)?);
+                Self::Token { id, token: value.as_mut().map(Fields::token).transpose()? }
+            }
             other => return Err(unknown_version("key", other)),
         };
         key.end()?;
@@ -128,7 +149,33 @@ fn put_acl(out: &mut Vec<u8>, acl: &Acl) {
     out.put_u8(u8::from(acl.is_allowed));
 }
 
+fn put_token(out: &mut Vec<u8>, token: &Token) {
+    put_text(out, token.user.as_str());
+    out.put_u64(token.created_ms);
+    out.put_u64(token.expires_ms.unwrap_or(NEVER_MS));
+    put_bytes(out, &token.hash);
+    out.put_u16(token.roles.len() as u16);
+    token.roles.iter().for_each(|role| put_text(out, role.as_str()));
+}
+
+/// Returns the bytes if they are of the right length.
+fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N]> {
+    <[u8; N]>::try_from(bytes).map_err(|_wrong_length| Error::malformed(format!("{} bytes are not {N}", bytes.len())))
+}
+
 impl Fields<'_> {
+    fn token(&mut self) -> Result<Token> {
+        let user = UserName::parse(self.text()?)?;
+        let created_ms = self.u64()?;
+        let expires_ms = Some(self.u64()?).filter(|at| *at != NEVER_MS);
+        let hash = array(self.bytes()?)?;
+        let count = self.u16()?;
+        let roles = (0..count).map(|_| RoleName::parse(self.text()?)).collect::<Result<_>>()?;
+        let token = Token { user, roles, created_ms, expires_ms, hash };
+        token.validate()?;
+        Ok(token)
+    }
+
     fn credential(&mut self, mechanism: Mechanism) -> Result<Credential> {
         let iterations = self.u32()?;
         let mut part = || self.bytes().map(<[u8]>::to_vec);
@@ -183,6 +230,11 @@ mod tests {
         for is_present in [true, false] {
             records.push(SecurityRecord::Member { user: user.clone(), role: role.clone(), is_present });
         }
+        let token = Token { user, roles: vec![role], created_ms: 5, expires_ms: Some(9), hash: [7; 32] };
+        let endless = Token { roles: Vec::new(), expires_ms: None, ..token.clone() };
+        for (id, token) in [(1, Some(token)), (2, Some(endless)), (1, None)] {
+            records.push(SecurityRecord::Token { id: TokenId::of_bytes([id; 8]), token });
+        }
         let secret = |name: &str, value| SecurityRecord::Secret { name: name.into(), value };
         records.extend([secret("a", Some(vec![1])), secret("b", Some(vec![2; 200])), secret("a", None)]);
         records
@@ -213,6 +265,7 @@ mod tests {
         assert_eq!(ann.keys().copied().collect::<Vec<_>>(), [Mechanism::Sha512]);
         assert_eq!(tables.acls.len(), 2);
         assert!(tables.members.is_empty());
+        assert_eq!(tables.tokens.iter().map(|(id, _)| id.as_bytes()[0]).collect::<Vec<_>>(), [2]);
         assert_eq!(tables.secrets.into_iter().collect::<Vec<_>>(), [("b".to_owned(), vec![2; 200])]);
     }
 }

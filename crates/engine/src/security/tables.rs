@@ -1,8 +1,8 @@
-//! The tables of users, permissions and secrets.
+//! The tables of users, tokens, permissions and secrets.
 
 use std::collections::BTreeMap;
 
-use super::{Acls, Members, SecurityRecord, Users};
+use super::{Acls, Members, SecurityRecord, Tokens, Users};
 
 /// Secrets of the broker by name.
 pub type Secrets = BTreeMap<String, Vec<u8>>;
@@ -11,6 +11,7 @@ pub type Secrets = BTreeMap<String, Vec<u8>>;
 #[derive(Clone, Debug)]
 pub struct Tables {
     pub users: Users,
+    pub tokens: Tokens,
     pub acls: Acls,
     pub members: Members,
     pub secrets: Secrets,
@@ -19,7 +20,13 @@ pub struct Tables {
 impl Tables {
     /// Creates tables with these users.
     pub fn new(users: Users) -> Self {
-        Self { users, acls: Acls::default(), members: Members::default(), secrets: Secrets::new() }
+        Self {
+            users,
+            tokens: Tokens::default(),
+            acls: Acls::default(),
+            members: Members::default(),
+            secrets: Secrets::new(),
+        }
     }
 
     pub fn apply(&mut self, record: SecurityRecord) {
@@ -28,6 +35,8 @@ impl Tables {
             SecurityRecord::Credential { user, mechanism, credential: None } => {
                 self.users.remove(&user, mechanism);
             }
+            SecurityRecord::Token { id, token: Some(token) } => self.tokens.put(id, token),
+            SecurityRecord::Token { id, token: None } => self.tokens.remove(&id),
             SecurityRecord::Acl { acl, is_present: true } => self.acls.insert(acl),
             SecurityRecord::Acl { acl, is_present: false } => self.acls.remove(&acl),
             SecurityRecord::Member { user, role, is_present: true } => self.members.insert(user, role),

@@ -131,6 +131,33 @@ pub enum Role {
 #[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
+  thalweg token create ci --role publisher > token.txt
+  thalweg publish orders 'a message' --token-file token.txt
+  curl -H \"Authorization: Bearer $(cat token.txt)\" http://localhost:7401/v1/topics
+  thalweg token delete 1f0c8e3a5b7d9f21")]
+pub enum Token {
+    /// Create a token with which programs log in at every door but SQS, and write it to the standard output
+    Create {
+        /// User as whom its clients log in, who needs no password
+        user: String,
+        /// Role that its clients have in addition to those of the user; may be repeated
+        #[arg(long)]
+        role: Vec<String>,
+        /// Lifetime such as 12h or 90d, or never
+        #[arg(long, default_value = "30d")]
+        expires: String,
+    },
+    /// List tokens, without their secrets
+    #[command(visible_alias = "ls")]
+    List,
+    /// Delete a token; clients that have logged in with it are disconnected
+    #[command(visible_alias = "rm")]
+    Delete { id: String },
+}
+
+#[derive(Subcommand)]
+#[command(after_help = "\
+Examples:
   thalweg acl add User:billing read,describe topic orders.eu
   thalweg acl add User:billing read group billing. --prefix
   thalweg acl add 'User:*' write topic audit --deny

@@ -13,7 +13,7 @@ use crate::output::{DONE, USAGE, note};
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Run commands", &["serve", "demo", "status", "top"]),
     ("Data commands", &["publish", "subscribe", "request", "reply", "queue", "cache"]),
-    ("Management commands", &["topic", "group", "user", "role", "acl", "config", "inspect"]),
+    ("Management commands", &["topic", "group", "user", "role", "token", "acl", "config", "inspect"]),
     ("Measurement commands", &["bench"]),
     ("Shell commands", &["completions", "man", "help"]),
 ];
@@ -75,7 +75,8 @@ pub fn command() -> clap::Command {
     let hidden = |id: &'static str| Arg::new(id).hide(true).global(true);
     let hide = |command: clap::Command| {
         let server = hidden("server").long("server").short('s').value_name("ADDRESS");
-        command.arg(server).arg(hidden("ca_file").long("ca-file").value_name("FILE"))
+        let file = |id, long| hidden(id).long(long).value_name("FILE");
+        command.arg(server).arg(file("ca_file", "ca-file")).arg(file("token_file", "token-file"))
     };
     command.help_template(template).mut_subcommand("serve", hide)
 }

@@ -58,6 +58,9 @@ pub struct Global {
     /// PEM file with trusted certificates
     #[arg(long, global = true, value_name = "FILE")]
     pub ca_file: Option<String>,
+    /// File whose first line is the token to log in with; `thalweg token` creates one
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<String>,
     /// Set a configuration key; may be repeated
     #[arg(long, global = true, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -120,6 +123,9 @@ Examples:
     /// Give users roles, and list the members of roles
     #[command(subcommand)]
     Role(Role),
+    /// Create, list and delete tokens, with which programs log in
+    #[command(subcommand)]
+    Token(Token),
     /// Add, list and delete access control entries
     #[command(subcommand)]
     Acl(AclCommand),

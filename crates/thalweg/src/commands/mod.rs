@@ -18,6 +18,7 @@ mod spawned;
 pub mod status;
 pub mod subscribe;
 pub mod time;
+pub mod token;
 pub mod top;
 pub mod topic;
 mod units;
@@ -27,7 +28,7 @@ use std::io::IsTerminal;
 
 use client::{Address, Client, ClientSettings, LinkChange, LinkObserver, Login};
 use thalweg::admin_token;
-use thalweg::config::Config;
+use thalweg::config::{Config, Credential};
 
 use crate::output::{Failure, Result, USAGE, remark};
 
@@ -47,11 +48,14 @@ async fn connect(config: &Config) -> Result<Client> {
 /// Returns the settings of a client, with the login that the configuration names. A password that it does not have is
 /// asked for.
 fn client_settings(config: &Config) -> Result<ClientSettings> {
-    let login = match config.login()? {
-        None => admin_token::login(&Address::parse(config.server_address())?),
-        Some((name, Some(password))) => Some(Login::new(name, password)?),
-        Some((name, None)) if std::io::stdin().is_terminal() => Some(Login::new(name, user::type_password(name)?)?),
-        Some((name, None)) => {
+    let login = match config.credential()? {
+        Credential::None => admin_token::login(&Address::parse(config.server_address())?),
+        Credential::Token(token) => Some(Login::token(token)?),
+        Credential::User(name, Some(password)) => Some(Login::new(name, password)?),
+        Credential::User(name, None) if std::io::stdin().is_terminal() => {
+            Some(Login::new(name, user::type_password(name)?)?)
+        }
+        Credential::User(name, None) => {
             let message = format!("the password of user {name} is missing: set password_file or THALWEG_PASSWORD");
             return Err(Failure::new(USAGE, message));
         }

@@ -229,6 +229,8 @@ pub const KEYS: &[Key] = &[
     key("user", Client, Kind::Text, "", "User to log in as; the command line asks for the password if none is set"),
     key("password", Client, Kind::Secret, "", "Password of `user`; set THALWEG_PASSWORD rather than an option, which others can see"),
     key("password_file", Client, Kind::Text, "", "File whose first line is the password of `user`"),
+    key("token", Client, Kind::Secret, "", "Token to log in with; set THALWEG_TOKEN rather than an option, which others can see"),
+    key("token_file", Client, Kind::Text, "", "File whose first line is the token to log in with"),
     key("ca_file", Client, Kind::Text, "", "PEM file with trusted certificates; by default those of the system"),
     tuned("pub_conn_pool", Client, count(1, 256), ["4", "2", "8"], Some(["2", "4", "8"]), "Maximum number of connections for publishing"),
     tuned("pub_streams_per_conn", Client, count(1, 64), ["2", "1", "4"], None, "Publish streams per QUIC connection of pub_conn_pool"),

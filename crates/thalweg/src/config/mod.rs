@@ -41,7 +41,9 @@ const ENV_OTHERS: [&str; 2] = ["THALWEG_CONFIG", "THALWEG_JSON"];
 
 /// Returns the options of the command line that set a key. Other keys are set with `--set`.
 pub fn flags() -> impl Iterator<Item = &'static str> {
-    ["server", "ca-file", "data", "profile", "insecure"].into_iter().chain(Door::ALL.into_iter().map(Door::key))
+    ["server", "ca-file", "token-file", "data", "profile", "insecure"]
+        .into_iter()
+        .chain(Door::ALL.into_iter().map(Door::key))
 }
 
 /// Source of a value.
@@ -94,6 +96,16 @@ type Result<T> = std::result::Result<T, ConfigError>;
 pub struct Config {
     values: BTreeMap<&'static str, (String, Origin)>,
     definitions: Definitions,
+}
+
+/// Credential of a client.
+pub enum Credential<'a> {
+    /// The configuration has none.
+    None,
+    /// User and password; the password is `None` if no key has it.
+    User(&'a str, Option<String>),
+    /// A token.
+    Token(String),
 }
 
 /// Unchecked values of the user, by source.
@@ -435,24 +447,29 @@ impl Config {
         }
     }
 
-    /// Returns the user and the password of this client; the password is `None` if neither of its keys is set.
-    pub fn login(&self) -> Result<Option<(&str, Option<String>)>> {
+    /// Returns the credential with which clients log in.
+    pub fn credential(&self) -> Result<Credential<'_>> {
         let user = self.text("user");
-        if user.is_empty() {
-            return Ok(None);
+        match (user, self.secret("token", "token_file")?) {
+            ("", None) => Ok(Credential::None),
+            ("", Some(token)) => Ok(Credential::Token(token)),
+            (user, None) => Ok(Credential::User(user, self.secret("password", "password_file")?)),
+            (_, Some(_)) => Err(ConfigError("user and token are both set: remove one".into())),
         }
-        let file = self.text("password_file");
-        let password = match (self.text("password"), file) {
-            ("", "") => None,
+    }
+
+    /// Returns the secret that a key has, or the first line of the file that another key names.
+    fn secret(&self, key: &str, file_key: &str) -> Result<Option<String>> {
+        match (self.text(key), self.text(file_key)) {
+            ("", "") => Ok(None),
             ("", file) => {
                 let text = std::fs::read_to_string(file)
-                    .map_err(|error| ConfigError(format!("password_file: cannot read {file}: {error}")))?;
-                Some(text.lines().next().unwrap_or_default().to_owned())
+                    .map_err(|error| ConfigError(format!("{file_key}: cannot read {file}: {error}")))?;
+                Ok(Some(text.lines().next().unwrap_or_default().to_owned()))
             }
-            (password, "") => Some(password.to_owned()),
-            _ => return Err(ConfigError("password and password_file are both set: remove one".into())),
-        };
-        Ok(Some((user, password)))
+            (secret, "") => Ok(Some(secret.to_owned())),
+            _ => Err(ConfigError(format!("{key} and {file_key} are both set: remove one"))),
+        }
     }
 
     /// Returns the settings of the server, with values in place of those that are chosen automatically.

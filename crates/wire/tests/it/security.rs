@@ -2,9 +2,9 @@
 
 use engine::security::{
     Acl, AclFilter, Credential, Match, Mechanism, Operation, Pattern, PatternKind, Principal, ResourceKind, RoleName,
-    UserName,
+    TokenId, UserName,
 };
-use wire::{SecurityRequest, SecurityResponse, UserInfo};
+use wire::{SecurityRequest, SecurityResponse, TokenInfo, UserInfo};
 
 fn ann() -> UserName {
     UserName::parse("ann").expect("a name")
@@ -34,6 +34,18 @@ fn auditors() -> RoleName {
     RoleName::parse("auditors").expect("a name")
 }
 
+fn token_id() -> TokenId {
+    TokenId::of_bytes([0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef])
+}
+
+fn put_token(expires_ms: Option<u64>) -> SecurityRequest {
+    SecurityRequest::PutToken { id: token_id(), hash: [0xcc; 32], user: ann(), roles: vec![auditors()], expires_ms }
+}
+
+fn token(expires_ms: Option<u64>) -> TokenInfo {
+    TokenInfo { id: token_id(), user: ann(), roles: vec![auditors()], created_ms: 1_690_000_000_000, expires_ms }
+}
+
 pub fn requests() -> Vec<(&'static str, SecurityRequest)> {
     let of = |mechanism, bytes: usize| {
         let stored_key = vec![0xaa; bytes];
@@ -59,6 +71,10 @@ pub fn requests() -> Vec<(&'static str, SecurityRequest)> {
         ("acl_create_of_role", SecurityRequest::CreateAcls(vec![of_role()])),
         ("member_set", SecurityRequest::SetMember { user: ann(), role: auditors(), is_present: true }),
         ("member_list", SecurityRequest::ListMembers),
+        ("token_put", put_token(Some(1_700_000_000_000))),
+        ("token_put_endless", put_token(None)),
+        ("token_delete", SecurityRequest::DeleteToken(token_id())),
+        ("token_list", SecurityRequest::ListTokens),
         ("acl_delete", SecurityRequest::DeleteAcls(one)),
         ("acl_list", SecurityRequest::ListAcls(AclFilter::default())),
         ("acl_list_allowed", SecurityRequest::ListAcls(AclFilter { is_allowed: Some(true), ..AclFilter::default() })),
@@ -72,6 +88,9 @@ pub fn responses() -> Vec<(&'static str, SecurityResponse)> {
         ("user_put", SecurityResponse::UserPut),
         ("member_set", SecurityResponse::MemberSet),
         ("members", SecurityResponse::Members(vec![(ann(), vec![auditors()])])),
+        ("token_put", SecurityResponse::TokenPut),
+        ("token_deleted", SecurityResponse::TokenDeleted),
+        ("tokens", SecurityResponse::Tokens(vec![token(Some(1_700_000_000_000)), token(None)])),
         ("user_deleted", SecurityResponse::UserDeleted),
         ("users", SecurityResponse::Users(vec![user])),
         ("acls_created", SecurityResponse::AclsCreated),

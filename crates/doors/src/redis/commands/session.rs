@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use broker::{Identity, LoginSource};
 use engine::ErrorKind;
-use engine::security::UserName;
+use engine::security::{TokenText, UserName};
 use futures_util::FutureExt;
 use net::service::{Reply, once};
 
@@ -193,13 +193,16 @@ fn log_in(
     Reply::Alone(once(
         async move {
             let found = match parsed {
-                Ok(user) => broker.security.authenticate(user, password, source).await,
+                // With one argument, a token names its user.
+                Ok(user) if user.as_str() == DEFAULT_USER && TokenText::parse(&password).is_some() => {
+                    broker.security.log_in_with_token(&password, None, source).await
+                }
+                Ok(user) => broker.security.log_in(user, password, source).await,
                 Err(error) => broker.security.end_login(source, &name, Err(error)).await,
             };
             match found {
-                Ok(user) => {
-                    client.about.lock().user = user.to_string();
-                    let logged_in = Identity::with_password(user, identity.borrow().host());
+                Ok(logged_in) => {
+                    client.about.lock().user = logged_in.user().to_string();
                     identity.replace(Arc::new(logged_in));
                     peer.is_known.set(true);
                     if is_required {

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use client::security::{ResourceKind, RoleName, UserName};
+use client::security::{ResourceKind, RoleName, TokenId, UserName};
 use client::{Client, ClientSettings, ErrorKind, Login, Record};
 use wire::security::SecurityRequest;
 use wire::{CacheRequest, GroupRequest, QueueRequest, Request, Response};
@@ -29,6 +29,10 @@ fn bob() -> UserName {
 
 fn role(name: &str) -> RoleName {
     RoleName::parse(name).expect("a name")
+}
+
+fn token() -> TokenId {
+    TokenId::of_bytes([7; 8])
 }
 
 fn as_user(user: &str, password: &str) -> ClientSettings {
@@ -100,6 +104,15 @@ fn requests() -> Vec<Request> {
         Request::Group(GroupRequest::Fetch { group: "g".to_owned(), partitions: Vec::new() }),
         Request::Security(SecurityRequest::ListUsers),
         Request::Security(SecurityRequest::ListMembers),
+        Request::Security(SecurityRequest::ListTokens),
+        Request::Security(SecurityRequest::PutToken {
+            id: token(),
+            hash: [0; 32],
+            user: bob(),
+            roles: vec![role("admin")],
+            expires_ms: None,
+        }),
+        Request::Security(SecurityRequest::DeleteToken(token())),
         Request::Security(SecurityRequest::SetMember { user: bob(), role: role("admin"), is_present: true }),
         Request::Queue(QueueRequest::Describe { queue: queue() }),
         Request::Queue(QueueRequest::Send { queue: queue(), is_move: false, messages: Vec::new() }),
@@ -270,7 +283,7 @@ async fn queues_reach_only_topics_and_queues_that_their_owner_may_use() {
     command::on(&server, ["queue", "create", "theirs"]).ok();
     allow(&admin, "all queue mine...").await;
     let put = |method: &str, queue: &str, body: &str| {
-        exchange(server.door("http"), method, &format!("/v1/queues/{queue}"), Some("bob:secret"), body).0
+        request(server.door("http"), method, &format!("/v1/queues/{queue}"), Some("bob:secret"), body).0
     };
     assert_eq!(put("PUT", "mine-a", r#"{"dead_letter":"orders"}"#), 403);
     assert_eq!(put("PUT", "mine-a", r#"{"dead_letter":"theirs"}"#), 403);
@@ -289,12 +302,25 @@ async fn queues_reach_only_topics_and_queues_that_their_owner_may_use() {
     assert_eq!((put("PATCH", "mine-a", r#"{"dead_letter":"orders"}"#), put("PUT", "orders", "{}")), (200, 201));
 }
 
-/// Sends a request over HTTP with these credentials. Returns the status and the whole response; of an open stream its
-/// head.
-fn exchange(address: SocketAddr, method: &str, path: &str, credentials: Option<&str>, body: &str) -> (u16, String) {
+/// Sends a request over HTTP with this user and password. Returns the status and the whole response; of an open stream
+/// its head.
+fn request(address: SocketAddr, method: &str, path: &str, credentials: Option<&str>, body: &str) -> (u16, String) {
+    let authorization = credentials.map(|text| format!("Basic {}", BASE64.encode(text)));
+    exchange(address, method, path, authorization.as_deref(), body)
+}
+
+/// Sends a request over HTTP with this header `authorization`. Returns the status and the whole response; of an open
+/// stream its head.
+pub fn exchange(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    authorization: Option<&str>,
+    body: &str,
+) -> (u16, String) {
     let mut socket = TcpStream::connect(address).expect("connected");
     socket.set_read_timeout(Some(PATIENCE)).expect("set");
-    let login = credentials.map(|text| format!("Authorization: Basic {}\r\n", BASE64.encode(text))).unwrap_or_default();
+    let login = authorization.map(|text| format!("Authorization: {text}\r\n")).unwrap_or_default();
     let length = body.len();
     let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{login}");
     let request = format!("{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}");
@@ -313,7 +339,7 @@ fn exchange(address: SocketAddr, method: &str, path: &str, credentials: Option<&
 }
 
 fn http(server: &Server, method: &str, path: &str, credentials: Option<&str>) -> (u16, String) {
-    exchange(server.door("http"), method, path, credentials, "")
+    request(server.door("http"), method, path, credentials, "")
 }
 
 #[tokio::test]
@@ -430,7 +456,7 @@ async fn every_call_of_pubsub_requires_a_login_and_its_permission() {
         ("DELETE", topic.to_owned(), ""),
     ];
     let address = server.pubsub();
-    let call = |method: &str, path: &str, credentials, body| exchange(address, method, path, credentials, body);
+    let call = |method: &str, path: &str, credentials, body| request(address, method, path, credentials, body);
     for (method, path, body) in &calls {
         assert_eq!(call(method, path, None, body).0, 401, "{method} {path}");
         let (status, text) = call(method, path, Some("bob:secret"), body);

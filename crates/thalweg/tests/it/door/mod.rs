@@ -8,3 +8,4 @@ pub mod web;
 mod access;
 mod bad_input;
 mod strangers;
+mod tokens;
