@@ -31,6 +31,12 @@ impl Streams {
         self.table.others.load(Ordering::Relaxed) > 0
     }
 
+    /// Returns `false` if no topic has the name of this key of a cache. This check is cheap, and certain only once
+    /// streams were restored.
+    pub fn may_be_topic(&self, cache: &[u8], key: &[u8]) -> bool {
+        self.table.place_of.get().is_none() || self.table.topic_keys.may_contain(cache, key)
+    }
+
     /// Creates a topic of this name for a stream of this key. The caller must hold the lock of the key's stripe.
     pub(crate) fn create(
         self: &Arc<Self>,

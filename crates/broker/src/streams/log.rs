@@ -24,6 +24,7 @@ impl Streams {
         let seen = self.core.topics.read().values().filter(|topic| !topic.name.is_hidden()).count();
         if self.table.place_of.set(Box::new(place_of)).is_ok() {
             self.table.others.store(seen as isize, Ordering::Relaxed);
+            self.core.topics.read().values().for_each(|topic| self.table.note_key(topic));
         }
         self.table.restored.ensure(|| self.read()).await
     }

@@ -7,6 +7,7 @@
 
 mod add;
 mod copy;
+mod filter;
 mod groups;
 mod keys;
 mod listed;
@@ -34,6 +35,8 @@ use crate::queues::Queues;
 use crate::restored::Restored;
 use crate::topic::{Topic, refuse_internal};
 
+use filter::KeyFilter;
+
 pub use add::{NewEntryId, TrimTo};
 pub(crate) use listed::Listing;
 
@@ -57,6 +60,8 @@ pub(crate) struct StreamTable {
     keys: listed::Keys,
     /// Number of topics that clients can see and that have no key.
     others: AtomicIsize,
+    /// Keys of all topics that clients can see, once `place_of` is known.
+    topic_keys: KeyFilter,
 }
 
 /// State of one stream, apart from its topic.
@@ -115,11 +120,20 @@ impl StreamTable {
     fn cell(&self, id: TopicId) -> Arc<StreamCell> {
         self.cells.lock().entry(id).or_default().clone()
     }
+
+    /// Adds the key of a topic to the filter.
+    fn note_key(&self, topic: &Topic) {
+        if let Some(place_of) = self.place_of.get().filter(|_| !topic.name.is_hidden()) {
+            let (cache, key) = place_of(topic.name.as_str());
+            self.topic_keys.add(cache.as_bytes(), &key);
+        }
+    }
 }
 
 impl TopicObserver for StreamTable {
     fn topic_created(&self, topic: &Topic) {
         self.others.fetch_add(isize::from(!topic.name.is_hidden()), Ordering::Relaxed);
+        self.note_key(topic);
     }
 
     fn topic_removed(&self, _core: &Core, topic: &Topic) {

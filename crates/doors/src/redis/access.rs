@@ -11,7 +11,7 @@ use engine::TopicName;
 use engine::security::{Operation, Resource, ResourceKind};
 use smallvec::SmallVec;
 
-use super::command::{Command, Named};
+use super::command::{Command, Keys, Named};
 use super::commands::{self, keys, sort};
 use super::connection::{DATABASES, Door, Session};
 use super::errors::{Done, Fail};
@@ -103,6 +103,94 @@ impl Command {
             needs => needs,
         }
     }
+
+    /// Returns `true` if the command gives a key another name or database, or copies it.
+    fn is_transfer(&self) -> bool {
+        matches!(self.name, "COPY" | "RENAME" | "RENAMENX" | "MOVE")
+    }
+}
+
+/// Decisions that hold for every key of a database until permissions change or the client logs in again. Most commands
+/// need no others.
+pub(super) struct Reach {
+    identity: Arc<Identity>,
+    /// Generation of the permissions on which the decisions are based.
+    generation: u64,
+    database: usize,
+    /// Name of the cache of the database.
+    cache: SmallVec<[u8; 64]>,
+    /// `false` if the credential with which the client logged in was deleted or has expired.
+    pub(super) is_valid: bool,
+    is_unlimited: bool,
+    /// `true` if the client may read every key.
+    reads: bool,
+    /// `true` if the client may write every key.
+    writes: bool,
+    /// `true` if the client may do so with keys that are streams, too.
+    has_streams: bool,
+}
+
+impl Reach {
+    /// Returns decisions that are outdated, as no permissions have generation 0.
+    pub(super) fn outdated(identity: Arc<Identity>) -> Self {
+        Self {
+            identity,
+            generation: 0,
+            database: 0,
+            cache: SmallVec::new(),
+            is_valid: false,
+            is_unlimited: false,
+            reads: false,
+            writes: false,
+            has_streams: false,
+        }
+    }
+
+    fn of(broker: &Broker, identity: &Arc<Identity>, database: usize) -> Self {
+        let security = &broker.security;
+        // Read first, so that later changes make the decisions outdated.
+        let generation = security.generation();
+        let is_unlimited = security.is_unlimited(identity);
+        let may = |operation, kind, prefix: &[u8]| {
+            is_unlimited || security.allows(identity, operation, &Resource::all(kind, prefix))
+        };
+        let mut cache = name_of(database, b"");
+        let reads = may(Operation::Read, ResourceKind::Cache, &cache);
+        let writes = may(Operation::Write, ResourceKind::Cache, &cache);
+        cache.pop();
+        Self {
+            identity: identity.clone(),
+            generation,
+            database,
+            cache,
+            is_valid: security.is_valid(identity),
+            is_unlimited,
+            reads,
+            writes,
+            has_streams: [Operation::Describe, Operation::Delete]
+                .into_iter()
+                .all(|operation| may(operation, ResourceKind::Topic, b"")),
+        }
+    }
+
+    fn is_current(&self, broker: &Broker, identity: &Arc<Identity>, database: usize) -> bool {
+        self.generation == broker.security.generation()
+            && self.database == database
+            && Arc::ptr_eq(&self.identity, identity)
+    }
+
+    /// Returns `true` if it is certain at once that the client may run a command.
+    fn covers(&self, broker: &Broker, command: &Command, args: &[&[u8]]) -> bool {
+        let is_on_keys = || matches!(command.needs, Needs::Keys) && !command.is_transfer();
+        let may_be_topic = |key: &&[u8]| broker.streams.may_be_topic(&self.cache, key);
+        let has_no_topics = || match command.keys(args) {
+            Named::These(keys) => !keys.iter().any(may_be_topic),
+            Named::All => false,
+        };
+        let is_allowed = self.reads && (self.writes || !command.is_write);
+        self.is_unlimited
+            || is_allowed && is_on_keys() && !matches!(command.keys, Keys::All) && (self.has_streams || has_no_topics())
+    }
 }
 
 /// Check of one request.
@@ -149,14 +237,24 @@ impl AddOptions {
 }
 
 impl Door {
+    /// Returns what the client may do with every key of its database.
+    pub(super) fn reach<'s>(&self, session: &'s mut Session) -> &'s Reach {
+        let identity = session.identity.borrow();
+        if !session.reach.is_current(&self.broker, &identity, session.database) {
+            session.reach = Reach::of(&self.broker, &identity, session.database);
+        }
+        &session.reach
+    }
+
     /// Checks that the client may run a command.
-    pub(super) fn authorize(&self, session: &Session, command: &'static Command, args: &[&[u8]]) -> Done {
-        if self.broker.security.is_unlimited(&session.identity.borrow()) {
+    pub(super) fn authorize(&self, session: &mut Session, command: &'static Command, args: &[&[u8]]) -> Done {
+        let is_covered = self.reach(session).covers(&self.broker, command, args);
+        let Some(transaction) = &session.transaction else {
+            return if is_covered { Ok(()) } else { self.authorize_in(session, session.database, command, args) };
+        };
+        if session.reach.is_unlimited {
             return Ok(());
         }
-        let Some(transaction) = &session.transaction else {
-            return self.authorize_in(session, session.database, command, args);
-        };
         if command.name == "EXEC" {
             // Permissions may have changed since the commands were queued.
             transaction.each(|database, command, args| self.authorize_in(session, database, command, args))?;
@@ -190,7 +288,7 @@ impl Asked<'_> {
         if !self.command.is_write {
             return keys.iter().try_for_each(|key| self.key(database, key, Operation::Read));
         }
-        if matches!(self.command.name, "COPY" | "RENAME" | "RENAMENX" | "MOVE") {
+        if self.command.is_transfer() {
             return self.transfer(&keys);
         }
         let written = READING_OTHERS.iter().find(|(name, _)| *name == self.command.name).map(|(_, written)| *written);
@@ -253,7 +351,12 @@ impl Asked<'_> {
     }
 
     fn key(&self, database: usize, key: &[u8], operation: Operation) -> Done {
-        self.require(operation, &Resource::new(ResourceKind::Cache, &name_of(database, key)), NO_KEY)?;
+        let name = name_of(database, key);
+        self.require(operation, &Resource::new(ResourceKind::Cache, &name), NO_KEY)?;
+        let cache = &name[..name.len() - key.len() - 1];
+        if !self.door.broker.streams.may_be_topic(cache, key) {
+            return Ok(());
+        }
         let topic = stream_topic_text(database, key);
         if !std::str::from_utf8(&topic).is_ok_and(|topic| self.door.broker.has_topic(topic)) {
             return Ok(());

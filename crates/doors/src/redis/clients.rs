@@ -130,6 +130,17 @@ impl Clients {
 }
 
 impl Client {
+    /// Notes the command that the client runs now.
+    #[inline]
+    pub(super) fn note(&self, number: usize, up_s: u64) {
+        self.command.store(number as u32, Ordering::Relaxed);
+        self.active_s.store(up_s, Ordering::Relaxed);
+    }
+
+    pub(super) fn select(&self, database: usize) {
+        self.database.store(database, Ordering::Relaxed);
+    }
+
     pub(super) fn is_blocked(&self) -> bool {
         self.waiting().is_some_and(|waiting| !waiting.is_over())
     }

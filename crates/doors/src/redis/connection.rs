@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
+use super::access::Reach;
 use super::channels::{Channels, Subscribed};
 use super::clients::{About, Asking, Client, Clients, NO_COMMAND};
 use super::codec::{Answer, Paused, RedisProtocol, Request};
@@ -77,6 +78,8 @@ pub(super) struct Session {
     pub(super) login: Rc<RefCell<Login>>,
     /// On whose behalf the client acts; anonymous before it has logged in.
     pub(super) identity: Rc<RefCell<Arc<Identity>>>,
+    /// What the client may do with all keys of the database.
+    pub(super) reach: Reach,
     pub(super) is_resp3: bool,
     pub(super) database: usize,
     is_durable: bool,
@@ -164,11 +167,13 @@ impl Handler<RedisProtocol> for Door {
         });
         self.clients.add(client.clone());
         let login = if self.is_login_required { Login::Needed } else { Login::NotNeeded };
+        let identity = Arc::new(Identity::anonymous(&host));
         Session {
             client,
             peer: Rc::clone(peer),
             login: Rc::new(RefCell::new(login)),
-            identity: Rc::new(RefCell::new(Arc::new(Identity::anonymous(&host)))),
+            reach: Reach::outdated(identity.clone()),
+            identity: Rc::new(RefCell::new(identity)),
             is_resp3: false,
             database: 0,
             is_durable: self.is_durable,
@@ -274,15 +279,16 @@ impl Handler<RedisProtocol> for Door {
 
 impl Door {
     /// Returns the requested command if the client may run it.
-    fn admit(&self, session: &Session, args: &[&[u8]]) -> Done<&'static Command> {
+    fn admit(&self, session: &mut Session, args: &[&[u8]]) -> Done<&'static Command> {
         let command = commands::find(args[0]).ok_or_else(|| unknown(args))?;
         if !command.takes(args.len()) {
             return Err(wrong_arity(command.name));
         }
         command.check_part(args)?;
-        let is_let_in = match &*session.login.borrow() {
-            Login::NotNeeded | Login::Done => self.broker.security.is_valid(&session.identity.borrow()),
-            Login::Needed => matches!(command.name, "AUTH" | "HELLO" | "QUIT" | "RESET"),
+        let is_logged_in = *session.login.borrow() != Login::Needed;
+        let is_let_in = match is_logged_in {
+            true => self.reach(session).is_valid,
+            false => matches!(command.name, "AUTH" | "HELLO" | "QUIT" | "RESET"),
         };
         if !is_let_in {
             return Err(Fail::new("NOAUTH Authentication required."));
@@ -780,17 +786,4 @@ fn unknown(args: &[&[u8]]) -> Fail {
     }
     let name = shown(args[0]);
     Fail::of_bytes([b"ERR unknown command '", name, b"', with args beginning with: ", &rest].concat())
-}
-
-impl Client {
-    /// Notes the command that the client runs now.
-    #[inline]
-    fn note(&self, number: usize, up_s: u64) {
-        self.command.store(number as u32, Ordering::Relaxed);
-        self.active_s.store(up_s, Ordering::Relaxed);
-    }
-
-    pub(super) fn select(&self, database: usize) {
-        self.database.store(database, Ordering::Relaxed);
-    }
 }

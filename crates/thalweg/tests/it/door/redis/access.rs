@@ -355,3 +355,31 @@ async fn nothing_but_the_own_connection_is_open_to_a_user_without_permissions() 
     }
     assert_eq!(ResourceKind::ALL.len(), 8, "a new kind of resource needs a test like this one");
 }
+
+/// A client that may use every key is limited from the moment that an entry denies one, a topic has the name of one, or
+/// its permission ends.
+#[tokio::test]
+async fn a_permission_for_every_key_follows_each_change() {
+    let server = strict();
+    let client = server.client("tcp").await;
+    allow(&client, "User:bob", "read,write cache db0/...").await;
+    let mut bob = log_in(&server, "bob");
+    for command in ["SET a 1", "SET b:1 1", "MSET c 1 d 1", "RENAME c e"] {
+        assert_eq!(bob.call(command), "+OK", "{command}");
+    }
+    client.create_acls(acls("User:bob", "write cache db0/a", false)).await.expect("added");
+    assert_eq!((bob.call("SET a 2"), bob.call("GET a")), (NO_KEY.to_owned(), "1".to_owned()));
+    assert_eq!((bob.call("MSET d 2 a 2"), bob.call("SET b:1 2")), (NO_KEY.to_owned(), "+OK".to_owned()));
+    // A topic of another door, and a stream of another client.
+    client.create_topic("t", client::TopicSettings::default()).await.expect("created");
+    assert_eq!(log_in(&server, "admin").call("XADD s:1 1-1 f v"), "1-1");
+    for command in ["TYPE t", "SET t 1", "EXISTS s:1", "DEL s:1", "MGET b:1 s:1", "DEL b:1 t"] {
+        assert_eq!(bob.call(command), NO_KEY, "{command}");
+    }
+    assert_eq!(bob.call("SELECT 1"), "+OK");
+    assert_eq!(bob.call("GET a"), NO_KEY);
+    assert_eq!(bob.call("SELECT 0"), "+OK");
+    assert_eq!(bob.call("GET b:1"), "2");
+    client.delete_acls(Default::default()).await.expect("deleted");
+    assert_eq!((bob.call("GET b:1"), bob.call("SET b:1 3")), (NO_KEY.to_owned(), NO_KEY.to_owned()));
+}
